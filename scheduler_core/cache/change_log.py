@@ -1,32 +1,32 @@
-"""Which nodes changed, in order: so that whoever keeps something by node catches up from where it was."""
+"""A log of the nodes that changed, in order: a reader that keeps values by node catches up from its last mark."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-MAX_NAMES = 1 << 16  # remembered; who is further behind starts anew
+MAX_NAMES = 1 << 16  # kept; a reader that is further behind starts anew
 
 
 class ChangeLog:
-    """A bounded log of names. A mark is a place in it."""
+    """A bounded log of names. A mark is a position in it."""
 
     def __init__(self, most: int = MAX_NAMES) -> None:
         self._names: list[str] = []
-        self._dropped = 0  # names before the first that is kept
+        self._dropped = 0  # names before the first kept one
         self._most = most
 
     @property
     def mark(self) -> int:
-        """After the last change."""
+        """The position after the last change."""
         return self._dropped + len(self._names)
 
     def add_names(self, names: Collection[str]) -> None:
-        """Those nodes changed."""
+        """Append the nodes that changed."""
         self._names += names
         if len(self._names) > 2 * self._most:
             self._dropped += len(self._names) - self._most
             del self._names[: -self._most]
 
     def names_since(self, mark: int) -> set[str] | None:
-        """The nodes that changed after that; None where that was too long ago to know."""
+        """Return the nodes that changed after the mark; None where the log no longer reaches back to it."""
         return None if mark < self._dropped else set(self._names[mark - self._dropped :])

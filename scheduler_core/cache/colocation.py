@@ -1,7 +1,7 @@
-"""Who else is on a node, as far as it decides about a pod: training or inference, and pods of the same owner. Pure.
+"""The other pods on a node that matter for a pod: training or inference, and pods of the same owner. Pure.
 
-Training runs flat out for days, inference answers people: on one node each spoils the other's PCIe, host memory and
-power. ``Company`` is of the node; ``Kin`` of the node as one pod sees it.
+Training uses a machine fully for days, inference needs low latency: on one node they compete for PCIe, host memory and
+power. ``Colocation`` is a property of the node; ``OwnerPods`` of the node and one pod.
 """
 
 from __future__ import annotations
@@ -15,42 +15,42 @@ from scheduler_core.request.workload_type import WorkloadType
 
 
 class Colocation(NamedTuple):
-    """What runs on a node, and what must not."""
+    """The kinds of pods that run on a node, and those that must not."""
 
     training: bool = False
     inference: bool = False
     no_training: bool = False  # an inference pod on it requires isolation
-    no_inference: bool = False  # a pod on it that is not inference does
+    no_inference: bool = False  # a pod that is not inference requires it
 
 
 class OwnerPods(NamedTuple):
-    """Pods of the asking pod's owner on a node."""
+    """The other pods on a node of the owner of the pod being placed."""
 
     pods: int
-    gpus: int  # set of GPUs that they may hold
+    gpus: int  # the set that they may hold
 
 
 def colocation_of(pods: Iterable[Occupant]) -> Colocation:
-    """What those pods make of a node."""
+    """Return the colocation of a node with these pods."""
     training = inference = no_training = no_inference = False
     for pod in pods:
-        wishes = pod.profile.constraints
-        serving = wishes.workload is WorkloadType.INFERENCE
+        constraints = pod.profile.constraints
+        serving = constraints.workload is WorkloadType.INFERENCE
         inference |= serving
-        training |= wishes.workload is WorkloadType.TRAINING
-        if wishes.isolation is Strength.REQUIRED:
+        training |= constraints.workload is WorkloadType.TRAINING
+        if constraints.isolation is Strength.REQUIRED:
             no_training |= serving
             no_inference |= not serving
     return Colocation(training, inference, no_training, no_inference)
 
 
 def conflicts_with(profile: PodProfile, colocation: Colocation) -> bool:
-    """Whether what the pod wants to be apart from is there."""
+    """Return whether the node runs pods from which the pod should be isolated."""
     return colocation.training if profile.constraints.workload is WorkloadType.INFERENCE else colocation.inference
 
 
 def refused_by(profile: PodProfile, colocation: Colocation) -> bool:
-    """Whether a pod on the node requires to be apart from such pods."""
+    """Return whether a pod on the node requires isolation from such pods."""
     workload = profile.constraints.workload
     if workload is WorkloadType.INFERENCE:
         return colocation.no_inference

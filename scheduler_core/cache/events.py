@@ -1,7 +1,7 @@
-"""What a watch saw, reduced to what placement keeps. Values only: between ``watch`` (I/O) and ``knowledge`` (pure).
+"""The values that watches deliver to the cluster cache, and the changes that the cache returns. Values only.
 
-A batch is what one watch delivers at once: everything there is (after a list), or what changed. A pod without GPUs, and
-a field that decides nothing, end at the watch: of 100,000 pods only those that hold or want GPUs are kept.
+A batch is what one watch delivers at once: all objects of its kind (after a list), or those that changed. The watch
+drops pods without GPUs and fields that decide nothing: of 100,000 pods only those that request or hold GPUs are kept.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from gputopo.crd.reservations import ExtenderAck, LedgerSpec, ReservationSpec, R
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.kube_scheduler_filters import FullNode, SchedulingRules
 from scheduler_core.cache.node import NodeFacts
+from scheduler_core.cache.node_record import NodeRecord
+from scheduler_core.cache.node_table import Snapshot
 from scheduler_core.request.pod import PinClaim
 
 S = TypeVar("S")
@@ -24,24 +26,24 @@ class NodeUpdate(NamedTuple):
 
     key: str
     facts: NodeFacts
-    rules: FullNode | None = None  # what kube-scheduler's own filters look at; only who observes has it
+    rules: FullNode | None = None  # for kube-scheduler's own filters; only ``FULL_POD_SOURCES`` set it
 
 
 class PodUpdate(NamedTuple):
-    """A pod that wants or holds GPUs and has not finished. Its key is its UID."""
+    """A pod that requests or holds GPUs and has not finished. Its key is its UID."""
 
     key: str
     occupant: Occupant
     node: str | None  # spec.nodeName; None: not bound yet
-    # Where it is expected: status.nominatedNodeName; in ``Knowledge`` also the node of a claim that counts.
-    nominated: str | None = None
+    # The node on which it is expected: status.nominatedNodeName; in ``ClusterCache`` also the node of a proved claim.
+    nominated_node: str | None = None
     scheduler: str | None = None  # spec.schedulerName
-    rules: SchedulingRules | None = None  # only who observes has them
-    claim: PinClaim | None = None  # ``ungated`` says whether it counts
+    rules: SchedulingRules | None = None  # only ``FULL_POD_SOURCES`` set them
+    claim: PinClaim | None = None  # ``UngatedPods`` decides whether it counts
 
 
 class NodeGpusUpdate(NamedTuple):
-    """A ``NodeGpus``: the kubelet's word as the agent publishes it. Its key is its node's name."""
+    """A ``NodeGpus``: the kubelet's PodResources report as published by the agent. Its key is the node's name."""
 
     key: str
     gpus: NodeGpus
@@ -54,7 +56,7 @@ class ReservationUpdate(NamedTuple):
     namespace: str
     name: str
     spec: ReservationSpec
-    hash: str  # ``spec_hash`` of it, as read here
+    hash: str  # ``spec_hash`` of the spec as parsed here
     status: ReservationStatus = ReservationStatus()
     version: str = ""  # resource version
 
@@ -64,7 +66,7 @@ class LedgerUpdate(NamedTuple):
 
     key: str
     uid: str
-    version: str  # resource version: the precondition of its next write
+    version: str  # resource version: the precondition of the next write
     generation: int  # of its spec
     spec: LedgerSpec = LedgerSpec()
     extenders: Mapping[str, ExtenderAck] = {}  # read only
@@ -72,33 +74,55 @@ class LedgerUpdate(NamedTuple):
 
 
 class Batch(NamedTuple, Generic[S]):
-    """What one watch delivers at once; of one kind of object."""
+    """Objects of one kind that a watch delivers at once."""
 
     kind: type[S]
     updates: tuple[S, ...]
-    removed: tuple[str, ...] = ()  # keys; one that was never seen may be among them
-    is_full_list: bool = False  # after a list: what is not in ``seen`` is gone
+    removed: tuple[str, ...] = ()  # keys; may contain keys that were never delivered
+    is_full_list: bool = False  # after a list: objects that are not in ``updates`` no longer exist
 
 
 class WatchStatus(NamedTuple):
-    """How the watch of one kind is doing."""
+    """The condition of the watch of one kind."""
 
     kind: str  # "nodes", "pods", "nodegpus"; where several have one name: "podgroups.v1alpha1.scheduling.x-k8s.io"
     synced: bool  # a complete list was delivered
-    last_event_age_s: float | None  # since the server spoke of it: a page, a watch taken, an event, a bookmark
+    last_event_age_s: float | None  # since the API server last answered: a page, a watch, an event or a bookmark
     relists: int  # lists after the first: the watch had fallen too far behind
     failures: int  # calls that failed and streams that broke
     error: str | None  # what is wrong now, for people
-    # How long the object that was created last took to get here. Only a creation carries the server's time; in whole
-    # seconds, so up to one is too much, as is what our clock is ahead of the server's. None: none was created yet.
+    # How long the object created last took to arrive here. Only a creation carries the API server's time, in whole
+    # seconds: the value may be up to one second too high, plus what our clock is ahead. None: no creation was seen yet.
     lag_s: float | None
-    served: bool = True  # the API server knows of such a kind; else there are none
-    unreadable: int = 0  # objects that cannot be read; each stays as it was when it was last read
-    still_s: float | None = None  # since its thread last did something; None: it was not begun
-    ended: bool = False  # its thread has ended, though nobody stopped it
+    served: bool = True  # the API server serves this kind; else there are no objects of it
+    unreadable: int = 0  # objects that cannot be decoded; each stays as it was when it was last decoded
+    idle_s: float | None = None  # since its thread last did anything; None: it was not started
+    ended: bool = False  # its thread ended, though nothing stopped it
+
+
+class BoundPod(NamedTuple):
+    """A pod that was bound to a node."""
+
+    pod: PodUpdate
+    table_before: Snapshot  # just before the binding, without the assumption about the pod itself
+
+
+class ReportedNode(NamedTuple):
+    """A node before and after a PodResources report of its kubelet, assumed pods included."""
+
+    before: NodeRecord
+    after: NodeRecord
+
+
+class CacheChanges(NamedTuple):
+    """The changes of a batch that callers report. The first list of each kind causes none, except removed pods."""
+
+    bound_pods: tuple[BoundPod, ...] = ()
+    kubelet_reports: tuple[ReportedNode, ...] = ()
+    removed_pods: tuple[PodUpdate, ...] = ()
 
 
 def removed_keys(batch: Batch[Any], known: Collection[str]) -> set[str]:
-    """The keys of what is no more, of what was known; and those that are named as gone, known or not."""
-    gone = set(batch.removed)
-    return gone | set(known) - {each.key for each in batch.updates} if batch.is_full_list else gone
+    """Return the keys of the known objects that no longer exist, and all keys in ``batch.removed``."""
+    removed = set(batch.removed)
+    return removed | set(known) - {each.key for each in batch.updates} if batch.is_full_list else removed

@@ -1,4 +1,4 @@
-"""How many islands have how many free GPUs: what fragmentation looks like in a graph. Pure."""
+"""Count NVLink islands by their free GPUs: how fragmented the cluster is. Pure."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class FreeIsland(NamedTuple):
 
 
 def free_islands(states: Mapping[str, NodeState]) -> Counter[FreeIsland]:
-    """How many islands of each kind the nodes have. Islands without a free GPU, or of unknown NVLinks, are not told."""
+    """Return the number of islands of each kind. Islands without a free GPU, or with unknown NVLinks, are left out."""
     found = Counter[FreeIsland]()
     for state, nodes in Counter(states.values()).items():
-        for island in _of(state):
+        for island in _islands_of(state):
             found[island] += nodes
     return found
 
 
 @lru_cache(maxsize=1 << 14)
-def _of(state: NodeState) -> tuple[FreeIsland, ...]:
+def _islands_of(state: NodeState) -> tuple[FreeIsland, ...]:
     if state.shape is None or state.shape.islands is None or state.free is None:
         return ()
     sizes = [(min_free(state.free, island), island) for island in state.shape.islands]
@@ -37,7 +37,7 @@ def _of(state: NodeState) -> tuple[FreeIsland, ...]:
 
 
 def min_free(free: Sets, island: int) -> int:
-    """GPUs of the island that are free at the least, whichever are the free ones."""
+    """Return the least number of GPUs of the island that are free, over all sets that may be free."""
     if isinstance(free, ExactSets):
         return min(((mask & island).bit_count() for mask in free.masks), default=0)
     return max(0, free.size - (free.among & ~island).bit_count())

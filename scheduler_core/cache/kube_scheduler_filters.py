@@ -1,7 +1,7 @@
-"""Which nodes kube-scheduler itself would not take for a pod: cordons, taints, node selectors, node affinity. Pure.
+"""Predict kube-scheduler's own rejections of nodes: cordons, taints, node selectors, node affinity. Pure.
 
-For people who ask why; the extender never decides by it, since kube-scheduler has done so before it asks. What depends
-on other pods (CPU, memory, ports, pod affinity, spread) and on volumes is not looked at.
+Used by explanations and by the planner. The extender does not need it: kube-scheduler has filtered before it calls the
+extender. Rules that depend on other pods (CPU, memory, ports, pod affinity, spread) and on volumes are not checked.
 
 Source: the plugins NodeUnschedulable, TaintToleration and NodeAffinity of kube-scheduler.
 """
@@ -21,7 +21,7 @@ _CORDON = "node.kubernetes.io/unschedulable"
 
 
 class Taint(msgspec.Struct, frozen=True):
-    """One of ``spec.taints`` of a Node."""
+    """A taint of a Node."""
 
     key: str = ""
     value: str = ""
@@ -32,27 +32,27 @@ class Taint(msgspec.Struct, frozen=True):
 
 
 class FullNodeSpec(msgspec.Struct, frozen=True):
-    """``spec`` of a Node."""
+    """The ``spec`` of a Node."""
 
     taints: tuple[Taint, ...] | None = None
     unschedulable: bool = False
 
 
 class FullNode(Node, frozen=True):
-    """A Node with what kube-scheduler's own filters look at."""
+    """A Node with the fields that kube-scheduler's own filters use."""
 
     spec: FullNodeSpec = FullNodeSpec()
 
 
 class SchedulingRules(NamedTuple):
-    """What a pod says itself about where it may go."""
+    """The rules of a pod about its nodes."""
 
     spec: FullPodSpec  # nodeSelector, affinity and tolerations only
-    unchecked: tuple[str, ...] = ()  # rules that it has and ``barred`` does not look at
+    unchecked: tuple[str, ...] = ()  # rules of the pod that ``rejection`` does not check
 
 
 def rejection(pod: FullPodSpec, node: FullNode) -> str | None:
-    """Why kube-scheduler would not take the node, whatever its GPUs; None: nothing is known against it."""
+    """Return why kube-scheduler would reject the node, whatever its GPUs; None: no rule is known to reject it."""
     taints = [*(node.spec.taints or ())]
     if node.spec.unschedulable:
         taints.insert(0, Taint(_CORDON, "", "NoSchedule"))
@@ -79,7 +79,7 @@ def _affinity_matches(affinity: Affinity | None, node: FullNode) -> bool:
 
 
 def _matches(term: RequiredTerm, node: FullNode) -> bool:
-    """An empty term matches nothing."""
+    """Return whether the term matches the node. An empty term matches nothing."""
     expressions, fields = term.match_expressions or (), term.match_fields or ()
     labels = node.metadata.labels or {}
     name = {"metadata.name": node.metadata.name}
@@ -93,7 +93,7 @@ def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
 
 
 def selector_matches(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
-    """Whether an object with those labels is meant."""
+    """Return whether the selector matches these labels."""
     equal = all(labels.get(key) == value for key, value in (selector.match_labels or {}).items())
     return equal and all(_holds(each, labels) for each in selector.match_expressions or ())
 

@@ -1,4 +1,4 @@
-"""The cluster as placement looks at it, read once: for a person who asks, not for the extender. I/O."""
+"""List the cluster once, for a command that a person runs; the extender watches instead. I/O."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from scheduler_core.request.full_pod import FullPod, FullPodSpec
 
 
 class ClusterSnapshot(NamedTuple):
-    """What was read."""
+    """The nodes and reservations of one listing."""
 
     table: Snapshot
     nodes: tuple[FullNode, ...]
-    active_reservations: tuple[ActiveReservation, ...] | None = ()  # reservations; None: they may not be read
+    active_reservations: tuple[ActiveReservation, ...] | None = ()  # None: the user may not list them
 
 
 def read_pod(kube: Kube, namespace: str, name: str) -> FullPod:
-    """One pod. By a list of one, so that who may list pods may ask. Raises ``NotFoundError``, ``KubeError``."""
+    """Return a pod, by a list request, which needs no right to get pods. Raises ``NotFoundError``, ``KubeError``."""
     found = kube.list_objects(PODS, FullPod, ListOptions(namespace, fields=f"metadata.name={name}"))
     if kube.unreadable:
         raise KubeError(str(kube.unreadable[-1]))
@@ -39,25 +39,25 @@ def read_pod(kube: Kube, namespace: str, name: str) -> FullPod:
 
 
 def read_cluster(kube: Kube, now: float, policy: Policy) -> ClusterSnapshot:
-    """All nodes, by the conversions that the extender's watch uses. Raises ``KubeError``."""
+    """List nodes, pods, PodResources reports and reservations, and return the snapshot. Raises ``KubeError``."""
     nodes = tuple(kube.list_objects(NODES, FullNode))
-    seen = [NodeUpdate(node.metadata.name, parse_node(node)) for node in nodes]
+    updates = [NodeUpdate(node.metadata.name, parse_node(node)) for node in nodes]
     pods, gpus = (batch.updates for batch in list_all(kube, PodUpdate, NodeGpusUpdate))
-    reserved = _reservation_index(kube, pods)
-    if reserved is None:
-        return ClusterSnapshot(snapshot_of(node_records(seen, pods, gpus), now, policy), nodes, None)
-    table = snapshot_of(map(reserved.with_reservations, node_records(seen, pods, gpus)), now, policy)
-    return ClusterSnapshot(table, nodes, tuple(reserved.active.values()))
+    index = _reservation_index(kube, pods)
+    if index is None:
+        return ClusterSnapshot(snapshot_of(node_records(updates, pods, gpus), now, policy), nodes, None)
+    snapshot = snapshot_of(map(index.with_reservations, node_records(updates, pods, gpus)), now, policy)
+    return ClusterSnapshot(snapshot, nodes, tuple(index.active.values()))
 
 
 def table_for_pod(uid: str, cluster: ClusterSnapshot) -> Snapshot:
-    """The nodes as that pod sees them: a place that is kept for it does not stand in its way."""
+    """Return the snapshot without what is reserved for this pod."""
     seats = (seat for each in cluster.active_reservations or () for seat in each.seats if seat.uid == uid)
     return without_own_reservation(cluster.table, uid, [seat.node for seat in seats if seat.node is not None])
 
 
 def _reservation_index(kube: Kube, pods: Iterable[PodUpdate]) -> ReservationIndex | None:
-    """What planners keep; None where who asks may not read it."""
+    """Return the reservations; None where the user may not list them."""
     found = ReservationIndex({pod.key: pod for pod in pods})
     try:
         reservations, ledgers = list_all(kube, ReservationUpdate, LedgerUpdate)
@@ -69,31 +69,31 @@ def _reservation_index(kube: Kube, pods: Iterable[PodUpdate]) -> ReservationInde
 
 
 def rejected_nodes(pod: FullPodSpec, cluster: ClusterSnapshot) -> dict[str, str]:
-    """GPU nodes that kube-scheduler would not take, whatever is free there, and why."""
+    """Return the GPU nodes that kube-scheduler would reject whatever GPUs are free there, with the reasons."""
     found = {}
     for node in cluster.nodes:
         name = node.metadata.name
         if cluster.table.records[name].machine.allocatable:
-            why = rejection(pod, node)
-            if why is not None:
-                found[name] = why
+            reason = rejection(pod, node)
+            if reason is not None:
+                found[name] = reason
     return found
 
 
 def node_records(
     nodes: Iterable[NodeUpdate], pods: Iterable[PodUpdate], gpus: Iterable[NodeGpusUpdate]
 ) -> list[NodeRecord]:
-    """What was seen, node by node. Pods that are not bound, or bound to a node that is not there, are left out."""
+    """Return the record of each node. Pods that are not bound, or bound to an unknown node, are left out."""
     occupants: dict[str, list[Occupant]] = {}
     for pod in pods:
         if pod.node is not None:
             occupants.setdefault(pod.node, []).append(pod.occupant)
-    words: Mapping[str, NodeGpusUpdate] = {each.key: each for each in gpus}
+    reports: Mapping[str, NodeGpusUpdate] = {each.key: each for each in gpus}
     return [
         NodeRecord(
             name=node.key,
             machine=node.facts,
-            gpus=words[node.key].gpus if node.key in words else None,
+            gpus=reports[node.key].gpus if node.key in reports else None,
             pods=tuple(sorted(occupants.get(node.key, ()), key=lambda each: each.uid)),
         )
         for node in nodes

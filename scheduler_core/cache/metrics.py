@@ -1,4 +1,4 @@
-"""The metrics of whatever follows the cluster: how its watches do, and what is known of the nodes. Pure."""
+"""The metrics of every program that watches the cluster: its watches and its snapshot of the nodes. Pure."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ from scheduler_core.cache.node_table import Snapshot
 
 CLUSTER_TALLIES = {
     "gputopo_watch_relists": MetricHelp(("kind",), "Lists after the first: the watch had fallen too far behind."),
-    "gputopo_watch_failures": MetricHelp(("kind",), "Calls of the API server that failed, and watches that broke."),
+    "gputopo_watch_failures": MetricHelp(("kind",), "Failed calls of the API server, and broken watches."),
 }
 CLUSTER_GAUGES = {
-    "gputopo_watch_synced": MetricHelp(("kind",), "1 where a complete list was taken in: nodes, pods, nodegpus, ..."),
+    "gputopo_watch_synced": MetricHelp(("kind",), "1 where a complete list was applied: nodes, pods, nodegpus, ..."),
     "gputopo_watch_age_seconds": MetricHelp(
-        ("kind",), "Since the API server was last heard of that kind, bookmarks included."
+        ("kind",), "Time since the API server last sent anything about the kind, bookmarks included."
     ),
     "gputopo_watch_lag_seconds": MetricHelp(
-        ("kind",), "How long the object created last took to get here; whole seconds."
+        ("kind",), "Time from creation to arrival of the object created last, in whole seconds."
     ),
     "gputopo_watch_unreadable": MetricHelp(
-        ("kind",), "Objects that cannot be read. Each counts as it was when it was last read, or not at all."
+        ("kind",), "Objects that cannot be decoded. Each counts as last decoded, or not at all."
     ),
-    "gputopo_cache_age_seconds": MetricHelp((), "The greatest of these ages: as old may be what is decided on."),
-    "gputopo_table_generation": MetricHelp((), "Generation of the node table; it grows with every change."),
-    "gputopo_table_nodes": MetricHelp((), "Nodes in the table."),
-    "gputopo_table_stale_nodes": MetricHelp((), "Nodes that carry a topology which no agent confirms now."),
-    "gputopo_gpu_pods": MetricHelp((), "Pods that hold or want GPUs."),
+    "gputopo_cache_age_seconds": MetricHelp((), "The greatest of these ages: the age of the oldest data in use."),
+    "gputopo_table_generation": MetricHelp((), "Generation of the snapshot of nodes; it grows with every change."),
+    "gputopo_table_nodes": MetricHelp((), "Nodes in the snapshot."),
+    "gputopo_table_stale_nodes": MetricHelp((), "Nodes with a topology that no agent confirms now."),
+    "gputopo_gpu_pods": MetricHelp((), "Pods that request or hold GPUs."),
     "gputopo_free_islands": MetricHelp(
         ("size", "product"),
-        "NVLink islands by the number of GPUs that are free in them for certain, and product. None of 8 while there "
-        "are many of 2 is fragmentation.",
+        "NVLink islands by the number of GPUs that are certainly free in them, and by product. Many islands with 2 "
+        "and none with 8 means fragmentation.",
     ),
 }
 
 
 def watch_samples(watches: Iterable[WatchStatus]) -> Iterator[Sample]:
-    """The samples of watches, and how old by them the oldest news may be."""
+    """Yield the samples of all watches, and the greatest age among them."""
     ages = []
     for each in watches:
-        yield from _of_watch(each)
+        yield from _samples_of(each)
         ages.append(each.last_event_age_s)
     if ages and None not in ages:
         yield "gputopo_cache_age_seconds", (), max(age for age in ages if age is not None)
 
 
-def _of_watch(watch: WatchStatus) -> Iterator[Sample]:
+def _samples_of(watch: WatchStatus) -> Iterator[Sample]:
     kind = (watch.kind,)
     yield "gputopo_watch_synced", kind, watch.synced
     yield "gputopo_watch_relists", kind, watch.relists
@@ -59,10 +59,10 @@ def _of_watch(watch: WatchStatus) -> Iterator[Sample]:
         yield "gputopo_watch_lag_seconds", kind, watch.lag_s
 
 
-def table_samples(table: Snapshot) -> Iterator[Sample]:
-    """The samples of a table; many nodes take long, so let ``once_each`` keep them."""
-    yield "gputopo_table_generation", (), table.generation
-    yield "gputopo_table_nodes", (), len(table.states)
-    yield "gputopo_table_stale_nodes", (), sum(state.stale for state in table.states.values())
-    for island, number in sorted(free_islands(table.states).items()):
+def table_samples(snapshot: Snapshot) -> Iterator[Sample]:
+    """Yield the samples of a snapshot. With many nodes this takes long: cache them with ``once_each``."""
+    yield "gputopo_table_generation", (), snapshot.generation
+    yield "gputopo_table_nodes", (), len(snapshot.states)
+    yield "gputopo_table_stale_nodes", (), sum(state.stale for state in snapshot.states.values())
+    for island, number in sorted(free_islands(snapshot.states).items()):
         yield "gputopo_free_islands", (str(island.size), island.product), number

@@ -1,4 +1,4 @@
-"""A Node object -> what it tells of its GPUs. Pure; what cannot be read is unknown."""
+"""Parse a Node object into facts about its GPUs. Pure; what cannot be parsed counts as unknown."""
 
 from __future__ import annotations
 
@@ -21,43 +21,46 @@ _SINGLE_NUMA = "single-numa-node"
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """``status`` of a Node, as far as needed."""
+    """The fields of a Node's ``status`` that placement needs."""
 
     allocatable: dict[str, str | int] | None = None
 
 
 class Node(msgspec.Struct, frozen=True):
-    """The few fields of a Node that placement needs."""
+    """The fields of a Node that placement needs."""
 
     metadata: Metadata = Metadata()
     status: NodeStatus = NodeStatus()
 
 
-class NodeFacts(msgspec.Struct, frozen=True):
-    """What a Node object tells of its GPUs."""
+_DECISION_LOG_KEYS = {"cost": "economy", "replica_policy": "choice", "honours_gpu_choice": "obeys"}  # of format 1
 
-    topology: NodeTopology | None  # None: nothing on it speaks of GPUs
-    described: bool  # by our annotation; else by labels alone, whoever wrote them
-    allocatable: tuple[tuple[str, int], ...]  # GPU resources, healthy devices of each
-    degraded: bool = False  # as its label says
-    interconnect: Interconnect | None = None  # as its labels say; without a graph only a hint
-    single_numa: bool = False  # its Topology Manager rejects what spans NUMA nodes
-    economy: NodeCost = NodeCost()
-    replicas: int | None = None  # of each GPU, as its label says
-    choice: ReplicaPolicy = ReplicaPolicy.DISTRIBUTED  # among replicas
-    topology_hash: str | None = None  # of our annotation (``nodegpus.content_hash``); None: not described by one
+
+class NodeFacts(msgspec.Struct, frozen=True, rename=_DECISION_LOG_KEYS):
+    """The facts about GPUs that a Node object states."""
+
+    topology: NodeTopology | None  # None: neither annotation nor labels describe GPUs
+    described: bool  # by the topology annotation; else at most by labels, written by any component
+    allocatable: tuple[tuple[str, int], ...]  # GPU resources, and the number of healthy devices of each
+    degraded: bool = False  # by its label
+    interconnect: Interconnect | None = None  # by its labels; only a hint where the link graph is unknown
+    single_numa: bool = False  # its Topology Manager rejects pods whose devices span NUMA nodes
+    cost: NodeCost = NodeCost()
+    replicas: int | None = None  # of each GPU, by its label
+    replica_policy: ReplicaPolicy = ReplicaPolicy.DISTRIBUTED
+    topology_hash: str | None = None  # ``content_hash`` of the topology annotation; None: it has no valid one
     cpu_milli: int | None = None  # allocatable
-    obeys: bool = False  # its device plugin gives a share of a GPU on the GPU that the scheduler names
+    honours_gpu_choice: bool = False  # its device plugin takes a share from the GPU that the scheduler chose
 
 
 def parse_node(node: Node) -> NodeFacts:
-    """What a Node object tells. What cannot be read is unknown."""
+    """Return the facts of a Node object."""
     labels, annotations = node.metadata.labels or {}, node.metadata.annotations or {}
     allocatable = dict(_allocatable(node))
     described = _topology(labels, annotations) if keys.TOPOLOGY.key in annotations else None
-    # Hand-made labels often say which GPUs, and leave how many to the device plugin.
-    counted = {keys.NVIDIA_COUNT.key: str(allocatable.get(WHOLE, 0)), **labels}
-    topology = _topology(counted, {}) if described is None else described
+    # Labels set by hand often name the GPU model and leave the count to the device plugin.
+    with_count = {keys.NVIDIA_COUNT.key: str(allocatable.get(WHOLE, 0)), **labels}
+    topology = _topology(with_count, {}) if described is None else described
     return NodeFacts(
         topology=topology,
         described=described is not None,
@@ -65,22 +68,22 @@ def parse_node(node: Node) -> NodeFacts:
         degraded=labels.get(keys.DEGRADED.key) == "true",
         interconnect=_interconnect(labels),
         single_numa=labels.get(keys.TOPOLOGY_MANAGER.key) == _SINGLE_NUMA,
-        economy=parse_node_cost(labels, topology, allocatable.get(WHOLE, 0)),
+        cost=parse_node_cost(labels, topology, allocatable.get(WHOLE, 0)),
         replicas=parse_count(labels.get(keys.NVIDIA_REPLICAS, "")) or None,
-        choice=_replica_policy(labels),
+        replica_policy=_replica_policy(labels),
         topology_hash=None if described is None else content_hash(annotations[keys.TOPOLOGY.key]),
         cpu_milli=_cpu_milli(node),
     )
 
 
 def _replica_policy(labels: Mapping[str, str]) -> ReplicaPolicy:
-    said = labels.get(keys.SHARING.key, ReplicaPolicy.DISTRIBUTED.value)
-    return next((each for each in ReplicaPolicy if each.value == said), ReplicaPolicy.UNKNOWN)
+    value = labels.get(keys.SHARING.key, ReplicaPolicy.DISTRIBUTED.value)
+    return next((each for each in ReplicaPolicy if each.value == value), ReplicaPolicy.UNKNOWN)
 
 
 def _cpu_milli(node: Node) -> int | None:
-    found = parse_quantity(str((node.status.allocatable or {}).get("cpu", "")))
-    return None if found is None else int(found * 1000)
+    cores = parse_quantity(str((node.status.allocatable or {}).get("cpu", "")))
+    return None if cores is None else int(cores * 1000)
 
 
 def _topology(labels: Mapping[str, str], annotations: Mapping[str, str]) -> NodeTopology | None:
@@ -98,5 +101,5 @@ def _allocatable(node: Node) -> Iterable[tuple[str, int]]:
 
 
 def _interconnect(labels: Mapping[str, str]) -> Interconnect | None:
-    said = labels.get(keys.INTERCONNECT.key, labels.get(keys.NVIDIA_TOPOLOGY.key))
-    return next((each for each in Interconnect if each.value == said), None)
+    value = labels.get(keys.INTERCONNECT.key, labels.get(keys.NVIDIA_TOPOLOGY.key))
+    return next((each for each in Interconnect if each.value == value), None)

@@ -1,4 +1,4 @@
-"""What a node costs, whether it may be taken away, and how old its GPUs are. Pure; what is not said is None."""
+"""The price of a node's GPUs, whether the node is spot capacity, and its GPU generation. Pure; None means unknown."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _COST = re.compile(r"\d{1,7}(?:\.\d{1,6})?")
 
 
 class NodeCost(NamedTuple):
-    """The facts, for one GPU of the node."""
+    """The price and kind of a node's capacity."""
 
-    cost: float | None = None  # per GPU and hour, in the owner's currency
+    per_gpu_hour: float | None = None  # in the platform owner's currency
     spot: bool = False
-    generation: int | None = None  # place in ``FAMILIES`` of its oldest GPU
+    generation: int | None = None  # place of its oldest GPU in ``GPU_FAMILIES``
 
 
-def parse_node_cost(labels: Mapping[str, str], topology: NodeTopology | None, offered: int) -> NodeCost:
-    """What labels and GPUs tell. ``offered``: GPUs that count where nobody tells which there are."""
-    gpus = offered if topology is None else len(topology.usable) or offered
+def parse_node_cost(labels: Mapping[str, str], topology: NodeTopology | None, allocatable: int) -> NodeCost:
+    """Return what labels and GPUs say. ``allocatable``: GPUs, used where the topology lists none."""
+    gpus = allocatable if topology is None else len(topology.usable) or allocatable
     text = labels.get(keys.COST_PER_HOUR.key, labels.get(keys.COST_PER_HOUR_SHORT.key, ""))
-    cost = float(text) / gpus if gpus and _COST.fullmatch(text) else None
-    return NodeCost(cost, is_spot(labels), _generation(topology))
+    per_gpu_hour = float(text) / gpus if gpus and _COST.fullmatch(text) else None
+    return NodeCost(per_gpu_hour, is_spot(labels), _generation(topology))
 
 
 def _generation(topology: NodeTopology | None) -> int | None:

@@ -1,4 +1,4 @@
-"""All that was observed of one node, and how what comes next changes it. Pure values."""
+"""Everything observed of one node, and how pods and PodResources reports change it. Pure values."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from scheduler_core.request.device_request import MalformedDeviceRequestError, p
 from scheduler_core.request.pod import Pod
 from scheduler_core.request.pod_request import InvalidRequest, PodProfile, PodRequest, parse_request
 
-_MAX_DEPARTED = 64  # remembered of a node whose agent is silent; far more than can be followed anyway
+_MAX_DEPARTED = 64  # kept for a node whose agent is silent; far more than the admission search can follow
 _HOLD_PREFIX = "held/"
 
 
-class NodeRecord(msgspec.Struct, frozen=True):
-    """All that was observed of one node."""
+class NodeRecord(msgspec.Struct, frozen=True, rename={"hash_mismatch_since": "parted"}):  # the key in decision logs
+    """Everything observed of one node."""
 
     name: str
     machine: NodeFacts
-    gpus: NodeGpus | None = None  # the kubelet's word, as the agent publishes it
-    pods: tuple[Occupant, ...] = ()  # that hold GPUs, by UID
-    departed: tuple[Occupant, ...] = ()  # gone since the kubelet's word
-    # UIDs of those of ``pods`` for which planners keep a place until they are bound; or that stand for what is held.
+    gpus: NodeGpus | None = None  # the kubelet's PodResources report, as published by the agent
+    pods: tuple[Occupant, ...] = ()  # that hold GPUs, sorted by UID
+    departed: tuple[Occupant, ...] = ()  # ended since that report
+    # The UIDs in ``pods`` that are there only because a reservation or a capacity hold counts on the node.
     reserved: tuple[str, ...] = ()
-    parted: float | None = None  # since when Node and ``gpus`` do not speak of one graph, in seconds since 1970
+    hash_mismatch_since: float | None = None  # when Node and ``gpus`` began to differ; seconds since 1970
 
 
 def hold_uid(node: str) -> str:
-    """What stands for the UID of a pod where GPUs are held for a gang that does not fit yet. No UID has a slash."""
+    """Return the UID of the placeholder for a capacity hold on a node. UIDs of pods contain no slash."""
     return _HOLD_PREFIX + node
 
 
 def is_hold(uid: str) -> bool:
-    """Whether that is no pod's UID but stands for such GPUs."""
+    """Return whether the UID is the placeholder for a capacity hold."""
     return uid.startswith(_HOLD_PREFIX)
 
 
 def parse_occupant(pod: Pod, parse: Callable[[Pod], PodRequest | InvalidRequest] = parse_request) -> Occupant | None:
-    """A pod on a node; None where it holds no GPU. ``read``: what it asks for, by a policy of its own."""
+    """Return the pod as an occupant of a node; None where it requests no GPU or has finished."""
     if pod.is_finished or not requests_gpus(pod.spec):
         return None
     request = parse(pod)
@@ -51,42 +51,47 @@ def parse_occupant(pod: Pod, parse: Callable[[Pod], PodRequest | InvalidRequest]
     else:
         try:
             profile = PodProfile(parse_device_request(pod.spec))
-        except MalformedDeviceRequestError:  # the API server takes no such pod
+        except MalformedDeviceRequestError:  # the API server accepts no such pod
             return None
     if not profile.device_request.steps_by_resource:
         return None
     metadata = pod.metadata
-    admitted = pod.status.start_time is not None
-    owner = None if metadata.owner is None else metadata.owner.uid
-    return Occupant(metadata.uid, metadata.namespace, metadata.name, _shared_profile(profile), admitted, owner)
+    return Occupant(
+        uid=metadata.uid,
+        namespace=metadata.namespace,
+        name=metadata.name,
+        profile=_shared_profile(profile),
+        admitted=pod.status.start_time is not None,
+        owner=None if metadata.owner is None else metadata.owner.uid,
+    )
 
 
 @lru_cache(maxsize=1 << 12)
 def _shared_profile(profile: PodProfile) -> PodProfile:
-    """The one profile of all pods that ask alike: of 100,000 pods a few hundred differ."""
+    """Return one object for all equal profiles: 100,000 pods have a few hundred different ones."""
     return profile
 
 
 def with_pod(record: NodeRecord, pod: Occupant) -> NodeRecord:
-    """The same with that pod on it, in place of what was known of the pod."""
+    """Return the record with the pod added, or replaced where it has the UID already."""
     others = [each for each in record.pods if each.uid != pod.uid]
     return msgspec.structs.replace(record, pods=tuple(sorted((*others, pod), key=lambda each: each.uid)))
 
 
 def without_pod(record: NodeRecord, uid: str) -> NodeRecord:
-    """The same after that pod ended. Until the kubelet speaks again it counts among the departed."""
-    gone = tuple(each for each in record.pods if each.uid == uid)
+    """Return the record without the pod, which counts as departed until the next PodResources report."""
+    ended = tuple(each for each in record.pods if each.uid == uid)
     return msgspec.structs.replace(
         record,
         pods=tuple(each for each in record.pods if each.uid != uid),
-        departed=(record.departed + gone)[-_MAX_DEPARTED:] if record.gpus is not None else (),
+        departed=(record.departed + ended)[-_MAX_DEPARTED:] if record.gpus is not None else (),
     )
 
 
 def with_gpus(record: NodeRecord, gpus: NodeGpus | None) -> NodeRecord:
-    """The same after the kubelet's word was published anew, or went away.
+    """Return the record with another PodResources report, or None.
 
-    Of the departed only those stay whom the kubelet still names: a new pod may bear the same name.
+    Departed pods stay only while the report still names them; a new pod may have the same name.
     """
     named = {(each.pod.namespace, each.pod.name) for each in (gpus and gpus.allocations) or ()}
     departed = tuple(each for each in record.departed if (each.namespace, each.name) in named)

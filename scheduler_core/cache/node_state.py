@@ -1,4 +1,4 @@
-"""What follows for placement from what was observed of a node. Pure; equal states are the same one."""
+"""Derive the state of a node, as filters and scores see it, from its record. Pure; equal states are one object."""
 
 from __future__ import annotations
 
@@ -32,113 +32,129 @@ from scheduler_core.policy.policy import Policy
 from scheduler_core.request.device_request import SHARED, WHOLE
 from scheduler_core.request.pod_request import PodProfile
 
+_DECISION_LOG_KEYS = {  # format 1 of decision logs keeps the fields' former names
+    "free_counts": "counts",
+    "open_admissions": "unsettled",
+    "allocatable": "offered",
+    "colocation": "company",
+    "cost": "economy",
+    "shared_gpus": "ledger",
+    "confirmation_pending": "awaited",
+    "owner_pods": "kin",
+    "honours_gpu_choice": "obeys",
+    "reserved_mib": "promised",
+    "unadmitted_profiles": "waiting",
+    "unreserved": "open",
+}
 
-class NodeState(msgspec.Struct, frozen=True, eq=False):
-    """A node as filters and scores see it. Compared by identity: equal ones are the same one."""
+
+class NodeState(msgspec.Struct, frozen=True, eq=False, rename=_DECISION_LOG_KEYS):
+    """A node as filters and scores see it. Compared by identity: equal states are one object."""
 
     shape: MachineShape | None = None
-    free: Sets | None = None  # whole GPUs that may be free; None: there are none that could be told apart
-    counts: tuple[tuple[str, int], ...] = ()  # free healthy devices of each GPU resource
+    free: Sets | None = None  # whole GPUs that may be free; None: the node has no whole GPUs, or they are not known
+    free_counts: tuple[tuple[str, int], ...] = ()  # free healthy devices of each GPU resource
     sliced: bool = False  # its "whole" GPUs are shares of GPUs (time slicing, MPS)
-    unsettled: OpenAdmissions | None = None
+    open_admissions: OpenAdmissions | None = None
     described: bool = False
     stale: bool = False
-    degraded: bool = False  # as its label says; which GPUs: ``shape.degraded``
+    degraded: bool = False  # by its label; ``shape.degraded`` has the GPUs
     interconnect: Interconnect | None = None
     single_numa: bool = False
-    offered: tuple[tuple[str, int], ...] = ()  # healthy devices of each GPU resource, free or not
+    allocatable: tuple[tuple[str, int], ...] = ()  # healthy devices of each GPU resource, free or not
     driver: str | None = None  # version
-    company: Colocation = Colocation()
-    economy: NodeCost = NodeCost()
-    ledger: SharedGpus | None = None  # of GPUs that pods share; None: none are, or it cannot be told which
-    awaited: bool = False  # what confirms its graph is on its way, most likely
-    kin: OwnerPods | None = None  # pods of the asking pod's owner on it; only in tables made for that pod
+    colocation: Colocation = Colocation()
+    cost: NodeCost = NodeCost()
+    shared_gpus: SharedGpus | None = None  # None: no GPU is shared, or the GPUs are not known
+    confirmation_pending: bool = False  # a ``NodeGpus`` that confirms the link graph is expected within seconds
+    owner_pods: OwnerPods | None = None  # of the owner of the pod being placed; only in snapshots made for that pod
     cpu: CpuPerGpu | None = None  # for each free GPU; None: unknown
-    obeys: bool = False
-    promised: tuple[int, ...] = ()  # MiB of each GPU, by place, that shares hold; where ``obeys``
-    waiting: frozenset[PodProfile] = frozenset()  # of pods with a required shape that the kubelet may not have admitted
-    open: NodeState | None = None  # the same without what planners keep there; None: nothing is kept
+    honours_gpu_choice: bool = False
+    reserved_mib: tuple[int, ...] = ()  # held by shares on each GPU, by place; only where ``honours_gpu_choice``
+    unadmitted_profiles: frozenset[PodProfile] = frozenset()  # with a required shape, perhaps not yet admitted
+    unreserved: NodeState | None = None  # the state without reservations and holds; None: nothing is reserved
 
     def free_devices(self, resource: str) -> int:
-        """Free healthy devices of a resource."""
-        return next((number for name, number in self.counts if name == resource), 0)
+        """Return the number of free healthy devices of a resource."""
+        return next((number for name, number in self.free_counts if name == resource), 0)
 
 
 def state_of(record: NodeRecord, now: float, policy: Policy) -> NodeState:
-    """What follows for placement. ``now``: seconds since 1970."""
-    awaited = record.parted is not None and now <= record.parted + CONFIRMATION_GRACE_S
-    return state_from_record(record, stale=is_stale(record, now, policy), awaited=awaited)
+    """Return the state of a node. ``now``: seconds since 1970."""
+    since = record.hash_mismatch_since
+    pending = since is not None and now <= since + CONFIRMATION_GRACE_S
+    return state_from_record(record, stale=is_stale(record, now, policy), confirmation_pending=pending)
 
 
-def state_from_record(record: NodeRecord, *, stale: bool, awaited: bool) -> NodeState:
-    """What follows, where it was judged already whether the graph is gone by."""
-    machine, unreserved = record.machine, None
+def state_from_record(record: NodeRecord, *, stale: bool, confirmation_pending: bool) -> NodeState:
+    """Return the state of a node for which staleness has been decided."""
+    facts, unreserved = record.machine, None
     if record.reserved:
         others = tuple(pod for pod in record.pods if pod.uid not in record.reserved)
-        alone = msgspec.structs.replace(record, pods=others, reserved=())
-        unreserved = state_from_record(alone, stale=stale, awaited=awaited)
+        without = msgspec.structs.replace(record, pods=others, reserved=())
+        unreserved = state_from_record(without, stale=stale, confirmation_pending=confirmation_pending)
     shape = _shape(record, stale=stale)
     sliced = shape is not None and _sliced(record, shape)
-    found: Occupancy | None = None
-    word: KubeletReport | None = None
+    occupied: Occupancy | None = None
+    report: KubeletReport | None = None
     if shape is not None and not sliced:
-        word = _kubelet_report(record, shape)
-        found = occupancy(shape, _allocatable_gpus(record), record.pods, word, single_numa=machine.single_numa)
-    free = None if found is None else found.free
-    promised = _reserved_mib(record, shape) if shape is not None and machine.obeys else ()
-    return _shared_state(
-        shape,
-        free,
-        _counts(record),
-        sliced,
-        None if found is None else found.open_admissions,
-        machine.described,
-        stale,
-        machine.degraded,
-        None if stale else machine.interconnect,
-        machine.single_numa,
-        machine.allocatable,
-        None if machine.topology is None else machine.topology.driver_version,
-        colocation_of(record.pods),
-        machine.economy,
-        None if machine.obeys else _shared_gpus(record, sliced=sliced),
-        awaited,
-        None,
-        _cpu(record, shape, free, promised),
-        machine.obeys,
-        promised,
-        frozenset()
-        if sliced
-        else unallocated_profiles(record.pods, word),  # shares of GPUs may be any, whoever comes first
-        unreserved,
+        report = _kubelet_report(record, shape)
+        occupied = occupancy(shape, _allocatable_gpus(record), record.pods, report, single_numa=facts.single_numa)
+    free = None if occupied is None else occupied.free
+    reserved_mib = _reserved_mib_of(record, shape) if shape is not None and facts.honours_gpu_choice else ()
+    return _interned(
+        NodeState(
+            shape=shape,
+            free=free,
+            free_counts=_free_counts(record),
+            sliced=sliced,
+            open_admissions=None if occupied is None else occupied.open_admissions,
+            described=facts.described,
+            stale=stale,
+            degraded=facts.degraded,
+            interconnect=None if stale else facts.interconnect,
+            single_numa=facts.single_numa,
+            allocatable=facts.allocatable,
+            driver=None if facts.topology is None else facts.topology.driver_version,
+            colocation=colocation_of(record.pods),
+            cost=facts.cost,
+            shared_gpus=None if facts.honours_gpu_choice else _shared_gpus_of(record, sliced=sliced),
+            confirmation_pending=confirmation_pending,
+            cpu=_cpu(record, shape, free, reserved_mib),
+            honours_gpu_choice=facts.honours_gpu_choice,
+            reserved_mib=reserved_mib,
+            # Shares of GPUs have no shape that another pod could break.
+            unadmitted_profiles=frozenset() if sliced else unallocated_profiles(record.pods, report),
+            unreserved=unreserved,
+        )
     )
 
 
 def whole_gpu_shape(record: NodeRecord) -> MachineShape | None:
-    """The GPUs of a node whose "whole" GPUs are handed out as such; None where that is not known, or not so."""
+    """Return the shape of a node that allocates whole GPUs; None where it shares them, or its GPUs are unknown."""
     shape = _shape(record, stale=False)
     return None if shape is None or _sliced(record, shape) else shape
 
 
 def kubelet_report_of(record: NodeRecord) -> KubeletReport | None:
-    """The kubelet's word on the whole GPUs of that node; None where there is none that can be read."""
+    """Return the kubelet report on the whole GPUs of the node; None where there is no usable report."""
     shape = whole_gpu_shape(record)
     return None if shape is None else _kubelet_report(record, shape)
 
 
 def are_all_allocatable(record: NodeRecord, shape: MachineShape) -> bool:
-    """Whether the device plugin offers all whole GPUs of the node: none is sick."""
+    """Return whether the device plugin offers all whole GPUs of the node, so that none is unhealthy."""
     return _allocatable_gpus(record) == shape.whole.bit_count()
 
 
 @lru_cache(maxsize=1 << 14)
-def with_owner_pods(state: NodeState, kin: OwnerPods) -> NodeState:
-    """The one state of all nodes that are in that state and have such kin of the asking pod."""
-    return msgspec.structs.replace(state, kin=kin)
+def with_owner_pods(state: NodeState, owner_pods: OwnerPods) -> NodeState:
+    """Return the state with pods of one owner; one object for equal arguments."""
+    return msgspec.structs.replace(state, owner_pods=owner_pods)
 
 
 def _shape(record: NodeRecord, *, stale: bool) -> MachineShape | None:
-    """None where GPUs are handed out that the topology does not know."""
+    """Return None where the device plugin offers GPUs that the topology does not list."""
     topology = record.machine.topology
     if (
         topology is None
@@ -157,23 +173,23 @@ def _sliced(record: NodeRecord, shape: MachineShape) -> bool:
     return _allocatable_gpus(record) > shape.whole.bit_count()
 
 
-def _shared_gpus(record: NodeRecord, *, sliced: bool) -> SharedGpus | None:
+def _shared_gpus_of(record: NodeRecord, *, sliced: bool) -> SharedGpus | None:
     if not sliced and all(resource != SHARED for resource, _ in record.machine.allocatable):
         return None  # most nodes
-    topology, offered = record.machine.topology, dict(record.machine.allocatable)
+    topology, allocatable = record.machine.topology, dict(record.machine.allocatable)
     resource = WHOLE if sliced else SHARED
-    cards = [gpu for gpu in (() if topology is None else topology.usable) if gpu.mig_enabled is not True]
-    if not cards or not offered.get(resource) or (resource == SHARED and offered.get(WHOLE)):
+    gpus = [gpu for gpu in (() if topology is None else topology.usable) if gpu.mig_enabled is not True]
+    if not gpus or not allocatable.get(resource) or (resource == SHARED and allocatable.get(WHOLE)):
         return None
-    offer = SharingConfig(
+    config = SharingConfig(
         resource,
-        {gpu.uuid or str(gpu.index): gpu.memory_mib for gpu in cards},
-        offered[resource],
+        {gpu.uuid or str(gpu.index): gpu.memory_mib for gpu in gpus},
+        allocatable[resource],
         record.machine.replicas,
-        record.machine.choice,
+        record.machine.replica_policy,
     )
-    word = None if record.gpus is None else record.gpus.allocations
-    return shared_gpus_of(offer, _claims(record.pods, resource), word, _claims(record.departed, resource))
+    allocations = None if record.gpus is None else record.gpus.allocations
+    return shared_gpus_of(config, _claims(record.pods, resource), allocations, _claims(record.departed, resource))
 
 
 def _claims(pods: Iterable[Occupant], resource: str) -> list[ReplicaClaim]:
@@ -181,7 +197,7 @@ def _claims(pods: Iterable[Occupant], resource: str) -> list[ReplicaClaim]:
     return [ReplicaClaim(pod, replicas) for pod, replicas in wanted if replicas]
 
 
-def _counts(record: NodeRecord) -> tuple[tuple[str, int], ...]:
+def _free_counts(record: NodeRecord) -> tuple[tuple[str, int], ...]:
     taken = Counter[str]()
     for pod in record.pods:
         taken.update(dict(pod.profile.device_request.totals))
@@ -196,7 +212,7 @@ def _kubelet_report(record: NodeRecord, shape: MachineShape) -> KubeletReport | 
     )
 
 
-def _reserved_mib(record: NodeRecord, shape: MachineShape) -> tuple[int, ...]:
+def _reserved_mib_of(record: NodeRecord, shape: MachineShape) -> tuple[int, ...]:
     allocations = (record.gpus and record.gpus.allocations) or ()
     return reserved_mib(places_by_uuid(record.machine.topology), len(shape.gpus), allocations, record.pods)
 
@@ -208,7 +224,11 @@ def _cpu(record: NodeRecord, shape: MachineShape | None, free: Sets | None, take
     return cpu_per_gpu(record.machine.cpu_milli, shape.whole.bit_count(), sum(free_fraction(shape, free, taken)), asked)
 
 
+def _interned(state: NodeState) -> NodeState:
+    """Return one object for all equal states."""
+    return _state_with(msgspec.structs.astuple(state))
+
+
 @lru_cache(maxsize=1 << 16)
-def _shared_state(*fields: Any) -> NodeState:
-    """The one state of all nodes that are in it."""
+def _state_with(fields: tuple[Any, ...]) -> NodeState:
     return NodeState(*fields)

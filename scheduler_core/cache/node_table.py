@@ -1,4 +1,4 @@
-"""All nodes at one moment, and the next one. Pure."""
+"""A snapshot of all nodes, and the functions that make the next one. Pure."""
 
 from __future__ import annotations
 
@@ -8,83 +8,63 @@ import msgspec
 from immutables import Map
 
 from scheduler_core.allocation.occupancy import Occupant
-from scheduler_core.cache.node_record import NodeRecord, is_hold, with_pod
+from scheduler_core.cache.node_record import NodeRecord, is_hold
 from scheduler_core.cache.node_state import NodeState, state_from_record, state_of
-from scheduler_core.cache.staleness import is_stale
 from scheduler_core.policy.policy import Policy
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """All nodes, at one moment."""
+    """All nodes at one moment."""
 
     generation: int = 0
-    records: Map[str, NodeRecord] = Map()  # persistent: the next table shares all that is alike
+    records: Map[str, NodeRecord] = Map()  # persistent maps: the next snapshot shares all unchanged entries
     states: Map[str, NodeState] = Map()
 
 
-def state_if(table: Snapshot, name: str, pods: Iterable[Occupant]) -> NodeState:
-    """What would follow, were those the pods on the node, and no place kept for any."""
+def state_if(snapshot: Snapshot, name: str, pods: Iterable[Occupant]) -> NodeState:
+    """Return the state of the node if exactly these pods were on it and nothing was reserved there."""
     by_uid = tuple(sorted(pods, key=lambda each: each.uid))
-    known = table.states[name]
-    record = msgspec.structs.replace(table.records[name], pods=by_uid, reserved=())
-    return state_from_record(record, stale=known.stale, awaited=known.awaited)
+    record = msgspec.structs.replace(snapshot.records[name], pods=by_uid, reserved=())
+    return _with_same_staleness(record, snapshot.states[name])
 
 
-def without_own_reservation(table: Snapshot, uid: str, names: Iterable[str]) -> Snapshot:
-    """The same generation as the pod sees it for which a place is kept on those nodes: that does not stand in its way.
+def without_own_reservation(snapshot: Snapshot, uid: str, names: Iterable[str]) -> Snapshot:
+    """Return the snapshot, of the same generation, without what is reserved for this pod on the named nodes.
 
-    Nor does what is kept free there for a gang that does not fit yet: it takes only what others leave.
+    Capacity holds on these nodes are left out as well: they take only what other pods leave.
     """
-    records, states = table.records, table.states
+    records, states = snapshot.records, snapshot.states
     for name in names:
         known = records.get(name)
         if known is not None and uid in known.reserved:
             kept = tuple(each for each in known.reserved if each != uid and not is_hold(each))
             pods = tuple(pod for pod in known.pods if pod.uid not in known.reserved or pod.uid in kept)
-            records = records.set(name, msgspec.structs.replace(known, pods=pods, reserved=kept))
-            states = states.set(
-                name, state_from_record(records[name], stale=states[name].stale, awaited=states[name].awaited)
-            )
-    return msgspec.structs.replace(table, records=records, states=states)
+            record = msgspec.structs.replace(known, pods=pods, reserved=kept)
+            records = records.set(name, record)
+            states = states.set(name, _with_same_staleness(record, states[name]))
+    return msgspec.structs.replace(snapshot, records=records, states=states)
+
+
+def _with_same_staleness(record: NodeRecord, state: NodeState) -> NodeState:
+    return state_from_record(record, stale=state.stale, confirmation_pending=state.confirmation_pending)
 
 
 def snapshot_of(records: Iterable[NodeRecord], now: float, policy: Policy, generation: int = 0) -> Snapshot:
-    """A table of all those nodes."""
+    """Return a snapshot of these nodes."""
     return with_records(Snapshot(generation - 1), records, now, policy)
 
 
-def with_records(table: Snapshot, records: Iterable[NodeRecord], now: float, policy: Policy) -> Snapshot:
-    """The next generation, in which those nodes are as their records say."""
+def with_records(snapshot: Snapshot, records: Iterable[NodeRecord], now: float, policy: Policy) -> Snapshot:
+    """Return the next generation, with these records in place of the former ones of the same nodes."""
     changed = {record.name: record for record in records}
     states = {name: state_of(record, now, policy) for name, record in changed.items()}
-    return Snapshot(table.generation + 1, table.records.update(changed), table.states.update(states))
+    return Snapshot(snapshot.generation + 1, snapshot.records.update(changed), snapshot.states.update(states))
 
 
-def without_nodes(table: Snapshot, names: Iterable[str]) -> Snapshot:
-    """The next generation, without those nodes."""
-    records, states = table.records.mutate(), table.states.mutate()
+def without_nodes(snapshot: Snapshot, names: Iterable[str]) -> Snapshot:
+    """Return the next generation, without the named nodes."""
+    records, states = snapshot.records.mutate(), snapshot.states.mutate()
     for name in names:
         records.pop(name, None)
         states.pop(name, None)
-    return Snapshot(table.generation + 1, records.finish(), states.finish())
-
-
-def with_staleness(table: Snapshot, now: float, policy: Policy) -> Snapshot:
-    """The next generation, in which nodes that nobody has confirmed for too long are stale; the same where none is."""
-    turned = [
-        record
-        for name, record in table.records.items()
-        if is_stale(record, now, policy) is not table.states[name].stale
-    ]
-    return with_records(table, turned, now, policy) if turned else table
-
-
-def with_pods(table: Snapshot, pods: Iterable[tuple[str, Occupant]], now: float, policy: Policy) -> Snapshot:
-    """The same generation with those pods on those nodes in addition, where it does not know of them already."""
-    records: dict[str, NodeRecord] = {}
-    for name, pod in pods:
-        record = records.get(name) or table.records.get(name)
-        if record is not None and all(each.uid != pod.uid for each in record.pods):
-            records[name] = with_pod(record, pod)
-    changed = with_records(table, records.values(), now, policy)
-    return msgspec.structs.replace(changed, generation=table.generation)
+    return Snapshot(snapshot.generation + 1, records.finish(), states.finish())

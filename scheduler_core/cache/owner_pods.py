@@ -1,7 +1,7 @@
-"""A pod and those that its owner placed before it: what of the cluster changes for it by that. Pure.
+"""Adapt a request and a snapshot to the other pods of the same owner. Pure.
 
-Pods of one job should run on like GPUs with the same driver; replicas of one service should not fail together. Both
-are decided by where the others are, which differs from pod to pod; so neither is kept in the table that all share.
+Pods of one job should run on the same kind of GPU with the same driver; replicas of one service should not fail
+together. Both depend on where the owner's other pods are, so neither is part of the snapshot that all pods share.
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ from scheduler_core.request.workload_type import WorkloadType
 
 
 class PlacedPod(NamedTuple):
-    """A pod and where it is."""
+    """A pod and its node."""
 
     node: str
     pod: Occupant
 
 
-def pods_of_owner(owner: str | None, table: Snapshot) -> tuple[PlacedPod, ...]:
-    """The pods of that owner, found by looking everywhere: for one question, not for a stream of them."""
+def pods_of_owner(owner: str | None, snapshot: Snapshot) -> tuple[PlacedPod, ...]:
+    """Return the pods of an owner by a search of the whole snapshot: for one request, not for a stream of them."""
     if owner is None:
         return ()
     return tuple(
-        PlacedPod(name, pod) for name, record in table.records.items() for pod in record.pods if pod.owner == owner
+        PlacedPod(name, pod) for name, record in snapshot.records.items() for pod in record.pods if pod.owner == owner
     )
 
 
-def for_owner(request: PodRequest, others: Iterable[PlacedPod], table: Snapshot) -> tuple[PodRequest, Snapshot]:
-    """The request and the table as they are for this pod, given the others of its owner."""
-    elsewhere = [each for each in others if each.pod.uid != request.uid and each.node in table.states]
+def for_owner(request: PodRequest, others: Iterable[PlacedPod], snapshot: Snapshot) -> tuple[PodRequest, Snapshot]:
+    """Return the request and the snapshot for this pod. ``others``: pods of its owner."""
+    elsewhere = [each for each in others if each.pod.uid != request.uid and each.node in snapshot.states]
     if not elsewhere:
-        return request, table
+        return request, snapshot
     if request.profile.constraints.workload is WorkloadType.TRAINING:
-        like = _sibling_hardware(table.states[each.node] for each in elsewhere)
+        like = _sibling_hardware(snapshot.states[each.node] for each in elsewhere)
         request = request._replace(profile=request.profile._replace(sibling_hardware=like))
     if not request.profile.wants_spread:
-        return request, table
+        return request, snapshot
     nodes: dict[str, list[Occupant]] = {}
     for each in elsewhere:
         nodes.setdefault(each.node, []).append(each.pod)
     states = {
-        name: with_owner_pods(table.states[name], _owner_pods(table.records[name], pods))
+        name: with_owner_pods(snapshot.states[name], _owner_pods(snapshot.records[name], pods))
         for name, pods in nodes.items()
     }
-    return request, msgspec.structs.replace(table, states=table.states.update(states))
+    return request, msgspec.structs.replace(snapshot, states=snapshot.states.update(states))
 
 
 def _sibling_hardware(states: Iterable[NodeState]) -> SiblingHardware:
-    """What most of them run on."""
+    """Return the hardware that most of the pods run on."""
     counts = Counter(SiblingHardware(_product(state), state.driver) for state in states)
     return min(counts, key=lambda like: (-counts[like], like.product or "", like.driver or ""))
 
@@ -71,7 +71,7 @@ def _product(state: NodeState) -> str | None:
 
 
 def _owner_pods(record: NodeRecord, pods: list[Occupant]) -> OwnerPods:
-    """How many, and the GPUs that the kubelet says they hold; all, where it has not said so of each."""
+    """Return the number of pods, and the GPUs that the kubelet reports for them; all GPUs where a pod has no report."""
     topology, gpus = record.machine.topology, record.gpus
     place_of = places_by_uuid(topology)
     names = {(each.namespace, each.name) for each in pods}

@@ -1,4 +1,4 @@
-"""Whom a kubelet's word names: pods by namespace and name, for the kubelet does not tell UIDs. Pure."""
+"""Pods of which only a name and devices are known: PodResources reports and reservations name them so. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ FullName = tuple[str, str]  # namespace, name
 
 
 def full_name(pod: Occupant) -> FullName:
-    """By which the kubelet names the pod."""
+    """Return the namespace and name of the pod: the kubelet reports pods by these."""
     return pod.namespace, pod.name
 
 
 def gpu_holders(gpus: NodeGpus | None) -> dict[FullName, Counter[str]]:
-    """The pods that hold whole GPUs, and how many each container does."""
+    """Return the pods that hold whole GPUs, with the number held by each container."""
     found: dict[FullName, Counter[str]] = {}
     for each in (gpus and gpus.allocations) or ():
         if each.mig_device is None and each.replica is None:
@@ -28,21 +28,17 @@ def gpu_holders(gpus: NodeGpus | None) -> dict[FullName, Counter[str]]:
 
 
 def placeholder_pod(name: FullName, devices: Counter[str]) -> Occupant:
-    """A pod of which nothing is known but the whole GPUs of its containers."""
+    """Return a placeholder for a pod of which only the whole GPUs of its containers are known."""
     steps = tuple(ContainerStep(number) for number in devices.values())
     return Occupant(placeholder_uid(name), *name, PodProfile(DeviceRequest(((WHOLE, steps),))))
 
 
 def unknown_pod(uid: str, namespace: str, name: str, devices: Iterable[tuple[str, int]]) -> Occupant:
-    """A pod of which nothing is known but how many devices of which resource it has."""
-    return Occupant(
-        uid,
-        namespace,
-        name,
-        PodProfile(DeviceRequest(tuple((resource, (ContainerStep(count),)) for resource, count in devices))),
-    )
+    """Return a placeholder for a pod of which only the number of devices of each resource is known."""
+    steps = tuple((resource, (ContainerStep(count),)) for resource, count in devices)
+    return Occupant(uid, namespace, name, PodProfile(DeviceRequest(steps)))
 
 
 def placeholder_uid(name: FullName) -> str:
-    """Stands for the UID of a pod that only a kubelet has named. No UID has a slash."""
+    """Return the UID of the placeholder for a pod that only a kubelet has named. UIDs of pods contain no slash."""
     return "/".join(name)

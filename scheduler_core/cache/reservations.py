@@ -1,10 +1,10 @@
-"""What planners keep for pods that are not on their nodes yet: reservations that a ledger lists, node by node. Pure.
+"""The reservations that ledgers list, by node: GPUs reserved by planners for pods that are not bound yet. Pure.
 
-An entry of a ledger counts only while its reservation is there, with that UID and hash; so either may be shown first.
-What counts changes by whole entries, and costs what these hold: never all entries, never all nodes.
+A ledger entry is active only while its reservation exists with the same UID and hash, so the watches may show them in
+any order. An update costs the entries that changed: never all entries, never all nodes.
 
-A seat is used up once its pod was seen on a node. What is held for a gang that does not fit yet has no pods: it takes
-of a node what nobody else has, up to a number.
+A seat is used up once its pod is bound. A capacity hold, for a gang that does not fit yet, has no pods: it takes the
+free devices of a node, up to a number.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NO_RESERVATIONS: frozenset[str] = frozenset()
 
 
 class ActiveReservation(NamedTuple):
-    """A reservation that counts."""
+    """A reservation that a ledger lists."""
 
     entry: LedgerEntry
     ledger: str
@@ -36,78 +36,78 @@ class ActiveReservation(NamedTuple):
 
     @property
     def seats(self) -> tuple[Seat, ...]:
-        """Those that take GPUs; none while room is only held."""
+        """The seats that take GPUs; none in a capacity hold."""
         if self.entry.phase is EntryPhase.HELD:
             return ()
         return tuple(seat for seat in self.reservation.spec.seats if seat.node is not None and seat.gpus)
 
     @property
     def holdings(self) -> tuple[Holding, ...]:
-        """How many of the devices of which nodes are held."""
+        """The devices held on each node, in a capacity hold."""
         return self.reservation.spec.held if self.entry.phase is EntryPhase.HELD else ()
 
     @property
     def nodes(self) -> set[str]:
-        """Those on which it counts."""
+        """The nodes on which it takes devices."""
         return {seat.node for seat in self.seats if seat.node is not None} | {each.node for each in self.holdings}
 
 
 class ReservationIndex:
-    """All reservations and ledgers, and what follows for nodes."""
+    """All reservations and ledgers, and the active reservations by node."""
 
     def __init__(self, pods: Mapping[str, PodUpdate]) -> None:
-        """``pods``: all that want or hold GPUs, by UID, as they are whenever something is asked."""
+        """Create an empty index. ``pods``: a live view of all pods that request or hold GPUs, by UID."""
         self._pods = pods
         self._ledgers: dict[str, LedgerUpdate] = {}
         self._reservations: dict[str, ReservationUpdate] = {}
-        self._entries: dict[str, tuple[LedgerEntry, str]] = {}  # by UID of the reservation; and by which ledger
+        self._entries: dict[str, tuple[LedgerEntry, str]] = {}  # with the ledger; by UID of the reservation
         self._active: dict[str, ActiveReservation] = {}
-        self._named: dict[str, set[str]] = {}  # name -> UIDs of the reservations of that name, in any namespace
-        self._seated: dict[str, dict[str, str | None]] = {}  # reservation -> pod -> node; made when it is asked for
-        self._on: dict[str, set[str]] = {}  # node -> reservations that count there
-        self._seats: dict[tuple[str, str], list[Seat]] = {}  # node and reservation
-        self._holdings: dict[tuple[str, str], Counter[str]] = {}  # devices that are held, by the same
+        self._uids_by_name: dict[str, set[str]] = {}  # name -> UIDs of reservations, in any namespace
+        self._nodes_by_reservation: dict[str, dict[str, str | None]] = {}  # reservation -> pod -> node; a cache
+        self._active_by_node: dict[str, set[str]] = {}  # node -> active reservations
+        self._seats: dict[tuple[str, str], list[Seat]] = {}  # by node and reservation
+        self._holdings: dict[tuple[str, str], Counter[str]] = {}  # held devices, by node and reservation
         self._nodes_by_pod: dict[str, dict[str, str]] = {}  # pod -> reservation -> node
-        self._bound: set[str] = set()  # pods with seats that were seen on a node
-        self._ended: set[str] = set()  # pods with seats that were seen and are gone
+        self._bound: set[str] = set()  # pods with seats that are bound
+        self._ended: set[str] = set()  # pods with seats that were shown and have ended
         self._unbound: list[tuple[Occupant, str]] = []
 
     @property
     def ledgers(self) -> Mapping[str, LedgerUpdate]:
-        """All, by name."""
+        """All ledgers, by name."""
         return MappingProxyType(self._ledgers)
 
     @property
     def reservations(self) -> Mapping[str, ReservationUpdate]:
-        """All, by UID, whether they count or not."""
+        """All reservations, active or not, by UID."""
         return MappingProxyType(self._reservations)
 
     @property
     def active(self) -> Mapping[str, ActiveReservation]:
-        """Those that count, by UID."""
+        """The active reservations, by UID."""
         return MappingProxyType(self._active)
 
     @property
     def unmatched_entries(self) -> Iterator[LedgerEntry]:
-        """Entries whose reservation is not there, or not as they say."""
+        """The ledger entries without a reservation of the same UID and hash."""
         return (entry for uid, (entry, _) in self._entries.items() if uid not in self._active)
 
     def apply_reservations(self, batch: Batch[ReservationUpdate]) -> set[str]:
-        """What their watch delivers. Answers the nodes on which something else counts now."""
+        """Apply a batch of reservations. Return the nodes on which active reservations changed."""
         for uid in removed_keys(batch, self._reservations):
-            self._seated.pop(uid, None)
+            self._nodes_by_reservation.pop(uid, None)
             if (known := self._reservations.get(uid)) is not None:
-                self._named[known.name].discard(uid)
-                if not self._named[known.name]:
-                    del self._named[known.name]
+                self._uids_by_name[known.name].discard(uid)
+                if not self._uids_by_name[known.name]:
+                    del self._uids_by_name[known.name]
         for each in batch.updates:
-            self._seated.pop(each.key, None)
-            self._named.setdefault(each.name, set()).add(each.key)
-        return self._update_active(_update(self._reservations, batch))
+            self._nodes_by_reservation.pop(each.key, None)
+            self._uids_by_name.setdefault(each.name, set()).add(each.key)
+        return self._update_active(_apply(self._reservations, batch))
 
     def apply_ledgers(self, batch: Batch[LedgerUpdate]) -> set[str]:
-        """What their watch delivers. Answers the nodes on which something else counts now."""
-        _update(self._ledgers, batch)
+        """Apply a batch of ledgers. Return the nodes on which active reservations changed."""
+        _apply(self._ledgers, batch)
         before = self._entries
         self._entries = {
             entry.uid: (entry, ledger.key) for ledger in self._ledgers.values() for entry in ledger.spec.entries
@@ -116,7 +116,7 @@ class ReservationIndex:
         return self._update_active(uid for uid in known if before.get(uid) != self._entries.get(uid))
 
     def mark_bound(self, uid: str) -> Collection[str]:
-        """That pod is on a node, wherever. Answers the nodes on which a seat was kept for it."""
+        """Record that the pod is bound, to whatever node. Return the nodes on which it has a seat."""
         places = self._nodes_by_pod.get(uid)
         if places is None:
             return ()
@@ -124,89 +124,87 @@ class ReservationIndex:
         return places.values()
 
     def mark_ended(self, uid: str) -> None:
-        """That pod is gone."""
+        """Record that the pod has ended."""
         if uid in self._nodes_by_pod:
             self._ended.add(uid)
 
-    def take_unbound(self) -> list[tuple[Occupant, str]]:
-        """Pods and their nodes, committed until just now, that were not seen there: two watches, one of which is late.
+    def pop_unbound_pods(self) -> list[tuple[Occupant, str]]:
+        """Return, once each, the unbound pods of reservations that are no longer active, with their nodes.
 
-        Of what was only proposed, those that were ungated before: their plan was proposed again.
-
-        Each is told once.
+        The pod watch may be late to show their binding. Of the pods of proposed reservations only those that were
+        ungated before are returned: their plan was proposed again.
         """
         found, self._unbound = self._unbound, []
         return found
 
     def nodes_for(self, uid: str) -> Collection[str]:
-        """The nodes on which a seat is kept for that pod: mostly none, and one at the most unless planners err."""
+        """Return the nodes with a seat for this unbound pod: mostly none, and at most one unless planners err."""
         places = self._nodes_by_pod.get(uid)
         return () if places is None or uid in self._bound else places.values()
 
-    def lists(self, uid: str, claim: PinClaim) -> bool:
-        """Whether a reservation lists that pod for that node: one that counts, or the one that the pod names."""
+    def lists_pod(self, uid: str, claim: PinClaim) -> bool:
+        """Return whether an active reservation, or the one that the claim names, lists the pod for the node."""
         if claim.node in self._nodes_by_pod.get(uid, {}).values():
             return True
-        return any(self._nodes_of(each).get(uid) == claim.node for each in self._named.get(claim.reservation, ()))
+        return any(
+            self._nodes_of(each).get(uid) == claim.node for each in self._uids_by_name.get(claim.reservation, ())
+        )
 
-    def has(self, namespace: str, name: str) -> bool:
-        """Whether there is a reservation of that name, whether it counts or not."""
-        return any(self._reservations[uid].namespace == namespace for uid in self._named.get(name, ()))
+    def has_name(self, namespace: str, name: str) -> bool:
+        """Return whether a reservation of that name exists, active or not."""
+        return any(self._reservations[uid].namespace == namespace for uid in self._uids_by_name.get(name, ()))
 
     def _nodes_of(self, reservation: str) -> Mapping[str, str | None]:
         """Return the node of each pod that the reservation lists."""
-        if reservation not in self._seated:
-            self._seated[reservation] = {seat.uid: seat.node for seat in self._reservations[reservation].spec.seats}
-        return self._seated[reservation]
+        if reservation not in self._nodes_by_reservation:
+            self._nodes_by_reservation[reservation] = {
+                seat.uid: seat.node for seat in self._reservations[reservation].spec.seats
+            }
+        return self._nodes_by_reservation[reservation]
 
-    def active_on(self, node: str) -> Iterator[ActiveReservation]:
-        """What counts on a node."""
-        return (self._active[uid] for uid in sorted(self._on.get(node, ())))
-
-    def with_reservations(self, record: NodeRecord, besides: Collection[str] = NO_RESERVATIONS) -> NodeRecord:
-        """A node with what is kept there. ``besides``: without what those reservations keep, by their UIDs."""
-        uids = self._on.get(record.name)
-        counting = () if uids is None else sorted(uids.difference(besides))
-        if not counting:
+    def with_reservations(self, record: NodeRecord, excluded: Collection[str] = NO_RESERVATIONS) -> NodeRecord:
+        """Return the record with the pods and devices reserved on the node. ``excluded``: UIDs of reservations."""
+        on_node = self._active_by_node.get(record.name)
+        active = () if on_node is None else sorted(on_node.difference(excluded))
+        if not active:
             return record
-        there, seats = {pod.uid for pod in record.pods}, list[str]()
-        for uid in counting:
+        present, reserved = {pod.uid for pod in record.pods}, list[str]()
+        held = Counter[str]()
+        for uid in active:
             for seat in self._seats.get((record.name, uid), ()):
                 if seat.uid not in self._bound:
-                    seats.append(seat.uid)
-                    if seat.uid not in there:
+                    reserved.append(seat.uid)
+                    if seat.uid not in present:
                         record = with_pod(record, self._occupant(seat, self._active[uid]))
-        held = sum(
-            (self._holdings[record.name, uid] for uid in counting if (record.name, uid) in self._holdings), Counter()
-        )
-        free = held & _free(record) if held else held
+            held.update(self._holdings.get((record.name, uid), ()))
+        free = held & _free_devices(record) if held else held
         if free:
-            seats.append(hold_uid(record.name))
-            record = with_pod(record, unknown_pod(seats[-1], "", "", sorted(free.items())))
-        return msgspec.structs.replace(record, reserved=tuple(sorted(seats))) if seats else record
+            reserved.append(hold_uid(record.name))
+            record = with_pod(record, unknown_pod(reserved[-1], "", "", sorted(free.items())))
+        return msgspec.structs.replace(record, reserved=tuple(sorted(reserved))) if reserved else record
 
-    def _occupant(self, seat: Seat, counting: ActiveReservation) -> Occupant:
-        """The pod as it is known; of one that was not shown only what it takes is."""
+    def _occupant(self, seat: Seat, active: ActiveReservation) -> Occupant:
+        """Return the pod of a seat; a placeholder with the seat's devices where the pod is not known."""
         pod = self._pods.get(seat.uid)
         if pod is not None:
             return pod.occupant
-        return unknown_pod(seat.uid, counting.reservation.namespace, seat.name, seat.gpus)
+        return unknown_pod(seat.uid, active.reservation.namespace, seat.name, seat.gpus)
 
     def _update_active(self, uids: Iterable[str]) -> set[str]:
-        touched: set[str] = set()
+        changed: set[str] = set()
         for uid in tuple(uids):
             before, after = self._active.pop(uid, None), self._active_reservation(uid)
             if after is not None:
                 self._active[uid] = after
-            if before is not None and after is not None and _alike(before, after):
+            if before is not None and after is not None and _reserve_the_same(before, after):
                 continue
             if before is not None:
                 if after is None:
                     self._unbound += self._unbound_pods(before)
-                touched |= self._leave(before)
+                changed |= self._deactivate(before)
             if after is not None:
-                touched |= self._enter(after)
-        return touched
+                changed |= self._activate(after)
+        return changed
 
     def _active_reservation(self, uid: str) -> ActiveReservation | None:
         reservation, (entry, ledger) = self._reservations.get(uid), self._entries.get(uid, (None, ""))
@@ -214,13 +212,13 @@ class ReservationIndex:
             return None
         return ActiveReservation(entry, ledger, reservation)
 
-    def _enter(self, counting: ActiveReservation) -> set[str]:
-        uid, nodes = counting.entry.uid, counting.nodes
+    def _activate(self, active: ActiveReservation) -> set[str]:
+        uid, nodes = active.entry.uid, active.nodes
         for node in nodes:
-            self._on.setdefault(node, set()).add(uid)
-        for each in counting.holdings:
+            self._active_by_node.setdefault(node, set()).add(uid)
+        for each in active.holdings:
             self._holdings.setdefault((each.node, uid), Counter())[each.resource] += each.gpus
-        for seat in counting.seats:
+        for seat in active.seats:
             assert seat.node is not None  # of ``seats``
             self._seats.setdefault((seat.node, uid), []).append(seat)
             self._nodes_by_pod.setdefault(seat.uid, {})[uid] = seat.node
@@ -229,51 +227,51 @@ class ReservationIndex:
                 self._bound.add(seat.uid)
         return nodes
 
-    def _unbound_pods(self, counting: ActiveReservation) -> Iterator[tuple[Occupant, str]]:
-        committed = counting.entry.phase is EntryPhase.COMMITTED
-        for seat in counting.seats:
+    def _unbound_pods(self, active: ActiveReservation) -> Iterator[tuple[Occupant, str]]:
+        committed = active.entry.phase is EntryPhase.COMMITTED
+        for seat in active.seats:
             if seat.node is None or seat.uid in self._bound or seat.uid in self._ended:
                 continue
             pod = self._pods.get(seat.uid)
-            if committed or (pod is not None and pod.claim is not None and pod.nominated == seat.node):
-                yield self._occupant(seat, counting), seat.node
+            if committed or (pod is not None and pod.claim is not None and pod.nominated_node == seat.node):
+                yield self._occupant(seat, active), seat.node
 
-    def _leave(self, counting: ActiveReservation) -> set[str]:
-        uid, nodes = counting.entry.uid, counting.nodes
+    def _deactivate(self, active: ActiveReservation) -> set[str]:
+        uid, nodes = active.entry.uid, active.nodes
         for node in nodes:
-            self._on[node].discard(uid)
-            if not self._on[node]:
-                del self._on[node]
+            self._active_by_node[node].discard(uid)
+            if not self._active_by_node[node]:
+                del self._active_by_node[node]
             self._seats.pop((node, uid), None)
             self._holdings.pop((node, uid), None)
-        for seat in counting.seats:
-            places = self._nodes_by_pod.get(seat.uid, {})
-            places.pop(uid, None)
-            if not places:
+        for seat in active.seats:
+            nodes_of_pod = self._nodes_by_pod.get(seat.uid, {})
+            nodes_of_pod.pop(uid, None)
+            if not nodes_of_pod:
                 self._nodes_by_pod.pop(seat.uid, None)
                 self._bound.discard(seat.uid)
                 self._ended.discard(seat.uid)
         return nodes
 
 
-def _update(known: dict[str, S], batch: Batch[S]) -> set[str]:
-    """Take a batch in. Answers the keys that it speaks of."""
-    gone = removed_keys(batch, known)
-    for key in gone:
+def _apply(known: dict[str, S], batch: Batch[S]) -> set[str]:
+    """Apply a batch to a mapping. Return the keys that it updates or removes."""
+    removed = removed_keys(batch, known)
+    for key in removed:
         known.pop(key, None)
-    seen = {each.key: each for each in batch.updates}
-    known.update(seen)
-    return gone | seen.keys()
+    updated = {each.key: each for each in batch.updates}
+    known.update(updated)
+    return removed | updated.keys()
 
 
-def _alike(one: ActiveReservation, other: ActiveReservation) -> bool:
-    """Whether they keep the same: a proposal that is committed does."""
-    held = EntryPhase.HELD
-    return one.entry.hash == other.entry.hash and (one.entry.phase is held) is (other.entry.phase is held)
+def _reserve_the_same(one: ActiveReservation, other: ActiveReservation) -> bool:
+    """Return whether both reserve the same devices, as when a proposal is committed."""
+    is_hold = one.entry.phase is EntryPhase.HELD
+    return one.entry.hash == other.entry.hash and is_hold is (other.entry.phase is EntryPhase.HELD)
 
 
-def _free(record: NodeRecord) -> Counter[str]:
-    """Healthy devices of each resource that nobody has."""
+def _free_devices(record: NodeRecord) -> Counter[str]:
+    """Return the healthy devices of each resource that no pod has."""
     free = Counter(dict(record.machine.allocatable))
     for pod in record.pods:
         free.subtract(dict(pod.profile.device_request.totals))

@@ -1,8 +1,12 @@
-"""Whether the graph of a node is to be gone by: who confirms it, and when that was. Pure."""
+"""Decide whether the link graph of a node is trusted: which ``NodeGpus`` confirms it, and when. Pure functions.
+
+``StalenessTimer`` knows when time alone changes the answer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import heapq
+from collections.abc import Iterator
 from enum import Enum
 from math import inf
 
@@ -11,26 +15,26 @@ from gputopo.timestamps import parse_timestamp
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.policy.policy import Policy
 
-MAX_CLOCK_AHEAD_S = 600.0  # a clock further ahead of ours than that says nothing about the age of what it stamps
-CONFIRMATION_GRACE_S = 30.0  # Node and ``NodeGpus`` are written within seconds of each other, and come over two watches
+MAX_CLOCK_AHEAD_S = 600.0  # a timestamp further ahead of our clock says nothing about the age of the observation
+CONFIRMATION_GRACE_S = 30.0  # Node and ``NodeGpus`` are written within seconds of each other, but watched separately
 
 
 class Staleness(Enum):
-    """Why a graph is not gone by: nobody confirms now that the machine is still as the annotation says."""
+    """Why a link graph is not trusted: nothing confirms that the machine still matches the annotation."""
 
-    SILENT = "silent"  # confirmed too long ago
+    SILENT = "silent"  # the last confirmation is too old
     UNCONFIRMED = "unconfirmed"  # there is no ``NodeGpus``
-    OTHER = "other"  # its ``NodeGpus`` speaks of another graph than the Node carries
-    AHEAD = "ahead"  # confirmed at a time that is far from having come
+    OTHER = "other"  # its ``NodeGpus`` describes another graph than the Node
+    AHEAD = "ahead"  # the time of the confirmation is far in the future
 
 
 def is_stale(record: NodeRecord, now: float, policy: Policy) -> bool:
-    """Whether nobody vouches for the graph now. What labels alone tell, whoever wrote them, does not age."""
+    """Return whether the link graph is not confirmed now. Facts from labels alone never become stale."""
     return staleness(record, now, policy) is not None
 
 
 def staleness(record: NodeRecord, now: float, policy: Policy) -> Staleness | None:
-    """Why the graph is not gone by; None: it is, or there is none."""
+    """Return why the link graph is not trusted; None: it is trusted, or the node has none."""
     if not record.machine.described:
         return None
     if record.gpus is None:
@@ -43,22 +47,31 @@ def staleness(record: NodeRecord, now: float, policy: Policy) -> Staleness | Non
 
 
 def hashes_match(record: NodeRecord) -> bool:
-    """Whether Node and ``NodeGpus`` speak of one graph; where the Node carries none, there is nothing to confirm."""
-    machine, gpus = record.machine, record.gpus
-    return not machine.described or (gpus is not None and gpus.content_hash == machine.topology_hash)
+    """Return whether Node and ``NodeGpus`` describe the same graph, or the Node describes none."""
+    facts, gpus = record.machine, record.gpus
+    return not facts.described or (gpus is not None and gpus.content_hash == facts.topology_hash)
 
 
-def staleness_changes(record: NodeRecord, policy: Policy) -> Iterable[float]:
-    """After which moments time alone makes the node stale or fresh, in seconds since 1970."""
+def mismatch_since(record: NodeRecord, before: NodeRecord, now: float) -> float | None:
+    """Return since when the hashes of Node and ``NodeGpus`` differ; None: they match. ``before``: the former record."""
+    if hashes_match(record):
+        return None
+    same_topology = before.machine.topology_hash == record.machine.topology_hash
+    since = before.hash_mismatch_since
+    return since if same_topology and since is not None else now
+
+
+def staleness_changes(record: NodeRecord, policy: Policy) -> Iterator[float]:
+    """Yield the times after which the node becomes stale or fresh without any event, in seconds since 1970."""
     if record.gpus is not None:
         yield fresh_until(record.gpus, policy)
         yield observed_at(record.gpus) - MAX_CLOCK_AHEAD_S
-    if record.parted is not None:
-        yield record.parted + CONFIRMATION_GRACE_S
+    if record.hash_mismatch_since is not None:
+        yield record.hash_mismatch_since + CONFIRMATION_GRACE_S
 
 
 def fresh_until(gpus: NodeGpus, policy: Policy) -> float:
-    """When the observation becomes too old, in seconds since 1970."""
+    """Return when the observation becomes too old, in seconds since 1970."""
     return observed_at(gpus) + policy.stale_after_s
 
 
@@ -66,3 +79,23 @@ def observed_at(gpus: NodeGpus) -> float:
     """Return when the agent observed the GPUs, in seconds since 1970; a timestamp that cannot be parsed is long ago."""
     at = parse_timestamp(gpus.observed_at)
     return -inf if at is None else at
+
+
+class StalenessTimer:
+    """The times at which nodes become stale or fresh without any event."""
+
+    def __init__(self) -> None:
+        self._changes: list[tuple[float, str]] = []  # a heap of times and nodes
+
+    def schedule(self, record: NodeRecord, policy: Policy, now: float) -> None:
+        """Add the future changes of a node. Changes that no longer apply stay, and cost one more evaluation."""
+        for at in staleness_changes(record, policy):
+            if at >= now:
+                heapq.heappush(self._changes, (at, record.name))
+
+    def pop_due(self, now: float) -> set[str]:
+        """Remove the changes before now, and return their nodes."""
+        due = set[str]()
+        while self._changes and self._changes[0][0] < now:
+            due.add(heapq.heappop(self._changes)[1])
+        return due

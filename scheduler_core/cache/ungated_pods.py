@@ -1,11 +1,11 @@
-"""Which unbound pods a planner ungated, and to which node each is pinned. Pure, but for its memory.
+"""Decide which unbound pods a planner ungated, and to which node each is pinned. In memory; no I/O.
 
-A pod claims so by the annotation ``gputopo.io/reservation`` and a required node affinity, which its owner can write as
-well. So a claim counts only where it is proved:
+A pod claims it by the annotation ``gputopo.io/reservation`` and a required node affinity, which its owner can write as
+well. Therefore a claim counts only where it is proved:
 
 - a reservation lists the pod's UID for that node. The API server chooses UIDs, and only planners write reservations; or
-- this process saw that before, and the reservation is gone since: a pod that was ungated goes nowhere else; or
-- nobody but planners can write that annotation (``guarded``: an admission policy), and the reservation that the pod
+- this process saw such a reservation before it was deleted: an ungated pod stays pinned to its node; or
+- only planners can write that annotation (``guarded``: an admission policy), and the reservation that the pod
   names does not exist. Only planners that recover deleted reservations rely on that.
 """
 
@@ -21,21 +21,21 @@ from scheduler_core.cache.reservations import ReservationIndex
 
 class _Proved(NamedTuple):
     node: str
-    until: float  # seconds since 1970; inf: until the pod is bound or gone
+    until: float  # seconds since 1970; inf: until the pod is bound or deleted
 
 
-class Ungated:
+class UngatedPods:
     """The pods whose claims count. For one thread."""
 
     def __init__(self, reserved: ReservationIndex, *, guarded: bool) -> None:
         """``guarded``: only planners write the annotation."""
-        self._listed = False  # all reservations were listed: one that is not known does not exist
+        self._listed = False  # all reservations were listed: an unknown reservation does not exist
         self._reserved = reserved
         self._guarded = guarded
         self._proved: dict[str, _Proved] = {}  # by UID
 
     def resolve(self, pod: PodUpdate, now: float) -> PodUpdate:
-        """Return the pod as it is to be counted: nominated to the node of its claim where that counts."""
+        """Return the pod with the node of its claim as its nominated node, where the claim counts."""
         claim = pod.claim
         if claim is None:
             proved = self._proved.get(pod.key)
@@ -45,19 +45,19 @@ class Ungated:
         if self.node_of(pod.key, now) != claim.node and not self._is_proved(pod):
             return pod
         self._proved[pod.key] = _Proved(claim.node, inf)
-        return pod._replace(nominated=claim.node)
+        return pod._replace(nominated_node=claim.node)
 
     def proved_by(self, batch: Batch[Any], pods: Mapping[str, PodUpdate], now: float) -> list[PodUpdate]:
-        """Return the pods whose claims count from that batch of reservations or ledgers on, as they are to be counted.
+        """Return the pods whose claims a batch of reservations proves, as ``resolve`` returns them.
 
-        Claims may be shown before the reservations that prove them. ``pods``: all, by UID, as they are counted.
+        The watches may show claims before the reservations that prove them. ``pods``: all pods by UID, resolved.
         """
         if batch.kind is not ReservationUpdate:
             return []
         self._listed |= batch.is_full_list
-        about = pods if batch.is_full_list else [seat.uid for each in batch.updates for seat in each.spec.seats]
-        open_ = [pod for uid in about if (pod := pods.get(uid)) is not None and pod.claim is not None]
-        found = [(pod, self.resolve(pod, now)) for pod in open_]
+        uids = pods if batch.is_full_list else [seat.uid for each in batch.updates for seat in each.spec.seats]
+        claiming = [pod for uid in uids if (pod := pods.get(uid)) is not None and pod.claim is not None]
+        found = [(pod, self.resolve(pod, now)) for pod in claiming]
         return [pod for before, pod in found if pod != before]
 
     def node_of(self, uid: str, now: float) -> str | None:
@@ -65,22 +65,22 @@ class Ungated:
         proved = self._proved.get(uid)
         return proved.node if proved is not None and now <= proved.until else None
 
-    def expect(self, places: Mapping[str, str], now: float, until: float) -> None:
-        """Reservations that listed these pods for these nodes are gone. A watch may show later that they were ungated.
+    def remember_unlisted(self, places: Mapping[str, str], now: float, until: float) -> None:
+        """Remember pods of removed reservations: the watch may show only later that they were ungated.
 
-        ``places``: nodes by the pods' UIDs.
+        ``places``: the nodes of the reservations, by the pods' UIDs.
         """
         if places:
             valid = {uid: each for uid, each in self._proved.items() if now <= each.until}
             self._proved = {uid: _Proved(node, until) for uid, node in places.items()} | valid
 
-    def forget(self, uid: str) -> None:
-        """The pod is gone."""
+    def forget_pod(self, uid: str) -> None:
+        """Forget a pod that no longer exists."""
         self._proved.pop(uid, None)
 
     def _is_proved(self, pod: PodUpdate) -> bool:
-        assert pod.claim is not None  # asked by ``resolve``
-        if self._reserved.lists(pod.key, pod.claim):
+        assert pod.claim is not None  # checked by ``resolve``
+        if self._reserved.lists_pod(pod.key, pod.claim):
             return True
-        known = self._reserved.has(pod.occupant.namespace, pod.claim.reservation)
+        known = self._reserved.has_name(pod.occupant.namespace, pod.claim.reservation)
         return self._guarded and self._listed and not known

@@ -1,13 +1,14 @@
-"""What goes on in the cluster, as ``sightings``: one list-and-watch per kind, each on a thread of its own.
+"""Watch the cluster and deliver updates as batches: one list-and-watch per kind, each on a thread of its own.
 
     Kube ──list, watch──▶ Reflector ──▶ Batch ──▶ ``deliver`` (on the reflector's thread)
 
-What is told is new: the heartbeat of a Node, or a pod that learned its address, is not delivered. Of a pod without GPUs
-nothing is remembered, so the end of any pod is delivered, by its UID.
+Only changes that matter are delivered: not the heartbeat of a Node, nor the IP address of a pod. Pods without GPUs are
+not remembered, so the end of every pod is delivered, by its UID.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -41,18 +42,20 @@ from scheduler_core.cache.node_record import parse_occupant
 from scheduler_core.request.pod import Pod, pin_claim
 from scheduler_core.request.pod_request import InvalidRequest, PodRequest, parse_request
 
-# What has ended holds nothing. The server leaves it out of lists, and sends a DELETED when a pod ends.
+_log = logging.getLogger(__name__)
+
+# Finished pods hold no GPU. The API server leaves them out of lists, and sends DELETED when a pod finishes.
 _UNFINISHED_PODS = ListOptions(fields="status.phase!=Succeeded,status.phase!=Failed")
 _SHARED_FIELDS = ("nvlink", "pcie", "nics", "numa_nodes")
-_JOIN_S = 1.0  # a thread that waits for an answer of the API server is not waited for: it delivers nothing any more
-# A watch's thread did nothing for so long, not even fail: it hangs, and only a new process helps. Above all that a call
-# may take by its own timeouts, the look-up of a name in DNS and the retries of the transport included.
+_JOIN_S = 1.0  # longest wait for all threads; a thread that still waits for the API server delivers nothing any more
+# A thread that did nothing for so long, not even fail, hangs, and only a new process helps. Longer than any call may
+# take by its own timeouts, including DNS and the retries of the transport.
 STUCK_S = 600.0
-_SHARED = 1 << 14  # values of which many objects have equal ones
+_MAX_INTERNED = 1 << 14  # values that many objects have in common
 
 
 class Watches:
-    """The watches. Made by ``watching``."""
+    """The running watches. Created by ``make_watches``."""
 
     def __init__(self, reflectors: tuple[tuple[str, Reflector[Any]], ...]) -> None:
         self._reflectors = reflectors
@@ -67,7 +70,7 @@ class Watches:
             thread.start()
 
     def stop(self) -> None:
-        """End the watches: when this returns, within about a second, nothing more is delivered."""
+        """Stop the watches. Nothing is delivered after this returns, within about a second."""
         self._stopping = True
         for _, reflector in self._reflectors:
             reflector.stop()
@@ -81,7 +84,7 @@ class Watches:
         return all(reflector.status.synced for _, reflector in self._reflectors)
 
     def status(self, now: float) -> tuple[WatchStatus, ...]:
-        """How each is doing. ``now``: of the clock that ``watching`` was given."""
+        """Return the condition of each watch. ``now``: by the clock given to ``make_watches``."""
         return tuple(
             _status(kind, reflector.status, now, ended=self._ended(thread))
             for (kind, reflector), thread in zip(self._reflectors, self._threads, strict=True)
@@ -92,20 +95,35 @@ class Watches:
 
 
 def _status(kind: str, condition: ReflectorStatus, now: float, *, ended: bool) -> WatchStatus:
-    heard, moved = condition.last_event_at, condition.moved
+    last_event_at, moved = condition.last_event_at, condition.moved
     return WatchStatus(
-        kind,
-        condition.synced,
-        None if heard is None else max(0.0, now - heard),
-        condition.relists,
-        condition.failures,
-        condition.error,
-        condition.lag_s,
-        condition.served,
-        condition.unreadable,
-        None if moved is None else max(0.0, now - moved),
-        ended,
+        kind=kind,
+        synced=condition.synced,
+        last_event_age_s=None if last_event_at is None else max(0.0, now - last_event_at),
+        relists=condition.relists,
+        failures=condition.failures,
+        error=condition.error,
+        lag_s=condition.lag_s,
+        served=condition.served,
+        unreadable=condition.unreadable,
+        idle_s=None if moved is None else max(0.0, now - moved),
+        ended=ended,
     )
+
+
+class WatchErrorLog:
+    """Logs the errors of watches: each once when it begins, and once when it ends."""
+
+    def __init__(self) -> None:
+        self._logged: dict[str, str | None] = {}  # by watch
+
+    def log_errors(self, watches: Iterable[WatchStatus]) -> None:
+        """Log the errors that changed since the last call."""
+        for each in watches:
+            if each.error != self._logged.get(each.kind):
+                self._logged[each.kind] = each.error
+                level = logging.WARNING if each.error and each.served else logging.INFO  # not every cluster serves it
+                _log.log(level, "watch", extra={"fields": {"kind": each.kind, "trouble": each.error}})
 
 
 def make_watches(
@@ -115,81 +133,81 @@ def make_watches(
     timing: WatchTiming = WatchTiming(),  # noqa: B008
     sources: Sources | None = None,
 ) -> Watches:
-    """Watches of all that placement looks at; nothing is asked before ``start``.
+    """Return watches of the sources, by default ``SOURCES``. No request is sent before ``start``.
 
-    ``deliver`` is called on a thread of each, and must be quick: a watch waits for it. ``clock``: seconds, for ages.
-    ``sources``: instead of ``SOURCES``.
+    ``deliver`` is called on the thread of each watch, and must return quickly: the watch waits for it. ``clock``
+    returns seconds, for ages.
     """
     timing = timing._replace(clock=clock)
     sources = sources or SOURCES
     plurals = [source.resource.plural for source in sources.values()]
     return Watches(
         tuple(
-            (_called(source, plurals), Reflector(kube, source, partial(_deliver_delta, kind, deliver), timing))
+            (_display_name(source, plurals), Reflector(kube, source, partial(_deliver_delta, kind, deliver), timing))
             for kind, source in sources.items()
         )
     )
 
 
-def _called(source: WatchSource[Any], plurals: list[str]) -> str:
-    """What people call it: "nodes"; with version and group where several have that name."""
+def _display_name(source: WatchSource[Any], plurals: list[str]) -> str:
+    """Return the name for people: "nodes"; with version and group where several kinds have that name."""
     resource = source.resource
     if plurals.count(resource.plural) == 1:
         return resource.plural
     return f"{resource.plural}.{resource.version}.{resource.group}"
 
 
-def sources_with_parser(read: Callable[[Pod], PodRequest | InvalidRequest]) -> Sources:
-    """``SOURCES``, with what pods ask for read by a policy; ``read`` is called on a watch's thread."""
-    return {**SOURCES, PodUpdate: SOURCES[PodUpdate]._replace(value=partial(pod_update, read=read))}
+def sources_with_parser(parse: Callable[[Pod], PodRequest | InvalidRequest]) -> Sources:
+    """Return ``SOURCES`` with another parser of pod requests; ``parse`` is called on a watch's thread."""
+    return {**SOURCES, PodUpdate: SOURCES[PodUpdate]._replace(value=partial(pod_update, parse=parse))}
 
 
-def silence_reason(statuses: Iterable[WatchStatus], most_s: float = WATCH_SILENT_S) -> str | None:
-    """Why what is known may be too old to go by: nothing was heard of a kind for longer than that. None: it is not."""
+def silence_reason(statuses: Iterable[WatchStatus], max_silence_s: float = WATCH_SILENT_S) -> str | None:
+    """Return why the cache may be out of date: no news of a kind for too long. None: it is up to date."""
     for each in statuses:
         age = each.last_event_age_s
-        if age is None or age > most_s:
+        if age is None or age > max_silence_s:
             heard = "nothing" if age is None else f"nothing for {age:.0f} s"
-            trouble = f": {each.error}" if each.error else ""
-            return f"gputopo has heard {heard} from the API server of {each.kind}{trouble}"
+            error = f": {each.error}" if each.error else ""
+            return f"gputopo has heard {heard} from the API server of {each.kind}{error}"
     return None
 
 
 def stuck(statuses: Iterable[WatchStatus]) -> str | None:
-    """Return why this process must be restarted: a watch's thread has ended, or hangs. None: it need not be.
+    """Return why this process must be restarted: the thread of a watch has ended, or hangs. None: it need not be.
 
-    That the API server does not answer is no reason: a new process would not be answered either.
+    An API server that does not answer is no reason: it would not answer a new process either.
     """
     for each in statuses:
-        trouble = f": {each.error}" if each.error else ""
+        error = f": {each.error}" if each.error else ""
         if each.ended:
-            return f"the thread that watches {each.kind} has ended{trouble}"
-        if each.still_s is not None and each.still_s > STUCK_S:
-            return f"the thread that watches {each.kind} has done nothing for {each.still_s:.0f} s{trouble}"
+            return f"the thread that watches {each.kind} has ended{error}"
+        if each.idle_s is not None and each.idle_s > STUCK_S:
+            return f"the thread that watches {each.kind} has done nothing for {each.idle_s:.0f} s{error}"
     return None
 
 
 def list_all(kube: Kube, *kinds: type[Any]) -> tuple[Batch[Any], ...]:
-    """All that placement looks at, once: a complete batch of each kind, or of these. Raises ``KubeError``.
+    """List each kind of ``SOURCES``, or these kinds, once. Return complete batches. Raises ``KubeError``.
 
-    What cannot be read is left out, and is in ``kube.unreadable``.
+    Objects that cannot be decoded are left out, and are in ``kube.unreadable``.
     """
     sources = {**SOURCES, **RESERVATION_SOURCES} if kinds else SOURCES
     return tuple(list_kind(kube, kind, source) for kind, source in sources.items() if not kinds or kind in kinds)
 
 
 def list_kind(kube: Kube, kind: type[Any], source: WatchSource[Any]) -> Batch[Any]:
-    """All that there is of one source, once, as ``listed``. Raises ``KubeError``."""
+    """List all objects of one source once, as ``list_all`` does. Raises ``KubeError``."""
     try:
-        delta = _read(kube, source)
+        delta = _list_objects(kube, source)
     except GoneError:  # the list grew too old between two pages
-        delta = _read(kube, source)
-    except NotFoundError:  # the kind is not served: nobody has published any
+        delta = _list_objects(kube, source)
+    except NotFoundError:  # the API server does not serve the kind: there are no objects
         delta = Delta(is_full_list=True)
     return Batch(kind, *delta)
 
 
-def _read(kube: Kube, source: WatchSource[Any]) -> Delta[Any]:
+def _list_objects(kube: Kube, source: WatchSource[Any]) -> Delta[Any]:
     pages, reduction = kube.list_pages(source.resource, msgspec.Raw, source.query), Projection(source)
     found = reduction.apply_list(text for page in pages for text in page.items)
     kube.unreadable += reduction.unreadable
@@ -201,93 +219,99 @@ def _deliver_delta(kind: type[Any], deliver: Callable[[Batch[Any]], None], delta
 
 
 def node_update(name: str, node: Node) -> NodeUpdate:
-    """Machines of one model share all but their GPUs: that is 5 of 8 kB."""
-    machine = parse_node(node)
-    topology = machine.topology
+    """Return the update of a Node. Machines of one model share all values but their GPUs: 5 of 8 kB."""
+    facts = parse_node(node)
+    topology = facts.topology
     if topology is not None:
-        shared = {field: _shared(getattr(topology, field)) for field in _SHARED_FIELDS}
-        machine = msgspec.structs.replace(machine, topology=msgspec.structs.replace(topology, **shared))
-    return NodeUpdate(name, machine)
+        shared = {field: _interned(getattr(topology, field)) for field in _SHARED_FIELDS}
+        facts = msgspec.structs.replace(facts, topology=msgspec.structs.replace(topology, **shared))
+    return NodeUpdate(name, facts)
 
 
 def node_fingerprint(node: Node) -> Hashable:
-    """All that ``read_node`` looks at, hashed: it takes 0.14 ms, and most news of a Node is none for us."""
+    """Return a hash of the fields that ``parse_node`` uses. Most changes of a Node are in other fields."""
     annotations, labels = node.metadata.annotations or {}, node.metadata.labels or {}
     allocatable = node.status.allocatable or {}
     return hash((annotations.get(keys.TOPOLOGY.key), frozenset(labels.items()), frozenset(allocatable.items())))
 
 
 def pod_update(
-    uid: str, pod: Pod, read: Callable[[Pod], PodRequest | InvalidRequest] = parse_request
+    uid: str, pod: Pod, parse: Callable[[Pod], PodRequest | InvalidRequest] = parse_request
 ) -> PodUpdate | None:
-    """What is kept of a pod; None where it holds and wants no GPU."""
-    occupant = parse_occupant(pod, read)
+    """Return the update of a pod; None where it requests no GPU."""
+    occupant = parse_occupant(pod, parse)
     if occupant is None:
         return None
-    namespace, profile = sys.intern(occupant.namespace), _shared(occupant.profile)
+    namespace, profile = sys.intern(occupant.namespace), _interned(occupant.profile)
     return PodUpdate(
-        uid,
-        occupant._replace(namespace=namespace, profile=profile),
-        _name(pod.spec.node_name),
-        _name(pod.status.nominated_node_name),
-        _name(pod.spec.scheduler_name),
+        key=uid,
+        occupant=occupant._replace(namespace=namespace, profile=profile),
+        node=_interned_name(pod.spec.node_name),
+        nominated_node=_interned_name(pod.status.nominated_node_name),
+        scheduler=_interned_name(pod.spec.scheduler_name),
         claim=pin_claim(pod),
     )
 
 
-def _gpus(name: str, gpus: NodeGpus) -> NodeGpusUpdate:
+def _node_gpus_update(name: str, gpus: NodeGpus) -> NodeGpusUpdate:
     return NodeGpusUpdate(name, gpus)
 
 
-def _reservation(uid: str, found: PlacementReservation) -> ReservationUpdate:
+def _reservation_update(uid: str, found: PlacementReservation) -> ReservationUpdate:
     metadata, spec = found.metadata, found.spec
     return ReservationUpdate(
-        uid, metadata.namespace, metadata.name, spec, spec_hash(spec), found.status, metadata.resource_version
+        key=uid,
+        namespace=metadata.namespace,
+        name=metadata.name,
+        spec=spec,
+        hash=spec_hash(spec),
+        status=found.status,
+        version=metadata.resource_version,
     )
 
 
 def ledger_update(name: str, found: PlacementLedger) -> LedgerUpdate:
-    """What counts, and who vouches for it."""
+    """Return the update of a ledger."""
     metadata = found.metadata
     return LedgerUpdate(
-        name,
-        metadata.uid,
-        metadata.resource_version,
-        metadata.generation,
-        found.spec,
-        found.status.extenders,
-        metadata.creation_timestamp,
+        key=name,
+        uid=metadata.uid,
+        version=metadata.resource_version,
+        generation=metadata.generation,
+        spec=found.spec,
+        extenders=found.status.extenders,
+        created=metadata.creation_timestamp,
     )
 
 
-@lru_cache(maxsize=_SHARED)
-def _shared(value: Any) -> Any:
-    """The one value for all that are equal to it."""
+@lru_cache(maxsize=_MAX_INTERNED)
+def _interned(value: Any) -> Any:
+    """Return one object for all equal values."""
     return value
 
 
-def _name(text: str | None) -> str | None:
-    """One string for all pods that name it; None where nothing is named."""
+def _interned_name(text: str | None) -> str | None:
+    """Return one object for all equal strings; None for an empty one."""
     return sys.intern(text) if text else None
 
 
-def _by_name(which: ObjectIdentity) -> str:
+def _name_key(which: ObjectIdentity) -> str:
     return which.name
 
 
 def uid_key(which: ObjectIdentity) -> str:
-    """A ``Source``'s key of what outlives no name."""
+    """Return the key of objects that may be replaced by another of the same name."""
     return which.uid
 
 
-Sources = Mapping[type[Any], WatchSource[Any]]  # by the type of the update that a source makes
+Sources = Mapping[type[Any], WatchSource[Any]]  # by the type of the updates that the source delivers
 SOURCES: Sources = {
-    NodeUpdate: WatchSource(NODES, Node, _by_name, node_update, node_fingerprint),
+    NodeUpdate: WatchSource(NODES, Node, _name_key, node_update, node_fingerprint),
     PodUpdate: WatchSource(PODS, Pod, uid_key, pod_update, query=_UNFINISHED_PODS),
-    NodeGpusUpdate: WatchSource(NODE_GPUS, NodeGpus, _by_name, _gpus),
+    NodeGpusUpdate: WatchSource(NODE_GPUS, NodeGpus, _name_key, _node_gpus_update),
 }
-# What planners write, for who must respect it. Where these kinds are not served, there is none.
+# Written by planners. Where the API server does not serve these kinds, there are no reservations.
 RESERVATION_SOURCES: Sources = {
-    ReservationUpdate: WatchSource(RESERVATIONS, PlacementReservation, uid_key, _reservation),
-    LedgerUpdate: WatchSource(LEDGERS, PlacementLedger, _by_name, ledger_update),
+    ReservationUpdate: WatchSource(RESERVATIONS, PlacementReservation, uid_key, _reservation_update),
+    LedgerUpdate: WatchSource(LEDGERS, PlacementLedger, _name_key, ledger_update),
 }

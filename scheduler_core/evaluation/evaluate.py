@@ -1,8 +1,8 @@
-"""A pod, the nodes, and the names that kube-scheduler asks about -> a decision. Pure: nothing is changed or looked up.
+"""Filter and score nodes for a pod, and decide: the reference implementation. Pure.
 
-The same request, table and names give the same decision, whatever the order of the names. Nodes in the same state are
-judged once. Pods of the same profile get their judgements from memory, which changes only how long it takes.
-``standings`` gives the same answers from what it keeps between requests.
+The same request, snapshot and names give the same decision, whatever the order of the names. Nodes in the same state
+are evaluated once. Results are cached for each profile, which changes only the time that an evaluation takes.
+``ranking`` gives the same answers incrementally; tests compare it with this module.
 """
 
 from __future__ import annotations
@@ -26,115 +26,114 @@ from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodProfile, PodRequest
 
 Evaluation = Reason | Score
-_REMEMBERED_PROFILES = 64
-_REMEMBERED_STATES = 1 << 14  # of each profile
+_MAX_PROFILES = 64
+_MAX_STATES = 1 << 14  # of each profile
 HASH_RANGE = 1 << 32
 
 
 class Decision(NamedTuple):
-    """What kube-scheduler is told about a pod."""
+    """The answer to kube-scheduler about a pod."""
 
-    generation: int  # of the table
-    nodes: tuple[str, ...]  # what Filter answers, best first: all that pass, or the best of them
+    generation: int  # of the snapshot
+    nodes: tuple[str, ...]  # answered by Filter, best first: all that pass, or the best of them
     rejected: Mapping[str, Reason]
-    scores: Mapping[str, Score]  # of all that pass
-    single: bool  # ``nodes`` is one name because something must hold there: it is to be assumed
+    scores: Mapping[str, Score]  # of all nodes that pass
+    single: bool  # ``nodes`` has one name, on which the pod must be assumed, because a hard constraint must hold there
 
 
 class Evaluator:
-    """What has been judged for pods of one profile: a bounded memory."""
+    """Evaluates nodes for pods of one profile, with a bounded cache."""
 
-    def __init__(self, profile: PodProfile, policy: Policy, most: int = _REMEMBERED_STATES) -> None:
+    def __init__(self, profile: PodProfile, policy: Policy, max_states: int = _MAX_STATES) -> None:
         self.profile, self.policy = profile, policy
-        self._score = _remembered_scores(scoring_key(profile), policy)
-        self._reason = _remembered_reasons(
+        self._score = _cached_scores(scoring_key(profile), policy)
+        self._reason = _cached_reasons(
             profile._replace(device_request=profile.device_request._replace(cpu_milli=0)), policy
         )
         self._evaluated: dict[NodeState, Evaluation] = {}
-        self._most = most
+        self._max_states = max_states
 
     def __len__(self) -> int:
         return len(self._evaluated)
 
     def __call__(self, state: NodeState) -> Evaluation:
-        """Why a node in that state does not suit, or how well it does."""
+        """Return the reason for which a node in this state is rejected, or its score."""
         found = self._evaluated.get(state)
         if found is None:
-            if len(self._evaluated) >= self._most:
+            if len(self._evaluated) >= self._max_states:
                 self._evaluated.clear()
             found = self._evaluated[state] = self._evaluate(state)
         return found
 
     def _evaluate(self, state: NodeState) -> Evaluation:
-        """As ``judge``."""
         reason = self._reason(state)
         return self._score(state) if reason is None else reason
 
 
 def evaluate(
     request: PodRequest,
-    table: Snapshot,
+    snapshot: Snapshot,
     names: Iterable[str],
     policy: Policy,
     in_flight: Iterable[AssumedPod] = (),
 ) -> Decision:
-    """Judge the named nodes for the pod. ``doubtful``: other pods, each on its way to one of several nodes."""
+    """Evaluate the named nodes for the pod. ``in_flight``: other pods, each assumed on one of several nodes."""
     groups: defaultdict[NodeState | None, list[str]] = defaultdict(list)
-    state_of = table.states.get
-    for name in names:  # the only loop over names: what costs at 15,000 of them
+    state_of = snapshot.states.get
+    for name in names:  # the only loop over all names: the main cost at 15,000 nodes
         groups[state_of(name)].append(name)
-    failed: dict[str, Reason] = {}
+    rejected: dict[str, Reason] = {}
     scores: dict[str, Score] = {}
-    judged = evaluator_for(request.profile, policy)
+    evaluator = evaluator_for(request.profile, policy)
     for state, members in groups.items():
-        found = Reason.UNKNOWN_NODE if state is None else judged(state)
+        found = Reason.UNKNOWN_NODE if state is None else evaluator(state)
         if isinstance(found, Score):
             scores.update(dict.fromkeys(members, found))
         else:
-            failed.update(dict.fromkeys(members, found))
+            rejected.update(dict.fromkeys(members, found))
     in_flight = tuple(in_flight)
-    for name in [name for name in scores if not fits_with_all(request.profile, table, name, in_flight, judged)]:
+    for name in [name for name in scores if not fits_with_all(request.profile, snapshot, name, in_flight, evaluator)]:
         del scores[name]
-        failed[name] = Reason.RESERVED
+        rejected[name] = Reason.RESERVED
     ranked: defaultdict[float, list[str]] = defaultdict(list)
     for name, each in scores.items():
         ranked[each.points].append(name)
     chosen = shortlist(ranked, max_nodes(request, policy), request.uid, tolerance(request, policy))
-    return Decision(table.generation, chosen, failed, scores, request.profile.has_hard_constraints)
+    return Decision(snapshot.generation, chosen, rejected, scores, request.profile.has_hard_constraints)
 
 
 def max_nodes(request: PodRequest, policy: Policy) -> int | None:
-    """How many nodes Filter answers at most; None: all that pass."""
+    """Return the greatest number of nodes that Filter answers; None: all that pass."""
     if request.profile.has_hard_constraints:
         return 1
     return None if request.has_soft_preferences else policy.shortlist
 
 
 def tolerance(request: PodRequest, policy: Policy) -> float:
-    """How many points less than the best a node may have that Filter answers."""
+    """Return how many points below the best node a node may score that Filter answers."""
     return inf if max_nodes(request, policy) is None else policy.tolerance
 
 
 def evaluate_state(profile: PodProfile, state: NodeState, policy: Policy) -> Evaluation:
-    """Why a node in that state does not suit pods of that profile, or how well it does."""
+    """Return the reason for which a node in this state is rejected for the profile, or its score."""
     reason = rejection_reason(profile, state, policy)
     return score_state(profile, state, policy) if reason is None else reason
 
 
 def spread_hash(text: str) -> int:
-    """A name's place on a ring of 2^32 places: always the same, and as good as random."""
+    """Return a hash that spreads names evenly over 2^32 values, the same in every process."""
     return zlib.crc32(text.encode())
 
 
 def shortlist(
-    ranked: Mapping[float, Sequence[str]], count: int | None, uid: str, within: float = inf
+    ranked: Mapping[float, Sequence[str]], count: int | None, uid: str, max_points_below_best: float = inf
 ) -> tuple[str, ...]:
-    """The best of nodes by their points. Of equals each pod gets others, so that pods that arrive together spread.
+    """Return the best ``count`` nodes, and none that scores more than ``max_points_below_best`` below the best.
 
-    Of equals those come first that follow the pod on the ring. ``within``: so many points of the best.
+    Nodes of equal points are ordered by hash, starting at the pod's: pods that arrive together get different nodes.
     """
     start = spread_hash(uid)
-    least = max(ranked, default=0.0) - within
+    least = max(ranked, default=0.0) - max_points_below_best
     left = sum(map(len, ranked.values())) if count is None else count
     chosen: list[str] = []
     for points in sorted((each for each in ranked if each >= least), reverse=True):
@@ -143,19 +142,19 @@ def shortlist(
     return tuple(chosen)
 
 
-@lru_cache(maxsize=_REMEMBERED_PROFILES)
+@lru_cache(maxsize=_MAX_PROFILES)
 def evaluator_for(profile: PodProfile, policy: Policy) -> Evaluator:
-    """What has been judged for such pods."""
+    """Return the cached evaluator of a profile and policy."""
     return Evaluator(profile, policy)
 
 
-@lru_cache(maxsize=_REMEMBERED_PROFILES)
-def _remembered_reasons(profile: PodProfile, policy: Policy) -> Callable[[NodeState], Reason | None]:
-    """Why nodes do not suit such pods, whatever CPU they ask for: kube-scheduler sees to that."""
-    return lru_cache(maxsize=_REMEMBERED_STATES)(lambda state: rejection_reason(profile, state, policy))
+@lru_cache(maxsize=_MAX_PROFILES)
+def _cached_reasons(profile: PodProfile, policy: Policy) -> Callable[[NodeState], Reason | None]:
+    """Return a cached ``rejection_reason``. Profiles differ without their CPU: kube-scheduler checks that."""
+    return lru_cache(maxsize=_MAX_STATES)(lambda state: rejection_reason(profile, state, policy))
 
 
-@lru_cache(maxsize=_REMEMBERED_PROFILES)
-def _remembered_scores(profile: PodProfile, policy: Policy) -> Callable[[NodeState], Score]:
-    """How well nodes suit such pods. Most profiles that are new differ from known ones only in what they refuse."""
-    return lru_cache(maxsize=_REMEMBERED_STATES)(scorer_for(profile, policy))
+@lru_cache(maxsize=_MAX_PROFILES)
+def _cached_scores(profile: PodProfile, policy: Policy) -> Callable[[NodeState], Score]:
+    """Return a cached scorer. Most new profiles differ from known ones only in hard constraints."""
+    return lru_cache(maxsize=_MAX_STATES)(scorer_for(profile, policy))

@@ -1,6 +1,7 @@
-"""Why a node does not suit a pod. Pure: each filter decides on what it is given, and a "no" is a value.
+"""The filters: each returns the reason for which a node is rejected, or None. Pure.
 
-The kubelet chooses the GPUs, not we: so whatever must hold is judged by the worst that may come out.
+The kubelet and its device plugin choose the GPUs. Therefore a hard constraint is checked against the worst set of GPUs
+that they may choose.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ Filter = Callable[[PodProfile, NodeState, Policy], Reason | None]
 
 
 def enough_devices(profile: PodProfile, node: NodeState, _: Policy) -> Reason | None:
-    """Free healthy devices of each resource, as kube-scheduler counts, and a choice that the kubelet can make."""
+    """Require enough free healthy devices of each resource, and a set of GPUs that the kubelet can allocate."""
     share = profile.constraints.vram_mib
-    if node.obeys and node.shape is not None and share is not None and not profile.gpus:
-        fits_on = gpus_with_free_memory(node.shape, free_fraction(node.shape, node.free, node.promised), share)
+    if node.honours_gpu_choice and node.shape is not None and share is not None and not profile.gpus:
+        fits_on = gpus_with_free_memory(node.shape, free_fraction(node.shape, node.free, node.reserved_mib), share)
         return _missing_devices(profile.device_request, node) or (Reason.VRAM if next(fits_on, None) is None else None)
     return _missing_devices(profile.device_request, node)
 
 
 def model(profile: PodProfile, node: NodeState, _: Policy) -> Reason | None:
-    """Every GPU that may come is of the model asked for."""
+    """Require that every GPU that may be allocated is of the requested model."""
     wanted = profile.constraints.model
     if wanted is None:
         return None
@@ -53,26 +54,30 @@ def model(profile: PodProfile, node: NodeState, _: Policy) -> Reason | None:
 
 
 def vram(profile: PodProfile, node: NodeState, _: Policy) -> Reason | None:
-    """Every GPU, or MIG device, that may come has the memory asked for."""
-    needed = max(profile.constraints.min_vram_mib or 0, profile.constraints.vram_mib or 0)
-    if not needed:
+    """Require that every GPU, or MIG device, that may be allocated has the requested memory."""
+    needed_mib = max(profile.constraints.min_vram_mib or 0, profile.constraints.vram_mib or 0)
+    if not needed_mib:
         return None
     found = possible_gpus(profile.device_request, node)
-    if node.shape is None or not all(_has_memory(node.shape, each, needed) for each in found):
+    if node.shape is None or not all(_has_memory(node.shape, each, needed_mib) for each in found):
         return Reason.VRAM
     return None
 
 
 def shared_memory(profile: PodProfile, node: NodeState, _: Policy) -> Reason | None:
-    """Of GPUs that pods share: enough memory that nobody has claimed, on every one that may come."""
-    replicas = 0 if node.ledger is None else dict(profile.device_request.totals).get(node.ledger.resource, 0)
-    if node.ledger is None or not replicas or replicas_fit(node.ledger, profile.constraints.vram_mib, replicas):
+    """Require enough unclaimed memory on every shared GPU that may be allocated."""
+    replicas = 0 if node.shared_gpus is None else dict(profile.device_request.totals).get(node.shared_gpus.resource, 0)
+    if (
+        node.shared_gpus is None
+        or not replicas
+        or replicas_fit(node.shared_gpus, profile.constraints.vram_mib, replicas)
+    ):
         return None
     return Reason.VRAM
 
 
-def shape(profile: PodProfile, node: NodeState, _: Policy) -> Reason | None:
-    """Island, interconnect, bandwidth and NUMA node, where required. One device has no shape."""
+def required_shape(profile: PodProfile, node: NodeState, _: Policy) -> Reason | None:
+    """Require island, interconnect, bandwidth and NUMA node as requested. A single device has no shape."""
     if not profile.requires_shape:
         return None
     found = whole_gpu_outcome(profile.device_request, node)
@@ -83,11 +88,11 @@ def shape(profile: PodProfile, node: NodeState, _: Policy) -> Reason | None:
 
 
 def admission_promises(profile: PodProfile, node: NodeState, _: Policy) -> Reason | None:
-    """What was promised to pods that the kubelet has not admitted yet holds, even if it admits this one first.
+    """Require that pods which the kubelet has not admitted yet keep their shape, even if it admits this pod first.
 
-    Without a graph nobody can vouch for that: it was there when they were let in.
+    Without a link graph this cannot be decided; the graph was known when these pods were placed.
     """
-    if not profile.gpus or not node.waiting:
+    if not profile.gpus or not node.unadmitted_profiles:
         return None
     shape = node.shape
     if shape is not None and all(_still_holds(each, shape, found) for each, found in _forecasts(profile, shape, node)):
@@ -96,13 +101,13 @@ def admission_promises(profile: PodProfile, node: NodeState, _: Policy) -> Reaso
 
 
 def isolation(profile: PodProfile, node: NodeState, _: Policy) -> Reason | None:
-    """Training and inference apart, where one of them requires it."""
-    required = profile.constraints.isolation is Strength.REQUIRED and conflicts_with(profile, node.company)
-    return Reason.ISOLATION if required or refused_by(profile, node.company) else None
+    """Require that training and inference are on different nodes, where a pod requires isolation."""
+    required = profile.constraints.isolation is Strength.REQUIRED and conflicts_with(profile, node.colocation)
+    return Reason.ISOLATION if required or refused_by(profile, node.colocation) else None
 
 
 def hardware_health(profile: PodProfile, node: NodeState, policy: Policy) -> Reason | None:
-    """No degraded GPU may come, and none of a node that is not heard of any more, where policy says so."""
+    """Reject degraded GPUs and stale nodes, where the policy refuses them."""
     if policy.stale is Handling.REFUSE and node.stale:
         return Reason.UNKNOWN_TOPOLOGY
     if policy.degraded is Handling.REFUSE and may_be_degraded(profile, node):
@@ -115,7 +120,7 @@ FILTERS: tuple[Filter, ...] = (
     model,
     vram,
     shared_memory,
-    shape,
+    required_shape,
     admission_promises,
     isolation,
     hardware_health,
@@ -123,11 +128,14 @@ FILTERS: tuple[Filter, ...] = (
 
 
 def rejection_reason(profile: PodProfile, node: NodeState, policy: Policy) -> Reason | None:
-    """The first reason against the node; None: it suits. What planners keep there is one where no other is."""
+    """Return the first reason against the node; None: it fits.
+
+    Reservations are the reason only where the node would fit without them.
+    """
     reason = _first_rejection(profile, node, policy)
-    if reason is None or node.open is None:
+    if reason is None or node.unreserved is None:
         return reason
-    return _first_rejection(profile, node.open, policy) or Reason.RESERVED
+    return _first_rejection(profile, node.unreserved, policy) or Reason.RESERVED
 
 
 def _first_rejection(profile: PodProfile, node: NodeState, policy: Policy) -> Reason | None:
@@ -135,7 +143,7 @@ def _first_rejection(profile: PodProfile, node: NodeState, policy: Policy) -> Re
 
 
 def may_be_degraded(profile: PodProfile, node: NodeState) -> bool:
-    """Whether one of the GPUs that may come is worse than it should be; without a graph any may be."""
+    """Return whether a GPU that may be allocated is degraded; without a link graph any GPU of the node may be."""
     if node.shape is None or not node.shape.degraded:
         return node.degraded and not node.described
     degraded = node.shape.degraded
@@ -145,37 +153,39 @@ def may_be_degraded(profile: PodProfile, node: NodeState) -> bool:
 
 
 def _forecasts(profile: PodProfile, shape: MachineShape, node: NodeState) -> Iterator[tuple[PodProfile, Prediction]]:
-    """What those may get who wait on the node, in every order in which the kubelet may admit them and the new pod."""
-    open_, among = node.unsettled, shape.whole if node.free is None else node.free.among
-    course = None
-    if open_ is not None:
-        course = follow_admissions(
-            shape, open_._replace(pending=(*open_.pending, PendingAdmission(profile))), single_numa=node.single_numa
+    """Yield what unadmitted pods may get, in every order in which the kubelet may admit them and the new pod."""
+    admissions, among = node.open_admissions, shape.whole if node.free is None else node.free.among
+    outcomes = None
+    if admissions is not None:
+        outcomes = follow_admissions(
+            shape,
+            admissions._replace(pending=(*admissions.pending, PendingAdmission(profile))),
+            single_numa=node.single_numa,
         )
-        among = open_.start | union(open_.releases)
-    if course is None:  # nobody can tell, or too much to follow: no set at all may break a promise
-        yield from ((each, Prediction(some_set(among, each.gpus))) for each in node.waiting)
+        among = admissions.start | union(admissions.releases)
+    if outcomes is None:  # unknown, or too many orders: then every set must keep their shape
+        yield from ((each, Prediction(some_set(among, each.gpus))) for each in node.unadmitted_profiles)
         return
-    for free, admitted in course.admissions:
-        if admitted in node.waiting:
+    for free, admitted in outcomes.admissions:
+        if admitted in node.unadmitted_profiles:
             yield admitted, predict_exact(shape, free, admitted.device_request.whole_gpu_steps, node.single_numa)
 
 
-def _still_holds(promised: PodProfile, shape: MachineShape, found: Prediction) -> bool:
-    """Whether a pod with a required shape has all that it asks of its GPUs, whichever of them it gets."""
-    wishes, outcome = promised.constraints, PossibleGpus(WHOLE, *found)
-    if found.may_crash or first_violation(wishes, shape, found.sets) is not None:
+def _still_holds(profile: PodProfile, shape: MachineShape, found: Prediction) -> bool:
+    """Return whether an unadmitted pod gets the GPUs that it requires, whichever set is allocated."""
+    constraints, outcome = profile.constraints, PossibleGpus(WHOLE, *found)
+    if found.may_crash or first_violation(constraints, shape, found.sets) is not None:
         return False
-    needed = max(wishes.min_vram_mib or 0, wishes.vram_mib or 0)
-    return (wishes.model is None or _is_model(shape, outcome, wishes.model)) and (
-        not needed or _has_memory(shape, outcome, needed)
+    needed_mib = max(constraints.min_vram_mib or 0, constraints.vram_mib or 0)
+    return (constraints.model is None or _is_model(shape, outcome, constraints.model)) and (
+        not needed_mib or _has_memory(shape, outcome, needed_mib)
     )
 
 
-def _missing_devices(ask: DeviceRequest, node: NodeState) -> Reason | None:
-    if any(node.free_devices(resource) < wanted for resource, wanted in ask.totals):
+def _missing_devices(device_request: DeviceRequest, node: NodeState) -> Reason | None:
+    if any(node.free_devices(resource) < wanted for resource, wanted in device_request.totals):
         return Reason.TOO_FEW_GPUS
-    if any(isinstance(each.sets, ExactSets) and not each.sets.masks for each in possible_gpus(ask, node)):
+    if any(isinstance(each.sets, ExactSets) and not each.sets.masks for each in possible_gpus(device_request, node)):
         return Reason.NUMA if node.single_numa else Reason.TOO_FEW_GPUS
     return None
 
@@ -185,16 +195,16 @@ def _is_model(shape: MachineShape, outcome: PossibleGpus, wanted: str) -> bool:
     return all(product is not None and is_model(product, wanted) for product in products)
 
 
-def _has_memory(shape: MachineShape, outcome: PossibleGpus, needed: int) -> bool:
-    """Unknown is not enough."""
-    return all(size is not None and size >= needed for size in possible_memory_mib(shape, outcome))
+def _has_memory(shape: MachineShape, outcome: PossibleGpus, needed_mib: int) -> bool:
+    """Return whether all GPUs have the memory. Unknown memory does not suffice."""
+    return all(size is not None and size >= needed_mib for size in possible_memory_mib(shape, outcome))
 
 
 def _first_constraint(profile: PodProfile) -> Reason:
-    """Why a node is refused whose device plugin may crash over this pod: no set at all comes of that."""
-    wishes = profile.constraints
-    if wishes.island is Strength.REQUIRED or wishes.parallel is not None:
+    """Return the reason for a node whose device plugin may crash on this pod: the first hard shape constraint."""
+    constraints = profile.constraints
+    if constraints.island is Strength.REQUIRED or constraints.parallel is not None:
         return Reason.ISLAND
-    if wishes.interconnect is not None:
+    if constraints.interconnect is not None:
         return Reason.INTERCONNECT
-    return Reason.NUMA if wishes.min_gbps is None else Reason.BANDWIDTH
+    return Reason.NUMA if constraints.min_gbps is None else Reason.BANDWIDTH

@@ -1,9 +1,9 @@
-"""Pods that were answered with several nodes, and may be on their way to any of them. Pure.
+"""In-flight pods: Filter returned several nodes for each, and kube-scheduler may bind it to any of them. Pure.
 
-kube-scheduler picks one of the nodes that Filter answered, and which one the watch shows only later. For pods without
-a required shape that is no harm: its own assumption keeps the counts right. Where a shape must hold, a node is good
-only if it is with every subset of the pods that may be on their way there. Of what planners keep on a node it knows
-nothing: there all who may be on their way must leave enough.
+The watch shows only later which node kube-scheduler chose. For pods without a hard constraint this does no harm: the
+assumed pods of kube-scheduler keep its device counts right. For a hard constraint, a node fits only if it fits with
+every subset of the in-flight pods that may come to it. kube-scheduler does not know reservations: on a node with
+reservations, all pods in flight to it must leave enough devices.
 """
 
 from __future__ import annotations
@@ -20,45 +20,41 @@ from scheduler_core.cache.node_table import Snapshot, state_if
 from scheduler_core.evaluation.score import Score
 from scheduler_core.request.pod_request import PodProfile
 
-MAX_IN_FLIGHT = (
-    3  # pods in doubt on a node of which all subsets are tried: eight; each costs a few hundred microseconds
-)
+# On one node; all subsets of these are tried: eight, each a few hundred microseconds.
+MAX_IN_FLIGHT = 3
 
 StateEvaluator = Callable[[NodeState], Reason | Score]
 
 
 def fits_with_all(
-    profile: PodProfile, table: Snapshot, name: str, doubtful: Sequence[AssumedPod], evaluator: StateEvaluator
+    profile: PodProfile, snapshot: Snapshot, name: str, in_flight: Sequence[AssumedPod], evaluator: StateEvaluator
 ) -> bool:
-    """Whether a node that suits pods of that profile still does, whichever of the doubtful pods are on their way there.
-
-    ``judge`` says of a state whether it suits.
-    """
-    state = table.states[name]
-    if not doubtful or not is_affected(profile, state):
+    """Return whether a node that fits the profile still fits, whichever in-flight pods come to it."""
+    state = snapshot.states[name]
+    if not in_flight or not is_affected(profile, state):
         return True
-    coming = [each.pod for each in doubtful if name in each.nodes]
+    coming = [each.pod for each in in_flight if name in each.nodes]
     if not (profile.has_hard_constraints or can_break(state)):
         return leaves_enough(profile, state, coming)
-    known = table.records[name].pods
+    known = snapshot.records[name].pods
     if len(coming) > MAX_IN_FLIGHT:
         return False
     subsets = chain.from_iterable(combinations(coming, size) for size in range(1, len(coming) + 1))
-    return all(isinstance(evaluator(state_if(table, name, (*known, *pods))), Score) for pods in subsets)
+    return all(isinstance(evaluator(state_if(snapshot, name, (*known, *pods))), Score) for pods in subsets)
 
 
 def is_affected(profile: PodProfile, state: NodeState) -> bool:
-    """Whether doubts decide anything: to the pod, or to another on the node, something is promised that can break."""
+    """Return whether in-flight pods matter: they could break a constraint of this pod, or of a pod on the node."""
     return profile.has_hard_constraints or has_commitments(state)
 
 
 def has_commitments(state: NodeState) -> bool:
-    """Whether something is promised on the node that another pod could break: GPUs that are kept, or what they are."""
-    return state.open is not None or can_break(state)
+    """Return whether another pod could break a reservation on the node, or a constraint of a pod on it."""
+    return state.unreserved is not None or can_break(state)
 
 
 def leaves_enough(profile: PodProfile, state: NodeState, coming: Iterable[Occupant]) -> bool:
-    """Whether there are enough devices for the pod with all that may come."""
+    """Return whether there are enough devices for the pod and all pods that may come."""
     taken = Counter[str]()
     for pod in coming:
         taken.update(dict(pod.profile.device_request.totals))
@@ -68,10 +64,10 @@ def leaves_enough(profile: PodProfile, state: NodeState, coming: Iterable[Occupa
 
 
 def can_break(state: NodeState) -> bool:
-    """Whether a pod on the node was promised more than a number of GPUs."""
-    kept = (
-        state.company.no_training
-        or state.company.no_inference
-        or (state.ledger is not None and state.ledger.has_memory_requests)
+    """Return whether a pod on the node has a constraint beyond a number of GPUs that another pod could break."""
+    constrained = (
+        state.colocation.no_training
+        or state.colocation.no_inference
+        or (state.shared_gpus is not None and state.shared_gpus.has_memory_requests)
     )
-    return kept or bool(state.waiting)
+    return constrained or bool(state.unadmitted_profiles)

@@ -1,4 +1,4 @@
-"""What a pod may get on a node, and what holds whichever it gets. Pure."""
+"""The GPUs that a pod may be allocated on a node, and the properties of all possible sets. Pure."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ from scheduler_core.request.device_request import WHOLE, ContainerSteps, DeviceR
 
 
 class PossibleGpus(NamedTuple):
-    """What one resource of a pod may come from."""
+    """The GPUs that may be allocated for one resource of a pod."""
 
     resource: str
-    sets: Sets  # of GPUs that are in the shape; no set at all: the node would reject the pod
+    sets: Sets  # of GPUs; no set at all: the kubelet would reject the pod
     may_crash: bool = False  # the device plugin's crash is one of the possible outcomes
 
 
-def possible_gpus(ask: DeviceRequest, node: NodeState) -> tuple[PossibleGpus, ...]:
-    """What may be given for each resource that the pod asks for; none where the node's GPUs are not known."""
-    return _outcomes(ask.steps_by_resource, node)
+def possible_gpus(device_request: DeviceRequest, node: NodeState) -> tuple[PossibleGpus, ...]:
+    """Return the possible GPUs for each requested resource; none where the node's GPUs are not known."""
+    return _possible_gpus(device_request.steps_by_resource, node)
 
 
-def whole_gpu_outcome(ask: DeviceRequest, node: NodeState) -> PossibleGpus | None:
-    """The GPUs that work together in the pod; None where they are not known, as with MIG devices, which cannot."""
-    found = possible_gpus(ask, node)
+def whole_gpu_outcome(device_request: DeviceRequest, node: NodeState) -> PossibleGpus | None:
+    """Return the GPUs that work together in the pod; None where they are not known, and for MIG devices."""
+    found = possible_gpus(device_request, node)
     return found[0] if len(found) == 1 and not found[0].resource.startswith(MIG_RESOURCE_PREFIX) else None
 
 
 def candidate_sets(sets: Sets) -> Iterable[int]:
-    """The sets; where they are too many to list, all of their members as one set, which is worse than any."""
+    """Return the sets; where they are too many to list, the set of all their members, which is worse than any."""
     return sets.masks if isinstance(sets, ExactSets) else (sets.among,)
 
 
 @lru_cache(maxsize=1 << 14)
 def possible_memory_mib(shape: MachineShape, outcome: PossibleGpus) -> frozenset[int | None]:
-    """MiB of the GPUs, or of the MIG devices, that may come."""
+    """Return the memory sizes of the GPUs, or of the MIG devices, that may be allocated."""
     gpus = [
         shape.gpus[place] for place in {place for mask in candidate_sets(outcome.sets) for place in member_places(mask)}
     ]
@@ -62,41 +62,45 @@ def possible_memory_mib(shape: MachineShape, outcome: PossibleGpus) -> frozenset
 
 
 def possible_rings(shape: MachineShape, sets: Sets) -> list[Ring]:
-    """The rings that may come out; none of single GPUs.
+    """Return the rings through the possible sets; single GPUs have none.
 
-    Where the sets are too many to list, the hops between all of their members: every ring is made of those.
+    Where the sets are too many to list, return the hops between all their members: every ring consists of these.
     """
     masks = sets.masks if isinstance(sets, ExactSets) else subsets(sets.among, 2)
     return [ring for ring in map(shape.ring, masks) if ring is not None]
 
 
 @lru_cache(maxsize=1 << 14)
-def _outcomes(programs: tuple[tuple[str, ContainerSteps], ...], node: NodeState) -> tuple[PossibleGpus, ...]:
-    """Pods that differ in nothing but CPU share them."""
+def _possible_gpus(
+    steps_by_resource: tuple[tuple[str, ContainerSteps], ...], node: NodeState
+) -> tuple[PossibleGpus, ...]:
+    """Return the possible GPUs. Pods that differ only in CPU share the cache entry."""
     shape = node.shape
     if shape is None:
         return ()
-    return tuple(PossibleGpus(resource, *_predicted(shape, node, resource, program)) for resource, program in programs)
+    return tuple(
+        PossibleGpus(resource, *_predict(shape, node, resource, steps)) for resource, steps in steps_by_resource
+    )
 
 
-def _predicted(shape: MachineShape, node: NodeState, resource: str, program: ContainerSteps) -> Prediction:
-    wanted = total_devices(program)
+def _predict(shape: MachineShape, node: NodeState, resource: str, steps: ContainerSteps) -> Prediction:
+    wanted = total_devices(steps)
     if resource.startswith(MIG_RESOURCE_PREFIX):
         return Prediction(exact_sets(set(single_bits(_mig_gpus(shape, resource)))))
     if resource == WHOLE and node.free is not None:
-        return predict_sets(shape, node.free, program, single_numa=node.single_numa)
-    # Shares of GPUs: the device plugin spreads them, and may put several on one GPU.
+        return predict_sets(shape, node.free, steps, single_numa=node.single_numa)
+    # Shares of GPUs: the device plugin spreads them, and may place several on one GPU.
     among = shape.whole or shape.partitioned
     return Prediction(some_set(among, min(wanted, among.bit_count())))
 
 
 def _mig_profile(resource: str) -> str:
-    """``1g.5gb``, also of ``nvidia.com/mig-1g.5gb.shared``."""
+    """Return the MIG profile, as ``1g.5gb``, also of ``nvidia.com/mig-1g.5gb.shared``."""
     return resource.removeprefix(MIG_RESOURCE_PREFIX).removesuffix(".shared")
 
 
 def _mig_gpus(shape: MachineShape, resource: str) -> int:
-    """The GPUs that MIG devices of that profile are on; where it is not known how they are cut, all that may be."""
+    """Return the GPUs with MIG devices of the profile; where the devices are not known, all GPUs that may have some."""
     profile = _mig_profile(resource)
     found = union(
         1 << place

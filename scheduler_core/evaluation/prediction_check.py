@@ -1,7 +1,7 @@
-"""What became of predictions: the kubelet's word on a node, held against what was known before it. Pure.
+"""Compare the GPUs in a PodResources report with the prediction from the record before it. Pure.
 
-Only then is known which pods were there to be admitted, so only then is predicted: from the record just before, over
-every order in which the kubelet may have admitted what was open.
+The prediction is made when the report arrives, since only then the admitted pods are known: from the record just before
+the report, over every order in which the kubelet may have admitted the pending pods.
 """
 
 from __future__ import annotations
@@ -16,46 +16,48 @@ from scheduler_core.allocation.device_plugin import PredictionResult, check_pred
 from scheduler_core.allocation.gpu_sets import ExactSets, Sets, SomeSet, exact_sets, union
 from scheduler_core.allocation.machine_shape import MachineShape
 from scheduler_core.allocation.occupancy import KubeletReport, Occupant, follow_admissions
-from scheduler_core.cache.cluster_cache import ReportedNode
+from scheduler_core.cache.events import ReportedNode
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_state import are_all_allocatable, kubelet_report_of, whole_gpu_shape
 from scheduler_core.evaluation.shape_rules import first_violation
 
 
 class PredictionCheck(NamedTuple):
-    """The GPUs of a pod that the kubelet has named."""
+    """The GPUs that the kubelet reported for a pod, with the prediction."""
 
     pod: Occupant
     node: str
-    predicted: Sets | None  # None: the kubelet had not been asked before, so nothing was known
+    predicted: Sets | None  # None: there was no earlier report to predict from
     actual: int
-    check: PredictionResult | None  # of the prediction
-    violated: Reason | None  # the first required wish that these GPUs do not keep
+    check: PredictionResult | None  # None: nothing was predicted
+    violated: Reason | None  # the first hard constraint that these GPUs violate
 
 
 def check_reports(reports: Iterable[ReportedNode], known: Container[str]) -> Iterator[PredictionCheck]:
-    """Yield the pods whose GPUs these reports name first, of those whose UID is known."""
+    """Yield the checks of the pods that these reports name first and whose UID is known."""
     for report in reports:
         yield from (found for found in check_predictions(*report) if found.pod.uid in known)
 
 
 def check_predictions(before: NodeRecord, after: NodeRecord) -> tuple[PredictionCheck, ...]:
-    """The pods whose GPUs the kubelet names first in ``after``. ``before``: the node as it was known until then."""
-    shape, word = whole_gpu_shape(after), kubelet_report_of(after)
-    if shape is None or word is None:
+    """Return the checks of the pods that the report in ``after`` names first. ``before``: the record until then."""
+    shape, report = whole_gpu_shape(after), kubelet_report_of(after)
+    if shape is None or report is None:
         return ()
-    then = kubelet_report_of(before) if whole_gpu_shape(before) is shape else None
-    news = [pod for pod in after.pods if _is_named(pod, word) and (then is None or not _is_named(pod, then))]
-    if then is None or not news:
-        return tuple(_compare_prediction(None, word.allocated[pod.uid], pod, after.name, shape) for pod in news)
-    known = _record_at_admission(before, then, word)
+    earlier = kubelet_report_of(before) if whole_gpu_shape(before) is shape else None
+    named = [pod for pod in after.pods if _is_named(pod, report) and (earlier is None or not _is_named(pod, earlier))]
+    if earlier is None or not named:
+        return tuple(_compare_prediction(None, report.allocated[pod.uid], pod, after.name, shape) for pod in named)
+    known = _record_at_admission(before, earlier, report)
     predicted = _forecast(known, shape)
-    return tuple(_compare_prediction(predicted(pod), word.allocated[pod.uid], pod, after.name, shape) for pod in news)
+    return tuple(
+        _compare_prediction(predicted(pod), report.allocated[pod.uid], pod, after.name, shape) for pod in named
+    )
 
 
-def _is_named(pod: Occupant, word: KubeletReport) -> bool:
-    """Whether all of its GPUs are; while its containers start some may be missing."""
-    return 0 < pod.profile.gpus <= word.allocated.get(pod.uid, 0).bit_count()
+def _is_named(pod: Occupant, report: KubeletReport) -> bool:
+    """Return whether the report names all GPUs of the pod; while its containers start, some may be missing."""
+    return 0 < pod.profile.gpus <= report.allocated.get(pod.uid, 0).bit_count()
 
 
 def _compare_prediction(
@@ -70,28 +72,28 @@ def _compare_prediction(
     )
 
 
-def _record_at_admission(before: NodeRecord, then: KubeletReport, word: KubeletReport) -> NodeRecord:
-    """Pods that the kubelet names no more have ended for it, though the watch may still show them."""
-    over = tuple(pod for pod in before.pods if pod.uid in then.allocated and pod.uid not in word.allocated)
-    kept = tuple(pod for pod in before.pods if pod not in over)
-    return msgspec.structs.replace(before, pods=kept, departed=before.departed + over)
+def _record_at_admission(before: NodeRecord, earlier: KubeletReport, report: KubeletReport) -> NodeRecord:
+    """Return the record with the pods that the kubelet no longer reports as departed: the watch may be late."""
+    ended = tuple(pod for pod in before.pods if pod.uid in earlier.allocated and pod.uid not in report.allocated)
+    remaining = tuple(pod for pod in before.pods if pod not in ended)
+    return msgspec.structs.replace(before, pods=remaining, departed=before.departed + ended)
 
 
 def _forecast(before: NodeRecord, shape: MachineShape) -> Callable[[Occupant], Sets]:
-    """What the GPUs of each pod on it may turn out to be."""
-    word = kubelet_report_of(before)
-    assert word is not None  # it was read a moment ago
-    unsettled, single_numa = word.open_admissions, before.machine.single_numa
-    course = (
-        follow_admissions(shape, unsettled, single_numa=single_numa) if are_all_allocatable(before, shape) else None
-    )
+    """Return a function that predicts the GPUs of each pod on the node."""
+    report = kubelet_report_of(before)
+    assert report is not None  # ``before`` has a report
+    pending, single_numa = report.open_admissions, before.machine.single_numa
+    outcomes = None
+    if are_all_allocatable(before, shape):
+        outcomes = follow_admissions(shape, pending, single_numa=single_numa)
 
     def predicted(pod: Occupant) -> Sets:
-        if word.allocated.get(pod.uid):  # partly named: the rest may be any
+        if report.allocated.get(pod.uid):  # partly reported: the other GPUs may be any
             return SomeSet(shape.whole, pod.profile.gpus)
-        if course is None:
-            return SomeSet(unsettled.start | union(unsettled.releases), pod.profile.gpus)
-        free = {mask for mask, admitted in course.admissions if admitted == pod.profile}
+        if outcomes is None:
+            return SomeSet(pending.start | union(pending.releases), pod.profile.gpus)
+        free = {mask for mask, admitted in outcomes.admissions if admitted == pod.profile}
         return predict_sets(
             shape, exact_sets(free), pod.profile.device_request.whole_gpu_steps, single_numa=single_numa
         ).sets

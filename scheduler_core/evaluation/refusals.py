@@ -1,4 +1,4 @@
-"""Why nodes were refused, without a text for each of them: of 15,000 most have the same reason. Pure."""
+"""The rejected nodes with their reasons, stored compactly: of 15,000 nodes most have the same reason. Pure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Set as AbstractSet
 
 
 class Rejections(Mapping[str, str]):
-    """The reason of each of the names. Never changes."""
+    """A read-only mapping from node to reason."""
 
     def __init__(self, names: AbstractSet[str], usual: str, others: Mapping[str, str]) -> None:
-        """``others``: those of the names whose reason is not the usual one."""
+        """Create the mapping. ``others``: the nodes whose reason is not the usual one."""
         self._names = names
         self._usual = usual
         self._others = others
@@ -31,25 +31,25 @@ class Rejections(Mapping[str, str]):
 
     @property
     def reasons(self) -> AbstractSet[str]:
-        """All that occur."""
+        """All reasons that occur."""
         usual = {self._usual} if len(self._others) < len(self._names) else set[str]()
         return usual.union(self._others.values())
 
-    def names_with(self, reason: str) -> AbstractSet[str]:
-        """Those that have that reason."""
+    def names_with_reason(self, reason: str) -> AbstractSet[str]:
+        """Return the nodes with this reason."""
         if reason == self._usual:
             return self._names - self._others.keys()
         return {name for name, each in self._others.items() if each == reason}
 
     def with_reasons(self, others: Mapping[str, str]) -> Rejections:
-        """The same, but with these reasons for some."""
+        """Return the mapping with other reasons for some nodes."""
         return Rejections(self._names, self._usual, {**self._others, **others})
 
     def as_dict(self) -> dict[str, str]:
-        """The same with a text for each, for who reads all of them."""
+        """Return a plain dictionary."""
         return {**dict.fromkeys(self._names, self._usual), **self._others}
 
 
 def distinct_reasons(refused: Mapping[str, str]) -> AbstractSet[str]:
-    """All that occur."""
+    """Return all reasons that occur."""
     return refused.reasons if isinstance(refused, Rejections) else frozenset(refused.values())

@@ -1,11 +1,11 @@
-"""What an extender can vouch for: proposed reservations that fit with all that it knows of. Pure.
+"""The reservation check: which proposed reservations an extender can acknowledge. Pure.
 
-It knows of pods that are bound, and of those that it let in and has not seen bound: on one node, or on one of several.
-A reservation fits where every member would pass Filter on its node beside all others, whichever of the doubtful pods
-are on their way there. From the moment that its seats count others are refused what conflicts with them, so what fits
-once keeps fitting, but for what nobody asks an extender about.
+The extender knows the bound pods and the assumed pods, on one node or on one of several. A reservation fits if every
+member would pass Filter on its node beside all other pods, whichever in-flight pods come there. Once its seats count,
+Filter rejects pods that conflict with them. So a reservation that fits keeps fitting, except for pods that bypass the
+extender.
 
-Cost: what did not change on a node is not judged again; pods of one profile are judged once.
+Cost: nodes that did not change are not checked again; pods of one profile are checked once.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from scheduler_core.policy.policy import Policy
 from scheduler_core.policy.profiles import Policies
 from scheduler_core.request.pod_request import PodProfile, PodRequest
 
-MAX_CASES = 64  # which of the doubtful pods come, told apart by profile; beyond that it waits until some are bound
+MAX_CASES = 64  # subsets of in-flight pods, by profile; with more, the check fails until some are bound
 
 PolicyOf = Callable[[PodUpdate], Policy]
 
 
 class ExtenderView(NamedTuple):
-    """What the extender knows at one moment."""
+    """The pods and nodes that the extender knows at one moment."""
 
-    table: Snapshot
+    snapshot: Snapshot
     pods: Mapping[str, PodUpdate]
-    doubtful: Sequence[AssumedPod]
+    in_flight: Sequence[AssumedPod]
 
 
 class _NodeCheck(NamedTuple):
     record: NodeRecord
-    coming: tuple[str, ...]  # UIDs of doubtful pods
+    coming: tuple[str, ...]  # UIDs of in-flight pods
     fits: bool
 
 
 class ReservationChecker:
-    """What was found of each proposal on each of its nodes, kept as long as nothing changes there."""
+    """Checks proposed reservations, and keeps the result of each node while nothing changes there."""
 
     def __init__(self) -> None:
         self._found: dict[str, dict[str, _NodeCheck]] = {}  # reservation -> node
@@ -58,101 +58,101 @@ class ReservationChecker:
     def acknowledge(
         self, ledger: LedgerUpdate, reserved: ReservationIndex, known: ExtenderView, policy_of: PolicyOf, pod: str
     ) -> ExtenderAck:
-        """What can be said of that ledger now. ``pod``: in which this process runs, NAMESPACE/NAME."""
+        """Return the acknowledgement of a ledger. ``pod``: the pod of this process, as NAMESPACE/NAME."""
         proposed = [entry.uid for entry in ledger.spec.entries if entry.phase is EntryPhase.PROPOSED]
-        seen = [counting for uid in proposed if (counting := reserved.active.get(uid)) is not None]
-        coming = _in_flight_by_node(known.doubtful, {node for counting in seen for node in counting.nodes})
+        seen = [active for uid in proposed if (active := reserved.active.get(uid)) is not None]
+        coming = _in_flight_by_node(known.in_flight, {node for active in seen for node in active.nodes})
         clear = {each.entry.uid for each in seen if self._fits(each, known, coming, policy_of)}
-        # Of the others some were not shown yet, or are not what was proposed.
+        # Reservations that the watch has not shown, or that differ from the proposal, are blocked as well.
         return ExtenderAck(pod, ledger.generation, tuple(uid for uid in sorted(proposed) if uid not in clear))
 
     def retain_only(self, uids: Iterable[str]) -> None:
-        """Forget what was found of all other reservations."""
+        """Forget the results of all other reservations."""
         self._found = {uid: self._found[uid] for uid in uids if uid in self._found}
 
     def reset(self) -> None:
-        """Judge everything anew: by another policy."""
+        """Forget all results, as after a change of policy."""
         self._found.clear()
 
     def _fits(
         self,
-        counting: ActiveReservation,
+        active: ActiveReservation,
         known: ExtenderView,
-        doubtful: Mapping[str, Sequence[Occupant]],
+        in_flight: Mapping[str, Sequence[Occupant]],
         policy_of: PolicyOf,
     ) -> bool:
-        found = self._found.setdefault(counting.entry.uid, {})
-        for node, uids in _members(counting).items():
-            record = known.table.records.get(node)
+        found = self._found.setdefault(active.entry.uid, {})
+        for node, uids in _members(active).items():
+            record = known.snapshot.records.get(node)
             if record is None or any(uid not in known.pods for uid in uids):
                 return False
-            before, coming = found.get(node), doubtful.get(node, ())
+            before, coming = found.get(node), in_flight.get(node, ())
             names = tuple(pod.uid for pod in coming)
             if before is None or before.record is not record or before.coming != names:
                 waiting = [known.pods[uid] for uid in uids if known.pods[uid].node is None]
-                before = found[node] = _NodeCheck(record, names, _fit(known.table, node, waiting, coming, policy_of))
+                before = found[node] = _NodeCheck(record, names, _fit(known.snapshot, node, waiting, coming, policy_of))
             if not before.fits:
                 return False
         return True
 
 
-def _members(counting: ActiveReservation) -> dict[str, list[str]]:
+def _members(active: ActiveReservation) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for seat in counting.seats:
+    for seat in active.seats:
         found.setdefault(seat.node or "", []).append(seat.uid)
     return found
 
 
-def _in_flight_by_node(doubtful: Iterable[AssumedPod], nodes: AbstractSet[str]) -> dict[str, list[Occupant]]:
-    """Who may be on the way to each of these nodes."""
+def _in_flight_by_node(in_flight: Iterable[AssumedPod], nodes: AbstractSet[str]) -> dict[str, list[Occupant]]:
+    """Return the in-flight pods that may come to each of these nodes."""
     found: dict[str, list[Occupant]] = {}
-    for each in doubtful:
+    for each in in_flight:
         for node in nodes & each.nodes:
             found.setdefault(node, []).append(each.pod)
     return found
 
 
 def _fit(
-    table: Snapshot, node: str, members: Iterable[PodUpdate], coming: Sequence[Occupant], policy_of: PolicyOf
+    snapshot: Snapshot, node: str, members: Iterable[PodUpdate], coming: Sequence[Occupant], policy_of: PolicyOf
 ) -> bool:
-    """Whether these members fit on a node on which they are counted already."""
-    present = [pod for pod in table.records[node].pods if not is_hold(pod.uid)]
+    """Return whether these members fit on their node, where their seats count already."""
+    present = [pod for pod in snapshot.records[node].pods if not is_hold(pod.uid)]
     cases = _cases(coming)
     if cases is None:
         return False
-    kinds: dict[tuple[PodProfile, Policy], str] = {
+    uid_by_kind: dict[tuple[PodProfile, Policy], str] = {
         (each.occupant.profile, policy_of(each)): each.key for each in members
     }
-    for (profile, policy), uid in kinds.items():
-        judged = evaluator_for(profile, policy)
+    for (profile, policy), uid in uid_by_kind.items():
+        evaluator = evaluator_for(profile, policy)
         others = [pod for pod in present if pod.uid != uid]
-        states = (_state(table, node, uid, (*others, *case)) for case in cases)
-        if any(isinstance(judged(state), Reason) for state in states):
+        states = (_state(snapshot, node, uid, (*others, *case)) for case in cases)
+        if any(isinstance(evaluator(state), Reason) for state in states):
             return False
     return True
 
 
-def _state(table: Snapshot, node: str, uid: str, others: Sequence[Occupant]) -> NodeState:
-    """The node as that member finds it."""
-    record, unreserved = table.records[node], table.states[node].open
+def _state(snapshot: Snapshot, node: str, uid: str, others: Sequence[Occupant]) -> NodeState:
+    """Return the state of the node without the seat of the member."""
+    record, unreserved = snapshot.records[node], snapshot.states[node].unreserved
     if unreserved is not None and record.reserved == (uid,) and len(others) == len(record.pods) - 1:
-        return unreserved  # known already: nothing is kept there but this place
-    return state_if(table, node, others)
+        return unreserved  # already derived: nothing else is reserved there
+    return state_if(snapshot, node, others)
 
 
 def _cases(coming: Sequence[Occupant]) -> list[tuple[Occupant, ...]] | None:
-    """Every subset, all of them first, of pods that are alike any; None where these are too many."""
-    alike: dict[PodProfile, list[Occupant]] = {}
+    """Return every subset, the full set first; pods of equal profiles are interchangeable. None: too many subsets."""
+    by_profile: dict[PodProfile, list[Occupant]] = {}
     for pod in coming:
-        alike.setdefault(pod.profile, []).append(pod)
-    if prod(len(pods) + 1 for pods in alike.values()) > MAX_CASES:
+        by_profile.setdefault(pod.profile, []).append(pod)
+    if prod(len(pods) + 1 for pods in by_profile.values()) > MAX_CASES:
         return None
-    prefixes = [[tuple(pods[:count]) for count in range(len(pods), -1, -1)] for pods in alike.values()]
+    prefixes = [[tuple(pods[:count]) for count in range(len(pods), -1, -1)] for pods in by_profile.values()]
     return [tuple(pod for group in chosen for pod in group) for chosen in product(*prefixes)]
 
 
 def policy_for_pod(policies: Policies, pod: PodUpdate) -> Policy:
-    """By which the pod is judged when it is asked about."""
+    """Return the policy by which Filter evaluates the pod."""
     occupant = pod.occupant
     request = PodRequest(pod.key, occupant.namespace, occupant.name, pod.scheduler, occupant.profile)
     return policies.profile_for(request).policy

@@ -1,4 +1,4 @@
-"""How well a node suits a pod, 0 to 10, on an absolute scale: the same placement always scores the same. Pure.
+"""Score a node for a pod, 0 to 10, on an absolute scale: the same placement always has the same score. Pure.
 
     score = 10 x (sum of weight x raw) / (sum of weights)
 
@@ -27,28 +27,28 @@ RAW_SCORES: dict[str, Raw] = {
 
 
 class FactorScore(NamedTuple):
-    """What one factor contributes."""
+    """The contribution of one factor."""
 
     factor: str
     raw: float  # 0 to 1
     weight: float
-    share: float  # of the score: points
+    share: float  # in points of the score
 
 
 class Score(NamedTuple):
-    """A node's score, and what it is made of."""
+    """The score of a node, with the contribution of each factor."""
 
     points: float  # 0 to 10
     parts: tuple[FactorScore, ...]
 
     @property
     def rounded(self) -> int:
-        """As the extender protocol wants it."""
+        """The score as the extender protocol requires it."""
         return int(self.points + 0.5)
 
 
 def score_state(profile: PodProfile, node: NodeState, policy: Policy) -> Score:
-    """The score of a node. It says how good the GPUs are that may come; whether they may come at all filters say."""
+    """Return the score of a node that passes the filters."""
     return scorer_for(profile, policy)(node)
 
 
@@ -65,7 +65,7 @@ def scorer_for(profile: PodProfile, policy: Policy) -> Callable[[NodeState], Sco
 
 
 def scoring_key(profile: PodProfile) -> PodProfile:
-    """The profile without what decides only whether a node suits, not how well: both score alike."""
+    """Return the profile without the constraints that only filters use: both have the same scores."""
     wishes = profile.constraints
     return profile._replace(
         constraints=wishes._replace(
@@ -82,18 +82,18 @@ def scoring_key(profile: PodProfile) -> PodProfile:
 
 
 def combine_factors(values: Sequence[tuple[str, float, float]]) -> Score:
-    """The score of factors with their raw values (0 to 1) and weights."""
-    whole = sum(weight for _, _, weight in values) or 1.0  # a policy may weigh nothing: then all nodes are alike
+    """Return the score from factors with their raw values (0 to 1) and weights."""
+    whole = sum(weight for _, _, weight in values) or 1.0  # a policy may set all weights to 0: then all nodes score 0
     parts = [
         FactorScore(factor, round(raw, 6), weight, round(MAX_POINTS * weight * raw / whole, 6))
         for factor, raw, weight in values
     ]
-    # Shares are rounded for the reader, and what was rounded up six times may add up to more than there is.
+    # The shares are rounded for output, so their sum may exceed the maximum.
     return Score(min(MAX_POINTS, round(sum(part.share for part in parts), 6)), tuple(parts))
 
 
 def _effective_strength(wish: Strength | None) -> Strength | None:
-    """What must be is also better where it is."""
+    """Return the strength for scoring: required counts as preferred."""
     return Strength.PREFERRED if wish is Strength.REQUIRED else wish
 
 

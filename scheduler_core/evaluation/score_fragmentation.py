@@ -1,14 +1,14 @@
-"""What a pod leaves of a node: fewer or more fragments. Pure.
+"""Score the free GPUs that a pod leaves on a node by their fragmentation. Pure.
 
-    gain = fragments before - fragments after - stranded / 4        GPUs, by ``mix``
+    gain = fragments before - fragments after - stranded / 4        GPUs, by ``demand_mix``
     raw  = 1 / (1 + e^(-2 gain)), in steps of 0.04, rounded down    0.48 where nothing changes
 
-``stranded`` are GPUs whose share of the node's CPU the pod takes beyond that of its own GPUs. Which GPUs the pod gets
-is the device plugin's choice, so the gain is the mean over what may come out; a share of a GPU goes where the gain is
-highest (``shares``).
+``stranded`` are GPUs whose share of the node's CPU the pod takes in addition to that of its own GPUs. The device plugin
+chooses the GPUs of the pod, so the gain is the mean over the possible sets; a share of a GPU goes where the gain is
+highest (``named_shares``).
 
-Finer differences than such a step say nothing about what will come. Nodes that differ by less are equals, and what
-kube-scheduler knows of them (all CPU and memory in use) decides: measured, that places more than to be exact.
+Differences below one step say nothing about future pods. Nodes within one step count as equal, and the scores of
+kube-scheduler (CPU and memory in use) decide between them: measured, this places more pods than exact values.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from scheduler_core.cache.node_state import NodeState
 from scheduler_core.policy.demand_mix import WHOLE_GPU, DemandMix, FreeCapacity, free_units
 from scheduler_core.request.pod_request import PodProfile
 
-_STRANDED = 0.25  # what a GPU without CPU costs: it may serve yet, what asks for little or when others have ended
-_MOST_LOSS = 700.0  # whose exponential a float still holds
+_STRANDED = 0.25  # cost of a GPU without CPU: pods with few CPUs, or later pods, may still use it
+_MOST_LOSS = 700.0  # the exponential of more overflows a float
 _STEEPNESS, _STEPS = 2, 25
-_ROUNDING = 1e-9  # what adding up in another order may change
+_ROUNDING = 1e-9  # sums in another order may differ by this
 
 
 def fragmentation_score(profile: PodProfile, node: NodeState, mix: DemandMix, sets: Sets | None) -> float:
-    """Between 0 and 1. ``sets``: of GPUs that the pod may get; None: not known."""
+    """Return a value between 0 and 1. ``sets``: the possible sets of GPUs; None: not known."""
     if node.shape is None:
         return 0.0
     share = profile.constraints.vram_mib
-    if node.obeys and share is not None and not profile.gpus:
+    if node.honours_gpu_choice and share is not None and not profile.gpus:
         chosen = best_gpu_for_share(node, share, mix, profile.device_request.cpu_milli)
         return 0.0 if chosen is None else _raw(chosen[1])
     if node.free is None or sets is None or sets == ExactSets(()):
@@ -46,7 +46,7 @@ def fragmentation_score(profile: PodProfile, node: NodeState, mix: DemandMix, se
         _mean_gain(
             node.shape,
             node.cpu,
-            free_fraction(node.shape, free, node.promised),
+            free_fraction(node.shape, free, node.reserved_mib),
             sets,
             profile.device_request.cpu_milli,
             mix,
@@ -55,9 +55,9 @@ def fragmentation_score(profile: PodProfile, node: NodeState, mix: DemandMix, se
 
 
 def best_gpu_for_share(node: NodeState, vram_mib: int, mix: DemandMix, cpu_milli: int = 0) -> tuple[int, float] | None:
-    """The GPU, by place, on which a share does the least harm, and its gain; of equals the first. None: none fits."""
+    """Return the GPU, by place, on which a share has the highest gain, and the gain. None: no GPU fits."""
     assert node.shape is not None
-    before = free_fraction(node.shape, node.free, node.promised)
+    before = free_fraction(node.shape, node.free, node.reserved_mib)
     gain = _Gain(node.shape, node.cpu, before, cpu_milli, mix)
     island_of = _island_of(node.shape)
     best: tuple[int, float] | None = None
@@ -72,12 +72,12 @@ def best_gpu_for_share(node: NodeState, vram_mib: int, mix: DemandMix, cpu_milli
 
 
 def fragmented_gpus(shape: MachineShape, free: FreeFractions, mix: DemandMix, cpu: CpuPerGpu | None = None) -> float:
-    """Free GPUs of a node that are fragments: GPUs."""
+    """Return the number of free GPUs of a node that are fragments."""
     return mix.fragmented_gpus(_free_capacity(shape, free, None if cpu is None else cpu.milli_for(sum(free))))
 
 
 class _Gain:
-    """What a pod gains on a node, by what it leaves."""
+    """Computes the gain of a pod on a node from the GPUs that it leaves free."""
 
     def __init__(
         self, shape: MachineShape, cpu: CpuPerGpu | None, before: FreeFractions, cpu_milli: int, mix: DemandMix
@@ -89,7 +89,7 @@ class _Gain:
         self._before = mix.fragmented_gpus(_free_capacity(shape, before, there))
 
     def __call__(self, after: FreeFractions) -> float:
-        """GPUs."""
+        """Return the gain, in GPUs. ``after``: the free fractions that the pod leaves."""
         gain = self._before - self._mix.fragmented_gpus(_free_capacity(self._shape, after, self._then))
         if self._cpu is None:
             return gain
@@ -101,7 +101,7 @@ class _Gain:
 def _mean_gain(
     shape: MachineShape, cpu: CpuPerGpu | None, before: FreeFractions, sets: Sets, cpu_milli: int, mix: DemandMix
 ) -> float:
-    """Over the sets that may come out. Pods that differ in other wishes share it."""
+    """Return the mean gain over the possible sets. Pods that differ in other constraints share the cache entry."""
     gain = _Gain(shape, cpu, before, cpu_milli, mix)
     gains = [gain(_without(before, mask)) for mask in _few(sets)]
     return sum(gains) / len(gains)
@@ -113,10 +113,10 @@ def _free_capacity(shape: MachineShape, free: FreeFractions, cpu_milli: int | No
 
 @lru_cache(maxsize=1 << 14)
 def _distinguishable(free: Sets, sets: Sets) -> tuple[Sets, Sets]:
-    """Where it is not known which GPUs are free, some that may be stand for them, and the pod's are among those.
+    """Return one possible free set, and sets of the pod within it, where the free GPUs are not known exactly.
 
-    Without an agent that is so on every node in use, and on any until the kubelet has named what it gave out. How many
-    are free is known, and which nodes are full counts there as elsewhere.
+    Without an agent this applies to every node in use; with one, until the kubelet has reported its allocations. The
+    number of free GPUs is known, so full nodes are still preferred.
     """
     if len(free.masks) <= 1 if isinstance(free, ExactSets) else free.size == free.among.bit_count():
         return free, sets
@@ -128,7 +128,7 @@ def _distinguishable(free: Sets, sets: Sets) -> tuple[Sets, Sets]:
 
 
 def _first(among: int, size: int) -> int:
-    """Those of the lowest places."""
+    """Return the GPUs of the lowest places."""
     return sum(1 << place for place in member_places(among)[:size])
 
 
@@ -137,14 +137,14 @@ def _without(before: FreeFractions, mask: int) -> FreeFractions:
 
 
 def _few(sets: Sets) -> Iterable[int]:
-    """The sets; where they are too many to list, one of them."""
+    """Return the sets; where they are too many to list, one of them."""
     if isinstance(sets, SomeSet):
         return (_first(sets.among, sets.size),)
     return sets.masks
 
 
 def _raw(gain: float) -> float:
-    """Of a loss without measure too: a pod may ask for a thousand times the CPU that a node has."""
+    """Return the raw value, also of a huge loss: a pod may request a thousand times the CPU of a node."""
     return floor(_STEPS / (1 + exp(min(_MOST_LOSS, -_STEEPNESS * gain))) + _ROUNDING) / _STEPS
 
 
@@ -155,13 +155,13 @@ def _islands(shape: MachineShape) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1024)
 def _island_of(shape: MachineShape) -> tuple[int, ...]:
-    """Of each GPU, by place. Those that cannot be used are in none: 0."""
+    """Return the island of each GPU, by place; 0 for unusable GPUs."""
     islands = _islands(shape)
     return tuple(sum(island for island in islands if island >> place & 1) for place in range(len(shape.gpus)))
 
 
 @lru_cache(maxsize=1024)
 def _product(shape: MachineShape) -> str | None:
-    """The one product of its GPUs; None where they differ."""
+    """Return the product of the GPUs; None where they differ."""
     products = {gpu.product for gpu in shape.gpus}
     return products.pop() if len(products) == 1 else None

@@ -35,7 +35,7 @@ def contiguous(profile: PodProfile, node: NodeState, _: Policy) -> float:
 
 def isolation(profile: PodProfile, node: NodeState, _: Policy) -> float:
     """Return 0.9 on a node without the other of training and inference, 0.1 beside it."""
-    return DISTURBED if conflicts_with(profile, node.company) else ALONE
+    return DISTURBED if conflicts_with(profile, node.colocation) else ALONE
 
 
 def siblings(profile: PodProfile, node: NodeState, _: Policy) -> float:
@@ -61,8 +61,8 @@ def packing(profile: PodProfile, node: NodeState, policy: Policy) -> float:
     of whole GPUs and MIG devices s is the pod's share of one.
     """
     share, asked = profile.constraints.vram_mib, dict(profile.device_request.totals)
-    if node.ledger is not None and node.ledger.resource in asked:
-        full = fill_levels(node.ledger, share)
+    if node.shared_gpus is not None and node.shared_gpus.resource in asked:
+        full = fill_levels(node.shared_gpus, share)
     elif share is None or node.shape is None:
         return 0.0
     else:
@@ -77,20 +77,20 @@ def packing(profile: PodProfile, node: NodeState, policy: Policy) -> float:
 
 def spread(profile: PodProfile, node: NodeState, _: Policy) -> float:
     """Return 1 / (1 + n) for n pods of the same owner; if all are on other islands 1 / (1 + n / 2)."""
-    if node.kin is None:
+    if node.owner_pods is None:
         return 1.0
     shape, masks = (
         node.shape,
         [mask for each in possible_gpus(profile.device_request, node) for mask in candidate_sets(each.sets)],
     )
     islands = (shape.islands if shape is not None else None) or (-1,)
-    together_ = any(island & mask and island & node.kin.gpus for island in islands for mask in masks or (-1,))
-    return 1 / (1 + node.kin.pods) if together_ else 1 / (1 + node.kin.pods / 2)
+    together_ = any(island & mask and island & node.owner_pods.gpus for island in islands for mask in masks or (-1,))
+    return 1 / (1 + node.owner_pods.pods) if together_ else 1 / (1 + node.owner_pods.pods / 2)
 
 
 def utilisation(profile: PodProfile, node: NodeState, _: Policy) -> float:
     """Return the share of the node's devices that is in use once the pod is there."""
-    offered = dict(node.offered)
+    offered = dict(node.allocatable)
     shares = [
         1 - (node.free_devices(resource) - wanted) / offered[resource]
         for resource, wanted in profile.device_request.totals
@@ -101,17 +101,17 @@ def utilisation(profile: PodProfile, node: NodeState, _: Policy) -> float:
 
 def cost(_: PodProfile, node: NodeState, policy: Policy) -> float:
     """Return half_cost / (half_cost + c) for a cost of c per GPU and hour: free is 1, half_cost is 0.5."""
-    return 0.0 if node.economy.cost is None else policy.half_cost / (policy.half_cost + node.economy.cost)
+    return 0.0 if node.cost.per_gpu_hour is None else policy.half_cost / (policy.half_cost + node.cost.per_gpu_hour)
 
 
 def spot(_: PodProfile, node: NodeState, __: Policy) -> float:
     """Return 1 on capacity that its cloud may take away at any time, else 0."""
-    return 1.0 if node.economy.spot else 0.0
+    return 1.0 if node.cost.spot else 0.0
 
 
 def on_demand(_: PodProfile, node: NodeState, __: Policy) -> float:
     """Return the opposite of ``spot``."""
-    return 0.0 if node.economy.spot else 1.0
+    return 0.0 if node.cost.spot else 1.0
 
 
 def generation(_: PodProfile, node: NodeState, policy: Policy) -> float:
@@ -119,7 +119,7 @@ def generation(_: PodProfile, node: NodeState, policy: Policy) -> float:
 
     Where policy names a family at place e that is good enough: 1 from there on, (p + 1) / (e + 1) before it.
     """
-    place = node.economy.generation
+    place = node.cost.generation
     if place is None:
         return 0.0
     enough = policy.enough_generation

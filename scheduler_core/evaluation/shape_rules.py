@@ -1,7 +1,7 @@
-"""Required wishes about the shape of a set of GPUs, judged by the worst set that may come out. Pure.
+"""The hard constraints on the shape of a set of GPUs, checked against the worst set that may be allocated. Pure.
 
-Each rule answers None where its wish holds for every set, or where there is no such wish. Where a fact is not known the
-answer is ``UNKNOWN_TOPOLOGY``: less knowledge, never wrong knowledge.
+Each rule returns None where its constraint holds for every set, or where the pod has no such constraint. Where a fact
+is not known, it returns ``UNKNOWN_TOPOLOGY`` rather than a guess.
 """
 
 from __future__ import annotations
@@ -17,51 +17,57 @@ from scheduler_core.evaluation.possible_gpus import candidate_sets, possible_rin
 from scheduler_core.request.pod_request import Constraints, Strength
 
 ShapeRule = Callable[[Constraints, MachineShape, Sets], Reason | None]
-SHAPE_REASONS = frozenset({Reason.ISLAND, Reason.INTERCONNECT, Reason.BANDWIDTH, Reason.NUMA})  # what a set may break
+SHAPE_REASONS = frozenset(
+    {Reason.ISLAND, Reason.INTERCONNECT, Reason.BANDWIDTH, Reason.NUMA}
+)  # that a known set may violate
 
 
-def island(wishes: Constraints, shape: MachineShape, sets: Sets) -> Reason | None:
-    """All GPUs in one NVLink island."""
-    if wishes.island is not Strength.REQUIRED:
+def island(constraints: Constraints, shape: MachineShape, sets: Sets) -> Reason | None:
+    """Require all GPUs in one NVLink island."""
+    if constraints.island is not Strength.REQUIRED:
         return None
     return _worst_reason([shape.is_one_island(mask) for mask in candidate_sets(sets)], Reason.ISLAND)
 
 
-def interconnect(wishes: Constraints, shape: MachineShape, sets: Sets) -> Reason | None:
-    """No hop of the ring through the GPUs over less than what is asked."""
-    if wishes.interconnect is None:
+def interconnect(constraints: Constraints, shape: MachineShape, sets: Sets) -> Reason | None:
+    """Require the requested interconnect for every hop of the ring through the GPUs."""
+    if constraints.interconnect is None:
         return None
-    good = {PathKind.NVSWITCH} if wishes.interconnect is Interconnect.NVSWITCH else {PathKind.NVSWITCH, PathKind.NVLINK}
+    good = (
+        {PathKind.NVSWITCH}
+        if constraints.interconnect is Interconnect.NVSWITCH
+        else {PathKind.NVSWITCH, PathKind.NVLINK}
+    )
     kinds = {ring.kind for ring in possible_rings(shape, sets)}
     return _worst_reason([None if kind is PathKind.UNKNOWN else kind in good for kind in kinds], Reason.INTERCONNECT)
 
 
-def parallel(wishes: Constraints, shape: MachineShape, sets: Sets) -> Reason | None:
-    """Each tensor-parallel group in one island: its members are neighbours by index, as programs count GPUs."""
-    degree = wishes.parallel
+def parallel(constraints: Constraints, shape: MachineShape, sets: Sets) -> Reason | None:
+    """Require each tensor-parallel group in one island. Groups are consecutive by index, as programs number GPUs."""
+    degree = constraints.parallel
     if degree is None:
         return None
-    if isinstance(sets, SomeSet):  # nobody can say who will be neighbours
+    if isinstance(sets, SomeSet):  # the groups cannot be known
         return _worst_reason([shape.is_one_island(sets.among)], Reason.ISLAND)
     groups = {group for mask in sets.masks for group in _groups(mask, degree)}
     return _worst_reason([shape.is_one_island(group) for group in groups], Reason.ISLAND)
 
 
-def bandwidth(wishes: Constraints, shape: MachineShape, sets: Sets) -> Reason | None:
-    """The ring through the GPUs is over NVLink and at least as fast as asked."""
-    least = wishes.min_gbps
+def bandwidth(constraints: Constraints, shape: MachineShape, sets: Sets) -> Reason | None:
+    """Require a ring over NVLink that is at least as fast as requested."""
+    least = constraints.min_gbps
     if least is None:
         return None
-    held = []
+    satisfied = []
     for ring in possible_rings(shape, sets):
         known = ring.kind is not PathKind.UNKNOWN and (ring.kind is PathKind.PCIE or ring.gbps is not None)
-        held.append(ring.kind is not PathKind.PCIE and (ring.gbps or 0.0) >= least if known else None)
-    return _worst_reason(held, Reason.BANDWIDTH)
+        satisfied.append(ring.kind is not PathKind.PCIE and (ring.gbps or 0.0) >= least if known else None)
+    return _worst_reason(satisfied, Reason.BANDWIDTH)
 
 
-def numa(wishes: Constraints, shape: MachineShape, sets: Sets) -> Reason | None:
-    """All GPUs on one NUMA node."""
-    if wishes.numa is not Strength.REQUIRED:
+def numa(constraints: Constraints, shape: MachineShape, sets: Sets) -> Reason | None:
+    """Require all GPUs on one NUMA node."""
+    if constraints.numa is not Strength.REQUIRED:
         return None
     counts = [shape.count_numa_nodes(mask) for mask in candidate_sets(sets) if mask.bit_count() > 1]
     return _worst_reason([None if count is None else count == 1 for count in counts], Reason.NUMA)
@@ -70,9 +76,9 @@ def numa(wishes: Constraints, shape: MachineShape, sets: Sets) -> Reason | None:
 SHAPE_RULES: tuple[ShapeRule, ...] = (island, interconnect, parallel, bandwidth, numa)
 
 
-def first_violation(wishes: Constraints, shape: MachineShape, sets: Sets) -> Reason | None:
-    """The first required wish that some set breaks, or that nobody can vouch for."""
-    return next((reason for rule in SHAPE_RULES if (reason := rule(wishes, shape, sets)) is not None), None)
+def first_violation(constraints: Constraints, shape: MachineShape, sets: Sets) -> Reason | None:
+    """Return the reason of the first constraint that some set violates, or may violate."""
+    return next((reason for rule in SHAPE_RULES if (reason := rule(constraints, shape, sets)) is not None), None)
 
 
 def _groups(mask: int, degree: int) -> list[int]:
@@ -80,8 +86,8 @@ def _groups(mask: int, degree: int) -> list[int]:
     return [sum(members[at : at + degree]) for at in range(0, len(members), degree)]
 
 
-def _worst_reason(held: list[bool | None], otherwise: Reason) -> Reason | None:
-    """What is known to break outweighs what is not known."""
-    if False in held:
+def _worst_reason(satisfied: list[bool | None], otherwise: Reason) -> Reason | None:
+    """Return the reason if a set violates the constraint, else ``UNKNOWN_TOPOLOGY`` if a set is unknown."""
+    if False in satisfied:
         return otherwise
-    return Reason.UNKNOWN_TOPOLOGY if None in held else None
+    return Reason.UNKNOWN_TOPOLOGY if None in satisfied else None

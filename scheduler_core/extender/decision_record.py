@@ -33,8 +33,9 @@ from scheduler_core.request.pod_request import PodRequest
 FORMAT = 1
 _UNTOLD = NodeFacts(topology=None, described=False, allocatable=())
 _FIELDS = get_type_hints(NodeState)
+_KEYS = dict(zip(NodeState.__struct_fields__, NodeState.__struct_encode_fields__, strict=True))
 _SET_TAGS = {ExactSets: "OneOf", SomeSet: "AnyOf"}  # of format 1
-_MADE = ("shape", "free", "open")  # fields that are no plain values
+_MADE = ("shape", "free", "unreserved")  # fields that are no plain values
 
 
 class DecisionFormatError(ValueError):
@@ -64,7 +65,9 @@ class DecisionLine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 def encode_decision(record: DecisionRecord) -> bytes:
     """A line, with its end."""
     known = _by_state(record)
-    shapes = {each.shape: None for state in known for each in (state, state.open) if each and each.shape is not None}
+    shapes = {
+        each.shape: None for state in known for each in (state, state.unreserved) if each and each.shape is not None
+    }
     places = {shape: place for place, shape in enumerate(shapes)}
     doubtful = _doubtful(record)
     request = record.request
@@ -162,21 +165,21 @@ def _table(line: DecisionLine) -> Snapshot:
 
 
 def _encode_state(state: NodeState, places: Mapping[MachineShape, int]) -> dict[str, Any]:
-    fields = {name: getattr(state, name) for name in _FIELDS}
+    fields = {_KEYS[name]: getattr(state, name) for name in _FIELDS}
     fields["shape"] = None if state.shape is None else places[state.shape]
     fields["free"] = None if state.free is None else {_SET_TAGS[type(state.free)]: list(state.free)}
-    fields["open"] = None if state.open is None else _encode_state(state.open, places)
+    fields["open"] = None if state.unreserved is None else _encode_state(state.unreserved, places)
     return fields
 
 
 def _decode_state(fields: dict[str, Any], shapes: list[MachineShape]) -> NodeState:
-    found = {name: msgspec.convert(fields[name], kind) for name, kind in _FIELDS.items() if name not in _MADE}
-    place, free, unreserved = (fields.get(name) for name in _MADE)
+    found = {name: msgspec.convert(fields[_KEYS[name]], kind) for name, kind in _FIELDS.items() if name not in _MADE}
+    place, free, unreserved = (fields.get(_KEYS[name]) for name in _MADE)
     return NodeState(
         **found,
         shape=None if place is None else shapes[place],
         free=None if free is None else _sets(free),
-        open=None if unreserved is None else _decode_state(unreserved, shapes),
+        unreserved=None if unreserved is None else _decode_state(unreserved, shapes),
     )
 
 

@@ -128,7 +128,7 @@ class Extender:
         request, standing = self._ranking_for(request, policy)
         ready = perf_counter()
         doubtful = self._knowledge.assumed_pods.on_several_nodes
-        shut = self._closed_nodes(request.uid, standing.table, names) if self.settling else frozenset[str]()
+        shut = self._closed_nodes(request.uid, standing.snapshot, names) if self.settling else frozenset[str]()
         found = _choose_nodes(request, standing, names - shut if shut else names, policy, doubtful)
         chosen = perf_counter()
         if found.nodes:
@@ -137,7 +137,7 @@ class Extender:
             self._knowledge.assume_pod(_occupant(request), nodes, lifetime)
         if found.nodes or final:
             phases = DecisionPhases(ready - started, chosen - ready, perf_counter() - chosen)
-            self._record(DecisionRecord(now, request, policy, standing.table, doubtful, names, found, phases, shut))
+            self._record(DecisionRecord(now, request, policy, standing.snapshot, doubtful, names, found, phases, shut))
         if shut and not found.nodes:
             return _with_closed_nodes(found, request, standing, shut, policy)
         return found
@@ -164,7 +164,7 @@ class Extender:
         held = self._knowledge.assumed_pods.get_pod(request.uid)
         own = held.nodes if held is not None and held.is_on_one_node else ()
         request, standing = self._ranking_for(request, self.policies.profile_for(request).policy)
-        table, judged = standing.table, standing.evaluator
+        table, judged = standing.snapshot, standing.evaluator
         apart = {name: table.records[name] for name in own if name in names and name in table.records}
         found = standing.points_of(names - apart.keys() if apart else names)
         for name, record in apart.items():
@@ -203,7 +203,7 @@ def _choose_nodes(
     promising = names if profile.has_hard_constraints else standing.with_commitments
 
     def suits(name: str) -> bool:
-        if name not in promising or fits_with_all(profile, standing.table, name, doubtful, standing.evaluator):
+        if name not in promising or fits_with_all(profile, standing.snapshot, name, doubtful, standing.evaluator):
             return True
         doubted.append(name)
         return False
@@ -216,7 +216,7 @@ def _choose_nodes(
     if nodes:
         return FilterResult(nodes, {}, request.profile.has_hard_constraints)
     refused = standing.rejections_of(names).with_reasons(dict.fromkeys(doubted, Reason.RESERVED.value))
-    passing = bool(doubted) or may_fit_soon(profile, standing.table, refused, standing.uncertain_nodes(names))
+    passing = bool(doubted) or may_fit_soon(profile, standing.snapshot, refused, standing.uncertain_nodes(names))
     return FilterResult((), refused if passing else refused.as_dict(), may_fit_soon=passing)
 
 

@@ -20,8 +20,7 @@ from gputopo.crd.reservations import LEDGERS, RESERVATIONS
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.cluster_cache import ClusterCache
 from scheduler_core.cache.events import Batch, LedgerUpdate, ReservationUpdate, WatchStatus
-from scheduler_core.cache.watch import silence_reason, stuck
-from scheduler_core.cache.watch_log import WatchErrorLog
+from scheduler_core.cache.watch import WatchErrorLog, silence_reason, stuck
 from scheduler_core.evaluation.prediction_check import check_reports
 from scheduler_core.explain import explain, explanation_document, with_reservations
 from scheduler_core.extender.decision_log import DecisionFile, DecisionLog

@@ -34,7 +34,7 @@ def cluster_now(states: Mapping[str, NodeState]) -> ClusterNow:
     for state, number in Counter(states.values()).items():
         shape = state.shape
         if shape is None or shape.islands is None or state.free is None:
-            unknown += number * bool(state.counts)
+            unknown += number * bool(state.free_counts)
             continue
         nodes += number
         gpus += number * shape.whole.bit_count()

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from scheduler_core.cache.cluster_cache import BoundPod, CacheChanges, ClusterCache
-from scheduler_core.cache.events import Batch, NodeGpusUpdate, NodeUpdate, PodUpdate
+from scheduler_core.cache.cluster_cache import ClusterCache
+from scheduler_core.cache.events import Batch, BoundPod, CacheChanges, NodeGpusUpdate, NodeUpdate, PodUpdate
 from scheduler_core.cache.kube_scheduler_filters import FullNode
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_state import kubelet_report_of, whole_gpu_shape

@@ -12,8 +12,7 @@ import orjson
 
 from gputopo.process.daemon import bind_socket
 from scheduler_core.cache.events import Batch, WatchStatus
-from scheduler_core.cache.watch import silence_reason, stuck
-from scheduler_core.cache.watch_log import WatchErrorLog
+from scheduler_core.cache.watch import WatchErrorLog, silence_reason, stuck
 from scheduler_core.observe.comparison import ObservedPlacement
 from scheduler_core.observe.document import placement_document, report_document
 from scheduler_core.observe.metrics import ObserverMetrics, ObserverStatus

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from gputopo.kube.errors import KubeError
 from gputopo.kube.rbac import LEDGERS
 from scheduler_core.cache.events import Batch, LedgerUpdate, WatchStatus
-from scheduler_core.cache.watch import silence_reason, stuck
-from scheduler_core.cache.watch_log import WatchErrorLog
+from scheduler_core.cache.watch import WatchErrorLog, silence_reason, stuck
 from scheduler_core.planner.commit.actions import Action, CreateLedger
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang

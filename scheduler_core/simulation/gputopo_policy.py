@@ -153,7 +153,7 @@ def node_facts(host: SimulatedHost) -> NodeFacts:
         topology_hash=_TOPOLOGY,
         allocatable=((WHOLE, host.gpus), (SHARED, host.gpus * _MOST_SHARES)),
         cpu_milli=None if host.spec.cpu_milli >= UNLIMITED else host.spec.cpu_milli,
-        obeys=True,
+        honours_gpu_choice=True,
     )
 
 

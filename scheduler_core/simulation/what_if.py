@@ -111,7 +111,7 @@ def _without(state: NodeState, mask: int, policy: Policy) -> Remains:
     assert state.shape is not None
     free = tuple(
         0 if mask >> place & 1 else each
-        for place, each in enumerate(free_fraction(state.shape, state.free, state.promised))
+        for place, each in enumerate(free_fraction(state.shape, state.free, state.reserved_mib))
     )
     islands = state.shape.islands or (state.shape.whole,)
     counts = (sum(free[place] == WHOLE_GPU for place in range(len(free)) if each >> place & 1) for each in islands)

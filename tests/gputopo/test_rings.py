@@ -153,7 +153,7 @@ def test_where_nvlink_is_unknown_so_is_the_ring() -> None:
 def test_a_lost_gpu_is_named_with_those_that_are_there() -> None:
     lost = next(gpu.index for gpu in h100_lost_gpu().gpus if not gpu.usable)
 
-    with pytest.raises(ModelError, match=rf"GPU {lost} is not there or lost; there is 0, 1"):
+    with pytest.raises(ModelError, match=rf"GPU {lost} does not exist or is lost; usable: 0, 1"):
         rings_of(h100_lost_gpu()).ring_through((0, lost))
     with pytest.raises(ModelError, match=r"GPU 0 is not there or lost; there is none"):
         rings_of(NodeTopology()).ring_through((0, 1))

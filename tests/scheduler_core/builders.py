@@ -1,4 +1,4 @@
-"""Pods and nodes in one line, as the watch would decode them."""
+"""Builders of pods, nodes and records, as the watch would decode them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from gputopo.labels import encode_topology, keys
 from gputopo.model import NodeTopology
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node import Node, parse_node
-from scheduler_core.cache.node_record import NodeRecord, parse_occupant
+from scheduler_core.cache.node_record import NodeRecord, parse_occupant, with_pod
+from scheduler_core.cache.node_table import Snapshot, with_records
+from scheduler_core.policy.policy import Policy
 from scheduler_core.request.device_request import WHOLE
 from scheduler_core.request.pod import Pod
 from scheduler_core.request.pod_request import PodProfile, PodRequest, parse_request
@@ -58,14 +60,14 @@ def occupant(name: str, gpus: int, *, admitted: bool = False, resource: str = WH
 
 
 def owned(pod: Occupant, owner: str = "job") -> Occupant:
-    """The same, made by that owner."""
+    """Return the pod with this owner."""
     return pod._replace(owner=owner)
 
 
 def request(
     gpus: int = 1, name: str = "new", *, model: str | None = None, resource: str = WHOLE, **wishes: str
 ) -> PodRequest:
-    """What a pod asks: ``request(4, island="required")``."""
+    """Return the request of a pod: ``request(4, island="required")``."""
     annotations = {key.replace("_", "-"): value for key, value in wishes.items()}
     labels = {"gpu-model": model} if model else None
     found = parse_request(pod(name, gpus, annotations=annotations, labels=labels, resource=resource))
@@ -74,7 +76,7 @@ def request(
 
 
 def profile(gpus: int = 1, *, model: str | None = None, resource: str = WHOLE, **wishes: str) -> PodProfile:
-    """The same, as far as it decides."""
+    """Return the profile of such a request."""
     return request(gpus, model=model, resource=resource, **wishes).profile
 
 
@@ -84,7 +86,7 @@ def node(
     labels: Mapping[str, str] | None = None,
     allocatable: Mapping[str, int] | None = None,
 ) -> Node:
-    """A Node as our agent labels it; without a topology as somebody else does."""
+    """Return a Node as the agent labels it; without a topology, as other tools do."""
     annotations: dict[str, str] = {}
     all_labels = dict(labels or {})
     if topology is not None:
@@ -112,7 +114,7 @@ def record(
     allocatable: Mapping[str, int] | None = None,
     observed: str = OBSERVED,
 ) -> NodeRecord:
-    """A node with the kubelet's word ``held`` (pod name -> GPU indices); None: nobody has asked the kubelet."""
+    """Return a record with the PodResources report ``held`` (pod name -> GPU indices); None: no report."""
     return NodeRecord(
         name=name,
         machine=parse_node(node(topology, labels=labels, allocatable=allocatable)),
@@ -122,8 +124,19 @@ def record(
     )
 
 
+def with_pods(snapshot: Snapshot, pods: Iterable[tuple[str, Occupant]], now: float, policy: Policy) -> Snapshot:
+    """Return the snapshot, of the same generation, with each pod added to its node where it is not there yet."""
+    records: dict[str, NodeRecord] = {}
+    for name, pod in pods:
+        record = records.get(name) or snapshot.records.get(name)
+        if record is not None and all(each.uid != pod.uid for each in record.pods):
+            records[name] = with_pod(record, pod)
+    changed = with_records(snapshot, records.values(), now, policy)
+    return msgspec.structs.replace(changed, generation=snapshot.generation)
+
+
 def word(topology: NodeTopology, held: Mapping[str, Iterable[int]] | None, observed: str = OBSERVED) -> NodeGpus:
-    """What the agent publishes; None: it cannot ask the kubelet."""
+    """Return the ``NodeGpus`` of an agent; None: it cannot ask the kubelet."""
     if held is None:
         return NodeGpus(observed, hash_of(topology), "1", None)
     allocations = [
@@ -136,10 +149,10 @@ def word(topology: NodeTopology, held: Mapping[str, Iterable[int]] | None, obser
 
 @lru_cache
 def hash_of(topology: NodeTopology) -> str:
-    """Of the annotation that tells of it."""
+    """Return the hash of the topology annotation."""
     return content_hash(encode_topology(topology).annotations[keys.TOPOLOGY.key])
 
 
 def mask(*gpus: int) -> int:
-    """A set of places."""
+    """Return a set of GPUs by place."""
     return sum(1 << gpu for gpu in gpus)

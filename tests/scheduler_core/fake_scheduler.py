@@ -1,4 +1,4 @@
-"""What the three watches show and kube-scheduler asks, in one line each, with a clock that the test moves."""
+"""A fake kube-scheduler and fake watches for a real extender, with a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -8,8 +8,16 @@ import msgspec
 
 from gputopo.crd.reservations import EntryPhase
 from gputopo.model import NodeTopology
-from scheduler_core.cache.cluster_cache import CacheChanges, ClusterCache
-from scheduler_core.cache.events import Batch, LedgerUpdate, NodeGpusUpdate, NodeUpdate, PodUpdate, ReservationUpdate
+from scheduler_core.cache.cluster_cache import ClusterCache
+from scheduler_core.cache.events import (
+    Batch,
+    CacheChanges,
+    LedgerUpdate,
+    NodeGpusUpdate,
+    NodeUpdate,
+    PodUpdate,
+    ReservationUpdate,
+)
 from scheduler_core.cache.node import parse_node
 from scheduler_core.cache.node_state import NodeState
 from scheduler_core.evaluation.prediction_check import PredictionCheck, check_reports
@@ -32,32 +40,32 @@ def seen(
     claim: tuple[str, str] | None = None,
     **wishes: str,
 ) -> PodUpdate:
-    """A pod as its watch shows it. ``claim``: the reservation and the node that it names."""
+    """Return a pod as its watch shows it. ``claim``: the reservation and the node that it names."""
     holder = occupant(name, gpus, admitted=admitted, **wishes)
     holder = holder if uid is None else holder._replace(uid=uid)
     return PodUpdate(holder.uid, holder, on, nominated, claim=None if claim is None else PinClaim(*claim))
 
 
 def asking(name: str, gpus: int, resource: str = WHOLE, **wishes: str) -> Pod:
-    """A pod as kube-scheduler sends it."""
+    """Return a pod as kube-scheduler sends it."""
     annotations = {key.replace("_", "-"): value for key, value in wishes.items()}
     return pod(name, gpus, annotations=annotations, resource=resource)
 
 
 def with_claim(asked: Pod) -> Pod:
-    """The same with a volume."""
+    """Return the pod with a volume claim."""
     volumes = (Volume(persistent_volume_claim=AffinityTerm()),)
     return msgspec.structs.replace(asked, spec=msgspec.structs.replace(asked.spec, volumes=volumes))
 
 
 def preferring(asked: Pod) -> Pod:
-    """The same with a preference among nodes: it would rather be spread."""
+    """Return the pod with a soft preference among nodes: topology spread."""
     spread = (SpreadConstraint("ScheduleAnyway"),)
     return msgspec.structs.replace(asked, spec=msgspec.structs.replace(asked.spec, topology_spread_constraints=spread))
 
 
 class Stage:
-    """An extender, the watches it hears, and the scheduler that asks it."""
+    """An extender with its watches and the scheduler that calls it."""
 
     def __init__(
         self,
@@ -75,7 +83,7 @@ class Stage:
 
     @classmethod
     def set(cls, machines: Mapping[str, NodeTopology], *pods: PodUpdate, policy: Policy = Policy()) -> Stage:  # noqa: B008
-        """All lists have been shown: nodes where nothing runs but those pods, which no kubelet has named."""
+        """Return an extender whose cache is synced, with these pods, which no report names."""
         stage = cls(machines, policy)
         stage.nodes(complete=True)
         stage.pods(*pods, complete=True)
@@ -91,7 +99,7 @@ class Stage:
         guarded: bool = False,
         kept: Iterable[ReservationUpdate] = (),
     ) -> Stage:
-        """The same where what planners keep is looked at. ``kept``: reservations that no ledger lists."""
+        """Return an extender whose cache is synced, with reservations. ``kept``: reservations that no ledger lists."""
         stage = cls(machines, policy, reservations=True, guarded=guarded)
         stage.nodes(complete=True)
         stage.pods(*pods, complete=True)
@@ -101,24 +109,24 @@ class Stage:
         return stage
 
     def keep(self, *kept: tuple[ReservationUpdate, EntryPhase], generation: int = 1) -> LedgerUpdate:
-        """A planner lists these reservations, and no other. Answers the ledger as its watch shows it."""
+        """A planner lists these reservations and no others. Return the ledger as its watch shows it."""
         listing = ledger(*(entry(each, phase) for each, phase in kept), generation=generation)
         self.knowledge.apply_batch(Batch(ReservationUpdate, tuple(each for each, _ in kept)), self.now)
         self.knowledge.apply_batch(Batch(LedgerUpdate, (listing,)), self.now)
         return listing
 
     def nodes(self, *names: str, complete: bool = False, gone: Iterable[str] = ()) -> CacheChanges:
-        """The nodes' watch; without names: all."""
+        """Show nodes; without names: all."""
         shown = tuple(NodeUpdate(name, parse_node(node(self.machines[name]))) for name in names or self.machines)
         return self.knowledge.apply_batch(Batch(NodeUpdate, () if gone else shown, tuple(gone), complete), self.now)
 
     def offer(self, name: str, allocatable: Mapping[str, int]) -> CacheChanges:
-        """That node hands out such devices instead of whole GPUs."""
+        """Show a node that offers these devices instead of whole GPUs."""
         machine = parse_node(node(self.machines[name], allocatable=allocatable))
         return self.knowledge.apply_batch(Batch(NodeUpdate, (NodeUpdate(name, machine),)), self.now)
 
     def pods(self, *pods: PodUpdate, complete: bool = False, gone: Iterable[str] = ()) -> CacheChanges:
-        """The pods' watch."""
+        """The pod watch."""
         return self.knowledge.apply_batch(Batch(PodUpdate, pods, tuple(gone), complete), self.now)
 
     def checks(
@@ -135,14 +143,14 @@ class Stage:
         gone: Iterable[str] = (),
         observed: str = OBSERVED,
     ) -> CacheChanges:
-        """The kubelets' words: node -> pod -> GPUs."""
+        """Show PodResources reports: node -> pod -> GPUs."""
         shown = tuple(NodeGpusUpdate(name, word(self.machines[name], each, observed)) for name, each in held.items())
         return self.knowledge.apply_batch(Batch(NodeGpusUpdate, shown, tuple(gone), complete), self.now)
 
     def ask(self, asked: Pod, *names: str) -> FilterResult:
-        """kube-scheduler asks about those nodes; without names: about all."""
+        """Call Filter with these nodes; without names: with all."""
         return self.extender.filter(asked, set(names or self.machines))
 
     def state(self, name: str) -> NodeState:
-        """A node as it is taken to be."""
+        """Return the state of a node."""
         return self.knowledge.table.states[name]

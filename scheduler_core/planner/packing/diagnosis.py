@@ -51,7 +51,7 @@ def _of_nodes(
     one = tuple(int(kind == at) for kind in range(len(crew.groups)))
     for name, state in view.table.states.items():
         node = view.rules.get(name)
-        if node is None or asked.isdisjoint(resource for resource, _ in state.offered):
+        if node is None or asked.isdisjoint(resource for resource, _ in state.allocatable):
             continue
         bar = (
             AVOIDED_REASON

@@ -54,7 +54,7 @@ class NodeClass(NamedTuple):
 
 def node_class_of(record: NodeRecord, state: NodeState) -> NodeClass:
     """What the node is like. Two that are alike stay alike whatever members come."""
-    own = record.name if state.obeys or state.ledger is not None else ""
+    own = record.name if state.honours_gpu_choice or state.shared_gpus is not None else ""
     return NodeClass(state, _released(record, state), node_cpu_of(record), own)
 
 
@@ -68,7 +68,7 @@ def _released(record: NodeRecord, state: NodeState) -> tuple[int, ...] | None:
     """Told only where the state does not tell it."""
     if record.gpus is None or record.gpus.allocations is None:
         return None
-    if state.unsettled is not None or not isinstance(state.free, ExactSets):
+    if state.open_admissions is not None or not isinstance(state.free, ExactSets):
         return ()
     if len(record.gpus.allocations) == sum(pod.profile.gpus for pod in record.pods):  # each is a living pod's
         return ()

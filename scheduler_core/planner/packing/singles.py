@@ -160,5 +160,5 @@ def _why(growing: _GrowingSnapshot, refused: Mapping[str, str]) -> str:
     # Those that suit, and were not taken, are "unknown" to a standing that is asked why they do not.
     said = {Reason.UNKNOWN_NODE.value: NO_CPU}
     states = growing.table.states
-    counts = Counter(said.get(reason, reason) for name, reason in refused.items() if states[name].offered)
+    counts = Counter(said.get(reason, reason) for name, reason in refused.items() if states[name].allocatable)
     return min(counts, key=lambda each: (-counts[each], each), default=Reason.TOO_FEW_GPUS.value)

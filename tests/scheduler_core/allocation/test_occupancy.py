@@ -36,7 +36,7 @@ def test_kubelet_report_is_used() -> None:
     found = _state(record(topology=PAIRS, held={"a": [0, 2]}, pods=[occupant("a", 2)]))
 
     assert found.free == ExactSets((0b1010,))
-    assert found.counts == (("nvidia.com/gpu", 2),)
+    assert found.free_counts == (("nvidia.com/gpu", 2),)
 
 
 def test_pod_bound_since_the_report_has_a_predicted_set() -> None:
@@ -165,7 +165,7 @@ def test_too_many_orders_give_any_set(pods: list[Occupant]) -> None:
     found = _state(record(topology=DGX2, held={}, pods=pods))
 
     assert found.free == SomeSet(0xFFFF, 16 - sum(pod.profile.gpus for pod in pods))
-    assert found.unsettled is None
+    assert found.open_admissions is None
 
 
 def test_report_that_contradicts_the_pods_is_not_followed() -> None:

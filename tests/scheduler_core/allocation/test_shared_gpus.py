@@ -270,7 +270,7 @@ def test_verdict_of_a_node(state: NodeState, asked: PodProfile, reason: Reason |
     ],
 )
 def test_no_shared_gpus(observed: NodeRecord) -> None:
-    assert state_of(observed, NOW, POLICY).ledger is None
+    assert state_of(observed, NOW, POLICY).shared_gpus is None
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_no_shared_gpus(observed: NodeRecord) -> None:
     ],
 )
 def test_label_sets_how_replicas_are_chosen(said: str | None, choice: ReplicaPolicy) -> None:
-    assert parse_node(node(labels={} if said is None else {"gputopo.io/sharing": said})).choice is choice
+    assert parse_node(node(labels={} if said is None else {"gputopo.io/sharing": said})).replica_policy is choice
 
 
 @pytest.mark.parametrize(

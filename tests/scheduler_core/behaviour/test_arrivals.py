@@ -13,13 +13,13 @@ from gputopo.timing import ASSUMED_POD_LIFETIME_S
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.assumed_pods import AssumedPods
 from scheduler_core.cache.node_record import with_gpus, with_pod, without_pod
-from scheduler_core.cache.node_table import Snapshot, snapshot_of, with_pods, with_records
+from scheduler_core.cache.node_table import Snapshot, snapshot_of, with_records
 from scheduler_core.evaluation.evaluate import evaluate
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import Strength
 from tests.machines import MACHINES
 from tests.scheduler_core.allocation.random_graphs import kubelet
-from tests.scheduler_core.builders import NOW, record, request, word
+from tests.scheduler_core.builders import NOW, record, request, with_pods, word
 from tests.simulated_node.kubelet import Container, DeviceManager, Pod
 from tests.simulated_node.preferred import pair_scores
 

@@ -1,4 +1,4 @@
-"""Pods that arrive together at the extender, with watches that lag: promises hold, and predictions come true.
+"""Pods that arrive together at the extender, with watches that lag: constraints hold, and predictions are correct.
 
 The kubelets are simulated down to the order of their offers; kube-scheduler is one that counts and picks at random.
 """
@@ -44,7 +44,7 @@ class Crowd:
         self.counted = {name: len(machine.gpus) for name, machine in self.machines.items()}  # by kube-scheduler
         self.bound: list[PodUpdate] = []  # not admitted yet
         self.ends: list[PodUpdate] = []  # admitted
-        self.pods: deque[Callable[[], object]] = deque()  # what the watch has yet to show
+        self.pods: deque[Callable[[], object]] = deque()  # events that the watch has yet to show
         self.words: deque[Callable[[], tuple[PredictionCheck, ...]]] = deque()
         self.settled: list[PredictionCheck] = []
         self.kept = 0

@@ -188,7 +188,7 @@ def test_nomination_with_a_slow_volume_keeps_the_filter_result() -> None:
     assert [stage.state(name).free_devices("nvidia.com/gpu") for name in ("a", "b")] == [4, 0]
 
 
-def test_pod_is_bound_elsewhere_than_assumed() -> None:
+def test_pod_is_bound_to_another_node_than_assumed() -> None:
     """By hand, or by another scheduler."""
     stage = Stage.set({"a": PAIRS, "b": PAIRS})
     stage.ask(asking("p", 4), "a")
@@ -196,7 +196,7 @@ def test_pod_is_bound_elsewhere_than_assumed() -> None:
     stage.pods(seen("p", 4, "b"))
 
     assert [stage.state(name).free_devices("nvidia.com/gpu") for name in ("a", "b")] == [4, 0]
-    stage.ask(asking("p", 4), "a")  # whoever asks about a bound pod changes nothing
+    stage.ask(asking("p", 4), "a")  # Filter for a bound pod changes nothing
     assert stage.state("a").free_devices("nvidia.com/gpu") == 4
 
 
@@ -228,7 +228,7 @@ class TestInFlightPods:
 
         assert stage.ask(asking("other", 1)).nodes == ("b",)
 
-    def test_until_the_watch_shows_where_the_pod_went(self, stage: Stage) -> None:
+    def test_in_flight_pod_counts_until_the_watch_shows_it_bound(self, stage: Stage) -> None:
         stage.ask(asking("plain-2", 1))
         stage.ask(asking("plain-3", 1))
         assert stage.ask(asking("p", 2, island="required")) == refused(a=RESERVED, b=RESERVED)

@@ -28,7 +28,7 @@ from tests.simulated_node.preferred import PluginCrashError, best_effort, pair_s
 
 H100, PAIRS, MIXED, TEN = (MACHINES[name]() for name in ("hgx_h100", "a100_bridged", "mixed", "a40x10"))
 TEN_IN_PAIRS = msgspec.structs.replace(TEN, nvlink=bonded({(at, at + 1): 4 for at in range(0, 10, 2)}, 28.125))
-TEN_ENDED = {f"ended-{gpu}": [gpu] for gpu in range(10)}  # the kubelet still named them when it was asked
+TEN_ENDED = {f"ended-{gpu}": [gpu] for gpu in range(10)}  # the last report still names them
 PAIR = occupant("a", 2, island="required")
 
 
@@ -56,7 +56,7 @@ class TestOrdersThatCanBeFollowed:
 
         assert _on(state, profile(1)) is Reason.RESERVED
 
-    def test_admitted_pods_have_their_gpus(self) -> None:
+    def test_admitted_pods_keep_their_gpus(self) -> None:
         pods = [occupant("a", 2, island="required", admitted=True), occupant("one", 1)]
         state = state_of(record(topology=PAIRS, held={}, pods=pods), NOW, Policy())
 
@@ -74,7 +74,7 @@ class TestOrdersThatCanBeFollowed:
         ended = {f"ended-{gpu}": [gpu] for gpu in range(7)}
         state = state_of(record(topology=H100, held=ended, pods=[waiting]), NOW, Policy())
 
-        assert state.unsettled is not None
+        assert state.open_admissions is not None
         assert _on(state, profile(1)) is reason
 
     def test_pods_without_whole_gpus_cannot_violate_shapes(self) -> None:
@@ -119,7 +119,7 @@ class TestOrdersThatCannotBeFollowed:
         assert _on(promised, profile(1)) is Reason.RESERVED
         assert _on(promised, profile(2)) in (Reason.RESERVED, Reason.TOO_FEW_GPUS)
         assert has_commitments(promised)
-        assert promised.unsettled is None
+        assert promised.open_admissions is None
 
     def test_pod_with_starting_containers_has_unknown_gpus(self) -> None:
         """The report has two of its three GPUs."""
@@ -211,7 +211,7 @@ def test_no_pod_leaves_a_number_of_gpus_that_may_crash_the_plugin() -> None:
     assert _on(state_of(record(topology=ties, held={}, pods=[waiting]), NOW, Policy()), profile(3)) is None
 
 
-Asked = tuple[int, tuple[tuple[str, str], ...]]  # GPUs, wishes
+Asked = tuple[int, tuple[tuple[str, str], ...]]  # GPUs, constraints
 
 _ASKED = st.tuples(
     st.sampled_from((1, 1, 2, 2, 3)),
@@ -248,7 +248,7 @@ class _Kubelet:
         """Return True if each pod gets its required shape in every order."""
         worlds = [(free, tuple(sorted(pods)))]
         seen = set(worlds)
-        for left, waiting in worlds:  # grows while it is walked
+        for left, waiting in worlds:  # grows during the loop
             for at, (size, wishes) in enumerate(waiting):
                 for got in self.chosen(left, size):
                     if wishes and size > 1 and (got is None or not holds(self.topology, got, dict(wishes))):

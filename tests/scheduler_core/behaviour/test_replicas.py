@@ -23,7 +23,7 @@ from tests.scheduler_core.builders import NOW, owned
 from tests.scheduler_core.fake_scheduler import Stage, asking, seen
 
 PAIRS, H100 = MACHINES["a100_bridged"](), MACHINES["hgx_h100"]()
-ALL = Policy(tolerance=10.0)  # answers what is worse than the best too
+ALL = Policy(tolerance=10.0)  # also answers nodes below the best
 
 
 def _replica(name: str, gpus: int = 1, workload: str = "inference", **wishes: str) -> Pod:
@@ -99,7 +99,7 @@ def test_node_with_a_replica_is_rejected_with_its_own_reason() -> None:
 
 @pytest.mark.parametrize(("scheduler", "best"), [("cheap", "a"), ("fast", "b")])
 def test_same_pod_under_two_names_of_one_scheduler(scheduler: str, best: str) -> None:
-    """A pair of A100 that fills up, or the NVSwitch machine."""
+    """A bridged A100 pair that fills up, or the NVSwitch machine."""
     stage = Stage.set({"a": PAIRS, "b": H100})
     fast = Policy(weights=Policy().weights._replace(bandwidth=100.0), name="fast")
     cheap = Policy(weights=Policy().weights._replace(bandwidth=0.0), name="cheap")

@@ -36,7 +36,7 @@ def test_reservation_is_the_reason_if_nothing_else_rejects() -> None:
     found = stage.ask(asking("x", 8))
 
     assert dict(found.rejected) == {"a": RESERVED, "b": RESERVED, "c": Reason.TOO_FEW_GPUS.value}
-    assert found.may_fit_soon  # the members will be there soon, which kube-scheduler need not hear of
+    assert found.may_fit_soon  # the members will be bound soon, perhaps without an event that kube-scheduler sees
 
 
 def test_other_reasons_come_before_the_reservation() -> None:
@@ -224,7 +224,7 @@ def test_ungated_pod_keeps_its_place_whatever_happens_to_its_plan() -> None:
     stage.knowledge.apply_batch(Batch(ReservationUpdate, (), (gang.key,)), stage.now)
     assert dict(stage.ask(asking("x", 1)).rejected) == {"a": Reason.TOO_FEW_GPUS.value}
     stage.now += 31
-    stage.knowledge.advance_time(stage.now)  # m1 may have been let go, and not been seen; nobody shows that it was
+    stage.knowledge.advance_time(stage.now)  # m1 may have been ungated without the watch showing it
     assert stage.state("a").free_devices("nvidia.com/gpu") == 4
     stage.pods(gone=["uid-m0"])
     assert stage.state("a").free_devices("nvidia.com/gpu") == 8

@@ -1,4 +1,4 @@
-"""What has been answered and not been seen yet."""
+"""Assumed pods: answered by Filter, and not shown by the watch yet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ A, B = occupant("a", 4), occupant("b", 4)
 ONE, TWO = frozenset({"node-1"}), frozenset({"node-1", "node-2"})
 
 
-def test_pod_with_one_node_is_taken_to_be_there() -> None:
+def test_pod_with_one_node_is_assumed_there() -> None:
     held = AssumedPods()
 
     assert held.add_pod(A, ONE, 30.0) == ()
@@ -20,7 +20,7 @@ def test_pod_with_one_node_is_taken_to_be_there() -> None:
     assert held.on_several_nodes == ()
 
 
-def test_pod_with_several_nodes_is_in_doubt() -> None:
+def test_pod_with_several_nodes_is_in_flight() -> None:
     held = AssumedPods()
     held.add_pod(A, TWO, 30.0)
 
@@ -30,7 +30,7 @@ def test_pod_with_several_nodes_is_in_doubt() -> None:
     assert [len(held), len(held.on_several_nodes)] == [0, 0]
 
 
-def test_next_filter_of_a_pod_replaces_what_was_assumed() -> None:
+def test_next_filter_of_a_pod_replaces_its_assumption() -> None:
     held = AssumedPods()
     held.add_pod(A, ONE, 30.0)
 
@@ -49,7 +49,7 @@ def test_watch_shows_the_pod_bound_or_gone() -> None:
     assert (held.get_pod("uid-a"), held.get_pod("uid-b")) == (None, AssumedPod(B, ONE, 30.0))
 
 
-def test_what_is_too_old_ends() -> None:
+def test_assumptions_expire() -> None:
     held = AssumedPods()
     held.add_pod(A, ONE, 30.0)
     held.add_pod(B, ONE, inf)
@@ -60,7 +60,7 @@ def test_what_is_too_old_ends() -> None:
     assert len(held) == 1
 
 
-def test_memory_is_bounded_and_the_oldest_goes() -> None:
+def test_the_oldest_pods_are_dropped_beyond_the_limit() -> None:
     held = AssumedPods()
     for at in range(MAX_PODS + 2):
         held.add_pod(A._replace(uid=f"uid-{at}"), ONE, 30.0)
@@ -68,7 +68,7 @@ def test_memory_is_bounded_and_the_oldest_goes() -> None:
     assert [each.pod.uid for each in held] == [f"uid-{at}" for at in range(2, MAX_PODS + 2)]
 
 
-def test_doubts_about_very_many_nodes_are_bounded_and_the_oldest_go() -> None:
+def test_the_oldest_pods_in_flight_are_dropped_beyond_the_limit_of_node_names() -> None:
     held = AssumedPods()
     names = {f"node-{at}" for at in range(MAX_NODE_NAMES // 8)}
     held.add_pod(B, names, 30.0)
@@ -80,7 +80,7 @@ def test_doubts_about_very_many_nodes_are_bounded_and_the_oldest_go() -> None:
     assert [each.pod.uid for each in held] == ["uid-b", *(f"uid-{at}" for at in range(2, 10))]
 
 
-def test_who_was_forgotten_may_still_be_on_its_way() -> None:
+def test_a_dropped_pod_may_still_be_in_flight() -> None:
     held = AssumedPods()
     held.expire_pods(10.0)
     held.add_pod(A, ONE, 30.0)
@@ -94,7 +94,7 @@ def test_who_was_forgotten_may_still_be_on_its_way() -> None:
     assert not held.has_overflowed
 
 
-def test_of_who_is_forgotten_though_nominated_the_api_server_tells() -> None:
+def test_a_dropped_nominated_pod_is_known_to_the_api_server() -> None:
     held = AssumedPods()
     held.add_pod(A, ONE, inf)
     for at in range(MAX_PODS):

@@ -1,11 +1,11 @@
-"""Which nodes changed."""
+"""The log of changed nodes."""
 
 from __future__ import annotations
 
 from scheduler_core.cache.change_log import ChangeLog
 
 
-def test_whoever_comes_back_learns_what_changed_since() -> None:
+def test_names_since_a_mark_are_the_changes_after_it() -> None:
     changes = ChangeLog()
     changes.add_names(["a", "b"])
     mark = changes.mark
@@ -16,7 +16,7 @@ def test_whoever_comes_back_learns_what_changed_since() -> None:
     assert changes.names_since(changes.mark) == set()
 
 
-def test_who_is_too_far_behind_is_told_so() -> None:
+def test_a_mark_too_far_behind_gives_none() -> None:
     changes = ChangeLog(most=2)
     for name in "abcde":
         changes.add_names([name])

@@ -1,4 +1,4 @@
-"""Every order in which three watches may show things, and what is news of it."""
+"""The cluster cache: every order in which the watches may show objects, and the changes that it returns."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef
 from gputopo.timing import ASSUMED_POD_LIFETIME_S
 from scheduler_core.allocation.device_plugin import PredictionResult
 from scheduler_core.allocation.gpu_sets import ExactSets
-from scheduler_core.cache.cluster_cache import BoundPod, CacheChanges, ClusterCache
-from scheduler_core.cache.events import Batch, NodeGpusUpdate
+from scheduler_core.cache.cluster_cache import ClusterCache
+from scheduler_core.cache.events import Batch, BoundPod, CacheChanges, NodeGpusUpdate
 from scheduler_core.cache.node_state import NodeState
 from scheduler_core.policy.policy import Policy
 from tests.machines import MACHINES
@@ -30,7 +30,7 @@ def free(stage: Stage, name: str = "a") -> object:
 
 
 class TestSync:
-    """Nothing is answered from a part of the cluster."""
+    """The cache is not ready before all lists."""
 
     def test_all_three_lists_are_needed(self) -> None:
         stage = Stage(A)
@@ -44,7 +44,7 @@ class TestSync:
         stage.pods(complete=True)
         assert (stage.knowledge.synced, stage.knowledge.missing_kinds) == (True, ())
 
-    def test_first_lists_are_no_news(self) -> None:
+    def test_first_lists_cause_no_changes(self) -> None:
         stage = Stage(A)
 
         told = [
@@ -83,7 +83,7 @@ class TestSync:
 
 
 class TestPods:
-    """The pods' watch."""
+    """The pod watch."""
 
     def test_pod_gets_a_node(self) -> None:
         stage = Stage.set(A)
@@ -94,9 +94,9 @@ class TestPods:
 
         assert told == CacheChanges(bound_pods=(BoundPod(seen("p", 2, "a"), before),))
         assert stage.state("a").free_devices("nvidia.com/gpu") == 2
-        assert stage.pods(seen("p", 2, "a", admitted=True)) == CacheChanges()  # it had it already
+        assert stage.pods(seen("p", 2, "a", admitted=True)) == CacheChanges()  # it was bound already
 
-    def test_what_was_assumed_of_a_pod_is_not_in_the_table_before_it_was_bound(self) -> None:
+    def test_the_snapshot_before_a_binding_does_not_contain_the_assumed_pod(self) -> None:
         stage = Stage.set(A)
         stage.ask(asking("p", 2, island="required"))
 
@@ -119,7 +119,7 @@ class TestPods:
         assert not stage.knowledge.pods
 
     def test_list_after_a_gap_shows_what_was_missed(self) -> None:
-        """One pod was bound, one ended, one came and was bound, one was moved: another pod of the same name."""
+        """One pod was bound, one ended, one was created and bound, one was replaced by a pod of the same name."""
         stage = Stage.set({"a": H100, "b": H100}, seen("ended", 1, "a"), seen("web-0", 1, "a"), seen("moved", 1, "a"))
         stage.pods(seen("waits", 1))
 
@@ -138,18 +138,18 @@ class TestPods:
             "b": ["uid-2", "uid-moved", "uid-new"],
         }
 
-    def test_pod_of_the_same_name_is_shown_before_the_old_one_is_gone(self) -> None:
+    def test_pod_of_the_same_name_is_shown_before_the_old_pod_is_deleted(self) -> None:
         stage = Stage.set({"a": PAIRS, "b": PAIRS}, seen("web-0", 1, "a"))
         stage.pods(seen("web-0", 1, uid="uid-2"))
         stage.pods(gone=["uid-web-0"])
 
-        (found,) = stage.checks({"b": {"web-0": [1]}})  # names the new one, which nobody has shown bound
+        (found,) = stage.checks({"b": {"web-0": [1]}})  # names the new pod, which was not shown bound
 
         assert (found.pod.uid, found.actual) == ("uid-2", mask(1))
 
 
 class TestNodes:
-    """The nodes' watch."""
+    """The node watch."""
 
     def test_pod_on_a_node_that_is_shown_later(self) -> None:
         stage = Stage({"a": PAIRS, "b": PAIRS})
@@ -164,7 +164,7 @@ class TestNodes:
 
         assert free(stage, "b") == ExactSets((mask(2, 3),))
 
-    def test_node_is_deleted_and_made_anew(self) -> None:
+    def test_node_is_deleted_and_created_again(self) -> None:
         stage = Stage.set({"a": PAIRS, "b": PAIRS}, seen("p", 2, "a"))
         stage.nodes(gone=["a", "never-shown"])
         assert set(stage.knowledge.table.records) == {"b"}
@@ -177,14 +177,14 @@ class TestNodes:
 
         assert stage.state("a").free_devices("nvidia.com/gpu") == 4
 
-    def test_node_that_a_list_does_not_show_is_gone(self) -> None:
+    def test_node_missing_in_a_list_is_removed(self) -> None:
         stage = Stage.set({"a": PAIRS, "b": PAIRS})
 
         stage.nodes("b", complete=True)
 
         assert set(stage.knowledge.table.records) == {"b"}
 
-    def test_assumption_about_a_node_that_is_gone(self) -> None:
+    def test_assumed_pod_on_a_removed_node(self) -> None:
         stage = Stage.set({"a": PAIRS, "b": PAIRS})
         stage.ask(asking("p", 4), "a")
 
@@ -201,11 +201,11 @@ class TestNodes:
         assert stage.state("a").free_devices("nvidia.com/gpu") == 8
 
 
-class TestWords:
-    """The kubelets' words."""
+class TestKubeletReports:
+    """PodResources reports."""
 
-    def test_pod_that_is_known_to_wait_and_that_the_kubelet_names(self) -> None:
-        """The pods' watch lags: it is there all the same, as it will be shown."""
+    def test_unbound_pod_named_in_a_report_is_assumed(self) -> None:
+        """The pod watch lags; the pod counts as on the node."""
         stage = Stage.set(A)
         stage.pods(seen("p", 1))
 
@@ -216,7 +216,7 @@ class TestWords:
         stage.pods(seen("p", 1, "a", admitted=True))
         assert free(stage) == ExactSets((mask(0, 2, 3),))
 
-    def test_pod_that_nobody_knows_is_believed_for_a_while(self) -> None:
+    def test_unknown_pod_named_in_a_report_is_assumed_for_a_while(self) -> None:
         stage = Stage.set(A)
 
         assert stage.checks({"a": {"p": [0, 1]}}) == ()
@@ -225,10 +225,10 @@ class TestWords:
         stage.now += ASSUMED_POD_LIFETIME_S
         stage.knowledge.advance_time(stage.now)
         assert (free(stage), stage.state("a").free_devices("nvidia.com/gpu")) == (ExactSets((mask(0, 1, 2, 3),)), 4)
-        stage.words({"a": {"p": [0, 1]}}, observed=LATER)  # said again, it is no news
+        stage.words({"a": {"p": [0, 1]}}, observed=LATER)  # repeated, so no change
         assert stage.state("a").free_devices("nvidia.com/gpu") == 4
 
-    def test_pod_that_nobody_knew_is_shown(self) -> None:
+    def test_placeholder_is_replaced_when_the_pod_is_shown(self) -> None:
         stage = Stage.set(A)
         stage.words({"a": {"p": [0, 1]}})
 
@@ -237,7 +237,7 @@ class TestWords:
         assert len(stage.knowledge.assumed_pods) == 0
         assert free(stage) == ExactSets((mask(2, 3),))
 
-    def test_pod_that_nobody_knew_is_gone(self) -> None:
+    def test_placeholder_ends_when_the_report_no_longer_names_it(self) -> None:
         stage = Stage.set(A)
         stage.words({"a": {"p": [0, 1]}})
 
@@ -246,7 +246,7 @@ class TestWords:
 
         assert free(stage) == ExactSets((mask(0, 1, 2, 3),))
 
-    def test_doubtful_pod_that_a_kubelet_names_is_in_doubt_no_more(self) -> None:
+    def test_in_flight_pod_named_in_a_report_is_on_that_node(self) -> None:
         stage = Stage.set({"a": PAIRS, "b": PAIRS})
         stage.pods(seen("p", 1))
         stage.ask(asking("p", 1))
@@ -256,8 +256,8 @@ class TestWords:
         assert stage.knowledge.assumed_pods.on_several_nodes == ()
         assert [stage.state(name).free_devices("nvidia.com/gpu") for name in ("a", "b")] == [4, 3]
 
-    def test_old_word_about_a_pod_that_is_expected_elsewhere(self) -> None:
-        """A stateful pod was on a before we started, and goes to b now; a's agent is dead."""
+    def test_old_report_about_a_pod_that_is_assumed_elsewhere(self) -> None:
+        """A stateful pod was on a before the start, and goes to b now; the agent of a is dead."""
         stage = Stage.set({"a": PAIRS, "b": PAIRS})
         stage.pods(seen("web-0", 1))
         stage.ask(asking("web-0", 1), "b")
@@ -269,14 +269,14 @@ class TestWords:
         stage.knowledge.advance_time(stage.now)
         assert stage.state("a").free_devices("nvidia.com/gpu") == 4
 
-    def test_word_that_is_repeated_is_no_news(self) -> None:
+    def test_repeated_report_causes_no_change(self) -> None:
         stage = Stage.set(A, seen("p", 1, "a"))
         assert len(stage.checks({"a": {"p": [1]}})) == 1
 
         assert stage.checks({"a": {"p": [1]}}) == ()
         assert stage.checks({"a": {"p": [1]}}, observed=LATER) == ()
 
-    def test_word_that_is_no_more(self) -> None:
+    def test_report_is_deleted(self) -> None:
         stage = Stage.set({"a": PAIRS, "b": PAIRS}, seen("p", 1, "a"))
         stage.words({"a": {"p": [1]}})
 
@@ -285,7 +285,7 @@ class TestWords:
         assert stage.knowledge.table.records["a"].gpus is None
         assert stage.state("a").free_devices("nvidia.com/gpu") == 3
 
-    def test_pod_is_gone_and_the_kubelet_still_names_it(self) -> None:
+    def test_pod_has_ended_and_the_report_still_names_it(self) -> None:
         stage = Stage.set(A, seen("p", 2, "a"))
         stage.words({"a": {"p": [0, 1]}})
 
@@ -295,11 +295,9 @@ class TestWords:
         assert free(stage) == ExactSets((mask(0, 1, 2, 3),))
         stage.pods(seen("q", 2, "a"))
 
-        assert free(stage) == ExactSets(
-            (mask(0, 1), mask(2, 3), mask(0, 1, 2, 3))
-        )  # q may have been in time for its GPUs
+        assert free(stage) == ExactSets((mask(0, 1), mask(2, 3), mask(0, 1, 2, 3)))  # q may have got its GPUs
 
-    def test_pod_ends_where_no_kubelet_speaks(self) -> None:
+    def test_pod_ends_on_a_node_without_reports(self) -> None:
         stage = Stage.set(A, seen("p", 2, "a"))
         stage.words({}, gone=["a"])
 
@@ -308,8 +306,8 @@ class TestWords:
         assert stage.state("a").free_devices("nvidia.com/gpu") == 4
         assert stage.knowledge.table.records["a"].departed == ()
 
-    def test_stateful_pod_follows_one_of_the_same_name(self) -> None:
-        """The kubelet tells no UIDs: only a word younger than the old pod's end speaks of the new one."""
+    def test_stateful_pod_replaces_a_pod_of_the_same_name(self) -> None:
+        """Reports contain no UIDs: only a report younger than the old pod's end can mean the new pod."""
         stage = Stage.set(A, seen("web-0", 2, "a"))
         stage.words({"a": {"web-0": [0, 1]}})
         stage.now = NOW - 300
@@ -323,7 +321,7 @@ class TestWords:
         assert stage.knowledge.table.records["a"].departed == ()
         assert free(stage) == ExactSets((mask(2, 3),))
 
-    def test_mig_devices_and_shares_make_no_stranger(self) -> None:
+    def test_mig_devices_and_shares_create_no_placeholder(self) -> None:
         stage = Stage.set(A)
         gpu = PAIRS.gpus[0].uuid or ""
         held = (
@@ -339,9 +337,9 @@ class TestWords:
 
 
 class TestTime:
-    """What becomes old."""
+    """Staleness and the clock."""
 
-    def test_observation_ages_and_the_next_one_makes_it_young(self) -> None:
+    def test_observation_becomes_stale_and_the_next_one_is_fresh(self) -> None:
         stage = Stage.set(A)
         assert not stage.state("a").stale
 
@@ -352,7 +350,7 @@ class TestTime:
         stage.words({"a": {}}, observed="2026-11-18T11:10:00Z")
         assert not stage.state("a").stale
 
-    def test_clock_that_is_set_back_makes_nothing_younger(self) -> None:
+    def test_clock_that_is_set_back_makes_nothing_fresh(self) -> None:
         stage = Stage.set(A)
         stage.knowledge.advance_time(NOW + 501)
 
@@ -362,7 +360,7 @@ class TestTime:
         assert stage.state("a").stale
 
 
-def test_node_comes_to_be_known_to_nobody_and_is_forgotten() -> None:
+def test_record_of_a_removed_node_is_dropped_once_nothing_is_known_of_it() -> None:
     knowledge = ClusterCache(Policy())
     stage = Stage.set(A, seen("p", 1, "b"))
     stage.pods(gone=["uid-p"])
@@ -371,7 +369,7 @@ def test_node_comes_to_be_known_to_nobody_and_is_forgotten() -> None:
     assert knowledge.table.generation == 0
 
 
-def test_pod_that_changes_what_it_asks_while_bound_is_counted_anew() -> None:
+def test_bound_pod_that_changes_its_request_is_counted_again() -> None:
     stage = Stage.set(A, seen("p", 1, "a"))
 
     stage.pods(seen("p", 2, "a"))
@@ -380,7 +378,7 @@ def test_pod_that_changes_what_it_asks_while_bound_is_counted_anew() -> None:
     assert stage.knowledge.pods["uid-p"].occupant == occupant("p", 2)
 
 
-def test_table_before_stays_as_it_was() -> None:
+def test_former_snapshots_do_not_change() -> None:
     stage = Stage.set(A)
     before = stage.knowledge.table
     states: dict[str, NodeState] = dict(before.states)

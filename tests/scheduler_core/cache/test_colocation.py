@@ -1,4 +1,4 @@
-"""Training and inference apart."""
+"""Isolation of training and inference."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PLAIN = occupant("p", 1)
         pytest.param([occupant("b", 1, isolation="required")], Colocation(no_inference=True), id="any pod that does"),
     ],
 )
-def test_company(pods: list[Occupant], expected: Colocation) -> None:
+def test_colocation(pods: list[Occupant], expected: Colocation) -> None:
     assert colocation_of(pods) == expected
 
 
@@ -53,7 +53,7 @@ def test_company(pods: list[Occupant], expected: Colocation) -> None:
         (profile(1), _STRICT_SERVE, None),
     ],
 )
-def test_strict_isolation_holds_for_who_comes_first_and_who_comes_later(
+def test_required_isolation_holds_for_earlier_and_later_pods(
     asked: PodProfile, there: Occupant, reason: Reason | None
 ) -> None:
     node = state_of(record(topology=MACHINES["hgx_h100"](), held={there.name: [0]}, pods=[there]), NOW, Policy())

@@ -1,4 +1,4 @@
-"""How many islands have how many free GPUs, for certain."""
+"""Count islands by their certainly free GPUs."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ def islands(*records: NodeRecord) -> dict[FreeIsland, int]:
     return dict(free_islands(snapshot_of(records, NOW, Policy()).states))
 
 
-def test_islands_are_counted_by_what_is_free_in_them() -> None:
+def test_islands_are_counted_by_their_free_gpus() -> None:
     assert islands(*FLEET) == {FreeIsland(8, H100): 2, FreeIsland(6, H100): 1}
 
 
-def test_a_full_island_is_not_told() -> None:
+def test_a_full_island_is_left_out() -> None:
     assert islands(record("n", hgx_h100(), held={"a": range(8)}, pods=[occupant("a", 8)])) == {}
 
 
-def test_what_is_free_for_certain_counts() -> None:
+def test_only_certainly_free_gpus_count() -> None:
     late = [occupant("late", 1)]
     assert islands(record("n", dgx1(), held={}, pods=late)) == {FreeIsland(7, V100): 1}  # any one of eight
-    unheard = record("n", dgx1(), pods=[occupant("late", 3)])  # nobody has asked the kubelet: any three
+    unheard = record("n", dgx1(), pods=[occupant("late", 3)])  # no report: any three
     assert islands(unheard) == {FreeIsland(5, V100): 1}
 
 
-def test_gpus_without_nvlinks_are_islands_of_one_and_unknown_ones_are_not_told() -> None:
+def test_gpus_without_nvlinks_are_islands_of_one_and_unknown_links_are_left_out() -> None:
     assert islands(record("n", rtx4090(), held={})) == {FreeIsland(1, RTX4090): 8}
     assert islands(record("n", labels={"nvidia.com/gpu.product": "A100", "nvidia.com/gpu.count": "8"})) == {}
     assert islands(record("n")) == {}

@@ -1,4 +1,4 @@
-"""What the observer keeps of Nodes and Pods beyond what the extender does."""
+"""The fields of Nodes and Pods that the observer needs in addition to the extender."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FACTS = encode_topology(QUADS)
 
 
 def as_seen(kind: type[Any], key: str, said: dict[str, Any]) -> Any:
-    """What is kept of an object."""
+    """Return the update of an object."""
     source = SOURCES[kind]
     return source.value(key, msgspec.convert(said, source.kind))
 
@@ -34,7 +34,7 @@ def node(**spec: Any) -> dict[str, Any]:
     return {"metadata": metadata, "spec": spec, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}
 
 
-def test_of_a_node_its_labels_and_taints_but_not_its_annotations() -> None:
+def test_a_node_keeps_labels_and_taints_but_not_annotations() -> None:
     found = as_seen(NodeUpdate, "gpu-1", node(taints=[{"key": "team", "effect": "NoSchedule"}], unschedulable=True))
 
     assert [gpu.uuid for gpu in found.facts.topology.gpus] == [gpu.uuid for gpu in QUADS.gpus]
@@ -42,7 +42,7 @@ def test_of_a_node_its_labels_and_taints_but_not_its_annotations() -> None:
     assert (found.rules.spec.taints, found.rules.spec.unschedulable) == ((Taint("team", "", "NoSchedule"),), True)
 
 
-def test_a_node_is_looked_at_again_when_its_taints_or_its_cordon_change() -> None:
+def test_a_node_is_delivered_again_when_its_taints_or_its_cordon_change() -> None:
     taint = {"key": "team", "value": "a", "effect": "NoSchedule"}
     traces = [trace(node()), trace(node(unschedulable=True)), trace(node(taints=[taint]))]
     traces.append(trace(node(taints=[taint | {"value": "b"}])))
@@ -51,7 +51,7 @@ def test_a_node_is_looked_at_again_when_its_taints_or_its_cordon_change() -> Non
     assert trace(node()) == trace(node())
 
 
-def test_of_a_pod_its_rules_about_nodes() -> None:
+def test_a_pod_keeps_its_rules_about_nodes() -> None:
     limits = {"limits": {"nvidia.com/gpu": "2"}}
     spec = {
         "containers": [{"name": "c", "resources": limits}],
@@ -67,9 +67,9 @@ def test_of_a_pod_its_rules_about_nodes() -> None:
     assert found.rules.unchecked == ("volume claims",)
 
 
-def test_of_a_pod_without_gpus_nothing() -> None:
+def test_a_pod_without_gpus_is_not_delivered() -> None:
     assert as_seen(PodUpdate, "u", {"spec": {"containers": [{"name": "c"}]}}) is None
 
 
-def test_the_kubelets_word_is_kept_as_the_extender_does() -> None:
+def test_reports_are_delivered_as_for_the_extender() -> None:
     assert SOURCES[NodeGpusUpdate].kind.__name__ == "NodeGpus"

@@ -1,4 +1,4 @@
-"""What kube-scheduler's own filters about nodes say, one row per rule."""
+"""Predicted rejections by kube-scheduler's own filters, one row per rule."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ PLAIN, FAR = _node(), "its node affinity does not match"
         pytest.param(_near(_term("metadata.name", "In", "m", fields=True)), PLAIN, FAR, id="by another name"),
     ],
 )
-def test_barred(pod: FullPodSpec, node: FullNode, why: str | None) -> None:
+def test_rejection(pod: FullPodSpec, node: FullNode, why: str | None) -> None:
     assert rejection(pod, node) == why
 
 

@@ -1,4 +1,4 @@
-"""The cluster, read once, is what the watch would have made of it. The calls: ``tests/gputopo/cli/test_why.py``."""
+"""Listing the cluster once gives the same records as watching. The calls: ``tests/gputopo/cli/test_why.py``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MACHINE = parse_node(node(a100_bridged()))
 WORD = word(a100_bridged(), {"b": [0]})
 
 
-def test_records_are_made_of_all_that_was_seen() -> None:
+def test_records_combine_nodes_pods_and_reports() -> None:
     pods = [
         PodUpdate("uid-b", occupant("b", 1), "n1"),
         PodUpdate("uid-a", occupant("a", 2), "n1"),

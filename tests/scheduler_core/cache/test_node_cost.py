@@ -1,4 +1,4 @@
-"""What a node costs and how old it is, from what labels and GPUs say."""
+"""Cost and GPU generation of a node, from labels and GPUs."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _HOPPER = GPU_FAMILIES.index("hopper")
         pytest.param({}, None, id="nothing said"),
     ],
 )
-def test_cost_is_of_one_gpu(labels: dict[str, str], cost: float | None) -> None:
+def test_cost_is_per_gpu(labels: dict[str, str], cost: float | None) -> None:
     assert parse_node_cost(labels, H100, 8) == NodeCost(cost, spot=False, generation=_HOPPER)
 
 
-def test_gpus_that_are_only_offered_share_the_cost_too() -> None:
-    assert parse_node_cost({"node-cost-per-hour": "8"}, None, 4) == NodeCost(cost=2.0)
-    assert parse_node_cost({"node-cost-per-hour": "8"}, NOTHING, 2) == NodeCost(cost=4.0)
+def test_allocatable_gpus_count_where_the_topology_lists_none() -> None:
+    assert parse_node_cost({"node-cost-per-hour": "8"}, None, 4) == NodeCost(per_gpu_hour=2.0)
+    assert parse_node_cost({"node-cost-per-hour": "8"}, NOTHING, 2) == NodeCost(per_gpu_hour=4.0)
     assert parse_node_cost({"node-cost-per-hour": "8"}, None, 0) == NodeCost()
 
 
-def test_spot_is_read_from_labels() -> None:
+def test_spot_is_parsed_from_labels() -> None:
     assert parse_node_cost({"karpenter.sh/capacity-type": "spot"}, None, 0) == NodeCost(spot=True)
 
 
-def test_oldest_gpu_counts() -> None:
+def test_the_oldest_gpu_decides_the_generation() -> None:
     families = {gpu.architecture or family_of(gpu.product) for gpu in MIXED.usable}
 
     assert len(families) > 1

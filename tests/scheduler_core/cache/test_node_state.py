@@ -1,4 +1,4 @@
-"""From what the cluster says of a node to what placement looks at."""
+"""From objects about a node to its record, state and snapshot."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node import Node, NodeFacts, parse_node
 from scheduler_core.cache.node_cost import NodeCost
 from scheduler_core.cache.node_record import NodeRecord, parse_occupant, with_gpus, with_pod, without_pod
-from scheduler_core.cache.node_state import state_of
+from scheduler_core.cache.node_state import NodeState, state_of
 from scheduler_core.cache.node_table import (
     Snapshot,
     snapshot_of,
-    with_pods,
     with_records,
-    with_staleness,
     without_nodes,
 )
 from scheduler_core.cache.staleness import Staleness, is_stale, staleness
@@ -28,28 +26,28 @@ from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod import Pod
 from scheduler_core.request.pod_request import PodProfile
 from tests.machines import MACHINES
-from tests.scheduler_core.builders import NOW, OBSERVED, hash_of, node, occupant, pod, profile, record, word
+from tests.scheduler_core.builders import NOW, OBSERVED, hash_of, node, occupant, pod, profile, record, with_pods, word
 
 PAIRS = MACHINES["a100_bridged"]()
 POLICY = Policy()
 A100 = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}
 
 
-class TestReadNode:
-    """What a Node object tells."""
+class TestParseNode:
+    """Facts of a Node object."""
 
-    def test_our_annotation_tells_everything(self) -> None:
+    def test_annotation_describes_the_topology(self) -> None:
         assert parse_node(node(PAIRS)) == NodeFacts(
             topology=PAIRS.stable_facts(),
             described=True,
             allocatable=(("nvidia.com/gpu", 4),),
             interconnect=Interconnect.NVLINK,
-            economy=NodeCost(generation=GPU_FAMILIES.index("ampere")),
+            cost=NodeCost(generation=GPU_FAMILIES.index("ampere")),
             topology_hash=hash_of(PAIRS),
         )
 
-    def test_hand_made_labels_and_the_device_plugins_count(self) -> None:
-        """The classic: product and NUMA node by hand, nothing else."""
+    def test_labels_set_by_hand_with_the_count_of_the_device_plugin(self) -> None:
+        """Product and NUMA node by hand, nothing else."""
         machine = parse_node(node(labels={**A100, "nvidia.com/gpu.numa": "1"}, allocatable={"nvidia.com/gpu": 2}))
 
         assert machine.topology is not None
@@ -73,10 +71,10 @@ class TestReadNode:
 
         assert found.allocatable == (("nvidia.com/gpu", 8), ("nvidia.com/mig-1g.5gb", 7))
 
-    def test_more_gpus_than_any_machine_has_are_not_known(self) -> None:
+    def test_too_many_gpus_count_as_unknown(self) -> None:
         assert parse_node(node(allocatable={"nvidia.com/gpu": 80})).topology is None
 
-    def test_node_that_says_nothing(self) -> None:
+    def test_node_without_gpu_facts(self) -> None:
         found = parse_node(Node())
 
         assert found.topology is not None
@@ -93,7 +91,7 @@ class TestReadNode:
         assert (found.degraded, found.single_numa, found.interconnect) == (True, True, Interconnect.NVSWITCH)
 
 
-class TestReadOccupant:
+class TestParseOccupant:
     """Pods as the kubelet counts them."""
 
     def test_running_pod(self) -> None:
@@ -101,38 +99,38 @@ class TestReadOccupant:
 
         assert found == Occupant("uid-a", "team", "a", profile(2, island="required"), admitted=True)
 
-    def test_bound_pod_of_which_the_kubelet_has_not_taken_note(self) -> None:
+    def test_bound_pod_that_is_not_admitted(self) -> None:
         assert parse_occupant(pod("a", 2, status={"phase": "Pending"})) == Occupant("uid-a", "team", "a", profile(2))
 
     @pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
     def test_finished_pod_holds_nothing(self, phase: str) -> None:
         assert parse_occupant(pod("a", 2, status={"phase": phase})) is None
 
-    def test_pod_without_gpus_does_not_matter(self) -> None:
+    def test_pod_without_gpus_is_no_occupant(self) -> None:
         assert parse_occupant(pod("a")) is None
         assert parse_occupant(pod("a", 4, resource="cpu")) is None
 
     @pytest.mark.parametrize("text", ["0", "many"])
-    def test_pod_that_names_gpus_and_has_none(self, text: str) -> None:
+    def test_pod_that_requests_zero_gpus(self, text: str) -> None:
         asking = {"name": "c", "resources": {"limits": {"nvidia.com/gpu": text}}}
 
         assert parse_occupant(msgspec.convert({"spec": {"containers": [asking]}}, Pod)) is None
 
-    def test_pod_whose_wishes_are_malformed_still_holds_its_gpus(self) -> None:
+    def test_pod_with_malformed_annotations_still_holds_its_gpus(self) -> None:
         found = parse_occupant(pod("a", 2, annotations={"island": "maybe"}))
 
         assert found == Occupant("uid-a", "team", "a", PodProfile(profile(2).device_request))
 
-    def test_pod_that_no_api_server_takes(self) -> None:
+    def test_pod_that_no_api_server_accepts(self) -> None:
         spec = {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "half"}}}]}
 
         assert parse_occupant(msgspec.convert({"spec": spec}, Pod)) is None
 
 
 class TestRecords:
-    """What happens to a node, one event after the other."""
+    """Events that change the record of a node."""
 
-    def test_pod_comes_and_changes(self) -> None:
+    def test_pod_is_added_and_replaced(self) -> None:
         bound, running = occupant("a", 1), occupant("a", 1, admitted=True)
         other = occupant("b", 1)
 
@@ -140,7 +138,7 @@ class TestRecords:
 
         assert changed.pods == (running, other)
 
-    def test_pod_that_ends_is_departed_until_the_kubelet_speaks_again(self) -> None:
+    def test_ended_pod_is_departed_until_the_next_report(self) -> None:
         before = record(topology=PAIRS, held={"a": [0]}, pods=[occupant("a", 1), occupant("b", 1)])
 
         ended = without_pod(before, "uid-a")
@@ -150,35 +148,35 @@ class TestRecords:
         assert with_gpus(ended, word(PAIRS, {"b": [1]})).departed == ()
         assert with_gpus(ended, None).departed == ()
 
-    def test_nobody_departs_where_nobody_asks_the_kubelet(self) -> None:
+    def test_no_pod_is_departed_on_a_node_without_reports(self) -> None:
         before = with_gpus(record(topology=PAIRS, pods=[occupant("a", 1)]), None)
 
         assert without_pod(before, "uid-a") == with_gpus(record(topology=PAIRS), None)
 
 
 class TestState:
-    """What follows for placement."""
+    """The state derived from a record."""
 
-    def test_nodes_in_the_same_state_share_it(self) -> None:
+    def test_equal_states_are_one_object(self) -> None:
         one = record("one", PAIRS, held={"a": [0]}, pods=[occupant("a", 1)])
         other = record("other", MACHINES["a100_bridged"](), held={"b": [0]}, pods=[occupant("b", 1)])
 
         assert state_of(one, NOW, POLICY) is state_of(other, NOW, POLICY)
 
-    def test_counts_are_healthy_devices_less_what_pods_take(self) -> None:
+    def test_free_counts_are_healthy_devices_minus_those_of_pods(self) -> None:
         allocatable = {"nvidia.com/gpu": 4, "nvidia.com/mig-1g.5gb": 7}
         pods = [occupant("a", 3), occupant("b", 2)]
         state = state_of(record(topology=PAIRS, pods=pods, allocatable=allocatable), NOW, POLICY)
 
-        assert state.counts == (("nvidia.com/gpu", 0), ("nvidia.com/mig-1g.5gb", 7))
+        assert state.free_counts == (("nvidia.com/gpu", 0), ("nvidia.com/mig-1g.5gb", 7))
         assert [state.free_devices(name) for name in ("nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "x")] == [0, 7, 0]
 
-    def test_shares_of_gpus_are_not_told_apart(self) -> None:
+    def test_sliced_gpus_have_no_free_sets(self) -> None:
         state = state_of(record(topology=PAIRS, allocatable={"nvidia.com/gpu": 16}), NOW, POLICY)
 
         assert (state.sliced, state.free, state.free_devices("nvidia.com/gpu")) == (True, None, 16)
 
-    def test_topology_of_a_part_of_the_machine_is_none(self) -> None:
+    def test_partial_topology_gives_no_shape(self) -> None:
         partial = MACHINES["h100_partial"]()
 
         assert state_of(record(topology=partial, allocatable={"nvidia.com/gpu": 8}), NOW, POLICY).shape is None
@@ -189,24 +187,24 @@ class TestState:
 
         assert (state.shape, state.free) == (None, None)
 
-    def test_node_of_which_nothing_is_known(self) -> None:
+    def test_state_of_an_unknown_node(self) -> None:
         state = state_of(record(allocatable={"nvidia.com/gpu": 80}), NOW, POLICY)
 
         assert (state.shape, state.free_devices("nvidia.com/gpu")) == (None, 80)
 
-    def test_kubelets_word_without_any_topology_helps_nobody(self) -> None:
+    def test_report_without_a_topology_is_ignored(self) -> None:
         labelled = record(labels=A100, allocatable={"nvidia.com/gpu": 4}, pods=[occupant("a", 1)])
         observed = msgspec.structs.replace(labelled, gpus=word(PAIRS, {"a": [0]}))
 
         assert state_of(observed, NOW, POLICY).free == SomeSet(0b1111, 3)
 
-    def test_kubelet_that_cannot_be_asked(self) -> None:
+    def test_report_without_allocations(self) -> None:
         observed = record(topology=PAIRS, pods=[occupant("a", 1)])
         gpus = NodeGpus(OBSERVED, hash_of(PAIRS), "1", None)
 
         assert state_of(msgspec.structs.replace(observed, gpus=gpus), NOW, POLICY).free == SomeSet(0b1111, 3)
 
-    def test_old_graph_counts_as_unknown_but_products_stay(self) -> None:
+    def test_stale_graph_is_unknown_but_products_stay(self) -> None:
         old = record(topology=PAIRS, held={"a": [0]}, observed="2026-11-18T10:00:00Z", pods=[occupant("a", 1)])
         state = state_of(old, NOW, POLICY)
 
@@ -215,7 +213,7 @@ class TestState:
         assert (state.shape.islands, state.shape.points, state.shape.numa) == (None, None, (None,) * 4)
         assert state.shape.gpus[0].product == "NVIDIA-A100-80GB-PCIe"
         assert state.interconnect is None
-        assert state.free == ExactSets((0b1110,))  # what a pod holds it holds until it ends
+        assert state.free == ExactSets((0b1110,))  # a pod holds its GPUs until it ends
 
 
 @pytest.mark.parametrize(
@@ -237,7 +235,7 @@ def test_stale(observed: str, stale: Staleness | None) -> None:
     assert is_stale(found, NOW, POLICY) is (stale is not None)
 
 
-def test_graph_that_nobody_confirms_is_stale() -> None:
+def test_unconfirmed_graph_is_stale() -> None:
     known = record(topology=PAIRS, held={})
     other = with_gpus(known, word(MACHINES["a100_mesh"](), {}))
 
@@ -246,21 +244,21 @@ def test_graph_that_nobody_confirms_is_stale() -> None:
     assert staleness(with_gpus(record(labels=A100), None), NOW, POLICY) is None
 
 
-def test_labels_made_by_hand_do_not_age() -> None:
+def test_labels_set_by_hand_do_not_become_stale() -> None:
     labelled = record(labels=A100, allocatable={"nvidia.com/gpu": 4})
     old = msgspec.structs.replace(labelled, gpus=word(PAIRS, {}, "2020-01-01T00:00:00Z"))
 
     assert not is_stale(old, NOW, POLICY)
 
 
-class TestTable:
-    """Each change makes a table of its own."""
+class TestSnapshot:
+    """Each change makes a new snapshot."""
 
     def _table(self) -> Snapshot:
         records = [record(name, PAIRS, held={}) for name in ("a", "b", "c")]
         return snapshot_of(records, NOW, POLICY, generation=7)
 
-    def test_new_generation_leaves_the_old_one_as_it_was(self) -> None:
+    def test_new_generation_does_not_change_the_old_snapshot(self) -> None:
         before = self._table()
         changed = record("b", PAIRS, held={"x": [0]}, pods=[occupant("x", 1)])
 
@@ -272,27 +270,18 @@ class TestTable:
         assert after.states["a"] is before.states["a"]
         assert after.records["b"] == changed
 
-    def test_new_nodes_join(self) -> None:
+    def test_nodes_are_added(self) -> None:
         after = with_records(self._table(), [record("aa", PAIRS, held={})], NOW, POLICY)
 
         assert [set(part) for part in (after.records, after.states)] == [{"a", "aa", "b", "c"}] * 2
 
-    def test_nodes_go(self) -> None:
+    def test_nodes_are_removed(self) -> None:
         after = without_nodes(self._table(), ["a", "c", "never there"])
 
         assert after.generation == 8
         assert [set(part) for part in (after.records, after.states)] == [{"b"}] * 2
 
-    def test_nodes_age(self) -> None:
-        before = self._table()
-
-        assert with_staleness(before, NOW, POLICY) is before
-        after = with_staleness(before, NOW + 600, POLICY)
-        assert after.generation == 8
-        assert all(state.stale for state in after.states.values())
-        assert with_staleness(after, NOW + 600, POLICY) is after
-
-    def test_assumed_pods_count_until_the_watch_shows_them(self) -> None:
+    def test_added_pods_count_until_the_watch_shows_them(self) -> None:
         known = occupant("known", 1)
         before = with_records(self._table(), [record("b", PAIRS, held={}, pods=[known])], NOW, POLICY)
         pods = [("a", occupant("x", 2)), ("a", occupant("y", 2)), ("b", known), ("no such node", occupant("z", 1))]
@@ -313,3 +302,18 @@ def test_records_survive_json_so_that_decisions_can_be_recomputed() -> None:
     text = msgspec.json.encode(observed)
 
     assert msgspec.json.decode(text, type=NodeRecord) == observed
+
+
+def test_keys_of_decision_logs_do_not_change() -> None:
+    """Decision logs of format 1 are read by later versions."""
+    state = (
+        "shape free counts sliced unsettled described stale degraded interconnect single_numa offered driver company "
+        "economy ledger awaited kin cpu obeys promised waiting open"
+    )
+    facts = (
+        "topology described allocatable degraded interconnect single_numa economy replicas choice topology_hash "
+        "cpu_milli obeys"
+    )
+    assert " ".join(NodeState.__struct_encode_fields__) == state
+    assert " ".join(NodeFacts.__struct_encode_fields__) == facts
+    assert " ".join(NodeRecord.__struct_encode_fields__) == "name machine gpus pods departed reserved parted"

@@ -1,4 +1,4 @@
-"""Pods of one owner: alike for training, apart for services."""
+"""Pods of one owner: the same hardware for training, different nodes for services."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _two_nodes(held: dict[str, list[int]] | None = None) -> Snapshot:
     )
 
 
-def test_placed_are_those_of_the_owner() -> None:
+def test_pods_of_an_owner_are_found() -> None:
     table = _two_nodes()
 
     assert pods_of_owner("job", table) == (PlacedPod("a", owned(occupant("mine", 1))),)
@@ -61,22 +61,22 @@ def test_replicas_of_a_service_go_to_different_nodes() -> None:
         pytest.param({}, OwnerPods(1, mask(0, 1, 2, 3)), id="it has not said so yet: any"),
     ],
 )
-def test_kin_are_where_the_kubelet_says(held: dict[str, list[int]], kin: OwnerPods) -> None:
+def test_owner_pods_hold_the_gpus_in_the_report(held: dict[str, list[int]], kin: OwnerPods) -> None:
     table = _two_nodes(held)
     _, seen = for_owner(_asks("inference"), pods_of_owner("job", table), table)
 
-    assert seen.states["a"].kin == kin
+    assert seen.states["a"].owner_pods == kin
 
 
-def test_kin_on_a_node_that_nobody_describes() -> None:
+def test_owner_pods_on_a_node_without_a_topology() -> None:
     mine = owned(occupant("mine", 1))
     table = _table(record("a", labels={"nvidia.com/gpu.count": "x"}, pods=[mine]))
     _, seen = for_owner(_asks("inference"), pods_of_owner("job", table), table)
 
-    assert seen.states["a"].kin == OwnerPods(1, 0)
+    assert seen.states["a"].owner_pods == OwnerPods(1, 0)
 
 
-def test_pods_of_a_job_want_what_most_of_the_others_have() -> None:
+def test_sibling_hardware_is_that_of_most_pods_of_the_job() -> None:
     jobs = [owned(occupant(name, 1)) for name in ("x", "y", "z")]
     table = _table(
         record("h", H100, held={}, pods=[jobs[0]]),
@@ -97,7 +97,7 @@ def test_pods_of_a_job_want_what_most_of_the_others_have() -> None:
 @pytest.mark.parametrize(
     "other", [record("a", MIXED, pods=[owned(occupant("mine", 1))]), record("a", pods=[owned(occupant("mine", 1))])]
 )
-def test_like_nothing_where_products_differ_or_are_unknown(other: NodeRecord) -> None:
+def test_no_sibling_product_where_products_differ_or_are_unknown(other: NodeRecord) -> None:
     table = _table(other)
     asked, _ = for_owner(_asks("training"), pods_of_owner("job", table), table)
 
@@ -112,13 +112,13 @@ def test_like_nothing_where_products_differ_or_are_unknown(other: NodeRecord) ->
         pytest.param(_asks("batch"), id="batch"),
     ],
 )
-def test_others_leave_it_alone(asked: PodRequest) -> None:
+def test_other_requests_are_unchanged(asked: PodRequest) -> None:
     table = _two_nodes()
 
     assert for_owner(asked, pods_of_owner("job", table), table) == (asked, table)
 
 
-def test_neither_itself_nor_pods_on_unknown_nodes_are_others() -> None:
+def test_neither_the_pod_itself_nor_pods_on_unknown_nodes_count() -> None:
     table = _two_nodes()
     asked = _asks("inference")
     others = [PlacedPod("a", occupant("new", 1)), PlacedPod("ghost", occupant("mine", 1))]
@@ -131,4 +131,4 @@ def test_training_that_asks_to_be_spread_gets_both() -> None:
     asked, seen = for_owner(_asks("training", spread="preferred"), pods_of_owner("job", table), table)
 
     assert asked.profile.sibling_hardware is not None
-    assert seen.states["a"].kin == OwnerPods(1, mask(0))
+    assert seen.states["a"].owner_pods == OwnerPods(1, mask(0))

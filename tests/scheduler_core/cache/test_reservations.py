@@ -1,4 +1,4 @@
-"""What planners keep: what counts, where, and for how long."""
+"""The index of reservations: which reservations count, on which nodes, and for how long."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ def node(name: str = "a", *taken: tuple[str, int]) -> NodeRecord:
 
 
 def kept(reserved: ReservationIndex, name: str = "a", *taken: tuple[str, int]) -> dict[str, int]:
-    """What is kept on a node: UID -> GPUs."""
+    """Return the reserved GPUs of a node by UID."""
     found = reserved.with_reservations(node(name, *taken))
     return {pod.uid: pod.profile.gpus for pod in found.pods if pod.uid in found.reserved}
 
 
 @pytest.mark.parametrize("phase", [PROPOSED, COMMITTED])
-def test_a_reservation_counts_once_it_is_there_and_listed(phase: EntryPhase) -> None:
+def test_a_reservation_counts_once_it_exists_and_is_listed(phase: EntryPhase) -> None:
     reserved, listing = listed(), ledger(entry(GANG, phase))
 
     assert shown(reserved, GANG) == set()
     assert kept(reserved) == {}
     assert written(reserved, listing) == {"a", "b"}
     assert kept(reserved) == {"uid-m0": 4, "uid-m1": 4}
-    assert [each.entry for each in reserved.active_on("b")] == [entry(GANG, phase)]
+    assert [each.entry for each in reserved.active.values()] == [entry(GANG, phase)]
     assert dict(reserved.active).keys() == {"uid-g"}
 
 
-def test_whichever_is_shown_first() -> None:
+def test_the_order_of_reservation_and_ledger_does_not_matter() -> None:
     reserved = listed()
 
     assert written(reserved, ledger(entry(GANG))) == set()
@@ -66,7 +66,7 @@ def test_whichever_is_shown_first() -> None:
     assert (dict(reserved.reservations), dict(reserved.ledgers)) == ({"uid-g": GANG}, {"gpus": ledger(entry(GANG))})
 
 
-def test_another_plan_than_was_listed_does_not_count() -> None:
+def test_a_reservation_with_another_hash_does_not_count() -> None:
     reserved = listed()
     written(reserved, ledger(entry(plan("g", {"m0": ("a", 1)}))))
 
@@ -74,7 +74,7 @@ def test_another_plan_than_was_listed_does_not_count() -> None:
     assert list(reserved.unmatched_entries) != []
 
 
-def test_what_is_committed_keeps_what_was_proposed() -> None:
+def test_a_committed_reservation_reserves_what_was_proposed() -> None:
     reserved = listed()
     shown(reserved, GANG)
     written(reserved, ledger(entry(GANG, PROPOSED)))
@@ -84,18 +84,18 @@ def test_what_is_committed_keeps_what_was_proposed() -> None:
     assert kept(reserved) == {"uid-m0": 4, "uid-m1": 4}
 
 
-def test_what_is_no_longer_listed_counts_no_more() -> None:
+def test_a_reservation_that_is_no_longer_listed_does_not_count() -> None:
     reserved = listed()
     shown(reserved, GANG)
     written(reserved, ledger(entry(GANG)))
 
     assert written(reserved, ledger(generation=2)) == {"a", "b"}
     assert kept(reserved) == {}
-    assert list(reserved.active_on("a")) == []
+    assert dict(reserved.active) == {}
     assert reserved.nodes_for("uid-m0") == ()
 
 
-def test_a_reservation_that_is_gone_counts_no_more() -> None:
+def test_a_deleted_reservation_does_not_count() -> None:
     reserved = listed()
     shown(reserved, GANG)
     written(reserved, ledger(entry(GANG)))
@@ -104,7 +104,7 @@ def test_a_reservation_that_is_gone_counts_no_more() -> None:
     assert kept(reserved) == {}
 
 
-def test_a_list_shows_all_there_is() -> None:
+def test_a_full_list_replaces_all_reservations() -> None:
     reserved = listed()
     shown(reserved, GANG)
     written(reserved, ledger(entry(GANG)))
@@ -113,7 +113,7 @@ def test_a_list_shows_all_there_is() -> None:
     assert dict(reserved.ledgers) == {}
 
 
-def test_what_is_told_for_people_changes_nothing() -> None:
+def test_a_changed_status_changes_nothing() -> None:
     reserved = listed()
     shown(reserved, GANG)
     written(reserved, ledger(entry(GANG)))
@@ -122,7 +122,7 @@ def test_what_is_told_for_people_changes_nothing() -> None:
     assert reserved.active["uid-g"].reservation.version == "7"
 
 
-def test_a_pod_is_taken_for_what_it_is_known_as() -> None:
+def test_a_known_pod_is_reserved_with_its_own_profile() -> None:
     known = seen("m0", 4, island="required")
     reserved = listed(known)
     shown(reserved, GANG)
@@ -145,7 +145,7 @@ def test_a_pod_that_is_assumed_there_is_not_counted_twice() -> None:
     assert found.reserved == ("uid-m0", "uid-m1")
 
 
-def test_a_place_is_used_up_once_its_pod_is_on_a_node() -> None:
+def test_a_seat_is_used_up_once_its_pod_is_bound() -> None:
     reserved = listed()
     shown(reserved, GANG)
     written(reserved, ledger(entry(GANG)))
@@ -157,7 +157,7 @@ def test_a_place_is_used_up_once_its_pod_is_on_a_node() -> None:
     assert reserved.mark_bound("uid-stranger") == ()
 
 
-def test_a_pod_that_is_on_its_node_already_needs_no_place() -> None:
+def test_a_bound_pod_needs_no_seat() -> None:
     reserved = listed(seen("m0", 4, on="a"))
     shown(reserved, GANG)
     written(reserved, ledger(entry(GANG)))
@@ -165,8 +165,8 @@ def test_a_pod_that_is_on_its_node_already_needs_no_place() -> None:
     assert kept(reserved) == {"uid-m1": 4}
 
 
-def test_two_reservations_for_one_pod_keep_both_places() -> None:
-    """Planners do not do that; where one does, nothing is given away."""
+def test_two_reservations_for_one_pod_keep_both_seats() -> None:
+    """Planners do not do this; if it happens, nothing is given away."""
     reserved, other = listed(), plan("other", {"m0": ("b", 4)})
     shown(reserved, GANG, other)
     written(reserved, ledger(entry(GANG), entry(other)))
@@ -194,7 +194,7 @@ def test_members_without_a_node_or_without_gpus_take_nothing() -> None:
         pytest.param((("x", 8),), 0, id="nothing of what others have"),
     ],
 )
-def test_room_is_held(taken: tuple[tuple[str, int], ...], held: int) -> None:
+def test_a_hold_takes_the_free_devices(taken: tuple[tuple[str, int], ...], held: int) -> None:
     reserved = listed()
     shown(reserved, ROOM)
 
@@ -202,7 +202,7 @@ def test_room_is_held(taken: tuple[tuple[str, int], ...], held: int) -> None:
     assert kept(reserved, "a", *taken) == ({hold_uid("a"): held} if held else {})
 
 
-def test_room_is_held_of_each_resource() -> None:
+def test_a_hold_takes_devices_of_each_resource() -> None:
     small, large = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
     rooms = [plan("r", held={"a": 3}, resource=small), plan("s", held={"a": 9}, resource=large, gang="other")]
     sliced = record("a", H100, held={}, allocatable={small: 4, large: 2}, pods=[occupant("x", 2, resource=small)])
@@ -214,7 +214,7 @@ def test_room_is_held_of_each_resource() -> None:
     assert room.profile.device_request.totals == ((small, 2), (large, 2))
 
 
-def test_room_is_held_of_what_seats_leave() -> None:
+def test_a_hold_takes_what_seats_leave() -> None:
     reserved, small = listed(), plan("s", {"m0": ("a", 6)})
     shown(reserved, ROOM, small)
     written(reserved, ledger(entry(ROOM, HELD), entry(small)))
@@ -222,7 +222,7 @@ def test_room_is_held_of_what_seats_leave() -> None:
     assert kept(reserved) == {"uid-m0": 6, hold_uid("a"): 2}
 
 
-def test_what_was_held_becomes_places() -> None:
+def test_a_hold_becomes_seats() -> None:
     both = plan("g", {"m0": ("a", 4)}, held={"a": 8})
     reserved = listed()
     shown(reserved, both)
@@ -233,19 +233,19 @@ def test_what_was_held_becomes_places() -> None:
     assert kept(reserved) == {"uid-m0": 4}
 
 
-def test_what_a_reservation_keeps_can_be_left_out() -> None:
+def test_a_reservation_can_be_excluded() -> None:
     reserved, other = listed(), plan("other", {"x": ("a", 1)})
     shown(reserved, GANG, other)
     written(reserved, ledger(entry(GANG), entry(other)))
 
-    assert reserved.with_reservations(node(), besides={"uid-g"}).reserved == ("uid-x",)
-    assert reserved.with_reservations(node(), besides={"uid-g", "uid-other"}) == node()
+    assert reserved.with_reservations(node(), excluded={"uid-g"}).reserved == ("uid-x",)
+    assert reserved.with_reservations(node(), excluded={"uid-g", "uid-other"}) == node()
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32))
-def test_whatever_happened_counts_what_there_is(seed: int) -> None:
-    """In any order of events all is as if everything had been shown at once, but for pods that came and went."""
+def test_the_index_depends_only_on_the_current_objects(seed: int) -> None:
+    """After any order of events the index equals one made from the current objects, except for pods that ended."""
     random, pods = Random(seed), dict[str, PodUpdate]()
     reserved = ReservationIndex(pods)
     plans = {f"p{at}": [_plan(random, f"p{at}") for _ in range(2)] for at in range(4)}

@@ -1,4 +1,4 @@
-"""Which pods count on the node to which they say that a planner pinned them: their word alone counts for nothing."""
+"""Claims of pods to be pinned by a planner: a claim counts only where it is proved."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAILED = PLAN._replace(status=ReservationStatus(ReservationState.FAILED))
 
 
 def free(stage: Stage) -> dict[str, int]:
-    """GPUs of each node that others may get."""
+    """Return the GPUs of each node that other pods may get."""
     return {name: stage.state(name).free_devices("nvidia.com/gpu") for name in NODES}
 
 
@@ -48,18 +48,18 @@ def test_a_claim_counts_where_a_reservation_lists_that_pod_for_that_node(
     assert free(later) == expected
 
 
-def test_a_forged_claim_keeps_nobody_out() -> None:
+def test_a_forged_claim_reserves_nothing() -> None:
     stage = Stage.planned(NODES, *(seen(f"f{at}", 8, claim=("g", node)) for at, node in enumerate(NODES)))
 
     assert set(stage.ask(asking("x", 8)).nodes) == {"a", "b"}
 
 
-def test_a_claim_that_counted_counts_until_the_pod_is_gone_whatever_becomes_of_the_reservation() -> None:
+def test_a_proved_claim_counts_until_the_pod_ends_whatever_happens_to_the_reservation() -> None:
     stage = Stage.planned(NODES, UNGATED, kept=[FAILED])
 
     stage.knowledge.apply_batch(Batch(ReservationUpdate, (), (PLAN.key,)), stage.now)
     stage.now += 10 * ASSUMED_POD_LIFETIME_S
-    stage.pods(seen("m0", 8, claim=("g", "a"), admitted=True))  # something else of it changed
+    stage.pods(seen("m0", 8, claim=("g", "a"), admitted=True))  # another field changed
     assert free(stage) == NONE_OF_A
     assert stage.knowledge.ungated_to("uid-m0") == "a"
 
@@ -69,7 +69,7 @@ def test_a_claim_that_counted_counts_until_the_pod_is_gone_whatever_becomes_of_t
     assert free(stage) == ALL
 
 
-def test_a_claim_that_counted_ends_where_the_pod_is_bound() -> None:
+def test_a_proved_claim_ends_when_the_pod_is_bound() -> None:
     stage = Stage.planned(NODES, UNGATED, kept=[FAILED])
 
     stage.pods(seen("m0", 8, on="a"))
@@ -96,8 +96,8 @@ def test_a_claim_may_be_shown_a_little_later_than_the_end_of_its_reservation(
 
 
 @pytest.mark.parametrize(("phase", "expected"), [(PROPOSED, NONE_OF_A), (COMMITTED, NONE_OF_A)])
-def test_a_plan_that_is_struck_leaves_the_pods_that_were_ungated(phase: EntryPhase, expected: dict[str, int]) -> None:
-    """One whose members were ungated may be only proposed: the ledger had lost it."""
+def test_a_removed_ledger_entry_leaves_the_ungated_pods(phase: EntryPhase, expected: dict[str, int]) -> None:
+    """A reservation with ungated members may be only proposed: the ledger had lost it."""
     stage = Stage.planned(NODES, UNGATED)
     stage.keep((PLAN, phase))
 

@@ -1,4 +1,4 @@
-"""What goes on in a cluster, from HTTP to sightings."""
+"""Watching a cluster, from HTTP to updates."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def machine(*, broken: bool = False) -> NodeUpdate:
     return NodeUpdate("gpu-0", msgspec.structs.replace(told, cpu_milli=96_000))
 
 
-def test_each_kind_is_told_completely_and_then_as_it_changes(tmp_path: Path) -> None:
+def test_each_kind_is_listed_and_then_watched(tmp_path: Path) -> None:
     nodes, pods, told = Stream(), Stream(), Stream()
     cluster = Cluster(
         Script([page(7, node())], [nodes]),
@@ -146,7 +146,7 @@ def test_each_kind_is_told_completely_and_then_as_it_changes(tmp_path: Path) -> 
     ]
 
 
-def test_what_decides_nothing_is_not_told(tmp_path: Path) -> None:
+def test_changes_of_irrelevant_fields_are_not_delivered(tmp_path: Path) -> None:
     nodes, pods, told = Stream(), Stream(), Stream()
     bound = {"nodeName": "gpu-0"}
     cluster = Cluster(
@@ -168,7 +168,7 @@ def test_what_decides_nothing_is_not_told(tmp_path: Path) -> None:
     assert [each.occupant.admitted for each in admitted.updates] == [True]
 
 
-def test_pods_that_have_ended_are_left_out_by_the_server(tmp_path: Path) -> None:
+def test_finished_pods_are_left_out_by_the_server(tmp_path: Path) -> None:
     cluster = Cluster(Script([page(7)]), Script([page(8)]), Script([page(9)]))
 
     with running(cluster, tmp_path) as run:
@@ -180,7 +180,7 @@ def test_pods_that_have_ended_are_left_out_by_the_server(tmp_path: Path) -> None
     assert all("fieldSelector" not in each.query for each in cluster.scripts["nodes"].asked)
 
 
-def test_pods_that_ask_the_same_share_what_they_ask(tmp_path: Path) -> None:
+def test_pods_with_equal_requests_share_one_profile(tmp_path: Path) -> None:
     pods = [pod(f"p{number}", 4, spec={"nodeName": f"gpu-{number % 2}"}) for number in range(4)]
     _, batch, _ = once(Cluster(Script([page(7)]), Script([page(8, *pods)]), Script([page(9)])), tmp_path)
 
@@ -190,7 +190,7 @@ def test_pods_that_ask_the_same_share_what_they_ask(tmp_path: Path) -> None:
     assert len({id(each.occupant.namespace) for each in seen}) == 1
 
 
-def test_machines_of_one_model_share_what_the_model_is(tmp_path: Path) -> None:
+def test_machines_of_one_model_share_their_values(tmp_path: Path) -> None:
     cluster = Cluster(Script([page(7, node("gpu-0"), node("gpu-1"))]), Script([page(8)]), Script([page(9)]))
 
     first, second = (each.facts.topology for each in once(cluster, tmp_path)[0].updates)
@@ -201,8 +201,8 @@ def test_machines_of_one_model_share_what_the_model_is(tmp_path: Path) -> None:
     assert first.gpus is not second.gpus
 
 
-def test_a_node_of_whose_gpus_nothing_can_be_told_is_there_all_the_same(tmp_path: Path) -> None:
-    labels = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"}  # they count MIG devices, not GPUs
+def test_a_node_with_unknown_gpus_is_delivered(tmp_path: Path) -> None:
+    labels = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"}  # the labels count MIG devices, not GPUs
     told = {"metadata": {"name": "mig-0", "uid": "u", "labels": labels}, "status": {"allocatable": {WHOLE: "0"}}}
 
     nodes, _, _ = once(Cluster(Script([page(7, told)]), Script([page(8)]), Script([page(9)])), tmp_path)
@@ -210,7 +210,7 @@ def test_a_node_of_whose_gpus_nothing_can_be_told_is_there_all_the_same(tmp_path
     assert nodes.updates == (NodeUpdate("mig-0", NodeFacts(None, described=False, allocatable=((WHOLE, 0),))),)
 
 
-def test_a_cluster_without_the_agents_kind_is_synced_without_it(tmp_path: Path) -> None:
+def test_a_kind_that_is_not_served_counts_as_synced(tmp_path: Path) -> None:
     unknown = Answer("404 page not found", 404)
     cluster = Cluster(Script([page(7, node())]), Script([page(8)]), Script([unknown]))
 
@@ -220,7 +220,7 @@ def test_a_cluster_without_the_agents_kind_is_synced_without_it(tmp_path: Path) 
     assert run.of(NodeGpusUpdate) == [Batch(NodeGpusUpdate, (), is_full_list=True)]
 
 
-def test_how_the_watches_are_doing(tmp_path: Path) -> None:
+def test_status_of_the_watches(tmp_path: Path) -> None:
     denied = Answer({"message": "pods is forbidden"}, 403)
     born = node("gpu-1")
     born["metadata"]["creationTimestamp"] = "1969-12-31T23:59:57Z"
@@ -234,13 +234,13 @@ def test_how_the_watches_are_doing(tmp_path: Path) -> None:
         wait_for(lambda: run.watches.status(0)[1].error, "the pods")
         of_nodes, of_pods, of_gpus = run.watches.status(130.0)
 
-    assert of_nodes == WatchStatus("nodes", True, 30.0, 1, 1, None, 3.0, still_s=30.0)
+    assert of_nodes == WatchStatus("nodes", True, 30.0, 1, 1, None, 3.0, idle_s=30.0)
     assert of_pods[:4] == ("pods", False, None, of_pods.relists)
     assert (of_pods.failures > 0, of_pods.error) == (True, "GET /api/v1/pods: 403: pods is forbidden")
-    assert of_gpus == WatchStatus("nodegpus", True, 30.0, 0, 0, None, None, still_s=30.0)
+    assert of_gpus == WatchStatus("nodegpus", True, 30.0, 0, 0, None, None, idle_s=30.0)
 
 
-def test_the_watches_stop_within_a_second_whatever_they_wait_for(tmp_path: Path) -> None:
+def test_the_watches_stop_within_a_second(tmp_path: Path) -> None:
     released = threading.Event()
 
     def stuck(asked: Asked) -> Answer:
@@ -282,7 +282,7 @@ def once(cluster: Cluster, folder: Path) -> tuple[Batch[Any], ...]:
             kube.close()
 
 
-def test_a_person_who_asks_once_gets_the_same_values(tmp_path: Path) -> None:
+def test_list_all_returns_the_same_values(tmp_path: Path) -> None:
     cluster = Cluster(
         Script([page(7, node(), following="more"), Answer({"message": "expired"}, 410), page(8, node())]),
         Script([page(8, pod("train", 4), pod("web"))]),
@@ -296,7 +296,7 @@ def test_a_person_who_asks_once_gets_the_same_values(tmp_path: Path) -> None:
     )
 
 
-def test_a_person_who_may_not_ask_is_told(tmp_path: Path) -> None:
+def test_list_all_raises_what_the_api_server_answers(tmp_path: Path) -> None:
     cluster = Cluster(Script([page(7)]), Script([Answer({"message": "no"}, 403)]), Script([page(7)]))
 
     with pytest.raises(ForbiddenError, match="GET /api/v1/pods: 403: no"):
@@ -312,16 +312,14 @@ def test_a_person_who_may_not_ask_is_told(tmp_path: Path) -> None:
         pytest.param(None, None, "nothing from the API server of pods", id="never"),
     ],
 )
-def test_what_is_known_is_too_old_after_a_long_silence_of_any_kind(
-    age_s: float | None, trouble: str | None, told: str | None
-) -> None:
+def test_a_long_silence_of_any_kind_is_a_reason(age_s: float | None, trouble: str | None, told: str | None) -> None:
     nodes = WatchStatus("nodes", True, 1.0, 0, 0, None, None)
     pods = WatchStatus("pods", True, age_s, 0, 0, trouble, None)
 
     assert silence_reason((nodes, pods)) == (told and f"gputopo has heard {told}")
 
 
-def test_kinds_of_one_name_are_told_apart(tmp_path: Path) -> None:
+def test_kinds_of_the_same_plural_have_different_names(tmp_path: Path) -> None:
     theirs, others = Resource("podgroups", "one.example", "v1"), Resource("podgroups", "other.example", "v2")
     plain = SOURCES[NodeUpdate]
     sources = {NodeUpdate: plain, str: plain._replace(resource=theirs), int: plain._replace(resource=others)}
@@ -333,7 +331,7 @@ def test_kinds_of_one_name_are_told_apart(tmp_path: Path) -> None:
     assert kinds == ["nodes", "podgroups.v1.one.example", "podgroups.v2.other.example"]
 
 
-def test_what_planners_write_is_read_as_it_is(tmp_path: Path) -> None:
+def test_reservations_and_ledgers_are_parsed(tmp_path: Path) -> None:
     spec = ReservationSpec("llm", (Seat("uid-m0", "m0", "gpu-0", ((WHOLE, 8),), (0, 1), 3),), timeout_s=60.0)
     written = {"gang": "llm", "seats": [msgspec.to_builtins(spec.seats[0])], "timeoutS": 60, "ofALaterVersion": True}
     status = {"state": "Committed", "deadline": "2026-11-21T12:00:00Z"}
@@ -376,9 +374,9 @@ def test_what_planners_write_is_read_as_it_is(tmp_path: Path) -> None:
     )
 
 
-def test_a_thread_that_ended_or_hangs_must_be_restarted_and_an_api_server_that_is_away_is_no_reason() -> None:
-    away = WatchStatus("nodes", False, None, 0, 90, "no answer", None, still_s=59.0)
-    hanging = WatchStatus("pods", True, 700.0, 0, 0, None, None, still_s=601.0)
+def test_an_ended_or_hanging_thread_is_a_reason_to_restart_and_a_failing_api_server_is_not() -> None:
+    away = WatchStatus("nodes", False, None, 0, 90, "no answer", None, idle_s=59.0)
+    hanging = WatchStatus("pods", True, 700.0, 0, 0, None, None, idle_s=601.0)
 
     assert stuck((away, away._replace(last_event_age_s=86_400.0))) is None
     assert stuck((away, hanging)) == "the thread that watches pods has done nothing for 601 s"
@@ -387,7 +385,7 @@ def test_a_thread_that_ended_or_hangs_must_be_restarted_and_an_api_server_that_i
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_the_end_of_a_watchs_thread_is_seen_until_it_is_stopped(tmp_path: Path) -> None:
+def test_an_ended_thread_is_reported_unless_it_was_stopped(tmp_path: Path) -> None:
     def ending(_: Batch[Any]) -> None:
         raise SystemExit
 

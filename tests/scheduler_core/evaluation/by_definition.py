@@ -1,4 +1,4 @@
-"""Whether a set of GPUs keeps the wishes of a pod, by definition and without the code under test."""
+"""Check the hard constraints of a pod by their definition, without the code under test."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gputopo.model import NodeTopology
 
 
 def holds(topology: NodeTopology, chosen: frozenset[int], wishes: dict[str, str]) -> bool:
-    """By definition, without any of our tables."""
+    """Compute the result by definition, without the tables of the code under test."""
     if len(chosen) < 2:
         return True
     rates = {(link.a, link.b): link.gbps or 0.0 for link in topology.nvlink.links} if topology.nvlink else {}

@@ -1,4 +1,4 @@
-"""Decisions: which nodes, why not the others, and the laws that hold for all of them."""
+"""Decisions: the chosen nodes, the reasons of the others, and the properties of every decision."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from gputopo.labels.reasons import Reason
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_record import NodeRecord
-from scheduler_core.cache.node_table import Snapshot, snapshot_of, with_pods
+from scheduler_core.cache.node_table import Snapshot, snapshot_of
 from scheduler_core.evaluation.evaluate import Decision, Evaluator, evaluate, evaluate_state, shortlist
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodRequest
 from tests.machines import MACHINES
-from tests.scheduler_core.builders import NOW, occupant, record, request
+from tests.scheduler_core.builders import NOW, occupant, record, request, with_pods
 
 POLICY = Policy()
 H100, PAIRS = MACHINES["hgx_h100"](), MACHINES["a100_bridged"]()
@@ -31,7 +31,7 @@ def _labelled(name: str, product: str, numa: str) -> NodeRecord:
 
 
 def test_classic_walk_through() -> None:
-    """Three nodes labelled by hand, no agent: the A100 on NUMA node 0 wins, the V100 is refused."""
+    """Three nodes labelled by hand, no agent: the A100 on NUMA node 0 wins, the V100 is rejected."""
     table = _table(
         _labelled("node-1", "NVIDIA-A100-SXM4-80GB", "0"),
         _labelled("node-2", "NVIDIA-A100-SXM4-80GB", "1"),
@@ -40,21 +40,21 @@ def test_classic_walk_through() -> None:
 
     found = evaluate(request(1, model="NVIDIA-A100-SXM4-80GB"), table, ["node-1", "node-2", "node-3"], POLICY)
 
-    assert found.nodes == ("node-1",)  # what is worse by more than the policy tolerates is not offered
+    assert found.nodes == ("node-1",)  # the other node is further below the best than the policy tolerates
     assert found.rejected == {"node-3": Reason.MODEL}
     # Weights 3 (leftover) + 1 + 1 + 1. The one GPU is a fragment for the half of pods that want more: 0.5 cease to be.
     # 1 / (1 + e^-1) = 0.72. (3 x 0.72 + 1 x 1 + 0 + 1) / 6 = 0.69, and without NUMA node 0 3.16 / 6 = 0.53.
     assert {name: each.rounded for name, each in found.scores.items()} == {"node-1": 7, "node-2": 5}
 
 
-def test_unknown_nodes_fail_with_their_own_reason() -> None:
+def test_unknown_nodes_are_rejected_with_their_own_reason() -> None:
     found = evaluate(request(1), _table(record("a", H100, held={})), ["a", "ghost"], POLICY)
 
     assert (found.nodes, found.rejected) == (("a",), {"ghost": Reason.UNKNOWN_NODE})
 
 
-def test_split_node_is_refused_and_the_whole_island_chosen() -> None:
-    """Two and two free on the one, four together on the other."""
+def test_node_with_split_gpus_is_rejected_and_the_whole_island_chosen() -> None:
+    """One node has two and two free GPUs, the other four in one island."""
     quads = MACHINES["dgx1"]()
     split = record("split", quads, held={"x": [0, 1, 4, 5]}, pods=[occupant("x", 4)])
     pairs = record("pairs", PAIRS, held={})
@@ -91,7 +91,7 @@ class TestShortlist:
     def _nodes(self, name: str, policy: Policy = Policy(shortlist=5), **wishes: str) -> tuple[str, ...]:  # noqa: B008
         return evaluate(request(1, name, **wishes), self.TABLE, self.NAMES, policy).nodes
 
-    def test_as_many_as_policy_says(self) -> None:
+    def test_as_many_as_the_policy_allows(self) -> None:
         assert len(self._nodes("p")) == 5
         assert set(self._nodes("p", Policy(shortlist=100))) == set(self.NAMES)
 
@@ -100,7 +100,7 @@ class TestShortlist:
 
         assert len(drawn) > 50
 
-    def test_best_come_first(self) -> None:
+    def test_best_nodes_come_first(self) -> None:
         best = record("best", H100, held={"x": range(6)}, pods=[occupant("x", 6)])
         table = _table(*self.TABLE.records.values(), best)
 
@@ -109,13 +109,13 @@ class TestShortlist:
         assert nodes[0] == "best"
         assert len(nodes) == 3
 
-    def test_what_is_worse_by_more_than_is_tolerated_is_left_out(self) -> None:
+    def test_nodes_far_below_the_best_are_left_out(self) -> None:
         best = record("best", H100, held={"x": range(6)}, pods=[occupant("x", 6)])
         table = _table(*self.TABLE.records.values(), best)
 
         assert evaluate(request(2), table, [*self.NAMES, "best"], Policy(shortlist=3)).nodes == ("best",)
 
-    def test_pod_with_preferences_of_its_own_sees_all(self) -> None:
+    def test_pod_with_soft_preferences_gets_all_nodes(self) -> None:
         asked = request(1)._replace(has_soft_preferences=True)
 
         assert len(evaluate(asked, self.TABLE, self.NAMES, Policy(shortlist=5)).nodes) == 100
@@ -137,7 +137,7 @@ _MACHINES = ("hgx_h100", "a100_bridged", "dgx1", "rtx4090", "cloud_vm", "mixed",
 
 @st.composite
 def tables(draw: st.DrawFn) -> Snapshot:
-    """A dozen nodes of several kinds, partly busy, some with pods that nobody has named GPUs for."""
+    """A dozen nodes of several kinds, partly busy, some with pods whose GPUs are not reported."""
     records = []
     for at in range(draw(st.integers(1, 12))):
         topology = MACHINES[draw(st.sampled_from(_MACHINES))]()
@@ -189,8 +189,8 @@ def test_decision_can_be_recomputed_from_its_recorded_inputs(table: Snapshot, as
     assert recomputed == evaluate(asked, table, names, POLICY)
 
 
-def test_decision_of_a_subset_agrees_with_that_of_all() -> None:
-    """A nominated node is asked about alone."""
+def test_decision_for_a_subset_agrees_with_that_for_all() -> None:
+    """kube-scheduler calls Filter for a nominated node alone."""
     table = _table(*(record(f"n{at}", PAIRS, held={"x": [0] * at}, pods=[]) for at in range(2)))
     both: Decision = evaluate(request(2), table, ["n0", "n1"], POLICY)
 
@@ -199,10 +199,10 @@ def test_decision_of_a_subset_agrees_with_that_of_all() -> None:
         assert alone.scores[name] == both.scores[name]
 
 
-def test_memory_of_verdicts_is_bounded() -> None:
+def test_cache_of_evaluations_is_bounded() -> None:
     states = _table(record("a", H100, held={}), record("b", PAIRS, held={})).states.values()
     asked = request(1).profile
-    judged = Evaluator(asked, POLICY, most=1)
+    judged = Evaluator(asked, POLICY, max_states=1)
 
     assert [judged(state) for state in states] == [evaluate_state(asked, state, POLICY) for state in states]
     assert len(judged) == 1

@@ -1,4 +1,4 @@
-"""Why nodes are refused: one row per rule, judged by the worst that may come out."""
+"""Why nodes are rejected: one row per rule, checked against the worst possible set."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DGX1, H100, PAIRS, ACROSS, MESH, PCIE, MIXED, MIG, VM, DGX2, UNKNOWN = (
 
 
 def _node(topology: NodeTopology | None, *busy: int, labels: dict[str, str] | None = None) -> NodeState:
-    """A node on which the kubelet gave those GPUs to a pod."""
+    """A node on which the kubelet allocated these GPUs to a pod."""
     pods = [occupant("busy", len(busy))] if busy else []
     observed = record(
         topology=topology,
@@ -100,7 +100,7 @@ def _on(state: NodeState, asked: PodProfile, policy: Policy = Policy()) -> Reaso
         pytest.param(_node(ACROSS), profile(2, numa="preferred"), None, id="preferred is not required"),
     ],
 )
-def test_verdict(state: NodeState, asked: PodProfile, reason: Reason | None) -> None:
+def test_rejection_reason(state: NodeState, asked: PodProfile, reason: Reason | None) -> None:
     assert _on(state, asked) is reason
 
 
@@ -123,8 +123,8 @@ def test_tensor_parallel_groups(state: NodeState, asked: PodProfile, reason: Rea
     assert _on(state, asked) is reason
 
 
-def test_what_is_known_to_break_outweighs_what_is_not_known() -> None:
-    """Of three GPUs two are known to be on different nodes; where the third is, nobody says."""
+def test_a_known_violation_outweighs_an_unknown_fact() -> None:
+    """Of three GPUs two are known to be on different nodes; the node of the third is unknown."""
     gpus = tuple(
         msgspec.structs.replace(gpu, numa_node=node) for gpu, node in zip(H100.gpus, (0, 1, None), strict=False)
     )
@@ -134,7 +134,7 @@ def test_what_is_known_to_break_outweighs_what_is_not_known() -> None:
     assert _on(_node(NodeTopology(gpus=gpus[:1] + gpus[2:], nvlink=Nvlink())), asked) is Reason.UNKNOWN_TOPOLOGY
 
 
-def test_topology_manager_rejects_what_spans_numa_nodes() -> None:
+def test_topology_manager_rejects_pods_that_span_numa_nodes() -> None:
     strict = _node(H100, 0, labels={"gputopo.io/topology-manager": "single-numa-node"})
 
     assert _on(strict, profile(4)) is None
@@ -153,7 +153,7 @@ def test_topology_manager_rejects_what_spans_numa_nodes() -> None:
     ids=["island", "interconnect", "bandwidth", "NUMA", "nothing required"],
 )
 def test_required_shape_is_not_left_to_a_plugin_that_may_crash(wish: dict[str, str], reason: Reason | None) -> None:
-    """Bridge {0, 1} and three more, all in one loose island: three of five may crash it (see ``prediction``)."""
+    """Bridge {0, 1} and three more, all in one loose island: three of five may crash it (see ``device_plugin``)."""
     links = [Link(a=0, b=1, lanes=12, gbps=600.0)]
     links += [Link(a=a, b=b, lanes=1, gbps=50.0) for a in range(5) for b in range(a + 1, 5) if (a, b) != (0, 1)]
     near = tuple(tuple(None if a == b else H100.pcie[0][1] for b in range(5)) for a in range(5))
@@ -215,11 +215,11 @@ class TestMigAndShares:
 
 
 class TestHealth:
-    """What policy says of nodes that are worse than they should be."""
+    """The policy for degraded and stale nodes."""
 
     REFUSE = Policy(degraded=Handling.REFUSE, stale=Handling.REFUSE)
 
-    def test_degraded_gpu_that_may_come(self) -> None:
+    def test_degraded_gpu_that_may_be_allocated(self) -> None:
         hurt = _node(MACHINES["h100_weak_uplink"]())  # GPU 3
 
         assert _on(hurt, profile(1), self.REFUSE) is Reason.DEGRADED
@@ -234,7 +234,7 @@ class TestHealth:
         assert _on(labelled, profile(1), self.REFUSE) is Reason.DEGRADED
         assert may_be_degraded(profile(1), labelled)
 
-    def test_what_names_no_gpu_concerns_all(self) -> None:
+    def test_degradation_without_a_gpu_concerns_all_gpus(self) -> None:
         whole = msgspec.structs.replace(H100, degraded=(MACHINES["h100_weak_uplink"]().degraded[0],))
         vague = msgspec.structs.replace(whole.degraded[0], what="fabric")
         unknown = msgspec.structs.replace(whole.degraded[0], what="gpu99")
@@ -264,10 +264,10 @@ _WISHES = st.fixed_dictionaries(
 
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(graphs(most=5), st.data(), _WISHES)
-def test_required_wishes_hold_for_every_order_of_the_offer(
+def test_hard_constraints_hold_for_every_order_of_the_offer(
     bare: NodeTopology, data: st.DataObject, wishes: dict[str, str]
 ) -> None:
-    """Passed if and only if every order in which the kubelet may offer the free GPUs gives what was asked."""
+    """Passed if and only if every order in which the kubelet may offer the free GPUs satisfies the constraints."""
     assert bare.nvlink is not None
     links = tuple(msgspec.structs.replace(each, gbps=each.lanes * 50.0) for each in bare.nvlink.links)
     topology = msgspec.structs.replace(bare, nvlink=Nvlink(links=links))
@@ -287,9 +287,9 @@ def test_required_wishes_hold_for_every_order_of_the_offer(
             held &= not asked.requires_shape
     if found is None:
         assert held
-    elif held:  # refused for fear of a crash only
+    elif held:  # rejected only because the plugin may crash
         assert preferred_sets(shape_of(topology), mask(*free), size).may_crash
 
 
-def test_occupants_are_read_as_pods_are() -> None:
+def test_occupants_are_parsed_like_requests() -> None:
     assert parse_occupant(pod("a", 2)) == occupant("a", 2)

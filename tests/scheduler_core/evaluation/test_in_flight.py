@@ -1,4 +1,4 @@
-"""Nodes that pods may be on their way to."""
+"""Nodes to which in-flight pods may come."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def test_required_shape_holds_with_every_subset(asked: PodProfile, doubtful: lis
     assert is_firm(asked, table(), *doubtful) is expected
 
 
-def test_doubts_are_about_the_nodes_that_were_answered() -> None:
+def test_only_the_answered_nodes_of_in_flight_pods_are_affected() -> None:
     held = [AssumedPod(pod, frozenset({"a", "b"}), inf) for pod in SINGLES]
 
     assert fits_with_all(PAIR, table(), "c", held, evaluator_for(PAIR, POLICY))
 
 
-def test_promise_to_another_pod_is_kept() -> None:
+def test_constraint_of_another_pod_is_kept() -> None:
     promised = table(occupant("promised", 2, island="required"))
     admitted = table(occupant("promised", 2, admitted=True, island="required"))
 

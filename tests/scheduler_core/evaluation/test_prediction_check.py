@@ -1,4 +1,4 @@
-"""Predictions held against what the kubelet says."""
+"""Predictions compared with PodResources reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def node(held: Mapping[str, Iterable[int]] | None, *pods: Occupant, departed: It
     return record("a", PAIRS, held=held, pods=pods, departed=departed)
 
 
-def test_only_outcome_that_there_is() -> None:
+def test_the_only_possible_outcome() -> None:
     found = check_predictions(
         node({"x": [0, 1]}, occupant("x", 2), P), node({"x": [0, 1], "p": [2, 3]}, occupant("x", 2), P)
     )
@@ -39,14 +39,14 @@ def test_one_of_several_outcomes() -> None:
     )
 
 
-def test_outcome_that_could_not_be() -> None:
+def test_an_impossible_outcome() -> None:
     (found,) = check_predictions(node({}, P), node({"p": [1, 2]}, P))
 
     assert found.check is PredictionResult.MISS
 
 
 def test_every_order_in_which_pods_may_have_been_admitted_counts() -> None:
-    """After the single GPU only one pair is whole; before it either was."""
+    """After the single GPU only one pair is complete; before it both were."""
     single = occupant("single", 1)
 
     found = check_predictions(node({}, P, single), node({"p": [2, 3], "single": [0]}, P, single))
@@ -57,7 +57,7 @@ def test_every_order_in_which_pods_may_have_been_admitted_counts() -> None:
     ]
 
 
-def test_pod_that_came_and_went_between_two_words_may_have_been_in_the_way() -> None:
+def test_pod_that_came_and_ended_between_two_reports_may_have_held_gpus() -> None:
     passed = occupant("passed", 1)
 
     (found,) = check_predictions(
@@ -67,7 +67,7 @@ def test_pod_that_came_and_went_between_two_words_may_have_been_in_the_way() -> 
     assert found.check is PredictionResult.AMBIGUOUS
 
 
-def test_pod_that_ended_for_the_kubelet_and_that_the_watch_still_shows() -> None:
+def test_pod_that_ended_for_the_kubelet_while_the_watch_still_shows_it() -> None:
     """Its GPUs were free before the next pod was admitted, or were not."""
     ends = occupant("ends", 4)
 
@@ -91,7 +91,7 @@ def test_pod_that_ended_for_the_kubelet_and_that_the_watch_still_shows() -> None
         ),
     ],
 )
-def test_no_news(before: NodeRecord, after: NodeRecord) -> None:
+def test_nothing_is_checked(before: NodeRecord, after: NodeRecord) -> None:
     assert check_predictions(before, after) == ()
 
 
@@ -112,7 +112,7 @@ def test_containers_that_start_one_after_the_other() -> None:
     assert found == PredictionCheck(P, "a", SomeSet(mask(0, 1, 2, 3), 2), mask(0, 3), PredictionResult.AMBIGUOUS, None)
 
 
-def test_sick_gpu_that_nobody_names_leaves_any_outcome() -> None:
+def test_unknown_unhealthy_gpu_allows_any_outcome() -> None:
     def sick(held: Mapping[str, Iterable[int]]) -> NodeRecord:
         return record("a", PAIRS, held=held, pods=[P], allocatable={"nvidia.com/gpu": 3})
 
@@ -121,7 +121,7 @@ def test_sick_gpu_that_nobody_names_leaves_any_outcome() -> None:
     assert (found.predicted, found.check) == (SomeSet(mask(0, 1, 2, 3), 2), PredictionResult.AMBIGUOUS)
 
 
-def test_required_wish_that_was_broken_is_named() -> None:
+def test_violated_constraint_is_named() -> None:
     pod = occupant("p", 2, island="required")
 
     kept, broken = (check_predictions(node({}, pod), node({"p": gpus}, pod)) for gpus in ([0, 1], [1, 2]))
@@ -129,7 +129,7 @@ def test_required_wish_that_was_broken_is_named() -> None:
     assert [each.violated for each in (*kept, *broken)] == [None, Reason.ISLAND]
 
 
-def test_what_nobody_can_tell_is_not_broken() -> None:
+def test_unknown_fact_is_no_violation() -> None:
     topology = MACHINES["nvlink_unknown"]()
     pod = occupant("p", 2, island="required")
 

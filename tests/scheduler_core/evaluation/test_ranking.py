@@ -1,4 +1,4 @@
-"""What is kept from one request to the next answers as if everything were judged anew."""
+"""Rankings kept between requests give the same answers as a new evaluation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PAIRS, H100 = MACHINES["a100_bridged"](), MACHINES["hgx_h100"]()
 
 
 class Life:
-    """A cluster in which anything happens, and whatever is answered on the way."""
+    """A cluster with random events, and the answers between them."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -62,7 +62,7 @@ class Life:
         self.stage.ask(asking(f"p{self.serial}", self.random.choice((1, 1, 2, 2, 3, 4)), **wishes), *names)
 
     def plan(self) -> None:
-        """A planner keeps places for pods, holds room, commits what it proposed, or gives it up."""
+        """A planner proposes, commits or removes a reservation, or holds capacity."""
         if self.plans and self.random.random() < 0.3:
             del self.plans[self.random.choice(list(self.plans))]
         else:
@@ -75,7 +75,7 @@ class Life:
         self.stage.keep(*self.plans.values(), generation=self.serial)
 
     def enter(self) -> None:
-        """kube-scheduler asks about a member: about its own node, or about any."""
+        """Call Filter for a member: with its own node, or with any."""
         if self.plans:
             made, _ = self.random.choice(list(self.plans.values()))
             seat = self.random.choice(made.spec.seats)
@@ -83,7 +83,7 @@ class Life:
             self.stage.ask(asking(seat.name, seat.gpus[0][1], **self.random.choice(WISHES)), *names)
 
     def bind(self) -> None:
-        """Where it was assumed, or somewhere else."""
+        """Bind a pod to its assumed node, or to another."""
         held = list(self.stage.knowledge.assumed_pods)
         if held:
             one = self.random.choice(held)
@@ -95,7 +95,7 @@ class Life:
             self.stage.pods(gone=[self.random.choice(list(self.stage.knowledge.pods))])
 
     def speak(self) -> None:
-        """A kubelet names GPUs for some of its pods, one after the other; and a pod that nobody knows."""
+        """A kubelet reports GPUs for some of its pods, one after the other, and for an unknown pod."""
         name = self._name()
         gpus = [gpu.index for gpu in self.stage.machines[name].gpus]
         self.random.shuffle(gpus)
@@ -136,7 +136,7 @@ def assert_as_evaluated(made: DecisionRecord) -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32))
-def test_answers_are_those_of_evaluate_whatever_happened_before(seed: int) -> None:
+def test_answers_equal_those_of_evaluate_after_any_history(seed: int) -> None:
     life = Life(Random(seed))
     for _ in range(40):
         life.step()
@@ -150,8 +150,8 @@ def test_answers_are_those_of_evaluate_whatever_happened_before(seed: int) -> No
     assert all(table.states[name] is anew.states[name] for name in anew.states)
 
 
-def test_all_kinds_of_answers_are_among_those() -> None:
-    """The law above would hold of answers that are all alike."""
+def test_the_histories_produce_all_kinds_of_answers() -> None:
+    """The property above would also hold if all answers were equal."""
     kinds = set()
     for seed in range(70):
         life = Life(Random(seed))
@@ -166,7 +166,7 @@ def test_all_kinds_of_answers_are_among_those() -> None:
 
 
 class Feed:
-    """Tables, one after the other."""
+    """A sequence of snapshots."""
 
     def __init__(self, table: Snapshot, changes: ChangeLog) -> None:
         self.table = table
@@ -182,9 +182,9 @@ def busy(name: str, gpus: int) -> NodeRecord:
 
 
 class TestOf:
-    """Which standings are kept."""
+    """Which rankings are kept."""
 
-    def test_one_that_is_known_is_kept_up_to_date(self) -> None:
+    def test_a_known_ranking_catches_up(self) -> None:
         feed = Feed(fleet(5), ChangeLog())
         standings = Rankings(feed)
         first = standings.ranking_for(profile(2), POLICY)
@@ -196,7 +196,7 @@ class TestOf:
         assert first.score_of("n001") != first.score_of("n000")
         assert set(first.best_nodes({"n000", "n001"}, "uid")) == {"n000", "n001"}
 
-    def test_one_that_fell_too_far_behind_is_made_anew(self) -> None:
+    def test_a_ranking_too_far_behind_is_made_again(self) -> None:
         feed = Feed(fleet(5), ChangeLog(most=1))
         standings = Rankings(feed)
         first = standings.ranking_for(profile(2), POLICY)
@@ -209,7 +209,7 @@ class TestOf:
         assert second is not first
         assert set(second.best_nodes(set(fleet(5).records), "uid")) == {"n003", "n004"}
 
-    def test_least_recently_asked_one_goes(self) -> None:
+    def test_the_least_recently_used_ranking_is_dropped(self) -> None:
         standings = Rankings(Feed(fleet(1), ChangeLog()), most=2)
         one, two = standings.ranking_for(profile(1), POLICY), standings.ranking_for(profile(2), POLICY)
         assert standings.ranking_for(profile(1), POLICY) is one
@@ -219,12 +219,12 @@ class TestOf:
         assert standings.ranking_for(profile(1), POLICY) is one
         assert standings.ranking_for(profile(2), POLICY) is not two
 
-    def test_each_policy_has_its_own(self) -> None:
+    def test_each_policy_has_its_own_ranking(self) -> None:
         standings = Rankings(Feed(fleet(1), ChangeLog()))
 
         assert standings.ranking_for(profile(1), POLICY) is not standings.ranking_for(profile(1), Policy())
 
-    def test_nodes_that_come_and_go(self) -> None:
+    def test_nodes_are_added_and_removed(self) -> None:
         feed = Feed(fleet(3), ChangeLog())
         standings = Rankings(feed)
         names = {*feed.table.records, "new"}
@@ -233,12 +233,12 @@ class TestOf:
         feed.table = without_nodes(with_records(feed.table, [record("new", PAIRS, held={})], NOW, POLICY), ["n000"])
         feed.change_log.add_names(["new", "n000", "never there"])
 
-        for asked in (profile(1), profile(2)):  # one that catches up, one that is new
+        for asked in (profile(1), profile(2)):  # one ranking that catches up, one that is new
             assert set(standings.ranking_for(asked, POLICY).best_nodes(names, "uid")) == {"new", "n001", "n002"}
         assert first.rejections_of({"n000", "n001"})["n000"] == "node not yet known to gputopo (see: gputopo why pod)"
 
 
-def test_points_are_those_of_evaluate() -> None:
+def test_points_equal_those_of_evaluate() -> None:
     feed = Feed(fleet(20), ChangeLog())
     feed.table = with_records(feed.table, [busy(f"n{at:03}", 1 + at % 4) for at in range(0, 20, 2)], NOW, POLICY)
     asked, names = request(2), {*feed.table.records, "ghost"}
@@ -252,8 +252,8 @@ def test_points_are_those_of_evaluate() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 20, 40, 600], ids=str)
-def test_few_names_and_many_are_ranked_alike(count: int) -> None:
-    """Few are looked up, many are met on the ring."""
+def test_few_and_many_names_are_ranked_alike(count: int) -> None:
+    """Few names are looked up, many are found in hash order."""
     feed = Feed(fleet(600), ChangeLog())
     feed.table = with_records(feed.table, [busy(f"n{at:03}", 1 + at % 4) for at in range(0, 600, 2)], NOW, POLICY)
     standing = Rankings(feed).ranking_for(profile(2), POLICY)

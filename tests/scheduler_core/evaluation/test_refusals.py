@@ -1,4 +1,4 @@
-"""Reasons by name, where most have the same one."""
+"""Reasons by node, where most nodes have the same reason."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NAMES = frozenset({"a", "b", "c", "d"})
 REFUSED = Rejections(NAMES, "full", {"b": "old", "c": "small"})
 
 
-def test_they_are_a_mapping_like_any_other() -> None:
+def test_rejections_are_a_mapping() -> None:
     plain = {"a": "full", "b": "old", "c": "small", "d": "full"}
 
     assert plain == REFUSED == REFUSED.as_dict()
@@ -20,7 +20,7 @@ def test_they_are_a_mapping_like_any_other() -> None:
         REFUSED["e"]
 
 
-def test_some_may_have_other_reasons_instead() -> None:
+def test_some_reasons_can_be_replaced() -> None:
     assert REFUSED.with_reasons({"a": "old", "b": "new"}) == {"a": "old", "b": "new", "c": "small", "d": "full"}
 
 
@@ -30,7 +30,7 @@ def test_some_may_have_other_reasons_instead() -> None:
     ids=["the usual one", "another", "none has it"],
 )
 def test_names_by_reason(reason: str, names: set[str]) -> None:
-    assert REFUSED.names_with(reason) == names
+    assert REFUSED.names_with_reason(reason) == names
 
 
 @pytest.mark.parametrize(

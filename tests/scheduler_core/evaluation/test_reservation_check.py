@@ -1,4 +1,4 @@
-"""What is vouched for fits, whatever becomes of the pods that were let in before; and its members are let in."""
+"""Acknowledged reservations fit wherever in-flight pods come, and their members pass Filter."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ def some_asking(name: str, gpus: int, *, shaped: bool) -> Pod:
     return asking(name, gpus, island="required") if shaped else asking(name, gpus)
 
 
-def test_what_fits_is_vouched_for() -> None:
+def test_a_reservation_that_fits_is_acknowledged() -> None:
     stage = Stage.planned({"a": H100, "b": H100}, *members(4, 4))
     gang = plan("g", {"m0": ("a", 4), "m1": ("a", 4), "m2": ("b", 4), "m3": ("b", 4)})
 
     assert vouched(stage, stage.keep((gang, PROPOSED), generation=7)) == ExtenderAck("team/extender", 7)
 
 
-def test_what_does_not_fit_is_blocked() -> None:
+def test_a_reservation_that_does_not_fit_is_blocked() -> None:
     stage = Stage.planned({"a": H100}, *members(4, 2), seen("x", 1, on="a"))
     gang = plan("g", {"m0": ("a", 4), "m1": ("a", 4)})
 
     assert vouched(stage, stage.keep((gang, PROPOSED))) == ExtenderAck("team/extender", 1, ("uid-g",))
 
 
-def test_only_what_is_proposed_is_judged() -> None:
+def test_only_proposed_reservations_are_checked() -> None:
     stage = Stage.planned({"a": H100}, *members(8, 3))
     plans = [plan(f"g{at}", {f"m{at}": ("a", 8)}, held={"a": 8}) for at in range(3)]
     listing = stage.keep(*zip(plans, (COMMITTED, HELD, PROPOSED), strict=True))
@@ -78,7 +78,7 @@ def test_only_what_is_proposed_is_judged() -> None:
         pytest.param(5, ("uid-g",), id="all may come here"),
     ],
 )
-def test_a_pod_that_may_be_on_its_way_counts_on_every_node(others: int, blocked: tuple[str, ...]) -> None:
+def test_an_in_flight_pod_counts_on_each_of_its_nodes(others: int, blocked: tuple[str, ...]) -> None:
     stage = Stage.planned({"a": H100, "b": H100}, *members(4, 1))
     for at in range(others):
         assert set(stage.ask(asking(f"x{at}", 1)).nodes) == {"a", "b"}
@@ -87,7 +87,7 @@ def test_a_pod_that_may_be_on_its_way_counts_on_every_node(others: int, blocked:
     assert vouched(stage, stage.keep((gang, PROPOSED))).blocked == blocked
 
 
-def test_it_is_vouched_for_once_these_are_seen_elsewhere() -> None:
+def test_a_reservation_is_acknowledged_once_in_flight_pods_are_bound_elsewhere() -> None:
     stage = Stage.planned({"a": H100, "b": H100}, *members(8, 1))
     stage.ask(asking("x", 1))
     listing, voucher = stage.keep((plan("g", {"m0": ("a", 8)}), PROPOSED)), ReservationChecker()
@@ -98,8 +98,8 @@ def test_it_is_vouched_for_once_these_are_seen_elsewhere() -> None:
     assert vouched(stage, listing, voucher).blocked == ()
 
 
-def test_a_promise_to_another_pod_stays_kept() -> None:
-    """Two bridged pairs: who was let in gets a pair only while no others take one GPU of each."""
+def test_a_constraint_of_another_pod_is_kept() -> None:
+    """Two bridged pairs: the accepted pod gets a pair only while other pods do not take one GPU of each."""
     stage = Stage.planned({"a": PAIRS}, *members(1, 2))
     assert stage.ask(asking("x", 2, island="required")).nodes == ("a",)
 
@@ -108,8 +108,8 @@ def test_a_promise_to_another_pod_stays_kept() -> None:
     assert vouched(stage, stage.keep((two, PROPOSED))).blocked == ("uid-g",)
 
 
-def test_a_member_that_was_not_shown_is_not_vouched_for() -> None:
-    """What it requires is not known yet."""
+def test_a_reservation_with_an_unknown_member_is_not_acknowledged() -> None:
+    """Its constraints are not known yet."""
     stage = Stage.planned({"a": H100})
     listing = stage.keep((plan("g", {"m0": ("a", 1)}), PROPOSED))
     assert vouched(stage, listing).blocked == ("uid-g",)
@@ -119,7 +119,7 @@ def test_a_member_that_was_not_shown_is_not_vouched_for() -> None:
     assert vouched(stage, listing).blocked == ()
 
 
-def test_a_reservation_that_was_not_shown_is_not_vouched_for() -> None:
+def test_an_unknown_reservation_is_not_acknowledged() -> None:
     stage = Stage.planned({"a": H100}, *members(1, 1))
     listing = stage.keep((plan("g", {"m0": ("a", 1)}), PROPOSED), (plan("h", {"m0": ("a", 1)}), PROPOSED))
     stage.knowledge.reservations.apply_reservations(Batch(ReservationUpdate, (), ("uid-h",)))
@@ -127,26 +127,26 @@ def test_a_reservation_that_was_not_shown_is_not_vouched_for() -> None:
     assert vouched(stage, listing).blocked == ("uid-h",)
 
 
-def test_a_node_that_is_not_known_holds_nobody() -> None:
+def test_a_reservation_on_an_unknown_node_is_not_acknowledged() -> None:
     stage = Stage.planned({"a": H100}, *members(1, 1))
 
     assert vouched(stage, stage.keep((plan("g", {"m0": ("elsewhere", 1)}), PROPOSED))).blocked == ("uid-g",)
 
 
-def test_who_is_on_its_node_already_is_not_asked_about() -> None:
+def test_bound_members_are_not_checked() -> None:
     stage = Stage.planned({"a": H100}, seen("m0", 8, on="a"), seen("m1", 8))
 
     assert vouched(stage, stage.keep((plan("g", {"m0": ("a", 8)}), PROPOSED))).blocked == ()
 
 
-def test_what_is_held_for_others_is_in_nobodys_way() -> None:
+def test_capacity_holds_do_not_block_a_reservation() -> None:
     stage = Stage.planned({"a": H100}, *members(8, 1))
     room, gang = plan("r", held={"a": 8}), plan("g", {"m0": ("a", 8)})
 
     assert vouched(stage, stage.keep((room, HELD), (gang, PROPOSED))).blocked == ()
 
 
-def test_too_many_that_may_come_are_waited_for() -> None:
+def test_too_many_in_flight_pods_block_a_reservation() -> None:
     """Seven kinds of pods are 128 cases."""
     stage = Stage.planned({"a": H100, "b": H100}, *members(1, 1))
     for at in range(7):
@@ -155,7 +155,7 @@ def test_too_many_that_may_come_are_waited_for() -> None:
     assert vouched(stage, stage.keep((plan("g", {"m0": ("a", 1)}), PROPOSED))).blocked == ("uid-g",)
 
 
-def test_what_was_found_is_kept_until_something_changes() -> None:
+def test_results_are_kept_until_the_node_changes() -> None:
     stage = Stage.planned({"a": H100}, *members(8, 1))
     listing, voucher = stage.keep((plan("g", {"m0": ("a", 8)}), PROPOSED)), ReservationChecker()
     judged: list[str] = []
@@ -184,7 +184,7 @@ def test_what_was_found_is_kept_until_something_changes() -> None:
 
 @settings(max_examples=120, deadline=None)
 @given(st.integers(0, 2**32))
-def test_whatever_is_vouched_for_fits_wherever_the_doubtful_pods_are(seed: int) -> None:
+def test_acknowledged_reservations_fit_wherever_in_flight_pods_come(seed: int) -> None:
     random = Random(seed)
     stage = Stage.planned({name: random.choice((H100, PAIRS, MACHINES["dgx1"]())) for name in "abc"}, policy=POLICY)
     for at in range(random.randint(0, 3)):
@@ -213,7 +213,7 @@ def _gang(random: Random, stage: Stage, name: str) -> ReservationUpdate:
 
 
 def _ways(stage: Stage) -> Iterator[dict[str, list[Occupant]]]:
-    """All ways in which the doubtful pods may come, each to one of its nodes or not at all."""
+    """Return all cases of in-flight pods, each on one of its nodes or on none."""
     doubtful = stage.knowledge.assumed_pods.on_several_nodes
     for chosen in product(*([None, *sorted(each.nodes)] for each in doubtful)):
         found: dict[str, list[Occupant]] = {}
@@ -224,12 +224,14 @@ def _ways(stage: Stage) -> Iterator[dict[str, list[Occupant]]]:
 
 
 def _fits(stage: Stage, gang: ReservationUpdate, coming: Mapping[str, list[Occupant]]) -> bool:
-    """By the filters alone, from what each node holds."""
+    """Decide by the filters alone, from the pods on each node."""
     for seat in gang.spec.seats:
         record = stage.knowledge.table.records[seat.node or ""]
         others = [pod for pod in record.pods if pod.uid != seat.uid and not is_hold(pod.uid)]
         pods = sorted((*others, *coming.get(record.name, ())), key=lambda pod: pod.uid)
-        alone = NodeRecord(record.name, record.machine, record.gpus, tuple(pods), record.departed, (), record.parted)
+        alone = NodeRecord(
+            record.name, record.machine, record.gpus, tuple(pods), record.departed, (), record.hash_mismatch_since
+        )
         member = stage.knowledge.pods[seat.uid].occupant
         if isinstance(evaluate_state(member.profile, state_of(alone, NOW, POLICY), POLICY), Reason):
             return False
@@ -238,8 +240,8 @@ def _fits(stage: Stage, gang: ReservationUpdate, coming: Mapping[str, list[Occup
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32))
-def test_members_that_were_vouched_for_get_in_whatever_is_asked_meanwhile(seed: int) -> None:
-    """kube-scheduler takes any node that was answered, and knows of no reservation; others come all the time."""
+def test_acknowledged_members_pass_filter_whatever_is_asked_meanwhile(seed: int) -> None:
+    """kube-scheduler picks any answered node and knows no reservations; other pods arrive all the time."""
     life = _Life(Random(seed))
     for _ in range(6):
         life.other()
@@ -256,7 +258,7 @@ def test_members_that_were_vouched_for_get_in_whatever_is_asked_meanwhile(seed: 
 
 
 class _Life:
-    """Two nodes, a gang that is to be on one of them, and others."""
+    """Two nodes, a gang that is to run on one of them, and other pods."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -264,7 +266,7 @@ class _Life:
         self.members = [some(f"m{at}", 2, shaped=self.shaped) for at in range(random.randint(1, 2))]
         machine = random.choice((H100, PAIRS, MACHINES["dgx1"]()))
         self.stage = Stage.planned({"a": machine, "b": H100}, *self.members)
-        self.counted = {"a": 0, "b": 0}  # as kube-scheduler counts: it knows of no reservation
+        self.counted = {"a": 0, "b": 0}  # as kube-scheduler counts, without reservations
         self.waiting: list[PodUpdate] = []
         self.serial = 0
 

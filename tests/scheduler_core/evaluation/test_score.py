@@ -37,7 +37,7 @@ def _raw(factor: str, node: NodeState, asked: PodProfile, policy: Policy = POLIC
     return RAW_SCORES[factor](asked, node, policy)
 
 
-def test_score_taken_apart() -> None:
+def test_score_parts() -> None:
     """Four GPUs of an idle HGX H100. Weights 4 + 3 + 1 + 1 + 1 = 10, so a share is weight x raw.
 
     The device plugin takes one socket's four: 900 / (900 + 300) = 0.75. The 4 that are left are fragments for the 15 %
@@ -80,11 +80,11 @@ def test_rounded(points: float, rounded: int) -> None:
         pytest.param(profile(1), (3, 1, 1, 1), id="one GPU has no ring"),
     ],
 )
-def test_weights_follow_wishes(asked: PodProfile, weights: tuple[float, ...]) -> None:
+def test_weights_follow_constraints(asked: PodProfile, weights: tuple[float, ...]) -> None:
     assert tuple(part.weight for part in score_state(asked, _node("hgx_h100"), POLICY).parts) == weights
 
 
-def test_policy_that_weighs_nothing_finds_all_alike() -> None:
+def test_policy_without_weights_scores_all_nodes_alike() -> None:
     assert score_state(profile(4), _node("hgx_h100"), Policy(weights=Weights(0, 0, 0, 0, 0))) == Score(0, ())
 
 
@@ -110,14 +110,14 @@ def test_bandwidth(node: NodeState, asked: PodProfile, raw: float) -> None:
     assert _raw("bandwidth", node, asked) == pytest.approx(raw)
 
 
-def test_pcie_of_unknown_distance_is_worth_nothing() -> None:
+def test_pcie_of_unknown_distance_scores_zero() -> None:
     bare = NodeTopology(gpus=MACHINES["rtx4090"]().gpus, nvlink=MACHINES["rtx4090"]().nvlink)
     node = state_of(record(topology=bare, held={}), NOW, POLICY)
 
     assert _raw("bandwidth", node, profile(2)) == 0.0
 
 
-def test_hint_stands_in_for_a_node_without_a_shape() -> None:
+def test_interconnect_label_is_used_for_a_node_without_a_shape() -> None:
     node = state_of(record(topology=MACHINES["h100_partial"](), allocatable={"nvidia.com/gpu": 8}), NOW, POLICY)
 
     assert _raw("bandwidth", node, profile(2)) == 0.2
@@ -128,7 +128,7 @@ def test_hint_stands_in_for_a_node_without_a_shape() -> None:
     [
         # Of pods 50 % want one GPU, 20 % two, 15 % four, 15 % eight. 7 are fragments for 15 %: 1.05, 1 / (1 + e^2.1).
         pytest.param(_node("hgx_h100"), profile(1), 0.08, id="one breaks into eight: 0.109"),
-        # It was one for half of the pods, and is gone: 1 / (1 + e^-1).
+        # It was a fragment for half of the pods, and is gone: 1 / (1 + e^-1).
         pytest.param(_node("hgx_h100", 0, 1, 2, 3, 4, 5, 6), profile(1), 0.72, id="the last one: 0.731"),
         # Before, for four by islands all 4 and by the node none: 0.3; for eight 0.6. After 0.3 + 0.3. Gain 0.3.
         pytest.param(_node("a100_bridged"), profile(2), 0.64, id="a whole pair of two: 0.646"),
@@ -239,7 +239,7 @@ def test_every_score_is_between_0_and_10(topology: NodeTopology, gpus: int, wish
         },
     ),
 )
-def test_what_decides_only_whether_a_node_suits_does_not_touch_its_score(
+def test_constraints_that_only_filter_do_not_change_the_score(
     topology: NodeTopology, gpus: int, wishes: dict[str, str]
 ) -> None:
     node, asked = state_of(record("a", topology, held={}), NOW, POLICY), profile(gpus, **wishes)
@@ -247,8 +247,8 @@ def test_what_decides_only_whether_a_node_suits_does_not_touch_its_score(
     assert score_state(scoring_key(asked), node, POLICY) == score_state(asked, node, POLICY)
 
 
-def test_node_that_cannot_give_what_is_asked_has_a_score_all_the_same() -> None:
-    """Who asks what would be, asks before the filters do."""
+def test_node_that_does_not_fit_still_has_a_score() -> None:
+    """Explanations score nodes that the filters reject."""
     full = _node("hgx_h100", *range(8))
 
     parts = {part.factor: part.raw for part in score_state(profile(2), full, POLICY).parts}

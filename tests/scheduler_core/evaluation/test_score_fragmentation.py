@@ -1,4 +1,4 @@
-"""What is left over, where CPU and shares come in. The plain cases: ``test_scores``."""
+"""Fragmentation with CPU and shares of GPUs. The plain cases are in ``test_score``."""
 
 from __future__ import annotations
 
@@ -34,11 +34,13 @@ def _share(name: str, mib: int) -> Occupant:
 
 
 def _shared(held: dict[str, tuple[int, int]], *, cpu: int | None = None) -> NodeState:
-    """Shares by name: GPU and MiB, on a node that obeys."""
+    """A node that honours the GPU choice, with shares by name: GPU and MiB."""
     idle = record("n", PAIRS, held={})
     assert idle.gpus is not None
     allocations = tuple(Allocation(gpu=f"GPU-{gpu}", pod=PodRef("team", name, "c")) for name, (gpu, _) in held.items())
-    machine = msgspec.structs.replace(idle.machine, obeys=True, allocatable=((WHOLE, 4), (SHARED, 400)), cpu_milli=cpu)
+    machine = msgspec.structs.replace(
+        idle.machine, honours_gpu_choice=True, allocatable=((WHOLE, 4), (SHARED, 400)), cpu_milli=cpu
+    )
     pods = tuple(_share(name, mib) for name, (_, mib) in sorted(held.items()))
     gpus = msgspec.structs.replace(idle.gpus, allocations=allocations)
     return state_of(NodeRecord("n", machine, gpus, pods), NOW, POLICY)
@@ -51,7 +53,7 @@ def _asked(mib: int) -> PodProfile:
 
 
 class TestCpu:
-    """How much of it there is for each free GPU."""
+    """CPU for each free GPU."""
 
     @pytest.mark.parametrize(
         ("free", "asked", "level"),
@@ -76,28 +78,28 @@ class TestCpu:
         assert CpuPerGpu(2000, 0.5).milli_for(3000) == 3000
 
     def test_pod_that_takes_more_than_its_share_leaves_stranded_gpus(self) -> None:
-        """8000 of 8000 for one of four GPUs: three are stranded, and a fourth of them counts."""
+        """8000 of 8000 for one of four GPUs: three are stranded, each counts a quarter."""
         node = _shared({}, cpu=8000)
         greedy = profile(1)._replace(device_request=profile(1).device_request._replace(cpu_milli=8000))
         sets = ExactSets((1,))
 
-        # Who takes its share gains and loses nothing: 0.5, in steps 0.48.
+        # A pod that takes its share gains and loses nothing: 0.5, in steps 0.48.
         assert fragmentation_score(profile(1), node, DemandMix(((Demand(1), 1.0),)), sets) == 0.48
         assert (
             fragmentation_score(greedy, node, DemandMix(((Demand(1), 1.0),)), sets) == 0.16
         )  # 1 / (1 + e^1.5) = 0.182
 
-    def test_a_slip_of_the_unit_is_worth_nothing(self) -> None:
-        """64000 cores, where 64000 thousandths were meant."""
+    def test_a_huge_cpu_request_scores_zero(self) -> None:
+        """64000 cores, where 64000 millicores were meant."""
         slip = profile(1)._replace(device_request=profile(1).device_request._replace(cpu_milli=64_000_000))
 
         assert fragmentation_score(slip, _shared({}, cpu=8000), DemandMix(((Demand(1), 1.0),)), ExactSets((1,))) == 0.0
 
 
 class TestShares:
-    """Where the scheduler's choice of the GPU is obeyed."""
+    """Nodes that honour the scheduler's choice of the GPU."""
 
-    def test_goes_beside_another_where_that_leaves_least(self) -> None:
+    def test_a_share_goes_beside_another_where_that_leaves_least(self) -> None:
         node = _shared({"a": (2, 400)})
 
         found = best_gpu_for_share(node, 600, DEFAULT_MIX)
@@ -105,7 +107,7 @@ class TestShares:
         assert found is not None
         assert found[0] == 2
 
-    def test_gpu_with_too_little_left_is_no_choice(self) -> None:
+    def test_gpu_with_too_little_memory_is_not_chosen(self) -> None:
         found = best_gpu_for_share(_shared({"a": (0, 400), "b": (0, 300)}), 400, DEFAULT_MIX)
 
         assert found is not None
@@ -118,7 +120,7 @@ class TestShares:
         assert rejection_reason(_asked(400), full, POLICY) is not None
         assert fragmentation_score(_asked(400), full, DEFAULT_MIX, None) == 0.0
 
-    def test_is_scored_by_what_it_leaves(self) -> None:
+    def test_a_share_is_scored_by_what_it_leaves(self) -> None:
         filled = evaluate_state(_asked(600), _shared({"a": (2, 400)}), POLICY)
         opened = evaluate_state(_asked(600), _shared({}), POLICY)
 
@@ -126,11 +128,11 @@ class TestShares:
         assert isinstance(opened, Score)
         assert filled.points > opened.points
 
-    def test_whole_gpus_are_those_that_nobody_shares(self) -> None:
+    def test_whole_gpus_are_gpus_without_shares(self) -> None:
         assert _shared({"a": (2, 400)}).free == ExactSets((0b1011,))
 
 
-def test_sets_too_many_to_list_are_judged_by_one_of_them() -> None:
+def test_too_many_sets_are_scored_by_one_of_them() -> None:
     node = _shared({})
 
     assert fragmentation_score(profile(2), node, DEFAULT_MIX, SomeSet(0b1111, 2)) == fragmentation_score(
@@ -147,14 +149,14 @@ def test_unknown_gpus() -> None:
     assert fragmentation_score(profile(1), _shared({}), DEFAULT_MIX, None) == 0.0
 
 
-def test_where_only_the_number_of_free_gpus_is_known_it_counts_as_where_all_is_known() -> None:
-    """By labels alone nobody knows which two of four are in use; what one more pod leaves is known all the same."""
+def test_a_known_number_of_free_gpus_scores_like_known_gpus() -> None:
+    """With labels alone it is unknown which two of four GPUs are in use; the number that is left is known."""
     machine = islands("X", (4,))
     known = state_of(record("n", machine, held={"a": (0, 1)}, pods=[occupant("a", 2)]), NOW, POLICY)
     labelled = msgspec.structs.replace(known, free=SomeSet(0b1111, 2))
     settling = msgspec.structs.replace(
         known, free=ExactSets((0b0011, 0b0101, 0b1100))
-    )  # until the kubelet has named them
+    )  # until the kubelet has reported them
 
     for size, some, any_ in (
         (1, ExactSets((0b100,)), ExactSets((1, 2, 4, 8))),
@@ -169,7 +171,7 @@ def test_where_only_the_number_of_free_gpus_is_known_it_counts_as_where_all_is_k
     )
 
 
-def test_nodes_in_use_are_filled_first_by_labels_alone() -> None:
+def test_nodes_in_use_are_filled_first_with_labels_alone() -> None:
     labels = {"nvidia.com/gpu.count": "8", "nvidia.com/gpu.product": "X"}
     machine = parse_node(node(labels=labels, allocatable={WHOLE: 8}))
     used, idle = (

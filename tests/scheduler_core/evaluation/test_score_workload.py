@@ -1,4 +1,4 @@
-"""What kinds of pods and money ask of nodes, with the arithmetic."""
+"""The score factors for workload types and cost, with their arithmetic."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_each_weight_has_a_factor_and_a_raw_score() -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_counts_for_which_pod(asked: PodProfile, weights: dict[str, float]) -> None:
+def test_factors_that_apply_to_each_kind_of_pod(asked: PodProfile, weights: dict[str, float]) -> None:
     assert {part.factor: part.weight for part in score_state(asked, _node(), POLICY).parts} == weights
 
 
@@ -180,12 +180,12 @@ def test_score_is_bounded_and_monotone_in_each_factor(values: list[tuple[float, 
     assert higher >= lower - 1e-5  # shares are rounded to six digits
 
 
-def test_factors_that_policy_does_not_weigh_are_not_looked_at() -> None:
+def test_factors_without_weight_are_not_computed() -> None:
     nothing = Weights(*[0.0] * len(Weights._fields))
     policy = Policy(weights=nothing, workload_weights=WorkloadWeights(nothing, nothing, nothing, nothing))
 
     assert score_state(TRAINING, _node(), policy).parts == ()
 
 
-def test_families_are_in_the_order_of_their_age() -> None:
+def test_families_are_sorted_by_age() -> None:
     assert [GPU_FAMILIES.index(family) for family in ("volta", "ampere", "hopper", "blackwell")] == [5, 7, 9, 10]

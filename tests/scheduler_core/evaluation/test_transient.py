@@ -1,4 +1,4 @@
-"""Refusals that will not stand, in which nothing happens that kube-scheduler would hear of."""
+"""Transient rejections: no event that kube-scheduler sees will end them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def refused(reason: Reason, *, soon: bool) -> FilterResult:
     ],
     ids=["not named yet", "named, together", "named, apart", "one is not named yet"],
 )
-def test_two_singles_leave_a_pair_or_not(
+def test_two_single_gpu_pods_may_leave_a_pair(
     wishes: dict[str, str], reason: Reason, word: Mapping[str, list[int]] | None, answer: FilterResult | bool
 ) -> None:
     stage = Stage.set(ONE_NODE, *TWO_SINGLES)
@@ -60,34 +60,34 @@ def test_two_singles_leave_a_pair_or_not(
     assert stage.ask(asking("p", 2, **wishes)) == expected
 
 
-def test_node_without_room_for_the_shape_is_not_waited_for() -> None:
-    """Whatever the kubelet names, no island has three."""
+def test_node_that_cannot_have_the_shape_is_not_transient() -> None:
+    """Whatever the kubelet reports, no island has three."""
     stage = Stage.set(ONE_NODE, seen("x", 1, "a", admitted=True))
 
     assert stage.ask(asking("p", 3, island="required")) == refused(Reason.ISLAND, soon=False)
 
 
-def test_node_whose_fastest_set_is_too_slow_is_not_waited_for() -> None:
+def test_node_with_too_slow_sets_is_not_transient() -> None:
     stage = Stage.set(ONE_NODE, *TWO_SINGLES)
 
     assert stage.ask(asking("p", 2, min_bandwidth="9999")) == refused(Reason.BANDWIDTH, soon=False)
 
 
-def test_node_whose_agent_is_silent_for_long_is_not_waited_for() -> None:
+def test_stale_node_is_not_transient() -> None:
     stage = Stage.set(ONE_NODE, *TWO_SINGLES)
     stage.now += Policy().stale_after_s
 
     assert stage.ask(asking("p", 2, island="required")) == refused(Reason.UNKNOWN_TOPOLOGY, soon=False)
 
 
-def test_pods_that_the_kubelet_has_yet_to_admit_are_not_waited_for() -> None:
-    """When it does, kube-scheduler hears of it, and asks again."""
+def test_unadmitted_pods_are_not_transient() -> None:
+    """When it does, kube-scheduler sees the event and retries."""
     stage = Stage.set(ONE_NODE, seen("x", 1, "a"), seen("y", 1, "a"))
 
     assert stage.ask(asking("p", 2, island="required")) == refused(Reason.ISLAND, soon=False)
 
 
-def test_node_without_an_agent_that_asks_the_kubelet_is_not_waited_for() -> None:
+def test_node_without_reports_is_not_transient() -> None:
     stage = Stage.set(ONE_NODE, *TWO_SINGLES)
     stage.words({"a": None})
 
@@ -99,8 +99,8 @@ FOR_GOOD = refused(Reason.UNKNOWN_TOPOLOGY, soon=False)
 ON_A = FilterResult(("a",), {}, single=True)
 
 
-def test_graph_that_changes_on_the_node_is_waited_for_until_it_is_confirmed() -> None:
-    """Two watches tell of it, in either order; kube-scheduler hears of one of them."""
+def test_changed_graph_is_transient_until_it_is_confirmed() -> None:
+    """Two watches show it, in either order; kube-scheduler sees only one of the events."""
     stage = Stage.set(ONE_NODE)
     asked = asking("p", 2, island="required")
 
@@ -111,7 +111,7 @@ def test_graph_that_changes_on_the_node_is_waited_for_until_it_is_confirmed() ->
     assert stage.ask(asked) == ON_A
 
 
-def test_graph_that_is_confirmed_before_the_node_is_shown_is_waited_for() -> None:
+def test_graph_confirmed_before_the_node_is_shown_is_transient() -> None:
     stage = Stage.set(ONE_NODE)
     asked = asking("p", 2, island="required")
 
@@ -123,7 +123,7 @@ def test_graph_that_is_confirmed_before_the_node_is_shown_is_waited_for() -> Non
 
 
 @pytest.mark.parametrize("gone", [True, False], ids=["there is no NodeGpus", "it speaks of another graph"])
-def test_graph_that_nobody_confirms_is_not_waited_for_long(gone: bool) -> None:
+def test_unconfirmed_graph_is_transient_only_for_seconds(gone: bool) -> None:
     stage = Stage.set(ONE_NODE)
     asked = asking("p", 2, island="required")
     if gone:
@@ -139,7 +139,7 @@ def test_graph_that_nobody_confirms_is_not_waited_for_long(gone: bool) -> None:
     assert stage.ask(asking("plain", 2)).nodes == ("a",)
 
 
-def test_node_that_carries_another_graph_is_waited_for_anew() -> None:
+def test_another_changed_graph_is_transient_again() -> None:
     """Its agent has just been installed again."""
     stage = Stage.set(ONE_NODE)
     stage.words({}, gone=["a"])
@@ -150,19 +150,19 @@ def test_node_that_carries_another_graph_is_waited_for_anew() -> None:
     assert stage.ask(asking("p", 2, island="required")) == UNTIL_CONFIRMED
 
 
-def test_other_reasons_than_shape_are_not_waited_for() -> None:
+def test_other_reasons_are_not_transient() -> None:
     stage = Stage.set(ONE_NODE, *TWO_SINGLES)
 
     assert stage.ask(asking("p", 2, min_vram="900Gi")) == refused(Reason.VRAM, soon=False)
 
 
-def test_kube_scheduler_that_counts_more_free_gpus_than_we_do_has_heard_of_an_end_before_us() -> None:
+def test_fewer_free_gpus_than_kube_scheduler_counts_are_transient() -> None:
     stage = Stage.set(ONE_NODE, seen("x", 4, "a"))
 
     assert stage.ask(asking("p", 1)) == refused(Reason.TOO_FEW_GPUS, soon=True)
 
 
-def test_node_that_suits_after_all_is_not_waited_for_any_more() -> None:
+def test_node_that_fits_after_all_is_no_longer_transient() -> None:
     stage = Stage.set(ONE_NODE, *TWO_SINGLES)
     stage.ask(asking("p", 2, island="required"))
 
@@ -171,8 +171,8 @@ def test_node_that_suits_after_all_is_not_waited_for_any_more() -> None:
     assert stage.ask(asking("p", 2, island="required")).nodes == ("a",)
 
 
-def test_sick_gpu_of_which_nobody_says_which_it_is_is_not_waited_for() -> None:
-    """The device plugin offers half of the GPUs; which, it does not tell."""
+def test_unknown_unhealthy_gpu_is_not_transient() -> None:
+    """The device plugin offers half of the GPUs, and does not name them."""
     large = MACHINES["dgx2"]()
     stage = Stage.set({"a": large})
     sick = NodeUpdate("a", parse_node(node(large, allocatable={WHOLE: 8})))
@@ -181,7 +181,7 @@ def test_sick_gpu_of_which_nobody_says_which_it_is_is_not_waited_for() -> None:
     assert stage.ask(asking("p", 8, numa="required")) == refused(Reason.NUMA, soon=False)
 
 
-def test_gpus_that_are_reserved_for_a_pod_on_its_way_are_waited_for() -> None:
+def test_gpus_reserved_for_a_pod_are_transient() -> None:
     stage = Stage.set({"a": PAIRS, "b": PAIRS})
     for name in ("w", "x", "y", "z"):
         stage.ask(asking(name, 1))
@@ -207,7 +207,7 @@ EACH = {name: [at] for at, name in enumerate("wxyz")}
         pytest.param(None, [("x", "70Gi")], "20Gi", False, id="nobody will ever say"),
     ],
 )  # fmt: skip
-def test_room_on_a_shared_card_may_show(
+def test_free_memory_of_a_shared_gpu_may_be_reported(
     held: Mapping[str, list[int]] | None, pods: list[tuple[str, str]], share: str, hope: bool
 ) -> None:
     labels = {"nvidia.com/gpu.replicas": "4"}

@@ -154,5 +154,5 @@ def test_cluster_without_node_gpus_has_unknown_allocations() -> None:
     states = read_snapshot(_printed([each for each in CLUSTER if each["kind"] != "NodeGpus"]), NOW, POLICY).table.states
 
     assert not any(state.stale for state in states.values())
-    assert states["pairs"].unsettled is None
+    assert states["pairs"].open_admissions is None
     assert states["pairs"].free == SomeSet(0b1111, 2)

@@ -13,7 +13,6 @@ from gputopo.crd.reservations import Seat
 from gputopo.labels.reasons import Reason
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_record import with_pod
-from scheduler_core.cache.node_table import with_pods
 from scheduler_core.evaluation.evaluate import evaluate
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.packing.anti_affinity import ANTI_AFFINITY_REASON, PlacedMember
@@ -23,7 +22,7 @@ from scheduler_core.planner.packing.singles import NOT_TAKEN, SinglePodPlacer, p
 from scheduler_core.request.device_request import WHOLE
 from scheduler_core.request.pod_request import InvalidRequest
 from tests.machines import MACHINES
-from tests.scheduler_core.builders import NOW, occupant, record
+from tests.scheduler_core.builders import NOW, occupant, record, with_pods
 from tests.scheduler_core.planner.packing.member_groups import (
     POLICY,
     WISHES,
