@@ -1,11 +1,11 @@
-"""Planning a gang, as a ratio to first-fit of the same gang, which uses numbers of free GPUs only.
+"""Time to plan a gang, and its ratio to a plain first fit of the same gang by counts of free GPUs.
 
-5,000 nodes with 8 GPUs each in racks of 16, blocks of 256 and zones of 2,000; half of them partly in use, so that about
-a thousand states differ. "first" is the first plan on a snapshot without cached results; "again" is the median of the
-next plans, as for the next gang in the queue. Single pods: a batch of 500. Capacity hold: the search for the nodes that
-are free soonest. Times are CPU times of the process.
-With ``--count`` and valgrind, instructions are counted instead, for few nodes and members: they do not depend on other
-load on the machine.
+5,000 nodes with 8 GPUs each in racks of 16, blocks of 256 and zones of 2,000; half of them partly in use, in about a
+thousand different states. "first" is the first plan on a snapshot, without any cached result; "again" is the median of
+the next plans, as for the next gang in the queue. Single pods: a batch of 500. Capacity hold: the search for the nodes
+that become free soonest. Times are CPU times of the process.
+With ``--count`` and valgrind, instructions are counted instead, for few nodes and members: the count does not depend on
+the load of the machine.
 Run: make bench
 """
 
@@ -33,7 +33,8 @@ from scheduler_core.planner.gang.member import GangName, GangRequest, Member
 from scheduler_core.planner.gang.pod_deadlines import PodDeadline, PodDeadlines
 from scheduler_core.planner.leader.hold_search import HoldTask, search_hold
 from scheduler_core.planner.leader.plan_task import ReservationNames
-from scheduler_core.planner.packing.plan import GangPlan, NodeView, PlanOptions, plan_gang
+from scheduler_core.planner.packing.model import GangPlan, NodeView, PlanOptions
+from scheduler_core.planner.packing.plan import plan_gang
 from scheduler_core.planner.packing.singles import plan_single_pods
 from scheduler_core.request.full_pod import FullPodSpec
 from scheduler_core.request.pod import Metadata
@@ -67,7 +68,7 @@ GANGS = (
     Gang(1000, 4, {"island": "required"}),
     Gang(500, 8),
 )
-ROOMS = (
+HOLDS = (
     Gang(1, 8),
     Gang(16, 8),
     Gang(500, 8),
@@ -76,11 +77,11 @@ ROOMS = (
     Gang(600, 4, {"island": "required"}, "zone"),
     Gang(16, 8, {"min_vram": "500Gi"}),
 )
-FEW = (Gang(100, 1),)  # instructions are counted at a fiftieth of the speed
+COUNTED = (Gang(100, 1),)  # instructions are counted at a fiftieth of the speed
 
 
 def main() -> None:
-    """Print a row per gang. ``--count``: instructions instead of times. A number and a step: run that step once."""
+    """Print a row per gang; ``--count``: instructions instead of times; with a number and a name: only that, once."""
     if sys.argv[1:] == ["--count"]:
         _counted()
     elif sys.argv[1:]:
@@ -105,7 +106,7 @@ def _timed() -> None:
     again = _median(lambda: plan_single_pods(pods, view, PlanOptions()))
     print(f"{BATCH} single pods: first {first:.0f} ms, again {again:.0f} ms, {BATCH / again * 1000:.0f} pods/s")
     print(f"\n{'capacity hold, 5,000 nodes':<36} {'ms':>9} {'nodes':>6}")
-    for seed, gang in enumerate(ROOMS):
+    for seed, gang in enumerate(HOLDS):
         job = _job(fleet(seed), gang)
         took = _took(lambda job=job: search_hold(job))  # type: ignore[misc]
         create = search_hold(job).create
@@ -113,7 +114,7 @@ def _timed() -> None:
 
 
 def _job(view: NodeView, gang: Gang) -> HoldTask:
-    """Return gangs and pods; half of the pods have deadlines."""
+    """Return a hold search in which half of the pods have deadlines."""
     random, ends, members = Random(0), PodDeadlines(), tuple(crew(gang))
     pods = (pod.uid for record in view.table.records.values() for pod in record.pods)
     ends.apply_pod_deadlines(
@@ -127,35 +128,35 @@ def _job(view: NodeView, gang: Gang) -> HoldTask:
 
 
 def _counted() -> None:
-    """Print the instructions of a process that plans, without those of the set-up."""
+    """Print the instructions of a process that plans, minus these of a process that only sets up."""
     if shutil.which("valgrind") is None:
         print("valgrind is not installed: no instructions are counted")
         return
     print(f"\n{'gang, 200 nodes':<36} {'first fit M':>12} {'plan M':>9} {'ratio':>7}  million instructions")
-    for at, gang in enumerate(FEW):
+    for at, gang in enumerate(COUNTED):
         empty, fit, whole = (_instructions(str(at), what) for what in ("nothing", "first-fit", "plan"))
         print(f"{gang!s:<36} {fit - empty:12.1f} {whole - empty:9.1f} {(whole - empty) / max(fit - empty, 0.1):7.1f}")
 
 
 def _instructions(*arguments: str) -> float:
-    """Return millions of instructions."""
+    """Return the instructions of a process, in millions."""
     command = ("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", sys.executable, __file__, *arguments)
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    found = re.search(r"Collected : (\d+)", told)
-    assert found is not None, told
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    found = re.search(r"Collected : (\d+)", output)
+    assert found is not None, output
     return int(found[1]) / 1e6
 
 
 def _once(at: int, what: str) -> None:
-    view, members = fleet(at, 200), crew(FEW[at])
+    view, members = fleet(at, 200), crew(COUNTED[at])
     if what == "first-fit":
-        first_fit(view, FEW[at])
+        first_fit(view, COUNTED[at])
     elif what == "plan":
         plan_gang(members, view)
 
 
 def first_fit(view: NodeView, gang: Gang) -> int:
-    """Put each member on the first node with enough free GPUs. Return how many fit."""
+    """Put each member on the first node with enough free GPUs. Return the number of placed members."""
     free = {name: state.free_devices("nvidia.com/gpu") for name, state in view.table.states.items()}
     found = 0
     for _ in range(gang.members):
@@ -168,7 +169,7 @@ def first_fit(view: NodeView, gang: Gang) -> int:
 
 
 def fleet(seed: int, nodes: int = NODES) -> NodeView:
-    """Return nodes of four shapes in turn."""
+    """Return nodes of four machine shapes in turn."""
     random = Random(seed)
     machines = [(MACHINES[name](), machine(MACHINES[name]())) for name in SHAPES]
     records = [node(f"gpu-node-{at:05}", *machines[at // 16 % len(SHAPES)], random) for at in range(nodes)]
@@ -189,11 +190,23 @@ def crew(gang: Gang) -> list[Member]:
     wanted = GangRequest(GangName("team", "bench"), gang.members, required=gang.required)
     rules = SchedulingRules(FullPodSpec())
     requests = (request(f"w-{gang.gpus}-{at}", gang.gpus, gang.wishes) for at in range(gang.members))
-    return [Member(each.uid, "team", each.name, "1", wanted, each, NOW, rules=rules) for each in requests]
+    return [
+        Member(
+            uid=each.uid,
+            namespace="team",
+            name=each.name,
+            version="1",
+            gang_request=wanted,
+            request=each,
+            created=NOW,
+            rules=rules,
+        )
+        for each in requests
+    ]
 
 
 def _took(step: Callable[[], object]) -> float:
-    """Return milliseconds of CPU time of this process."""
+    """Return CPU milliseconds of this process."""
     start = time.process_time()
     step()
     return (time.process_time() - start) * 1000

@@ -76,7 +76,7 @@ COMMANDS = {
     "planner": Command(
         "scheduler_core.planner.command",
         "planner",
-        "Plan gangs: pods that start together or not at all, each pinned to its place and let go at once.",
+        "Plan gangs: pods that start together or not at all, each pinned to its place and ungated.",
     ),
     "pods": Command(
         "gputopo.cli.cluster",

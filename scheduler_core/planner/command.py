@@ -1,6 +1,6 @@
-"""``gputopo planner``: its options, read into settings. The program itself, ``main``, is imported when it is run.
+"""Command line of ``gputopo planner``: parses options into settings, and imports ``main`` only when it runs.
 
-Exit codes: 0 told to end; 1 an error of its own; 2 bad usage, no credentials, or an address that cannot be used.
+Exit codes: 0 stopped by a signal; 1 internal error; 2 invalid usage, no credentials, or an address that cannot be used.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from scheduler_core.runtime.bootstrap import configured
 @click.command()
 @command_options(settings.TABLE)
 def planner(**flags: str | None) -> None:
-    """Plan gangs: pods that start together or not at all, each pinned to its place and let go at once.
+    """Plan gangs: pods that start together or not at all, each pinned to its place and ungated.
 
-    It watches pods that gputopo's gate holds, plans all members of a gang on one snapshot of the cluster, writes the
-    plan down as a PlacementReservation, commits it in the PlacementLedger, and takes the gates away. The scheduler of
-    the pods binds them. One of several planners works: the one that holds the Lease.
+    The planner watches pods with gputopo's gate, plans all members of a gang on one snapshot of the cluster, writes the
+    plan as a PlacementReservation, commits it in the PlacementLedger, and removes the gates. The scheduler of the pods
+    binds them. Of several planners, only the holder of the Lease plans.
 
     \b
     Examples:
-      gputopo planner                                            in a pod of its own
-      KUBECONFIG=~/.kube/config gputopo planner --log text       try it from outside
-      curl localhost:9439/gangs | jq .                           who waits, and for what
+      gputopo planner                                            in a pod
+      KUBECONFIG=~/.kube/config gputopo planner --log text       try it outside the cluster
+      curl localhost:9439/gangs | jq .                           waiting gangs, with reasons
     """
-    from scheduler_core.planner.main import plan_forever  # noqa: PLC0415  needs the extra "cluster", --help does not
+    from scheduler_core.planner.main import run_planner  # noqa: PLC0415  needs the extra "cluster", --help does not
 
-    with configured(settings.read_settings, flags) as read:
-        plan_forever(read)
+    with configured(settings.read_settings, flags) as parsed:
+        run_planner(parsed)

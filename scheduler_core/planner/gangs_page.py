@@ -1,7 +1,7 @@
-"""``/gangs``: what a planner tells of each gang and single pod, in pages of a bounded size. Pure.
+"""The page ``/gangs``: the state of each gang and single pod, in pages of a bounded size. Pure.
 
 Gangs come first, then single pods, each by namespace and name. A continuation names the last item of the page before:
-an item that is there all the time is on exactly one page.
+an item that exists all the time is on exactly one page.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Key = tuple[str, str, str]  # list, namespace, name
 
 
 class Snapshot(NamedTuple):
-    """What the planner knew at one moment."""
+    """The state of the planner at one moment."""
 
     status: PlannerStatus
     at: float  # in seconds since 1970
@@ -39,7 +39,7 @@ def _key(each: QueuedGangStatus) -> Key:
 
 
 def read_continuation(text: str) -> Key | None:
-    """Return the key that a continuation names; None where it names none."""
+    """Return the key in a continuation; None: it is invalid."""
     match text.split("/"):
         case [kind, namespace, name] if kind in _LISTS:
             return kind, namespace, name
@@ -47,7 +47,7 @@ def read_continuation(text: str) -> Key | None:
 
 
 def gangs_page(found: Snapshot, after: Key | None = None, most: int = PAGE_BYTES) -> PageBytes:
-    """Return the page that begins after that key; None: the first one."""
+    """Return the page after this key; None: the first page."""
     first = 0 if after is None else bisect_right(found.gangs, after, key=lambda pair: pair[0])
     rest = found.gangs[first:]
     taken, more = fill(((key, orjson.dumps(_item(each, found.at))) for key, each in rest), most)

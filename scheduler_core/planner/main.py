@@ -1,4 +1,4 @@
-"""``gputopo planner``: settings -> the parts -> the loop."""
+"""Builds the parts of ``gputopo planner`` from its settings, and runs it."""
 
 from __future__ import annotations
 
@@ -33,48 +33,62 @@ _WRITE_S = 10.0  # for one answer of the API server
 _log = logging.getLogger(__name__)
 
 
-def plan_forever(read: PlannerSettings) -> None:
-    """Until the process is told to end."""
+def run_planner(settings: PlannerSettings) -> None:
+    """Run the planner until the process is told to stop."""
     with ExitStack() as parts:
         kube = connect_or_exit(PLANNER)
         parts.callback(kube.close)
-        leader = parts.enter_context(leader_election(read.lease, new_identity()))
-        policy = load_policy(read.policy)
+        leader = parts.enter_context(leader_election(settings.lease, new_identity()))
+        policy = load_policy(settings.policy)
         metrics = PlannerMetrics()
-        announcer = EventWriter(kube.with_timeout(_WRITE_S), "gputopo-planner", HIGH_RATE, metrics.count_event)
-        parts.callback(announcer.close)
-        service = PlannerService(_settled(read), _parts(kube, leader, policy, announcer, metrics))
+        event_writer = EventWriter(kube.with_timeout(_WRITE_S), "gputopo-planner", HIGH_RATE, metrics.count_event)
+        parts.callback(event_writer.close)
+        service = PlannerService(_planner_config(settings), _parts(kube, leader, policy, event_writer, metrics))
         metrics.register_status(service.status)
-        listeners = listeners_of(read, service, metrics)
+        listeners = listeners_of(settings, service, metrics)
         uvloop.run(run_daemon(service, listeners, service.idle_watches))
-        if service.broken is not None:
-            raise service.broken
+        if service.fatal_error is not None:
+            raise service.fatal_error
 
 
 def _parts(
-    kube: Kube, leader: LeaderElector, policy: PolicyReload, announcer: EventWriter, metrics: PlannerMetrics
+    kube: Kube, leader: LeaderElector, policy: PolicyReload, event_writer: EventWriter, metrics: PlannerMetrics
 ) -> ServiceParts:
     def watch(deliver: Deliver) -> WatchSet:
         sources = {**planner_sources(MemoizedParser(lambda: policy.current)), **RESERVATION_SOURCES}
         return make_watches(kube, deliver, time.monotonic, sources=sources)
 
     writer = ActionExecutor(kube.with_timeout(_WRITE_S), lambda: leader.is_leader, time.monotonic)
-    return ServiceParts(leader.identity, writer, leader, policy, watch, announcer.write_event, metrics)
-
-
-def _settled(read: PlannerSettings) -> PlannerConfig:
-    return PlannerConfig(
-        POOL, read.lease.namespace, read.terms, read.pace, read.levels, read.release_after_s, read.gate_timeout_s
+    return ServiceParts(
+        identity=leader.identity,
+        writer=writer,
+        election=leader,
+        policy=policy,
+        watching=watch,
+        write_event=event_writer.write_event,
+        metrics=metrics,
     )
 
 
-def listeners_of(read: PlannerSettings, service: PlannerService, metrics: PlannerMetrics) -> tuple[Listener, ...]:
-    """That of the pages, where there is to be one; ends the process where there cannot be."""
-    if read.listen is None:
+def _planner_config(settings: PlannerSettings) -> PlannerConfig:
+    return PlannerConfig(
+        pool=POOL,
+        namespace=settings.lease.namespace,
+        terms=settings.terms,
+        pace=settings.pace,
+        levels=settings.levels,
+        release_after_s=settings.release_after_s,
+        gate_timeout_s=settings.gate_timeout_s,
+    )
+
+
+def listeners_of(settings: PlannerSettings, service: PlannerService, metrics: PlannerMetrics) -> tuple[Listener, ...]:
+    """Return the listener of the HTTP pages, if one is configured; exit if its address cannot be used."""
+    if settings.listen is None:
         return ()
     try:
-        made = Listener(planner_app(service, metrics.registry), bind_socket(read.listen), limits=PAGES)
+        listener = Listener(planner_app(service, metrics.registry), bind_socket(settings.listen), limits=PAGES)
     except OSError as error:
-        fail(f"cannot listen on {read.listen[0]}:{read.listen[1]}: {error}")
-    _log.info("listening", extra={"fields": {"pages": made.port}})
-    return (made,)
+        fail(f"cannot listen on {settings.listen[0]}:{settings.listen[1]}: {error}")
+    _log.info("listening", extra={"fields": {"pages": listener.port}})
+    return (listener,)

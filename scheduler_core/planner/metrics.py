@@ -1,4 +1,4 @@
-"""The planner's metrics, on a registry of their own. ``CATALOGUE`` goes into docs/metrics.md."""
+"""Metrics of the planner, on a registry of their own. ``CATALOGUE`` goes into docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scheduler_core.planner.commit.actions import ReleasePod, WriteStatus
 from scheduler_core.planner.leader.writer import WriteAnswer, WriteOutcome
 from scheduler_core.planner.status import PlannerStatus
 
-# A gang that fits waits a fraction of a second; what waits for room waits hours.
+# A gang that fits waits a fraction of a second; a gang that waits for capacity, hours.
 _WAIT_SECONDS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800, 7200, 43200)
 _PLAN_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2)
 _WRITE_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 10)
@@ -27,46 +27,52 @@ PHASES = (
 COUNTERS = {
     "gputopo_planner_writes": MetricHelp(
         ("kind", "outcome"),
-        "Writes by what they are and what became of them: done, conflict (the object had changed), gone, away (no "
-        "answer), refused, deposed (not sent: another leads).",
+        "Writes by kind and outcome: done, conflict (the object had changed), gone (it does not exist), unanswered, "
+        "refused, deposed (not sent: another planner leads).",
     ),
-    "gputopo_planner_events": MetricHelp(("outcome",), "Events: written, failed, dropped (too many at once)."),
-    "gputopo_planner_rollbacks": MetricHelp((), "Placements that were taken back because not all members were bound."),
+    "gputopo_planner_events": MetricHelp(
+        ("outcome",), "Events by outcome: written, failed, dropped (too many at once)."
+    ),
+    "gputopo_planner_rollbacks": MetricHelp((), "Placements that were rolled back because not all members were bound."),
     "gputopo_planner_released": MetricHelp(
-        ("why",), "Pods that were released to ordinary scheduling, without a place: unplaceable, gate-timeout."
+        ("reason",), "Pods that were released to ordinary scheduling without a place: unplaceable, gate-timeout."
     ),
 }
 TIMES = {
     "gang_scheduling_wait_seconds": HistogramHelp(
         ("outcome", "kind"),
-        "From the creation of a gang's newest member until all are bound, or it was rolled back, failed or "
-        "released; kind: gang, single.",
+        "Time from the creation of a gang's newest member until all members are bound, or until the gang was rolled "
+        "back, failed or released; kind: gang, single.",
         _WAIT_SECONDS,
     ),
-    "gputopo_planner_plan_seconds": HistogramHelp(("outcome",), "To plan: placed, unplaced.", _PLAN_SECONDS),
-    "gputopo_planner_write_seconds": HistogramHelp(("kind",), "For an answer of the API server.", _WRITE_SECONDS),
+    "gputopo_planner_plan_seconds": HistogramHelp(
+        ("outcome",), "Duration of a plan; outcome: placed, unplaced.", _PLAN_SECONDS
+    ),
+    "gputopo_planner_write_seconds": HistogramHelp(
+        ("kind",), "Time until the API server answers a write.", _WRITE_SECONDS
+    ),
 }
 GAUGES = {
-    "gputopo_planner_info": MetricHelp(("version", "python"), "Always 1; what this planner is."),
-    "gputopo_planner_ready": MetricHelp((), "1 where gangs are planned, here or by the planner that leads."),
-    "gputopo_planner_leader": MetricHelp((), "1 where this planner leads."),
-    "gputopo_planner_blind": MetricHelp(
-        (), "1 where this planner leads and plans nothing: its watches are silent, or do not show what it wrote."
+    "gputopo_planner_info": MetricHelp(("version", "python"), "Always 1; versions of the planner and of Python."),
+    "gputopo_planner_ready": MetricHelp((), "1 while gangs are planned, by this planner or by the leader."),
+    "gputopo_planner_leader": MetricHelp((), "1 while this planner leads."),
+    "gputopo_planner_cache_stale": MetricHelp(
+        (), "1 while this planner leads and plans nothing: its watches are silent, or do not show its own writes."
     ),
-    "gputopo_planner_gangs": MetricHelp(("phase",), "Gangs, single pods that are planned among them, by phase."),
-    "gputopo_planner_held_gpus": MetricHelp((), "GPUs that reservations keep for members that have no node yet."),
+    "gputopo_planner_gangs": MetricHelp(("phase",), "Gangs by phase, planned single pods included."),
+    "gputopo_planner_reserved_gpus": MetricHelp((), "GPUs reserved or held for members without a node."),
     "gputopo_planner_oldest_gate_age_seconds": MetricHelp(
-        (), "Age of the oldest pod that our gate holds; 0 where none is held."
+        (), "Age of the oldest pod with the gate of gputopo; 0 if there is none."
     ),
-    "gputopo_planner_gated_pods": MetricHelp((), "Pods that our gate holds."),
-    "gputopo_planner_ledger_entries": MetricHelp((), "Reservations that the ledger lists."),
-    "gputopo_planner_extenders": MetricHelp((), "Extenders that are registered at the ledger."),
+    "gputopo_planner_gated_pods": MetricHelp((), "Pods with the gate of gputopo."),
+    "gputopo_planner_ledger_entries": MetricHelp((), "Reservations in the ledger."),
+    "gputopo_planner_extenders": MetricHelp((), "Extenders registered in the ledger."),
 }
 CATALOGUE = MetricCatalogue(COUNTERS, GAUGES | CLUSTER_GAUGES, CLUSTER_TALLIES, TIMES)
 
 
 class PlannerMetrics:
-    """Counters that are bumped where things happen, and what a status says."""
+    """Counters and histograms of events, and gauges from the planner's status."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -77,14 +83,14 @@ class PlannerMetrics:
         self.wait_seconds = CATALOGUE.histogram(self.registry, "gang_scheduling_wait_seconds")
         self.plan_seconds = CATALOGUE.histogram(self.registry, "gputopo_planner_plan_seconds")
         self.write_seconds = CATALOGUE.histogram(self.registry, "gputopo_planner_write_seconds")
-        self._of_table = cached_samples(table_samples)
+        self._table_samples = cached_samples(table_samples)
 
     def register_status(self, status: Callable[[], PlannerStatus]) -> None:
-        """Ask for the status at every scrape."""
+        """Read the status at every scrape."""
         CATALOGUE.register_samples(self.registry, lambda: self._samples(status()))
 
     def count_answer(self, answer: WriteAnswer) -> None:
-        """A write was answered."""
+        """Count the answer to a write."""
         kind = type(answer.write).__name__
         self.writes.labels(kind, answer.outcome.value).inc()
         self.write_seconds.labels(kind).observe(answer.seconds)
@@ -95,36 +101,36 @@ class PlannerMetrics:
                 self.rollbacks.inc()
 
     def count_wait(self, outcome: str, seconds: float, *, alone: bool) -> None:
-        """A gang's wait is over."""
+        """Record how long a gang waited."""
         self.wait_seconds.labels(outcome, "single" if alone else "gang").observe(seconds)
 
     def count_plan(self, seconds: float, *, placed: bool) -> None:
-        """A plan was made; on any thread."""
+        """Record the duration of a plan; on any thread."""
         self.plan_seconds.labels("placed" if placed else "unplaced").observe(seconds)
 
     def count_event(self, outcome: str) -> None:
-        """An Event was written, or not; on any thread."""
+        """Count an Event by its outcome; on any thread."""
         self.events.labels(outcome).inc()
 
     def _samples(self, status: PlannerStatus) -> Iterator[Sample]:
         yield from status_samples(status, time.time())
-        yield from self._of_table(status.table)
+        yield from self._table_samples(status.table)
 
 
-def _is_rollback(what: WriteStatus) -> bool:
-    """Whether that begins with it: its reason may be written again."""
-    return ReservationState.ROLLING_BACK is what.status.state is not what.of.status.state
+def _is_rollback(action: WriteStatus) -> bool:
+    """Whether this write starts a rollback: later writes may only change its reason."""
+    return ReservationState.ROLLING_BACK is action.status.state is not action.of.status.state
 
 
 def status_samples(status: PlannerStatus, now: float) -> Iterator[Sample]:
-    """Every sample of a moment: name, label values, value. Pure."""
+    """Yield the samples of a status: name, label values, value. Pure."""
     yield "gputopo_planner_info", BUILD, 1
     yield "gputopo_planner_ready", (), status.not_ready_reason is None
     yield "gputopo_planner_leader", (), status.is_leader
-    yield "gputopo_planner_blind", (), status.stale_reason
+    yield "gputopo_planner_cache_stale", (), status.is_stale
     phases = Counter(each.phase for each in status.gangs)
     yield from (("gputopo_planner_gangs", (phase,), phases[phase]) for phase in PHASES)
-    yield "gputopo_planner_held_gpus", (), status.held_gpus
+    yield "gputopo_planner_reserved_gpus", (), status.held_gpus
     yield "gputopo_planner_oldest_gate_age_seconds", (), max((now - each for each in status.gated), default=0.0)
     yield "gputopo_planner_gated_pods", (), len(status.gated)
     yield "gputopo_planner_ledger_entries", (), status.entries

@@ -1,4 +1,4 @@
-"""What a planner is doing at one moment: who waits, for what, since when. Pure; metrics and /gangs are made of it."""
+"""The state of a planner at one moment: each gang, its phase and reason. Pure; source of the metrics and /gangs."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from scheduler_core.planner.leader.term import LeaderTerm
 
 
 class QueuedGangStatus(NamedTuple):
-    """A gang, with what its reservation adds."""
+    """A gang, with the state of its reservation."""
 
     gang: Gang
     phase: str  # "gathering", "waiting", "queued", "held", "proposed", "committed", "rolling back", "failed", ...
     reason: str
     reservation: str | None = None
-    missing: tuple[tuple[str, str], ...] = ()  # of one that fits nowhere: member, and what it is missing
+    missing: tuple[tuple[str, str], ...] = ()  # of a gang that fits nowhere: member, reason
     rollbacks: int = 0
-    next_try_s: float | None = None  # not tried before that has passed
-    rollback_reason: str | None = None  # why it was rolled back last
-    since: float | None = None  # since when it waits for the queue, seconds since 1970; None: it is not in the queue
+    next_try_s: float | None = None  # remaining back-off
+    rollback_reason: str | None = None  # of the last rollback
+    since: float | None = None  # start of its wait, seconds since 1970; None: not queued
 
 
 class PlannerStatus(NamedTuple):
-    """All of it."""
+    """The state of a planner."""
 
     is_leader: bool
     not_ready_reason: str | None
@@ -37,50 +37,52 @@ class PlannerStatus(NamedTuple):
     table: Snapshot = Snapshot()
     pods: int = 0
     gangs: tuple[QueuedGangStatus, ...] = ()
-    held_gpus: int = 0  # by what counts, for members that have no node yet
-    gated: tuple[float, ...] = ()  # creation of each pod that our gate holds, in seconds since 1970
+    held_gpus: int = 0  # by active reservations, for members without a node
+    gated: tuple[float, ...] = ()  # creation of each pod with the gate of gputopo, seconds since 1970
     epoch: int = 0
     entries: int = 0
     extenders: int = 0
     holder: str | None = None  # of the Lease, as last seen
-    stale_reason: bool = False  # nothing is planned: what is known may be old
+    is_stale: bool = False  # nothing is planned, because the cluster cache may be stale
 
 
 def planner_status(
     term: LeaderTerm | None,
-    leads: bool,
-    unready: str | None,
+    is_leader: bool,
+    not_ready_reason: str | None,
     watches: tuple[WatchStatus, ...],
     now: float,
     holder: str | None = None,
 ) -> PlannerStatus:
-    """Of now, in monotonic seconds."""
+    """Return the state of a planner. ``now``: monotonic seconds."""
     if term is None or not term.leads:
-        return PlannerStatus(leads, unready, watches, holder=holder)
+        return PlannerStatus(is_leader, not_ready_reason, watches, holder=holder)
     view, ledger = term.view, term.view.ledger
     assert ledger is not None  # it leads
-    counting = view.cache.reservations.active
-    phases, own = {uid: each.entry.phase for uid, each in counting.items()}, _own(term)
+    active = view.cache.reservations.active
+    phases, own = {uid: each.entry.phase for uid, each in active.items()}, _reservations_by_gang(term)
     gangs = tuple(view.gang_members.all_gangs())
     return PlannerStatus(
-        leads,
-        unready,
+        is_leader,
+        not_ready_reason,
         watches,
-        view.cache.table,
-        len(view.cache.pods),
-        tuple(_gang(term, each, gang_progress(each, own.get(each.name, ()), phases), now) for each in gangs),
-        sum(_kept(each, view.gang_members.get_member) for each in counting.values()),
-        tuple(one.created for each in gangs for one in (*each.ready, *each.held, *each.surplus)),
-        ledger.spec.epoch,
-        len(ledger.spec.entries),
-        len(ledger.extenders),
-        holder,
-        term.freshness.stale_reason is not None,
+        table=view.cache.table,
+        pods=len(view.cache.pods),
+        gangs=tuple(
+            _gang_status(term, each, gang_progress(each, own.get(each.name, ()), phases), now) for each in gangs
+        ),
+        held_gpus=sum(_reserved_gpus(each, view.gang_members.get_member) for each in active.values()),
+        gated=tuple(member.created for each in gangs for member in (*each.ready, *each.held, *each.surplus)),
+        epoch=ledger.spec.epoch,
+        entries=len(ledger.spec.entries),
+        extenders=len(ledger.extenders),
+        holder=holder,
+        is_stale=term.freshness.stale_reason is not None,
     )
 
 
-def _own(term: LeaderTerm) -> dict[GangName, list[ReservationUpdate]]:
-    """The reservations of each gang; those of single pods by the pods that they are for."""
+def _reservations_by_gang(term: LeaderTerm) -> dict[GangName, list[ReservationUpdate]]:
+    """Return the reservations of each gang; a batch of single pods is listed for each of its pods."""
     found = reservations_by_gang(term.view.reservations.values())
     for each in term.view.reservations.values():
         for seat in () if each.spec.gang else each.spec.seats:
@@ -90,22 +92,25 @@ def _own(term: LeaderTerm) -> dict[GangName, list[ReservationUpdate]]:
     return found
 
 
-def _gang(term: LeaderTerm, gang: Gang, found: Progress, now: float) -> QueuedGangStatus:
-    waiting = term.backlog.queue.get_queued(gang.name)
-    past: tuple[int, float | None, str | None, float | None] = (0, None, None, None)
-    if waiting is not None:
-        next_try_s = max(0.0, waiting.not_before - now) if waiting.not_before else None
-        past = waiting.rollbacks, next_try_s, waiting.rollback_reason, waiting.since
-    if found.open is not None:
-        return QueuedGangStatus(gang, found.phase, found.reason, found.open.name, (), *past)
-    why = term.backlog.unplaced.get(gang.name)
-    if gang.phase is GangPhase.QUEUED and why is not None:
-        missing = tuple((name, getattr(each, "value", str(each))) for name, each in why.missing)
-        return QueuedGangStatus(gang, found.phase, why.reason, None, missing, *past)
-    return QueuedGangStatus(gang, found.phase, found.reason, None, (), *past)
+def _gang_status(term: LeaderTerm, gang: Gang, progress: Progress, now: float) -> QueuedGangStatus:
+    status = QueuedGangStatus(gang, progress.phase, progress.reason)
+    if (queued := term.backlog.queue.get_queued(gang.name)) is not None:
+        status = status._replace(
+            rollbacks=queued.rollbacks,
+            next_try_s=max(0.0, queued.not_before - now) if queued.not_before else None,
+            rollback_reason=queued.rollback_reason,
+            since=queued.since,
+        )
+    if progress.open is not None:
+        return status._replace(reservation=progress.open.name)
+    unplaced = term.backlog.unplaced.get(gang.name)
+    if gang.phase is not GangPhase.QUEUED or unplaced is None:
+        return status
+    missing = tuple((name, getattr(each, "value", str(each))) for name, each in unplaced.missing)
+    return status._replace(reason=unplaced.reason, missing=missing)
 
 
-def _kept(counting: ActiveReservation, member: Callable[[str], Member | None]) -> int:
-    """GPUs that nobody has yet."""
-    seats = (seat for seat in counting.seats if (found := member(seat.uid)) is None or found.node is None)
-    return sum(number for seat in seats for _, number in seat.gpus) + sum(each.gpus for each in counting.holdings)
+def _reserved_gpus(reservation: ActiveReservation, member: Callable[[str], Member | None]) -> int:
+    """Return the number of reserved GPUs for members without a node, and of held GPUs."""
+    seats = (seat for seat in reservation.seats if (found := member(seat.uid)) is None or found.node is None)
+    return sum(number for seat in seats for _, number in seat.gpus) + sum(each.gpus for each in reservation.holdings)

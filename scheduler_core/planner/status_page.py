@@ -1,4 +1,4 @@
-"""``/gangs`` of the planner, beside what every program serves."""
+"""The HTTP application of the planner: ``/gangs``, and the pages that every program serves."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from scheduler_core.runtime.shared_pages import Shared
 
 
 def planner_app(service: PlannerService, registry: CollectorRegistry) -> ASGIApp:
-    """The application. All pages of ``/gangs`` that are asked for within a second are made from one snapshot."""
+    """Return the application. All pages of ``/gangs`` within a second come from one snapshot."""
     one_at_a_time = asyncio.Semaphore(1)
     snapshots, rendered = Shared[Snapshot](), Shared[PageBytes]()
 
-    async def take() -> Snapshot:
+    async def take_snapshot() -> Snapshot:
         return await asyncio.to_thread(snapshot, service.status(), time.time())
 
     async def gangs(request: Request) -> Response:
         text = request.query_params.get(CONTINUE)
         after = None if text is None else read_continuation(text)
         if text is not None and after is None:
-            return PlainTextResponse(f"write {CONTINUE} as the page before named it, not {text[:80]!r}\n", 400)
+            return PlainTextResponse(f"invalid {CONTINUE} {text[:80]!r}: use the value from the page before\n", 400)
 
         async def render() -> PageBytes:
             async with one_at_a_time:
-                return await asyncio.to_thread(partial(gangs_page, await snapshots.get("", take), after))
+                return await asyncio.to_thread(partial(gangs_page, await snapshots.get("", take_snapshot), after))
 
         page = await rendered.get(after, render)
         return Response(page.body, media_type=JSON, headers=page.headers)

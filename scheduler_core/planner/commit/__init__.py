@@ -1,1 +1,1 @@
-"""The commit protocol: from what the API server has to the writes that may be done next. Pure."""
+"""The commit protocol: reconcile the observed cluster into the writes that may be done next. Pure."""

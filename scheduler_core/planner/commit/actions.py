@@ -1,65 +1,106 @@
-"""All that a planner ever does to the cluster: a closed set of values, carried out by ``scheduler_core.planner``.
+"""Every write that a planner does to the cluster, as a closed set of values. Pure: ``leader/writer.py`` sends them.
 
-Each names the versions that it was worked out from: where these have changed it fails, and nothing is done. ``key`` is
-what it writes to; of one key one write is under way at a time.
+Each action carries the object that it was worked out from, and so its resource version: where that object has changed
+since, the API server refuses the write (compare-and-swap) and nothing happens. One write per ``key`` is under way at a
+time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+
+import msgspec
 
 from gputopo.crd.reservations import LedgerSpec, LedgerStatus, ReservationSpec, ReservationStatus, Seat
+from gputopo.labels.gate import other_gates
 from scheduler_core.cache.events import LedgerUpdate, ReservationUpdate
 from scheduler_core.planner.gang.member import GangName, Member
 
-Key = tuple[str, str]  # kind, and UID or name
+Key = tuple[str, str]  # kind of the object, and its UID or name
 
 
-class CreateLedger(NamedTuple):
-    """The pool's ledger, with nothing in it."""
+class Action(msgspec.Struct, frozen=True):
+    """One call of the API server."""
+
+    @property
+    def key(self) -> Key:
+        """The object that is written."""
+        raise NotImplementedError
+
+    @property
+    def version(self) -> str:
+        """Resource version of the object that the action was worked out from; "": the object is new, or only read."""
+        return ""
+
+    @property
+    def namespace(self) -> str:
+        """Namespace of the object; "" for cluster-scoped objects."""
+        return ""
+
+
+class LedgerAction(Action, frozen=True):
+    """A write of the pool's ledger."""
+
+    def ledger_after(self, uid: str, version: str, generation: int) -> LedgerUpdate:
+        """Return the ledger as it is once the write is done, with the metadata of the API server's response."""
+        raise NotImplementedError
+
+
+class CreateLedger(LedgerAction, frozen=True):
+    """Create the pool's ledger, without entries."""
 
     name: str
     spec: LedgerSpec
 
     @property
     def key(self) -> Key:
-        """What it writes to."""
         return "ledger", self.name
 
+    def ledger_after(self, uid: str, version: str, generation: int) -> LedgerUpdate:
+        return LedgerUpdate(self.name, uid, version, generation, self.spec)
 
-class WriteLedger(NamedTuple):
-    """What counts from now on."""
+
+class LedgerReplacement(LedgerAction, frozen=True):
+    """A write over an existing ledger."""
 
     over: LedgerUpdate
+
+    @property
+    def key(self) -> Key:
+        return "ledger", self.over.key
+
+    @property
+    def version(self) -> str:
+        return self.over.version
+
+
+class WriteLedger(LedgerReplacement, frozen=True):
+    """Replace the ledger's entries, by which reservations count; the numbers are for metrics and logs."""
+
     spec: LedgerSpec
     proposed: int = 0  # entries, as the next five
     committed: int = 0
     held: int = 0
     withdrawn: int = 0
     released: int = 0
-    again: int = 0  # of those that are proposed: that the ledger had lost
+    again: int = 0  # proposed entries that the ledger had listed before, and lost
 
-    @property
-    def key(self) -> Key:
-        """What it writes to."""
-        return "ledger", self.over.key
+    def ledger_after(self, uid: str, version: str, generation: int) -> LedgerUpdate:
+        return self.over._replace(uid=uid, version=version, generation=generation, spec=self.spec)
 
 
-class DropRegistration(NamedTuple):
-    """Of extenders that cannot answer any more."""
+class DropRegistration(LedgerReplacement, frozen=True):
+    """Remove the registrations of extenders that no longer answer."""
 
-    over: LedgerUpdate
     status: LedgerStatus
 
-    @property
-    def key(self) -> Key:
-        """What it writes to."""
-        return "ledger", self.over.key
+    def ledger_after(self, uid: str, version: str, generation: int) -> LedgerUpdate:
+        extenders = self.status.extenders
+        return self.over._replace(uid=uid, version=version, generation=generation, extenders=extenders)
 
 
-class CreateReservation(NamedTuple):
-    """A plan, which does not count yet."""
+class CreateReservation(Action, frozen=True):
+    """Write down a plan. It does not count before the ledger lists it."""
 
     namespace: str
     name: str
@@ -67,130 +108,124 @@ class CreateReservation(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """What it writes to."""
         return "new", f"{self.namespace}/{self.name}"
 
 
-class WriteStatus(NamedTuple):
-    """What has become of a reservation, for people; and that it is being rolled back, for a successor."""
+class ReservationAction(Action, frozen=True):
+    """A write of an existing reservation."""
 
     of: ReservationUpdate
+
+    @property
+    def key(self) -> Key:
+        return "reservation", self.of.key
+
+    @property
+    def version(self) -> str:
+        return self.of.version
+
+    @property
+    def namespace(self) -> str:
+        return self.of.namespace
+
+
+class WriteStatus(ReservationAction, frozen=True):
+    """Write the state of a reservation: for people, and for a successor, which continues a rollback by it."""
+
     status: ReservationStatus
-    unless_changed: Member | None = None  # not written if that pod is not as it was seen: the watch may be silent
-
-    @property
-    def key(self) -> Key:
-        """What it writes to."""
-        return "reservation", self.of.key
+    unless_changed: Member | None = None  # refused if this pod differs from what the (possibly late) watch showed
 
 
-class DeleteReservation(NamedTuple):
-    """One that nothing hangs on any more."""
-
-    of: ReservationUpdate
-
-    @property
-    def key(self) -> Key:
-        """What it writes to."""
-        return "reservation", self.of.key
+class DeleteReservation(ReservationAction, frozen=True):
+    """Delete a reservation that nothing depends on any more."""
 
 
-class UngateAndPin(NamedTuple):
-    """Pin a member to its place and take away our gate."""
+class PodAction(Action, frozen=True):
+    """A write of a gang's pod."""
 
     member: Member
+
+    @property
+    def key(self) -> Key:
+        return "pod", self.member.uid
+
+    @property
+    def version(self) -> str:
+        return self.member.version
+
+    @property
+    def namespace(self) -> str:
+        return self.member.namespace
+
+    def member_after(self, member: Member) -> Member:
+        """Return the pod as it is once the write is done. ``member``: the pod as last observed."""
+        raise NotImplementedError
+
+
+class UngateAndPin(PodAction, frozen=True):
+    """Pin a member to its node and remove our gate, in one patch."""
+
     seat: Seat
     reservation: str  # its name
 
-    @property
-    def key(self) -> Key:
-        """What it writes to."""
-        return "pod", self.member.uid
+    def member_after(self, member: Member) -> Member:
+        gates = other_gates(member.gates)
+        return member._replace(gates=gates, reservation=self.reservation, pinned_terms=self.seat.node)
 
 
-class ReleasePod(NamedTuple):
-    """Take away our gate and pin nothing: kube-scheduler, and a cluster autoscaler, see an ordinary pod."""
+class ReleasePod(PodAction, frozen=True):
+    """Remove our gate without a pin: for kube-scheduler and a cluster autoscaler it is an ordinary pod."""
 
-    member: Member
     why: str  # for people
-    policy: str  # by which it is: "unplaceable", "gate-timeout"
+    policy: str  # that asks for it: "unplaceable", "gate-timeout"
 
-    @property
-    def key(self) -> Key:
-        """What it writes to."""
-        return "pod", self.member.uid
+    def member_after(self, member: Member) -> Member:
+        return member._replace(gates=other_gates(member.gates))
 
 
-class TouchPod(NamedTuple):
-    """Move the resource version of a member that stays gated: what a deposed planner may still send then fails."""
+class TouchPod(PodAction, frozen=True):
+    """Move the resource version of a pod that stays gated, so that writes of a deposed planner fail."""
 
-    member: Member
-    of: str  # UID of the reservation that is taken back
+    of: str  # UID of the reservation that is rolled back
 
-    @property
-    def key(self) -> Key:
-        """What it writes to."""
-        return "pod", self.member.uid
+    def member_after(self, member: Member) -> Member:
+        return member
 
 
-class StripFinalizer(NamedTuple):
-    """Keep the Job controller from counting a pod that we delete as a failure: so it does itself to scale down."""
+class StripFinalizer(PodAction, frozen=True):
+    """Remove the Job's finalizer before a deletion, as the Job controller does to scale down: no failure is counted."""
 
-    member: Member
     finalizer: str
 
-    @property
-    def key(self) -> Key:
-        """What it writes to."""
-        return "pod", self.member.uid
+    def member_after(self, member: Member) -> Member:
+        return member._replace(finalizers=tuple(each for each in member.finalizers if each != self.finalizer))
 
 
-class DeletePod(NamedTuple):
-    """A member that its controller makes again, gated."""
+class DeletePod(PodAction, frozen=True):
+    """Delete a member; its controller creates it again, gated."""
 
-    member: Member
-
-    @property
-    def key(self) -> Key:
-        """What it writes to."""
-        return "pod", self.member.uid
+    def member_after(self, member: Member) -> Member:
+        return member._replace(is_terminating=True, pinned_terms=None)
 
 
-class ProbeExtenderPod(NamedTuple):
-    """Whether the pod of an extender that is silent still runs. A look, no write; the answer goes into ``Memory``."""
+class ProbeExtenderPod(Action, frozen=True):
+    """Ask whether the pod of a silent extender still runs. A read; the answer goes into ``Observations``."""
 
     identity: str  # of the extender
     pod: str  # NAMESPACE/NAME
 
     @property
     def key(self) -> Key:
-        """What it asks about."""
         return "extender", self.identity
 
 
-Action = (
-    CreateLedger
-    | WriteLedger
-    | DropRegistration
-    | CreateReservation
-    | WriteStatus
-    | DeleteReservation
-    | UngateAndPin
-    | ReleasePod
-    | TouchPod
-    | StripFinalizer
-    | DeletePod
-    | ProbeExtenderPod
-)
-
-
 def reserved_gang(reservation: ReservationUpdate) -> GangName | None:
-    """Whose it is; None: of single pods."""
+    """Return the gang that a reservation is for; None: it is for single pods."""
     return GangName(reservation.namespace, reservation.spec.gang) if reservation.spec.gang else None
 
 
 def reserved_gangs(namespace: str, spec: ReservationSpec, member: Callable[[str], Member | None]) -> Iterator[GangName]:
-    """The gang that a reservation is for, or the single pods that are there. ``member``: a pod by its UID."""
+    """Yield the gang that a reservation is for, or that of each of its single pods. ``member``: a pod by its UID."""
     if spec.gang:
         yield GangName(namespace, spec.gang)
         return

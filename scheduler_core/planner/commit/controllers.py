@@ -1,8 +1,8 @@
-"""Whose pods may be deleted so that they come again, gated, and nobody's accounts suffer. Pure.
+"""Controllers that recreate a deleted pod, gated, without counting a failure: a rollback may delete such pods. Pure.
 
-A Job counts a pod that was deleted as a failure while the pod carries the Job's finalizer, and fails by
-``backoffLimit`` failures; the Job controller takes the finalizer off itself where it scales down or is suspended
-(``deleteJobPods`` in kubernetes/pkg/controller/job). What else is listed makes pods again without counting.
+A Job counts a deleted pod as a failure while the pod carries the Job's finalizer, and the Job fails after
+``backoffLimit`` failures. The Job controller itself removes the finalizer when it scales down or is suspended
+(``deleteJobPods`` in kubernetes/pkg/controller/job). The other listed controllers recreate pods without counting.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ JOB_TRACKING = "batch.kubernetes.io/job-tracking"
 
 
 class ControllerKind(NamedTuple):
-    """A kind of controller that makes a pod again that was deleted."""
+    """A kind of controller that recreates deleted pods."""
 
-    finalizer: str | None = None  # to be taken off before
+    finalizer: str | None = None  # to be removed before the deletion
 
 
 # "group/Kind" of a pod's controller, as ``Member.owner_kind`` has it.
@@ -28,7 +28,7 @@ CONTROLLER_KINDS: dict[str, ControllerKind] = {
     "core/ReplicationController": ControllerKind(),
     "apps.kruise.io/CloneSet": ControllerKind(),
     "leaderworkerset.x-k8s.io/LeaderWorkerSet": ControllerKind(),  # its own pods are StatefulSets'
-    # Kubeflow's trainer makes a deleted pod again whatever its restartPolicy says: only pods that ended count.
+    # Kubeflow's trainer recreates a deleted pod whatever its restartPolicy says: only finished pods count.
     "kubeflow.org/PyTorchJob": ControllerKind(),
     "kubeflow.org/TFJob": ControllerKind(),
     "kubeflow.org/XGBoostJob": ControllerKind(),
@@ -40,17 +40,17 @@ CONTROLLER_KINDS: dict[str, ControllerKind] = {
 
 
 def is_recreated(member: Member) -> bool:
-    """Whether its controller makes it again, without harm, once it is deleted."""
+    """Return whether the pod's controller recreates it after a deletion, without counting a failure."""
     return member.owner_kind in CONTROLLER_KINDS
 
 
 def is_finalizer_stripped(member: Member) -> bool:
-    """Whether its finalizer came off already: its controller would never count what becomes of it."""
+    """Return whether the pod's finalizer is removed already: its controller no longer counts how the pod ends."""
     owner = CONTROLLER_KINDS.get(member.owner_kind or "")
     return owner is not None and owner.finalizer is not None and owner.finalizer not in member.finalizers
 
 
 def finalizer_to_strip(member: Member) -> str | None:
-    """The finalizer that must come off before it is deleted; None: nothing has to."""
+    """Return the finalizer to remove before the pod is deleted; None: there is nothing to remove."""
     owner = CONTROLLER_KINDS.get(member.owner_kind or "")
     return owner.finalizer if owner is not None and owner.finalizer in member.finalizers else None

@@ -1,4 +1,4 @@
-"""How the members of one reservation stand: who is to be bound yet, who was lost, whether that is enough. Pure."""
+"""State of the members of one reservation: gated, unbound, bound, lost; and whether enough are left. Pure."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from scheduler_core.planner.gang.gang import FINISHED_PHASES, Gang
 from scheduler_core.planner.gang.member import Member
 
 
-def members_of(world: ReconcileInput, reservation: ReservationUpdate) -> list[tuple[Seat, Member | None]]:
-    """Its places, and who is to have them; None: that pod is gone."""
-    return [(seat, world.member(seat.uid)) for seat in reservation.spec.seats]
+def members_of(inputs: ReconcileInput, reservation: ReservationUpdate) -> list[tuple[Seat, Member | None]]:
+    """Return the seats of a reservation, each with its pod; None: the pod is gone."""
+    return [(seat, inputs.member(seat.uid)) for seat in reservation.spec.seats]
 
 
-def unbound_members(world: ReconcileInput, reservation: ReservationUpdate) -> list[tuple[Seat, Member]]:
-    """Those that are to be bound yet."""
+def unbound_members(inputs: ReconcileInput, reservation: ReservationUpdate) -> list[tuple[Seat, Member]]:
+    """Return the members that are not bound yet, with their seats."""
     return [
         (seat, member)
-        for seat, member in members_of(world, reservation)
+        for seat, member in members_of(inputs, reservation)
         if member is not None and not is_lost(member, reservation) and not is_bound(member)
     ]
 
 
-def is_still_gated(world: ReconcileInput, reservation: ReservationUpdate) -> bool:
-    """Whether its members still are as they were planned: of single pods whether any is."""
-    held = [
+def is_still_gated(inputs: ReconcileInput, reservation: ReservationUpdate) -> bool:
+    """Return whether all members are gated as they were when planned; for single pods, whether any is."""
+    gated = [
         member is not None and is_gated(member) and not member.is_terminating
-        for _, member in members_of(world, reservation)
+        for _, member in members_of(inputs, reservation)
     ]
-    return all(held) if reservation.spec.gang else any(held)
+    return all(gated) if reservation.spec.gang else any(gated)
 
 
-def find_gang(world: ReconcileInput, reservation: ReservationUpdate) -> Gang | None:
-    """Whose it is; None: of single pods, or of a gang that has no member any more."""
+def find_gang(inputs: ReconcileInput, reservation: ReservationUpdate) -> Gang | None:
+    """Return the reservation's gang; None: it is for single pods, or its gang has no member any more."""
     name = reserved_gang(reservation)
-    return None if name is None else world.gang(name)
+    return None if name is None else inputs.gang(name)
 
 
-def has_enough_members(world: ReconcileInput, reservation: ReservationUpdate) -> bool:
-    """Whether without those that went away there still are as many members as it can start with."""
-    seats = members_of(world, reservation)
+def has_enough_members(inputs: ReconcileInput, reservation: ReservationUpdate) -> bool:
+    """Return whether, without the lost members, the gang still has its minimum size."""
+    seats = members_of(inputs, reservation)
     left = sum(not is_lost(member, reservation) for _, member in seats)
     if left == len(seats):
         return True
-    gang = find_gang(world, reservation)
+    gang = find_gang(inputs, reservation)
     if gang is None or gang.minimum is None:
         return False
     own = {seat.uid for seat in reservation.spec.seats}
@@ -54,36 +54,36 @@ def has_enough_members(world: ReconcileInput, reservation: ReservationUpdate) ->
     return left + siblings >= gang.minimum
 
 
-def has_enough_bound(world: ReconcileInput, reservation: ReservationUpdate) -> bool:
-    """Whether as many have their nodes as it can start with."""
-    gang = find_gang(world, reservation)
+def has_enough_bound(inputs: ReconcileInput, reservation: ReservationUpdate) -> bool:
+    """Return whether at least the gang's minimum size is bound."""
+    gang = find_gang(inputs, reservation)
     if gang is None or gang.minimum is None:
         return False
     return sum(is_bound(member) for member in (*gang.placed, *gang.succeeded)) >= gang.minimum
 
 
 def is_gated(member: Member) -> bool:
-    """Whether our gate holds it."""
+    """Return whether the pod has our scheduling gate."""
     return has_gate(member.gates)
 
 
 def is_bound(member: Member) -> bool:
-    """Whether it got its node. One that has done its work did."""
+    """Return whether the pod got its node. A pod that succeeded did."""
     return member.phase == "Succeeded" or (member.node is not None and not is_finished(member))
 
 
 def is_ungated(member: Member) -> bool:
-    """Whether it was let go and stays."""
+    """Return whether the pod is ungated and stays: it neither failed nor is being deleted."""
     return not is_gated(member) and not member.is_terminating and member.phase != "Failed"
 
 
 def is_finished(member: Member) -> bool:
-    """Whether it has done its work, or failed."""
+    """Return whether the pod succeeded or failed."""
     return member.phase in FINISHED_PHASES
 
 
 def is_lost(member: Member | None, reservation: ReservationUpdate) -> bool:
-    """Whether it will not be bound by that plan: it is gone, failed, or somebody else took its gate away."""
+    """Return whether this plan will never bind the pod: it is gone or failed, or another program removed its gate."""
     if member is None or member.is_terminating or member.phase == "Failed":
         return True
     return not is_gated(member) and not is_bound(member) and member.reservation != reservation.name

@@ -1,6 +1,6 @@
-"""What a planner has seen itself since it leads: by its own monotonic clock, and forgotten when it ends. Pure.
+"""Observations of one planner since it leads, timed by its own monotonic clock and lost when it ends. Pure.
 
-Nothing here is needed to resume: a successor that knows none of it does the same, after waiting once more.
+No recovery needs them: a successor without them takes the same steps, after waiting once more.
 """
 
 from __future__ import annotations
@@ -14,108 +14,114 @@ from scheduler_core.planner.commit.ledger import active_entries
 
 
 class PhaseSince(NamedTuple):
-    """Since when an entry has been in its phase."""
+    """Since when an entry of the ledger has been in its phase."""
 
     phase: EntryPhase
     at: float  # monotonic seconds
-    generation: int  # of the ledger that showed it first, or a later one
+    generation: int  # of the ledger that first listed it so, or a later one
 
 
 class SilentExtender(NamedTuple):
-    """An extender that has not taken in what the ledger says."""
+    """An extender that has not acknowledged the ledger's entries."""
 
-    generation: int  # that it has not reached
+    generation: int  # the generation that it has not reached
     since: float
-    asked: float | None = None  # when its pod was last asked after
-    gone: float | None = None  # when its pod was first found to have ended
+    asked: float | None = None  # when its pod was last probed
+    gone: float | None = None  # when its pod was first found to be gone
 
 
 class RefusedWrite(NamedTuple):
-    """A write of a pod that the API server does not take, or that fails in its admission."""
+    """A write of a pod that the API server, or an admission webhook, refuses."""
 
     since: float  # monotonic seconds, of the first refusal in a row
     last: float
-    error: str  # its words
-    answered: bool = True  # the last of them; else nobody did, as where a webhook fails
+    error: str  # the API server's message
+    answered: bool = True  # false: the last attempt got no answer, as when a webhook fails
 
 
 class Observations(NamedTuple):
-    """All that is remembered."""
+    """Everything that this planner has observed."""
 
     ledger_seen_at: float | None = None  # when the ledger was first seen
-    is_new_ledger: bool = False  # it was made by this planner: extenders may not know of it yet
+    is_new_ledger: bool = False  # this planner created it: extenders may not have seen it yet
     since: Mapping[str, PhaseSince] = {}  # by the UID of the reservation
-    made: frozenset[str] = frozenset()  # reservations of this planner that were not listed yet
-    touched: frozenset[tuple[str, str]] = frozenset()  # reservation, pod
+    made: frozenset[str] = frozenset()  # reservations of this planner that the ledger has not listed yet
+    touched: frozenset[tuple[str, str]] = frozenset()  # UIDs of reservation and pod
     silent_extenders: Mapping[str, SilentExtender] = {}  # by the identity of the extender
-    refused_writes: Mapping[tuple[type, str], RefusedWrite] = {}  # by what was to be written, and the UID of the pod
+    refused_writes: Mapping[tuple[type, str], RefusedWrite] = {}  # by type of action and UID of the pod
 
 
-_IN_A_ROW_S = 90.0  # a refusal that is older has no successor: the write was not wanted any more
+_IN_A_ROW_S = 90.0  # an older refusal was not repeated: the write is no longer wanted
 
 
 def with_refused_write(
-    memory: Observations, what: type, uid: str, error: str, now: float, *, answered: bool = True
+    observations: Observations, action_type: type, uid: str, error: str, now: float, *, answered: bool = True
 ) -> Observations:
-    """It was refused, again or for the first time."""
-    before = memory.refused_writes.get((what, uid))
-    again = RefusedWrite(now if before is None else before.since, now, error, answered)
-    return memory._replace(refused_writes={**memory.refused_writes, (what, uid): again})
+    """Record that a write of a pod was refused, for the first time or again."""
+    before = observations.refused_writes.get((action_type, uid))
+    refused = RefusedWrite(now if before is None else before.since, now, error, answered)
+    return observations._replace(refused_writes={**observations.refused_writes, (action_type, uid): refused})
 
 
-def without_refused_write(memory: Observations, what: type, uid: str) -> Observations:
-    """It was done."""
-    if (what, uid) not in memory.refused_writes:
-        return memory
-    return memory._replace(
-        refused_writes={key: each for key, each in memory.refused_writes.items() if key != (what, uid)}
+def without_refused_write(observations: Observations, action_type: type, uid: str) -> Observations:
+    """Forget the refusals of a write that succeeded."""
+    if (action_type, uid) not in observations.refused_writes:
+        return observations
+    return observations._replace(
+        refused_writes={key: each for key, each in observations.refused_writes.items() if key != (action_type, uid)}
     )
 
 
-def without_unanswered_writes(memory: Observations) -> Observations:
-    """The API server itself was away: that says nothing of the pods that were to be written."""
-    return memory._replace(refused_writes={key: each for key, each in memory.refused_writes.items() if each.answered})
+def without_unanswered_writes(observations: Observations) -> Observations:
+    """Forget writes without an answer: the API server itself was away, which says nothing about the pods."""
+    return observations._replace(
+        refused_writes={key: each for key, each in observations.refused_writes.items() if each.answered}
+    )
 
 
 def observe_ledger(
-    memory: Observations, ledger: LedgerUpdate | None, reservations: Mapping[str, ReservationUpdate], now: float
+    observations: Observations, ledger: LedgerUpdate | None, reservations: Mapping[str, ReservationUpdate], now: float
 ) -> Observations:
-    """What is remembered after a look at the cluster."""
+    """Return the observations after one more read of the ledger."""
     if ledger is None:
-        return memory
+        return observations
     entries = active_entries(ledger.spec, reservations)
     since = {
         uid: before
-        if (before := memory.since.get(uid)) is not None and before.phase is entry.phase
+        if (before := observations.since.get(uid)) is not None and before.phase is entry.phase
         else PhaseSince(entry.phase, now, ledger.generation)
         for uid, entry in entries.items()
     }
-    return memory._replace(
-        ledger_seen_at=now if memory.ledger_seen_at is None else memory.ledger_seen_at,
+    return observations._replace(
+        ledger_seen_at=now if observations.ledger_seen_at is None else observations.ledger_seen_at,
         since=since,
-        made=frozenset(uid for uid in memory.made if uid not in entries and _is_to_be_listed(reservations.get(uid))),
-        touched=frozenset(each for each in memory.touched if each[0] in reservations),
-        silent_extenders=dict(_silent(memory, since, ledger, now)),
-        refused_writes={key: each for key, each in memory.refused_writes.items() if now - each.last < _IN_A_ROW_S},
+        made=frozenset(
+            uid for uid in observations.made if uid not in entries and _is_to_be_listed(reservations.get(uid))
+        ),
+        touched=frozenset(each for each in observations.touched if each[0] in reservations),
+        silent_extenders=dict(_silent(observations, since, ledger, now)),
+        refused_writes={
+            key: each for key, each in observations.refused_writes.items() if now - each.last < _IN_A_ROW_S
+        },
     )
 
 
 def _is_to_be_listed(reservation: ReservationUpdate | None) -> bool:
-    """Whether nothing has become of it yet: what was written again for members on their way may be Bound at once."""
+    """Return whether it is not listed yet. A plan recreated for ungated members may be Bound before it is listed."""
     return reservation is not None and reservation.status.state in (None, ReservationState.PROPOSED)
 
 
 def _silent(
-    memory: Observations, since: Mapping[str, PhaseSince], ledger: LedgerUpdate, now: float
+    observations: Observations, since: Mapping[str, PhaseSince], ledger: LedgerUpdate, now: float
 ) -> Iterator[tuple[str, SilentExtender]]:
-    """Extenders speak up where something is proposed; else there is nothing to say."""
+    """Yield the silent extenders. An extender has to acknowledge only while a proposal is listed."""
     needed = max((each.generation for each in since.values() if each.phase is EntryPhase.PROPOSED), default=0)
-    abreast = {each.pod for each in ledger.extenders.values() if each.pod and each.generation >= needed}
-    for identity, said in ledger.extenders.items():
-        if said.generation >= needed:
+    current_pods = {each.pod for each in ledger.extenders.values() if each.pod and each.generation >= needed}
+    for identity, ack in ledger.extenders.items():
+        if ack.generation >= needed:
             continue
-        before = memory.silent_extenders.get(identity)
-        silent = before if before is not None and said.generation < before.generation else SilentExtender(needed, now)
-        if silent.gone is None and said.pod in abreast:  # its container was started again: this is the process before
+        before = observations.silent_extenders.get(identity)
+        silent = before if before is not None and ack.generation < before.generation else SilentExtender(needed, now)
+        if silent.gone is None and ack.pod in current_pods:  # its container restarted: this is the previous process
             silent = silent._replace(gone=now)
         yield identity, silent

@@ -1,10 +1,10 @@
-"""The one patch that lets a member go, and the others that pods get. Pure: bodies of JSON merge patches (RFC 7396).
+"""Patches of pods: ungate and pin, ungate, touch, strip a finalizer. Pure: bodies of JSON merge patches (RFC 7396).
 
-Each carries the UID and the resource version that it was worked out from: the API server refuses it once the pod has
-changed (409) or is another one (422: the UID is immutable).
+Each patch carries the UID and the resource version that it was worked out from: the API server refuses it once the pod
+has changed (409) or was recreated under the same name (422: the UID is immutable).
 
-Source: KEP-3838. Of a pod that has a gate the required node affinity may be set where there is none, and its terms may
-get further requirements; a term without any, which matches no node, must stay as it is.
+Source: KEP-3838. While a pod is gated, its required node affinity may be set where it has none, and existing terms may
+get further requirements; a term without requirements, which matches no node, must stay as it is.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Body = dict[str, Any]
 
 
 def ungate_and_pin_patch(member: Member, seat: Seat, reservation: str) -> Body:
-    """Our gate away, and the pod on its node: kube-scheduler itself sees to that from here on."""
+    """Return the patch that removes our gate and pins the pod to its node by node affinity, for kube-scheduler."""
     rank = {} if seat.rank is None else {keys.POD_GANG_RANK.key: str(seat.rank)}
     body = _body(member, {"annotations": {**rank, keys.POD_RESERVATION.key: reservation}})
     body["spec"] = ungate_patch(member)["spec"]
@@ -33,22 +33,22 @@ def ungate_and_pin_patch(member: Member, seat: Seat, reservation: str) -> Body:
 
 
 def ungate_patch(member: Member) -> Body:
-    """Our gate away, and nothing else."""
+    """Return the patch that removes our gate and changes nothing else."""
     return remove_gate_patch(_identity(member), member.gates)
 
 
 def touch_patch(member: Member, reservation: str) -> Body:
-    """What moves the resource version: the reservation that was taken back, by which nobody is placed any more."""
+    """Return the patch that moves the resource version, by an annotation that names the rolled back reservation."""
     return _body(member, {"annotations": {keys.POD_ROLLED_BACK.key: reservation}})
 
 
 def strip_finalizer_patch(member: Member, finalizer: str) -> Body:
-    """Without that finalizer."""
+    """Return the patch that removes a finalizer."""
     return _body(member, {"finalizers": [each for each in member.finalizers if each != finalizer]})
 
 
 def pinned_terms(terms: RequiredTerms | None, node: str) -> list[Body]:
-    """``nodeSelectorTerms`` that allow that node only, and it only where it was allowed before."""
+    """Return ``nodeSelectorTerms`` that allow this node only, and only if the pod's own terms allow it."""
     pin = {"key": NODE_NAME, "operator": "In", "values": [node]}
     found = () if terms is None else terms.node_selector_terms or ()
     return [_narrowed(each, pin) for each in found] or [{"matchFields": [pin]}]

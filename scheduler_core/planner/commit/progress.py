@@ -1,4 +1,4 @@
-"""How far a gang has come: what its members show, with what its reservations add. Pure."""
+"""Progress of a gang: the phase that its members show, refined by its reservations. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scheduler_core.planner.gang.member import GangName
 
 FAILED, ROLLING_BACK = "failed", "rolling back"
 PHASES = {EntryPhase.HELD: "held", EntryPhase.PROPOSED: "proposed", EntryPhase.COMMITTED: "committed"}
-# By its status, where the ledger may not be read. What is bound its members show better.
+# By the reservation's status, where the ledger may not be read. Members show better what is bound.
 _BY_STATE = {
     ReservationState.HELD: PHASES[EntryPhase.HELD],
     ReservationState.PROPOSED: PHASES[EntryPhase.PROPOSED],
@@ -24,16 +24,16 @@ _BY_STATE = {
 
 
 class Progress(NamedTuple):
-    """Of one gang."""
+    """Progress of one gang."""
 
     phase: str  # one of ``GangPhase``, or "held", "proposed", "committed", "rolling back", "failed"
     reason: str  # for people
-    open: ReservationUpdate | None = None  # that counts, or has failed
-    plan: ReservationUpdate | None = None  # by which most of its members have their places, or are to
+    open: ReservationUpdate | None = None  # a reservation that counts, or has failed
+    plan: ReservationUpdate | None = None  # the reservation that places most of its members
 
 
 def reservations_by_gang(reservations: Iterable[ReservationUpdate]) -> dict[GangName, list[ReservationUpdate]]:
-    """The reservations of each gang, by name."""
+    """Return the reservations of each gang, sorted by name."""
     found: dict[GangName, list[ReservationUpdate]] = {}
     for each in sorted(reservations, key=lambda each: (each.namespace, each.name)):
         name = reserved_gang(each)
@@ -43,9 +43,10 @@ def reservations_by_gang(reservations: Iterable[ReservationUpdate]) -> dict[Gang
 
 
 def gang_progress(gang: Gang, own: Iterable[ReservationUpdate], phases: Mapping[str, EntryPhase] | None) -> Progress:
-    """``own``: its reservations. ``phases``: of those that count, by UID; None: the ledgers may not be read.
+    """Return the progress of a gang. ``own``: its reservations.
 
-    What is held for a gang stays so while its places are only proposed, and says less.
+    ``phases``: phases of the reservations that count, by UID; None: the ledgers may not be read. A capacity hold stays
+    listed while places are only proposed, and says less than the proposal.
     """
     of = list(own)
     found = min(_open(of, phases), key=lambda each: each[0] == PHASES[EntryPhase.HELD], default=None)
@@ -68,5 +69,5 @@ def _open(
                 yield _BY_STATE[state], each
         elif each.key in phases:
             yield (ROLLING_BACK if state is ReservationState.ROLLING_BACK else PHASES[phases[each.key]]), each
-        elif state is ReservationState.PROPOSED:  # to be listed, once every extender has seen that there is a ledger
+        elif state is ReservationState.PROPOSED:  # it will be listed once every extender has seen the new ledger
             yield PHASES[EntryPhase.PROPOSED], each

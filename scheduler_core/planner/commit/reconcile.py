@@ -1,23 +1,23 @@
-"""What a planner that leads writes next: the whole of it follows from what the API server has. Pure.
+"""Reconcile reservations with the ledger: the writes of the leading planner, from the observed cluster alone. Pure.
 
-``steps`` names every write that may be done now. They may be done in any order, at once, or not at all, and a planner
-may end after any of them: whoever looks next finds what is left to do. What must come first is not yet written when its
-turn has not come: no member is let go before the ledger shows its reservation committed and that the status has a
-deadline; no reservation is deleted before the ledger has forgotten it.
+``reconcile`` returns every write that may be done now. The writes may be done in any order, at once, or not at all, and
+the planner may end after any of them: the next reconcile finds what is left to do. The order that matters is in the
+conditions: no member is ungated before the ledger lists its reservation as committed and the status has a deadline; no
+reservation is deleted while the ledger lists it.
 
-    entry      members                            then
-    none       all placed                         the status says Bound; it stays for the siblings of later members
-    none       none placed                        listed, where this planner made it just now; else deleted
-    Proposed   all gated, the extenders vouch     Committed
-    Proposed   one gone, blocked, or no room      struck; what was held for its gang is held still
-    Held       waits                              held, until its gang's places are committed or it is held others
-    Held       does not wait any more             struck
-    Committed  gated                              let go
-    Committed  all bound                          Bound, struck
-    Committed  one gone, a node gone, too late    RollingBack
-    RollingBack                                   gated ones touched, others deleted, then struck; or Failed, struck
+    ledger entry  members                          next
+    none          all placed                       status Bound; the reservation stays for later members of the gang
+    none          none placed                      listed if this planner has just created it, else deleted
+    Proposed      all gated, acknowledged          Committed
+    Proposed      one gone, blocked, no fit        removed; the gang's capacity hold stays
+    Held          gang waits                       stays until the gang is committed or gets another hold
+    Held          gang no longer waits             removed
+    Committed     gated                            ungated and pinned
+    Committed     all bound                        status Bound, removed
+    Committed     member or node gone, too late    status RollingBack
+    RollingBack                                    gated pods touched, others deleted, then removed; or Failed, removed
 
-Where what is known may be old nothing more is listed, proposed or committed; what is committed goes on.
+While the view may be old nothing more is listed, proposed or committed; committed reservations proceed.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from scheduler_core.planner.commit.actions import (
     ProbeExtenderPod,
     UngateAndPin,
     WriteLedger,
+    WriteStatus,
     reserved_gang,
     reserved_gangs,
 )
@@ -56,55 +57,59 @@ from scheduler_core.planner.commit.rollback import continue_rollback, rollback_r
 from scheduler_core.planner.commit.state import CommitTerms, ReconcileInput, ReservationStep
 from scheduler_core.planner.commit.status import hold_reason, pending_acknowledgement, status_write
 
-PROBE_S = 5.0  # an extender is silent for so long before its pod is asked after, and between two questions
-BLOCKED_S = 5.0  # a proposal that is in somebody's way is given up after so long
+PROBE_S = 5.0  # a silent extender's pod is probed after so long, and again at this interval
+STATUS_AFTER_S = 1.0  # a proposal that waits longer for acknowledgements says so in its status
+BLOCKED_S = 5.0  # a proposal that an extender blocks is withdrawn after so long
 
 
-def reconcile(world: ReconcileInput, terms: CommitTerms, pool: str) -> tuple[Action, ...]:
-    """Every write that may be done now, for a planner that holds the Lease."""
-    ledger = world.ledger
+def reconcile(inputs: ReconcileInput, terms: CommitTerms, pool: str) -> tuple[Action, ...]:
+    """Return every write that may be done now by a planner that holds the Lease."""
+    ledger = inputs.ledger
     if ledger is None:
-        return (CreateLedger(pool, take_over_spec(LedgerSpec(), world.identity, terms.lease, terms.levels)),)
-    if ledger_role(ledger, world.identity) is LedgerRole.TAKE_OVER:
-        return (WriteLedger(ledger, take_over_spec(ledger.spec, world.identity, terms.lease, terms.levels)),)
-    entries = active_entries(ledger.spec, world.reservations)
-    awake = world.reservations if world.active is None else world.active
-    found = {uid: _reservation_step(world, terms, world.reservations[uid], entries.get(uid)) for uid in awake}
-    about = [write for each in found.values() for write in each.writes]
-    return (*about, *recreate_deleted(world), *_ledger(world, terms, ledger, found), *_extender_probes(world, ledger))
-
-
-def idle_reservations(world: ReconcileInput, terms: CommitTerms) -> frozenset[str]:
-    """UIDs of the awake about which nothing is to be done before they, a member or the ledger are others."""
-    assert world.ledger is not None  # ``steps`` made it
-    awake = world.reservations if world.active is None else world.active
-    listed = {each.uid for each in world.ledger.spec.entries}
-    ended = (uid for uid in awake if uid not in listed and world.reservations[uid].status.state in _ENDED_STATES)
-    return frozenset(
-        uid for uid in ended if recover_unlisted(world, terms, world.reservations[uid]) == ReservationStep()
+        return (CreateLedger(pool, take_over_spec(LedgerSpec(), inputs.identity, terms.lease, terms.levels)),)
+    if ledger_role(ledger, inputs.identity) is LedgerRole.TAKE_OVER:
+        return (WriteLedger(ledger, take_over_spec(ledger.spec, inputs.identity, terms.lease, terms.levels)),)
+    entries = active_entries(ledger.spec, inputs.reservations)
+    active = inputs.reservations if inputs.active is None else inputs.active
+    found = {uid: _reservation_step(inputs, terms, inputs.reservations[uid], entries.get(uid)) for uid in active}
+    writes = [write for each in found.values() for write in each.writes]
+    return (
+        *writes,
+        *recreate_deleted(inputs),
+        *_ledger(inputs, terms, ledger, found),
+        *_extender_probes(inputs, ledger),
     )
 
 
-_ENDED_STATES = (
-    ReservationState.BOUND,
-    ReservationState.FAILED,
-)  # of what the ledger does not list any more: time alone changes nothing
+def idle_reservations(inputs: ReconcileInput, terms: CommitTerms) -> frozenset[str]:
+    """Return UIDs of active reservations that need no step before they, a member or the ledger change."""
+    assert inputs.ledger is not None  # the first reconcile created it
+    active = inputs.reservations if inputs.active is None else inputs.active
+    listed = {each.uid for each in inputs.ledger.spec.entries}
+    ended = (uid for uid in active if uid not in listed and inputs.reservations[uid].status.state in _ENDED_STATES)
+    return frozenset(
+        uid for uid in ended if recover_unlisted(inputs, terms, inputs.reservations[uid]) == ReservationStep()
+    )
+
+
+# Of a reservation that the ledger no longer lists: time alone changes nothing.
+_ENDED_STATES = (ReservationState.BOUND, ReservationState.FAILED)
 
 
 def _ledger(
-    world: ReconcileInput, terms: CommitTerms, ledger: LedgerUpdate, found: Mapping[str, ReservationStep]
+    inputs: ReconcileInput, terms: CommitTerms, ledger: LedgerUpdate, found: Mapping[str, ReservationStep]
 ) -> Iterator[Action]:
-    """One write, with all that is to be changed."""
-    counted = active_entries(ledger.spec, world.reservations)
+    """Yield at most one write of the ledger, with all changes."""
+    counted = active_entries(ledger.spec, inputs.reservations)
     strays = {each.uid for each in ledger.spec.entries if each.uid not in counted}
-    struck = strays | {uid for uid, each in found.items() if each.strike}
-    new = [] if world.has_stale_view else list(_new_entries(world, found))
-    struck |= _replaced_holds(world, counted, new)
-    lost = _lost_extenders(world, terms)
-    if lost and not terms.gated:
-        yield DropRegistration(ledger, without_extenders(ledger.extenders, lost))
-    elif new or struck:
-        spec = with_entries(without_entries(ledger.spec, struck), new)
+    removed = strays | {uid for uid, each in found.items() if each.strike}
+    new = [] if inputs.has_stale_view else list(_new_entries(inputs, found))
+    removed |= _replaced_holds(inputs, counted, new)
+    lost_extenders = _lost_extenders(inputs, terms)
+    if lost_extenders and not terms.gated:
+        yield DropRegistration(ledger, without_extenders(ledger.extenders, lost_extenders))
+    elif new or removed:
+        spec = with_entries(without_entries(ledger.spec, removed), new)
         phases = [each.phase for each in new]
         yield WriteLedger(
             ledger,
@@ -112,141 +117,143 @@ def _ledger(
             proposed=phases.count(EntryPhase.PROPOSED),
             committed=phases.count(EntryPhase.COMMITTED),
             held=phases.count(EntryPhase.HELD),
-            withdrawn=sum(counted[uid].phase is not EntryPhase.COMMITTED for uid in struck if uid in counted),
-            released=sum(counted[uid].phase is EntryPhase.COMMITTED for uid in struck if uid in counted),
+            withdrawn=sum(counted[uid].phase is not EntryPhase.COMMITTED for uid in removed if uid in counted),
+            released=sum(counted[uid].phase is EntryPhase.COMMITTED for uid in removed if uid in counted),
             again=sum(each.was_listed for each in found.values()),
         )
 
 
-def _replaced_holds(world: ReconcileInput, counted: Mapping[str, LedgerEntry], new: Sequence[LedgerEntry]) -> set[str]:
-    """What was held for those whose places are committed, or for whom others are held, by this very write.
+def _replaced_holds(inputs: ReconcileInput, counted: Mapping[str, LedgerEntry], new: Sequence[LedgerEntry]) -> set[str]:
+    """Return UIDs of capacity holds of gangs that the same write commits, or gives another hold.
 
-    Nobody gets between. What is only proposed may come to nothing: then all is as it was.
+    One write does both, so no other gang can take the capacity in between. A proposal may be withdrawn: it leaves the
+    hold as it is.
     """
     held = {
-        uid: reserved_gang(world.reservations[uid]) for uid, each in counted.items() if each.phase is EntryPhase.HELD
+        uid: reserved_gang(inputs.reservations[uid]) for uid, each in counted.items() if each.phase is EntryPhase.HELD
     }
     if not held:
         return set()
-    listed = (world.reservations[each.uid] for each in new if each.phase is not EntryPhase.PROPOSED)
-    served = {name for each in listed for name in reserved_gangs(each.namespace, each.spec, world.member)}
+    listed = (inputs.reservations[each.uid] for each in new if each.phase is not EntryPhase.PROPOSED)
+    served = {name for each in listed for name in reserved_gangs(each.namespace, each.spec, inputs.member)}
     return {uid for uid, name in held.items() if name in served}
 
 
-def _new_entries(world: ReconcileInput, found: Mapping[str, ReservationStep]) -> Iterator[LedgerEntry]:
-    return (entry_of(world.reservations[uid], each.phase) for uid, each in found.items() if each.phase is not None)
+def _new_entries(inputs: ReconcileInput, found: Mapping[str, ReservationStep]) -> Iterator[LedgerEntry]:
+    return (entry_of(inputs.reservations[uid], each.phase) for uid, each in found.items() if each.phase is not None)
 
 
-def _lost_extenders(world: ReconcileInput, terms: CommitTerms) -> frozenset[str]:
-    """The extenders that answer no more, and of which nothing is under way any more."""
+def _lost_extenders(inputs: ReconcileInput, terms: CommitTerms) -> frozenset[str]:
+    """Return extenders that no longer answer, silent for so long that none of their admissions is under way."""
     return frozenset(
         identity
-        for identity, each in world.observations.silent_extenders.items()
-        if world.now - each.since >= terms.lost_s or (each.gone is not None and world.now - each.gone >= terms.ended_s)
+        for identity, each in inputs.observations.silent_extenders.items()
+        if inputs.now - each.since >= terms.lost_s
+        or (each.gone is not None and inputs.now - each.gone >= terms.ended_s)
     )
 
 
-def _extender_probes(world: ReconcileInput, ledger: LedgerUpdate) -> Iterator[ProbeExtenderPod]:
-    for identity, each in world.observations.silent_extenders.items():
+def _extender_probes(inputs: ReconcileInput, ledger: LedgerUpdate) -> Iterator[ProbeExtenderPod]:
+    for identity, each in inputs.observations.silent_extenders.items():
         pod = ledger.extenders[identity].pod
-        if pod and each.gone is None and world.now - max(each.since, each.asked or 0.0) >= PROBE_S:
+        if pod and each.gone is None and inputs.now - max(each.since, each.asked or 0.0) >= PROBE_S:
             yield ProbeExtenderPod(identity, pod)
 
 
 def _reservation_step(
-    world: ReconcileInput, terms: CommitTerms, reservation: ReservationUpdate, entry: LedgerEntry | None
+    inputs: ReconcileInput, terms: CommitTerms, reservation: ReservationUpdate, entry: LedgerEntry | None
 ) -> ReservationStep:
     if entry is None:
-        return recover_unlisted(world, terms, reservation)
+        return recover_unlisted(inputs, terms, reservation)
     if entry.phase is EntryPhase.HELD:
-        return _capacity_hold_step(world, reservation)
+        return _capacity_hold_step(inputs, reservation)
     if reservation.status.state is ReservationState.FAILED:
         return ReservationStep(strike=True)
     if reservation.status.state is ReservationState.ROLLING_BACK:
-        return continue_rollback(world, terms, reservation)
+        return continue_rollback(inputs, terms, reservation)
     if entry.phase is EntryPhase.PROPOSED:
-        return _proposed_step(world, terms, reservation)
-    return _committed_step(world, reservation)
+        return _proposed_step(inputs, terms, reservation)
+    return _committed_step(inputs, reservation)
 
 
-def _capacity_hold_step(world: ReconcileInput, reservation: ReservationUpdate) -> ReservationStep:
-    gang = find_gang(world, reservation)
-    if reservation.key in world.unwanted_holds or gang is None:
+def _capacity_hold_step(inputs: ReconcileInput, reservation: ReservationUpdate) -> ReservationStep:
+    gang = find_gang(inputs, reservation)
+    if reservation.key in inputs.unwanted_holds or gang is None:
         return ReservationStep(strike=True)
-    if reservation.key not in world.estimates:
+    if reservation.key not in inputs.estimates:
         return ReservationStep()
     write = status_write(
-        world, reservation, ReservationState.HELD, hold_reason(reservation, world.estimates[reservation.key])
+        inputs, reservation, ReservationState.HELD, hold_reason(reservation, inputs.estimates[reservation.key])
     )
-    write = write._replace(status=msgspec.structs.replace(write.status, members=len(gang.ready)))
-    return ReservationStep() if write.status == reservation.status else ReservationStep((write,))
+    status = msgspec.structs.replace(write.status, members=len(gang.ready))
+    return ReservationStep() if status == reservation.status else ReservationStep((WriteStatus(reservation, status),))
 
 
-def _proposed_step(world: ReconcileInput, terms: CommitTerms, reservation: ReservationUpdate) -> ReservationStep:
-    if was_committed(world, reservation):
-        return _reproposed_step(world, terms, reservation)
-    uid, since = reservation.key, world.observations.since[reservation.key]
-    if uid in world.no_longer_fitting or not is_still_gated(world, reservation):
+def _proposed_step(inputs: ReconcileInput, terms: CommitTerms, reservation: ReservationUpdate) -> ReservationStep:
+    if was_committed(inputs, reservation):
+        return _reproposed_step(inputs, terms, reservation)
+    uid, since = reservation.key, inputs.observations.since[reservation.key]
+    if uid in inputs.no_longer_fitting or not is_still_gated(inputs, reservation):
         return ReservationStep(strike=True)
-    said = _acknowledgement(world, terms, uid)
-    if said is Acknowledgement.CLEAR:
+    acknowledgement = _acknowledgement(inputs, terms, uid)
+    if acknowledgement is Acknowledgement.CLEAR:
         return ReservationStep(phase=EntryPhase.COMMITTED)
-    if said is Acknowledgement.BLOCKED and world.now - since.at >= BLOCKED_S:
+    if acknowledgement is Acknowledgement.BLOCKED and inputs.now - since.at >= BLOCKED_S:
         return ReservationStep(strike=True)
-    return (
-        _unacknowledged_step(world, terms, reservation, said) if world.now - since.at >= 1.0 else ReservationStep()
-    )  # for people: not each one
+    if inputs.now - since.at < STATUS_AFTER_S:
+        return ReservationStep()
+    return _unacknowledged_step(inputs, terms, reservation, acknowledgement)
 
 
-def _reproposed_step(world: ReconcileInput, terms: CommitTerms, reservation: ReservationUpdate) -> ReservationStep:
-    """Its members are on their way: it is committed, or they are taken back."""
-    uid, since = reservation.key, world.observations.since[reservation.key]
-    said = _acknowledgement(world, terms, uid)
-    trouble = rollback_reason(world, reservation, unbound_members(world, reservation))
-    if uid in world.no_longer_fitting or (said is Acknowledgement.BLOCKED and world.now - since.at >= BLOCKED_S):
-        trouble = trouble or "the ledger had lost it, and others have its places since"
-    if trouble is not None:
-        return start_rollback(world, reservation, trouble)
+def _reproposed_step(inputs: ReconcileInput, terms: CommitTerms, reservation: ReservationUpdate) -> ReservationStep:
+    """Return the step of a proposal whose members are ungated already: commit it, or roll back."""
+    uid, since = reservation.key, inputs.observations.since[reservation.key]
+    acknowledgement = _acknowledgement(inputs, terms, uid)
+    rollback = rollback_reason(inputs, reservation, unbound_members(inputs, reservation))
+    if uid in inputs.no_longer_fitting or (
+        acknowledgement is Acknowledgement.BLOCKED and inputs.now - since.at >= BLOCKED_S
+    ):
+        rollback = rollback or "the ledger had lost it, and its places have been taken since"
+    if rollback is not None:
+        return start_rollback(inputs, reservation, rollback)
     return (
         ReservationStep(phase=EntryPhase.COMMITTED)
-        if said is Acknowledgement.CLEAR and remaining_settle_s(world, terms) <= 0
+        if acknowledgement is Acknowledgement.CLEAR and remaining_settle_s(inputs, terms) <= 0
         else ReservationStep()
     )
 
 
-def _acknowledgement(world: ReconcileInput, terms: CommitTerms, uid: str) -> Acknowledgement:
-    assert world.ledger is not None  # it lists it
+def _acknowledgement(inputs: ReconcileInput, terms: CommitTerms, uid: str) -> Acknowledgement:
+    assert inputs.ledger is not None  # it lists it
     if terms.gated:
         return Acknowledgement.CLEAR
-    return acknowledgement_of(uid, world.observations.since[uid].generation, world.ledger.extenders)
+    return acknowledgement_of(uid, inputs.observations.since[uid].generation, inputs.ledger.extenders)
 
 
 def _unacknowledged_step(
-    world: ReconcileInput, terms: CommitTerms, reservation: ReservationUpdate, said: Acknowledgement
+    inputs: ReconcileInput, terms: CommitTerms, reservation: ReservationUpdate, acknowledgement: Acknowledgement
 ) -> ReservationStep:
-    """For whom it waits. Not written again because a time that is told is another by the jitter of clocks."""
-    whom, until = pending_acknowledgement(world, terms, reservation, said)
+    """Write what the proposal waits for. A status that differs only in its time is not written again."""
+    reason, until = pending_acknowledgement(inputs, terms, reservation, acknowledgement)
     known = reservation.status
-    if known.state is ReservationState.PROPOSED and (known.reason or "").startswith(whom):
+    if known.state is ReservationState.PROPOSED and (known.reason or "").startswith(reason):
         return ReservationStep()
-    return ReservationStep((status_write(world, reservation, ReservationState.PROPOSED, whom + until),))
+    return ReservationStep((status_write(inputs, reservation, ReservationState.PROPOSED, reason + until),))
 
 
-def _committed_step(world: ReconcileInput, reservation: ReservationUpdate) -> ReservationStep:
-    open_, status = unbound_members(world, reservation), reservation.status
-    trouble = rollback_reason(world, reservation, open_)
-    if trouble is not None:
-        return start_rollback(world, reservation, trouble)
+def _committed_step(inputs: ReconcileInput, reservation: ReservationUpdate) -> ReservationStep:
+    open_, status = unbound_members(inputs, reservation), reservation.status
+    rollback = rollback_reason(inputs, reservation, open_)
+    if rollback is not None:
+        return start_rollback(inputs, reservation, rollback)
     if not open_:
         if status.state is ReservationState.BOUND or not reservation.spec.gang:
             return ReservationStep(strike=True)
-        return ReservationStep((status_write(world, reservation, ReservationState.BOUND),))
-    if (
-        status.state is ReservationState.BOUND
-    ):  # by a planner that has seen more of the pods: this one stood still, and is deposed
+        return ReservationStep((status_write(inputs, reservation, ReservationState.BOUND),))
+    if status.state is ReservationState.BOUND:  # written by a successor, which has seen later pods: this one is deposed
         return ReservationStep()
     if status.state is not ReservationState.COMMITTED:
-        return ReservationStep((status_write(world, reservation, ReservationState.COMMITTED),))
+        return ReservationStep((status_write(inputs, reservation, ReservationState.COMMITTED),))
     return ReservationStep(
         tuple(UngateAndPin(member, seat, reservation.name) for seat, member in open_ if is_gated(member))
     )

@@ -1,4 +1,4 @@
-"""What ``steps`` looks at, and what comes of it for one reservation. Values only."""
+"""Input of ``reconcile``, and its result for one reservation. Values only."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from scheduler_core.planner.gang.member import GangName, Member
 
 
 class Rollback(Enum):
-    """Which of a gang's members are deleted when not all of them could be bound in time."""
+    """Which of a gang's ungated members a rollback deletes, when not all could be bound in time."""
 
-    GANG = "gang"  # all that were let go: the gang ends as a whole
-    UNSTARTED = "unstarted"  # those that the kubelet has not taken note of
+    GANG = "gang"  # all ungated members: the gang restarts as a whole
+    UNSTARTED = "unstarted"  # members that no kubelet has admitted
 
 
 class CommitTerms(NamedTuple):
     """How gangs are committed and rolled back."""
 
-    gated: bool = False  # every GPU pod of the pool is gated: nobody needs to vouch
-    settle_s: float = LEDGER_SETTLE_S  # after the ledger was made
+    gated: bool = False  # every GPU pod of the pool is gated: no acknowledgement is needed
+    settle_s: float = LEDGER_SETTLE_S  # after the ledger was created
     rollback: Rollback = Rollback.GANG
     lost_s: float = EXTENDER_LOST_S
     ended_s: float = EXTENDER_ENDED_S
-    lease: str = ""  # NAMESPACE/NAME; the ledger tells people where to look whether we are there, and what we go by
+    lease: str = ""  # NAMESPACE/NAME; the ledger states the Lease and the levels for other programs
     levels: str = ""
-    guarded: bool = False  # only planners can write their annotations on pods: an admission policy sees to that
+    guarded: bool = False  # an admission policy allows the planner's annotations on pods to planners only
 
 
 class ReconcileInput(NamedTuple):
-    """What there is, as last read or written."""
+    """The cluster as last read or written, with the planner's own observations. Built with keywords."""
 
     identity: str
     ledger: LedgerUpdate | None
@@ -44,22 +44,22 @@ class ReconcileInput(NamedTuple):
     member: Callable[[str], Member | None]  # by UID
     gang: Callable[[GangName], Gang | None]
     nodes: Container[str]
-    no_longer_fitting: Container[str]  # UIDs of proposals for which there is no room any more
-    unwanted_holds: Container[str]  # UIDs of holds that are not wanted any more
-    estimates: Mapping[str, float | None]  # by UIDs of holds: when there will be room, in seconds since 1970
+    no_longer_fitting: Container[str]  # UIDs of proposals that do not fit any more
+    unwanted_holds: Container[str]  # UIDs of capacity holds that are not wanted any more
+    estimates: Mapping[str, float | None]  # by UID of a capacity hold: when it will be free, in seconds since 1970
     observations: Observations
     now: float  # monotonic seconds
     wall_time: float  # seconds since 1970, for people
-    awaiting_binding: Collection[Member] = ()  # all that were surely let go and have no node yet
-    has_stale_view: bool = False  # all of that may be old: nothing more is planned and committed
-    active: Collection[str] | None = None  # UIDs of reservations about which something may be to be done; None: all
-    plans: Container[tuple[str, str]] | None = None  # ``vanished.plans_of`` all reservations; None: not known yet
+    awaiting_binding: Collection[Member] = ()  # ungated members without a node, where a planner provably ungated them
+    has_stale_view: bool = False  # the view may be old: nothing is listed, proposed or committed
+    active: Collection[str] | None = None  # UIDs of reservations that may need a step; None: all
+    plans: Container[tuple[str, str]] | None = None  # ``recovery.plan_keys`` of all reservations; None: not computed
 
 
 class ReservationStep(NamedTuple):
-    """What is to be done about one reservation."""
+    """The next step for one reservation."""
 
     writes: tuple[Action, ...] = ()
-    phase: EntryPhase | None = None  # the ledger shall say that of it
-    strike: bool = False  # the ledger shall forget it
-    was_listed: bool = False  # the ledger listed it before, and lost it
+    phase: EntryPhase | None = None  # the phase that the ledger shall list it in
+    strike: bool = False  # the ledger shall no longer list it
+    was_listed: bool = False  # the ledger had listed it, and lost it

@@ -1,8 +1,8 @@
-"""What the status of a reservation says: states, counts, times, and reasons in words for people. Pure."""
+"""Status of a reservation: state, counts, times, and the reason as text for people. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 
 from gputopo.crd.reservations import ExtenderAck, ReservationState, ReservationStatus
 from gputopo.render.wording import first_of
@@ -16,13 +16,13 @@ from scheduler_core.planner.commit.state import CommitTerms, ReconcileInput
 
 
 def status_write(
-    world: ReconcileInput, reservation: ReservationUpdate, state: ReservationState, reason: str | None = None
+    inputs: ReconcileInput, reservation: ReservationUpdate, state: ReservationState, reason: str | None = None
 ) -> WriteStatus:
-    """That it is in that state by now."""
-    seats, held = members_of(world, reservation), reservation.spec.held
-    deadline, estimate = reservation.status.deadline, world.estimates.get(reservation.key)
+    """Return the write of the reservation's status, in this state."""
+    seats, held = members_of(inputs, reservation), reservation.spec.held
+    deadline, estimate = reservation.status.deadline, inputs.estimates.get(reservation.key)
     if state is ReservationState.COMMITTED:
-        deadline = format_timestamp(world.wall_time + reservation.spec.timeout_s)
+        deadline = format_timestamp(inputs.wall_time + reservation.spec.timeout_s)
     status = ReservationStatus(
         state=state,
         reason=reason,
@@ -37,46 +37,46 @@ def status_write(
 
 
 def hold_reason(reservation: ReservationUpdate, estimate: float | None) -> str:
-    """The same as long as nothing changes. ``estimate``: when the room is free, in seconds since 1970."""
+    """Return the reason of a capacity hold, stable while nothing changes. ``estimate``: seconds since 1970."""
     until = (
-        "when their pods end nobody can say" if estimate is None else f"their pods end by {format_timestamp(estimate)}"
+        "the end of their pods is unknown" if estimate is None else f"their pods end by {format_timestamp(estimate)}"
     )
     nodes = first_names([each.node for each in reservation.spec.held])
-    return f"does not fit yet; what becomes free on {nodes} is held: {until}"
+    return f"does not fit yet; capacity that becomes free on {nodes} is reserved: {until}"
 
 
 def pending_acknowledgement(
-    world: ReconcileInput, terms: CommitTerms, reservation: ReservationUpdate, said: Acknowledgement
+    inputs: ReconcileInput, terms: CommitTerms, reservation: ReservationUpdate, acknowledgement: Acknowledgement
 ) -> tuple[str, str]:
-    """For whom a proposal waits, the same as long as nothing changes; and until when, by the clock."""
-    assert world.ledger is not None  # it lists it
-    extenders, silent = world.ledger.extenders, world.observations.silent_extenders
-    if said is Acknowledgement.BLOCKED:
-        against = [_titled(name, each) for name, each in extenders.items() if reservation.key in each.blocked]
-        return f"the extender {first_names(against)} has let in a pod that it conflicts with", ""
+    """Return what a proposal waits for, stable while nothing changes; and until when, by the clock."""
+    assert inputs.ledger is not None  # it lists it
+    extenders, silent = inputs.ledger.extenders, inputs.observations.silent_extenders
+    if acknowledgement is Acknowledgement.BLOCKED:
+        blocking = [_extender_name(name, each) for name, each in extenders.items() if reservation.key in each.blocked]
+        return f"extender {first_names(blocking)} has admitted a pod that conflicts with it", ""
     if not extenders:
-        return "no extender is registered that could vouch for it", ""
-    since = world.observations.since[reservation.key].generation
+        return "no extender is registered that could acknowledge it", ""
+    since = inputs.observations.since[reservation.key].generation
     behind = {name: each for name, each in extenders.items() if each.generation < since}
-    left = max(_left(silent[name], world.now, terms) for name in behind)
-    ended = ", whose pod has ended," if all(silent[name].gone is not None for name in behind) else ""
-    whom = first_names([_titled(name, each) for name, each in behind.items()])
+    left = max(_left(silent[name], inputs.now, terms) for name in behind)
+    ended = " (pod gone)" if all(silent[name].gone is not None for name in behind) else ""
+    names = first_names([_extender_name(name, each) for name, each in behind.items()])
     return (
-        f"waits for the extender {whom}{ended} to vouch for it",
-        f"; it is left out at {format_timestamp(world.wall_time + left)} if it stays silent",
+        f"waits for extender {names}{ended} to acknowledge it",
+        f"; its registration is dropped at {format_timestamp(inputs.wall_time + left)} if it stays silent",
     )
 
 
-def _left(silence: SilentExtender, now: float, terms: CommitTerms) -> float:
-    """Seconds until it is left out."""
-    lost = silence.since + terms.lost_s
-    return (lost if silence.gone is None else min(lost, silence.gone + terms.ended_s)) - now
+def _left(silent: SilentExtender, now: float, terms: CommitTerms) -> float:
+    """Return the seconds until a silent extender's registration is dropped."""
+    lost = silent.since + terms.lost_s
+    return (lost if silent.gone is None else min(lost, silent.gone + terms.ended_s)) - now
 
 
-def _titled(identity: str, extender: ExtenderAck) -> str:
+def _extender_name(identity: str, extender: ExtenderAck) -> str:
     return extender.pod or f"{identity} (not in a pod)"
 
 
-def first_names(of: Collection[str]) -> str:
-    """The first of them."""
-    return first_of(sorted(of) or ["a member"])
+def first_names(names: Iterable[str]) -> str:
+    """Return the first names, sorted, and how many more there are."""
+    return first_of(sorted(names) or ["a member"])

@@ -1,1 +1,1 @@
-"""Which pods form a gang, and what its members agree on. Pure."""
+"""Gangs: which pods form one, how large it is, and what state its members are in. Pure."""

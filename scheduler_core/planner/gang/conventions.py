@@ -1,11 +1,11 @@
-"""Which gang a pod belongs to: by our annotations, or by the marks of what people have already. Pure; rules are data.
+"""Gang conventions: which gang a pod belongs to, by our annotations or by labels of other projects. Pure; data driven.
 
-``RULES`` are asked in order, and the first that names a gang counts; our annotation goes before them all, and what the
-pod says in other annotations of ours is added to any. Nothing is ever held back because of a convention: who has no
-gate of ours is none of our business.
+The first of ``GANG_CONVENTIONS`` that names a gang counts. Our own annotation takes precedence over all of them, and
+our other annotations (size, minimum, timeout, topology) apply to a gang of any convention. A convention never holds a
+pod back: a pod without our gate is left alone.
 
-A gang's name is fit to be part of an object's: plain where our annotation gives it, after its convention and a dot else
-("jobset.train"). Dots are not allowed in the annotation, so no two of them meet.
+A gang's name can be part of an object's name: it is the value of our annotation, or the convention's prefix, a dot and
+a name ("jobset.train"). The annotation must not contain dots, so the two forms never collide.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ from scheduler_core.request.gang_annotations import (
 from scheduler_core.request.pod import Metadata
 from scheduler_core.request.pod_request import InvalidRequest
 
-BY_ANNOTATIONS = "annotations"  # ours
-_DEFAULT = "default"  # a JobSet's group that it did not name
+BY_ANNOTATIONS = "annotations"  # our own
+_DEFAULT = "default"  # the group of replicated Jobs for which a JobSet names none
 _INDEX = re.compile(r"\d{1,9}", re.ASCII)
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_LONGEST = 200  # characters; the names of reservations begin with it
+_LONGEST = 200  # characters; names of reservations begin with the gang's name
 _FIRST = ("master", "chief", "launcher")  # of Kubeflow's roles
 _THEN = "worker"
-_STRIDE = 1 << 16  # beyond the pods of one Job: the ranks of the next Job of a JobSet come after all of them
+_STRIDE = 1 << 16  # more than the pods of one Job: ranks of the next Job of a JobSet follow all of its ranks
 _GANG_SIZE = keys.POD_GANG_SIZE.key
 
 
 class GangConvention(NamedTuple):
-    """How the members of one kind of gang are known. All keys are looked for among labels, then annotations."""
+    """How pods of one project name their gang. Keys are looked up in labels, then in annotations."""
 
     name: str  # for people
     prefix: str  # of the gang's name
-    source: str  # whose convention it is, and where it is written down
-    keys: tuple[str, ...]  # the first that is there names the gang
-    native: bool = False  # a field of the pod names it, in place of ``keys``
-    joined: tuple[str, ...] = ()  # whose values are part of the name, where they are there
+    source: str  # the project, and the file that defines the convention
+    keys: tuple[str, ...]  # the first key that is present names the gang
+    native: bool = False  # a field of the pod names the gang, in place of ``keys``
+    joined: tuple[str, ...] = ()  # values of these keys, where present, are part of the name
     size: str | None = None  # members
-    minimum: str | None = None  # members that it can start with
-    rank: tuple[str, ...] = ()  # indices, all of which must be there; the first weighs most
-    role: tuple[str, ...] = ()  # what the pod is among the others: some come first, and some have no rank
-    attempt: str | None = None  # which making of the gang it is
-    maker: str | None = None  # UID of what makes all members, where that is not the pod's controller
-    needs: tuple[str, ...] = ()  # one of these must be there
-    unless: tuple[tuple[str, tuple[str, ...]], ...] = ()  # none where one of these has one of those values
-    told_by: str = ""  # the object that says the size, where pods do not
+    minimum: str | None = None  # members that the gang can start with
+    rank: tuple[str, ...] = ()  # indices, most significant first; without one of them there is no rank
+    role: tuple[str, ...] = ()  # the pod's role: some roles have the first rank, others have none
+    attempt: str | None = None  # counts recreations of the gang
+    maker: str | None = None  # UID of the object that creates all members, where it is not the pod's controller
+    needs: tuple[str, ...] = ()  # one of these keys must be present
+    unless: tuple[tuple[str, tuple[str, ...]], ...] = ()  # keys and values of pods that are no members
+    told_by: str = ""  # the object that declares the size, where pods do not; for people
 
 
 GANG_CONVENTIONS: tuple[GangConvention, ...] = (
@@ -140,24 +140,24 @@ GANG_CONVENTIONS: tuple[GangConvention, ...] = (
 
 
 def parse_gang_request(metadata: Metadata, scheduling_group: str | None = None) -> GangRequest | InvalidRequest | None:
-    """What a pod says of its gang; None: it has none. ``scheduling_group``: spec.schedulingGroup.podGroupName."""
+    """Return the gang that a pod asks for; None: no gang. ``scheduling_group``: spec.schedulingGroup.podGroupName."""
     labels = metadata.labels or {}
     for key in keys.GANG_KEYS:
         if key.key in labels:
             return InvalidRequest(misplaced_text(key.key, labels[key.key]))
     try:
-        said = parse_gang_annotations(metadata.annotations or {})
-        found = _by_annotation(metadata, said.gang) or _by_rules(metadata, scheduling_group)
-        return _unnamed(metadata, said) if found is None else _with_annotations(found, said)
+        annotations = parse_gang_annotations(metadata.annotations or {})
+        found = _by_annotation(metadata, annotations.gang) or _by_conventions(metadata, scheduling_group)
+        return _without_gang(metadata, annotations) if found is None else _with_annotations(found, annotations)
     except MalformedGangError as error:
         return InvalidRequest(str(error))
 
 
 def named_gang(metadata: Metadata, scheduling_group: str | None = None) -> GangRequest | None:
-    """The gang that a pod names, where what it says beside that cannot be understood."""
+    """Return the gang that a pod names, where its other gang annotations are malformed."""
     found = _annotated(metadata)
     if found is None:
-        return _by_rules(metadata, scheduling_group, sizes=False)
+        return _by_conventions(metadata, scheduling_group, sizes=False)
     try:
         return _by_annotation(metadata, parse_gang_annotations({keys.POD_GANG.key: found}).gang)
     except MalformedGangError:
@@ -165,7 +165,7 @@ def named_gang(metadata: Metadata, scheduling_group: str | None = None) -> GangR
 
 
 def conventional_name(prefix: str, namespace: str, name: str, *joined: str) -> GangName:
-    """The gang's name that a convention gives. ``prefix``: its ``Rule``'s. Always one that an object could have."""
+    """Return the name that a convention gives to a gang, always a valid object name. ``prefix``: its convention's."""
     plain = ".".join((prefix, name, *(part for part in joined if part and part != _DEFAULT)))
     if len(plain) <= _LONGEST and _NAME.fullmatch(plain) is not None:
         return GangName(namespace, plain)
@@ -175,36 +175,40 @@ def conventional_name(prefix: str, namespace: str, name: str, *joined: str) -> G
 
 
 def single_pod_request(metadata: Metadata, by: str) -> GangRequest:
-    """A pod that is to be placed on its own: a gang of one."""
+    """Return the request of a pod that is planned on its own: a gang of one."""
     return GangRequest(
         GangName(metadata.namespace, SINGLE_POD_PREFIX + metadata.uid), 1, by=by, maker=_controller(metadata)
     )
 
 
 def is_single_pod_gang(name: GangName) -> bool:
-    """Whether that is a single pod's."""
+    """Return whether the gang is a single pod."""
     return is_single_pod(name.name)
 
 
-def _with_annotations(wanted: GangRequest, said: GangAnnotations) -> GangRequest:
-    """What our own annotations say goes before what a convention does."""
-    if said.size is None:
-        size, minimum = wanted.size, wanted.minimum if said.minimum is None else said.minimum
+def _with_annotations(request: GangRequest, annotations: GangAnnotations) -> GangRequest:
+    """Return the request with our own annotations, which take precedence over the convention."""
+    if annotations.size is None:
+        size, minimum = request.size, request.minimum if annotations.minimum is None else annotations.minimum
     else:
-        size, minimum = said.size, said.minimum
-    return wanted._replace(
-        size=size, minimum=minimum, timeout_s=said.timeout_s, required=said.required, preferred=said.preferred
+        size, minimum = annotations.size, annotations.minimum
+    return request._replace(
+        size=size,
+        minimum=minimum,
+        timeout_s=annotations.timeout_s,
+        required=annotations.required,
+        preferred=annotations.preferred,
     )
 
 
-def _unnamed(metadata: Metadata, said: GangAnnotations) -> GangRequest | InvalidRequest | None:
-    if said.planned:
+def _without_gang(metadata: Metadata, annotations: GangAnnotations) -> GangRequest | InvalidRequest | None:
+    if annotations.planned:
         return single_pod_request(metadata, BY_ANNOTATIONS)
     for key in keys.GANG_KEYS:
         text = (metadata.annotations or {}).get(key.key)
         if text is not None and key is not keys.POD_PLANNED:
             return InvalidRequest(
-                malformed_text(key.key, text, f"of any gang: the pod names none, as {keys.POD_GANG.key} would")
+                malformed_text(key.key, text, f"applicable: the pod names no gang; set {keys.POD_GANG.key}")
             )
     return None
 
@@ -216,45 +220,47 @@ def _annotated(metadata: Metadata) -> str | None:
 def _by_annotation(metadata: Metadata, gang: str | None) -> GangRequest | None:
     if gang is None:
         return None
-    rank = _rank(_marks(metadata), (seen.JOB_INDEX,))
+    rank = _rank(_markers(metadata), (seen.JOB_INDEX,))
     return GangRequest(GangName(metadata.namespace, gang), rank=rank, by=BY_ANNOTATIONS, maker=_controller(metadata))
 
 
-def _by_rules(metadata: Metadata, scheduling_group: str | None, *, sizes: bool = True) -> GangRequest | None:
-    marks = _marks(metadata)
-    for rule in GANG_CONVENTIONS:
-        name = _names(rule, marks, scheduling_group)
+def _by_conventions(metadata: Metadata, scheduling_group: str | None, *, sizes: bool = True) -> GangRequest | None:
+    markers = _markers(metadata)
+    for convention in GANG_CONVENTIONS:
+        name = _gang_named_by(convention, markers, scheduling_group)
         if name is not None:
             return GangRequest(
-                conventional_name(rule.prefix, metadata.namespace, name, *(marks.get(key, "") for key in rule.joined)),
-                size=_count(marks, rule.size) if sizes else None,
-                minimum=_count(marks, rule.minimum) if sizes else None,
-                rank=_rank_in_role(marks, rule) if rule.role else _rank(marks, rule.rank),
-                by=rule.name,
-                attempt=_index(marks.get(rule.attempt or "")) or 0,
-                maker=marks.get(rule.maker or "") or _controller(metadata),
+                conventional_name(
+                    convention.prefix, metadata.namespace, name, *(markers.get(key, "") for key in convention.joined)
+                ),
+                size=_count(markers, convention.size) if sizes else None,
+                minimum=_count(markers, convention.minimum) if sizes else None,
+                rank=_rank_in_role(markers, convention) if convention.role else _rank(markers, convention.rank),
+                by=convention.name,
+                attempt=_index(markers.get(convention.attempt or "")) or 0,
+                maker=markers.get(convention.maker or "") or _controller(metadata),
             )
     return None
 
 
-def _marks(metadata: Metadata) -> Mapping[str, str]:
-    """Both in one: no convention gives a key two meanings, and some write both."""
+def _markers(metadata: Metadata) -> Mapping[str, str]:
+    """Return labels and annotations in one mapping: some conventions use both, and none uses a key in two meanings."""
     return {**(metadata.annotations or {}), **(metadata.labels or {})}
 
 
-def _names(rule: GangConvention, marks: Mapping[str, str], scheduling_group: str | None) -> str | None:
-    """The gang that a rule names; None: it says nothing of such a pod."""
-    if rule.native:
+def _gang_named_by(convention: GangConvention, markers: Mapping[str, str], scheduling_group: str | None) -> str | None:
+    """Return the gang that a convention names; None: it does not apply to the pod."""
+    if convention.native:
         return scheduling_group
-    found = next((marks[key] for key in rule.keys if marks.get(key)), None)
-    if found is None or (rule.needs and not any(key in marks for key in rule.needs)):
+    found = next((markers[key] for key in convention.keys if markers.get(key)), None)
+    if found is None or (convention.needs and not any(key in markers for key in convention.needs)):
         return None
-    return None if any(marks.get(key) in values for key, values in rule.unless) else found
+    return None if any(markers.get(key) in values for key, values in convention.unless) else found
 
 
-def _count(marks: Mapping[str, str], key: str | None) -> int | None:
-    """A number of members. Raises ``MalformedGangError``."""
-    text = None if key is None else marks.get(key)
+def _count(markers: Mapping[str, str], key: str | None) -> int | None:
+    """Return a number of members. Raises ``MalformedGangError``."""
+    text = None if key is None else markers.get(key)
     if key is None or text is None:
         return None
     found = parse_member_count(text)
@@ -263,22 +269,22 @@ def _count(marks: Mapping[str, str], key: str | None) -> int | None:
     return found
 
 
-def _rank(marks: Mapping[str, str], names: tuple[str, ...]) -> int | None:
+def _rank(markers: Mapping[str, str], names: tuple[str, ...]) -> int | None:
     rank = 0
     for key in names:
-        index = _index(marks.get(key))
+        index = _index(markers.get(key))
         if index is None:
             return None
         rank = rank * _STRIDE + index
     return rank if names else None
 
 
-def _rank_in_role(marks: Mapping[str, str], rule: GangConvention) -> int | None:
-    """Kubeflow counts the pods of each role from 0; the collective's rank 0 is the master's, where there is one."""
-    role = next((marks[key].casefold() for key in rule.role if key in marks), None)
+def _rank_in_role(markers: Mapping[str, str], convention: GangConvention) -> int | None:
+    """Return the rank of a Kubeflow pod. Indices begin with 0 in each role; the master, if there is one, has rank 0."""
+    role = next((markers[key].casefold() for key in convention.role if key in markers), None)
     if role in _FIRST:
         return 0
-    index = _rank(marks, rule.rank)
+    index = _rank(markers, convention.rank)
     return None if role != _THEN or index is None else index + 1
 
 

@@ -1,7 +1,7 @@
-"""How large gangs are whose pods do not say it: what the objects say that make them. Pure.
+"""Gang sizes declared by the objects that create pods, for gangs whose pods declare none. Pure.
 
-Of each kind the few fields that matter, typed as the API server writes them. The names of gangs are made as
-``conventions`` makes them of the pods of these objects.
+Each kind has only the fields that matter, typed as the API server writes them. Gangs have the names that
+``conventions`` derives from the pods of these objects.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class JobSpec(msgspec.Struct, frozen=True, rename="camel"):
     """``batch/v1`` JobSpec."""
 
     parallelism: int | None = None  # None: 1
-    completions: int | None = None  # None: any one that succeeds completes the Job
+    completions: int | None = None  # None: one successful pod completes the Job
     active_deadline_seconds: int | None = None
 
 
@@ -46,19 +46,19 @@ class BatchJob(msgspec.Struct, frozen=True):
 
 
 class JobTemplate(msgspec.Struct, frozen=True):
-    """``template`` of a replicated Job."""
+    """``template`` in ``spec.replicatedJobs``."""
 
     spec: JobSpec = JobSpec()
 
 
 class Dependency(msgspec.Struct, frozen=True):
-    """One of ``dependsOn``."""
+    """Element of ``dependsOn``."""
 
     name: str = ""
 
 
 class ReplicatedJob(msgspec.Struct, frozen=True, rename="camel"):
-    """One of ``spec.replicatedJobs``."""
+    """Element of ``spec.replicatedJobs``."""
 
     name: str = ""
     group_name: str = ""
@@ -68,7 +68,7 @@ class ReplicatedJob(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def pods(self) -> int:
-        """Pods that run at once."""
+        """Pods that run at the same time."""
         spec = self.template.spec
         parallelism = 1 if spec.parallelism is None else spec.parallelism
         return self.replicas * (parallelism if spec.completions is None else min(parallelism, spec.completions))
@@ -103,7 +103,7 @@ class GangPolicy(msgspec.Struct, frozen=True, rename="camel"):
 class SchedulingPolicy(msgspec.Struct, frozen=True):
     """``spec.schedulingPolicy``."""
 
-    gang: GangPolicy | None = None  # None: pods of the group are placed one by one
+    gang: GangPolicy | None = None  # None: pods of the group are scheduled one by one
 
 
 class PodGroupSpec(msgspec.Struct, frozen=True, rename="camel"):
@@ -114,7 +114,7 @@ class PodGroupSpec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PodGroup(msgspec.Struct, frozen=True):
-    """A PodGroup of any of the three."""
+    """A PodGroup of Coscheduling, Volcano or Kubernetes."""
 
     metadata: ObjectName = ObjectName()
     spec: PodGroupSpec = PodGroupSpec()
@@ -145,7 +145,7 @@ class RunPolicy(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TrainingSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """Spec of Kubeflow's jobs: they differ in how their map of replicas is called, by role."""
+    """Spec of Kubeflow's jobs, which differ in the name of their map of replicas by role."""
 
     pytorch_replica_specs: dict[str, Replicas] | None = None
     tf_replica_specs: dict[str, Replicas] | None = None
@@ -180,39 +180,39 @@ class TrainingJob(msgspec.Struct, frozen=True):
 
 
 def job_sizes(uid: str, job: BatchJob) -> DeclaredSizes:
-    """All its pods run at once where as many run as are to succeed; else they need not wait for each other."""
+    """Return the size of a Job's gang: all completions if they run in parallel; else its pods are independent."""
     parallelism = 1 if job.spec.parallelism is None else job.spec.parallelism
-    together = job.spec.completions is not None and parallelism >= job.spec.completions
+    parallel = job.spec.completions is not None and parallelism >= job.spec.completions
     gang = conventional_name("job", job.metadata.namespace, job.metadata.name)
-    size = DeclaredSize(gang, job.spec.completions if together else None, None if together else 1)
+    size = DeclaredSize(gang, job.spec.completions if parallel else None, None if parallel else 1)
     started, deadline = parse_timestamp(job.status.start_time), job.spec.active_deadline_seconds
     return DeclaredSizes(uid, (size,), None if started is None or deadline is None else started + deadline)
 
 
 def jobset_sizes(uid: str, jobset: JobSet) -> DeclaredSizes:
-    """One gang per group of its replicated Jobs. Those that are made only after others join when they are made."""
+    """Return one gang per group of replicated Jobs. Jobs that start after others are not part of the minimum."""
     jobs = [each for each in jobset.spec.replicated_jobs or () if each.name not in INITIALIZERS]
     groups: dict[str, list[ReplicatedJob]] = {}
     for job in jobs:
         groups.setdefault(job.group_name, []).append(job)
     policy = jobset.spec.startup_policy
-    one_by_one = policy is not None and policy.startup_policy_order == "InOrder"
+    in_order = policy is not None and policy.startup_policy_order == "InOrder"
     sizes = []
     for group, members in groups.items():
-        first = members[:1] if one_by_one else [each for each in members if not _waits(each)] or members
-        size, least = sum(each.pods for each in members), sum(each.pods for each in first)
+        first = members[:1] if in_order else [each for each in members if not _starts_later(each)] or members
+        size, minimum = sum(each.pods for each in members), sum(each.pods for each in first)
         gang = conventional_name("jobset", jobset.metadata.namespace, jobset.metadata.name, group)
-        sizes.append(DeclaredSize(gang, size, least if least < size else None))
+        sizes.append(DeclaredSize(gang, size, minimum if minimum < size else None))
     return DeclaredSizes(uid, tuple(sizes))
 
 
-def _waits(job: ReplicatedJob) -> bool:
-    """Whether it is made only after members of its gang, or of another, have become ready."""
+def _starts_later(job: ReplicatedJob) -> bool:
+    """Return whether the Job is created only after other Jobs are ready."""
     return any(each.name not in INITIALIZERS for each in job.depends_on or ())
 
 
 def pod_group_sizes(prefix: str, uid: str, group: PodGroup) -> DeclaredSizes:
-    """What it can start with; that more belong to it nobody rules out. ``prefix``: of its convention."""
+    """Return the minimum of a PodGroup; it does not declare its size. ``prefix``: its convention's."""
     gang = conventional_name(prefix, group.metadata.namespace, group.metadata.name)
     native = group.spec.scheduling_policy
     if native is not None:
@@ -221,16 +221,16 @@ def pod_group_sizes(prefix: str, uid: str, group: PodGroup) -> DeclaredSizes:
 
 
 def training_job_sizes(uid: str, job: TrainingJob) -> DeclaredSizes:
-    """All replicas. Fewer may start: what its scheduling policy says, elastic workers, all but a late launcher."""
+    """Return all replicas as the size; the minimum by scheduling policy, elastic policy or a late launcher."""
     spec, replicas = job.spec, job.spec.replicas
     size = sum(replicas.values())
-    least = size
+    minimum = size
     scheduling = None if spec.run_policy is None else spec.run_policy.scheduling_policy
     if scheduling is not None and scheduling.min_available is not None:
-        least = scheduling.min_available
+        minimum = scheduling.min_available
     elif spec.elastic_policy is not None and spec.elastic_policy.min_replicas is not None:
-        least = size - replicas.get("worker", 0) + spec.elastic_policy.min_replicas
+        minimum = size - replicas.get("worker", 0) + spec.elastic_policy.min_replicas
     elif spec.launcher_creation_policy == "WaitForWorkersReady":
-        least = size - replicas.get("launcher", 0)
+        minimum = size - replicas.get("launcher", 0)
     gang = conventional_name("kubeflow", job.metadata.namespace, job.metadata.name)
-    return DeclaredSizes(uid, (DeclaredSize(gang, size or None, least if 0 < least < size else None),))
+    return DeclaredSizes(uid, (DeclaredSize(gang, size or None, minimum if 0 < minimum < size else None),))

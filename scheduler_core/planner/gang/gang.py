@@ -1,8 +1,8 @@
-"""What the members of a gang come to: who is there, what they agree on, what they wait for. Pure.
+"""A gang's state, from its members: how many are present, what they agree on, what they wait for. Pure.
 
-A gang starts when as many are there as it needs: those that our gate alone holds, beside those that have their places.
-Who ends or has failed is not there. Who has succeeded is, as long as what made it keeps others at work: so the pod that
-replaces a failed one of an almost finished job does not wait for siblings that will never come again.
+A gang can be planned once enough members are present: members that only our gate holds, and members that are placed.
+Terminating and failed pods are not present. A succeeded pod is present while its controller has other pods at work: so
+the replacement of a failed pod of an almost finished job does not wait for siblings that will never be created again.
 """
 
 from __future__ import annotations
@@ -22,108 +22,108 @@ from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.request.pod_request import InvalidRequest
 
 _DIGITS = re.compile(r"(\d+)", re.ASCII)
-Words = tuple[Any, ...]  # what a member says that all are to agree on; None: nothing
+Values = tuple[Any, ...]  # a member's values on which all members must agree; None: not declared
 
 
 class GangPhase(Enum):
-    """What a gang waits for, by its members alone. What its reservation adds is the ledger's to say."""
+    """State of a gang by its members alone. ``commit/progress.py`` adds the state of its reservations."""
 
-    REFUSED = "refused"  # what its members say cannot be understood, or they disagree
+    REFUSED = "refused"  # a member's annotations or request are invalid, or members disagree
     WAITING_FOR_MEMBERS = "gathering"  # members are missing
-    WAITING = "waiting"  # they are there, but gates of others hold them
-    QUEUED = "queued"  # to be planned: ``ready``, beside what is ``placed``
-    UNGATED = "let go"  # some members have no gate any more and no node yet
+    WAITING = "waiting"  # enough members are present, but other gates hold them
+    QUEUED = "queued"  # ``ready`` members are to be planned, in addition to ``placed``
+    UNGATED = "let go"  # some members are ungated and have no node yet
     BOUND = "bound"  # all have nodes
-    RUNNING = "running"  # the kubelets took note of all
-    FINISHED = "ended"  # nobody is left who runs or waits
-    ELSEWHERE = "elsewhere"  # neither a gate of ours nor a reservation: others place it
+    RUNNING = "running"  # kubelets have admitted all members
+    FINISHED = "ended"  # no member is running or waiting
+    ELSEWHERE = "elsewhere"  # no member has our gate or a reservation: another scheduler places it
 
 
 class DeclaredSize(NamedTuple):
-    """What an object says of the size of a gang whose pods do not."""
+    """The size of one gang, as an object declares it."""
 
     gang: GangName
-    size: int | None = None  # as many as there will be; None: it does not say
+    size: int | None = None  # final number of members; None: not declared
     minimum: int | None = None  # that it can start with; None: its size
 
 
 class DeclaredSizes(NamedTuple):
-    """An object that says the sizes of gangs: a JobSet those of its groups, others of one. Its key is its UID."""
+    """An object that declares sizes of gangs: a JobSet of each group, other kinds of one gang. Its key is its UID."""
 
     key: str
     sizes: tuple[DeclaredSize, ...]
-    deadline: float | None = None  # when its deadline passes and its pods are ended, in seconds since 1970
+    deadline: float | None = None  # when activeDeadlineSeconds ends its pods, in seconds since 1970
 
 
 class Gang(NamedTuple):
-    """A gang as its members show it. Members are in the order of their ranks, then names."""
+    """A gang as observed. Members are sorted by rank, then by name."""
 
     name: GangName
     phase: GangPhase
     reason: str  # for people: "3 of 16 members are there"
-    ready: tuple[Member, ...] = ()  # held by our gate alone: what is to be planned
-    held: tuple[Member, ...] = ()  # held by our gate and others'
-    placed: tuple[Member, ...] = ()  # without our gate, neither ended nor ending: let go, bound, running
-    succeeded: tuple[Member, ...] = ()  # that did their part, while siblings of the same making are at work
-    surplus: tuple[Member, ...] = ()  # more than its size: they stay gated until one of the others goes
-    size: int | None = None  # as many as there will be; None: nobody says
+    ready: tuple[Member, ...] = ()  # held by our gate alone: to be planned
+    held: tuple[Member, ...] = ()  # held by our gate and by other gates
+    placed: tuple[Member, ...] = ()  # without our gate, not finished or terminating: ungated, bound or running
+    succeeded: tuple[Member, ...] = ()  # succeeded, while siblings of the same controller are at work
+    surplus: tuple[Member, ...] = ()  # more than its size: gated until another member is gone
+    size: int | None = None  # final number of members; None: unknown
     minimum: int | None = None  # that it can start with; None: its size
     timeout_s: float | None = None
     required: str | None = None
     preferred: str | None = None
-    by: str = ""  # by what its members are known
+    by: str = ""  # the convention that its members follow
     priority: int = 0  # the lowest of its members that ask for GPUs; of all members where none asks for GPUs
-    priorities: tuple[int, ...] = ()  # of these members, the lowest first, where they differ
+    priorities: tuple[int, ...] = ()  # priorities of these members, lowest first, where they differ
     created: float = 0.0  # its first member's creation, seconds since 1970
-    newest: float = 0.0  # its last member's creation: the gang has not been complete for longer
+    newest: float = 0.0  # its last member's creation: the gang was incomplete before
 
     @property
     def required_members(self) -> int | None:
-        """Members that must have places before any is let go; None: nobody says how many."""
+        """Members that must be placed before any is ungated; None: unknown."""
         return self.size if self.minimum is None else self.minimum
 
     @property
     def present_members(self) -> int:
-        """Members that have places or could be given one, and those that have succeeded."""
+        """Members that are placed, can be planned, or have succeeded."""
         return len(self.ready) + len(self.placed) + len(self.succeeded)
 
     @property
     def is_complete(self) -> bool:
-        """Whether as many are there as there will be, as far as anybody knows."""
+        """Whether all members are present, as far as the size is known."""
         return self.size is None or self.present_members >= self.size
 
     @property
     def asks(self) -> Counter[str]:
-        """Devices of each resource that the members which are to be placed ask for."""
+        """Devices of each resource that ``ready`` members ask for."""
         return devices_of(self.ready)
 
     @property
     def gates(self) -> list[str]:
-        """Of others, that hold members."""
+        """Gates of other programs that hold members."""
         return sorted({gate for each in self.held for gate in other_gates(each.gates)})
 
     @property
     def min_ready(self) -> int:
-        """How many of ``ready`` must be given places at once, so that as many run as it needs."""
+        """The number of ``ready`` members that must be placed at once for the gang to reach its minimum."""
         return max(1, (self.required_members or 1) - len(self.placed) - len(self.succeeded))
 
 
 def gang_of(name: GangName, members: Sequence[Member], declared: DeclaredSize | None = None) -> Gang:
-    """The gang of those members, which are sorted ``by_rank``. ``declared``: what an object says of its size."""
+    """Return the gang of members that are sorted ``by_rank``. ``declared``: its size as an object declares it."""
     latest = max(map(_attempt, members), default=0)
     current = [each for each in members if each.gang_request.attempt == latest and not each.is_terminating]
     live = [each for each in current if each.phase not in FINISHED_PHASES]
     if not live:
-        return Gang(name, GangPhase.FINISHED, "no member runs or waits")
+        return Gang(name, GangPhase.FINISHED, "no member is running or waiting")
     placed = [each for each in live if GATE not in each.gates]
     gated = [each for each in live if GATE in each.gates]
-    words = set(map(declared_by, live))
-    gang = _described(Gang(name, GangPhase.ELSEWHERE, "no member has gputopo's gate"), live, words, declared)
+    values = set(map(declared_by, live))
+    gang = _described(Gang(name, GangPhase.ELSEWHERE, "no member has gputopo's gate"), live, values, declared)
     if not gated and not any(each.reservation for each in placed):
         return gang._replace(placed=tuple(placed))
     succeeded = () if len(live) == len(current) else _succeeded(current, live)
-    room = None if gang.size is None else max(0, gang.size - len(placed) - len(succeeded))
-    surplus = _surplus(gated, placed, room) if gated else frozenset()
+    left = None if gang.size is None else max(0, gang.size - len(placed) - len(succeeded))
+    surplus = _surplus(gated, placed, left) if gated else frozenset()
     chosen = [each for each in gated if each.uid not in surplus] if surplus else gated
     gang = gang._replace(
         placed=tuple(placed),
@@ -132,7 +132,7 @@ def gang_of(name: GangName, members: Sequence[Member], declared: DeclaredSize | 
         held=tuple(each for each in chosen if each.gates != _OURS),
         surplus=tuple(each for each in gated if each.uid in surplus),
     )
-    phase, reason = _refusal(gated, live, words) or _started(gang) or _gathered(gang)
+    phase, reason = _refusal(gated, live, values) or _phase_when_ungated(gang) or _phase_when_gated(gang)
     return gang._replace(phase=phase, reason=reason)
 
 
@@ -146,23 +146,27 @@ def devices_of(members: Iterable[Member]) -> Counter[str]:
 
 
 def single_pod_of(gang: Gang) -> str | None:
-    """The name of a pod that is on its own; None: it is a gang, or nobody is left of it."""
+    """Return the pod's name if the gang is a single pod; None: it is not, or the pod is gone."""
     live = (*gang.ready, *gang.held, *gang.placed)
     return live[0].name if live and is_single_pod_gang(gang.name) else None
 
 
 def by_rank(member: Member) -> tuple[Any, ...]:
-    """Sorts members: by rank, those without after those with one; then by name, "w-9" before "w-10"."""
+    """Return a sort key: members with a rank first, by rank; then by name, "w-9" before "w-10"."""
     rank = member.gang_request.rank
-    parts = _DIGITS.split(member.name)
-    name = tuple((int(part), "") if at % 2 else (0, part) for at, part in enumerate(parts))
-    return rank is None, rank or 0, name, member.uid
+    return rank is None, rank or 0, natural_key(member.name), member.uid
+
+
+def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
+    """Return a natural sort key: worker-2 before worker-10."""
+    parts = (part for part in _DIGITS.split(text) if part)
+    return tuple((0, int(part), part) if part.isdecimal() else (1, 0, part) for part in parts)
 
 
 _OURS = (GATE,)
 FINISHED_PHASES = ("Succeeded", "Failed")
 _AGREED = ("sizes", "minimums", "timeouts", "required topologies", "preferred topologies")
-# These look at every member at every event: attrgetter does so at a third of the time.
+# These read every member at every event: attrgetter takes a third of the time.
 declared_by = attrgetter(
     "gang_request.size",
     "gang_request.minimum",
@@ -170,17 +174,18 @@ declared_by = attrgetter(
     "gang_request.required",
     "gang_request.preferred",
 )
-_post = attrgetter("gang_request.maker", "gang_request.rank")  # what only one member at a time can be, if it has a rank
+_slot = attrgetter("gang_request.maker", "gang_request.rank")  # unique to a member, if it has a rank
 _attempt, _created, _priority = attrgetter("gang_request.attempt"), attrgetter("created"), attrgetter("priority")
 
 
-def _described(gang: Gang, live: Sequence[Member], words: Collection[Words], declared: DeclaredSize | None) -> Gang:
-    """What they say, where they agree; where they do not, ``_refusal`` tells so."""
-    if len(words) == 1:
-        ((size, minimum, timeout_s, required, preferred),) = words
+def _described(gang: Gang, live: Sequence[Member], values: Collection[Values], declared: DeclaredSize | None) -> Gang:
+    """Return the gang with the values that its members declare; ``_refusal`` reports disagreement."""
+    if len(values) == 1:
+        ((size, minimum, timeout_s, required, preferred),) = values
     else:
-        said = [min((each[at] for each in words if each[at] is not None), default=None) for at in range(len(_AGREED))]
-        size, minimum, timeout_s, required, preferred = said
+        size, minimum, timeout_s, required, preferred = (
+            min((each[at] for each in values if each[at] is not None), default=None) for at in range(len(_AGREED))
+        )
     if declared is not None and size is None and minimum is None:
         size, minimum = declared.size, declared.minimum
     created, priorities = list(map(_created, live)), _priorities(live)
@@ -210,71 +215,73 @@ def _priorities(live: Sequence[Member]) -> tuple[int, ...]:
 
 def _succeeded(current: Iterable[Member], live: Collection[Member]) -> tuple[Member, ...]:
     makers = {each.gang_request.maker for each in live} - {None}
-    again = set(_posts(live))
+    taken_over = set(_slots(live))
     return tuple(
         each
         for each in current
-        if each.phase == "Succeeded" and each.gang_request.maker in makers and _post(each) not in again
+        if each.phase == "Succeeded" and each.gang_request.maker in makers and _slot(each) not in taken_over
     )
 
 
-def _posts(members: Iterable[Member]) -> list[tuple[str | None, int]]:
-    return [post for post in map(_post, members) if post[1] is not None]
+def _slots(members: Iterable[Member]) -> list[tuple[str | None, int]]:
+    return [slot for slot in map(_slot, members) if slot[1] is not None]
 
 
-def _surplus(gated: Sequence[Member], placed: Sequence[Member], room: int | None) -> frozenset[str]:
-    """UIDs of those who are too many where more say so than the gang has members: of one rank all but the oldest."""
-    held, asked = set(_posts(placed)), _posts(gated)
-    once = len(set(asked)) == len(asked) and held.isdisjoint(asked)
-    if once and (room is None or len(gated) <= room):
+def _surplus(gated: Sequence[Member], placed: Sequence[Member], left: int | None) -> frozenset[str]:
+    """Return UIDs of members in excess of the gang's size, and of all but the oldest with one rank."""
+    occupied, wanted = set(_slots(placed)), _slots(gated)
+    unique = len(set(wanted)) == len(wanted) and occupied.isdisjoint(wanted)
+    if unique and (left is None or len(gated) <= left):
         return frozenset()
-    taken: set[tuple[str | None, int | None]] = set(held)
+    taken: set[tuple[str | None, int | None]] = set(occupied)
     chosen: list[str] = []
     for each in sorted(gated, key=lambda each: (each.gates != _OURS, each.created, *by_rank(each))):
-        post = _post(each)
-        if post not in taken:
+        slot = _slot(each)
+        if slot not in taken:
             chosen.append(each.uid)
         if each.gang_request.rank is not None:
-            taken.add(post)
-    return frozenset(each.uid for each in gated) - frozenset(chosen[:room])
+            taken.add(slot)
+    return frozenset(each.uid for each in gated) - frozenset(chosen[:left])
 
 
-def _refusal(gated: Sequence[Member], live: Iterable[Member], words: Collection[Words]) -> tuple[GangPhase, str] | None:
-    """Why it is not planned, whoever else comes."""
+def _refusal(
+    gated: Sequence[Member], live: Iterable[Member], values: Collection[Values]
+) -> tuple[GangPhase, str] | None:
+    """Return why the gang can never be planned as it is."""
     if not gated:
         return None
     for each in gated:
         if isinstance(each.request, InvalidRequest):
             return GangPhase.REFUSED, f"{each.name}: {each.request.reason}"
-    for at, plural in enumerate(_AGREED if len(words) > 1 else ()):
-        if len({word[at] for word in words} - {None}) > 1:
-            return GangPhase.REFUSED, f"its members say different {plural}: {_declaring_members(live, at)}"
+    for at, plural in enumerate(_AGREED if len(values) > 1 else ()):
+        if len({each[at] for each in values} - {None}) > 1:
+            return GangPhase.REFUSED, f"its members declare different {plural}: {_declaring_members(live, at)}"
     return None
 
 
 def _declaring_members(live: Iterable[Member], at: int) -> str:
-    """``2 (w-0), 4 (w-1 and 2 more)``."""
-    said: dict[Any, list[str]] = {}
+    """Return members by declared value: ``2 (w-0), 4 (w-1 and 2 more)``."""
+    by_value: dict[Any, list[str]] = {}
     for each in live:
-        said.setdefault(declared_by(each)[at], []).append(each.name)
-    said.pop(None, None)
-    return ", ".join(f"{_as_written(value)} ({first_of(names)})" for value, names in sorted(said.items()))
+        by_value.setdefault(declared_by(each)[at], []).append(each.name)
+    by_value.pop(None, None)
+    return ", ".join(f"{_as_written(value)} ({first_of(names)})" for value, names in sorted(by_value.items()))
 
 
 def _as_written(value: float | str) -> str:
-    """The only fractions are seconds."""
+    """Return a declared value as its annotation has it. Only durations are fractions."""
     return f"{value:g}s" if isinstance(value, float) else str(value)
 
 
-def _started(gang: Gang) -> tuple[GangPhase, str] | None:
-    """How far it has come since it was let go; None where members are to be placed."""
+def _phase_when_ungated(gang: Gang) -> tuple[GangPhase, str] | None:
+    """Return the phase of a gang that is ungated; None: members are still to be placed."""
     bound = sum(each.node is not None for each in gang.placed)
     there = part(bound, len(gang.placed), "has its node", "have nodes")
     if any(each.node is None and each.reservation is not None for each in gang.placed):
         return GangPhase.UNGATED, there
     if gang.ready or gang.held:
         return None
-    more = f"; {len(gang.surplus)} more to wait until one of them goes" if gang.surplus else ""
+    more = f"; {len(gang.surplus)} surplus, gated until another member is gone" if gang.surplus else ""
     if bound < len(gang.placed):
         return GangPhase.UNGATED, there + more
     if all(each.started for each in gang.placed):
@@ -282,16 +289,16 @@ def _started(gang: Gang) -> tuple[GangPhase, str] | None:
     return GangPhase.BOUND, f"{counted(bound, 'member')} bound{more}"
 
 
-def _gathered(gang: Gang) -> tuple[GangPhase, str]:
+def _phase_when_gated(gang: Gang) -> tuple[GangPhase, str]:
     need, there = gang.required_members, gang.present_members + len(gang.held)
     if need is None:
-        unsaid = f"nobody says of how many: {POD_GANG_SIZE.key} would"
-        return GangPhase.WAITING_FOR_MEMBERS, f"{counted(there, 'member')} there, and {unsaid}"
+        unknown = f"the size of the gang is unknown: set {POD_GANG_SIZE.key}"
+        return GangPhase.WAITING_FOR_MEMBERS, f"{counted(there, 'member')} there; {unknown}"
     if there < need:
-        least = "" if need == gang.size else "at least "
+        at_least = "" if need == gang.size else "at least "
         return (
             GangPhase.WAITING_FOR_MEMBERS,
-            f"{there} of {least}{counted(need, 'member')} {'is' if there == 1 else 'are'} there",
+            f"{there} of {at_least}{counted(need, 'member')} {'is' if there == 1 else 'are'} there",
         )
     if gang.present_members < need or not gang.ready:
         return GangPhase.WAITING, f"{part(len(gang.held), there, 'is', 'are')} held by {', '.join(gang.gates)}"

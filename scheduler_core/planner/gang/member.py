@@ -1,4 +1,4 @@
-"""A pod as the planner sees it. Values only."""
+"""A pod as the planner observes it, and the gang that it asks for. Values only."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from scheduler_core.request.pod_request import InvalidRequest, PodRequest
 
 
 class GangName(NamedTuple):
-    """Which gang it is."""
+    """Identity of a gang."""
 
     namespace: str
     name: str
 
 
 class GangRequest(NamedTuple):
-    """What a pod says of its gang, by our annotations or by a convention of others."""
+    """The gang that a pod asks for, by our annotations or by a convention."""
 
     gang: GangName
-    size: int | None = None  # members, as many as there will be; None: this pod does not say
+    size: int | None = None  # final number of members; None: the pod does not declare it
     minimum: int | None = None  # that it can start with; None: its size
     rank: int | None = None  # from its controller's index; only the order counts, there may be gaps
-    timeout_s: float | None = None  # from letting go to all bound; None: the usual
+    timeout_s: float | None = None  # from ungating until all are bound; None: the default
     required: str | None = None  # a level ("clique", "rack", ...) or a node label's key
     preferred: str | None = None
-    by: str = ""  # by what it is known as a member, for people: "annotations", "JobSet", ...
-    attempt: int = 0  # which making of the gang it is of; those of earlier ones are on their way out
-    maker: str | None = None  # UID of what makes its siblings too, or else of its own controller
+    by: str = ""  # the convention, for people: "annotations", "JobSet", ...
+    attempt: int = 0  # recreation of the gang; members of earlier ones are ending
+    maker: str | None = None  # UID of the object that creates all members, else of the pod's controller
 
 
 class Member(NamedTuple):
-    """A pod that belongs to a gang, or is to be planned on its own. Its key is its UID."""
+    """A pod of a gang, or a pod that is planned on its own. Its key is its UID. Built with keywords."""
 
     uid: str
     namespace: str
     name: str
-    version: str  # resource version, the precondition of the patch that lets it go; "" once a kubelet has it
+    version: str  # resource version: precondition of the patch that ungates it; "" once a kubelet has admitted it
     gang_request: GangRequest
     request: PodRequest | InvalidRequest
     created: float  # seconds since 1970
@@ -47,26 +47,24 @@ class Member(NamedTuple):
     gates: tuple[str, ...] = ()  # names of its scheduling gates
     node: str | None = None  # spec.nodeName
     phase: str = "Pending"
-    started: bool = False  # the kubelet took note of it
+    started: bool = False  # a kubelet has admitted it
     is_terminating: bool = False  # metadata.deletionTimestamp
-    reservation: str | None = None  # as annotated when it was let go
-    owner_kind: str | None = None  # "batch/Job": its controller's; None: a bare pod
+    reservation: str | None = None  # name, as annotated when it was ungated
+    owner_kind: str | None = None  # of its controller: "batch/Job"; None: a bare pod
     rules: SchedulingRules | None = None  # nodeSelector, affinity and tolerations
-    terms: RequiredTerms | None = None  # required node affinity as it is now: the pin narrows each term
+    terms: RequiredTerms | None = None  # required node affinity; the pin is added to each term
     finalizers: tuple[str, ...] = ()
     labels: Mapping[str, str] = {}
-    anti_affinity: tuple[PodAffinityTerm, ...] = ()  # pods that it does not share its node with
-    bind_error: str | None = None  # what kube-scheduler says why it cannot bind it, once it was let go
-    pinned_terms: str | None = (
-        None  # the node to which it says that it was ungated; ``ungated`` says whether that counts
-    )
+    anti_affinity: tuple[PodAffinityTerm, ...] = ()  # required anti-affinity by host
+    bind_error: str | None = None  # kube-scheduler's message after it was ungated, while it cannot be bound
+    pinned_terms: str | None = None  # node that its pin claims; ``PlannerView`` checks the claim
 
     @property
     def devices(self) -> tuple[tuple[str, int], ...]:
-        """How many it takes of each resource."""
+        """Devices of each resource that the pod asks for."""
         return () if isinstance(self.request, InvalidRequest) else self.request.profile.device_request.totals
 
     @property
     def asks_for_gpus(self) -> bool:
-        """Whether it takes any device. A request that cannot be understood may ask for some."""
+        """Whether the pod asks for devices. An invalid request may ask for some."""
         return isinstance(self.request, InvalidRequest) or any(number for _, number in self.devices)

@@ -1,9 +1,9 @@
-"""Who is there: the members of each gang, from a stream of what comes and goes. No I/O.
+"""The members of each gang, from batches of watch events. No I/O.
 
-    members and gone ──▶ Roster ──▶ Gang ──▶ queue
+    Member batches ──▶ GangMembers ──▶ Gang ──▶ queue
 
-An event costs next to nothing, however large its gang is: what a gang has become is worked out when it is asked for
-(1 ms per 1,000 members), and kept until one of its members changes. Nothing is remembered of a pod that is gone.
+The cost of an event does not depend on the size of its gang: the state of a gang is computed when asked for (1 ms per
+1,000 members) and cached until one of its members changes. A pod that is gone leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scheduler_core.planner.gang.member import GangName, Member
 
 
 class _SortedMembers:
-    """The members of one gang, by rank."""
+    """The members of one gang, sorted by rank."""
 
     def __init__(self) -> None:
         self.members: list[Member] = []
@@ -41,16 +41,16 @@ class GangMembers:
 
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}  # by UID
-        self._with_anti_affinity: set[str] = set()  # UIDs of those that do not share their node with others
-        self._awaiting_binding: dict[str, Member] = {}  # of these, those that were let go and are not bound
-        self._gangs: dict[GangName, _SortedMembers] = {}  # none is empty
-        self._declared: dict[type[Any], dict[str, DeclaredSizes]] = {}  # by UID of the object, of each kind
-        # What they say, of each gang. One object may be two: a kind that is served in two versions.
+        self._with_anti_affinity: set[str] = set()  # UIDs of members with required anti-affinity by host
+        self._awaiting_binding: dict[str, Member] = {}  # ungated members that are not bound
+        self._gangs: dict[GangName, _SortedMembers] = {}  # without empty gangs
+        self._declared: dict[type[Any], dict[str, DeclaredSizes]] = {}  # by kind, then by UID of the object
+        # Sizes of each gang. A kind that is served in two versions shows one object twice.
         self._sizes: dict[GangName, dict[tuple[str, str], DeclaredSize]] = {}
-        self._known: dict[GangName, Gang] = {}  # what has not changed since it was asked for
+        self._known: dict[GangName, Gang] = {}  # cache of ``get_gang``
 
     def apply_members(self, batch: Batch[Member]) -> frozenset[GangName]:
-        """Take note of members; keys are UIDs. Answers the gangs that may be others now."""
+        """Apply a batch of members by UID. Return the gangs that may have changed."""
         touched: set[GangName] = set()
         gone = set(batch.removed)
         if batch.is_full_list:
@@ -70,7 +70,7 @@ class GangMembers:
         return self._without_removed(touched)
 
     def apply_declared_sizes(self, batch: Batch[Any]) -> frozenset[GangName]:
-        """Take note of what objects declare. ``batch.kind``: one per source, a ``Declared`` of its own."""
+        """Apply a batch of declared sizes. ``batch.kind``: the source's own subclass of ``DeclaredSizes``."""
         touched: set[GangName] = set()
         known = self._declared.setdefault(batch.kind, {})
         gone = set(batch.removed)
@@ -87,40 +87,40 @@ class GangMembers:
         return self._without_removed(touched)
 
     def get_gang(self, name: GangName) -> Gang | None:
-        """A gang as it is now; None: it has no member."""
+        """Return a gang as observed; None: it has no member."""
         if name not in self._gangs:
             return None
         if name not in self._known:
-            sizes = self._sizes.get(name, {})  # several only while one object takes another's place
+            sizes = self._sizes.get(name, {})  # several only while one object replaces another
             self._known[name] = gang_of(name, self._gangs[name].members, sizes[max(sizes)] if sizes else None)
         return self._known[name]
 
     def all_gangs(self) -> Iterator[Gang]:
-        """All of them."""
+        """Yield all gangs."""
         for name in self._gangs:
             gang = self.get_gang(name)
             assert gang is not None
             yield gang
 
     def members_of(self, name: GangName) -> tuple[Member, ...]:
-        """All members by rank, those that end or have ended too."""
+        """Return all members by rank, with terminating and finished ones."""
         return tuple(self._gangs[name].members) if name in self._gangs else ()
 
     def get_member(self, uid: str) -> Member | None:
-        """A member of any gang."""
+        """Return a member of any gang."""
         return self._members.get(uid)
 
     @property
     def has_anti_affinity(self) -> bool:
-        """Whether any of them does not share its node with some others."""
+        """Whether any member has required anti-affinity by host."""
         return bool(self._with_anti_affinity)
 
     def awaiting_binding(self) -> Collection[Member]:
-        """Members of all gangs that were let go and have no node yet."""
+        """Return members of all gangs that are ungated and have no node yet."""
         return self._awaiting_binding.values()
 
     def live_members(self) -> Iterator[Member]:
-        """Members of all gangs that hold what they have; those that are being deleted do."""
+        """Yield members of all gangs that still hold their devices; terminating members do."""
         return (each for each in self._members.values() if each.phase not in FINISHED_PHASES)
 
     def _drop(self, uid: str, touched: set[GangName]) -> None:
@@ -149,5 +149,5 @@ class GangMembers:
 
 
 def _awaits_binding(member: Member) -> bool:
-    let_go = member.reservation is not None and not has_gate(member.gates)
-    return let_go and member.node is None and not member.is_terminating and member.phase not in FINISHED_PHASES
+    ungated = member.reservation is not None and not has_gate(member.gates)
+    return ungated and member.node is None and not member.is_terminating and member.phase not in FINISHED_PHASES

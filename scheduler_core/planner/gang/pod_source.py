@@ -1,6 +1,6 @@
-"""What the planner watches: pods, as what they hold and as members of gangs; nodes with kube-scheduler's rules; sizes.
+"""The planner's watch sources: pods, nodes with kube-scheduler's rules, NodeGpus, and objects that declare gang sizes.
 
-Source ──▶ Candidate ──split──▶ PodSeen (Knowledge), Member (Roster), PodEnd (Ends)
+pod watch ──▶ PlannerPod ──fan_out──▶ PodUpdate (ClusterCache), Member (GangMembers), PodDeadline (PodDeadlines)
 """
 
 from __future__ import annotations
@@ -33,45 +33,42 @@ ParsePod = Callable[[Pod], PodRequest | InvalidRequest]
 
 
 class PlannerPod(NamedTuple):
-    """A pod, as what holds GPUs and as a member. Its key is its UID."""
+    """A pod as a user of GPUs and as a member. Its key is its UID."""
 
     key: str
-    update: PodUpdate | None  # None: it holds and wants no GPU, or has ended
-    member: Member | None  # None: it belongs to no gang, and no gate of ours holds it
-    deadline: float | None = None  # when its own deadline ends it, in seconds since 1970, where it holds GPUs
+    update: PodUpdate | None  # None: it needs no GPU, or has ended
+    member: Member | None  # None: it has no gang and not our gate
+    deadline: float | None = None  # by its own activeDeadlineSeconds, in seconds since 1970, if it holds GPUs
 
 
 class PodStreams(NamedTuple):
-    """What each of those takes who keep something of pods."""
+    """One batch of pods for each consumer."""
 
-    pods: Batch[PodUpdate]  # Knowledge
-    members: Batch[Member]  # Roster
-    deadlines: Batch[PodDeadline]  # Ends
+    pods: Batch[PodUpdate]  # for ClusterCache
+    members: Batch[Member]  # for GangMembers
+    deadlines: Batch[PodDeadline]  # for PodDeadlines
 
 
-def planner_sources(read: ParsePod = parse_request, sizes: Sources = SIZE_SOURCES) -> Sources:
-    """What the planner watches: ``NodeSeen`` with rules, ``Candidate``, ``GpusSeen``, and kinds of ``Declared``.
+def planner_sources(parse: ParsePod = parse_request, sizes: Sources = SIZE_SOURCES) -> Sources:
+    """Return the watch sources: ``NodeUpdate`` with rules, ``PlannerPod``, NodeGpus, and kinds of ``DeclaredSizes``.
 
-    ``read``: what a pod asks for, by a policy; called on a watch's thread.
+    ``parse``: returns the request of a pod by a policy; called on a watch's thread.
     """
-    pods: WatchSource[PlannerPod] = WatchSource(PODS, FullPod, uid_key, partial(planner_pod, read=read))
+    pods: WatchSource[PlannerPod] = WatchSource(PODS, FullPod, uid_key, partial(planner_pod, parse=parse))
     kept = {kind: source for kind, source in FULL_POD_SOURCES.items() if kind is not PodUpdate}
     return {**kept, PlannerPod: pods, **sizes}
 
 
-def planner_pod(uid: str, pod: FullPod, read: ParsePod = parse_request) -> PlannerPod | None:
-    """What is kept of a pod; None: nothing."""
-    seen, member = pod_update(uid, pod, read), _member(uid, pod, read)
+def planner_pod(uid: str, pod: FullPod, parse: ParsePod = parse_request) -> PlannerPod | None:
+    """Return what the planner keeps of a pod; None: nothing."""
+    seen, member = pod_update(uid, pod, parse), _member(uid, pod, parse)
     if seen is None and member is None:
         return None
-    return PlannerPod(uid, seen, member, None if seen is None or seen.node is None else _end(pod))
+    return PlannerPod(uid, seen, member, None if seen is None or seen.node is None else _deadline(pod))
 
 
 def fan_out(batch: Batch[PlannerPod]) -> PodStreams:
-    """What ``Knowledge`` takes, what the roster does, and what is known of when pods end.
-
-    A pod that is something to one of them only has gone for the others.
-    """
+    """Split a batch of pods by consumer. A pod that concerns only one of them counts as removed for the others."""
     found = batch.updates
 
     def part(kind: type[Any], values: tuple[Any, ...]) -> Batch[Any]:
@@ -89,48 +86,48 @@ def fan_out(batch: Batch[PlannerPod]) -> PodStreams:
     )
 
 
-def _member(uid: str, pod: FullPod, read: ParsePod) -> Member | None:
-    """The pod as a member; None where nothing is to be done about it, nor for anybody because of it."""
+def _member(uid: str, pod: FullPod, parse: ParsePod) -> Member | None:
+    """Return the pod as a member; None: the planner need not act on it, nor count it for other members."""
     metadata, spec = pod.metadata, pod.spec
     gates = tuple(gate.name for gate in spec.scheduling_gates or ())
     reservation = (metadata.annotations or {}).get(POD_RESERVATION.key)
     gated = GATE in gates
-    wanted, refused = _wanted(pod)
-    if wanted is None or (
-        not (gated or reservation) and (refused or is_single_pod_gang(wanted.gang) or pod.is_finished)
+    gang_request, invalid = _gang_request_of(pod)
+    if gang_request is None or (
+        not (gated or reservation) and (invalid or is_single_pod_gang(gang_request.gang) or pod.is_finished)
     ):
         return None
     started = pod.status.start_time is not None
     owner = metadata.owner
     claim = pin_claim(pod)
     return Member(
-        uid,
-        metadata.namespace,
-        metadata.name,
-        "" if started else metadata.resource_version,
-        wanted,
-        refused or read(pod),
-        parse_timestamp(metadata.creation_timestamp) or 0.0,
-        spec.priority or 0,
-        gates,
-        spec.node_name or None,
-        pod.status.phase or "Pending",
-        started,
-        metadata.deletion_timestamp is not None,
-        reservation,
-        None if owner is None else f"{owner.api_version.rpartition('/')[0] or 'core'}/{owner.kind}",
-        scheduling_rules(spec, apart=True) if gated else None,
-        _required(spec) if gated else None,
-        metadata.finalizers or (),
-        metadata.labels or {},
-        host_anti_affinity(spec),
-        pod.status.unschedulable_message if reservation and not spec.node_name else None,
-        None if claim is None else claim.node,
+        uid=uid,
+        namespace=metadata.namespace,
+        name=metadata.name,
+        version="" if started else metadata.resource_version,
+        gang_request=gang_request,
+        request=invalid or parse(pod),
+        created=parse_timestamp(metadata.creation_timestamp) or 0.0,
+        priority=spec.priority or 0,
+        gates=gates,
+        node=spec.node_name or None,
+        phase=pod.status.phase or "Pending",
+        started=started,
+        is_terminating=metadata.deletion_timestamp is not None,
+        reservation=reservation,
+        owner_kind=None if owner is None else f"{owner.api_version.rpartition('/')[0] or 'core'}/{owner.kind}",
+        rules=scheduling_rules(spec, apart=True) if gated else None,
+        terms=_required_terms(spec) if gated else None,
+        finalizers=metadata.finalizers or (),
+        labels=metadata.labels or {},
+        anti_affinity=host_anti_affinity(spec),
+        bind_error=pod.status.unschedulable_message if reservation and not spec.node_name else None,
+        pinned_terms=None if claim is None else claim.node,
     )
 
 
-def _wanted(pod: FullPod) -> tuple[GangRequest | None, InvalidRequest | None]:
-    """The pod's gang, and why what it says of it cannot be followed. Our gate alone asks for a place of its own."""
+def _gang_request_of(pod: FullPod) -> tuple[GangRequest | None, InvalidRequest | None]:
+    """Return the pod's gang and why its gang annotations are invalid, if so. Our gate alone: a single pod."""
     group = None if pod.spec.scheduling_group is None else pod.spec.scheduling_group.pod_group_name
     found = parse_gang_request(pod.metadata, group)
     if isinstance(found, InvalidRequest):
@@ -138,12 +135,12 @@ def _wanted(pod: FullPod) -> tuple[GangRequest | None, InvalidRequest | None]:
     return found or single_pod_request(pod.metadata, "gate"), None
 
 
-def _required(spec: FullPodSpec) -> RequiredTerms | None:
+def _required_terms(spec: FullPodSpec) -> RequiredTerms | None:
     own = None if spec.affinity is None else spec.affinity.node_affinity
     return None if own is None else own.required_during_scheduling_ignored_during_execution
 
 
-def _end(pod: FullPod) -> float | None:
-    """The kubelet ends a pod so long after it took note of it."""
+def _deadline(pod: FullPod) -> float | None:
+    """Return when the kubelet ends the pod: its deadline counts from its admission."""
     started, deadline = parse_timestamp(pod.status.start_time), pod.spec.active_deadline_seconds
     return None if started is None or deadline is None else started + deadline

@@ -1,4 +1,4 @@
-"""The objects that say how large gangs are, one source per kind. One that the API server does not serve has none."""
+"""Watch sources of objects that declare gang sizes, one per kind. A kind that the API server lacks is skipped."""
 
 from __future__ import annotations
 
@@ -22,88 +22,50 @@ from scheduler_core.planner.gang.declared_sizes import (
 from scheduler_core.planner.gang.gang import DeclaredSizes
 
 
-class JobSizes(DeclaredSizes):
-    """By a Job; ``ends`` holds for its pods."""
+def _kind(name: str) -> type[DeclaredSizes]:
+    """Return a type of its own for one kind of object: ``Batch.kind`` tells the sources apart by it."""
+    return type(name, (DeclaredSizes,), {})
 
 
-class JobSetSizes(DeclaredSizes):
-    """By a JobSet."""
+JobSizes = _kind("JobSizes")  # a Job; its ``deadline`` applies to its pods
+JobSetSizes = _kind("JobSetSizes")  # a JobSet
+GroupSizes = _kind("GroupSizes")  # a PodGroup of Kubernetes, from 1.37 on
+AlphaGroupSizes = _kind("AlphaGroupSizes")  # a PodGroup of Kubernetes (v1alpha3), where only that version is served
+OldGroupSizes = _kind("OldGroupSizes")  # a PodGroup of Kubernetes 1.36
+PodGroupSizes = _kind("PodGroupSizes")  # a PodGroup of Coscheduling
+OldPodGroupSizes = _kind("OldPodGroupSizes")  # a PodGroup of Coscheduling before 2022, or of Koordinator
+VolcanoGroupSizes = _kind("VolcanoGroupSizes")  # a PodGroup of Volcano
+PyTorchJobSizes = _kind("PyTorchJobSizes")  # a PyTorchJob
+TfJobSizes = _kind("TfJobSizes")  # a TFJob
+XgboostJobSizes = _kind("XgboostJobSizes")  # an XGBoostJob
+PaddleJobSizes = _kind("PaddleJobSizes")  # a PaddleJob
+JaxJobSizes = _kind("JaxJobSizes")  # a JAXJob
+MpiJobSizes = _kind("MpiJobSizes")  # an MPIJob of the training operator
+MpiJobV2Sizes = _kind("MpiJobV2Sizes")  # an MPIJob of the MPI operator
 
 
-class GroupSizes(DeclaredSizes):
-    """By a PodGroup of Kubernetes, from 1.37 on."""
-
-
-class AlphaGroupSizes(DeclaredSizes):
-    """By the same where the API server serves only this version."""
-
-
-class OldGroupSizes(DeclaredSizes):
-    """By a PodGroup of Kubernetes 1.36."""
-
-
-class PodGroupSizes(DeclaredSizes):
-    """By a PodGroup of Coscheduling."""
-
-
-class OldPodGroupSizes(DeclaredSizes):
-    """By a PodGroup of Coscheduling before 2022, and of Koordinator."""
-
-
-class VolcanoGroupSizes(DeclaredSizes):
-    """By a PodGroup of Volcano."""
-
-
-class PyTorchJobSizes(DeclaredSizes):
-    """By a PyTorchJob."""
-
-
-class TfJobSizes(DeclaredSizes):
-    """By a TFJob."""
-
-
-class XgboostJobSizes(DeclaredSizes):
-    """By an XGBoostJob."""
-
-
-class PaddleJobSizes(DeclaredSizes):
-    """By a PaddleJob."""
-
-
-class JaxJobSizes(DeclaredSizes):
-    """By a JAXJob."""
-
-
-class MpiJobSizes(DeclaredSizes):
-    """By an MPIJob of the training operator."""
-
-
-class MpiJobV2Sizes(DeclaredSizes):
-    """By an MPIJob of the MPI operator."""
-
-
-def _training(resource: Resource) -> WatchSource[Any]:
+def _training_job_source(resource: Resource) -> WatchSource[Any]:
     return WatchSource(resource, TrainingJob, uid_key, training_job_sizes)
 
 
-def _group(resource: Resource, prefix: str) -> WatchSource[Any]:
+def _pod_group_source(resource: Resource, prefix: str) -> WatchSource[Any]:
     return WatchSource(resource, PodGroup, uid_key, partial(pod_group_sizes, prefix))
 
 
 SIZE_SOURCES: Sources = {
     JobSizes: WatchSource(rbac.JOBS, BatchJob, uid_key, job_sizes),
     JobSetSizes: WatchSource(rbac.JOBSETS, JobSet, uid_key, jobset_sizes),
-    GroupSizes: _group(rbac.GROUPS, "group"),
-    AlphaGroupSizes: _group(rbac.GROUPS_ALPHA3, "group"),
-    OldGroupSizes: _group(rbac.GROUPS_ALPHA2, "group"),
-    PodGroupSizes: _group(rbac.POD_GROUPS, "podgroup"),
-    OldPodGroupSizes: _group(rbac.OLD_POD_GROUPS, "podgroup"),
-    VolcanoGroupSizes: _group(rbac.VOLCANO_GROUPS, "volcano"),
-    PyTorchJobSizes: _training(rbac.PYTORCH_JOBS),
-    TfJobSizes: _training(rbac.TF_JOBS),
-    XgboostJobSizes: _training(rbac.XGBOOST_JOBS),
-    PaddleJobSizes: _training(rbac.PADDLE_JOBS),
-    JaxJobSizes: _training(rbac.JAX_JOBS),
-    MpiJobSizes: _training(rbac.MPI_JOBS),
-    MpiJobV2Sizes: _training(rbac.MPI_JOBS_V2),
+    GroupSizes: _pod_group_source(rbac.GROUPS, "group"),
+    AlphaGroupSizes: _pod_group_source(rbac.GROUPS_ALPHA3, "group"),
+    OldGroupSizes: _pod_group_source(rbac.GROUPS_ALPHA2, "group"),
+    PodGroupSizes: _pod_group_source(rbac.POD_GROUPS, "podgroup"),
+    OldPodGroupSizes: _pod_group_source(rbac.OLD_POD_GROUPS, "podgroup"),
+    VolcanoGroupSizes: _pod_group_source(rbac.VOLCANO_GROUPS, "volcano"),
+    PyTorchJobSizes: _training_job_source(rbac.PYTORCH_JOBS),
+    TfJobSizes: _training_job_source(rbac.TF_JOBS),
+    XgboostJobSizes: _training_job_source(rbac.XGBOOST_JOBS),
+    PaddleJobSizes: _training_job_source(rbac.PADDLE_JOBS),
+    JaxJobSizes: _training_job_source(rbac.JAX_JOBS),
+    MpiJobSizes: _training_job_source(rbac.MPI_JOBS),
+    MpiJobV2Sizes: _training_job_source(rbac.MPI_JOBS_V2),
 }

@@ -1,8 +1,12 @@
-"""Who waits for a place, why, and what they went through: the queue, last answers, nodes reached in vain. No I/O."""
+"""Gangs that wait for a place: the queue, the last result of a plan, avoided nodes, and waiting times. No I/O.
+
+The waiting time of each attempt is counted once, by its outcome.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
+from typing import NamedTuple
 
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.actions import CreateReservation, reserved_gang, reserved_gangs
@@ -13,79 +17,128 @@ from scheduler_core.planner.leader.context import TermContext
 from scheduler_core.planner.leader.events import refused_events, unplaced_events
 from scheduler_core.planner.leader.queue import GangQueue
 from scheduler_core.planner.packing.model import Unplaced
+from scheduler_core.runtime.event_writer import EventDraft
 
-AVOID_NODE_S = 300.0  # nodes to which a member was sent in vain
+AVOID_NODE_S = 300.0  # a node on which a member was not bound in time is avoided for this time
+
+
+class Wait(NamedTuple):
+    """A gang that waited; its members may be gone by now."""
+
+    gang: Gang
+    seconds: float
 
 
 class GangBacklog:
-    """For one thread, and one term of leadership."""
+    """Waiting gangs in one term of leadership. For one thread."""
 
-    def __init__(self, given: TermContext, roster: GangMembers) -> None:
-        self.queue = GangQueue(given.config.pace)
+    def __init__(self, context: TermContext, members: GangMembers) -> None:
+        self.queue = GangQueue(context.config.pace)
         self.unplaced: dict[GangName, Unplaced] = {}
-        self._given, self._roster = given, roster
-        self._avoid: dict[GangName, dict[str, float]] = {}  # gang -> node -> until, monotonic seconds
+        self._context, self._members = context, members
+        self._avoided: dict[GangName, dict[str, float]] = {}  # gang -> node -> until, monotonic seconds
+        self._released: set[GangName] = set()  # gangs with a counted release: pods are released one by one
+        self._rolling_back: dict[str, Wait] = {}  # by UID of the reservation
 
     def update_gang(self, name: GangName, gang: Gang | None) -> None:
-        """What has become of a gang; None: it has no member any more."""
+        """Apply the present state of a gang; None: it has no members any more."""
+        if gang is None or not gang.placed:  # the released pods are gone
+            self._released.discard(name)
         if gang is None:
             self.queue.remove_gang(name)
             self.unplaced.pop(name, None)
             return
-        self.queue.update_gang(gang, self._given.clock.monotonic())
+        self.queue.update_gang(gang, self._context.clock.monotonic())
         if gang.phase is GangPhase.REFUSED:
-            for tell in refused_events(gang):
-                self._given.executor.write_event(tell)
+            self._write_events(refused_events(gang))
 
-    def mark_unplaced(self, name: GangName, why: Unplaced, state: Hashable) -> None:
-        """It was planned in vain, on that."""
-        self.unplaced[name] = why
+    def mark_unplaced(self, name: GangName, unplaced: Unplaced, state: Hashable) -> None:
+        """Record that no place was found for a gang, on this state."""
+        self.unplaced[name] = unplaced
         self.queue.mark_unplaced(name, state)
-        self._write_unplaced_events(name, why)
+        self._write_unplaced_events(name, unplaced)
 
-    def mark_overtaken(self, name: GangName, state: Hashable) -> None:
-        """A plan that was given up is not made again at once."""
-        self.unplaced[name] = Unplaced("there was a place, and others were faster")
+    def mark_withdrawn(self, name: GangName, state: Hashable) -> None:
+        """Record that a proposal was withdrawn, so that the same plan is not made again at once."""
+        self.unplaced[name] = Unplaced("a place was found, and other pods took it first")
         self.queue.mark_unplaced(name, state)
 
-    def mark_refused(self, what: CreateReservation, error: str) -> None:
-        """Its next plan would be refused like this one, and whoever is behind it would wait for ever."""
-        if what.spec.held:
-            return  # ``Holds`` waits by itself
-        why = Unplaced(f"the API server does not take its reservation: {error}")
-        for name in set(reserved_gangs(what.namespace, what.spec, self._roster.get_member)):
-            self.queue.mark_rolled_back(name, self._given.clock.monotonic(), why.reason)
-            self.unplaced[name] = why
-            self._write_unplaced_events(name, why)
+    def mark_refused(self, action: CreateReservation, error: str) -> None:
+        """Start a back-off for gangs whose reservation is refused: else each plan would fail, and block the queue."""
+        if action.spec.held:
+            return  # ``CapacityHolds`` has its own back-off
+        unplaced = Unplaced(f"the API server refuses its reservation: {error}")
+        for name in set(reserved_gangs(action.namespace, action.spec, self._members.get_member)):
+            self.queue.mark_rolled_back(name, self._context.clock.monotonic(), unplaced.reason)
+            self.unplaced[name] = unplaced
+            self._write_unplaced_events(name, unplaced)
 
-    def mark_rolled_back(self, reservation: ReservationUpdate, trouble: str | None) -> None:
-        """Its gang waits, and does without the nodes that nobody reached. ``trouble``: why, for people."""
-        now = self._given.clock.monotonic()
-        # Kept while its gang has no member at all: a rollback deletes them, and they come again.
-        self._avoid = {name: nodes for name, nodes in self._avoid.items() if max(nodes.values()) > now}
+    def mark_rolled_back(self, reservation: ReservationUpdate, reason: str | None) -> None:
+        """Start the back-off of gangs that are rolled back, and avoid the nodes on which members were not bound."""
+        now = self._context.clock.monotonic()
+        # Avoided nodes outlive all members of a gang: a rollback deletes them, and their controller recreates them.
+        self._avoided = {name: nodes for name, nodes in self._avoided.items() if max(nodes.values()) > now}
         for seat in reservation.spec.seats:
-            member = self._roster.get_member(seat.uid)
+            member = self._members.get_member(seat.uid)
             name = reserved_gang(reservation) or (
                 member.gang_request.gang if member is not None and member.node is None else None
             )
             if name is None:
                 continue
             if seat.node is not None and member is not None and member.node is None:
-                self._avoid.setdefault(name, {})[seat.node] = now + AVOID_NODE_S
+                self._avoided.setdefault(name, {})[seat.node] = now + AVOID_NODE_S
             if not reservation.spec.gang:
-                self.queue.mark_rolled_back(name, now, trouble)
+                self.queue.mark_rolled_back(name, now, reason)
         if (name := reserved_gang(reservation)) is not None:
-            self.queue.mark_rolled_back(name, now, trouble)
+            self.queue.mark_rolled_back(name, now, reason)
 
     def avoided_nodes(self, name: GangName, now: float) -> frozenset[str]:
-        """Nodes that it reached in vain. ``now``: monotonic seconds."""
-        return frozenset(node for node, end in self._avoid.get(name, {}).items() if end > now)
+        """Return the nodes that this gang avoids. ``now``: monotonic seconds."""
+        return frozenset(node for node, end in self._avoided.get(name, {}).items() if end > now)
 
     def all_avoided_nodes(self, now: float) -> Mapping[GangName, frozenset[str]]:
-        """The same of all gangs that do without some."""
-        return {name: self.avoided_nodes(name, now) for name in self._avoid}
+        """Return the avoided nodes of all gangs."""
+        return {name: self.avoided_nodes(name, now) for name in self._avoided}
 
-    def _write_unplaced_events(self, name: GangName, why: Unplaced) -> None:
-        if (gang := self._roster.get_gang(name)) is not None:
-            for tell in unplaced_events(gang, why):
-                self._given.executor.write_event(tell)
+    def end_wait(self, outcome: str, name: GangName) -> None:
+        """Count the waiting time of a gang. ``outcome``: bound, rolled back, released."""
+        self._count_wait(outcome, self._wait_of(name))
+
+    def mark_released(self, name: GangName) -> None:
+        """Count the waiting time of a gang when its first pod is released."""
+        if name not in self._released:
+            self._released.add(name)
+            self.end_wait("released", name)
+
+    def mark_rolling_back(self, uid: str, name: GangName) -> None:
+        """Keep the waiting time of a gang until its rollback ends: in ``mark_failed`` or ``mark_removed``."""
+        wait = self._wait_of(name)
+        if wait is not None:
+            self._rolling_back[uid] = wait
+
+    def mark_failed(self, uid: str, name: GangName) -> None:
+        """Count the waiting time of a gang whose rollback failed."""
+        self._count_wait("failed", self._rolling_back.pop(uid, None) or self._wait_of(name))
+
+    def mark_removed(self, uid: str) -> None:
+        """Count the waiting time of a gang that was rolled back: the ledger lists its reservation no more."""
+        self._count_wait("rolled back", self._rolling_back.pop(uid, None))
+
+    def _wait_of(self, name: GangName) -> Wait | None:
+        """Return how long a gang has waited since its newest member was created; None: it has no members any more."""
+        gang = self._members.get_gang(name)
+        if gang is None or not gang.newest:
+            return None
+        return Wait(gang, max(0.0, self._context.clock.wall() - gang.newest))
+
+    def _count_wait(self, outcome: str, wait: Wait | None) -> None:
+        if wait is not None:
+            self._context.executor.count_wait(outcome, wait.gang, wait.seconds)
+
+    def _write_unplaced_events(self, name: GangName, unplaced: Unplaced) -> None:
+        if (gang := self._members.get_gang(name)) is not None:
+            self._write_events(unplaced_events(gang, unplaced))
+
+    def _write_events(self, drafts: Iterable[EventDraft]) -> None:
+        for draft in drafts:
+            self._context.executor.write_event(draft)

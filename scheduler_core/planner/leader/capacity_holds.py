@@ -1,9 +1,9 @@
-"""What is held for gangs that do not fit: for whom room is sought, and which holds are not wanted any more. No I/O.
+"""Capacity holds for gangs that do not fit: which gang gets one, and which holds are not wanted any more. No I/O.
 
-One hold for each priority at most: for the first that waits and would fit if others ended. Who has the higher priority
-takes no heed of a hold of a lower one. A hold stays as long as its gang waits and would still fit there; where it would
-not (a node went, the gang grew), room is sought anew, and the ledger exchanges the two in one write. A single pod is a
-gang of one.
+Each priority has at most one hold: for the first waiting gang that would fit if other pods ended. Gangs of a higher
+priority ignore a hold of a lower priority. A hold stays as long as its gang waits and would still fit into it. Where it
+would not (a node went, the gang grew), a new hold is searched, and the ledger replaces the old one in one write. A
+single pod is a gang of one.
 """
 
 from __future__ import annotations
@@ -23,31 +23,30 @@ from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.gang.pod_deadlines import PodDeadlines
 from scheduler_core.planner.leader.hold_candidates import node_deadlines
 from scheduler_core.planner.leader.hold_search import HoldResult, other_pods
-from scheduler_core.planner.leader.in_progress import in_progress
 from scheduler_core.planner.leader.queue import GangQueue, QueuedGang, fit_key
 from scheduler_core.planner.leader.view import PlannerView
 
-RETRY_S = 30.0  # before room is sought again for a gang for which there is none, whoever ends; doubled each time
+RETRY_S = 30.0  # until the next search for a gang that fits nowhere, whatever pods end; doubled each time
 MAX_RETRY_S = 300.0
-SOON_S = 5.0  # the same where there was some, which came to nothing
-AWAY_S = 10.0  # a gang may be incomplete for so long, or its objects not listed yet, before its hold ends
-EVERY_S = 0.5  # between two looks at all that wait
-REST_FACTOR = 9.0  # times as long as a search took none is begun for the next: they take a tenth of the time
+SOON_S = 5.0  # until the next search where a hold was found and did not come to be
+AWAY_S = 10.0  # a hold outlives its gang for this time: while it is incomplete, or its objects are not listed yet
+EVERY_S = 0.5  # between two passes over the queue
+REST_FACTOR = 9.0  # after a search, none is started for nine times its CPU time: searches use a tenth of the time
 ESTIMATE_S = 10.0  # between two estimates
-_UNDER_WAY = (GangPhase.WAITING_FOR_MEMBERS, GangPhase.WAITING, GangPhase.QUEUED)
+_WAITING_PHASES = (GangPhase.WAITING_FOR_MEMBERS, GangPhase.WAITING, GangPhase.QUEUED)
 
 
 class HoldRequest(NamedTuple):
-    """For whom room is to be found, and where."""
+    """A gang that needs a hold, and the nodes to search."""
 
     waiting: QueuedGang
-    held: tuple[Holding, ...]  # for it already
+    held: tuple[Holding, ...]  # its present hold
     nodes: tuple[str, ...]
     deadlines: PodDeadlines
 
 
 class CapacityHold(NamedTuple):
-    """A reservation of room."""
+    """A reservation that holds capacity."""
 
     reservation: ReservationUpdate
     gang: GangName
@@ -55,26 +54,26 @@ class CapacityHold(NamedTuple):
 
     @property
     def nodes(self) -> set[str]:
-        """Where room is held."""
+        """The nodes with held devices."""
         return {each.node for each in self.reservation.spec.held}
 
 
 class CapacityHolds:
-    """For one thread, and one term of leadership."""
+    """Capacity holds in one term of leadership. For one thread."""
 
     def __init__(self, view: PlannerView, queue: GangQueue) -> None:
         self._view, self._queue = view, queue
-        self._sufficient: dict[str, tuple[Any, ...]] = {}  # by UID: what a hold was found to be enough for
+        self._sufficient: dict[str, tuple[Any, ...]] = {}  # by UID: for what a hold was found to be enough
         self._useless: set[str] = set()  # UIDs
-        self._away: dict[str, float] = {}  # since when its gang does not wait, monotonic seconds, by UID
+        self._away: dict[str, float] = {}  # by UID: since when its gang is not queued, monotonic seconds
         self._not_before: dict[GangName, float] = {}  # monotonic seconds
-        self._failures: Counter[GangName] = Counter()  # times in a row that there was no room, whoever ends
+        self._failures: Counter[GangName] = Counter()  # searches in a row without a result
         self._estimates: dict[str, float | None] = {}
         self._next_estimate = 0.0
         self._next_search = 0.0
 
     def open_holds(self) -> tuple[CapacityHold, ...]:
-        """Those that count, and those that were written and are about to; the highest priority first."""
+        """Return the holds that the ledger lists, or is about to list; the highest priority first."""
         view, ledger = self._view, self._view.ledger
         entries = () if ledger is None else active_entries(ledger.spec, view.reservations)
         found = [
@@ -88,18 +87,18 @@ class CapacityHolds:
         return tuple(sorted(found, key=lambda each: (-each.priority, each.gang, each.reservation.name)))
 
     def unwanted_holds(self, now: float) -> frozenset[str]:
-        """UIDs of those that are not wanted any more. ``now``: monotonic seconds."""
+        """Return the UIDs of holds to drop. ``now``: monotonic seconds."""
         holds = self.open_holds()
-        waits = {each.reservation.key: self._queue.get_queued(each.gang) is not None for each in holds}
-        self._away = {uid: self._away.get(uid, now) for uid, there in waits.items() if not there}
-        self._sufficient = {uid: sound for uid, sound in self._sufficient.items() if uid in waits}
-        self._useless &= waits.keys()
+        queued = {each.reservation.key: self._queue.get_queued(each.gang) is not None for each in holds}
+        self._away = {uid: self._away.get(uid, now) for uid, is_queued in queued.items() if not is_queued}
+        self._sufficient = {uid: key for uid, key in self._sufficient.items() if uid in queued}
+        self._useless &= queued.keys()
         over = {uid for uid, since in self._away.items() if now - since >= AWAY_S}
         over |= {each.reservation.key for each in holds if self._is_not_waiting(each)}
-        return frozenset(over | self._useless | set(_preempted(holds)) | set(self._with_places(holds)))
+        return frozenset(over | self._useless | set(_preempted(holds)) | set(self._placed(holds)))
 
     def estimates(self, now: float) -> Mapping[str, float | None]:
-        """When what is held will be free, by UID, in seconds since 1970; None: nobody can say."""
+        """Return when the held devices will be free, by UID, in seconds since 1970; None: unknown."""
         holds = self.open_holds()
         uids = {each.reservation.key for each in holds}
         if now >= self._next_estimate or not uids <= self._estimates.keys():
@@ -108,52 +107,52 @@ class CapacityHolds:
         return self._estimates
 
     def next_request(self, now: float) -> HoldRequest | None:
-        """For whom room is to be found now: who has some that may not do any more, and then who waited too long."""
+        """Return the next gang to search for: first gangs with a hold that may not fit any more, then the queue."""
         holds = self.open_holds()
         for each in holds:
             waiting = self._queue.get_queued(each.gang)
             if waiting is None or not (_covers(each, waiting) or self._queue.is_entitled(waiting, now)):
-                continue  # a gang that has grown waits anew before more is held for it
+                continue  # a gang that has grown waits again before more is held for it
             if self._sufficient.get(each.reservation.key) != self._sufficiency_key(each, waiting):
                 self._sufficient[each.reservation.key] = self._sufficiency_key(each, waiting)
                 return self._request_for(waiting, holds, each.reservation.spec.held)
         if now < self._next_search:
             return None
         self._next_search = now + EVERY_S
-        levels, spoken = {each.priority for each in holds}, in_progress(self._view)
+        served, in_progress = {each.priority for each in holds}, self._view.in_progress()
         for waiting in self._queue.entitled_to_hold(now):
             gang = waiting.gang
             due = now >= self._not_before.get(gang.name, 0.0)
-            if gang.priority in levels or not spoken.is_free(gang) or (self._failures[gang.name] and not due):
+            if gang.priority in served or not in_progress.is_free(gang) or (self._failures[gang.name] and not due):
                 continue
             if due and waiting.unfit_state is not None:
                 return self._request_for(waiting, holds)
-            levels.add(gang.priority)  # it is the first, and may fit in a moment
+            served.add(gang.priority)  # it is the first of its priority, and may fit soon
         return None
 
-    def apply_result(self, what: HoldResult, now: float) -> CreateReservation | None:
-        """What is to be written.
+    def apply_result(self, result: HoldResult, now: float) -> CreateReservation | None:
+        """Return the hold to create.
 
-        Where nothing can be held what is held is of no use. Else it stays until the ledger exchanges them.
+        Where no hold is possible, the present hold is dropped; else it stays until the ledger replaces it.
         """
-        name, queue = what.gang.name, self._queue
-        self._next_search = now + max(EVERY_S, REST_FACTOR * what.took)
-        self._not_before = {of: at for of, at in self._not_before.items() if queue.get_queued(of) is not None}
+        name, queue = result.gang.name, self._queue
+        self._next_search = now + max(EVERY_S, REST_FACTOR * result.cpu_s)
+        self._not_before = {gang: at for gang, at in self._not_before.items() if queue.get_queued(gang) is not None}
         self._failures = Counter(
-            {of: times for of, times in self._failures.items() if queue.get_queued(of) is not None}
+            {gang: times for gang, times in self._failures.items() if queue.get_queued(gang) is not None}
         )
-        if what.create is not None:
+        if result.create is not None:
             del self._failures[name]
             self._not_before[name] = now + SOON_S
-        elif not what.is_enough:
+        elif not result.is_enough:
             self._not_before[name] = now + min(MAX_RETRY_S, RETRY_S * 2.0 ** self._failures[name])
             self._failures[name] += 1
             self._useless |= {each.reservation.key for each in self.open_holds() if each.gang == name}
-        waiting = queue.get_queued(name)  # others were planned meanwhile: it may have its places
-        return what.create if waiting is not None and in_progress(self._view).is_free(waiting.gang) else None
+        waiting = queue.get_queued(name)  # plans ran meanwhile: the gang may have its places
+        return result.create if waiting is not None and self._view.in_progress().is_free(waiting.gang) else None
 
     def tables_without_holds(self, batches: Iterable[tuple[QueuedGang, ...]]) -> dict[GangName, Snapshot]:
-        """The cluster as those see it who may take what is held: their own, or that of lower priorities."""
+        """Return, by gang, the snapshot without the holds that it may use: its own, and holds of lower priorities."""
         holds = self.open_holds()
         known: dict[frozenset[str], Snapshot] = {}
         found: dict[GangName, Snapshot] = {}
@@ -168,8 +167,8 @@ class CapacityHolds:
                 found[gang.name] = known[free]
         return found
 
-    def _with_places(self, holds: Iterable[CapacityHold]) -> Iterator[str]:
-        """Whose gang has its places."""
+    def _placed(self, holds: Iterable[CapacityHold]) -> Iterator[str]:
+        """Yield the UIDs of holds whose gang has its places."""
         view, ledger = self._view, self._view.ledger
         entries = {} if ledger is None else active_entries(ledger.spec, view.reservations)
         places = [view.reservations[uid] for uid, each in entries.items() if each.phase is EntryPhase.COMMITTED]
@@ -179,12 +178,12 @@ class CapacityHolds:
         yield from (each.reservation.key for each in holds if each.gang in served)
 
     def _is_not_waiting(self, hold: CapacityHold) -> bool:
-        """Whether it waits for no place any more, and is not about to."""
+        """Whether the gang exists, and waits for no place."""
         gang = self._view.gang_members.get_gang(hold.gang)
-        return gang is not None and gang.phase not in _UNDER_WAY
+        return gang is not None and gang.phase not in _WAITING_PHASES
 
     def _sufficiency_key(self, hold: CapacityHold, waiting: QueuedGang) -> tuple[Any, ...]:
-        """All that decides whether a hold still is enough, other than who is there now."""
+        """Return all that decides whether a hold is enough, except the pods on its nodes."""
         records, rules = self._view.cache.table.records, self._view.rules
         nodes = sorted(hold.nodes)
         machines = [None if name not in records else records[name].machine for name in nodes]
@@ -193,7 +192,7 @@ class CapacityHolds:
     def _request_for(
         self, waiting: QueuedGang, holds: Iterable[CapacityHold], held: tuple[Holding, ...] = ()
     ) -> HoldRequest:
-        """On all nodes that are not held for others whom it must not disturb."""
+        """Return a request on all nodes without holds of other gangs of the same or a higher priority."""
         gang, records = waiting.gang, self._view.cache.table.records
         others = [each for each in holds if each.gang != gang.name and each.priority >= gang.priority]
         taken = set[str]().union(*(each.nodes for each in others))
@@ -202,14 +201,14 @@ class CapacityHolds:
 
     def _estimate(self, hold: CapacityHold) -> float | None:
         records = self._view.cache.table.records
-        there = {name: other_pods(records[name]) for name in hold.nodes if name in records}
-        ends = [each.at for each in node_deadlines(there, self._view.deadlines)]
+        pods = {name: other_pods(records[name]) for name in hold.nodes if name in records}
+        ends = [each.at for each in node_deadlines(pods, self._view.deadlines)]
         known = [each for each in ends if each is not None and not isinf(each)]
         return max(known, default=None) if None not in ends else None
 
 
 def _covers(hold: CapacityHold, waiting: QueuedGang) -> bool:
-    """Whether as many devices are held as the gang asks for."""
+    """Whether the hold has as many devices as the gang requests."""
     held = Counter[str]()
     for each in hold.reservation.spec.held:
         held[each.resource] += each.gpus
@@ -217,7 +216,7 @@ def _covers(hold: CapacityHold, waiting: QueuedGang) -> bool:
 
 
 def _preempted(holds: Iterable[CapacityHold]) -> Iterator[str]:
-    """Those of which another, of a higher priority, holds a node. ``holds``: that first."""
+    """Yield the UIDs of holds with a node that an earlier hold, of a higher priority, has too."""
     taken: dict[str, GangName] = {}
     for each in holds:
         if any(taken.get(node, each.gang) != each.gang for node in each.nodes):

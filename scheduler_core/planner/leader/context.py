@@ -1,4 +1,4 @@
-"""What a term of leadership is given: what the operator decided, a clock, and hands that do the work."""
+"""Inputs of a term of leadership: configuration, clock, and the executor that writes, plans and counts."""
 
 from __future__ import annotations
 
@@ -19,58 +19,51 @@ from scheduler_core.runtime.event_writer import EventDraft
 
 
 class PlannerConfig(NamedTuple):
-    """What the operator has decided."""
+    """Configuration of the planner by the operator."""
 
     pool: str
     namespace: str  # of reservations of single pods
     terms: CommitTerms
     pace: QueueTiming
     levels: Levels
-    release_after_s: float | None = None  # a gang that fits nowhere is released after so long; None: never
-    gate_timeout_s: float | None = None  # the same of a single pod
+    release_after_s: float | None = None  # a gang that fits nowhere is released after this time; None: never
+    gate_timeout_s: float | None = None  # a single pod is released after this time; None: never
 
 
 class TermClock(NamedTuple):
-    """Seconds."""
+    """Clocks in seconds."""
 
     monotonic: Callable[[], float] = time.monotonic
-    wall: Callable[[], float] = time.time  # since 1970; ``Steady``, where it is to go on for long
+    wall: Callable[[], float] = time.time  # since 1970; a long-running process uses ``SlewedClock``
 
 
 class Executor(Protocol):
-    """What does the work. Answers come back by ``Term.answered`` and ``Term.planned``."""
+    """Executes what a term decides. Results come back through ``LeaderTerm.apply_*``."""
 
-    def execute_action(self, what: Action) -> None:
-        """Carry it out."""
-        ...
+    def execute_action(self, action: Action) -> None:
+        """Write to the API server; ``LeaderTerm.apply_answer`` receives the answer."""
 
     def start_plan(self, task: PlanTask) -> None:
-        """Work it out."""
-        ...
+        """Plan; ``LeaderTerm.apply_plan`` receives the result."""
 
     def start_hold_search(self, task: HoldTask) -> None:
-        """Work it out. Comes back by ``Term.found_room``."""
-        ...
+        """Search nodes for a capacity hold; ``LeaderTerm.apply_hold_result`` receives the result."""
 
     def schedule_round(self, seconds: float) -> None:
-        """Call ``Term.round`` after that time, or sooner."""
-        ...
+        """Call ``LeaderTerm.run_round`` after this time, or earlier."""
 
     def count_answer(self, answer: WriteAnswer) -> None:
-        """A write was answered."""
-        ...
+        """Log and count the answer to a write."""
 
-    def write_event(self, what: EventDraft) -> None:
+    def write_event(self, draft: EventDraft) -> None:
         """Write an Event."""
-        ...
 
     def count_wait(self, outcome: str, gang: Gang, seconds: float) -> None:
-        """How long a gang waited: bound, rolled back, failed, released."""
-        ...
+        """Record how long a gang waited. ``outcome``: bound, rolled back, failed, released."""
 
 
 class TermContext(NamedTuple):
-    """All of it."""
+    """Inputs of a term of leadership."""
 
     config: PlannerConfig
     policies: Callable[[], Policies]

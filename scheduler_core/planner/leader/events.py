@@ -1,7 +1,7 @@
-"""What people are told by Events, of what was written and of what cannot be. Pure.
+"""Events that the planner writes about its writes and about failures. Pure.
 
-Few: a placement is one Event on its reservation, for kube-scheduler itself tells each pod where it goes. Pods are told
-of what their users must know: that they were taken back, that nobody can place them, that they were released.
+Few are written. A placement is one Event on its reservation, because kube-scheduler itself writes an Event for each
+pod. Pods get Events that their users need: a rollback, a gang without a place, a release.
 """
 
 from __future__ import annotations
@@ -18,69 +18,75 @@ from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.packing.model import Unplaced
 from scheduler_core.runtime.event_writer import EventDraft
 
-_PODS = 16  # of a gang that are told; the others are told by their reservation
+_MAX_PODS = 16  # pods of a gang that get an Event; for the others, the reservation has it
 _REASONS = {
     ReservationState.HELD: "Held",
     ReservationState.COMMITTED: "Committed",
     ReservationState.BOUND: "Bound",
-    ReservationState.ROLLING_BACK: "TakenBack",
+    ReservationState.ROLLING_BACK: "RolledBack",
     ReservationState.FAILED: "Failed",
 }
 _BAD = (ReservationState.ROLLING_BACK, ReservationState.FAILED)
 
 
-def status_events(what: WriteStatus, members: Iterable[Member]) -> Iterator[EventDraft]:
-    """A reservation's state changed. ``members``: its pods that are there."""
-    state = what.status.state
-    if state is None or state not in _REASONS or not what.of.spec.gang:
+def status_events(action: WriteStatus, members: Iterable[Member]) -> Iterator[EventDraft]:
+    """Yield the Events of a changed state of a reservation. ``members``: its pods that exist."""
+    state, reservation = action.status.state, action.of
+    if state is None or state not in _REASONS or not reservation.spec.gang:
         return
-    message = _message(what.of, what.status)
+    message = _status_message(reservation, action.status)
     yield EventDraft(
-        RESERVATION_KIND, what.of.namespace, what.of.name, what.of.key, _REASONS[state], message, state in _BAD
+        RESERVATION_KIND,
+        reservation.namespace,
+        reservation.name,
+        reservation.key,
+        _REASONS[state],
+        message,
+        state in _BAD,
     )
     if state in _BAD:
-        for each in list(members)[:_PODS]:
-            yield _pod(each, f"Gang{_REASONS[state]}", f"reservation {what.of.name}: {message}", warning=True)
+        for each in list(members)[:_MAX_PODS]:
+            yield _warning(each, f"Gang{_REASONS[state]}", f"reservation {reservation.name}: {message}")
 
 
-def unplaced_events(gang: Gang, why: Unplaced) -> Iterator[EventDraft]:
-    """No place was found for a gang."""
-    missing = dict(why.missing)
+def unplaced_events(gang: Gang, unplaced: Unplaced) -> Iterator[EventDraft]:
+    """Yield the Event of a gang for which no place was found, on its first ready pod."""
+    missing = dict(unplaced.missing)
     for each in gang.ready[:1]:
-        own = missing.get(each.name)
-        more = f"; {each.name}: {getattr(own, 'value', own)}" if own is not None else ""
-        yield _pod(each, "GangUnplaced", f"{_whose(gang)}{why.reason}{more}", warning=True)
+        reason = missing.get(each.name)
+        detail = f"; {each.name}: {getattr(reason, 'value', reason)}" if reason is not None else ""
+        yield _warning(each, "GangUnplaced", f"{_gang_prefix(gang)}{unplaced.reason}{detail}")
 
 
 def refused_events(gang: Gang) -> Iterator[EventDraft]:
-    """What its members say cannot be understood."""
+    """Yield the Event of a gang with invalid annotations, on its first pod."""
     for each in (*gang.ready, *gang.held, *gang.surplus)[:1]:
-        yield _pod(each, "GangRefused", f"{_whose(gang)}{gang.reason}", warning=True)
+        yield _warning(each, "GangRefused", f"{_gang_prefix(gang)}{gang.reason}")
 
 
-def failed_ungate_event(what: UngateAndPin, error: str) -> EventDraft:
-    """A pod has its place, and the API server does not take its gate away."""
-    message = f"reservation {what.reservation}: the API server does not let it go: {error}"
-    return _pod(what.member, "GangNotLetGo", message, warning=True)
+def failed_ungate_event(action: UngateAndPin, error: str) -> EventDraft:
+    """Return the Event of a placed pod whose gate the API server refuses to remove."""
+    message = f"reservation {action.reservation}: the API server refuses to remove the gate: {error}"
+    return _warning(action.member, "GangNotUngated", message)
 
 
-def release_event(what: ReleasePod) -> EventDraft:
-    """A pod was released to ordinary scheduling."""
-    return _pod(what.member, "GangReleased", f"its gate was taken away without a place: {what.why}", warning=True)
+def release_event(action: ReleasePod) -> EventDraft:
+    """Return the Event of a pod that was released to ordinary scheduling."""
+    return _warning(action.member, "GangReleased", f"its gate was removed without a place: {action.why}")
 
 
-def _whose(gang: Gang) -> str:
+def _gang_prefix(gang: Gang) -> str:
     return "" if is_single_pod_gang(gang.name) else f"gang {gang.name.name}: "
 
 
-def _pod(member: Member, reason: str, message: str, *, warning: bool) -> EventDraft:
-    return EventDraft("Pod", member.namespace, member.name, member.uid, reason, message, warning)
+def _warning(member: Member, reason: str, message: str) -> EventDraft:
+    return EventDraft("Pod", member.namespace, member.name, member.uid, reason, message, warning=True)
 
 
-def _message(of: ReservationUpdate, status: ReservationStatus) -> str:
+def _status_message(reservation: ReservationUpdate, status: ReservationStatus) -> str:
     if status.reason is not None:
         return status.reason
-    where = "" if of.spec.domain is None else f" in {of.spec.domain}"
+    where = "" if reservation.spec.domain is None else f" in {reservation.spec.domain}"
     plan = f"{counted(status.gpus, 'GPU')} on {counted(status.nodes, 'node')}{where}"
     if status.state is ReservationState.BOUND:
         return f"{part(status.bound, status.members, 'is', 'are')} bound: {plan}"

@@ -1,7 +1,7 @@
-"""Which nodes to hold for a gang that does not fit: those that will be free soonest and on which it will fit. Pure.
+"""Chooses nodes of a capacity hold: nodes that will be free soonest, and on which the gang will fit. Pure.
 
-What becomes free on held nodes is kept from others, so the gang starts once the pods that are there now have ended.
-When that is nobody knows but where deadlines say so; elsewhere, fewer GPUs to wait for are taken to be free sooner.
+GPUs that become free on held nodes are kept from other gangs, so the gang starts when the pods that run there now have
+ended. Only deadlines say when a pod ends. Of nodes without known ends, those with fewer GPUs in use are preferred.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ Fits = Callable[[Sequence[str]], Collection[str] | None]
 
 
 class NodeDeadline(NamedTuple):
-    """A node, and when the pods that hold GPUs there will have ended."""
+    """A node, and when the pods that hold GPUs on it will have ended."""
 
     node: str
-    at: float | None  # seconds since 1970, the last one's deadline; -inf: none is there; None: nobody can say
-    gpus: int  # that they hold
+    at: float | None  # seconds since 1970, the last deadline; -inf: no such pod; None: unknown
+    gpus: int  # held by these pods
 
     @property
     def order(self) -> tuple[bool, float, int, str]:
-        """Sorts nodes, those that will be free soonest first."""
+        """Sort key: nodes that will be free soonest come first."""
         return self.at is None, self.at or 0.0, self.gpus, self.node
 
 
@@ -33,32 +33,35 @@ class HoldCandidate(NamedTuple):
     """Nodes to hold."""
 
     nodes: tuple[str, ...]
-    estimate: float | None  # when they will be free; None: nobody can say; -inf: they are
+    estimate: float | None  # when they will be free; None: unknown; -inf: they are free
 
 
-def node_deadlines(there: Mapping[str, Iterable[Occupant]], ends: PodDeadlines) -> tuple[NodeDeadline, ...]:
-    """Of each of those nodes, when the pods there that hold GPUs will have ended."""
-    return tuple(_ending(node, pods, ends) for node, pods in there.items())
+def node_deadlines(pods: Mapping[str, Iterable[Occupant]], deadlines: PodDeadlines) -> tuple[NodeDeadline, ...]:
+    """Return, for each node, when its pods that hold GPUs will have ended. ``pods``: by node."""
+    return tuple(_node_deadline(node, there, deadlines) for node, there in pods.items())
 
 
-def _ending(node: str, pods: Iterable[Occupant], ends: PodDeadlines) -> NodeDeadline:
+def _node_deadline(node: str, pods: Iterable[Occupant], deadlines: PodDeadlines) -> NodeDeadline:
     last: float | None = -inf
     gpus = 0
     for pod in pods:
-        at = ends.deadline_of(pod)
+        at = deadlines.deadline_of(pod)
         last = None if at is None or last is None else max(last, at)
         gpus += pod.profile.devices
     return NodeDeadline(node, last, gpus)
 
 
-def find_hold_nodes(of: Sequence[NodeDeadline], fits: Fits, least: int = 1, tries: int = 200) -> HoldCandidate | None:
-    """The nodes that are free soonest, together, on which a gang fits once their present pods have ended.
+def find_hold_nodes(
+    candidates: Sequence[NodeDeadline], fits: Fits, least: int = 1, tries: int = 200
+) -> HoldCandidate | None:
+    """Return the nodes, free soonest together, on which a gang fits when their present pods have ended.
 
-    ``fits``: those of some nodes that it would take; None: it does not fit there. What fits must fit with more nodes
-    too. It is asked of few nodes first, for it may cost what they are many; to spare nodes, at most ``tries`` times.
-    ``least``: it fits on fewer nodes never. None: it does not fit, whoever ends.
+    ``fits`` returns the nodes that the gang would use, or None where it does not fit. A gang that fits on some nodes
+    must also fit on more nodes. ``fits`` is called with few nodes first, because its cost may grow with their number,
+    and at most ``tries`` times to drop spare nodes. ``least``: the gang never fits on fewer nodes. Returns None where
+    the gang fits on no nodes, whatever pods end.
     """
-    sorted_ = sorted(of, key=lambda each: each.order)
+    sorted_ = sorted(candidates, key=lambda each: each.order)
     enough = _shortest_prefix([each.node for each in sorted_], fits, least)
     if enough is None:
         return None
@@ -71,7 +74,7 @@ def find_hold_nodes(of: Sequence[NodeDeadline], fits: Fits, least: int = 1, trie
 
 
 def _shortest_prefix(names: list[str], fits: Fits, least: int) -> set[str] | None:
-    """What it takes of the shortest beginning that fits: first that is found between two powers of two."""
+    """Return the nodes used of the shortest prefix that fits, found by doubling and then bisecting its length."""
     low, high = least, min(least, len(names))
     while (enough := fits(names[:high])) is None:
         if high == len(names):
@@ -86,16 +89,16 @@ def _shortest_prefix(names: list[str], fits: Fits, least: int) -> set[str] | Non
 
 
 def _without_spare_nodes(names: list[str], fits: Fits, least: int, tries: int) -> list[str]:
-    """Without the nodes that can be spared: whole stretches at a time, those that are free last first."""
+    """Return the nodes without the spare nodes: drop whole ranges where possible, latest free nodes first."""
     kept = list(names)
-    stretches = [kept]
-    while stretches and tries > 0 and len(kept) > least:
-        stretch = stretches.pop()
-        without = [name for name in kept if name not in set(stretch)]
+    ranges = [kept]
+    while ranges and tries > 0 and len(kept) > least:
+        spare = ranges.pop()
+        without = [name for name in kept if name not in set(spare)]
         tries -= 1
         if without and fits(without) is not None:
             kept = without
-        elif len(stretch) > 1:
-            half = len(stretch) // 2
-            stretches += [stretch[:half], stretch[half:]]
+        elif len(spare) > 1:
+            half = len(spare) // 2
+            ranges += [spare[:half], spare[half:]]
     return kept

@@ -1,7 +1,8 @@
-"""Room for a gang that does not fit: where it will once the pods that are there now have ended. Pure; beside the loop.
+"""Searches a capacity hold for a gang that does not fit: where it fits once the pods there have ended. Pure.
 
-What is held is as many devices of each node as the gang will take there; all of a node's where it matters which they
-are. Few of many thousand nodes are looked at: those that are free soonest, as many as it takes.
+A hold has as many devices of each node as the gang will use there, or all devices of a node where the gang needs
+particular devices. Of thousands of nodes, only as many as needed are tried, nodes that are free soonest first. Runs on
+a thread of its own.
 """
 
 from __future__ import annotations
@@ -30,66 +31,64 @@ from scheduler_core.planner.packing.plan import plan_gang
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import InvalidRequest, PodRequest
 
-_STEPS = 2_000  # of one search: there are many
-_TRIES = 20  # to do with fewer nodes: a plan takes as few as it can
+_STEPS = 2_000  # of one plan: a search makes many plans
+_TRIES = 20  # to drop spare nodes: a plan uses few nodes already
 
 
 class HoldTask(NamedTuple):
-    """For whom room is to be held, and what there is."""
+    """A gang that needs a capacity hold, and the cluster to search."""
 
     gang: Gang
-    held: tuple[Holding, ...]  # for it already
+    held: tuple[Holding, ...]  # its present hold
     view: NodeView
-    nodes: tuple[str, ...]  # that may be held for it, and those that are
-    deadlines: PodDeadlines  # of the pods there
+    nodes: tuple[str, ...]  # that may be held for it, its present hold included
+    deadlines: PodDeadlines  # of the pods on these nodes
     options: PlanOptions
     names: ReservationNames
     now: float  # seconds since 1970
-    policy: Policy  # what the states of nodes follow from
-    over: Callable[[], bool] = lambda: False  # whether the time has run out; asked often
+    policy: Policy  # for node states
+    is_out_of_time: Callable[[], bool] = lambda: False  # called often
 
 
 class HoldResult(NamedTuple):
-    """What came of it."""
+    """Result of a search. Neither a reservation nor enough: the gang fits on no nodes, whatever pods end."""
 
     gang: Gang
-    create: CreateReservation | None = None  # what is to be held
-    is_enough: bool = False  # what is held already is
-    took: float = 0.0  # seconds of CPU
+    create: CreateReservation | None = None  # the hold to create
+    is_enough: bool = False  # the present hold still fits
+    cpu_s: float = 0.0
 
 
 def search_hold(task: HoldTask) -> HoldResult:
-    """Neither: it fits nowhere, whoever ends."""
+    """Return a new hold, or that the present hold is enough, or neither."""
     gang, emptied = task.gang, _EmptiedNodes(task)
     if task.held and _is_enough(task, emptied):
         return HoldResult(gang, is_enough=True)
-    held = _found(task, emptied)
+    held = _find_holdings(task, emptied)
     if not held:
-        return HoldResult(
-            gang, is_enough=bool(task.held) and task.over()
-        )  # where nobody knows better it is left as it is
+        return HoldResult(gang, is_enough=bool(task.held) and task.is_out_of_time())  # without a result: keep the hold
     name = reservation_name(gang.ready[0].name if is_single_pod_gang(gang.name) else gang.name.name, task.names)
     return HoldResult(gang, CreateReservation(gang.name.namespace, name, ReservationSpec(gang.name.name, held=held)))
 
 
-def _found(task: HoldTask, emptied: _EmptiedNodes) -> tuple[Holding, ...]:
-    """(): it fits nowhere, whoever ends; or asks for no device."""
-    least = _fewest(task)
+def _find_holdings(task: HoldTask, emptied: _EmptiedNodes) -> tuple[Holding, ...]:
+    """Return the devices to hold; empty where the gang fits nowhere, or requests no devices."""
+    least = _fewest_nodes(task)
     if least is None:
         return ()
 
     def fits(nodes: Sequence[str]) -> set[str] | None:
-        found = None if task.over() else _planned(task, emptied.view(nodes))
+        found = None if task.is_out_of_time() else _plan_on(task, emptied.view(nodes))
         return None if found is None else {seat.node for seat in found.seats if seat.node is not None}
 
     own, records = {each.uid for each in task.gang.placed}, task.view.table.records
-    there = {name: other_pods(records[name], own) for name in task.nodes}
-    found = find_hold_nodes(node_deadlines(there, task.deadlines), fits, least, _TRIES)
+    pods = {name: other_pods(records[name], own) for name in task.nodes}
+    found = find_hold_nodes(node_deadlines(pods, task.deadlines), fits, least, _TRIES)
     return () if found is None else _holdings(task, emptied.view(found.nodes))
 
 
-def _fewest(task: HoldTask) -> int | None:
-    """With fewer nodes it fits never, by counts alone; None: nor with all that there are, or it asks for no device."""
+def _fewest_nodes(task: HoldTask) -> int | None:
+    """Return a lower bound, by device counts alone; None: all nodes are too few, or no devices are requested."""
     offers = [dict(task.view.table.records[name].machine.allocatable) for name in task.nodes]
     requests = [each.request for each in task.gang.ready]
     asks = [
@@ -101,9 +100,8 @@ def _fewest(task: HoldTask) -> int | None:
     least = 1
     for resource in set().union(*asks):
         offered = [each.get(resource, 0) for each in offers]
-        wanted = sorted(ask.get(resource, 0) for ask in asks)[
-            : task.gang.min_ready
-        ]  # those that ask for least may start
+        # The gang may start with the members that request least.
+        wanted = sorted(ask.get(resource, 0) for ask in asks)[: task.gang.min_ready]
         most = max(offered, default=0)
         if sum(offered) < sum(wanted) or most < wanted[-1]:
             return None
@@ -112,19 +110,19 @@ def _fewest(task: HoldTask) -> int | None:
 
 
 def _is_enough(task: HoldTask, emptied: _EmptiedNodes) -> bool:
-    """Whether it would fit into what is held alone."""
+    """Whether the gang would fit into its present hold alone."""
     held: dict[str, Counter[str]] = {}
     for each in task.held:
         if each.node in task.view.table.records:
             held.setdefault(each.node, Counter())[each.resource] += each.gpus
     view = emptied.view(held)
-    records = [_narrowed(view.table.records[name], held[name]) for name in held]
+    records = [_limited_to(view.table.records[name], held[name]) for name in held]
     view = view._replace(table=with_records(view.table, records, task.now, task.policy))
-    return _planned(task, view) is not None
+    return _plan_on(task, view) is not None
 
 
-def _narrowed(record: NodeRecord, held: Counter[str]) -> NodeRecord:
-    """As if others had all but so many of its free devices."""
+def _limited_to(record: NodeRecord, held: Counter[str]) -> NodeRecord:
+    """Return the node as if only the held devices were free on it."""
     others = Counter(dict(record.machine.allocatable)) - held
     for pod in record.pods:
         others -= Counter(dict(pod.profile.device_request.totals))
@@ -132,33 +130,33 @@ def _narrowed(record: NodeRecord, held: Counter[str]) -> NodeRecord:
 
 
 def _holdings(task: HoldTask, view: NodeView) -> tuple[Holding, ...]:
-    """What it would take of those nodes."""
-    found = _planned(task, view)
-    asked = {each.uid: each.request for each in task.gang.ready}
+    """Return the devices of these nodes that the gang would use."""
+    found = _plan_on(task, view)
+    requests = {each.uid: each.request for each in task.gang.ready}
     taken = Counter[tuple[str, str]]()
     for seat in () if found is None else found.seats:
         for resource, number in seat.gpus if seat.node is not None else ():
-            assert seat.node is not None  # as it was asked
+            assert seat.node is not None  # by the condition above
             offered = dict(view.table.records[seat.node].machine.allocatable)[resource]
             key = seat.node, resource
-            taken[key] = min(offered, taken[key] + (offered if _has_hard_constraints(asked[seat.uid]) else number))
+            taken[key] = min(offered, taken[key] + (offered if _needs_specific_gpus(requests[seat.uid]) else number))
     return tuple(Holding(node, number, resource) for (node, resource), number in sorted(taken.items()))
 
 
-def _planned(task: HoldTask, view: NodeView) -> GangPlan | None:
-    found = plan_gang(task.gang.ready, view, task.options._replace(steps=_STEPS, out_of_time=task.over))
+def _plan_on(task: HoldTask, view: NodeView) -> GangPlan | None:
+    found = plan_gang(task.gang.ready, view, task.options._replace(steps=_STEPS, out_of_time=task.is_out_of_time))
     return found if isinstance(found, GangPlan) else None
 
 
-def _has_hard_constraints(request: object) -> bool:
-    """Whether not any of a node's devices will do."""
-    assert isinstance(request, PodRequest)  # it was planned
-    wishes = request.profile.constraints
-    return request.profile.has_hard_constraints or wishes.model is not None or wishes.min_vram_mib is not None
+def _needs_specific_gpus(request: object) -> bool:
+    """Whether some devices of a node may not do."""
+    assert isinstance(request, PodRequest)  # the pod was planned
+    constraints = request.profile.constraints
+    return request.profile.has_hard_constraints or constraints.model is not None or constraints.min_vram_mib is not None
 
 
 class _EmptiedNodes:
-    """Nodes as if nobody was on them but the gang's own. Each is worked out when it is first asked for."""
+    """Nodes as if only pods of the gang were on them. Each node is computed when it is first used."""
 
     def __init__(self, task: HoldTask) -> None:
         self._task = task
@@ -167,10 +165,10 @@ class _EmptiedNodes:
         self._table = Snapshot()
 
     def view(self, nodes: Iterable[str]) -> NodeView:
-        """Those alone; and where siblings are, but without a state: nobody else goes there."""
+        """Return a view of these nodes, and of nodes of placed members without a state: no pod is planned there."""
         task, names = self._task, set(nodes)
         given, rules = task.view.table.records, task.view.rules
-        fresh = [_without(given[name], self._own) for name in names if name not in self._table.records]
+        fresh = [_without_other_pods(given[name], self._own) for name in names if name not in self._table.records]
         self._table = with_records(self._table, fresh, task.now, task.policy) if fresh else self._table
         records = {name: given[name] for name in self._homes if name in given}
         records |= {name: self._table.records[name] for name in names}
@@ -180,14 +178,14 @@ class _EmptiedNodes:
 
 
 def other_pods(record: NodeRecord, own: Container[str] = ()) -> list[Occupant]:
-    """Whoever else is there, or is to come. ``own``: UIDs."""
+    """Return the pods that are on a node or assumed there, without holds and the pods ``own`` (UIDs)."""
     return [pod for pod in record.pods if pod.uid not in own and not is_hold(pod.uid)]
 
 
-def _without(record: NodeRecord, own: AbstractSet[str]) -> NodeRecord:
-    pods, word = tuple(pod for pod in record.pods if pod.uid in own), record.gpus
-    if word is not None and word.allocations is not None:
+def _without_other_pods(record: NodeRecord, own: AbstractSet[str]) -> NodeRecord:
+    pods, report = tuple(pod for pod in record.pods if pod.uid in own), record.gpus
+    if report is not None and report.allocations is not None:
         names = set(map(full_name, pods))
-        left = tuple(each for each in word.allocations if (each.pod.namespace, each.pod.name) in names)
-        word = msgspec.structs.replace(word, allocations=left)
-    return msgspec.structs.replace(record, gpus=word, pods=pods, departed=(), reserved=())
+        kept = tuple(each for each in report.allocations if (each.pod.namespace, each.pod.name) in names)
+        report = msgspec.structs.replace(report, allocations=kept)
+    return msgspec.structs.replace(record, gpus=report, pods=pods, departed=(), reserved=())

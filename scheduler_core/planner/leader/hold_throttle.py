@@ -1,4 +1,4 @@
-"""Plans go first: two threads that compute get in each other's way, so a search for room rests while one plans."""
+"""Pauses the search for a capacity hold while a plan is computed: two computing threads slow each other down."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from contextlib import contextmanager
 
 from scheduler_core.planner.leader.hold_search import HoldResult, HoldTask, search_hold
 
-HOLD_SEARCH_S = 3.0  # of CPU, to find where to hold room
-GIVE_WAY_S = 10.0  # that a search rests at most
+HOLD_SEARCH_S = 3.0  # CPU time of one search
+MAX_PAUSE_S = 10.0  # a search pauses at most this long
 
 
 class HoldThrottle:
-    """Of the thread that plans before the one that seeks room."""
+    """Gives the planning thread priority over the hold search thread."""
 
-    def __init__(self, room_s: float = HOLD_SEARCH_S, give_way_s: float = GIVE_WAY_S) -> None:
-        self._room_s, self._give_way_s = room_s, give_way_s
+    def __init__(self, search_s: float = HOLD_SEARCH_S, max_pause_s: float = MAX_PAUSE_S) -> None:
+        self._search_s, self._max_pause_s = search_s, max_pause_s
         self._idle = threading.Event()
         self._idle.set()
 
     @contextmanager
     def plan_running(self) -> Generator[None]:
-        """Within: something is planned."""
+        """Pause searches within this context."""
         self._idle.clear()
         try:
             yield
@@ -31,12 +31,12 @@ class HoldThrottle:
             self._idle.set()
 
     def search_hold(self, task: HoldTask) -> HoldResult:
-        """Find where to hold room, for the rest."""
-        began, until = time.thread_time(), time.monotonic() + self._give_way_s
+        """Search nodes to hold; pause while a plan runs."""
+        began, until = time.thread_time(), time.monotonic() + self._max_pause_s
 
-        def over() -> bool:
+        def is_out_of_time() -> bool:
             self._idle.wait(max(0.0, until - time.monotonic()))
-            return time.thread_time() - began > self._room_s
+            return time.thread_time() - began > self._search_s
 
-        found = search_hold(task._replace(over=over))
-        return found._replace(took=time.thread_time() - began)
+        found = search_hold(task._replace(is_out_of_time=is_out_of_time))
+        return found._replace(cpu_s=time.thread_time() - began)

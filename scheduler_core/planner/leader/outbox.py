@@ -1,128 +1,244 @@
-"""Writes that are under way, and those that are not to be repeated yet. No I/O: ``Hands`` carries them out.
+"""Sends writes, and applies their answers: to the view, the backlog, Events and metrics. No I/O: ``Executor`` sends.
 
-Of one object one write is under way at a time. What was refused, or not answered, is not sent again at once: its
-consequences may not have been seen yet, or nothing has changed that would make another answer likely.
+Each object has at most one write in flight. A write that failed, or was not answered, is not sent again at once: its
+consequences may not have been seen yet, or nothing has changed that makes another answer likely.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from gputopo.crd.reservations import EntryPhase, ReservationState
+from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.actions import (
     Action,
     CreateLedger,
     CreateReservation,
-    DeleteReservation,
-    DropRegistration,
+    DeletePod,
     Key,
     ProbeExtenderPod,
+    ReleasePod,
+    StripFinalizer,
+    TouchPod,
+    UngateAndPin,
     WriteLedger,
     WriteStatus,
+    reserved_gang,
+    reserved_gangs,
 )
+from scheduler_core.planner.commit.members import is_bound
+from scheduler_core.planner.commit.observations import with_refused_write, without_unanswered_writes
+from scheduler_core.planner.gang.member import GangName
+from scheduler_core.planner.leader.backlog import GangBacklog
 from scheduler_core.planner.leader.context import TermContext
-from scheduler_core.planner.leader.view import PlannerView
-from scheduler_core.planner.leader.writer import WriteOutcome
+from scheduler_core.planner.leader.events import failed_ungate_event, release_event, status_events
+from scheduler_core.planner.leader.view import PlannerView, WriteResponse
+from scheduler_core.planner.leader.writer import WriteAnswer, WriteOutcome
 
-_AGAIN_S = 2.0  # before what did not help is tried again on the same version of an object
-_REFUSED_S = 30.0  # before what the API server does not take is sent again
-_AWAY_S, _LONGEST_AWAY_S = 0.2, 10.0  # a pause where nobody answers; doubled by each that follows
+UNGATING_DELAY_S = 0.1  # until the next round while pods are ungated and bound: it has nothing to do before the last
+_RETRY_S = 2.0  # until a failed write for the same version of an object is sent again
+_REFUSED_S = 30.0  # until a refused write is sent again
+_PAUSE_S, _MAX_PAUSE_S = 0.2, 10.0  # of all writes while the API server does not answer; doubled by each further one
 
 
 class BackedOffWrite(NamedTuple):
-    """A write that is not to be repeated yet."""
+    """A write that is not to be sent again yet."""
 
-    version: str  # of the object that it was worked out from
+    version: str  # of the object that the write is based on
     until: float  # monotonic seconds
 
 
 class Outbox:
-    """For one thread, and one term of leadership."""
+    """Writes of one term of leadership. For one thread."""
 
-    def __init__(self, given: TermContext, view: PlannerView) -> None:
-        self._given, self._view = given, view
-        self._busy: dict[Key, Action] = {}
-        self._refused: dict[tuple[type[Any], Key], BackedOffWrite] = {}
-        self._away = 0  # pauses in a row
-        self._away_in: set[str] = set()  # namespaces of writes in a row that nobody answered; "": of none
-        self._pause = 0.0  # monotonic: nothing is written before
+    def __init__(self, context: TermContext, view: PlannerView, backlog: GangBacklog) -> None:
+        self._context, self._view, self._backlog = context, view, backlog
+        self._in_flight: dict[Key, Action] = {}
+        self._backed_off: dict[tuple[type[Any], Key], BackedOffWrite] = {}
+        self._pauses = 0  # in a row
+        self._unanswered_in: set[str] = set()  # namespaces of unanswered writes in a row; "": cluster-scoped
+        self._paused_until = 0.0  # monotonic seconds
 
     @property
     def is_busy(self) -> bool:
-        """Whether any write is under way."""
-        return bool(self._busy)
+        """Whether any write is in flight."""
+        return bool(self._in_flight)
 
     @property
     def is_writing_plan(self) -> bool:
-        """Whether a plan is being written down."""
-        return any(isinstance(each, CreateReservation) for each in self._busy.values())
+        """Whether a reservation is being created."""
+        return any(isinstance(each, CreateReservation) for each in self._in_flight.values())
 
     def is_paused(self, now: float) -> bool:
-        """Whether nobody is asked for a while."""
-        return now < self._pause
+        """Whether no writes are sent for a while."""
+        return now < self._paused_until
 
-    def submit_action(self, what: Action, now: float) -> None:
-        """Have it written, unless something else of that object is, or it was refused a moment ago."""
-        if what.key in self._busy:
+    def submit_action(self, action: Action, now: float) -> None:
+        """Send a write, unless another write of the object is in flight, or the same write failed a moment ago."""
+        if action.key in self._in_flight:
             return
-        refusal = self._refused.get((type(what), what.key))
-        if refusal is not None and refusal.version == version_of(what) and now < refusal.until:
-            self._given.executor.schedule_round(refusal.until - now)
+        backed_off = self._backed_off.get((type(action), action.key))
+        if backed_off is not None and backed_off.version == action.version and now < backed_off.until:
+            self._context.executor.schedule_round(backed_off.until - now)
             return
-        self._busy[what.key] = what
-        self._view.mark_writing(what)
-        self._given.executor.execute_action(what)
+        self._in_flight[action.key] = action
+        self._view.mark_writing(action)
+        self._context.executor.execute_action(action)
 
-    def apply_answer(self, what: Action, outcome: WriteOutcome, now: float) -> bool:
-        """Take note of an answer. Answers whether it is this write that is not taken now: false where none is."""
-        self._busy.pop(what.key, None)
-        if outcome is not WriteOutcome.DONE:
-            self._view.mark_not_written(what)
+    def apply_answer(self, answer: WriteAnswer) -> frozenset[GangName]:
+        """Apply the answer to a write. Return the gangs that may have changed."""
+        action, outcome, now = answer.write, answer.outcome, self._context.clock.monotonic()
+        executor, touched = self._context.executor, frozenset[GangName]()
+        executor.count_answer(answer)
+        is_rejected = self.record_outcome(action, outcome, now)
+        if is_rejected and isinstance(action, CreateReservation):
+            self._backlog.mark_refused(action, answer.error)
         if outcome is WriteOutcome.UNANSWERED:
-            return self._unanswered(what, now)
+            self._apply_unanswered(action, answer.error, now, is_unavailable=not is_rejected)
+        if outcome in (WriteOutcome.UNANSWERED, WriteOutcome.DEPOSED):  # nothing is known about the object
+            return touched
+        if outcome is WriteOutcome.REFUSED:
+            self._apply_refused(action, answer.error, now)
+        if isinstance(action, ProbeExtenderPod):
+            self._apply_probe(action, gone=outcome is WriteOutcome.GONE, now=now)
+        elif outcome is WriteOutcome.DONE:
+            touched = self._apply_done(answer)
+        elif action.key[0] == "ledger":
+            self._view.apply_ledger(answer.ledger, self._context.clock.wall())
+        executor.schedule_round(UNGATING_DELAY_S if action.key[0] == "pod" and self.is_busy else 0.0)
+        return touched
+
+    def record_outcome(self, action: Action, outcome: WriteOutcome, now: float) -> bool:
+        """Record the outcome of a write, and back off or pause.
+
+        Return whether this write failed for reasons of its own, and not because the API server is unavailable.
+        """
+        self._in_flight.pop(action.key, None)
+        if outcome is not WriteOutcome.DONE:
+            self._view.mark_not_written(action)
+        if outcome is WriteOutcome.UNANSWERED:
+            return self._record_unanswered(action, now)
         if outcome is not WriteOutcome.DEPOSED:
-            self._away = 0
-            self._away_in.clear()
-        if outcome is not WriteOutcome.DONE or not isinstance(what, WriteLedger):
-            self._refuse(what, now, _REFUSED_S if outcome is WriteOutcome.REFUSED else _AGAIN_S)
+            self._pauses = 0
+            self._unanswered_in.clear()
+        if outcome is not WriteOutcome.DONE or not isinstance(action, WriteLedger):
+            self._back_off(action, now, _REFUSED_S if outcome is WriteOutcome.REFUSED else _RETRY_S)
         return outcome in (WriteOutcome.REFUSED, WriteOutcome.CONFLICT, WriteOutcome.GONE)
 
-    def _unanswered(self, what: Action, now: float) -> bool:
-        """In one namespace a webhook may fail that others know nothing of; else nobody is asked for a while."""
-        self._away_in.add(namespace_of(what))
-        if "" in self._away_in or len(self._away_in) > 1:
-            if now >= self._pause:  # those that were under way when it began say no more than the first of them
-                self._pause = now + min(_LONGEST_AWAY_S, _AWAY_S * 2.0 ** min(self._away, 10))
-                self._away += 1
-            self._given.executor.schedule_round(self._pause - now)
+    def _record_unanswered(self, action: Action, now: float) -> bool:
+        """Back off in one namespace, where a webhook may fail; pause all writes if others are not answered either."""
+        self._unanswered_in.add(action.namespace)
+        if "" in self._unanswered_in or len(self._unanswered_in) > 1:
+            if now >= self._paused_until:  # writes that were in flight when the pause began do not make it longer
+                self._paused_until = now + min(_MAX_PAUSE_S, _PAUSE_S * 2.0 ** min(self._pauses, 10))
+                self._pauses += 1
+            self._context.executor.schedule_round(self._paused_until - now)
             return False
-        self._refuse(what, now, _AGAIN_S)
-        self._given.executor.schedule_round(_AGAIN_S)
+        self._back_off(action, now, _RETRY_S)
+        self._context.executor.schedule_round(_RETRY_S)
         return True
 
-    def _refuse(self, what: Action, now: float, seconds: float) -> None:
-        """The same is not done again at once: its consequences may not have been seen yet."""
-        if len(self._refused) > 10_000:
-            self._refused = {key: each for key, each in self._refused.items() if each.until > now}
-        self._refused[type(what), what.key] = BackedOffWrite(version_of(what), now + seconds)
+    def _back_off(self, action: Action, now: float, seconds: float) -> None:
+        """Do not send the same write again at once: the consequences of its answer may not have been seen yet."""
+        if len(self._backed_off) > 10_000:
+            self._backed_off = {key: each for key, each in self._backed_off.items() if each.until > now}
+        self._backed_off[type(action), action.key] = BackedOffWrite(action.version, now + seconds)
 
+    def _apply_done(self, answer: WriteAnswer) -> frozenset[GangName]:
+        action, metadata = answer.write, answer.metadata
+        response = (
+            None if metadata is None else WriteResponse(metadata.uid, metadata.resource_version, metadata.generation)
+        )
+        touched = self._view.apply_write(action, response, self._context.clock.wall())
+        if isinstance(action, CreateLedger):
+            self._view.observations = self._view.observations._replace(is_new_ledger=True)
+        elif isinstance(action, WriteStatus):
+            self._apply_status(action)
+        elif isinstance(action, ReleasePod):
+            self._context.executor.write_event(release_event(action))
+            self._backlog.mark_released(action.member.gang_request.gang)
+        elif isinstance(action, WriteLedger):
+            self._apply_removed_entries(action)
+        return touched
 
-def version_of(what: Action) -> str:
-    """Of the object that it was worked out from; "" where there was none."""
-    for field in ("over", "of", "member"):
-        found = getattr(what, field, None)
-        if found is not None and not isinstance(found, str):
-            return str(found.version)
-    return ""
+    def _apply_refused(self, action: Action, error: str, now: float) -> None:
+        """Record a refused write.
 
+        If a pod cannot be touched, a predecessor's patch cannot ungate it either: its capacity can be given up.
+        """
+        self._record_refused_write(action, error, now, answered=True)
+        if isinstance(action, TouchPod):
+            self._view.mark_touched(action)
+        elif isinstance(action, UngateAndPin):
+            self._context.executor.write_event(failed_ungate_event(action, error))
 
-def namespace_of(what: Action) -> str:
-    """Of the object that is written; "" where it has none."""
-    if isinstance(what, CreateReservation):
-        return what.namespace
-    if isinstance(what, WriteStatus | DeleteReservation):
-        return what.of.namespace
-    return (
-        ""
-        if isinstance(what, CreateLedger | WriteLedger | DropRegistration | ProbeExtenderPod)
-        else what.member.namespace
-    )
+    def _apply_unanswered(self, action: Action, error: str, now: float, *, is_unavailable: bool) -> None:
+        """Record an unanswered write of a pod: a webhook for these pods may fail.
+
+        If other objects or other namespaces are not answered either, the API server is unavailable: then nothing is
+        decided, however long that takes.
+        """
+        if is_unavailable or action.key[0] != "pod":
+            self._view.observations = without_unanswered_writes(self._view.observations)
+        else:
+            self._record_refused_write(action, error, now, answered=False)
+
+    def _record_refused_write(self, action: Action, error: str, now: float, *, answered: bool) -> None:
+        if isinstance(action, UngateAndPin | TouchPod | StripFinalizer | DeletePod):
+            self._view.observations = with_refused_write(
+                self._view.observations, type(action), action.member.uid, error, now, answered=answered
+            )
+
+    def _apply_probe(self, action: ProbeExtenderPod, *, gone: bool, now: float) -> None:
+        """Record whether the pod of a silent extender exists."""
+        observations = self._view.observations
+        silent = observations.silent_extenders.get(action.identity)
+        if silent is not None:
+            silent = silent._replace(asked=now, gone=now if gone and silent.gone is None else silent.gone)
+            self._view.observations = observations._replace(
+                silent_extenders={**observations.silent_extenders, action.identity: silent}
+            )
+
+    def _apply_status(self, action: WriteStatus) -> None:
+        """Write Events and count waiting times when the state of a reservation changed."""
+        reservation, state, name = action.of, action.status.state, reserved_gang(action.of)
+        if state is reservation.status.state:  # only its numbers or its reason changed
+            return
+        members = (self._view.gang_members.get_member(seat.uid) for seat in reservation.spec.seats)
+        for draft in status_events(action, (each for each in members if each is not None)):
+            self._context.executor.write_event(draft)
+        if state is ReservationState.ROLLING_BACK:
+            self._backlog.mark_rolled_back(reservation, action.status.reason)
+            if name is None:
+                self._end_single_waits(reservation, "rolled back", bound=False)
+            else:
+                self._backlog.mark_rolling_back(reservation.key, name)
+        elif state is ReservationState.BOUND and name is not None:
+            self._backlog.queue.mark_started(name)
+            self._backlog.end_wait("bound", name)
+        elif state is ReservationState.FAILED and name is not None:
+            self._backlog.mark_failed(reservation.key, name)
+
+    def _apply_removed_entries(self, action: WriteLedger) -> None:
+        """Mark withdrawn proposals, and count the waiting times of single pods and rollbacks that ended."""
+        kept = {each.uid for each in action.spec.entries}
+        for entry in action.over.spec.entries:
+            if entry.uid in kept:
+                continue
+            self._backlog.mark_removed(entry.uid)
+            reservation = self._view.reservations.get(entry.uid)
+            if reservation is None:
+                continue
+            if entry.phase is EntryPhase.PROPOSED:
+                state = self._view.plan_state(self._context.clock.monotonic())
+                for name in reserved_gangs(reservation.namespace, reservation.spec, self._view.gang_members.get_member):
+                    self._backlog.mark_withdrawn(name, state)
+            elif entry.phase is EntryPhase.COMMITTED and not reservation.spec.gang:
+                self._end_single_waits(reservation, "bound", bound=True)
+
+    def _end_single_waits(self, batch: ReservationUpdate, outcome: str, *, bound: bool) -> None:
+        """Count the waiting times of the bound, or the unbound, single pods of a reservation."""
+        for seat in batch.spec.seats:
+            member = self._view.gang_members.get_member(seat.uid)
+            if member is not None and is_bound(member) is bound:
+                self._backlog.end_wait(outcome, member.gang_request.gang)

@@ -1,6 +1,6 @@
-"""From the queue to reservations: what is planned next, on one snapshot. Pure; it runs beside the loop that owns all.
+"""Plans from the queue to reservations, on one snapshot. Pure: it runs on a thread beside the event loop.
 
-One task plans until something is placed: the next one must see that as taken.
+A task plans until a gang is placed: the next plan must see its devices as taken.
 """
 
 from __future__ import annotations
@@ -21,48 +21,47 @@ from scheduler_core.planner.packing.model import Levels, NodeView, PlanOptions, 
 from scheduler_core.planner.packing.plan import plan_gang
 from scheduler_core.planner.packing.singles import SinglePodPlacer
 
-DEFAULT_BIND_TIMEOUT_S = 30.0  # from letting go to all bound, where a gang says nothing
-_NAME = 200  # characters of a gang's name in that of its reservation
-_NOWHERE = "no member fits at once"  # as of any gang of one
+DEFAULT_BIND_TIMEOUT_S = 30.0  # from ungated to all bound, where a gang sets no timeout
+_NAME_LENGTH = 200  # characters of a gang's name in the name of its reservation
+_NOWHERE = "no member fits at once"  # the reason of any gang of one
 
 
 class ReservationNames(NamedTuple):
-    """What the names of reservations are made of."""
+    """Parts of names of reservations."""
 
-    namespace: str  # of batches of single pods: the planner's own
+    namespace: str  # of reservations of single pods: the planner's own
     suffix: Callable[[], str]
 
 
 class PlanTask(NamedTuple):
-    """What is to be planned, and on what."""
+    """Gangs and single pods to plan, and the snapshot to plan on."""
 
     batches: tuple[tuple[QueuedGang, ...], ...]  # in order
     view: NodeView
-    tables_without_holds: Mapping[
-        GangName, Snapshot
-    ]  # by the first of a batch: tables without what is held for it, or for lower priorities
+    # By the first gang of a batch: the snapshot without its own hold and holds of lower priorities.
+    tables_without_holds: Mapping[GangName, Snapshot]
     seats: Mapping[str, Seat]  # of pods that were placed before, by UID
     avoid: Mapping[GangName, AbstractSet[str]]  # nodes
     levels: Levels
     names: ReservationNames
-    is_out_of_time: Callable[[], bool]  # whether the time for a plan has run out
-    placed_members: tuple[PlacedMember, ...] = ()  # pods that have places
+    is_out_of_time: Callable[[], bool]
+    placed_members: tuple[PlacedMember, ...] = ()
 
 
 class PlanResult(NamedTuple):
-    """What came of it."""
+    """Result of a task."""
 
     created: tuple[CreateReservation, ...] = ()
-    gangs: tuple[GangName, ...] = ()  # that these are for
+    gangs: tuple[GangName, ...] = ()  # with a place in these reservations
     unplaced: Mapping[GangName, Unplaced] = {}
     exact: bool = False
     steps: int = 0
 
 
 def run_plan(task: PlanTask, placer: SinglePodPlacer | None = None) -> PlanResult:
-    """Plan in order, up to the first that finds its place. ``placer``: what it remembers of earlier jobs saves time.
+    """Plan the batches in order until one is placed. ``placer``: its cache of earlier tasks saves time.
 
-    Where nobody does, nodes that were reached in vain are better than none: tries grow rarer, and others came first.
+    If none is placed, plan again with the avoided nodes: such a node is better than no place.
     """
     placer = placer or SinglePodPlacer()
     found = _plan_batches(task, placer)
@@ -91,12 +90,12 @@ def _plan_batches(task: PlanTask, placer: SinglePodPlacer) -> PlanResult:
 
 
 def is_batch(batch: Sequence[QueuedGang]) -> bool:
-    """Whether these are single pods, not a gang."""
+    """Whether the batch consists of single pods."""
     return len(batch) > 1 or is_single_pod_gang(batch[0].gang.name)
 
 
 def options_of(gang: Gang, seats: Mapping[str, Seat], levels: Levels) -> PlanOptions:
-    """How a gang is planned, wherever."""
+    """Return the plan options of a gang that do not depend on the snapshot."""
     return PlanOptions(
         placed=placed_seats(gang, seats),
         minimum=None if gang.required_members is None else max(1, gang.required_members - len(gang.succeeded)),
@@ -122,12 +121,12 @@ def _plan_gang(task: PlanTask, waiting: QueuedGang) -> PlanResult:
 
 
 def reservation_name(gang: str, names: ReservationNames) -> str:
-    """A new one."""
-    return f"{gang[:_NAME]}-{names.suffix()}"
+    """Return a new name for a reservation of this gang."""
+    return f"{gang[:_NAME_LENGTH]}-{names.suffix()}"
 
 
 def placed_seats(gang: Gang, seats: Mapping[str, Seat]) -> tuple[Seat, ...]:
-    """The places of those that have theirs, and their ranks."""
+    """Return the places of the placed members, with their ranks."""
     return tuple(
         Seat(each.uid, each.name, each.node, each.devices, rank=known.rank if known else each.gang_request.rank)
         for each in gang.placed
@@ -144,8 +143,8 @@ def _plan_single_pods(task: PlanTask, batch: Sequence[QueuedGang], placer: Singl
     )
     view = task.view._replace(table=task.tables_without_holds.get(batch[0].gang.name, task.view.table))
     found = placer.place_pods([each.gang.ready[0] for each in batch], view, options)
-    nowhere = ((members[uid], why) for uid, why in found.missing)
-    unplaced = {gang.name: Unplaced(_NOWHERE, ((gang.ready[0].name, why),)) for gang, why in nowhere}
+    missing = ((members[uid], reason) for uid, reason in found.missing)
+    unplaced = {gang.name: Unplaced(_NOWHERE, ((gang.ready[0].name, reason),)) for gang, reason in missing}
     if not found.seats:
         return PlanResult(unplaced=unplaced)
     gangs = [members[seat.uid] for seat in found.seats]

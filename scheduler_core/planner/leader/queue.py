@@ -1,20 +1,21 @@
-"""The queue: by priority, then by how long gangs have been complete; smaller ones pass, but not for ever. Pure.
+"""The queue of gangs: by priority, then by waiting time. Gangs that do not fit let smaller gangs pass. Pure.
 
-A gang that was rolled back waits longer each time. One that still did not fit after ``patience_s`` may have the next
-room that becomes free held for it: one of each priority at most (``planner.holds``; ``hold`` chooses the room).
+A gang that was rolled back is tried again after a back-off that doubles each time. A gang that still does not fit after
+``patience_s`` may get a capacity hold: each priority has at most one hold (``capacity_holds``; ``hold_search`` chooses
+its nodes).
 
-A gang waits from when it is complete and only our gate holds it. The order goes by the API server's clock: a gang that
-is complete when the planner begins has waited since its newest member was created. A gang that becomes complete later
-comes behind all pods that the planner has seen until then, however old its own pods are: pods that were kept in an
-incomplete gang, behind another gate or in another gang have not waited as this gang. The first ``SETTLE_S`` are no
-proof of that, because objects that say sizes may be listed after pods.
+A gang waits from when it is complete and only the gate of gputopo keeps it. The order uses the clock of the API server:
+a gang that is complete when the planner starts has waited since its newest member was created. A gang that becomes
+complete later is ordered behind all pods that the planner has seen until then, whatever the age of its own pods: pods
+that were kept in an incomplete gang, behind another gate or in another gang have not waited as this gang. This rule
+does not apply in the first ``SETTLE_S``, because objects that define gang sizes may be listed after pods.
 
-A gang keeps its place, also over a rollback that has its pods made again, while it asks for no more devices and its
-priority is no higher than when it began to wait. Otherwise it waits anew, or a small gang could keep a place for a
-large one.
+A gang keeps its position, also over a rollback that recreates its pods, while it requests no more devices and its
+priority is no higher than when it began to wait. Otherwise it starts to wait again: else a small gang could keep a
+position for a large gang.
 
-All else is counted by the monotonic clock of the planner: ``now`` is its seconds. So no wall clock that is wrong, or is
-set right, makes a gang wait longer or shorter; another planner that takes over counts anew.
+All other times use the monotonic clock of the planner: ``now`` is in its seconds. So a wall clock that is wrong, or is
+set, makes no gang wait longer or shorter. A new leader counts from zero.
 """
 
 from __future__ import annotations
@@ -30,126 +31,128 @@ from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang, GangPhase, devices_of
 from scheduler_core.planner.gang.member import GangName
 
-_DOUBLINGS = 30  # enough for any back-off; keeps the power small
-SETTLE_S = 60.0  # from the first gang on; until then pods' creation alone counts
+_MAX_DOUBLINGS = 30  # enough for any back-off; bounds the power
+SETTLE_S = 60.0  # from the first gang on; until then only the creation times of pods count
 _INCOMPLETE = (GangPhase.WAITING_FOR_MEMBERS, GangPhase.WAITING)
 
 
 class QueueTiming(NamedTuple):
     """Seconds."""
 
-    patience_s: float = 300.0  # until room is held for a gang that does not fit
-    first_s: float = 10.0  # after the first rollback; doubled by each that follows
+    patience_s: float = 300.0  # until a gang that does not fit may get a capacity hold
+    first_s: float = 10.0  # back-off after the first rollback; doubled by each later rollback
     most_s: float = 300.0
-    gather_s: float = 10.0  # a gang that could start without some of its members waits so long for the next
+    gather_s: float = 10.0  # a gang above its minimum waits this long for each further member
 
 
 DEFAULT_TIMING = QueueTiming()
 
 
 class QueuedGang(NamedTuple):
-    """A gang that is to be planned."""
+    """A gang that waits for a place."""
 
     gang: Gang
-    since: float  # when it became complete by the API server's clock, in seconds since 1970: what the order goes by
+    since: float  # when it became complete, by the API server's clock, in seconds since 1970: decides the order
     rollbacks: int = 0
-    not_before: float = 0.0  # not tried before that
-    unfit_state: Hashable = None  # what it did not fit into when it was last tried; None: it was not, or may fit now
-    rollback_reason: str | None = None  # why it was rolled back last
-    queued_since: float = 0.0  # since when it has been waiting, complete
-    newest_seen_at: float = 0.0  # when its newest member was seen first
+    not_before: float = 0.0  # end of the back-off
+    unfit_state: Hashable = None  # the state that it did not fit into last; None: not tried yet, or it changed
+    rollback_reason: str | None = None  # of the last rollback
+    queued_since: float = 0.0  # when it became complete
+    newest_seen_at: float = 0.0  # when its newest member was first seen
 
     @property
     def order(self) -> tuple[int, float, GangName]:
-        """Sorts those that wait, the first first. No two are equal."""
+        """Sort key of the queue. No two gangs are equal."""
         return -self.gang.priority, self.since, self.gang.name
 
 
 class _GangHistory(NamedTuple):
-    """What a gang went through. Outlives its pods for a while: a rollback deletes them."""
+    """Waiting and rollbacks of a gang. Kept for a while without pods: a rollback deletes them."""
 
-    since: float | None = None  # None: it has not been complete
+    since: float | None = None  # None: it was never complete
     rollbacks: int = 0
-    until: float = 0.0
-    trouble: str | None = None
-    met: float = inf
+    not_before: float = 0.0
+    rollback_reason: str | None = None
+    queued_since: float = inf
     priority: int = 0
-    asks: Mapping[str, int] = MappingProxyType({})  # devices
+    requested: Mapping[str, int] = MappingProxyType({})  # devices
 
 
 class GangQueue:
-    """The gangs that are to be planned, and what they went through. For one thread."""
+    """Waiting gangs and their history. For one thread."""
 
     def __init__(self, pace: QueueTiming = DEFAULT_TIMING) -> None:
         self._pace = pace
         self._queued: dict[GangName, Gang] = {}
-        self._unfit_states: dict[GangName, Hashable] = {}  # of those that are queued, as the next
+        self._unfit_states: dict[GangName, Hashable] = {}  # of queued gangs, as the next
         self._newest_seen_at: dict[GangName, float] = {}
         self._history: dict[GangName, _GangHistory] = {}
         self._latest = 0.0  # when the newest pod of all gangs was created, seconds since 1970
-        self._counts_from = inf  # when ``SETTLE_S`` have passed
-        self._order: tuple[QueuedGang, ...] | None = None  # what ``order`` answers, until something changes
+        self._counts_from = inf  # the end of ``SETTLE_S``
+        self._order: tuple[QueuedGang, ...] | None = None  # cache of ``ordered``
 
     def update_gang(self, gang: Gang, now: float) -> None:
-        """A gang as it is now. Unless it is QUEUED it leaves the queue."""
+        """Apply the present state of a gang. Unless it is QUEUED, it leaves the queue."""
         self._order = None
         before = self._queued.pop(gang.name, None)
-        misfit, grown = self._unfit_states.pop(gang.name, None), self._newest_seen_at.pop(gang.name, now)
-        if misfit is not None and before is not None and fit_key(before) == fit_key(gang):
-            self._unfit_states[gang.name] = misfit
+        unfit_state, seen_at = self._unfit_states.pop(gang.name, None), self._newest_seen_at.pop(gang.name, now)
+        if unfit_state is not None and before is not None and fit_key(before) == fit_key(gang):
+            self._unfit_states[gang.name] = unfit_state
         if gang.phase is GangPhase.QUEUED:
             self._queued[gang.name] = gang
-            self._newest_seen_at[gang.name] = grown if before is not None and before.newest == gang.newest else now
+            self._newest_seen_at[gang.name] = seen_at if before is not None and before.newest == gang.newest else now
         self._counts_from = min(self._counts_from, now + SETTLE_S)
         self._note_wait(gang, now, was_queued=before is not None)
         self._latest = max(self._latest, gang.newest)
 
     def remove_gang(self, name: GangName) -> None:
-        """It has no member any more."""
+        """Remove a gang without members."""
         self._order = None
-        for known in (self._queued, self._unfit_states, self._newest_seen_at):
-            known.pop(name, None)
+        for of_gangs in (self._queued, self._unfit_states, self._newest_seen_at):
+            of_gangs.pop(name, None)
         self._drop_history(name)
 
     def mark_started(self, name: GangName) -> None:
-        """All that were let go have their nodes: what the gang went through counts no more."""
+        """Forget the rollbacks of a gang whose ungated members are all bound."""
         self._order = None
         past = self._history.pop(name, None)
-        if past is not None and name in self._queued:  # some of its members are to be placed yet
+        if past is not None and name in self._queued:  # some of its members still wait for a place
             gang = self._queued[name]
-            self._history[name] = _GangHistory(past.since, met=past.met, priority=gang.priority, asks=gang.asks)
+            self._history[name] = _GangHistory(
+                past.since, queued_since=past.queued_since, priority=gang.priority, requested=gang.asks
+            )
 
-    def mark_rolled_back(self, name: GangName, now: float, why: str | None = None) -> float:
-        """Not all that were let go got their nodes in time. Answers when the gang may be tried again."""
+    def mark_rolled_back(self, name: GangName, now: float, reason: str | None = None) -> float:
+        """Start the back-off of a gang that was rolled back. Return its end."""
         self._order = None
         past = self._history.get(name, _GangHistory())
-        until = now + min(self._pace.most_s, self._pace.first_s * 2.0 ** min(past.rollbacks, _DOUBLINGS))
-        self._history[name] = past._replace(rollbacks=past.rollbacks + 1, until=until, trouble=why)
+        end = now + min(self._pace.most_s, self._pace.first_s * 2.0 ** min(past.rollbacks, _MAX_DOUBLINGS))
+        self._history[name] = past._replace(rollbacks=past.rollbacks + 1, not_before=end, rollback_reason=reason)
         self._unfit_states.pop(name, None)
-        return until
+        return end
 
     def mark_unplaced(self, name: GangName, state: Hashable) -> None:
-        """It did not fit into that (a table's generation, say), and is not tried again before that is another."""
+        """Record that a gang did not fit into this state, and do not try it again until the state changes."""
         if name in self._queued:
             self._order = None
             self._unfit_states[name] = state
 
     def ordered(self) -> tuple[QueuedGang, ...]:
-        """All that are queued, the first first, those that wait for their time too."""
+        """Return all queued gangs in order, gangs in back-off included."""
         if self._order is None:
             self._order = tuple(sorted(map(self._waiting, self._queued.values()), key=lambda each: each.order))
         return self._order
 
     def has_queued(self, wanted: Callable[[Gang], bool]) -> bool:
-        """Whether one of those that are queued is such a one; without putting them in order."""
+        """Whether any queued gang is wanted; does not sort."""
         return any(map(wanted, self._queued.values()))
 
     def has_waited_since(self, at: float) -> bool:
-        """Whether anybody has waited since then; without putting them in order."""
+        """Whether any gang has waited since then; does not sort."""
         return min(self._newest_seen_at.values(), default=inf) <= at
 
     def get_queued(self, name: GangName) -> QueuedGang | None:
-        """A gang that is queued."""
+        """Return a gang if it is queued."""
         gang = self._queued.get(name)
         return None if gang is None else self._waiting(gang)
 
@@ -161,10 +164,10 @@ class GangQueue:
         apart: Container[GangName] = (),
         wanted: Callable[[Gang], bool] = lambda _: True,
     ) -> Iterator[tuple[QueuedGang, ...]]:
-        """What to try now, in order: a gang, or at most so many single pods of one priority that follow one another.
+        """Yield in order what to try now: a gang, or up to ``most`` consecutive single pods of one priority.
 
-        ``state``: as ``unplaced`` will be told it; never None. ``apart``: single pods that are tried by themselves.
-        ``wanted``: whether one is to be tried; batches are full without the others.
+        ``state``: the state for ``mark_unplaced``; never None. ``apart``: single pods that are tried by themselves.
+        ``wanted``: other gangs are skipped, and do not count towards ``most``.
         """
         self._expire(now)
         waiting = (each for each in self.ordered() if wanted(each.gang))
@@ -177,68 +180,79 @@ class GangQueue:
             yield from (tuple(found[at : at + size]) for at in range(0, len(found), size))
 
     def due_at(self, waiting: QueuedGang) -> float:
-        """When it may be tried: at once, after a back-off, or when no more of its members are waited for."""
+        """Return when a gang may be tried: at once, after a back-off, or when it waits for no more members."""
         return max(
             waiting.not_before, 0.0 if waiting.gang.is_complete else waiting.newest_seen_at + self._pace.gather_s
         )
 
     def next_due_at(self, now: float) -> float | None:
-        """When the next may be tried that may not yet; None: none waits for its time."""
+        """Return when the next gang becomes due; None: all are due."""
         return min((at for each in self.ordered() if (at := self.due_at(each)) > now), default=None)
 
     def entitled_to_hold(self, now: float) -> Iterator[QueuedGang]:
-        """For whom room may be held once they do not fit, in order: all that have waited long enough."""
+        """Yield in order the gangs that have waited long enough for a capacity hold."""
         return (each for each in self.ordered() if self.is_entitled(each, now))
 
     def is_entitled(self, waiting: QueuedGang, now: float) -> bool:
-        """Whether it has waited long enough for room to be held for it."""
+        """Whether a gang has waited long enough for a capacity hold."""
         return now - waiting.queued_since >= self._pace.patience_s
 
     def _note_wait(self, gang: Gang, now: float, *, was_queued: bool) -> None:
-        """Keep, begin or end the wait of a gang."""
+        """Keep, start or end the wait of a gang."""
         past = self._history.get(gang.name, _GangHistory())
         if gang.phase is GangPhase.QUEUED:
-            asks = gang.asks
-            if past.since is None or gang.priority > past.priority or not asks <= Counter(past.asks):
-                self._begin_wait(gang, past, asks, now)
-            elif not past.rollbacks:  # else some of its pods may have to be made again yet
-                self._history[gang.name] = past._replace(priority=gang.priority, asks=asks)
+            requested = gang.asks
+            if past.since is None or gang.priority > past.priority or not requested <= Counter(past.requested):
+                self._start_wait(gang, past, requested, now)
+            elif not past.rollbacks:  # else some of its pods may not be recreated yet
+                self._history[gang.name] = past._replace(priority=gang.priority, requested=requested)
         elif gang.phase is GangPhase.UNGATED:
-            if past.since is None:  # another planner let it go
-                self._begin_wait(gang, past, devices_of((*gang.ready, *gang.placed)), now)
-        elif gang.phase not in _INCOMPLETE or was_queued:  # one that was let go may be about to be rolled back
+            if past.since is None:  # another planner ungated it
+                self._start_wait(gang, past, devices_of((*gang.ready, *gang.placed)), now)
+        elif gang.phase not in _INCOMPLETE or was_queued:  # an ungated gang may be about to be rolled back
             self._drop_history(gang.name)
 
-    def _begin_wait(self, gang: Gang, past: _GangHistory, asks: Counter[str], now: float) -> None:
+    def _start_wait(self, gang: Gang, past: _GangHistory, requested: Counter[str], now: float) -> None:
         behind = self._latest if now >= self._counts_from else 0.0
         since = max(past.since or 0.0, gang.newest if gang.newest >= behind else nextafter(behind, inf))
-        self._history[gang.name] = past._replace(since=since, met=now, priority=gang.priority, asks=asks)
+        self._history[gang.name] = past._replace(
+            since=since, queued_since=now, priority=gang.priority, requested=requested
+        )
         self._latest = max(self._latest, since)
 
     def _waiting(self, gang: Gang) -> QueuedGang:
         past = self._history[gang.name]
         assert past.since is not None  # it is queued
-        misfit, grown = self._unfit_states.get(gang.name), self._newest_seen_at[gang.name]
-        return QueuedGang(gang, past.since, past.rollbacks, past.until, misfit, past.trouble, past.met, grown)
+        return QueuedGang(
+            gang,
+            past.since,
+            rollbacks=past.rollbacks,
+            not_before=past.not_before,
+            unfit_state=self._unfit_states.get(gang.name),
+            rollback_reason=past.rollback_reason,
+            queued_since=past.queued_since,
+            newest_seen_at=self._newest_seen_at[gang.name],
+        )
 
     def _drop_history(self, name: GangName) -> None:
-        """Without a rollback there is nothing to remember; with one, the gang may come back."""
+        """Forget a gang, unless it was rolled back: then its pods may be recreated."""
         past = self._history.get(name)
         if past is not None and not past.rollbacks:
             del self._history[name]
 
     def _expire(self, now: float) -> None:
-        over = [name for name, past in self._history.items() if past.rollbacks and past.until + self._pace.most_s < now]
+        most_s = self._pace.most_s
+        over = [name for name, past in self._history.items() if past.rollbacks and past.not_before + most_s < now]
         for name in over:
             if name not in self._queued:
                 del self._history[name]
 
 
 def _batch_priority(waiting: QueuedGang) -> int | None:
-    """What single pods that are tried together share; None: a gang is tried by itself."""
+    """Return the priority that single pods of a batch share; None: a gang is tried by itself."""
     return waiting.gang.priority if is_single_pod_gang(waiting.gang.name) else None
 
 
 def fit_key(gang: Gang) -> tuple[object, ...]:
-    """All of a gang that decides whether it fits. Quick to compare where nothing changed: the values are the same."""
+    """Return all of a gang that decides whether it fits. Unchanged gangs compare fast: the objects are the same."""
     return gang.ready, gang.placed, gang.min_ready, gang.required, gang.preferred

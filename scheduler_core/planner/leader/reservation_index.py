@@ -1,7 +1,7 @@
-"""Reservations by what is asked of them again and again, so that it costs what is open and not what there is. No I/O.
+"""Index of reservations, so that the cost of a round depends on open reservations and not on all. No I/O.
 
-Most of them are those of gangs that run: nothing is to be done about one of these before it, or one of its members, is
-another. Tens of thousands may rest so.
+Most reservations belong to running gangs: the planner has nothing to do about such a reservation until it, or one of
+its members, changes. Tens of thousands of them may be parked.
 """
 
 from __future__ import annotations
@@ -17,39 +17,41 @@ from scheduler_core.planner.gang.member import GangName, Member
 
 
 class GangReservationIndex:
-    """For one thread, and one term of leadership."""
+    """Reservations by gang, by plan, and active or parked. For one thread, and one term of leadership."""
 
-    def __init__(self, reservations: Mapping[str, ReservationUpdate], member: Callable[[str], Member | None]) -> None:
-        """``reservations``: all, by UID, as they are whenever something is asked; ``member``: one, by UID."""
-        self._all, self._member = reservations, member
+    def __init__(
+        self, reservations: Mapping[str, ReservationUpdate], get_member: Callable[[str], Member | None]
+    ) -> None:
+        """``reservations``: a live view of all reservations, by UID; ``get_member``: a member by UID."""
+        self._reservations, self._get_member = reservations, get_member
         self._by_gang: dict[GangName, set[str]] = {}
-        self._gangs: dict[str, GangName] = {}  # whose each is, by UID; single pods' are not in it
+        self._gangs: dict[str, GangName] = {}  # by UID of the reservation, without reservations of single pods
         self._plans: Counter[tuple[str, str]] = Counter()
         self._indexed: dict[str, ReservationUpdate] = {}
-        self._active: dict[str, None] = {}  # in the order in which they were woken
-        self._parked: dict[GangName, set[str]] = {}  # by each gang of which a change wakes them
-        self._gangs_of_parked: dict[str, frozenset[GangName]] = {}  # the same by UID
+        self._active: dict[str, None] = {}  # ordered: as they became active
+        self._parked: dict[GangName, set[str]] = {}  # by each gang of which a change activates the reservation
+        self._gangs_of_parked: dict[str, frozenset[GangName]] = {}  # the inverse of ``_parked``
 
     @property
     def active(self) -> Collection[str]:
-        """UIDs of those about which something may be to be done."""
+        """UIDs of the reservations that the next round must check."""
         return self._active.keys()
 
     @property
     def plans(self) -> Container[tuple[str, str]]:
-        """``plans_of`` all of them."""
+        """``plan_keys`` of all reservations."""
         return self._plans.keys()
 
     def seats(self, gangs: Iterable[GangName]) -> dict[str, Seat]:
-        """Those that are, or were, kept for members of those gangs, by the pod's UID."""
-        found = (self._all[uid] for name in gangs for uid in self._by_gang.get(name, ()))
+        """Return the present and former places of members of these gangs, by pod UID."""
+        found = (self._reservations[uid] for name in gangs for uid in self._by_gang.get(name, ()))
         return {seat.uid: seat for each in found for seat in each.spec.seats}
 
     def update_reservations(self, uids: Iterable[str]) -> None:
-        """Those are others now, or gone."""
+        """Index these reservations again: they changed, or were removed."""
         for uid in uids:
             self._remove(uid)
-            each = self._all.get(uid)
+            each = self._reservations.get(uid)
             if each is None:
                 continue
             self._active[uid] = None
@@ -60,25 +62,24 @@ class GangReservationIndex:
             self._plans.update(plan_keys(each))
 
     def mark_gangs_dirty(self, names: Iterable[GangName]) -> None:
-        """Members of those gangs are others now."""
+        """Activate the parked reservations of these gangs: their members changed."""
         for name in names:
             self.mark_dirty(tuple(self._parked.get(name, ())))
 
     def mark_dirty(self, uids: Iterable[str]) -> None:
-        """Something may be to be done about those."""
+        """Activate these reservations."""
         for uid in uids:
             self._unpark(uid)
             self._active[uid] = None
 
     def park(self, uids: Iterable[str]) -> None:
-        """Nothing is to be done about those for now."""
+        """Deactivate these reservations until they, or gangs of their members, change."""
         for uid in uids:
             self._active.pop(uid, None)
-            members = map(self._member, (seat.uid for seat in self._all[uid].spec.seats))
-            of_members = (
-                each.gang_request.gang for each in members if each is not None
-            )  # they may be another's by now
-            self._gangs_of_parked[uid] = frozenset((self._gangs[uid], *of_members))
+            members = map(self._get_member, (seat.uid for seat in self._reservations[uid].spec.seats))
+            # A member may have moved to another gang meanwhile.
+            current = (each.gang_request.gang for each in members if each is not None)
+            self._gangs_of_parked[uid] = frozenset((self._gangs[uid], *current))
             for name in self._gangs_of_parked[uid]:
                 self._parked.setdefault(name, set()).add(uid)
 

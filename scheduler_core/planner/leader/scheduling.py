@@ -1,18 +1,20 @@
-"""What is planned next, and on what: places for gangs and single pods, one plan at a time. No I/O.
+"""Decides what is planned next, on which snapshot, and which pods are released without a place. No I/O.
 
-Where to hold room is sought beside that, for one gang at a time: it may take longer than others shall wait.
+One plan runs at a time. A search for a capacity hold, for one gang at a time, runs beside it: it may take longer than
+other gangs should wait.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Hashable, Iterator
 
-from scheduler_core.planner.commit.actions import CreateReservation
+from scheduler_core.planner.commit.actions import CreateReservation, ReleasePod
+from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.leader.backlog import GangBacklog
 from scheduler_core.planner.leader.capacity_holds import CapacityHolds, HoldRequest
 from scheduler_core.planner.leader.context import TermContext
 from scheduler_core.planner.leader.hold_search import HoldResult, HoldTask
-from scheduler_core.planner.leader.in_progress import in_progress
 from scheduler_core.planner.leader.plan_task import PlanResult, PlanTask, ReservationNames, options_of
 from scheduler_core.planner.leader.queue import QueuedGang
 from scheduler_core.planner.leader.view import PlannerView
@@ -21,99 +23,119 @@ from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodRequest
 
 PLAN_S = 1.0  # for one plan
-_AGAIN_UNPLACED_S = 0.5  # between two plans for those that did not fit
+_RETRY_UNPLACED_S = 0.5  # between two plans of gangs that did not fit
 _BATCH = 256  # single pods in a reservation
 
 
 class PlanScheduler:
-    """For one thread, and one term of leadership."""
+    """Starts plans and hold searches in one term of leadership. For one thread."""
 
-    def __init__(self, given: TermContext, view: PlannerView, backlog: GangBacklog) -> None:
+    def __init__(self, context: TermContext, view: PlannerView, backlog: GangBacklog) -> None:
         self.holds = CapacityHolds(view, backlog.queue)
-        self._given, self._view, self._backlog = given, view, backlog
+        self._context, self._view, self._backlog = context, view, backlog
         self._is_planning = False
-        self._is_searching_hold = False  # where to hold room
-        self._not_before = 0.0  # monotonic: for those that did not fit
-        self._tried: object = None
+        self._is_searching_hold = False
+        self._not_before = 0.0  # monotonic seconds: for gangs that did not fit
+        self._planned_state: Hashable = None
 
     def start_next_plan(self, now: float) -> None:
-        """Have the next of the queue planned, unless something planned is still to be listed."""
+        """Start the next plan and the next hold search, unless a plan is not listed yet."""
         if self._view.observations.made:
             return
-        if not self._is_searching_hold and (sought := self.holds.next_request(now)) is not None:
+        executor = self._context.executor
+        if not self._is_searching_hold and (request := self.holds.next_request(now)) is not None:
             self._is_searching_hold = True
-            self._given.executor.start_hold_search(self._hold_task(sought, now))
+            executor.start_hold_search(self._hold_task(request, now))
         if not self._is_planning and (batches := self._batches(now)):
-            if now < self._not_before and all(one.unfit_state is not None for each in batches for one in each):
-                self._given.executor.schedule_round(self._not_before - now)
+            if now < self._not_before and all(gang.unfit_state is not None for batch in batches for gang in batch):
+                executor.schedule_round(self._not_before - now)
                 return
-            self._is_planning, self._tried = True, self._view.plan_state(now)
-            self._given.executor.start_plan(self._task(batches, now))
+            self._is_planning, self._planned_state = True, self._view.plan_state(now)
+            executor.start_plan(self._plan_task(batches, now))
 
-    def apply_plan(self, found: PlanResult, now: float) -> None:
-        """What came of a plan."""
+    def apply_plan(self, result: PlanResult, now: float) -> None:
+        """Record which gangs were placed, and which were not."""
         self._is_planning = False
-        for name, why in found.unplaced.items():
-            self._backlog.mark_unplaced(name, why, self._tried)
-        for name in found.gangs:
+        for name, unplaced in result.unplaced.items():
+            self._backlog.mark_unplaced(name, unplaced, self._planned_state)
+        for name in result.gangs:
             self._backlog.unplaced.pop(name, None)
-        if not found.created:
-            self._not_before = now + _AGAIN_UNPLACED_S
+        if not result.created:
+            self._not_before = now + _RETRY_UNPLACED_S
 
-    def apply_hold_result(self, found: HoldResult, now: float) -> CreateReservation | None:
-        """Where room is to be held."""
+    def apply_hold_result(self, result: HoldResult, now: float) -> CreateReservation | None:
+        """Return the hold to create."""
         self._is_searching_hold = False
-        return self.holds.apply_result(found, now)
+        return self.holds.apply_result(result, now)
+
+    def due_releases(self, now: float) -> Iterator[ReleasePod]:
+        """Yield the pods that waited too long, to be released to ordinary scheduling. ``now``: monotonic seconds."""
+        config, queue = self._context.config, self._backlog.queue
+        limits = [each for each in (config.gate_timeout_s, config.release_after_s) if each is not None]
+        if not limits or not queue.has_waited_since(now - min(limits)):
+            return
+        in_progress = self._view.in_progress()
+        for waiting in queue.ordered():
+            gang, is_single = waiting.gang, is_single_pod_gang(waiting.gang.name)
+            limit = config.gate_timeout_s if is_single else config.release_after_s
+            # A single pod is released whatever it waits for; a gang only if it was planned and fits nowhere.
+            is_due = limit is not None and now - waiting.newest_seen_at >= limit
+            if not is_due or not (is_single or waiting.unfit_state is not None) or not in_progress.is_free(gang):
+                continue
+            unplaced = self._backlog.unplaced.get(gang.name)
+            reason = f"no place within {limit:g} s" if unplaced is None else f"{unplaced.reason}, for {limit:g} s"
+            policy = "gate-timeout" if is_single else "unplaceable"
+            yield from (ReleasePod(member, reason, policy) for member in gang.ready)
 
     def _batches(self, now: float) -> tuple[tuple[QueuedGang, ...], ...]:
-        """Whose turn it is. Where it is nobody's, what the nodes look like need not be worked out."""
-        queue, spoken = self._backlog.queue, in_progress(self._view)
-        if not queue.has_queued(spoken.is_free):
+        """Return what to plan now. If no gang is queued, no node state is computed."""
+        queue, in_progress = self._backlog.queue, self._view.in_progress()
+        if not queue.has_queued(in_progress.is_free):
             return ()
         apart = {each.gang for each in self.holds.open_holds()}
-        found = tuple(queue.batches(now, self._view.plan_state(now), _BATCH, apart, spoken.is_free))
+        found = tuple(queue.batches(now, self._view.plan_state(now), _BATCH, apart, in_progress.is_free))
         if not found and (due := queue.next_due_at(now)) is not None:
-            self._given.executor.schedule_round(max(0.0, due - now))
+            self._context.executor.schedule_round(max(0.0, due - now))
         return found
 
-    def _hold_task(self, sought: HoldRequest, now: float) -> HoldTask:
-        gang = sought.waiting.gang
-        options = options_of(gang, self._view.reservation_index.seats((gang.name,)), self._given.config.levels)
+    def _hold_task(self, request: HoldRequest, now: float) -> HoldTask:
+        gang = request.waiting.gang
+        options = options_of(gang, self._view.reservation_index.seats((gang.name,)), self._context.config.levels)
         return HoldTask(
-            gang,
-            sought.held,
-            self._node_view(),
-            sought.nodes,
-            sought.deadlines,
-            options._replace(
+            gang=gang,
+            held=request.held,
+            view=self._node_view(),
+            nodes=request.nodes,
+            deadlines=request.deadlines,
+            options=options._replace(
                 avoid=self._backlog.avoided_nodes(gang.name, now), placed_members=self._view.placed_members()
             ),
-            self._new_names(),
-            self._given.clock.wall(),
-            self._given.policies().node_policy,
+            names=self._new_names(),
+            now=self._context.clock.wall(),
+            policy=self._context.policies().node_policy,
         )
 
-    def _task(self, batches: tuple[tuple[QueuedGang, ...], ...], now: float) -> PlanTask:
+    def _plan_task(self, batches: tuple[tuple[QueuedGang, ...], ...], now: float) -> PlanTask:
         until = now + PLAN_S
         return PlanTask(
-            batches,
-            self._node_view(),
-            self.holds.tables_without_holds(batches),
-            self._view.reservation_index.seats(each.gang.name for batch in batches for each in batch),
-            self._backlog.all_avoided_nodes(now),
-            self._given.config.levels,
-            self._new_names(),
-            lambda: self._given.clock.monotonic() > until,
-            self._view.placed_members(),
+            batches=batches,
+            view=self._node_view(),
+            tables_without_holds=self.holds.tables_without_holds(batches),
+            seats=self._view.reservation_index.seats(each.gang.name for batch in batches for each in batch),
+            avoid=self._backlog.all_avoided_nodes(now),
+            levels=self._context.config.levels,
+            names=self._new_names(),
+            is_out_of_time=lambda: self._context.clock.monotonic() > until,
+            placed_members=self._view.placed_members(),
         )
 
     def _node_view(self) -> NodeView:
-        policies = self._given.policies()
+        policies = self._context.policies()
 
-        def judged_by(request: PodRequest) -> Policy:
+        def policy_for(request: PodRequest) -> Policy:
             return policies.profile_for(request).policy
 
-        return NodeView(self._view.cache.table, self._view.rules, judged_by)
+        return NodeView(self._view.cache.table, self._view.rules, policy_for)
 
     def _new_names(self) -> ReservationNames:
-        return ReservationNames(self._given.config.namespace, lambda: secrets.token_hex(3))
+        return ReservationNames(self._context.config.namespace, lambda: secrets.token_hex(3))

@@ -1,8 +1,11 @@
-"""One term of leadership: what was seen and answered goes in, what is to be written or planned next comes out.
+"""One term of leadership: applies events and answers, and submits writes and plans.
 
-On the loop's thread, without I/O: writes and plans are handed over and their answers come back. A term begins with
-nothing known: the ledger is taken over first and everything is listed after that, so what a predecessor wrote is known
-before anything is done about it.
+    events, answers ──▶ PlannerView, GangBacklog ──▶ reconcile ──▶ Outbox         (writes)
+                                              └────▶ PlanScheduler                (plans, hold searches, releases)
+
+Runs on the thread of the event loop, without I/O: ``Executor`` writes and plans, and the results come back. A term
+begins without any state: it takes over the ledger first and lists everything after that, so that all writes of its
+predecessor are known before it acts.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from gputopo.crd.reservations import EntryPhase
 from gputopo.timestamps import parse_timestamp
 from scheduler_core.cache.events import Batch, LedgerUpdate, WatchStatus
 from scheduler_core.evaluation.reservation_check import ExtenderView, ReservationChecker, policy_for_pod
-from scheduler_core.planner.commit.actions import CreateReservation, ProbeExtenderPod, WriteLedger
+from scheduler_core.planner.commit.actions import WriteLedger
 from scheduler_core.planner.commit.ledger import LedgerRole, ledger_role
 from scheduler_core.planner.commit.reconcile import idle_reservations, reconcile
 from scheduler_core.planner.gang.member import GangName
@@ -25,167 +28,155 @@ from scheduler_core.planner.leader.backlog import GangBacklog
 from scheduler_core.planner.leader.context import Executor, PlannerConfig, TermClock, TermContext
 from scheduler_core.planner.leader.freshness import Freshness
 from scheduler_core.planner.leader.hold_search import HoldResult
-from scheduler_core.planner.leader.outbox import Outbox
+from scheduler_core.planner.leader.outbox import UNGATING_DELAY_S, Outbox
 from scheduler_core.planner.leader.plan_task import PlanResult
-from scheduler_core.planner.leader.releases import due_releases
-from scheduler_core.planner.leader.results import WriteResults
 from scheduler_core.planner.leader.scheduling import PlanScheduler
 from scheduler_core.planner.leader.view import PlanFindings, PlannerView
-from scheduler_core.planner.leader.wait_times import WaitTimes
-from scheduler_core.planner.leader.writer import WriteAnswer, WriteOutcome
+from scheduler_core.planner.leader.writer import WriteAnswer
 from scheduler_core.policy.profiles import Policies
 
-_GATHER_S = 0.03  # what happens within so long is looked at together: a look costs the same for one and for a hundred
-_UNDER_WAY_S = 0.1  # the same of pods that are let go and bound: nothing follows before the last of them
+_BATCH_DELAY_S = 0.03  # events within this time are handled by one round: a round costs the same for one and a hundred
+_CLOCK_SKEW_S = 60.0  # between the planner and the API server
 _log = logging.getLogger(__name__)
 
 
 class LeaderTerm:
-    """From taking over the ledger until another does, or the Lease is lost."""
+    """From taking over the ledger until another planner does, or the Lease is lost."""
 
     def __init__(
         self,
-        settled: PlannerConfig,
+        config: PlannerConfig,
         policies: Callable[[], Policies],
-        me: str,
-        hands: Executor,
+        identity: str,
+        executor: Executor,
         clock: TermClock,
-        sight: Freshness | None = None,
+        freshness: Freshness | None = None,
     ) -> None:
-        given = TermContext(settled, policies, hands, clock)
-        self.view = PlannerView(policies().node_policy, settled.pool, me, guarded=settled.terms.guarded)
-        self.backlog = GangBacklog(given, self.view.gang_members)
-        self.freshness = sight or Freshness()
+        context = TermContext(config, policies, executor, clock)
+        self.view = PlannerView(policies().node_policy, config.pool, identity, guarded=config.terms.guarded)
+        self.backlog = GangBacklog(context, self.view.gang_members)
+        self.freshness = freshness or Freshness()
         self.is_deposed = False
-        self.leads = False  # the ledger is ours
-        self._given, self._me = given, me
+        self.leads = False  # the ledger names this term
+        self._context, self._identity = context, identity
         self._ledger_read = False
-        self._outbox = Outbox(given, self.view)
-        self._plan_scheduler = PlanScheduler(given, self.view, self.backlog)
-        self._waits = WaitTimes(given, self.view.gang_members)
-        self._write_results = WriteResults(given, self.view, self.backlog, self._waits)
+        self._outbox = Outbox(context, self.view, self.backlog)
+        self._scheduler = PlanScheduler(context, self.view, self.backlog)
         self._checker = ReservationChecker()
-        self._touched: set[GangName] = set()  # that may be others since the last round
+        self._touched: set[GangName] = set()  # gangs that may have changed since the last round
 
     def apply_batch(self, batch: Batch[Any]) -> None:
-        """What a watch saw."""
-        self._touched |= self.view.apply_batch(batch, self._given.clock.wall())
-        self._given.executor.schedule_round(_UNDER_WAY_S if _is_on_its_way(batch) else _GATHER_S)
+        """Apply events of a watch."""
+        self._touched |= self.view.apply_batch(batch, self._context.clock.wall())
+        self._schedule_round(UNGATING_DELAY_S if _is_of_ungated_pods(batch) else _BATCH_DELAY_S)
 
     def tick(self, watches: Iterable[WatchStatus] = ()) -> None:
-        """Let time pass. ``watches``: how they are doing."""
-        wall = self._given.clock.wall()
+        """Let time pass. ``watches``: their present status."""
+        wall = self._context.clock.wall()
         self.view.cache.advance_time(wall)
         if self.view.cache.synced:
-            written = self.view.unshown_since()
-            self.freshness.update(watches, None if written is None else wall - written, self._given.clock.monotonic())
-        self._given.executor.schedule_round(0.0)
+            written_at = self.view.oldest_unseen_write_at()
+            lag_s = None if written_at is None else wall - written_at
+            self.freshness.update(watches, lag_s, self._context.clock.monotonic())
+        self._schedule_round()
 
     def apply_ledger(self, ledger: LedgerUpdate | None) -> None:
-        """The ledger as it is at the beginning."""
-        wall = self._given.clock.wall()
+        """Apply the ledger as it is when the term begins."""
+        wall = self._context.clock.wall()
         self.view.apply_ledger(ledger, wall)
-        if ledger is not None and _is_new(ledger, self._given.config.terms.settle_s, wall):
+        if ledger is not None and _is_new(ledger, self._context.config.terms.settle_s, wall):
             self.view.observations = self.view.observations._replace(is_new_ledger=True)
         self._ledger_read = True
-        self._given.executor.schedule_round(0.0)
+        self._schedule_round()
 
     def run_round(self) -> None:
-        """Hand over all that is to be done now."""
-        now = self._given.clock.monotonic()
+        """Submit all writes and plans that are due now."""
+        now = self._context.clock.monotonic()
         if not self._ledger_read or self.is_deposed or self._outbox.is_paused(now):
             return
         ledger = self.view.ledger
-        mine = ledger_role(ledger, self._me) is LedgerRole.LEAD
-        if self.leads and not mine:
+        is_own = ledger_role(ledger, self._identity) is LedgerRole.LEAD
+        if self.leads and not is_own:
             self.is_deposed = True
             _log.warning("deposed", extra={"fields": {"planner": ledger.spec.planner if ledger else None}})
             return
-        self.leads = mine
-        if mine and not self.view.cache.synced:
+        self.leads = is_own
+        if is_own and not self.view.cache.synced:
             return
-        self._put()
+        self._update_backlog()
         self.view.observe(now)
-        listed_again = self._write(now)
-        if mine and self.freshness.stale_reason is None and not self._outbox.is_writing_plan and not listed_again:
-            self._plan_scheduler.start_next_plan(now)
+        is_plan_restored = self._submit_writes(now)
+        if is_own and not self._is_stale and not self._outbox.is_writing_plan and not is_plan_restored:
+            self._scheduler.start_next_plan(now)
 
     def apply_answer(self, answer: WriteAnswer) -> None:
-        """What became of a write."""
-        what, outcome, now = answer.write, answer.outcome, self._given.clock.monotonic()
-        self._given.executor.count_answer(answer)
-        untaken = self._outbox.apply_answer(what, outcome, now)
-        if untaken and isinstance(what, CreateReservation):
-            self.backlog.mark_refused(what, answer.error)
-        if outcome is WriteOutcome.UNANSWERED:
-            self._write_results.apply_unanswered(what, answer.error, now, elsewhere=not untaken)
-        if outcome in (WriteOutcome.UNANSWERED, WriteOutcome.DEPOSED):  # it says nothing of what there is
-            return
-        if outcome is WriteOutcome.REFUSED:
-            self._write_results.apply_refused(what, answer.error, now)
-        if isinstance(what, ProbeExtenderPod):
-            self._write_results.apply_probe(what, gone=outcome is WriteOutcome.GONE, now=now)
-        elif outcome is WriteOutcome.DONE:
-            self._touched |= self._write_results.apply_done(answer)
-        elif what.key[0] == "ledger":
-            self.view.apply_ledger(answer.ledger, self._given.clock.wall())
-        self._given.executor.schedule_round(_UNDER_WAY_S if what.key[0] == "pod" and self._outbox.is_busy else 0.0)
+        """Apply the answer to a write."""
+        self._touched |= self._outbox.apply_answer(answer)
 
-    def apply_plan(self, found: PlanResult) -> None:
-        """What came of a plan."""
-        now = self._given.clock.monotonic()
-        self._plan_scheduler.apply_plan(found, now)
-        for write in found.created:
-            self._outbox.submit_action(write, now)
-        self._given.executor.schedule_round(0.0)
+    def apply_plan(self, result: PlanResult) -> None:
+        """Apply the result of a plan."""
+        now = self._context.clock.monotonic()
+        self._scheduler.apply_plan(result, now)
+        for action in result.created:
+            self._outbox.submit_action(action, now)
+        self._schedule_round()
 
-    def apply_hold_result(self, found: HoldResult) -> None:
-        """Where room is to be held."""
-        now = self._given.clock.monotonic()
-        create = self._plan_scheduler.apply_hold_result(found, now)
-        if create is not None:
-            self._outbox.submit_action(create, now)
-        self._given.executor.schedule_round(0.0)
+    def apply_hold_result(self, result: HoldResult) -> None:
+        """Apply the result of a hold search."""
+        now = self._context.clock.monotonic()
+        action = self._scheduler.apply_hold_result(result, now)
+        if action is not None:
+            self._outbox.submit_action(action, now)
+        self._schedule_round()
 
-    def _put(self) -> None:
-        """What became of gangs, once for all that happened since the last round: it costs what they are large."""
+    @property
+    def _is_stale(self) -> bool:
+        return self.freshness.stale_reason is not None
+
+    def _schedule_round(self, seconds: float = 0.0) -> None:
+        self._context.executor.schedule_round(seconds)
+
+    def _update_backlog(self) -> None:
+        """Apply changed gangs once for all events since the last round: the cost depends on their size."""
         touched, self._touched = self._touched, set()
         found = [(name, self.view.gang_members.get_gang(name)) for name in touched]
-        # The oldest first: the queue puts a gang that becomes complete behind those that it has seen.
+        # Oldest first: the queue orders a gang that becomes complete behind all gangs that it has seen.
         for name, gang in sorted(found, key=lambda each: (0.0 if each[1] is None else each[1].newest, each[0])):
-            self._waits.update_gang(name, gang)
             self.backlog.update_gang(name, gang)
 
-    def _write(self, now: float) -> bool:
-        """All that may be written now. Answers whether plans are listed again: their places look free as yet."""
-        settled, wall, holds = self._given.config, self._given.clock.wall(), self._plan_scheduler.holds
-        outlook = PlanFindings(
-            self._crowded(), holds.unwanted_holds(now), holds.estimates(now), self.freshness.stale_reason is not None
+    def _submit_writes(self, now: float) -> bool:
+        """Submit the writes of this round. Return whether lost plans are listed again: their places seem free yet."""
+        config, wall, holds = self._context.config, self._context.clock.wall(), self._scheduler.holds
+        findings = PlanFindings(
+            no_longer_fitting=self._no_longer_fitting(),
+            unwanted_holds=holds.unwanted_holds(now),
+            estimates=holds.estimates(now),
+            has_stale_view=self._is_stale,
         )
-        world = self.view.reconcile_input(now, wall, outlook)
-        writes = reconcile(world, settled.terms, settled.pool)
-        for write in writes:
-            self._outbox.submit_action(write, now)
+        state = self.view.reconcile_input(now, wall, findings)
+        actions = reconcile(state, config.terms, config.pool)
+        for action in actions:
+            self._outbox.submit_action(action, now)
         if self.leads:
-            self.view.reservation_index.park(idle_reservations(world, settled.terms))
-            for write in due_releases(settled, self.view, self.backlog, now):
-                self._outbox.submit_action(write, now)
-        return any(isinstance(each, WriteLedger) and each.again for each in writes)
+            self.view.reservation_index.park(idle_reservations(state, config.terms))
+            for release in self._scheduler.due_releases(now):
+                self._outbox.submit_action(release, now)
+        return any(isinstance(each, WriteLedger) and each.again for each in actions)
 
-    def _crowded(self) -> frozenset[str]:
-        """Proposals for which there is no room any more, as far as is known here."""
+    def _no_longer_fitting(self) -> frozenset[str]:
+        """Return the UIDs of proposals that do not fit any more, as far as this planner knows."""
         view, ledger = self.view, self.view.ledger
         if ledger is None or all(each.phase is not EntryPhase.PROPOSED for each in ledger.spec.entries):
             return frozenset()
-        policies = self._given.policies()
         known = ExtenderView(view.cache.table, view.cache.pods, ())
-        said = self._checker.acknowledge(ledger, view.cache.reservations, known, partial(policy_for_pod, policies), "")
+        policy_for = partial(policy_for_pod, self._context.policies())
+        checked = self._checker.acknowledge(ledger, view.cache.reservations, known, policy_for, "")
         self._checker.retain_only(view.cache.reservations.active)
-        return frozenset(said.blocked)
+        return frozenset(checked.blocked)
 
 
-def _is_on_its_way(batch: Batch[Any]) -> bool:
-    """Whether it tells only of pods that were let go, and are there."""
+def _is_of_ungated_pods(batch: Batch[Any]) -> bool:
+    """Whether the batch consists of ungated pods that are not terminating."""
     if batch.kind is not PlannerPod or batch.removed or batch.is_full_list:
         return False
     return all(
@@ -194,6 +185,6 @@ def _is_on_its_way(batch: Batch[Any]) -> bool:
 
 
 def _is_new(ledger: LedgerUpdate, settle_s: float, now: float) -> bool:
-    """Whether extenders may not know of it yet: by two clocks, so with a minute between them."""
-    made = parse_timestamp(ledger.created)
-    return made is not None and now - made < settle_s + 60.0
+    """Whether extenders may not know of the ledger yet."""
+    created = parse_timestamp(ledger.created)
+    return created is not None and now - created < settle_s + _CLOCK_SKEW_S

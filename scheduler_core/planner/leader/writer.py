@@ -1,6 +1,6 @@
-"""Carries out what ``gangs.steps`` asks for: one call of the API server each, for any number of threads.
+"""Executes actions: one call of the API server each, on any number of threads.
 
-Nothing is retried here: what failed is asked for again, or something else is, once its consequences have been seen.
+Nothing is retried here: ``reconcile`` asks again, or asks for something else, when the consequences have been seen.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from scheduler_core.planner.commit.actions import (
     DeletePod,
     DeleteReservation,
     DropRegistration,
+    LedgerAction,
     ProbeExtenderPod,
     ReleasePod,
     StripFinalizer,
@@ -38,64 +39,64 @@ from scheduler_core.planner.gang.member import Member
 
 
 class WriteOutcome(Enum):
-    """What became of a write."""
+    """Outcome of a write."""
 
     DONE = "done"
-    CONFLICT = "conflict"  # the object is not what it was worked out from
-    GONE = "gone"  # there is no such object
-    UNANSWERED = "away"  # no answer, or the API server is busy: it may have been done or not
-    REFUSED = "refused"  # the API server does not take it
-    DEPOSED = "deposed"  # not sent: another leads
+    CONFLICT = "conflict"  # the object has changed
+    GONE = "gone"  # the object does not exist
+    UNANSWERED = "unanswered"  # no answer, or the API server is busy: the object may have been written or not
+    REFUSED = "refused"  # the API server rejects it
+    DEPOSED = "deposed"  # not sent: another planner leads
 
 
 class WriteAnswer(NamedTuple):
-    """What the API server said."""
+    """Answer of the API server."""
 
     write: Action
     outcome: WriteOutcome
-    metadata: ObjectMeta | None = None  # of the object as it is then, where it is told
-    ledger: LedgerUpdate | None = None  # as read again, after a write of it that was not done
+    metadata: ObjectMeta | None = None  # of the written object, where the API server returns it
+    ledger: LedgerUpdate | None = None  # as read again after a failed write of it
     error: str = ""
     seconds: float = 0.0
 
 
 class ActionExecutor:
-    """Writes as one planner."""
+    """Writes in the name of one planner."""
 
-    def __init__(self, kube: Kube, holds: Callable[[], bool], clock: Callable[[], float]) -> None:
-        """``holds``: whether this planner leads, asked just before each write."""
+    def __init__(self, kube: Kube, is_leader: Callable[[], bool], clock: Callable[[], float]) -> None:
+        """``is_leader``: called just before each write."""
         self._kube = kube
-        self._holds = holds
+        self._is_leader = is_leader
         self._clock = clock
 
-    def execute_action(self, what: Action) -> WriteAnswer:
-        """Do it, unless another leads by now."""
+    def execute_action(self, action: Action) -> WriteAnswer:
+        """Send a write, unless this planner does not lead any more."""
         began = self._clock()
-        if not self._holds():
-            return WriteAnswer(what, WriteOutcome.DEPOSED)
-        answer = self._attempt(what)
-        if isinstance(what, CreateLedger | WriteLedger | DropRegistration) and answer.outcome is not WriteOutcome.DONE:
-            answer = self._read_again(answer, what.key[1])
+        if not self._is_leader():
+            return WriteAnswer(action, WriteOutcome.DEPOSED)
+        answer = self._attempt(action)
+        if isinstance(action, LedgerAction) and answer.outcome is not WriteOutcome.DONE:
+            answer = self._read_again(answer, action.key[1])
         return answer._replace(seconds=self._clock() - began)
 
     def get_ledger(self, name: str) -> LedgerUpdate | None:
-        """The ledger as it is now, by quorum; None: there is none. Raises ``KubeError``."""
+        """Return the ledger by a consistent read; None: it does not exist. Raises ``KubeError``."""
         try:
             return ledger_update(name, self._kube.get(LEDGERS, name, PlacementLedger))
         except NotFoundError:
             return None
 
-    def _attempt(self, what: Action) -> WriteAnswer:
+    def _attempt(self, action: Action) -> WriteAnswer:
         try:
-            return WriteAnswer(what, WriteOutcome.DONE, _SEND[type(what)](self._kube, what))
+            return WriteAnswer(action, WriteOutcome.DONE, _SEND[type(action)](self._kube, action))
         except ConflictError as error:
-            return WriteAnswer(what, WriteOutcome.CONFLICT, error=str(error))
+            return WriteAnswer(action, WriteOutcome.CONFLICT, error=str(error))
         except NotFoundError as error:
-            return WriteAnswer(what, WriteOutcome.GONE, error=str(error))
+            return WriteAnswer(action, WriteOutcome.GONE, error=str(error))
         except UnavailableError as error:
-            return WriteAnswer(what, WriteOutcome.UNANSWERED, error=str(error))
+            return WriteAnswer(action, WriteOutcome.UNANSWERED, error=str(error))
         except KubeError as error:
-            return WriteAnswer(what, WriteOutcome.REFUSED, error=str(error))
+            return WriteAnswer(action, WriteOutcome.REFUSED, error=str(error))
 
     def _read_again(self, answer: WriteAnswer, name: str) -> WriteAnswer:
         try:
@@ -104,66 +105,66 @@ class ActionExecutor:
             return answer._replace(outcome=WriteOutcome.UNANSWERED, error=f"{answer.error}; {error}")
 
 
-def _create_ledger(kube: Kube, what: CreateLedger) -> ObjectMeta:
-    return kube.create(LEDGERS, _ledger({"name": what.name}, spec=what.spec))
+def _create_ledger(kube: Kube, action: CreateLedger) -> ObjectMeta:
+    return kube.create(LEDGERS, _ledger({"name": action.name}, spec=action.spec))
 
 
-def _write_ledger(kube: Kube, what: WriteLedger) -> ObjectMeta:
-    return kube.replace(LEDGERS, _ledger(_identity(what.over), spec=what.spec))
+def _write_ledger(kube: Kube, action: WriteLedger) -> ObjectMeta:
+    return kube.replace(LEDGERS, _ledger(_identity(action.over), spec=action.spec))
 
 
-def _drop_registration(kube: Kube, what: DropRegistration) -> ObjectMeta:
-    return kube.replace(LEDGER_STATUS, _ledger(_identity(what.over), spec=what.over.spec, status=what.status))
+def _drop_registration(kube: Kube, action: DropRegistration) -> ObjectMeta:
+    return kube.replace(LEDGER_STATUS, _ledger(_identity(action.over), spec=action.over.spec, status=action.status))
 
 
-def _create_reservation(kube: Kube, what: CreateReservation) -> ObjectMeta:
-    metadata = {"name": what.name, "namespace": what.namespace}
-    return kube.create(RESERVATIONS, _object(RESERVATIONS.api_version, RESERVATION_KIND, metadata, spec=what.spec))
+def _create_reservation(kube: Kube, action: CreateReservation) -> ObjectMeta:
+    metadata = {"name": action.name, "namespace": action.namespace}
+    return kube.create(RESERVATIONS, _object(RESERVATIONS.api_version, RESERVATION_KIND, metadata, spec=action.spec))
 
 
-def _write_status(kube: Kube, what: WriteStatus) -> ObjectMeta:
-    of = what.of
-    if what.unless_changed is not None:
-        _unchanged(kube, what.unless_changed)
+def _write_status(kube: Kube, action: WriteStatus) -> ObjectMeta:
+    of = action.of
+    if action.unless_changed is not None:
+        _check_unchanged(kube, action.unless_changed)
     identity = {"name": of.name, "namespace": of.namespace, "uid": of.key, "resourceVersion": of.version}
-    # A field that is left out stays as it was: one that is to go is None.
-    status = dict.fromkeys(what.status.__struct_encode_fields__) | msgspec.to_builtins(what.status)
+    # An omitted field is kept by the API server; None removes it.
+    status = dict.fromkeys(action.status.__struct_encode_fields__) | msgspec.to_builtins(action.status)
     return kube.patch(RESERVATION_STATUS, {"metadata": identity, "status": status})
 
 
-def _delete_reservation(kube: Kube, what: DeleteReservation) -> None:
-    kube.delete(RESERVATIONS, ObjectMeta(what.of.name, what.of.key, what.of.namespace))
+def _delete_reservation(kube: Kube, action: DeleteReservation) -> None:
+    kube.delete(RESERVATIONS, ObjectMeta(action.of.name, action.of.key, action.of.namespace))
 
 
-def _let_go(kube: Kube, what: UngateAndPin) -> ObjectMeta:
-    return kube.patch(PODS, pod_patches.ungate_and_pin_patch(what.member, what.seat, what.reservation))
+def _ungate_and_pin(kube: Kube, action: UngateAndPin) -> ObjectMeta:
+    return kube.patch(PODS, pod_patches.ungate_and_pin_patch(action.member, action.seat, action.reservation))
 
 
-def _release(kube: Kube, what: ReleasePod) -> ObjectMeta:
-    return kube.patch(PODS, pod_patches.ungate_patch(what.member))
+def _release_pod(kube: Kube, action: ReleasePod) -> ObjectMeta:
+    return kube.patch(PODS, pod_patches.ungate_patch(action.member))
 
 
-def _touch(kube: Kube, what: TouchPod) -> ObjectMeta:
-    return kube.patch(PODS, pod_patches.touch_patch(what.member, what.of))
+def _touch_pod(kube: Kube, action: TouchPod) -> ObjectMeta:
+    return kube.patch(PODS, pod_patches.touch_patch(action.member, action.of))
 
 
-def _strip(kube: Kube, what: StripFinalizer) -> ObjectMeta:
-    """Only of a pod that may be deleted then: one that lost it and lived on would work, and its Job not count it."""
-    member = what.member
+def _strip_finalizer(kube: Kube, action: StripFinalizer) -> ObjectMeta:
+    """Remove a finalizer of a pod, if the pod can be deleted then: else it would run on, and its Job not count it."""
+    member = action.member
     kube.delete(PODS, ObjectMeta(member.name, member.uid, member.namespace), only_ask=True)
-    return kube.patch(PODS, pod_patches.strip_finalizer_patch(_versioned(kube, member), what.finalizer))
+    return kube.patch(PODS, pod_patches.strip_finalizer_patch(_versioned(kube, member), action.finalizer))
 
 
-def _delete_pod(kube: Kube, what: DeletePod) -> None:
-    """Only as it was seen: a watch that lags shows a pod as unbound that has its node and is at work by now."""
-    member = what.member
+def _delete_pod(kube: Kube, action: DeletePod) -> None:
+    """Delete a pod, if it is unchanged: a lagging watch shows a pod as unbound that runs by now."""
+    member = action.member
     found = ObjectMeta(member.name, member.uid, member.namespace, member.version)
     kube.delete(PODS, found, unchanged=bool(member.version))
 
 
-def _ask(kube: Kube, what: ProbeExtenderPod) -> ObjectMeta:
-    """Raises ``NotFoundError``."""
-    namespace, _, name = what.pod.partition("/")
+def _probe_extender_pod(kube: Kube, action: ProbeExtenderPod) -> ObjectMeta:
+    """Read a pod of an extender. Raises ``NotFoundError``."""
+    namespace, _, name = action.pod.partition("/")
     return kube.get(PODS, name, PartialObject, ListOptions(namespace, metadata_only=True)).metadata
 
 
@@ -174,29 +175,29 @@ _SEND: dict[type[Any], Callable[[Kube, Any], ObjectMeta | None]] = {
     CreateReservation: _create_reservation,
     WriteStatus: _write_status,
     DeleteReservation: _delete_reservation,
-    UngateAndPin: _let_go,
-    ReleasePod: _release,
-    TouchPod: _touch,
-    StripFinalizer: _strip,
+    UngateAndPin: _ungate_and_pin,
+    ReleasePod: _release_pod,
+    TouchPod: _touch_pod,
+    StripFinalizer: _strip_finalizer,
     DeletePod: _delete_pod,
-    ProbeExtenderPod: _ask,
+    ProbeExtenderPod: _probe_extender_pod,
 }
 
 
-def _unchanged(kube: Kube, member: Member) -> None:
-    """That a pod is as it was seen. A watch that lags shows a gang as late which runs. Raises ``ConflictError``."""
+def _check_unchanged(kube: Kube, member: Member) -> None:
+    """Raise ``ConflictError`` if a pod has changed: a lagging watch shows a running gang as late."""
     found = _versioned(kube, member._replace(version=""))
     if member.version and found.version != member.version:
-        raise ConflictError(f"pod {member.namespace}/{member.name} is not as it was seen", {})
+        raise ConflictError(f"pod {member.namespace}/{member.name} has changed", {})
 
 
 def _versioned(kube: Kube, member: Member) -> Member:
-    """With the resource version of now, where the one that was seen was not kept (a kubelet writes it often)."""
+    """Return the member with its present resource version, where no version was kept (kubelets write pods often)."""
     if member.version:
         return member
     found = kube.get(PODS, member.name, PartialObject, ListOptions(member.namespace, metadata_only=True)).metadata
     if found.uid != member.uid:
-        raise NotFoundError(f"pod {member.namespace}/{member.name} is another one by now", kind_missing=False)
+        raise NotFoundError(f"pod {member.namespace}/{member.name} was replaced by another pod", kind_missing=False)
     return member._replace(version=found.resource_version)
 
 

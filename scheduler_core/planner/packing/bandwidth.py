@@ -1,4 +1,4 @@
-"""What members get on a node: the ring through the gang's GPUs there, and which GPUs, where that is certain. Pure."""
+"""Ring bandwidth and GPUs that members get on a node, where these can be predicted. Pure."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from scheduler_core.request.device_request import WHOLE, ContainerStep, DeviceRe
 
 
 class Bottleneck(NamedTuple):
-    """The slowest ring that may come out."""
+    """Bandwidth of the slowest ring that is possible."""
 
     known: bool = True
-    gbps: float | None = None  # None where known: there is no ring
+    gbps: float | None = None  # None although known: there is no ring
 
 
-def bottleneck(state: NodeState, asks: list[DeviceRequest]) -> Bottleneck:
-    """Of the ring through all GPUs that those members get on a node in that state."""
-    gpus = sum(total_devices(ask.whole_gpu_steps) for ask in asks)
+def bottleneck(state: NodeState, requests: list[DeviceRequest]) -> Bottleneck:
+    """Return the slowest possible ring through all GPUs of these members on a node in this state."""
+    gpus = sum(total_devices(request.whole_gpu_steps) for request in requests)
     if gpus < 2:
         return Bottleneck()
     if state.shape is None or state.free is None:
         return Bottleneck(known=False)
-    # One after the other, and nothing that an init container had goes to another pod.
-    program = tuple(ContainerStep(total_devices(ask.whole_gpu_steps)) for ask in asks if ask.whole_gpu_steps)
+    # The kubelet admits one pod after the other; devices of a pod's init containers do not go to another pod.
+    program = tuple(
+        ContainerStep(total_devices(request.whole_gpu_steps)) for request in requests if request.whole_gpu_steps
+    )
     found = possible_rings(
         state.shape, predict_sets(state.shape, state.free, program, single_numa=state.single_numa).sets
     )
@@ -37,14 +39,14 @@ def bottleneck(state: NodeState, asks: list[DeviceRequest]) -> Bottleneck:
 
 
 def slowest_gbps(found: list[Bottleneck]) -> float | None:
-    """Of all nodes, GB/s; None: of one it is not known, or there is no ring on any."""
+    """Return the slowest of all nodes, GB/s; None: it is unknown for a node, or no node has a ring."""
     rates = [each.gbps for each in found if each.gbps is not None]
     return min(rates) if rates and all(each.known for each in found) else None
 
 
-def expected_gpus(state: NodeState, ask: DeviceRequest) -> tuple[int, ...]:
-    """Indices of the GPUs that the only member on a node in that state gets; () where several sets may come out."""
-    found = whole_gpu_outcome(ask, state)
+def expected_gpus(state: NodeState, request: DeviceRequest) -> tuple[int, ...]:
+    """Return indices of the GPUs that a single member on the node gets; (): several sets are possible."""
+    found = whole_gpu_outcome(request, state)
     if state.shape is None or found is None or found.resource != WHOLE or found.may_crash:
         return ()
     if not isinstance(found.sets, ExactSets) or len(found.sets.masks) != 1:

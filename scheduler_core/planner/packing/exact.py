@@ -1,7 +1,7 @@
-"""The best packing there is, where that is few enough steps. Pure.
+"""The best packing, if it is found within the step budget. Pure.
 
-Of each number of members the best way to place them is worked out, node after node; a way that cannot become as good as
-a packing that is known already is not followed.
+Dynamic programming, node after node: the best partial packing for each number of members of each kind. Partial packings
+that cannot become as good as a known packing are dropped.
 """
 
 from __future__ import annotations
@@ -15,61 +15,61 @@ from scheduler_core.planner.packing.stock import Budget, ClassCounts, Packing, P
 
 
 class _PartialPacking(NamedTuple):
-    """The best way so far to place some members."""
+    """The best packing so far of some members."""
 
     nodes: int
-    minus: int  # points, negative
+    negative_points: int  # points, negative
     last: Pick | None = None
     before: _PartialPacking | None = None
 
     def picks(self) -> Iterator[Pick]:
-        way: _PartialPacking | None = self
-        while way is not None and way.last is not None:
-            yield way.last
-            way = way.before
+        partial: _PartialPacking | None = self
+        while partial is not None and partial.last is not None:
+            yield partial.last
+            partial = partial.before
 
 
 class KnownPacking(NamedTuple):
-    """A packing that there is: only what may become as good is followed."""
+    """A packing found before: a partial packing is kept only if it may become as good."""
 
     members: int
     nodes: int
-    most: int  # members that one more node takes
+    most: int  # members that one node takes at most
 
     def may_improve(self, load: Load, nodes: int) -> bool:
-        """Whether so many members on so many nodes may become as good."""
+        """Return whether a partial packing may become as good."""
         return sum(load) + max(0, self.nodes - nodes) * self.most >= self.members
 
 
-def pack_exactly(stock: ClassCounts, fitting: NodeFit, budget: Budget, known: KnownPacking) -> Packing | None:
-    """None where it takes too many steps."""
-    left, wanted = budget.share, fitting.wanted
-    ways: dict[Load, _PartialPacking] = {(0,) * len(wanted): _PartialPacking(0, 0)}
-    for each, nodes in stock.items():
-        picks = [Pick(each, *found) for found in fitting.loads(each.node_class, wanted, each.allowed)]
+def pack_exactly(counts: ClassCounts, node_fit: NodeFit, budget: Budget, known: KnownPacking) -> Packing | None:
+    """Return the best packing; None: it takes too many steps."""
+    remaining, wanted = budget.share, node_fit.wanted
+    partials: dict[Load, _PartialPacking] = {(0,) * len(wanted): _PartialPacking(0, 0)}
+    for each, nodes in counts.items():
+        picks = [Pick(each, *found) for found in node_fit.loads(each.node_class, wanted, each.allowed)]
         for _ in range(min(nodes, sum(wanted))):
-            steps = len(ways) * len(picks)
-            budget.taken += min(steps, max(left, 0))
-            left -= steps
-            if left < 0 or budget.is_exhausted:
+            steps = len(partials) * len(picks)
+            budget.taken += min(steps, max(remaining, 0))
+            remaining -= steps
+            if remaining < 0 or budget.is_exhausted:
                 return None
-            if not _one_more(ways, picks, wanted, known):
+            if not _extend(partials, picks, wanted, known):
                 break
-    best = min(ways, key=lambda load: (-sum(load), ways[load].nodes, ways[load].minus, load))
-    return Packing(tuple(ways[best].picks()))
+    best = min(partials, key=lambda load: (-sum(load), partials[load].nodes, partials[load].negative_points, load))
+    return Packing(tuple(partials[best].picks()))
 
 
-def _one_more(ways: dict[Load, _PartialPacking], picks: Sequence[Pick], wanted: Load, known: KnownPacking) -> bool:
-    """Use one more node. Answers whether that made anything better."""
+def _extend(partials: dict[Load, _PartialPacking], picks: Sequence[Pick], wanted: Load, known: KnownPacking) -> bool:
+    """Extend the partial packings by one more node. Return whether any of them improved."""
     better: dict[Load, _PartialPacking] = {}
-    for load, way in ways.items():
+    for load, partial in partials.items():
         for pick in picks:
             after = tuple(map(add, load, pick.load))
-            nodes, minus = way.nodes + (not pick.of.used), way.minus - pick.points
+            nodes, negative_points = partial.nodes + (not pick.of.used), partial.negative_points - pick.points
             if any(map(gt, after, wanted)) or not known.may_improve(after, nodes):
                 continue
-            other = better.get(after) or ways.get(after)
-            if other is None or (nodes, minus) < (other.nodes, other.minus):
-                better[after] = _PartialPacking(nodes, minus, pick, way)
-    ways.update(better)
+            other = better.get(after) or partials.get(after)
+            if other is None or (nodes, negative_points) < (other.nodes, other.negative_points):
+                better[after] = _PartialPacking(nodes, negative_points, pick, partial)
+    partials.update(better)
     return bool(better)

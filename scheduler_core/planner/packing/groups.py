@@ -1,4 +1,4 @@
-"""A gang as the planner sees it: members that ask for the same are of one kind. Pure."""
+"""The members to place, grouped by request, scheduling rules and anti-affinity. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from gputopo.crd.reservations import Seat
 from scheduler_core.cache.kube_scheduler_filters import SchedulingRules
 from scheduler_core.cache.node_table import Snapshot
 from scheduler_core.cache.owner_pods import PlacedPod, for_owner
+from scheduler_core.planner.gang.gang import natural_key
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.packing.anti_affinity import (
     AntiAffinities,
@@ -18,27 +19,27 @@ from scheduler_core.planner.packing.anti_affinity import (
 )
 from scheduler_core.planner.packing.model import NodeView, PlanOptions, Unplaced
 from scheduler_core.planner.packing.node_fit import MemberKind
-from scheduler_core.planner.packing.ranks import natural_key, sort_by_rank
+from scheduler_core.planner.packing.ranks import sort_by_rank
 from scheduler_core.request.pod_request import InvalidRequest, PodProfile, PodRequest
 
 
 class MemberGroup(NamedTuple):
-    """Members of one kind that may go to the same nodes, beside the same pods."""
+    """Members with the same request, scheduling rules and anti-affinity."""
 
     kind: MemberKind
     rules: SchedulingRules | None
-    members: tuple[Member, ...]  # in the order in which they get places, where there are not enough
+    members: tuple[Member, ...]  # in the order in which they are placed, if not all can be
     anti_affinity: AntiAffinity = AntiAffinity()
-    excluded_nodes: frozenset[str] = frozenset()  # nodes of pods that they may not be beside
+    excluded_nodes: frozenset[str] = frozenset()  # nodes with pods that they may not share a node with
 
 
 class MemberGroups(NamedTuple):
-    """All members that wait."""
+    """All members to place."""
 
-    groups: tuple[MemberGroup, ...]  # those with most GPUs first
-    without_gpus: tuple[Member, ...]  # without GPUs
-    minimum: int  # of all these, so many must have a place
-    required: str | None  # level, or label's key
+    groups: tuple[MemberGroup, ...]  # with most GPUs first
+    without_gpus: tuple[Member, ...]
+    minimum: int  # number of these members that must be placed
+    required: str | None  # a level, or a label's key
     preferred: str | None
 
     @property
@@ -53,54 +54,54 @@ class MemberGroups(NamedTuple):
 
 
 def group_members(members: Sequence[Member], view: NodeView, options: PlanOptions) -> MemberGroups | Unplaced:
-    """Who asks for what. Where a member asks for what cannot be understood, nobody has a place."""
-    refused = [
+    """Group members by what they ask for. If a request is invalid, the gang is not placed."""
+    invalid = [
         (each.name, each.request.reason) for each in sort_by_rank(members) if isinstance(each.request, InvalidRequest)
     ]
-    if refused:
-        return Unplaced(refused[0][1], tuple(refused))
-    sides = AntiAffinities(members, options.placed_members)
+    if invalid:
+        return Unplaced(invalid[0][1], tuple(invalid))
+    anti_affinities = AntiAffinities(members, options.placed_members)
     kinds: list[tuple[MemberKind, SchedulingRules | None, AntiAffinity, list[Member]]] = []
-    others = []
+    without_gpus = []
     for each in sort_by_rank(members):
-        assert isinstance(each.request, PodRequest)  # the refused are dealt with
+        assert isinstance(each.request, PodRequest)  # invalid requests returned above
         if not each.request.profile.device_request.steps_by_resource:
-            others.append(each)
+            without_gpus.append(each)
             continue
         kind = MemberKind(_profile(each.request, options.placed, view.table), view.policy_of(each.request))
-        key = kind, each.rules, sides.anti_affinity_of(each)
-        known = next((those for *same, those in kinds if tuple(same) == key), None)
+        key = kind, each.rules, anti_affinities.anti_affinity_of(each)
+        known = next((same for *group_key, same in kinds if tuple(group_key) == key), None)
         if known is None:
             kinds.append((*key, [each]))
         else:
             known.append(each)
     groups = sorted(
         (
-            MemberGroup(kind, rules, tuple(those), side, sides.excluded_nodes(side))
-            for kind, rules, side, those in kinds
+            MemberGroup(kind, rules, tuple(same), anti_affinity, anti_affinities.excluded_nodes(anti_affinity))
+            for kind, rules, anti_affinity, same in kinds
         ),
         key=_order,
     )
-    wants = [each.gang_request for each in members]
+    requests = [each.gang_request for each in members]
     return MemberGroups(
         tuple(groups),
-        tuple(others),
+        tuple(without_gpus),
         _minimum(members, options),
-        next((want.required for want in wants if want.required), None),
-        next((want.preferred for want in wants if want.preferred), None),
+        next((request.required for request in requests if request.required), None),
+        next((request.preferred for request in requests if request.preferred), None),
     )
 
 
 def _minimum(members: Sequence[Member], options: PlanOptions) -> int:
-    """At least one, and never more than wait: whether all have come is decided before they are planned."""
-    said = [each.gang_request.minimum or each.gang_request.size for each in members]
-    least = options.minimum if options.minimum is not None else max((each for each in said if each), default=None)
-    missing = len(members) if least is None else least - len(options.placed)
+    """Return how many members must be placed: at least 1, at most all. ``Gang`` decides whether it is complete."""
+    declared = [each.gang_request.minimum or each.gang_request.size for each in members]
+    minimum = options.minimum if options.minimum is not None else max((each for each in declared if each), default=None)
+    missing = len(members) if minimum is None else minimum - len(options.placed)
     return max(1, min(len(members), missing))
 
 
 def _profile(request: PodRequest, placed: Sequence[Seat], table: Snapshot) -> PodProfile:
-    """What it asks, given what its siblings run on already."""
+    """Return the member's profile, with the hardware of its placed siblings."""
     uids = {seat.uid for seat in placed}
     nodes = {seat.node for seat in placed}
     siblings = [

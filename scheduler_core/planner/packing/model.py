@@ -1,4 +1,4 @@
-"""What the planner of one gang is asked, and what it answers. Values only."""
+"""Input and result of planning one gang. Values only."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from scheduler_core.request.pod_request import PodRequest
 
 Levels = Mapping[str, tuple[str, ...]]
 
-# Narrowest first; of each level the first label that a node has counts.
+# Narrowest first; for each level the first label that a node has counts.
 LEVELS: Levels = {"clique": domains.CLIQUE, "rack": domains.RACK, "block": domains.BLOCK, "zone": domains.ZONE}
-STEPS = 200_000  # of a search: a step is a look at one node, or at one class of nodes that are alike
+STEPS = 200_000  # of a search; one step evaluates a node, or a class of equal nodes
 
 
 def _never() -> bool:
@@ -26,49 +26,49 @@ def _never() -> bool:
 
 
 class NodeView(NamedTuple):
-    """The cluster at one moment, as the planner sees it: what is reserved for others counts as taken."""
+    """The cluster at one moment: capacity that is reserved for others counts as used."""
 
     table: Snapshot
-    rules: Mapping[str, FullNode]  # by node: labels, taints, cordons; a node that is missing here is not used
+    rules: Mapping[str, FullNode]  # labels, taints, cordon by node; a node without an entry is not used
     policy_of: Callable[[PodRequest], Policy]
 
 
 class PlanOptions(NamedTuple):
-    """How to plan. All that varies from call to call."""
+    """Options of one call."""
 
-    placed: tuple[Seat, ...] = ()  # of siblings that have their nodes already
-    avoid: frozenset[str] = frozenset()  # nodes that are not to be used now
-    minimum: int | None = None  # members that it can start with, those placed among them; None: as the members say
+    placed: tuple[Seat, ...] = ()  # of siblings that are placed already
+    avoid: frozenset[str] = frozenset()  # nodes not to use now
+    minimum: int | None = None  # that the gang can start with, including ``placed``; None: as members declare
     levels: Levels = LEVELS
-    steps: int = STEPS  # the most that a search may take
-    out_of_time: Callable[[], bool] = _never  # asked every few steps; what was found until then is the answer
-    placed_members: tuple[PlacedMember, ...] = ()  # pods of any gang; those that are planned now may be among them
+    steps: int = STEPS  # limit of a search
+    out_of_time: Callable[[], bool] = _never  # asked every few steps; the result is the best found until then
+    placed_members: tuple[PlacedMember, ...] = ()  # pods of any gang; may include members that are planned now
 
 
 DEFAULT_OPTIONS = PlanOptions()
 
 
 class GangPlan(NamedTuple):
-    """A place for every member, or for as many as can start if at least the minimum can."""
+    """A node for every member, or for as many members as fit, at least the minimum."""
 
     seats: tuple[Seat, ...]  # by rank
-    domain: str | None = None  # the narrowest that all are in: "clique=7b96.1"; None: they are in none together
+    domain: str | None = None  # the narrowest domain of all members: "clique=7b96.1"; None: no common domain
     gbps: float | None = None  # bottleneck of the rings inside the nodes, GB/s, both ways; None: unknown, or no ring
     tried: int = 0  # steps
-    exact: bool = False  # nothing better exists: the search looked at all that there is
+    exact: bool = False  # no better plan exists: the search was complete
 
 
 class Unplaced(NamedTuple):
-    """There is no place for all."""
+    """The gang does not fit."""
 
-    reason: str  # for people; the same as long as the cause is
-    missing: tuple[tuple[str, Reason | str], ...] = ()  # name of a member that has no place, and why
+    reason: str  # for people; stable while the cause is the same
+    missing: tuple[tuple[str, Reason | str], ...] = ()  # name of a member that does not fit, and the reason
     best: int = 0  # members that would fit at once
     tried: int = 0  # steps
 
 
 class SinglePodPlan(NamedTuple):
-    """Places for pods that are on their own."""
+    """Nodes for single pods."""
 
-    seats: tuple[Seat, ...]  # in the order in which they were asked for
-    missing: tuple[tuple[str, Reason | str], ...] = ()  # UID of a pod that fits nowhere, and why
+    seats: tuple[Seat, ...]  # in the order of the request
+    missing: tuple[tuple[str, Reason | str], ...] = ()  # UID of a pod that fits no node, and the reason

@@ -1,4 +1,4 @@
-"""Which nodes kube-scheduler itself would take for a member, worked out once for nodes that are alike. Pure."""
+"""kube-scheduler's own filters for a member, evaluated once for nodes that are alike. Pure."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _Key = tuple[object, ...]
 
 
 class NodeFilter:
-    """What stands against nodes for pods with the same rules; None: they have none, and tolerate nothing."""
+    """Rejections of nodes for pods with the same scheduling rules; None: no rules and no tolerations."""
 
-    def __init__(self, rules: SchedulingRules | None, closed: AbstractSet[str] = frozenset()) -> None:
-        """``closed``: nodes of pods that they may not be beside."""
-        self._closed = closed
+    def __init__(self, rules: SchedulingRules | None, excluded: AbstractSet[str] = frozenset()) -> None:
+        """``excluded``: nodes with pods that they may not share a node with."""
+        self._excluded = excluded
         self._spec = FullPodSpec() if rules is None else rules.spec
         self._known: dict[_Key, str | None] = {}
-        self._labels, self._by_name = _mentioned(self._spec)
+        self._labels, self._by_name = _labels_read(self._spec)
 
     def rejection_of(self, node: FullNode) -> str | None:
-        """Why kube-scheduler would not take it; None: nothing is known against it."""
-        if node.metadata.name in self._closed:
+        """Return why kube-scheduler would reject the node; None: no known reason."""
+        if node.metadata.name in self._excluded:
             return ANTI_AFFINITY_REASON
         key = self._key(node)
         if key not in self._known:
@@ -31,14 +31,14 @@ class NodeFilter:
         return self._known[key]
 
     def _key(self, node: FullNode) -> _Key:
-        """All that the rules look at."""
+        """Return all properties of the node that the rules read."""
         labels = node.metadata.labels or {}
         name = node.metadata.name if self._by_name else None
         return (node.spec.taints, node.spec.unschedulable, name, *map(labels.get, self._labels))
 
 
-def _mentioned(spec: FullPodSpec) -> tuple[tuple[str, ...], bool]:
-    """The labels that rules look at, and whether they look at the node's name."""
+def _labels_read(spec: FullPodSpec) -> tuple[tuple[str, ...], bool]:
+    """Return the labels that the rules read, and whether they read the node's name."""
     own = None if spec.affinity is None else spec.affinity.node_affinity
     required = None if own is None else own.required_during_scheduling_ignored_during_execution
     terms = (required and required.node_selector_terms) or ()

@@ -1,4 +1,4 @@
-"""The nodes that a gang may go to, by class and by where they are. Pure."""
+"""Candidate nodes of a gang, by class and by topology domain. Pure."""
 
 from __future__ import annotations
 
@@ -14,88 +14,90 @@ from scheduler_core.planner.packing.topology_domains import DomainPath, SearchLe
 
 
 class GangNode(NamedTuple):
-    """A node."""
+    """A node that at least one member may use."""
 
     name: str
     of: PlacementClass
-    path: DomainPath  # its domains, widest first
+    path: DomainPath  # domains, widest first
 
 
 class UsedNode(NamedTuple):
-    """A node and what comes onto it."""
+    """A node and the members that a plan puts on it."""
 
-    site: GangNode
+    node: GangNode
     load: Load
     points: int
 
 
-def gang_nodes(view: NodeView, options: PlanOptions, fitting: NodeFit, bars: Sequence[NodeFilter]) -> list[GangNode]:
-    """All nodes that at least one kind may go to, whatever their GPUs. Near ones stand together."""
+def gang_nodes(
+    view: NodeView, options: PlanOptions, node_fit: NodeFit, filters: Sequence[NodeFilter]
+) -> list[GangNode]:
+    """Return nodes that kube-scheduler would take for at least one kind, whatever their GPUs, sorted by domain."""
     used = {seat.node for seat in options.placed}
     known: dict[object, PlacementClass] = {}
-    sites = []
+    candidates = []
     for name in view.table.states:
         node = view.rules.get(name)
         if node is None or name in options.avoid:
             continue
-        allowed = tuple(each.rejection_of(node) is None for each in bars)
+        allowed = tuple(each.rejection_of(node) is None for each in filters)
         if any(allowed):
-            of = PlacementClass(fitting.class_number(name), allowed, name in used)
+            of = PlacementClass(node_fit.class_number(name), allowed, name in used)
             path = sort_path_of(node.metadata.labels or {}, options.levels)
-            sites.append(GangNode(name, known.setdefault(of, of), path))
-    return sorted(sites, key=lambda site: (site.path, site.name))
+            candidates.append(GangNode(name, known.setdefault(of, of), path))
+    return sorted(candidates, key=lambda candidate: (candidate.path, candidate.name))
 
 
 def group_by_domain(
-    sites: Iterable[GangNode], rung: SearchLevel, view: NodeView, levels: Levels
+    candidates: Iterable[GangNode], level: SearchLevel, view: NodeView, levels: Levels
 ) -> Mapping[DomainPath, Sequence[GangNode]]:
-    """By the domains that they are in, of those levels."""
+    """Group nodes by their domains of these levels."""
     groups: defaultdict[DomainPath, list[GangNode]] = defaultdict(list)
-    for site in sites:
-        place = domain_path_of(view.rules[site.name].metadata.labels or {}, rung, levels)
-        if place is not None:
-            groups[place].append(site)
+    for candidate in candidates:
+        domain = domain_path_of(view.rules[candidate.name].metadata.labels or {}, level, levels)
+        if domain is not None:
+            groups[domain].append(candidate)
     return groups
 
 
-def class_counts(sites: Iterable[GangNode]) -> dict[PlacementClass, int]:
-    """How many nodes there are of each class, in the order of the first of each."""
-    return dict(Counter(site.of for site in sites))
+def class_counts(candidates: Iterable[GangNode]) -> dict[PlacementClass, int]:
+    """Return the number of nodes of each class, in the order of first occurrence."""
+    return dict(Counter(candidate.of for candidate in candidates))
 
 
-def choose_nodes(packing: Packing, sites: Sequence[GangNode]) -> list[UsedNode]:
-    """Which nodes of each class: as near each other as can be found, domain by domain, the widest first."""
+def choose_nodes(packing: Packing, candidates: Sequence[GangNode]) -> list[UsedNode]:
+    """Choose nodes of each class for a packing, near each other: domain by domain, the widest level first."""
     picks: defaultdict[PlacementClass, list[tuple[Load, int]]] = defaultdict(list)
     for pick in sorted(packing.picks, key=lambda each: (each.load, each.points), reverse=True):
         picks[pick.of].append((pick.load, pick.points))
     needed = Counter({of: len(loads) for of, loads in picks.items()})
-    near = sorted(_nearest(needed, sites, 0), key=lambda site: (site.path, site.name))
-    return [UsedNode(site, *picks[site.of].pop(0)) for site in near]
+    chosen = sorted(_nearest(needed, candidates, 0), key=lambda candidate: (candidate.path, candidate.name))
+    return [UsedNode(candidate, *picks[candidate.of].pop(0)) for candidate in chosen]
 
 
-def _nearest(needed: Counter[PlacementClass], sites: Sequence[GangNode], depth: int) -> list[GangNode]:
-    """That many nodes of each class, from as few domains as a greedy choice needs."""
-    if not sites or depth == len(sites[0].path):
-        return _first(needed, sites)
+def _nearest(needed: Counter[PlacementClass], candidates: Sequence[GangNode], depth: int) -> list[GangNode]:
+    """Return the needed nodes of each class, from as few domains as a greedy choice needs."""
+    if not candidates or depth == len(candidates[0].path):
+        return _first(needed, candidates)
     domains: defaultdict[str, list[GangNode]] = defaultdict(list)
-    for site in sites:
-        domains[site.path[depth]].append(site)
-    stocks = {domain: Counter(site.of for site in those) for domain, those in domains.items()}
-    used = {domain: sum(site.of.used for site in those) for domain, those in domains.items()}
+    for candidate in candidates:
+        domains[candidate.path[depth]].append(candidate)
+    counts = {domain: Counter(candidate.of for candidate in inside) for domain, inside in domains.items()}
+    used = {domain: sum(candidate.of.used for candidate in inside) for domain, inside in domains.items()}
     left, found = Counter(needed), list[GangNode]()
     while left:
-        # Of domains that have as much of what is needed the smallest, so that big ones stay whole.
-        best = max(stocks, key=lambda domain: (used[domain], (left & stocks[domain]).total(), -len(domains[domain])))
-        share = left & stocks.pop(best)
-        found += _nearest(share, domains[best], depth + 1)
-        left -= share
+        # Among domains with as many needed nodes, the smallest: large domains stay unused.
+        best = max(counts, key=lambda domain: (used[domain], (left & counts[domain]).total(), -len(domains[domain])))
+        chosen = left & counts.pop(best)
+        found += _nearest(chosen, domains[best], depth + 1)
+        left -= chosen
     return found
 
 
-def _first(needed: Counter[PlacementClass], sites: Iterable[GangNode]) -> list[GangNode]:
+def _first(needed: Counter[PlacementClass], candidates: Iterable[GangNode]) -> list[GangNode]:
     left, found = Counter(needed), []
-    for site in sites:
-        if left[site.of] > 0:
-            left[site.of] -= 1
-            found.append(site)
+    for candidate in candidates:
+        if left[candidate.of] > 0:
+            left[candidate.of] -= 1
+            found.append(candidate)
     return found

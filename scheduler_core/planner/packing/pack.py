@@ -1,6 +1,6 @@
-"""Members onto nodes of a few classes: as many as possible, on as few nodes as possible, as well as possible. Pure.
+"""Pack members onto classes of nodes: most members, then fewest nodes, then the best scores. Pure.
 
-Greedy first: often nothing better can be. Else exact, where that is few enough steps.
+Greedy first: its packing often equals the bound. Else exact, if the step budget allows it.
 """
 
 from __future__ import annotations
@@ -14,44 +14,45 @@ from scheduler_core.planner.packing.stock import Budget, ClassCounts, Packing, m
 
 
 class PackingBound(NamedTuple):
-    """No packing is better than that. Compares as ``Packing.rank``."""
+    """A bound: no packing is better. Compares with ``Packing.rank``."""
 
     members: int  # negative
     nodes: int
     points: int  # negative
 
 
-def best_packing(stock: ClassCounts, fitting: NodeFit, budget: Budget, bound: PackingBound) -> Packing:
-    """The best packing of as many of the wanted as fit. ``hope``: what ``bound`` says of it."""
-    kinds = range(len(fitting.wanted))
+def best_packing(counts: ClassCounts, node_fit: NodeFit, budget: Budget, bound: PackingBound) -> Packing:
+    """Return the best packing of as many wanted members as fit. ``bound``: its ``packing_bound``."""
+    kinds = range(len(node_fit.wanted))
     orders = [kinds, kinds[::-1]][: max(1, len(kinds))]
-    tries = [pack_greedily(stock, fitting, budget, order) for order in orders]
-    found = min((improve_packing(each, stock, fitting, budget) for each in tries), key=lambda each: each.rank)
+    attempts = [pack_greedily(counts, node_fit, budget, order) for order in orders]
+    found = min((improve_packing(each, counts, node_fit, budget) for each in attempts), key=lambda each: each.rank)
     if found.rank <= bound:
         return found._replace(exact=True)
     if budget.is_exhausted:
         return found
-    # Where not all fit that may, more may fit on more nodes; and nodes of siblings are not counted.
-    good = found.members == -bound.members and not any(each.used for each in stock)
-    most = max(sum(max_members(each, fitting)) for each in stock)
-    return pack_exactly(stock, fitting, budget, KnownPacking(found.members if good else 0, found.nodes, most)) or found
+    # The node count of ``found`` limits others only if it places all members that may fit, without nodes of siblings.
+    complete = found.members == -bound.members and not any(each.used for each in counts)
+    most = max(sum(max_members(each, node_fit)) for each in counts)
+    known = KnownPacking(found.members if complete else 0, found.nodes, most)
+    return pack_exactly(counts, node_fit, budget, known) or found
 
 
-def packing_bound(stock: ClassCounts, fitting: NodeFit) -> PackingBound:
-    """What a packing can be at the very best; of one kind of members the number of nodes is exact."""
-    wanted = fitting.wanted
-    takes = {each: max_members(each, fitting) for each in stock}
+def packing_bound(counts: ClassCounts, node_fit: NodeFit) -> PackingBound:
+    """Return a bound of all packings. With members of one kind its number of nodes is exact."""
+    wanted = node_fit.wanted
+    max_of = {each: max_members(each, node_fit) for each in counts}
     members = sum(
-        min(most, sum(nodes * takes[each][at] for each, nodes in stock.items())) for at, most in enumerate(wanted)
+        min(most, sum(nodes * max_of[each][at] for each, nodes in counts.items())) for at, most in enumerate(wanted)
     )
-    left, needed, most = members, 0, max(map(sum, takes.values()), default=0)
-    for each in sorted(stock, key=lambda each: (not each.used, -sum(takes[each]))):
+    left, needed, most = members, 0, max(map(sum, max_of.values()), default=0)
+    for each in sorted(counts, key=lambda each: (not each.used, -sum(max_of[each]))):
         if left <= 0:
             break
-        nodes = min(stock[each], -(-left // max(1, sum(takes[each]))))
-        left -= nodes * sum(takes[each])
+        nodes = min(counts[each], -(-left // max(1, sum(max_of[each]))))
+        left -= nodes * sum(max_of[each])
         needed += 0 if each.used else nodes
-    # On so few nodes each has so many at least.
-    least = 1 if any(each.used for each in stock) else most - (needed * most - members)
-    per_member = max((fitting.max_points_per_member(each.node_class, least) for each in stock), default=0.0)
+    # With so few nodes each takes at least so many.
+    least = 1 if any(each.used for each in counts) else most - (needed * most - members)
+    per_member = max((node_fit.max_points_per_member(each.node_class, least) for each in counts), default=0.0)
     return PackingBound(-members, needed, -int(members * per_member + 0.5))

@@ -1,4 +1,4 @@
-"""Where a gang goes: domain by domain, the narrowest first. Pure."""
+"""Search of a gang's domain: level by level, the narrowest first. Pure."""
 
 from __future__ import annotations
 
@@ -17,119 +17,121 @@ from scheduler_core.planner.packing.topology_domains import DomainPath, SearchLe
 
 
 class SearchResult(NamedTuple):
-    """The best there is."""
+    """The best packing found."""
 
     packing: Packing = Packing()
-    sites: Sequence[GangNode] = ()  # among which its nodes are
-    exact: bool = True  # nothing better exists
+    candidates: Sequence[GangNode] = ()  # nodes that the packing may use
+    exact: bool = True  # no better packing exists
 
     def is_better(self, other: SearchResult) -> bool:
-        """Whether more members have a place."""
+        """Return whether more members are placed."""
         return self.packing.members > other.packing.members
 
 
 class _Domain(NamedTuple):
-    place: DomainPath
-    sites: Sequence[GangNode]
-    stock: ClassCounts
+    path: DomainPath
+    candidates: Sequence[GangNode]
+    counts: ClassCounts
 
 
 class Search:
-    """For one gang on one snapshot."""
+    """Search for one gang on one snapshot."""
 
-    def __init__(self, crew: MemberGroups, view: NodeView, options: PlanOptions) -> None:
-        self._crew, self._view, self._options = crew, view, options
-        self.node_filters = [NodeFilter(group.rules, group.excluded_nodes) for group in crew.groups]
-        self.node_fit = NodeFit(view.table, [group.kind for group in crew.groups], crew.wanted, crew.conflicting_kinds)
-        self.sites = gang_nodes(view, options, self.node_fit, self.node_filters)
+    def __init__(self, gang: MemberGroups, view: NodeView, options: PlanOptions) -> None:
+        self._gang, self._view, self._options = gang, view, options
+        self.node_filters = [NodeFilter(group.rules, group.excluded_nodes) for group in gang.groups]
+        self.node_fit = NodeFit(view.table, [group.kind for group in gang.groups], gang.wanted, gang.conflicting_kinds)
+        self.candidates = gang_nodes(view, options, self.node_fit, self.node_filters)
         self.budget = Budget(options.steps, options.out_of_time)
         self._siblings = [seat.node for seat in options.placed if seat.node in view.rules]
         self._packings: dict[frozenset[tuple[PlacementClass, int]], Packing] = {}
         self._bounds: dict[frozenset[tuple[PlacementClass, int]], PackingBound] = {}
 
     def best_result(self) -> SearchResult:
-        """Rung after rung, until all have a place; else the most that have one."""
-        everybody = sum(self._crew.wanted)
+        """Return the result of the first level that places all members; else the result that places most."""
+        all_members = sum(self._gang.wanted)
         best, exact = SearchResult(), True
-        ladder = search_levels(self._crew.required, self._crew.preferred, self._options.levels)
-        for rung in ladder:
-            last = rung == ladder[-1]
-            if best.packing.members == everybody:
+        levels = search_levels(self._gang.required, self._gang.preferred, self._options.levels)
+        for level in levels:
+            last = level == levels[-1]
+            if best.packing.members == all_members:
                 break
-            if self.budget.is_exhausted and not last:  # the widest is where most fit
+            if self.budget.is_exhausted and not last:  # most members fit in the widest
                 exact = False
                 continue
-            found = self._at(rung, self._least(best, last=last))
+            found = self._best_at(level, self._needed_members(best, last=last))
             exact = exact and found.exact
             best = found if found.is_better(best) else best
         return best._replace(exact=exact)
 
-    def _least(self, best: SearchResult, *, last: bool) -> int:
-        """Fewer members with a place are of no interest. At last they are, for people."""
-        needed = self._crew.minimum - len(self._crew.without_gpus)
+    def _needed_members(self, best: SearchResult, *, last: bool) -> int:
+        """Return the members that a result must place to matter. At the widest level one is enough: people see it."""
+        needed = self._gang.minimum - len(self._gang.without_gpus)
         return max(best.packing.members + 1, 1 if last else needed)
 
-    def _at(self, rung: SearchLevel, least: int) -> SearchResult:
-        """The best of the domains at those levels. Those that may be best are looked at first."""
+    def _best_at(self, level: SearchLevel, at_least: int) -> SearchResult:
+        """Return the best result among the domains of a level. Domains with the best bound are tried first."""
         best: tuple[tuple[object, ...], SearchResult] | None = None
         exact = True
-        for hope, domain in sorted(self._domains(rung, least), key=lambda each: (each[0], each[1].place)):
-            if best is not None and hope > best[0][: len(hope)]:
+        for bound, domain in sorted(self._domains(level, at_least), key=lambda each: (each[0], each[1].path)):
+            if best is not None and bound > best[0][: len(bound)]:
                 break
             if best is not None and self.budget.is_exhausted:
                 exact = False
                 break
-            packing = self._packed(domain.stock)
+            packing = self._packed(domain.counts)
             exact = exact and packing.exact
-            if packing.members >= least:
+            if packing.members >= at_least:
                 members, nodes, points = packing.rank
-                rank = (members, hope[1], nodes, points, self._spare(domain.stock), domain.place)
+                rank = (members, bound[1], nodes, points, self._spare(domain.counts), domain.path)
                 if best is None or rank < best[0]:
-                    best = rank, SearchResult(packing, domain.sites)
+                    best = rank, SearchResult(packing, domain.candidates)
         return (SearchResult() if best is None else best[1])._replace(exact=exact)
 
-    def _domains(self, rung: SearchLevel, least: int) -> Iterator[tuple[tuple[float, ...], _Domain]]:
-        """Those that may have room for so many, and how good they are at the very best."""
-        homes = self._homes(rung)
-        for place, sites in group_by_domain(self._reachable(), rung, self._view, self._options.levels).items():
-            if self._siblings and place not in homes:
+    def _domains(self, level: SearchLevel, at_least: int) -> Iterator[tuple[tuple[float, ...], _Domain]]:
+        """Yield the domains that may take so many members, with the bound of each."""
+        siblings_in = self._siblings_by_domain(level)
+        for path, candidates in group_by_domain(self._reachable(), level, self._view, self._options.levels).items():
+            if self._siblings and path not in siblings_in:
                 continue
-            stock = class_counts(sites)
-            members, nodes, points = self._bound(stock)
-            if -members >= least:
-                yield (members, -homes[place], nodes, points), _Domain(place, sites, stock)
+            counts = class_counts(candidates)
+            members, nodes, points = self._bound(counts)
+            if -members >= at_least:
+                yield (members, -siblings_in[path], nodes, points), _Domain(path, candidates, counts)
 
     def _reachable(self) -> Sequence[GangNode]:
-        """Where required, what is in one domain with the siblings."""
-        required = self._crew.required
+        """Return the candidates; with a required level only those in the domain of the placed siblings."""
+        required = self._gang.required
         if required is None or not self._siblings:
-            return self.sites
-        homes = self._homes((required,))
-        if len(homes) != 1 or homes.total() < len(self._siblings):
+            return self.candidates
+        siblings_in = self._siblings_by_domain((required,))
+        if len(siblings_in) != 1 or siblings_in.total() < len(self._siblings):
             return ()
-        return group_by_domain(self.sites, (required,), self._view, self._options.levels).get(next(iter(homes)), ())
+        return group_by_domain(self.candidates, (required,), self._view, self._options.levels).get(
+            next(iter(siblings_in)), ()
+        )
 
-    def _homes(self, rung: SearchLevel) -> Counter[DomainPath]:
-        """How many siblings are in which domain."""
+    def _siblings_by_domain(self, level: SearchLevel) -> Counter[DomainPath]:
+        """Count placed siblings by domain."""
         rules, levels = self._view.rules, self._options.levels
-        places = (domain_path_of(rules[node].metadata.labels or {}, rung, levels) for node in self._siblings if node)
-        return Counter(place for place in places if place is not None)
+        found = (domain_path_of(rules[node].metadata.labels or {}, level, levels) for node in self._siblings if node)
+        return Counter(path for path in found if path is not None)
 
-    def _bound(self, stock: ClassCounts) -> PackingBound:
-        key = frozenset(stock.items())
+    def _bound(self, counts: ClassCounts) -> PackingBound:
+        key = frozenset(counts.items())
         if key not in self._bounds:
-            self._bounds[key] = packing_bound(stock, self.node_fit)
+            self._bounds[key] = packing_bound(counts, self.node_fit)
         return self._bounds[key]
 
-    def _packed(self, stock: ClassCounts) -> Packing:
-        """Domains whose nodes are alike share it."""
-        key = frozenset(stock.items())
+    def _packed(self, counts: ClassCounts) -> Packing:
+        """Return the best packing, which domains with equal class counts share."""
+        key = frozenset(counts.items())
         if key not in self._packings:
-            self._packings[key] = best_packing(stock, self.node_fit, self.budget, self._bound(stock))
+            self._packings[key] = best_packing(counts, self.node_fit, self.budget, self._bound(counts))
         return self._packings[key]
 
-    def _spare(self, stock: ClassCounts) -> int:
-        """Devices that the gang could have there; of equals the domain with fewer comes first."""
-        wanted, order = self._crew.wanted, range(len(self._crew.wanted))
-        loads = {of: self.node_fit.fill_node(of.node_class, wanted, of.allowed, order) for of in stock}
-        return sum(nodes * self.node_fit.devices_of(loads[of]) for of, nodes in stock.items())
+    def _spare(self, counts: ClassCounts) -> int:
+        """Return the devices that the gang could use there; among equals the domain with fewer comes first."""
+        wanted, order = self._gang.wanted, range(len(self._gang.wanted))
+        loads = {of: self.node_fit.fill_node(of.node_class, wanted, of.allowed, order) for of in counts}
+        return sum(nodes * self.node_fit.devices_of(loads[of]) for of, nodes in counts.items())

@@ -1,4 +1,4 @@
-"""What packing speaks of: classes of nodes, what comes onto one, and how much may be tried. Pure."""
+"""Values of packing: classes of nodes, picks, packings and the step budget. Pure."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import NamedTuple
 
 from scheduler_core.planner.packing.node_fit import Load, NodeFit
 
-_ALWAYS = 16  # of the budget: what one packing may take of it, as a part, so that there is something for all
+_MIN_SHARES = 16  # one packing may use at most this part of the budget: some is left for the others
 
 
 class PlacementClass(NamedTuple):
-    """Nodes that are alike for the gang."""
+    """Nodes that are equal for the gang."""
 
-    node_class: int  # as ``Fitting`` numbers them
-    allowed: tuple[bool, ...]  # kinds that kube-scheduler would take there
-    used: bool = False  # siblings are there already: one more node costs nothing
+    node_class: int  # the number that ``NodeFit`` gives to the class
+    allowed: tuple[bool, ...]  # by kind: whether kube-scheduler would take the node
+    used: bool = False  # a placed sibling is there: the node does not count as one more
 
 
 class Pick(NamedTuple):
-    """What comes onto one node of a class."""
+    """The members that one node of a class takes."""
 
     of: PlacementClass
     load: Load
@@ -27,51 +27,51 @@ class Pick(NamedTuple):
 
 
 class Packing(NamedTuple):
-    """Members and their nodes."""
+    """Members on nodes of classes."""
 
     picks: tuple[Pick, ...] = ()
-    exact: bool = True  # there is none that is better
+    exact: bool = True  # no better packing exists
 
     @property
     def members(self) -> int:
-        """How many have a place."""
+        """Number of placed members."""
         return sum(sum(pick.load) for pick in self.picks)
 
     @property
     def nodes(self) -> int:
-        """How many nodes they need that siblings are not on."""
+        """Number of nodes without placed siblings."""
         return sum(not pick.of.used for pick in self.picks)
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        """What packings compare by; smaller is better."""
+        """Sort key of packings; smaller is better."""
         return -self.members, self.nodes, -sum(pick.points for pick in self.picks)
 
 
 class Budget:
-    """How many steps are left, for all that is tried for one gang."""
+    """Step budget of the search for one gang."""
 
     def __init__(self, steps: int, out_of_time: Callable[[], bool]) -> None:
         self.taken = 0
         self._steps = steps
         self._out_of_time = out_of_time
-        self._late = False
+        self._exhausted = False
 
     @property
     def share(self) -> int:
-        """What the next packing may take."""
-        return max(0, self._steps - self.taken) // _ALWAYS
+        """Steps that the next packing may take."""
+        return max(0, self._steps - self.taken) // _MIN_SHARES
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether to come to an end. Once it is, it stays."""
-        self._late = self._late or self._out_of_time()
-        return self._late
+        """Whether the time is over; once true, it stays true."""
+        self._exhausted = self._exhausted or self._out_of_time()
+        return self._exhausted
 
 
-ClassCounts = Mapping[PlacementClass, int]  # nodes of each class, in the order that decides between equals
+ClassCounts = Mapping[PlacementClass, int]  # number of nodes by class, in the order that decides between equals
 
 
-def max_members(each: PlacementClass, fitting: NodeFit) -> list[int]:
-    """Members of each kind that a node takes at the very most, where there are no others."""
-    return [fitting.max_of_kind(each.node_class, at) if suits else 0 for at, suits in enumerate(each.allowed)]
+def max_members(each: PlacementClass, node_fit: NodeFit) -> list[int]:
+    """Return an upper bound of members of each kind on a node without other kinds."""
+    return [node_fit.max_of_kind(each.node_class, at) if suits else 0 for at, suits in enumerate(each.allowed)]

@@ -1,7 +1,7 @@
-"""Which nodes are near each other, by their labels: in one clique, rack, block, zone, or whatever a label says. Pure.
+"""Topology domains of nodes, by label: clique, rack, block, zone, or any label key. Pure.
 
-A node without the label is in no domain of that level. Racks of one name in two blocks or zones are two racks, as in
-Kueue; a multi-node NVLink clique has a name of its own everywhere, and may be of several racks.
+A node without the label is in no domain of that level. Racks with the same name in two blocks or zones are two racks,
+as in Kueue; the name of a multi-node NVLink clique is unique in the cluster, and a clique may span racks.
 """
 
 from __future__ import annotations
@@ -10,54 +10,54 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from scheduler_core.planner.packing.model import Levels
 
-SearchLevel = tuple[str, ...]  # levels at all of which all members are to be in one domain; none: anywhere
-DomainPath = tuple[str, ...]  # a domain of each of them
-_BY_ITSELF = "clique"
+SearchLevel = tuple[str, ...]  # levels of which all members must be in one domain; (): anywhere
+DomainPath = tuple[str, ...]  # a domain of each level
+_UNIQUE = "clique"  # its domains have unique names
 
 
 def domain_of(labels: Mapping[str, str], level: str, levels: Levels) -> str | None:
-    """The node's domain of a level; a level that has no name is a label's key."""
+    """Return the node's domain of a level; a level that is not named in ``levels`` is a label's key."""
     return next((labels[key] for key in levels.get(level, (level,)) if labels.get(key)), None)
 
 
-def domain_path_of(labels: Mapping[str, str], rung: SearchLevel, levels: Levels) -> DomainPath | None:
-    """The node's domains of those levels, with those that they are in; None where it is in none of one of them."""
-    place: list[str] = []
-    for level in rung:
-        found = domain_of(labels, level, levels)
-        if found is None:
+def domain_path_of(labels: Mapping[str, str], search_level: SearchLevel, levels: Levels) -> DomainPath | None:
+    """Return the node's domains of these levels with their enclosing domains; None: a level has no domain."""
+    path: list[str] = []
+    for level in search_level:
+        domain = domain_of(labels, level, levels)
+        if domain is None:
             return None
-        place += (found, *(domain_of(labels, wider, levels) or "" for wider in _around(level, levels)))
-    return tuple(place)
+        path += (domain, *(domain_of(labels, wider, levels) or "" for wider in _enclosing(level, levels)))
+    return tuple(path)
 
 
 def sort_path_of(labels: Mapping[str, str], levels: Levels) -> DomainPath:
-    """Its domains, widest first, "" for none: what sorts near nodes together."""
+    """Return the node's domains, widest first, "" for none: a sort key by which near nodes are adjacent."""
     return tuple(domain_of(labels, level, levels) or "" for level in reversed(list(levels)))
 
 
 def search_levels(required: str | None, preferred: str | None, levels: Levels) -> tuple[SearchLevel, ...]:
-    """What to try, in that order: the narrowest that is what is preferred first, never wider than what is required."""
+    """Return the levels to try, in order: preferred and narrow ones first, never wider than required."""
     named = list(levels)
     implied = named[named.index(required) :] if required is not None and required in levels else [required]
-    found: dict[frozenset[str], SearchLevel] = {}
-    for rung in _wished(preferred, levels):
-        narrower = tuple(level for level in rung if level not in implied)
+    domain: dict[frozenset[str], SearchLevel] = {}
+    for search_level in _preferred_first(preferred, levels):
+        narrower = tuple(level for level in search_level if level not in implied)
         whole = narrower if required is None else (*narrower, required)
-        found.setdefault(frozenset(whole), whole)
-    return tuple(found.values())
+        domain.setdefault(frozenset(whole), whole)
+    return tuple(domain.values())
 
 
 def shared_domain(labels: Sequence[Mapping[str, str]], order: Sequence[str], levels: Levels) -> str | None:
-    """The first of those levels at which all are in one domain: "clique=7b96.1"."""
+    """Return the first of these levels at which all nodes are in one domain: "clique=7b96.1"."""
     for level in order:
-        places = {domain_path_of(each, (level,), levels) for each in labels}
-        if len(places) == 1 and (place := places.pop()) is not None:
-            return f"{level}={place[0]}"
+        paths = {domain_path_of(each, (level,), levels) for each in labels}
+        if len(paths) == 1 and (path := paths.pop()) is not None:
+            return f"{level}={path[0]}"
     return None
 
 
-def _wished(preferred: str | None, levels: Levels) -> Iterator[SearchLevel]:
+def _preferred_first(preferred: str | None, levels: Levels) -> Iterator[SearchLevel]:
     if preferred is not None:
         for level in levels:
             if level == preferred:
@@ -69,7 +69,7 @@ def _wished(preferred: str | None, levels: Levels) -> Iterator[SearchLevel]:
     yield ()
 
 
-def _around(level: str, levels: Levels) -> tuple[str, ...]:
-    """The levels that this one's domains lie in."""
+def _enclosing(level: str, levels: Levels) -> tuple[str, ...]:
+    """Return the levels that enclose a level."""
     named = list(levels)
-    return tuple(named[named.index(level) + 1 :]) if level in levels and level != _BY_ITSELF else ()
+    return tuple(named[named.index(level) + 1 :]) if level in levels and level != _UNIQUE else ()

@@ -71,13 +71,13 @@ def member(cluster: Cluster, name: str) -> Member:
     found = cluster.pod(name)
     metadata, gates = found["metadata"], found["spec"].get("schedulingGates", [])
     return Member(
-        metadata["uid"],
-        cluster.namespace,
-        name,
-        metadata["resourceVersion"],
-        GangRequest(GangName(cluster.namespace, "llm-7")),
-        InvalidRequest(""),
-        0.0,
+        uid=metadata["uid"],
+        namespace=cluster.namespace,
+        name=name,
+        version=metadata["resourceVersion"],
+        gang_request=GangRequest(GangName(cluster.namespace, "llm-7")),
+        request=InvalidRequest(""),
+        created=0.0,
         gates=tuple(gate["name"] for gate in gates),
         finalizers=tuple(metadata["finalizers"]),
     )

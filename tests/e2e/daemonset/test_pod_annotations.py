@@ -95,13 +95,13 @@ def member(cluster: Cluster, name: str) -> Member:
     gates = tuple(gate["name"] for gate in found["spec"].get("schedulingGates", []))
     wanted = GangRequest(GangName(cluster.namespace, "llm-7"))
     return Member(
-        metadata["uid"],
-        cluster.namespace,
-        name,
-        metadata["resourceVersion"],
-        wanted,
-        InvalidRequest(""),
-        0.0,
+        uid=metadata["uid"],
+        namespace=cluster.namespace,
+        name=name,
+        version=metadata["resourceVersion"],
+        gang_request=wanted,
+        request=InvalidRequest(""),
+        created=0.0,
         gates=gates,
     )
 

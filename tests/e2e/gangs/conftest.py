@@ -17,13 +17,13 @@ StartPlanner = Callable[..., Planner]
 
 @pytest.fixture
 def served(cluster: Cluster) -> None:
-    """The API server serves reservations and ledgers. Ask for it before an extender: one looks again after 30 s."""
+    """Serve reservations and ledgers. Request this before an extender: an extender checks again after 30 s."""
     prepare(cluster)
 
 
 @pytest.fixture
 def planner(cluster: Cluster, served: None) -> Iterator[StartPlanner]:
-    """Starts planners, by default for a pool where every GPU pod is gated; each is ready when this returns."""
+    """Return a function that starts a ready planner, by default for a pool where every GPU pod is gated."""
     assert served is None
     with ExitStack() as started:
 

@@ -1,4 +1,4 @@
-"""Pods that nobody gates, arriving and leaving as fast as they are placed, beside gangs."""
+"""Ungated pods that arrive and leave as fast as they are placed, beside gangs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAUSE_S = 0.02
 
 
 class Kind(NamedTuple):
-    """What such pods are like."""
+    """The shape of these pods."""
 
     most_gpus: int = 8  # at a time, bound or waiting: the rest is for gangs
     asks: tuple[tuple[int, Mapping[str, str]], ...] = (
@@ -33,11 +33,11 @@ class Kind(NamedTuple):
 
 
 class Crowd:
-    """Comes with the ``with`` block and stays as it is at its end. ``count``: pods that came."""
+    """Creates pods within the ``with`` block. ``count``: created pods."""
 
     def __init__(self, cluster: Cluster, seed: int, kind: Kind = Kind()) -> None:  # noqa: B008  frozen
         self.count = 0
-        self.spared: frozenset[str] = frozenset()  # nodes on which nobody ends for now
+        self.spared: frozenset[str] = frozenset()  # nodes on which no pod ends for now
         self._cluster, self._kind = cluster, kind
         self._random = Random(seed)
         self._numbers = itertools.count()
@@ -63,7 +63,7 @@ class Crowd:
             self._failure = failed
 
     def _turn(self) -> None:
-        """One more comes; where that is too many, one that runs goes first."""
+        """Create one more pod; delete a running pod first if there are too many."""
         pods = crowd(self._cluster)
         gpus, wishes = self._random.choice(self._kind.asks)
         if sum(size(each) for each in pods) + gpus > self._kind.most_gpus:
@@ -79,5 +79,5 @@ class Crowd:
 
 
 def crowd(cluster: Cluster) -> list[Object]:
-    """Those that are there."""
+    """Return the present pods."""
     return cluster.api.items(cluster.pods(), labelSelector=f"{NAME}=yes")

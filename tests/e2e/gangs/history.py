@@ -1,8 +1,8 @@
-"""Everything that happened to some kinds of objects, in the order in which it happened, across kinds.
+"""Records all events of some kinds of objects in their order across kinds.
 
-All objects of a cluster are in one etcd, and its revision is each object's resource version: so the events of several
-watches merge into one history without gaps, and what held at every instant can be checked, not only what was so when
-somebody looked. (That versions of different kinds compare is no promise of the API; with one etcd it is so.)
+All objects of a test cluster are in one etcd, and its revision is the resource version of each object. So the events of
+several watches merge into one history without gaps, and invariants can be checked at every instant. (The API does not
+promise that versions of different kinds are comparable; with one etcd they are.)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PATIENCE_S = 60.0  # for an API server that is away
 
 
 class Event(NamedTuple):
-    """One object came, changed or went."""
+    """An object was added, modified or deleted."""
 
     version: int
     kind: str
@@ -40,7 +40,7 @@ class History:
         self._followers = [_Follower(api, kind, path) for kind, path in collections.items()]
 
     def events(self) -> list[Event]:
-        """All that happened until now, in order. For a moment in which nothing changes."""
+        """Return all events until now, in order. Call it while nothing changes."""
         before = -1
         while (count := sum(len(each.events) for each in self._followers)) != before:
             before = count
@@ -50,14 +50,14 @@ class History:
         return sorted((event for each in self._followers for event in each.events), key=lambda event: event.version)
 
     def stop(self) -> None:
-        """End it."""
+        """Stop it."""
         for each in self._followers:
             each.stop()
 
 
 @contextmanager
 def history(api: Client, collections: Mapping[str, str]) -> Iterator[History]:
-    """Follow these collections within the block."""
+    """Follow these collections within the context."""
     with ExitStack() as ends:
         following = History(api, collections)
         ends.callback(following.stop)
@@ -79,7 +79,7 @@ class _Follower:
         self._thread.start()
 
     def caught_up(self) -> bool:
-        """Whether all that a list shows now has been seen, and nothing more."""
+        """Whether exactly the objects of a present list have been seen."""
         if self._failure is not None:
             raise self._failure
         listed = {each["metadata"]["uid"]: _version(each) for each in self._api.items(self._path)}
@@ -91,7 +91,7 @@ class _Follower:
         self._thread.join()
 
     def _run(self) -> None:
-        """When a watch ends, take up from a fresh list: what came between is one change then."""
+        """Follow the watch; after its end, continue from a new list: changes in between become one event."""
         try:
             while not self._stopping.is_set():
                 for kind, each in self._watch:

@@ -1,22 +1,25 @@
-"""What must hold at every instant: nowhere more GPUs bound and committed than there are, and no required island broken.
+"""Invariants at every instant: no node with more GPUs bound and committed than it has, and no broken required island.
 
-And at the end gangs are there whole or not at all. Judged from the objects alone, as anybody could read them, and from
-the GPUs that kubelets gave: no code of the planner or the extender takes part, but for the hash that ties a ledger's
-entry to its plan.
+At the end, gangs are complete or absent. The checks use only API objects and the GPUs that kubelets allocated: no code
+of the planner or the extender, except the hash that ties an entry of the ledger to its plan.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import msgspec
 
 from gputopo.crd.reservations import EntryPhase, LedgerEntry, LedgerSpec, ReservationSpec, Seat, spec_hash
+from gputopo.kube.rbac import LEDGERS as LEDGER_KIND
+from gputopo.kube.rbac import RESERVATIONS as RESERVATION_KIND
 from gputopo.model import NodeTopology
 from tests.api_objects import GPU, Object
-from tests.e2e.gangs.history import Event
+from tests.e2e.cluster import Cluster
+from tests.e2e.gangs.history import Event, History, history
 from tests.e2e.gangs.members import gang_of, gated, node_of
 from tests.e2e.scheduler import truth
 
@@ -24,15 +27,23 @@ PODS, RESERVATIONS, LEDGERS = "pods", "reservations", "ledgers"
 FINISHED = frozenset({"Succeeded", "Failed"})
 
 
+@contextmanager
+def watched(cluster: Cluster) -> Iterator[History]:
+    """Record the objects that the invariants need."""
+    collections = {PODS: cluster.pods(), RESERVATIONS: RESERVATION_KIND.path(), LEDGERS: LEDGER_KIND.path()}
+    with history(cluster.api, collections) as past:
+        yield past
+
+
 class Plan(NamedTuple):
-    """A reservation, as the API server has it."""
+    """A reservation as stored."""
 
     hash: str
     seats: tuple[Seat, ...]
 
 
-class World:
-    """What the objects say at one instant."""
+class ClusterState:
+    """The objects at one instant."""
 
     def __init__(self) -> None:
         self.pods: dict[str, Object] = {}
@@ -40,8 +51,8 @@ class World:
         self.plans: dict[str, Plan] = {}
         self.entries: tuple[LedgerEntry, ...] = ()
 
-    def see(self, event: Event) -> None:
-        """One step on."""
+    def apply_event(self, event: Event) -> None:
+        """Apply one event."""
         uid, deleted = event.object["metadata"]["uid"], event.type == "DELETED"
         if event.kind == PODS:
             self.pods.pop(uid, None)
@@ -58,7 +69,7 @@ class World:
             self.entries = () if deleted else msgspec.convert(event.object["spec"], LedgerSpec).entries
 
     def bound(self) -> Counter[str]:
-        """GPUs by node, of pods that are bound and not over."""
+        """Return the GPUs of bound, unfinished pods, by node."""
         taken: Counter[str] = Counter()
         for each in self.pods.values():
             if (node := node_of(each)) is not None and each["status"].get("phase") not in FINISHED:
@@ -66,7 +77,7 @@ class World:
         return taken
 
     def committed(self) -> Counter[str]:
-        """GPUs by node, of seats that count and whose pods are neither bound nor gone."""
+        """Return the GPUs of active seats whose pods are neither bound nor deleted, by node."""
         taken: Counter[str] = Counter()
         for seat in self.seats(EntryPhase.COMMITTED):
             found = self.pods.get(seat.uid)
@@ -75,7 +86,7 @@ class World:
         return taken
 
     def seats(self, *phases: EntryPhase) -> list[Seat]:
-        """The seats of the entries that count."""
+        """Return the seats of active entries."""
         return [
             seat
             for entry in self.entries
@@ -85,20 +96,20 @@ class World:
 
 
 def size(found: Object) -> int:
-    """How many GPUs a pod asks for."""
+    """Return the number of GPUs that a pod requests."""
     limits = found["spec"]["containers"][0].get("resources", {}).get("limits", {})
     return int(limits.get(GPU, 0))
 
 
 def violations(events: Iterable[Event], capacity: Mapping[str, int]) -> list[str]:
-    """Every instant at which a node was promised twice, and every pod that its node had to refuse."""
-    world, found = World(), []
+    """Return every instant at which a node was overcommitted, and every pod that its node rejected."""
+    state, found = ClusterState(), []
     for event in events:
-        world.see(event)
-        taken = world.bound() + world.committed()
+        state.apply_event(event)
+        taken = state.bound() + state.committed()
         found += [
             f"version {event.version}, {event.kind} {event.object['metadata']['name']}: {node} has {capacity[node]}, "
-            f"{world.bound()[node]} bound and {world.committed()[node]} committed"
+            f"{state.bound()[node]} bound and {state.committed()[node]} committed"
             for node, count in taken.items()
             if count > capacity[node]
         ]
@@ -110,7 +121,7 @@ def violations(events: Iterable[Event], capacity: Mapping[str, int]) -> list[str
 def broken(
     events: Iterable[Event], machines: Mapping[str, NodeTopology], given: Mapping[str, Collection[int]]
 ) -> list[str]:
-    """Every instant at which a pod that requires an island ran without; ``given``: by uid, what kubelets gave."""
+    """Return every pod that requires an island and ran without one. ``given``: allocated GPUs by pod UID."""
     found = []
     for event in events:
         pod = event.object
@@ -123,8 +134,8 @@ def broken(
 
 
 def halves(pods: Iterable[Object], sizes: Mapping[str, int]) -> dict[str, int]:
-    """Gangs of which some are let go or bound, and not all: how many."""
-    let_go = Counter(
+    """Return the gangs with some, but not all, members ungated or bound, and their number."""
+    ungated = Counter(
         gang for each in pods if (gang := gang_of(each)) is not None and (node_of(each) is not None or not gated(each))
     )
-    return {name: count for name, count in let_go.items() if count != sizes[name]}
+    return {name: count for name, count in ungated.items() if count != sizes[name]}

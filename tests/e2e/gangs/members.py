@@ -1,4 +1,4 @@
-"""Gangs as their users write them: pods with our gate and annotations, bare or by a Job."""
+"""Gangs as users write them: pods with the gate and annotations of gputopo, bare or of a Job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GATES = [{"name": keys.GATE}]
 
 
 class Asked(NamedTuple):
-    """What a gang asks, the same for each of its members."""
+    """The request of each member of a gang."""
 
     size: int
     gpus: int  # of each member
@@ -27,13 +27,13 @@ class Asked(NamedTuple):
     scheduler: str = SCHEDULER_NAME
 
     def annotations(self, gang: str) -> dict[str, str]:
-        """Those of a member."""
+        """Return the annotations of a member."""
         own = {keys.POD_GANG.key: gang, keys.POD_GANG_SIZE.key: str(self.size)}
         return own | {key if "/" in key else f"gputopo.io/{key}": value for key, value in self.wishes.items()}
 
 
 def member(gang: str, number: int, asked: Asked, **spec: Any) -> Object:
-    """One bare pod of a gang, gated."""
+    """Return one gated bare pod of a gang."""
     fields: dict[str, Any] = {"schedulerName": asked.scheduler, "schedulingGates": GATES}
     made = pod(f"{gang}-{number}", asked.gpus, **(fields | spec))
     made["metadata"]["annotations"] = asked.annotations(gang)
@@ -41,7 +41,7 @@ def member(gang: str, number: int, asked: Asked, **spec: Any) -> Object:
 
 
 def gang(name: str, asked: Asked, **spec: Any) -> list[Object]:
-    """All pods of a gang, gated."""
+    """Return all gated pods of a gang."""
     return [member(name, number, asked, **spec) for number in range(asked.size)]
 
 
@@ -67,7 +67,7 @@ def create_job(cluster: Cluster, made: Object) -> None:
 
 
 def job_status(cluster: Cluster, name: str) -> Object:
-    """What its controller says of a Job."""
+    """Return the status of a Job."""
     return dict(cluster.api.get(f"{BATCH}/{cluster.namespace}/jobs/{name}")["status"])
 
 
@@ -83,24 +83,24 @@ def of(cluster: Cluster, name: str) -> list[Object]:
 
 
 def gang_of(found: Object) -> str | None:
-    """Which gang a pod names."""
+    """Return the gang that a pod names."""
     named: str | None = found["metadata"].get("annotations", {}).get(keys.POD_GANG.key)
     return named
 
 
 def gated(found: Object) -> bool:
-    """Whether a pod waits behind our gate."""
+    """Whether a pod has the gate of gputopo."""
     return any(each["name"] == keys.GATE for each in found["spec"].get("schedulingGates") or ())
 
 
 def node_of(found: Object) -> str | None:
-    """Where a pod is bound to."""
+    """Return the node of a pod."""
     named: str | None = found["spec"].get("nodeName")
     return named
 
 
 def wait_until_whole(cluster: Cluster, name: str, size: int, timeout_s: float = 60.0) -> list[Object]:
-    """Wait until that many pods of a gang are bound; they."""
+    """Wait until that many pods of a gang are bound; return them."""
 
     def bound() -> list[Object] | None:
         found = [each for each in of(cluster, name) if node_of(each)]
@@ -110,5 +110,5 @@ def wait_until_whole(cluster: Cluster, name: str, size: int, timeout_s: float = 
 
 
 def unschedulable(found: Object) -> bool:
-    """Whether kube-scheduler has tried and found no node."""
+    """Whether kube-scheduler found no node."""
     return condition(found).get("reason") == "Unschedulable"

@@ -1,4 +1,4 @@
-"""A proxy between one client and the API server that counts the client's writes and strikes after any of them.
+"""A proxy between one client and the API server that counts writes and calls back after any of them.
 
 Writes pass one at a time, so that "after the Nth" is one state of the cluster. Leases and Events pass uncounted: they
 are written by the clock, and nothing of a gang depends on them.
@@ -20,7 +20,7 @@ from tests.e2e.servers import ControlPlane
 
 UNCOUNTED = ("/leases", "/events")
 _HOP = frozenset({"connection", "content-length", "host", "transfer-encoding"})  # headers of one hop only
-Strike = Callable[[], bool]  # called once the server has answered; whether the client is to have the answer
+Callback = Callable[[], bool]  # called once the server has answered; whether the client is to have the answer
 
 
 class Proxy:
@@ -28,7 +28,7 @@ class Proxy:
 
     def __init__(self, plane: ControlPlane) -> None:
         self.writes: list[str] = []  # what the API server answered: "PATCH /api/v1/... 200"
-        self._strikes: dict[int, Strike] = {}
+        self._callbacks: dict[int, Callback] = {}
         self.closed = False  # whether nothing passes any more
         self._lock = threading.Lock()
         self._upstream = urllib3.PoolManager(ca_certs=str(plane.authority.certificate), retries=False, maxsize=64)
@@ -43,21 +43,21 @@ class Proxy:
         self._thread = threading.Thread(target=self._server.serve_forever, name="proxy")
         self._thread.start()
 
-    def strike_after(self, number: int, strike: Strike) -> None:
-        """Have that done after so many writes from now on."""
+    def call_after(self, number: int, callback: Callback) -> None:
+        """Call back after this number of further writes."""
         with self._lock:
-            self._strikes[len(self.writes) + number] = strike
+            self._callbacks[len(self.writes) + number] = callback
 
     def close(self) -> None:
-        """Let nothing pass any more: what the client still tries never happened."""
+        """Block all further calls: they never reach the API server."""
         self.closed = True
 
     def open(self) -> None:
-        """Let everything pass again."""
+        """Forward calls again."""
         self.closed = False
 
     def stop(self) -> None:
-        """End it, and every watch that goes through it."""
+        """Stop it, and every watch through it."""
         self.closed = True
         self._server.shutdown()
         self._server.server_close()
@@ -68,7 +68,7 @@ class Proxy:
         self._upstream.clear()
 
     def pass_on(self, handler: BaseHTTPRequestHandler) -> None:
-        """One call of the client's."""
+        """Forward one call of the client."""
         body = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
         counted = handler.command != "GET" and not any(part in handler.path for part in UNCOUNTED)
         if not counted:
@@ -80,8 +80,8 @@ class Proxy:
                 handler.close_connection = True
                 return
             self.writes.append(f"{handler.command} {handler.path.partition('?')[0]} {answer.status}")
-            strike = self._strikes.pop(len(self.writes), None)
-            if strike is None or strike():
+            callback = self._callbacks.pop(len(self.writes), None)
+            if callback is None or callback():
                 _send(handler, answer)
             else:
                 handler.close_connection = True
@@ -123,7 +123,7 @@ class Proxy:
 
 
 def _send(handler: BaseHTTPRequestHandler, answer: urllib3.BaseHTTPResponse) -> None:
-    """An answer as it comes, in chunks of our own."""
+    """Forward a streamed answer."""
     handler.send_response_only(answer.status)  # date and server are those of the API server
     for name, value in answer.headers.items():
         if name.lower() not in _HOP:
@@ -138,7 +138,7 @@ def _send(handler: BaseHTTPRequestHandler, answer: urllib3.BaseHTTPResponse) -> 
 
 @contextmanager
 def proxy(plane: ControlPlane) -> Iterator[Proxy]:
-    """A proxy within the block."""
+    """Run a proxy within the context."""
     running = Proxy(plane)
     try:
         yield running

@@ -1,4 +1,4 @@
-"""The planner as a process of its own, with the rights that its role lists."""
+"""Runs the planner as a process, with the rights of its role."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from tests.ports import free_port
 ACCOUNT = "planner"
 COMMAND = [sys.executable, "-m", "gputopo", "planner"]
 LEASE = "gputopo-planner"
-GATED = ("--pool", "gated")  # every GPU pod of the pool is gated: no extender has to vouch
+GATED = ("--pool", "gated")  # every GPU pod of the pool is gated: no extender has to acknowledge
 _CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("GPUTOPO_", "KUBE"))}
 
 
 class Planner(Served):
-    """One planner: it can be killed and started anew."""
+    """A planner process."""
 
     def kill(self) -> None:
         """SIGKILL."""
         self.server.stop()
 
     def pause(self) -> None:
-        """It stands still, and knows nothing of it."""
+        """SIGSTOP."""
         self.server.send(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """It goes on where it was."""
+        """SIGCONT."""
         self.server.send(signal.SIGCONT)
 
 
 def prepare(cluster: Cluster) -> None:
-    """What the manifests bring: the custom resources, and a service account that may do what the planner does."""
+    """Create the custom resources and the service account of the planner."""
     define_node_gpus(cluster)
     define_reservations(cluster)
     grant(cluster, ACCOUNT, Role("planner", {**PLANNER.verbs, **ELECTION.verbs}))
@@ -53,7 +53,7 @@ def prepare(cluster: Cluster) -> None:
 
 
 def define_reservations(cluster: Cluster) -> None:
-    """Make the API server serve reservations and ledgers, where it does not yet."""
+    """Make the API server serve reservations and ledgers."""
     for definition in (reservations.reservation_crd(), reservations.ledger_crd()):
         try:
             define(cluster, definition)
@@ -64,7 +64,7 @@ def define_reservations(cluster: Cluster) -> None:
 
 @contextmanager
 def running(cluster: Cluster, *options: str, name: str = "planner", server_url: str | None = None) -> Iterator[Planner]:
-    """Run a planner within the block, ready or not; ``server_url``: a way to the API server of its own."""
+    """Run a planner within the context, ready or not. ``server_url``: its URL of the API server."""
     folder, token = cluster.plane.folder, {"token": cluster.token(ACCOUNT)}
     title = f"{name}-{cluster.namespace}"
     kubeconfig = write_kubeconfig(
@@ -82,22 +82,22 @@ def running(cluster: Cluster, *options: str, name: str = "planner", server_url: 
 
 
 def expire_lease(cluster: Cluster) -> None:
-    """Let the Lease of a planner that was killed run out in a second: what else takes 15."""
+    """Let the Lease of a killed planner expire in a second instead of 15."""
     path = LEASES.path(LEASE, cluster.namespace)
     cluster.api.patch(path, {"spec": {"leaseDurationSeconds": 1}})
 
 
 def ledger(cluster: Cluster, part: str = "spec") -> Object:
-    """What the pool's ledger says; {} before a planner made it."""
+    """Return the spec of the ledger; {} before a planner created it."""
     found = cluster.api.items(LEDGERS.path())
     return dict(found[0].get(part, {})) if found else {}
 
 
 def entries(cluster: Cluster) -> list[Object]:
-    """What counts."""
+    """Return the entries of the ledger."""
     return list(ledger(cluster).get("entries", ()))
 
 
 def reserved(cluster: Cluster) -> list[Object]:
-    """The reservations of the test's namespace."""
+    """Return the reservations of the test's namespace."""
     return cluster.api.items(RESERVATIONS.path(namespace=cluster.namespace))

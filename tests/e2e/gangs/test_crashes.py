@@ -1,25 +1,21 @@
-"""The planner is killed after each write that it makes, and another takes over: nothing is lost, nothing booked twice.
+"""The planner is killed after each of its writes, and another takes over: nothing is lost, no GPU committed twice.
 
-``make e2e`` strikes after every third write; GPUTOPO_E2E_CRASHES=all strikes after each (docs/testing.md).
+``make e2e`` kills it after every third write; GPUTOPO_E2E_CRASHES=all after each write (docs/testing.md).
 """
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
-from gputopo.kube.rbac import LEDGERS as LEDGER_KIND
-from gputopo.kube.rbac import RESERVATIONS as RESERVATION_KIND
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.conftest import Timed
 from tests.e2e.fixtures import StartScheduler
 from tests.e2e.gangs.crashing import Run, points, run_on, run_until
 from tests.e2e.gangs.crowd import Crowd
-from tests.e2e.gangs.history import History, history
-from tests.e2e.gangs.invariant import LEDGERS, PODS, RESERVATIONS, broken, halves, violations
+from tests.e2e.gangs.history import History
+from tests.e2e.gangs.invariant import broken, halves, violations, watched
 from tests.e2e.gangs.members import (
     BATCH,
     TRACKING,
@@ -46,35 +42,27 @@ MIXED = ("--settle", "1s")
 AT_LEAST = 8  # writes of one gang from a planner's start to its end: less, and something was not written
 
 
-@contextmanager
-def watched(cluster: Cluster) -> Iterator[History]:
-    """The history of all that the invariant speaks of."""
-    collections = {PODS: cluster.pods(), RESERVATIONS: RESERVATION_KIND.path(), LEDGERS: LEDGER_KIND.path()}
-    with history(cluster.api, collections) as past:
-        yield past
-
-
 def whole(cluster: Cluster, name: str) -> bool:
-    """Whether all are bound, and the ledger is done with them."""
+    """Whether all members are bound, and the ledger lists their reservation no more."""
     return sum(node_of(each) is not None for each in of(cluster, name)) == SIZE and not entries(cluster)
 
 
 def remove(cluster: Cluster, name: str) -> None:
-    """Its members go; its reservation is for the next planner to sweep."""
+    """Delete the members; the next planner deletes their reservation."""
     for each in of(cluster, name):
         cluster.api.delete(cluster.pods(each["metadata"]["name"]))
 
 
 def check(cluster: Cluster, fleet: Fleet, past: History, sizes: dict[str, int]) -> None:
-    """The invariant at every instant, and no gang that is half there now."""
+    """Check the invariants at every instant, and that no gang is partly started now."""
     events = past.events()
     assert violations(events, dict.fromkeys(fleet.names, 8)) == []
     assert broken(events, {name: fleet[name].topology for name in fleet.names}, fleet.given()) == []
     assert halves(cluster.api.items(cluster.pods()), sizes) == {}
 
 
-def struck_gang(cluster: Cluster, number: int, asked: Asked) -> Run:
-    """A gang comes, its planner is killed after so many writes, and the next one brings it to its end."""
+def gang_with_killed_planner(cluster: Cluster, number: int, asked: Asked) -> Run:
+    """Create a gang, kill its planner after this number of writes, and let the next planner finish it."""
     name = f"gang-{number}"
     create(cluster, *gang(name, asked))
     run = run_until(cluster, MIXED, number, lambda: whole(cluster, name), answered=number % 2 == 0)
@@ -83,7 +71,7 @@ def struck_gang(cluster: Cluster, number: int, asked: Asked) -> Run:
     return run
 
 
-def test_a_planner_killed_after_any_write_books_nothing_twice_while_other_pods_arrive(
+def test_a_planner_killed_after_any_write_commits_no_gpu_twice(
     cluster: Cluster,
     gpu_nodes: Fleet,
     agents_of: StartAgents,
@@ -96,13 +84,13 @@ def test_a_planner_killed_after_any_write_books_nothing_twice_while_other_pods_a
     agents_of()
     asked = Asked(SIZE, 4, {"island": "required"})
     with watched(cluster) as past:
-        with running(cluster, *MIXED), timed("the first gang, once the extender vouches"):
+        with running(cluster, *MIXED), timed("the first gang, once the extender acknowledges"):
             create(cluster, *gang("first", asked))
             wait_until_whole(cluster, "first", SIZE, 120)
         expire_lease(cluster)
         with Crowd(cluster, seed=8) as crowd:  # not before: for half a minute nothing is promised
             for number in points("1"):
-                run = struck_gang(cluster, number, asked)
+                run = gang_with_killed_planner(cluster, number, asked)
                 if not run.killed:
                     break
         assert len(run.writes) >= AT_LEAST, run.writes
@@ -110,15 +98,15 @@ def test_a_planner_killed_after_any_write_books_nothing_twice_while_other_pods_a
         check(cluster, gpu_nodes, past, {"first": SIZE})
 
 
-def struck_rollback(cluster: Cluster, stock: Server, number: int) -> Run:
-    """A Job comes while kube-scheduler stands still, so that nobody is bound in time; then as above."""
+def rollback_with_killed_planner(cluster: Cluster, stock: Server, number: int) -> Run:
+    """Create a Job while kube-scheduler is stopped, so that no pod is bound in time; then as above."""
     name, asked = f"job-{number}", Asked(SIZE, 4, {"gang-timeout": "1s", "island": "required"}, "default-scheduler")
     stock.send(signal.SIGSTOP)
     create_job(cluster, job(name, asked))
     wait_for(lambda: len(of_job(cluster, name)) == SIZE, f"the pods of {name}")
     first = {each["metadata"]["uid"] for each in of_job(cluster, name)}
 
-    run = run_until(cluster, GATED, number, lambda: made_again(cluster, name, first), answered=True)
+    run = run_until(cluster, GATED, number, lambda: is_recreated(cluster, name, first), answered=True)
 
     stock.send(signal.SIGCONT)
     run_on(cluster, GATED, lambda: whole(cluster, name), run)
@@ -129,21 +117,21 @@ def struck_rollback(cluster: Cluster, stock: Server, number: int) -> Run:
     return run
 
 
-def made_again(cluster: Cluster, name: str, first: set[str]) -> bool:
-    """Whether all pods of a Job are others now, and the ledger has forgotten the first ones."""
+def is_recreated(cluster: Cluster, name: str, first: set[str]) -> bool:
+    """Whether all pods of a Job were recreated, and the ledger does not list the first pods any more."""
     pods = {each["metadata"]["uid"] for each in of_job(cluster, name)}
     return len(pods) == SIZE and not pods & first and not entries(cluster)
 
 
 @pytest.mark.usefixtures("controller_manager", "served")
-def test_a_planner_killed_after_any_write_of_a_rollback_costs_no_job_a_failure(
+def test_a_planner_killed_after_any_write_of_a_rollback_fails_no_job(
     cluster: Cluster, gpu_nodes: Fleet, agents_of: StartAgents, scheduler: StartScheduler
 ) -> None:
     agents_of()
     stock = scheduler()
     with watched(cluster) as past:
         for number in points("2"):
-            run = struck_rollback(cluster, stock, number)
+            run = rollback_with_killed_planner(cluster, stock, number)
             if not run.killed:
                 break
         assert len(run.writes) >= AT_LEAST + 2 * SIZE, run.writes

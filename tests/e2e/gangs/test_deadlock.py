@@ -1,4 +1,4 @@
-"""Two gangs of three whole machines each, on four: started by halves, neither ever runs."""
+"""Two gangs of three whole nodes each, on four nodes: if both start partly, neither ever runs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ GANGS = ("red", "blue")
 
 
 def in_turns(**spec: object) -> list[Object]:
-    """The members of both, one of each in turn, as they come from controllers that work side by side."""
+    """Return the members of both gangs alternately, as from two controllers."""
     red, blue = (gang(name, ASKED, **spec) for name in GANGS)
     return [each for pair in zip(red, blue, strict=True) for each in pair]
 
 
 def bound(cluster: Cluster) -> dict[str, int]:
-    """How many members of each gang have a node."""
+    """Return the number of bound members of each gang."""
     return {name: sum(node_of(each) is not None for each in of(cluster, name)) for name in GANGS}
 
 
@@ -41,7 +41,7 @@ def test_under_the_stock_scheduler_alone_two_gangs_lock_each_other_out(
     assert bound(cluster) == {"red": 2, "blue": 2}
 
 
-def test_with_the_planner_one_runs_whole_and_then_the_other(
+def test_with_the_planner_one_gang_runs_after_the_other(
     cluster: Cluster, gpu_nodes: Fleet, agents_of: StartAgents, scheduler: StartScheduler, planner: StartPlanner
 ) -> None:
     agents_of()

@@ -1,8 +1,7 @@
-"""Gangs and pods that need whole machines, in a stream of others that always find room before they do."""
+"""Gangs and pods that need whole nodes, in a stream of small pods that always fit before them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from time import sleep
 
 import pytest
@@ -12,50 +11,35 @@ from tests.api_objects import GPU, Object, pod
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.fixtures import StartScheduler
 from tests.e2e.gangs.conftest import StartPlanner
+from tests.e2e.gangs.holds import LARGE, held, nodes
 from tests.e2e.gangs.members import GATES, Asked, create, gang, gated, member, node_of, of, wait_until_whole
 from tests.e2e.gangs.running import GATED, entries, expire_lease, reserved
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import Extender, condition, gpu_pod, placed, started
 from tests.simulated_node.fleet import Fleet
-from tests.simulated_node.node import NodeSpec
-from tests.simulated_node.shapes import islands_4_4
 
 pytestmark = pytest.mark.e2e
-LARGE = {"example.com/nodes": "large"}
 BIG = Asked(2, 8)
 SMALL = Asked(2, 4)
 KUEUE = {"name": "kueue.x-k8s.io/admission"}
 
 
-def nodes(fleet: Fleet, **labels: Mapping[str, str]) -> None:
-    """Nodes of two islands of 4, with those labels."""
-    fleet.add(
-        *(NodeSpec(name=name.replace("_", "-"), shape=islands_4_4(), labels=dict(of)) for name, of in labels.items())
-    )
-
-
-def from_outside(number: int) -> Object:
-    """A pod that nobody gates, half a machine large, for the nodes that the big gang needs."""
+def ungated_pod(number: int) -> Object:
+    """Return an ungated pod of half a node, for the nodes that the big gang needs."""
     return gpu_pod(f"pod-{number}", 4, nodeSelector=LARGE)
 
 
 def end(cluster: Cluster, fleet: Fleet, name: str) -> None:
-    """That pod has done its work."""
+    """Finish this pod."""
     fleet.finish(started(cluster, name))
 
 
-def held(cluster: Cluster, gang: str) -> Object | None:
-    """The reservation that holds room for a gang, and nobody else, once it says so."""
-    found = [each for each in reserved(cluster) if each.get("status", {}).get("state") == "Held"]
-    return found[0] if [each["spec"]["gang"] for each in found] == [gang] else None
-
-
-def room(node: str) -> Object:
-    """All of a node, as a reservation says that it is held."""
+def whole_node(node: str) -> Object:
+    """Return a holding of a whole node."""
     return {"node": node, "gpus": 8, "resource": GPU}
 
 
-def test_a_big_gang_that_a_stream_of_others_starves_starts_once_room_is_held_for_it(
+def test_a_starving_big_gang_starts_with_a_capacity_hold(
     cluster: Cluster,
     fleet: Fleet,
     served: None,
@@ -68,28 +52,28 @@ def test_a_big_gang_that_a_stream_of_others_starves_starts_once_room_is_held_for
     nodes(fleet, gpu_0=LARGE, gpu_1=LARGE, gpu_2={})
     agents_of()
     for number in range(4):
-        cluster.create_pod(from_outside(number))
+        cluster.create_pod(ungated_pod(number))
     for number in range(4):
         placed(cluster, f"pod-{number}")
 
     patient = planner(*GATED, "--patience", "1h")
     create(cluster, *gang("big", BIG, nodeSelector=LARGE))
     end(cluster, fleet, "pod-0")
-    cluster.create_pod(from_outside(4))
+    cluster.create_pod(ungated_pod(4))
     placed(cluster, "pod-4")  # whatever becomes free others take
     patient.kill()
     expire_lease(cluster)
     planner(*GATED, "--patience", "1s", name="second-planner")
 
-    hold = wait_for(lambda: held(cluster, "big"), "room to be held")
-    assert hold["spec"]["held"] == [room("gpu-0"), room("gpu-1")]
+    hold = wait_for(lambda: held(cluster, "big"), "a capacity hold")
+    assert hold["spec"]["held"] == [whole_node("gpu-0"), whole_node("gpu-1")]
     assert hold["status"]["reason"] == (
-        "does not fit yet; what becomes free on gpu-0 and 1 more is held: when their pods end nobody can say"
+        "does not fit yet; capacity that becomes free on gpu-0 and 1 more is reserved: the end of their pods is unknown"
     )
     assert [each["phase"] for each in entries(cluster)] == ["Held"]
 
     end(cluster, fleet, "pod-1")
-    cluster.create_pod(from_outside(5))
+    cluster.create_pod(ungated_pod(5))
     wait_for(lambda: condition(cluster.pod("pod-5")), "pod-5 to be refused")
     create(cluster, *gang("small", SMALL))
     assert {node_of(each) for each in wait_until_whole(cluster, "small", SMALL.size)} == {"gpu-2"}
@@ -104,11 +88,11 @@ def test_a_big_gang_that_a_stream_of_others_starves_starts_once_room_is_held_for
 
 
 def single(name: str, gpus: int) -> Object:
-    """A pod that the planner is to place by itself."""
+    """Return a single pod that is planned."""
     return pod(name, gpus, schedulingGates=GATES)
 
 
-def test_a_single_pod_of_a_whole_machine_starts_though_small_ones_always_wait(
+def test_a_single_pod_of_a_whole_node_starts_among_small_pods(
     cluster: Cluster, fleet: Fleet, agents_of: StartAgents, scheduler: StartScheduler, planner: StartPlanner
 ) -> None:
     nodes(fleet, gpu_0={})
@@ -120,8 +104,8 @@ def test_a_single_pod_of_a_whole_machine_starts_though_small_ones_always_wait(
         placed(cluster, f"small-{number}")
     create(cluster, single("whole", 8))
     uid = cluster.pod("whole")["metadata"]["uid"]
-    hold = wait_for(lambda: held(cluster, f"pod.{uid}"), "room to be held")
-    assert hold["spec"]["held"] == [room("gpu-0")]
+    hold = wait_for(lambda: held(cluster, f"pod.{uid}"), "a capacity hold")
+    assert hold["spec"]["held"] == [whole_node("gpu-0")]
 
     create(cluster, *(single(f"late-{number}", 2) for number in range(4)))
     for number in range(4):
@@ -131,10 +115,10 @@ def test_a_single_pod_of_a_whole_machine_starts_though_small_ones_always_wait(
     assert [gated(cluster.pod(f"late-{number}")) for number in range(4)] == [True] * 4
 
 
-def test_a_gang_does_not_pass_an_older_one_by_a_member_without_gpus_of_high_priority(
+def test_a_high_priority_member_without_gpus_does_not_move_a_gang_forward(
     cluster: Cluster, fleet: Fleet, agents_of: StartAgents, scheduler: StartScheduler, planner: StartPlanner
 ) -> None:
-    """Nor by an old one: the member without GPUs is also the first of all pods that wait."""
+    """Nor by an old member: the member without GPUs is also the oldest waiting pod."""
     nodes(fleet, gpu_0={})
     agents_of()
     scheduler()
@@ -180,5 +164,5 @@ def test_a_pod_group_is_planned_once_kueue_has_admitted_it_and_on_the_nodes_that
 
 
 def grouped(cluster: Cluster) -> list[Object]:
-    """The pods of the Kueue group."""
+    """Return the pods of the Kueue group."""
     return cluster.api.items(cluster.pods(), labelSelector="kueue.x-k8s.io/pod-group-name=train")

@@ -1,4 +1,4 @@
-"""Objects that any tenant may create and that nest deep: extender, planner and command line go on."""
+"""Deeply nested objects, which any tenant may create, stop neither extender, planner nor command line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CONTAINERS = [{"name": "c", "image": "x"}]
 
 @contextmanager
 def created(cluster: Cluster, collection: str, body: Object, version: str) -> Iterator[None]:
-    """Within, there is an object with managed fields that nest deep."""
+    """Create an object with deeply nested managed fields within the context."""
     name = body["metadata"]["name"]
     fields = {"manager": "m", "operation": "Update", "apiVersion": version, "fieldsType": "FieldsV1", "fieldsV1": DEEP}
     body["metadata"]["managedFields"] = [fields]
@@ -47,7 +47,7 @@ def created(cluster: Cluster, collection: str, body: Object, version: str) -> It
 
 
 def at_work(cluster: Cluster, programs: tuple[Served, ...], name: str) -> None:
-    """A pod is placed by the extender, a gang by the planner; all watches are well."""
+    """Check that the extender places a pod, the planner a gang, and that all watches are healthy."""
     cluster.create_pod(gpu_pod(f"single-{name}", 1))
     started(cluster, f"single-{name}")
     create(cluster, *gang(f"gang-{name}", Asked(2, 1)))
@@ -58,7 +58,7 @@ def at_work(cluster: Cluster, programs: tuple[Served, ...], name: str) -> None:
         assert each.count("gputopo_watch_unreadable") == 0
 
 
-def test_deep_pods_jobs_and_annotations_stop_nothing(  # noqa: PLR0917  fixtures
+def test_deeply_nested_objects_stop_nothing(  # noqa: PLR0917  fixtures
     cluster: Cluster,
     fleet: Fleet,
     agents_of: StartAgents,

@@ -1,4 +1,4 @@
-"""A tenant writes the planner's annotation and a pin into pods of its own: they keep no GPU from others.
+"""A tenant writes the planner's annotation and a pin into its own pods: they reserve no GPUs.
 
 Where no admission policy is installed, too: what a pod says of itself does not count.
 """
@@ -31,7 +31,7 @@ forged = pytest.mark.parametrize("how", FORGED.values(), ids=FORGED.keys())
 
 
 def forge(cluster: Cluster, **spec: Any) -> None:
-    """Four pods that claim all GPUs of the four nodes, and that never start."""
+    """Create four pods that claim all GPUs of the four nodes and never start."""
     cluster.create_namespace("foreign")
     for node in NODES:
         made = pod(f"claims-{node}", 8, **(spec | {"affinity": {"nodeAffinity": pinned(node)}}))
@@ -71,7 +71,7 @@ def test_a_gang_gets_the_nodes_that_forged_pods_claim(
 
 
 @forged
-def test_the_extender_gives_out_the_nodes_that_forged_pods_claim(
+def test_the_extender_allows_the_nodes_that_forged_pods_claim(
     cluster: Cluster,
     gpu_nodes: Fleet,
     agents_of: StartAgents,
@@ -92,8 +92,8 @@ def test_the_extender_gives_out_the_nodes_that_forged_pods_claim(
 
 
 @pytest.mark.usefixtures("controller_manager")
-def test_a_job_whose_template_bears_the_annotation_makes_no_pods(cluster: Cluster) -> None:
-    """Its controller may create pods in every namespace, for everybody who writes a template."""
+def test_a_job_with_the_annotation_in_its_template_creates_no_pods(cluster: Cluster) -> None:
+    """The Job controller may create pods in every namespace, from any user's template."""
     install_planner_policies(cluster)
     wishes = {keys.POD_RESERVATION.key: "llm-7-4f2a9c"}
 

@@ -1,4 +1,4 @@
-"""The judge of the crash tests, judged: it sees what it must see."""
+"""The checks of the crash tests find violations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLAN = ReservationSpec("train", (Seat("uid-train-0", "train-0", "gpu-0", ((GPU, 
 
 
 def pod(number: int, node: str | None, **status: str) -> Object:
-    """A member of 4 GPUs, let go where it has a node."""
+    """Return a member of 4 GPUs, ungated if it has a node."""
     made = member("train", number, Asked(2, 4))
     made["metadata"]["uid"] = f"uid-train-{number}"
     if node is not None:
@@ -27,23 +27,23 @@ def pod(number: int, node: str | None, **status: str) -> Object:
 
 
 def plan(changed: ReservationSpec = PLAN) -> Object:
-    """The reservation."""
+    """Return the reservation."""
     return {"metadata": {"uid": "plan", "name": "train-1"}, "spec": msgspec.to_builtins(changed)}
 
 
 def ledger(phase: EntryPhase) -> Object:
-    """The ledger, which lists it."""
+    """Return the ledger with the reservation."""
     spec = LedgerSpec("me", 1, (LedgerEntry("plan", "default", "train-1", spec_hash(PLAN), phase),))
     return {"metadata": {"uid": "ledger", "name": "gpus"}, "spec": msgspec.to_builtins(spec)}
 
 
 def story(*steps: tuple[str, Object], **ended: str) -> list[Event]:
-    """One event after the other."""
+    """Return the events in order."""
     return [Event(at, kind, ended.get(f"step{at}", "MODIFIED"), each) for at, (kind, each) in enumerate(steps)]
 
 
 def found(*steps: tuple[str, Object], **ended: Any) -> list[str]:
-    """What is wrong with a story."""
+    """Return the violations of these events."""
     return [each.partition(":")[0] for each in violations(story(*steps, **ended), CAPACITY)]
 
 
@@ -63,7 +63,7 @@ def test_a_plan_of_another_hash_does_not_count() -> None:
     assert found((RESERVATIONS, plan(other)), (LEDGERS, ledger(EntryPhase.COMMITTED)), *others) == []
 
 
-def test_what_is_over_or_deleted_takes_nothing() -> None:
+def test_finished_and_deleted_pods_use_nothing() -> None:
     three = [(PODS, pod(at, "gpu-0")) for at in (1, 2, 3)]
 
     assert found(*three) == ["version 2, pods train-3"]
@@ -79,13 +79,13 @@ def test_a_deleted_pod_frees_its_seat() -> None:
     assert found(*committed, (PODS, pod(0, None)), *others, step3="DELETED") == []
 
 
-def test_a_pod_that_its_node_refuses_is_seen() -> None:
+def test_a_pod_that_its_node_rejects_is_found() -> None:
     refused = pod(0, "gpu-0", phase="Failed", reason="UnexpectedAdmissionError", message="no healthy devices")
 
     assert violations(story((PODS, refused)), CAPACITY) == ["train-0: no healthy devices"]
 
 
-def test_a_pod_that_ran_without_its_island_is_seen_though_it_is_gone() -> None:
+def test_a_deleted_pod_that_ran_without_its_island_is_found() -> None:
     machines, given = {"gpu-0": islands_4_4()}, {"uid-train-1": (0, 1, 2, 4)}
     runs = pod(1, "gpu-0", phase="Running")
     asked = runs | {"metadata": runs["metadata"] | {"annotations": {"gputopo.io/island": "required"}}}
@@ -96,7 +96,7 @@ def test_a_pod_that_ran_without_its_island_is_seen_though_it_is_gone() -> None:
     assert broken(story(*ran), machines, given) == ["version 0, train-1: [0, 1, 2, 4] of gpu-0 are no island"]
 
 
-def test_a_gang_of_which_one_is_let_go_is_half() -> None:
+def test_a_gang_with_one_ungated_member_is_partly_started() -> None:
     assert halves([pod(0, None), pod(1, "gpu-0")], {"train": 2}) == {"train": 1}
     assert halves([pod(0, "gpu-0"), pod(1, "gpu-0")], {"train": 2}) == {}
     assert halves([pod(0, None), pod(1, None)], {"train": 2}) == {}

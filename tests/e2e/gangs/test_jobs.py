@@ -1,4 +1,4 @@
-"""What the Job controller counts as a failure when pods that never started are deleted: the ground for rollbacks."""
+"""Which deletions of unstarted pods the Job controller counts as failures: rollbacks depend on it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS: dict[str, Object] = {
 
 
 def created(cluster: Cluster, name: str, fields: Object) -> list[Object]:
-    """A Job, and its pods: every other one bound to a node whose kubelet does nothing, the rest gated."""
+    """Create a Job; return its pods: every other pod is bound to a node without a kubelet, the rest is gated."""
     create_job(cluster, job(name, Asked(SIZE, 1), **fields))
     pods = wait_for(lambda: pods_but(cluster, name, set()), f"the pods of {name}")
     for each in pods[::2]:
@@ -31,7 +31,7 @@ def created(cluster: Cluster, name: str, fields: Object) -> list[Object]:
 
 
 def bind(cluster: Cluster, found: Object) -> None:
-    """What planner and kube-scheduler do."""
+    """Ungate and bind a pod."""
     name = found["metadata"]["name"]
     cluster.api.patch(cluster.pods(name), {"spec": {"schedulingGates": None}})
     target = {"metadata": {"name": name}, "target": {"kind": "Node", "name": "gpu-0"}}
@@ -39,13 +39,13 @@ def bind(cluster: Cluster, found: Object) -> None:
 
 
 def pods_but(cluster: Cluster, name: str, gone: set[str]) -> list[Object] | None:
-    """The pods of a Job but those, once all are there."""
+    """Return the pods of a Job without these once all exist."""
     pods = [each for each in of_job(cluster, name) if each["metadata"]["uid"] not in gone]
     return pods if len(pods) == SIZE else None
 
 
 def untrack(cluster: Cluster, found: Object) -> None:
-    """Take the Job controller's finalizer off, if the pod is as we saw it."""
+    """Remove the Job controller's finalizer from an unchanged pod."""
     seen = found["metadata"]
     left = [each for each in seen["finalizers"] if each != TRACKING]
     metadata = {"uid": seen["uid"], "resourceVersion": seen["resourceVersion"], "finalizers": left}
@@ -53,13 +53,13 @@ def untrack(cluster: Cluster, found: Object) -> None:
 
 
 def delete(cluster: Cluster, found: Object) -> None:
-    """Delete a pod; a bound one's kubelet has nothing to end."""
+    """Delete a pod at once: no kubelet runs it."""
     metadata = found["metadata"]
     cluster.api.delete(cluster.pods(metadata["name"]), grace_s=0, uid=metadata["uid"])
 
 
 def failed(cluster: Cluster, name: str) -> bool:
-    """Whether a Job is given up."""
+    """Whether a Job has failed."""
     return any(each["type"] == "Failed" for each in job_status(cluster, name).get("conditions", ()))
 
 
@@ -85,11 +85,11 @@ def test_pods_deleted_without_their_tracking_finalizer_are_replaced_and_never_co
 
 
 def whole(cluster: Cluster, name: str, gone: set[str]) -> Callable[[], list[Object] | None]:
-    """A probe for the replacements of what is gone."""
+    """Return a function that returns the replacements of deleted pods."""
     return lambda: pods_but(cluster, name, gone)
 
 
-def test_pods_that_are_plainly_deleted_fail_their_job(cluster: Cluster) -> None:
+def test_deleted_pods_with_their_tracking_finalizer_fail_their_job(cluster: Cluster) -> None:
     for each in created(cluster, "train", {}):
         delete(cluster, each)
 
@@ -97,7 +97,7 @@ def test_pods_that_are_plainly_deleted_fail_their_job(cluster: Cluster) -> None:
     assert job_status(cluster, "train")["failed"] == SIZE
 
 
-def test_to_replace_only_failed_pods_puts_that_off_until_they_are_called_failed(cluster: Cluster) -> None:
+def test_pod_replacement_policy_failed_delays_the_replacement(cluster: Cluster) -> None:
     pods = created(cluster, "train", {"podReplacementPolicy": "Failed"})
     for each in pods:
         delete(cluster, each)
@@ -111,8 +111,8 @@ def test_to_replace_only_failed_pods_puts_that_off_until_they_are_called_failed(
     assert job_status(cluster, "train")["failed"] == SIZE
 
 
-def test_a_pod_that_lost_its_tracking_finalizer_and_lives_on_is_not_counted_when_it_succeeds(cluster: Cluster) -> None:
-    """So a rollback that a crash interrupted between the two writes must go on."""
+def test_a_running_pod_without_tracking_finalizer_is_not_counted_when_it_succeeds(cluster: Cluster) -> None:
+    """So a rollback that was interrupted between the two writes must continue."""
     pods = created(cluster, "train", {})
     for each in pods[1::2]:
         bind(cluster, each)

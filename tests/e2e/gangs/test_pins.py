@@ -1,4 +1,4 @@
-"""One merge patch lets a member go: off with the gate, on with the pin and the annotations, or nothing at all."""
+"""One merge patch ungates a member, pins and annotates it, or changes nothing."""
 
 from __future__ import annotations
 
@@ -25,20 +25,22 @@ PIN: Object = {"matchFields": [{"key": "metadata.name", "operator": "In", "value
 
 
 def required(*terms: Object) -> Object:
-    """Required node affinity."""
+    """Return a required node affinity."""
     return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
 
 
 def gated(cluster: Cluster, node_affinity: Object | None = None, **spec: Any) -> Object:
-    """A stored pod that waits behind our gate."""
+    """Create a gated pod."""
     spec = {"schedulingGates": GATES} | spec
     if node_affinity is not None:
         spec["affinity"] = {"nodeAffinity": node_affinity}
     return cluster.create_pod(pod("train", 1, **spec))
 
 
-def let_go(cluster: Cluster, found: Object, *terms: Object, gates: list[Object] | None = None, uid: str = "") -> None:
-    """The patch."""
+def send_patch(
+    cluster: Cluster, found: Object, *terms: Object, gates: list[Object] | None = None, uid: str = ""
+) -> None:
+    """Send the patch."""
     name, seen = found["metadata"]["name"], found["metadata"]
     metadata = {"uid": uid or seen["uid"], "resourceVersion": seen["resourceVersion"], "annotations": RANK}
     spec = {"schedulingGates": gates, "affinity": {"nodeAffinity": required(*terms)}}
@@ -57,13 +59,13 @@ def let_go(cluster: Cluster, found: Object, *terms: Object, gates: list[Object] 
         ),
     ],
 )
-def test_one_patch_removes_the_gate_pins_annotates_and_lets_bind(
+def test_one_patch_ungates_pins_and_annotates(
     cluster: Cluster, scheduler: StartScheduler, before: Object | None, terms: tuple[Object, ...]
 ) -> None:
     scheduler()
     waiting = gated(cluster, before)
 
-    let_go(cluster, waiting, *terms)
+    send_patch(cluster, waiting, *terms)
 
     bound = placed(cluster, "train")
     assert bound["spec"]["nodeName"] == NODE
@@ -72,11 +74,11 @@ def test_one_patch_removes_the_gate_pins_annotates_and_lets_bind(
     assert bound["metadata"]["annotations"] == RANK
 
 
-def test_a_gate_of_others_keeps_it_waiting(cluster: Cluster, scheduler: StartScheduler) -> None:
+def test_another_gate_keeps_the_pod_waiting(cluster: Cluster, scheduler: StartScheduler) -> None:
     scheduler()
     waiting = gated(cluster, schedulingGates=[KUEUE, *GATES])
 
-    let_go(cluster, waiting, PIN, gates=[KUEUE])
+    send_patch(cluster, waiting, PIN, gates=[KUEUE])
 
     (condition,) = cluster.wait_for_pod("train", lambda each: each["status"].get("conditions"))["status"]["conditions"]
     assert condition["reason"] == "SchedulingGated"
@@ -90,35 +92,35 @@ def test_a_gate_of_others_keeps_it_waiting(cluster: Cluster, scheduler: StartSch
         pytest.param(required({}, LINUX), (PIN, LINUX | PIN), id="an-empty-term-is-narrowed"),
     ],
 )
-def test_what_widens_the_affinity_is_refused(cluster: Cluster, before: Object, terms: tuple[Object, ...]) -> None:
+def test_widening_the_affinity_is_refused(cluster: Cluster, before: Object, terms: tuple[Object, ...]) -> None:
     with pytest.raises(ApiError) as refused:
-        let_go(cluster, gated(cluster, before), *terms)
+        send_patch(cluster, gated(cluster, before), *terms)
 
     assert refused.value.status == 422
 
 
-def test_a_pod_that_has_changed_since_is_left_alone(cluster: Cluster) -> None:
+def test_a_changed_pod_is_not_patched(cluster: Cluster) -> None:
     seen = gated(cluster)
     cluster.api.patch(cluster.pods("train"), {"metadata": {"labels": {"touched": "yes"}}})
 
     with pytest.raises(ApiError) as refused:
-        let_go(cluster, seen, PIN)
+        send_patch(cluster, seen, PIN)
 
     assert (refused.value.status, refused.value.reason) == (409, "Conflict")
     assert cluster.pod("train")["spec"]["schedulingGates"] == GATES
 
 
-def test_another_pod_of_that_name_is_left_alone(cluster: Cluster) -> None:
+def test_another_pod_of_the_same_name_is_not_patched(cluster: Cluster) -> None:
     with pytest.raises(ApiError) as refused:
-        let_go(cluster, gated(cluster), PIN, uid="00000000-0000-0000-0000-000000000000")
+        send_patch(cluster, gated(cluster), PIN, uid="00000000-0000-0000-0000-000000000000")
 
     assert refused.value.status == 422
     assert "metadata.uid" in refused.value.message
     assert cluster.pod("train")["spec"]["schedulingGates"] == GATES
 
 
-def test_a_pod_that_is_not_gated_any_more_is_left_alone(cluster: Cluster) -> None:
+def test_an_ungated_pod_is_not_patched(cluster: Cluster) -> None:
     with pytest.raises(ApiError) as refused:
-        let_go(cluster, gated(cluster, schedulingGates=[]), PIN)
+        send_patch(cluster, gated(cluster, schedulingGates=[]), PIN)
 
     assert refused.value.status == 422

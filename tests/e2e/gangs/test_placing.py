@@ -1,4 +1,4 @@
-"""Where gangs go, and that they go whole: planner and stock kube-scheduler, no extender, all GPU pods gated."""
+"""Placement of whole gangs: planner and stock kube-scheduler, no extender, all GPU pods gated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Ready = Callable[..., None]
 
 @pytest.fixture
 def ready(fleet: Fleet, agents_of: StartAgents, scheduler: StartScheduler, planner: StartPlanner) -> Ready:
-    """Nodes of two islands of 4, in cliques by name ("" for none), their agents, kube-scheduler and planner."""
+    """Start nodes of two islands of 4 in these cliques ("": none), agents, kube-scheduler and planner."""
 
     def start(*cliques: str) -> None:
         fleet.add(
@@ -47,28 +47,28 @@ def ready(fleet: Fleet, agents_of: StartAgents, scheduler: StartScheduler, plann
 
 
 def asked(size: int, gpus: int, **wishes: str) -> Asked:
-    """A gang that the stock scheduler binds."""
+    """Return the request of a gang for the stock scheduler."""
     return Asked(size, gpus, {name.replace("_", "-"): value for name, value in wishes.items()}, STOCK)
 
 
 def occupy(cluster: Cluster, node: str, gpus: int) -> None:
-    """A pod that runs there."""
+    """Run a pod on this node."""
     cluster.create_pod(pod(f"holder-{node}", gpus, nodeName=node))
     started(cluster, f"holder-{node}")
 
 
 def places(pods: list[Object]) -> Counter[str]:
-    """Members by node."""
+    """Return the number of members by node."""
     return Counter(each["spec"]["nodeName"] for each in pods)
 
 
 def ranks(pods: list[Object]) -> dict[int, str]:
-    """The node of each rank."""
+    """Return the node of each rank."""
     return {int(each["metadata"]["annotations"][keys.POD_GANG_RANK.key]): each["spec"]["nodeName"] for each in pods}
 
 
 def settled(cluster: Cluster, name: str) -> Object:
-    """Wait until a gang's reservation says that all are bound and the ledger has forgotten it; that reservation."""
+    """Wait until a gang's reservation is Bound and removed from the ledger; return it."""
 
     def bound() -> Object | None:
         found = [each for each in reserved(cluster) if each["spec"]["gang"] == name]
@@ -97,7 +97,7 @@ def test_eight_of_one_gpu_share_two_nodes_and_neighbours_in_rank_share_a_node(
     assert (status["bound"], status["members"], status["nodes"], status["gpus"]) == (8, 8, 2, 8)
 
 
-def test_where_only_fifteen_of_sixteen_fit_nothing_is_bound_and_nothing_is_held(cluster: Cluster, ready: Ready) -> None:
+def test_if_only_fifteen_of_sixteen_fit_nothing_is_bound_or_reserved(cluster: Cluster, ready: Ready) -> None:
     ready("", "")
     occupy(cluster, "gpu-1", 1)
 
@@ -113,7 +113,7 @@ def test_where_only_fifteen_of_sixteen_fit_nothing_is_bound_and_nothing_is_held(
     assert places(wait_until_whole(cluster, "train", 16)) == {"gpu-0": 8, "gpu-1": 8}
 
 
-def test_a_gang_goes_into_the_one_clique_that_takes_all_of_it(cluster: Cluster, ready: Ready) -> None:
+def test_a_gang_goes_into_the_one_clique_that_fits_all_members(cluster: Cluster, ready: Ready) -> None:
     ready("a", "b", "a", "b")
     occupy(cluster, "gpu-0", 1)
 
@@ -141,7 +141,7 @@ def test_a_gang_that_requires_a_clique_and_fits_in_none_waits(cluster: Cluster, 
     assert [gated(each) for each in of(cluster, "train")] == [True, True]
 
 
-def test_a_replaced_member_goes_to_its_siblings(cluster: Cluster, ready: Ready) -> None:
+def test_a_replaced_member_is_placed_next_to_its_siblings(cluster: Cluster, ready: Ready) -> None:
     ready("a", "b", "a", "b")
     occupy(cluster, "gpu-0", 1)
     wants = asked(2, 8, gang_preferred_topology="clique")
@@ -183,7 +183,7 @@ def test_an_elastic_gang_starts_with_what_fits_and_grows(cluster: Cluster, ready
     assert places(wait_until_whole(cluster, "train", 4)) == {"gpu-0": 2, "gpu-1": 2}
 
 
-def test_a_gang_waits_for_a_gate_of_others(cluster: Cluster, ready: Ready) -> None:
+def test_a_gang_waits_for_another_gate(cluster: Cluster, ready: Ready) -> None:
     ready("", "")
     create(cluster, *gang("train", asked(2, 4), schedulingGates=[KUEUE, *GATES]))
     create(cluster, *gang("other", asked(2, 1)))
@@ -209,12 +209,12 @@ def test_members_on_one_node_get_an_island_each(cluster: Cluster, fleet: Fleet, 
     )
 
 
-def test_pods_that_ask_to_be_planned_go_one_by_one_and_leave_nothing_behind(
+def test_single_pods_that_request_planning_are_placed_and_leave_nothing_behind(
     cluster: Cluster, fleet: Fleet, ready: Ready
 ) -> None:
     ready("", "")
     planned = {keys.POD_PLANNED.key: "true", keys.POD_ISLAND.key: "required"}
-    pods = [pod(f"single-{at}", 3, schedulingGates=GATES) for at in range(5)]  # of four there is room for
+    pods = [pod(f"single-{at}", 3, schedulingGates=GATES) for at in range(5)]  # of four there is whole_node for
     for each in pods:
         each["metadata"]["annotations"] = planned
     create(cluster, *pods)
@@ -233,13 +233,13 @@ def test_pods_that_ask_to_be_planned_go_one_by_one_and_leave_nothing_behind(
 
 
 def four_run(cluster: Cluster) -> list[Object] | None:
-    """The pods that run, once they are four."""
+    """Return the running pods once they are four."""
     found = [each for each in cluster.api.items(cluster.pods()) if each["status"]["phase"] == "Running"]
     return found if len(found) == 4 else None
 
 
 def test_members_that_may_not_share_a_node_have_one_each(cluster: Cluster, ready: Ready) -> None:
-    """The first two at once, on empty nodes that would take both; one of another gang beside those that have places."""
+    """Two members at once on empty nodes that fit both; then a member of another gang beside placed members."""
     ready("", "", "")
     term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "train"}}}
     apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}

@@ -1,4 +1,4 @@
-"""The tools of the crash tests on a real API server: the proxy that strikes, and the history that misses nothing."""
+"""The tools of the crash tests on a real API server: the proxy and the history."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAPS = "/api/v1/namespaces/{}/configmaps"
 
 
 def config_map(name: str) -> Object:
-    """Something to write."""
+    """Return an object to write."""
     return {"metadata": {"name": name}}
 
 
@@ -34,7 +34,7 @@ def between(cluster: Cluster) -> Iterator[Proxy]:
 
 @pytest.fixture
 def client(cluster: Cluster, between: Proxy) -> Iterator[Client]:
-    """One that reaches the API server through the proxy."""
+    """Return a client that uses the proxy."""
     grant(cluster, "writer", Role("writer", {CONFIG_MAPS: ("create", "get", "watch"), LEASES: ("create",)}))
     opened = Client(between.url, cluster.plane.authority.certificate, token=cluster.token("writer"))
     yield opened
@@ -42,11 +42,11 @@ def client(cluster: Cluster, between: Proxy) -> Iterator[Client]:
 
 
 def names(cluster: Cluster) -> list[str]:
-    """What was written."""
+    """Return the names of written objects."""
     return sorted(each["metadata"]["name"] for each in cluster.api.items(MAPS.format(cluster.namespace)))
 
 
-def test_it_counts_writes_that_matter(cluster: Cluster, client: Client, between: Proxy) -> None:
+def test_the_proxy_counts_writes(cluster: Cluster, client: Client, between: Proxy) -> None:
     maps = MAPS.format(cluster.namespace)
     client.create(maps, config_map("one"))
     client.get(f"{maps}/one")
@@ -58,15 +58,15 @@ def test_it_counts_writes_that_matter(cluster: Cluster, client: Client, between:
 
 
 @pytest.mark.parametrize("answered", [True, False])
-def test_after_the_write_that_it_strikes_at_nothing_passes(
+def test_the_proxy_blocks_everything_after_the_chosen_write(
     cluster: Cluster, client: Client, between: Proxy, *, answered: bool
 ) -> None:
-    def strike() -> bool:
+    def callback() -> bool:
         between.close()
         return answered
 
     maps = MAPS.format(cluster.namespace)
-    between.strike_after(2, strike)
+    between.call_after(2, callback)
     client.create(maps, config_map("one"))
     with nullcontext() if answered else pytest.raises(urllib3.exceptions.HTTPError):
         client.create(maps, config_map("two"))
@@ -78,7 +78,7 @@ def test_after_the_write_that_it_strikes_at_nothing_passes(
     assert names(cluster) == ["one", "two"]
 
 
-def test_a_watch_goes_through_it(cluster: Cluster, client: Client) -> None:
+def test_a_watch_works_through_the_proxy(cluster: Cluster, client: Client) -> None:
     maps = MAPS.format(cluster.namespace)
     watch = client.watch(maps, cluster.api.get(maps)["metadata"]["resourceVersion"])
     cluster.api.create(maps, config_map("one"))
@@ -88,7 +88,7 @@ def test_a_watch_goes_through_it(cluster: Cluster, client: Client) -> None:
     assert (kind, found["metadata"]["name"]) == ("ADDED", "one")
 
 
-def test_the_history_has_what_happened_in_its_order_across_kinds(cluster: Cluster) -> None:
+def test_the_history_has_all_events_in_order_across_kinds(cluster: Cluster) -> None:
     maps = MAPS.format(cluster.namespace)
     secrets = maps.replace("configmaps", "secrets")
     with history(cluster.api, {"map": maps, "secret": secrets}) as past:
@@ -108,7 +108,7 @@ def test_the_history_has_what_happened_in_its_order_across_kinds(cluster: Cluste
     ]
 
 
-def test_the_history_goes_on_after_the_api_server_was_away(cluster: Cluster) -> None:
+def test_the_history_continues_after_the_api_server_was_unavailable(cluster: Cluster) -> None:
     maps = MAPS.format(cluster.namespace)
     with history(cluster.api, {"map": maps}) as past:
         cluster.api.create(maps, config_map("before"))

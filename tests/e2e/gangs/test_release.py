@@ -1,4 +1,4 @@
-"""With no planner left nobody takes the gates away: ``gputopo release`` does."""
+"""``gputopo release`` removes the gates when no planner is left."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CLEAN = {name: value for name, value in os.environ.items() if not name.startswi
 
 
 def release(cluster: Cluster, folder: Path, *options: str) -> str:
-    """Run the command as somebody who may do what its role lists; what it printed."""
+    """Run the command with the rights of its role; return its output."""
     grant(cluster, "releaser", RELEASER)
     kubeconfig = cluster.kubeconfig(folder / "releaser.kubeconfig", cluster.token("releaser"))
     command = [sys.executable, "-m", "gputopo", "release", *options]
@@ -33,7 +33,7 @@ def release(cluster: Cluster, folder: Path, *options: str) -> str:
     return ended.stdout
 
 
-def test_release_lets_every_pod_go_to_ordinary_scheduling(
+def test_release_gives_every_pod_to_ordinary_scheduling(
     cluster: Cluster, gpu_nodes: Fleet, scheduler: StartScheduler, tmp_path: Path
 ) -> None:
     assert gpu_nodes.names
@@ -50,5 +50,5 @@ def test_release_lets_every_pod_go_to_ordinary_scheduling(
 
 
 def gates(cluster: Cluster, name: str) -> list[list[dict[str, str]]]:
-    """The gates of each member."""
+    """Return the gates of each member."""
     return [each["spec"].get("schedulingGates", []) for each in of(cluster, name)]

@@ -1,4 +1,4 @@
-"""A planner's pages in a process of their own: of a term that leads, with as many gangs as the argument says.
+"""The pages of a leading planner with many gangs, in a process of its own.
 
 Run: python -m tests.scheduler_core.planner.many_gangs COUNT. Prints the port.
 """
@@ -26,13 +26,13 @@ from scheduler_core.planner.service import PlannerService
 from scheduler_core.policy.profiles import BUILT_IN
 from scheduler_core.runtime.http_server import serve_listeners
 from tests.scheduler_core.planner.gang.gang_pods import member
-from tests.scheduler_core.planner.leader.idle_executor import Idle
+from tests.scheduler_core.planner.leader.idle_executor import IdleExecutor
 from tests.scheduler_core.planner.packing.plans import ledger
 from tests.scheduler_core.planner.serving_planner import Elected, nowhere, serving
 
 
 def waiting(count: int) -> list[Member]:
-    """One member of each of so many gangs of two."""
+    """Return one member of each of ``count`` gangs of two."""
     return [
         member(f"w-{at}", gang=GangName(f"team-{at % 7}", f"training-run-{at:05}"), size=2, rank=0)
         for at in range(count)
@@ -40,9 +40,13 @@ def waiting(count: int) -> list[Member]:
 
 
 def leading(members: list[Member], folder: Path) -> PlannerService:
-    """A planner that leads and was shown these."""
+    """Return a leader that has seen these members."""
     term = LeaderTerm(
-        PlannerConfig("gpus", "gputopo", CommitTerms(), QueueTiming(), {}), lambda: BUILT_IN, "me", Idle(), TermClock()
+        PlannerConfig("gpus", "gputopo", CommitTerms(), QueueTiming(), {}),
+        lambda: BUILT_IN,
+        "me",
+        IdleExecutor(),
+        TermClock(),
     )
     term.apply_batch(
         Batch(PlannerPod, tuple(PlannerPod(each.uid, None, each) for each in members), (), is_full_list=True)

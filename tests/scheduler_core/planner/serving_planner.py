@@ -1,4 +1,4 @@
-"""A planner's service on loopback."""
+"""A planner's service for tests."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from tests.api_server import kubeconfig
 
 
 class Elected:
-    """By a test."""
+    """An election that a test decides."""
 
     def __init__(self, holder: str | None = "me", trouble: str | None = None) -> None:
         self.is_leader, self.holder, self.error = holder == "me", holder, trouble
 
 
 class Watch:
-    """Sees nothing."""
+    """A watch set without watches."""
 
     def start(self) -> None:
-        """Nothing runs."""
+        """No watches."""
 
     def stop(self) -> None:
-        """Nothing runs."""
+        """No watches."""
 
     def status(self, _: float) -> tuple[WatchStatus, ...]:
         return ()
@@ -53,12 +53,12 @@ def serving(
 
 async def until(said: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not said():  # noqa: ASYNC110  what a page says, which sets no event
+        while not said():  # noqa: ASYNC110  what a page acknowledge, which sets no event
             await asyncio.sleep(0.005)
 
 
 def nowhere(folder: Path) -> ActionExecutor:
-    """Its API server is away."""
+    """Return an executor whose API server is unavailable."""
     path = folder / "config"
     path.write_text(yaml.safe_dump(kubeconfig("http://127.0.0.1:1", "s3cret")))
     return ActionExecutor(from_kubeconfig(PLANNER, str(path)), lambda: True, lambda: 0.0)

@@ -1,4 +1,4 @@
-"""What tenants write into their pods does not let their gangs pass others: the whole loop on a full cluster."""
+"""Tenants cannot move their gangs forward by what they write into pods: the whole loop on a full cluster."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from gputopo.crd.reservations import EntryPhase, Holding
 from gputopo.labels import keys
 from scheduler_core.planner.leader.queue import SETTLE_S, QueueTiming
 from tests.scheduler_core.planner.commit.apiserver import ApiServer
-from tests.scheduler_core.planner.leader.fake_planner import Desk
+from tests.scheduler_core.planner.leader.fake_planner import FakePlanner
 
 PATIENCE_S = 300.0
-FAR = QueueTiming(patience_s=1e9)  # nothing is held for anybody
+FAR = QueueTiming(patience_s=1e9)  # no holds
 NOON, LATER = "2026-11-21T12:00:00Z", "2026-11-21T13:00:00Z"
 
 
 def full(nodes: int = 1) -> tuple[ApiServer, list[str]]:
-    """Nodes n0, n1, ... of two GPUs each, which pods that nobody gated hold; these pods."""
+    """Return nodes n0, n1, ... of two GPUs each, all held by ungated pods; and these pods."""
     server = ApiServer({f"n{number}": 2 for number in range(nodes)})
     pods = [server.create_pod(f"on-n{number}", 2) for number in range(nodes)]
     for number, uid in enumerate(pods):
@@ -34,35 +34,35 @@ def annotate(server: ApiServer, uid: str, **said: str) -> None:
 
 
 def remove_gate(server: ApiServer, uid: str) -> None:
-    """Leave our gate alone."""
+    """Remove all gates except gputopo's."""
     version = server.pods[uid]["metadata"]["resourceVersion"]
     spec = {"schedulingGates": [{"name": keys.GATE}]}
     server.patch_pod({"metadata": {"uid": uid, "resourceVersion": version}, "spec": spec})
 
 
 def add_gate(server: ApiServer, uid: str) -> None:
-    """The pod was created with a gate of its owner's, too."""
+    """Give a pod another gate of its owner."""
     version = server.pods[uid]["metadata"]["resourceVersion"]
     spec = {"schedulingGates": [{"name": keys.GATE}, {"name": "example.com/mine"}]}
     server.patch_pod({"metadata": {"uid": uid, "resourceVersion": version}, "spec": spec})
 
 
 def placed(server: ApiServer) -> set[str]:
-    """Gangs that have places."""
+    """Return the gangs with places."""
     return {each.spec.gang for each in server.reservations.values() if each.spec.seats}
 
 
 def held(server: ApiServer) -> dict[str, tuple[Holding, ...]]:
-    """What the ledger holds, by gang."""
+    """Return the held devices in the ledger, by gang."""
     assert server.ledger is not None
     listed = [server.reservations[each.uid] for each in server.ledger.spec.entries if each.phase is EntryPhase.HELD]
     return {each.spec.gang: each.spec.held for each in listed}
 
 
-def wait(desk: Desk, seconds: float) -> None:
-    """Let so long pass."""
-    desk.now += seconds
-    desk.run()
+def wait(planner: FakePlanner, seconds: float) -> None:
+    """Let this time pass."""
+    planner.now += seconds
+    planner.run()
 
 
 def urgent_without_gpus(server: ApiServer) -> None:
@@ -89,19 +89,17 @@ def old_placeholder(server: ApiServer) -> None:
     ],
 )
 @pytest.mark.parametrize("late", [pytest.param(False, id="listed"), pytest.param(True, id="watched")])
-def test_a_gang_does_not_pass_an_older_one_by_a_member_that_it_adds(
-    attack: Callable[[ApiServer], None], *, late: bool
-) -> None:
+def test_an_added_member_does_not_move_a_gang_forward(attack: Callable[[ApiServer], None], *, late: bool) -> None:
     server, pods = full()
     server.create_pod("honest", 2, "honest", 1, created=NOON)
-    desk = Desk(server, pace=FAR)
+    planner = FakePlanner(server, pace=FAR)
     if late:
-        desk.run()
+        planner.run()
     attack(server)
-    desk.run()
+    planner.run()
 
     server.delete_pod(pods[0])
-    wait(desk, 1.0)
+    wait(planner, 1.0)
 
     assert placed(server) == {"honest"}
 
@@ -136,52 +134,52 @@ KEPT = [
 
 
 @pytest.mark.parametrize("keep", KEPT)
-def test_old_pods_that_were_kept_back_do_not_pass(keep: Callable[[ApiServer], Callable[[], object]]) -> None:
+def test_old_pods_of_a_gang_that_was_incomplete_do_not_pass(keep: Callable[[ApiServer], Callable[[], object]]) -> None:
     server, pods = full()
     use = keep(server)
     server.create_pod("honest", 2, "honest", 1, created=NOON)
-    desk = Desk(server, pace=FAR)
-    desk.run()
-    wait(desk, SETTLE_S)
+    planner = FakePlanner(server, pace=FAR)
+    planner.run()
+    wait(planner, SETTLE_S)
 
     use()
-    desk.run()
+    planner.run()
     server.delete_pod(pods[0])
-    wait(desk, 1.0)
+    wait(planner, 1.0)
 
     assert placed(server) == {"honest"}
 
 
 @pytest.mark.parametrize("keep", KEPT)
-def test_patience_begins_when_a_gang_is_complete(keep: Callable[[ApiServer], Callable[[], object]]) -> None:
+def test_patience_starts_when_a_gang_is_complete(keep: Callable[[ApiServer], Callable[[], object]]) -> None:
     server, _ = full()
     use = keep(server)
-    desk = Desk(server, pace=QueueTiming(patience_s=PATIENCE_S))
-    desk.run()
-    wait(desk, PATIENCE_S)
+    planner = FakePlanner(server, pace=QueueTiming(patience_s=PATIENCE_S))
+    planner.run()
+    wait(planner, PATIENCE_S)
     use()
-    desk.run()
-    wait(desk, PATIENCE_S - 30.0)
+    planner.run()
+    wait(planner, PATIENCE_S - 30.0)
     early = held(server)
-    wait(desk, 60.0)
+    wait(planner, 60.0)
 
     assert (early, held(server)) == ({}, {"a": (Holding("n0", 2),)})
 
 
-def test_a_gang_that_grows_waits_anew_before_more_is_held_for_it() -> None:
+def test_a_gang_that_grows_waits_again_before_more_is_held() -> None:
     server, _ = full(2)
     server.create_pod("a", 2, "a", 1)
-    desk = Desk(server, pace=QueueTiming(patience_s=PATIENCE_S))
-    desk.run()
-    wait(desk, PATIENCE_S)
+    planner = FakePlanner(server, pace=QueueTiming(patience_s=PATIENCE_S))
+    planner.run()
+    wait(planner, PATIENCE_S)
     assert held(server) == {"a": (Holding("n0", 2),)}
 
     server.create_pod("a", 2, "a", 2)
     (first, *_) = [uid for uid, each in server.pods.items() if each["spec"]["schedulingGates"]]
     annotate(server, first, gang_size="2")
-    desk.run()
-    wait(desk, PATIENCE_S - 30.0)
+    planner.run()
+    wait(planner, PATIENCE_S - 30.0)
     early = held(server)
-    wait(desk, 60.0)
+    wait(planner, 60.0)
 
     assert (early, held(server)) == ({"a": (Holding("n0", 2),)}, {"a": (Holding("n0", 2), Holding("n1", 2))})

@@ -1,4 +1,4 @@
-"""The planner at work, with an API server over HTTP."""
+"""The planner's service with an API server over HTTP."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.api_server import Answer, Asked, api_server
 from tests.scheduler_core.planner.serving_planner import Elected, Watch, nowhere, serving, until
 
 PATH = "/apis/gputopo.io/v1alpha1/placementledgers"
-# What kube-apiserver says of a kind that it does not know: no Status, and no object's name.
+# What kube-apiserver acknowledge of a kind that it does not know: no Status, and no object's name.
 UNKNOWN = "POST /apis/gputopo.io/v1alpha1/placementledgers: 404: 404 page not found"
 
 
 class Cluster:
-    """Knows of ledgers once they were applied, and of nothing else."""
+    """An API server that serves ledgers once their kind was applied, and nothing else."""
 
     def __init__(self) -> None:
         self.applied = False
@@ -39,14 +39,14 @@ class Cluster:
 
 
 async def again(service: PlannerService, elected: Elected) -> None:
-    """The Lease is lost, and another term begins."""
+    """Lose the Lease, and begin another term."""
     elected.is_leader = False
     service.tick()
     elected.is_leader = True
     service.tick()
 
 
-def test_a_ledger_that_the_api_server_does_not_know_is_warned_of_once_and_readyz_says_what_to_apply(
+def test_an_unknown_ledger_kind_is_logged_once_and_readyz_says_what_to_apply(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "scheduler_core.planner.service")
@@ -56,14 +56,14 @@ def test_a_ledger_that_the_api_server_does_not_know_is_warned_of_once_and_readyz
         return [vars(each)["fields"] for each in caplog.records]
 
     async def follow(service: PlannerService, posts: Callable[[], int]) -> None:
-        told = f"the API server does not serve placementledgers ({UNKNOWN}): apply daemonset/scheduler/planner"
+        reason = f"the API server does not serve placementledgers ({UNKNOWN}): apply daemonset/scheduler/planner"
         with service.running_watches(Watch()):
             service.tick()
             assert service.not_ready_reason() == "this planner has not taken over the ledger yet"
-            await until(lambda: service.not_ready_reason() == told)
+            await until(lambda: service.not_ready_reason() == reason)
             await again(service, elected)
             await until(lambda: posts() == 2)
-            assert service.not_ready_reason() == told
+            assert service.not_ready_reason() == reason
 
             cluster.applied = True
             await again(service, elected)
@@ -71,7 +71,7 @@ def test_a_ledger_that_the_api_server_does_not_know_is_warned_of_once_and_readyz
 
             cluster.applied = False
             await again(service, elected)
-            await until(lambda: service.not_ready_reason() == told)
+            await until(lambda: service.not_ready_reason() == reason)
 
     with api_server(cluster.answer) as server:
         kube = from_kubeconfig(PLANNER, server.kubeconfig(tmp_path / "config"))
@@ -82,30 +82,30 @@ def test_a_ledger_that_the_api_server_does_not_know_is_warned_of_once_and_readyz
         finally:
             kube.close()
 
-    once = {"write": "CreateLedger", "of": POOL, "outcome": "gone", "error": UNKNOWN}
-    assert warned() == [once, once]  # the second after it was there in between
+    once = {"write": "CreateLedger", "object": POOL, "outcome": "gone", "error": UNKNOWN}
+    assert warned() == [once, once]  # the second after the kind was served in between
 
 
 @pytest.mark.parametrize(
     ("elected", "said"),
     [
-        pytest.param(Elected(None), "no planner holds the Lease yet", id="nobody leads"),
+        pytest.param(Elected(None), "no planner holds the Lease yet", id="no leader"),
         pytest.param(
-            Elected(None, "403: no"), "no planner holds the Lease yet: 403: no", id="nobody may read who does"
+            Elected(None, "403: no"), "no planner holds the Lease yet: 403: no", id="the Lease cannot be read"
         ),
-        pytest.param(Elected("other"), None, id="another leads"),
-        pytest.param(Elected(), "this planner has not taken over the ledger yet", id="this one does, from now on"),
+        pytest.param(Elected("other"), None, id="another planner leads"),
+        pytest.param(
+            Elected(), "this planner has not taken over the ledger yet", id="this planner has just become the leader"
+        ),
     ],
 )
-def test_readyz_says_why_nobody_plans(tmp_path: Path, elected: Elected, said: str | None) -> None:
+def test_readyz_says_why_nothing_is_planned(tmp_path: Path, elected: Elected, said: str | None) -> None:
     service = serving(nowhere(tmp_path), elected)
 
     assert (service.not_ready_reason(), service.status().is_leader) == (said, elected.is_leader)
 
 
-def test_a_term_whose_ledger_cannot_be_read_ends_and_another_begins_later(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_term_ends_if_the_ledger_cannot_be_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "scheduler_core.planner.service")
 
     async def follow(service: PlannerService) -> None:
@@ -124,7 +124,7 @@ def test_a_term_whose_ledger_cannot_be_read_ends_and_another_begins_later(
     assert events == [("term", True), ("ledger", None), ("term", False)]
 
 
-def test_an_error_of_its_own_ends_the_process(tmp_path: Path) -> None:
+def test_an_internal_error_ends_the_process(tmp_path: Path) -> None:
     class OursError(Exception):
         pass
 
@@ -144,4 +144,4 @@ def test_an_error_of_its_own_ends_the_process(tmp_path: Path) -> None:
         asyncio.run(follow(service))
         kube.close()
 
-    assert isinstance(service.broken, OursError)
+    assert isinstance(service.fatal_error, OursError)

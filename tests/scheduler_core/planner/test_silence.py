@@ -1,4 +1,4 @@
-"""A planner whose watches stay open and bring nothing: its own threads and sockets, and an API server over HTTP."""
+"""A planner whose watches stay open without data: real threads and sockets, and an API server over HTTP."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def node(name: str) -> Object:
 
 
 def member(gang: str) -> Object:
-    """All of its gang."""
+    """Return the only member of a gang."""
     said = {keys.POD_GANG.key: gang, keys.POD_GANG_SIZE.key: "1"}
     made = {"uid": f"uid-{gang}", "resourceVersion": "1", "creationTimestamp": "2026-11-21T12:00:00Z"}
     return {
@@ -56,7 +56,7 @@ def member(gang: str) -> Object:
 
 
 class Cluster:
-    """Two nodes. It takes every write; a kind in ``silent`` brings no events, and no bookmarks."""
+    """Two nodes, and an API server that accepts every write; kinds in ``silent`` get no events and no bookmarks."""
 
     def __init__(self) -> None:
         self.silent: set[str] = set()
@@ -66,16 +66,16 @@ class Cluster:
 
     @property
     def planned(self) -> list[str]:
-        """Gangs that have a reservation."""
+        """Return the gangs with a reservation."""
         return [each["spec"]["gang"] for path, each in self._objects.items() if f"/{RESERVATIONS.plural}/" in path]
 
     def create(self, path: str, what: Object) -> None:
-        """Somebody makes an object."""
+        """Create an object."""
         self._objects[f"{path}/{what['metadata']['name']}"] = what
         self._tell(path, "ADDED", what)
 
     def speak(self) -> None:
-        """A bookmark on every watch that is not silent."""
+        """Send a bookmark on every watch that is not silent."""
         for kind, stream in list(self._streams.items()):
             if kind not in self.silent:
                 stream.send(bookmark(next(self._versions)))
@@ -113,7 +113,7 @@ class Cluster:
 
 @contextmanager
 def speaking(cluster: Cluster) -> Iterator[None]:
-    """Within: bookmarks come, many a second."""
+    """Send many bookmarks a second within this context."""
     ended = threading.Event()
 
     def speak() -> None:
@@ -131,7 +131,7 @@ def speaking(cluster: Cluster) -> Iterator[None]:
 
 @contextmanager
 def planner(cluster: Cluster, folder: Path) -> Iterator[PlannerService]:
-    """In a pool where every pod is gated."""
+    """Run a planner in a pool where every pod is gated."""
     with api_server(cluster.answer) as server:
         kube = from_kubeconfig(PLANNER, server.kubeconfig(folder / "config"))
         sources = {**planner_sources(parse_request), **RESERVATION_SOURCES}
@@ -155,7 +155,7 @@ async def ticking(service: PlannerService) -> None:
         await asyncio.sleep(0.02)
 
 
-def test_a_planner_whose_watch_of_nodes_is_silent_plans_nothing_until_it_speaks(tmp_path: Path) -> None:
+def test_a_planner_with_a_silent_node_watch_plans_nothing_until_it_speaks(tmp_path: Path) -> None:
     cluster = Cluster()
 
     def unready(service: PlannerService, beginning: str) -> Callable[[], bool]:
@@ -169,17 +169,18 @@ def test_a_planner_whose_watch_of_nodes_is_silent_plans_nothing_until_it_speaks(
             await until(lambda: cluster.planned == ["one"])
 
             cluster.silent.add(NODES.plural)
-            await until(unready(service, "nothing is planned, by what is known: gputopo has heard nothing for "))
+            stale = "nothing is planned, because the cluster cache is stale: gputopo has heard nothing for "
+            await until(unready(service, stale))
             cluster.create(PODS.path(namespace="team"), member("two"))
             await until(lambda: len(service.status().gangs) == 2)
-            await asyncio.sleep(0.5)  # any number of rounds
-            assert (cluster.planned, service.status().stale_reason) == (["one"], True)
+            await asyncio.sleep(0.5)  # many rounds
+            assert (cluster.planned, service.status().is_stale) == (["one"], True)
 
             cluster.silent.clear()
             await until(lambda: cluster.planned == ["one", "two"])
-            await until(lambda: (service.not_ready_reason(), service.status().stale_reason) == (None, False))
+            await until(lambda: (service.not_ready_reason(), service.status().is_stale) == (None, False))
             ticks.cancel()
 
     with planner(cluster, tmp_path) as service:
         asyncio.run(follow(service))
-        assert service.broken is None
+        assert service.fatal_error is None

@@ -1,4 +1,4 @@
-"""What the planner tells of itself: /gangs and the metrics."""
+"""The planner's status, on /gangs and in metrics."""
 
 from __future__ import annotations
 
@@ -20,16 +20,20 @@ from scheduler_core.planner.status import PlannerStatus, planner_status
 from scheduler_core.policy.profiles import BUILT_IN
 from scheduler_core.request.pod_request import InvalidRequest
 from tests.scheduler_core.planner.gang.gang_pods import BOUND, LLM, RUNNING, member, members
-from tests.scheduler_core.planner.leader.idle_executor import Idle
+from tests.scheduler_core.planner.leader.idle_executor import IdleExecutor
 from tests.scheduler_core.planner.packing.plans import COMMITTED, HELD, entry, ledger, plan
 
 
-def told(
+def status_of(
     found: Iterable[Member], *kept: tuple[ReservationUpdate, Any], unlisted: ReservationUpdate | None = None
 ) -> PlannerStatus:
-    """By a planner that leads and was shown all that."""
+    """Return the status of a leader that has seen these objects."""
     term = LeaderTerm(
-        PlannerConfig("gpus", "gputopo", CommitTerms(), QueueTiming(), {}), lambda: BUILT_IN, "me", Idle(), TermClock()
+        PlannerConfig("gpus", "gputopo", CommitTerms(), QueueTiming(), {}),
+        lambda: BUILT_IN,
+        "me",
+        IdleExecutor(),
+        TermClock(),
     )
     reservations = [each for each, _ in kept] + ([] if unlisted is None else [unlisted])
     term.apply_batch(
@@ -52,12 +56,12 @@ def phases(found: PlannerStatus) -> dict[GangName, tuple[str, str | None]]:
     return {each.gang.name: (each.phase, each.reservation) for each in found.gangs}
 
 
-def test_gpus_are_held_for_those_who_have_no_node_yet() -> None:
+def test_gpus_are_reserved_for_members_without_a_node() -> None:
     there = [member("w-0", BOUND), member("w-1", BOUND, node=None)]
     seats = plan("llm-1", {"w-0": ("n1", 8), "w-1": ("n2", 4)})
     held = plan("hold-1", held={"n3": 2}, gang="other")
 
-    assert told(there, (seats, COMMITTED), (held, HELD)).held_gpus == 6
+    assert status_of(there, (seats, COMMITTED), (held, HELD)).held_gpus == 6
 
 
 def test_a_batch_of_single_pods_is_counted_once() -> None:
@@ -65,26 +69,26 @@ def test_a_batch_of_single_pods_is_counted_once() -> None:
     pods = [member(name.name[-1], gang=name, size=1) for name in names]
     batch = plan("pods-1", dict.fromkeys("abc", ("n1", 1)), gang="")
 
-    found = told(pods, (batch, COMMITTED))
+    found = status_of(pods, (batch, COMMITTED))
 
     assert found.held_gpus == 3
     assert phases(found) == dict.fromkeys(names, ("committed", "pods-1"))
 
 
-def test_what_failed_holds_nothing_and_is_over_once_the_gang_runs() -> None:
+def test_a_failed_reservation_reserves_nothing_and_ends_once_the_gang_runs() -> None:
     failed = plan("llm-1", {"w-0": ("n1", 8)}, status=ReservationStatus(ReservationState.FAILED, "too late"))
 
-    waiting = told(members(1), unlisted=failed)
-    running = told(members(1, RUNNING), unlisted=failed)
+    waiting = status_of(members(1), unlisted=failed)
+    running = status_of(members(1, RUNNING), unlisted=failed)
 
     assert (waiting.held_gpus, phases(waiting)) == (0, {LLM: ("failed", "llm-1")})
     assert phases(running) == {LLM: ("running", None)}
 
 
-def test_a_pod_whose_gang_cannot_be_understood_is_told_by_its_own_name() -> None:
+def test_a_pod_with_an_invalid_gang_is_listed_by_its_own_name() -> None:
     name = GangName("team", "pod.uid-p")
     refused = member("p", gang=name, request=InvalidRequest("gputopo.io/gang: 'Bad_Name' is not a name"))
-    found = told([refused])
+    found = status_of([refused])
 
     (page,) = page_of(found)["pods"]
     assert (page["pod"], page["phase"], page["reason"]) == (
@@ -95,7 +99,7 @@ def test_a_pod_whose_gang_cannot_be_understood_is_told_by_its_own_name() -> None
     assert ("gputopo_planner_gangs", ("refused",), 1) in list(status_samples(found, 200.0))
 
 
-def test_one_that_does_not_lead_tells_who_does() -> None:
+def test_a_follower_reports_the_leader() -> None:
     page = page_of(planner_status(None, False, None, (), 0.0, "planner-0_1f"))
 
     assert (page["leads"], page["holder"], page["gangs"]) == (False, "planner-0_1f", [])

@@ -1,4 +1,4 @@
-"""What the planner serves, and its metrics."""
+"""The planner's pages and metrics."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from tests.scheduler_core.planner.serving_planner import Elected, nowhere, servi
 from tests.scheduler_core.runtime.served import serving as served
 
 
-def test_a_planner_that_does_not_lead_serves_what_it_knows(tmp_path: Path) -> None:
+def test_a_follower_serves_its_pages(tmp_path: Path) -> None:
     metrics = PlannerMetrics()
     service = serving(nowhere(tmp_path), Elected(None, "403: no"))
     metrics.register_status(service.status)
     with served(planner_app(service, metrics.registry)) as running:
-        ready, gangs, told = (running.ask("GET", path) for path in ("/readyz", "/gangs", "/metrics"))
+        ready, gangs, metrics_page = (running.ask("GET", path) for path in ("/readyz", "/gangs", "/metrics"))
 
     assert ready == (503, b"no planner holds the Lease yet: 403: no\n")
     assert json.loads(gangs[1])["leads"] is False
-    lines = told[1].decode().splitlines()
+    lines = metrics_page[1].decode().splitlines()
     assert [line for line in lines if line.startswith("gputopo_planner_leader ")] == ["gputopo_planner_leader 0.0"]
 
 
-def test_without_news_it_is_blind_and_not_ready() -> None:
-    status = PlannerStatus(is_leader=True, not_ready_reason="nothing is planned", stale_reason=True)
+def test_with_a_stale_cache_the_leader_is_not_ready() -> None:
+    status = PlannerStatus(is_leader=True, not_ready_reason="nothing is planned", is_stale=True)
     found = {name: value for name, _, value in status_samples(status, 0.0)}
 
-    assert (found["gputopo_planner_leader"], found["gputopo_planner_ready"], found["gputopo_planner_blind"]) == (
+    assert (found["gputopo_planner_leader"], found["gputopo_planner_ready"], found["gputopo_planner_cache_stale"]) == (
         True,
         False,
         True,
@@ -60,7 +60,7 @@ def test_writes_waits_plans_and_events_are_counted() -> None:
     def said(name: str, **labels: str) -> float | None:
         return metrics.registry.get_sample_value(name, labels)
 
-    assert said("gputopo_planner_released_total", why="gate-timeout") == 1.0
+    assert said("gputopo_planner_released_total", reason="gate-timeout") == 1.0
     assert said("gputopo_planner_writes_total", kind="ReleasePod", outcome="conflict") == 1.0
     assert said("gputopo_planner_rollbacks_total") == 1.0
     assert said("gang_scheduling_wait_seconds_sum", outcome="bound", kind="single") == 2.0

@@ -1,4 +1,4 @@
-"""An API server for the model check: objects with versions and preconditions, and what each watch has not heard yet."""
+"""An API server for the model check: objects with versions and preconditions, and watches that lag."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ class NotFound(Exception):  # noqa: N818  an answer
 
 
 class Event(NamedTuple):
-    """Something changed."""
+    """A watch event."""
 
     kind: type[Any]
     key: str
-    object: Any  # a pod's JSON, or a value of ``sightings``; None: it is gone
+    object: Any  # a pod's JSON, or an update of ``cache/events.py``; None: deleted
     at: float
 
 
 class ApiServer:
-    """One etcd: every write gets the next version."""
+    """Objects with one revision counter, as in etcd."""
 
     def __init__(self, nodes: Mapping[str, int] = TWO) -> None:
-        """``nodes``: how many GPUs each has."""
+        """``nodes``: GPUs by node."""
         self.nodes = nodes
         self.now = 0.0
         self.version = 0
@@ -61,10 +61,10 @@ class ApiServer:
         self.events: list[Event] = []
         self._uids = 0
 
-    # What there is.
+    # Reads.
 
     def listed(self, kind: type[Any]) -> list[Any]:
-        """All objects of a kind, as they are told."""
+        """Return all objects of a kind, as watches deliver them."""
         if kind is PlannerPod:
             return list(self.pods.values())
         if kind is ReservationUpdate:
@@ -77,11 +77,11 @@ class ApiServer:
         return []
 
     def bound(self, node: str) -> int:
-        """GPUs of a node that pods hold."""
+        """Return the GPUs of a node that pods use."""
         return sum(gpus(pod) for pod in self.pods.values() if pod["spec"].get("nodeName") == node)
 
     def committed(self, node: str) -> int:
-        """GPUs of a node that are committed to pods which are not bound yet."""
+        """Return the GPUs of a node that are committed to unbound pods."""
         if self.ledger is None:
             return 0
         found = active_entries(self.ledger.spec, self.reservations)
@@ -107,7 +107,7 @@ class ApiServer:
         priority: int = 0,
         created: str = OLD,
     ) -> str:
-        """Of a ReplicaSet. ``gang``: gated, a member. ``more``: merged into it."""
+        """Create a pod of a ReplicaSet. ``gang``: gated, a member. ``more``: merged into it."""
         uid = self.uid("pod")
         said = {keys.POD_GANG.key: gang, keys.POD_GANG_SIZE.key: str(size)} if gang else {}
         owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "uid": f"of-{gang or name}", "controller": True}
@@ -132,7 +132,7 @@ class ApiServer:
         return uid
 
     def forge_pod(self, reservation: str, node: str, *, gang: str | None = None, gated: bool = False) -> str:
-        """By a tenant: it claims that a planner ungated and pinned it, and no scheduler ever binds it."""
+        """Create a tenant's pod that claims to be ungated and pinned by a planner; no scheduler binds it."""
         pin = {"key": NODE_NAME, "operator": "In", "values": [node]}
         terms = {"nodeSelectorTerms": [{"matchFields": [pin]}]}
         spec = {
@@ -143,21 +143,21 @@ class ApiServer:
         return self.create_pod("forged", 1, gang, 1, {"metadata": metadata, "spec": spec})
 
     def bind(self, uid: str, node: str) -> None:
-        """As kube-scheduler does. Raises ``NotFound``, ``Conflict``."""
+        """Bind a pod, as kube-scheduler does. Raises ``NotFound``, ``Conflict``."""
         pod = self._pod(uid)
         if pod["spec"].get("nodeName") or pod["spec"]["schedulingGates"]:
             raise Conflict
         self._put_pod(_merged(pod, {"spec": {"nodeName": node}}))
 
     def patch_pod(self, body: Json) -> Json:
-        """A merge patch with both preconditions."""
+        """Apply a merge patch with both preconditions."""
         pod = self._pod(body["metadata"]["uid"])
         if pod["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"]:
             raise Conflict
         return self._put_pod(_merged(pod, body))
 
     def delete_pod(self, uid: str, version: str = "") -> None:
-        """At once: kubelets of this world are quick. ``version``: not if it is another by now; "": whichever it is."""
+        """Delete a pod at once. ``version``: precondition; "": none."""
         if version not in ("", self._pod(uid)["metadata"]["resourceVersion"]):
             raise Conflict
         del self.pods[uid]
@@ -166,14 +166,14 @@ class ApiServer:
     # Reservations and the ledger.
 
     def create_reservation(self, name: str, spec: ReservationSpec) -> ReservationUpdate:
-        """A new one."""
+        """Create it."""
         uid = self.uid("plan")
         return self._put_reservation(ReservationUpdate(uid, SPACE, name, spec, spec_hash(spec)))
 
     def write_status(
         self, of: ReservationUpdate, status: ReservationStatus, unless_changed: Member | None = None
     ) -> ReservationUpdate:
-        """With preconditions."""
+        """Write a status, with preconditions."""
         if unless_changed is not None:
             found = self._pod(unless_changed.uid)["metadata"]["resourceVersion"]
             if unless_changed.version not in ("", found):
@@ -186,41 +186,41 @@ class ApiServer:
         return self._put_reservation(known._replace(status=status))
 
     def delete_reservation(self, uid: str) -> None:
-        """By UID."""
+        """Delete by UID."""
         if self.reservations.pop(uid, None) is None:
             raise NotFound
         self._tell(ReservationUpdate, uid, None)
 
     def delete_ledger(self) -> None:
-        """With all that it lists."""
+        """Delete the ledger with all entries."""
         ledger, self.ledger = self.ledger, None
         assert ledger is not None
         self._tell(LedgerUpdate, ledger.key, None)
 
     def create_ledger(self, name: str, spec: LedgerSpec) -> LedgerUpdate:
-        """The one."""
+        """Create the ledger."""
         if self.ledger is not None:
             raise Conflict
         return self._put_ledger(LedgerUpdate(name, self.uid("ledger"), "", 1, spec))
 
     def write_ledger(self, over: LedgerUpdate, spec: LedgerSpec) -> LedgerUpdate:
-        """Compare and swap."""
+        """Replace the spec, by compare-and-swap."""
         ledger = self._ledger_of(over)
         return self._put_ledger(ledger._replace(spec=spec, generation=ledger.generation + (spec != ledger.spec)))
 
     def drop(self, over: LedgerUpdate, extenders: dict[str, ExtenderAck]) -> LedgerUpdate:
-        """Compare and swap of the status."""
+        """Replace the status, by compare-and-swap."""
         return self._put_ledger(self._ledger_of(over)._replace(extenders=extenders))
 
     def apply(self, me: str, said: ExtenderAck | None) -> None:
-        """Server-side apply by an extender: its own part of the status, whatever the rest is."""
+        """Apply an extender's own part of the status (server-side apply)."""
         if self.ledger is None:
             return
         others = {name: each for name, each in self.ledger.extenders.items() if name != me}
         self._put_ledger(self.ledger._replace(extenders=others if said is None else others | {me: said}))
 
     def uid(self, kind: str) -> str:
-        """A new one."""
+        """Create it."""
         self._uids += 1
         return f"{kind}{self._uids}"
 
@@ -262,16 +262,16 @@ class ApiServer:
 
 
 class Watcher:
-    """One process's watches: each kind is heard of in order, and late."""
+    """The watches of one process: events of each kind arrive in order, and late."""
 
     def __init__(self, server: ApiServer, kinds: tuple[type[Any], ...], read: Any) -> None:
         self._server = server
-        self._read = read  # JSON of a pod -> what is kept of it, and of which kind that is
+        self._read = read  # JSON of a pod -> the value that the process keeps, and its kind
         self._kinds = kinds
         self._at: dict[type[Any], int] = {}
 
     def lists(self) -> list[Batch[Any]]:
-        """What there is now; from here on changes are heard of."""
+        """List everything; later changes arrive as events."""
         found = []
         for kind in self._kinds:
             self._at[kind] = len(self._server.events)
@@ -279,16 +279,16 @@ class Watcher:
         return found
 
     def oldest(self) -> float | None:
-        """When the first thing happened that was not heard of."""
+        """Time of the first event that has not arrived."""
         waiting = [self._server.events[at].at for kind in self._kinds if (at := self._next(kind)) is not None]
         return min(waiting, default=None)
 
     def behind(self) -> list[type[Any]]:
-        """Kinds of which something was not heard."""
+        """Kinds with events that have not arrived."""
         return [kind for kind in self._kinds if self._next(kind) is not None]
 
     def hear(self, kind: type[Any]) -> Batch[Any]:
-        """The next change of a kind."""
+        """Deliver the next event of a kind."""
         at = self._next(kind)
         assert at is not None
         self._at[kind] = at + 1
@@ -308,17 +308,17 @@ class Watcher:
 
 
 def candidate_of(pod: Json) -> PlannerPod | None:
-    """As a planner keeps it."""
+    """Return a pod as a planner keeps it."""
     return _candidate(msgspec.json.encode(pod))
 
 
 def pod_of(pod: Json) -> Pod:
-    """As kube-scheduler sends it."""
+    """Return a pod as kube-scheduler sends it."""
     return msgspec.convert(pod, Pod)
 
 
 def seen_of(pod: Json) -> PodUpdate | None:
-    """As an extender keeps it."""
+    """Return a pod as an extender keeps it."""
     return _seen(msgspec.json.encode(pod))
 
 
@@ -335,12 +335,12 @@ def _seen(pod: bytes) -> PodUpdate | None:
 
 
 def gpus(pod: Json) -> int:
-    """That it takes."""
+    """Return the GPUs that a pod asks for."""
     return int(pod["spec"]["containers"][0]["resources"]["limits"][GPU])
 
 
 def pinned(pod: Json) -> str | None:
-    """The node that its affinity names."""
+    """Return the node that a pod's affinity names."""
     affinity = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
     terms = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [])
     return str(terms[0]["matchFields"][0]["values"][0]) if terms else None
@@ -352,7 +352,7 @@ def _node(name: str, number: int) -> NodeUpdate:
 
 
 def _merged(one: Json, other: Json) -> Json:
-    """RFC 7396, but that nothing is taken away."""
+    """Merge as RFC 7396, without removal."""
     found = dict(one)
     for key, value in other.items():
         before = found.get(key)

@@ -1,4 +1,4 @@
-"""The processes of the model check: real planners' and extenders' code, heard late and killed anywhere."""
+"""The processes of the model check: the real code of planners and extenders, with late events, killed anywhere."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from scheduler_core.planner.commit.actions import (
     DeletePod,
     DeleteReservation,
     DropRegistration,
+    LedgerAction,
     ProbeExtenderPod,
     ReleasePod,
     TouchPod,
@@ -50,13 +51,13 @@ from tests.scheduler_core.planner.commit.apiserver import (
     seen_of,
 )
 
-BIND_S = 20.0  # after Filter: a binding that takes longer is given up
+BIND_S = 20.0  # after Filter: kube-scheduler gives up a binding that takes longer
 SILENCE_S = 120.0
 KINDS = (NodeUpdate, PlannerPod, NodeGpusUpdate, ReservationUpdate, LedgerUpdate)
 
 
 class Planner:
-    """One process that believes that it leads."""
+    """A planner process that believes that it leads."""
 
     def __init__(self, server: ApiServer, me: str, terms: CommitTerms) -> None:
         self.server, self.me, self.terms = server, me, terms
@@ -64,7 +65,7 @@ class Planner:
         self.deposed = False
         self.view = PlannerView(Policy(), POOL, me, guarded=terms.guarded)
         self.view.apply_ledger(server.ledger, server.now)
-        self.unheld: frozenset[str] = frozenset()  # UIDs of holds that were not wanted at the last look
+        self.unheld: frozenset[str] = frozenset()  # UIDs of holds that were unwanted at the last reconcile
         self._tried = 0
 
     def hear(self, batch: Batch[Any]) -> None:
@@ -74,14 +75,14 @@ class Planner:
         self.view.cache.advance_time(self.server.now)
 
     def writes(self) -> tuple[Action, ...]:
-        """What it would write now."""
+        """Return the writes that are due now."""
         view = self.view
         mine = ledger_role(view.ledger, self.me) is LedgerRole.LEAD
         if self.watcher is not None and not mine:
             self.deposed = True
         if self.deposed:
             return ()
-        if mine and self.watcher is None:  # it knows nothing from before it took over
+        if mine and self.watcher is None:  # it has observed nothing before it took over
             self.watcher = Watcher(self.server, KINDS, (PlannerPod, candidate_of))
             for batch in self.watcher.lists():
                 self.hear(batch)
@@ -94,7 +95,7 @@ class Planner:
         return found if planned is None else (*found, planned)
 
     def _steps(self, outlook: PlanFindings) -> tuple[Action, ...]:
-        """The same whether all reservations are looked at or only those that are awake."""
+        """Assert that reconciling only active reservations gives the same writes as reconciling all."""
         world = self.view.reconcile_input(self.server.now, self.server.now, outlook)
         found, whole = (reconcile(each, self.terms, POOL) for each in (world, world._replace(active=None, plans=None)))
         assert sorted(map(_unordered, found)) == sorted(map(_unordered, whole))
@@ -103,10 +104,10 @@ class Planner:
         return found
 
     def _plan(self) -> CreateReservation | None:
-        """First fit, for the first gang that waits and fits; else room for the first for which there is none yet."""
+        """Plan by first fit the first waiting gang that fits; else a capacity hold for the first gang without one."""
         view = self.view
         ledger = view.ledger
-        assert ledger is not None  # it is ours
+        assert ledger is not None  # taken over
         if view.observations.made:
             return None
         entries, holds = active_entries(ledger.spec, view.reservations), self._holds()
@@ -132,7 +133,7 @@ class Planner:
         return CreateReservation(SPACE, f"{spec.gang}-{self.me}-{self._tried}", spec)
 
     def _holds(self) -> dict[str, GangName]:
-        """Whose they are, by UID."""
+        """Return the holds' gangs, by UID."""
         found = ((uid, reserved_gang(each)) for uid, each in self.view.reservations.items() if each.spec.held)
         return {uid: gang for uid, gang in found if gang is not None}
 
@@ -141,11 +142,11 @@ class Planner:
 
     def _queued_members(self, name: GangName) -> tuple[Member, ...]:
         gang = self.view.gang_members.get_gang(name)
-        assert gang is not None  # it is queued
+        assert gang is not None  # the gang is queued
         return gang.ready
 
     def send(self, what: Action) -> Any:
-        """To the API server, at whatever moment. Raises ``Conflict``, ``NotFound``."""
+        """Send a write to the API server. Raises ``Conflict``, ``NotFound``."""
         self.view.mark_writing(what)
         server = self.server
         if isinstance(what, CreateLedger):
@@ -170,14 +171,14 @@ class Planner:
         return server.delete_pod(what.member.uid, what.member.version)
 
     def answered(self, what: Action, made: Any) -> None:
-        """It was done."""
+        """Apply the answer of a successful write."""
         self.view.apply_write(what, _told(made), self.server.now)
         if isinstance(what, CreateLedger):
             self.view.observations = self.view.observations._replace(is_new_ledger=True)
 
     def refused(self, what: Action) -> None:
-        """It was not: the ledger is read again."""
-        if isinstance(what, CreateLedger | WriteLedger | DropRegistration):
+        """Apply a failed write: read the ledger again."""
+        if isinstance(what, LedgerAction):
             self.view.apply_ledger(self.server.ledger, self.server.now)
 
     def heard_of(self, what: ProbeExtenderPod, *, gone: bool) -> None:
@@ -190,10 +191,10 @@ class Planner:
 
 
 def _unordered(what: Action) -> str:
-    """The write, whatever the order of what it adds to the ledger."""
+    """Return a write as text, with ledger entries sorted."""
     if isinstance(what, WriteLedger):
         entries = tuple(sorted(what.spec.entries, key=lambda each: each.uid))
-        what = what._replace(spec=msgspec.structs.replace(what.spec, entries=entries))
+        what = msgspec.structs.replace(what, spec=msgspec.structs.replace(what.spec, entries=entries))
     return repr(what)
 
 
@@ -206,7 +207,7 @@ def _told(made: Any) -> WriteResponse | None:
 
 
 class Flags(NamedTuple):
-    """What a mutant leaves out."""
+    """Parts of an extender that a mutant leaves out."""
 
     registers: bool = True
     vouches_late: bool = True
@@ -214,12 +215,12 @@ class Flags(NamedTuple):
 
 
 class Answering:
-    """An extender's process."""
+    """An extender process."""
 
     def __init__(self, server: ApiServer, me: str, flags: Flags) -> None:
         self.server, self.me, self.flags = server, me, flags
         self.silent_since: float | None = None  # cut off from the API server
-        self.said: list[ExtenderAck | None] = []  # on its way to the API server
+        self.said: list[ExtenderAck | None] = []  # on the way to the API server
         self.knowledge = ClusterCache(Policy(), reservations=True)
         self.extender = Extender(self.knowledge, Policy(), lambda: self.server.now, lambda _: None)
         settle = ASSUMED_POD_LIFETIME_S if flags.vouches_late else 0.0
@@ -231,7 +232,7 @@ class Answering:
             self.hear(batch)
 
     def _say(self, _: LedgerUpdate, what: ExtenderAck | None) -> None:
-        self.said = [*self.said[:1], what]  # one is being written, and of the others the last counts
+        self.said = [*self.said[:1], what]  # the first is being written; of the others only the last counts
 
     def hear(self, batch: Batch[Any]) -> None:
         self.knowledge.apply_batch(batch, self.server.now)
@@ -245,7 +246,7 @@ class Answering:
         self.extender.settling = self.registration.settling
 
     def filter(self, pod: Json, names: frozenset[str]) -> tuple[str, ...]:
-        """What it answers; nothing where it would answer 503."""
+        """Return the answer; nothing for a 503."""
         self.look()
         if not self._fit() or (self.flags.registers and self.registration.not_ready_reason is not None):
             return ()
@@ -262,7 +263,7 @@ class Answering:
 
 
 class Scheduler:
-    """kube-scheduler, as far as it counts: what it has seen bound, and what it has chosen itself."""
+    """kube-scheduler's cache: pods that it has seen bound, and its own assumed pods."""
 
     def __init__(self, server: ApiServer) -> None:
         self.server = server
@@ -282,10 +283,10 @@ class Scheduler:
                 self.assumed.pop(pod["metadata"]["uid"], None)
 
     def tick(self) -> None:
-        """Nothing here grows old."""
+        """Nothing expires here."""
 
     def feasible(self, pod: Json, own: frozenset[str]) -> frozenset[str]:
-        """Nodes with as many GPUs: for a member the one of its pin, for others those of its own."""
+        """Return nodes with enough GPUs: of a member its pinned node, of other pods the scheduler's own nodes."""
         node = pinned(pod)
         return frozenset(name for name in ({node} if node else own) if self._free(name) >= gpus(pod))
 

@@ -1,10 +1,10 @@
-"""The commit protocol, model-checked with the code that runs: two planners that both believe to lead, two extenders.
+"""Model check of the commit protocol, with the production code: two planners that both believe to lead, two extenders.
 
-Whatever happens in whatever order (watches that lag, writes that land late, processes that are killed after any write,
-extenders that are cut off, pods that come and go), of no node more GPUs are bound and committed than it has; and once
-nothing happens any more, each gang has all its nodes or none. What is held for a gang that does not fit is held until
-its places are committed, whatever is proposed meanwhile. The same machine finds what goes wrong where one part of the
-protocol is left out.
+In any order of events (watches that lag, writes that arrive late, processes that are killed after any write,
+extenders that are cut off, pods that come and go), no node has more GPUs bound and committed than it has; and once
+events end, each gang has all its nodes or none. A capacity hold of a gang that does not fit stays until the gang is
+committed, whatever is proposed meanwhile. The same model finds the error in each mutant that leaves out one part of the
+protocol.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -33,7 +34,7 @@ from tests.scheduler_core.planner.commit.apiserver import NODES, OWN, ApiServer,
 from tests.scheduler_core.planner.commit.processes import BIND_S, Answering, Flags, Planner, Scheduler
 
 HELD, PROPOSED, COMMITTED = reservations.EntryPhase
-LAG_S = 5.0  # that a watch is behind at most, unless it is cut off
+LAG_S = 5.0  # largest lag of a watch that is not cut off
 _AT_ONCE = 6
 # What may happen next, and how often: a uniform choice would mostly kill what has hardly begun.
 _OFTEN = {
@@ -64,17 +65,17 @@ _OFTEN = {
 }
 
 
-# An admission policy lets only planners write their annotations: so plans that somebody deletes are written again.
+# An admission policy lets only planners write their annotations: so plans that are deleted by hand are recreated.
 TERMS = CommitTerms(settle_s=2 * LAG_S, guarded=True)
 
 
 class Mutant(NamedTuple):
-    """What is left out of the protocol."""
+    """A part of the protocol that is left out."""
 
     terms: CommitTerms = TERMS
     flags: Flags = Flags()
-    swaps: bool = True  # the ledger is written by compare and swap
-    falls_back: bool = True  # what is held for a gang is not given up before its places are committed
+    swaps: bool = True  # the ledger is written by compare-and-swap
+    falls_back: bool = True  # a capacity hold stays until its gang is committed
 
 
 class Flight(NamedTuple):
@@ -86,10 +87,10 @@ class Flight(NamedTuple):
 
 
 class Commit(RuleBasedStateMachine):
-    """The world."""
+    """The cluster, with its rules and invariants."""
 
     mutant = Mutant()
-    harmless = mutant  # nothing is left out: gangs end as a whole
+    harmless = mutant  # nothing is left out: gangs restart as a whole
     actions: tuple[str, ...] = ()
 
     def __init__(self) -> None:
@@ -103,7 +104,7 @@ class Commit(RuleBasedStateMachine):
         self.extenders: list[Answering | None] = [None, None]
         self.schedulers = [Scheduler(self.server), Scheduler(self.server)]
         self.late: list[tuple[Planner, Action]] = []
-        self.unheld: set[str] = set()  # UIDs of holds that some planner found not to be wanted, or somebody deleted
+        self.unheld: set[str] = set()  # UIDs of holds that a planner found unwanted, or that were deleted by hand
         self.flights: list[Flight] = []
 
     def _overwritten(self, over: Any, spec: Any) -> Any:
@@ -124,14 +125,14 @@ class Commit(RuleBasedStateMachine):
 
     @rule(acts=st.binary(min_size=3 * _AT_ONCE, max_size=3 * _AT_ONCE))
     def things_happen(self, acts: bytes) -> None:
-        """Several at once: to draw each by itself takes longer than to do it."""
+        """Run several steps: drawing each by itself takes longer than the step."""
         for at in range(0, len(acts), 3):
             action, side, pick = acts[at : at + 3]
             getattr(self, self.actions[action % len(self.actions)])(side % 2, pick)
             self.no_node_is_promised_twice()
         self.what_is_held_is_not_lost()
 
-    # What people and controllers do.
+    # Actions of people and controllers.
 
     def gang_comes(self, _: int, pick: int) -> None:
         if len(self.gangs) < 3:
@@ -153,12 +154,12 @@ class Commit(RuleBasedStateMachine):
         self._replace(gang)
 
     def _replace(self, gang: str | None) -> None:
-        """Its controller makes another."""
+        """Its controller creates another pod."""
         if gang in self.gangs and len(self._members(gang)) < self.gangs[gang]:
             self.server.create_pod(gang, 1, gang, self.gangs[gang])
 
     def somebody_deletes_a_plan(self, _: int, pick: int) -> None:
-        """By hand. What a planner that lost the Lease may still send then is fenced off by nothing."""
+        """By hand. Late writes of a planner that lost the Lease are not fenced afterwards."""
         if self.server.reservations:
             uid = _pick(sorted(self.server.reservations), pick)
             self.unheld.add(uid)
@@ -174,7 +175,7 @@ class Commit(RuleBasedStateMachine):
     def _lose_what_is_late(self) -> None:
         self.late = [each for each in self.late if not isinstance(each[1], UngateAndPin)]
 
-    # What kube-scheduler does.
+    # Actions of kube-scheduler.
 
     def pod_is_filtered(self, side: int, pick: int) -> None:
         extender, scheduler = self.extenders[side], self.schedulers[side]
@@ -191,7 +192,7 @@ class Commit(RuleBasedStateMachine):
             self.flights.append(Flight(uid, node, self.server.now + BIND_S))
 
     def _may_try(self, pod: Json, side: int) -> bool:
-        """Members are the first scheduler's, wherever they go; other pods are of one scheduler and for one node."""
+        """Members belong to the first scheduler, on any node; each other pod to one scheduler and one node."""
         uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
         mine = side == 0 if _gang(pod) else name.startswith(f"pod-{side}")
         open_ = not pod["spec"]["schedulingGates"] and not pod["spec"].get("nodeName")
@@ -214,7 +215,7 @@ class Commit(RuleBasedStateMachine):
         for each in self.schedulers:
             each.assumed.pop(uid, None)
 
-    # What extenders do.
+    # Actions of extenders.
 
     def extender_looks(self, side: int, _: int) -> None:
         extender = self.extenders[side]
@@ -227,7 +228,7 @@ class Commit(RuleBasedStateMachine):
             self.server.apply(extender.me, extender.said.pop(0))
 
     def extender_speaks(self, side: int, _: int) -> None:
-        """It hears all, looks, and is heard."""
+        """The extender receives all events, updates, and its answer is received."""
         extender = self.extenders[side]
         if extender is not None and extender.silent_since is None:
             _hear_all(extender)
@@ -236,7 +237,7 @@ class Commit(RuleBasedStateMachine):
                 self.server.apply(extender.me, extender.said.pop(0))
 
     def all_speak(self, side: int, _: int) -> None:
-        """The extenders, and then a planner."""
+        """Extenders answer, then a planner acts."""
         for each in (0, 1):
             self.extender_speaks(each, 0)
         self.planner_works(side, 0)
@@ -262,10 +263,10 @@ class Commit(RuleBasedStateMachine):
         if (extender := self.extenders[side]) is not None:
             extender.silent_since = None
 
-    # What planners do.
+    # Actions of planners.
 
     def planner_starts(self, side: int, pick: int) -> None:
-        """Two at once where the Lease has not kept them apart: seldom."""
+        """Rarely two at once, as when the Lease failed to exclude the second."""
         planner, other = self.planners[side], self.planners[1 - side]
         if (planner is None or planner.deposed) and (other is None or other.deposed or pick % 8 == 7):
             self._start_planner(side)
@@ -278,7 +279,7 @@ class Commit(RuleBasedStateMachine):
         self.planners[side] = None
 
     def planner_writes(self, side: int, pick: int) -> None:
-        """One of the writes, and often the last of this process."""
+        """Do one of the writes, often the last of this process."""
         planner = self.planners[side]
         writes = () if planner is None else planner.writes()
         if planner is None or not writes:
@@ -288,7 +289,7 @@ class Commit(RuleBasedStateMachine):
             self.planners[side] = None
 
     def planner_works(self, side: int, _: int) -> None:
-        """It hears all, and writes as long as there is anything to write."""
+        """Receive all events, and write until no write is due."""
         planner = self.planners[side]
         if planner is not None and planner.watcher is not None:
             _hear_all(planner)
@@ -300,7 +301,7 @@ class Commit(RuleBasedStateMachine):
                 self._write(planner, each)
 
     def planner_sends_late(self, side: int, pick: int) -> None:
-        """It stands still just before a write, and so may the write on its way."""
+        """The planner stops just before a write; the write may arrive later."""
         planner = self.planners[side]
         writes = () if planner is None else planner.writes()
         if planner is not None and writes:
@@ -316,7 +317,7 @@ class Commit(RuleBasedStateMachine):
             planner.heard_of(what, gone=what.pod not in living)
             return
         if isinstance(what, WriteLedger) and not self.mutant.falls_back:
-            what = what._replace(spec=without_entries(what.spec, self._held_of_proposed(what)))
+            what = msgspec.structs.replace(what, spec=without_entries(what.spec, self._held_of_proposed(what)))
         gangs = {uid: _gang(pod) for uid, pod in self.server.pods.items()}
         self.unheld |= planner.unheld
         try:
@@ -332,7 +333,7 @@ class Commit(RuleBasedStateMachine):
         proposed = {self._gang_for(each.uid) for each in what.spec.entries if each.phase is PROPOSED}
         return {each.uid for each in what.spec.entries if each.phase is HELD and self._gang_for(each.uid) in proposed}
 
-    # What time does.
+    # Time.
 
     def something_is_heard(self, _: int, pick: int) -> None:
         found = [(process, kind) for process in self._hearing() for kind in process.watcher.behind()]
@@ -361,7 +362,7 @@ class Commit(RuleBasedStateMachine):
                 extender.look()
 
     def quieten(self) -> None:
-        """Everybody hears everything, and is heard."""
+        """All processes receive all events and are received."""
         for _ in range(4):
             for each in self._hearing():
                 _hear_all(each)
@@ -378,7 +379,7 @@ class Commit(RuleBasedStateMachine):
     def _members(self, gang: str) -> list[Json]:
         return [pod for pod in self.server.pods.values() if _gang(pod) == gang]
 
-    # What must hold.
+    # Invariants.
 
     def no_node_is_promised_twice(self) -> None:
         for node, there in NODES.items():
@@ -386,14 +387,14 @@ class Commit(RuleBasedStateMachine):
             assert bound + committed <= there, f"{node}: {bound} bound + {committed} committed of {there}"
 
     def what_is_held_is_not_lost(self) -> None:
-        """It ends by the write that commits its gang's places, or once a planner finds its gang gone, or not waiting.
+        """A hold ends by the write that commits its gang, or once a planner finds the gang gone or no longer waiting.
 
-        A proposal that comes to nothing leaves it as it was.
+        A proposal that is withdrawn leaves the hold as it is.
         """
         ledgers = [event.object for event in self.server.events if event.kind is LedgerUpdate]
         for before, after in pairwise(ledgers):
             if before is None or after is None:
-                continue  # somebody deleted it
+                continue  # deleted by hand
             left = {each.uid: each.phase for each in after.spec.entries}
             committed = {self._gang_for(uid) for uid, phase in left.items() if phase is COMMITTED}
             for each in before.spec.entries:
@@ -401,12 +402,12 @@ class Commit(RuleBasedStateMachine):
                 assert not lost or self._gang_for(each.uid) in committed, f"what was held by {each.name} is lost"
 
     def _gang_for(self, uid: str) -> str:
-        """Whose a reservation is, or was."""
+        """Return the gang that a reservation is or was for."""
         shown = (each.object for each in self.server.events if each.kind is ReservationUpdate and each.key == uid)
         return str(next(shown).spec.gang)
 
     def teardown(self) -> None:
-        """Nothing goes wrong any more: then each gang ends as a whole."""
+        """Without further failures, each gang runs or restarts as a whole."""
         if self.mutant != self.harmless:
             return
         self.late.clear()
@@ -424,7 +425,7 @@ class Commit(RuleBasedStateMachine):
             gated = [bool(pod["spec"]["schedulingGates"]) for pod in members]
             assert len(members) == size
             assert all(node is not None or held for node, held in zip(nodes, gated, strict=True)), f"{gang}: {nodes}"
-            # A member that took the place of another waits for room where there is none, or it is held for others.
+            # A replacement waits while there is no capacity, or capacity is reserved for another gang.
             assert all(nodes) or all(gated) or self._is_short_of(gated.count(True)), f"{gang}: {nodes}"
         self.what_is_held_is_not_lost()
 
@@ -479,14 +480,14 @@ _TWICE = r"bound \+ . committed of"
 _LOST = "what was held by .* is lost"
 
 
-def test_no_order_of_events_promises_a_gpu_twice_and_every_gang_ends_as_a_whole() -> None:
+def test_no_order_of_events_promises_a_gpu_twice_and_no_gang_stays_half_placed() -> None:
     run_state_machine_as_test(Commit, settings=_USUAL)
 
 
 class Hostile(Commit):
-    """The same where no admission policy is in force: a tenant writes the planner's annotation into pods of its own.
+    """The same without an admission policy: a tenant writes the planner's annotation into its own pods.
 
-    Nobody deletes plans by hand, which are not always written again then.
+    Plans are not deleted by hand here: they are not always recreated then.
     """
 
     mutant = Mutant(TERMS._replace(guarded=False))
@@ -498,7 +499,7 @@ class Hostile(Commit):
         self.forged: set[str] = set()
 
     def tenant_forges(self, side: int, pick: int) -> None:
-        """It names a plan that is there, or none; as a gang or on its own; with a gate of its own, or none."""
+        """The forged pod names a plan or none; in a gang or alone; with or without a gate."""
         self.forged &= self.server.pods.keys()
         if len(self.forged) < 4:
             names = [*(each.name for each in self.server.reservations.values()), "x"]
@@ -507,11 +508,11 @@ class Hostile(Commit):
             self.forged.add(self.server.forge_pod(_pick(names, pick // 3), node, gang=gang, gated=pick % 5 == 0))
 
     def _may_try(self, pod: Json, side: int) -> bool:
-        """Forged pods are of a scheduler that does not exist: one that fits may be let in like any pod."""
+        """Forged pods name a scheduler that does not exist; a pod that fits may be admitted like any pod."""
         return pod["metadata"]["uid"] not in self.forged and super()._may_try(pod, side)
 
     def no_node_is_promised_twice(self) -> None:
-        """And what is forged counts nowhere."""
+        """Invariant: forged pods count nowhere."""
         super().no_node_is_promised_twice()
         plans = (event.object for event in self.server.events if event.kind is ReservationUpdate and event.object)
         listed = {seat.uid for each in plans for seat in each.spec.seats}
@@ -522,30 +523,30 @@ class Hostile(Commit):
         assert not counted & self.forged, "a forged pod counts"
 
 
-def test_what_a_tenant_forges_counts_nowhere_and_every_gang_ends_as_a_whole() -> None:
+def test_forged_pods_count_nowhere_and_no_gang_stays_half_placed() -> None:
     run_state_machine_as_test(Hostile, settings=_USUAL)
 
 
 class Believing(Hostile):
-    """The same where the planner is told that nobody can forge anything."""
+    """The same with a planner that assumes that nothing can be forged."""
 
     mutant = Mutant()
 
 
-def test_the_machine_finds_forged_pods_that_count() -> None:
+def test_the_model_finds_forged_pods_that_count() -> None:
     with pytest.raises(AssertionError, match="a forged pod"):
         run_state_machine_as_test(Believing, settings=_USUAL)
 
 
 MUTANTS = {
-    "committed before extenders vouch": (Mutant(TERMS._replace(gated=True, settle_s=0.0)), _TWICE),
-    "vouched without what is in flight": (Mutant(flags=Flags(remembers=False)), _TWICE),
-    "what was held given up for a proposal": (Mutant(falls_back=False), _LOST),
+    "committed before extenders acknowledge": (Mutant(TERMS._replace(gated=True, settle_s=0.0)), _TWICE),
+    "acknowledged without in-flight pods": (Mutant(flags=Flags(remembers=False)), _TWICE),
+    "a capacity hold given up for a proposal": (Mutant(falls_back=False), _LOST),
 }
 
 
 @pytest.mark.parametrize(("mutant", "wrong"), MUTANTS.values(), ids=MUTANTS.keys())
-def test_it_finds_what_goes_wrong_where(mutant: Mutant, wrong: str) -> None:
+def test_the_model_finds_the_error_of_each_mutant(mutant: Mutant, wrong: str) -> None:
     with pytest.raises(AssertionError, match=wrong):
         run_state_machine_as_test(_mutated(mutant), settings=settings(_USUAL, max_examples=500))
 
@@ -555,7 +556,7 @@ def _mutated(mutant: Mutant) -> type[Commit]:
 
 
 def _overwriting(world: Commit) -> None:
-    """A planner stands still before it commits; its successor gives that plan up, and pods take its places."""
+    """A planner stops before its commit; its successor withdraws the plan, and pods take its places."""
     world.server.create_pod("g", 1, "g", 2)
     member = world.server.create_pod("g", 1, "g", 2)
     world.gangs["g"] = 2
@@ -571,7 +572,7 @@ def _overwriting(world: Commit) -> None:
     world._start_planner(1)
     successor = world.planners[1]
     assert successor is not None
-    for _ in range(2):  # it takes over, and strikes; it has not deleted the reservation yet
+    for _ in range(2):  # it takes over and removes the entry; the reservation is not deleted yet
         for each in [each for each in successor.writes() if isinstance(each, WriteLedger)]:
             world._write(successor, each)
     assert world.server.ledger is not None
@@ -583,7 +584,7 @@ def _overwriting(world: Commit) -> None:
 
 
 def _unregistered(world: Commit) -> None:
-    """An extender starts just before a plan is proposed, and answers before the planner can know of it."""
+    """An extender starts just before a proposal, and answers before the planner can see it."""
     world.extender_ends(0, 0)
     ledger, other = world.server.ledger, world.extenders[1]
     assert ledger is not None
@@ -599,7 +600,7 @@ def _unregistered(world: Commit) -> None:
 
 
 def _struck_at_once(world: Commit) -> None:
-    """An extender lets pods in, ends, and the other one vouches without knowing of them."""
+    """An extender admits pods and ends; the other one acknowledges without knowing of these pods."""
     _fill(world, 0, bind=False)
     world.extender_ends(0, 0)
     _gang_of(world, 3)
@@ -612,7 +613,7 @@ def _struck_at_once(world: Commit) -> None:
 
 
 def _heard_of_late(world: Commit) -> None:
-    """A member is bound and its reservation struck; who has not heard of the binding hears of that first."""
+    """A member is bound and its entry removed; a process receives the removal before the binding."""
     _gang_of(world, 3)
     _propose(world)
     _speak(world)
@@ -635,14 +636,14 @@ def _heard_of_late(world: Commit) -> None:
 SCENES = {
     "the ledger is overwritten": (_overwriting, Mutant(swaps=False)),
     "it answers before it is registered": (_unregistered, Mutant(flags=Flags(registers=False))),
-    "an extender that ended is struck at once": (_struck_at_once, Mutant(TERMS._replace(ended_s=0.0))),
-    "what was struck is forgotten at once": (_heard_of_late, None),
+    "an extender that ended is dropped at once": (_struck_at_once, Mutant(TERMS._replace(ended_s=0.0))),
+    "a removed entry is forgotten at once": (_heard_of_late, None),
 }
 
 
 @pytest.mark.parametrize(("scene", "mutant"), SCENES.values(), ids=SCENES.keys())
-def test_what_is_too_rare_to_be_met_by_chance(scene: Callable[[Commit], None], mutant: Mutant | None) -> None:
-    """Each is harmless, and is not where that part of the protocol is left out."""
+def test_scenes_that_are_too_rare_to_occur_at_random(scene: Callable[[Commit], None], mutant: Mutant | None) -> None:
+    """Each is harmless, and fails once its part of the protocol."""
     whole = Commit()
     whole.begin()
     scene(whole)
@@ -661,7 +662,7 @@ def _gang_of(world: Commit, size: int) -> None:
 
 
 def _propose(world: Commit) -> None:
-    """The plan is written down and proposed, not more."""
+    """Create the reservation and propose it, nothing more."""
     planner = world.planners[0]
     assert planner is not None
     _hear_all(planner)
@@ -676,7 +677,7 @@ def _speak(world: Commit) -> None:
 
 
 def _fill(world: Commit, side: int, *, bind: bool = True) -> None:
-    """As many pods as are let in."""
+    """Filter as many pods as are admitted."""
     for _ in range(2):
         world.pod_comes(side, 0)
         world.pod_is_filtered(side, 0)

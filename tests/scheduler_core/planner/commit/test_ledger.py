@@ -1,4 +1,4 @@
-"""What counts, and when a proposal may be committed."""
+"""Ledger entries that count, and acknowledgement of proposals."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ ONE, OTHER = plan("one", {"a": ("n", 1)}), plan("other", {"b": ("n", 2)})
     ("found", "first"),
     [
         pytest.param(None, LedgerRole.CREATE, id="there is no ledger"),
-        pytest.param(ledger(), LedgerRole.TAKE_OVER, id="another wrote it last"),
-        pytest.param(ledger()._replace(spec=LedgerSpec("me", 3)), LedgerRole.LEAD, id="it is ours"),
+        pytest.param(ledger(), LedgerRole.TAKE_OVER, id="another planner wrote it last"),
+        pytest.param(ledger()._replace(spec=LedgerSpec("me", 3)), LedgerRole.LEAD, id="written by this planner"),
     ],
 )
-def test_what_a_planner_is_to_the_ledger(found: LedgerUpdate | None, first: LedgerRole) -> None:
+def test_the_role_of_a_planner(found: LedgerUpdate | None, first: LedgerRole) -> None:
     assert ledger_role(found, "me") is first
 
 
-def test_taking_over_changes_nothing_that_counts() -> None:
+def test_taking_over_keeps_the_entries() -> None:
     before = LedgerSpec("other", 6, (entry(ONE),))
 
     assert take_over_spec(before, "me", "ns/lease", "rack=a") == LedgerSpec(
@@ -53,7 +53,7 @@ def test_an_entry_changes_its_phase_in_its_place() -> None:
     assert after == LedgerSpec("me", 1, (entry(ONE, COMMITTED), entry(OTHER, PROPOSED)))
 
 
-def test_entries_come_and_go() -> None:
+def test_entries_are_added_and_removed() -> None:
     empty = LedgerSpec("me", 1)
     both = with_entries(empty, [entry(ONE), entry(OTHER)])
 
@@ -64,12 +64,14 @@ def test_entries_come_and_go() -> None:
 @pytest.mark.parametrize(
     ("there", "counts"),
     [
-        pytest.param({ONE.key: ONE}, [ONE.key], id="it is there"),
-        pytest.param({}, [], id="it is not"),
-        pytest.param({ONE.key: ONE._replace(hash="0" * 64)}, [], id="it is another plan by now"),
+        pytest.param({ONE.key: ONE}, [ONE.key], id="exists"),
+        pytest.param({}, [], id="gone"),
+        pytest.param({ONE.key: ONE._replace(hash="0" * 64)}, [], id="its plan has changed"),
     ],
 )
-def test_an_entry_counts_with_its_very_plan(there: Mapping[str, object], counts: list[str]) -> None:
+def test_an_entry_counts_only_with_the_plan_that_it_was_written_for(
+    there: Mapping[str, object], counts: list[str]
+) -> None:
     found = active_entries(LedgerSpec("me", 1, (entry(ONE),)), there)  # type: ignore[arg-type]
 
     assert list(found) == counts
@@ -79,19 +81,21 @@ CLEAR, LATE, AGAINST = ExtenderAck("p", 5), ExtenderAck("p", 4), ExtenderAck("p"
 
 
 @pytest.mark.parametrize(
-    ("extenders", "said"),
+    ("extenders", "expected"),
     [
-        pytest.param({"x": CLEAR}, Acknowledgement.CLEAR, id="the only one vouches"),
-        pytest.param({"x": CLEAR, "y": CLEAR}, Acknowledgement.CLEAR, id="all vouch"),
-        pytest.param({"x": CLEAR, "y": LATE}, Acknowledgement.AWAITED, id="one has not taken it in"),
-        pytest.param({"x": CLEAR, "y": AGAINST}, Acknowledgement.BLOCKED, id="one let in what it conflicts with"),
-        pytest.param({"x": LATE, "y": AGAINST}, Acknowledgement.BLOCKED, id="a no counts before a silence does"),
-        pytest.param({}, Acknowledgement.AWAITED, id="nobody is registered"),
+        pytest.param({"x": CLEAR}, Acknowledgement.CLEAR, id="the only one acknowledges"),
+        pytest.param({"x": CLEAR, "y": CLEAR}, Acknowledgement.CLEAR, id="all acknowledge"),
+        pytest.param({"x": CLEAR, "y": LATE}, Acknowledgement.AWAITED, id="one has not read it yet"),
+        pytest.param({"x": CLEAR, "y": AGAINST}, Acknowledgement.BLOCKED, id="one admitted a conflicting pod"),
+        pytest.param({"x": LATE, "y": AGAINST}, Acknowledgement.BLOCKED, id="a conflict takes precedence over silence"),
+        pytest.param({}, Acknowledgement.AWAITED, id="none is registered"),
     ],
 )
-def test_every_extender_that_is_listed_must_vouch(extenders: Mapping[str, ExtenderAck], said: Acknowledgement) -> None:
-    assert acknowledgement_of(ONE.key, 5, extenders) is said
+def test_every_registered_extender_must_acknowledge(
+    extenders: Mapping[str, ExtenderAck], expected: Acknowledgement
+) -> None:
+    assert acknowledgement_of(ONE.key, 5, extenders) is expected
 
 
-def test_registrations_go_by_name() -> None:
+def test_registrations_are_dropped_by_identity() -> None:
     assert without_extenders({"x": CLEAR, "y": LATE}, {"y"}) == LedgerStatus({"x": CLEAR})

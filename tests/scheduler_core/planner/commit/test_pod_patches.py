@@ -1,4 +1,4 @@
-"""The patches that pods get."""
+"""Patches of pods."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ POD = member("a")._replace(gates=(keys.GATE, "other.io/gate"), finalizers=("keep
 IDENTITY = {"name": POD.name, "namespace": POD.namespace, "uid": POD.uid, "resourceVersion": POD.version}
 
 
-def test_a_member_is_pinned_and_let_go_at_once_and_keeps_the_gates_of_others() -> None:
+def test_one_patch_pins_and_ungates_and_keeps_the_gates_of_others() -> None:
     assert ungate_and_pin_patch(POD, Seat(POD.uid, POD.name, "n1", rank=3), "llm-1") == {
         "metadata": IDENTITY | {"annotations": {keys.POD_GANG_RANK.key: "3", keys.POD_RESERVATION.key: "llm-1"}},
         "spec": {
@@ -38,7 +38,7 @@ def test_a_member_is_pinned_and_let_go_at_once_and_keeps_the_gates_of_others() -
     }
 
 
-def test_a_member_without_gpus_is_let_go_without_a_pin() -> None:
+def test_a_member_without_gpus_is_ungated_without_a_pin() -> None:
     assert ungate_and_pin_patch(POD, Seat(POD.uid, POD.name), "llm-1") == {
         "metadata": IDENTITY | {"annotations": {keys.POD_RESERVATION.key: "llm-1"}},
         "spec": {"schedulingGates": [{"name": "other.io/gate"}]},
@@ -74,7 +74,7 @@ def test_terms_are_only_narrowed(terms: RequiredTerms | None, written: list[obje
     assert pinned_terms(terms, "n1") == written
 
 
-def test_what_else_pods_get() -> None:
+def test_touch_strip_and_plain_ungate_patches() -> None:
     assert ungate_patch(POD) == {"metadata": IDENTITY, "spec": {"schedulingGates": [{"name": "other.io/gate"}]}}
     assert touch_patch(POD, "llm-1") == {"metadata": IDENTITY | {"annotations": {keys.POD_ROLLED_BACK.key: "llm-1"}}}
     assert strip_finalizer_patch(POD, "go") == {"metadata": IDENTITY | {"finalizers": ["keep"]}}

@@ -1,4 +1,4 @@
-"""How far a gang has come, by its reservations."""
+"""Progress of a gang, by its reservations."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from tests.scheduler_core.planner.packing.member_groups import GANG
 from tests.scheduler_core.planner.packing.plans import HELD, PROPOSED, plan
 
 QUEUED = Gang(GANG, GangPhase.QUEUED, "to be placed")
-ROOM = plan("room", held={"a": 8}, status=ReservationStatus(ReservationState.HELD, "what becomes free is held"))
+HOLD = plan("hold", held={"a": 8}, status=ReservationStatus(ReservationState.HELD, "does not fit yet"))
 PLAN = plan("plan", {"w-0": ("a", 8)}, status=ReservationStatus(ReservationState.PROPOSED, "waits for an extender"))
 
 
-@pytest.mark.parametrize("own", [[ROOM, PLAN], [PLAN, ROOM]], ids=["room first", "plan first"])
-@pytest.mark.parametrize("phases", [{ROOM.key: HELD, PLAN.key: PROPOSED}, None], ids=["by the ledger", "by statuses"])
-def test_what_is_proposed_says_more_than_what_is_still_held(
+@pytest.mark.parametrize("own", [[HOLD, PLAN], [PLAN, HOLD]], ids=["hold first", "plan first"])
+@pytest.mark.parametrize("phases", [{HOLD.key: HELD, PLAN.key: PROPOSED}, None], ids=["by the ledger", "by statuses"])
+def test_a_proposal_takes_precedence_over_a_capacity_hold(
     own: list[ReservationUpdate], phases: dict[str, EntryPhase] | None
 ) -> None:
     assert gang_progress(QUEUED, own, phases) == Progress("proposed", "waits for an extender", PLAN, PLAN)
 
 
-def test_what_is_held_is_told_while_nothing_is_proposed() -> None:
-    assert gang_progress(QUEUED, [ROOM], {ROOM.key: HELD}) == Progress("held", "what becomes free is held", ROOM, ROOM)
+def test_a_capacity_hold_is_reported_while_nothing_is_proposed() -> None:
+    assert gang_progress(QUEUED, [HOLD], {HOLD.key: HELD}) == Progress("held", "does not fit yet", HOLD, HOLD)
 
 
-def test_what_counts_no_more_says_nothing() -> None:
+def test_a_reservation_that_no_longer_counts_is_ignored() -> None:
     done = plan("done", {"w-0": ("a", 8)}, status=ReservationStatus(ReservationState.BOUND))
 
     assert gang_progress(QUEUED, [done], {}) == Progress("queued", "to be placed", None, done)

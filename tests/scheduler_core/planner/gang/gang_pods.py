@@ -1,4 +1,4 @@
-"""Members of gangs in one line."""
+"""Members of gangs, in one line each."""
 
 from __future__ import annotations
 
@@ -15,21 +15,29 @@ GATED, BOUND, RUNNING = "gated", "bound", "running"
 
 
 def member(name: str, state: str = GATED, /, **changed: Any) -> Member:
-    """A member of LLM: gated, bound or running. What is changed may be a field of what it wants, too."""
+    """A member of LLM: gated, bound or running. ``changed``: fields of the member or of its gang request."""
     wanted = {field: changed.pop(field) for field in list(changed) if field in GangRequest._fields}
     placed: dict[str, Any] = {"node": "n1", "reservation": "llm-1", "started": state == RUNNING}
     fields: dict[str, Any] = {"gates": (GATE,)} if state == GATED else placed
     asked = request(1, name)
-    plain = Member(f"uid-{name}", "team", name, "7", GangRequest(LLM, maker="job"), asked, 100.0)
+    plain = Member(
+        uid=f"uid-{name}",
+        namespace="team",
+        name=name,
+        version="7",
+        gang_request=GangRequest(LLM, maker="job"),
+        request=asked,
+        created=100.0,
+    )
     return plain._replace(**{"gang_request": plain.gang_request._replace(**wanted), **fields, **changed})
 
 
 def members(count: int, state: str = GATED, /, **changed: Any) -> list[Member]:
-    """As many, of ranks 0 and on."""
+    """Members with ranks from 0."""
     return [member(f"w-{rank}", state, **{"rank": rank, "size": count, **changed}) for rank in range(count)]
 
 
 def queued(name: str = "llm", *, priority: int = 0, created: float = 100.0, **changed: Any) -> Gang:
-    """A gang that is to be planned."""
+    """A gang to plan."""
     plain = Gang(GangName("team", name), GangPhase.QUEUED, "", priority=priority, created=created, newest=created)
     return plain._replace(**changed)

@@ -1,4 +1,4 @@
-"""Pods of gangs as the API server has them."""
+"""Pods of gangs as JSON of the API server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LLM = {"gputopo.io/gang": "llm", "gputopo.io/gang-size": "2"}
 
 
 def pod(name: str = "w-0", gpus: int = 1, **changed: Any) -> dict[str, Any]:
-    """A Pod; what is changed goes into its metadata, spec or status, wherever it belongs."""
+    """A Pod; ``changed``: fields of its metadata, spec or status."""
     metadata: dict[str, Any] = {
         "name": name,
         "namespace": "team",

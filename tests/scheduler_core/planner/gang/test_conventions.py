@@ -1,4 +1,4 @@
-"""Which gang a pod belongs to, as the controllers that people have mark their pods."""
+"""Gang conventions: which gang a pod belongs to."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def meta(
     )
 
 
-def wants(name: str, **said: Any) -> GangRequest:
-    return GangRequest(GangName("team", name), **{"maker": "uid-job", **said})
+def wants(name: str, **declared: Any) -> GangRequest:
+    return GangRequest(GangName("team", name), **{"maker": "uid-job", **declared})
 
 
 @pytest.mark.parametrize(
     ("metadata", "wanted"),
     [
-        pytest.param(meta(), None, id="nothing"),
+        pytest.param(meta(), None, id="none"),
         pytest.param(meta(annotations=OURS), wants("llm", size=16, by="annotations"), id="annotations"),
         pytest.param(
             meta(
@@ -91,12 +91,12 @@ def wants(name: str, **said: Any) -> GangRequest:
         pytest.param(
             meta(annotations={"gputopo.io/gang": "llm"}, owner=None),
             wants("llm", by="annotations", maker=None),
-            id="bare pod, size not said",
+            id="bare pod, size not declared",
         ),
         pytest.param(
             meta(annotations={"gputopo.io/planned": "true"}),
             wants("pod.uid-p", size=1, by="annotations"),
-            id="on its own",
+            id="single pod",
         ),
         pytest.param(meta(annotations={"gputopo.io/planned": "false"}), None, id="not planned"),
         pytest.param(
@@ -115,7 +115,7 @@ def wants(name: str, **said: Any) -> GangRequest:
         pytest.param(
             meta({"kueue.x-k8s.io/pod-group-name": "g"}, {"kueue.x-k8s.io/pod-group-serving": "true"}),
             None,
-            id="Kueue, replicas that serve",
+            id="Kueue, serving replicas",
         ),
         pytest.param(
             meta(LWS, {"leaderworkerset.sigs.k8s.io/size": "4"}),
@@ -270,8 +270,8 @@ def test_a_scheduling_group_of_kubernetes_names_a_gang() -> None:
         ),
         pytest.param(
             meta(annotations={"gputopo.io/gang-size": "8"}),
-            "the pod's request is malformed: gputopo.io/gang-size: '8' is not of any gang: the pod names none, as "
-            "gputopo.io/gang would",
+            "the pod's request is malformed: gputopo.io/gang-size: '8' is not applicable: the pod names no gang; "
+            "set gputopo.io/gang",
             None,
             id="size of no gang",
         ),
@@ -283,7 +283,7 @@ def test_a_scheduling_group_of_kubernetes_names_a_gang() -> None:
         ),
     ],
 )
-def test_what_cannot_be_understood_is_refused_and_its_gang_known_where_it_is_named(
+def test_malformed_annotations_are_rejected_and_the_named_gang_is_kept(
     metadata: Metadata, reason: str, gang: str | None
 ) -> None:
     found = named_gang(metadata)
@@ -292,7 +292,7 @@ def test_what_cannot_be_understood_is_refused_and_its_gang_known_where_it_is_nam
     assert (None if found is None else found.gang.name) == gang
 
 
-def test_a_pod_on_its_own_is_a_gang_of_one() -> None:
+def test_a_single_pod_is_a_gang_of_one() -> None:
     found = single_pod_request(meta(owner=None), "gate")
 
     assert found == wants("pod.uid-p", size=1, by="gate", maker=None)
@@ -305,21 +305,21 @@ def test_a_pod_on_its_own_is_a_gang_of_one() -> None:
     [
         pytest.param(("train",), "jobset.train", id="plain"),
         pytest.param(("train", "default"), "jobset.train", id="default group"),
-        pytest.param(("train", ""), "jobset.train", id="not said"),
+        pytest.param(("train", ""), "jobset.train", id="not declared"),
         pytest.param(("default",), "jobset.default", id="a JobSet of that name"),
-        pytest.param(("Train_7",), "jobset.train-7-a87b327b14", id="label value that is no name"),
-        pytest.param(("___",), "jobset.5e37516b05", id="nothing to keep"),
+        pytest.param(("Train_7",), "jobset.train-7-a87b327b14", id="label value that is not a valid name"),
+        pytest.param(("___",), "jobset.5e37516b05", id="no valid character"),
     ],
 )
-def test_names_of_gangs_are_fit_for_objects(parts: tuple[str, ...], name: str) -> None:
+def test_gang_names_are_valid_object_names(parts: tuple[str, ...], name: str) -> None:
     assert conventional_name("jobset", "team", *parts) == GangName("team", name)
 
 
 @given(
-    st.sampled_from([rule.prefix for rule in GANG_CONVENTIONS]),
+    st.sampled_from([convention.prefix for convention in GANG_CONVENTIONS]),
     st.lists(st.text(min_size=1, max_size=253), min_size=1, max_size=3),
 )
-def test_every_name_is_one_that_an_object_can_have(prefix: str, parts: list[str]) -> None:
+def test_every_conventional_name_is_a_valid_object_name(prefix: str, parts: list[str]) -> None:
     name = conventional_name(prefix, "team", *parts).name
 
     assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", name)
@@ -334,7 +334,7 @@ def test_different_labels_are_different_gangs(one: str, other: str) -> None:
 
 
 def test_no_two_conventions_share_a_name() -> None:
-    prefixes = [rule.prefix for rule in GANG_CONVENTIONS]
+    prefixes = [convention.prefix for convention in GANG_CONVENTIONS]
 
     assert len({*prefixes, "pod"}) == len(prefixes) + 1
     assert all("." not in prefix for prefix in prefixes)
@@ -343,16 +343,20 @@ def test_no_two_conventions_share_a_name() -> None:
 DOCS = (Path(__file__).parents[4] / "docs" / "gangs.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("rule", GANG_CONVENTIONS, ids=lambda rule: rule.name)
-def test_the_documentation_lists_every_convention(rule: Any) -> None:
-    keys = "<br>".join(f"`{key}`" for key in rule.keys) or "`spec.schedulingGroup.podGroupName`"
-    said = [f"`{key}`" for key in (rule.size, rule.minimum) if key] + ([rule.told_by] if rule.told_by else [])
-    size = " or ".join(said) or "`gputopo.io/gang-size`"
+@pytest.mark.parametrize("convention", GANG_CONVENTIONS, ids=lambda convention: convention.name)
+def test_the_documentation_lists_every_convention(convention: Any) -> None:
+    keys = "<br>".join(f"`{key}`" for key in convention.keys) or "`spec.schedulingGroup.podGroupName`"
+    declared = [f"`{key}`" for key in (convention.size, convention.minimum) if key] + (
+        [convention.told_by] if convention.told_by else []
+    )
+    size = " or ".join(declared) or "`gputopo.io/gang-size`"
 
-    assert f"| {rule.name} | {keys} | `{rule.prefix}.` | {size} | {rule.source} |" in DOCS.splitlines()
+    assert (
+        f"| {convention.name} | {keys} | `{convention.prefix}.` | {size} | {convention.source} |" in DOCS.splitlines()
+    )
 
 
 def test_the_documentation_lists_them_in_their_order() -> None:
     rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| `[a-z]+\.` \|", DOCS, re.MULTILINE)
 
-    assert rows == [rule.name for rule in GANG_CONVENTIONS]
+    assert rows == [convention.name for convention in GANG_CONVENTIONS]

@@ -1,4 +1,4 @@
-"""How large gangs are, by the objects that make them."""
+"""Gang sizes declared by the objects that create pods."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def size(name: str, count: int | None = None, minimum: int | None = None) -> Dec
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "declared"),
     [
         pytest.param({"parallelism": 8, "completions": 8}, size("job.train", 8), id="all at once"),
-        pytest.param({"parallelism": 9, "completions": 8}, size("job.train", 8), id="more could than do"),
+        pytest.param({"parallelism": 9, "completions": 8}, size("job.train", 8), id="parallelism above completions"),
         pytest.param({"completions": 1}, size("job.train", 1), id="one"),
         pytest.param({"parallelism": 4, "completions": 8}, size("job.train", minimum=1), id="one after the other"),
         pytest.param({"parallelism": 4}, size("job.train", minimum=1), id="a work queue"),
     ],
 )
-def test_a_job_is_a_gang_where_all_its_pods_run_at_once(spec: dict[str, int], said: DeclaredSize) -> None:
+def test_a_job_with_parallel_completions_is_a_gang(spec: dict[str, int], declared: DeclaredSize) -> None:
     job = msgspec.convert({"metadata": META, "spec": spec}, BatchJob)
 
-    assert job_sizes("u", job) == DeclaredSizes("u", (said,))
+    assert job_sizes("u", job) == DeclaredSizes("u", (declared,))
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_job_is_a_gang_where_all_its_pods_run_at_once(spec: dict[str, int], sa
     [
         pytest.param({"startTime": "2026-11-18T11:00:00Z"}, 1_795_000_000.0, id="started"),
         pytest.param({}, None, id="not started"),
-        pytest.param({"startTime": "soon"}, None, id="no time"),
+        pytest.param({"startTime": "soon"}, None, id="malformed time"),
     ],
 )
 def test_a_deadline_of_a_job_ends_its_pods(status: dict[str, str], ends: float | None) -> None:
@@ -58,7 +58,7 @@ def test_a_deadline_of_a_job_ends_its_pods(status: dict[str, str], ends: float |
     assert job_sizes("u", job) == DeclaredSizes("u", (size("job.train", 1),), ends)
 
 
-def test_a_job_without_a_deadline_may_run_for_ever() -> None:
+def test_a_job_without_a_deadline_has_none() -> None:
     job = msgspec.convert({"metadata": META, "status": {"startTime": "2026-11-18T11:00:00Z"}}, BatchJob)
 
     assert job_sizes("u", job).deadline is None
@@ -74,7 +74,7 @@ def after(*names: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("jobs", "policy", "said"),
+    ("jobs", "policy", "declared"),
     [
         pytest.param(
             [replicated("node", 2, parallelism=4, completions=4)], None, (size("jobset.train", 8),), id="two of four"
@@ -127,27 +127,27 @@ def after(*names: str) -> list[dict[str, str]]:
             (size("jobset.train", 6),),
             id="in any order",
         ),
-        pytest.param(None, None, (), id="nothing"),
+        pytest.param(None, None, (), id="none"),
     ],
 )
 def test_a_jobset_is_a_gang_per_group(
-    jobs: list[Any] | None, policy: dict[str, str] | None, said: tuple[DeclaredSize, ...]
+    jobs: list[Any] | None, policy: dict[str, str] | None, declared: tuple[DeclaredSize, ...]
 ) -> None:
     jobset = msgspec.convert({"metadata": META, "spec": {"replicatedJobs": jobs, "startupPolicy": policy}}, JobSet)
 
-    assert jobset_sizes("u", jobset) == DeclaredSizes("u", said)
+    assert jobset_sizes("u", jobset) == DeclaredSizes("u", declared)
 
 
 @pytest.mark.parametrize(
     ("spec", "minimum"),
     [
         pytest.param({"minMember": 4}, 4, id="Coscheduling and Volcano"),
-        pytest.param({}, None, id="not said"),
+        pytest.param({}, None, id="not declared"),
         pytest.param({"schedulingPolicy": {"gang": {"minCount": 6}}}, 6, id="Kubernetes"),
         pytest.param({"schedulingPolicy": {"basic": {}}}, 1, id="Kubernetes, no gang"),
     ],
 )
-def test_a_pod_group_says_with_how_many_its_gang_may_start(spec: dict[str, Any], minimum: int | None) -> None:
+def test_a_pod_group_declares_the_minimum(spec: dict[str, Any], minimum: int | None) -> None:
     group = msgspec.convert({"metadata": META, "spec": spec}, PodGroup)
 
     assert pod_group_sizes("volcano", "u", group) == DeclaredSizes("u", (size("volcano.train", minimum=minimum),))
@@ -160,7 +160,7 @@ WORKERS = {"Master": {"replicas": 1}, "Worker": {"replicas": 4}}
     ("spec", "count", "minimum"),
     [
         pytest.param({"pytorchReplicaSpecs": WORKERS}, 5, None, id="PyTorchJob"),
-        pytest.param({"pytorchReplicaSpecs": {"Worker": {"template": {}}}}, 1, None, id="replicas not said"),
+        pytest.param({"pytorchReplicaSpecs": {"Worker": {"template": {}}}}, 1, None, id="replicas not declared"),
         pytest.param(
             {"tfReplicaSpecs": {"Chief": {}, "PS": {"replicas": 2}, "Worker": {"replicas": 4}}}, 7, None, id="TFJob"
         ),
@@ -178,7 +178,9 @@ WORKERS = {"Master": {"replicas": 1}, "Worker": {"replicas": 4}}
             id="MPIJob whose launcher comes later",
         ),
         pytest.param({"pytorchReplicaSpecs": WORKERS, "elasticPolicy": {"minReplicas": 2}}, 5, 3, id="elastic"),
-        pytest.param({"pytorchReplicaSpecs": WORKERS, "elasticPolicy": {}}, 5, None, id="elastic, minimum not said"),
+        pytest.param(
+            {"pytorchReplicaSpecs": WORKERS, "elasticPolicy": {}}, 5, None, id="elastic, minimum not declared"
+        ),
         pytest.param(
             {"pytorchReplicaSpecs": WORKERS, "runPolicy": {"schedulingPolicy": {"minAvailable": 4}}}, 5, 4, id="policy"
         ),
@@ -193,7 +195,7 @@ WORKERS = {"Master": {"replicas": 1}, "Worker": {"replicas": 4}}
             {"pytorchReplicaSpecs": WORKERS, "runPolicy": {"schedulingPolicy": {"minAvailable": 9}}},
             5,
             None,
-            id="more than there will be",
+            id="minimum above the size",
         ),
         pytest.param(
             {"mpiReplicaSpecs": {"Launcher": {}}, "launcherCreationPolicy": "WaitForWorkersReady"},
@@ -201,7 +203,7 @@ WORKERS = {"Master": {"replicas": 1}, "Worker": {"replicas": 4}}
             None,
             id="launcher alone",
         ),
-        pytest.param({}, None, None, id="nothing"),
+        pytest.param({}, None, None, id="none"),
     ],
 )
 def test_a_kubeflow_job_is_a_gang_of_its_replicas(spec: dict[str, Any], count: int | None, minimum: int | None) -> None:

@@ -1,4 +1,4 @@
-"""Who is there, from a stream of what comes and goes."""
+"""Members of gangs, from batches of watch events."""
 
 from __future__ import annotations
 
@@ -27,115 +27,117 @@ class OfGroup(DeclaredSizes):
     """By a PodGroup."""
 
 
-def seen(*found: Member, gone: tuple[str, ...] = (), complete: bool = False) -> Batch[Member]:
-    return Batch(Member, found, gone, complete)
+def batch(*found: Member, removed: tuple[str, ...] = (), complete: bool = False) -> Batch[Member]:
+    return Batch(Member, found, removed, complete)
 
 
-def said(*found: DeclaredSizes, gone: tuple[str, ...] = (), complete: bool = False) -> Batch[OfJob]:
-    return Batch(OfJob, tuple(OfJob(*each) for each in found), gone, complete)
+def declared(*found: DeclaredSizes, removed: tuple[str, ...] = (), complete: bool = False) -> Batch[OfJob]:
+    return Batch(OfJob, tuple(OfJob(*each) for each in found), removed, complete)
 
 
-def test_a_gang_gathers_and_goes() -> None:
-    roster, three = GangMembers(), members(3)
+def test_a_gang_appears_and_disappears() -> None:
+    gang_members, three = GangMembers(), members(3)
 
-    assert roster.apply_members(seen(*three[:2])) == {LLM}
-    assert roster.get_gang(LLM) == gang_of(LLM, three[:2])
-    assert roster.apply_members(seen(three[2])) == {LLM}
-    assert roster.get_gang(LLM) == gang_of(LLM, three)
-    assert roster.apply_members(seen(gone=("uid-w-1",))) == {LLM}
-    assert roster.get_gang(LLM) == gang_of(LLM, [three[0], three[2]])
-    assert roster.apply_members(seen(gone=("uid-w-0", "uid-w-2", "uid-w-2"))) == {LLM}
-    assert roster.get_gang(LLM) is None
-    assert list(roster.all_gangs()) == []
-
-
-def test_what_did_not_change_touches_nothing_and_is_not_worked_out_again() -> None:
-    roster = GangMembers()
-    roster.apply_members(seen(*members(3), member("x", gang=OTHER)))
-    before = roster.get_gang(LLM)
-
-    assert roster.apply_members(seen(members(3)[1], gone=("uid-stranger",))) == frozenset()
-    assert roster.apply_members(seen(member("x", BOUND, gang=OTHER))) == {OTHER}
-    assert roster.get_gang(LLM) is before
+    assert gang_members.apply_members(batch(*three[:2])) == {LLM}
+    assert gang_members.get_gang(LLM) == gang_of(LLM, three[:2])
+    assert gang_members.apply_members(batch(three[2])) == {LLM}
+    assert gang_members.get_gang(LLM) == gang_of(LLM, three)
+    assert gang_members.apply_members(batch(removed=("uid-w-1",))) == {LLM}
+    assert gang_members.get_gang(LLM) == gang_of(LLM, [three[0], three[2]])
+    assert gang_members.apply_members(batch(removed=("uid-w-0", "uid-w-2", "uid-w-2"))) == {LLM}
+    assert gang_members.get_gang(LLM) is None
+    assert list(gang_members.all_gangs()) == []
 
 
-def test_after_a_list_what_is_not_in_it_is_gone() -> None:
-    roster = GangMembers()
-    roster.apply_members(seen(*members(3), member("x", gang=OTHER), complete=True))
+def test_an_unchanged_member_touches_no_gang_and_keeps_the_cache() -> None:
+    gang_members = GangMembers()
+    gang_members.apply_members(batch(*members(3), member("x", gang=OTHER)))
+    before = gang_members.get_gang(LLM)
 
-    assert roster.apply_members(seen(*members(3)[:2], complete=True)) == {LLM, OTHER}
-    assert roster.get_gang(OTHER) is None
-    assert roster.members_of(LLM) == tuple(members(3)[:2])
-
-
-def test_a_pod_that_names_another_gang_leaves_the_one_that_it_was_in() -> None:
-    roster = GangMembers()
-    roster.apply_members(seen(*members(2)))
-
-    assert roster.apply_members(seen(member("w-1", gang=OTHER))) == {LLM, OTHER}
-    assert roster.members_of(LLM) == (members(2)[0],)
-    assert roster.get_member("uid-w-1") == member("w-1", gang=OTHER)
+    assert gang_members.apply_members(batch(members(3)[1], removed=("uid-stranger",))) == frozenset()
+    assert gang_members.apply_members(batch(member("x", BOUND, gang=OTHER))) == {OTHER}
+    assert gang_members.get_gang(LLM) is before
 
 
-def test_members_by_rank_those_that_ended_too() -> None:
-    roster = GangMembers()
+def test_a_full_list_removes_members_that_it_lacks() -> None:
+    gang_members = GangMembers()
+    gang_members.apply_members(batch(*members(3), member("x", gang=OTHER), complete=True))
+
+    assert gang_members.apply_members(batch(*members(3)[:2], complete=True)) == {LLM, OTHER}
+    assert gang_members.get_gang(OTHER) is None
+    assert gang_members.members_of(LLM) == tuple(members(3)[:2])
+
+
+def test_a_pod_that_names_another_gang_leaves_its_old_gang() -> None:
+    gang_members = GangMembers()
+    gang_members.apply_members(batch(*members(2)))
+
+    assert gang_members.apply_members(batch(member("w-1", gang=OTHER))) == {LLM, OTHER}
+    assert gang_members.members_of(LLM) == (members(2)[0],)
+    assert gang_members.get_member("uid-w-1") == member("w-1", gang=OTHER)
+
+
+def test_members_by_rank_include_finished_ones() -> None:
+    gang_members = GangMembers()
     ended, runs = member("w-1", RUNNING, rank=1, phase="Failed"), member("w-0", RUNNING, rank=0)
-    roster.apply_members(seen(ended, runs))
+    gang_members.apply_members(batch(ended, runs))
 
-    assert roster.members_of(LLM) == (runs, ended)
-    assert roster.members_of(OTHER) == ()
-    assert roster.get_member("uid-nobody") is None
+    assert gang_members.members_of(LLM) == (runs, ended)
+    assert gang_members.members_of(OTHER) == ()
+    assert gang_members.get_member("uid-nobody") is None
 
 
-def test_sizes_come_from_objects_and_go_with_them() -> None:
-    roster = GangMembers()
-    roster.apply_members(seen(member("a"), member("b")))
+def test_declared_sizes_are_removed_with_their_objects() -> None:
+    gang_members = GangMembers()
+    gang_members.apply_members(batch(member("a"), member("b")))
 
-    assert roster.apply_declared_sizes(said(DeclaredSizes("j", (DeclaredSize(LLM, 2), DeclaredSize(OTHER, 3))))) == {
+    assert gang_members.apply_declared_sizes(
+        declared(DeclaredSizes("j", (DeclaredSize(LLM, 2), DeclaredSize(OTHER, 3))))
+    ) == {
         LLM,
         OTHER,
     }
-    assert roster.get_gang(LLM) == gang_of(LLM, [member("a"), member("b")], DeclaredSize(LLM, 2))
-    assert roster.apply_declared_sizes(said(DeclaredSizes("j", (DeclaredSize(LLM, 3),)))) == {LLM, OTHER}
-    assert roster.get_gang(LLM) == gang_of(LLM, [member("a"), member("b")], DeclaredSize(LLM, 3))
-    assert roster.apply_declared_sizes(said(gone=("j", "stranger"))) == {LLM}
-    assert roster.get_gang(LLM) == gang_of(LLM, [member("a"), member("b")])
+    assert gang_members.get_gang(LLM) == gang_of(LLM, [member("a"), member("b")], DeclaredSize(LLM, 2))
+    assert gang_members.apply_declared_sizes(declared(DeclaredSizes("j", (DeclaredSize(LLM, 3),)))) == {LLM, OTHER}
+    assert gang_members.get_gang(LLM) == gang_of(LLM, [member("a"), member("b")], DeclaredSize(LLM, 3))
+    assert gang_members.apply_declared_sizes(declared(removed=("j", "stranger"))) == {LLM}
+    assert gang_members.get_gang(LLM) == gang_of(LLM, [member("a"), member("b")])
 
 
-def test_a_list_of_one_kind_of_object_says_nothing_of_the_others() -> None:
-    roster = GangMembers()
-    roster.apply_members(seen(member("a")))
-    roster.apply_declared_sizes(said(DeclaredSizes("j", (DeclaredSize(LLM, 2),)), complete=True))
+def test_a_full_list_of_one_kind_keeps_the_sizes_of_others() -> None:
+    gang_members = GangMembers()
+    gang_members.apply_members(batch(member("a")))
+    gang_members.apply_declared_sizes(declared(DeclaredSizes("j", (DeclaredSize(LLM, 2),)), complete=True))
 
-    assert roster.apply_declared_sizes(Batch(OfGroup, (), is_full_list=True)) == frozenset()
-    assert roster.apply_declared_sizes(said(complete=True)) == {LLM}
-    assert roster.get_gang(LLM) == gang_of(LLM, [member("a")])
+    assert gang_members.apply_declared_sizes(Batch(OfGroup, (), is_full_list=True)) == frozenset()
+    assert gang_members.apply_declared_sizes(declared(complete=True)) == {LLM}
+    assert gang_members.get_gang(LLM) == gang_of(LLM, [member("a")])
 
 
 def test_an_object_that_is_served_in_two_versions_counts_until_both_are_gone() -> None:
-    roster = GangMembers()
-    roster.apply_members(seen(member("a"), member("b")))
+    gang_members = GangMembers()
+    gang_members.apply_members(batch(member("a"), member("b")))
     for kind in (OfGroup, OfAlphaGroup):
-        roster.apply_declared_sizes(
+        gang_members.apply_declared_sizes(
             Batch(kind, (DeclaredSizes("g", (DeclaredSize(LLM, minimum=2),)),), is_full_list=True)
         )
 
-    roster.apply_declared_sizes(Batch(OfAlphaGroup, (), ("g",)))
-    assert roster.get_gang(LLM) == gang_of(LLM, [member("a"), member("b")], DeclaredSize(LLM, minimum=2))
-    roster.apply_declared_sizes(Batch(OfGroup, (), ("g",)))
-    assert roster.get_gang(LLM) == gang_of(LLM, [member("a"), member("b")])
+    gang_members.apply_declared_sizes(Batch(OfAlphaGroup, (), ("g",)))
+    assert gang_members.get_gang(LLM) == gang_of(LLM, [member("a"), member("b")], DeclaredSize(LLM, minimum=2))
+    gang_members.apply_declared_sizes(Batch(OfGroup, (), ("g",)))
+    assert gang_members.get_gang(LLM) == gang_of(LLM, [member("a"), member("b")])
 
 
-def test_while_one_object_takes_another_s_place_one_of_them_counts() -> None:
-    roster = GangMembers()
-    roster.apply_members(seen(member("a"), member("b")))
-    roster.apply_declared_sizes(
-        said(DeclaredSizes("j1", (DeclaredSize(LLM, 3),)), DeclaredSizes("j2", (DeclaredSize(LLM, 2),)))
+def test_while_one_object_replaces_another_one_of_them_counts() -> None:
+    gang_members = GangMembers()
+    gang_members.apply_members(batch(member("a"), member("b")))
+    gang_members.apply_declared_sizes(
+        declared(DeclaredSizes("j1", (DeclaredSize(LLM, 3),)), DeclaredSizes("j2", (DeclaredSize(LLM, 2),)))
     )
 
-    assert roster.get_gang(LLM) == gang_of(LLM, [member("a"), member("b")], DeclaredSize(LLM, 2))
-    roster.apply_declared_sizes(said(gone=("j1",)))
-    assert roster.get_gang(LLM) == gang_of(LLM, [member("a"), member("b")], DeclaredSize(LLM, 2))
+    assert gang_members.get_gang(LLM) == gang_of(LLM, [member("a"), member("b")], DeclaredSize(LLM, 2))
+    gang_members.apply_declared_sizes(declared(removed=("j1",)))
+    assert gang_members.get_gang(LLM) == gang_of(LLM, [member("a"), member("b")], DeclaredSize(LLM, 2))
 
 
 PODS = st.builds(
@@ -148,60 +150,60 @@ PODS = st.builds(
 )
 
 
-def told(roster: GangMembers) -> dict[GangName, Gang]:
-    return {gang.name: gang for gang in roster.all_gangs()}
+def gangs_by_name(gang_members: GangMembers) -> dict[GangName, Gang]:
+    return {gang.name: gang for gang in gang_members.all_gangs()}
 
 
 @given(st.lists(PODS, unique_by=lambda each: each.uid), st.data())
 def test_the_order_of_arrival_makes_no_difference(pods: list[Member], data: st.DataObject) -> None:
     one, other = GangMembers(), GangMembers()
-    one.apply_members(seen(*pods, complete=True))
+    one.apply_members(batch(*pods, complete=True))
     for each in data.draw(st.permutations(pods)):
-        other.apply_members(seen(each))
+        other.apply_members(batch(each))
         list(other.all_gangs())
 
-    assert told(one) == told(other)
+    assert gangs_by_name(one) == gangs_by_name(other)
 
 
-def test_it_knows_whether_anybody_refuses_others_on_its_node() -> None:
-    roster, first = (
+def test_it_reports_whether_any_member_has_anti_affinity() -> None:
+    gang_members, first = (
         GangMembers(),
         member("a")._replace(anti_affinity=(PodAffinityTerm("kubernetes.io/hostname", LabelSelector()),)),
     )
 
-    assert not roster.has_anti_affinity
-    roster.apply_members(seen(first, member("b")))
-    assert roster.has_anti_affinity
-    roster.apply_members(seen(first._replace(anti_affinity=())))
-    assert not roster.has_anti_affinity
+    assert not gang_members.has_anti_affinity
+    gang_members.apply_members(batch(first, member("b")))
+    assert gang_members.has_anti_affinity
+    gang_members.apply_members(batch(first._replace(anti_affinity=())))
+    assert not gang_members.has_anti_affinity
 
 
 @given(st.lists(st.one_of(PODS, st.sampled_from("abcdef"))))
-def test_a_stream_of_events_comes_to_what_a_list_at_its_end_says(events: list[Member | str]) -> None:
-    roster = GangMembers()
+def test_events_give_the_same_result_as_a_list_at_the_end(events: list[Member | str]) -> None:
+    gang_members = GangMembers()
     there: dict[str, Member] = {}
     for event in events:
         if isinstance(event, str):
-            roster.apply_members(seen(gone=(f"uid-{event}",)))
+            gang_members.apply_members(batch(removed=(f"uid-{event}",)))
             there.pop(f"uid-{event}", None)
         else:
-            roster.apply_members(seen(event))
+            gang_members.apply_members(batch(event))
             there[event.uid] = event
-        list(roster.all_gangs())
+        list(gang_members.all_gangs())
     listed = GangMembers()
-    listed.apply_members(seen(*there.values(), complete=True))
+    listed.apply_members(batch(*there.values(), complete=True))
 
-    assert told(roster) == told(listed)
+    assert gangs_by_name(gang_members) == gangs_by_name(listed)
 
 
 @given(st.lists(PODS, unique_by=lambda each: each.uid))
-def test_every_member_that_lives_is_in_one_place(pods: list[Member]) -> None:
-    roster = GangMembers()
-    roster.apply_members(seen(*pods))
+def test_every_live_member_is_in_one_group(pods: list[Member]) -> None:
+    gang_members = GangMembers()
+    gang_members.apply_members(batch(*pods))
 
-    for gang in roster.all_gangs():
+    for gang in gang_members.all_gangs():
         parts = [*gang.ready, *gang.held, *gang.placed, *gang.surplus]
-        alive = [each for each in roster.members_of(gang.name) if each.phase in ("Pending", "Running")]
+        alive = [each for each in gang_members.members_of(gang.name) if each.phase in ("Pending", "Running")]
         assert sorted(each.uid for each in parts) == sorted(each.uid for each in alive)
         if gang.phase is GangPhase.QUEUED:
             assert len(gang.ready) >= gang.min_ready

@@ -1,4 +1,4 @@
-"""Pods as the planner sees them."""
+"""Pods as the planner decodes them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def member(name: str = "w-0", gpus: int = 1, **changed: Any) -> Member | None:
     return None if found is None else found.member
 
 
-def test_a_gated_member_is_kept_with_all_that_its_patch_takes() -> None:
+def test_a_gated_member_has_all_fields_of_its_patch() -> None:
     terms = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]}
     changed: dict[str, Any] = {
         "annotations": LLM,
@@ -57,15 +57,15 @@ def test_a_gated_member_is_kept_with_all_that_its_patch_takes() -> None:
     request = parse_request(gang_pod(**changed))
 
     assert member(**changed) == Member(
-        "uid-w-0",
-        "team",
-        "w-0",
-        "7",
-        GangRequest(GangName("team", "llm"), 2, by="annotations", maker="uid-job"),
-        request,
-        1_794_999_600.0,
-        5,
-        ("gputopo.io/gang", "kueue.x-k8s.io/admission"),
+        uid="uid-w-0",
+        namespace="team",
+        name="w-0",
+        version="7",
+        gang_request=GangRequest(GangName("team", "llm"), 2, by="annotations", maker="uid-job"),
+        request=request,
+        created=1_794_999_600.0,
+        priority=5,
+        gates=("gputopo.io/gang", "kueue.x-k8s.io/admission"),
         owner_kind="batch/Job",
         rules=SchedulingRules(
             FullPodSpec(
@@ -79,7 +79,7 @@ def test_a_gated_member_is_kept_with_all_that_its_patch_takes() -> None:
     assert isinstance(request, PodRequest)
 
 
-def test_a_running_member_is_kept_without_what_nobody_needs_any_more() -> None:
+def test_a_running_member_lacks_fields_that_only_gated_ones_need() -> None:
     owner = [{"apiVersion": "v1", "kind": "ReplicationController", "uid": "u", "controller": True}]
     found = member(
         annotations=RESERVED,
@@ -91,13 +91,13 @@ def test_a_running_member_is_kept_without_what_nobody_needs_any_more() -> None:
 
     assert found is not None
     assert found == Member(
-        "uid-w-0",
-        "team",
-        "w-0",
-        "",
-        GangRequest(GangName("team", "llm"), 2, by="annotations", maker="u"),
-        found.request,
-        1_794_999_600.0,
+        uid="uid-w-0",
+        namespace="team",
+        name="w-0",
+        version="",
+        gang_request=GangRequest(GangName("team", "llm"), 2, by="annotations", maker="u"),
+        request=found.request,
+        created=1_794_999_600.0,
         node="n1",
         phase="Running",
         started=True,
@@ -128,15 +128,15 @@ def test_a_running_member_is_kept_without_what_nobody_needs_any_more() -> None:
             {"annotations": {"gputopo.io/reservation": "r-1"}, "status": STARTED, "nodeName": "n1"},
             "pod.uid-w-0",
             "gate",
-            id="placed on its own",
+            id="single pod, placed",
         ),
-        pytest.param({"annotations": LLM}, "llm", "annotations", id="names a gang, and is not held"),
+        pytest.param({"annotations": LLM}, "llm", "annotations", id="names a gang, not gated"),
         pytest.param(
-            {"annotations": RESERVED, "status": {"phase": "Succeeded"}}, "llm", "annotations", id="placed, and through"
+            {"annotations": RESERVED, "status": {"phase": "Succeeded"}}, "llm", "annotations", id="placed, succeeded"
         ),
     ],
 )
-def test_who_is_a_member(changed: dict[str, Any], gang: str, by: str) -> None:
+def test_pods_that_are_members(changed: dict[str, Any], gang: str, by: str) -> None:
     found = member(**changed)
 
     assert found is not None
@@ -146,14 +146,14 @@ def test_who_is_a_member(changed: dict[str, Any], gang: str, by: str) -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        pytest.param({}, id="says nothing"),
-        pytest.param({"schedulingGates": [{"name": "other"}]}, id="others' gate"),
-        pytest.param({"annotations": {"gputopo.io/planned": "true"}}, id="planned, and not held"),
-        pytest.param({"annotations": {**LLM, "gputopo.io/gang-size": "0"}}, id="malformed, and not held"),
-        pytest.param({"annotations": LLM, "status": {"phase": "Failed"}}, id="failed, and others placed it"),
+        pytest.param({}, id="no annotation"),
+        pytest.param({"schedulingGates": [{"name": "other"}]}, id="another gate"),
+        pytest.param({"annotations": {"gputopo.io/planned": "true"}}, id="planned, not gated"),
+        pytest.param({"annotations": {**LLM, "gputopo.io/gang-size": "0"}}, id="malformed, not gated"),
+        pytest.param({"annotations": LLM, "status": {"phase": "Failed"}}, id="failed, placed by another scheduler"),
     ],
 )
-def test_who_is_none(changed: dict[str, Any]) -> None:
+def test_pods_that_are_no_members(changed: dict[str, Any]) -> None:
     assert member(**changed) is None
 
 
@@ -171,11 +171,11 @@ def test_who_is_none(changed: dict[str, Any]) -> None:
             "pod.uid-w-0",
             "the pod's request is malformed: gputopo.io/gang: '!' is not a name: at most 63 lower-case letters, "
             "digits and -",
-            id="of none that can be read",
+            id="gang name malformed",
         ),
     ],
 )
-def test_a_held_pod_that_cannot_be_understood_is_a_member_that_is_refused(
+def test_a_gated_pod_with_invalid_annotations_is_a_member_with_an_invalid_request(
     annotations: dict[str, str], gang: str, reason: str
 ) -> None:
     found = member(annotations=annotations, schedulingGates=[GATE])
@@ -184,7 +184,7 @@ def test_a_held_pod_that_cannot_be_understood_is_a_member_that_is_refused(
     assert (found.gang_request.gang, found.request) == (GangName("team", gang), InvalidRequest(reason))
 
 
-def test_what_a_pod_asks_for_is_read_by_the_policy() -> None:
+def test_the_policy_parses_the_request() -> None:
     def strict(pod: Pod) -> PodRequest | InvalidRequest:
         return InvalidRequest(f"not {pod.metadata.name}")
 
@@ -204,7 +204,7 @@ def test_what_a_pod_asks_for_is_read_by_the_policy() -> None:
         pytest.param({"activeDeadlineSeconds": 60}, None, id="not bound"),
     ],
 )
-def test_when_a_pod_is_ended_at_the_latest(changed: dict[str, Any], ends: float | None) -> None:
+def test_the_deadline_of_a_pod(changed: dict[str, Any], ends: float | None) -> None:
     found = seen(**changed)
 
     assert found is not None
@@ -215,7 +215,7 @@ def test_a_pod_without_gpus_that_is_no_member_is_not_kept() -> None:
     assert seen(gpus=0, activeDeadlineSeconds=60, nodeName="n1", status=STARTED) is None
 
 
-def test_a_launcher_without_gpus_is_a_member_and_holds_nothing() -> None:
+def test_a_launcher_without_gpus_is_a_member_without_devices() -> None:
     found = seen(gpus=0, annotations=LLM, schedulingGates=[GATE])
 
     assert found is not None
@@ -224,13 +224,13 @@ def test_a_launcher_without_gpus_is_a_member_and_holds_nothing() -> None:
 
 
 def found_of(*pods: dict[str, Any]) -> Batch[PlannerPod]:
-    """What the watch delivers of a list of those pods."""
+    """Return what the watch delivers for a list of pods."""
     source = planner_sources()[PlannerPod]
     delta: Delta[PlannerPod] = Projection(source).apply_list(msgspec.Raw(msgspec.json.encode(each)) for each in pods)
     return Batch(PlannerPod, *delta)
 
 
-def test_each_takes_its_part_of_what_a_list_brings() -> None:
+def test_a_full_list_is_split_by_consumer() -> None:
     gated = pod("w-0", annotations=LLM, schedulingGates=[GATE])
     bound = pod("w-1", annotations=RESERVED, nodeName="n1", activeDeadlineSeconds=60, status=STARTED)
     launcher = pod("launcher", 0, annotations=LLM)
@@ -252,7 +252,7 @@ def test_each_takes_its_part_of_what_a_list_brings() -> None:
     assert (pods.removed, members.removed) == ((), ())
 
 
-def test_what_is_nothing_to_one_any_more_is_gone_for_it() -> None:
+def test_a_pod_that_no_longer_concerns_a_consumer_is_removed_for_it() -> None:
     placed = seen("a", annotations=RESERVED, nodeName="n1", status=STARTED)
     through = seen("b", annotations=RESERVED, nodeName="n1", status={"phase": "Succeeded"})
     plain = seen("c", nodeName="n1")
@@ -266,7 +266,7 @@ def test_what_is_nothing_to_one_any_more_is_gone_for_it() -> None:
     assert not pods.is_full_list
 
 
-def test_what_is_split_is_what_each_takes() -> None:
+def test_the_streams_have_the_types_of_their_consumers() -> None:
     knowledge, roster, ends = ClusterCache(Policy()), GangMembers(), PodDeadlines()
     gated = pod("w-0", annotations=LLM, schedulingGates=[GATE])
     pods, members, deadlines = fan_out(found_of(gated, pod("w-1", annotations=LLM, schedulingGates=[GATE])))
@@ -279,7 +279,7 @@ def test_what_is_split_is_what_each_takes() -> None:
     assert set(knowledge.pods) == {"uid-w-0", "uid-w-1"}
 
 
-def test_the_planner_watches_all_pods_nodes_with_their_rules_and_what_says_sizes() -> None:
+def test_the_planner_watches_pods_nodes_with_rules_and_objects_that_declare_sizes() -> None:
     kinds = planner_sources()
 
     assert set(kinds) == {NodeUpdate, PlannerPod, NodeGpusUpdate, *SIZE_SOURCES}
@@ -299,39 +299,44 @@ def test_affinity_without_requirements_has_no_terms() -> None:
 
 
 BY_HOST = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "llm"}}}
-APART = PodAffinityTerm("kubernetes.io/hostname", LabelSelector({"app": "llm"}))
+NO_SHARING = PodAffinityTerm("kubernetes.io/hostname", LabelSelector({"app": "llm"}))
 
 
-def _apart(*terms: dict[str, Any]) -> dict[str, Any]:
+def _anti_affinity_pod(*terms: dict[str, Any]) -> dict[str, Any]:
     return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": list(terms)}}
 
 
 @pytest.mark.parametrize(
     ("affinity", "apart", "unchecked"),
     [
-        pytest.param(_apart(BY_HOST), (APART,), (), id="by host"),
-        pytest.param(_apart(BY_HOST, {**BY_HOST, "topologyKey": "zone"}), (APART,), ("pod affinity",), id="by zone"),
+        pytest.param(_anti_affinity_pod(BY_HOST), (NO_SHARING,), (), id="by host"),
         pytest.param(
-            _apart({**BY_HOST, "namespaceSelector": {"matchLabels": {"a": "b"}}}),
-            (),
+            _anti_affinity_pod(BY_HOST, {**BY_HOST, "topologyKey": "zone"}),
+            (NO_SHARING,),
             ("pod affinity",),
-            id="namespaces by their labels",
+            id="by zone",
         ),
         pytest.param(
-            _apart({**BY_HOST, "labelSelector": {"matchExpressions": [{"key": "a", "operator": "Like"}]}}),
+            _anti_affinity_pod({**BY_HOST, "namespaceSelector": {"matchLabels": {"a": "b"}}}),
             (),
             ("pod affinity",),
-            id="an operator that nobody knows",
+            id="namespaces by label",
+        ),
+        pytest.param(
+            _anti_affinity_pod({**BY_HOST, "labelSelector": {"matchExpressions": [{"key": "a", "operator": "Like"}]}}),
+            (),
+            ("pod affinity",),
+            id="unknown operator",
         ),
         pytest.param(
             {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [BY_HOST]}},
             (),
             ("pod affinity",),
-            id="near others",
+            id="pod affinity",
         ),
     ],
 )
-def test_a_member_says_beside_whom_it_may_not_be(
+def test_the_anti_affinity_of_a_member(
     affinity: dict[str, Any], apart: tuple[PodAffinityTerm, ...], unchecked: tuple[str, ...]
 ) -> None:
     gated = member(annotations=LLM, schedulingGates=[GATE], affinity=affinity, labels={"app": "llm"})
@@ -345,10 +350,10 @@ def test_a_member_says_beside_whom_it_may_not_be(
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
-        pytest.param({}, "no volume", id="let go"),
-        pytest.param({"nodeName": "n1"}, None, id="it was bound after all"),
+        pytest.param({}, "no volume", id="ungated"),
+        pytest.param({"nodeName": "n1"}, None, id="bound after all"),
         pytest.param({"annotations": LLM, "schedulingGates": [GATE]}, None, id="still gated"),
         pytest.param(
             {"status": {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]}},
@@ -357,10 +362,10 @@ def test_a_member_says_beside_whom_it_may_not_be(
         ),
     ],
 )
-def test_what_kube_scheduler_says_of_a_member_that_was_let_go(changed: dict[str, Any], said: str | None) -> None:
+def test_kube_scheduler_s_message_on_an_ungated_member(changed: dict[str, Any], message: str | None) -> None:
     refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no volume"}
     usual: dict[str, Any] = {"annotations": RESERVED, "status": {"phase": "Pending", "conditions": [refused]}}
     found = member(**(usual | changed))
 
     assert found is not None
-    assert found.bind_error == said
+    assert found.bind_error == message

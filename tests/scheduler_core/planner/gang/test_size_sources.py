@@ -1,4 +1,4 @@
-"""The objects that say how large gangs are."""
+"""Watch sources of objects that declare gang sizes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SPECS: dict[str, tuple[dict[str, Any], DeclaredSize]] = {
 
 
 @pytest.mark.parametrize(("kind", "source"), SIZE_SOURCES.items(), ids=[kind.__name__ for kind in SIZE_SOURCES])
-def test_every_object_says_the_size_of_a_gang(kind: type[Any], source: Any) -> None:
+def test_every_source_declares_the_size_of_a_gang(kind: type[Any], source: Any) -> None:
     spec, size = SPECS[kind.__name__]
     text = msgspec.json.encode({"metadata": {"name": "a", "namespace": "team", "uid": "u"}, "spec": spec})
 
@@ -53,11 +53,11 @@ def test_every_object_says_the_size_of_a_gang(kind: type[Any], source: Any) -> N
     assert (found.key, found.sizes) == ("u", (size,))
 
 
-def test_each_kind_is_one_of_those_that_the_role_lists() -> None:
+def test_the_role_allows_every_kind() -> None:
     assert tuple(source.resource for source in SIZE_SOURCES.values()) == SAY_SIZES
 
 
-def test_objects_name_gangs_as_the_conventions_do() -> None:
+def test_objects_and_pods_name_gangs_alike() -> None:
     prefixes = {size.gang.name.partition(".")[0] for _, size in SPECS.values()}
 
     assert prefixes == {rule.prefix for rule in GANG_CONVENTIONS if rule.told_by}

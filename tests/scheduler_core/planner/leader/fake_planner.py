@@ -1,4 +1,4 @@
-"""A term of leadership with an API server that answers at once, and watches that show everything at once."""
+"""A term of leadership with an API server and watches that respond at once."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ GATED = CommitTerms(gated=True)
 START = 1_795_300_000.0  # hours after the pods were created
 
 
-class Desk:
-    """A planner, by default in a pool where every pod is gated.
+class FakePlanner:
+    """A planner; by default every pod of its pool is gated.
 
-    ``ledgers``: what the ledger listed, version after version.
+    ``ledgers``: the entries of the ledger, version by version.
     """
 
     def __init__(
@@ -47,100 +47,104 @@ class Desk:
         self.server = server
         self.ledgers: list[tuple[LedgerEntry, ...]] = []
         self.writes: list[Action] = []
-        self.told: list[EventDraft] = []
+        self.events: list[EventDraft] = []
         self.waits: list[tuple[str, str, float]] = []  # outcome, gang, seconds
-        self.refuses: Callable[[Action], WriteOutcome | None] = lambda _: None  # what the API server does not do
+        self.refuses: Callable[[Action], WriteOutcome | None] = lambda _: (
+            None
+        )  # outcomes of writes that the API server does not do
         self._sender = Planner(server, me, CommitTerms())
-        self._todo: list[Callable[[], None]] = []
-        self.watches: tuple[WatchStatus, ...] = ()  # how they are doing
-        self.deaf = False  # the watches are half-open: nothing comes, and nobody knows
+        self._pending: list[Callable[[], None]] = []
+        self.watches: tuple[WatchStatus, ...] = ()  # their status
+        self.is_deaf = False  # the watches are half-open: no data arrives
         self._watcher: Watcher | None = None
-        settled = PlannerConfig(POOL, SPACE, terms, pace, LEVELS, release_after_s, gate_timeout_s)
+        config = PlannerConfig(POOL, SPACE, terms, pace, LEVELS, release_after_s, gate_timeout_s)
         self.now = START
-        self.wrong_s = 0.0  # that the wall clock is ahead
-        self._rested = False
-        clock = TermClock(lambda: self.now - START, lambda: self.now + self.wrong_s)
-        self.term = LeaderTerm(settled, lambda: BUILT_IN, me, self, clock)
+        self.clock_error_s = 0.0  # by which the wall clock is ahead
+        self._was_idle = False
+        clock = TermClock(lambda: self.now - START, lambda: self.now + self.clock_error_s)
+        self.term = LeaderTerm(config, lambda: BUILT_IN, me, self, clock)
         self.term.apply_ledger(server.ledger)
 
     def run(self) -> None:
-        """Until there is nothing left to do, now or a second later."""
+        """Run until nothing is left to do, now or a second later."""
         self._wait(1.0)
         for _ in range(200):
-            self.hear()
+            self.apply_events()
             self.term.run_round()
-            todo, self._todo = self._todo, []
+            todo, self._pending = self._pending, []
             for each in todo:
                 each()
-            if not todo and not self._behind():
-                if self._rested:
+            if not todo and not self._is_behind():
+                if self._was_idle:
                     return
-                self._wait(1.0)  # what is not done again at once
-                self._rested = True
+                self._wait(1.0)  # back-offs
+                self._was_idle = True
             else:
-                self._rested = False
-        raise AssertionError("it never comes to rest")
+                self._was_idle = False
+        raise AssertionError("the planner never becomes idle")
 
     def _wait(self, seconds: float) -> None:
         self.now += seconds
-        self._rested = False
+        self._was_idle = False
         self.term.tick(self.watches)
 
-    def execute_action(self, what: Action) -> None:
-        """Carry it out, and answer."""
-        self._todo.append(lambda: self.term.apply_answer(self._sent(what)))
+    def execute_action(self, action: Action) -> None:
+        """Write, and answer."""
+        self._pending.append(lambda: self.term.apply_answer(self._send(action)))
 
     def start_plan(self, task: PlanTask) -> None:
-        """Work it out, and answer."""
-        self._todo.append(lambda: self.term.apply_plan(run_plan(task)))
+        """Compute, and answer."""
+        self._pending.append(lambda: self.term.apply_plan(run_plan(task)))
 
     def start_hold_search(self, task: HoldTask) -> None:
-        """Work it out, and answer."""
-        self._todo.append(lambda: self.term.apply_hold_result(search_hold(task)))
+        """Compute, and answer."""
+        self._pending.append(lambda: self.term.apply_hold_result(search_hold(task)))
 
     def schedule_round(self, seconds: float) -> None:
-        """``run`` goes on by itself."""
+        """``run`` continues by itself."""
 
     def count_answer(self, answer: WriteAnswer) -> None:
-        """Nobody counts."""
+        """Not counted."""
 
-    def write_event(self, what: EventDraft) -> None:
-        """Somebody listens."""
-        self.told.append(what)
+    def write_event(self, draft: EventDraft) -> None:
+        """Record the Event."""
+        self.events.append(draft)
 
     def count_wait(self, outcome: str, gang: Gang, seconds: float) -> None:
-        """Somebody counts."""
+        """Record the wait."""
         self.waits.append((outcome, gang.name.name, seconds))
 
-    def hear(self) -> None:
-        """All that the watches show by now."""
+    def apply_events(self) -> None:
+        """Apply all that the watches show by now."""
         if self._watcher is None:
             if self.term.leads:
                 self._watcher = Watcher(self.server, KINDS, (PlannerPod, candidate_of))
                 for batch in self._watcher.lists():
                     self.term.apply_batch(batch)
             return
-        while self._behind():
+        while self._is_behind():
             for kind in self._watcher.behind():
                 self.term.apply_batch(self._watcher.hear(kind))
 
-    def _behind(self) -> bool:
-        return self._watcher is None or (not self.deaf and bool(self._watcher.behind()))
+    def _is_behind(self) -> bool:
+        return self._watcher is None or (not self.is_deaf and bool(self._watcher.behind()))
 
-    def _sent(self, what: Action) -> WriteAnswer:
-        self.writes.append(what)
-        outcome = self.refuses(what)
+    def _send(self, action: Action) -> WriteAnswer:
+        self.writes.append(action)
+        outcome = self.refuses(action)
         if outcome is not None:
-            read_again = what.key[0] == "ledger" and outcome is not WriteOutcome.DEPOSED
-            return WriteAnswer(what, outcome, ledger=self.server.ledger if read_again else None, error="it is refused")
+            read_again = action.key[0] == "ledger" and outcome is not WriteOutcome.DEPOSED
+            return WriteAnswer(
+                action, outcome, ledger=self.server.ledger if read_again else None, error="it is refused"
+            )
         try:
-            made = self._sender.send(what)
+            made = self._sender.send(action)
         except (Conflict, NotFound) as refused:
             outcome = WriteOutcome.CONFLICT if isinstance(refused, Conflict) else WriteOutcome.GONE
-            return WriteAnswer(what, outcome, ledger=self.server.ledger if what.key[0] == "ledger" else None)
+            return WriteAnswer(action, outcome, ledger=self.server.ledger if action.key[0] == "ledger" else None)
         if isinstance(made, LedgerUpdate):
             self.ledgers.append(made.spec.entries)
-        return WriteAnswer(what, WriteOutcome.DONE, _metadata(made))
+        return WriteAnswer(action, WriteOutcome.DONE, _metadata(made))
 
 
 def _metadata(made: Any) -> ObjectMeta | None:

@@ -1,4 +1,4 @@
-"""Tasks of the search for nodes to hold."""
+"""Tasks of hold searches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BUSY = {name: record(name, H100, pods=[occupant(f"on-{name}", 8)], held={f"on-{n
 
 
 def task(members: list[Member], *records: NodeRecord, placed: tuple[Member, ...] = (), **changed: Any) -> HoldTask:
-    """All nodes may be held; those first are free first."""
+    """Return a task on these nodes; earlier nodes are free earlier."""
     racks = {each.name: {RACK: "r1" if each.name in "ab" else "r2"} for each in records}
     seats = tuple(Seat(each.uid, each.name, each.node) for each in placed)
     ends = PodDeadlines()

@@ -1,4 +1,4 @@
-"""Hands that do nothing, of which a test makes do what it looks at."""
+"""An executor that does nothing. Tests override what they check."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from scheduler_core.planner.leader.writer import WriteAnswer
 from scheduler_core.runtime.event_writer import EventDraft
 
 
-class Idle:
-    """Nothing is carried out (``given.Hands``)."""
+class IdleExecutor:
+    """An ``Executor`` that does nothing."""
 
-    def execute_action(self, what: Action) -> None:
-        """Not done."""
+    def execute_action(self, action: Action) -> None:
+        """Not written."""
 
     def start_plan(self, task: PlanTask) -> None:
-        """Not worked out."""
+        """Not computed."""
 
     def start_hold_search(self, task: HoldTask) -> None:
-        """Not worked out."""
+        """Not computed."""
 
     def schedule_round(self, seconds: float) -> None:
-        """Nobody waits."""
+        """Not scheduled."""
 
     def count_answer(self, answer: WriteAnswer) -> None:
-        """Nobody counts."""
+        """Not counted."""
 
-    def write_event(self, what: EventDraft) -> None:
-        """Nobody listens."""
+    def write_event(self, draft: EventDraft) -> None:
+        """Not written."""
 
     def count_wait(self, outcome: str, gang: Gang, seconds: float) -> None:
-        """Nobody counts."""
+        """Not counted."""

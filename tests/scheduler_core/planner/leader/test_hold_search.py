@@ -1,4 +1,4 @@
-"""Where room is held, and how much of it."""
+"""The nodes and devices of a capacity hold."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def held(found: HoldResult) -> tuple[Holding, ...]:
     return found.create.spec.held
 
 
-def test_as_much_as_the_members_will_take_where_it_is_free_first() -> None:
+def test_the_hold_is_what_members_need_on_nodes_that_are_free_first() -> None:
     assert held(search_hold(task(crew(3, 4), *BUSY.values()))) == (Holding("a", 8), Holding("b", 4))
 
 
-def test_all_of_a_node_where_it_matters_which_gpus_become_free() -> None:
+def test_the_hold_is_a_whole_node_if_members_need_an_island() -> None:
     assert held(search_hold(task(crew(1, 4, island="required"), *BUSY.values()))) == (Holding("a", 8),)
 
 
@@ -38,7 +38,7 @@ def test_all_of_a_node_where_it_matters_which_gpus_become_free() -> None:
         pytest.param("nvidia.com/gpu.shared", "20Gi", 16, id="all shares where it matters on which GPU"),
     ],
 )
-def test_parts_of_gpus_too(resource: str, share: str | None, held_there: int) -> None:
+def test_mig_devices_and_shares_are_held(resource: str, share: str | None, held_there: int) -> None:
     others = [occupant("on-a", 15, resource=resource)]
     node = record("a", H100, pods=others, allocatable={resource: 16})
 
@@ -48,7 +48,7 @@ def test_parts_of_gpus_too(resource: str, share: str | None, held_there: int) ->
     assert held(found) == (Holding("a", held_there, resource),)
 
 
-def test_of_a_single_pod_its_name_is_that_of_the_reservation() -> None:
+def test_the_hold_of_a_single_pod_has_the_name_of_the_pod() -> None:
     single = member("w", 8)
     alone = Gang(GangName("team", "pod.uid-w"), GangPhase.QUEUED, "", ready=(single,), size=1)
 
@@ -57,7 +57,7 @@ def test_of_a_single_pod_its_name_is_that_of_the_reservation() -> None:
     assert created == CreateReservation("team", "w-abc", ReservationSpec("pod.uid-w", held=(Holding("a", 8),)))
 
 
-def test_an_elastic_gang_needs_room_for_as_many_as_it_can_start_with() -> None:
+def test_the_hold_of_an_elastic_gang_is_for_its_minimum() -> None:
     members = crew(5, 8, minimum=2)
     elastic = Gang(GANG, GangPhase.QUEUED, "", ready=tuple(members), size=5, minimum=2)
 
@@ -66,17 +66,17 @@ def test_an_elastic_gang_needs_room_for_as_many_as_it_can_start_with() -> None:
     assert held(found) == (Holding("a", 8), Holding("b", 8))
 
 
-def test_a_member_without_gpus_needs_no_room() -> None:
+def test_a_member_without_gpus_needs_no_hold() -> None:
     assert held(search_hold(task([member("launcher", 0), *crew(1, 4)], *BUSY.values()))) == (Holding("a", 4),)
 
 
-def test_all_in_one_rack_where_that_is_required() -> None:
+def test_the_hold_is_in_one_rack_if_required() -> None:
     found = search_hold(task(crew(2, 8, required="rack"), BUSY["c"], BUSY["a"], BUSY["b"]))
 
     assert held(found) == (Holding("a", 8), Holding("b", 8))
 
 
-def test_what_its_own_members_have_will_not_become_free() -> None:
+def test_gpus_of_own_members_will_not_become_free() -> None:
     there = member("first", 4)._replace(node="a")
     shared = record(
         "a",
@@ -90,27 +90,27 @@ def test_what_its_own_members_have_will_not_become_free() -> None:
     assert held(found) == (Holding("a", 4), Holding("b", 8))
 
 
-def test_what_is_held_already_may_be_enough() -> None:
+def test_the_present_hold_may_be_enough() -> None:
     members = crew(3, 4)
 
-    def anew(**there: int) -> HoldResult:
-        room = tuple(Holding(*each) for each in there.items())
-        return search_hold(task(members, *BUSY.values(), held=room))
+    def search_again(**there: int) -> HoldResult:
+        present = tuple(Holding(*each) for each in there.items())
+        return search_hold(task(members, *BUSY.values(), held=present))
 
-    assert anew(b=4, c=8) == HoldResult(_gang(members), is_enough=True)
-    assert held(anew(b=4, c=4)) == (Holding("a", 8), Holding("b", 4))
-    assert held(anew(b=4, lost=8)) == (Holding("a", 8), Holding("b", 4))
+    assert search_again(b=4, c=8) == HoldResult(_gang(members), is_enough=True)
+    assert held(search_again(b=4, c=4)) == (Holding("a", 8), Holding("b", 4))
+    assert held(search_again(b=4, lost=8)) == (Holding("a", 8), Holding("b", 4))
 
 
-def test_what_is_held_may_be_enough_beside_its_own_members() -> None:
+def test_the_present_hold_may_be_enough_beside_own_members() -> None:
     there = member("first", 4)._replace(node="a")
     shared = record("a", H100, pods=[occupant("first", 4), occupant("other", 4)])
 
-    def anew(gpus: int) -> HoldResult:
+    def search_again(gpus: int) -> HoldResult:
         return search_hold(task(crew(1, 4), shared, BUSY["b"], placed=(there,), held=(Holding("a", gpus),)))
 
-    assert anew(4).is_enough
-    assert held(anew(3)) == (Holding("a", 4),)
+    assert search_again(4).is_enough
+    assert held(search_again(3)) == (Holding("a", 4),)
 
 
 @pytest.mark.parametrize(
@@ -121,12 +121,12 @@ def test_what_is_held_may_be_enough_beside_its_own_members() -> None:
         pytest.param([member("launcher", 0)], id="no GPU at all"),
     ],
 )
-def test_nothing_is_held_for_what_would_not_fit_whoever_ends(members: list[Member]) -> None:
+def test_nothing_is_held_for_a_gang_that_never_fits(members: list[Member]) -> None:
     assert search_hold(task(members, *BUSY.values())) == HoldResult(_gang(members))
 
 
-def test_where_the_time_runs_out_what_is_held_stays() -> None:
-    late = task(crew(4, 8), *BUSY.values(), held=(Holding("a", 8),), over=lambda: True)
+def test_the_hold_stays_when_the_search_runs_out_of_time() -> None:
+    late = task(crew(4, 8), *BUSY.values(), held=(Holding("a", 8),), is_out_of_time=lambda: True)
 
     assert search_hold(late) == HoldResult(late.gang, is_enough=True)
     assert search_hold(late._replace(held=())) == HoldResult(late.gang)

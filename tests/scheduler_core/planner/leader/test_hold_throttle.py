@@ -1,4 +1,4 @@
-"""A search for room, beside the thread that plans."""
+"""A hold search beside the planning thread."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.scheduler_core.planner.packing.member_groups import crew
 FITS = task(crew(1, 8), *BUSY.values())
 
 
-class Seeker(Thread):
-    """The other thread."""
+class SearchThread(Thread):
+    """The thread of the hold search."""
 
     def __init__(self, precedence: HoldThrottle, task: HoldTask = FITS) -> None:
         super().__init__()
@@ -24,27 +24,27 @@ class Seeker(Thread):
         self.found = self._precedence.search_hold(self._job)
 
 
-def test_it_rests_while_anything_is_planned() -> None:
+def test_a_search_pauses_while_a_plan_runs() -> None:
     precedence = HoldThrottle()
     with precedence.plan_running():
-        seeker = Seeker(precedence)
-        seeker.start()
-        seeker.join(0.05)
-        assert seeker.is_alive()
-    seeker.join(10)
+        thread = SearchThread(precedence)
+        thread.start()
+        thread.join(0.05)
+        assert thread.is_alive()
+    thread.join(10)
 
-    assert seeker.found is not None
-    assert seeker.found.create is not None
-    assert seeker.found.took > 0
+    assert thread.found is not None
+    assert thread.found.create is not None
+    assert thread.found.cpu_s > 0
 
 
-def test_it_does_not_rest_for_ever() -> None:
-    precedence = HoldThrottle(give_way_s=0.05)
+def test_a_search_does_not_pause_forever() -> None:
+    precedence = HoldThrottle(max_pause_s=0.05)
     with precedence.plan_running():
         found = precedence.search_hold(FITS)
 
     assert found.create is not None
 
 
-def test_it_ends_with_its_time() -> None:
-    assert HoldThrottle(room_s=0.0).search_hold(FITS).create is None
+def test_a_search_ends_when_its_time_is_over() -> None:
+    assert HoldThrottle(search_s=0.0).search_hold(FITS).create is None

@@ -1,7 +1,8 @@
-"""Which writes are sent, and which wait."""
+"""Which writes are sent at once, and which back off."""
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from gputopo.crd.reservations import LedgerSpec, LedgerStatus, ReservationSpec, ReservationStatus
@@ -21,8 +22,9 @@ from scheduler_core.planner.commit.actions import (
     WriteStatus,
 )
 from scheduler_core.planner.commit.state import CommitTerms
+from scheduler_core.planner.leader.backlog import GangBacklog
 from scheduler_core.planner.leader.context import PlannerConfig, TermClock, TermContext
-from scheduler_core.planner.leader.outbox import Outbox, namespace_of, version_of
+from scheduler_core.planner.leader.outbox import Outbox
 from scheduler_core.planner.leader.queue import QueueTiming
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.leader.writer import WriteOutcome
@@ -30,7 +32,7 @@ from scheduler_core.planner.packing.model import LEVELS
 from scheduler_core.policy.policy import Policy
 from scheduler_core.policy.profiles import BUILT_IN
 from tests.scheduler_core.planner.gang.gang_pods import member
-from tests.scheduler_core.planner.leader.idle_executor import Idle
+from tests.scheduler_core.planner.leader.idle_executor import IdleExecutor
 from tests.scheduler_core.planner.packing.plans import ledger, plan
 
 PLAN = plan("llm-1", {"w-0": ("n1", 1)})._replace(version="5")
@@ -42,51 +44,52 @@ ELSEWHERE = UngateAndPin(member("x-0", namespace="other"), PLAN.spec.seats[0], P
 SWAP = WriteLedger(BOOK, LedgerSpec("me"))
 
 
-class Hands(Idle):
-    """What was handed over."""
+class RecordingExecutor(IdleExecutor):
+    """Records writes and rounds."""
 
     def __init__(self) -> None:
         self.written: list[Action] = []
         self.woken: list[float] = []
 
     def execute_action(self, what: Action) -> None:
-        """Nothing answers by itself."""
+        """Record the write."""
         self.written.append(what)
 
     def schedule_round(self, seconds: float) -> None:
-        """Nobody sleeps."""
+        """Record the round."""
         self.woken.append(seconds)
 
 
 @pytest.fixture
-def hands() -> Hands:
-    return Hands()
+def executor() -> RecordingExecutor:
+    return RecordingExecutor()
 
 
 @pytest.fixture
-def sending(hands: Hands) -> Outbox:
+def outbox(executor: RecordingExecutor) -> Outbox:
     given = TermContext(
-        PlannerConfig("gpus", "gputopo", CommitTerms(), QueueTiming(), LEVELS), lambda: BUILT_IN, hands, TermClock()
+        PlannerConfig("gpus", "gputopo", CommitTerms(), QueueTiming(), LEVELS), lambda: BUILT_IN, executor, TermClock()
     )
-    return Outbox(given, PlannerView(Policy(), "gpus", "me"))
+    view = PlannerView(Policy(), "gpus", "me")
+    return Outbox(given, view, GangBacklog(given, view.gang_members))
 
 
-def test_of_one_object_one_write_is_under_way(sending: Outbox, hands: Hands) -> None:
-    sending.submit_action(GO, 0.0)
-    sending.submit_action(TouchPod(GO.member, PLAN.key), 0.0)
-    assert (hands.written, sending.is_busy) == ([GO], True)
+def test_an_object_has_one_write_in_flight(outbox: Outbox, executor: RecordingExecutor) -> None:
+    outbox.submit_action(GO, 0.0)
+    outbox.submit_action(TouchPod(GO.member, PLAN.key), 0.0)
+    assert (executor.written, outbox.is_busy) == ([GO], True)
 
-    assert sending.apply_answer(GO, WriteOutcome.DONE, 0.0) is False
-    sending.submit_action(TouchPod(GO.member, PLAN.key), 0.0)
-    assert hands.written[1:] == [TouchPod(GO.member, PLAN.key)]
+    assert outbox.record_outcome(GO, WriteOutcome.DONE, 0.0) is False
+    outbox.submit_action(TouchPod(GO.member, PLAN.key), 0.0)
+    assert executor.written[1:] == [TouchPod(GO.member, PLAN.key)]
 
 
-def test_a_plan_is_being_written_until_it_is_answered(sending: Outbox) -> None:
-    sending.submit_action(MADE, 0.0)
-    assert sending.is_writing_plan
+def test_a_plan_is_being_written_until_it_is_answered(outbox: Outbox) -> None:
+    outbox.submit_action(MADE, 0.0)
+    assert outbox.is_writing_plan
 
-    assert sending.apply_answer(MADE, WriteOutcome.DEPOSED, 0.0) is False
-    assert (sending.is_writing_plan, sending.is_busy) == (False, False)
+    assert outbox.record_outcome(MADE, WriteOutcome.DEPOSED, 0.0) is False
+    assert (outbox.is_writing_plan, outbox.is_busy) == (False, False)
 
 
 @pytest.mark.parametrize(
@@ -100,75 +103,77 @@ def test_a_plan_is_being_written_until_it_is_answered(sending: Outbox) -> None:
     ],
     ids=lambda each: each.value if isinstance(each, WriteOutcome) else "",
 )
-def test_the_same_is_not_sent_again_at_once(
-    sending: Outbox, hands: Hands, outcome: WriteOutcome, seconds: float
+def test_the_same_write_backs_off(
+    outbox: Outbox, executor: RecordingExecutor, outcome: WriteOutcome, seconds: float
 ) -> None:
-    sending.submit_action(GO, 0.0)
-    untaken = sending.apply_answer(GO, outcome, 0.0)
+    outbox.submit_action(GO, 0.0)
+    untaken = outbox.record_outcome(GO, outcome, 0.0)
 
-    sending.submit_action(GO, seconds - 1)
-    assert (untaken, hands.written, hands.woken[-1]) == (outcome is not WriteOutcome.DONE, [GO], 1.0)
-    sending.submit_action(GO, seconds)
-    assert hands.written == [GO, GO]
-
-
-def test_what_was_worked_out_from_another_version_is_sent_at_once(sending: Outbox, hands: Hands) -> None:
-    newer = GO._replace(member=GO.member._replace(version="8"))
-    sending.submit_action(GO, 0.0)
-    sending.apply_answer(GO, WriteOutcome.CONFLICT, 0.0)
-
-    sending.submit_action(newer, 0.0)
-
-    assert hands.written == [GO, newer]
+    outbox.submit_action(GO, seconds - 1)
+    assert (untaken, executor.written, executor.woken[-1]) == (outcome is not WriteOutcome.DONE, [GO], 1.0)
+    outbox.submit_action(GO, seconds)
+    assert executor.written == [GO, GO]
 
 
-def test_a_ledger_that_was_written_is_written_again_as_soon_as_there_is_more(sending: Outbox, hands: Hands) -> None:
-    sending.submit_action(SWAP, 0.0)
-    sending.apply_answer(SWAP, WriteOutcome.DONE, 0.0)
+def test_a_write_based_on_another_version_does_not_back_off(outbox: Outbox, executor: RecordingExecutor) -> None:
+    newer = msgspec.structs.replace(GO, member=GO.member._replace(version="8"))
+    outbox.submit_action(GO, 0.0)
+    outbox.record_outcome(GO, WriteOutcome.CONFLICT, 0.0)
 
-    sending.submit_action(SWAP, 0.0)
+    outbox.submit_action(newer, 0.0)
 
-    assert hands.written == [SWAP, SWAP]
+    assert executor.written == [GO, newer]
+
+
+def test_the_next_ledger_write_does_not_back_off(outbox: Outbox, executor: RecordingExecutor) -> None:
+    outbox.submit_action(SWAP, 0.0)
+    outbox.record_outcome(SWAP, WriteOutcome.DONE, 0.0)
+
+    outbox.submit_action(SWAP, 0.0)
+
+    assert executor.written == [SWAP, SWAP]
 
 
 @pytest.mark.parametrize(
     "unanswered", [pytest.param(SWAP, id="the ledger"), pytest.param(ELSEWHERE, id="another namespace too")]
 )
-def test_where_nobody_answers_nothing_is_sent_for_a_while_that_doubles(
-    sending: Outbox, hands: Hands, unanswered: Action
+def test_an_unavailable_api_server_pauses_all_writes_for_a_doubling_time(
+    outbox: Outbox, executor: RecordingExecutor, unanswered: Action
 ) -> None:
-    assert sending.apply_answer(GO, WriteOutcome.UNANSWERED, 0.0)
-    assert not sending.is_paused(0.0)
+    assert outbox.record_outcome(GO, WriteOutcome.UNANSWERED, 0.0)
+    assert not outbox.is_paused(0.0)
 
     now = 0.0
     for pause in (0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0):
-        assert not sending.apply_answer(unanswered, WriteOutcome.UNANSWERED, now)
-        assert hands.woken[-1] == pytest.approx(pause)
-        assert sending.is_paused(now)
+        assert not outbox.record_outcome(unanswered, WriteOutcome.UNANSWERED, now)
+        assert executor.woken[-1] == pytest.approx(pause)
+        assert outbox.is_paused(now)
         now += pause
-        assert not sending.is_paused(now)
-    sending.apply_answer(GO_TOO, WriteOutcome.DONE, now)
-    sending.apply_answer(SWAP, WriteOutcome.UNANSWERED, now)
-    assert hands.woken[-1] == pytest.approx(0.2)
+        assert not outbox.is_paused(now)
+    outbox.record_outcome(GO_TOO, WriteOutcome.DONE, now)
+    outbox.record_outcome(SWAP, WriteOutcome.UNANSWERED, now)
+    assert executor.woken[-1] == pytest.approx(0.2)
 
 
-def test_writes_that_were_under_way_when_nobody_answered_make_no_pause_longer(sending: Outbox, hands: Hands) -> None:
-    sending.apply_answer(SWAP, WriteOutcome.UNANSWERED, 0.0)
+def test_writes_in_flight_do_not_extend_a_pause(outbox: Outbox, executor: RecordingExecutor) -> None:
+    outbox.record_outcome(SWAP, WriteOutcome.UNANSWERED, 0.0)
 
-    assert [sending.apply_answer(each, WriteOutcome.UNANSWERED, 0.1) for each in (GO, GO_TOO, ELSEWHERE)] == [False] * 3
+    assert [outbox.record_outcome(each, WriteOutcome.UNANSWERED, 0.1) for each in (GO, GO_TOO, ELSEWHERE)] == [
+        False
+    ] * 3
 
-    assert (hands.woken, sending.is_paused(0.2)) == ([0.2, 0.1, 0.1, 0.1], False)
+    assert (executor.woken, outbox.is_paused(0.2)) == ([0.2, 0.1, 0.1, 0.1], False)
 
 
-def test_of_very_many_refusals_only_those_that_are_over_are_forgotten(sending: Outbox, hands: Hands) -> None:
+def test_only_expired_back_offs_are_dropped(outbox: Outbox, executor: RecordingExecutor) -> None:
     touches = [TouchPod(member(f"m-{number}"), PLAN.key) for number in range(10_003)]
     for number, touch in enumerate(touches):
-        sending.apply_answer(touch, WriteOutcome.CONFLICT, number / 1000)
+        outbox.record_outcome(touch, WriteOutcome.CONFLICT, number / 1000)
 
-    sending.submit_action(touches[0], 10.1)
-    sending.submit_action(touches[-1], 10.1)
+    outbox.submit_action(touches[0], 10.1)
+    outbox.submit_action(touches[-1], 10.1)
 
-    assert hands.written == [touches[0]]
+    assert executor.written == [touches[0]]
 
 
 @pytest.mark.parametrize(
@@ -191,5 +196,5 @@ def test_of_very_many_refusals_only_those_that_are_over_are_forgotten(sending: O
     ],
     ids=lambda each: type(each).__name__ if not isinstance(each, str) else each,
 )
-def test_what_a_write_is_of(what: Action, version: str, namespace: str) -> None:
-    assert (version_of(what), namespace_of(what)) == (version, namespace)
+def test_version_and_namespace_of_a_write(what: Action, version: str, namespace: str) -> None:
+    assert (what.version, what.namespace) == (version, namespace)

@@ -1,4 +1,4 @@
-"""Whose turn it is."""
+"""The order of the queue, back-offs and waits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def names(waiting: tuple[QueuedGang, ...]) -> list[str]:
     return [each.gang.name.name for each in waiting]
 
 
-def turns(queue: GangQueue, now: float = NOW, state: int = 1, **changed: Any) -> list[list[str]]:
+def batches(queue: GangQueue, now: float = NOW, state: int = 1, **changed: Any) -> list[list[str]]:
     return [names(batch) for batch in queue.batches(now, state, **changed)]
 
 
@@ -49,21 +49,21 @@ def test_by_priority_then_age_then_name() -> None:
     assert names(queue.ordered()) == ["urgent", "a", "b", "young"]
 
 
-def test_batches_are_full_without_those_that_are_not_wanted() -> None:
+def test_unwanted_pods_do_not_count_in_a_batch() -> None:
     queue = of(*(queued(f"pod.{at}", created=float(at)) for at in range(6)))
 
-    found = turns(queue, most=2, wanted=lambda gang: gang.name.name not in ("pod.0", "pod.2", "pod.3"))
+    found = batches(queue, most=2, wanted=lambda gang: gang.name.name not in ("pod.0", "pod.2", "pod.3"))
 
     assert found == [["pod.1", "pod.4"], ["pod.5"]]
 
 
-def test_one_that_is_queued() -> None:
+def test_get_queued() -> None:
     queue = of(queued("a"))
 
     assert (queue.get_queued(name("a")), queue.get_queued(name("b"))) == (waits(queued("a"), 100.0), None)
 
 
-def test_who_is_not_queued_any_more_has_left() -> None:
+def test_a_gang_that_is_not_queued_leaves() -> None:
     queue = of(queued("a"), queued("b"), queued("c"))
     queue.update_gang(queued("a", phase=GangPhase.UNGATED), NOW)
     queue.remove_gang(name("b"))
@@ -80,12 +80,12 @@ def test_each_rollback_doubles_the_wait(rollbacks: int, backoff: float) -> None:
 
     assert [queue.mark_rolled_back(name("a"), NOW) for _ in range(rollbacks)][-1] == NOW + backoff
     assert queue.next_due_at(NOW) == NOW + backoff
-    assert turns(queue, NOW + backoff - 1) == []
-    assert turns(queue, NOW + backoff) == [["a"]]
+    assert batches(queue, NOW + backoff - 1) == []
+    assert batches(queue, NOW + backoff) == [["a"]]
     assert queue.next_due_at(NOW + backoff) is None
 
 
-def test_a_gang_whose_pods_were_made_again_keeps_its_age_and_its_rollbacks() -> None:
+def test_a_gang_with_recreated_pods_keeps_its_age_and_rollbacks() -> None:
     queue = of(queued("a", created=50.0), queued("b", created=60.0))
     queue.update_gang(queued("a", phase=GangPhase.UNGATED, created=50.0), NOW)
     queue.mark_rolled_back(name("a"), NOW, "w-1 not bound within 30 s")
@@ -100,7 +100,7 @@ def test_a_gang_whose_pods_were_made_again_keeps_its_age_and_its_rollbacks() -> 
     assert queue.mark_rolled_back(name("a"), NOW + 20) == NOW + 40
 
 
-def test_a_gang_without_rollbacks_starts_anew() -> None:
+def test_a_gang_without_rollbacks_starts_a_new_wait() -> None:
     queue = of(queued("a", created=50.0))
     queue.update_gang(queued("a", phase=GangPhase.RUNNING, created=50.0), NOW)
     queue.update_gang(queued("a", created=NOW), NOW)
@@ -118,22 +118,22 @@ def test_once_started_rollbacks_are_forgotten() -> None:
     assert queue.ordered() == (waits(queued("a", created=60.0), 60.0),)
 
 
-def test_a_rollback_that_nobody_comes_back_from_is_forgotten_after_a_while() -> None:
+def test_a_rollback_without_recreated_pods_is_forgotten_after_a_while() -> None:
     queue = of(queued("gone"), queued("here"))
     for each in ("gone", "here"):
         queue.mark_rolled_back(name(each), NOW)
     queue.remove_gang(name("gone"))
 
-    assert turns(queue, NOW + 10 + 300) == [["here"]]
+    assert batches(queue, NOW + 10 + 300) == [["here"]]
     queue.update_gang(queued("gone"), NOW)
     assert queue.ordered() == (waits(queued("gone"), 100.0, 1, NOW + 10), waits(queued("here"), 100.0, 1, NOW + 10))
     queue.remove_gang(name("gone"))
-    assert turns(queue, NOW + 10 + 301) == [["here"]]
+    assert batches(queue, NOW + 10 + 301) == [["here"]]
     queue.update_gang(queued("gone"), NOW)
     assert queue.ordered() == (waits(queued("gone"), 100.0), waits(queued("here"), 100.0, 1, NOW + 10))
 
 
-def test_a_rollback_of_a_gang_that_is_not_known_counts_too() -> None:
+def test_a_rollback_of_an_unknown_gang_counts() -> None:
     queue = GangQueue()
 
     assert queue.mark_rolled_back(name("a"), NOW) == NOW + 10
@@ -141,33 +141,33 @@ def test_a_rollback_of_a_gang_that_is_not_known_counts_too() -> None:
     assert queue.ordered() == (waits(queued("a"), 100.0, 1, NOW + 10),)
 
 
-def test_what_did_not_fit_is_tried_again_when_something_changed() -> None:
+def test_an_unplaced_gang_is_tried_again_after_a_change() -> None:
     queue = of(queued("a", ready=tuple(members(2))), queued("b"))
     for each in ("a", "b", "stranger"):
         queue.mark_unplaced(name(each), 1)
 
-    assert turns(queue, state=1) == []
-    assert turns(queue, state=2) == [["a"], ["b"]]
+    assert batches(queue, state=1) == []
+    assert batches(queue, state=2) == [["a"], ["b"]]
     queue.update_gang(queued("a", ready=tuple(members(2))), NOW)
-    assert turns(queue, state=1) == []
+    assert batches(queue, state=1) == []
     queue.update_gang(queued("a", ready=tuple(members(3))), NOW)
-    assert turns(queue, state=1) == [["a"]]
+    assert batches(queue, state=1) == [["a"]]
 
 
-def test_single_pods_that_follow_one_another_are_tried_together() -> None:
+def test_consecutive_single_pods_are_tried_together() -> None:
     singles = [queued(f"pod.{number}", created=100.0 + number) for number in range(5)]
     queue = of(*singles, queued("llm", created=101.5), queued("urgent", priority=1))
 
-    assert turns(queue, most=2) == [["urgent"], ["pod.0", "pod.1"], ["llm"], ["pod.2", "pod.3"], ["pod.4"]]
+    assert batches(queue, most=2) == [["urgent"], ["pod.0", "pod.1"], ["llm"], ["pod.2", "pod.3"], ["pod.4"]]
 
 
 def test_single_pods_of_another_priority_are_tried_by_themselves() -> None:
     queue = of(*(queued(f"pod.{number}", priority=number // 2) for number in range(4)))
 
-    assert turns(queue) == [["pod.2", "pod.3"], ["pod.0", "pod.1"]]
+    assert batches(queue) == [["pod.2", "pod.3"], ["pod.0", "pod.1"]]
 
 
-def test_a_gang_that_started_without_some_keeps_its_age_for_them() -> None:
+def test_a_gang_that_started_without_some_members_keeps_its_age_for_them() -> None:
     queue = of(queued("a", created=50.0))
     queue.mark_rolled_back(name("a"), NOW)
     queue.mark_started(name("a"))
@@ -176,22 +176,22 @@ def test_a_gang_that_started_without_some_keeps_its_age_for_them() -> None:
     assert queue.ordered() == (waits(queued("a", created=60.0), 50.0),)
 
 
-def test_an_elastic_gang_waits_a_little_for_the_rest() -> None:
+def test_an_elastic_gang_waits_a_little_for_more_members() -> None:
     enough = queued("a", ready=tuple(members(3)), size=5, minimum=2, newest=1.0)
     queue = of(enough)
 
-    assert turns(queue, NOW + 9) == []
+    assert batches(queue, NOW + 9) == []
     assert queue.next_due_at(NOW + 9) == NOW + 10
-    assert turns(queue, NOW + 10) == [["a"]]
-    queue.update_gang(enough._replace(ready=tuple(members(4)), newest=2.0), NOW + 8)  # one more has come
+    assert batches(queue, NOW + 10) == [["a"]]
+    queue.update_gang(enough._replace(ready=tuple(members(4)), newest=2.0), NOW + 8)  # one more member
     assert queue.next_due_at(NOW + 9) == NOW + 18
-    queue.update_gang(enough._replace(ready=tuple(members(4)), newest=2.0), NOW + 17)  # as it was
+    queue.update_gang(enough._replace(ready=tuple(members(4)), newest=2.0), NOW + 17)  # unchanged
     assert queue.next_due_at(NOW + 17) == NOW + 18
     queue.update_gang(enough._replace(ready=tuple(members(5)), newest=3.0), NOW + 17)
-    assert turns(queue, NOW + 17) == [["a"]]
+    assert batches(queue, NOW + 17) == [["a"]]
 
 
-def test_room_may_be_held_for_all_that_waited_for_long_in_order() -> None:
+def test_gangs_that_waited_long_are_entitled_to_a_hold_in_order() -> None:
     queue = of(
         queued("first"),
         queued("second"),
@@ -209,13 +209,13 @@ def test_room_may_be_held_for_all_that_waited_for_long_in_order() -> None:
     assert names(tuple(queue.entitled_to_hold(NOW + 301)))[:4] == ["urgent", "third", "behind", "young"]
 
 
-def test_when_pods_were_created_says_who_is_first_and_not_how_long_anybody_waits() -> None:
-    """By a clock that is an hour ahead of the planner's, or behind it."""
+def test_creation_times_decide_the_order_and_not_the_waiting_time() -> None:
+    """The clock of the API server is an hour ahead of the planner's, or behind it."""
     ahead, behind = queued("ahead", created=NOW + 3600, newest=NOW + 3600), queued("behind", created=NOW - 3600)
     queue = of(ahead._replace(ready=tuple(members(1)), size=2, minimum=1), behind)
 
     assert names(queue.ordered()) == ["behind", "ahead"]
-    assert turns(queue, NOW + 10) == [["behind"], ["ahead"]]
+    assert batches(queue, NOW + 10) == [["behind"], ["ahead"]]
     assert (list(queue.entitled_to_hold(NOW + 299)), names(tuple(queue.entitled_to_hold(NOW + 300)))) == (
         [],
         ["behind", "ahead"],
@@ -240,23 +240,21 @@ GATHERING, WAITING, REFUSED, LET_GO = (
     [
         pytest.param({}, {}, True, True, id="nothing has changed"),
         pytest.param({"phase": GATHERING}, {}, False, False, id="members were missing"),
-        pytest.param({"phase": WAITING}, {}, False, False, id="a gate of others held it"),
-        pytest.param({"phase": REFUSED}, {}, False, False, id="its annotations were refused"),
+        pytest.param({"phase": WAITING}, {}, False, False, id="it had another gate"),
+        pytest.param({"phase": REFUSED}, {}, False, False, id="its annotations were invalid"),
         pytest.param({"phase": GangPhase.ELSEWHERE}, {}, False, False, id="it was not gated"),
-        pytest.param({"phase": LET_GO}, {}, True, True, id="some of it was let go by another planner"),
+        pytest.param({"phase": LET_GO}, {}, True, True, id="another planner ungated some members"),
         pytest.param(None, {}, False, False, id="its pods were in another gang"),
-        pytest.param({"ready": EIGHT}, {"ready": SIXTEEN}, False, False, id="it asks for more GPUs"),
-        pytest.param({"ready": SIXTEEN}, {"ready": EIGHT}, True, True, id="it asks for fewer GPUs"),
+        pytest.param({"ready": EIGHT}, {"ready": SIXTEEN}, False, False, id="it requests more GPUs"),
+        pytest.param({"ready": SIXTEEN}, {"ready": EIGHT}, True, True, id="it requests fewer GPUs"),
         pytest.param({"ready": SHARES}, {"ready": EIGHT}, False, False, id="shares of GPUs became whole GPUs"),
-        pytest.param({"ready": EIGHT}, {"ready": (*EIGHT, IDLE)}, True, True, id="one without GPUs joined"),
+        pytest.param({"ready": EIGHT}, {"ready": (*EIGHT, IDLE)}, True, True, id="a member without GPUs joined"),
         pytest.param({"priority": -1}, {}, False, False, id="a member of lower priority left"),
         pytest.param({"priority": 1}, {}, True, True, id="a member of lower priority joined"),
     ],
 )
-def test_since_when_a_gang_waits(
-    before: dict[str, Any] | None, after: dict[str, Any], *, first: bool, waited: bool
-) -> None:
-    """All its pods are older than all others. A gang that was not complete, or was smaller, comes last nonetheless."""
+def test_start_of_a_wait(before: dict[str, Any] | None, after: dict[str, Any], *, first: bool, waited: bool) -> None:
+    """All its pods are older than all others. A gang that was incomplete or smaller comes last nonetheless."""
     queue = of(
         queued("other", created=100.0), *(() if before is None else (queued("x", created=OLD)._replace(**before),))
     )
@@ -275,7 +273,7 @@ def test_a_gang_that_becomes_complete_comes_before_pods_that_are_created_after_t
 
 
 def test_gangs_whose_sizes_are_listed_after_their_pods_keep_their_order() -> None:
-    """A planner that takes over may read the pods before the objects that say how many there will be."""
+    """A new leader may list pods before the objects that define gang sizes."""
     queue = of(queued("x", created=OLD, phase=GATHERING), queued("other", created=100.0))
     queue.update_gang(queued("x", created=OLD), LATER - 1)
 
@@ -285,12 +283,12 @@ def test_gangs_whose_sizes_are_listed_after_their_pods_keep_their_order() -> Non
 @pytest.mark.parametrize(
     ("again", "order"),
     [
-        pytest.param({}, ["x", "other"], id="as it was"),
-        pytest.param({"ready": SIXTEEN}, ["other", "x"], id="it asks for more GPUs"),
-        pytest.param({"priority": 1}, ["x", "other"], id="its priority is higher, which alone counts"),
+        pytest.param({}, ["x", "other"], id="unchanged"),
+        pytest.param({"ready": SIXTEEN}, ["other", "x"], id="it requests more GPUs"),
+        pytest.param({"priority": 1}, ["x", "other"], id="its priority is higher"),
     ],
 )
-def test_what_comes_back_from_a_rollback_must_ask_for_no_more(again: dict[str, Any], order: list[str]) -> None:
+def test_a_gang_that_requests_more_after_a_rollback_waits_again(again: dict[str, Any], order: list[str]) -> None:
     queue = of(queued("x", created=OLD, ready=EIGHT), queued("other", created=100.0))
     queue.update_gang(queued("x", created=OLD, phase=LET_GO), NOW)
     queue.mark_rolled_back(name("x"), NOW)
@@ -301,7 +299,7 @@ def test_what_comes_back_from_a_rollback_must_ask_for_no_more(again: dict[str, A
     assert ("x" in names(tuple(queue.entitled_to_hold(NOW + 300)))) is (again == {})
 
 
-def test_a_gang_that_started_without_some_keeps_its_place_for_as_many_only() -> None:
+def test_a_gang_that_started_without_some_members_keeps_its_position_for_as_many_only() -> None:
     queue = of(queued("x", created=OLD, ready=SIXTEEN), queued("other", created=100.0))
     queue.update_gang(queued("x", created=OLD, ready=EIGHT), NOW)
     queue.mark_started(name("x"))
@@ -333,7 +331,7 @@ PLACEHOLDER = st.tuples(st.integers(0, 8), st.integers(-2, 2), st.integers(0, 99
 def test_no_further_member_moves_a_gang_forward(
     asked: list[tuple[int, int, int]], more: tuple[int, int, int], after_s: float, data: st.DataObject
 ) -> None:
-    """Neither where a planner sees it join, nor where one begins after that."""
+    """Neither if a planner sees it join, nor if a planner starts after that."""
     others = data.draw(GANGS)
     plain, joined = assessed_gang(crew(*asked)), assessed_gang(crew(*asked, more))
     queue, begins = of(*others, plain), of(*others, joined)
@@ -346,7 +344,7 @@ def test_no_further_member_moves_a_gang_forward(
     assert [each for each in queue.entitled_to_hold(NOW + 299) if each.gang.name == LLM] == []
 
 
-def test_what_is_made_again_after_a_rollback_has_waited_all_the_while() -> None:
+def test_a_gang_recreated_after_a_rollback_keeps_its_waiting_time() -> None:
     queue = of(queued("a"))
     queue.mark_rolled_back(name("a"), NOW + 30)
     queue.remove_gang(name("a"))
@@ -376,8 +374,8 @@ def test_the_order_is_total_and_does_not_depend_on_arrival(gangs: list[Gang], da
 
 
 @given(GANGS, st.integers(1, 3))
-def test_everybody_who_is_due_gets_one_turn(gangs: list[Gang], most: int) -> None:
-    assert [each for batch in turns(of(*gangs), most=most) for each in batch] == names(of(*gangs).ordered())
+def test_each_due_gang_is_in_one_batch(gangs: list[Gang], most: int) -> None:
+    assert [each for batch in batches(of(*gangs), most=most) for each in batch] == names(of(*gangs).ordered())
 
 
 class Cluster:
@@ -399,7 +397,7 @@ class Cluster:
 
 
 def simulate(*, size: int, nodes: int, lasts: int, every: int, hold: bool) -> float | None:
-    """When a big gang starts in a stream of gangs of one member; None: not within an hour. Times are in seconds."""
+    """Return when a big gang starts in a stream of gangs of one member; None: not within an hour. In seconds."""
     queue, cluster, holder = GangQueue(QueueTiming(patience_s=300.0)), Cluster(nodes, lasts), ""
     queue.update_gang(queued("big", ready=tuple(members(size)), size=size, created=0.0), 0.0)
     for now in range(0, 3600, every):
@@ -431,7 +429,7 @@ def test_small_gangs_would_starve_a_big_one() -> None:
 
 @settings(max_examples=20, deadline=None)  # each is an hour of a cluster
 @given(size=st.integers(2, 10), lasts=st.integers(20, 600), every=st.sampled_from([10, 20]))
-def test_nobody_starves(size: int, lasts: int, every: int) -> None:
+def test_no_gang_starves(size: int, lasts: int, every: int) -> None:
     started = simulate(size=size, nodes=10, lasts=lasts, every=every, hold=True)
 
     assert started is not None

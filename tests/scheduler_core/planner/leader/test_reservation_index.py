@@ -1,4 +1,4 @@
-"""What a round looks at: what is open, however many gangs run."""
+"""A round checks open reservations only, however many gangs run."""
 
 from __future__ import annotations
 
@@ -9,130 +9,130 @@ from scheduler_core.planner.gang.size_sources import JobSizes
 from scheduler_core.planner.leader.reservation_index import GangReservationIndex
 from tests.scheduler_core.planner.commit.apiserver import SPACE, ApiServer
 from tests.scheduler_core.planner.gang.gang_pods import BOUND, LLM, member
-from tests.scheduler_core.planner.leader.fake_planner import Desk
+from tests.scheduler_core.planner.leader.fake_planner import FakePlanner
 from tests.scheduler_core.planner.packing.plans import plan
 
 
-def running(server: ApiServer, desk: Desk, name: str, size: int = 2) -> list[str]:
-    """UIDs of a gang whose members all have their nodes."""
+def running(server: ApiServer, planner: FakePlanner, name: str, size: int = 2) -> list[str]:
+    """Create a gang with all members bound; return their UIDs."""
     uids = [server.create_pod(name, 1, name, size) for _ in range(size)]
-    desk.run()
+    planner.run()
     (plan,) = (each for each in server.reservations.values() if each.spec.gang == name)
     for seat in plan.spec.seats:
         server.bind(seat.uid, seat.node or "")
-    desk.run()
+    planner.run()
     return uids
 
 
-def awake(desk: Desk) -> list[str]:
-    """The gangs whose reservations the next round looks at."""
-    shelf, known = desk.term.view.reservation_index, desk.term.view.reservations
+def active_gangs(planner: FakePlanner) -> list[str]:
+    """Return the gangs whose reservations are active."""
+    shelf, known = planner.term.view.reservation_index, planner.term.view.reservations
     return [known[uid].spec.gang for uid in shelf.active]
 
 
-def test_gangs_that_run_are_not_looked_at_again() -> None:
+def test_running_gangs_are_parked() -> None:
     server = ApiServer()
-    desk = Desk(server)
+    planner = FakePlanner(server)
     for name in "abc":
-        running(server, desk, name, 1)
-    assert awake(desk) == []
+        running(server, planner, name, 1)
+    assert active_gangs(planner) == []
 
     server.create_pod("d", 1, "d", 1)
-    desk.run()
+    planner.run()
 
-    assert awake(desk) == ["d"]
+    assert active_gangs(planner) == ["d"]
 
 
-def test_one_of_whose_members_goes_is_looked_at_again_and_rests_again() -> None:
+def test_a_reservation_is_active_while_a_member_changes() -> None:
     server = ApiServer()
-    desk = Desk(server)
-    first, _ = running(server, desk, "a")
-    running(server, desk, "b", 1)
+    planner = FakePlanner(server)
+    first, _ = running(server, planner, "a")
+    running(server, planner, "b", 1)
 
     server.delete_pod(first)
-    desk.hear()
-    assert awake(desk) == ["a"]
-    desk.run()
+    planner.apply_events()
+    assert active_gangs(planner) == ["a"]
+    planner.run()
 
-    assert awake(desk) == []
+    assert active_gangs(planner) == []
 
 
-def test_a_reservation_goes_with_the_last_member() -> None:
+def test_a_reservation_is_removed_with_the_last_member() -> None:
     server = ApiServer()
-    desk = Desk(server)
-    for uid in running(server, desk, "a"):
+    planner = FakePlanner(server)
+    for uid in running(server, planner, "a"):
         server.delete_pod(uid)
 
-    desk.run()
+    planner.run()
 
-    assert (server.reservations, awake(desk)) == ({}, [])
-    assert desk.term.view.reservation_index.seats((GangName(SPACE, "a"),)) == {}
+    assert (server.reservations, active_gangs(planner)) == ({}, [])
+    assert planner.term.view.reservation_index.seats((GangName(SPACE, "a"),)) == {}
 
 
-def test_the_seats_of_a_gang_are_found_by_its_name() -> None:
+def test_the_places_of_a_gang_are_found_by_its_name() -> None:
     server = ApiServer()
-    desk = Desk(server)
-    uids = running(server, desk, "a")
-    running(server, desk, "b", 1)
+    planner = FakePlanner(server)
+    uids = running(server, planner, "a")
+    running(server, planner, "b", 1)
 
-    assert list(desk.term.view.reservation_index.seats((GangName(SPACE, "a"), GangName(SPACE, "nobody")))) == uids
+    assert list(planner.term.view.reservation_index.seats((GangName(SPACE, "a"), GangName(SPACE, "nobody")))) == uids
 
 
-def test_one_that_somebody_deletes_is_forgotten_and_others_of_its_gang_rest_on() -> None:
+def test_a_deleted_reservation_is_forgotten_and_others_of_its_gang_stay_parked() -> None:
     server = ApiServer()
-    desk = Desk(server)
-    first, _ = running(server, desk, "a")
+    planner = FakePlanner(server)
+    first, _ = running(server, planner, "a")
     server.delete_pod(first)
     late = server.create_pod("a", 1, "a", 2)
-    desk.run()
+    planner.run()
     old, new = (each.key for each in server.reservations.values())
     server.bind(late, server.reservations[new].spec.seats[0].node or "")
-    desk.run()
+    planner.run()
 
     server.delete_reservation(old)
-    desk.hear()
+    planner.apply_events()
 
-    assert (list(desk.term.view.reservations), awake(desk)) == ([new], [])
+    assert (list(planner.term.view.reservations), active_gangs(planner)) == ([new], [])
     server.delete_reservation(new)
-    desk.hear()
-    assert desk.term.view.reservation_index.seats((GangName(SPACE, "a"),)) == {}
+    planner.apply_events()
+    assert planner.term.view.reservation_index.seats((GangName(SPACE, "a"),)) == {}
 
 
-def test_one_whose_member_went_to_another_gang_is_woken_by_that_one_as_long_as_it_is_there() -> None:
-    seated = plan("llm-1", {"w-0": ("n1", 1)})
+def test_a_gang_activates_reservations_of_members_that_joined_it() -> None:
+    planned_nodes = plan("llm-1", {"w-0": ("n1", 1)})
     people = {"uid-w-0": member("w-0", BOUND, gang=GangName("team", "other"))}
-    shelf = GangReservationIndex({seated.key: seated}, people.get)
-    shelf.update_reservations([seated.key])
-    shelf.park([seated.key])
+    shelf = GangReservationIndex({planned_nodes.key: planned_nodes}, people.get)
+    shelf.update_reservations([planned_nodes.key])
+    shelf.park([planned_nodes.key])
     assert list(shelf.active) == []
     shelf.mark_gangs_dirty([GangName("team", "other")])
-    assert list(shelf.active) == [seated.key]
+    assert list(shelf.active) == [planned_nodes.key]
 
-    shelf.park([seated.key])
+    shelf.park([planned_nodes.key])
     people.clear()
-    shelf.update_reservations([seated.key])
-    shelf.park([seated.key])
+    shelf.update_reservations([planned_nodes.key])
+    shelf.park([planned_nodes.key])
     shelf.mark_gangs_dirty([GangName("team", "other")])
 
     assert list(shelf.active) == []
     shelf.mark_gangs_dirty([LLM])
-    assert list(shelf.active) == [seated.key]
+    assert list(shelf.active) == [planned_nodes.key]
 
 
-def test_one_whose_gang_is_said_to_be_larger_is_looked_at_again() -> None:
+def test_a_changed_gang_size_activates_its_reservation() -> None:
     server = ApiServer()
-    desk = Desk(server)
-    running(server, desk, "a")
-    assert awake(desk) == []
+    planner = FakePlanner(server)
+    running(server, planner, "a")
+    assert active_gangs(planner) == []
 
-    touched = desk.term.view.apply_batch(
+    touched = planner.term.view.apply_batch(
         Batch(JobSizes, (DeclaredSizes("job", (DeclaredSize(GangName(SPACE, "a"), 3, 1),)),)), 0.0
     )
 
-    assert (set(touched), awake(desk)) == ({GangName(SPACE, "a")}, ["a"])
+    assert (set(touched), active_gangs(planner)) == ({GangName(SPACE, "a")}, ["a"])
 
 
-def test_a_plan_that_was_written_again_is_there_until_both_are_gone() -> None:
+def test_a_restored_plan_is_indexed_until_both_copies_are_gone() -> None:
     first = plan("llm-1", {"w-0": ("n1", 1)})
     again = first._replace(key="uid-again")
     there = {each.key: each for each in (first, again)}

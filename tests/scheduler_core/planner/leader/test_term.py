@@ -1,4 +1,4 @@
-"""A term of leadership when writes are not done, or come to nothing."""
+"""A term of leadership when writes fail."""
 
 from __future__ import annotations
 
@@ -22,440 +22,440 @@ from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.freshness import MAX_WRITE_LAG_S, RECOVERY_S
 from scheduler_core.planner.leader.writer import WriteOutcome
 from tests.scheduler_core.planner.commit.apiserver import ApiServer, pinned
-from tests.scheduler_core.planner.leader.fake_planner import Desk
+from tests.scheduler_core.planner.leader.fake_planner import FakePlanner
 
 
 def gang(server: ApiServer, name: str, size: int = 2, gpus: int = 1) -> list[str]:
-    """UIDs of its members."""
+    """Create a gang; return the UIDs of its members."""
     return [server.create_pod(name, gpus, name, size) for _ in range(size)]
 
 
 def planned(server: ApiServer) -> list[str]:
-    """Gangs that have a reservation."""
+    """Return the gangs with a reservation."""
     return sorted(each.spec.gang for each in server.reservations.values())
 
 
-def reservations_of(desk: Desk, name: str) -> int:
-    """How often one was asked for."""
-    return sum(isinstance(each, CreateReservation) and each.spec.gang == name for each in desk.writes)
+def reservations_of(planner: FakePlanner, name: str) -> int:
+    """Return how many reservations of this gang were created."""
+    return sum(isinstance(each, CreateReservation) and each.spec.gang == name for each in planner.writes)
 
 
-def refusing(name: str, outcome: WriteOutcome) -> Desk:
-    """A planner whose API server takes no reservation of that gang; another is behind it."""
+def planner_refused(name: str, outcome: WriteOutcome) -> FakePlanner:
+    """Return a planner whose API server refuses the reservations of gang ``name``; two gangs wait."""
     server = ApiServer()
     gang(server, "a")
     gang(server, "b")
-    desk = Desk(server)
+    planner = FakePlanner(server)
 
     def refuses(what: Action) -> WriteOutcome | None:
         return outcome if isinstance(what, CreateReservation) and what.spec.gang == name else None
 
-    desk.refuses = refuses
-    return desk
+    planner.refuses = refuses
+    return planner
 
 
 @pytest.mark.parametrize(
     "outcome", [WriteOutcome.REFUSED, WriteOutcome.CONFLICT, WriteOutcome.GONE], ids=lambda each: each.value
 )
-def test_a_gang_whose_reservation_is_refused_lets_the_next_pass_and_is_tried_again_later(outcome: WriteOutcome) -> None:
-    desk = refusing("a", outcome)
+def test_a_gang_with_a_refused_reservation_backs_off_and_others_pass(outcome: WriteOutcome) -> None:
+    planner = planner_refused("a", outcome)
 
-    desk.run()
-    assert (planned(desk.server), reservations_of(desk, "a")) == (["b"], 1)
-    assert [(each.reason, each.message) for each in desk.told if each.reason == "GangUnplaced"] == [
-        ("GangUnplaced", "gang a: the API server does not take its reservation: it is refused")
+    planner.run()
+    assert (planned(planner.server), reservations_of(planner, "a")) == (["b"], 1)
+    assert [(each.reason, each.message) for each in planner.events if each.reason == "GangUnplaced"] == [
+        ("GangUnplaced", "gang a: the API server refuses its reservation: it is refused")
     ]
-    desk.refuses = lambda _: None
-    desk.now += 10
-    desk.run()
-    assert (planned(desk.server), reservations_of(desk, "a")) == (["a", "b"], 2)
+    planner.refuses = lambda _: None
+    planner.now += 10
+    planner.run()
+    assert (planned(planner.server), reservations_of(planner, "a")) == (["a", "b"], 2)
 
 
 def single(server: ApiServer, name: str) -> str:
-    """The UID of a pod that is to be planned by itself."""
+    """Create a single pod that is planned; return its UID."""
     uid = server.create_pod(name, 1, name, 1)
     server.pods[uid]["metadata"]["annotations"] = {keys.POD_PLANNED.key: "true"}
     return uid
 
 
-def test_single_pods_whose_reservation_is_refused_wait_as_well() -> None:
+def test_single_pods_with_a_refused_reservation_back_off() -> None:
     server = ApiServer()
     uids = {single(server, "one"), single(server, "two")}
-    desk = Desk(server)
-    desk.refuses = lambda what: WriteOutcome.REFUSED if isinstance(what, CreateReservation) else None
+    planner = FakePlanner(server)
+    planner.refuses = lambda what: WriteOutcome.REFUSED if isinstance(what, CreateReservation) else None
 
-    desk.run()
+    planner.run()
 
-    waiting = desk.term.backlog.queue.ordered()
+    waiting = planner.term.backlog.queue.ordered()
     assert {(each.gang.ready[0].uid, each.rollbacks) for each in waiting} == {(uid, 1) for uid in uids}
 
 
-def test_of_single_pods_that_fit_nowhere_each_is_told_what_it_lacks() -> None:
+def test_each_unplaced_single_pod_gets_an_event_with_its_reason() -> None:
     server = ApiServer({"n0": 0})
     uids = [single(server, "one"), single(server, "two")]
-    desk = Desk(server)
+    planner = FakePlanner(server)
 
-    desk.run()
+    planner.run()
 
-    assert {(each.uid, each.message) for each in desk.told} == {
+    assert {(each.uid, each.message) for each in planner.events} == {
         (uid, f"no member fits at once; {server.pods[uid]['metadata']['name']}: {Reason.TOO_FEW_GPUS.value}")
         for uid in uids
     }
 
 
 def states(server: ApiServer) -> list[ReservationState | None]:
-    """Of all reservations."""
+    """Return the states of all reservations."""
     return [each.status.state for each in server.reservations.values()]
 
 
-def test_a_gang_that_was_bound_while_the_watches_were_silent_is_not_taken_back() -> None:
+def test_a_gang_that_was_bound_during_silence_is_not_rolled_back() -> None:
     server = ApiServer()
     uids = gang(server, "a", 3)
-    desk = Desk(server)
-    desk.run()
+    planner = FakePlanner(server)
+    planner.run()
     (plan,) = server.reservations.values()
     nodes = {seat.uid: seat.node or "" for seat in plan.spec.seats}
     server.bind(uids[0], nodes[uids[0]])
-    desk.run()
+    planner.run()
 
-    desk.deaf = True
+    planner.is_deaf = True
     for uid in uids[1:]:
         server.bind(uid, nodes[uid])
-    desk.now += 31
-    desk.run()
+    planner.now += 31
+    planner.run()
     assert (states(server), set(server.pods)) == ([ReservationState.COMMITTED], set(uids))
-    desk.deaf = False
-    desk.now += 2
-    desk.run()
+    planner.is_deaf = False
+    planner.now += 2
+    planner.run()
     assert (states(server), set(server.pods)) == ([ReservationState.BOUND], set(uids))
-    assert not any(isinstance(each, DeletePod) for each in desk.writes)
+    assert not any(isinstance(each, DeletePod) for each in planner.writes)
 
 
-def let_go(server: ApiServer, uids: list[str]) -> list[bool]:
-    """Which of those pods have no gate any more."""
+def ungated(server: ApiServer, uids: list[str]) -> list[bool]:
+    """Return for each of these pods whether it has no gate any more."""
     return [not server.pods[uid]["spec"]["schedulingGates"] for uid in uids]
 
 
-def test_while_the_watches_are_silent_nothing_is_planned_and_what_is_committed_goes_on() -> None:
+def test_during_silence_nothing_is_planned_and_committed_plans_continue() -> None:
     server = ApiServer()
     first = gang(server, "a")
-    desk = Desk(server)
-    desk.refuses = lambda what: WriteOutcome.CONFLICT if isinstance(what, UngateAndPin) else None
-    desk.run()
-    assert (states(server), let_go(server, first)) == ([ReservationState.COMMITTED], [False, False])
+    planner = FakePlanner(server)
+    planner.refuses = lambda what: WriteOutcome.CONFLICT if isinstance(what, UngateAndPin) else None
+    planner.run()
+    assert (states(server), ungated(server, first)) == ([ReservationState.COMMITTED], [False, False])
 
-    desk.watches = (WatchStatus("nodes", True, 121.0, 0, 0, None, None),)
-    desk.refuses = lambda _: None
+    planner.watches = (WatchStatus("nodes", True, 121.0, 0, 0, None, None),)
+    planner.refuses = lambda _: None
     second = gang(server, "b")
-    desk.now += 2
-    desk.run()
-    assert (planned(server), let_go(server, first), let_go(server, second)) == (["a"], [True, True], [False, False])
+    planner.now += 2
+    planner.run()
+    assert (planned(server), ungated(server, first), ungated(server, second)) == (["a"], [True, True], [False, False])
 
-    desk.watches = ()
+    planner.watches = ()
     for _ in range(int(RECOVERY_S) + 1):
-        desk.run()
-    assert (planned(server), let_go(server, second)) == (["a", "b"], [True, True])
+        planner.run()
+    assert (planned(server), ungated(server, second)) == (["a", "b"], [True, True])
 
 
-def test_a_planner_that_does_not_see_what_it_wrote_plans_nothing() -> None:
+def test_a_planner_whose_watches_do_not_show_its_writes_is_stale() -> None:
     server = ApiServer()
     gang(server, "a", 1)
-    desk = Desk(server)
-    desk.refuses = lambda what: WriteOutcome.CONFLICT if isinstance(what, UngateAndPin) else None
-    desk.run()
-    desk.refuses = lambda _: None
+    planner = FakePlanner(server)
+    planner.refuses = lambda what: WriteOutcome.CONFLICT if isinstance(what, UngateAndPin) else None
+    planner.run()
+    planner.refuses = lambda _: None
 
-    desk.deaf = True
-    desk.now += 2
-    desk.run()  # it is let go
-    assert desk.term.freshness.stale_reason is None
-    desk.now += MAX_WRITE_LAG_S
-    desk.run()
-    assert desk.term.freshness.stale_reason == "no watch has shown what gputopo wrote 33 s ago"
+    planner.is_deaf = True
+    planner.now += 2
+    planner.run()  # the pod is ungated
+    assert planner.term.freshness.stale_reason is None
+    planner.now += MAX_WRITE_LAG_S
+    planner.run()
+    assert planner.term.freshness.stale_reason == "no watch has shown what gputopo wrote 33 s ago"
 
 
-def test_a_gang_that_is_late_is_taken_back() -> None:
+def test_a_late_gang_is_rolled_back() -> None:
     server = ApiServer()
     uids = gang(server, "a", 2)
-    desk = Desk(server)
-    desk.run()
+    planner = FakePlanner(server)
+    planner.run()
 
-    desk.now += 31
-    desk.run()
+    planner.now += 31
+    planner.run()
 
-    assert [each.member.uid for each in desk.writes if isinstance(each, DeletePod)] == uids
+    assert [each.member.uid for each in planner.writes if isinstance(each, DeletePod)] == uids
 
 
 HOUR = pytest.mark.parametrize("step", [3600.0, -3600.0], ids=["an hour ahead", "an hour back"])
 
 
 @HOUR
-def test_a_wall_clock_that_is_set_takes_nobody_back(step: float) -> None:
+def test_setting_the_wall_clock_rolls_back_no_gang(step: float) -> None:
     server = ApiServer()
     gang(server, "a")
-    desk = Desk(server)
-    desk.run()
+    planner = FakePlanner(server)
+    planner.run()
 
-    desk.wrong_s = step
-    desk.run()
+    planner.clock_error_s = step
+    planner.run()
     assert states(server) == [ReservationState.COMMITTED]
-    desk.now += 31
-    desk.run()
-    assert (states(server), desk.term.backlog.queue.mark_rolled_back(GangName("team", "a"), 0.0)) == ([], 20.0)
+    planner.now += 31
+    planner.run()
+    assert (states(server), planner.term.backlog.queue.mark_rolled_back(GangName("team", "a"), 0.0)) == ([], 20.0)
 
 
 @HOUR
-def test_a_wall_clock_that_is_set_makes_no_back_off_longer_or_shorter(step: float) -> None:
+def test_setting_the_wall_clock_does_not_change_a_back_off(step: float) -> None:
     server = ApiServer()
     gang(server, "a")
-    desk = Desk(server)
-    desk.run()
-    desk.now += 31
-    desk.run()
+    planner = FakePlanner(server)
+    planner.run()
+    planner.now += 31
+    planner.run()
 
-    desk.wrong_s = step
+    planner.clock_error_s = step
     gang(server, "a")
-    desk.run()
+    planner.run()
     assert planned(server) == []
-    desk.now += 10
-    desk.run()
+    planner.now += 10
+    planner.run()
     assert planned(server) == ["a"]
 
 
 @HOUR
-def test_by_a_wall_clock_that_is_wrong_nobody_is_released_before_its_time(step: float) -> None:
+def test_a_wrong_wall_clock_releases_no_gang_early(step: float) -> None:
     server = ApiServer({"n0": 2})
-    desk = Desk(server, release_after_s=60.0)
-    desk.wrong_s = step
+    planner = FakePlanner(server, release_after_s=60.0)
+    planner.clock_error_s = step
     uids = gang(server, "a", 3)
-    desk.run()
-    assert let_go(server, uids) == [False] * 3
+    planner.run()
+    assert ungated(server, uids) == [False] * 3
 
-    desk.now += 60
-    desk.run()
-    assert let_go(server, uids) == [True] * 3
+    planner.now += 60
+    planner.run()
+    assert ungated(server, uids) == [True] * 3
 
 
-def test_nodes_that_were_reached_in_vain_are_avoided_though_all_its_pods_were_made_again() -> None:
+def test_avoided_nodes_outlive_recreated_pods() -> None:
     server = ApiServer()
     gang(server, "a", 2)
-    desk = Desk(server)
-    desk.run()
+    planner = FakePlanner(server)
+    planner.run()
     (first,) = server.reservations.values()
-    desk.now += 31
-    desk.run()
+    planner.now += 31
+    planner.run()
     assert (server.pods, server.reservations) == ({}, {})
 
     gang(server, "a", 2)
-    desk.now += 11
-    desk.run()
+    planner.now += 11
+    planner.run()
 
     (second,) = server.reservations.values()
     assert not {seat.node for seat in first.spec.seats} & {seat.node for seat in second.spec.seats}
 
 
-def test_where_one_namespace_is_not_answered_others_go_on() -> None:
-    desk = refusing("a", WriteOutcome.UNANSWERED)
+def test_unanswered_writes_in_one_namespace_do_not_stop_others() -> None:
+    planner = planner_refused("a", WriteOutcome.UNANSWERED)
 
-    desk.run()
-    assert (planned(desk.server), reservations_of(desk, "a")) == (["b"], 1)
-    desk.refuses = lambda _: None
-    desk.now += 10
-    desk.run()
-    assert planned(desk.server) == ["a", "b"]
+    planner.run()
+    assert (planned(planner.server), reservations_of(planner, "a")) == (["b"], 1)
+    planner.refuses = lambda _: None
+    planner.now += 10
+    planner.run()
+    assert planned(planner.server) == ["a", "b"]
 
 
-def test_a_member_whose_patch_is_not_answered_is_let_go_later_and_its_siblings_now() -> None:
+def test_a_member_with_an_unanswered_patch_is_ungated_later_than_its_siblings() -> None:
     server = ApiServer()
     first, second = gang(server, "a", 2)
-    desk = Desk(server)
-    desk.refuses = lambda what: (
+    planner = FakePlanner(server)
+    planner.refuses = lambda what: (
         WriteOutcome.UNANSWERED if isinstance(what, UngateAndPin) and what.member.uid == first else None
     )
-    desk.run()
+    planner.run()
     assert [bool(server.pods[uid]["spec"]["schedulingGates"]) for uid in (first, second)] == [True, False]
-    desk.refuses = lambda _: None
-    desk.now += 2
-    desk.run()
+    planner.refuses = lambda _: None
+    planner.now += 2
+    planner.run()
     assert server.pods[first]["spec"]["schedulingGates"] == []
 
 
-def test_where_the_ledger_is_not_answered_nothing_is_asked_for_a_while_and_then_for_longer() -> None:
+def test_an_unanswered_ledger_write_pauses_all_writes_longer_each_time() -> None:
     server = ApiServer()
-    desk = Desk(server)
-    desk.run()
+    planner = FakePlanner(server)
+    planner.run()
     gang(server, "a", 2)
     asked: list[float] = []
 
     def refuses(what: Action) -> WriteOutcome | None:
         if what.key[0] != "ledger" or len(asked) == 4:
             return None
-        asked.append(desk.now)
+        asked.append(planner.now)
         return WriteOutcome.UNANSWERED
 
-    desk.refuses = refuses
-    desk.run()
+    planner.refuses = refuses
+    planner.run()
 
     assert [at - asked[0] for at in asked] == [0, 1, 2, 3]
-    desk.now += 2
-    desk.run()
+    planner.now += 2
+    planner.run()
     assert states(server) == [ReservationState.COMMITTED]
 
 
-def test_a_ledger_that_was_not_written_as_the_lease_was_lost_for_a_moment_is_not_taken_for_gone() -> None:
+def test_a_write_that_was_not_sent_without_the_lease_deposes_no_planner() -> None:
     server = ApiServer()
     gang(server, "a")
-    desk = Desk(server)
+    planner = FakePlanner(server)
     lost = iter([WriteOutcome.DEPOSED])
-    desk.refuses = lambda what: next(lost, None) if isinstance(what, WriteLedger) else None
+    planner.refuses = lambda what: next(lost, None) if isinstance(what, WriteLedger) else None
 
-    desk.run()
-    desk.now += 2
-    desk.run()
+    planner.run()
+    planner.now += 2
+    planner.run()
 
-    assert (desk.term.is_deposed, states(server)) == (False, [ReservationState.COMMITTED])
+    assert (planner.term.is_deposed, states(server)) == (False, [ReservationState.COMMITTED])
 
 
-def test_a_gang_whose_pods_may_not_be_patched_gives_up_its_room_and_lets_others_pass() -> None:
+def test_a_gang_with_refused_patches_gives_up_its_capacity() -> None:
     server = ApiServer({"n0": 2})
     uids = gang(server, "a", 2)
-    desk = Desk(server)
+    planner = FakePlanner(server)
 
     def refuses(what: Action) -> WriteOutcome | None:
         return WriteOutcome.REFUSED if isinstance(what, UngateAndPin | TouchPod) and what.member.uid in uids else None
 
-    desk.refuses = refuses
-    desk.run()
+    planner.refuses = refuses
+    planner.run()
     (plan,) = server.reservations.values()
-    assert [each.message for each in desk.told if each.reason == "GangNotLetGo"] == [
-        f"reservation {plan.name}: the API server does not let it go: it is refused"
+    assert [each.message for each in planner.events if each.reason == "GangNotUngated"] == [
+        f"reservation {plan.name}: the API server refuses to remove the gate: it is refused"
     ] * 2
     gang(server, "b", 2)
-    desk.now += 31
-    desk.run()
+    planner.now += 31
+    planner.run()
     assert planned(server) == []
-    desk.now += 31  # what was struck may have been bound a moment ago
-    desk.run()
+    planner.now += 31  # an ungated pod may have been bound a moment ago
+    planner.run()
 
     assert planned(server) == ["b"]
 
 
-def test_where_there_are_no_other_nodes_those_reached_in_vain_are_tried_again() -> None:
+def test_avoided_nodes_are_used_if_there_are_no_others() -> None:
     server = ApiServer({"n0": 2})
     gang(server, "a", 2)
-    desk = Desk(server)
-    desk.run()
-    desk.now += 31
-    desk.run()
+    planner = FakePlanner(server)
+    planner.run()
+    planner.now += 31
+    planner.run()
     assert server.pods == {}
 
     gang(server, "a", 2)
-    desk.now += 11
-    desk.run()
+    planner.now += 11
+    planner.run()
 
     assert planned(server) == ["a"]
 
 
 def end(server: ApiServer, uid: str) -> None:
-    """Its deletion has begun."""
+    """Start the deletion of a pod."""
     version = server.pods[uid]["metadata"]["resourceVersion"]
     ends = {"uid": uid, "resourceVersion": version, "deletionTimestamp": "2026-11-21T22:30:00Z"}
     server.patch_pod({"metadata": ends})
 
 
-def test_how_long_a_gang_waited_that_is_taken_back_is_told_where_a_pod_of_it_is_left() -> None:
+def test_the_wait_of_a_rolled_back_gang_is_counted_if_pods_are_left() -> None:
     server = ApiServer()
     uids = gang(server, "a", 2)
     gang(server, "b", 2)
-    desk = Desk(server)
-    desk.run()
+    planner = FakePlanner(server)
+    planner.run()
     for uid in uids:
         end(server, uid)
-    desk.now += 31
-    desk.run()
+    planner.now += 31
+    planner.run()
 
-    taken_back = [each for each in desk.told if each.reason == "TakenBack"]
-    assert len(taken_back) == 2
-    ((outcome, name, seconds),) = desk.waits
+    rolled_back = [each for each in planner.events if each.reason == "RolledBack"]
+    assert len(rolled_back) == 2
+    ((outcome, name, seconds),) = planner.waits
     assert (outcome, name) == ("rolled back", "b")
-    assert 22 * 3600 < seconds < 23 * 3600  # made at midnight, and it is half past ten in the evening
+    assert 22 * 3600 < seconds < 23 * 3600  # created at midnight; it is half past ten in the evening
 
 
-def test_a_gang_that_is_released_is_counted_once_each_time() -> None:
+def test_each_release_of_a_gang_is_counted_once() -> None:
     server = ApiServer({"n0": 2})
     uids = gang(server, "a", 3)
-    desk = Desk(server, release_after_s=60.0)
-    desk.run()
-    assert desk.waits == []
-    desk.now += 60
-    desk.run()
+    planner = FakePlanner(server, release_after_s=60.0)
+    planner.run()
+    assert planner.waits == []
+    planner.now += 60
+    planner.run()
     assert [not each["spec"]["schedulingGates"] for each in server.pods.values()] == [True] * 3
-    assert [(outcome, name) for outcome, name, _ in desk.waits] == [("released", "a")]
+    assert [(outcome, name) for outcome, name, _ in planner.waits] == [("released", "a")]
 
     for uid in uids:
         server.delete_pod(uid)
     gang(server, "a", 3)
-    desk.run()
-    desk.now += 60
-    desk.run()
+    planner.run()
+    planner.now += 60
+    planner.run()
 
-    assert [(outcome, name) for outcome, name, _ in desk.waits] == [("released", "a")] * 2
+    assert [(outcome, name) for outcome, name, _ in planner.waits] == [("released", "a")] * 2
 
 
 def bind(server: ApiServer, uid: str) -> None:
-    """To the node that it was let go to."""
+    """Bind a pod to its pinned node."""
     node = pinned(server.pods[uid])
     assert node is not None
     server.bind(uid, node)
 
 
 def placed(server: ApiServer) -> list[str]:
-    """Gangs for which places are kept, not only room."""
+    """Return the gangs with reserved places, without holds."""
     return sorted(each.spec.gang for each in server.reservations.values() if each.spec.seats)
 
 
 def gated(server: ApiServer) -> list[bool]:
-    """Of each pod, in order."""
+    """Return for each pod whether it is gated, in order."""
     return [bool(each["spec"]["schedulingGates"]) for each in server.pods.values()]
 
 
-def test_a_plan_that_somebody_deletes_while_its_gang_is_half_bound_is_written_again_and_taken_back_in_time() -> None:
+def test_a_deleted_plan_of_a_half_bound_gang_is_restored_and_rolled_back_in_time() -> None:
     server = ApiServer()
     uids = gang(server, "a", 2)
-    desk = Desk(server)
-    desk.run()
+    planner = FakePlanner(server)
+    planner.run()
     (plan,) = server.reservations.values()
     bind(server, uids[0])
     server.delete_reservation(plan.key)
-    desk.run()
+    planner.run()
 
     (again,) = server.reservations.values()
     assert (again.name, again.status.state) == (plan.name, ReservationState.COMMITTED)
-    desk.now += 31
-    desk.run()
+    planner.now += 31
+    planner.run()
     assert (server.pods, server.reservations) == ({}, {})
 
 
-def test_a_plan_that_somebody_deletes_is_over_once_all_its_members_are_bound() -> None:
+def test_a_deleted_plan_ends_once_all_members_are_bound() -> None:
     server = ApiServer()
     uids = gang(server, "a", 2)
-    desk = Desk(server)
-    desk.run()
+    planner = FakePlanner(server)
+    planner.run()
     (plan,) = server.reservations
     bind(server, uids[0])
     server.delete_reservation(plan)
-    desk.run()
+    planner.run()
 
     bind(server, uids[1])
-    desk.run()
+    planner.run()
 
     assert (states(server), list(server.pods)) == ([ReservationState.BOUND], uids)
 
 
-def test_when_the_ledger_is_deleted_another_planner_goes_on_with_what_it_listed() -> None:
+def test_after_a_deleted_ledger_another_planner_continues_its_plans() -> None:
     server = ApiServer({"n0": 2})
     uids = gang(server, "a", 2)
-    first = Desk(server)
+    first = FakePlanner(server)
     first.refuses = lambda what: (
         WriteOutcome.CONFLICT if isinstance(what, UngateAndPin) and what.member.uid == uids[1] else None
     )
@@ -466,7 +466,7 @@ def test_when_the_ledger_is_deleted_another_planner_goes_on_with_what_it_listed(
     assert first.term.is_deposed
 
     gang(server, "b", 2)
-    second = Desk(server, "two")
+    second = FakePlanner(server, "two")
     second.run()
     assert (placed(server), gated(server)) == (["a"], [False, False, True, True])
     for uid in uids:
@@ -475,53 +475,53 @@ def test_when_the_ledger_is_deleted_another_planner_goes_on_with_what_it_listed(
     assert states(server)[0] is ReservationState.BOUND
 
 
-def test_the_place_of_a_pod_that_was_let_go_is_nobody_elses_whatever_becomes_of_its_plan() -> None:
+def test_the_place_of_an_ungated_pod_stays_reserved_without_its_plan() -> None:
     server = ApiServer({"n0": 2})
     gang(server, "a", 2)
-    desk = Desk(server)
-    desk.run()
+    planner = FakePlanner(server)
+    planner.run()
     (plan,) = server.reservations
-    desk.refuses = lambda what: WriteOutcome.REFUSED if isinstance(what, CreateReservation | DeletePod) else None
+    planner.refuses = lambda what: WriteOutcome.REFUSED if isinstance(what, CreateReservation | DeletePod) else None
     server.delete_reservation(plan)
     gang(server, "b", 2)
 
     for _ in range(3):
-        desk.now += 31
-        desk.run()
+        planner.now += 31
+        planner.run()
 
     assert (placed(server), gated(server)) == ([], [False, False, True, True])
 
 
-def test_a_gang_whose_deletion_is_refused_gives_up_what_nobody_can_take_and_comes_again_once_it_is_not() -> None:
+def test_a_gang_with_refused_deletions_fails_and_starts_again_later() -> None:
     server = ApiServer({"n0": 4})
     uids = gang(server, "a", 4)
-    desk = Desk(server)
+    planner = FakePlanner(server)
 
     def refuses(what: Action) -> WriteOutcome | None:
-        let_go = isinstance(what, UngateAndPin) and what.member.uid in uids[2:]
-        return WriteOutcome.REFUSED if isinstance(what, DeletePod) or let_go else None
+        ungated = isinstance(what, UngateAndPin) and what.member.uid in uids[2:]
+        return WriteOutcome.REFUSED if isinstance(what, DeletePod) or ungated else None
 
-    desk.refuses = refuses
-    desk.run()
+    planner.refuses = refuses
+    planner.run()
     others = gang(server, "b", 2)
     for _ in range(5):
         if placed(server) == ["a", "b"]:  # the places of the two that stay gated
             break
-        desk.now += 31
-        desk.run()
+        planner.now += 31
+        planner.run()
     for uid in others:
         bind(server, uid)
 
-    words = (
+    reason = (
         f"a-{uids[0]} and 3 more not bound within 30 s; "
-        f"the API server does not let a-{uids[2]} and 1 more go: it is refused; "
-        f"the API server does not let a-{uids[0]} and 1 more be deleted: it is refused. "
-        "It is tried again: allow the planner that, or delete them"
+        f"the API server refuses ungating of a-{uids[2]} and 1 more: it is refused; "
+        f"the API server refuses deletion of a-{uids[0]} and 1 more: it is refused. "
+        "The planner retries: allow the deletion, or delete the pods"
     )
-    assert [each.message for each in desk.told if each.reason == "Failed"] == [words]
-    desk.refuses = lambda _: None
-    desk.now += 31
-    desk.run()
+    assert [each.message for each in planner.events if each.reason == "Failed"] == [reason]
+    planner.refuses = lambda _: None
+    planner.now += 31
+    planner.run()
     assert set(server.pods) == {*uids[2:], *others}
     assert placed(server) == ["b"]
 
@@ -529,31 +529,31 @@ def test_a_gang_whose_deletion_is_refused_gives_up_what_nobody_can_take_and_come
 @pytest.mark.parametrize(
     "outcome", [WriteOutcome.REFUSED, WriteOutcome.UNANSWERED], ids=["refused", "its admission does not answer"]
 )
-def test_pods_that_may_not_be_touched_hold_no_room_for_ever(outcome: WriteOutcome) -> None:
+def test_pods_that_cannot_be_touched_do_not_hold_capacity_forever(outcome: WriteOutcome) -> None:
     server = ApiServer({"n0": 2})
     gang(server, "a", 2)
-    desk = Desk(server)
-    desk.refuses = lambda what: outcome if isinstance(what, UngateAndPin | TouchPod) else None
-    desk.run()
+    planner = FakePlanner(server)
+    planner.refuses = lambda what: outcome if isinstance(what, UngateAndPin | TouchPod) else None
+    planner.run()
     gang(server, "b", 2)
 
     tries = 0
     while placed(server) != ["b"] and tries < 6:
-        desk.now += 31
-        desk.run()
+        planner.now += 31
+        planner.run()
         tries += 1
 
     assert (placed(server), gated(server)) == (["b"], [True] * 4)
 
 
-def in_the_midst_of_a_rollback(server: ApiServer, gangs: str) -> Desk:
-    """Of each of them one member was bound, and the API server goes away."""
+def planner_rolling_back(server: ApiServer, gangs: str) -> FakePlanner:
+    """Return a planner of gangs with one bound member each, whose API server becomes unavailable."""
     members = [gang(server, name) for name in gangs]
-    desk = Desk(server)
-    desk.run()
+    planner = FakePlanner(server)
+    planner.run()
     for first, _ in members:
         bind(server, first)
-    desk.run()
+    planner.run()
     away = False
 
     def refuses(what: Action) -> WriteOutcome | None:
@@ -561,122 +561,122 @@ def in_the_midst_of_a_rollback(server: ApiServer, gangs: str) -> Desk:
         away = away or isinstance(what, DeletePod | StripFinalizer)
         return WriteOutcome.UNANSWERED if away else None
 
-    desk.refuses = refuses
-    desk.now += 31
-    return desk
+    planner.refuses = refuses
+    planner.now += 31
+    return planner
 
 
 @pytest.mark.parametrize("gangs", ["a", "ab"], ids=["one gang", "two gangs"])
-def test_an_api_server_that_is_away_in_the_midst_of_a_rollback_makes_no_gang_fail(gangs: str) -> None:
+def test_an_unavailable_api_server_during_a_rollback_fails_no_gang(gangs: str) -> None:
     server = ApiServer()
-    desk = in_the_midst_of_a_rollback(server, gangs)
+    planner = planner_rolling_back(server, gangs)
     for _ in range(60):
-        desk.run()
-        desk.now += 2
+        planner.run()
+        planner.now += 2
     assert states(server) == [ReservationState.ROLLING_BACK] * len(gangs)
 
-    desk.refuses, before = lambda _: None, len(desk.writes)
-    desk.now += 10
-    desk.run()
+    planner.refuses, before = lambda _: None, len(planner.writes)
+    planner.now += 10
+    planner.run()
 
-    assert isinstance(desk.writes[before], DeletePod)
-    assert "Failed" not in {each.reason for each in desk.told}
-    assert told(desk) == [("rolled back", name) for name in gangs]
+    assert isinstance(planner.writes[before], DeletePod)
+    assert "Failed" not in {each.reason for each in planner.events}
+    assert wait_outcomes(planner) == [("rolled back", name) for name in gangs]
     assert server.pods == {}
 
 
-def told(desk: Desk) -> list[tuple[str, str]]:
-    """How the waits of gangs ended."""
-    return [(outcome, name) for outcome, name, _ in desk.waits]
+def wait_outcomes(planner: FakePlanner) -> list[tuple[str, str]]:
+    """Return the outcomes of the gangs' waits."""
+    return [(outcome, name) for outcome, name, _ in planner.waits]
 
 
-def test_an_attempt_is_counted_once_by_how_it_ended() -> None:
+def test_each_attempt_is_counted_once_by_its_outcome() -> None:
     server = ApiServer()
     gang(server, "a", 1)
     gang(server, "b", 1)
     bare = gang(server, "c", 1)
     del server.pods[bare[0]]["metadata"]["ownerReferences"]
-    desk = Desk(server)
-    desk.run()
+    planner = FakePlanner(server)
+    planner.run()
     (first,) = (each for each in server.reservations.values() if each.spec.gang == "a")
     server.bind(first.spec.seats[0].uid, first.spec.seats[0].node or "")
-    desk.run()
-    assert told(desk) == [("bound", "a")]
+    planner.run()
+    assert wait_outcomes(planner) == [("bound", "a")]
 
-    desk.now += 31
-    desk.run()
-    assert told(desk) == [("bound", "a"), ("failed", "c"), ("rolled back", "b")]
-    for each in list(server.reservations.values()):  # somebody writes it, and it is put right
+    planner.now += 31
+    planner.run()
+    assert wait_outcomes(planner) == [("bound", "a"), ("failed", "c"), ("rolled back", "b")]
+    for each in list(server.reservations.values()):  # a user changes it, and the planner corrects it
         server.write_status(each, msgspec.structs.replace(each.status, bound=0, reason="written by hand"))
-    desk.now += 31
-    desk.run()
-    assert len(desk.waits) == 3
+    planner.now += 31
+    planner.run()
+    assert len(planner.waits) == 3
 
 
-def test_single_pods_of_one_batch_are_told_of_one_by_one() -> None:
+def test_single_pods_of_a_batch_are_counted_one_by_one() -> None:
     server = ApiServer()
     uids = [single(server, "one"), single(server, "two")]
-    desk = Desk(server)
-    desk.run()
+    planner = FakePlanner(server)
+    planner.run()
     (batch,) = server.reservations.values()
     server.bind(uids[0], next(seat.node or "" for seat in batch.spec.seats if seat.uid == uids[0]))
 
-    desk.now += 31
-    desk.run()
+    planner.now += 31
+    planner.run()
 
-    assert sorted(told(desk)) == [("bound", f"pod.{uids[0]}"), ("rolled back", f"pod.{uids[1]}")]
+    assert sorted(wait_outcomes(planner)) == [("bound", f"pod.{uids[0]}"), ("rolled back", f"pod.{uids[1]}")]
 
 
-def test_a_plan_that_is_written_again_and_bound_before_it_is_listed_keeps_nobody_waiting() -> None:
+def test_a_restored_plan_that_is_bound_before_it_is_listed_blocks_no_gang() -> None:
     server = ApiServer()
     uids = gang(server, "a", 2)
-    desk = Desk(server)
-    desk.run()
+    planner = FakePlanner(server)
+    planner.run()
     (plan,) = server.reservations
     bind(server, uids[0])
-    desk.run()
+    planner.run()
     server.delete_reservation(plan)
 
     def bound_meanwhile(what: Action) -> None:
         if isinstance(what, CreateReservation):
             bind(server, uids[1])
 
-    desk.refuses = bound_meanwhile
-    desk.run()
-    desk.refuses = lambda _: None
+    planner.refuses = bound_meanwhile
+    planner.run()
+    planner.refuses = lambda _: None
     gang(server, "b", 1)
-    desk.run()
+    planner.run()
 
     assert placed(server) == ["a", "b"]
 
 
-def test_a_single_pod_whose_reservation_is_refused_is_released_in_the_end() -> None:
+def test_a_single_pod_with_a_refused_reservation_is_released() -> None:
     server = ApiServer()
     single(server, "one")
-    desk = Desk(server, gate_timeout_s=60.0)
-    desk.refuses = lambda what: WriteOutcome.REFUSED if isinstance(what, CreateReservation) else None
-    desk.run()
+    planner = FakePlanner(server, gate_timeout_s=60.0)
+    planner.refuses = lambda what: WriteOutcome.REFUSED if isinstance(what, CreateReservation) else None
+    planner.run()
     assert gated(server) == [True]
 
-    desk.now += 60.0
-    desk.run()
+    planner.now += 60.0
+    planner.run()
 
     assert gated(server) == [False]
-    assert told(desk) == [("released", f"pod.{next(iter(server.pods))}")]
+    assert wait_outcomes(planner) == [("released", f"pod.{next(iter(server.pods))}")]
 
 
-def test_a_single_pod_that_comes_to_a_blind_planner_is_released_in_the_end() -> None:
+def test_a_stale_planner_releases_single_pods() -> None:
     server = ApiServer()
-    desk = Desk(server, gate_timeout_s=60.0)
-    desk.run()
-    desk.watches = (WatchStatus("nodes", True, 121.0, 0, 0, None, None),)
-    desk.run()
+    planner = FakePlanner(server, gate_timeout_s=60.0)
+    planner.run()
+    planner.watches = (WatchStatus("nodes", True, 121.0, 0, 0, None, None),)
+    planner.run()
     single(server, "one")
     gang(server, "a", 1)
-    desk.run()
+    planner.run()
     assert gated(server) == [True, True]
 
-    desk.now += 60.0
-    desk.run()
+    planner.now += 60.0
+    planner.run()
 
     assert gated(server) == [False, True]

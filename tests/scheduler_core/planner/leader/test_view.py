@@ -1,4 +1,4 @@
-"""What a planner knows when its watches had a gap: a list says what there is, and names nobody as gone."""
+"""The view when watches lag or had a gap: a list does not name removed objects."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def seen(uid: str, version: int = 1, status: ReservationStatus = ReservationStat
 
 
 def made(view: PlannerView, uid: str, version: int = 1) -> ReservationUpdate:
-    """The API server has answered that it is there."""
+    """The API server answers the create of a reservation."""
     what = CreateReservation("team", f"llm-{uid}", SPEC)
     view.mark_writing(what)
     view.apply_write(what, WriteResponse(uid, str(version)), 0.0)
@@ -49,11 +49,11 @@ def listed(view: PlannerView, *there: ReservationUpdate) -> None:
 
 
 def known(view: PlannerView) -> dict[str, str]:
-    """Reservations, with their versions."""
+    """Return the versions of the reservations, by UID."""
     return {uid: each.version for uid, each in view.reservations.items()}
 
 
-def test_a_list_that_began_before_a_reservation_was_made_does_not_undo_it(view: PlannerView) -> None:
+def test_a_list_from_before_a_create_does_not_undo_it(view: PlannerView) -> None:
     made(view, "a")
 
     listed(view)
@@ -62,7 +62,7 @@ def test_a_list_that_began_before_a_reservation_was_made_does_not_undo_it(view: 
     assert known(view) == {"a": "1"}
 
 
-def test_a_reservation_that_two_lists_in_a_row_do_not_show_is_gone(view: PlannerView) -> None:
+def test_a_created_reservation_is_gone_after_two_lists_without_it(view: PlannerView) -> None:
     made(view, "a")
 
     listed(view)
@@ -70,7 +70,7 @@ def test_a_reservation_that_two_lists_in_a_row_do_not_show_is_gone(view: Planner
     assert known(view) == {}
 
 
-def test_a_reservation_that_was_shown_is_gone_by_the_first_list_without_it(view: PlannerView) -> None:
+def test_a_shown_reservation_is_gone_after_one_list_without_it(view: PlannerView) -> None:
     made(view, "a")
     listed(view, seen("a"))
 
@@ -78,7 +78,7 @@ def test_a_reservation_that_was_shown_is_gone_by_the_first_list_without_it(view:
     assert known(view) == {}
 
 
-def test_a_reservation_that_was_deleted_is_not_back_by_a_list_that_began_before(view: PlannerView) -> None:
+def test_a_list_from_before_a_delete_does_not_undo_it(view: PlannerView) -> None:
     view.apply_write(DeleteReservation(made(view, "a")), None, 0.0)
 
     listed(view, seen("a"))
@@ -87,7 +87,7 @@ def test_a_reservation_that_was_deleted_is_not_back_by_a_list_that_began_before(
     assert known(view) == {}
 
 
-def test_a_status_that_was_written_is_not_undone_by_a_list_that_began_before(view: PlannerView) -> None:
+def test_a_list_from_before_a_status_write_does_not_undo_it(view: PlannerView) -> None:
     listed(view, seen("a"))
     view.apply_write(WriteStatus(view.reservations["a"], BOUND), WriteResponse("a", "5"), 0.0)
 
@@ -98,12 +98,13 @@ def test_a_status_that_was_written_is_not_undone_by_a_list_that_began_before(vie
 
 
 def kept(view: PlannerView) -> int:
-    """Things of which something is remembered, whatever it is."""
-    return sum(len(each) for each in vars(view).values() if isinstance(each, dict | set))
+    """Return the number of entries in all collections of the view and its own writes."""
+    fields = [*vars(view).values(), *vars(vars(view)["_own_writes"]).values()]
+    return sum(len(each) for each in fields if isinstance(each, dict | set))
 
 
 def attempt(view: PlannerView, number: int, *, gap: bool) -> None:
-    """A pod is let go, its reservation bound and deleted. ``gap``: no watch shows any of that."""
+    """Ungate a pod, bind and delete its reservation. ``gap``: no watch shows any of that."""
     pod, uid, version = member(f"w-{number}", version=str(10 * number)), f"plan{number}", 10 * number
     view.apply_batch(Batch(PlannerPod, (PlannerPod(pod.uid, None, pod),)), 0.0)
     of = made(view, uid, version + 1)
@@ -121,16 +122,16 @@ def attempt(view: PlannerView, number: int, *, gap: bool) -> None:
 
 
 @pytest.mark.parametrize("gap", [True, False], ids=["lists", "events"])
-def test_nothing_is_kept_of_what_is_gone(view: PlannerView, *, gap: bool) -> None:
+def test_nothing_is_kept_of_removed_objects(view: PlannerView, *, gap: bool) -> None:
     for number in range(1, 50):
         attempt(view, number, gap=gap)
     if gap:
-        listed(view)  # the list after that in which the last was missed
+        listed(view)  # the last reservation is missed for the second time
 
     assert (kept(view), known(view)) == (0, {})
 
 
-def test_a_reservation_whose_end_a_watch_has_shown_before_the_answer_is_not_waited_for(view: PlannerView) -> None:
+def test_a_deletion_that_a_watch_showed_first_is_not_kept(view: PlannerView) -> None:
     of = made(view, "a")
     view.apply_batch(Batch(ReservationUpdate, (), ("a",)), 0.0)
 
@@ -139,42 +140,42 @@ def test_a_reservation_whose_end_a_watch_has_shown_before_the_answer_is_not_wait
     assert kept(view) == 0
 
 
-def test_a_write_that_no_watch_has_shown_is_waited_for(view: PlannerView) -> None:
+def test_the_oldest_write_that_no_watch_has_shown(view: PlannerView) -> None:
     pod = member("w-1", version="10")
     view.apply_batch(Batch(PlannerPod, (PlannerPod(pod.uid, None, pod),)), 0.0)
     of = made(view, "a", 11)
-    assert view.unshown_since() is None
+    assert view.oldest_unseen_write_at() is None
 
     view.apply_write(WriteStatus(of, BOUND), WriteResponse("a", "13"), 7.0)
     view.apply_write(UngateAndPin(pod, Seat(pod.uid, pod.name, "n0"), of.name), WriteResponse(pod.uid, "12"), 8.0)
-    assert view.unshown_since() == 7.0
+    assert view.oldest_unseen_write_at() == 7.0
     view.apply_batch(Batch(ReservationUpdate, (seen("a", 13, BOUND),)), 9.0)
-    assert view.unshown_since() == 8.0
-    view.apply_batch(Batch(PlannerPod, (PlannerPod(pod.uid, None, pod),)), 9.5)  # as it was before
-    assert view.unshown_since() == 8.0
+    assert view.oldest_unseen_write_at() == 8.0
+    view.apply_batch(Batch(PlannerPod, (PlannerPod(pod.uid, None, pod),)), 9.5)  # the pod before the write
+    assert view.oldest_unseen_write_at() == 8.0
     view.apply_batch(Batch(PlannerPod, (PlannerPod(pod.uid, None, pod._replace(version="12")),)), 9.5)
-    assert view.unshown_since() is None
+    assert view.oldest_unseen_write_at() is None
 
 
-def test_of_a_pod_that_is_no_member_any_more_nothing_is_waited_for(view: PlannerView) -> None:
+def test_a_write_of_a_pod_that_left_its_gang_is_forgotten(view: PlannerView) -> None:
     pod = member("w-1", version="10")
     view.apply_batch(Batch(PlannerPod, (PlannerPod(pod.uid, None, pod),)), 0.0)
     view.apply_write(ReleasePod(pod, "no place", "gate-timeout"), WriteResponse(pod.uid, "12"), 8.0)
 
     view.apply_batch(Batch(PlannerPod, (PlannerPod(pod.uid, None, None),)), 9.0)
 
-    assert view.unshown_since() is None
+    assert view.oldest_unseen_write_at() is None
 
 
-def test_of_several_writes_of_one_object_the_last_is_waited_for(view: PlannerView) -> None:
+def test_only_the_last_write_of_an_object_counts(view: PlannerView) -> None:
     first, second = made(view, "a"), made(view, "b")
     for of, version, at in ((first, 3, 1.0), (second, 4, 2.0), (first, 5, 3.0)):
         view.apply_write(WriteStatus(of, BOUND), WriteResponse(of.key, str(version)), at)
 
-    assert view.unshown_since() == 2.0
+    assert view.oldest_unseen_write_at() == 2.0
 
 
-def test_a_reservation_that_came_and_went_before_its_answer_is_gone(view: PlannerView) -> None:
+def test_a_reservation_that_ended_before_its_create_was_answered_is_gone(view: PlannerView) -> None:
     what = CreateReservation("team", "llm-a", SPEC)
     view.mark_writing(what)
     view.apply_batch(Batch(ReservationUpdate, (seen("a"),)), 0.0)
@@ -185,7 +186,7 @@ def test_a_reservation_that_came_and_went_before_its_answer_is_gone(view: Planne
     assert (known(view), kept(view)) == ({}, 0)
 
 
-def test_an_answer_that_is_older_than_what_a_watch_has_shown_changes_nothing(view: PlannerView) -> None:
+def test_an_answer_older_than_a_watch_event_changes_nothing(view: PlannerView) -> None:
     pod = member("w-1", version="20")
     view.apply_batch(Batch(PlannerPod, (PlannerPod(pod.uid, None, pod),)), 0.0)
     listed(view, seen("a", 20))
@@ -196,7 +197,7 @@ def test_an_answer_that_is_older_than_what_a_watch_has_shown_changes_nothing(vie
     assert (view.reservations["a"], view.gang_members.get_member(pod.uid), touched) == (seen("a", 20), pod, frozenset())
 
 
-def test_what_was_written_to_a_pod_shows_before_any_watch_does(view: PlannerView) -> None:
+def test_a_pod_write_is_visible_before_any_watch_shows_it(view: PlannerView) -> None:
     pod = member("w-1", version="10", finalizers=("batch.kubernetes.io/job-tracking", "example.com/own"))
     view.apply_batch(Batch(PlannerPod, (PlannerPod(pod.uid, None, pod),)), 0.0)
 
@@ -208,7 +209,7 @@ def test_what_was_written_to_a_pod_shows_before_any_watch_does(view: PlannerView
     assert after.is_terminating
 
 
-def test_a_ledger_is_not_undone_by_an_older_event(view: PlannerView) -> None:
+def test_an_older_event_does_not_undo_a_ledger(view: PlannerView) -> None:
     view.apply_batch(Batch(LedgerUpdate, (ledger()._replace(version="7"),)), 0.0)
     view.apply_batch(Batch(LedgerUpdate, (ledger()._replace(version="6"),)), 0.0)
 
@@ -228,13 +229,13 @@ LISTS = plan("llm-a")._replace(
 @pytest.mark.parametrize(
     ("guarded", "before", "after", "coming"),
     [
-        pytest.param(False, (), (), (), id="it only says so itself"),
+        pytest.param(False, (), (), (), id="only the pod acknowledge so"),
         pytest.param(False, (LISTS,), (LISTS,), (UNGATED,), id="a reservation lists it"),
-        pytest.param(False, (LISTS,), (), (UNGATED,), id="one did that this planner has seen"),
-        pytest.param(True, (), (), (UNGATED,), id="only planners can write that"),
+        pytest.param(False, (LISTS,), (), (UNGATED,), id="a reservation listed it before"),
+        pytest.param(True, (), (), (UNGATED,), id="only planners can write the annotation"),
     ],
 )
-def test_whether_a_pod_was_ungated_is_not_for_the_pod_to_say(
+def test_a_pod_cannot_claim_to_be_ungated(
     guarded: bool,
     before: tuple[ReservationUpdate, ...],
     after: tuple[ReservationUpdate, ...],

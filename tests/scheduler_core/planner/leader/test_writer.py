@@ -1,4 +1,4 @@
-"""What goes over the wire, and what is made of the answers."""
+"""The requests of each write, and the outcomes of the answers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ POD = member("a")._replace(version="7")
 
 
 def answering(uid: str, version: str) -> Callable[[Asked], Answer]:
-    """The pod as it is now; and each write is taken."""
+    """Return a server with this pod that accepts each write."""
 
     def answer(asked: Asked) -> Answer:
         found = {"name": "a", "uid": uid, "resourceVersion": version}
@@ -93,11 +93,11 @@ def test_each_write_is_one_call(tmp_path: Path, what: Action, method: str, path:
 @pytest.mark.parametrize(
     ("status", "outcome", "sent"),
     [
-        pytest.param(200, WriteOutcome.DONE, ["DELETE", "PATCH"], id="it may"),
-        pytest.param(422, WriteOutcome.REFUSED, ["DELETE"], id="it may not"),
+        pytest.param(200, WriteOutcome.DONE, ["DELETE", "PATCH"], id="allowed"),
+        pytest.param(422, WriteOutcome.REFUSED, ["DELETE"], id="refused"),
     ],
 )
-def test_a_finalizer_stays_on_a_pod_that_may_not_be_deleted(
+def test_a_finalizer_stays_on_a_pod_that_cannot_be_deleted(
     tmp_path: Path, status: int, outcome: WriteOutcome, sent: list[str]
 ) -> None:
     def answer(asked: Asked) -> Answer:
@@ -115,7 +115,7 @@ def test_a_finalizer_stays_on_a_pod_that_may_not_be_deleted(
     }
 
 
-def test_a_pod_is_deleted_as_it_was_seen_or_not_at_all(tmp_path: Path) -> None:
+def test_only_an_unchanged_pod_is_deleted(tmp_path: Path) -> None:
     with writing(tmp_path, lambda _: Answer({})) as (writer, server):
         writer.execute_action(DeletePod(POD))
         writer.execute_action(DeletePod(POD._replace(version="")))
@@ -137,14 +137,14 @@ def test_a_pod_is_deleted_as_it_was_seen_or_not_at_all(tmp_path: Path) -> None:
         (422, WriteOutcome.REFUSED),
     ],
 )
-def test_what_becomes_of_a_write(tmp_path: Path, status: int, outcome: WriteOutcome) -> None:
+def test_outcomes_of_writes(tmp_path: Path, status: int, outcome: WriteOutcome) -> None:
     with writing(tmp_path, lambda _: Answer({"message": "no"}, status)) as (writer, _):
         found = writer.execute_action(TouchPod(POD, PLAN.key))
 
     assert (found.outcome, found.error) == (outcome, f"PATCH {PODS}: {status}: no")
 
 
-def test_who_does_not_lead_any_more_sends_nothing(tmp_path: Path) -> None:
+def test_a_deposed_planner_sends_nothing(tmp_path: Path) -> None:
     with writing(tmp_path, lambda _: Answer({}), holds=False) as (writer, server):
         found = writer.execute_action(TouchPod(POD, PLAN.key))
 
@@ -155,7 +155,7 @@ def ledger_of(version: str) -> dict[str, Any]:
     return {"metadata": {"name": "gpus", "uid": "L", "resourceVersion": version, "generation": 4}, "spec": {}}
 
 
-def test_a_ledger_that_was_written_by_another_is_read_again(tmp_path: Path) -> None:
+def test_a_ledger_is_read_again_after_a_conflict(tmp_path: Path) -> None:
     answers = {"PUT": Answer({"message": "changed"}, 409), "GET": Answer(ledger_of("8"))}
     with writing(tmp_path, lambda asked: answers[asked.method]) as (writer, _):
         found = writer.execute_action(WriteLedger(LEDGER, LedgerSpec()))
@@ -164,7 +164,7 @@ def test_a_ledger_that_was_written_by_another_is_read_again(tmp_path: Path) -> N
     assert (found.outcome, found.ledger.version, found.ledger.generation) == (WriteOutcome.CONFLICT, "8", 4)
 
 
-def test_a_ledger_that_cannot_be_read_again_may_have_been_written_or_not(tmp_path: Path) -> None:
+def test_the_outcome_is_unknown_if_the_ledger_cannot_be_read_again(tmp_path: Path) -> None:
     answers = {"PUT": Answer({"message": "changed"}, 409), "GET": Answer({"message": "busy"}, 503)}
     with writing(tmp_path, lambda asked: answers[asked.method]) as (writer, _):
         found = writer.execute_action(WriteLedger(LEDGER, LedgerSpec()))
@@ -174,7 +174,7 @@ def test_a_ledger_that_cannot_be_read_again_may_have_been_written_or_not(tmp_pat
     assert found.error == f"PUT {path}: 409: changed; GET {path}: 503: busy"
 
 
-def test_the_ledger_is_there_or_not_or_nobody_knows(tmp_path: Path) -> None:
+def test_reading_the_ledger(tmp_path: Path) -> None:
     answers = [Answer(ledger_of("8")), Answer({"message": "none"}, 404), Answer({"message": "busy"}, 503)]
     with writing(tmp_path, lambda _: answers.pop(0)) as (writer, _):
         found = writer.get_ledger("gpus")
@@ -186,12 +186,12 @@ def test_the_ledger_is_there_or_not_or_nobody_knows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("uid", "version", "outcome", "methods"),
     [
-        pytest.param(POD.uid, "7", WriteOutcome.DONE, ["GET", "PATCH"], id="it is as it was seen"),
-        pytest.param(POD.uid, "8", WriteOutcome.CONFLICT, ["GET"], id="it has changed since"),
+        pytest.param(POD.uid, "7", WriteOutcome.DONE, ["GET", "PATCH"], id="unchanged"),
+        pytest.param(POD.uid, "8", WriteOutcome.CONFLICT, ["GET"], id="changed"),
         pytest.param("another", "7", WriteOutcome.GONE, ["GET"], id="another pod of that name"),
     ],
 )
-def test_a_plan_is_taken_back_only_if_the_pod_that_is_late_is_as_it_was_seen(
+def test_a_plan_is_rolled_back_only_if_its_late_pod_is_unchanged(
     tmp_path: Path, uid: str, version: str, outcome: WriteOutcome, methods: list[str]
 ) -> None:
     with writing(tmp_path, answering(uid, version)) as (writer, server):

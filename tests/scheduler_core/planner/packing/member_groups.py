@@ -1,4 +1,4 @@
-"""Gangs and clusters in one line."""
+"""Gangs and clusters, in one line each."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ def member(
     refuses: str = "",
     **wishes: str,
 ) -> Member:
-    """A pod that waits with its gang. ``role``: a letter; ``refuses``: those that may not be on its node."""
+    """A gated pod of a gang. ``role``: a letter; ``refuses``: roles that may not share its node."""
     wanted = GangRequest(GANG, size, minimum, rank, None, required, preferred)
     return Member(
-        f"uid-{name}",
-        "team",
-        name,
-        "1",
-        wanted,
-        request(gpus, name, **wishes),
-        NOW,
+        uid=f"uid-{name}",
+        namespace="team",
+        name=name,
+        version="1",
+        gang_request=wanted,
+        request=request(gpus, name, **wishes),
+        created=NOW,
         rules=rules,
         labels={"role": role},
         anti_affinity=refusing(refuses),
@@ -67,23 +67,23 @@ def member(
 
 
 def refusing(roles: str) -> tuple[PodAffinityTerm, ...]:
-    """PodAntiAffinity by host, a term for each."""
+    """PodAntiAffinity by host, one term per role."""
     return tuple(PodAffinityTerm(HOSTNAME, LabelSelector({"role": role})) for role in roles)
 
 
 def quarrel(members: Iterable[Member], roles: Iterable[str] = ()) -> bool:
-    """Whether some of them may not share a node. ``roles``: of pods there that refuse nobody."""
+    """Return whether some members may not share a node. ``roles``: of other pods there, without anti-affinity."""
     those = list(members)
-    refused = [[term.label_selector.match_labels["role"] for term in each.anti_affinity] for each in those]  # type: ignore[union-attr,index]
+    rejected = [[term.label_selector.match_labels["role"] for term in each.anti_affinity] for each in those]  # type: ignore[union-attr,index]
     return any(
-        other in refused[at]
+        other in rejected[at]
         for at in range(len(those))
         for other in (*roles, *(each.labels["role"] for each in those if each is not those[at]))
     )
 
 
 def crew(number: int, gpus: int = 1, **more: Any) -> list[Member]:
-    """Members that differ in name only."""
+    """Members that differ only in name."""
     return [member(f"w-{at}", gpus, **more) for at in range(number)]
 
 
@@ -93,7 +93,7 @@ def view(
     taints: Mapping[str, Iterable[Taint]] | None = None,
     policy: Policy = POLICY,
 ) -> NodeView:
-    """A cluster of those nodes."""
+    """A view of these nodes."""
     rules = {
         each.name: FullNode(
             metadata=Metadata(name=each.name, labels=dict((labels or {}).get(each.name, {}))),
@@ -105,23 +105,23 @@ def view(
 
 
 def selecting(**labels: str) -> SchedulingRules:
-    """What a pod with that nodeSelector says."""
+    """Scheduling rules of a pod with this nodeSelector."""
     return SchedulingRules(FullPodSpec(node_selector=labels))
 
 
 def asked(each: Member) -> PodRequest:
-    """What it asks, which is understood."""
+    """The valid request of a member."""
     assert isinstance(each.request, PodRequest)
     return each.request
 
 
 def occupants(members: Iterable[Member]) -> list[Occupant]:
-    """The pods once they are on a node."""
+    """The members as pods of a node."""
     return [Occupant(each.uid, each.namespace, each.name, asked(each).profile) for each in members]
 
 
 def stands(table: Snapshot, name: str, coming: Iterable[Member], policy: Policy = POLICY) -> bool:
-    """Whether each of them suits the node, whoever of the others comes before."""
+    """Return whether each member fits the node, whichever of the others are admitted before."""
     pods = occupants(coming)
     there = table.records[name].pods
     return all(
@@ -136,7 +136,7 @@ def stands(table: Snapshot, name: str, coming: Iterable[Member], policy: Policy 
 
 
 def by_node(seats: Iterable[Seat], members: Iterable[Member]) -> dict[str, list[Member]]:
-    """Who goes where."""
+    """Members by node."""
     of = {each.uid: each for each in members}
     found: dict[str, list[Member]] = {}
     for seat in seats:
@@ -146,12 +146,12 @@ def by_node(seats: Iterable[Seat], members: Iterable[Member]) -> dict[str, list[
 
 
 def cluster(random: Random, nodes: int) -> list[NodeRecord]:
-    """Small nodes with a life of their own: pods whose GPUs are named, are not, and have gone."""
+    """Small nodes in random states: with reported, unreported and ended pods."""
     return [node(f"n{at}", MACHINES[random.choice(KINDS)](), random) for at in range(nodes)]
 
 
 def node(name: str, topology: NodeTopology, random: Random) -> NodeRecord:
-    """One of them."""
+    """One such node."""
     size = len(topology.gpus)
     busy = random.sample(range(size), random.choice((0, 0, 0, 1, 2)))
     held = {"busy": busy} if busy else {}
@@ -164,7 +164,7 @@ def node(name: str, topology: NodeTopology, random: Random) -> NodeRecord:
 
 
 def ways(members: list[Member], names: list[str]) -> Iterable[dict[str, list[Member]]]:
-    """All ways to put them on nodes; an empty name is no place."""
+    """All assignments of members to nodes; "" is none."""
     for chosen in product(names, repeat=len(members)):
         found: dict[str, list[Member]] = {}
         for one, name in zip(members, chosen, strict=True):

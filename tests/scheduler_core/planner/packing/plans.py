@@ -1,4 +1,4 @@
-"""What planners write, in one line, as the watches show it."""
+"""Reservations and ledgers as watches show them, in one line each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def plan(
     resource: str = WHOLE,
     status: ReservationStatus = ReservationStatus(),  # noqa: B008  frozen
 ) -> ReservationUpdate:
-    """A reservation: pod -> its node, and how many GPUs it takes there; or node -> devices that are held."""
+    """A reservation: node and GPUs by pod; or reserved devices by node."""
     spec = ReservationSpec(
         gang,
         tuple(Seat(f"uid-{pod}", pod, node, ((WHOLE, gpus),)) for pod, (node, gpus) in (seats or {}).items()),
@@ -41,7 +41,7 @@ def plan(
 
 
 def entry(planned: ReservationUpdate, phase: EntryPhase = COMMITTED) -> LedgerEntry:
-    """What a ledger says of it."""
+    """The ledger's entry for a reservation."""
     return LedgerEntry(planned.key, planned.namespace, planned.name, planned.hash, phase)
 
 
@@ -52,5 +52,5 @@ def ledger(
     uid: str = "L",
     extenders: Mapping[str, ExtenderAck] = MappingProxyType({}),
 ) -> LedgerUpdate:
-    """A ledger with those entries, and with what those extenders say."""
+    """A ledger with entries and acknowledgements of extenders."""
     return LedgerUpdate(name, uid, str(generation), generation, LedgerSpec("planner", 1, entries), extenders)

@@ -1,4 +1,4 @@
-"""Who may not share a node with whom, by the terms of either."""
+"""Required anti-affinity by host, in both directions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _pod(name: str, *terms: PodAffinityTerm, namespace: str = "team", **labels: 
 
 
 def _refuses(term: PodAffinityTerm, other: Member) -> bool:
-    """Said by a pod of the namespace team; the same is asked both ways round."""
+    """Return whether a pod of namespace team with this term conflicts with the other; both directions agree."""
     one = _pod("one", term)
     sides = AntiAffinities([one, other], ())
     found = {
@@ -42,31 +42,31 @@ def _refuses(term: PodAffinityTerm, other: Member) -> bool:
         pytest.param(LabelSelector({"app": "llm", "row": "1"}), False, id="two labels, of which it has one"),
         pytest.param(LabelSelector(None, (Requirement("app", "In", ("a", "llm")),)), True, id="in"),
         pytest.param(LabelSelector(None, (Requirement("app", "NotIn", ("llm",)),)), False, id="not in"),
-        pytest.param(LabelSelector(None, (Requirement("row", "NotIn", ("1",)),)), True, id="not in, and has none"),
+        pytest.param(LabelSelector(None, (Requirement("row", "NotIn", ("1",)),)), True, id="not in, label absent"),
         pytest.param(LabelSelector(None, (Requirement("app", "Exists"),)), True, id="exists"),
-        pytest.param(LabelSelector({"app": "llm"}, (Requirement("app", "DoesNotExist"),)), False, id="is not there"),
-        pytest.param(LabelSelector(), True, id="empty: all"),
-        pytest.param(None, False, id="none: nobody"),
+        pytest.param(LabelSelector({"app": "llm"}, (Requirement("app", "DoesNotExist"),)), False, id="does not exist"),
+        pytest.param(LabelSelector(), True, id="empty selector: all"),
+        pytest.param(None, False, id="no selector: none"),
     ],
 )
-def test_labels_say_who_is_meant(selector: LabelSelector | None, expected: bool) -> None:
+def test_labels_select_pods(selector: LabelSelector | None, expected: bool) -> None:
     assert _refuses(PodAffinityTerm(HOSTNAME, selector), _pod("other", app="llm")) is expected
 
 
 @pytest.mark.parametrize(
     ("term", "own", "others"),
     [
-        pytest.param(PodAffinityTerm(HOSTNAME, SELF), True, False, id="its own where nothing is said"),
-        pytest.param(PodAffinityTerm(HOSTNAME, SELF, ("else",)), False, True, id="those that are listed"),
+        pytest.param(PodAffinityTerm(HOSTNAME, SELF), True, False, id="own namespace by default"),
+        pytest.param(PodAffinityTerm(HOSTNAME, SELF, ("else",)), False, True, id="listed namespaces"),
         pytest.param(PodAffinityTerm(HOSTNAME, SELF, None, LabelSelector()), True, True, id="all"),
     ],
 )
-def test_namespaces_say_who_is_meant(term: PodAffinityTerm, own: bool, others: bool) -> None:
+def test_namespaces_of_a_term(term: PodAffinityTerm, own: bool, others: bool) -> None:
     assert _refuses(term, _pod("other", app="llm")) is own
     assert _refuses(term, _pod("other", namespace="else", app="llm")) is others
 
 
-def test_kinds_that_may_not_meet_are_told_by_number() -> None:
+def test_conflicting_kinds_are_pairs_of_indices() -> None:
     own, plain, shy = _pod("a", PodAffinityTerm(HOSTNAME, SELF), app="llm"), _pod("b", app="llm"), _pod("c")
     sides = AntiAffinities([own, plain, shy], ())
 
@@ -75,7 +75,7 @@ def test_kinds_that_may_not_meet_are_told_by_number() -> None:
     ) == {(0, 2), (2, 2)}
 
 
-def test_nodes_are_closed_by_who_is_there_and_not_by_oneself() -> None:
+def test_nodes_are_excluded_by_other_placed_pods_only() -> None:
     pods = [_pod(name, PodAffinityTerm(HOSTNAME, SELF), app="llm") for name in "abc"]
     sides = AntiAffinities(
         pods[:2], (PlacedMember("n0", pods[0]), PlacedMember("n2", pods[2]), PlacedMember("n3", _pod("d")))

@@ -1,4 +1,4 @@
-"""What a plan says of bandwidth and GPUs: only what is certain."""
+"""Bandwidth and GPUs of a plan: only certain values."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def _state(topology: NodeTopology | None, **more: int) -> NodeState:
         pytest.param(_state(H100), [1], Bottleneck(), id="one GPU has no ring"),
         pytest.param(_state(PAIRS), [2], Bottleneck(gbps=600.0), id="a bridged pair"),
         pytest.param(_state(PAIRS), [1, 1], Bottleneck(gbps=63.0), id="two singles may be on two pairs"),
-        pytest.param(_state(MACHINES["nvlink_unknown"]()), [2], Bottleneck(known=False), id="nobody knows the links"),
-        pytest.param(_state(None), [2], Bottleneck(known=False), id="nobody knows the GPUs"),
+        pytest.param(_state(MACHINES["nvlink_unknown"]()), [2], Bottleneck(known=False), id="links unknown"),
+        pytest.param(_state(None), [2], Bottleneck(known=False), id="GPUs unknown"),
     ],
 )
 def test_the_slowest_ring_on_a_node(state: NodeState, gpus: list[int], found: Bottleneck) -> None:
@@ -40,7 +40,7 @@ def test_the_slowest_ring_on_a_node(state: NodeState, gpus: list[int], found: Bo
     ("found", "gbps"),
     [
         pytest.param([Bottleneck(gbps=900.0), Bottleneck(gbps=300.0), Bottleneck()], 300.0, id="of all nodes"),
-        pytest.param([Bottleneck(gbps=900.0), Bottleneck(known=False)], None, id="not known of one"),
+        pytest.param([Bottleneck(gbps=900.0), Bottleneck(known=False)], None, id="one unknown"),
         pytest.param([Bottleneck()], None, id="no ring"),
         pytest.param([], None, id="no node"),
     ],
@@ -52,16 +52,16 @@ def test_the_slowest_of_all(found: list[Bottleneck], gbps: float | None) -> None
 @pytest.mark.parametrize(
     ("state", "gpus", "indices"),
     [
-        pytest.param(_state(H100), 8, (0, 1, 2, 3, 4, 5, 6, 7), id="all there are"),
-        pytest.param(_state(H100, busy=5), 3, (5, 6, 7), id="all that are left"),
+        pytest.param(_state(H100), 8, (0, 1, 2, 3, 4, 5, 6, 7), id="all GPUs"),
+        pytest.param(_state(H100, busy=5), 3, (5, 6, 7), id="all free GPUs"),
         pytest.param(_state(PAIRS, busy=2), 2, (2, 3), id="the other pair"),
         pytest.param(_state(H100), 4, (), id="any four"),
-        pytest.param(_state(None), 1, (), id="not known"),
+        pytest.param(_state(None), 1, (), id="unknown"),
     ],
 )
-def test_gpus_are_named_only_where_no_others_may_come(state: NodeState, gpus: int, indices: tuple[int, ...]) -> None:
+def test_expected_gpus_only_where_one_set_is_possible(state: NodeState, gpus: int, indices: tuple[int, ...]) -> None:
     assert expected_gpus(state, profile(gpus).device_request) == indices
 
 
-def test_of_shared_gpus_none_is_named() -> None:
+def test_shared_gpus_are_not_predicted() -> None:
     assert expected_gpus(_state(H100), profile(1, resource=SHARED).device_request) == ()

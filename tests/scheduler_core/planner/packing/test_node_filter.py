@@ -1,4 +1,4 @@
-"""What kube-scheduler's own filters say, worked out once for nodes that are alike: the same as asked of each."""
+"""kube-scheduler's filters, evaluated once for equal nodes: the same as for each node."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SPECS = {
 
 
 @pytest.mark.parametrize("spec", [pytest.param(each, id=name) for name, each in SPECS.items()])
-def test_alike_nodes_share_what_is_said(spec: dict[str, object]) -> None:
+def test_equal_nodes_share_a_rejection(spec: dict[str, object]) -> None:
     found = msgspec.convert(spec, FullPodSpec)
     bars = NodeFilter(SchedulingRules(found))
 
@@ -45,7 +45,7 @@ def test_alike_nodes_share_what_is_said(spec: dict[str, object]) -> None:
         assert bars.rejection_of(node) == rejection(found, node)
 
 
-def test_who_has_no_rules_tolerates_nothing() -> None:
+def test_a_pod_without_rules_tolerates_nothing() -> None:
     node = msgspec.convert({"metadata": {"name": "n"}, "spec": {"unschedulable": True}}, FullNode)
 
     assert NodeFilter(None).rejection_of(node) == "it is cordoned"

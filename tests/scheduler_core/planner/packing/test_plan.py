@@ -1,4 +1,4 @@
-"""Plans of gangs: what holds for every one of them, against all ways to place small ones; and what people expect."""
+"""Plans of gangs: invariants against all assignments of small gangs, and examples."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.packing.anti_affinity import ANTI_AFFINITY_REASON, PlacedMember
 from scheduler_core.planner.packing.diagnosis import AVOIDED_REASON, NO_NODE_REASON
 from scheduler_core.planner.packing.groups import MemberGroups, group_members
+from scheduler_core.planner.packing.model import GangPlan, NodeView, PlanOptions, Unplaced
 from scheduler_core.planner.packing.node_fit import NO_CPU, node_cpu_of
-from scheduler_core.planner.packing.plan import GangPlan, NodeView, PlanOptions, Unplaced, plan_gang
+from scheduler_core.planner.packing.plan import plan_gang
 from scheduler_core.request.device_request import WHOLE
 from scheduler_core.request.pod_request import InvalidRequest
 from tests.machines import MACHINES
@@ -75,7 +76,7 @@ def _empty(*names: str, **labels: Mapping[str, str]) -> NodeView:
     return view(*(record(name, H100, held={}) for name in names), labels=labels)
 
 
-def test_eight_members_fill_the_island_that_is_half_full_only_where_they_must() -> None:
+def test_eight_members_use_one_empty_node_rather_than_two_half_full_ones() -> None:
     """Two nodes with four free GPUs each and an empty one: one node is fewer than two."""
     half = {"x": [0, 1, 2, 3]}
     seen = view(
@@ -90,10 +91,10 @@ def test_eight_members_fill_the_island_that_is_half_full_only_where_they_must() 
     assert [(seat.name, seat.rank, seat.gpus) for seat in found.seats] == [
         (f"w-{at}", at, ((WHOLE, 1),)) for at in range(8)
     ]
-    assert _nodes(_planned(crew(4), seen)) in ({"a": 4}, {"b": 4})  # the empty one stays whole
+    assert _nodes(_planned(crew(4), seen)) in ({"a": 4}, {"b": 4})  # the empty node stays empty
 
 
-def test_sixteen_where_only_fifteen_fit_have_no_place() -> None:
+def test_sixteen_members_do_not_fit_where_fifteen_do() -> None:
     seen = view(record("a", H100, held={}), record("b", H100, held={"x": [3]}, pods=[occupant("x", 1)]))
 
     found = _unplaced(crew(16), seen)
@@ -103,8 +104,8 @@ def test_sixteen_where_only_fifteen_fit_have_no_place() -> None:
     assert found.best == 15
 
 
-def test_expected_gpus_are_said_where_there_is_no_doubt() -> None:
-    """Alone on a node of which all is free, or all that is left."""
+def test_expected_gpus_are_given_where_they_are_certain() -> None:
+    """Alone on a node, with all of its free GPUs."""
     seen = view(record("a", H100, held={"x": [0, 1]}, pods=[occupant("x", 2)]), record("b", H100, held={}))
 
     found = _planned([member("w-0", 6), member("w-1", 8)], seen)
@@ -129,7 +130,7 @@ def test_the_narrowest_domain_comes_before_fewer_nodes() -> None:
     assert (_nodes(found), found.domain) == ({f"h{at}": 1 for at in range(4)}, "clique=c.1")
 
 
-def test_of_domains_that_are_as_good_the_one_with_less_room_is_taken() -> None:
+def test_of_equal_domains_the_one_with_less_capacity_is_chosen() -> None:
     labels = {name: {RACK: name[0]} for name in ("a0", "a1", "a2", "b0", "b1")}
 
     found = _planned(crew(2, 8), _empty("a0", "a1", "a2", "b0", "b1", **labels))
@@ -137,20 +138,20 @@ def test_of_domains_that_are_as_good_the_one_with_less_room_is_taken() -> None:
     assert (_nodes(found), found.domain) == ({"b0": 1, "b1": 1}, "rack=b")
 
 
-def test_what_is_required_is_not_widened() -> None:
+def test_a_required_level_is_not_widened() -> None:
     labels = {"a": {RACK: "r1", BLOCK: "b"}, "b": {RACK: "r2", BLOCK: "b"}, "c": {}}
     seen = _empty("a", "b", "c", **labels)
 
     found = _unplaced(crew(2, 8, required="rack"), seen)
 
     assert found.reason == "1 of 2 members fits at once in one rack"
-    assert found.missing == (("w-1", "there is room on other nodes, but not in the same rack"),)
+    assert found.missing == (("w-1", "fits on other nodes, but not in the same rack"),)
     wide = _planned(crew(2, 8, required="block"), seen)
     assert (_nodes(wide), wide.domain) == ({"a": 1, "b": 1}, "block=b")
     assert _unplaced(crew(1, 8, required="zone"), seen).best == 0
 
 
-def test_racks_of_one_name_in_two_blocks_are_two() -> None:
+def test_racks_of_one_name_in_two_blocks_are_two_racks() -> None:
     seen = _empty("a", "b", a={RACK: "r1", BLOCK: "b1"}, b={RACK: "r1", BLOCK: "b2"})
 
     assert _unplaced(crew(2, 8, required="rack"), seen).best == 1
@@ -197,8 +198,8 @@ def test_more_members_come_before_a_narrower_domain() -> None:
     assert (_nodes(found), found.domain) == ({"a": 1, "b": 1, "c": 1}, None)
 
 
-def test_a_replaced_member_comes_to_its_siblings() -> None:
-    """Its old rank is free, and its rack has room; another rack has more."""
+def test_a_replacement_goes_to_its_siblings() -> None:
+    """Its old rank is free, and its rack has capacity; another rack has more."""
     labels = {"a0": {RACK: "a"}, "a1": {RACK: "a"}, "b0": {RACK: "b"}, "b1": {RACK: "b"}}
     siblings = (Seat("s0", "w-0", "a0", rank=0), Seat("s2", "w-2", "a0", rank=2))
     taken = [occupant("w-0", 4)._replace(uid="s0"), occupant("w-2", 4)._replace(uid="s2")]
@@ -215,7 +216,7 @@ def test_a_replaced_member_comes_to_its_siblings() -> None:
     assert _nodes(_planned([member("w-1", 4, size=3, required="rack")], seen, placed=siblings)) == {"a1": 1}
 
 
-def test_where_siblings_are_counts_for_what_is_required() -> None:
+def test_placed_siblings_decide_the_required_domain() -> None:
     labels = {"a": {RACK: "a"}, "b": {RACK: "b"}, "c": {}}
     seen = _empty("a", "b", "c", **labels)
     one = member("w-9", 8, required="rack")
@@ -226,7 +227,7 @@ def test_where_siblings_are_counts_for_what_is_required() -> None:
     assert _nodes(_planned([one], seen, placed=(Seat("s0", "w-0", "gone"),))) in ({"a": 1}, {"b": 1})
 
 
-def test_a_node_that_siblings_are_on_costs_nothing() -> None:
+def test_a_sibling_s_node_does_not_count_as_one_more() -> None:
     """Two more members of four GPUs: beside the sibling and on one other node, not both on the empty one."""
     seen = view(
         record("a", H100, held={"w-0": [0, 1, 2, 3]}, pods=[occupant("w-0", 4)]),
@@ -239,8 +240,8 @@ def test_a_node_that_siblings_are_on_costs_nothing() -> None:
     assert _nodes(found) == {"a": 1}
 
 
-def test_training_goes_to_the_gpus_that_its_siblings_have() -> None:
-    """Nothing else speaks for the one or the other."""
+def test_training_prefers_the_gpu_model_of_its_siblings() -> None:
+    """Everything else is equal."""
     running = occupant("w-0", 8, workload="training")
     seen = view(
         record("a", MACHINES["hgx_b200"](), held={"w-0": range(8)}, pods=[running]),
@@ -264,8 +265,8 @@ def test_kube_schedulers_own_filters_count() -> None:
     assert _unplaced(members, seen).missing == (("w-0", "it is not pool=gpu, as nodeSelector says"),)
 
 
-def test_what_stands_against_the_node_of_another_kind_is_not_what_is_missing() -> None:
-    """There is room beside the single one, for others than those."""
+def test_the_diagnosis_ignores_nodes_of_other_members() -> None:
+    """The node of the single member has capacity, but not for these members."""
     labels = {"b": {"pool": "gpu"}, "c": {"pool": "gpu"}}
     seen = view(*(record(name, RTX if name == "b" else H100, held={}) for name in ("a", "b")), labels=labels)
     picky = [member(f"p-{at}", 3, rules=selecting(pool="gpu")) for at in range(3)]
@@ -276,7 +277,7 @@ def test_what_stands_against_the_node_of_another_kind_is_not_what_is_missing() -
     assert found.missing == (("p-2", "it is not pool=gpu, as nodeSelector says"),)
 
 
-def test_a_rack_that_holds_either_kind_but_not_both_is_passed_over() -> None:
+def test_a_rack_for_either_kind_but_not_both_is_skipped() -> None:
     labels = {"a": {RACK: "r1"}, "b": {RACK: "r2"}, "c": {RACK: "r2"}}
 
     found = _planned([member("w-0", 8), member("x-0", 1)], _empty("a", "b", "c", **labels))
@@ -292,7 +293,7 @@ def test_nodes_to_avoid_and_nodes_without_rules_are_not_used() -> None:
     assert _unplaced(crew(1, 8), seen._replace(rules={})).missing == (("w-0", NO_NODE_REASON),)
 
 
-def test_cpu_counts_as_far_as_it_is_known() -> None:
+def test_known_cpu_counts() -> None:
     big = member("w-0", 1)
     ask = asked(big).profile.device_request._replace(cpu_milli=64_000)
     big = big._replace(request=asked(big)._replace(profile=asked(big).profile._replace(device_request=ask)))
@@ -302,7 +303,7 @@ def test_cpu_counts_as_far_as_it_is_known() -> None:
     assert len(_planned([big], seen).seats) == 1
 
 
-def test_who_asks_for_what_cannot_be_understood_holds_up_all() -> None:
+def test_an_invalid_request_keeps_the_gang_from_being_placed() -> None:
     bad = member("w-1")._replace(request=InvalidRequest("the pod's request is malformed: ..."))
 
     found = _unplaced([*crew(1), bad], _empty("a"))
@@ -313,8 +314,8 @@ def test_who_asks_for_what_cannot_be_understood_holds_up_all() -> None:
     )
 
 
-def test_a_search_ends_when_time_is_over() -> None:
-    """With no time at all the widest domain is looked at, greedily."""
+def test_a_search_ends_when_its_time_is_over() -> None:
+    """Without any time the widest domain is packed greedily."""
     labels = {f"n{at}": {RACK: f"r{at // 2}"} for at in range(8)}
     seen = _empty(*labels, **labels)
     ticks = count()
@@ -328,7 +329,7 @@ def test_a_search_ends_when_time_is_over() -> None:
     assert required.domain is not None
 
 
-def test_a_search_that_may_take_no_step_still_finds_a_place() -> None:
+def test_a_search_without_steps_still_finds_a_plan() -> None:
     seen = view(*cluster(Random(7), 6))
     members = [*crew(3, 1), member("x-0", 2)]
 
@@ -338,13 +339,13 @@ def test_a_search_that_may_take_no_step_still_finds_a_place() -> None:
     assert _planned(members, seen).exact
 
 
-def test_members_that_refuse_each_other_have_a_node_each() -> None:
+def test_members_with_mutual_anti_affinity_have_a_node_each() -> None:
     found = _planned(crew(3, role="x", refuses="x"), _empty("a", "b", "c"))
 
     assert (_nodes(found), found.exact) == ({"a": 1, "b": 1, "c": 1}, True)
 
 
-def test_who_is_refused_may_not_join_and_others_may() -> None:
+def test_rejected_members_may_not_join_and_others_may() -> None:
     shy, plain, other = member("w-0", 1, refuses="x"), member("w-1", 1, role="x"), member("w-2", 1, role="y")
 
     found = _planned([shy, plain, other], _empty("a", "b", "c"))
@@ -354,7 +355,7 @@ def test_who_is_refused_may_not_join_and_others_may() -> None:
     assert set(_nodes(found).values()) == {1, 2}
 
 
-def test_where_only_sharing_is_in_the_way_that_is_said() -> None:
+def test_anti_affinity_is_the_reason_where_nothing_else_is() -> None:
     assert _unplaced(crew(3, role="x", refuses="x"), _empty("a", "b")) == Unplaced(
         "2 of 3 members fit at once", (("w-2", ANTI_AFFINITY_REASON),), best=2, tried=2
     )
@@ -363,15 +364,15 @@ def test_where_only_sharing_is_in_the_way_that_is_said() -> None:
 @pytest.mark.parametrize(
     ("late", "there"),
     [
-        pytest.param(member("w-1", role="x", refuses="x"), member("w-0", role="x", refuses="x"), id="both say so"),
-        pytest.param(member("w-1", refuses="x"), member("w-0", role="x"), id="the one that comes"),
-        pytest.param(member("w-1", role="x"), member("w-0", refuses="x"), id="the one that is there"),
+        pytest.param(member("w-1", role="x", refuses="x"), member("w-0", role="x", refuses="x"), id="both"),
+        pytest.param(member("w-1", refuses="x"), member("w-0", role="x"), id="the new pod"),
+        pytest.param(member("w-1", role="x"), member("w-0", refuses="x"), id="the placed pod"),
         pytest.param(
-            member("w-1", role="x"), member("w-0", refuses="x")._replace(is_terminating=True), id="one that ends"
+            member("w-1", role="x"), member("w-0", refuses="x")._replace(is_terminating=True), id="a terminating pod"
         ),
     ],
 )
-def test_a_member_that_comes_late_keeps_away_from_its_siblings(late: Member, there: Member) -> None:
+def test_a_late_member_respects_the_anti_affinity_of_its_siblings(late: Member, there: Member) -> None:
     beside = {"placed": (Seat(there.uid, there.name, "a"),), "placed_members": (PlacedMember("a", there),)}
 
     assert _nodes(_planned([late], _empty("a", "b"), **beside)) == {"b": 1}
@@ -380,7 +381,7 @@ def test_a_member_that_comes_late_keeps_away_from_its_siblings(late: Member, the
 
 
 class _Brute:
-    """All ways to place a few members on a few nodes."""
+    """All assignments of a few members to a few nodes."""
 
     def __init__(self, members: list[Member], seen: NodeView) -> None:
         self.members, self.seen = members, seen
@@ -390,57 +391,63 @@ class _Brute:
         self._kinds = {each.uid: at for at, group in enumerate(found.groups) for each in group.members}
 
     def best(self, racks: bool, used: frozenset[str] = frozenset()) -> tuple[int, int, int]:
-        """Members, negative; nodes that are not used yet; points, negative. ``racks``: all in one."""
+        """Return members, negative; unused nodes; points, negative. ``racks``: all members in one rack."""
         names = ["", *self.seen.table.records]
         found = [(0, 0, 0)]
-        for way in ways(self.members, names):
-            way.pop("", None)
-            if racks and len({self.rack(name) for name in way}) > 1:
+        for assignment in ways(self.members, names):
+            assignment.pop("", None)
+            if racks and len({self.rack(name) for name in assignment}) > 1:
                 continue
-            if racks and None in {self.rack(name) for name in way}:
+            if racks and None in {self.rack(name) for name in assignment}:
                 continue
-            points = [self.points(name, those) for name, those in way.items()]
+            points = [self.points(name, load) for name, load in assignment.items()]
             if None not in points:
-                found.append((-sum(map(len, way.values())), len(way.keys() - used), -sum(each or 0 for each in points)))
+                found.append(
+                    (
+                        -sum(map(len, assignment.values())),
+                        len(assignment.keys() - used),
+                        -sum(each or 0 for each in points),
+                    )
+                )
         return min(found)
 
     def rack(self, name: str) -> str | None:
         return (self.seen.rules[name].metadata.labels or {}).get(RACK)
 
-    def points(self, name: str, those: list[Member]) -> int | None:
-        key = name, tuple(each.uid for each in those)
+    def points(self, name: str, load: list[Member]) -> int | None:
+        key = name, tuple(each.uid for each in load)
         if key not in self._fits:
-            self._fits[key] = self._points(name, those)
+            self._fits[key] = self._points(name, load)
         return self._fits[key]
 
-    def _points(self, name: str, those: list[Member]) -> int | None:
-        """None where they do not fit."""
+    def _points(self, name: str, load: list[Member]) -> int | None:
+        """Return the points; None: the members do not fit."""
         table = self.seen.table
         record = table.records[name]
         cpu = node_cpu_of(record)
-        if not stands(table, name, those) or not cpu.has_room_for(
-            [asked(each).profile.device_request.cpu_milli for each in those]
+        if not stands(table, name, load) or not cpu.has_room_for(
+            [asked(each).profile.device_request.cpu_milli for each in load]
         ):
             return None
-        if quarrel(those) or not self.spares(name, those):
+        if quarrel(load) or not self.spares(name, load):
             return None
         total, there = 0, record.pods
-        for each in sorted(those, key=lambda each: self._kinds[each.uid]):
+        for each in sorted(load, key=lambda each: self._kinds[each.uid]):
             score = evaluate_state(asked(each).profile, state_if(table, name, there), POLICY)
             assert isinstance(score, Score)
             total += round(score.points * 1_000_000)
             there = (*there, *occupants([each]))
         return total
 
-    def spares(self, name: str, those: list[Member]) -> bool:
-        """Whether what others on their way there need holds too."""
+    def spares(self, name: str, load: list[Member]) -> bool:
+        """Return whether required shapes of other pods on their way there hold too."""
         table = self.seen.table
         pods = table.records[name].pods
         waiting = [pod for pod in pods if pod.profile.requires_shape and pod.name == "late"]
-        return not those or all(
+        return not load or all(
             isinstance(
                 evaluate_state(
-                    pod.profile, state_if(table, name, (*(o for o in pods if o != pod), *occupants(those))), POLICY
+                    pod.profile, state_if(table, name, (*(o for o in pods if o != pod), *occupants(load))), POLICY
                 ),
                 Score,
             )
@@ -467,8 +474,8 @@ def _small(random: Random) -> tuple[list[Member], NodeView]:
 
 @given(st.integers(0, 10**9))
 @settings(max_examples=60, deadline=None)
-def test_plans_are_what_all_ways_together_offer(seed: int) -> None:
-    """Found whenever there is one, breaks nothing, in the narrowest domain, on the fewest nodes, with most points."""
+def test_plans_equal_the_best_of_all_assignments(seed: int) -> None:
+    """Found if one exists, valid, in the narrowest domain, on the fewest nodes, with most points."""
     members, seen = _small(Random(seed))
     brute = _Brute(members, seen)
     wanted = members[0].gang_request
@@ -485,16 +492,16 @@ def test_plans_are_what_all_ways_together_offer(seed: int) -> None:
     assert isinstance(found, GangPlan)
     assert found.exact
     placed = by_node(found.seats, members)
-    points = [brute.points(name, those) for name, those in placed.items()]
+    points = [brute.points(name, load) for name, load in placed.items()]
     assert (-len(found.seats), len(placed), -sum(each or 0 for each in points)) == best
     assert None not in points
-    assert all(stands(seen.table, name, those) for name, those in placed.items())
+    assert all(stands(seen.table, name, load) for name, load in placed.items())
 
 
 @given(st.integers(0, 10**9), st.booleans())
 @settings(max_examples=30, deadline=None)
-def test_members_that_come_later_are_placed_as_well_as_may_be(seed: int, late: bool) -> None:
-    """Nodes that siblings are on count for nothing. Without time it is still all right, if not the best."""
+def test_later_members_are_placed_as_well_as_possible(seed: int, late: bool) -> None:
+    """Nodes of siblings do not count. Without time the plan is still valid, if not the best."""
     random = Random(seed)
     seen = view(*cluster(random, 3))
     kinds = random.sample((1, 2, 3), random.choice((1, 2)))
@@ -510,7 +517,7 @@ def test_members_that_come_later_are_placed_as_well_as_may_be(seed: int, late: b
         assert (found.best, late or best[0] == 0) == (0, True)
         return
     placed = by_node(found.seats, members)
-    points = [brute.points(name, those) for name, those in placed.items()]
+    points = [brute.points(name, load) for name, load in placed.items()]
     rank = (-len(found.seats), len(placed.keys() - used), -sum(each or 0 for each in points))
     assert None not in points
     assert rank >= best if late else rank == best
@@ -537,7 +544,7 @@ def test_the_order_of_members_and_nodes_makes_no_difference(seed: int) -> None:
 
 @given(st.integers(0, 10**9))
 @settings(max_examples=25, deadline=None)
-def test_a_search_cut_short_breaks_nothing(seed: int) -> None:
+def test_a_search_cut_short_gives_a_valid_plan(seed: int) -> None:
     random = Random(seed)
     seen = view(*cluster(random, 6))
     members = [member(f"m-{at}", random.choice((1, 2)), **random.choice(WISHES)) for at in range(random.randint(1, 7))]
@@ -546,20 +553,20 @@ def test_a_search_cut_short_breaks_nothing(seed: int) -> None:
 
     if isinstance(found, GangPlan):
         assert len(found.seats) == len(members)
-        assert all(stands(seen.table, name, those) for name, those in by_node(found.seats, members).items())
+        assert all(stands(seen.table, name, load) for name, load in by_node(found.seats, members).items())
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 4])
-def test_a_large_gang_of_one_kind_is_on_as_few_nodes_as_there_can_be(gpus: int) -> None:
-    """Also where the search is greedy."""
+def test_a_large_gang_of_one_kind_uses_the_fewest_nodes(gpus: int) -> None:
+    """Even where the search is greedy."""
     random = Random(gpus)
     records = []
     for at in range(40):
         busy = random.sample(range(8), random.randint(0, 8))
         records.append(record(f"n{at}", H100, held={"x": busy}, pods=[occupant("x", len(busy))] if busy else []))
-    room = sorted(((8 - each.pods[0].profile.gpus if each.pods else 8) // gpus for each in records), reverse=True)
-    wanted = sum(room) * 2 // 3
-    fewest = next(at for at in range(41) if sum(room[:at]) >= wanted)
+    free = sorted(((8 - each.pods[0].profile.gpus if each.pods else 8) // gpus for each in records), reverse=True)
+    wanted = sum(free) * 2 // 3
+    fewest = next(at for at in range(41) if sum(free[:at]) >= wanted)
 
     found = _planned(crew(wanted, gpus), view(*records), steps=100)
 

@@ -1,4 +1,4 @@
-"""Batches of single pods: placed as if one after the other had been asked for."""
+"""Batches of single pods: placed as if scheduled one after the other."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ H100 = MACHINES["hgx_h100"]()
 
 
 def _one_by_one(members: list[Member], seen: NodeView) -> tuple[list[tuple[str, str]], list[str]]:
-    """By ``evaluate``, each with the next table."""
+    """Place by ``evaluate``, each pod on the next snapshot."""
     placed: list[tuple[str, Occupant]] = []
     seats, missing = [], []
     for each in members:
@@ -55,7 +55,7 @@ def _one_by_one(members: list[Member], seen: NodeView) -> tuple[list[tuple[str, 
 
 @given(st.integers(0, 10**9))
 @settings(max_examples=60, deadline=None)
-def test_a_batch_is_placed_as_one_after_the_other_would_be(seed: int) -> None:
+def test_a_batch_is_placed_like_one_pod_after_the_other(seed: int) -> None:
     random = Random(seed)
     records = [
         msgspec.structs.replace(each, machine=msgspec.structs.replace(each.machine, cpu_milli=None))
@@ -70,7 +70,7 @@ def test_a_batch_is_placed_as_one_after_the_other_would_be(seed: int) -> None:
     assert (seats, [uid for uid, _ in found.missing]) == _one_by_one(members, seen)
 
 
-def test_each_sees_those_before_it() -> None:
+def test_each_pod_counts_the_pods_before_it() -> None:
     seen = view(record("a", H100, held={}), record("b", H100, held={}))
 
     found = plan_single_pods(crew(3, 8), seen)
@@ -81,7 +81,7 @@ def test_each_sees_those_before_it() -> None:
     assert found.missing == (("uid-w-2", Reason.TOO_FEW_GPUS.value),)
 
 
-def test_nodes_that_kube_scheduler_would_not_take_are_left_out() -> None:
+def test_nodes_that_kube_scheduler_would_reject_are_left_out() -> None:
     labels = {"a": {"pool": "x"}, "b": {"pool": "y"}}
     seen = view(*(record(name, H100, held={}) for name in ("a", "b", "c")), labels=labels)
     picky = crew(2, 8, rules=selecting(pool="x"))
@@ -103,7 +103,7 @@ def test_a_node_without_cpu_is_left_out() -> None:
     assert plan_single_pods([one], view(small)).missing == (("uid-p", NO_CPU),)
 
 
-def test_pods_that_need_no_node_of_ours() -> None:
+def test_pods_without_gpus_get_no_node() -> None:
     bad = member("bad")._replace(request=InvalidRequest("the pod's request is malformed: ..."))
 
     found = plan_single_pods([bad, member("cpu", 0)], view(record("a", H100, held={})))
@@ -112,13 +112,13 @@ def test_pods_that_need_no_node_of_ours() -> None:
     assert found.seats == (Seat("uid-cpu", "cpu"),)
 
 
-def test_nobody_lacks_anything_where_there_are_no_gpus_at_all() -> None:
+def test_without_any_gpu_node_the_reason_is_too_few_gpus() -> None:
     found = plan_single_pods(crew(1), view(record("cpu", None)))
 
     assert found.missing == (("uid-w-0", Reason.TOO_FEW_GPUS.value),)
 
 
-def test_when_time_is_over_the_rest_is_left_for_the_next_batch() -> None:
+def test_when_its_time_is_over_the_rest_waits_for_the_next_batch() -> None:
     ticks = count()
     seen = view(record("a", H100, held={}))
 
@@ -127,7 +127,7 @@ def test_when_time_is_over_the_rest_is_left_for_the_next_batch() -> None:
     assert (len(found.seats), found.missing) == (3, ())
 
 
-def test_replicas_that_refuse_each_other_have_a_node_each() -> None:
+def test_replicas_with_mutual_anti_affinity_have_a_node_each() -> None:
     seen = view(*(record(name, H100, held={}) for name in "abc"))
     there = member("old", role="x", refuses="x")
 
@@ -141,7 +141,7 @@ def test_replicas_that_refuse_each_other_have_a_node_each() -> None:
 
 @given(st.integers(0, 10**9))
 @settings(max_examples=40, deadline=None)
-def test_a_batch_is_placed_the_same_whatever_was_placed_before_it(seed: int) -> None:
+def test_a_batch_is_placed_independently_of_earlier_batches(seed: int) -> None:
     random = Random(seed)
     placer, nodes = SinglePodPlacer(), {each.name: each for each in cluster(random, 5)}
     rules = view(*nodes.values(), labels={name: {"pool": random.choice("xy")} for name in nodes}).rules
@@ -160,7 +160,7 @@ def test_a_batch_is_placed_the_same_whatever_was_placed_before_it(seed: int) -> 
         assert placer.place_pods(members, seen, options) == plan_single_pods(members, seen, options)
 
 
-def test_of_many_rules_those_are_known_that_were_asked_for_last() -> None:
+def test_the_cache_of_rules_is_bounded() -> None:
     placer, seen = SinglePodPlacer(), view(record("a", H100, held={}), labels={"a": {"pool": "p-3"}})
     members = [member(f"w-{at}", 1, rules=selecting(pool=f"p-{at}")) for at in range(100)]
 

@@ -1,4 +1,4 @@
-"""Domains by labels, and in which order they are tried."""
+"""Topology domains by label, and the order of levels."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ ZONE, RACK, BLOCK = (
     ("labels", "level", "domain"),
     [
         pytest.param({"gputopo.io/fabric": "a.1", "nvidia.com/gpu.clique": "b.2"}, "clique", "a.1", id="ours first"),
-        pytest.param({"nvidia.com/gpu.clique": "b.2"}, "clique", "b.2", id="the mirror"),
-        pytest.param({"gputopo.io/fabric": ""}, "clique", None, id="an empty label says nothing"),
+        pytest.param({"nvidia.com/gpu.clique": "b.2"}, "clique", "b.2", id="NVIDIA's label"),
+        pytest.param({"gputopo.io/fabric": ""}, "clique", None, id="empty label"),
         pytest.param({"network.topology.nvidia.com/leaf": "s1"}, "rack", "s1", id="topograph"),
         pytest.param({"topology.k8s.aws/network-node-layer-2": "nn"}, "block", "nn", id="AWS"),
         pytest.param({"example.com/row": "7"}, "example.com/row", "7", id="any label"),
@@ -37,7 +37,7 @@ def test_the_domain_of_a_node(labels: dict[str, str], level: str, domain: str | 
     assert domain_of(labels, level, LEVELS) == domain
 
 
-def test_a_rack_is_one_of_its_block_and_zone() -> None:
+def test_a_rack_belongs_to_its_block_and_zone() -> None:
     labels = {RACK: "r", BLOCK: "b", ZONE: "z", "gputopo.io/fabric": "c.1"}
 
     assert domain_path_of(labels, ("rack",), LEVELS) == ("r", "b", "z")
@@ -56,15 +56,15 @@ WIDENING: tuple[SearchLevel, ...] = (("clique",), ("rack",), ("block",), ("zone"
 @pytest.mark.parametrize(
     ("required", "preferred", "found"),
     [
-        pytest.param(None, None, WIDENING, id="nothing said: from the clique on"),
+        pytest.param(None, None, WIDENING, id="default: from the clique on"),
         pytest.param("clique", None, (("clique",),), id="one clique"),
-        pytest.param("rack", None, (("clique", "rack"), ("rack",)), id="one rack, and in it one clique if possible"),
+        pytest.param("rack", None, (("clique", "rack"), ("rack",)), id="one rack, preferably one clique in it"),
         pytest.param("rack", "zone", (("clique", "rack"), ("rack",)), id="preferred is wider than required"),
         pytest.param(
             None,
             "rack",
             (("clique", "rack"), ("rack",), *WIDENING[:1], *WIDENING[2:]),
-            id="a clique in one rack comes before one that is in several",
+            id="a clique in one rack before a clique that spans racks",
         ),
         pytest.param(
             "zone",
@@ -86,11 +86,11 @@ WIDENING: tuple[SearchLevel, ...] = (("clique",), ("rack",), ("block",), ("zone"
         ),
     ],
 )
-def test_what_is_tried(required: str | None, preferred: str | None, found: tuple[SearchLevel, ...]) -> None:
+def test_the_order_of_levels(required: str | None, preferred: str | None, found: tuple[SearchLevel, ...]) -> None:
     assert search_levels(required, preferred, LEVELS) == found
 
 
-def test_the_narrowest_domain_that_all_share_is_named() -> None:
+def test_the_narrowest_common_domain() -> None:
     one, two = {RACK: "r", ZONE: "z"}, {RACK: "r", ZONE: "y"}
 
     assert shared_domain([one, one], list(LEVELS), LEVELS) == "rack=r"

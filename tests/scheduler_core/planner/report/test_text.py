@@ -61,7 +61,9 @@ REST = ("w-1", "w-2", "launcher")
 SEATS = {"w-0": ("a", 4), "w-1": ("a", 4), "w-2": ("b", 4)}
 COMMITTING = whole(plan("llm-1", SEATS, status=status(ReservationState.COMMITTED, deadline="2026-11-18T11:07:10Z")))
 FAILING = plan(
-    "llm-1", SEATS, status=status(ReservationState.FAILED, "w-2 not bound within 30 s; nobody would make w-0 again")
+    "llm-1",
+    SEATS,
+    status=status(ReservationState.FAILED, "w-2 not bound within 30 s; no controller would recreate w-0"),
 )
 HOLDING = plan(
     "llm-1",
@@ -74,7 +76,7 @@ SETTLING = plan(
     status=status(ReservationState.PROPOSED, "planned; the ledger is new, and extenders have until noon"),
 )
 AWAITING = plan(
-    "llm-1", SEATS, status=status(ReservationState.PROPOSED, "waits for the extender gputopo/s-0 to vouch for it")
+    "llm-1", SEATS, status=status(ReservationState.PROPOSED, "waits for extender gputopo/s-0 to acknowledge it")
 )
 BOUND_ONCE = whole(plan("llm-1", {"w-0": ("a", 4), "w-1": ("a", 4)}, status=status(ReservationState.BOUND)))
 

@@ -1,4 +1,4 @@
-"""``gputopo gangs`` and ``why gang`` beside a planner at work, with a reader's rights and no more."""
+"""``gputopo gangs`` and ``why gang`` beside a running planner, with read-only rights."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ KUEUE = {"name": "kueue.x-k8s.io/admission"}
 
 
 def allowed(cluster: Cluster, folder: Path, account: str, role: Role) -> str:
-    """The kubeconfig of somebody who may do what a role lists, and no more."""
+    """Return a kubeconfig with only the rights of a role."""
     grant(cluster, account, role)
     return str(cluster.kubeconfig(folder / f"{account}.kubeconfig", cluster.token(account)))
 
 
 def told(config: str, *arguments: str) -> Any:
-    """What the command line says."""
+    """Return the output of the command line."""
     shown = CliRunner().invoke(main.main, [*arguments, "--kubeconfig", config, "-o", "json"])
     assert shown.exit_code == 0, shown.output
     return json.loads(shown.stdout)
 
 
-def test_what_gangs_do_and_why_one_does_not_start(
+def test_gangs_and_why_gang(
     cluster: Cluster,
     fleet: Fleet,
     agents_of: StartAgents,

@@ -1,4 +1,4 @@
-"""Two planners, one of which does not know that it was deposed; an API server that is away; members that go away."""
+"""A deposed planner that does not know it yet; an unavailable API server; deleted members."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ AWAY_S = 20.0  # a Lease lasts for 15
 
 @pytest.fixture
 def stock(gpu_nodes: object, agents_of: StartAgents, scheduler: StartScheduler) -> Server:
-    """Four nodes with their agents, and the stock scheduler."""
+    """Start four nodes with agents, and the stock scheduler."""
     assert gpu_nodes
     agents_of()
     return scheduler()
@@ -53,12 +53,12 @@ def between(cluster: Cluster) -> Iterator[Proxy]:
 
 
 def holder(cluster: Cluster) -> str:
-    """Who holds the planners' Lease."""
+    """Return the holder of the planners' Lease."""
     return str(cluster.api.get(LEASES.path(LEASE, cluster.namespace))["spec"]["holderIdentity"])
 
 
 @pytest.mark.usefixtures("stock")
-def test_a_planner_that_wakes_up_deposed_writes_nothing_any_more(
+def test_a_planner_that_was_deposed_while_stopped_writes_nothing(
     cluster: Cluster, planner: StartPlanner, between: Proxy
 ) -> None:
     first = planner(*GATED, server_url=between.url)
@@ -70,7 +70,7 @@ def test_a_planner_that_wakes_up_deposed_writes_nothing_any_more(
         paused.set()
         return True
 
-    between.strike_after(5, pause)  # in the midst of letting go
+    between.call_after(5, pause)  # while pods are ungated
     create(cluster, *gang("train", ASKED))
     wait_for(paused.is_set, "the first to stand still")
     epoch = ledger(cluster)["epoch"]
@@ -91,7 +91,7 @@ def test_a_planner_that_wakes_up_deposed_writes_nothing_any_more(
 
 
 @pytest.mark.usefixtures("stock")
-def test_the_second_takes_over_when_the_first_is_killed(cluster: Cluster, planner: StartPlanner) -> None:
+def test_the_second_planner_takes_over_when_the_first_is_killed(cluster: Cluster, planner: StartPlanner) -> None:
     first = planner()
     wait_for(lambda: ledger(cluster), "the first to lead")
     planner(*GATED, name="second-planner")
@@ -104,7 +104,7 @@ def test_the_second_takes_over_when_the_first_is_killed(cluster: Cluster, planne
 
 
 @pytest.mark.usefixtures("stock")
-def test_a_planner_outlives_an_api_server_that_is_away(cluster: Cluster, planner: StartPlanner, between: Proxy) -> None:
+def test_a_planner_survives_an_unavailable_api_server(cluster: Cluster, planner: StartPlanner, between: Proxy) -> None:
     running = planner(*GATED, server_url=between.url)
     wait_for(lambda: ledger(cluster), "the planner to lead")
 
@@ -112,7 +112,7 @@ def test_a_planner_outlives_an_api_server_that_is_away(cluster: Cluster, planner
         between.close()
         return False
 
-    between.strike_after(5, away)
+    between.call_after(5, away)
     create(cluster, *gang("train", ASKED))
     wait_for(lambda: between.closed, "the fifth write")
     cluster.plane.restart_apiserver()
@@ -125,10 +125,10 @@ def test_a_planner_outlives_an_api_server_that_is_away(cluster: Cluster, planner
 
 
 @pytest.mark.usefixtures("stock")
-def test_a_gang_half_let_go_is_made_whole_once_the_api_server_answers_again(
+def test_a_partly_ungated_gang_is_completed_once_the_api_server_answers(
     cluster: Cluster, planner: StartPlanner, between: Proxy
 ) -> None:
-    """It stands still for longer than the Lease lasts: calls hang, and nobody leads when it goes on."""
+    """The API server stops for longer than the Lease lasts: calls hang, and no planner leads when it continues."""
     _, apiserver = cluster.plane.servers
     running = planner(*GATED, server_url=between.url)
     wait_for(lambda: ledger(cluster), "the planner to lead")
@@ -140,7 +140,7 @@ def test_a_gang_half_let_go_is_made_whole_once_the_api_server_answers_again(
         back.start()
         return True
 
-    between.strike_after(5, away)
+    between.call_after(5, away)
     create(cluster, *gang("train", ASKED._replace(wishes={"gang-timeout": "5m"})))
     wait_for(back.finished.is_set, "the API server to go on", 2 * AWAY_S + 20)
 
@@ -151,7 +151,7 @@ def test_a_gang_half_let_go_is_made_whole_once_the_api_server_answers_again(
 
 
 @pytest.mark.usefixtures("stock", "controller_manager")
-def test_a_member_that_is_deleted_while_others_are_let_go_is_made_again_and_all_start(
+def test_a_gang_starts_although_a_member_is_deleted_while_others_are_ungated(
     cluster: Cluster, planner: StartPlanner, between: Proxy
 ) -> None:
     planner(*GATED, "--back-off", "1s", server_url=between.url)
@@ -164,7 +164,7 @@ def test_a_member_that_is_deleted_while_others_are_let_go_is_made_again_and_all_
         deleted.append(member["metadata"]["uid"])
         return True
 
-    between.strike_after(5, delete)
+    between.call_after(5, delete)
     create_job(cluster, job("train", ASKED))
 
     wait_for(lambda: deleted, "the fifth write")
@@ -179,13 +179,13 @@ PLANS = {"its plan": RESERVATIONS, "the ledger": LEDGERS}
 
 @pytest.mark.usefixtures("controller_manager")
 @pytest.mark.parametrize("lost", PLANS.values(), ids=PLANS.keys())
-def test_a_gang_half_let_go_whose_plan_somebody_deletes_is_taken_back_in_time_and_starts_elsewhere(
+def test_a_partly_ungated_gang_with_a_deleted_plan_is_rolled_back_and_starts_elsewhere(
     cluster: Cluster, planner: StartPlanner, stock: Server, lost: Resource
 ) -> None:
     planner(*GATED, "--back-off", "1s")
     stock.send(signal.SIGSTOP)
     create_job(cluster, job("train", Asked(2, 8, {"gang-timeout": "5s"}, "default-scheduler")))
-    before = wait_for(lambda: let_go(cluster, "train", 2), "both to be let go")
+    before = wait_for(lambda: ungated(cluster, "train", 2), "both to be ungated")
     cluster.api.patch(NODES.path(str(pin_of(before[0]))), {"spec": {"unschedulable": True}})
     delete_all(cluster, lost)
     stock.send(signal.SIGCONT)
@@ -196,34 +196,34 @@ def test_a_gang_half_let_go_whose_plan_somebody_deletes_is_taken_back_in_time_an
     assert job_status(cluster, "train").get("failed", 0) == 0
 
 
-def let_go(cluster: Cluster, name: str, size: int) -> list[Object] | None:
-    """The pods of a Job, once so many are there and none is gated."""
+def ungated(cluster: Cluster, name: str, size: int) -> list[Object] | None:
+    """Return the pods of a Job once this number exists and none is gated."""
     pods = of_job(cluster, name)
     return pods if [gated(each) for each in pods] == [False] * size else None
 
 
 def pin_of(found: Object) -> str:
-    """The node that a pod was let go to."""
+    """Return the node that a pod is pinned to."""
     required = found["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     (term,) = required["nodeSelectorTerms"]
     return str(term["matchFields"][0]["values"][0])
 
 
 def delete_all(cluster: Cluster, kind: Resource) -> None:
-    """As somebody does by hand."""
+    """Delete all objects of a kind, as a user would."""
     namespace = cluster.namespace if kind is RESERVATIONS else None
     for each in cluster.api.items(kind.path(namespace=namespace)):
         cluster.api.delete(kind.path(each["metadata"]["name"], namespace))
 
 
 def bound(cluster: Cluster, name: str, size: int) -> list[Object] | None:
-    """The pods of a Job, once so many are bound and there are no others."""
+    """Return the pods of a Job once this number is bound and no others exist."""
     pods = of_job(cluster, name)
     return pods if [node_of(each) is None for each in pods] == [False] * size else None
 
 
 def is_served(cluster: Cluster) -> bool:
-    """Whether ledgers can be read: ready as it is, an API server is still setting up custom resources."""
+    """Whether ledgers can be read: a ready API server may not serve custom resources yet."""
     try:
         ledger(cluster)
     except ApiError as error:
@@ -237,7 +237,7 @@ def is_served(cluster: Cluster) -> bool:
 def test_a_job_survives_three_rollbacks(
     cluster: Cluster, planner: StartPlanner, stock: Server, controllers: tuple[str, ...]
 ) -> None:
-    """With 8 pods and the default backoffLimit of 6, one rollback that the Job counted would be its end."""
+    """With 8 pods and the default backoffLimit of 6, one counted rollback would fail the Job."""
     assert controllers
     asked = Asked(8, 4, {"gang-timeout": "1s"}, "default-scheduler")
     planner(*GATED, "--back-off", "1s")
@@ -253,6 +253,6 @@ def test_a_job_survives_three_rollbacks(
 
 
 def new(cluster: Cluster, seen: frozenset[str]) -> set[str]:
-    """The pods of the Job, once all 8 are others than those."""
+    """Return the pods of the Job once all 8 were recreated."""
     pods = {each["metadata"]["uid"] for each in of_job(cluster, "train")}
     return pods if len(pods) == 8 and not pods & seen else set()
