@@ -173,7 +173,7 @@ class Peer:
 def floor_verbs() -> dict[str, Handler]:
     """Decode, and encode as much as the extender does."""
 
-    def filter_(sent: bytes, _: float, *, last: bool = True) -> Reply:  # noqa: ARG001
+    async def filter_(sent: bytes, _: float) -> Reply:
         asked = parse_extender_args(sent)
         count, refused = wanted(asked.pod)
         names = islice(asked.names, count)
@@ -181,7 +181,7 @@ def floor_verbs() -> dict[str, Handler]:
             200, filter_result((), dict.fromkeys(names, REASON)) if refused else filter_result(list(names), {})
         )
 
-    def prioritize(sent: bytes, _: float, *, last: bool = True) -> Reply:  # noqa: ARG001
+    async def prioritize(sent: bytes, _: float) -> Reply:
         return Reply(200, host_priorities([(name, 5) for name in parse_extender_args(sent).names]))
 
     return {"filter": filter_, "prioritize": prioritize}

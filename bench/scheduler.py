@@ -290,13 +290,13 @@ def serve_no_op(port: int) -> None:
 def no_op_verbs() -> dict[str, Handler]:
     """Pass every node with the same score; reject the nodes of marked pods."""
 
-    def filter_(sent: bytes, _: float, *, last: bool = True) -> Reply:  # noqa: ARG001
+    async def filter_(sent: bytes, _: float) -> Reply:
         asked = parse_extender_args(sent)
         if REFUSED in (asked.pod.metadata.annotations or {}):
             return Reply(200, filter_result((), dict.fromkeys(asked.names, Reason.BANDWIDTH.value)))
         return Reply(200, filter_result(list(asked.names), {}))
 
-    def prioritize(sent: bytes, _: float, *, last: bool = True) -> Reply:  # noqa: ARG001
+    async def prioritize(sent: bytes, _: float) -> Reply:
         return Reply(200, host_priorities([(name, 5) for name in parse_extender_args(sent).names]))
 
     return {"filter": filter_, "prioritize": prioritize}

@@ -10,7 +10,7 @@ import sys
 
 import click
 
-from agent.daemon.settings import TABLE, read_settings
+from agent.daemon.settings import AgentSettings, read_settings
 from gputopo.process import logs
 from gputopo.process.daemon import fail, ignore_sigpipe
 from gputopo.process.settings import SettingError, command_options
@@ -20,7 +20,7 @@ EXIT_FAILED = 1
 
 @click.command()
 @click.option("--once", is_flag=True, help="Run one pass, publish, and exit.")
-@command_options(TABLE)
+@command_options(AgentSettings)
 def agent(*, once: bool, **flags: str | None) -> None:
     """Publish this node's GPUs: labels on the Node, and the GPUs allocated to each pod.
 

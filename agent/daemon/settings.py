@@ -1,14 +1,17 @@
-"""The settings of the agent. ``gputopo.process.settings`` explains how they are read."""
+"""The agent's settings. ``gputopo.process.settings`` reads them."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
+from gputopo.process import settings
 from gputopo.process.settings import (
+    LOG_HELP,
     Setting,
     log_setting,
     parse_address,
@@ -16,40 +19,16 @@ from gputopo.process.settings import (
     parse_one_of,
     parse_path,
     parse_seconds,
-    read_values,
 )
 from gputopo.timing import HEARTBEAT_S
 
-PUBLISH = {  # kind -> the argument that may follow after a colon
+PUBLISH = {  # destination -> what may follow it after a colon
     "node": None,
     "nodefeature": "NAMESPACE",
     "features.d": "FILE",
     "stdout": None,
 }
-
-
-class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The agent's settings. ``TABLE`` explains each."""
-
-    node: str
-    publish: tuple[str, str | None]
-    mirror: bool
-    interval_s: float
-    heartbeat_s: float
-    hold_s: float
-    grace_s: float
-    socket: Path | None
-    events: bool
-    listen: tuple[str, int] | None
-    log: str
-    node_source: Path | None
-
-
-def read_settings(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> AgentSettings:
-    """Return the settings; ``flags`` by field, None where not given. Raises ``SettingError``."""
-    found = read_values(TABLE, flags, environ)
-    found["node"] = found["node"] or socket.gethostname()
-    return AgentSettings(**found)
+_DESTINATIONS = "|".join(kind if place is None else f"{kind}[:{place}]" for kind, place in PUBLISH.items())
 
 
 def _destination(text: str) -> tuple[str, str | None]:
@@ -60,112 +39,76 @@ def _destination(text: str) -> tuple[str, str | None]:
     return kind, place or None
 
 
-TABLE = (
-    Setting(
-        "node",
-        "--node",
-        "NODE_NAME",
-        "",
-        "NAME",
-        "The Node that this agent publishes for. Set by the DaemonSet; by default this host's name.",
+class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The agent's settings."""
+
+    node: Annotated[
         str,
-    ),
-    Setting(
-        "publish",
-        "--publish",
-        "GPUTOPO_PUBLISH",
-        "node",
-        "|".join(kind if place is None else f"{kind}[:{place}]" for kind, place in PUBLISH.items()),
-        "The destination: the Node itself; a NodeFeature of Node Feature Discovery, in a namespace that its master "
-        "reads; a file in its features.d directory, which expires by itself; or standard output.",
-        _destination,
-    ),
-    Setting(
-        "mirror",
-        "--mirror",
-        "GPUTOPO_MIRROR",
-        "auto",
-        "auto|off",
-        "Also write the nvidia.com/ labels of GPU Feature Discovery, except those that another component owns.",
-        parse_flag("auto"),
-    ),
-    Setting(
-        "interval_s",
-        "--interval",
-        "GPUTOPO_INTERVAL",
-        "60s",
-        "SECONDS",
-        "Time between discovery passes, plus or minus 10 %. A driver event starts an extra pass at once, so this only "
-        "limits how late a change without an event is noticed. A pass takes a tenth of a second.",
-        parse_seconds(1),
-    ),
-    Setting(
-        "heartbeat_s",
-        "--heartbeat",
-        "GPUTOPO_HEARTBEAT",
-        f"{HEARTBEAT_S / 60:g}m",
-        "SECONDS",
-        "How often NodeGpus is refreshed and removed labels are restored, plus or minus 10 %. Readers treat an "
-        "observation older than three times this as unknown; 15,000 nodes make 50 writes a second.",
-        parse_seconds(10),
-    ),
-    Setting(
-        "hold_s",
-        "--hold",
-        "GPUTOPO_HOLD",
-        "5m",
-        "SECONDS",
-        "Recovery hold-down: how long a link or GPU must be healthy before it is published as healthy. Degradation is "
-        "published at once. Each label change makes schedulers retry every pending pod, so flapping is filtered out.",
-        parse_seconds(0),
-    ),
-    Setting(
-        "grace_s",
-        "--grace",
-        "GPUTOPO_GRACE",
-        "2m",
-        "SECONDS",
-        "How long NVML or the API server may fail before the agent becomes unready, and before it exits where only "
-        "a new process can recover. Longer than a driver reload.",
-        parse_seconds(0),
-    ),
-    Setting(
-        "socket",
-        "--socket",
-        "GPUTOPO_SOCKET",
-        "/var/lib/kubelet/pod-resources/kubelet.sock",
-        "PATH|off",
-        "The kubelet's PodResources socket, which reports the GPUs allocated to each pod. Polled every second.",
-        parse_path,
-    ),
-    Setting(
-        "events",
-        "--events",
-        "GPUTOPO_EVENTS",
-        "on",
-        "on|off",
+        Setting("--node", "NAME", "", str, variable="NODE_NAME"),
+        "The name of the Node that this agent publishes. The DaemonSet sets it; without it, the host name.",
+    ]
+    publish: Annotated[
+        tuple[str, str | None],
+        Setting("--publish", _DESTINATIONS, "node", _destination),
+        "Where to publish: on the Node; in a NodeFeature of Node Feature Discovery, in a namespace that its master "
+        "watches; in a file of its features.d, which expires; or on standard output.",
+    ]
+    mirror: Annotated[
+        bool,
+        Setting("--mirror", "auto|off", "auto", parse_flag("auto")),
+        "auto: also write the nvidia.com/ labels that other software selects on, unless another component writes them.",
+    ]
+    interval_s: Annotated[
+        float,
+        Setting("--interval", "SECONDS", "60s", parse_seconds(1)),
+        "The time between two passes over the GPUs, plus or minus 10 %. Driver events start an extra pass at once, so "
+        "this only limits the delay of changes without an event. A pass takes a tenth of a second.",
+    ]
+    heartbeat_s: Annotated[
+        float,
+        Setting("--heartbeat", "SECONDS", f"{HEARTBEAT_S / 60:g}m", parse_seconds(10)),
+        "How often the agent refreshes NodeGpus and restores removed labels of the Node, plus or minus 10 %. Readers "
+        "treat a NodeGpus of three times this age as unknown. 15,000 nodes make 50 writes a second.",
+    ]
+    hold_s: Annotated[
+        float,
+        Setting("--hold", "SECONDS", "5m", parse_seconds(0)),
+        "Recovery hold-down: how long a link or GPU must be healthy before the agent publishes the recovery. Failures "
+        "are published at once. Every label change makes schedulers retry all waiting pods, so a flapping link must "
+        "not reach the labels.",
+    ]
+    grace_s: Annotated[
+        float,
+        Setting("--grace", "SECONDS", "2m", parse_seconds(0)),
+        "How long NVML or the API server may fail before the agent becomes unready, and before it exits if only a "
+        "new process can recover. Longer than a reload of the driver.",
+    ]
+    socket: Annotated[
+        Path | None,
+        Setting("--socket", "PATH|off", "/var/lib/kubelet/pod-resources/kubelet.sock", parse_path),
+        "The kubelet's PodResources socket, which reports the GPUs of each pod. The agent queries it every second.",
+    ]
+    events: Annotated[
+        bool,
+        Setting("--events", "on|off", "on", parse_flag("on")),
         "Wait for driver events (XID, lost GPU). This keeps the driver in use: a driver upgrade that unloads the "
-        "kernel module must stop this agent first, like every NVML client, or run it with `off`.",
-        parse_flag("on"),
-    ),
-    Setting(
-        "listen",
-        "--listen",
-        "GPUTOPO_LISTEN",
-        ":9438",
-        "HOST:PORT|off",
+        "module must stop this agent first, like every NVML client, or run it with `off`.",
+    ]
+    listen: Annotated[
+        tuple[str, int] | None,
+        Setting("--listen", "HOST:PORT|off", ":9438", parse_address),
         "The address of /metrics, /healthz and /readyz.",
-        parse_address,
-    ),
-    log_setting(line="a pass"),
-    Setting(
-        "node_source",
-        "--node-source",
-        "GPUTOPO_NODE_SOURCE",
-        "",
-        "FILE",
-        "Publish this recorded machine (`gputopo record`) instead of the real one. The file is read at every pass. For "
-        "tests and demonstrations.",
-        parse_path,
-    ),
-)
+    ]
+    log: Annotated[str, log_setting(), LOG_HELP]
+    node_source: Annotated[
+        Path | None,
+        Setting("--node-source", "FILE", "", parse_path),
+        "Publish this recorded machine (`gputopo record`) instead of the real one; the agent reads the file at every "
+        "pass. For tests and demonstrations.",
+    ]
+
+
+def read_settings(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> AgentSettings:
+    """Return the settings. ``flags``: values by field, None where not given. Raises ``SettingError``."""
+    found = settings.read_settings(AgentSettings, flags, environ)
+    return found if found.node else msgspec.structs.replace(found, node=socket.gethostname())

@@ -49,7 +49,9 @@ COMMANDS = {
         "Compare two machines, or a recording with this machine.",
     ),
     "extender": Command(
-        "scheduler_core.extender.command", "extender", "Serve kube-scheduler: which nodes suit a GPU pod, and how well."
+        "scheduler_core.extender.command",
+        "extender",
+        "Serve kube-scheduler as an HTTP extender: filter and score nodes for GPU pods.",
     ),
     "gangs": Command(
         "gputopo.cli.gangs",

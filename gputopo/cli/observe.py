@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 @click.command()
 @cluster_options
-@command_options(settings.TABLE)
+@command_options(ObserverSettings)
 def observe(*, kubeconfig: str | None, context: str | None, **flags: str | None) -> None:
     """Report the cost of other schedulers' GPU placements.
 

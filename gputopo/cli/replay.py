@@ -18,26 +18,26 @@ from scheduler_core.extender.decision_record import DecisionFormatError, parse_d
 DIFFERENT = 1
 
 
-class Lines(NamedTuple):
-    """Decisions, and where they are from."""
+class DecisionLines(NamedTuple):
+    """Lines of decisions, with the name of their source."""
 
     name: str
     lines: Iterable[bytes]
 
 
 class _Source(click.File):
-    """A file, or the address of an extender's page, which is read with all pages that continue it."""
+    """A file, or the URL of an extender's page and all pages that continue it."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if str(value).startswith(("http://", "https://")):
-            return Lines(value, (line for page in read_pages(value) for line in page.splitlines()))
+            return DecisionLines(value, (line for page in read_pages(value) for line in page.splitlines()))
         file = super().convert(value, param, ctx)
-        return Lines(file.name, file)
+        return DecisionLines(file.name, file)
 
 
 @click.command()
 @click.argument("source", type=_Source("rb"), metavar="FILE|URL")
-def replay(source: Lines) -> None:
+def replay(source: DecisionLines) -> None:
     """Replay the recorded decisions of an extender.
 
     It lists the decisions that differ. URL is the page /decisions of an extender, which is read with all its further
@@ -55,9 +55,9 @@ def replay(source: Lines) -> None:
         for number, line in enumerate(source.lines, start=1):
             decision = parse_decision(line)
             replayed += 1
-            found = list(replay_differences(decision))
-            different += bool(found)
-            for each in found:
+            differences = list(replay_differences(decision))
+            different += bool(differences)
+            for each in differences:
                 click.echo(f"line {number}: pod {decision.pod}, generation {decision.generation}: {each}")
     except DecisionFormatError as error:
         exit_with_error(f"{source.name}: line {number}: {error}")

@@ -1,18 +1,21 @@
-"""Settings of the long-running programs. A flag overrides the environment, which overrides the default.
+"""Settings of the long-running programs: flag, environment variable, default. A flag wins over the environment.
 
-A program has one frozen value with its settings, read once, and one table with the unit, default and purpose of each
-setting. The command line's options and the reference page are generated from the table. Values that are not settings
-are constants beside the code that uses them.
+A program declares each setting once, as a field of a frozen struct:
 
-    SettingError(ValueError)    an invalid value; the message quotes it and its source
+    interval_s: Annotated[float, Setting("--interval", "SECONDS", "60s", parse_seconds(1)), "Help text."]
+
+The options of the command and the reference page docs/cli.md are made from these fields. A value that operators need
+not change is a constant beside the code that uses it.
+
+SettingError(ValueError)    a value cannot be used; the message quotes it and names the flag or variable
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from gputopo.durations import parse_duration
 
@@ -25,53 +28,69 @@ class SettingError(ValueError):
 
 
 class Setting(NamedTuple):
-    """A row of a table of settings."""
+    """The declaration of a setting, followed by its help text in the ``Annotated`` type of its field."""
 
-    field: str  # name of the field of the program's settings
     flag: str  # with a short form: "-o, --output"
-    variable: str  # environment variable
+    metavar: str  # the form of a value, with its unit
     default: str
-    metavar: str  # format of a value, with its unit
-    reason: str  # its purpose, and the reason for the default
     parse: Callable[[str], Any]
+    variable: str = ""  # in the environment; "" for GPUTOPO_FLAG
 
 
-def read_values(
-    table: Sequence[Setting], flags: Mapping[str, str | None], environ: Mapping[str, str]
-) -> dict[str, Any]:
-    """Return the settings by field. ``flags``: by field, None if not given. Raises ``SettingError``."""
-    found: dict[str, Any] = {}
-    for setting in table:
-        flag = flags.get(setting.field)
-        text, where = (
-            (flag, setting.flag.split(", ")[-1])
-            if flag is not None
-            else (environ.get(setting.variable), setting.variable)
-        )
+class Option(NamedTuple):
+    """A setting of a program as users see it."""
+
+    field: str  # of the settings class
+    flags: tuple[str, ...]  # the long form last
+    metavar: str
+    default: str
+    parse: Callable[[str], Any]
+    variable: str
+    help: str  # what the setting does, and why the default is what it is
+
+
+def options_of(settings: type) -> tuple[Option, ...]:
+    """Return the options of a settings class, in the order of its fields."""
+    found = []
+    for field, hint in get_type_hints(settings, include_extras=True).items():
+        declared, text = hint.__metadata__
+        flags = tuple(declared.flag.split(", "))
+        variable = declared.variable or "GPUTOPO" + flags[-1][1:].replace("-", "_").upper()
+        found.append(Option(field, flags, declared.metavar, declared.default, declared.parse, variable, text))
+    return tuple(found)
+
+
+def read_settings(settings: type[T], flags: Mapping[str, str | None], environ: Mapping[str, str]) -> T:
+    """Return the settings. ``flags``: values by field, None where not given. Raises ``SettingError``."""
+    values: dict[str, Any] = {}
+    for option in options_of(settings):
+        text, source = flags.get(option.field), option.flags[-1]
         if text is None:
-            text, where = setting.default, "the default"
+            text, source = environ.get(option.variable), option.variable
+        if text is None:
+            text, source = option.default, "the default"
         try:
-            found[setting.field] = setting.parse(text)
+            values[option.field] = option.parse(text)
         except ValueError as error:
-            raise SettingError(f"{where}: {text!r}: {error}") from error
-    return found
+            raise SettingError(f"{source}: {text!r}: {error}") from error
+    return settings(**values)
 
 
-def command_options(table: Sequence[Setting]) -> Callable[[Command], Command]:
-    """Return a decorator that adds an option per row to a command."""
-    import click  # noqa: PLC0415  not needed to read settings
+def command_options(settings: type) -> Callable[[Command], Command]:
+    """Return a decorator that gives a command the options of a settings class."""
+    import click  # noqa: PLC0415  code that only reads settings does not need it
 
     def with_options(command: Command) -> Command:
-        for row in reversed(table):
-            text = f"{row.reason}  [{row.variable}; default: {row.default or 'none'}]"
-            command = click.option(*row.flag.split(", "), row.field, metavar=row.metavar, help=text)(command)
+        for each in reversed(options_of(settings)):
+            text = f"{each.help}  [{each.variable}; default: {each.default or 'none'}]"
+            command = click.option(*each.flags, each.field, metavar=each.metavar, help=text)(command)
         return command
 
     return with_options
 
 
 def parse_seconds(least: float, most: float = inf) -> Callable[[str], float]:
-    """Return a parser of ``90s``, ``5m``, ``1h`` or plain seconds."""
+    """Return a parser of ``90s``, ``5m``, ``1h`` or plain seconds, within bounds."""
 
     def parse(text: str) -> float:
         found = parse_duration(f"{text}s" if text[-1:].isdigit() else text)
@@ -87,7 +106,7 @@ def parse_seconds(least: float, most: float = inf) -> Callable[[str], float]:
 
 
 def parse_unless_off(parse: Callable[[str], T]) -> Callable[[str], T | None]:
-    """Return the parser, extended by ``off``, which gives None."""
+    """Return a parser that gives None for ``off``, and otherwise the result of ``parse``."""
 
     def parse_unless_off(text: str) -> T | None:
         try:
@@ -99,7 +118,7 @@ def parse_unless_off(parse: Callable[[str], T]) -> Callable[[str], T | None]:
 
 
 def parse_number(least: int, most: int) -> Callable[[str], int]:
-    """Return a parser of integers within bounds."""
+    """Return a parser of a whole number within bounds."""
 
     def parse(text: str) -> int:
         if not text.isascii() or not text.isdecimal() or not least <= int(text) <= most:
@@ -110,7 +129,7 @@ def parse_number(least: int, most: int) -> Callable[[str], int]:
 
 
 def parse_one_of(*words: str) -> Callable[[str], str]:
-    """Return a parser of a choice."""
+    """Return a parser of one of these words."""
 
     def parse(text: str) -> str:
         if text not in words:
@@ -121,18 +140,18 @@ def parse_one_of(*words: str) -> Callable[[str], str]:
 
 
 def parse_flag(on: str) -> Callable[[str], bool]:
-    """Return a parser of ``on`` (True) and ``off`` (False)."""
+    """Return a parser that gives True for the word ``on``, and False for ``off``."""
     choice = parse_one_of(on, "off")
     return lambda text: choice(text) == on
 
 
 def parse_path(text: str) -> Path | None:
-    """Return a path; None for "" and ``off``."""
+    """Return a path; None for an empty text or ``off``."""
     return None if text in ("", "off") else Path(text)
 
 
 def parse_address(text: str) -> tuple[str, int] | None:
-    """Parse ``0.0.0.0:9438``, ``[::]:9438`` or ``:9438`` (host "": every address); None for ``off``."""
+    """Return host and port of ``0.0.0.0:9438``, ``[::]:9438`` or ``:9438`` (host "", every address); None for off."""
     if text == "off":
         return None
     host, colon, port = text.rpartition(":")
@@ -141,7 +160,9 @@ def parse_address(text: str) -> tuple[str, int] | None:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def log_setting(default: str = "json", line: str = "an event") -> Setting:
-    """Return the setting ``--log``. ``line``: the subject of a log line."""
-    reason = f"Format of the log on standard error: one line {line}, with fields."
-    return Setting("log", "--log", "GPUTOPO_LOG", default, "json|text", reason, parse_one_of("json", "text"))
+LOG_HELP = "The format of the log on standard error: one line for each event, with fields."
+
+
+def log_setting(default: str = "json") -> Setting:
+    """Return the declaration of ``--log``, which every program has."""
+    return Setting("--log", "json|text", default, parse_one_of("json", "text"))

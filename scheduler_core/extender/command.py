@@ -1,7 +1,7 @@
-"""``gputopo extender``: its options, read into settings. The program itself, ``main``, is imported when it is run.
+"""``gputopo extender``: its options. The command imports the program, ``main``, only to run it.
 
-Exit codes: 0 told to end; 1 an error of its own; 2 bad usage, no credentials, or an address or certificate that cannot
-be used.
+Exit codes: 0 terminated by a signal; 1 internal error; 2 bad usage, no credentials, or an unusable address or
+certificate.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from scheduler_core.runtime.bootstrap import configured
 
 
 @click.command()
-@command_options(settings.TABLE)
+@command_options(settings.ExtenderSettings)
 def extender(**flags: str | None) -> None:
-    """Serve kube-scheduler: which nodes suit a GPU pod, and how well.
+    """Serve kube-scheduler as an HTTP extender: filter and score nodes for GPU pods.
 
-    It watches nodes, pods and NodeGpus, and answers filter and prioritize from what it knows. It changes nothing in
-    the cluster but to write an Event on a pod whose required shape did not hold, and in the ledger of a planner what
-    it vouches for. `gputopo scheduler-config` prints the KubeSchedulerConfiguration that calls it. KUBECONFIG names
-    the cluster where it does not run in one.
+    The extender watches nodes, pods and NodeGpus, and answers filter and prioritize from this cache. It writes only
+    two things to the cluster: an Event on a pod whose required shape does not hold, and its acknowledgements in the
+    ledgers of planners. `gputopo scheduler-config` prints the KubeSchedulerConfiguration that calls it. Outside of a
+    cluster, KUBECONFIG selects the cluster.
 
     \b
     Examples:
-      gputopo extender                                           beside kube-scheduler, in one pod
-      KUBECONFIG=~/.kube/config gputopo extender --log text      try it from outside; nothing calls it
-      curl 'localhost:9439/decisions?last=1' | jq .              what it decided last
+      gputopo extender                                           in the pod of kube-scheduler
+      KUBECONFIG=~/.kube/config gputopo extender --log text      try it from outside the cluster
+      curl 'localhost:9439/decisions?last=1' | jq .              show the last decision
     """
     from scheduler_core.extender.main import serve_forever  # noqa: PLC0415  needs the extra "cluster", --help does not
 
-    with configured(settings.read_settings, flags) as read:
-        serve_forever(read)
+    with configured(settings.read_settings, flags) as found:
+        serve_forever(found)

@@ -1,7 +1,7 @@
-"""The last decisions, in memory and on request in a file. Keeping one costs a reference: it is written when read.
+"""The most recent decisions, in memory and optionally in a file. A decision is encoded only when it is read.
 
-A decision refers to tables that share all that did not change, and to the names that kube-scheduler asked about, which
-are new strings each time and the greater part of its memory: so not only decisions are counted but their names too.
+Decisions share most of their snapshots. The node names of a call are new strings each time and take most of the memory,
+so the log limits the number of names too.
 """
 
 from __future__ import annotations
@@ -17,70 +17,70 @@ from queue import SimpleQueue
 from scheduler_core.extender.decision_record import encode_decision
 from scheduler_core.extender.extender import DecisionRecord
 
-_NAMES = 300_000  # of all decisions together: some 40 MB
-_WAITING = 64  # decisions that wait to be written to the file; more are left out of it
-_FILE_BYTES = 64 * 2**20
+_MAX_NAMES = 300_000  # of all decisions together: about 40 MB
+_MAX_QUEUED = 64  # decisions that wait to be written to the file; further ones are dropped
+_MAX_FILE_BYTES = 64 * 2**20
 _log = logging.getLogger(__name__)
 
 
 class DecisionLog:
-    """Those that were made last."""
+    """The most recent decisions."""
 
-    def __init__(self, most: int, most_names: int = _NAMES) -> None:
-        self._most = most
-        self._most_names = most_names
-        self._held: deque[DecisionRecord] = deque()
-        self._made = 0  # as many were kept so far, so the next one has this number
+    def __init__(self, max_decisions: int, max_names: int = _MAX_NAMES) -> None:
+        self._max_decisions = max_decisions
+        self._max_names = max_names
+        self._records: deque[DecisionRecord] = deque()
+        self._next_number = 0
         self._names = 0
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._records)
 
     def add_decision(self, record: DecisionRecord) -> None:
-        """One more; the oldest go."""
-        held = self._held
-        held.append(record)
-        self._made += 1
+        """Add a decision; drop the oldest ones beyond the limits."""
+        records = self._records
+        records.append(record)
+        self._next_number += 1
         self._names += len(record.names)
-        while len(held) > self._most or (self._names > self._most_names and len(held) > 1):
-            self._names -= len(held.popleft().names)
+        while len(records) > self._max_decisions or (self._names > self._max_names and len(records) > 1):
+            self._names -= len(records.popleft().names)
 
     def last_decision(self, uid: str) -> DecisionRecord | None:
-        """The last one about that pod."""
-        return next((each for each in reversed(self._held) if each.request.uid == uid), None)
+        """Return the last decision about a pod."""
+        return next((each for each in reversed(self._records) if each.request.uid == uid), None)
 
     def json_lines(self, start: int = 0) -> Iterator[tuple[int, bytes]]:
-        """Return numbers and lines of JSON of those that are kept now, oldest first. Iterate on any thread.
+        """Return the number and JSON line of each decision, oldest first. Any thread may iterate.
 
-        ``start``: the first number; negative: as many from the end.
+        ``start``: the number of the first decision; if negative, the number of decisions counted from the end.
         """
-        oldest = self._made - len(self._held)
-        first = max(oldest, self._made + start if start < 0 else start)
-        records = tuple(islice(self._held, first - oldest, None))
+        oldest = self._next_number - len(self._records)
+        first = max(oldest, self._next_number + start if start < 0 else start)
+        records = tuple(islice(self._records, first - oldest, None))
         return ((number, encode_decision(record)) for number, record in enumerate(records, start=first))
 
 
 class DecisionFile:
-    """Appends decisions to a file, on a thread of its own; at a size it becomes FILE.1 and a new one begins."""
+    """Appends decisions to a file, on its own thread. At the maximum size it renames the file to FILE.1."""
 
-    def __init__(self, path: Path, note: Callable[[str], None], most_bytes: int = _FILE_BYTES) -> None:
-        """``note`` hears of each decision on any thread: written, dropped (too many at once), failed."""
+    def __init__(self, path: Path, count: Callable[[str], None], max_bytes: int = _MAX_FILE_BYTES) -> None:
+        """``count`` is called with the outcome of each decision, on any thread: written, dropped, failed."""
         self._path = path
-        self._note = note
-        self._most_bytes = most_bytes
+        self._count = count
+        self._max_bytes = max_bytes
         self._queue: SimpleQueue[DecisionRecord | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="decisions", daemon=True)
         self._thread.start()
 
     def append(self, record: DecisionRecord) -> None:
-        """Write it soon."""
-        if self._queue.qsize() < _WAITING:
+        """Queue a decision; drop it if too many are queued."""
+        if self._queue.qsize() < _MAX_QUEUED:
             self._queue.put(record)
         else:
-            self._note("dropped")
+            self._count("dropped")
 
     def close(self) -> None:
-        """Write what waits."""
+        """Write all queued decisions, then end the thread."""
         self._queue.put(None)
         self._thread.join()
 
@@ -93,14 +93,14 @@ class DecisionFile:
                 if not failed:
                     _log.warning("decisions", extra={"fields": {"file": str(self._path), "error": str(error)}})
                 failed = True
-                self._note("failed")
+                self._count("failed")
             else:
                 failed = False
-                self._note("written")
+                self._count("written")
 
     def _write(self, line: bytes) -> None:
         with self._path.open("ab") as file:
-            if file.tell() and file.tell() + len(line) > self._most_bytes:
+            if file.tell() and file.tell() + len(line) > self._max_bytes:
                 self._path.replace(self._path.with_name(self._path.name + ".1"))
             else:
                 file.write(line)

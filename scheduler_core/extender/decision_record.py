@@ -1,11 +1,10 @@
-"""A decision as a line of JSON, and the same decision made again from that line. Pure.
+"""Decisions as JSON lines, and the replay of a decision from its line. Pure.
 
-A line has what a decision was made from: the pod's request, the policy, and the states of the nodes that were asked
-about. Nodes in the same state share one, and states share topologies, so a line is little longer than its names. Of
-nodes that other pods may have been on their way to it has the whole record, since what follows from those pods is
-worked out anew.
+A line has the inputs of a decision: the pod's request, the policy, and the states of the considered nodes. Nodes of
+equal state share one state, and states share topologies, so a line is little longer than its node names. For nodes that
+in-flight pods may go to, a line has the whole record, because a replay evaluates these pods again.
 
-DocumentError(ValueError)    a line is no decision; the message quotes it
+DecisionFormatError(ValueError)    a line is not a decision; the message quotes it
 """
 
 from __future__ import annotations
@@ -31,45 +30,45 @@ from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodRequest
 
 FORMAT = 1
-_UNTOLD = NodeFacts(topology=None, described=False, allocatable=())
+_NO_FACTS = NodeFacts(topology=None, described=False, allocatable=())
 _FIELDS = get_type_hints(NodeState)
 _KEYS = dict(zip(NodeState.__struct_fields__, NodeState.__struct_encode_fields__, strict=True))
-_SET_TAGS = {ExactSets: "OneOf", SomeSet: "AnyOf"}  # of format 1
-_MADE = ("shape", "free", "unreserved")  # fields that are no plain values
+_SET_TAGS = {ExactSets: "OneOf", SomeSet: "AnyOf"}  # JSON keys of format 1
+_CONVERTED = ("shape", "free", "unreserved")  # fields that need conversion
 
 
 class DecisionFormatError(ValueError):
-    """A line is no decision."""
+    """A line is not a decision."""
 
 
 class DecisionLine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One line."""
+    """A line; its field names are the JSON keys of format 1."""
 
     format: int
     at: float  # seconds since 1970
     pod: str  # namespace/name
-    generation: int  # of the node table
+    generation: int  # of the snapshot
     answer: tuple[str, ...]  # nodes, best first
-    points: tuple[float | None, ...]  # of those, 0 to 10
-    refused: dict[str, tuple[str, ...]] = {}  # reason -> nodes, where none passed
+    points: tuple[float | None, ...]  # of these nodes, 0 to 10
+    refused: dict[str, tuple[str, ...]] = {}  # reason -> nodes, if no node passed
     request: PodRequest
     policy: Policy
-    nodes: tuple[tuple[str, ...], ...]  # names asked about, by the place of their state in ``states``
-    unknown: tuple[str, ...] = ()  # names asked about that nobody knew
+    nodes: tuple[tuple[str, ...], ...]  # considered nodes, grouped in the order of ``states``
+    unknown: tuple[str, ...] = ()  # considered nodes that the cache did not have
     states: tuple[dict[str, Any], ...]
     topologies: tuple[NodeTopology, ...]
-    doubtful: tuple[AssumedPod, ...] = ()  # other pods, and where among ``nodes`` they may have been on their way to
-    records: dict[str, NodeRecord] = {}  # of those nodes
+    doubtful: tuple[AssumedPod, ...] = ()  # in-flight pods, and the nodes among ``nodes`` that they may go to
+    records: dict[str, NodeRecord] = {}  # of the nodes in ``doubtful``
 
 
 def encode_decision(record: DecisionRecord) -> bytes:
-    """A line, with its end."""
-    known = _by_state(record)
+    """Return the line of a decision, with its newline."""
+    by_state = _nodes_by_state(record)
     shapes = {
-        each.shape: None for state in known for each in (state, state.unreserved) if each and each.shape is not None
+        each.shape: None for state in by_state for each in (state, state.unreserved) if each and each.shape is not None
     }
-    places = {shape: place for place, shape in enumerate(shapes)}
-    doubtful = _doubtful(record)
+    indices = {shape: index for index, shape in enumerate(shapes)}
+    in_flight = _relevant_in_flight(record)
     request = record.request
     line = DecisionLine(
         format=FORMAT,
@@ -78,48 +77,48 @@ def encode_decision(record: DecisionRecord) -> bytes:
         generation=record.table.generation,
         answer=record.answer.nodes,
         points=tuple(None if score is None else score.points for score in record.scores),
-        refused=_by_reason(record.answer.rejected),
+        refused=_nodes_by_reason(record.answer.rejected),
         request=request,
         policy=record.policy,
-        nodes=tuple(map(tuple, known.values())),
+        nodes=tuple(map(tuple, by_state.values())),
         unknown=tuple(sorted(name for name in record.considered if name not in record.table.states)),
-        states=tuple(_encode_state(state, places) for state in known),
+        states=tuple(_encode_state(state, indices) for state in by_state),
         topologies=tuple(shape.topology for shape in shapes),
-        doubtful=doubtful,
-        records={name: record.table.records[name] for each in doubtful for name in sorted(each.nodes)},
+        doubtful=in_flight,
+        records={name: record.table.records[name] for each in in_flight for name in sorted(each.nodes)},
     )
     return msgspec.json.encode(line) + b"\n"
 
 
 def parse_decision(line: bytes) -> DecisionLine:
-    """A line. Raises ``DocumentError``."""
+    """Return the decision of a line. Raises ``DecisionFormatError``."""
     try:
         found = msgspec.json.decode(line, type=DecisionLine)
     except (ValueError, RecursionError) as error:
-        raise DecisionFormatError(f"this is no decision ({error}): {line[:80]!r}") from error
+        raise DecisionFormatError(f"not a decision ({error}): {line[:80]!r}") from error
     if found.format != FORMAT:
-        raise DecisionFormatError(f"this decision is of format {found.format}, and {FORMAT} is read: {line[:80]!r}")
+        raise DecisionFormatError(f"unknown decision format {found.format}, expected {FORMAT}: {line[:80]!r}")
     return found
 
 
 def replay_differences(line: DecisionLine) -> Iterator[str]:
-    """What is decided otherwise when the decision is made again. Raises ``DocumentError``."""
-    made = evaluate(line.request, _table(line), _names(line), line.policy, line.doubtful)
-    if made.nodes != line.answer:
-        yield f"answered {_some(line.answer)}; now {_some(made.nodes)}"
+    """Return how the decision differs when it is replayed. Raises ``DecisionFormatError``."""
+    replayed = evaluate(line.request, _snapshot(line), _names(line), line.policy, line.doubtful)
+    if replayed.nodes != line.answer:
+        yield f"answered {_first_names(line.answer)}; now {_first_names(replayed.nodes)}"
         return
-    points = tuple(score.points if (score := made.scores.get(name)) is not None else None for name in line.answer)
+    points = tuple(score.points if (score := replayed.scores.get(name)) is not None else None for name in line.answer)
     if points != line.points:
         yield f"points {line.points[:8]}; now {points[:8]}"
-    refused = {name: reason for reason, names in line.refused.items() for name in names}
-    failed = {} if made.nodes else {name: reason.value for name, reason in made.rejected.items()}
-    for name in sorted(refused.keys() | failed.keys()):
-        if refused.get(name) != failed.get(name):
-            yield f"{name} was refused for {refused.get(name)!r}; now for {failed.get(name)!r}"
+    before = {name: reason for reason, names in line.refused.items() for name in names}
+    now = {} if replayed.nodes else {name: reason.value for name, reason in replayed.rejected.items()}
+    for name in sorted(before.keys() | now.keys()):
+        if before.get(name) != now.get(name):
+            yield f"{name} was rejected for {before.get(name)!r}; now for {now.get(name)!r}"
 
 
-def _by_state(record: DecisionRecord) -> dict[NodeState, list[str]]:
-    """The nodes that were asked about and are known, in order, by their states."""
+def _nodes_by_state(record: DecisionRecord) -> dict[NodeState, list[str]]:
+    """Return the considered nodes that the cache has, sorted, by their states."""
     groups: dict[NodeState, list[str]] = {}
     for name in sorted(record.considered):
         state = record.table.states.get(name)
@@ -128,20 +127,20 @@ def _by_state(record: DecisionRecord) -> dict[NodeState, list[str]]:
     return groups
 
 
-def _by_reason(failed: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+def _nodes_by_reason(rejected: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     groups: dict[str, list[str]] = {}
-    for name, reason in failed.items():
+    for name, reason in rejected.items():
         groups.setdefault(reason, []).append(name)
     return {reason: tuple(names) for reason, names in groups.items()}
 
 
-def _doubtful(record: DecisionRecord) -> tuple[AssumedPod, ...]:
-    """Those that decide something, as far as they do."""
+def _relevant_in_flight(record: DecisionRecord) -> tuple[AssumedPod, ...]:
+    """Return the in-flight pods that can change the decision, each with the nodes where it can."""
     profile, state_of = record.request.profile, record.table.states.get
     found = []
     for each in record.in_flight:
-        among = each.nodes & record.considered
-        nodes = (name for name in among if (state := state_of(name)) and is_affected(profile, state))
+        considered = each.nodes & record.considered
+        nodes = (name for name in considered if (state := state_of(name)) and is_affected(profile, state))
         found.append(AssumedPod(each.pod, frozenset(nodes), 0.0))
     return tuple(each for each in found if each.nodes)
 
@@ -150,45 +149,47 @@ def _names(line: DecisionLine) -> list[str]:
     return [*(name for names in line.nodes for name in names), *line.unknown]
 
 
-def _table(line: DecisionLine) -> Snapshot:
+def _snapshot(line: DecisionLine) -> Snapshot:
     shapes = [shape_of(topology) for topology in line.topologies]
     if len(line.nodes) != len(line.states):
         raise DecisionFormatError(f"{len(line.states)} states for {len(line.nodes)} groups of nodes")
     try:
         states = [_decode_state(state, shapes) for state in line.states]
     except (msgspec.ValidationError, LookupError, TypeError) as error:
-        raise DecisionFormatError(f"a state cannot be read: {error}") from error
+        raise DecisionFormatError(f"invalid node state: {error}") from error
     by_name = {name: state for names, state in zip(line.nodes, states, strict=True) for name in names}
-    # What is on nodes that nobody was on the way to is in their states.
-    records = {name: NodeRecord(name, _UNTOLD) for name in by_name} | line.records
+    # The states of the other nodes include their pods.
+    records = {name: NodeRecord(name, _NO_FACTS) for name in by_name} | line.records
     return Snapshot(line.generation, Map(records), Map(by_name))
 
 
-def _encode_state(state: NodeState, places: Mapping[MachineShape, int]) -> dict[str, Any]:
+def _encode_state(state: NodeState, indices: Mapping[MachineShape, int]) -> dict[str, Any]:
     fields = {_KEYS[name]: getattr(state, name) for name in _FIELDS}
-    fields["shape"] = None if state.shape is None else places[state.shape]
+    fields["shape"] = None if state.shape is None else indices[state.shape]
     fields["free"] = None if state.free is None else {_SET_TAGS[type(state.free)]: list(state.free)}
-    fields["open"] = None if state.unreserved is None else _encode_state(state.unreserved, places)
+    fields["open"] = None if state.unreserved is None else _encode_state(state.unreserved, indices)
     return fields
 
 
 def _decode_state(fields: dict[str, Any], shapes: list[MachineShape]) -> NodeState:
-    found = {name: msgspec.convert(fields[_KEYS[name]], kind) for name, kind in _FIELDS.items() if name not in _MADE}
-    place, free, unreserved = (fields.get(_KEYS[name]) for name in _MADE)
+    found = {
+        name: msgspec.convert(fields[_KEYS[name]], kind) for name, kind in _FIELDS.items() if name not in _CONVERTED
+    }
+    index, free, unreserved = (fields.get(_KEYS[name]) for name in _CONVERTED)
     return NodeState(
         **found,
-        shape=None if place is None else shapes[place],
-        free=None if free is None else _sets(free),
+        shape=None if index is None else shapes[index],
+        free=None if free is None else _decode_sets(free),
         unreserved=None if unreserved is None else _decode_state(unreserved, shapes),
     )
 
 
-def _sets(written: dict[str, Any]) -> Sets:
-    if "OneOf" in written:
-        return ExactSets(tuple(written["OneOf"][0]))
-    return SomeSet(*written["AnyOf"])
+def _decode_sets(encoded: dict[str, Any]) -> Sets:
+    if "OneOf" in encoded:
+        return ExactSets(tuple(encoded["OneOf"][0]))
+    return SomeSet(*encoded["AnyOf"])
 
 
-def _some(names: tuple[str, ...]) -> str:
+def _first_names(names: tuple[str, ...]) -> str:
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
     return f"{', '.join(names[:8]) or 'no node'}{more}"

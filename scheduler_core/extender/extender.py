@@ -1,7 +1,7 @@
-"""Filter and Prioritize: what kube-scheduler asks, answered from what is known. The only place that assumes anything.
+"""Filter and Prioritize, answered from the cluster cache. Only this module adds assumed pods to the cache.
 
-Errors: ``NotReadyError`` where nothing can be answered yet. All else is an answer: a pod that asks for what cannot be
-understood, and a node that is not known, are refused with their reason.
+Errors: ``NotReadyError`` while the cache is incomplete. All else is an answer: a pod with a malformed request and an
+unknown node are rejected with a reason.
 """
 
 from __future__ import annotations
@@ -33,50 +33,50 @@ from scheduler_core.request.pod_request import InvalidRequest, PodRequest
 
 
 class NotReadyError(Exception):
-    """Says what is missing. The server answers 503, and kube-scheduler tries the pod again."""
+    """The cache is incomplete; the message says what is missing. Answered with 503; kube-scheduler retries the pod."""
 
 
 class FilterResult(NamedTuple):
-    """What Filter answers."""
+    """The answer of Filter."""
 
     nodes: tuple[str, ...]  # best first
-    rejected: Mapping[str, str]  # why none of the names suits; empty where one does
-    single: bool = False  # ``nodes`` is one name because something must hold there: it is assumed
-    may_fit_soon: bool = False  # no node suits, but one may without an event that kube-scheduler hears of (``hopes``)
+    rejected: Mapping[str, str]  # reason by node if no node suits, else empty
+    single: bool = False  # ``nodes`` is one name because the pod has hard constraints
+    may_fit_soon: bool = False  # no node suits now, but one may without an event that kube-scheduler sees
 
 
 class ExtenderCalls(Protocol):
-    """``Extender``. Both raise ``NotReadyError``."""
+    """The calls of ``Extender``. Both raise ``NotReadyError``."""
 
     def filter(self, pod: Pod, names: AbstractSet[str], *, final: bool = True) -> FilterResult:
-        """Which of the named nodes suit the pod. ``last``: where none does, that is the answer."""
+        """Return the named nodes that suit the pod. ``final``: record a rejection, because no retry follows."""
         ...
 
     def prioritize(self, pod: Pod, names: AbstractSet[str]) -> Iterable[tuple[str, int]]:
-        """How well each does."""
+        """Return the score of each named node."""
         ...
 
 
 class DecisionPhases(NamedTuple):
-    """Seconds."""
+    """The durations of a decision, in seconds."""
 
-    ranking_s: float  # to read the request and catch up with what changed
+    ranking_s: float  # to parse the request and update the ranking
     choice_s: float
     assumption_s: float
 
 
 class DecisionRecord(NamedTuple):
-    """A decision, with all that it was made from: values that never change, so that keeping it costs little."""
+    """A decision with its inputs: immutable values, so that keeping it costs little."""
 
     at: float  # seconds since 1970
     request: PodRequest
     policy: Policy
     table: Snapshot
-    in_flight: tuple[AssumedPod, ...]  # pods that were on their way to one of several nodes
+    in_flight: tuple[AssumedPod, ...]  # assumed pods that may be on any of several nodes
     names: AbstractSet[str]
     answer: FilterResult
     phases: DecisionPhases
-    closed_nodes: AbstractSet[str] = frozenset()  # names that were not looked at: others may be on their way there
+    closed_nodes: AbstractSet[str] = frozenset()  # not considered: unknown pods may be in flight to them
 
     @property
     def considered(self) -> AbstractSet[str]:
@@ -85,66 +85,81 @@ class DecisionRecord(NamedTuple):
 
     @property
     def scores(self) -> tuple[Score, ...]:
-        """Of the nodes answered. Worked out when asked for: they may be 15,000, and few decisions are read."""
-        judged = evaluator_for(self.request.profile, self.policy)
-        found = (judged(self.table.states[name]) for name in self.answer.nodes)
+        """Return the scores of the answered nodes. Not stored: there may be 15,000, and few decisions are read."""
+        evaluator = evaluator_for(self.request.profile, self.policy)
+        found = (evaluator(self.table.states[name]) for name in self.answer.nodes)
         return tuple(each for each in found if isinstance(each, Score))
 
 
 class Extender:
-    """Answers for one scheduler."""
+    """Answers the calls of one scheduler."""
 
     def __init__(
         self,
-        knowledge: ClusterCache,
+        cache: ClusterCache,
         policy: Policy,
         clock: Callable[[], float],
         record: Callable[[DecisionRecord], None],
     ) -> None:
-        self._knowledge = knowledge
+        self._cache = cache
         self.policies = Policies((PolicyProfile(policy),))  # in force
-        # Whether pods that others let in may be on their way: then where something is kept there may be no room beside.
+        # True while pods that other extenders accepted may be in flight: they may occupy the GPUs beside a reservation.
         self.settling = False
         self._clock = clock
         self._record = record
-        self._standings = Rankings(knowledge)
+        self._rankings = Rankings(cache)
 
     def filter(self, pod: Pod, names: AbstractSet[str], *, final: bool = True) -> FilterResult:
-        """Which of the named nodes the pod may go to: the best of them, or one where a shape is required.
+        """Return the best named nodes that suit the pod; a single node if the pod has hard constraints.
 
-        ``last``: it is not asked again at once where none suits, so that is recorded.
+        ``final``: record a rejection too. False if the caller repeats a rejected call at once.
 
         Raises ``NotReadyError``.
         """
         started = perf_counter()
         now = self._advance_time()
         request = self.policies.parse_pod(pod)
-        self._knowledge.forget_assumed_pod(pod.metadata.uid)
+        self._cache.forget_assumed_pod(pod.metadata.uid)
         if isinstance(request, InvalidRequest):
             return FilterResult((), dict.fromkeys(names, request.reason))
         if not request.profile.device_request.steps_by_resource:
             return FilterResult(tuple(names), {})
         policy = self.policies.profile_for(request).policy
-        request, standing = self._ranking_for(request, policy)
+        request, ranking = self._ranking_for(request, policy)
         ready = perf_counter()
-        doubtful = self._knowledge.assumed_pods.on_several_nodes
-        shut = self._closed_nodes(request.uid, standing.snapshot, names) if self.settling else frozenset[str]()
-        found = _choose_nodes(request, standing, names - shut if shut else names, policy, doubtful)
+        in_flight = self._cache.assumed_pods.on_several_nodes
+        closed = self._closed_nodes(request.uid, ranking.snapshot, names) if self.settling else frozenset[str]()
+        result = _choose_nodes(request, ranking, names - closed if closed else names, policy, in_flight)
         chosen = perf_counter()
-        if found.nodes:
+        if result.nodes:
             lifetime = WITH_VOLUMES_S if waits_for_volumes(pod.spec) else ASSUMED_POD_LIFETIME_S
-            nodes = names if len(found.nodes) == len(names) else frozenset(found.nodes)
-            self._knowledge.assume_pod(_occupant(request), nodes, lifetime)
-        if found.nodes or final:
+            nodes = names if len(result.nodes) == len(names) else frozenset(result.nodes)
+            self._cache.assume_pod(_occupant(request), nodes, lifetime)
+        if result.nodes or final:
             phases = DecisionPhases(ready - started, chosen - ready, perf_counter() - chosen)
-            self._record(DecisionRecord(now, request, policy, standing.snapshot, doubtful, names, found, phases, shut))
-        if shut and not found.nodes:
-            return _with_closed_nodes(found, request, standing, shut, policy)
-        return found
+            self._record(
+                DecisionRecord(
+                    at=now,
+                    request=request,
+                    policy=policy,
+                    table=ranking.snapshot,
+                    in_flight=in_flight,
+                    names=names,
+                    answer=result,
+                    phases=phases,
+                    closed_nodes=closed,
+                )
+            )
+        if closed and not result.nodes:
+            return _with_closed_nodes(result, request, ranking, closed, policy)
+        return result
 
     def _closed_nodes(self, uid: str, table: Snapshot, names: AbstractSet[str]) -> frozenset[str]:
-        """Nodes where a place is kept, but for the pod itself: its own was vouched for. Held room can wait a little."""
-        own, records = self._knowledge.reservations.nodes_for(uid), table.records
+        """Return the nodes with reservations for other pods. Capacity holds do not count: they can wait a little.
+
+        The nodes reserved for the pod itself stay open, because an extender acknowledged that reservation.
+        """
+        own, records = self._cache.reservations.nodes_for(uid), table.records
         return frozenset(
             name
             for name in names
@@ -152,7 +167,7 @@ class Extender:
         )
 
     def prioritize(self, pod: Pod, names: AbstractSet[str]) -> Iterable[tuple[str, int]]:
-        """How well each named node suits the pod, 0 to 10; 0 where it does not, or is not known.
+        """Return the score of each named node, 0 to 10; 0 for unsuitable and unknown nodes.
 
         Raises ``NotReadyError``.
         """
@@ -160,76 +175,80 @@ class Extender:
         request = self.policies.parse_pod(pod)
         if isinstance(request, InvalidRequest) or not request.profile.device_request.steps_by_resource:
             return [(name, 0) for name in names]
-        # What is assumed of the pod itself must not stand in its way. Filter's answer assumes it anew.
-        held = self._knowledge.assumed_pods.get_pod(request.uid)
-        own = held.nodes if held is not None and held.is_on_one_node else ()
-        request, standing = self._ranking_for(request, self.policies.profile_for(request).policy)
-        table, judged = standing.snapshot, standing.evaluator
-        apart = {name: table.records[name] for name in own if name in names and name in table.records}
-        found = standing.points_of(names - apart.keys() if apart else names)
-        for name, record in apart.items():
+        # The pod's own assumption from Filter must not count against it.
+        assumed = self._cache.assumed_pods.get_pod(request.uid)
+        own = assumed.nodes if assumed is not None and assumed.is_on_one_node else ()
+        request, ranking = self._ranking_for(request, self.policies.profile_for(request).policy)
+        table, evaluator = ranking.snapshot, ranking.evaluator
+        own_records = {name: table.records[name] for name in own if name in names and name in table.records}
+        found = ranking.points_of(names - own_records.keys() if own_records else names)
+        for name, record in own_records.items():
             others = [each for each in record.pods if each.uid != request.uid]
-            found.append((name, rounded_points(judged(state_if(table, name, others)))))
+            found.append((name, rounded_points(evaluator(state_if(table, name, others)))))
         return found
 
     def _ranking_for(self, request: PodRequest, policy: Policy) -> tuple[PodRequest, NodeRanking | PodRanking]:
-        """The request and how the nodes stand for it, given the other pods of its owner and the place kept for it."""
-        table = self._knowledge.table
-        places = self._knowledge.reservations.nodes_for(request.uid)
-        others = self._knowledge.placed_pods_of(request.owner)
-        request, seen = for_owner(request, others, self._knowledge.table_for_pod(request.uid) if places else table)
-        standing = self._standings.ranking_for(request.profile, policy)
-        if seen is table:
-            return request, standing
-        return request, PodRanking(standing, seen, {each.node for each in others}.union(places))
+        """Return the request and its ranking of the nodes, given the owner's pods and the pod's own reservation."""
+        table = self._cache.table
+        reserved = self._cache.reservations.nodes_for(request.uid)
+        others = self._cache.placed_pods_of(request.owner)
+        request, own_table = for_owner(request, others, self._cache.table_for_pod(request.uid) if reserved else table)
+        ranking = self._rankings.ranking_for(request.profile, policy)
+        if own_table is table:
+            return request, ranking
+        return request, PodRanking(ranking, own_table, {each.node for each in others}.union(reserved))
 
     def _advance_time(self) -> float:
         now = self._clock()
-        if (trouble := self._knowledge.not_ready_reason) is not None:
-            raise NotReadyError(trouble)
-        self._knowledge.advance_time(now)
+        if (reason := self._cache.not_ready_reason) is not None:
+            raise NotReadyError(reason)
+        self._cache.advance_time(now)
         return now
 
 
 def _choose_nodes(
     request: PodRequest,
-    standing: NodeRanking | PodRanking,
+    ranking: NodeRanking | PodRanking,
     names: AbstractSet[str],
     policy: Policy,
-    doubtful: Sequence[AssumedPod],
+    in_flight: Sequence[AssumedPod],
 ) -> FilterResult:
-    """The best nodes that suit, whichever of the doubtful pods are on their way to them."""
-    profile, doubted = request.profile, list[str]()
-    promising = names if profile.has_hard_constraints else standing.with_commitments
+    """Return the best nodes that suit the pod wherever the in-flight pods go."""
+    profile, blocked = request.profile, list[str]()
+    to_check = names if profile.has_hard_constraints else ranking.with_commitments
 
     def suits(name: str) -> bool:
-        if name not in promising or fits_with_all(profile, standing.snapshot, name, doubtful, standing.evaluator):
+        if name not in to_check or fits_with_all(profile, ranking.snapshot, name, in_flight, ranking.evaluator):
             return True
-        doubted.append(name)
+        blocked.append(name)
         return False
 
-    best = standing.best_nodes(names, request.uid)
-    suitable = filter(suits, best) if doubtful and promising else best
+    best = ranking.best_nodes(names, request.uid)
+    suitable = filter(suits, best) if in_flight and to_check else best
     within = tolerance(request, policy)
-    chosen = suitable if within == inf else within_points(suitable, standing.score_of, within)
+    chosen = suitable if within == inf else within_points(suitable, ranking.score_of, within)
     nodes = tuple(islice(chosen, max_nodes(request, policy)))
     if nodes:
         return FilterResult(nodes, {}, request.profile.has_hard_constraints)
-    refused = standing.rejections_of(names).with_reasons(dict.fromkeys(doubted, Reason.RESERVED.value))
-    passing = bool(doubted) or may_fit_soon(profile, standing.snapshot, refused, standing.uncertain_nodes(names))
-    return FilterResult((), refused if passing else refused.as_dict(), may_fit_soon=passing)
+    rejected = ranking.rejections_of(names).with_reasons(dict.fromkeys(blocked, Reason.RESERVED.value))
+    transient = bool(blocked) or may_fit_soon(profile, ranking.snapshot, rejected, ranking.uncertain_nodes(names))
+    return FilterResult((), rejected if transient else rejected.as_dict(), may_fit_soon=transient)
 
 
 def _with_closed_nodes(
-    found: FilterResult, request: PodRequest, standing: NodeRanking | PodRanking, shut: AbstractSet[str], policy: Policy
+    result: FilterResult,
+    request: PodRequest,
+    ranking: NodeRanking | PodRanking,
+    closed: AbstractSet[str],
+    policy: Policy,
 ) -> FilterResult:
-    """The same with nodes that nobody looked at. What may suit once all is known will be looked at soon."""
-    beside = frozenset(standing.best_nodes(shut, request.uid))
-    others = _choose_nodes(request, standing, shut - beside, policy, ())
-    failed = {**found.rejected, **others.rejected, **dict.fromkeys(beside, Reason.RESERVED.value)}
-    return FilterResult((), failed, may_fit_soon=found.may_fit_soon or others.may_fit_soon or bool(beside))
+    """Return a rejection with the reasons of the closed nodes too. Closed nodes that suit may open soon."""
+    suitable = frozenset(ranking.best_nodes(closed, request.uid))
+    others = _choose_nodes(request, ranking, closed - suitable, policy, ())
+    rejected = {**result.rejected, **others.rejected, **dict.fromkeys(suitable, Reason.RESERVED.value)}
+    return FilterResult((), rejected, may_fit_soon=result.may_fit_soon or others.may_fit_soon or bool(suitable))
 
 
 def _occupant(request: PodRequest) -> Occupant:
-    profile = request.profile._replace(sibling_hardware=None)  # what it is compared with is no wish of its own
+    profile = request.profile._replace(sibling_hardware=None)  # a comparison with siblings, not a constraint
     return Occupant(request.uid, request.namespace, request.name, profile, owner=request.owner)

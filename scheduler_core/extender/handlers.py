@@ -1,13 +1,14 @@
-"""A call of kube-scheduler's, from body to answer: read, decided, written; timed in each phase and counted.
+"""Handlers of kube-scheduler's calls: decode the body, decide, encode the answer; time each phase and count.
 
-Filter answers 200 with an ``Error`` where kube-scheduler is to show a sentence; Prioritize, of which kube-scheduler
-shows nothing, answers statuses.
+Filter answers 200 with an ``Error`` if kube-scheduler is to show a sentence at the pod. kube-scheduler shows nothing of
+Prioritize, so Prioritize answers statuses.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from scheduler_core.evaluation.transient import RETRY_MESSAGE
@@ -23,110 +24,143 @@ from scheduler_core.extender.wire import (
     parse_extender_args,
 )
 
-SLOW_S = 0.050  # every call holds up the scheduling of all pods
-_INTERNAL = "an error of gputopo's extender; its log says more"
+SLOW_S = 0.050  # every call delays the scheduling of all pods
+# kube-scheduler and the extender have watches of their own. kube-scheduler retries rejected pods at once when it sees
+# an event: often before the extender sees it, and then not again for minutes. So the first rejections at such a moment
+# wait for the extender's watch, and then decide once more. Later calls, of however many pods, find the watch up to
+# date.
+RETRY_WAIT_S = 0.02
+MAX_WAITS = 5  # in a row; then
+_WAIT_INTERVAL_S = 0.5  # until the next: one of 25 seconds at most is spent waiting
+_INTERNAL_ERROR = "internal error of the gputopo extender; see its log"
 _TEXT = "text/plain; charset=utf-8"
-_SEND_NAMES = (
-    "set nodeCacheCapable: true in the KubeSchedulerConfiguration: without it kube-scheduler sends 2 KB a node and "
+_NODE_CACHE_ADVICE = (
+    "set nodeCacheCapable: true in the KubeSchedulerConfiguration: without it kube-scheduler sends 2 KB per node and "
     "call, and scores the nodes that an extender returns as if they were empty"
 )
-_AGAIN = Reply(200, b"", retry=True)
 _log = logging.getLogger(__name__)
 
 
 class DecidedCall(NamedTuple):
-    """A call that was understood, and when each phase of it was over, by the clock."""
+    """A decoded call, and the ends of its phases by the clock."""
 
     arguments: ExtenderArgs
-    read_at: float
+    decoded_at: float
     decided_at: float
 
 
 class AnsweredCall(NamedTuple):
-    """What was answered."""
+    """A call and its answer."""
 
     reply: Reply
-    decided: DecidedCall | None = None  # None: nothing was
+    decided: DecidedCall | None = None  # None: the call failed before a decision
+
+
+class WaitBudget:
+    """Limits the waits of rejected calls: ``MAX_WAITS`` in a row, each earned back in half a second."""
+
+    def __init__(self) -> None:
+        self._spent_until = float("-inf")
+
+    def is_available(self, now: float) -> bool:
+        """Return whether a call may wait now."""
+        self._spent_until = max(self._spent_until, now - MAX_WAITS * _WAIT_INTERVAL_S)
+        return now - self._spent_until >= _WAIT_INTERVAL_S
+
+    def spend(self) -> None:
+        """Count one wait."""
+        self._spent_until += _WAIT_INTERVAL_S
 
 
 def handlers(extender: ExtenderCalls, metrics: ExtenderMetrics, clock: Clock) -> dict[str, Handler]:
-    """The verbs by the last part of their paths."""
+    """Return the handlers by verb."""
+    waits = WaitBudget()
     warned = False
 
     def parse_args(body: bytes) -> ExtenderArgs:
         nonlocal warned
-        sent = parse_extender_args(body)
-        if not sent.cache_capable and not warned:  # every call would be too often
+        args = parse_extender_args(body)
+        if not args.cache_capable and not warned:  # a warning at every call would be too much
             warned = True
-            _log.warning("nodes came whole", extra={"fields": {"advice": _SEND_NAMES}})
-        return sent
+            _log.warning("complete nodes received", extra={"fields": {"advice": _NODE_CACHE_ADVICE}})
+        return args
 
-    def filter_(body: bytes, last: bool) -> AnsweredCall:
-        sent = parse_args(body)
-        read_at = clock()
-        found = extender.filter(sent.pod, sent.names, final=last)
+    async def filter_(body: bytes) -> AnsweredCall:
+        args = parse_args(body)
+        decoded_at = clock()
+        may_wait = waits.is_available(decoded_at)
+        result = extender.filter(args.pod, args.names, final=not may_wait)
+        if may_wait and not result.nodes:
+            waits.spend()
+            await asyncio.sleep(RETRY_WAIT_S)
+            result = extender.filter(args.pod, args.names)
         decided_at = clock()
-        if not found.nodes and not last:
-            return AnsweredCall(_AGAIN)
-        if not found.nodes:
-            metrics.count_rejections(found.rejected)
-        if found.may_fit_soon:
+        if not result.nodes:
+            metrics.count_rejections(result.rejected)
+        if result.may_fit_soon:
             answer = filter_error(RETRY_MESSAGE)
         else:
-            answer = filter_result(found.nodes, found.rejected, cache_capable=sent.cache_capable)
-        return AnsweredCall(Reply(200, answer), DecidedCall(sent, read_at, decided_at))
+            answer = filter_result(result.nodes, result.rejected, cache_capable=args.cache_capable)
+        return AnsweredCall(Reply(200, answer), DecidedCall(args, decoded_at, decided_at))
 
-    def prioritize(body: bytes, _: bool) -> AnsweredCall:
-        sent = parse_args(body)
-        read_at = clock()
-        found = extender.prioritize(sent.pod, sent.names)
+    async def prioritize(body: bytes) -> AnsweredCall:
+        args = parse_args(body)
+        decoded_at = clock()
+        scores = extender.prioritize(args.pod, args.names)
         decided_at = clock()
-        return AnsweredCall(Reply(200, host_priorities(found)), DecidedCall(sent, read_at, decided_at))
+        return AnsweredCall(Reply(200, host_priorities(scores)), DecidedCall(args, decoded_at, decided_at))
 
-    failed = Reply(200, filter_error(_INTERNAL))
+    failed_filter = Reply(200, filter_error(_INTERNAL_ERROR))
+    failed_prioritize = Reply(500, _INTERNAL_ERROR.encode(), _TEXT)
     return {
-        "filter": _guarded_handler("filter", filter_, failed, metrics, clock),
-        "prioritize": _guarded_handler("prioritize", prioritize, Reply(500, _INTERNAL.encode(), _TEXT), metrics, clock),
+        "filter": _guarded_handler("filter", filter_, failed_filter, metrics, clock),
+        "prioritize": _guarded_handler("prioritize", prioritize, failed_prioritize, metrics, clock),
     }
 
 
 def _guarded_handler(
-    name: str, answer: Callable[[bytes, bool], AnsweredCall], failed: Reply, metrics: ExtenderMetrics, clock: Clock
+    verb: str,
+    answer: Callable[[bytes], Awaitable[AnsweredCall]],
+    failed: Reply,
+    metrics: ExtenderMetrics,
+    clock: Clock,
 ) -> Handler:
-    """The verb that answers whatever happens, and tells how long it took. What is asked again is told of then."""
-    seconds = metrics.call_seconds.labels(name)
+    """Return a handler that answers after every error, and that measures and counts the calls."""
+    duration = metrics.call_duration.labels(verb)
 
-    def verb(body: bytes, reading_s: float, *, last: bool = True) -> Reply:
-        begun = clock()
+    async def handler(body: bytes, receive_s: float) -> Reply:
+        started = clock()
         try:
-            answered = answer(body, last)
+            answered = await answer(body)
         except InvalidCallError as error:
             answered = AnsweredCall(Reply(400, f"{error}\n".encode(), _TEXT))
         except NotReadyError as error:
             answered = AnsweredCall(Reply(503, f"{error}\n".encode(), _TEXT))
-        except Exception:  # noqa: BLE001  kube-scheduler's loop waits for an answer, whatever went wrong here
-            _log.exception("call", extra={"fields": {"verb": name, "outcome": "error"}})
+        except Exception:  # noqa: BLE001  the scheduling loop of kube-scheduler waits for an answer
+            _log.exception("call", extra={"fields": {"verb": verb, "outcome": "error"}})
             answered = AnsweredCall(failed)
-            metrics.internal_errors.labels(name).inc()
-        if answered.reply.retry:
-            return answered.reply
+            metrics.internal_errors.labels(verb).inc()
         ended = clock()
-        seconds.observe(reading_s + ended - begun)
-        metrics.calls.labels(name, str(answered.reply.status)).inc()
-        if reading_s + ended - begun > SLOW_S:
-            metrics.slow_calls.labels(name).inc()
-            _log_slow_call(name, answered, reading_s, begun, ended)
+        duration.observe(receive_s + ended - started)
+        metrics.calls.labels(verb, str(answered.reply.status)).inc()
+        if receive_s + ended - started > SLOW_S:
+            metrics.slow_calls.labels(verb).inc()
+            _log_slow_call(verb, answered, receive_s, started, ended)
         return answered.reply
 
-    return verb
+    return handler
 
 
-def _log_slow_call(name: str, answered: AnsweredCall, reading_s: float, begun: float, ended: float) -> None:
-    phases = {"receive_s": reading_s, "total_s": reading_s + ended - begun}
-    fields: dict[str, object] = {"verb": name, "status": answered.reply.status}
+def _log_slow_call(verb: str, answered: AnsweredCall, receive_s: float, started: float, ended: float) -> None:
+    phases = {"receive_s": receive_s, "total_s": receive_s + ended - started}
+    fields: dict[str, object] = {"verb": verb, "status": answered.reply.status}
     if (decided := answered.decided) is not None:
-        sent, read_at, decided_at = decided
-        metadata = sent.pod.metadata
-        fields |= {"pod": f"{metadata.namespace}/{metadata.name}", "nodes": len(sent.names)}
-        phases |= {"decode_s": read_at - begun, "decide_s": decided_at - read_at, "encode_s": ended - decided_at}
+        args, decoded_at, decided_at = decided
+        metadata = args.pod.metadata
+        fields |= {"pod": f"{metadata.namespace}/{metadata.name}", "nodes": len(args.names)}
+        phases |= {
+            "decode_s": decoded_at - started,
+            "decide_s": decided_at - decoded_at,
+            "encode_s": ended - decided_at,
+        }
     _log.warning("slow call", extra={"fields": fields | {key: round(each, 6) for key, each in phases.items()}})

@@ -1,6 +1,6 @@
-"""The extender's metrics. What is known comes from a ``Status`` at the moment of a scrape.
+"""The extender's metrics. Gauges come from an ``ExtenderStatus`` at each scrape.
 
-``CATALOGUE`` goes into docs/metrics.md.
+docs/metrics.md is generated from ``CATALOGUE``.
 """
 
 from __future__ import annotations
@@ -27,98 +27,96 @@ from scheduler_core.request.device_request import WHOLE
 RESERVATION_GAUGES = {
     "gputopo_reserved_gpus": MetricHelp(
         ("phase",),
-        "Whole GPUs that planners keep for pods that are not on their nodes yet: held (for a gang that does not fit "
+        "Whole GPUs reserved by planners for pods that are not on their nodes yet: held (for a gang that does not fit "
         "yet), proposed, committed.",
     ),
     "gputopo_ledger_registered": MetricHelp(
-        ("ledger",), "1 where the ledger shows this extender; calls get 503 where one does not."
+        ("ledger",), "1 while the ledger shows this extender; without it, calls get 503."
     ),
-    "gputopo_vouching_lag": MetricHelp(
-        ("ledger",), "Generations of a ledger with proposals that this extender has not vouched for yet."
+    "gputopo_ledger_ack_lag": MetricHelp(
+        ("ledger",), "Generations of a ledger with proposals that this extender has not acknowledged yet."
     ),
-    "gputopo_proposals_blocked": MetricHelp(
-        ("ledger",), "Proposals that this extender does not vouch for as it is now."
-    ),
+    "gputopo_proposals_blocked": MetricHelp(("ledger",), "Proposals that this extender cannot acknowledge now."),
 }
 
 
-def reservation_samples(reserved: ReservationIndex, me: str | None) -> Iterator[Sample]:
-    """``me``: by which name the ledgers know this extender; None: they do not."""
-    kept = Counter[EntryPhase]()
-    for each in reserved.active.values():
-        kept[each.entry.phase] += sum(room.gpus for room in each.holdings if room.resource == WHOLE)
-        waiting = (seat for seat in each.seats if reserved.nodes_for(seat.uid))
-        kept[each.entry.phase] += sum(dict(seat.gpus).get(WHOLE, 0) for seat in waiting)
+def reservation_samples(reservations: ReservationIndex, identity: str | None) -> Iterator[Sample]:
+    """Return the samples of reservations. ``identity``: of this extender in ledgers; None if it does not register."""
+    reserved = Counter[EntryPhase]()
+    for each in reservations.active.values():
+        reserved[each.entry.phase] += sum(hold.gpus for hold in each.holdings if hold.resource == WHOLE)
+        waiting = (seat for seat in each.seats if reservations.nodes_for(seat.uid))
+        reserved[each.entry.phase] += sum(dict(seat.gpus).get(WHOLE, 0) for seat in waiting)
     for phase in EntryPhase:
-        yield "gputopo_reserved_gpus", (phase.value.lower(),), kept[phase]
-    if me is None:
+        yield "gputopo_reserved_gpus", (phase.value.lower(),), reserved[phase]
+    if identity is None:
         return
-    for name, ledger in reserved.ledgers.items():
+    for name, ledger in reservations.ledgers.items():
         proposed = {entry.uid for entry in ledger.spec.entries if entry.phase is EntryPhase.PROPOSED}
-        said = ledger.extenders.get(me, ExtenderAck())
-        yield "gputopo_ledger_registered", (name,), me in ledger.extenders
-        yield "gputopo_vouching_lag", (name,), max(0, ledger.generation - said.generation) if proposed else 0
-        yield "gputopo_proposals_blocked", (name,), len(proposed.intersection(said.blocked))
+        ack = ledger.extenders.get(identity, ExtenderAck())
+        yield "gputopo_ledger_registered", (name,), identity in ledger.extenders
+        yield "gputopo_ledger_ack_lag", (name,), max(0, ledger.generation - ack.generation) if proposed else 0
+        yield "gputopo_proposals_blocked", (name,), len(proposed.intersection(ack.blocked))
 
 
 UNSPECIFIED = "unspecified"
 _REASONS = {reason.value: reason for reason in Reason}
-# A call takes a fraction of a millisecond; from 50 ms on it is slow, at 5 s kube-scheduler gives up.
-_CALL_SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0)
+# A call takes a fraction of a millisecond; calls over 50 ms are slow; kube-scheduler times out after 5 s at most.
+_CALL_BUCKETS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0)
 
 
 COUNTERS = {
     "ai_scheduler_attempts": MetricHelp(
         ("workload_type", "result"),
-        "Filter calls by what the pod says it is (training, inference, batch, unspecified) and what came of it: "
-        "passed, refused by every node, malformed.",
+        "Filter calls by the workload type of the pod (training, inference, batch, unspecified) and result: passed, "
+        "refused (rejected by every node), malformed.",
     ),
     "gputopo_extender_calls": MetricHelp(("verb", "status"), "Calls by verb and HTTP status."),
-    "gputopo_extender_slow_calls": MetricHelp(("verb",), "Calls that took more than 50 ms; the log has their phases."),
-    "gputopo_extender_surprises": MetricHelp(("verb",), "Calls that failed by an error of the extender's own."),
+    "gputopo_extender_slow_calls": MetricHelp(("verb",), "Calls over 50 ms; the log has their phases."),
+    "gputopo_extender_internal_errors": MetricHelp(("verb",), "Calls that failed by an internal error."),
     "gputopo_rejections": MetricHelp(
         ("reason",),
-        "Filter calls that no node passed, by each reason that one of the nodes was refused for.",
+        "Filter calls without a suitable node, by each reason for which nodes were rejected.",
     ),
     "gputopo_predictions": MetricHelp(
         ("outcome",),
-        "Pods whose GPUs the kubelet has named since, by whether these were what was predicted: hit, miss, ambiguous "
-        "(one of several that were predicted), unpredicted (nothing could be said).",
+        "Pods by the comparison of the predicted GPUs with the GPUs that the kubelet allocated: hit, miss, ambiguous "
+        "(one of several predictions), unpredicted (no prediction was possible).",
     ),
-    "gputopo_promises_broken": MetricHelp(("reason",), "Pods whose required shape the GPUs they got do not have."),
+    "gputopo_required_shapes_violated": MetricHelp(("reason",), "Pods whose GPUs violate their required shape."),
     "gputopo_events_written": MetricHelp(
-        ("outcome",), "Events for such pods: written, failed, dropped (too many at once)."
+        ("outcome",), "Events on such pods: written, failed, dropped (too many at once)."
     ),
     "gputopo_decisions_written": MetricHelp(
-        ("outcome",), "Decisions for the file: written, failed, dropped (too many)."
+        ("outcome",), "Decisions for the decisions file: written, failed, dropped (too many at once)."
     ),
 }
 TIMES = {
-    "gputopo_extender_call_seconds": HistogramHelp(
-        ("verb",), "Duration of a call, from its head to its answer.", _CALL_SECONDS
+    "gputopo_extender_call_duration_seconds": HistogramHelp(
+        ("verb",), "Duration of a call, from its headers to its answer.", _CALL_BUCKETS
     )
 }
 TALLIES = {
     "gputopo_extender_connections_ended": MetricHelp(
-        ("why",),
-        "Connections of the verbs ended by the extender: capacity (too many), slow (a request that does not arrive in "
-        "time), head (too large), stuck (an answer that is not read).",
+        ("reason",),
+        "Connections of kube-scheduler's listener closed by the extender: capacity (too many), slow (a request did not "
+        "arrive in time), head (headers too large), stuck (the peer did not read its answer).",
     ),
 }
 GAUGES = {
-    "gputopo_extender_info": MetricHelp(("version", "python"), "Always 1; what this extender is."),
-    "gputopo_extender_ready": MetricHelp((), "1 where calls are answered, 0 where they get 503."),
-    "gputopo_assumptions": MetricHelp((), "Pods that are taken to be on the one node that they were answered."),
-    "gputopo_policy_bad": MetricHelp(
-        (), "1 where the policy file was changed to what cannot be read: the old one holds."
+    "gputopo_extender_info": MetricHelp(("version", "python"), "Always 1; version and Python of this extender."),
+    "gputopo_extender_ready": MetricHelp((), "1 while calls are answered, 0 while they get 503."),
+    "gputopo_assumed_pods": MetricHelp((), "Assumed pods with one possible node, which no watch has confirmed yet."),
+    "gputopo_policy_invalid": MetricHelp(
+        (), "1 after an invalid change of the policy file: the previous policy stays in force."
     ),
-    "gputopo_doubts": MetricHelp((), "Pods that may be on the way to any of several nodes."),
+    "gputopo_in_flight_pods": MetricHelp((), "Assumed pods that may be on any of several nodes."),
 }
 CATALOGUE = MetricCatalogue(COUNTERS, GAUGES | CLUSTER_GAUGES | RESERVATION_GAUGES, TALLIES | CLUSTER_TALLIES, TIMES)
 
 
 class ExtenderStatus(NamedTuple):
-    """How the extender is, and what it knows, at one moment."""
+    """The state of the extender at one moment."""
 
     table: Snapshot
     ready: bool
@@ -126,14 +124,14 @@ class ExtenderStatus(NamedTuple):
     pods: int = 0
     assumed_pods: int = 0
     in_flight_pods: int = 0
-    connections_ended: Mapping[str, int] = {}  # read only
-    policy_bad: bool = False
-    reserved: ReservationIndex | None = None  # None: it does not look at reservations
-    identity: str | None = None  # as ledgers know it
+    connections_ended: Mapping[str, int] = {}  # by reason
+    policy_invalid: bool = False
+    reservations: ReservationIndex | None = None  # None: --reservations off
+    identity: str | None = None  # in ledgers
 
 
 class ExtenderMetrics:
-    """Counters that are bumped where things happen, and what a status says."""
+    """The counters, and the gauges of a status."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -141,64 +139,64 @@ class ExtenderMetrics:
         self.attempts = counter("ai_scheduler_attempts")
         self.calls = counter("gputopo_extender_calls")
         self.slow_calls = counter("gputopo_extender_slow_calls")
-        self.internal_errors = counter("gputopo_extender_surprises")
+        self.internal_errors = counter("gputopo_extender_internal_errors")
         self.rejections = counter("gputopo_rejections")
         self.predictions = counter("gputopo_predictions")
-        self.shapes_violated = counter("gputopo_promises_broken")
+        self.shapes_violated = counter("gputopo_required_shapes_violated")
         self.events = counter("gputopo_events_written")
         self.decisions = counter("gputopo_decisions_written")
-        self.call_seconds = CATALOGUE.histogram(self.registry, "gputopo_extender_call_seconds")
+        self.call_duration = CATALOGUE.histogram(self.registry, "gputopo_extender_call_duration_seconds")
 
-    def count_rejections(self, failed: Mapping[str, str]) -> None:
-        """No node passed; ``failed`` says why not."""
-        for text in distinct_reasons(failed):
-            reason = _REASONS.get(text, Reason.MALFORMED)  # the only one whose text varies
+    def count_rejections(self, rejected: Mapping[str, str]) -> None:
+        """Count a pod without a suitable node. ``rejected``: reason by node."""
+        for text in distinct_reasons(rejected):
+            reason = _REASONS.get(text, Reason.MALFORMED)  # the only reason with a variable text
             self.rejections.labels(reason.name.lower()).inc()
             if reason is Reason.MALFORMED:
                 self.attempts.labels(UNSPECIFIED, "malformed").inc()
 
     def count_decision(self, record: DecisionRecord) -> None:
-        """A pod whose request could be understood was decided about."""
+        """Count a decision about a pod with a valid request."""
         workload = record.request.profile.constraints.workload
         kind = UNSPECIFIED if workload is None else workload.value
         self.attempts.labels(kind, "passed" if record.answer.nodes else "refused").inc()
 
     def count_prediction(self, found: PredictionCheck) -> None:
-        """The kubelet has named a pod's GPUs."""
+        """Count a pod whose GPUs the kubelet has reported."""
         self.predictions.labels("unpredicted" if found.check is None else found.check.value).inc()
         if found.violated is not None:
             self.shapes_violated.labels(found.violated.name.lower()).inc()
 
     def count_event(self, outcome: str) -> None:
-        """An Event was written, or was not."""
+        """Count an Event by outcome."""
         self.events.labels(outcome).inc()
 
     def count_file_write(self, outcome: str) -> None:
-        """A decision was written to the file, or was not."""
+        """Count a decision for the decisions file by outcome."""
         self.decisions.labels(outcome).inc()
 
     def register_status(self, status: Callable[[], ExtenderStatus]) -> None:
-        """Add what a status says, which is asked for at every scrape."""
-        of_table_now = cached_samples(table_samples)
+        """Register the samples of a status; ``status`` is called at every scrape."""
+        samples_of_table = cached_samples(table_samples)
 
-        def told() -> Iterator[Sample]:
+        def samples() -> Iterator[Sample]:
             now = status()
             yield from status_samples(now)
-            yield from of_table_now(now.table)
+            yield from samples_of_table(now.table)
 
-        CATALOGUE.register_samples(self.registry, told)
+        CATALOGUE.register_samples(self.registry, samples)
 
 
 def status_samples(status: ExtenderStatus) -> Iterator[Sample]:
-    """Every sample of a status but those of its table. Pure."""
+    """Return the samples of a status, except for its snapshot. Pure."""
     yield "gputopo_extender_info", BUILD, 1
     yield "gputopo_extender_ready", (), status.ready
     yield from watch_samples(status.watches)
     yield "gputopo_gpu_pods", (), status.pods
-    yield "gputopo_assumptions", (), status.assumed_pods
-    yield "gputopo_doubts", (), status.in_flight_pods
-    yield "gputopo_policy_bad", (), status.policy_bad
-    if status.reserved is not None:
-        yield from reservation_samples(status.reserved, status.identity)
-    for why, times in sorted(status.connections_ended.items()):
-        yield "gputopo_extender_connections_ended", (why,), times
+    yield "gputopo_assumed_pods", (), status.assumed_pods
+    yield "gputopo_in_flight_pods", (), status.in_flight_pods
+    yield "gputopo_policy_invalid", (), status.policy_invalid
+    if status.reservations is not None:
+        yield from reservation_samples(status.reservations, status.identity)
+    for reason, count in sorted(status.connections_ended.items()):
+        yield "gputopo_extender_connections_ended", (reason,), count

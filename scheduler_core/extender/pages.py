@@ -1,6 +1,6 @@
-"""The extender's pages, for everybody but kube-scheduler: the usual ones, ``/decisions``, ``/explain/NAMESPACE/POD``.
+"""The extender's pages for operators: the common ones, ``/decisions`` and ``/explain/NAMESPACE/POD``.
 
-What takes long runs on a thread of its own, one at a time, so that the verbs wait for nobody who looks.
+Long work runs on another thread, one job at a time, so that it does not delay the verbs.
 """
 
 from __future__ import annotations
@@ -16,43 +16,43 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp
 
 from scheduler_core.runtime.http_pages import JSON, program_app
-from scheduler_core.runtime.paging import CONTINUE, PageBytes, fill
-from scheduler_core.runtime.shared_pages import Shared
+from scheduler_core.runtime.paging import CONTINUE, PageBytes, fill_page
+from scheduler_core.runtime.shared_pages import SharedResults
 
-_LINES = "application/jsonl"
-_DIGITS = 18  # of a number in a query
+_JSON_LINES = "application/jsonl"
+_MAX_DIGITS = 18  # of a number in a query
 
 Job = Callable[[], Mapping[str, Any]]
-Explain = Callable[[str, str], Job | None]  # namespace and name of a pod -> what the other thread does; None: unknown
-Numbered = Iterable[tuple[int, bytes]]
+Explain = Callable[[str, str], Job | None]  # namespace and name of a pod -> work for another thread; None: unknown pod
+NumberedLines = Iterable[tuple[int, bytes]]
 
 
 class PageSources(NamedTuple):
-    """What the pages show. All is called on the loop; what takes long is left for another thread."""
+    """The functions that the pages call, all on the event loop."""
 
-    not_ready_reason: Callable[[], str | None]  # why nothing can be answered; None: ready
+    not_ready_reason: Callable[[], str | None]  # None while calls can be answered
     registry: CollectorRegistry
-    decisions: Callable[[int], Numbered]  # from that number on (-2: the last two), oldest first: lines of JSON
+    decisions: Callable[[int], NumberedLines]  # from a number on (-2: the last two), oldest first
     explain: Explain
-    unhealthy: Callable[[], str | None] = lambda: None  # why this process must be restarted; None: it need not be
+    unhealthy: Callable[[], str | None] = lambda: None  # why a restart is needed; None: healthy
 
 
 def pages_app(pages: PageSources) -> ASGIApp:
-    """The application."""
+    """Return the application."""
     one_at_a_time = asyncio.Semaphore(1)
-    rendered, explained = Shared[PageBytes](), Shared[bytes | None]()
+    rendered, explained = SharedResults[PageBytes](), SharedResults[bytes | None]()
 
     async def decisions(request: Request) -> Response:
-        start = _start(request)
+        start = _first_number(request)
         if start is None:
-            return PlainTextResponse("write ?continue=NUMBER, or ?last=COUNT\n", 400)
+            return PlainTextResponse("invalid query; write ?continue=NUMBER or ?last=COUNT\n", 400)
 
         async def render() -> PageBytes:
             async with one_at_a_time:
                 return await asyncio.to_thread(_decisions_page, pages.decisions(start))
 
         page = await rendered.get(start, render)
-        return Response(page.body, media_type=_LINES, headers=page.headers)
+        return Response(page.body, media_type=_JSON_LINES, headers=page.headers)
 
     async def explain(request: Request) -> Response:
         namespace, name = request.path_params["namespace"], request.path_params["pod"]
@@ -64,23 +64,23 @@ def pages_app(pages: PageSources) -> ASGIApp:
 
         body = await explained.get((namespace, name), render)
         if body is None:
-            return PlainTextResponse(f"no GPU pod {name!r} is known in the namespace {namespace!r}\n", 404)
+            return PlainTextResponse(f"no GPU pod {name!r} in the namespace {namespace!r}\n", 404)
         return Response(body, media_type=JSON)
 
-    own = {"/decisions": decisions, "/explain/{namespace}/{pod}": explain}
-    return program_app(pages.not_ready_reason, pages.registry, own, pages.unhealthy)
+    own_pages = {"/decisions": decisions, "/explain/{namespace}/{pod}": explain}
+    return program_app(pages.not_ready_reason, pages.registry, own_pages, pages.unhealthy)
 
 
-def _start(request: Request) -> int | None:
-    """The number of the first decision that is asked for, negative from the end; None: the query makes no sense."""
+def _first_number(request: Request) -> int | None:
+    """Return the number of the first requested decision, negative from the end; None for an invalid query."""
     number, last = request.query_params.get(CONTINUE, "0"), request.query_params.get("last")
     text = number if last is None else last
-    if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS):
         return None
     return int(text) if last is None else -int(text)
 
 
-def _decisions_page(lines: Numbered) -> PageBytes:
-    taken, more = fill(lines)
-    following = str(taken[-1][0] + 1) if more else None
-    return PageBytes(b"".join(line for _, line in taken), following)
+def _decisions_page(lines: NumberedLines) -> PageBytes:
+    page, more = fill_page(lines)
+    continuation = str(page[-1][0] + 1) if more else None
+    return PageBytes(b"".join(line for _, line in page), continuation)

@@ -1,16 +1,16 @@
-"""The KubeSchedulerConfiguration that calls the extender, generated. Pure.
+"""Generates the KubeSchedulerConfiguration that calls the extender. Pure.
 
-The weight of the extender, by the arithmetic of kube-scheduler: its score of a node, 0 to 10, counts
-``score x weight x 10``; each plugin counts 0 to 100 times its own weight. In the second scheduler's profile the plugins
-add up to 3 + 2 + 1 + 2 + 2 + 1 + 1 + 2 = 14, so to 1400 at most. At weight 75 a point is 750:
+The weight of the extender follows from the arithmetic of kube-scheduler: the extender's score of a node, 0 to 10,
+counts ``score x weight x 10``; each plugin counts 0 to 100 times its own weight. In the second scheduler's profile the
+plugins add up to 3 + 2 + 1 + 2 + 2 + 1 + 1 + 2 = 14, so to 1400 at most. At weight 75 a point is 750:
 
 * two points, 1500, are more than all plugins together, and a pair of GPUs on 600 GB/s of NVLink instead of on PCIe is
-  worth more than two: 4 of 10 parts x (600 / (600 + 300) - 0.1) x 10 = 2.3. So no plugin outvotes an island;
-* one point, a matter of NUMA or of a NIC, is more than what plugins say unasked (NodeResourcesFit,
-  NodeResourcesBalancedAllocation and ImageLocality, 100 each) and any one wish of the pod (200), and less than all that
-  pod and administrator can wish for at once;
-* where the points are equal, the plugins decide: CPU, memory and GPUs of a node are to run out together. Which nodes to
-  fill is in the points already, but for shares and MIG devices: of those NodeResourcesFit fills nodes.
+  worth more than two: 4 of 10 parts x (600 / (600 + 300) - 0.1) x 10 = 2.3. So no plugin outweighs an island;
+* one point, a matter of NUMA or of a NIC, is more than the default preferences of plugins (NodeResourcesFit,
+  NodeResourcesBalancedAllocation and ImageLocality, 100 each) and each single preference of the pod (200), and less
+  than all preferences of pod and administrator together;
+* at equal points, the plugins decide: they balance CPU, memory and GPUs of a node. The points already include which
+  nodes to fill, except for shares and MIG devices: for these, NodeResourcesFit fills nodes.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ TIMEOUT_S = 3  # answers take milliseconds; each second is one in which that sch
 
 
 class Caller(Enum):
-    """Which kube-scheduler calls the extender."""
+    """The kube-scheduler that calls the extender."""
 
-    SECOND = "second"  # one of its own, in the same pod
+    SECOND = "second"  # a second kube-scheduler, in the same pod
     CLUSTER = "cluster"  # the cluster's, through a Service
 
 
 def managed_resources(resources: Iterable[str]) -> tuple[str, ...]:
-    """The GPU resources among these, and those that any cluster may have one day; in a stable order."""
+    """Return these GPU resources and the resources that any cluster may get, in a stable order."""
     others = sorted({each for each in resources if is_gpu(each)} - set(GPU_RESOURCES))
     return (*GPU_RESOURCES, *others)
 
 
 def render_configuration(resources: Collection[str], caller: Caller = Caller.SECOND, namespace: str = NAMESPACE) -> str:
-    """The file as YAML with its reasons.
+    """Return the file as YAML, with comments.
 
-    ``resources``: what the nodes of the cluster have, of any kind. ``namespace``: where scheduler and extender run.
+    ``resources``: all resources of the nodes of the cluster. ``namespace``: of scheduler and extender.
     """
     names = managed_resources(resources)
     balanced = "\n".join(f"            - {{name: {name}, weight: 1}}" for name in (*names, "cpu", "memory"))
@@ -65,16 +65,16 @@ def render_configuration(resources: Collection[str], caller: Caller = Caller.SEC
 
 
 _SECOND = """\
-# Printed by `gputopo scheduler-config`; docs/scheduler.md says more of why.
+# Printed by `gputopo scheduler-config`; docs/scheduler.md explains the values.
 {type}
 leaderElection:
   leaderElect: true
   resourceName: {name}
   resourceNamespace: {namespace}
-clientConnection: # the default of 50 and 100 is the limit of a scheduler at 54 pods a second
+clientConnection: # the default of 50 and 100 limits a scheduler to 54 pods a second
   qps: 500
   burst: 1000
-percentageOfNodesToScore: 100 # less is a sample of the nodes, in which the only free island may be missing
+percentageOfNodesToScore: 100 # a smaller sample may miss the only free island
 profiles:
   - schedulerName: {name}
 {scoring}
@@ -83,17 +83,17 @@ extenders:
 {behaviour}"""
 
 _CLUSTER = """\
-# For the cluster's own kube-scheduler: merge it into the file that its --config names. GPU pods go by the profile
-# {name} (spec.schedulerName); pods without GPUs keep theirs, and its sampling of nodes.
+# For the cluster's own kube-scheduler: merge this into the file of its --config. GPU pods use the profile {name}
+# (spec.schedulerName); pods without GPUs keep their profile and its sampling of nodes.
 {type}
-clientConnection: # the default of 50 and 100 is the limit of a scheduler at 54 pods a second
+clientConnection: # the default of 50 and 100 limits a scheduler to 54 pods a second
   kubeconfig: /etc/kubernetes/scheduler.conf
   qps: 500
   burst: 1000
 profiles:
   - schedulerName: default-scheduler
   - schedulerName: {name}
-    percentageOfNodesToScore: 100 # less is a sample of the nodes, in which the only free island may be missing
+    percentageOfNodesToScore: 100 # a smaller sample may miss the only free island
 {scoring}
 extenders:
   # The address of the Service: `kubectl -n {namespace} get service gputopo-extender`. kube-scheduler runs in the
@@ -109,29 +109,29 @@ extenders:
 
 _SCORING = """\
     pluginConfig:
-      - name: NodeResourcesBalancedAllocation # of equal nodes the one whose GPUs, CPU and memory run out together
+      - name: NodeResourcesBalancedAllocation # of equal nodes, prefer balanced use of GPUs, CPU and memory
         args:
           resources:
 {balanced}
       - name: NodeResourcesFit
         args:
-          scoringStrategy: # full nodes first, where gputopo does not say which: not by whole GPUs, nor by CPU
+          scoringStrategy: # full nodes first where gputopo has no preference: not by whole GPUs or CPU
             type: MostAllocated
             resources:
 {packed}
       - name: PodTopologySpread
         args:
-          defaultingType: List # the system's default spreads the pods of a ReplicaSet over nodes, also unasked
+          defaultingType: List # the default spreads the pods of every ReplicaSet over nodes
           defaultConstraints: []"""
 
 _BEHAVIOUR = """\
     filterVerb: filter
     prioritizeVerb: prioritize
     weight: {weight} # two points outweigh all plugins together
-    nodeCacheCapable: true # names only: with false, megabytes a pod, and nodes are scored as if they were idle
-    ignorable: false # true would place pods blindly while the extender starts, and double-book their islands
-    httpTimeout: {timeout}s # of the whole scheduling loop; answers take milliseconds
-    managedResources: # an exact list: `gputopo scheduler-config` makes it from what the nodes have
+    nodeCacheCapable: true # node names only; false sends megabytes per pod, and nodes are scored as if they were idle
+    ignorable: false # true would ignore topology and reservations while the extender starts
+    httpTimeout: {timeout}s # blocks the whole scheduling loop; answers take milliseconds
+    managedResources: # exact list, generated by `gputopo scheduler-config` from the nodes
 {listed}
 """
 

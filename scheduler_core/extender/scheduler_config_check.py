@@ -1,6 +1,6 @@
-"""What is missing or wrong in a KubeSchedulerConfiguration that is to call the extender, each with its reason. Pure.
+"""Checks a KubeSchedulerConfiguration that calls the extender. Each finding has its reason. Pure.
 
-ConfigurationError(ValueError)    what is to be checked is no KubeSchedulerConfiguration
+ConfigurationError(ValueError)    the document is not a KubeSchedulerConfiguration
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from gputopo.process.decoding import convert
 from scheduler_core.extender.scheduler_config import KIND
 from scheduler_core.request.device_request import WHOLE
 
-LONGEST_S, SHORTEST_S = 5.0, 0.5  # httpTimeout
-LEAST_QPS = 100.0
+MAX_TIMEOUT_S, MIN_TIMEOUT_S = 5.0, 0.5  # httpTimeout
+MIN_QPS = 100.0
 # Score plugins and their weights, as kube-scheduler 1.36 and 1.37 have them by default.
 SCORE_PLUGINS = {
     "TaintToleration": 3,
@@ -32,19 +32,19 @@ SCORE_PLUGINS = {
     "ImageLocality": 1,
 }
 _BALANCE = "NodeResourcesBalancedAllocation"
-_POINTS = 2  # what an island is worth at least: see ``config``
+_POINTS = 2  # the minimum value of an island: see ``scheduler_config``
 
 
 class ConfigurationError(ValueError):
-    """What was to be checked is no KubeSchedulerConfiguration."""
+    """The document is not a KubeSchedulerConfiguration."""
 
 
 class Finding(NamedTuple):
-    """One thing that is missing or wrong."""
+    """A missing or wrong value."""
 
     at: str  # "extenders[0].ignorable"
     what: str  # "is true"
-    why: str  # what comes of it, and what to write instead
+    why: str  # the consequence, and the value to write instead
 
     def __str__(self) -> str:
         return f"{self.at} {self.what}: {self.why}"
@@ -58,7 +58,7 @@ class ManagedResource(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TlsConfig(msgspec.Struct, frozen=True):
-    """``tlsConfig``, of which only this can be wrong for us."""
+    """The checked part of ``tlsConfig``."""
 
     insecure: bool = False
 
@@ -80,7 +80,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, rename={"url_prefix": "urlPref
 
     @property
     def for_gpus(self) -> bool:
-        """Whether it is asked about GPU pods: one that manages nothing is asked about all."""
+        """Return whether kube-scheduler calls it for GPU pods; without managed resources it is called for all pods."""
         return not self.managed or any(is_gpu(each.name) for each in self.managed)
 
 
@@ -92,7 +92,7 @@ class Plugin(msgspec.Struct, frozen=True):
 
 
 class PluginSet(msgspec.Struct, frozen=True):
-    """What a profile changes at one extension point."""
+    """The plugins that a profile enables and disables at one extension point."""
 
     enabled: tuple[Plugin, ...] | None = None
     disabled: tuple[Plugin, ...] | None = None
@@ -128,7 +128,7 @@ class ClientConnection(msgspec.Struct, frozen=True):
 
 
 class SchedulerConfiguration(msgspec.Struct, frozen=True):
-    """A KubeSchedulerConfiguration, as far as it matters here."""
+    """The checked part of a KubeSchedulerConfiguration."""
 
     kind: str
     share: int | None = msgspec.field(default=None, name="percentageOfNodesToScore")
@@ -138,7 +138,7 @@ class SchedulerConfiguration(msgspec.Struct, frozen=True):
 
     @property
     def gpu_profiles(self) -> dict[str, SchedulerProfile]:
-        """The profiles that GPU pods go by, by their place: ours where it is there, else all."""
+        """Return the profiles of GPU pods by their path: gputopo's profile if present, else all."""
         every = {f"profiles[{place}].": each for place, each in enumerate(self.profiles or ())} or {
             "": SchedulerProfile()
         }
@@ -146,18 +146,18 @@ class SchedulerConfiguration(msgspec.Struct, frozen=True):
 
 
 def parse_configuration(document: object) -> SchedulerConfiguration:
-    """What YAML gave. Raises ``ConfigurationError`` that says what is not as it should be."""
+    """Return the configuration of a YAML document. Raises ``ConfigurationError``."""
     try:
         found = convert(document, SchedulerConfiguration)
     except msgspec.ValidationError as error:
-        raise ConfigurationError(f"this is no {KIND}: {error}") from error
+        raise ConfigurationError(f"not a {KIND}: {error}") from error
     if found.kind != KIND:
-        raise ConfigurationError(f"this is no {KIND} but a {found.kind!r}")
+        raise ConfigurationError(f"not a {KIND} but a {found.kind!r}")
     return found
 
 
 def check_configuration(configuration: SchedulerConfiguration, resources: Collection[str]) -> tuple[Finding, ...]:
-    """All findings. ``resources``: what the nodes of the cluster have, of any kind."""
+    """Return all findings. ``resources``: all resources of the nodes of the cluster."""
     asked = {place: each for place, each in enumerate(configuration.extenders or ()) if each.for_gpus}
     profiles = configuration.gpu_profiles
     plugins = max(sum(_weights(each.plugins).values()) for each in profiles.values())
@@ -165,7 +165,7 @@ def check_configuration(configuration: SchedulerConfiguration, resources: Collec
     for at, profile in profiles.items():
         findings += [*_sampling(at, profile, configuration), *_balance(at, profile)]
     if not asked:
-        why = "nobody asks gputopo about GPU pods; `gputopo scheduler-config` prints what to add"
+        why = "kube-scheduler never calls gputopo; `gputopo scheduler-config` prints the missing part"
         findings.append(Finding("extenders", "has none for GPU pods", why))
     for place, extender in asked.items():
         at = f"extenders[{place}]"
@@ -176,8 +176,8 @@ def check_configuration(configuration: SchedulerConfiguration, resources: Collec
 
 
 def _connection(connection: ClientConnection) -> Iterator[Finding]:
-    if 0 <= connection.qps < LEAST_QPS:  # below 0: no limit
-        why = f"a scheduler places hardly more pods a second than that: {LEAST_QPS:g} or more"
+    if 0 <= connection.qps < MIN_QPS:  # below 0: no limit
+        why = f"it limits the pods per second; set {MIN_QPS:g} or more"
         yield Finding("clientConnection.qps", f"is {connection.qps or 50:g}", why)
 
 
@@ -185,7 +185,7 @@ def _sampling(at: str, profile: SchedulerProfile, configuration: SchedulerConfig
     share = configuration.share if profile.share is None else profile.share
     if share != 100:
         place = at if profile.share is not None else ""
-        why = "the extender sees a rotating sample of the nodes, and pods wait although an island is free: 100"
+        why = "the extender sees a rotating sample of the nodes, and pods wait although an island is free; set 100"
         yield Finding(f"{place}percentageOfNodesToScore", "is not set" if share is None else f"is {share}", why)
 
 
@@ -196,16 +196,14 @@ def _balance(at: str, profile: SchedulerProfile) -> Iterator[Finding]:
     kind = strategy.get("type", "LeastAllocated")
     names = [each.get("name", "") for each in strategy.get("resources") or ({"name": "cpu"}, {"name": "memory"})]
     if weights.get("NodeResourcesFit") and (kind != "MostAllocated" or {"cpu", "memory", WHOLE}.intersection(names)):
-        why = (
-            "it fills or empties nodes against what gputopo says of them: MostAllocated, by shares and MIG devices only"
-        )
+        why = "it works against gputopo's choice of nodes; set MostAllocated, with shares and MIG devices only"
         what = f"is {kind} by {', '.join(names)}"
         yield Finding(f"{at}pluginConfig NodeResourcesFit scoringStrategy", what, why)
     given = [each.args for each in profile.plugin_config or () if each.name == _BALANCE]
     resources = (given[0].get("resources") or ()) if given else ()
     if not weights.get(_BALANCE) or all(each.get("name") != WHOLE for each in resources):
         what = f"has no {WHOLE}" if weights.get(_BALANCE) else "is disabled"
-        why = f"of nodes with equal points any is taken, and GPUs are left without CPU or memory: name {WHOLE} in it"
+        why = f"nodes of equal score are chosen at random, and GPUs remain without CPU or memory; add {WHOLE}"
         yield Finding(f"{at}pluginConfig {_BALANCE} resources", what, why)
 
 
@@ -213,9 +211,7 @@ def _weight(at: str, extender: ExtenderConfig, plugins: int) -> Iterator[Finding
     # score x weight x 10, against 100 x the weight of each plugin
     least = plugins * 100 // (10 * _POINTS) + 1
     if extender.weight < least:
-        why = (
-            f"plugins, {plugins * 100} together, outvote an island of {_POINTS} points x weight x 10: at least {least}"
-        )
+        why = f"the plugins, {plugins * 100}, outweigh an island of {_POINTS} points x weight x 10; set {least} or more"
         yield Finding(f"{at}.weight", f"is {extender.weight}", why)
 
 
@@ -223,22 +219,22 @@ def _managed(at: str, extender: ExtenderConfig, resources: Iterable[str]) -> Ite
     at = f"{at}.managedResources"
     listed = extender.managed or ()
     if not listed:
-        yield Finding(at, "is empty", "every pod of the cluster goes through the extender, and waits while it is down")
+        yield Finding(at, "is empty", "every pod goes through the extender, and waits while it is down")
         return
     for name in sorted(set(resources) - {each.name for each in listed}):
-        yield Finding(at, f"has no {name}", "nodes have it, and pods that ask for it are placed without the extender")
+        yield Finding(at, f"has no {name}", "nodes have it, and pods that request it are placed without the extender")
     for each in listed:
         if each.ignored_by_scheduler:
-            why = "kube-scheduler then counts none of them, and puts more pods on a node than it has GPUs: false"
+            why = "kube-scheduler does not count it, and puts more pods on a node than it has GPUs; set false"
             yield Finding(at, f"has {each.name} with ignoredByScheduler", why)
 
 
 def _duplicate(place: int) -> Finding:
-    why = "kube-scheduler refuses two extenders that manage one resource, and each would narrow the other's choice"
-    return Finding(f"extenders[{place}]", "is asked about GPU pods too", why)
+    why = "kube-scheduler rejects two extenders for one resource; remove one of them"
+    return Finding(f"extenders[{place}]", "is called for GPU pods too", why)
 
 
-Wrong = tuple[str, str, str]  # the key, and as in ``Finding``
+Wrong = tuple[str, str, str]  # key, ``Finding.what``, ``Finding.why``
 
 
 def _verbs(extender: ExtenderConfig) -> Iterator[Wrong]:
@@ -247,24 +243,24 @@ def _verbs(extender: ExtenderConfig) -> Iterator[Wrong]:
             yield f"{verb}Verb", f"is {said or 'not set'}", f"the extender answers {verb!r}"
     for verb, said in (("bind", extender.bind), ("preempt", extender.preempt)):
         if said:
-            yield f"{verb}Verb", "is set", "the extender only reads and has no such verb: leave it out"
+            yield f"{verb}Verb", "is set", "the extender does not have this verb; remove it"
 
 
 def _flags(extender: ExtenderConfig) -> Iterator[Wrong]:
     if not extender.cache_capable:
-        why = "megabytes a pod go over the wire, and kube-scheduler scores every node as if it were idle: true"
+        why = "kube-scheduler sends megabytes per pod, and scores every node as if it were idle; set true"
         yield "nodeCacheCapable", "is not true", why
     if extender.ignorable:
-        why = "while the extender is down or starts, GPU pods are placed blindly and break islands: false"
+        why = "while the extender is down or starts, GPU pods are placed without topology and break islands; set false"
         yield "ignorable", "is true", why
 
 
 def _timeout(extender: ExtenderConfig) -> Iterator[Wrong]:
-    seconds = LONGEST_S if extender.http_timeout is None else parse_duration(extender.http_timeout)
-    if seconds is None or not SHORTEST_S <= seconds <= LONGEST_S:
+    seconds = MAX_TIMEOUT_S if extender.http_timeout is None else parse_duration(extender.http_timeout)
+    if seconds is None or not MIN_TIMEOUT_S <= seconds <= MAX_TIMEOUT_S:
         why = (
-            f"for that long a slow answer stops all scheduling; too short, and a busy moment fails pods: "
-            f"{SHORTEST_S:g}s to {LONGEST_S:g}s"
+            f"a slow answer stops all scheduling for that time; with a short timeout, pods fail under load; set "
+            f"{MIN_TIMEOUT_S:g}s to {MAX_TIMEOUT_S:g}s"
         )
         yield "httpTimeout", f"is {extender.http_timeout}", why
 
@@ -273,17 +269,17 @@ def _transport(extender: ExtenderConfig) -> Iterator[Wrong]:
     if re.match(r"http://(127\.|localhost\b|\[::1\])", extender.url_prefix):
         return
     if not extender.url_prefix.startswith("https://"):
-        why = "outside of loopback anybody could answer for the extender, or read its answers: https"
+        why = "beyond loopback, other servers could answer for the extender or read its answers; use https"
         yield "urlPrefix", f"is {extender.url_prefix or 'not set'}", why
     if extender.tls is not None and extender.tls.insecure:
-        yield "tlsConfig.insecure", "is true", "anybody could answer for the extender: name its CA in caFile"
+        yield "tlsConfig.insecure", "is true", "other servers could answer for the extender; set its CA in caFile"
 
 
 EXTENDER_RULES: tuple[Callable[[ExtenderConfig], Iterator[Wrong]], ...] = (_verbs, _flags, _timeout, _transport)
 
 
 def _weights(plugins: Plugins) -> dict[str, int]:
-    """Of the score plugins of a profile, by name."""
+    """Return the weights of the score plugins of a profile."""
     weights = dict(SCORE_PLUGINS)
     for section, every_scores in ((plugins.multi_point, False), (plugins.score, True)):
         for gone in section.disabled or ():

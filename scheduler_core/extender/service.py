@@ -1,7 +1,7 @@
-"""The extender at work: watches tell what there is, kube-scheduler asks, and one event loop owns all that changes.
+"""The extender service: watches fill the cluster cache, kube-scheduler calls, one event loop owns all state.
 
-watch threads ──Batch──▶ loop: Knowledge ◀── Extender ◀── verbs ◀── kube-scheduler
-                                  └──▶ metrics, decisions, Events
+watch threads ──Batch──▶ loop: ClusterCache ◀── Extender ◀── handlers ◀── kube-scheduler
+                                   └──▶ metrics, decisions, Events
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from starlette.types import ASGIApp
 
@@ -27,7 +28,8 @@ from scheduler_core.extender.decision_log import DecisionFile, DecisionLog
 from scheduler_core.extender.extender import DecisionRecord, Extender
 from scheduler_core.extender.handlers import handlers
 from scheduler_core.extender.http import extender_app
-from scheduler_core.extender.ledger_registration import LedgerRegistration, WriteAck
+from scheduler_core.extender.ledger_registration import LedgerRegistration
+from scheduler_core.extender.ledger_writer import LedgerWriter
 from scheduler_core.extender.metrics import ExtenderMetrics, ExtenderStatus
 from scheduler_core.extender.pages import Job, PageSources, pages_app
 from scheduler_core.extender.pod_events import violated_shape_event
@@ -40,203 +42,193 @@ from scheduler_core.runtime.event_writer import EventWriter
 from scheduler_core.runtime.http_server import Listener
 from scheduler_core.runtime.leader_election import Election
 
-_KEPT_DECISIONS = {RESERVATIONS, LEDGERS}
-_RETIRE_STEP_S = 0.05
-_RETIRE_S = 5.0  # a pod that was let in is bound by then, as a rule
+_RESERVATION_KINDS = {RESERVATIONS, LEDGERS}
+_DRAIN_POLL_S = 0.05
+_DRAIN_S = 5.0  # accepted pods are usually bound within this time
 _log = logging.getLogger(__name__)
 
 
-class AckWriter(Protocol):
-    """``registrar.Registrar``."""
+class ExtenderParts(NamedTuple):
+    """The parts of an extender."""
 
-    error: str | None
-
-    @property
-    def write_ack(self) -> WriteAck:
-        """Have a ledger show that."""
-        ...
+    settings: ExtenderSettings
+    policy: PolicyReload
+    cache: ClusterCache
+    event_writer: EventWriter
+    metrics: ExtenderMetrics
+    can_answer: threading.Event  # set while it could answer as the leader; the election reads it
+    registration: LedgerRegistration | None = None  # None: --reservations off
+    ledger_writer: LedgerWriter | None = None  # of the registration
+    election: Election | None = None  # None: the only extender of its kube-scheduler
 
 
 class ExtenderService:
-    """All parts but the sockets. Lives on the loop's thread."""
+    """The service without its sockets. For the thread of the event loop."""
 
-    elected: Election | None = None  # None: nobody else answers
-    registration: LedgerRegistration | None = None  # None: it does not look at reservations
-    fit = False  # whether it could answer, but for the election; any thread may read it, a second late
-
-    def __init__(
-        self, settings: ExtenderSettings, policy: PolicyReload, announcer: EventWriter, metrics: ExtenderMetrics
-    ) -> None:
-        self.metrics = metrics
-        common = policy.current.node_policy
-        self.knowledge = ClusterCache(common, reservations=settings.reservations)
-        self._now = SlewedClock()
-        self.extender = Extender(self.knowledge, common, self._now, self._record)
-        self.extender.policies = policy.current
-        self.decisions = DecisionLog(settings.decisions)
+    def __init__(self, parts: ExtenderParts) -> None:
+        self.metrics = parts.metrics
+        self.cache = parts.cache
         self.stop_requested = asyncio.Event()
-        self._settings = settings
-        self._policy = policy
-        self._event_writer = announcer
+        self.decisions = DecisionLog(parts.settings.decisions)
+        self._now = SlewedClock()
+        self.extender = Extender(self.cache, parts.policy.current.node_policy, self._now, self._record)
+        self.extender.policies = parts.policy.current
+        self._parts = parts
         self._file: DecisionFile | None = None
-        self._registrar: AckWriter | None = None
         self._watches: WatchSet | None = None
         self._synced = False
-        self._begun = 0.0
+        self._started = 0.0
         self._watch_errors = WatchErrorLog()
-
-    def register_in_ledgers(self, me: str, pod: str, registrar: AckWriter) -> None:
-        """Say in ledgers, under that name, what is vouched for. ``pod``: NAMESPACE/NAME of the own one, or ""."""
-        self._registrar = registrar
-        self.registration = LedgerRegistration(me, pod, self.knowledge, registrar.write_ack, time.monotonic)
 
     @contextmanager
     def running_watches(self, watches: WatchSet) -> Iterator[None]:
-        """Within: what they see is taken in."""
+        """Run the watches within the context."""
         self._watches = watches
-        with ExitStack() as parts:
-            if self._settings.decisions_file is not None:
-                self._file = DecisionFile(self._settings.decisions_file, self.metrics.count_file_write)
-                parts.callback(self._file.close)
-            parts.callback(watches.stop)
-            self._begun = time.monotonic()
+        with ExitStack() as stack:
+            if (file := self._parts.settings.decisions_file) is not None:
+                self._file = DecisionFile(file, self.metrics.count_file_write)
+                stack.callback(self._file.close)
+            stack.callback(watches.stop)
+            self._started = time.monotonic()
             watches.start()
             yield
 
     def apply_batch(self, batch: Batch[Any]) -> None:
-        """What a watch saw."""
-        news = self.knowledge.apply_batch(batch, self._now())
-        for found in check_reports(news.kubelet_reports, self.knowledge.pods):
+        """Apply a batch of a watch to the cache."""
+        changes = self.cache.apply_batch(batch, self._now())
+        for found in check_reports(changes.kubelet_reports, self.cache.pods):
             self.metrics.count_prediction(found)
             if found.violated is not None:
-                self._event_writer.write_event(violated_shape_event(found))
-        if self.knowledge.synced:
+                self._parts.event_writer.write_event(violated_shape_event(found))
+        if self.cache.synced:
             self._catch_up()
             self._update_registration(urgent=batch.kind in (LedgerUpdate, ReservationUpdate))
 
     def tick(self) -> None:
-        """Let time pass."""
-        self.knowledge.advance_time(self._now())
-        self.fit = self._unfit() is None
-        if self._policy.poll(time.monotonic()):
-            self.extender.policies = self._policy.current
-            self.knowledge.set_policy(self._policy.current.node_policy)
-        if self.knowledge.synced:
+        """Do the periodic work, once a second."""
+        self.cache.advance_time(self._now())
+        if self._own_not_ready_reason() is None:
+            self._parts.can_answer.set()
+        else:
+            self._parts.can_answer.clear()
+        policy = self._parts.policy
+        if policy.poll(time.monotonic()):
+            self.extender.policies = policy.current
+            self.cache.set_policy(policy.current.node_policy)
+        if self.cache.synced:
             self._catch_up()
             self._update_registration()
         self._watch_errors.log_errors(self._statuses())
 
     def _update_registration(self, *, urgent: bool = False) -> None:
-        if self.registration is not None and not self.stop_requested.is_set():
-            answering = self.elected is None or self.elected.is_leader
-            self.registration.update(self._policy.current, answering=answering, urgent=urgent)
-            self.extender.settling = self.registration.settling
+        registration, election = self._parts.registration, self._parts.election
+        if registration is not None and not self.stop_requested.is_set():
+            answering = election is None or election.is_leader
+            registration.update(self._parts.policy.current, answering=answering, urgent=urgent)
+            self.extender.settling = registration.settling
 
     async def drain(self) -> None:
-        """Take back what ledgers show of this extender, once all that it let in was seen bound.
+        """Withdraw from the ledgers after all accepted pods are bound.
 
-        Where that takes long it is left to planners, who know when nobody can be let in by it any more.
+        If this takes long, planners remove the registration when no pod of this extender can be in flight any more.
         """
-        until = time.monotonic() + _RETIRE_S
-        while self.registration is not None and self.registration.showing_ledgers:
-            if not len(self.knowledge.assumed_pods):
-                self.registration.withdraw()
+        registration, until = self._parts.registration, time.monotonic() + _DRAIN_S
+        while registration is not None and registration.showing_ledgers:
+            in_flight = len(self.cache.assumed_pods)
+            if not in_flight:
+                registration.withdraw()
                 return
             if time.monotonic() > until:
-                _log.info(
-                    "ledger", extra={"fields": {"left_registered": True, "open": len(self.knowledge.assumed_pods)}}
-                )
+                _log.info("ledger", extra={"fields": {"left_registered": True, "in_flight": in_flight}})
                 return
-            await asyncio.sleep(_RETIRE_STEP_S)
+            await asyncio.sleep(_DRAIN_POLL_S)
 
     def _statuses(self) -> tuple[WatchStatus, ...]:
         return () if self._watches is None else self._watches.status(time.monotonic())
 
     def _catch_up(self) -> None:
-        """Work out now what a call would have to wait for."""
-        _ = self.knowledge.table
+        """Build the snapshot now, so that no call waits for it."""
+        _ = self.cache.table
         if not self._synced:
             self._synced = True
-            known = {"nodes": len(self.knowledge.table.records), "gpu_pods": len(self.knowledge.pods)}
-            _log.info("synced", extra={"fields": known | {"after_s": round(time.monotonic() - self._begun, 3)}})
-            # All that is known from the start will stay: let the collector not look at it again and again.
+            counts = {"nodes": len(self.cache.table.records), "gpu_pods": len(self.cache.pods)}
+            _log.info("synced", extra={"fields": counts | {"after_s": round(time.monotonic() - self._started, 3)}})
+            # The first objects stay for long: exclude them from garbage collection.
             gc.collect()
             gc.freeze()
 
     def not_ready_reason(self) -> str | None:
-        """Why no call can be answered; None: it can."""
-        unfit = self._unfit()
-        if unfit is None and self.elected is not None and not self.elected.is_leader:
-            other = self.elected.holder
-            return f"another extender answers: {other} holds the Lease" if other else "no extender holds the Lease yet"
-        return self._unregistered() if unfit is None else unfit
+        """Return why calls cannot be answered; None if they can."""
+        election = self._parts.election
+        if (reason := self._own_not_ready_reason()) is not None:
+            return reason
+        if election is not None and not election.is_leader:
+            holder = election.holder
+            return f"another extender leads: {holder} holds the Lease" if holder else "no extender holds the Lease"
+        return self._not_registered_reason()
 
     def unhealthy(self) -> str | None:
-        """Return why this process must be restarted; None: it need not be."""
+        """Return why this process needs a restart; None if it does not."""
         return stuck(self._statuses())
 
-    def _unregistered(self) -> str | None:
-        missing = None if self.registration is None else self.registration.not_ready_reason
-        trouble = None if self._registrar is None else self._registrar.error
-        return missing if missing is None or trouble is None else f"{missing}: {trouble}"
+    def _not_registered_reason(self) -> str | None:
+        reason = None if self._parts.registration is None else self._parts.registration.not_ready_reason
+        error = None if self._parts.ledger_writer is None else self._parts.ledger_writer.error
+        return reason if reason is None or error is None else f"{reason}: {error}"
 
-    def _unfit(self) -> str | None:
+    def _own_not_ready_reason(self) -> str | None:
+        """Return why this process cannot answer, apart from election and registration."""
         if self.stop_requested.is_set():
-            return "this extender is ending"
-        if (trouble := self.knowledge.not_ready_reason) is not None:
-            troubles = "".join(f"; {each.error}" for each in self._statuses() if each.error and not each.synced)
-            missing = self.knowledge.missing_kinds
-            advice = (
-                "; where there is no planner, say --reservations off"
-                if troubles and set(missing) <= _KEPT_DECISIONS
-                else ""
-            )
-            return trouble + troubles + advice
+            return "this extender is shutting down"
+        if (reason := self.cache.not_ready_reason) is not None:
+            errors = "".join(f"; {each.error}" for each in self._statuses() if each.error and not each.synced)
+            only_reservations = errors and set(self.cache.missing_kinds) <= _RESERVATION_KINDS
+            return reason + errors + ("; without a planner, set --reservations off" if only_reservations else "")
         return silence_reason(self._statuses())
 
     def status(self, listener: Listener) -> ExtenderStatus:
-        """What is known now, for the metrics."""
-        known = self.knowledge
-        doubts = len(known.assumed_pods.on_several_nodes)
+        """Return the current state, for the metrics."""
+        cache, registration = self.cache, self._parts.registration
+        in_flight = len(cache.assumed_pods.on_several_nodes)
         return ExtenderStatus(
-            table=known.table,
+            table=cache.table,
             ready=self.not_ready_reason() is None,
             watches=self._statuses(),
-            pods=len(known.pods),
-            assumed_pods=len(known.assumed_pods) - doubts,
-            in_flight_pods=doubts,
+            pods=len(cache.pods),
+            assumed_pods=len(cache.assumed_pods) - in_flight,
+            in_flight_pods=in_flight,
             connections_ended=listener.closed,
-            policy_bad=self._policy.error is not None,
-            reserved=known.reservations if self._settings.reservations else None,
-            identity=None if self.registration is None else self.registration.identity,
+            policy_invalid=self._parts.policy.error is not None,
+            reservations=cache.reservations if self._parts.settings.reservations else None,
+            identity=None if registration is None else registration.identity,
         )
 
     def explanation_job(self, namespace: str, name: str) -> Job | None:
-        """What the pod's explanation is worked out from; None where no such pod wants or holds GPUs."""
-        known, policies = self.knowledge, self._policy.current
-        seen = next((each for each in known.pods.values() if _is(each.occupant, namespace, name)), None)
-        if seen is None:
+        """Return a function that explains a pod, for another thread; None if no such pod requests GPUs."""
+        cache, policies = self.cache, self._parts.policy.current
+        pod = next((each for each in cache.pods.values() if _has_name(each.occupant, namespace, name)), None)
+        if pod is None:
             return None
-        # What it was asked about last, which nodes it may go to among that; else all nodes, for the pod as watched.
-        last = self.decisions.last_decision(seen.key)
+        # The last decision knows the nodes that kube-scheduler considered; without it, explain all nodes.
+        last = self.decisions.last_decision(pod.key)
         request = PodRequest(
-            seen.key,
-            namespace,
-            name,
-            seen.scheduler,
-            seen.occupant.profile,
-            owner=seen.occupant.owner,
+            uid=pod.key,
+            namespace=namespace,
+            name=name,
+            scheduler=pod.scheduler,
+            profile=pod.occupant.profile,
+            owner=pod.occupant.owner,
             detection=() if last is None else last.request.detection,
         )
         policy = policies.profile_for(request).policy
-        names, table, now = None if last is None else last.names, known.table_for_pod(seen.key), self._now()
-        counting = tuple(known.reservations.active.values())
+        names, table, now = None if last is None else last.names, cache.table_for_pod(pod.key), self._now()
+        active = tuple(cache.reservations.active.values())
 
-        def explained() -> dict[str, Any]:
-            told = explain(request, table, names, policy, now, seen.node)
-            return explanation_document(with_reservations(told, table, counting, seen.key))
+        def job() -> dict[str, Any]:
+            explanation = explain(request, table, names, policy, now, pod.node)
+            return explanation_document(with_reservations(explanation, table, active, pod.key))
 
-        return explained
+        return job
 
     def _record(self, record: DecisionRecord) -> None:
         self.metrics.count_decision(record)
@@ -245,16 +237,16 @@ class ExtenderService:
             self._file.append(record)
 
 
-def _is(pod: Occupant, namespace: str, name: str) -> bool:
+def _has_name(pod: Occupant, namespace: str, name: str) -> bool:
     return pod.name == name and pod.namespace == namespace
 
 
 def make_applications(service: ExtenderService, settings: ExtenderSettings) -> tuple[ASGIApp, ASGIApp]:
-    """What the two listeners serve: the verbs, and the pages."""
-    answers = handlers(service.extender, service.metrics, time.monotonic)
+    """Return the applications of the two listeners: the verbs and the pages."""
+    by_verb = handlers(service.extender, service.metrics, time.monotonic)
     registry, decisions = service.metrics.registry, service.decisions.json_lines
     pages = PageSources(service.not_ready_reason, registry, decisions, service.explanation_job, service.unhealthy)
     return (
-        extender_app(answers, service.not_ready_reason, settings.max_body, settings.prefix, time.monotonic),
+        extender_app(by_verb, service.not_ready_reason, settings.max_body, settings.prefix, time.monotonic),
         pages_app(pages),
     )

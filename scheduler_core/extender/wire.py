@@ -1,9 +1,9 @@
-"""kube-scheduler's extender calls, v1 JSON: a body -> ``Arguments``, an answer -> a body. Pure.
+"""kube-scheduler's extender calls, v1 JSON: body -> ``ExtenderArgs``, answer -> body. Pure.
 
-The types of the protocol carry no JSON tags: keys come capitalised, as Go spells them, and kube-scheduler reads ours in
-either case; so do we. The objects inside are ordinary Kubernetes JSON.
+The Go types of the protocol have no JSON tags: keys are capitalised, as the Go fields are. kube-scheduler reads keys in
+any case, and so does this module. The objects inside are ordinary Kubernetes JSON.
 
-    WireError(ValueError)    what came is no extender call; the message quotes it and says what was expected
+    InvalidCallError(ValueError)    a body is not an extender call; the message quotes it and says what is expected
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import orjson
 from gputopo.process.decoding import decode, decoder
 from scheduler_core.request.pod import Pod
 
-_SHOWN = 80  # bytes of a body that an error quotes
-_EXPECTED = 'expected what kube-scheduler sends to an extender: {"Pod": {...}, "NodeNames": [...], "Nodes": null}'
+_QUOTED = 80  # bytes of a body that an error quotes
+_EXPECTED = 'expected a call of kube-scheduler: {"Pod": {...}, "NodeNames": [...], "Nodes": null}'
 
 
 class InvalidCallError(ValueError):
-    """What came is no extender call."""
+    """A body is not an extender call."""
 
 
 class ExtenderArgs(NamedTuple):
-    """``ExtenderArgs``: a pod, and the nodes that it may go to."""
+    """The arguments of a call: a pod, and the nodes that it may go to."""
 
     pod: Pod
     names: AbstractSet[str]
-    cache_capable: bool = True  # nodeCacheCapable: nodes come, and are answered, as names alone
+    cache_capable: bool = True  # nodeCacheCapable: the call and its answer have node names only
 
 
 class _Metadata(msgspec.Struct, frozen=True):
@@ -47,47 +47,47 @@ class _NodeList(msgspec.Struct, frozen=True):
 
 
 class _HostPriority(msgspec.Struct, gc=False, rename={"host": "Host", "score": "Score"}):
-    """A quarter faster than a dict to orjson, which beats msgspec at all else that is answered."""
+    """Encoded by msgspec, a quarter faster than dicts by orjson; orjson is faster for all other answers."""
 
     host: str
     score: int
 
 
 class _Body(msgspec.Struct, frozen=True, rename={"pod": "Pod", "names": "NodeNames", "nodes": "Nodes"}):
-    """As kube-scheduler writes it: always all three keys."""
+    """A body as kube-scheduler writes it: always all three keys."""
 
     pod: Pod | None
-    names: set[str] | None  # straight into a set: a list and a look-up of each of its names cost more
+    names: set[str] | None  # decoding into a set is faster than a list and lookups
     nodes: _NodeList | None
 
 
 _BODY = decoder(_Body)
 _KEYS = decoder(dict[str, msgspec.Raw])
-_MEANINGS: dict[str, Any] = {"pod": Pod | None, "nodenames": set[str] | None, "nodes": _NodeList | None}
+_KEY_TYPES: dict[str, Any] = {"pod": Pod | None, "nodenames": set[str] | None, "nodes": _NodeList | None}
 
 
 def parse_extender_args(body: bytes) -> ExtenderArgs:
-    """What a call of Filter or Prioritize says. Raises ``WireError``."""
+    """Return the arguments of a Filter or Prioritize call. Raises ``InvalidCallError``."""
     try:
-        read = _BODY(body)
+        call = _BODY(body)
     except msgspec.DecodeError as error:
-        read = _in_any_case(body, error)
-    pod = read.pod
+        call = _decode_any_case(body, error)
+    pod = call.pod
     if pod is None:
-        raise _not_a_call(body, "there is no Pod")
+        raise _not_a_call(body, "Pod is missing")
     if not pod.metadata.uid:
         raise _not_a_call(body, f"the pod {pod.metadata.name!r} has no metadata.uid")
-    if read.names is not None:
-        return ExtenderArgs(pod, read.names)
-    if read.nodes is not None:
-        return ExtenderArgs(pod, {each.metadata.name for each in read.nodes.items or ()}, cache_capable=False)
-    raise _not_a_call(body, "there are neither NodeNames nor Nodes")
+    if call.names is not None:
+        return ExtenderArgs(pod, call.names)
+    if call.nodes is not None:
+        return ExtenderArgs(pod, {each.metadata.name for each in call.nodes.items or ()}, cache_capable=False)
+    raise _not_a_call(body, "NodeNames and Nodes are missing")
 
 
-def filter_result(passing: Collection[str], refused: Mapping[str, str], *, cache_capable: bool = True) -> bytes:
-    """``ExtenderFilterResult``: the nodes that suit, and why others do not, in texts that stay the same.
+def filter_result(passing: Collection[str], rejected: Mapping[str, str], *, cache_capable: bool = True) -> bytes:
+    """Return an ``ExtenderFilterResult``: the suitable nodes, or the reason of each rejected node.
 
-    Refused nodes are always FailedAndUnresolvableNodes: default preemption judges its victims without asking us.
+    Rejected nodes are always FailedAndUnresolvableNodes: default preemption chooses victims without the extender.
     """
     nodes = None if cache_capable else {"items": [{"metadata": {"name": name}} for name in passing]}
     return orjson.dumps(
@@ -95,31 +95,31 @@ def filter_result(passing: Collection[str], refused: Mapping[str, str], *, cache
             "Nodes": nodes,
             "NodeNames": list(passing) if cache_capable else None,
             "FailedNodes": {},
-            "FailedAndUnresolvableNodes": refused,
+            "FailedAndUnresolvableNodes": rejected,
             "Error": "",
         }
     )
 
 
 def filter_error(message: str) -> bytes:
-    """The same with nothing but an error: kube-scheduler shows it at the pod, and tries again, later each time."""
+    """Return a result with an error, which kube-scheduler shows at the pod; it retries the pod with back-off."""
     return orjson.dumps({"Error": message})
 
 
 def host_priorities(pairs: Iterable[tuple[str, int]]) -> bytes:
-    """``HostPriorityList``: whole scores from 0 to 10."""
+    """Return a ``HostPriorityList``: integer scores from 0 to 10."""
     return msgspec.json.encode([_HostPriority(name, points) for name, points in pairs])
 
 
-def _in_any_case(body: bytes, error: Exception) -> _Body:
-    """The same from a body whose keys are spelled otherwise, or left out. Raises ``WireError``."""
+def _decode_any_case(body: bytes, error: Exception) -> _Body:
+    """Decode a body whose keys have another case or are missing. Raises ``InvalidCallError``."""
     try:
-        found = {key.lower(): raw for key, raw in _KEYS(body).items()}
-        read = {key: decode(found[key], kind) for key, kind in _MEANINGS.items() if key in found}
+        raw_values = {key.lower(): raw for key, raw in _KEYS(body).items()}
+        values = {key: decode(raw_values[key], kind) for key, kind in _KEY_TYPES.items() if key in raw_values}
     except msgspec.DecodeError:
         raise _not_a_call(body, str(error)) from error
-    return _Body(read.get("pod"), read.get("nodenames"), read.get("nodes"))
+    return _Body(values.get("pod"), values.get("nodenames"), values.get("nodes"))
 
 
-def _not_a_call(body: bytes, why: str) -> InvalidCallError:
-    return InvalidCallError(f"{why}; {_EXPECTED}; got {len(body)} bytes: {body[:_SHOWN]!r}")
+def _not_a_call(body: bytes, reason: str) -> InvalidCallError:
+    return InvalidCallError(f"{reason}; {_EXPECTED}; got {len(body)} bytes: {body[:_QUOTED]!r}")

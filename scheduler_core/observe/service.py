@@ -23,7 +23,7 @@ from scheduler_core.observe.wording import log_line
 from scheduler_core.policy.policy import Policy
 from scheduler_core.runtime.clock import SlewedClock
 from scheduler_core.runtime.event_loop import WatchSet
-from scheduler_core.runtime.http_connection import PAGES
+from scheduler_core.runtime.http_connection import PAGE_LIMITS
 from scheduler_core.runtime.http_pages import json_page, program_app
 from scheduler_core.runtime.http_server import Listener
 
@@ -160,4 +160,4 @@ def listener_of(service: ObserverService, where: tuple[str, int]) -> Listener:
     """Return the listener of the pages. Raises ``OSError`` if the address is not available."""
     own = {"/report": json_page(service.report)}
     pages = program_app(service.not_ready_reason, service.metrics.registry, own, service.unhealthy)
-    return Listener(pages, bind_socket(where), limits=PAGES)
+    return Listener(pages, bind_socket(where), limits=PAGE_LIMITS)

@@ -1,73 +1,50 @@
-"""The settings of ``gputopo observe``."""
+"""Settings of ``gputopo observe``. ``gputopo.process.settings`` reads them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
 
+from gputopo.process import settings
 from gputopo.process.settings import (
+    LOG_HELP,
     Setting,
     log_setting,
     parse_address,
     parse_one_of,
     parse_seconds,
     parse_unless_off,
-    read_values,
 )
 
 
 class ObserverSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The observer's settings; ``TABLE`` describes each."""
+    """The observer's settings."""
 
-    output: str
-    for_s: float | None
-    every_s: float | None
-    listen: tuple[str, int] | None
-    log: str
+    output: Annotated[
+        str,
+        Setting("-o, --output", "text|jsonl", "text", parse_one_of("text", "jsonl")),
+        "The format of standard output: sentences and a summary, or one JSON document per line.",
+    ]
+    for_s: Annotated[
+        float | None,
+        Setting("--for", "SECONDS|off", "off", parse_unless_off(parse_seconds(0))),
+        "Exit after this time, with a summary. 0s: report the current state only.",
+    ]
+    every_s: Annotated[
+        float | None,
+        Setting("--every", "SECONDS|off", "off", parse_unless_off(parse_seconds(1))),
+        "Print a summary at this interval. The summaries at the start and at the end are always printed.",
+    ]
+    listen: Annotated[
+        tuple[str, int] | None,
+        Setting("--listen", "HOST:PORT|off", "off", parse_address),
+        "The address of /metrics, /healthz, /readyz and /report. The manifests set :9439.",
+    ]
+    log: Annotated[str, log_setting("text"), LOG_HELP]
 
 
 def read_settings(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> ObserverSettings:
-    """Return the settings. ``flags``: by field, None if not given. Raises ``SettingError``."""
-    return ObserverSettings(**read_values(TABLE, flags, environ))
-
-
-TABLE = (
-    Setting(
-        "output",
-        "-o, --output",
-        "GPUTOPO_OUTPUT",
-        "text",
-        "text|jsonl",
-        "Output on standard output: sentences and a summary, or one JSON document per line.",
-        parse_one_of("text", "jsonl"),
-    ),
-    Setting(
-        "for_s",
-        "--for",
-        "GPUTOPO_FOR",
-        "off",
-        "SECONDS|off",
-        "End after this time, with a summary. 0s: only report the current placements.",
-        parse_unless_off(parse_seconds(0)),
-    ),
-    Setting(
-        "every_s",
-        "--every",
-        "GPUTOPO_EVERY",
-        "off",
-        "SECONDS|off",
-        "Interval between summaries. A summary is printed at the start and at the end in any case.",
-        parse_unless_off(parse_seconds(1)),
-    ),
-    Setting(
-        "listen",
-        "--listen",
-        "GPUTOPO_LISTEN",
-        "off",
-        "HOST:PORT|off",
-        "Address of /metrics, /healthz, /readyz and /report. The manifests set :9439.",
-        parse_address,
-    ),
-    log_setting("text"),
-)
+    """Return the settings. ``flags``: values by field, None where not given. Raises ``SettingError``."""
+    return settings.read_settings(ObserverSettings, flags, environ)

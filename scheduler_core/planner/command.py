@@ -13,7 +13,7 @@ from scheduler_core.runtime.bootstrap import configured
 
 
 @click.command()
-@command_options(settings.TABLE)
+@command_options(settings.PlannerSettings)
 def planner(**flags: str | None) -> None:
     """Plan gangs: pods that start together or not at all, each pinned to its place and ungated.
 

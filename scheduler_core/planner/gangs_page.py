@@ -14,7 +14,7 @@ import orjson
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import single_pod_of
 from scheduler_core.planner.status import PlannerStatus, QueuedGangStatus
-from scheduler_core.runtime.paging import PAGE_BYTES, PageBytes, fill
+from scheduler_core.runtime.paging import PAGE_BYTES, PageBytes, fill_page
 
 _LISTS = ("gangs", "pods")
 Key = tuple[str, str, str]  # list, namespace, name
@@ -50,7 +50,7 @@ def gangs_page(found: Snapshot, after: Key | None = None, most: int = PAGE_BYTES
     """Return the page after this key; None: the first page."""
     first = 0 if after is None else bisect_right(found.gangs, after, key=lambda pair: pair[0])
     rest = found.gangs[first:]
-    taken, more = fill(((key, orjson.dumps(_item(each, found.at))) for key, each in rest), most)
+    taken, more = fill_page(((key, orjson.dumps(_item(each, found.at))) for key, each in rest), most)
     following = "/".join(taken[-1][0]) if more else None
     status = found.status
     head = {

@@ -25,7 +25,7 @@ from scheduler_core.policy.reload import PolicyReload
 from scheduler_core.runtime.bootstrap import connect_or_exit, leader_election, load_policy, new_identity
 from scheduler_core.runtime.event_loop import Deliver, WatchSet, run_daemon
 from scheduler_core.runtime.event_writer import HIGH_RATE, EventWriter
-from scheduler_core.runtime.http_connection import PAGES
+from scheduler_core.runtime.http_connection import PAGE_LIMITS
 from scheduler_core.runtime.http_server import Listener
 from scheduler_core.runtime.leader_election import LeaderElector
 
@@ -87,7 +87,7 @@ def listeners_of(settings: PlannerSettings, service: PlannerService, metrics: Pl
     if settings.listen is None:
         return ()
     try:
-        listener = Listener(planner_app(service, metrics.registry), bind_socket(settings.listen), limits=PAGES)
+        listener = Listener(planner_app(service, metrics.registry), bind_socket(settings.listen), limits=PAGE_LIMITS)
     except OSError as error:
         fail(f"cannot listen on {settings.listen[0]}:{settings.listen[1]}: {error}")
     _log.info("listening", extra={"fields": {"pages": listener.port}})

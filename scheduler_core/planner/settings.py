@@ -1,14 +1,17 @@
-"""What an operator can set at the planner. How settings are read: ``gputopo.process.settings``."""
+"""The planner's settings. ``gputopo.process.settings`` reads them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
+from gputopo.process import settings
 from gputopo.process.settings import (
+    LOG_HELP,
     Setting,
     log_setting,
     parse_address,
@@ -16,7 +19,6 @@ from gputopo.process.settings import (
     parse_path,
     parse_seconds,
     parse_unless_off,
-    read_values,
 )
 from gputopo.timing import LEDGER_SETTLE_S
 from scheduler_core.planner.commit.state import CommitTerms, Rollback
@@ -28,54 +30,21 @@ from scheduler_core.runtime.leader_election import LeaseName, parse_lease_name
 _LABEL = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 
 
-class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The planner's settings. ``TABLE`` explains each."""
-
-    lease: LeaseName
-    listen: tuple[str, int] | None
-    pool: str
-    settle_s: float
-    annotations: str
-    policy: Path | None
-    levels: Levels
-    patience_s: float
-    back_off_s: float
-    rollback: str
-    release_after_s: float | None
-    gate_timeout_s: float | None
-    log: str
-
-    @property
-    def terms(self) -> CommitTerms:
-        """How gangs are committed and rolled back."""
-        lease = f"{self.lease.namespace}/{self.lease.name}"
-        rollback, levels, guarded = Rollback(self.rollback), format_levels(self.levels), self.annotations == "guarded"
-        return CommitTerms(self.pool == "gated", self.settle_s, rollback, lease=lease, levels=levels, guarded=guarded)
-
-    @property
-    def pace(self) -> QueueTiming:
-        """How the queue goes on."""
-        return DEFAULT_TIMING._replace(patience_s=self.patience_s, first_s=self.back_off_s)
-
-
-def read_settings(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> PlannerSettings:
-    """The settings; ``flags`` by field, None where not given. Raises ``SettingError``."""
-    return PlannerSettings(**read_values(TABLE, flags, environ))
-
-
 def parse_levels(text: str) -> Levels:
-    """``rack=KEY|KEY,block=KEY``: of each level named there the labels, narrowest level first; "": the usual ones."""
+    """Return the labels of each level from ``rack=KEY|KEY,block=KEY``, narrowest level first; "" for the defaults."""
     found: dict[str, tuple[str, ...]] = {}
     for part in filter(None, text.split(",")):
         name, equals, keys = part.partition("=")
         labels = tuple(keys.split("|"))
         if not (name and equals) or not all(map(_LABEL.fullmatch, labels)):
-            raise ValueError("write NAME=LABEL, more labels of one level after a |, narrowest first: rack=a|b,zone=c")
-        if name not in gang_annotations.LEVELS:  # a pod could not ask for it
+            raise ValueError(
+                "write NAME=LABEL, narrowest level first, labels of one level separated by |: rack=a|b,zone=c"
+            )
+        if name not in gang_annotations.LEVELS:  # a pod could not request it
             known = ", ".join(gang_annotations.LEVELS)
-            raise ValueError(f"{name!r} is no level: there are {known}; pods ask for any other label by its key")
+            raise ValueError(f"{name!r} is not a level: expected {known}; pods request any other label by its key")
         if name in found:
-            raise ValueError(f"{name} is there twice: write more labels of one level after a |: rack=a|b")
+            raise ValueError(f"{name} is given twice: separate the labels of one level by |: rack=a|b")
         found[name] = labels
     if list(found) != [name for name in gang_annotations.LEVELS if name in found]:
         raise ValueError(f"write the narrowest level first: {', '.join(gang_annotations.LEVELS)}")
@@ -83,129 +52,99 @@ def parse_levels(text: str) -> Levels:
 
 
 def format_levels(found: Levels) -> str:
-    """As ``levels`` reads them."""
+    """Return the text that ``parse_levels`` reads."""
     return ",".join(f"{name}={'|'.join(keys)}" for name, keys in found.items())
 
 
-TABLE = (
-    Setting(
-        "lease",
-        "--lease",
-        "GPUTOPO_LEASE",
-        "gputopo/gputopo-planner",
-        "NAMESPACE/NAME",
-        "Which of several planners plans: the holder of this Lease. Run two: without any planner nobody takes gates "
-        "away. The reservations of single pods are in its namespace.",
-        parse_lease_name,
-    ),
-    Setting(
-        "listen",
-        "--listen",
-        "GPUTOPO_LISTEN",
-        ":9439",
-        "HOST:PORT|off",
-        "Where /metrics, /healthz, /readyz and /gangs are served.",
-        parse_address,
-    ),
-    Setting(
-        "pool",
-        "--pool",
-        "GPUTOPO_POOL",
-        "mixed",
-        "mixed|gated",
-        "mixed: GPU pods without our gate land on the same nodes, so extenders vouch for each plan before it counts. "
-        "gated: every GPU pod of these nodes has our gate, and nobody needs to.",
-        parse_one_of("mixed", "gated"),
-    ),
-    Setting(
-        "settle_s",
-        "--settle",
-        "GPUTOPO_SETTLE",
-        f"{LEDGER_SETTLE_S:g}s",
-        "SECONDS",
-        "How long after the ledger was made the first plan is proposed in a mixed pool: an extender looks every 30 "
-        "seconds for a kind that was not served before.",
-        parse_seconds(0),
-    ),
-    Setting(
-        "annotations",
-        "--annotations",
-        "GPUTOPO_ANNOTATIONS",
-        "unguarded",
-        "guarded|unguarded",
+class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The planner's settings."""
+
+    lease: Annotated[
+        LeaseName,
+        Setting("--lease", "NAMESPACE/NAME", "gputopo/gputopo-planner", parse_lease_name),
+        "Of several planners, the holder of this Lease plans. Run two: without a planner, no gates are removed. The "
+        "reservations of single pods are in the namespace of the Lease.",
+    ]
+    listen: Annotated[
+        tuple[str, int] | None,
+        Setting("--listen", "HOST:PORT|off", ":9439", parse_address),
+        "The address of /metrics, /healthz, /readyz and /gangs.",
+    ]
+    pool: Annotated[
+        str,
+        Setting("--pool", "mixed|gated", "mixed", parse_one_of("mixed", "gated")),
+        "mixed: GPU pods without gputopo's gate use the same nodes, so extenders acknowledge each plan before it "
+        "counts. gated: every GPU pod of these nodes has gputopo's gate, and no acknowledgement is needed.",
+    ]
+    settle_s: Annotated[
+        float,
+        Setting("--settle", "SECONDS", f"{LEDGER_SETTLE_S:g}s", parse_seconds(0)),
+        "How long after the creation of the ledger the planner proposes the first plan in a mixed pool: an extender "
+        "checks every 30 seconds for kinds that the API server did not serve before.",
+    ]
+    annotations: Annotated[
+        str,
+        Setting("--annotations", "guarded|unguarded", "unguarded", parse_one_of("guarded", "unguarded")),
         "guarded: the admission policy gputopo-pod-annotations is in force, so only the planner writes its annotations "
-        "on pods, and reservations that were deleted by hand are recovered from what pods say. unguarded: only those "
-        "that this process saw itself are.",
-        parse_one_of("guarded", "unguarded"),
-    ),
-    Setting(
-        "policy",
-        "--policy",
-        "GPUTOPO_POLICY",
-        "off",
-        "FILE|off",
-        "The extender's policy file (docs/policies.md): both must judge nodes alike. Read again after a change.",
-        parse_path,
-    ),
-    Setting(
-        "levels",
-        "--levels",
-        "GPUTOPO_LEVELS",
-        "",
-        "NAME=LABEL,...",
-        "The labels of clique, rack, block and zone, narrowest first, those that there are: rack=a|b,block=c,zone=d. "
-        "Where nothing is said: all four, by the usual labels.",
-        parse_levels,
-    ),
-    Setting(
-        "patience_s",
-        "--patience",
-        "GPUTOPO_PATIENCE",
-        "5m",
-        "SECONDS",
-        "How long a gang or single pod that does not fit lets smaller ones pass; then what becomes free where it will "
-        "fit is held.",
-        parse_seconds(1),
-    ),
-    Setting(
-        "back_off_s",
-        "--back-off",
-        "GPUTOPO_BACK_OFF",
-        "10s",
-        "SECONDS",
-        "How long a gang that was taken back waits before it is planned again; doubled by each time that follows, to "
-        "5 minutes at most.",
-        parse_seconds(1, DEFAULT_TIMING.most_s),
-    ),
-    Setting(
-        "rollback",
-        "--rollback",
-        "GPUTOPO_ROLLBACK",
-        "gang",
-        "gang|unstarted",
-        "Which members are deleted, to come again gated, where not all were bound in time: all that were let go, or "
-        "only those that have not started.",
-        parse_one_of("gang", "unstarted"),
-    ),
-    Setting(
-        "release_after_s",
-        "--release-after",
-        "GPUTOPO_RELEASE_AFTER",
-        "off",
-        "SECONDS|off",
-        "After how long a gang that fits nowhere is released: its pods lose our gate, unpinned, so that a cluster "
-        "autoscaler sees them. They are no gang any more: some may start and others not. off: it waits.",
-        parse_unless_off(parse_seconds(1)),
-    ),
-    Setting(
-        "gate_timeout_s",
-        "--gate-timeout",
-        "GPUTOPO_GATE_TIMEOUT",
-        "10m",
-        "SECONDS|off",
-        "How long a single pod (gputopo.io/planned) may wait for a place; then it is released to ordinary scheduling. "
-        "Members of gangs are not: half a gang that starts is what gates are there to prevent.",
-        parse_unless_off(parse_seconds(1)),
-    ),
-    log_setting(),
-)
+        "on pods, and the planner recovers manually deleted reservations from these annotations. unguarded: it "
+        "recovers only reservations that this process observed.",
+    ]
+    policy: Annotated[
+        Path | None,
+        Setting("--policy", "FILE|off", "off", parse_path),
+        "The extender's policy file (docs/policies.md): both must evaluate nodes alike. Reloaded after a change.",
+    ]
+    levels: Annotated[
+        Levels,
+        Setting("--levels", "NAME=LABEL,...", "", parse_levels),
+        "The node labels of the levels clique, rack, block and zone that the cluster has, narrowest level first: "
+        "rack=a|b,block=c,zone=d. Default: all four levels, with the usual labels.",
+    ]
+    patience_s: Annotated[
+        float,
+        Setting("--patience", "SECONDS", "5m", parse_seconds(1)),
+        "How long smaller gangs and pods may overtake a gang or single pod that does not fit. After this time the "
+        "planner holds the capacity that becomes free on the nodes where it will fit.",
+    ]
+    back_off_s: Annotated[
+        float,
+        Setting("--back-off", "SECONDS", "10s", parse_seconds(1, DEFAULT_TIMING.most_s)),
+        "How long a gang that was rolled back waits before the planner plans it again; doubled at every further "
+        "rollback, up to 5 minutes.",
+    ]
+    rollback: Annotated[
+        str,
+        Setting("--rollback", "gang|unstarted", "gang", parse_one_of("gang", "unstarted")),
+        "The members to delete, so that their controllers create them again with the gate, if not all members are "
+        "bound in time: all ungated members, or only the members that have not started.",
+    ]
+    release_after_s: Annotated[
+        float | None,
+        Setting("--release-after", "SECONDS|off", "off", parse_unless_off(parse_seconds(1))),
+        "Release a gang that fits nowhere after this time: its pods lose gputopo's gate without a pin, so that a "
+        "cluster autoscaler sees them. They are no longer a gang: some may start without the others. off: it waits.",
+    ]
+    gate_timeout_s: Annotated[
+        float | None,
+        Setting("--gate-timeout", "SECONDS|off", "10m", parse_unless_off(parse_seconds(1))),
+        "How long a single pod (gputopo.io/planned) may wait for a node; then it is released to ordinary scheduling. "
+        "Members of gangs are not released: gates exist to prevent gangs that start in part.",
+    ]
+    log: Annotated[str, log_setting(), LOG_HELP]
+
+    @property
+    def terms(self) -> CommitTerms:
+        """Return how gangs are committed and rolled back."""
+        lease = f"{self.lease.namespace}/{self.lease.name}"
+        rollback, levels, guarded = Rollback(self.rollback), format_levels(self.levels), self.annotations == "guarded"
+        return CommitTerms(self.pool == "gated", self.settle_s, rollback, lease=lease, levels=levels, guarded=guarded)
+
+    @property
+    def pace(self) -> QueueTiming:
+        """Return the timing of the queue."""
+        return DEFAULT_TIMING._replace(patience_s=self.patience_s, first_s=self.back_off_s)
+
+
+def read_settings(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> PlannerSettings:
+    """Return the settings. ``flags``: values by field, None where not given. Raises ``SettingError``."""
+    return settings.read_settings(PlannerSettings, flags, environ)

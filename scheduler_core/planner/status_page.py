@@ -15,13 +15,13 @@ from scheduler_core.planner.gangs_page import Snapshot, gangs_page, read_continu
 from scheduler_core.planner.service import PlannerService
 from scheduler_core.runtime.http_pages import JSON, program_app
 from scheduler_core.runtime.paging import CONTINUE, PageBytes
-from scheduler_core.runtime.shared_pages import Shared
+from scheduler_core.runtime.shared_pages import SharedResults
 
 
 def planner_app(service: PlannerService, registry: CollectorRegistry) -> ASGIApp:
     """Return the application. All pages of ``/gangs`` within a second come from one snapshot."""
     one_at_a_time = asyncio.Semaphore(1)
-    snapshots, rendered = Shared[Snapshot](), Shared[PageBytes]()
+    snapshots, rendered = SharedResults[Snapshot](), SharedResults[PageBytes]()
 
     async def take_snapshot() -> Snapshot:
         return await asyncio.to_thread(snapshot, service.status(), time.time())

@@ -1,1 +1,1 @@
-"""What the long-running programs share: HTTP servers, the event loop, leader election, Events."""
+"""Shared by the long-running programs: HTTP servers, the event loop, leader election, Events."""

@@ -1,4 +1,4 @@
-"""How a command that follows the cluster begins, and how it ends where it cannot: for the extender and the planner."""
+"""Start-up of the extender, planner and observer: settings, logs, API server, policy, election. Failures exit."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ Flags = Mapping[str, str | None]
 
 
 @contextmanager
-def configured(read: Callable[[Flags, Mapping[str, str]], S], flags: Flags) -> Iterator[S]:
-    """Its settings; within, it logs as they say. Ends the process where one cannot be used."""
+def configured(read_settings: Callable[[Flags, Mapping[str, str]], S], flags: Flags) -> Iterator[S]:
+    """Read the settings and start logging; stop logging at the end. Exit on an invalid setting."""
     try:
-        settings = read(flags, os.environ)
+        settings = read_settings(flags, os.environ)
     except SettingError as error:
         fail(str(error))
     ignore_sigpipe()
     sink = logs.start_logging(settings.log, sys.stderr, _PACKAGES, {})
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns of every peer that is no HTTP client
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns about every peer that does not speak HTTP
     try:
         yield settings
     finally:
@@ -54,12 +54,12 @@ def configured(read: Callable[[Flags, Mapping[str, str]], S], flags: Flags) -> I
 
 
 def new_identity() -> str:
-    """One that no other process has or had: one that was started again must not be taken for the one before."""
+    """Return an identity that no other process has or had, so that a restarted process gets a new one."""
     return f"{socket.gethostname()}_{uuid.uuid4()}"
 
 
 def connect_or_exit(role: Role) -> Kube:
-    """The API server; ends the process where there are no credentials for it."""
+    """Return a client of the API server. Exit without credentials."""
     try:
         return connect(role)
     except ConfigError as error:
@@ -67,7 +67,7 @@ def connect_or_exit(role: Role) -> Kube:
 
 
 def load_policy(file: Path | None, base: Policy = BUILT_IN.node_policy) -> PolicyReload:
-    """What the owner decides; ends the process where the file is none. ``base``: what holds where it is silent."""
+    """Load the policy file; without a file, the built-in policy. Exit if it is invalid. ``base``: the defaults."""
     if file is None:
         return PolicyReload(None, base=base)
     try:
@@ -79,13 +79,15 @@ def load_policy(file: Path | None, base: Policy = BUILT_IN.node_policy) -> Polic
 
 
 @contextmanager
-def leader_election(lease: LeaseName, me: str, fit: Callable[[], bool] = lambda: True) -> Iterator[LeaderElector]:
-    """Within, it takes part in the election. The Lease is let go at the end, so that nobody waits for it to run out."""
+def leader_election(
+    lease: LeaseName, identity: str, can_lead: Callable[[], bool] = lambda: True
+) -> Iterator[LeaderElector]:
+    """Take part in the election within the context. Release the Lease at the end."""
     kube = connect_or_exit(ELECTION)
-    leader = LeaderElector(kube, lease, me, fit=fit)
-    leader.start()
+    elector = LeaderElector(kube, lease, identity, can_lead=can_lead)
+    elector.start()
     try:
-        yield leader
+        yield elector
     finally:
-        leader.stop()
+        elector.stop()
         kube.close()

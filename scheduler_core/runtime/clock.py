@@ -1,8 +1,8 @@
-"""A wall clock that never jumps: what lasts 30 seconds by it lasts about as long, whatever is done to the system's.
+"""A wall clock without jumps: 30 seconds by this clock take about 30 seconds, even if the system clock is set.
 
-What is known is judged by points in time that others wrote (when an agent observed a node), and by how long ago
-something happened here (an answer that no watch has shown yet). An hour that the wall clock gains or loses at once
-would end all that is assumed, or make it last for an hour. So this one goes on by the monotonic clock, and draws near.
+The cluster cache compares timestamps of other processes (when an agent observed a node) and measures ages of local
+events (an answer that no watch has confirmed yet). A jump of the system clock by an hour would expire all assumed pods
+at once, or keep them for an hour. This clock follows the monotonic clock and slews towards the system clock.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-RATE = 0.5  # seconds in a second that it gains or loses at most: an hour takes two
+RATE = 0.5  # maximum correction per second: an hour takes two hours
 
 
 class SlewedClock:
-    """For one thread. Called, it answers seconds since 1970."""
+    """Callable that returns seconds since 1970. For one thread."""
 
     def __init__(self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._wall, self._monotonic = wall, monotonic

@@ -1,7 +1,7 @@
-"""A program that follows the cluster, at work: watches tell what there is, and one event loop owns all that changes.
+"""The event loop of a daemon that watches the cluster. The loop owns all state.
 
-watch threads ──Batch──▶ loop: ``Follower.take`` ◀── ``tick``, once a second
-SIGTERM, SIGINT ────────▶ loop: ``Follower.ended`` ──▶ the listeners end, then the watches
+watch threads ──Batch──▶ loop: ``Daemon.apply_batch`` ◀── ``tick``, once a second
+SIGTERM, SIGINT ────────▶ loop: ``Daemon.stop_requested`` ──▶ stop listeners, drain, stop watches
 """
 
 from __future__ import annotations
@@ -21,78 +21,78 @@ Deliver = Callable[[Batch[Any]], None]
 
 
 class WatchSet(Protocol):
-    """``Watches``."""
+    """A set of watches."""
 
     def start(self) -> None:
-        """Begin."""
+        """Start the watches."""
         ...
 
     def stop(self) -> None:
-        """End."""
+        """Stop the watches."""
         ...
 
     def status(self, now: float) -> tuple[WatchStatus, ...]:
-        """How each is doing. ``now``: monotonic seconds."""
+        """Return the status of each watch. ``now``: monotonic seconds."""
         ...
 
 
 class Daemon(Protocol):
-    """What a program is made of but its sockets. All is called on the loop's thread."""
+    """A service without its sockets. All methods are called on the thread of the loop."""
 
     @property
     def stop_requested(self) -> asyncio.Event:
-        """Set it to end."""
+        """Return the event that requests the end."""
         ...
 
     def running_watches(self, watches: WatchSet) -> AbstractContextManager[None]:
-        """Within: the watches run, and what they see is taken in."""
+        """Run the watches within the context."""
         ...
 
     def apply_batch(self, batch: Batch[Any]) -> None:
-        """What a watch saw."""
+        """Apply a batch of a watch."""
         ...
 
     def tick(self) -> None:
-        """Let time pass."""
+        """Do the periodic work."""
         ...
 
 
 async def run_daemon(
     service: Daemon,
     listeners: Sequence[Listener],
-    watching: Callable[[Deliver], WatchSet],
+    make_watches: Callable[[Deliver], WatchSet],
     drain: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
-    """Until ``ended``, which a signal sets too. What is being asked then is still answered.
+    """Run until ``stop_requested``, which SIGTERM and SIGINT set. Requests in progress are still answered.
 
-    ``retire``: what is to be done then, while the watches still run. Raises what ``take`` or ``tick`` raised, which
-    ends it too: without a batch, or without time that passes, what it knows is wrong from then on.
+    ``drain``: called at the end, while the watches still run. An exception of ``apply_batch`` or ``tick`` ends the
+    daemon too and is raised here, because the state would be wrong from then on.
     """
     loop = asyncio.get_running_loop()
-    broken: list[Exception] = []
+    errors: list[Exception] = []
 
-    def guarded(work: Callable[..., None], *of: object) -> None:
+    def guarded(work: Callable[..., None], *args: object) -> None:
         try:
-            work(*of)
-        except Exception as error:  # noqa: BLE001  raised at the end
-            broken.append(error)
+            work(*args)
+        except Exception as error:  # noqa: BLE001  raised below
+            errors.append(error)
             service.stop_requested.set()
 
     def deliver(batch: Batch[Any]) -> None:
         loop.call_soon_threadsafe(guarded, service.apply_batch, batch)
 
-    for each in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(each, service.stop_requested.set)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, service.stop_requested.set)
     ticking = asyncio.create_task(_tick_forever(partial(guarded, service.tick)))
     try:
-        with service.running_watches(watching(deliver)):
+        with service.running_watches(make_watches(deliver)):
             await serve_listeners(listeners, service.stop_requested)
             if drain is not None:
                 await drain()
     finally:
         ticking.cancel()
-    if broken:
-        raise broken[0]
+    if errors:
+        raise errors[0]
 
 
 async def _tick_forever(tick: Callable[[], None]) -> None:

@@ -1,7 +1,4 @@
-"""Writes Events on a thread of its own: nobody waits for them, and where too many come at once some go untold.
-
-The metrics count those.
-"""
+"""Writes Events on its own thread, at a limited rate. Events beyond the queue limit are dropped and counted."""
 
 from __future__ import annotations
 
@@ -21,76 +18,76 @@ from gputopo.kube.rbac import EVENTS, PODS, RESERVATIONS
 
 
 class EventDraft(NamedTuple):
-    """An Event."""
+    """An Event to write."""
 
     kind: str  # "Pod", "PlacementReservation"
     namespace: str
     name: str
     uid: str
-    reason: str  # one word, for machines
+    reason: str  # one word
     message: str
     warning: bool = False
 
 
-_REMEMBERED = 4096  # that were told: the same is not told again
+_REMEMBERED = 4096  # Events that are not written again
 _RESOURCES = {"Pod": PODS, "PlacementReservation": RESERVATIONS}
 _log = logging.getLogger(__name__)
 
 
 class RateLimit(NamedTuple):
-    """How many Events at most, and how soon one after the other: the API server has better to do."""
+    """The limits that protect the API server."""
 
-    waiting: int  # to be written
-    pause_s: float  # between two
+    queued: int
+    pause_s: float  # between two Events
 
 
-LOW_RATE = RateLimit(64, 0.2)  # a broken node plugin would have something to say of every pod
-HIGH_RATE = RateLimit(256, 0.02)  # every gang has some
+LOW_RATE = RateLimit(64, 0.2)  # a broken device plugin would cause an Event on every pod
+HIGH_RATE = RateLimit(256, 0.02)  # every gang causes some
 
 
 class EventWriter:
-    """Of one process."""
+    """The event writer of one process."""
 
-    def __init__(self, kube: Kube, component: str, haste: RateLimit, note: Callable[[str], None]) -> None:
-        """``note`` hears of each Event, on any thread: written, failed, dropped."""
-        self._kube, self._reporter, self._haste, self._note = kube, EventReporter(component), haste, note
+    def __init__(self, kube: Kube, component: str, limit: RateLimit, count: Callable[[str], None]) -> None:
+        """``count`` is called with the outcome of each Event, on any thread: written, failed, dropped."""
+        self._kube, self._reporter, self._limit, self._count = kube, EventReporter(component), limit, count
         self._written: OrderedDict[EventDraft, None] = OrderedDict()
         self._queue: SimpleQueue[EventDraft | None] = SimpleQueue()
         self._ended = threading.Event()
         threading.Thread(target=self._run, name="events", daemon=True).start()
 
-    def write_event(self, what: EventDraft) -> None:
-        """Tell of it, unless just that was told before."""
-        if what in self._written:
-            self._written.move_to_end(what)
+    def write_event(self, event: EventDraft) -> None:
+        """Queue an Event, unless the same Event was queued recently."""
+        if event in self._written:
+            self._written.move_to_end(event)
             return
-        self._written[what] = None
+        self._written[event] = None
         if len(self._written) > _REMEMBERED:
             self._written.popitem(last=False)
-        if self._queue.qsize() < self._haste.waiting:
-            self._queue.put(what)
+        if self._queue.qsize() < self._limit.queued:
+            self._queue.put(event)
         else:
-            self._note("dropped")
+            self._count("dropped")
 
     def close(self) -> None:
-        """Write no more. An Event that is being written is not waited for."""
+        """Stop writing, without waiting for the Event that is being written."""
         self._ended.set()
         self._queue.put(None)
 
     def _run(self) -> None:
-        while (what := self._queue.get()) is not None and not self._ended.is_set():
+        while (event := self._queue.get()) is not None and not self._ended.is_set():
             try:
-                self._kube.create(EVENTS, event_body(what, self._reporter, datetime.now(UTC)))
+                self._kube.create(EVENTS, event_body(event, self._reporter, datetime.now(UTC)))
             except KubeError as error:
-                fields = {"of": f"{what.namespace}/{what.name}", "reason": what.reason, "error": str(error)}
+                fields = {"of": f"{event.namespace}/{event.name}", "reason": event.reason, "error": str(error)}
                 _log.warning("event", extra={"fields": fields})
-                self._note("failed")
+                self._count("failed")
             else:
-                self._note("written")
-            self._ended.wait(self._haste.pause_s)
+                self._count("written")
+            self._ended.wait(self._limit.pause_s)
 
 
-def event_body(what: EventDraft, reporter: EventReporter, now: datetime) -> dict[str, Any]:
-    """As it is sent. Pure."""
-    subject = EventSubject(_RESOURCES[what.kind], what.kind, what.name, what.uid, what.namespace)
-    return events.event_body(subject, reporter, what.reason, what.message, now, warning=what.warning)
+def event_body(draft: EventDraft, reporter: EventReporter, now: datetime) -> dict[str, Any]:
+    """Return the Event as it is sent. Pure."""
+    subject = EventSubject(_RESOURCES[draft.kind], draft.kind, draft.name, draft.uid, draft.namespace)
+    return events.event_body(subject, reporter, draft.reason, draft.message, now, warning=draft.warning)

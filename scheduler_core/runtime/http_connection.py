@@ -1,10 +1,10 @@
-"""One HTTP connection: uvicorn's, within limits.
+"""An HTTP connection of uvicorn, with limits.
 
-uvicorn alone waits for slow peers without end and buffers any amount for them. Here a request must arrive within a
-deadline and an answer must be read within a deadline. Where a listener, or one peer address, has no connection left, an
-existing one gives way: first the oldest with an unfinished request, then the oldest idle one, then the oldest whose
-answer is not read. Some connections are reserved for unfinished requests, since a probe that was just accepted is one.
-So thousands of slow peers keep neither kube-scheduler nor the kubelet's probes out.
+uvicorn alone waits for slow peers without limit and buffers any amount for them. Here a request must arrive within a
+deadline, and the peer must read the answer within a deadline. If a listener or one peer address has too many
+connections, an existing one is closed: first the oldest with an unfinished request, then the oldest idle one, then the
+oldest with an unread answer. Some connections are reserved for unfinished requests, because a newly accepted probe is
+such a connection. So thousands of slow peers block neither kube-scheduler nor the kubelet's probes.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-_HEAD = 64 * 1024  # bytes; kube-scheduler's is 200
+_MAX_HEAD = 64 * 1024  # bytes of the headers; kube-scheduler sends 200
 
 
 class ConnectionLimits(NamedTuple):
-    """What a listener's connections may cost. The defaults are those of the verbs."""
+    """The limits of a listener. The defaults are for the verbs."""
 
     connections: int = 1000  # at once; kube-scheduler uses one or two
     per_peer: int = 1000  # of these from one address
-    heads: int = 0  # of these for peers whose request is unfinished: they give way first only where they are more
+    heads: int = 0  # reserved for unfinished requests: these are closed first only if they are more
     request_s: float = 10.0  # from a request's first byte to its last; kube-scheduler gives up after 5 s
-    write_s: float = 30.0  # for the peer to read an answer
-    keep_alive_s: int = 120  # kube-scheduler closes after 90 s; who closes first must not be us (POST is not retried)
-    pipelined: int = 8  # requests that wait for the answer to an earlier one; kube-scheduler's never do
-    unread: int = 2**30  # bytes of answers that peers have not read yet, of all connections together
-    buffers: int | None = None  # bytes that the kernel holds of each connection, each way; None: as it likes, some MiB
-    cut_busy: bool = False  # where all connections are being answered: cut the oldest one, or else refuse the new one
+    write_s: float = 30.0  # until the peer has read the answer
+    keep_alive_s: int = 120  # kube-scheduler closes after 90 s and must close first: it does not retry a POST
+    pipelined: int = 8  # requests that wait for the answer to an earlier one; kube-scheduler does not pipeline
+    unread: int = 2**30  # bytes of unread answers of all connections together
+    buffers: int | None = None  # kernel buffer of each connection and direction, bytes; None: kernel default, some MiB
+    cut_busy: bool = False  # if all connections are being answered: close the oldest one (True) or refuse the new one
 
 
-# Of the listener that the pod network reaches. All that it serves is read only, so a cut answer can be asked for again.
-PAGES = ConnectionLimits(
+# For listeners that the pod network reaches. All pages are read-only, so a client can repeat an aborted request.
+PAGE_LIMITS = ConnectionLimits(
     connections=256,
     per_peer=64,
     heads=128,
@@ -51,40 +51,40 @@ PAGES = ConnectionLimits(
 )
 
 
-class Stage(IntEnum):
-    """What a connection is at. Where connections run out, the lowest gives way first."""
+class ConnectionStage(IntEnum):
+    """The stage of a connection. At the limit, a connection of the lowest stage is closed first."""
 
     UNFINISHED = 0  # the peer has not sent a whole request
-    IDLE = 1  # the peer has asked before
+    IDLE = 1  # an earlier request is answered
     UNREAD = 2  # the peer has not read the whole answer
     BUSY = 3  # a request is being answered
 
 
-class TooManyError(Exception):
-    """More requests wait on one connection than any client of ours sends."""
+class TooManyRequestsError(Exception):
+    """Too many pipelined requests on one connection."""
 
 
 class HttpConnection(HttpToolsProtocol):
-    """One connection."""
+    """One connection of a listener."""
 
     def __init__(
         self, config: Config, state: ServerState, limits: ConnectionLimits, closed: Callable[[str], None]
     ) -> None:
-        """``closed`` hears why a connection was ended that its peer would have kept: capacity, slow, head, stuck."""
+        """``closed`` is called with the reason when a limit closes a connection: capacity, slow, head, stuck."""
         super().__init__(config, state, app_state={})
         self._limits = limits
         self._closed = closed
         self._deadline: TimerHandle | None = None  # of a request
         self._write_deadline: TimerHandle | None = None
-        self._head: int | None = None  # bytes of an unfinished head
-        self._since = time.monotonic()  # since when it is at its ``Stage``
+        self._head: int | None = None  # bytes of incomplete headers
+        self._since = time.monotonic()  # since when it is in its stage
         self.peer = ""
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        """Accept the connection, in place of another one where there are too many."""
+        """Accept the connection, and close another one if there are too many."""
         name = transport.get_extra_info("peername")
         self.peer = name[0] if name else ""
-        if not self._make_room():
+        if not self._is_admitted():
             self._closed("capacity")
             transport.abort()
             self.transport = transport
@@ -95,98 +95,98 @@ class HttpConnection(HttpToolsProtocol):
     def _await_request(self) -> None:
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
-    def _make_room(self) -> bool:
-        """Return whether one more connection is within the limits, after another one gave way where necessary."""
+    def _is_admitted(self) -> bool:
+        """Return whether the connection is within the limits, after closing another one if necessary."""
         limits, others = self._limits, [each for each in self.connections if isinstance(each, HttpConnection)]
         if limits.per_peer < limits.connections:
             same = [each for each in others if each.peer == self.peer]
             if len(same) >= limits.per_peer:
-                return self._cut_one_of(same, limits.heads * limits.per_peer // limits.connections)
-        return len(others) < limits.connections or self._cut_one_of(others, limits.heads)
+                return self._abort_one_of(same, limits.heads * limits.per_peer // limits.connections)
+        return len(others) < limits.connections or self._abort_one_of(others, limits.heads)
 
-    def _cut_one_of(self, others: list[HttpConnection], heads: int) -> bool:
-        """Cut the oldest of the lowest stage, but no unfinished request while there are no more than ``heads``.
+    def _abort_one_of(self, others: list[HttpConnection], heads: int) -> bool:
+        """Abort the oldest connection of the lowest stage, but no unfinished request while these are at most ``heads``.
 
-        Else idle peers would fill all places but one, in which a new connection is closed by the next.
+        Otherwise idle peers would fill all slots but one, where each new connection would be closed by the next one.
         """
-        asked = [each for each in others if each.stage is not Stage.UNFINISHED]
-        found = asked if asked and len(others) - len(asked) <= heads else others
-        first = min(found, key=lambda each: (each.stage, each.waiting_since))
-        if first.stage is Stage.BUSY and not self._limits.cut_busy:
+        others_asked = [each for each in others if each.stage is not ConnectionStage.UNFINISHED]
+        candidates = others_asked if others_asked and len(others) - len(others_asked) <= heads else others
+        first = min(candidates, key=lambda each: (each.stage, each.waiting_since))
+        if first.stage is ConnectionStage.BUSY and not self._limits.cut_busy:
             return False
-        first.cut("capacity")
+        first.abort("capacity")
         return True
 
     @property
-    def stage(self) -> Stage:
-        """What the connection is at."""
+    def stage(self) -> ConnectionStage:
+        """Return the stage of the connection."""
         if self.cycle is not None and not self.cycle.response_complete:
-            return Stage.BUSY
+            return ConnectionStage.BUSY
         if self.cycle is None or self._deadline is not None:
-            return Stage.UNFINISHED
-        return Stage.UNREAD if self.transport.get_write_buffer_size() else Stage.IDLE
+            return ConnectionStage.UNFINISHED
+        return ConnectionStage.UNREAD if self.transport.get_write_buffer_size() else ConnectionStage.IDLE
 
     @property
     def waiting_since(self) -> float:
-        """When its stage began, in monotonic seconds."""
+        """Return the start of its stage, in monotonic seconds."""
         return self._since
 
-    def cut(self, why: str) -> None:
-        """End it at once, whatever is not sent yet."""
-        self._closed(why)
+    def abort(self, reason: str) -> None:
+        """Abort the connection; unsent data is lost."""
+        self._closed(reason)
         self.transport.abort()
         self.connections.discard(self)
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser, while the head of a request keeps within its bounds."""
+        """Feed the parser, and close the connection if the headers are too large."""
         super().data_received(data)
         if self._head is not None:
             self._head += len(data)
-            if self._head > _HEAD:
+            if self._head > _MAX_HEAD:
                 self._end("head")
         if self.transport.is_closing():
             if self._write_deadline is None:
-                self._expect_reading()  # of what was refused
-        elif self._deadline is None and self.timeout_keep_alive_task is None and self.stage is not Stage.BUSY:
-            self._await_request()  # empty lines are not a request
+                self._start_write_deadline()  # of a rejection
+        elif self._deadline is None and self.timeout_keep_alive_task is None and self.stage is not ConnectionStage.BUSY:
+            self._await_request()  # only empty lines so far
 
     def on_message_begin(self) -> None:
-        """The first byte of a request: it must be complete in time."""
+        """Start the deadline of a request at its first byte."""
         super().on_message_begin()
         self._head = 0
         self._since = time.monotonic()
-        self._forget_deadline()
+        self._cancel_deadline()
         self._deadline = self.loop.call_later(self._limits.request_s, self._end, "slow")
 
     def on_headers_complete(self) -> None:
-        """The head is there. Raises ``TooManyError``, which the parser turns into a refusal."""
+        """Raise ``TooManyRequestsError``, which the parser answers with 400, or start the request."""
         self._head = None
-        if len(self.pipeline) >= self._limits.pipelined and self._unanswered:
-            raise TooManyError
+        if len(self.pipeline) >= self._limits.pipelined and self._has_pending_answer:
+            raise TooManyRequestsError
         self._since = time.monotonic()
         super().on_headers_complete()
 
     @property
-    def _unanswered(self) -> bool:
-        """Whether the peer has not read the answer to an earlier request."""
+    def _has_pending_answer(self) -> bool:
+        """Return whether an earlier request is not answered, or its answer not read."""
         busy = self.cycle is not None and not self.cycle.response_complete
         return busy or self.transport.get_write_buffer_size() > 0
 
     def on_message_complete(self) -> None:
-        """The last byte of a request."""
-        self._forget_deadline()
+        """End the deadline of a request at its last byte."""
+        self._cancel_deadline()
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """The answer is handed to the transport: the peer must read it in time, and all peers together soon enough."""
+        """Start the deadline for reading the answer, and apply the limit of unread bytes."""
         self._since = time.monotonic()
         if self.flow.write_paused or self.transport.is_closing():
-            self._expect_reading()
-            self._bound_unread()
+            self._start_write_deadline()
+            self._limit_unread()
         super().on_response_complete()
 
-    def _expect_reading(self) -> None:
-        """End the connection where the peer does not read in time what was written; also one that is being closed."""
+    def _start_write_deadline(self) -> None:
+        """Close the connection if the peer does not read the answer in time, also while it is being closed."""
         if self._write_deadline is not None:
             self._write_deadline.cancel()
         self._write_deadline = self.loop.call_later(self._limits.write_s, self._end_unread)
@@ -194,48 +194,48 @@ class HttpConnection(HttpToolsProtocol):
     def _end_unread(self) -> None:
         self._write_deadline = None
         if self.transport.get_write_buffer_size():
-            self.cut("stuck")
+            self.abort("stuck")
 
-    def _bound_unread(self) -> None:
-        """Cut answers that are not read while there are too many bytes of them: the oldest of the peer with most."""
-        waiting = [each for each in self.connections if isinstance(each, HttpConnection) and each.flow.write_paused]
-        unread = {each: each.transport.get_write_buffer_size() for each in waiting}
+    def _limit_unread(self) -> None:
+        """Abort connections while there are too many unread bytes: the oldest of the peer with the most bytes."""
+        paused = [each for each in self.connections if isinstance(each, HttpConnection) and each.flow.write_paused]
+        unread = {each: each.transport.get_write_buffer_size() for each in paused}
         while len(unread) > 1 and sum(unread.values()) > self._limits.unread:
-            of_peer = Counter[str]()
+            by_peer = Counter[str]()
             for each, size in unread.items():
-                of_peer[each.peer] += size
-            (greediest, _), *_ = of_peer.most_common(1)
-            first = min((each for each in unread if each.peer == greediest), key=lambda each: each.waiting_since)
+                by_peer[each.peer] += size
+            (peer, _), *_ = by_peer.most_common(1)
+            first = min((each for each in unread if each.peer == peer), key=lambda each: each.waiting_since)
             del unread[first]
-            first.cut("stuck")
+            first.abort("stuck")
 
     def eof_received(self) -> None:
-        """The peer sends no more, so the transport closes; what is still to be sent must be read in time."""
-        self._expect_reading()
+        """Start the deadline for reading: the peer has closed its side, so the transport closes after the last byte."""
+        self._start_write_deadline()
         super().eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
-        self._forget_deadline()
+        """Cancel the deadlines."""
+        self._cancel_deadline()
         if self._write_deadline is not None:
             self._write_deadline.cancel()
             self._write_deadline = None
-        if self.flow is not None:  # else it was never taken
+        if self.flow is not None:  # None if it was never admitted
             super().connection_lost(exc)
             self._unset_keepalive_if_required()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Nothing was asked for long. A peer that does not read its answer would keep a closing connection for ever."""
+        """Close an idle connection. A peer with an unread answer would otherwise keep it open forever."""
         if self.transport.get_write_buffer_size():
             self._end("stuck")
         else:
             super().timeout_keep_alive_handler()
 
-    def _forget_deadline(self) -> None:
+    def _cancel_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
-    def _end(self, why: str) -> None:
+    def _end(self, reason: str) -> None:
         if not self.transport.is_closing():
-            self.cut(why)
+            self.abort(reason)

@@ -1,7 +1,7 @@
-"""The pages that every program serves, ``/healthz``, ``/readyz`` and ``/metrics``, beside those of its own.
+"""The pages of every program, ``/healthz``, ``/readyz`` and ``/metrics``, and its own pages.
 
-The probes are answered at once. All other pages are rendered at most once a second and shared, and few requests may
-wait for them, so that whoever asks for pages does not keep the probes waiting.
+Probes are answered at once. All other pages are rendered at most once a second and shared, and few requests may wait
+for them, so that requests for pages do not delay the probes.
 """
 
 from __future__ import annotations
@@ -19,59 +19,59 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from scheduler_core.runtime.shared_pages import Shared
+from scheduler_core.runtime.shared_pages import SharedResults
 
 JSON = "application/json"
-WAITING = 32  # requests that wait for a page at once
+MAX_WAITING = 32  # requests that may wait for a page at the same time
 
 PageHandler = Callable[[Request], Awaitable[Response]]
 
 
 def program_app(
-    unready: Callable[[], str | None],
+    not_ready_reason: Callable[[], str | None],
     registry: CollectorRegistry,
-    own: Mapping[str, PageHandler],
+    own_pages: Mapping[str, PageHandler],
     unhealthy: Callable[[], str | None] = lambda: None,
 ) -> ASGIApp:
-    """The application. ``unready`` says why the program does not do its work, or None; ``own``: pages by path.
+    """Return the application. ``own_pages``: by path. ``unhealthy``: why a restart is needed, or None.
 
-    ``unhealthy`` says why only a new process would do it, or None. All is called on the loop.
+    All functions are called on the event loop.
     """
-    exposition = Shared[bytes]()
+    metrics_page = SharedResults[bytes]()
 
     async def healthz(_: Request) -> Response:
         return _verdict(unhealthy())
 
     async def readyz(_: Request) -> Response:
-        return _verdict(unready())
+        return _verdict(not_ready_reason())
 
-    async def exposed() -> bytes:
+    async def render_metrics() -> bytes:
         return generate_latest(registry)
 
     async def metrics(_: Request) -> Response:
-        return Response(await exposition.get("", exposed), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return Response(await metrics_page.get("", render_metrics), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    pages = {"/healthz": healthz, "/readyz": readyz} | _limited({"/metrics": metrics, **own})
+    pages = {"/healthz": healthz, "/readyz": readyz} | _limited({"/metrics": metrics, **own_pages})
 
     def not_found(request: Request, _: Exception) -> Response:
-        return PlainTextResponse(f"there is no {request.url.path!r} here; there are {', '.join(pages)}\n", 404)
+        return PlainTextResponse(f"unknown path {request.url.path!r}; known are {', '.join(pages)}\n", 404)
 
     routes = [Route(path, page) for path, page in pages.items()]
     application = Starlette(routes=routes, exception_handlers={404: not_found})
-    application.router.redirect_slashes = False  # a path with a slash too many is not there, as any other
+    application.router.redirect_slashes = False  # a trailing slash is an unknown path too
     return application
 
 
 def _limited(pages: Mapping[str, PageHandler]) -> dict[str, PageHandler]:
-    """The pages, with at most ``WAITING`` requests that wait for one of them."""
-    places = asyncio.Semaphore(WAITING)
+    """Return the pages with a limit of requests that wait for them."""
+    slots = asyncio.Semaphore(MAX_WAITING)
 
     def limited(page: PageHandler) -> PageHandler:
         async def answer(request: Request) -> Response:
-            if places.locked():
+            if slots.locked():
                 headers = {"Retry-After": "1", "Connection": "close"}
-                return PlainTextResponse("too many requests wait for a page; try again\n", 503, headers)
-            async with places:
+                return PlainTextResponse("too many requests are waiting; try again\n", 503, headers)
+            async with slots:
                 return await page(request)
 
         return answer
@@ -79,13 +79,13 @@ def _limited(pages: Mapping[str, PageHandler]) -> dict[str, PageHandler]:
     return {path: limited(page) for path, page in pages.items()}
 
 
-def _verdict(trouble: str | None) -> Response:
-    return PlainTextResponse("ok\n") if trouble is None else PlainTextResponse(f"{trouble}\n", 503)
+def _verdict(reason: str | None) -> Response:
+    return PlainTextResponse("ok\n") if reason is None else PlainTextResponse(f"{reason}\n", 503)
 
 
 def json_page(document: Callable[[], Mapping[str, Any]]) -> PageHandler:
-    """A page whose document is worked out on the loop, so one that takes a moment only, and encoded beside it."""
-    shared = Shared[bytes]()
+    """Return a page of a document. The document is built on the event loop, so this must be fast."""
+    shared = SharedResults[bytes]()
 
     async def render() -> bytes:
         return await asyncio.to_thread(orjson.dumps, document())

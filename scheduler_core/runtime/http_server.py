@@ -1,6 +1,6 @@
-"""Listens: sockets, TLS that follows its files, and an end in which what is being asked is still answered.
+"""HTTP listeners: sockets, TLS with reloaded certificates, graceful shutdown.
 
-Everything runs on one event loop. A ``Listener`` is uvicorn's server with connections of our own.
+All listeners run on one event loop. A ``Listener`` is uvicorn's server with ``HttpConnection``.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from scheduler_core.runtime.tls import CertificateError, Certificates, read_file
 from scheduler_core.runtime.tls_handshakes import Handshakes
 
 _BACKLOG = 512
-_DRAIN_S = 5  # for what is being asked when the end comes; kube-scheduler gives up after 5 s
-_CERTIFICATE_POLL_S = 5.0  # at the files of certificates; the kubelet brings rotated ones within a minute or two
+_DRAIN_S = 5  # for requests in progress at shutdown; kube-scheduler times out after 5 s
+_CERTIFICATE_POLL_S = 5.0  # the kubelet updates mounted certificates within a minute or two
 _log = logging.getLogger(__name__)
 
 
 class Listener(uvicorn.Server):
-    """Serves an application at one address."""
+    """An HTTP server of an application at one address."""
 
     def __init__(
         self,
         app: ASGIApp,
-        where: socket.socket,
+        bound: socket.socket,
         certificates: Certificates | None = None,
         limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008  frozen
     ) -> None:
-        """``where`` is bound already. Raises ``CertificateError``."""
+        """``bound``: a bound socket. Raises ``CertificateError``."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -44,7 +44,7 @@ class Listener(uvicorn.Server):
                 ws="none",
                 lifespan="off",
                 interface="asgi3",
-                workers=1,  # else WEB_CONCURRENCY of the environment
+                workers=1,  # not WEB_CONCURRENCY of the environment
                 log_config=None,
                 access_log=False,
                 proxy_headers=False,
@@ -54,25 +54,25 @@ class Listener(uvicorn.Server):
                 timeout_graceful_shutdown=_DRAIN_S,
             )
         )
-        if limits.buffers is not None:  # inherited by what is accepted
-            where.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.buffers)
-            where.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limits.buffers)
-        self._socket = where
+        if limits.buffers is not None:  # inherited by accepted connections
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.buffers)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limits.buffers)
+        self._socket = bound
         self._limits = limits
         self._certificates = certificates
         self._contents = None if certificates is None else read_files(certificates)
         self._context = None if certificates is None else server_context(certificates)
         self._accepting: asyncio.Task[None] | None = None
-        self.closed = Counter[str]()  # connections that we ended, by why
+        self.closed = Counter[str]()  # connections that the limits closed, by reason
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Return the port."""
         port: int = self._socket.getsockname()[1]
         return port
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002  uvicorn's
-        """Begin to listen."""
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002  uvicorn's signature
+        """Start to listen."""
         self.servers = []
         self._socket.listen(_BACKLOG)
         if self._context is None:
@@ -84,47 +84,47 @@ class Listener(uvicorn.Server):
         self.started = True
 
     def _current_context(self) -> ssl.SSLContext:
-        assert self._context is not None  # there is one from the start, or never
+        assert self._context is not None  # TLS is enabled from the start or never
         return self._context
 
     def _connection(self) -> HttpConnection:
         return HttpConnection(self.config, self.server_state, self._limits, self._note_closed)
 
-    def _note_closed(self, why: str) -> None:
-        self.closed[why] += 1
+    def _note_closed(self, reason: str) -> None:
+        self.closed[reason] += 1
 
     async def reload_certificates(self) -> None:
-        """Use those in the files from now on, where they changed and can be used."""
+        """Use the certificates in the files from now on, if they have changed and are valid."""
         if self._certificates is None or (now := read_files(self._certificates)) == self._contents:
             return
         self._contents = now
         try:
             self._context = server_context(self._certificates)
         except CertificateError as error:
-            _log.warning("certificates", extra={"fields": {"outcome": "the old ones are kept", "error": str(error)}})
+            _log.warning("certificates", extra={"fields": {"outcome": "kept the previous ones", "error": str(error)}})
             return
-        _log.info("certificates", extra={"fields": {"outcome": "read anew"}})
+        _log.info("certificates", extra={"fields": {"outcome": "reloaded"}})
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more connections, and end those there are when they have their answers."""
+        """Accept no more connections, and close existing ones after their answers."""
         if self._accepting is not None:
             self._accepting.cancel()
             await asyncio.wait([self._accepting])
-            self._socket.close()  # without TLS the loop's server owns it
+            self._socket.close()  # without TLS, the server of the loop owns the socket
         await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to ``serve``: there are two listeners."""
+        """Do not handle signals: ``run_daemon`` does."""
         yield
 
 
 async def serve_listeners(
     listeners: Sequence[Listener], stop: asyncio.Event, started: Callable[[], None] | None = None
 ) -> None:
-    """Serve until ``stop``; then end one listener after the other, each when all it was asked is answered.
+    """Serve until ``stop``; then shut down one listener after the other, each after its requests in progress.
 
-    Whatever ends a listener early comes out of here.
+    Raises the exception of a listener that ends early.
     """
     tasks = [asyncio.create_task(each.serve()) for each in listeners]
     watch = asyncio.create_task(_watch_certificates(listeners))

@@ -1,18 +1,22 @@
-"""Which of several extenders answers: the holder of a Lease, and nobody while that is in doubt.
+"""Leader election by a Lease, for extenders behind a Service and for planners. ``LeaseTiming`` has the timings.
 
-As leader election in Kubernetes goes: the holder writes the Lease every ``retry_s``; who else wants it takes it once it
-has not changed for the duration that it names. Two rules keep two from answering at once, whatever their clocks say:
+The protocol is that of leader election in Kubernetes: the leader renews the Lease every ``retry_s``; another candidate
+acquires it after it has not changed for the duration in its spec. Two rules prevent two leaders, whatever the clocks
+say:
 
-* Time is measured by one's own monotonic clock, from when one *saw* the Lease change. What the record says of the time
-  is for people.
-* The holder stops answering ``deadline_s`` after it *began* its last write that succeeded, by itself: ``holds`` is read
-  off the clock, so a process that was paused wakes up without the Lease. Others saw that write later than it began and
-  wait ``duration_s``, so ``duration_s - deadline_s`` is between the two, for clocks of different pace (by up to a
-  third) and for what the last answer leads to.
+* Each candidate measures time by its own monotonic clock, from when it *observed* a change of the Lease. The times in
+  the Lease are for people.
+* The leader stops leading ``deadline_s`` after the *start* of its last successful renewal: ``is_leader`` compares the
+  clock, so a process that was paused wakes up without the Lease. Other candidates observed that renewal after its start
+  and wait ``duration_s``. The difference ``duration_s - deadline_s`` covers clock rates that differ by up to a third,
+  and the effects of the last answers.
 
-Who is not fit to answer, its watches not in or silent, neither takes nor renews it, and so makes way for one that is.
+A candidate that cannot lead, because its watches are incomplete or silent, neither acquires nor renews the Lease.
 
-A Lease that was deleted counts as one that nobody renews, not as a free one: its holder writes it again.
+A deleted Lease counts as a Lease that is not renewed, not as a free one: its leader writes it again.
+
+``kubernetes.leaderelection`` of the Python client does not fit: it measures time by the wall clock, and has no
+condition like ``can_lead``.
 """
 
 from __future__ import annotations
@@ -56,56 +60,60 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class LeaseTiming(NamedTuple):
-    """Seconds; client-go's defaults, which kube-scheduler has too."""
+    """Seconds; the defaults of client-go and kube-scheduler."""
 
-    duration_s: int = 15  # who does not hold it waits that long
-    deadline_s: float = 10.0  # who holds it stops answering that long after its last renewal began
+    duration_s: int = 15  # until a candidate acquires a Lease that is not renewed
+    deadline_s: float = 10.0  # until the leader stops leading, from the start of its last renewal
     retry_s: float = 2.0
-    call_s: float = 3.0  # for one answer of the API server: three tries and more before the deadline
-    settle_s: float = 5.0  # after it was let go: until what the last answers led to has shown in everybody's watch
+    call_s: float = 3.0  # timeout of one call: three attempts or more before the deadline
+    settle_s: float = 5.0  # after a release: until all watches have shown the effects of the last answers
 
 
 class LeaseObservation(NamedTuple):
-    """What the Lease was when last read, and since when it has been so. ``spec`` is None: there is none."""
+    """The Lease as last read, and since when it is unchanged. ``spec`` None: the Lease does not exist."""
 
     spec: LeaseSpec | None
-    since: float  # of the reader's own clock
+    since: float  # by the own monotonic clock
 
 
 def observe_lease(before: LeaseObservation | None, spec: LeaseSpec | None, now: float) -> LeaseObservation:
-    """What is known after a look at the Lease."""
+    """Return the observation after a read of the Lease."""
     return before if before is not None and before.spec == spec else LeaseObservation(spec, now)
 
 
-def may_acquire(found: LeaseObservation, me: str, now: float, timing: LeaseTiming) -> bool:
-    """Whether the Lease is mine already, was let go a while ago, or has not been renewed for its duration."""
-    if found.spec is not None and found.spec.holder_identity == me:
+def may_acquire(seen: LeaseObservation, identity: str, now: float, timing: LeaseTiming) -> bool:
+    """Return whether the Lease is the candidate's already, was released a while ago, or was not renewed in time."""
+    if seen.spec is not None and seen.spec.holder_identity == identity:
         return True
-    if found.spec is not None and not found.spec.holder_identity:
-        return now - found.since >= timing.settle_s
-    named = None if found.spec is None else found.spec.lease_duration_seconds
-    return now - found.since >= (named or timing.duration_s)
+    if seen.spec is not None and not seen.spec.holder_identity:
+        return now - seen.since >= timing.settle_s
+    duration = None if seen.spec is None else seen.spec.lease_duration_seconds
+    return now - seen.since >= (duration or timing.duration_s)
 
 
-def held_lease_spec(spec: LeaseSpec | None, me: str, at: datetime, timing: LeaseTiming) -> LeaseSpec:
-    """The Lease as its holder writes it."""
+def held_lease_spec(spec: LeaseSpec | None, identity: str, at: datetime, timing: LeaseTiming) -> LeaseSpec:
+    """Return the Lease as its holder writes it."""
     stamp = format_micro_timestamp(at.timestamp())
     if spec is None:
-        return LeaseSpec(me, timing.duration_s, stamp, stamp, 0)
-    mine, transitions = spec.holder_identity == me, spec.lease_transitions or 0
+        return LeaseSpec(identity, timing.duration_s, stamp, stamp, 0)
+    renewed, transitions = spec.holder_identity == identity, spec.lease_transitions or 0
     return LeaseSpec(
-        me, timing.duration_s, spec.acquire_time if mine else stamp, stamp, transitions if mine else transitions + 1
+        holder_identity=identity,
+        lease_duration_seconds=timing.duration_s,
+        acquire_time=spec.acquire_time if renewed else stamp,
+        renew_time=stamp,
+        lease_transitions=transitions if renewed else transitions + 1,
     )
 
 
 class LeaseName(NamedTuple):
-    """Which Lease it is."""
+    """The name of a Lease."""
 
     namespace: str
     name: str
 
     def lease_body(self, spec: LeaseSpec, version: str = "") -> dict[str, Any]:
-        """The Lease as it is sent."""
+        """Return the Lease as it is sent."""
         metadata = {"name": self.name, "namespace": self.namespace}
         if version:
             metadata["resourceVersion"] = version
@@ -118,7 +126,7 @@ class LeaseName(NamedTuple):
 
 
 def parse_lease_name(text: str) -> LeaseName:
-    """``NAMESPACE/NAME``. Raises ``ValueError`` that says what to write."""
+    """Parse ``NAMESPACE/NAME``. Raises ``ValueError`` that says what to write."""
     namespace, slash, name = text.partition("/")
     if not (slash and _LABEL.fullmatch(namespace) and _SUBDOMAIN.fullmatch(name)):
         raise ValueError("write NAMESPACE/NAME of a Lease, both in lower-case letters, digits and - (the name also .)")
@@ -126,115 +134,114 @@ def parse_lease_name(text: str) -> LeaseName:
 
 
 class Election(Protocol):
-    """``Leader``, of which any thread may ask."""
+    """The state of an election, for any thread."""
 
     @property
     def is_leader(self) -> bool:
-        """Whether this process, and no other, may answer now."""
+        """Return whether this process, and no other, leads now."""
         ...
 
     @property
     def holder(self) -> str | None:
-        """Who holds the Lease, when last seen."""
+        """Return the holder of the Lease as last read."""
         ...
 
     @property
     def error(self) -> str | None:
-        """What the API server said to the last look at it, where it was not looked at in vain."""
+        """Return the error of the last attempt, if it failed."""
         ...
 
 
 class LeaderElector:
-    """Takes part in the election from ``start`` to ``stop``. ``holds`` is for any thread, the rest for one."""
+    """A candidate from ``start`` to ``stop``. The properties are for any thread, the methods for one."""
 
     def __init__(
         self,
         kube: Kube,
         lease: LeaseName,
-        me: str,
+        identity: str,
         timing: LeaseTiming = LeaseTiming(),  # noqa: B008  frozen
         clock: Callable[[], float] = time.monotonic,
-        fit: Callable[[], bool] = lambda: True,
+        can_lead: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``me`` is a name that no other process has or had: a restarted one must not believe that it holds.
+        """``identity`` is unique to this process for all time: a restarted process must not believe that it leads.
 
-        ``fit``: whether this process could answer. One that could not takes no Lease and renews none; called on the
-        thread of the election.
+        ``can_lead`` is called on the thread of the election: without it, this process neither acquires nor renews.
         """
-        self.identity = me
+        self.identity = identity
         self.error: str | None = None
         self._kube, self._lease, self._timing, self._clock = kube.with_timeout(timing.call_s), lease, timing, clock
-        self._fit = fit
+        self._can_lead = can_lead
         self._seen: LeaseObservation | None = None
-        self._until = float("-inf")
+        self._leads_until = float("-inf")
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
 
     @property
     def is_leader(self) -> bool:
-        """Whether this process, and no other, may answer now."""
-        return self._clock() < self._until
+        """Return whether this process, and no other, leads now."""
+        return self._clock() < self._leads_until
 
     @property
     def holder(self) -> str | None:
-        """Who held it when last seen."""
+        """Return the holder of the Lease as last read."""
         return (self._seen.spec.holder_identity or None) if self._seen and self._seen.spec else None
 
     def start(self) -> None:
-        """Take part, on a thread of its own."""
+        """Take part in the election, on its own thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop answering, then let go of the Lease, so that nobody waits for it to run out. Also before ``start``."""
+        """Stop leading, then release the Lease, so that no candidate waits for expiry. Allowed before ``start``."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join()
         if self.is_leader:
-            self._until = float("-inf")
+            self._leads_until = float("-inf")
             self._attempt(self._release)
 
     def run_once(self) -> None:
-        """Look at the Lease once, and take or renew it where that is due."""
-        held = self.is_leader
+        """Read the Lease once, and acquire or renew it if due."""
+        led = self.is_leader
         self._attempt(self._take_part)
-        if self.is_leader != held:
-            _log.info("lease", extra={"fields": {"holds": not held, "holder": self.holder}})
+        if self.is_leader != led:
+            _log.info("lease", extra={"fields": {"holds": not led, "holder": self.holder}})
 
     def _run(self) -> None:
         while not self._ended.is_set():
             self.run_once()
             self._ended.wait(self._timing.retry_s)
 
-    def _attempt(self, what: Callable[[], None]) -> None:
-        trouble = None
+    def _attempt(self, action: Callable[[], None]) -> None:
+        failure = None
         try:
-            what()
-        except ConflictError:  # somebody wrote it meanwhile: the next look tells what, and time who may answer
+            action()
+        except ConflictError:  # another candidate wrote it meanwhile: the next read shows it
             pass
         except KubeError as error:
-            trouble = str(error)
-        except Exception as error:  # noqa: BLE001  a thread that ends would never hold the Lease again
-            trouble = repr(error)
-        if trouble != self.error:  # every two seconds the same would be said
-            self.error = trouble
-            level = logging.INFO if trouble is None else logging.WARNING
-            fields = {"answers": True} if trouble is None else {"error": trouble}
+            failure = str(error)
+        except Exception as error:  # noqa: BLE001  if the thread ended, this process would never lead again
+            failure = repr(error)
+        if failure != self.error:  # not at every attempt, every two seconds
+            self.error = failure
+            level = logging.INFO if failure is None else logging.WARNING
+            fields = {"answers": True} if failure is None else {"error": failure}
             _log.log(level, "lease", extra={"fields": fields})
 
     def _take_part(self) -> None:
-        began = self._clock()
+        started = self._clock()
         lease = self._read()
         self._seen = observe_lease(self._seen, lease.spec if lease is not None else None, self._clock())
-        mine = self.is_leader and lease is None
-        if not mine and not may_acquire(self._seen, self.identity, self._clock(), self._timing):
-            self._until = float("-inf")
+        deleted = self.is_leader and lease is None
+        if not deleted and not may_acquire(self._seen, self.identity, self._clock(), self._timing):
+            self._leads_until = float("-inf")
             return
-        if not self._fit():
+        if not self._can_lead():
             return
         spec = held_lease_spec(self._seen.spec, self.identity, datetime.now(UTC), self._timing)
         self._write(spec, lease)
         self._seen = observe_lease(self._seen, spec, self._clock())
-        self._until = began + self._timing.deadline_s
+        self._leads_until = started + self._timing.deadline_s
 
     def _release(self) -> None:
         lease = self._read()
@@ -247,8 +254,8 @@ class LeaderElector:
         except NotFoundError:
             return None
 
-    def _write(self, spec: LeaseSpec, over: Lease | None) -> None:
-        if over is None:
+    def _write(self, spec: LeaseSpec, existing: Lease | None) -> None:
+        if existing is None:
             self._kube.create(LEASES, self._lease.lease_body(spec))
         else:
-            self._kube.replace(LEASES, self._lease.lease_body(spec, over.metadata.resource_version))
+            self._kube.replace(LEASES, self._lease.lease_body(spec, existing.metadata.resource_version))

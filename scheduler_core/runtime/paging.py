@@ -1,4 +1,4 @@
-"""Pages of a bounded size. A page that is not the last one names the next one in the header ``Link``. Pure."""
+"""Pages of limited size. Each page but the last links to the next page by the header ``Link``. Pure."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ K = TypeVar("K")
 
 
 class PageBytes(NamedTuple):
-    """What is sent."""
+    """A page as it is sent."""
 
     body: bytes
-    continuation: str | None = None  # with which to ask for the next page; None: this is the last one
+    continuation: str | None = None  # the query parameter of the next page; None: last page
 
     @property
     def headers(self) -> dict[str, str]:
-        """The header ``Link`` (RFC 8288), where there is a next page."""
+        """Return the header ``Link`` (RFC 8288) if there is a next page."""
         if self.continuation is None:
             return {}
         return {"Link": f'<?{CONTINUE}={quote(self.continuation, safe="")}>; rel="next"'}
 
 
-def fill(items: Iterable[tuple[K, bytes]], most: int = PAGE_BYTES) -> tuple[list[tuple[K, bytes]], bool]:
-    """Return the first items that a page has room for, at least one, and whether there are more."""
-    taken: list[tuple[K, bytes]] = []
+def fill_page(items: Iterable[tuple[K, bytes]], max_bytes: int = PAGE_BYTES) -> tuple[list[tuple[K, bytes]], bool]:
+    """Return the items of one page, at least one, and whether there are more."""
+    page: list[tuple[K, bytes]] = []
     size = 0
     rest: Iterator[tuple[K, bytes]] = iter(items)
     for key, item in rest:
-        size += len(item) + 1  # and a comma
-        if taken and size > most:
-            return taken, True
-        taken.append((key, item))
-    return taken, False
+        size += len(item) + 1  # the comma
+        if page and size > max_bytes:
+            return page, True
+        page.append((key, item))
+    return page, False

@@ -1,6 +1,6 @@
-"""TLS of the verbs: certificates from files, read again when they rotate.
+"""TLS of the verbs, with certificates from files that may rotate.
 
-CertificateError(Exception)    the files cannot be used; the message names them
+CertificateError(Exception)    the files are unusable; the message names them
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import NamedTuple
 
 
 class CertificateError(Exception):
-    """The files cannot be used."""
+    """The files are unusable."""
 
 
 class Certificates(NamedTuple):
-    """The files, in PEM."""
+    """The certificate files, in PEM."""
 
-    certificate: Path  # ours, with its chain
+    certificate: Path  # of the server, with its chain
     key: Path
-    client_ca: Path | None = None  # who is not certified by it is refused; None: anybody may call
+    client_ca: Path | None = None  # clients need a certificate of this CA; None: no client certificates
 
 
 def read_files(files: Certificates) -> tuple[bytes | None, ...]:
-    """What is in the files now: another value after they rotated. None for one that is not there at the moment."""
+    """Return the contents of the files, to detect a rotation; None for a missing file."""
     return tuple(_read(path) for path in files if path is not None)
 
 
@@ -35,20 +35,20 @@ def _read(path: Path) -> bytes | None:
 
 
 def server_context(files: Certificates) -> ssl.SSLContext:
-    """A server's side of TLS. Raises ``CertificateError``."""
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    made.minimum_version = ssl.TLSVersion.TLSv1_2
-    made.set_alpn_protocols(["http/1.1"])
+    """Return the TLS context of a server. Raises ``CertificateError``."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
     try:
-        made.load_cert_chain(files.certificate, files.key, password=_no_password)
+        context.load_cert_chain(files.certificate, files.key, password=_no_password)
         if files.client_ca is not None:
-            made.load_verify_locations(files.client_ca)
-            made.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(files.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         names = ", ".join(str(path) for path in files if path is not None)
         raise CertificateError(f"{names}: no usable certificate, key and client CA in PEM: {error}") from error
-    return made
+    return context
 
 
 def _no_password() -> str:
-    raise ValueError("the key is encrypted; give one that is not")
+    raise ValueError("the key is encrypted; an unencrypted key is needed")

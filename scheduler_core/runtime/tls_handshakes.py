@@ -1,7 +1,7 @@
-"""Accepts TLS connections, with a bound on those that have not finished their handshake.
+"""Accepts TLS connections, with a limit on unfinished handshakes.
 
-An event loop's own server waits for any number of them, and each is an open file: peers that connect and say nothing
-would leave none for anybody else. Here the oldest gives way.
+The server of the event loop allows any number of them, and each takes an open file: silent peers could use up all open
+files. Here the oldest handshake is aborted at the limit.
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ import socket
 import ssl
 from collections.abc import Callable
 
-HANDSHAKES = 256  # at once
+MAX_HANDSHAKES = 256  # at the same time
 _HANDSHAKE_S = 10.0
-_PAUSE_S = 0.1  # where there is no open file left
+_PAUSE_S = 0.1  # after a failed accept: no open file is left
 _log = logging.getLogger(__name__)
 
 
 class Handshakes:
-    """Those of one listening socket."""
+    """The handshakes of one listening socket."""
 
     def __init__(
         self,
         context: Callable[[], ssl.SSLContext],
         connection: Callable[[], asyncio.Protocol],
         closed: Callable[[str], None],
-        most: int = HANDSHAKES,
+        max_open: int = MAX_HANDSHAKES,
     ) -> None:
-        """``context`` is asked for each connection, ``connection`` made once its handshake is done."""
-        self._context, self._connection, self._closed, self._most = context, connection, closed, most
-        self._open: dict[asyncio.Task[None], None] = {}  # the oldest first
+        """``context`` is called for each connection, ``connection`` after its handshake, ``closed`` at the limit."""
+        self._context, self._connection, self._closed, self._max_open = context, connection, closed, max_open
+        self._open: dict[asyncio.Task[None], None] = {}  # oldest first
 
-    async def accept_forever(self, where: socket.socket) -> None:
-        """Accept what connects to that socket, until this is cancelled."""
-        where.setblocking(False)
+    async def accept_forever(self, listening: socket.socket) -> None:
+        """Accept the connections of a socket until cancelled."""
+        listening.setblocking(False)
         loop = asyncio.get_running_loop()
         try:
             while True:
                 try:
-                    peer, _ = await loop.sock_accept(where)
+                    peer, _ = await loop.sock_accept(listening)
                 except OSError as error:
                     _log.warning("accept", extra={"fields": {"error": str(error)}})
                     await asyncio.sleep(_PAUSE_S)
                     continue
-                if len(self._open) >= self._most:
+                if len(self._open) >= self._max_open:
                     self._closed("capacity")
                     self._cancel(next(iter(self._open)))
                 task = asyncio.create_task(self._shake_hands(peer))
@@ -68,9 +68,9 @@ class Handshakes:
             await loop.connect_accepted_socket(
                 self._connection, peer, ssl=self._context(), ssl_handshake_timeout=_HANDSHAKE_S
             )
-        except OSError:  # what it sent is no TLS, or no certificate of the CA, or did not come in time
+        except OSError:  # not TLS, no certificate of the CA, or too late
             pass
         except asyncio.CancelledError:
             with contextlib.suppress(OSError):
-                peer.shutdown(socket.SHUT_RDWR)  # the transport, which owns it by now, closes then
+                peer.shutdown(socket.SHUT_RDWR)  # the transport owns the socket and closes it
             raise

@@ -8,10 +8,11 @@ from collections.abc import Iterable
 import pytest
 import yaml
 
-from agent.daemon.settings import TABLE
+from agent.daemon.settings import AgentSettings
 from gputopo import __version__
 from gputopo.kube.rbac import AGENT, AGENT_WITH_NFD, NODE_FEATURES, NODE_GPUS, NODES, Resource, Role
 from gputopo.labels import keys
+from gputopo.process.settings import options_of
 from tests.daemonset.roles import granted, used
 from tests.daemonset.tools import CHART, DAEMONSET, Object, helm_rendered, kustomized
 
@@ -51,7 +52,7 @@ def environment(documents: Iterable[Object]) -> dict[str, str | None]:
 @pytest.mark.parametrize("overlay", ["default", "nfd", "no-kubelet-socket", "demo"])
 def test_every_variable_is_a_setting_of_the_agent_and_has_a_value_that_it_takes(overlay: str) -> None:
     variables = environment(kustomized(f"overlays/{overlay}"))
-    settings = {setting.variable: setting for setting in TABLE}
+    settings = {setting.variable: setting for setting in options_of(AgentSettings)}
     ours = {name: value for name, value in variables.items() if not name.startswith("NVIDIA_")}
 
     assert ours.keys() <= settings.keys()
@@ -61,7 +62,7 @@ def test_every_variable_is_a_setting_of_the_agent_and_has_a_value_that_it_takes(
 
 
 def test_the_probes_and_the_socket_are_where_the_agent_has_them_by_default() -> None:
-    defaults = {setting.variable: setting.default for setting in TABLE}
+    defaults = {setting.variable: setting.default for setting in options_of(AgentSettings)}
     (daemonset,) = (each for each in kustomized("overlays/default") if each["kind"] == "DaemonSet")
     (container,) = daemonset["spec"]["template"]["spec"]["containers"]
 

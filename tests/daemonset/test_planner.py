@@ -14,9 +14,10 @@ from gputopo.crd.reservations import ledger_crd, reservation_crd
 from gputopo.kube.rbac import LEDGERS, RESERVATIONS
 from gputopo.labels import keys
 from gputopo.labels.keys import SCHEDULER_NAME
+from gputopo.process.settings import options_of
 from scheduler_core.planner.commit.controllers import JOB_TRACKING
 from scheduler_core.planner.gang.conventions import GANG_CONVENTIONS
-from scheduler_core.planner.settings import TABLE, read_settings
+from scheduler_core.planner.settings import PlannerSettings, read_settings
 from tests.daemonset.renderings import SPECS, comparable
 from tests.daemonset.tools import DAEMONSET, Object, helm_rendered, kustomized, name_of
 from tests.daemonset.workloads import containers, deployment, helm_adds, pod
@@ -163,9 +164,9 @@ def test_every_variable_is_a_setting_of_the_planner_and_the_lease_is_the_one_tha
     environment = {each["name"]: each["value"] for each in containers(pod("planner"))["planner"]["env"]}
     (role,) = of_kind(documents, "Role")
 
-    assert environment.keys() <= {setting.variable for setting in TABLE}
+    assert environment.keys() <= {setting.variable for setting in options_of(PlannerSettings)}
     assert read_settings({}, environment).lease == (role["metadata"]["namespace"], role["rules"][1]["resourceNames"][0])
-    assert {setting.variable: setting.default for setting in TABLE}["GPUTOPO_LISTEN"] == ":9439"
+    assert {setting.variable: setting.default for setting in options_of(PlannerSettings)}["GPUTOPO_LISTEN"] == ":9439"
 
 
 def test_what_clusters_differ_in_can_be_set() -> None:

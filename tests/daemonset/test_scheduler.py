@@ -13,9 +13,10 @@ import yaml
 
 from gputopo import __version__
 from gputopo.kube.rbac import ELECTION, EXTENDER, LEASES, NODE_GPUS, NODES, OBSERVER, PLANNER, PODS, Role
+from gputopo.process.settings import options_of
 from scheduler_core.extender.main import own_pod_name
 from scheduler_core.extender.scheduler_config import LOOPBACK, SERVICE, Caller, render_configuration
-from scheduler_core.extender.settings import TABLE, read_settings
+from scheduler_core.extender.settings import ExtenderSettings, read_settings
 from tests.daemonset.renderings import ENDPOINT, SPECS, comparable, minor, only
 from tests.daemonset.roles import granted, used
 from tests.daemonset.tools import CHART, DAEMONSET, Object, helm_rendered, kustomized, name_of, run, tool
@@ -253,7 +254,7 @@ def test_a_change_of_the_configuration_replaces_the_pods() -> None:
 
 
 def test_scheduler_and_extender_meet_where_both_expect_it() -> None:
-    defaults = {setting.variable: setting.default for setting in TABLE}
+    defaults = {setting.variable: setting.default for setting in options_of(ExtenderSettings)}
     both = containers(pod("default"))
 
     assert f"http://{defaults['GPUTOPO_VERBS']}" == LOOPBACK
@@ -275,7 +276,7 @@ def test_every_variable_is_a_setting_of_the_extender_and_has_a_value_that_it_tak
     alone = containers(pod("cluster-scheduler"))["extender"]
     environment = values_of(alone)
 
-    assert environment.keys() <= {setting.variable for setting in TABLE}
+    assert environment.keys() <= {setting.variable for setting in options_of(ExtenderSettings)}
     settings = read_settings({}, environment)
     (volume,) = alone["volumeMounts"]
     assert settings.certificates is not None

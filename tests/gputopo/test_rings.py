@@ -155,7 +155,7 @@ def test_a_lost_gpu_is_named_with_those_that_are_there() -> None:
 
     with pytest.raises(ModelError, match=rf"GPU {lost} does not exist or is lost; usable: 0, 1"):
         rings_of(h100_lost_gpu()).ring_through((0, lost))
-    with pytest.raises(ModelError, match=r"GPU 0 is not there or lost; there is none"):
+    with pytest.raises(ModelError, match=r"GPU 0 does not exist or is lost; usable: none"):
         rings_of(NodeTopology()).ring_through((0, 1))
 
 

@@ -1,4 +1,4 @@
-"""The settings, and the errors for invalid values."""
+"""The agent's settings, and the errors of invalid values."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.daemon.settings import TABLE, AgentSettings, read_settings
-from gputopo.process.settings import SettingError
+from agent.daemon.settings import AgentSettings, read_settings
+from gputopo.process.settings import SettingError, options_of
 
 DEFAULTS = AgentSettings(
     node="gpu-7",
@@ -96,7 +96,8 @@ def test_an_invalid_value_in_the_environment_is_reported_by_its_variable() -> No
         read_settings({}, {"GPUTOPO_LOG": "xml"})
 
 
-def test_the_table_has_a_row_for_every_field_and_a_reason_in_each() -> None:
-    assert tuple(row.field for row in TABLE) == AgentSettings.__struct_fields__
-    assert all(len(row.reason) > 40 for row in TABLE)
-    assert len(TABLE) <= 12
+def test_every_setting_has_a_help_text_and_there_are_few() -> None:
+    options = options_of(AgentSettings)
+    assert tuple(each.field for each in options) == AgentSettings.__struct_fields__
+    assert all(len(each.help) > 40 for each in options)
+    assert len(options) <= 12

@@ -280,7 +280,7 @@ def test_behind_a_service_one_extender_answers_the_clusters_own_scheduler_and_an
         (second,) = {a, b} - {first}
         leading = holder()
         wait_for(lambda: leading in second.page("/readyz")[1], "the other to say who answers")
-        assert second.page("/readyz") == (503, f"another extender answers: {leading} holds the Lease\n")
+        assert second.page("/readyz") == (503, f"another extender leads: {leading} holds the Lease\n")
         place("first", first)
 
         first.stop()

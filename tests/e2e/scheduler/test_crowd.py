@@ -149,7 +149,7 @@ def test_everybody_who_fits_is_placed_and_no_island_is_broken(
 
     machines.catch_up()
     wait_for(lambda: gputopo_scheduler.count("gputopo_predictions_total") == len(ran), "every pod to be counted")
-    assert gputopo_scheduler.count("gputopo_promises_broken_total") == 0
+    assert gputopo_scheduler.count("gputopo_required_shapes_violated_total") == 0
     assert not [
         each["metadata"]["name"] for each in pods if each["status"]["phase"] == "Failed" and truth.needs_an_island(each)
     ]

@@ -92,7 +92,7 @@ def test_an_extender_that_is_killed_under_traffic_loses_no_pod_and_breaks_no_isl
 
     assert whole_islands(cluster, fleet) == 24
     gputopo_scheduler.wait_until_ready()
-    assert gputopo_scheduler.count("gputopo_promises_broken_total") == 0
+    assert gputopo_scheduler.count("gputopo_required_shapes_violated_total") == 0
 
 
 def test_calls_are_refused_until_the_cluster_is_known(
@@ -168,7 +168,7 @@ def test_an_api_server_that_restarts_under_traffic_loses_no_pod_and_breaks_no_is
     all_placed(cluster)
 
     assert whole_islands(cluster, fleet) == 16
-    assert gputopo_scheduler.count("gputopo_promises_broken_total") == 0
+    assert gputopo_scheduler.count("gputopo_required_shapes_violated_total") == 0
 
 
 def test_required_shapes_are_refused_where_the_observation_is_old_and_other_pods_are_not(

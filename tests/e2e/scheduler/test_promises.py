@@ -181,7 +181,7 @@ def test_pods_that_arrive_while_no_kubelet_admits_anybody_are_not_promised_the_s
     wait_for(
         lambda: gputopo_scheduler.count("gputopo_predictions_total") >= len(bound), "the predictions to be checked"
     )
-    assert gputopo_scheduler.count("gputopo_promises_broken_total") == 0
+    assert gputopo_scheduler.count("gputopo_required_shapes_violated_total") == 0
 
 
 def _bound(cluster: Cluster, name: str) -> bool:

@@ -64,9 +64,9 @@ def test_a_check_prints_what_is_wrong_and_ends_with_1(tmp_path: Path) -> None:
     wrong = run("--check", "-", "--resource", "nvidia.com/mig-1g.10gb", given=good.replace("weight: 75", "weight: 1"))
     assert wrong.exit_code == 1
     assert wrong.stdout.splitlines() == [
-        "extenders[0].weight is 1: plugins, 1400 together, outvote an island of 2 points x weight x 10: at least 71",
+        "extenders[0].weight is 1: the plugins, 1400, outweigh an island of 2 points x weight x 10; set 71 or more",
         (
-            "extenders[0].managedResources has no nvidia.com/mig-1g.10gb: nodes have it, and pods that ask for it are "
+            "extenders[0].managedResources has no nvidia.com/mig-1g.10gb: nodes have it, and pods that request it are "
             "placed without the extender"
         ),
     ]
@@ -79,7 +79,7 @@ def test_a_check_prints_what_is_wrong_and_ends_with_1(tmp_path: Path) -> None:
             ["--check", "-", "--resource", "nvidia.com/gpu"],
             "kind: Pod",
             2,
-            "-: this is no KubeSchedulerConfiguration but a 'Pod'",
+            "-: not a KubeSchedulerConfiguration but a 'Pod'",
             id="another kind",
         ),
         pytest.param(["--check", "-", "--resource", "nvidia.com/gpu"], "{", 2, "-: while parsing a flow", id="no YAML"),

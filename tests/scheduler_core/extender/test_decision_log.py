@@ -60,7 +60,7 @@ def test_what_is_decided_otherwise_is_said(records: list[DecisionRecord]) -> Non
     assert _other(passed, answer=("n9",)) == [f"answered n9; now {', '.join(passed.answer)}"]
     assert _other(passed, points=(1.0,) * 7) == [f"points {(1.0,) * 7}; now {passed.points}"]
     reason = next(iter(refused.refused))
-    assert f"n9 was refused for {reason!r}; now for None" in _other(refused, refused={reason: ("n9",)})
+    assert f"n9 was rejected for {reason!r}; now for None" in _other(refused, refused={reason: ("n9",)})
     assert _other(refused, answer=tuple(f"m{n}" for n in range(10))) == [
         "answered m0, m1, m2, m3, m4, m5, m6, m7 and 2 more; now no node"
     ]
@@ -69,9 +69,9 @@ def test_what_is_decided_otherwise_is_said(records: list[DecisionRecord]) -> Non
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        pytest.param(b"", "this is no decision (Input data was truncated): b''", id="nothing"),
+        pytest.param(b"", "not a decision (Input data was truncated): b''", id="nothing"),
         pytest.param(b'{"format":1}', "missing required field `at`", id="another document"),
-        pytest.param(b"[" * 100_000, "this is no decision", id="deep"),
+        pytest.param(b"[" * 100_000, "not a decision", id="deep"),
     ],
 )
 def test_a_line_that_is_no_decision_is_quoted(line: bytes, says: str) -> None:
@@ -83,16 +83,16 @@ def test_a_line_that_is_no_decision_is_quoted(line: bytes, says: str) -> None:
 
 def test_a_line_of_another_format_or_that_does_not_fit_together_is_refused(records: list[DecisionRecord]) -> None:
     line = parse_decision(encode_decision(records[0]))
-    with pytest.raises(DecisionFormatError, match="of format 2, and 1 is read"):
+    with pytest.raises(DecisionFormatError, match="unknown decision format 2, expected 1"):
         parse_decision(msgspec.json.encode(msgspec.structs.replace(line, format=2)))
     with pytest.raises(DecisionFormatError, match="0 states for"):
         _other(line, states=())
-    with pytest.raises(DecisionFormatError, match="a state cannot be read"):
+    with pytest.raises(DecisionFormatError, match="invalid node state"):
         _other(line, topologies=())
 
 
 def test_the_last_decisions_are_kept_and_their_names_are_bounded(records: list[DecisionRecord]) -> None:
-    few, small = DecisionLog(3), DecisionLog(100, most_names=20)
+    few, small = DecisionLog(3), DecisionLog(100, max_names=20)
     for each in records:
         few.add_decision(each)
         small.add_decision(each)
@@ -105,11 +105,11 @@ def test_the_last_decisions_are_kept_and_their_names_are_bounded(records: list[D
     assert list(few.json_lines(len(records))) == []
     assert len(small) == 2  # of eight names each
     assert (few.last_decision("uid-f"), few.last_decision("uid-a")) == (records[-1], None)
-    DecisionLog(1, most_names=1).add_decision(records[0])
+    DecisionLog(1, max_names=1).add_decision(records[0])
 
 
 def test_one_decision_is_kept_however_many_names_it_has(records: list[DecisionRecord]) -> None:
-    decisions = DecisionLog(10, most_names=1)
+    decisions = DecisionLog(10, max_names=1)
     for each in records:
         decisions.add_decision(each)
 
@@ -121,7 +121,7 @@ def test_a_file_takes_every_decision_and_is_put_aside_when_it_is_full(
 ) -> None:
     path, noted = tmp_path / "decisions.jsonl", list[str]()
     size = sum(len(encode_decision(each)) for each in records[:3])
-    file = DecisionFile(path, noted.append, most_bytes=size)
+    file = DecisionFile(path, noted.append, max_bytes=size)
     for each in records[:5]:
         file.append(each)
     file.close()

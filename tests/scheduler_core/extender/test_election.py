@@ -32,7 +32,7 @@ def test_it_answers_from_when_it_has_the_lease_and_lets_go_of_it_at_its_end(tmp_
         api_server(with_leases(leases)) as server,
         extender(server.kubeconfig(tmp_path / "config"), "--lease", "/".join(HERE)) as running,
     ):
-        sentence = "another extender answers: other holds the Lease\n"
+        sentence = "another extender leads: other holds the Lease\n"
         wait_for(lambda: running.ask("/readyz") == (503, sentence), "it to see who holds the Lease", 20)
         assert running.ask("/filter", CALL) == (503, sentence)
         assert closes(running)

@@ -1,14 +1,14 @@
-"""A call that is refused waits once for what may be on its way to our watch."""
+"""A rejected call waits once, for events that may be on their way to the extender's watch."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
 from gputopo.labels.reasons import Reason
 from scheduler_core.extender.extender import FilterResult
-from scheduler_core.extender.http import WAIT_S, WAITS, Reply, extender_app
+from scheduler_core.extender.handlers import MAX_WAITS, RETRY_WAIT_S
 from scheduler_core.extender.metrics import ExtenderMetrics
 from scheduler_core.request.pod import Pod
 from tests.machines import hgx_h100
@@ -16,65 +16,57 @@ from tests.scheduler_core.fake_scheduler import Stage, asking
 from tests.scheduler_core.runtime.served import Passing, app_of, call, serving
 
 
-def asked(replies: Iterator[Reply], calls: int) -> tuple[list[bytes], float]:
-    """The answers to so many calls in a row, and the seconds that all took."""
+class Rejecting(Passing):
+    """Rejects as long as ``rejects`` says, by the number of the decision; records whether decisions were final."""
 
-    def filter_(_: bytes, __: float, *, last: bool = True) -> Reply:
-        reply = next(replies)
-        return reply._replace(retry=False) if last else reply
-
-    app = extender_app({"filter": filter_}, lambda: None, 100, "", time.monotonic)
-    with serving(app) as running:
-        begun = time.monotonic()
-        return [running.ask("POST", "/filter", b"{}")[1] for _ in range(calls)], time.monotonic() - begun
-
-
-def test_the_first_ones_are_answered_anew_and_the_others_of_that_moment_at_once() -> None:
-    replies = (Reply(200, str(number).encode(), retry=True) for number in range(99))
-
-    answers, seconds = asked(replies, WAITS + 2)
-
-    anew = [str(2 * number + 1).encode() for number in range(WAITS)]
-    assert answers == [*anew, str(2 * WAITS).encode(), str(2 * WAITS + 1).encode()]
-    assert seconds >= WAITS * WAIT_S
-
-
-def test_what_is_not_refused_never_waits() -> None:
-    replies = (Reply(200, str(number).encode()) for number in range(9))
-
-    assert asked(replies, 3)[0] == [b"0", b"1", b"2"]
-
-
-class Fickle(Passing):
-    """Refuses the first time."""
-
-    def __init__(self) -> None:
-        self.asked: list[bool] = []
+    def __init__(self, rejects: Callable[[int], bool]) -> None:
+        self.rejects = rejects
+        self.final: list[bool] = []
 
     def filter(self, pod: Pod, names: AbstractSet[str], *, final: bool = True) -> FilterResult:
-        self.asked.append(final)
-        if len(self.asked) == 1:
+        self.final.append(final)
+        if self.rejects(len(self.final)):
             return FilterResult((), dict.fromkeys(names, Reason.ISLAND.value))
         return super().filter(pod, names)
 
 
-def test_a_call_that_is_asked_again_is_counted_once_for_what_is_answered() -> None:
-    fickle, metrics = Fickle(), ExtenderMetrics()
-    with serving(app_of(fickle, metrics=metrics)) as running:
+def decisions_of(extender: Rejecting, calls: int) -> tuple[list[bool], float]:
+    """Return whether each decision was final, and the seconds of all calls."""
+    with serving(app_of(extender)) as running:
+        started = time.monotonic()
+        for _ in range(calls):
+            assert running.ask("POST", "/filter", call("n1"))[0] == 200
+        return extender.final, time.monotonic() - started
+
+
+def test_the_first_rejections_are_decided_again_and_later_ones_are_final_at_once() -> None:
+    final, seconds = decisions_of(Rejecting(lambda _: True), MAX_WAITS + 2)
+
+    assert final == [False, True] * MAX_WAITS + [True, True]
+    assert seconds >= MAX_WAITS * RETRY_WAIT_S
+
+
+def test_accepted_calls_never_wait() -> None:
+    assert decisions_of(Rejecting(lambda _: False), 3)[0] == [False, False, False]
+
+
+def test_a_repeated_decision_is_counted_once() -> None:
+    extender, metrics = Rejecting(lambda number: number == 1), ExtenderMetrics()
+    with serving(app_of(extender, metrics=metrics)) as running:
         status, answer = running.ask("POST", "/filter", call("n1"))
 
     sample = metrics.registry.get_sample_value
-    assert (status, b'"NodeNames":["n1"]' in answer, fickle.asked) == (200, True, [False, True])
+    assert (status, b'"NodeNames":["n1"]' in answer, extender.final) == (200, True, [False, True])
     assert sample("gputopo_rejections_total", {"reason": "island"}) is None
     assert sample("gputopo_extender_calls_total", {"verb": "filter", "status": "200"}) == 1
-    assert sample("gputopo_extender_call_seconds_count", {"verb": "filter"}) == 1
-    assert (sample("gputopo_extender_call_seconds_sum", {"verb": "filter"}) or 0) >= WAIT_S
+    assert sample("gputopo_extender_call_duration_seconds_count", {"verb": "filter"}) == 1
+    assert (sample("gputopo_extender_call_duration_seconds_sum", {"verb": "filter"}) or 0) >= RETRY_WAIT_S
 
 
-def test_only_the_last_refusal_of_a_call_is_recorded() -> None:
+def test_only_the_final_rejection_of_a_call_is_recorded() -> None:
     stage = Stage.set({"a": hgx_h100()})
     pod, names = asking("p", 8, island="required"), {"ghost"}
-    answers = [stage.extender.filter(pod, names, final=last) for last in (False, True)]
+    answers = [stage.extender.filter(pod, names, final=final) for final in (False, True)]
 
     assert answers[0] == answers[1]
     assert [each.answer for each in stage.records] == answers[1:]

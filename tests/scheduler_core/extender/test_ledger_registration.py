@@ -67,7 +67,7 @@ def test_it_registers_before_it_answers() -> None:
     process = Process()
     process.show(ledger())
 
-    assert process.look() == "the ledger gpus does not show this extender yet, so planners do not know that it answers"
+    assert process.look() == "this extender is not registered in the ledger gpus yet, so planners do not know of it"
     assert process.said == [("gpus", REGISTERED)]
     process.show(ledger(extenders={ME: REGISTERED}))
     assert process.look() is None
@@ -78,7 +78,7 @@ def test_it_registers_in_every_ledger() -> None:
     process = Process()
     process.show(ledger(extenders={ME: REGISTERED}), ledger(name="other", uid="O"))
 
-    assert process.look() == "the ledger other does not show this extender yet, so planners do not know that it answers"
+    assert process.look() == "this extender is not registered in the ledger other yet, so planners do not know of it"
     assert process.said == [("other", REGISTERED)]
 
 
@@ -208,7 +208,7 @@ def test_it_does_not_answer_before_it_has_seen_what_counts(phase: EntryPhase) ->
     entries = (entry(GANG, phase),)
     process.show(ledger(*entries, generation=2, extenders={ME: REGISTERED}))
 
-    assert process.look() == "gputopo has not seen the reservation uid-g yet, which a ledger lists"
+    assert process.look() == "a ledger lists the reservation uid-g, which the watch has not shown yet"
     assert process.look(after=UNMATCHED_S - 1) is not None
     process.show(ledger(*entries, generation=2, extenders={ME: REGISTERED}), reservations=[GANG])
     assert process.look() is None

@@ -191,7 +191,7 @@ def test_one_that_let_pods_in_leaves_its_registration_to_planners(tmp_path: Path
 
     assert len(applied) == 1
     (left,) = [each for each in running.lines if each["event"] == "ledger"]
-    assert (left["left_registered"], left["open"]) == (True, 1)
+    assert (left["left_registered"], left["in_flight"]) == (True, 1)
 
 
 def test_one_that_may_not_see_reservations_says_so_and_can_do_without(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_one_that_may_not_see_reservations_says_so_and_can_do_without(tmp_path: 
             wait_for(lambda: running.ask("/readyz")[1].count("403: no") == 2, "what the API server says")
             status, told = running.ask("/readyz")
             assert status == 503
-            assert told.endswith("; where there is no planner, say --reservations off\n")
+            assert told.endswith("; without a planner, set --reservations off\n")
             assert 'gputopo_watch_synced{kind="placementledgers"} 0.0' in running.ask("/metrics")[1]
         with extender(config, "--reservations", "off") as running:
             running.said("synced")
@@ -234,7 +234,9 @@ def test_one_that_may_not_register_says_why_it_does_not_answer(tmp_path: Path) -
 
     with api_server(answer) as server, extender(server.kubeconfig(tmp_path / "config")) as running:
         wait_for(lambda: "403: no" in running.ask("/readyz")[1], "what the API server says")
-        assert running.ask("/readyz")[1].startswith("the ledger gpus does not show this extender yet, so planners")
+        assert running.ask("/readyz")[1].startswith(
+            "this extender is not registered in the ledger gpus yet, so planners"
+        )
         assert running.said("ledger")["level"] == "warning"
         assert running.end() == 0
 
@@ -264,10 +266,10 @@ def test_policy_file_is_followed_and_a_bad_change_is_not(tmp_path: Path) -> None
         file.write_text(_POLICY.format(2))
         wait_for(lambda: answered() == 2, "the new policy")
         file.write_text(_POLICY.format(0))
-        wait_for(lambda: "gputopo_policy_bad 1.0" in running.ask("/metrics")[1], "a bad policy")
+        wait_for(lambda: "gputopo_policy_invalid 1.0" in running.ask("/metrics")[1], "a bad policy")
         assert answered() == 2
         file.write_text(_POLICY.format(2))
-        wait_for(lambda: "gputopo_policy_bad 0.0" in running.ask("/metrics")[1], "the old policy")
+        wait_for(lambda: "gputopo_policy_invalid 0.0" in running.ask("/metrics")[1], "the old policy")
         assert running.end() == 0
 
     (told,) = [each for each in running.lines if each["event"] == "policy" and "trouble" in each]
@@ -313,14 +315,14 @@ def test_a_pod_whose_required_shape_the_kubelet_broke_gets_one_event(tmp_path: P
         "Warning",
         "uid-train",
     )
-    assert "the kubelet of n1 gave this pod are not on one NUMA node" in event["message"]
-    assert 'gputopo_promises_broken_total{reason="numa"} 1.0' in metrics
+    assert "the kubelet of n1 allocated to this pod are not on one NUMA node" in event["message"]
+    assert 'gputopo_required_shapes_violated_total{reason="numa"} 1.0' in metrics
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        pytest.param(["--verbs", ":9440"], "--verbs on every address: whoever reaches", id="verbs for everybody"),
+        pytest.param(["--verbs", ":9440"], "--verbs on every address: every client", id="verbs for everybody"),
         pytest.param(["--shortlist", "0"], "--shortlist: '0': write a whole number from 1", id="a wrong value"),
     ],
 )

@@ -29,7 +29,14 @@ def test_a_scrape_tells_what_is_known() -> None:
     metrics_ = ExtenderMetrics()
     table = snapshot_of(FLEET, NOW, Policy(), generation=5)
     status = ExtenderStatus(
-        table, True, WATCHES, pods=4, assumed_pods=2, in_flight_pods=1, connections_ended={"slow": 3}, policy_bad=True
+        table,
+        True,
+        WATCHES,
+        pods=4,
+        assumed_pods=2,
+        in_flight_pods=1,
+        connections_ended={"slow": 3},
+        policy_invalid=True,
     )
     metrics_.register_status(lambda: status)
 
@@ -43,14 +50,14 @@ def test_a_scrape_tells_what_is_known() -> None:
             "gputopo_table_nodes",
             "gputopo_table_stale_nodes",
             "gputopo_gpu_pods",
-            "gputopo_assumptions",
-            "gputopo_doubts",
-            "gputopo_policy_bad",
+            "gputopo_assumed_pods",
+            "gputopo_in_flight_pods",
+            "gputopo_policy_invalid",
         )
     }
     assert list(told.values()) == [1, 7.5, 5, 3, 0, 4, 2, 1, 1]
     assert sample("gputopo_free_islands", {"size": "8", "product": H100}) == 2
-    assert sample("gputopo_extender_connections_ended_total", {"why": "slow"}) == 3
+    assert sample("gputopo_extender_connections_ended_total", {"reason": "slow"}) == 3
     assert sample("gputopo_watch_failures_total", {"kind": "nodes"}) == 2
     assert sample("gputopo_watch_lag_seconds", {"kind": "nodes"}) == 0
     assert sample("gputopo_watch_lag_seconds", {"kind": "pods"}) is None
@@ -85,7 +92,7 @@ def test_predictions_are_counted_by_what_came_of_them_and_broken_promises_by_rea
     sample = counted.registry.get_sample_value
     outcomes = [sample("gputopo_predictions_total", {"outcome": each}) for each in ("hit", "miss", "unpredicted")]
     assert outcomes == [1, 1, 1]
-    assert sample("gputopo_promises_broken_total", {"reason": "island"}) == 1
+    assert sample("gputopo_required_shapes_violated_total", {"reason": "island"}) == 1
 
 
 def test_every_metric_is_described_and_nothing_else_is() -> None:

@@ -36,12 +36,12 @@ def test_what_it_says_in_each_ledger() -> None:
 
     assert list(reservation_samples(stage.knowledge.reservations, "me"))[3:] == [
         ("gputopo_ledger_registered", ("gpus",), True),
-        ("gputopo_vouching_lag", ("gpus",), 2),
+        ("gputopo_ledger_ack_lag", ("gpus",), 2),
         ("gputopo_proposals_blocked", ("gpus",), 1),
         ("gputopo_ledger_registered", ("quiet",), True),
-        ("gputopo_vouching_lag", ("quiet",), 0),
+        ("gputopo_ledger_ack_lag", ("quiet",), 0),
         ("gputopo_proposals_blocked", ("quiet",), 0),
         ("gputopo_ledger_registered", ("strange",), False),
-        ("gputopo_vouching_lag", ("strange",), 2),
+        ("gputopo_ledger_ack_lag", ("strange",), 2),
         ("gputopo_proposals_blocked", ("strange",), 0),
     ]

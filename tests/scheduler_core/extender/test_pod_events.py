@@ -26,7 +26,7 @@ def test_a_pod_is_told_what_is_wrong_and_what_to_do() -> None:
         "train",
         "uid-train",
         "GpuShapeBroken",
-        "the GPUs that the kubelet of gpu-7 gave this pod are not on one NUMA node. It keeps running; to have it "
-        "placed anew, delete it. Why this may happen: docs/troubleshooting.md",
+        "the GPUs that the kubelet of gpu-7 allocated to this pod are not on one NUMA node. The pod keeps running; "
+        "delete it to place it again. For causes see docs/troubleshooting.md",
         warning=True,
     )

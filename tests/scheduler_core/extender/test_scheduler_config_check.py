@@ -135,7 +135,7 @@ def packed(*resources: str) -> dict[str, Any]:
             "is true",
             id="any certificate",
         ),
-        pytest.param(extender(weight=65), "extenders[0].weight", "is 65", id="a weight that plugins outvote"),
+        pytest.param(extender(weight=65), "extenders[0].weight", "is 65", id="a weight that plugins outweigh"),
         pytest.param(extender(managedResources=None), "extenders[0].managedResources", "is empty", id="all pods"),
         pytest.param(
             extender(managedResources=[{"name": "nvidia.com/gpu.shared"}]),
@@ -152,7 +152,7 @@ def packed(*resources: str) -> dict[str, Any]:
         pytest.param(
             lambda it: it["extenders"].append(GOOD["extenders"][0]),
             "extenders[1]",
-            "is asked about GPU pods too",
+            "is called for GPU pods too",
             id="two of them",
         ),
     ],
@@ -170,7 +170,7 @@ def test_one_fault_is_one_finding(change: Change, at: str, what: str) -> None:
         pytest.param(extender(httpTimeout="1s500ms"), id="a duration of two parts"),
         pytest.param(extender(urlPrefix="https://10.0.0.1:9440/gputopo", tlsConfig={"caFile": "ca"}), id="TLS"),
         pytest.param(extender(urlPrefix="http://[::1]:9440"), id="loopback by IPv6"),
-        pytest.param(extender(weight=71), id="the least weight that no plugin outvotes"),
+        pytest.param(extender(weight=71), id="the least weight that no plugin outweighs"),
         pytest.param(lambda it: it.update(clientConnection={"qps": -1}), id="no limit at all"),
         pytest.param(
             lambda it: it["extenders"].append({"managedResources": [{"name": "example.com/fpga"}]}),
@@ -226,7 +226,7 @@ def test_the_least_weight_follows_from_the_plugins_of_the_profile(plugins: dict[
     assert sum(SCORE_PLUGINS.values()) == 14
     assert of_weight(least) == []
     (why,) = of_weight(least - 1)
-    assert why.endswith(f"at least {least}")
+    assert why.endswith(f"; set {least} or more")
 
 
 def test_what_is_no_configuration_is_said() -> None:
@@ -234,7 +234,7 @@ def test_what_is_no_configuration_is_said() -> None:
         (None, "Expected `object`, got `null`"),
         ([], "Expected `object`, got `array`"),
         ({}, "missing required field `kind`"),
-        ({"kind": "ConfigMap"}, "this is no KubeSchedulerConfiguration but a 'ConfigMap'"),
+        ({"kind": "ConfigMap"}, "not a KubeSchedulerConfiguration but a 'ConfigMap'"),
         (GOOD | {"extenders": {}}, r"Expected `array \| null`, got `object` - at `\$.extenders`"),
         (GOOD | {"extenders": [{"weight": "75"}]}, r"Expected `int`, got `str` - at `\$.extenders\[0\].weight`"),
     ):
@@ -246,6 +246,6 @@ def test_a_finding_is_a_sentence() -> None:
     (found,) = findings(extender(ignorable=True))
 
     assert str(found) == (
-        "extenders[0].ignorable is true: while the extender is down or starts, GPU pods are placed blindly and break "
-        "islands: false"
+        "extenders[0].ignorable is true: while the extender is down or starts, GPU pods are placed without "
+        "topology and break islands; set false"
     )

@@ -1,4 +1,4 @@
-"""What an operator can set at the extender, and what is said to one who sets it wrong."""
+"""The extender's settings, and the errors of invalid values."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.process.settings import SettingError
-from scheduler_core.extender.settings import TABLE, ExtenderSettings, read_settings
+from gputopo.process.settings import SettingError, options_of
+from scheduler_core.extender.settings import ExtenderSettings, read_settings
 from scheduler_core.runtime.tls import Certificates
 
 DEFAULTS = ExtenderSettings(
@@ -30,12 +30,12 @@ DEFAULTS = ExtenderSettings(
 TLS = {"tls_cert": "/c", "tls_key": "/k"}
 
 
-def test_nothing_must_be_set() -> None:
+def test_every_setting_has_a_default() -> None:
     assert read_settings({}, {}) == DEFAULTS
     assert DEFAULTS.certificates is None
 
 
-def test_certificates_are_three_files_or_two() -> None:
+def test_certificates_with_and_without_a_client_ca() -> None:
     assert read_settings(TLS, {}).certificates == Certificates(Path("/c"), Path("/k"))
     assert read_settings({**TLS, "client_ca": "/a"}, {}).certificates == Certificates(
         Path("/c"), Path("/k"), Path("/a")
@@ -46,12 +46,12 @@ def test_certificates_are_three_files_or_two() -> None:
     "flags",
     [
         pytest.param({"verbs": ":9440", **TLS, "client_ca": "/a"}, id="clients show certificates"),
-        pytest.param({"verbs": ":9440", "plain": "allow"}, id="whoever set it up knows better"),
+        pytest.param({"verbs": ":9440", "plain": "allow"}, id="explicitly allowed"),
         pytest.param({"verbs": "[::1]:9440"}, id="loopback of IPv6"),
         pytest.param({"verbs": "localhost:9440"}, id="loopback by name"),
     ],
 )
-def test_verbs_may_be_there(flags: dict[str, str]) -> None:
+def test_accepted_addresses_of_the_verbs(flags: dict[str, str]) -> None:
     assert read_settings(flags, {}).verbs[1] == 9440
 
 
@@ -65,40 +65,41 @@ def test_verbs_may_be_there(flags: dict[str, str]) -> None:
         pytest.param("listen", "off", None, id="no pages"),
     ],
 )
-def test_a_value_is_read(field: str, text: str, value: object) -> None:
+def test_a_value_is_parsed(field: str, text: str, value: object) -> None:
     assert getattr(read_settings({field: text}, {}), field) == value
 
 
 @pytest.mark.parametrize(
-    ("flags", "says"),
+    ("flags", "message"),
     [
         pytest.param({"verbs": "off"}, "--verbs: 'off': the verbs cannot be off: write HOST:PORT", id="no verbs"),
         pytest.param({"prefix": "a b"}, "--prefix: 'a b': write a path like /gputopo", id="no path"),
         pytest.param({"max_body": "64"}, "--max-body: '64': write a size like 64Mi", id="no unit"),
-        pytest.param({"max_body": "0Mi"}, "--max-body: '0Mi': write a size like 64Mi", id="nothing"),
+        pytest.param({"max_body": "0Mi"}, "--max-body: '0Mi': write a size like 64Mi", id="zero"),
         pytest.param({"tls_cert": "/c"}, "--tls-cert and --tls-key go together: give both or none", id="half of TLS"),
         pytest.param({"client_ca": "/a"}, "--client-ca needs --tls-cert and --tls-key", id="a CA without TLS"),
-        pytest.param({"verbs": "10.0.0.1:1"}, "--verbs 10.0.0.1: whoever reaches the verbs beyond", id="plain verbs"),
-        pytest.param({"verbs": "a.example:1", **TLS}, "--verbs a.example: whoever reaches", id="TLS for everybody"),
-        pytest.param({"verbs": ":1"}, "--verbs on every address: whoever reaches", id="everywhere"),
+        pytest.param({"verbs": "10.0.0.1:1"}, "--verbs 10.0.0.1: every client", id="plain verbs"),
+        pytest.param({"verbs": "a.example:1", **TLS}, "--verbs a.example: every client", id="TLS without client CA"),
+        pytest.param({"verbs": ":1"}, "--verbs on every address: every client that reaches", id="every address"),
     ],
 )
-def test_a_wrong_value_is_quoted_with_what_to_write(flags: dict[str, str], says: str) -> None:
+def test_an_invalid_value_is_an_error(flags: dict[str, str], message: str) -> None:
     with pytest.raises(SettingError) as refused:
         read_settings(flags, {})
 
-    assert str(refused.value).startswith(says)
+    assert str(refused.value).startswith(message)
 
 
-def test_the_table_has_a_row_for_every_field_and_a_reason_in_each() -> None:
-    assert tuple(row.field for row in TABLE) == ExtenderSettings.__struct_fields__
-    assert all(len(row.reason) > 40 for row in TABLE)
-    assert len({row.variable for row in TABLE}) == len(TABLE)
+def test_every_setting_has_a_help_text_and_a_variable_of_its_own() -> None:
+    options = options_of(ExtenderSettings)
+    assert tuple(each.field for each in options) == ExtenderSettings.__struct_fields__
+    assert all(len(each.help) > 40 for each in options)
+    assert len({each.variable for each in options}) == len(options)
 
 
-def test_folder_of_the_decisions_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_directory_of_the_decisions_file_is_an_error(tmp_path: Path) -> None:
     there, missing = tmp_path / "d.jsonl", tmp_path / "no" / "d.jsonl"
 
     assert read_settings({"decisions_file": str(there)}, {}).decisions_file == there
-    with pytest.raises(SettingError, match=f"--decisions-file {missing}: there is no folder {missing.parent}"):
+    with pytest.raises(SettingError, match=f"the directory {missing.parent} does not exist"):
         read_settings({"decisions_file": str(missing)}, {})

@@ -86,10 +86,10 @@ def test_no_node_at_all_is_a_call() -> None:
         pytest.param(b"", "Input data was truncated", id="nothing"),
         pytest.param(b"hello", "JSON is malformed", id="no JSON"),
         pytest.param(b"[1, 2]", "Expected `object`, got `array`", id="another document"),
-        pytest.param(b'{"kind": "Node"}', "there is no Pod", id="a Kubernetes object"),
-        pytest.param(body(Pod=None), "there is no Pod", id="null"),
+        pytest.param(b'{"kind": "Node"}', "Pod is missing", id="a Kubernetes object"),
+        pytest.param(body(Pod=None), "Pod is missing", id="null"),
         pytest.param(body(Pod={"metadata": {"name": "a"}}), "the pod 'a' has no metadata.uid", id="no UID"),
-        pytest.param(body(NodeNames=None), "there are neither NodeNames nor Nodes", id="no nodes"),
+        pytest.param(body(NodeNames=None), "NodeNames and Nodes are missing", id="no nodes"),
         pytest.param(body(NodeNames="n1"), "Expected `array | null`, got `str`", id="a name for names"),
         pytest.param(body(NodeNames=[1]), "Expected `str`, got `int` - at `$.NodeNames[0]`", id="a number for a name"),
         pytest.param(body(Nodes={"items": [{}]}, NodeNames=None), "missing required field `metadata`", id="no name"),
@@ -103,7 +103,7 @@ def test_what_is_no_call_is_refused_with_what_came_and_what_was_expected(sent: b
         parse_extender_args(sent)
 
     assert says in str(refused.value)
-    assert 'expected what kube-scheduler sends to an extender: {"Pod": {...}' in str(refused.value)
+    assert 'expected a call of kube-scheduler: {"Pod": {...}' in str(refused.value)
     assert str(refused.value).endswith(f"got {len(sent)} bytes: {sent[:80]!r}")
 
 

@@ -106,7 +106,7 @@ def test_gauges() -> None:
     }
     assert found["gputopo_gpu_pods"] == 9
     assert found["gputopo_table_nodes"] == 4
-    assert not [name for name in found if name.startswith(("gputopo_extender", "gputopo_assumptions"))]
+    assert not [name for name in found if name.startswith(("gputopo_extender", "gputopo_assumed_pods"))]
 
 
 def test_every_metric_that_is_served_is_described() -> None:

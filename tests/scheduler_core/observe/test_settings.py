@@ -1,11 +1,11 @@
-"""The settings of the observer."""
+"""The observer's settings."""
 
 from __future__ import annotations
 
 import pytest
 
 from gputopo.process.settings import SettingError
-from scheduler_core.observe.settings import TABLE, ObserverSettings, read_settings
+from scheduler_core.observe.settings import ObserverSettings, read_settings
 
 
 def test_by_default_nothing_ends_and_nothing_is_served() -> None:
@@ -22,7 +22,3 @@ def test_a_flag_beats_the_environment() -> None:
 def test_a_summary_takes_some_time(text: str) -> None:
     with pytest.raises(SettingError, match=f"--every: '{text}'"):
         read_settings({"every_s": text}, {})
-
-
-def test_every_setting_is_in_the_table() -> None:
-    assert [row.field for row in TABLE] == list(ObserverSettings.__struct_fields__)

@@ -1,4 +1,4 @@
-"""What an operator can set at the planner."""
+"""The planner's settings, and the errors of invalid values."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def test_levels_have_the_labels_that_are_said() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        pytest.param("row=example.com/row", "'row' is no level: there are clique, rack, block, zone", id="of our own"),
+        pytest.param("row=example.com/row", "'row' is not a level: expected clique, rack, block, zone", id="unknown"),
         pytest.param("rack", "write NAME=LABEL", id="no label"),
         pytest.param("rack=a b", "write NAME=LABEL", id="no label's key"),
-        pytest.param("rack=a,rack=b", "rack is there twice: write more labels of one level after a |", id="twice"),
+        pytest.param("rack=a,rack=b", "rack is given twice: separate the labels of one level by", id="twice"),
         pytest.param(
             "zone=a,clique=b", "write the narrowest level first: clique, rack, block, zone", id="out of order"
         ),

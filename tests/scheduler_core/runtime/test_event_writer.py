@@ -76,7 +76,7 @@ def test_of_too_many_at_once_some_go_untold(tmp_path: Path, haste: RateLimit) ->
             announcer.write_event(tell(f"p{number}"))
         announcer.write_event(tell("p0"))  # forgotten by now: the memory is bounded
 
-    assert noted.count("dropped") in (5000 - haste.waiting, 5001 - haste.waiting)
+    assert noted.count("dropped") in (5000 - haste.queued, 5001 - haste.queued)
 
 
 def test_what_is_told_after_the_end_is_written_by_nobody(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from starlette.requests import Request
 from starlette.responses import Response
 
-from scheduler_core.runtime.http_pages import WAITING, json_page, program_app
+from scheduler_core.runtime.http_pages import MAX_WAITING, json_page, program_app
 from tests.scheduler_core.runtime.served import Running, serving
 
 
@@ -23,7 +23,7 @@ def served() -> Iterator[Running]:
         yield running
 
 
-THERE = b"there are /healthz, /readyz, /metrics, /plans\n"
+THERE = b"known are /healthz, /readyz, /metrics, /plans\n"
 
 
 @pytest.mark.parametrize(
@@ -33,8 +33,8 @@ THERE = b"there are /healthz, /readyz, /metrics, /plans\n"
         pytest.param("/readyz", (200, b"ok\n"), id="ready"),
         pytest.param("/metrics", (200, b""), id="metrics of nothing"),
         pytest.param("/plans", (200, b'{"plans":[]}'), id="its own"),
-        pytest.param("/plans/", (404, b"there is no '/plans/' here; " + THERE), id="a slash too many"),
-        pytest.param("/", (404, b"there is no '/' here; " + THERE), id="no page"),
+        pytest.param("/plans/", (404, b"unknown path '/plans/'; " + THERE), id="a slash too many"),
+        pytest.param("/", (404, b"unknown path '/'; " + THERE), id="no page"),
     ],
 )
 def test_a_page(served: Running, path: str, answer: tuple[int, bytes]) -> None:
@@ -47,7 +47,7 @@ def test_few_requests_wait_for_a_page_and_probes_are_answered_meanwhile() -> Non
         return Response()
 
     with serving(program_app(lambda: None, CollectorRegistry(), {"/plans": slow})) as running:
-        waiting = [running.connect() for _ in range(WAITING)]
+        waiting = [running.connect() for _ in range(MAX_WAITING)]
         for each in waiting:
             each.sendall(b"GET /plans HTTP/1.1\r\nHost: x\r\n\r\n")
         answers = []
@@ -56,7 +56,7 @@ def test_few_requests_wait_for_a_page_and_probes_are_answered_meanwhile() -> Non
             if answers[-1][0] == 503:
                 break
 
-        assert answers[-1] == (503, b"too many requests wait for a page; try again\n")
+        assert answers[-1] == (503, b"too many requests are waiting; try again\n")
         assert running.ask("GET", "/healthz") == (200, b"ok\n")
         for each in waiting:
             each.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import threading
@@ -17,10 +18,15 @@ from prometheus_client import CollectorRegistry, Counter
 from gputopo.labels.reasons import Reason, malformed_text
 from scheduler_core.extender.extender import FilterResult, NotReadyError
 from scheduler_core.extender.handlers import SLOW_S, handlers
+from scheduler_core.extender.http import Handler, Reply
 from scheduler_core.extender.metrics import ExtenderMetrics
 from scheduler_core.extender.pages import PageSources, pages_app
 from scheduler_core.request.pod import Pod
 from tests.scheduler_core.runtime.served import Passing, Running, app_of, call, serving
+
+
+async def answer_of(handler: Handler, body: bytes, receive_s: float = 0.0) -> Reply:
+    return await handler(body, receive_s)
 
 
 @pytest.fixture
@@ -65,10 +71,10 @@ def test_a_body_in_chunks_is_read(running: Running) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status", "says"),
     [
-        pytest.param("POST", "/gputopo/filter", 400, b"Input data was truncated; expected what", id="no call"),
-        pytest.param("POST", "/filter", 404, b"there is no '/filter' here; there are /gputopo/filter,", id="no prefix"),
-        pytest.param("POST", "/gputopo/bind", 404, b"there is no '/gputopo/bind' here", id="a verb that is not ours"),
-        pytest.param("GET", "/gputopo/filter", 405, b"GET is not how a verb is called; POST is", id="a browser"),
+        pytest.param("POST", "/gputopo/filter", 400, b"Input data was truncated; expected a call", id="no call"),
+        pytest.param("POST", "/filter", 404, b"unknown path '/filter'; known are /gputopo/filter,", id="no prefix"),
+        pytest.param("POST", "/gputopo/bind", 404, b"unknown path '/gputopo/bind'", id="a verb that is not ours"),
+        pytest.param("GET", "/gputopo/filter", 405, b"GET is not allowed; use POST", id="a browser"),
     ],
 )
 def test_what_is_no_call_is_told_what_is(running: Running, method: str, path: str, status: int, says: bytes) -> None:
@@ -107,10 +113,10 @@ def test_an_error_of_our_own_is_said_at_the_pod_and_the_log_has_it(caplog: pytes
         filtered = running.ask("POST", "/filter", call("n1"))
         scored = running.ask("POST", "/prioritize", call("n1"))
 
-    assert filtered == (200, b'{"Error":"an error of gputopo\'s extender; its log says more"}')
-    assert scored == (500, b"an error of gputopo's extender; its log says more")
+    assert filtered == (200, b'{"Error":"internal error of the gputopo extender; see its log"}')
+    assert scored == (500, b"internal error of the gputopo extender; see its log")
     assert [record.exc_info is not None for record in caplog.records if record.getMessage() == "call"] == [True, True]
-    assert metrics.registry.get_sample_value("gputopo_extender_surprises_total", {"verb": "filter"}) == 1
+    assert metrics.registry.get_sample_value("gputopo_extender_internal_errors_total", {"verb": "filter"}) == 1
 
 
 class Unready(Passing):
@@ -135,16 +141,15 @@ def test_whole_nodes_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> Non
         answers = [running.ask("POST", f"/{verb}", whole)[0] for verb in ("filter", "prioritize", "filter")]
 
     (record,) = caplog.records
-    assert (answers, record.levelname, record.getMessage()) == ([200, 200, 200], "WARNING", "nodes came whole")
+    assert (answers, record.levelname, record.getMessage()) == ([200, 200, 200], "WARNING", "complete nodes received")
     assert "set nodeCacheCapable: true" in record.__dict__["fields"]["advice"]
 
 
 def test_rejections_are_counted_by_reason_once_for_each_pod() -> None:
     metrics = ExtenderMetrics()
     answers = handlers(Refusing(), metrics, time.monotonic)
-    answers["filter"](call("n1"), 0)
-    answers["filter"](call("n1", "n2"), 0)
-    answers["filter"](call("n1", "n2", "n3"), 0)
+    for names in (("n1",), ("n1", "n2"), ("n1", "n2", "n3")):
+        asyncio.run(answer_of(answers["filter"], call(*names)))
 
     sample = metrics.registry.get_sample_value
     reasons = [sample("gputopo_rejections_total", {"reason": each}) for each in ("island", "model", "malformed")]
@@ -158,9 +163,9 @@ def test_calls_are_timed_and_counted_and_slow_ones_told_with_their_phases(caplog
     ticks = iter([10.0, 10.01, 10.02 + SLOW_S, 10.03 + SLOW_S, 20.0, 20.001, 20.002, 20.003, 30.0, 30.0])
     answers = handlers(Passing(), metrics, lambda: next(ticks))
     with caplog.at_level(logging.WARNING):
-        answers["filter"](call("n1", "n2"), 0.005)
-        answers["filter"](call("n1"), 0.001)
-        answers["prioritize"](b"", SLOW_S * 2)
+        asyncio.run(answer_of(answers["filter"], call("n1", "n2"), 0.005))
+        asyncio.run(answer_of(answers["filter"], call("n1"), 0.001))
+        asyncio.run(answer_of(answers["prioritize"], b"", SLOW_S * 2))
 
     slow, late = caplog.records
     assert slow.__dict__["fields"] == {
@@ -179,7 +184,7 @@ def test_calls_are_timed_and_counted_and_slow_ones_told_with_their_phases(caplog
     assert sample("gputopo_extender_calls_total", {"verb": "filter", "status": "200"}) == 2
     assert sample("gputopo_extender_calls_total", {"verb": "prioritize", "status": "400"}) == 1
     assert sample("gputopo_extender_slow_calls_total", {"verb": "filter"}) == 1
-    assert sample("gputopo_extender_call_seconds_sum", {"verb": "filter"}) == pytest.approx(0.085 + 0.004)
+    assert sample("gputopo_extender_call_duration_seconds_sum", {"verb": "filter"}) == pytest.approx(0.085 + 0.004)
 
 
 @pytest.fixture
@@ -216,11 +221,11 @@ def pages() -> Iterator[Running]:
         pytest.param("/decisions", 200, b'{"a":1}\n{"a":2}\n', id="decisions"),
         pytest.param("/decisions?continue=1", 200, b'{"a":2}\n', id="decisions from a number on"),
         pytest.param("/decisions?last=1", 200, b'{"a":2}\n', id="the last decision"),
-        pytest.param("/decisions?continue=-1", 400, b"write ?continue=NUMBER, or ?last=COUNT", id="no number"),
+        pytest.param("/decisions?continue=-1", 400, b"invalid query; write ?continue=NUMBER", id="no number"),
         pytest.param("/explain/team/a1", 200, b'{"pod":"team/a1"}', id="a pod explained"),
-        pytest.param("/explain/team/a2", 404, b"no GPU pod 'a2' is known in the namespace 'team'\n", id="unknown pod"),
-        pytest.param("/decisions/", 404, b"there is no '/decisions/' here; there are /healthz", id="a slash too many"),
-        pytest.param("/filter", 404, b"there is no '/filter' here; there are /healthz, /readyz", id="no verbs here"),
+        pytest.param("/explain/team/a2", 404, b"no GPU pod 'a2' in the namespace 'team'\n", id="unknown pod"),
+        pytest.param("/decisions/", 404, b"unknown path '/decisions/'; known are /healthz", id="a slash too many"),
+        pytest.param("/filter", 404, b"unknown path '/filter'; known are /healthz, /readyz", id="no verbs here"),
     ],
 )
 def test_a_page(pages: Running, path: str, status: int, says: bytes) -> None:

@@ -25,9 +25,9 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from scheduler_core.extender.http import BodyReader, BodyRejection
-from scheduler_core.runtime.http_connection import PAGES, ConnectionLimits, HttpConnection
+from scheduler_core.runtime.http_connection import PAGE_LIMITS, ConnectionLimits, HttpConnection
 from scheduler_core.runtime.tls import CertificateError, Certificates, server_context
-from scheduler_core.runtime.tls_handshakes import HANDSHAKES
+from scheduler_core.runtime.tls_handshakes import MAX_HANDSHAKES
 from tests.scheduler_core.runtime.served import Passing, Running, app_of, call, serving
 
 MEBI = 2**20
@@ -210,7 +210,7 @@ def test_bodies_that_are_being_read_are_bounded_together() -> None:
         finish = asyncio.Event()
         four = [asyncio.create_task(begun(10, finish)) for _ in range(4)]
         await asyncio.sleep(0)
-        assert await begun(1, finish) == BodyRejection(503, "too many large bodies are being read at once; try again")
+        assert await begun(1, finish) == BodyRejection(503, "too many large bodies are being read; try again")
         finish.set()
         assert [await each for each in four] == [b"x" * 10] * 4
         assert await begun(1, finish) == b"x"
@@ -336,7 +336,7 @@ def test_a_peer_beyond_its_limit_takes_the_place_of_its_own_oldest_unfinished_re
 
 
 def test_idle_peers_give_way_to_a_new_one_until_its_request_arrives() -> None:
-    with serving(app_of(Passing()), PAGES._replace(connections=8, per_peer=8, heads=4)) as running:
+    with serving(app_of(Passing()), PAGE_LIMITS._replace(connections=8, per_peer=8, heads=4)) as running:
         idle = []
         for number in range(8):
             idle.append(source(running, f"127.0.0.{number + 2}", asked("/nothing")))
@@ -386,14 +386,14 @@ def test_an_answer_that_is_not_read_ends_its_connection(sent: bytes, then: bytes
 
 
 def test_of_a_page_no_second_one_is_rendered_before_the_first_was_read() -> None:
-    with serving(large, PAGES) as running, source(running, "127.0.0.1", asked() * 3) as peer:
+    with serving(large, PAGE_LIMITS) as running, source(running, "127.0.0.1", asked() * 3) as peer:
         answered = rest(peer)
 
     assert answered.count(b"HTTP/1.1 200 OK") <= 1
 
 
 def test_answers_that_are_not_read_are_bounded_together_and_the_greediest_peer_loses_its_oldest() -> None:
-    with serving(large, PAGES) as running:  # 32 MiB: four answers, less what the kernel holds
+    with serving(large, PAGE_LIMITS) as running:  # 32 MiB: four answers, less what the kernel holds
         first = source(running, "127.0.0.2", asked("/", "Connection: close"))
         _until(lambda: len(running.listener.server_state.connections) == 1)
         greedy = []
@@ -410,7 +410,7 @@ def test_answers_that_are_not_read_are_bounded_together_and_the_greediest_peer_l
 
 
 def test_where_all_pages_are_being_answered_the_oldest_is_cut_and_a_probe_is_answered() -> None:
-    with serving(large, PAGES._replace(connections=4)) as running:
+    with serving(large, PAGE_LIMITS._replace(connections=4)) as running:
         busy = [source(running, f"127.0.0.{number + 2}", asked("/never")) for number in range(4)]
         _until(lambda: len(from_addresses(running)) == 4)
 
@@ -493,9 +493,9 @@ def test_peers_that_never_shake_hands_are_bounded_and_keep_nobody_out(authority:
     try:
         with serving(app_of(Passing()), certificates=authority.files) as running:
             before, silent = process.num_fds(), [running.connect() for _ in range(1500)]
-            _until(lambda: running.listener.closed["capacity"] >= 1500 - HANDSHAKES)
+            _until(lambda: running.listener.closed["capacity"] >= 1500 - MAX_HANDSHAKES)
             assert ask(running, secured(authority.ca, authority.ca)) == 200
-            _until(lambda: process.num_fds() - before - len(silent) <= HANDSHAKES + 10)
+            _until(lambda: process.num_fds() - before - len(silent) <= MAX_HANDSHAKES + 10)
             for each in silent:
                 each.close()
     finally:

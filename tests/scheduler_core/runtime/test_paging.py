@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_core.runtime.paging import PageBytes, fill
+from scheduler_core.runtime.paging import PageBytes, fill_page
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from scheduler_core.runtime.paging import PageBytes, fill
 def test_fill(sizes: list[int], taken: int, more: bool) -> None:
     items = [(number, b"x" * size) for number, size in enumerate(sizes)]
 
-    assert fill(iter(items), most=10) == (items[:taken], more)
+    assert fill_page(iter(items), max_bytes=10) == (items[:taken], more)
 
 
 def test_the_header_names_the_next_page() -> None:

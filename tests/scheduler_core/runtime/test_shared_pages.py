@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from scheduler_core.runtime.shared_pages import Shared
+from scheduler_core.runtime.shared_pages import SharedResults
 
 
 class Work:
@@ -24,7 +24,7 @@ class Work:
 
 def test_all_who_ask_meanwhile_get_the_same_and_later_ones_a_new_one() -> None:
     async def main() -> None:
-        shared, work = Shared[int](for_s=0.05), Work()
+        shared, work = SharedResults[int](for_s=0.05), Work()
         callers = [asyncio.create_task(shared.get("page", work)) for _ in range(50)]
         await asyncio.sleep(0.1)  # longer than results are kept: the work goes on
         late = asyncio.create_task(shared.get("page", work))
@@ -42,7 +42,7 @@ def test_all_who_ask_meanwhile_get_the_same_and_later_ones_a_new_one() -> None:
 
 def test_few_results_are_kept() -> None:
     async def main() -> None:
-        shared, work = Shared[int](for_s=60, most=2), Work()
+        shared, work = SharedResults[int](for_s=60, max_results=2), Work()
         work.go.set()
         found = [await shared.get(number, work) for number in (1, 2, 3, 3, 2, 1)]
 
@@ -57,7 +57,7 @@ def test_an_error_is_told_to_all_who_asked() -> None:
         raise ZeroDivisionError
 
     async def main() -> None:
-        shared = Shared[int]()
+        shared = SharedResults[int]()
         callers = [asyncio.create_task(shared.get("page", fail)) for _ in range(3)]
         for each in callers:
             with pytest.raises(ZeroDivisionError):
