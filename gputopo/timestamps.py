@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, tzinfo
 
+_LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
+
 
 def format_timestamp(at: float) -> str:
-    """Return ``2026-11-18T11:06:40Z``. ``at``: seconds since 1970."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """Return ``2026-11-18T11:06:40Z``. ``at``: seconds since 1970; after the year 9999: its last second."""
+    return datetime.fromtimestamp(min(at, _LAST), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def format_micro_timestamp(at: float) -> str:

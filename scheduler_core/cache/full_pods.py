@@ -23,6 +23,7 @@ from scheduler_core.request.pod import Metadata
 HOSTNAME = "kubernetes.io/hostname"  # a different value for each node
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")  # of a label selector
 OF_PODS, SPREAD = "pod affinity", "topology spread"
+_MAX_TERMS = 100  # checked per pod: every plan compares them with the labels of all members
 _EVERYWHERE = LabelSelector()
 
 
@@ -33,9 +34,13 @@ def scheduling_rules(spec: FullPodSpec, *, apart: bool = False) -> SchedulingRul
 
 
 def host_anti_affinity(spec: FullPodSpec) -> tuple[PodAffinityTerm, ...]:
-    """Return the required anti-affinity terms by host that pod labels alone decide."""
+    """Return the required anti-affinity terms by host that pod labels alone decide.
+
+    None if there are too many: then only kube-scheduler checks them (``SchedulingRules.unchecked``).
+    """
     affinity = spec.affinity or FullAffinity()
-    return tuple(each for each in _required_terms(affinity.pod_anti_affinity) if _decided_by_labels(each))
+    terms = tuple(each for each in _required_terms(affinity.pod_anti_affinity) if _decided_by_labels(each))
+    return terms if len(terms) <= _MAX_TERMS else ()
 
 
 def _required_terms(of_pods: RequiredPodAffinity | None) -> tuple[PodAffinityTerm, ...]:

@@ -18,10 +18,12 @@ from typing import NamedTuple
 from gputopo.labels.keys import GPU_RESOURCES
 from gputopo.labels.reasons import malformed_text
 from gputopo.labels.resources import is_gpu
+from gputopo.model import MAX_GPUS
 from scheduler_core.request.pod import Container, PodSpec
 from scheduler_core.request.quantity import parse_count, parse_quantity
 
 WHOLE, SHARED = GPU_RESOURCES
+_MAX_STEPS = 2 * MAX_GPUS  # containers that are modelled one by one: no node has GPUs for more, and each costs time
 MAX_DEVICES = 1 << 16  # devices that a container may request: more than any node has
 
 
@@ -92,8 +94,23 @@ def parse_device_request(spec: PodSpec) -> DeviceRequest:
         _add_container(steps_by_resource, container, stays=container.restart_policy == "Always")
     for container in spec.containers or ():
         _add_container(steps_by_resource, container, stays=True)
-    found = tuple((resource, tuple(steps)) for resource, steps in sorted(steps_by_resource.items()))
+    found = tuple((resource, _without_idle_steps(steps)) for resource, steps in sorted(steps_by_resource.items()))
     return DeviceRequest(found, _cpu(spec) if found else 0)
+
+
+def _without_idle_steps(steps: Iterable[ContainerStep]) -> ContainerSteps:
+    """Return the steps without init containers that only reuse devices. Too many steps count as a single one."""
+    kept: list[ContainerStep] = []
+    reusable = 0
+    for step in steps:
+        if step.holds_until_end:
+            reusable -= min(step.devices, reusable)
+        elif step.devices <= reusable:
+            continue
+        else:
+            reusable = step.devices
+        kept.append(step)
+    return tuple(kept) if len(kept) <= _MAX_STEPS else (ContainerStep(total_devices(tuple(kept))),)
 
 
 def _add_container(steps_by_resource: dict[str, list[ContainerStep]], container: Container, *, stays: bool) -> None:

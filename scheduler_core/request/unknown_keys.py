@@ -17,6 +17,7 @@ _KNOWN = tuple(key.key for key in keys.POD_KEYS)
 _OURS = f"{keys.API_GROUP}/"
 _CLASSIC = keys.POD_GPU_MODEL.key.partition("/")[0] + "/"  # other projects may have keys under this prefix
 _SIMILARITY = 0.6  # of the letters
+_MAX_COMPARED = 64  # unknown keys that are compared with the known keys: each takes 50 us, and a pod has any number
 
 
 def unknown_key_reason(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str | None:
@@ -25,15 +26,21 @@ def unknown_key_reason(labels: Mapping[str, str], annotations: Mapping[str, str]
         if key in _KNOWN and key not in _MODELS:
             return misplaced_text(key, labels[key])
     for where in (annotations, labels):
-        for key in sorted(where):
-            if key not in _KNOWN and _is_meant_for_us(key, annotation=where is annotations):
+        ours = _OURS if where is annotations else None
+        unknown = sorted(key for key in where if key not in _KNOWN and _is_prefixed(key, ours))
+        for key in unknown[:_MAX_COMPARED]:
+            if _is_meant_for_us(key, ours):
                 return unknown_key_text(key, where[key], _nearest(key))
     return None
 
 
-def _is_meant_for_us(key: str, *, annotation: bool) -> bool:
+def _is_prefixed(key: str, ours: str | None) -> bool:
+    return key.startswith(_CLASSIC) or (ours is not None and key.startswith(ours))
+
+
+def _is_meant_for_us(key: str, ours: str | None) -> bool:
     """Return True if the key is meant for gputopo. Unknown labels under our prefix may be there to select pods."""
-    return (annotation and key.startswith(_OURS)) or (key.startswith(_CLASSIC) and _nearest(key) is not None)
+    return (ours is not None and key.startswith(ours)) or _nearest(key) is not None
 
 
 def _nearest(key: str) -> str | None:

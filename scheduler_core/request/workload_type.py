@@ -20,8 +20,9 @@ from gputopo.labels.resources import is_gpu
 from scheduler_core.request.pod import Container, Pod
 
 _WORDS = re.compile(r"[^\s;&|()\"'`\\]+")  # of a command, or of a script that is passed to a shell
-_COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)  # in such a script
+_COMMENT = re.compile(r"^[^\S\n]*#.*$", re.MULTILINE)  # in such a script; within a line, or a long text takes hours
 _VARIABLE = re.compile(r"\$[({]?(\w+)[)}]?")
+_MAX_CHARACTERS = 1 << 17  # that are parsed of all commands of a pod, and of all values inserted into them
 _DEGREE_FLAGS = frozenset({"--tensor-parallel-size", "--tensor_parallel_size", "-tp", "--tp", "--tp-size", "--tp_size"})
 
 
@@ -219,7 +220,7 @@ def traits_of(pod: Pod) -> PodTraits:
     owner = pod.metadata.owner
     containers = [each for each in pod.spec.containers or () if _requests_gpus(each)]
     variables = {each.name: each.value or "" for container in containers for each in container.env or ()}
-    words = tuple(word for container in containers for word in _words(container, variables))
+    words = tuple(_words(containers, variables))
     return PodTraits(
         None if owner is None else f"{owner.api_version.partition('/')[0]}/{owner.kind}",
         pod.metadata.labels or {},
@@ -239,11 +240,29 @@ def _image(image: str) -> str:
     return image.rpartition("/")[2].partition("@")[0].partition(":")[0]
 
 
-def _words(container: Container, variables: Mapping[str, str]) -> Iterator[str]:
-    """Variables are expanded, as by the kubelet (``$(NAME)``) and by shells; unknown variables stay."""
-    for text in (*(container.command or ()), *(container.args or ())):
-        script = _COMMENT.sub("", text)
-        yield from _WORDS.findall(_VARIABLE.sub(lambda found: variables.get(found[1], found[0]), script))
+def _words(containers: Iterable[Container], variables: Mapping[str, str]) -> Iterator[str]:
+    """Yield the words of all commands, with variables expanded as by the kubelet (``$(NAME)``) and by shells.
+
+    Unknown variables stay. So do variables beyond ``_MAX_CHARACTERS`` inserted characters: a short command can name a
+    long value many times.
+    """
+    insertable = _MAX_CHARACTERS
+
+    def value(found: re.Match[str]) -> str:
+        nonlocal insertable
+        text = variables.get(found[1], found[0])
+        if len(text) > insertable:
+            return found[0]
+        insertable -= len(text)
+        return text
+
+    left = _MAX_CHARACTERS
+    for text in (each for one in containers for each in (*(one.command or ()), *(one.args or ()))):
+        script = _COMMENT.sub("", text[:left])
+        yield from _WORDS.findall(_VARIABLE.sub(value, script))
+        left -= len(text)
+        if left <= 0:
+            return
 
 
 def _contains_phrase(words: tuple[str, ...], phrase: tuple[str, ...]) -> bool:

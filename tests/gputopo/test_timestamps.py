@@ -32,3 +32,8 @@ def test_a_time_is_read(text: str | None, seconds: float | None) -> None:
 def test_a_time_without_a_zone_is_of_the_default_zone() -> None:
     assert parse_timestamp("2026-11-18T11:06:40", UTC) == 1_795_000_000.0
     assert parse_timestamp("2026-11-18T12:06:40+01:00", UTC) == 1_795_000_000.0
+
+
+def test_a_time_after_the_year_9999_is_its_last_second() -> None:
+    """A Job's ``activeDeadlineSeconds`` may be any number of seconds."""
+    assert format_timestamp(373_934_881_480.0) == format_timestamp(float("inf")) == "9999-12-31T23:59:59Z"

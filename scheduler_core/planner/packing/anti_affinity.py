@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
+import msgspec
+
 from scheduler_core.cache.kube_scheduler_filters import selector_matches
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.request.full_pod import PodAffinityTerm
@@ -31,26 +33,30 @@ class AntiAffinity(NamedTuple):
     matched_by: frozenset[int] = frozenset()  # terms that select the pod
 
 
+class _TermKey(NamedTuple):
+    namespace: str  # of the pod that has the term
+    term: bytes  # JSON: a term itself has no hash
+
+
 class AntiAffinities:
     """Anti-affinity of pods that are to be placed, and of placed pods. A pod in both counts as not placed."""
 
     def __init__(self, waiting: Collection[Member], placed_members: Iterable[PlacedMember]) -> None:
         uids = {each.uid for each in waiting}
         placed = [each for each in placed_members if each.member.uid not in uids]
-        self._terms: list[tuple[str, PodAffinityTerm]] = []  # with the namespace of the pod that has it
+        self._terms: dict[_TermKey, PodAffinityTerm] = {}
         for pod in chain(waiting, (each.member for each in placed)):
-            for term in pod.anti_affinity:
-                if (pod.namespace, term) not in self._terms:
-                    self._terms.append((pod.namespace, term))
+            self._terms |= zip(_term_keys(pod), pod.anti_affinity, strict=True)
+        self._numbers = {key: number for number, key in enumerate(self._terms)}
         self._placed = [(each.node, self.anti_affinity_of(each.member)) for each in placed] if self._terms else []
 
     def anti_affinity_of(self, pod: Member) -> AntiAffinity:
         """Return the pod's relation to all terms."""
         if not self._terms:
             return _NONE
-        terms = enumerate(self._terms)
-        rejects = (at for at, (namespace, term) in terms if namespace == pod.namespace and term in pod.anti_affinity)
-        matched_by = (at for at, (namespace, term) in enumerate(self._terms) if _selects(namespace, term, pod))
+        rejects = (self._numbers[key] for key in _term_keys(pod))
+        terms = enumerate(self._terms.items())
+        matched_by = (number for number, (key, term) in terms if _selects(key.namespace, term, pod))
         return AntiAffinity(frozenset(rejects), frozenset(matched_by))
 
     def add_placed(self, node: str, anti_affinity: AntiAffinity) -> None:
@@ -76,6 +82,10 @@ def conflicting_pairs(kinds: Sequence[AntiAffinity]) -> ConflictingPairs:
     return frozenset(
         (at, to) for to, other in enumerate(kinds) for at in range(to + 1) if are_conflicting(kinds[at], other)
     )
+
+
+def _term_keys(pod: Member) -> list[_TermKey]:
+    return [_TermKey(pod.namespace, msgspec.json.encode(each, order="deterministic")) for each in pod.anti_affinity]
 
 
 def _selects(namespace: str, term: PodAffinityTerm, pod: Member) -> bool:

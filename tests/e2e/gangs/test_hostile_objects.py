@@ -1,9 +1,10 @@
-"""Deeply nested objects, which any tenant may create, stop neither extender, planner nor command line."""
+"""Objects of tenants that nest deeply or take long to parse do not stop extender, planner or command line."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,9 +17,10 @@ from gputopo.kube.rbac import GANG_READER, READER, Role
 from gputopo.labels import keys
 from tests.api_objects import Object, pod
 from tests.e2e.agent.access import grant
-from tests.e2e.cluster import Cluster
+from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.gangs.conftest import StartPlanner
-from tests.e2e.gangs.members import Asked, create, gang, wait_until_whole
+from tests.e2e.gangs.members import BATCH, Asked, create, gang, node_of, wait_until_whole
+from tests.e2e.gangs.running import reserved
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import Extender, Served, gpu_pod, started
 from tests.simulated_node.fleet import Fleet
@@ -93,3 +95,77 @@ def test_deeply_nested_objects_stop_nothing(  # noqa: PLR0917  fixtures
             shown = CliRunner().invoke(main.main, [*command, "--kubeconfig", config])
             assert shown.exit_code == 0, shown.output
     cluster.api.delete("/api/v1/nodes/annotated")
+
+
+def with_gpu(name: str, container: Object) -> Object:
+    """A pod that asks for a GPU and never starts."""
+    made = pod(name, 1, schedulingGates=[{"name": "x/y"}])
+    made["spec"]["containers"][0] |= container
+    return made
+
+
+def apart_from_thousands() -> list[Object]:
+    """A gang whose members refuse thousands of other pods."""
+    terms = [
+        {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {f"key-{number}": "v"}}}
+        for number in range(6_000)
+    ]
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    return gang("apart", Asked(4, 1), affinity=affinity)
+
+
+COSTLY: dict[str, Callable[[], list[Object]]] = {
+    "a script of empty lines": lambda: [with_gpu("lines", {"args": ["\n" * 400_000]})],
+    "a long variable that is named often": lambda: [
+        with_gpu("variable", {"env": [{"name": "A", "value": "x " * 100_000}], "args": ["$A" * 100_000]})
+    ],
+    "terms of anti-affinity": apart_from_thousands,
+}
+
+
+@pytest.mark.parametrize("costly", COSTLY.values(), ids=COSTLY.keys())
+def test_pods_that_take_long_to_read_delay_nobody(  # noqa: PLR0917  fixtures
+    cluster: Cluster,
+    gpu_nodes: Fleet,
+    agents_of: StartAgents,
+    served: None,
+    gputopo_scheduler: Extender,
+    planner: StartPlanner,
+    costly: Callable[[], list[Object]],
+) -> None:
+    assert gpu_nodes
+    assert served is None
+    agents_of()
+    running = (gputopo_scheduler, planner())
+    at_work(cluster, running, "before")
+    cluster.create_namespace("tenant")
+
+    for each in costly():
+        cluster.api.create(cluster.pods(namespace="tenant"), each)
+    before = time.monotonic()
+    time.sleep(0.5)  # the watches have shown it
+    at_work(cluster, running, "after")
+
+    assert time.monotonic() - before < 10.0
+
+
+@pytest.mark.usefixtures("controller_manager", "gputopo_scheduler")
+def test_a_job_that_may_run_for_ten_thousand_years_does_not_end_the_planner(
+    cluster: Cluster, gpu_nodes: Fleet, agents_of: StartAgents, served: None, planner: StartPlanner
+) -> None:
+    """Kubernetes' own arithmetic overflows, to 158 years: the Job runs. When its GPUs are free is in no calendar."""
+    assert gpu_nodes
+    assert served is None
+    agents_of()
+    running = planner("--pool", "gated", "--settle", "1s", "--patience", "1s")
+    template = gpu_pod("worker", 8, restartPolicy="Never")
+    del template["metadata"]["name"]
+    spec = {"parallelism": 4, "completions": 4, "activeDeadlineSeconds": 373_934_881_480, "template": template}
+    cluster.api.create(f"{BATCH}/{cluster.namespace}/jobs", {"metadata": {"name": "long"}, "spec": spec})
+    wait_for(lambda: sum(map(bool, map(node_of, cluster.api.items(cluster.pods())))) == 4, "the Job to take all GPUs")
+
+    create(cluster, *gang("big", Asked(2, 8)))
+
+    hold = wait_for(lambda: [each for each in reserved(cluster) if each.get("status", {}).get("estimate")], "a hold")
+    assert hold[0]["status"]["estimate"] == "9999-12-31T23:59:59Z"
+    assert running.text("/healthz") == "ok\n"

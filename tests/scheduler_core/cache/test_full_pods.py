@@ -5,10 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from gputopo.labels import encode_topology
 from scheduler_core.cache.events import NodeGpusUpdate, NodeUpdate, PodUpdate
-from scheduler_core.cache.full_pods import FULL_POD_SOURCES
+from scheduler_core.cache.full_pods import (
+    FULL_POD_SOURCES,
+    OF_PODS,
+    host_anti_affinity,
+    scheduling_rules,
+)
 from scheduler_core.cache.kube_scheduler_filters import Taint
 from scheduler_core.request.full_pod import FullPodSpec, Toleration
 from tests.scheduler_core.explain.fleets import QUADS
@@ -73,3 +79,24 @@ def test_a_pod_without_gpus_is_not_delivered() -> None:
 
 def test_reports_are_delivered_as_for_the_extender() -> None:
     assert SOURCES[NodeGpusUpdate].kind.__name__ == "NodeGpus"
+
+
+@pytest.mark.parametrize(
+    ("terms", "looked_at", "unchecked"),
+    [
+        pytest.param(100, 100, (), id="as many as are compared"),
+        pytest.param(101, 0, (OF_PODS,), id="too many: kube-scheduler alone sees to them"),
+    ],
+)
+def test_terms_of_anti_affinity_are_looked_at_up_to_a_number(
+    terms: int, looked_at: int, unchecked: tuple[str, ...]
+) -> None:
+    own = [
+        {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": f"a-{number}"}}}
+        for number in range(terms)
+    ]
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": own}}
+    spec = msgspec.convert({"affinity": affinity}, FullPodSpec)
+
+    assert len(host_anti_affinity(spec)) == looked_at
+    assert scheduling_rules(spec, apart=True).unchecked == unchecked

@@ -137,3 +137,25 @@ def test_kubelet_and_kube_scheduler_count_the_same(init: list[ContainerStep], co
     running = sidecars + sum(step.devices for step in containers)
 
     assert total_devices((*init, *containers)) == max(most, running)
+
+
+def _steps(*containers: dict[str, object], init: list[dict[str, object]]) -> tuple[ContainerStep, ...]:
+    return parse_device_request(_spec(list(containers), init)).whole_gpu_steps
+
+
+def test_init_containers_that_take_what_earlier_ones_left_change_nothing() -> None:
+    many = [_asking(str(1 + number % 4)) for number in range(5_000)]
+
+    found = _steps(_asking("2"), init=many)
+
+    assert found == (*(ContainerStep(number, False) for number in range(1, 5)), ContainerStep(2))
+
+
+def test_a_sidecar_keeps_what_later_init_containers_would_have_taken_again() -> None:
+    init = [_asking("2"), _asking("1", restartPolicy="Always"), _asking("1"), _asking("2"), _asking("2")]
+
+    assert _steps(init=init) == (ContainerStep(2, False), ContainerStep(1), ContainerStep(2, False))
+
+
+def test_more_containers_than_any_node_has_gpus_for_are_counted_as_one() -> None:
+    assert _steps(*[_asking("1")] * 8_000, init=[_asking("3")]) == (ContainerStep(8_000),)

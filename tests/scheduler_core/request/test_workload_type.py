@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -291,3 +292,24 @@ def test_scavenger_by_priority_class() -> None:
 
     assert isinstance(found, PodRequest)
     assert found.profile.scavenger
+
+
+def test_a_script_of_empty_lines_is_read_in_no_time() -> None:
+    """Python's regular expressions cannot be interrupted: what takes minutes stops the whole program."""
+    before = time.process_time()
+
+    words = traits_of(_pod("sh", "-c", "\t# torchrun\n" + "\n" * 60_000 + "deepspeed a.py\n\n  # vllm serve\n")).words
+
+    assert words == ("sh", "-c", "deepspeed", "a.py")
+    assert time.process_time() - before < 1.0
+
+
+def test_a_short_command_that_names_a_long_variable_often_stays_short() -> None:
+    pod = _pod("sh", "-c", "$A " * 4000 + "torchrun", env={"A": "x" * 10_000})
+
+    words = traits_of(pod).words
+
+    assert sum(map(len, words)) < 200_000
+    assert words[-1] == "torchrun"
+    assert words[2] == "x" * 10_000
+    assert words[-2] == "$A"  # what is not replaced stays
