@@ -14,7 +14,7 @@ from random import Random
 
 import msgspec
 
-from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef
+from gputopo.crd.nodegpus import DeviceAllocation, NodeGpus, PodRef
 from gputopo.labels import encode_topology
 from gputopo.model import NodeTopology
 from scheduler_core.allocation.occupancy import Occupant
@@ -22,7 +22,7 @@ from scheduler_core.cache.cluster_cache import ClusterCache
 from scheduler_core.cache.events import Batch, NodeGpusUpdate, NodeUpdate, PodUpdate
 from scheduler_core.cache.node import Node, NodeFacts, parse_node
 from scheduler_core.cache.node_record import NodeRecord, parse_occupant, with_pod
-from scheduler_core.cache.node_table import Snapshot, snapshot_of, with_records
+from scheduler_core.cache.node_table import ClusterSnapshot, snapshot_of, with_records
 from scheduler_core.evaluation.evaluate import evaluate
 from scheduler_core.evaluation.ranking import Rankings
 from scheduler_core.extender.extender import Extender
@@ -61,7 +61,7 @@ def main() -> None:
         print(f"{size:>6} {len(set(table.states.values()))} states differ")
 
 
-def _anew(table: Snapshot, body: bytes) -> dict[str, Step]:
+def _anew(table: ClusterSnapshot, body: bytes) -> dict[str, Step]:
     serial = iter(range(10**9))
     one = next(iter(table.records.values()))
 
@@ -79,7 +79,7 @@ def _anew(table: Snapshot, body: bytes) -> dict[str, Step]:
     }
 
 
-def _served(table: Snapshot, body: bytes) -> dict[str, Step]:
+def _served(table: ClusterSnapshot, body: bytes) -> dict[str, Step]:
     """Decide as the server does: with rankings kept between requests, and updated with the changes."""
     knowledge = _known(table)
     extender = Extender(knowledge, POLICY, lambda: NOW, lambda _: None)
@@ -133,7 +133,7 @@ def _served(table: Snapshot, body: bytes) -> dict[str, Step]:
     }
 
 
-def _known(table: Snapshot) -> ClusterCache:
+def _known(table: ClusterSnapshot) -> ClusterCache:
     """Return the same nodes as updates of the watches."""
     knowledge = ClusterCache(POLICY)
     records = table.records.values()
@@ -150,7 +150,7 @@ def _known(table: Snapshot) -> ClusterCache:
     return knowledge
 
 
-def fleet(size: int) -> Snapshot:
+def fleet(size: int) -> ClusterSnapshot:
     """Return nodes of six shapes, up to half of their GPUs in use; a fifth has a pod without reported allocation."""
     random = Random(size)
     machines = [(MACHINES[name](), machine(MACHINES[name]())) for name in SHAPES]
@@ -162,7 +162,7 @@ def fleet(size: int) -> Snapshot:
 def node(name: str, topology: NodeTopology, told: NodeFacts, random: Random) -> NodeRecord:
     """Return a node with random pods."""
     busy = random.sample(topology.gpus, random.randint(0, len(topology.gpus) // 2))
-    held = tuple(Allocation(gpu=gpu.uuid or "", pod=PodRef("team", "busy", "c")) for gpu in busy)
+    held = tuple(DeviceAllocation(gpu=gpu.uuid or "", pod=PodRef("team", "busy", "c")) for gpu in busy)
     pods = [pod("busy", len(busy))] if busy else []
     if random.random() < 0.2:
         pods.append(pod("late", random.choice((1, 2))))

@@ -29,7 +29,7 @@ from gputopo.labels.reasons import Reason
 from gputopo.process.daemon import bind_socket
 from scheduler_core.cache.cluster_cache import ClusterCache
 from scheduler_core.cache.events import Batch, NodeGpusUpdate, NodeUpdate, PodUpdate
-from scheduler_core.cache.node_table import Snapshot
+from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.extender.decision_log import DecisionLog
 from scheduler_core.extender.extender import DecisionRecord, Extender
 from scheduler_core.extender.handlers import handlers
@@ -193,7 +193,7 @@ def wanted(pod: Pod) -> tuple[int, bool]:
     return int(count), kind == "refused"
 
 
-def our_verbs(table: Snapshot) -> dict[str, Handler]:
+def our_verbs(table: ClusterSnapshot) -> dict[str, Handler]:
     """Return the extender's handlers, with the nodes in its cache."""
     knowledge = ClusterCache(POLICY)
     for batch in batches(table):
@@ -207,7 +207,7 @@ def our_verbs(table: Snapshot) -> dict[str, Handler]:
     return handlers(Extender(knowledge, POLICY, lambda: NOW, record), metrics, time.monotonic)
 
 
-def batches(table: Snapshot) -> Iterator[Batch[Any]]:
+def batches(table: ClusterSnapshot) -> Iterator[Batch[Any]]:
     """Return the updates of the watches."""
     nodes, pods, words = [], [], []
     for name, record in table.records.items():

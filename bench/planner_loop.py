@@ -153,7 +153,7 @@ class Stage:
                 found = [MAKERS[kind](at, self._count) for at in range(many if kind in MAKERS else 0)]
             self._take(kind, self._reductions[kind].apply_list(msgspec.Raw(_encode(each)) for each in found))
         began = time.thread_time()
-        self._term.view.cache.table  # noqa: B018  computes all node states once, which is not a cost per pod
+        self._term.view.cache.snapshot  # noqa: B018  computes all node states once, which is not a cost per pod
         self.first_s = time.thread_time() - began
         self._spent.seconds.clear()
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from evaluate import NOW, POLICY, machine, node, request
 
-from gputopo.labels.domains import BLOCK, RACK, ZONE
+from gputopo.labels.domains import BLOCK_LABELS, RACK_LABELS, ZONE_LABELS
 from scheduler_core.cache.events import Batch
 from scheduler_core.cache.kube_scheduler_filters import FullNode, SchedulingRules
 from scheduler_core.cache.node_table import snapshot_of
@@ -177,7 +177,11 @@ def fleet(seed: int, nodes: int = NODES) -> NodeView:
         record.name: FullNode(
             metadata=Metadata(
                 name=record.name,
-                labels={RACK[0]: f"r{at // 16}", BLOCK[0]: f"b{at // 256}", ZONE[0]: f"z{at // 2000}"},
+                labels={
+                    RACK_LABELS[0]: f"r{at // 16}",
+                    BLOCK_LABELS[0]: f"b{at // 256}",
+                    ZONE_LABELS[0]: f"z{at // 2000}",
+                },
             )
         )
         for at, record in enumerate(records)

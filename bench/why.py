@@ -13,10 +13,10 @@ from random import Random
 
 from evaluate import NOW, POLICY, SIZES, fleet, machine, pod, request
 
-from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef
+from gputopo.crd.nodegpus import DeviceAllocation, NodeGpus, PodRef
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_record import NodeRecord
-from scheduler_core.cache.node_table import Snapshot, snapshot_of
+from scheduler_core.cache.node_table import ClusterSnapshot, snapshot_of
 from scheduler_core.evaluation.evaluate import evaluate
 from scheduler_core.explain import explain, explanation_document
 from tests.machines import MACHINES
@@ -41,7 +41,7 @@ def main() -> None:
                 _row(table, f"{size:>6} {kind:<12} {name:<38}", gpus, wishes)
 
 
-def _row(table: Snapshot, head: str, gpus: int, wishes: dict[str, str]) -> None:
+def _row(table: ClusterSnapshot, head: str, gpus: int, wishes: dict[str, str]) -> None:
     serial = iter(range(10**9))
 
     def fresh() -> dict[str, str]:
@@ -63,7 +63,7 @@ def _median(step: Callable[[], object]) -> float:
     return statistics.median(times)
 
 
-def full(size: int) -> Snapshot:
+def full(size: int) -> ClusterSnapshot:
     """Return nodes with at most two free GPUs; pods of one or two GPUs hold the others."""
     random = Random(size)
     machines = [(MACHINES[name](), machine(MACHINES[name]())) for name in FULL]
@@ -71,12 +71,12 @@ def full(size: int) -> Snapshot:
     for at in range(size):
         topology, told = random.choice(machines)
         left = random.sample(topology.gpus, len(topology.gpus) - random.randint(0, 2))
-        held: list[Allocation] = []
+        held: list[DeviceAllocation] = []
         pods: list[Occupant] = []
         while left:
             taken, left = left[: (count := random.choice((1, 1, 2)))], left[count:]
             name = f"p{len(pods)}"
-            held += [Allocation(gpu=gpu.uuid or "", pod=PodRef("team", name, "c")) for gpu in taken]
+            held += [DeviceAllocation(gpu=gpu.uuid or "", pod=PodRef("team", name, "c")) for gpu in taken]
             pods.append(pod(name, len(taken)))
         word = NodeGpus("2026-11-18T11:00:00Z", told.topology_hash or "", "1", tuple(held))
         records.append(NodeRecord(f"gpu-node-{at:05}", told, word, tuple(pods)))

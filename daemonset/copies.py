@@ -44,7 +44,7 @@ def gates(of: Callable[[], list[dict[str, Any]]]) -> str:
 
 def guard() -> str:
     """Return the policies that restrict the planner to its own pods, and its annotations to the planner."""
-    return _head("daemonset/guarding.py") + gating.manifest((*guarding.planner(), *guarding.pod_annotations()))
+    return _head("daemonset/guarding.py") + gating.manifest((*guarding.planner_policy(), *guarding.pod_annotations()))
 
 
 def copy(source: str) -> str:
@@ -78,15 +78,15 @@ FILES: dict[str, Callable[[], str]] = {
     "scheduler/planner-without-gates/crds.yaml": planner_definitions,
     "scheduler/planner-without-gates/admission.yaml": guard,
     "chart/files/planner-admission.yaml": guard,
-    "scheduler/planner/gating.yaml": partial(gates, gating.gangs),
-    "scheduler/components/planned-all/gating.yaml": partial(gates, gating.planned),
+    "scheduler/planner/gating.yaml": partial(gates, gating.gang_policies),
+    "scheduler/components/planned-all/gating.yaml": partial(gates, gating.planned_pod_policy),
     "scheduler/components/planner-monitoring/prometheus-rule.yaml": partial(
         prometheus_rule, "gputopo-planner", PLANNER_RULES
     ),
     "chart/files/crd.yaml": definition,
     "chart/files/planner-crds.yaml": planner_definitions,
-    "chart/files/planner-gating.yaml": partial(gates, gating.gangs),
-    "chart/files/planned-all-gating.yaml": partial(gates, gating.planned),
+    "chart/files/planner-gating.yaml": partial(gates, gating.gang_policies),
+    "chart/files/planned-all-gating.yaml": partial(gates, gating.planned_pod_policy),
     "chart/files/admission.yaml": partial(copy, "base/admission.yaml"),
     "chart/files/admission-nfd.yaml": partial(copy, "overlays/nfd/admission.yaml"),
     "chart/files/alerts.yaml": partial(copy, RULES),
@@ -96,7 +96,7 @@ FILES: dict[str, Callable[[], str]] = {
 }
 
 
-def stale(folder: Path = HERE) -> list[str]:
+def stale_files(folder: Path = HERE) -> list[str]:
     """Return the names of files that differ from their source."""
     return [
         name
@@ -107,7 +107,7 @@ def stale(folder: Path = HERE) -> list[str]:
 
 def main(check: bool) -> int:
     """Write the stale files, or only list them."""
-    names = stale()
+    names = stale_files()
     for name in names:
         if not check:
             (HERE / name).write_text(FILES[name](), encoding="utf-8")

@@ -30,7 +30,7 @@ class Gated(NamedTuple):
     namespaces: dict[str, str] | None = None  # labels that the namespace must have; None: any namespace
 
 
-def gangs() -> list[dict[str, Any]]:
+def gang_policies() -> list[dict[str, Any]]:
     """Return policies for pods of gangs and planned pods, of gputopo's scheduler or of a labelled namespace."""
     named = (_has([keys.POD_GANG.key]), _says(keys.POD_PLANNED.key, ["true"]), *map(_named_by, GANG_CONVENTIONS))
     which = f"{_METADATA}.exists(said,\n{_either(named)})"
@@ -40,7 +40,7 @@ def gangs() -> list[dict[str, Any]]:
     return [*_policy(ours), *_policy(labelled)]
 
 
-def planned() -> list[dict[str, Any]]:
+def planned_pod_policy() -> list[dict[str, Any]]:
     """Return the policy for all GPU pods of gputopo's scheduler."""
     gpu = f"name in {_list(keys.GPU_RESOURCES)} || name.startsWith('{keys.MIG_RESOURCE_PREFIX}')"
     asks = f"each.?resources.?limits.orValue({{}}).exists(name, {gpu})"

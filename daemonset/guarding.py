@@ -28,7 +28,7 @@ _UNCHANGED_FIELDS = (
 )  # fmt: skip
 
 
-def planner() -> list[dict[str, Any]]:
+def planner_policy() -> list[dict[str, Any]]:
     """Return the policy and its binding."""
     return _policy(
         NAME,

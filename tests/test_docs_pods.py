@@ -24,7 +24,7 @@ EXAMPLES = re.findall(r"```yaml\n(.*?)```", PODS, re.DOTALL)
 
 
 @pytest.mark.parametrize("key", keys.POD_KEYS, ids=lambda key: key.key)
-def test_every_key_of_a_pod_has_its_place(key: keys.Key) -> None:
+def test_every_key_of_a_pod_has_its_place(key: keys.LabelKey) -> None:
     headings = [line for line in PODS.splitlines() if line.startswith("## ")]
 
     assert any(f"`{key.key}`" in line for line in headings)
@@ -52,7 +52,7 @@ def test_the_role_is_the_one_that_the_commands_obey() -> None:
     rules = yaml.safe_load(text)["rules"]
 
     assert {(each["apiGroups"][0], each["resources"][0]): tuple(each["verbs"]) for each in rules} == {
-        (resource.group, resource.named): verbs for resource, verbs in READER.verbs.items()
+        (resource.group, resource.rbac_name): verbs for resource, verbs in READER.verbs.items()
     }
 
 

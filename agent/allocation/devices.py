@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from agent.allocation.wire import HeldDevices
-from gputopo.crd.nodegpus import Allocation, PodRef
+from gputopo.crd.nodegpus import DeviceAllocation, PodRef
 from gputopo.labels import resources
 from gputopo.model import Gpu
 
@@ -27,13 +27,13 @@ class _DeviceGpu(NamedTuple):
     replica: int | None = None
 
 
-def allocations_from_devices(held: Iterable[HeldDevices], gpus: tuple[Gpu, ...]) -> tuple[Allocation, ...]:
+def allocations_from_devices(held: Iterable[HeldDevices], gpus: tuple[Gpu, ...]) -> tuple[DeviceAllocation, ...]:
     """Return the allocation of each GPU, sorted, so that the same state gives the same value.
 
     Other resources of the vendor (network cards, passed-through GPUs) count only if the id names a GPU of this machine.
     An unknown id of a GPU resource is kept in place of the UUID, so that the allocation is not lost.
     """
-    found: set[Allocation] = set()
+    found: set[DeviceAllocation] = set()
     for each in held:
         if not each.resource.startswith(resources.VENDOR):
             continue
@@ -41,13 +41,13 @@ def allocations_from_devices(held: Iterable[HeldDevices], gpus: tuple[Gpu, ...])
         for name in each.devices:
             device = _resolve_device(name, gpus)
             if device.gpu is not None:
-                found.add(Allocation(device.gpu, pod, device.replica, device.mig_device))
+                found.add(DeviceAllocation(device.gpu, pod, device.replica, device.mig_device))
             elif resources.is_gpu(each.resource):
-                found.add(Allocation(name, pod))
+                found.add(DeviceAllocation(name, pod))
     return tuple(sorted(found, key=_sort_key))
 
 
-def _sort_key(each: Allocation) -> tuple[str, str, int, str, str, str]:
+def _sort_key(each: DeviceAllocation) -> tuple[str, str, int, str, str, str]:
     pod = each.pod
     return (each.gpu, each.mig_device or "", each.replica or 0, pod.namespace, pod.name, pod.container)
 

@@ -23,7 +23,7 @@ from agent.daemon.settings import AgentSettings
 from agent.daemon.status import AgentStatus
 from agent.publish import Publisher
 from agent.snapshot import Snapshot
-from gputopo.crd.nodegpus import Allocation
+from gputopo.crd.nodegpus import DeviceAllocation
 
 TICK_S = 5.0  # the longest time between iterations, so that the liveness probe can detect a loop that hangs
 EVENT_PAUSE_S = 5.0  # between passes that driver events cause: a broken GPU reports many in a row
@@ -153,7 +153,7 @@ class AgentLoop:
         allowed_at = self._last_pass_at + EVENT_PAUSE_S if wake_up.reason in _RATE_LIMITED_REASONS else now.monotonic
         self._next_pass_at = min(self._next_pass_at, max(now.monotonic, allowed_at))
 
-    def _allocations(self) -> tuple[Allocation, ...] | None:
+    def _allocations(self) -> tuple[DeviceAllocation, ...] | None:
         if self._allocation_report.held is None or self._state.observed is None:
             return None
         return allocations_from_devices(self._allocation_report.held, self._state.observed.gpus)

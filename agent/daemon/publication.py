@@ -10,7 +10,7 @@ from agent.daemon.metrics import AgentMetrics
 from agent.daemon.schedule import NodeSchedule
 from agent.publish import NodeEvent, Publisher, PublishError, PublishOutcome, ReadsPublished
 from gputopo import __version__
-from gputopo.crd.nodegpus import Allocation, NodeGpus, content_hash
+from gputopo.crd.nodegpus import DeviceAllocation, NodeGpus, content_hash
 from gputopo.labels import EncodedTopology, EncodeError, encode_topology, keys
 from gputopo.model import NodeTopology
 
@@ -97,7 +97,7 @@ class Publication:
         self._wanted_topology = topology
         self._facts.set_wanted(facts if mirror else facts._replace(mirrors={}), now)
 
-    def set_state(self, observed_at: str, allocations: tuple[Allocation, ...] | None, now: float) -> None:
+    def set_state(self, observed_at: str, allocations: tuple[DeviceAllocation, ...] | None, now: float) -> None:
         """Set the content of ``NodeGpus`` for the current facts."""
         if self._facts.wanted is not None:
             subject = content_hash(self._facts.wanted.annotations[keys.TOPOLOGY.key])

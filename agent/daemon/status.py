@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gputopo.crd.nodegpus import Allocation
+from gputopo.crd.nodegpus import DeviceAllocation
 from gputopo.model import NodeTopology
 
 
@@ -19,7 +19,7 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     observed_at: float | None = None  # the last pass in which NVML answered
     failures: Mapping[str, str] = {}  # source -> its error in the last pass
     good_at: Mapping[str, float] = {}  # source -> its last success
-    allocations: tuple[Allocation, ...] | None = None  # None: unknown
+    allocations: tuple[DeviceAllocation, ...] | None = None  # None: unknown
     podresources_error: str | None = None  # why the kubelet does not answer
     kept_by_others: tuple[str, ...] = ()  # keys that other field managers own
     pending: bool = True  # a change is not published yet

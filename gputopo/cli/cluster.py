@@ -224,5 +224,5 @@ def _tell_unreadable(found: Sequence[Unreadable]) -> None:
 
 def _rights(role: Role) -> str:
     """Return the rights as a sentence: "get, list of nodes; list of pods"."""
-    rights = ((", ".join(verbs), each.named, each.group) for each, verbs in role.verbs.items())
+    rights = ((", ".join(verbs), each.rbac_name, each.group) for each, verbs in role.verbs.items())
     return "; ".join(f"{verbs} of {plural}{f'.{group}' if group else ''}" for verbs, plural, group in rights)

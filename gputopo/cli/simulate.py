@@ -13,7 +13,7 @@ from gputopo.cli.policy import read_policy_file
 from gputopo.cli.terminal import exit_with_error, read_bytes, write_out
 
 if TYPE_CHECKING:
-    from scheduler_core.cache.list_once import ClusterSnapshot
+    from scheduler_core.cache.list_once import ListedCluster
     from scheduler_core.policy.policy import Policy
     from scheduler_core.request.full_pod import FullPod
     from scheduler_core.simulation.hosts import SimulatedNode
@@ -143,7 +143,7 @@ def what_if(kubeconfig: str | None, context: str | None, filename: str, source: 
         with connected_cluster(kubeconfig, context) as kube:
             found = read_cluster(kube, now, policy)
     barred = rejected_nodes(pod.spec, found)
-    answer = answered(request, found.table, [name for name in found.table.records if name not in barred], policy)
+    answer = answered(request, found.snapshot, [name for name in found.snapshot.records if name not in barred], policy)
     write_out(render_text(answer) if output == "text" else json.dumps(msgspec.to_builtins(answer), indent=2) + "\n")
 
 
@@ -229,7 +229,7 @@ def _valid(sizes: str) -> bool:
     return all(_SIZE.fullmatch(each) for each in sizes.split(","))
 
 
-def _snapshot(source: str, now: float, text: bytes | None = None) -> ClusterSnapshot:
+def _snapshot(source: str, now: float, text: bytes | None = None) -> ListedCluster:
     from scheduler_core.policy.policy import Policy  # noqa: PLC0415  start-up of all other commands
     from scheduler_core.simulation.hosts import ClusterError  # noqa: PLC0415
     from scheduler_core.simulation.snapshot import read_snapshot  # noqa: PLC0415

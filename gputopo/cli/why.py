@@ -198,7 +198,7 @@ def _explain(kube: Kube, pod: FullPod, query: PodQuery, bound: str | None) -> Ex
     from msgspec.structs import replace  # noqa: PLC0415
 
     from gputopo.labels.keys import GPU_RESOURCES, MIG_RESOURCE_PREFIX  # noqa: PLC0415
-    from scheduler_core.cache.list_once import read_cluster, rejected_nodes, table_for_pod  # noqa: PLC0415
+    from scheduler_core.cache.list_once import read_cluster, rejected_nodes, snapshot_for_pod  # noqa: PLC0415
     from scheduler_core.explain import explain, explain_malformed, group_excluded, with_reservations  # noqa: PLC0415
     from scheduler_core.request.pod_request import InvalidRequest  # noqa: PLC0415
 
@@ -213,11 +213,11 @@ def _explain(kube: Kube, pod: FullPod, query: PodQuery, bound: str | None) -> Ex
         )
     now = time.time()
     cluster = read_cluster(kube, now, policies.node_policy)
-    if node is not None and node not in cluster.table.records:
+    if node is not None and node not in cluster.snapshot.records:
         exit_with_error(f"node {node} not found", NO_CLUSTER)
     left_out = {} if bound is not None else rejected_nodes(pod.spec, cluster)
-    names = [name for name in cluster.table.records if name not in left_out] if node is None else [node]
-    table = table_for_pod(metadata.uid, cluster)
+    names = [name for name in cluster.snapshot.records if name not in left_out] if node is None else [node]
+    table = snapshot_for_pod(metadata.uid, cluster)
     explanation = explain(request, table, names, policies.profile_for(request).policy, now, bound)
     explanation = with_reservations(explanation, table, cluster.active_reservations or (), metadata.uid)
     unread = (_UNREAD,) if cluster.active_reservations is None else ()

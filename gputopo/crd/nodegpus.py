@@ -28,7 +28,7 @@ class PodRef(msgspec.Struct, frozen=True, rename="camel"):
     uid: str | None = None  # PodResources does not report it; set if the agent knows it
 
 
-class Allocation(msgspec.Struct, frozen=True, rename="camel"):
+class DeviceAllocation(msgspec.Struct, frozen=True, rename="camel"):
     """A device that a container holds. Source: ``ContainerDevices.device_ids``."""
 
     gpu: str  # UUID of the physical GPU: "GPU-..."
@@ -47,7 +47,7 @@ class NodeGpus(msgspec.Struct, frozen=True, rename="camel"):
     observed_at: str
     content_hash: str  # ``content_hash`` of the topology annotation that this observation belongs to
     agent_version: str
-    allocations: tuple[Allocation, ...] | None = None
+    allocations: tuple[DeviceAllocation, ...] | None = None
 
 
 def content_hash(annotation: str) -> str:

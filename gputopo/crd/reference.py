@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from gputopo.crd.nodegpus import KIND, VERSION
 from gputopo.labels import annotation, keys
-from gputopo.labels.capacity import SPOT
+from gputopo.labels.capacity import SPOT_LABELS
 from gputopo.labels.reasons import Reason
 
 _INTRODUCTION = f"""# Labels, annotations and reasons
@@ -57,13 +57,13 @@ def labels_page() -> str:
     return "\n".join(parts)
 
 
-def _section(title: str, text: str, rows: Iterable[keys.Key]) -> str:
+def _section(title: str, text: str, rows: Iterable[keys.LabelKey]) -> str:
     table = "\n".join(f"| `{row.key}` | `{row.example}` | {row.meaning} |" for row in rows)
     return f"## {title}\n\n{text}\n\n| key | example | meaning |\n|---|---|---|\n{table}\n"
 
 
 def _capacity() -> str:
-    rows = "\n".join(f"| `{key}` | {_values(values)} | {source} |" for key, values, source in SPOT)
+    rows = "\n".join(f"| `{key}` | {_values(values)} | {source} |" for key, values, source in SPOT_LABELS)
     return (
         "## Spot and preemptible capacity\n\nThe cloud may remove a node with one of these labels at any time. "
         f"Values are compared without case.\n\n| key | value | set by |\n|---|---|---|\n{rows}\n"

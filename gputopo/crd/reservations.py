@@ -43,7 +43,7 @@ _Count = Annotated[int, _limit(minimum=0)]
 _Time = Annotated[str, _limit(maxLength=64)]
 
 
-class Seat(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class PlannedMember(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """A member of a gang and its node."""
 
     uid: _Uid  # of the pod
@@ -56,7 +56,7 @@ class Seat(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     rank: _Count | None = None
 
 
-class Holding(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class HeldCapacity(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """A capacity hold: devices of a node that are reserved, once free, for a gang that does not fit yet."""
 
     node: _Name
@@ -70,8 +70,8 @@ class ReservationSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults
     gang: Annotated[
         str, _limit(maxLength=253)
     ]  # its name; its namespace is the reservation's. A batch of single pods: ""
-    seats: Annotated[tuple[Seat, ...], _MANY] = ()
-    held: Annotated[tuple[Holding, ...], _MANY] = ()
+    seats: Annotated[tuple[PlannedMember, ...], _MANY] = ()
+    held: Annotated[tuple[HeldCapacity, ...], _MANY] = ()
     timeout_s: Annotated[float, _limit(minimum=0)] = 30.0  # from ungating until all members are bound
     domain: _Line | None = None  # "clique=7b96.1": all members are in it
     # Bottleneck of the rings inside the nodes, GB/s, both ways; None: unknown, or no ring.

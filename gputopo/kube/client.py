@@ -185,7 +185,9 @@ class Kube:
 
     def _permit(self, resource: Resource, verb: str) -> None:
         if not self._role.allows(resource, verb):
-            raise AssertionError(f"the role {self._role.name!r} may not {verb} {resource.named}: see gputopo.kube.rbac")
+            raise AssertionError(
+                f"the role {self._role.name!r} may not {verb} {resource.rbac_name}: see gputopo.kube.rbac"
+            )
 
     def _write(
         self, method: str, resource: Resource, body: dict[str, Any], of: str, parameters: Mapping[str, str] = _NOTHING
@@ -256,7 +258,9 @@ class Kube:
 def _refuse_blind(resource: Resource, metadata: dict[str, Any], *preconditions: str) -> None:
     for each in preconditions:
         if not metadata.get(each):
-            raise AssertionError(f"{resource.named} {metadata['name']}: without its {each}, changes of others are lost")
+            raise AssertionError(
+                f"{resource.rbac_name} {metadata['name']}: without its {each}, changes of others are lost"
+            )
 
 
 def _selectors(query: ListOptions) -> dict[str, str]:

@@ -22,7 +22,7 @@ class Resource(NamedTuple):
     subresource: str = ""  # "status"
 
     @property
-    def named(self) -> str:
+    def rbac_name(self) -> str:
         """Return the name in RBAC: "nodes", "placementledgers/status"."""
         return f"{self.plural}/{self.subresource}" if self.subresource else self.plural
 
@@ -68,7 +68,7 @@ PADDLE_JOBS = Resource("paddlejobs", "kubeflow.org", namespaced=True)
 JAX_JOBS = Resource("jaxjobs", "kubeflow.org", namespaced=True)
 MPI_JOBS = Resource("mpijobs", "kubeflow.org", namespaced=True)
 MPI_JOBS_V2 = Resource("mpijobs", "kubeflow.org", "v2beta1", namespaced=True)
-SAY_SIZES = (
+GANG_SIZE_SOURCES = (
     JOBS,
     JOBSETS,
     GROUPS,
@@ -125,7 +125,7 @@ READER = Role(
 )
 # `gputopo gangs`, `why gang`. Sizes of gangs, the planner's Lease and the namespace are read if that is allowed.
 GANG_READER = Role(
-    "reader", {**READER.verbs, **dict.fromkeys(SAY_SIZES, ("list",)), LEASES: ("get",), NAMESPACES: ("get",)}
+    "reader", {**READER.verbs, **dict.fromkeys(GANG_SIZE_SOURCES, ("list",)), LEASES: ("get",), NAMESPACES: ("get",)}
 )
 # `gputopo cleanup`. It lists pods to find scheduling gates that no planner would remove.
 CLEANER = Role(
@@ -167,7 +167,7 @@ PLANNER = Role(
         LEDGERS: ("list", "watch", "get", "create", "update"),
         LEDGER_STATUS: ("update",),
         EVENTS: ("create",),
-        **dict.fromkeys(SAY_SIZES, ("list", "watch")),
+        **dict.fromkeys(GANG_SIZE_SOURCES, ("list", "watch")),
     },
 )
 # `--lease`: leader election.

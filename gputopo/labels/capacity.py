@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-SPOT: tuple[tuple[str, tuple[str, ...], str], ...] = (
+SPOT_LABELS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("karpenter.sh/capacity-type", ("spot",), "Karpenter, of every cloud"),
     ("eks.amazonaws.com/capacityType", ("spot",), "EKS managed node groups"),
     ("cloud.google.com/gke-spot", ("true",), "GKE Spot VMs"),
@@ -24,4 +24,4 @@ SPOT: tuple[tuple[str, tuple[str, ...], str], ...] = (
 
 def is_spot(labels: Mapping[str, str]) -> bool:
     """Return whether a node has a label of ``SPOT``."""
-    return any(labels.get(key, "").lower() in values for key, values, _ in SPOT)
+    return any(labels.get(key, "").lower() in values for key, values, _ in SPOT_LABELS)

@@ -62,7 +62,7 @@ def _from_labels(labels: Mapping[str, str]) -> NodeTopology:
     return NodeTopology(gpus=tuple(gpus), problems=_unknown(labels))
 
 
-def _number(labels: Mapping[str, str], *sources: keys.Key) -> int | None:
+def _number(labels: Mapping[str, str], *sources: keys.LabelKey) -> int | None:
     """Return the value of the first of these labels that is a plain number."""
     for source in sources:
         value = labels.get(source.key, "")

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from gputopo.labels import keys
 
-CLIQUE = (keys.FABRIC.key, keys.NVIDIA_CLIQUE.key, "network.topology.nvidia.com/accelerator")
-RACK = (
+CLIQUE_LABELS = (keys.FABRIC.key, keys.NVIDIA_CLIQUE.key, "network.topology.nvidia.com/accelerator")
+RACK_LABELS = (
     "cloud.provider.com/topology-rack",
     "network.topology.nvidia.com/leaf",
     "cloud.google.com/gce-topology-subblock",
     "topology.k8s.aws/network-node-layer-3",
 )
-BLOCK = (
+BLOCK_LABELS = (
     "cloud.provider.com/topology-block",
     "network.topology.nvidia.com/spine",
     "cloud.google.com/gce-topology-block",
     "topology.k8s.aws/network-node-layer-2",
 )
-ZONE = ("topology.kubernetes.io/zone",)
+ZONE_LABELS = ("topology.kubernetes.io/zone",)

@@ -14,7 +14,7 @@ SCHEDULER_NAME = "gputopo-scheduler"  # the second kube-scheduler, in the manife
 MIRROR_FIELD_MANAGER = "gputopo-mirror"  # owns the mirrors: a conflict on a mirror does not affect the other keys
 
 
-class Key(NamedTuple):
+class LabelKey(NamedTuple):
     """A key with an example of its value and its meaning (for docs/labels.md)."""
 
     key: str
@@ -23,34 +23,34 @@ class Key(NamedTuple):
 
 
 # Node labels: slowly changing facts only. A change makes kube-scheduler retry every pod that an extender rejected.
-SCHEMA = Key("gputopo.io/schema", "1", "Version of this contract.")
-GPUS = Key("gputopo.io/gpus", "8", "Usable GPUs: the GPUs that the driver can access.")
-INTERCONNECT = Key(
+SCHEMA = LabelKey("gputopo.io/schema", "1", "Version of this contract.")
+GPUS = LabelKey("gputopo.io/gpus", "8", "Usable GPUs: the GPUs that the driver can access.")
+INTERCONNECT = LabelKey(
     "gputopo.io/interconnect",
     "nvswitch",
     "Interconnect of the largest island: `nvswitch`, `nvlink`, `pcie` (no NVLink) or `none` (fewer than two GPUs).",
 )
-ISLANDS = Key("gputopo.io/islands", "4-4", "Sizes of the NVLink islands, largest first.")
-LARGEST_ISLAND = Key(
+ISLANDS = LabelKey("gputopo.io/islands", "4-4", "Sizes of the NVLink islands, largest first.")
+LARGEST_ISLAND = LabelKey(
     "gputopo.io/largest-island", "4", "Size of the largest island, so that node affinity can require `Gt 3`."
 )
-ISLAND_BANDWIDTH = Key(
+ISLAND_BANDWIDTH = LabelKey(
     "gputopo.io/island-bandwidth",
     "600",
     "NVLink bandwidth per GPU in the largest island, in GB/s in both directions, of its slowest GPU.",
 )
-NUMA_LAYOUT = Key(
+NUMA_LAYOUT = LabelKey(
     "gputopo.io/numa-layout", "4-4", "GPUs of each NUMA node that has GPUs, in the order of the NUMA ids."
 )
-VRAM_MIB = Key("gputopo.io/vram-mib", "81559", "Smallest GPU memory on the node, in MiB.")
-FABRIC = Key(
+VRAM_MIB = LabelKey("gputopo.io/vram-mib", "81559", "Smallest GPU memory on the node, in MiB.")
+FABRIC = LabelKey(
     "gputopo.io/fabric",
     "7b968a6d-c8aa-45e1-9e07-e1e51be99c31.1",
     "Multi-node NVLink domain of all GPUs: `<cluster uuid>.<clique>`.",
 )
-DEGRADED = Key("gputopo.io/degraded", "false", "Whether a link, a PCIe lane or a GPU is degraded.")
+DEGRADED = LabelKey("gputopo.io/degraded", "false", "Whether a link, a PCIe lane or a GPU is degraded.")
 PRODUCT_PREFIX = "product.gputopo.io/"
-PRODUCT = Key(
+PRODUCT = LabelKey(
     PRODUCT_PREFIX + "<product>",
     "product.gputopo.io/NVIDIA-H100-80GB-HBM3=8",
     "Usable GPUs of that product, also on mixed nodes. The product is spelled as in `nvidia.com/gpu.product`.",
@@ -70,7 +70,7 @@ NODE_LABELS = (
 )
 
 # Node annotation.
-TOPOLOGY = Key(
+TOPOLOGY = LabelKey(
     "gputopo.io/topology",
     '{"v":1,…}',
     "The whole graph as versioned compact JSON, below 8 KiB for 16 GPUs; read it with `gputopo show --node`.",
@@ -79,17 +79,19 @@ NODE_ANNOTATIONS = (TOPOLOGY,)
 
 # Labels that other tools select on, in GPU Feature Discovery's formats. gputopo does not overwrite a key that another
 # client owns.
-NVIDIA_PRODUCT = Key(
+NVIDIA_PRODUCT = LabelKey(
     "nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3", "Product; the most frequent product if there are several."
 )
-NVIDIA_MEMORY = Key("nvidia.com/gpu.memory", "81559", "MiB per GPU of that product. Left out if a GPU is in MIG mode.")
-NVIDIA_COUNT = Key("nvidia.com/gpu.count", "8", "Usable GPUs. Left out if a GPU is in MIG mode.")
-NVIDIA_FAMILY = Key("nvidia.com/gpu.family", "hopper", "Architecture of that product.")
-NVIDIA_COMPUTE_MAJOR = Key("nvidia.com/gpu.compute.major", "9", "CUDA compute capability, major part.")
-NVIDIA_COMPUTE_MINOR = Key("nvidia.com/gpu.compute.minor", "0", "CUDA compute capability, minor part.")
-NVIDIA_CLIQUE = Key("nvidia.com/gpu.clique", "7b968a6d-c8aa-45e1-9e07-e1e51be99c31.1", "As `gputopo.io/fabric`.")
-NVIDIA_TOPOLOGY = Key("nvidia.com/gpu-topology", "nvswitch", "As `gputopo.io/interconnect`.")
-NVIDIA_NUMA = Key("nvidia.com/gpu.numa", "0_1", "The NUMA node of the GPUs, or the ids joined by `_`.")
+NVIDIA_MEMORY = LabelKey(
+    "nvidia.com/gpu.memory", "81559", "MiB per GPU of that product. Left out if a GPU is in MIG mode."
+)
+NVIDIA_COUNT = LabelKey("nvidia.com/gpu.count", "8", "Usable GPUs. Left out if a GPU is in MIG mode.")
+NVIDIA_FAMILY = LabelKey("nvidia.com/gpu.family", "hopper", "Architecture of that product.")
+NVIDIA_COMPUTE_MAJOR = LabelKey("nvidia.com/gpu.compute.major", "9", "CUDA compute capability, major part.")
+NVIDIA_COMPUTE_MINOR = LabelKey("nvidia.com/gpu.compute.minor", "0", "CUDA compute capability, minor part.")
+NVIDIA_CLIQUE = LabelKey("nvidia.com/gpu.clique", "7b968a6d-c8aa-45e1-9e07-e1e51be99c31.1", "As `gputopo.io/fabric`.")
+NVIDIA_TOPOLOGY = LabelKey("nvidia.com/gpu-topology", "nvswitch", "As `gputopo.io/interconnect`.")
+NVIDIA_NUMA = LabelKey("nvidia.com/gpu.numa", "0_1", "The NUMA node of the GPUs, or the ids joined by `_`.")
 MIRRORS = (
     NVIDIA_PRODUCT,
     NVIDIA_MEMORY,
@@ -103,18 +105,18 @@ MIRRORS = (
 )
 
 # What gputopo reads on a node and never writes.
-TOPOLOGY_MANAGER = Key(
+TOPOLOGY_MANAGER = LabelKey(
     "gputopo.io/topology-manager",
     "single-numa-node",
     "The kubelet's `topologyManagerPolicy`, if it rejects pods whose GPUs span NUMA nodes. Set it by hand.",
 )
-COST_PER_HOUR = Key(
+COST_PER_HOUR = LabelKey(
     "gputopo.io/cost-per-hour",
     "32.77",
     "Cost of the whole node per hour, in any currency: the same currency on all nodes.",
 )
-COST_PER_HOUR_SHORT = Key("node-cost-per-hour", "32.77", "Short key with the same meaning.")
-SHARING = Key(
+COST_PER_HOUR_SHORT = LabelKey("node-cost-per-hour", "32.77", "Short key with the same meaning.")
+SHARING = LabelKey(
     "gputopo.io/sharing",
     "packed",
     "How the device plugin chooses among replicas of shared GPUs: `distributed` (default) or `packed`.",
@@ -132,50 +134,54 @@ GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
 MIG_RESOURCE_PREFIX = "nvidia.com/mig-"
 
 # Pod keys. All are annotations, except the GPU model: a label, so that selectors can use it.
-POD_GPU_MODEL = Key(
+POD_GPU_MODEL = LabelKey(
     "accelerator.sched.io/gpu-model", "NVIDIA-A100-SXM4-80GB", "GPU product: exact, a short name (`A100`) or a glob."
 )
-POD_GPU_MODEL_SHORT = Key("gpu-model", "A100", "Short key with the same meaning.")
-POD_ISLAND = Key("gputopo.io/island", "required", "All GPUs in one NVLink island: `required`, `preferred` or `ignore`.")
-POD_INTERCONNECT = Key(
+POD_GPU_MODEL_SHORT = LabelKey("gpu-model", "A100", "Short key with the same meaning.")
+POD_ISLAND = LabelKey(
+    "gputopo.io/island", "required", "All GPUs in one NVLink island: `required`, `preferred` or `ignore`."
+)
+POD_INTERCONNECT = LabelKey(
     "gputopo.io/interconnect", "nvlink", "Minimum interconnect between the pod's GPUs: `nvlink`, `nvswitch`."
 )
-POD_NUMA = Key("gputopo.io/numa", "preferred", "All GPUs on one NUMA node: `required`, `preferred` or `ignore`.")
-POD_MIN_VRAM = Key("gputopo.io/min-vram", "40Gi", "Minimum memory of each GPU.")
-POD_VRAM = Key("gputopo.io/vram", "15Gi", "Memory of a shared GPU that the pod will use.")
-POD_MIN_BANDWIDTH = Key(
+POD_NUMA = LabelKey("gputopo.io/numa", "preferred", "All GPUs on one NUMA node: `required`, `preferred` or `ignore`.")
+POD_MIN_VRAM = LabelKey("gputopo.io/min-vram", "40Gi", "Minimum memory of each GPU.")
+POD_VRAM = LabelKey("gputopo.io/vram", "15Gi", "Memory of a shared GPU that the pod will use.")
+POD_MIN_BANDWIDTH = LabelKey(
     "gputopo.io/min-bandwidth",
     "300",
     "Minimum NVLink bandwidth, in GB/s in both directions, of the slowest hop of the best ring through the pod's GPUs.",
 )
-POD_WORKLOAD = Key("gputopo.io/workload", "training", "`training`, `inference` or `batch`.")
-POD_ISOLATION = Key(
+POD_WORKLOAD = LabelKey("gputopo.io/workload", "training", "`training`, `inference` or `batch`.")
+POD_ISOLATION = LabelKey(
     "gputopo.io/isolation",
     "required",
     "Training and inference on different nodes: `required`, `preferred` or `ignore`.",
 )
-POD_SPREAD = Key(
+POD_SPREAD = LabelKey(
     "gputopo.io/spread", "ignore", "Replicas of one owner on different nodes and islands: `preferred` or `ignore`."
 )
-POD_GANG = Key(
+POD_GANG = LabelKey(
     "gputopo.io/gang", "llm-7", "The gang that the pod belongs to, within its namespace: all start, or none do."
 )
-POD_GANG_SIZE = Key("gputopo.io/gang-size", "16", "Number of members of the gang.")
-POD_GANG_MINIMUM = Key(
+POD_GANG_SIZE = LabelKey("gputopo.io/gang-size", "16", "Number of members of the gang.")
+POD_GANG_MINIMUM = LabelKey(
     "gputopo.io/gang-minimum", "12", "Number of members that the gang can start with; default: its size."
 )
-POD_GANG_TIMEOUT = Key(
+POD_GANG_TIMEOUT = LabelKey(
     "gputopo.io/gang-timeout",
     "30s",
     "Time from ungating the members until all are bound: `90s`, `5m`.",
 )
-POD_GANG_REQUIRED = Key(
+POD_GANG_REQUIRED = LabelKey(
     "gputopo.io/gang-required-topology",
     "clique",
     "All members in the same domain: `clique` (multi-node NVLink), `rack`, `block`, `zone`, or a node label's key.",
 )
-POD_GANG_PREFERRED = Key("gputopo.io/gang-preferred-topology", "rack", "The same, as a preference.")
-POD_PLANNED = Key("gputopo.io/planned", "true", "A single pod that the planner places like a gang: `true` or `false`.")
+POD_GANG_PREFERRED = LabelKey("gputopo.io/gang-preferred-topology", "rack", "The same, as a preference.")
+POD_PLANNED = LabelKey(
+    "gputopo.io/planned", "true", "A single pod that the planner places like a gang: `true` or `false`."
+)
 GANG_KEYS = (
     POD_GANG,
     POD_GANG_SIZE,
@@ -186,11 +192,11 @@ GANG_KEYS = (
     POD_PLANNED,
 )
 # Annotations that the planner writes on a member, in the patch that ungates it.
-POD_GANG_RANK = Key(
+POD_GANG_RANK = LabelKey(
     "gputopo.io/gang-rank", "3", "Rank of the pod in the plan: pods with consecutive ranks are close in the network."
 )
-POD_RESERVATION = Key("gputopo.io/reservation", "llm-7-4f2a9c", "The `PlacementReservation` that placed the pod.")
-POD_ROLLED_BACK = Key(
+POD_RESERVATION = LabelKey("gputopo.io/reservation", "llm-7-4f2a9c", "The `PlacementReservation` that placed the pod.")
+POD_ROLLED_BACK = LabelKey(
     "gputopo.io/taken-back", "llm-7-4f2a9c", "The `PlacementReservation` of a placement that was rolled back."
 )
 WRITTEN_ON_PODS = (POD_GANG_RANK, POD_RESERVATION, POD_ROLLED_BACK)
@@ -198,7 +204,9 @@ WRITTEN_ON_PODS = (POD_GANG_RANK, POD_RESERVATION, POD_ROLLED_BACK)
 # The scheduling gate that keeps a member from kube-scheduler until its gang is planned.
 GATE = "gputopo.io/gang"
 # A namespace in which pods that name a gang are gated for any scheduler.
-GANGS_ENABLED = Key("gputopo.io/gangs", "enabled", "Pods in this namespace that name a gang are gated at creation.")
+GANGS_ENABLED = LabelKey(
+    "gputopo.io/gangs", "enabled", "Pods in this namespace that name a gang are gated at creation."
+)
 
 POD_KEYS = (
     POD_GPU_MODEL,

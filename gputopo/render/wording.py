@@ -134,14 +134,14 @@ def parse_subject(what: str) -> tuple[str, tuple[int, ...]]:
     return _PARTS.get(what, what), ()
 
 
-def counted(number: int, of: str) -> str:
+def counted_noun(number: int, of: str) -> str:
     """Return ``1 member``, ``3 members``."""
     return f"{number} {of}{'' if number == 1 else 's'}"
 
 
-def part(number: int, whole: int, does: str, do: str, of: str = "member") -> str:
+def part_of(number: int, whole: int, does: str, do: str, of: str = "member") -> str:
     """Return ``1 of 3 members is ready``, ``2 of 3 members are ready``: ``does`` is singular, ``do`` is plural."""
-    return f"{number} of {counted(whole, of)} {does if number == 1 else do}"
+    return f"{number} of {counted_noun(whole, of)} {does if number == 1 else do}"
 
 
 def first_of(names: Sequence[str]) -> str:

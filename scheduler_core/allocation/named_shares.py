@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
-from gputopo.crd.nodegpus import Allocation
+from gputopo.crd.nodegpus import DeviceAllocation
 from scheduler_core.allocation.gpu_sets import Sets
 from scheduler_core.allocation.machine_shape import MachineShape
 from scheduler_core.allocation.occupancy import Occupant
@@ -20,7 +20,7 @@ FreeFractions = tuple[int, ...]  # free thousandths of each GPU, by place
 
 
 def reserved_mib(
-    place_of: Mapping[str, int], size: int, allocations: Iterable[Allocation], pods: Iterable[Occupant]
+    place_of: Mapping[str, int], size: int, allocations: Iterable[DeviceAllocation], pods: Iterable[Occupant]
 ) -> tuple[int, ...]:
     """Return the MiB of each GPU, by place, that shares hold: the requests of bound pods, on the GPUs that they got."""
     requested_mib = {

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from gputopo.crd.nodegpus import Allocation
+from gputopo.crd.nodegpus import DeviceAllocation
 from scheduler_core.allocation.device_plugin import predict_exact
 from scheduler_core.allocation.gpu_sets import MAX_SETS, Sets, SomeSet, count_subsets, exact_sets, subsets, union
 from scheduler_core.allocation.machine_shape import MachineShape
@@ -194,7 +194,7 @@ def _without_sick(free: int, shape: MachineShape, unhealthy: int) -> Sets:
 def reconcile_report(
     shape: MachineShape,
     place_of: Mapping[str, int],
-    allocations: Iterable[Allocation],
+    allocations: Iterable[DeviceAllocation],
     living: Sequence[Occupant],
     departed: Sequence[Occupant],
 ) -> KubeletReport | None:

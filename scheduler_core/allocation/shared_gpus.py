@@ -21,7 +21,7 @@ from enum import Enum
 from math import inf
 from typing import NamedTuple
 
-from gputopo.crd.nodegpus import Allocation
+from gputopo.crd.nodegpus import DeviceAllocation
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.policy.policy import FillBand
 
@@ -81,7 +81,7 @@ class SharingConfig(NamedTuple):
 def shared_gpus_of(
     offer: SharingConfig,
     claims: Sequence[ReplicaClaim],
-    report: Iterable[Allocation] | None,
+    report: Iterable[DeviceAllocation] | None,
     departed: Sequence[ReplicaClaim] = (),
 ) -> SharedGpus:
     """Return the shared GPUs of a node. ``word``: the allocations in the kubelet's report; None: there is no report."""

@@ -36,7 +36,7 @@ from scheduler_core.cache.events import (
 from scheduler_core.cache.kubelet_reports import newly_named_pods, without_replaced_pods
 from scheduler_core.cache.node import NodeFacts
 from scheduler_core.cache.node_record import NodeRecord, with_gpus, with_pod, without_pod
-from scheduler_core.cache.node_table import Snapshot, with_records, without_nodes, without_own_reservation
+from scheduler_core.cache.node_table import ClusterSnapshot, with_records, without_nodes, without_own_reservation
 from scheduler_core.cache.owner_pods import PlacedPod
 from scheduler_core.cache.placeholder_pods import FullName, full_name, placeholder_pod, placeholder_uid
 from scheduler_core.cache.pod_index import PodIndex
@@ -54,7 +54,7 @@ class ClusterCache:
     """The snapshot of nodes, the pods that request or hold GPUs, the assumed pods, and the reservations."""
 
     def __init__(
-        self, policy: Policy, *, reservations: bool = False, bound: bool = True, guarded: bool = False
+        self, policy: Policy, *, reservations: bool = False, report_bound_pods: bool = True, guarded: bool = False
     ) -> None:
         """Create an empty cache.
 
@@ -67,7 +67,7 @@ class ClusterCache:
         self.change_log = ChangeLog()  # names of nodes whose state may have changed in the snapshot
         self.assumed_pods = AssumedPods()
         self._policy = policy
-        self._reports_bound = bound
+        self._reports_bound = report_bound_pods
         self._kinds = _KINDS | (_RESERVATION_KINDS if reservations else {})
         self._listed: set[type[Any]] = set()
         self._pod_index = PodIndex()
@@ -78,12 +78,12 @@ class ClusterCache:
         self._records: dict[str, NodeRecord] = {}  # as observed, without assumed pods; also of nodes not shown
         self._ended_at: dict[str, float] = {}  # when departed pods ended, by UID
         self._staleness_timer = StalenessTimer()
-        self._snapshot = Snapshot()
+        self._snapshot = ClusterSnapshot()
         self._dirty: set[str] = set()  # nodes whose state must be derived again
         self._now = 0.0
 
     @property
-    def table(self) -> Snapshot:
+    def snapshot(self) -> ClusterSnapshot:
         """All nodes: what was observed, with assumed pods and reservations."""
         if not self._dirty:
             return self._snapshot
@@ -97,17 +97,17 @@ class ClusterCache:
         self.change_log.add_names(dirty)
         return self._snapshot
 
-    def table_for_pod(self, uid: str) -> Snapshot:
+    def snapshot_for_pod(self, uid: str) -> ClusterSnapshot:
         """Return the snapshot without what is reserved for this pod."""
         nodes = self.reservations.nodes_for(uid)
-        return without_own_reservation(self.table, uid, nodes) if nodes else self.table
+        return without_own_reservation(self.snapshot, uid, nodes) if nodes else self.snapshot
 
-    def table_without(self, reservations: Collection[str]) -> Snapshot:
+    def snapshot_without(self, reservations: Collection[str]) -> ClusterSnapshot:
         """Return the snapshot without these reservations, given by their UIDs."""
         active = self.reservations.active
         nodes = {node for uid in reservations if uid in active for node in active[uid].nodes} & self._nodes
         records = [self._record_with_assumed(name, reservations) for name in nodes]
-        return with_records(self.table, records, self._now, self._policy) if records else self.table
+        return with_records(self.snapshot, records, self._now, self._policy) if records else self.snapshot
 
     @property
     def pods(self) -> Mapping[str, PodUpdate]:
@@ -214,7 +214,7 @@ class ClusterCache:
                 if not first and pod.node is not None and (known is None or known.node is None):
                     self._forget_assumed(pod)
                     if self._reports_bound:
-                        bound.append(BoundPod(pod, self.table))
+                        bound.append(BoundPod(pod, self.snapshot))
                 self._update_pod(pod, known)
         return CacheChanges(bound_pods=tuple(bound), removed_pods=removed)
 

@@ -15,7 +15,7 @@ from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.kube_scheduler_filters import FullNode, SchedulingRules
 from scheduler_core.cache.node import NodeFacts
 from scheduler_core.cache.node_record import NodeRecord
-from scheduler_core.cache.node_table import Snapshot
+from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.request.pod import PinClaim
 
 S = TypeVar("S")
@@ -104,7 +104,7 @@ class BoundPod(NamedTuple):
     """A pod that was bound to a node."""
 
     pod: PodUpdate
-    table_before: Snapshot  # just before the binding, without the assumption about the pod itself
+    snapshot_before: ClusterSnapshot  # just before the binding, without the assumption about the pod itself
 
 
 class ReportedNode(NamedTuple):

@@ -22,15 +22,15 @@ from scheduler_core.request.pod import Metadata
 
 HOSTNAME = "kubernetes.io/hostname"  # a different value for each node
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")  # of a label selector
-OF_PODS, SPREAD = "pod affinity", "topology spread"
+POD_AFFINITY, TOPOLOGY_SPREAD = "pod affinity", "topology spread"
 _MAX_TERMS = 100  # checked per pod: every plan compares them with the labels of all members
 _EVERYWHERE = LabelSelector()
 
 
-def scheduling_rules(spec: FullPodSpec, *, apart: bool = False) -> SchedulingRules:
+def scheduling_rules(spec: FullPodSpec, *, anti_affinity_checked: bool = False) -> SchedulingRules:
     """Return the rules of a pod about its nodes. ``apart``: the caller checks ``host_anti_affinity`` itself."""
     rules = FullPodSpec(affinity=spec.affinity, node_selector=spec.node_selector, tolerations=spec.tolerations)
-    return SchedulingRules(rules, tuple(_unchecked_rules(spec, anti_affinity_checked=apart)))
+    return SchedulingRules(rules, tuple(_unchecked_rules(spec, anti_affinity_checked=anti_affinity_checked)))
 
 
 def host_anti_affinity(spec: FullPodSpec) -> tuple[PodAffinityTerm, ...]:
@@ -57,9 +57,9 @@ def _unchecked_rules(spec: FullPodSpec, *, anti_affinity_checked: bool) -> Itera
     affinity = spec.affinity or FullAffinity()
     checked = host_anti_affinity(spec) if anti_affinity_checked else ()
     if _required_terms(affinity.pod_affinity) or len(_required_terms(affinity.pod_anti_affinity)) > len(checked):
-        yield OF_PODS
+        yield POD_AFFINITY
     if any(each.when_unsatisfiable == "DoNotSchedule" for each in spec.topology_spread_constraints or ()):
-        yield SPREAD
+        yield TOPOLOGY_SPREAD
     if any(each.persistent_volume_claim or each.ephemeral for each in spec.volumes or ()):
         yield "volume claims"
 

@@ -13,17 +13,17 @@ from scheduler_core.cache.events import LedgerUpdate, NodeGpusUpdate, NodeUpdate
 from scheduler_core.cache.kube_scheduler_filters import FullNode, rejection
 from scheduler_core.cache.node import parse_node
 from scheduler_core.cache.node_record import NodeRecord
-from scheduler_core.cache.node_table import Snapshot, snapshot_of, without_own_reservation
+from scheduler_core.cache.node_table import ClusterSnapshot, snapshot_of, without_own_reservation
 from scheduler_core.cache.reservations import ActiveReservation, ReservationIndex
 from scheduler_core.cache.watch import list_all
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.full_pod import FullPod, FullPodSpec
 
 
-class ClusterSnapshot(NamedTuple):
+class ListedCluster(NamedTuple):
     """The nodes and reservations of one listing."""
 
-    table: Snapshot
+    snapshot: ClusterSnapshot
     nodes: tuple[FullNode, ...]
     active_reservations: tuple[ActiveReservation, ...] | None = ()  # None: the user may not list them
 
@@ -38,22 +38,22 @@ def read_pod(kube: Kube, namespace: str, name: str) -> FullPod:
     return found[0]
 
 
-def read_cluster(kube: Kube, now: float, policy: Policy) -> ClusterSnapshot:
+def read_cluster(kube: Kube, now: float, policy: Policy) -> ListedCluster:
     """List nodes, pods, PodResources reports and reservations, and return the snapshot. Raises ``KubeError``."""
     nodes = tuple(kube.list_objects(NODES, FullNode))
     updates = [NodeUpdate(node.metadata.name, parse_node(node)) for node in nodes]
     pods, gpus = (batch.updates for batch in list_all(kube, PodUpdate, NodeGpusUpdate))
     index = _reservation_index(kube, pods)
     if index is None:
-        return ClusterSnapshot(snapshot_of(node_records(updates, pods, gpus), now, policy), nodes, None)
+        return ListedCluster(snapshot_of(node_records(updates, pods, gpus), now, policy), nodes, None)
     snapshot = snapshot_of(map(index.with_reservations, node_records(updates, pods, gpus)), now, policy)
-    return ClusterSnapshot(snapshot, nodes, tuple(index.active.values()))
+    return ListedCluster(snapshot, nodes, tuple(index.active.values()))
 
 
-def table_for_pod(uid: str, cluster: ClusterSnapshot) -> Snapshot:
+def snapshot_for_pod(uid: str, cluster: ListedCluster) -> ClusterSnapshot:
     """Return the snapshot without what is reserved for this pod."""
     seats = (seat for each in cluster.active_reservations or () for seat in each.seats if seat.uid == uid)
-    return without_own_reservation(cluster.table, uid, [seat.node for seat in seats if seat.node is not None])
+    return without_own_reservation(cluster.snapshot, uid, [seat.node for seat in seats if seat.node is not None])
 
 
 def _reservation_index(kube: Kube, pods: Iterable[PodUpdate]) -> ReservationIndex | None:
@@ -68,12 +68,12 @@ def _reservation_index(kube: Kube, pods: Iterable[PodUpdate]) -> ReservationInde
     return found
 
 
-def rejected_nodes(pod: FullPodSpec, cluster: ClusterSnapshot) -> dict[str, str]:
+def rejected_nodes(pod: FullPodSpec, cluster: ListedCluster) -> dict[str, str]:
     """Return the GPU nodes that kube-scheduler would reject whatever GPUs are free there, with the reasons."""
     found = {}
     for node in cluster.nodes:
         name = node.metadata.name
-        if cluster.table.records[name].machine.allocatable:
+        if cluster.snapshot.records[name].machine.allocatable:
             reason = rejection(pod, node)
             if reason is not None:
                 found[name] = reason

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from gputopo.process.metrics import MetricHelp, Sample
 from scheduler_core.cache.events import WatchStatus
 from scheduler_core.cache.free_islands import free_islands
-from scheduler_core.cache.node_table import Snapshot
+from scheduler_core.cache.node_table import ClusterSnapshot
 
 CLUSTER_TALLIES = {
     "gputopo_watch_relists": MetricHelp(("kind",), "Lists after the first: the watch had fallen too far behind."),
@@ -59,7 +59,7 @@ def _samples_of(watch: WatchStatus) -> Iterator[Sample]:
         yield "gputopo_watch_lag_seconds", kind, watch.lag_s
 
 
-def table_samples(snapshot: Snapshot) -> Iterator[Sample]:
+def snapshot_samples(snapshot: ClusterSnapshot) -> Iterator[Sample]:
     """Yield the samples of a snapshot. With many nodes this takes long: cache them with ``once_each``."""
     yield "gputopo_table_generation", (), snapshot.generation
     yield "gputopo_table_nodes", (), len(snapshot.states)

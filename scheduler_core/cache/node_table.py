@@ -13,7 +13,7 @@ from scheduler_core.cache.node_state import NodeState, state_from_record, state_
 from scheduler_core.policy.policy import Policy
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class ClusterSnapshot(msgspec.Struct, frozen=True):
     """All nodes at one moment."""
 
     generation: int = 0
@@ -21,14 +21,14 @@ class Snapshot(msgspec.Struct, frozen=True):
     states: Map[str, NodeState] = Map()
 
 
-def state_if(snapshot: Snapshot, name: str, pods: Iterable[Occupant]) -> NodeState:
+def state_if(snapshot: ClusterSnapshot, name: str, pods: Iterable[Occupant]) -> NodeState:
     """Return the state of the node if exactly these pods were on it and nothing was reserved there."""
     by_uid = tuple(sorted(pods, key=lambda each: each.uid))
     record = msgspec.structs.replace(snapshot.records[name], pods=by_uid, reserved=())
     return _with_same_staleness(record, snapshot.states[name])
 
 
-def without_own_reservation(snapshot: Snapshot, uid: str, names: Iterable[str]) -> Snapshot:
+def without_own_reservation(snapshot: ClusterSnapshot, uid: str, names: Iterable[str]) -> ClusterSnapshot:
     """Return the snapshot, of the same generation, without what is reserved for this pod on the named nodes.
 
     Capacity holds on these nodes are left out as well: they take only what other pods leave.
@@ -49,22 +49,24 @@ def _with_same_staleness(record: NodeRecord, state: NodeState) -> NodeState:
     return state_from_record(record, stale=state.stale, confirmation_pending=state.confirmation_pending)
 
 
-def snapshot_of(records: Iterable[NodeRecord], now: float, policy: Policy, generation: int = 0) -> Snapshot:
+def snapshot_of(records: Iterable[NodeRecord], now: float, policy: Policy, generation: int = 0) -> ClusterSnapshot:
     """Return a snapshot of these nodes."""
-    return with_records(Snapshot(generation - 1), records, now, policy)
+    return with_records(ClusterSnapshot(generation - 1), records, now, policy)
 
 
-def with_records(snapshot: Snapshot, records: Iterable[NodeRecord], now: float, policy: Policy) -> Snapshot:
+def with_records(
+    snapshot: ClusterSnapshot, records: Iterable[NodeRecord], now: float, policy: Policy
+) -> ClusterSnapshot:
     """Return the next generation, with these records in place of the former ones of the same nodes."""
     changed = {record.name: record for record in records}
     states = {name: state_of(record, now, policy) for name, record in changed.items()}
-    return Snapshot(snapshot.generation + 1, snapshot.records.update(changed), snapshot.states.update(states))
+    return ClusterSnapshot(snapshot.generation + 1, snapshot.records.update(changed), snapshot.states.update(states))
 
 
-def without_nodes(snapshot: Snapshot, names: Iterable[str]) -> Snapshot:
+def without_nodes(snapshot: ClusterSnapshot, names: Iterable[str]) -> ClusterSnapshot:
     """Return the next generation, without the named nodes."""
     records, states = snapshot.records.mutate(), snapshot.states.mutate()
     for name in names:
         records.pop(name, None)
         states.pop(name, None)
-    return Snapshot(snapshot.generation + 1, records.finish(), states.finish())
+    return ClusterSnapshot(snapshot.generation + 1, records.finish(), states.finish())

@@ -18,7 +18,7 @@ from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.colocation import OwnerPods
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_state import NodeState, with_owner_pods
-from scheduler_core.cache.node_table import Snapshot
+from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.request.pod_request import PodRequest, SiblingHardware
 from scheduler_core.request.workload_type import WorkloadType
 
@@ -30,7 +30,7 @@ class PlacedPod(NamedTuple):
     pod: Occupant
 
 
-def pods_of_owner(owner: str | None, snapshot: Snapshot) -> tuple[PlacedPod, ...]:
+def pods_of_owner(owner: str | None, snapshot: ClusterSnapshot) -> tuple[PlacedPod, ...]:
     """Return the pods of an owner by a search of the whole snapshot: for one request, not for a stream of them."""
     if owner is None:
         return ()
@@ -39,7 +39,9 @@ def pods_of_owner(owner: str | None, snapshot: Snapshot) -> tuple[PlacedPod, ...
     )
 
 
-def for_owner(request: PodRequest, others: Iterable[PlacedPod], snapshot: Snapshot) -> tuple[PodRequest, Snapshot]:
+def with_owner(
+    request: PodRequest, others: Iterable[PlacedPod], snapshot: ClusterSnapshot
+) -> tuple[PodRequest, ClusterSnapshot]:
     """Return the request and the snapshot for this pod. ``others``: pods of its owner."""
     elsewhere = [each for each in others if each.pod.uid != request.uid and each.node in snapshot.states]
     if not elsewhere:

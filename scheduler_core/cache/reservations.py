@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from gputopo.crd.reservations import EntryPhase, Holding, LedgerEntry, Seat
+from gputopo.crd.reservations import EntryPhase, HeldCapacity, LedgerEntry, PlannedMember
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.events import Batch, LedgerUpdate, PodUpdate, ReservationUpdate, removed_keys
 from scheduler_core.cache.node_record import NodeRecord, hold_uid, with_pod
@@ -35,14 +35,14 @@ class ActiveReservation(NamedTuple):
     reservation: ReservationUpdate
 
     @property
-    def seats(self) -> tuple[Seat, ...]:
+    def seats(self) -> tuple[PlannedMember, ...]:
         """The seats that take GPUs; none in a capacity hold."""
         if self.entry.phase is EntryPhase.HELD:
             return ()
         return tuple(seat for seat in self.reservation.spec.seats if seat.node is not None and seat.gpus)
 
     @property
-    def holdings(self) -> tuple[Holding, ...]:
+    def holdings(self) -> tuple[HeldCapacity, ...]:
         """The devices held on each node, in a capacity hold."""
         return self.reservation.spec.held if self.entry.phase is EntryPhase.HELD else ()
 
@@ -65,7 +65,7 @@ class ReservationIndex:
         self._uids_by_name: dict[str, set[str]] = {}  # name -> UIDs of reservations, in any namespace
         self._nodes_by_reservation: dict[str, dict[str, str | None]] = {}  # reservation -> pod -> node; a cache
         self._active_by_node: dict[str, set[str]] = {}  # node -> active reservations
-        self._seats: dict[tuple[str, str], list[Seat]] = {}  # by node and reservation
+        self._seats: dict[tuple[str, str], list[PlannedMember]] = {}  # by node and reservation
         self._holdings: dict[tuple[str, str], Counter[str]] = {}  # held devices, by node and reservation
         self._nodes_by_pod: dict[str, dict[str, str]] = {}  # pod -> reservation -> node
         self._bound: set[str] = set()  # pods with seats that are bound
@@ -183,7 +183,7 @@ class ReservationIndex:
             record = with_pod(record, unknown_pod(reserved[-1], "", "", sorted(free.items())))
         return msgspec.structs.replace(record, reserved=tuple(sorted(reserved))) if reserved else record
 
-    def _occupant(self, seat: Seat, active: ActiveReservation) -> Occupant:
+    def _occupant(self, seat: PlannedMember, active: ActiveReservation) -> Occupant:
         """Return the pod of a seat; a placeholder with the seat's devices where the pod is not known."""
         pod = self._pods.get(seat.uid)
         if pod is not None:

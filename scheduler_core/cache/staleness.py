@@ -24,8 +24,8 @@ class Staleness(Enum):
 
     SILENT = "silent"  # the last confirmation is too old
     UNCONFIRMED = "unconfirmed"  # there is no ``NodeGpus``
-    OTHER = "other"  # its ``NodeGpus`` describes another graph than the Node
-    AHEAD = "ahead"  # the time of the confirmation is far in the future
+    HASH_MISMATCH = "other"  # its ``NodeGpus`` describes another graph than the Node
+    CLOCK_AHEAD = "ahead"  # the time of the confirmation is far in the future
 
 
 def is_stale(record: NodeRecord, now: float, policy: Policy) -> bool:
@@ -42,8 +42,8 @@ def staleness(record: NodeRecord, now: float, policy: Policy) -> Staleness | Non
     if now > fresh_until(record.gpus, policy):
         return Staleness.SILENT
     if observed_at(record.gpus) > now + MAX_CLOCK_AHEAD_S:
-        return Staleness.AHEAD
-    return None if hashes_match(record) else Staleness.OTHER
+        return Staleness.CLOCK_AHEAD
+    return None if hashes_match(record) else Staleness.HASH_MISMATCH
 
 
 def hashes_match(record: NodeRecord) -> bool:

@@ -173,7 +173,7 @@ def silence_reason(statuses: Iterable[WatchStatus], max_silence_s: float = WATCH
     return None
 
 
-def stuck(statuses: Iterable[WatchStatus]) -> str | None:
+def restart_reason(statuses: Iterable[WatchStatus]) -> str | None:
     """Return why this process must be restarted: the thread of a watch has ended, or hangs. None: it need not be.
 
     An API server that does not answer is no reason: it would not answer a new process either.

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from gputopo.labels.reasons import Reason
 from scheduler_core.cache.assumed_pods import AssumedPod
 from scheduler_core.cache.node_state import NodeState
-from scheduler_core.cache.node_table import Snapshot
+from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.evaluation.filters import rejection_reason
 from scheduler_core.evaluation.in_flight import fits_with_all
 from scheduler_core.evaluation.score import Score, score_state, scorer_for, scoring_key
@@ -72,7 +72,7 @@ class Evaluator:
 
 def evaluate(
     request: PodRequest,
-    snapshot: Snapshot,
+    snapshot: ClusterSnapshot,
     names: Iterable[str],
     policy: Policy,
     in_flight: Iterable[AssumedPod] = (),
@@ -98,7 +98,7 @@ def evaluate(
     ranked: defaultdict[float, list[str]] = defaultdict(list)
     for name, each in scores.items():
         ranked[each.points].append(name)
-    chosen = shortlist(ranked, max_nodes(request, policy), request.uid, tolerance(request, policy))
+    chosen = shortlist(ranked, max_nodes(request, policy), request.uid, max_points_below_best(request, policy))
     return Decision(snapshot.generation, chosen, rejected, scores, request.profile.has_hard_constraints)
 
 
@@ -109,7 +109,7 @@ def max_nodes(request: PodRequest, policy: Policy) -> int | None:
     return None if request.has_soft_preferences else policy.shortlist
 
 
-def tolerance(request: PodRequest, policy: Policy) -> float:
+def max_points_below_best(request: PodRequest, policy: Policy) -> float:
     """Return how many points below the best node a node may score that Filter answers."""
     return inf if max_nodes(request, policy) is None else policy.tolerance
 

@@ -16,7 +16,7 @@ from gputopo.labels.reasons import Reason
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.assumed_pods import AssumedPod
 from scheduler_core.cache.node_state import NodeState
-from scheduler_core.cache.node_table import Snapshot, state_if
+from scheduler_core.cache.node_table import ClusterSnapshot, state_if
 from scheduler_core.evaluation.score import Score
 from scheduler_core.request.pod_request import PodProfile
 
@@ -27,7 +27,11 @@ StateEvaluator = Callable[[NodeState], Reason | Score]
 
 
 def fits_with_all(
-    profile: PodProfile, snapshot: Snapshot, name: str, in_flight: Sequence[AssumedPod], evaluator: StateEvaluator
+    profile: PodProfile,
+    snapshot: ClusterSnapshot,
+    name: str,
+    in_flight: Sequence[AssumedPod],
+    evaluator: StateEvaluator,
 ) -> bool:
     """Return whether a node that fits the profile still fits, whichever in-flight pods come to it."""
     state = snapshot.states[name]

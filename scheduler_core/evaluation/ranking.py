@@ -18,7 +18,7 @@ from typing import Protocol
 from gputopo.labels.reasons import Reason
 from scheduler_core.cache.change_log import ChangeLog
 from scheduler_core.cache.node_state import NodeState
-from scheduler_core.cache.node_table import Snapshot
+from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.evaluation.evaluate import HASH_RANGE, Evaluation, Evaluator, evaluator_for, spread_hash
 from scheduler_core.evaluation.in_flight import has_commitments
 from scheduler_core.evaluation.refusals import Rejections
@@ -42,7 +42,7 @@ class SnapshotSource(Protocol):
     change_log: ChangeLog
 
     @property
-    def table(self) -> Snapshot:
+    def snapshot(self) -> ClusterSnapshot:
         """All nodes, now. Brings ``change_log`` up to date."""
         ...
 
@@ -56,7 +56,7 @@ class NodeIndex:
         self.uncertain: set[str] = set()  # see ``is_uncertain``
         self.hash_order: list[HashedName] = []
 
-    def catch_up(self, snapshot: Snapshot, changed: Iterable[str] | None) -> None:
+    def catch_up(self, snapshot: ClusterSnapshot, changed: Iterable[str] | None) -> None:
         """Apply the changes up to a newer snapshot; all nodes where ``changed`` is None."""
         if changed is None:
             self.states, self.with_commitments, self.uncertain = {}, set(), set()
@@ -80,7 +80,7 @@ class NodeIndex:
 class NodeRanking:
     """The ranking of all nodes for one profile."""
 
-    def __init__(self, evaluator: Evaluator, snapshot: Snapshot, index: NodeIndex) -> None:
+    def __init__(self, evaluator: Evaluator, snapshot: ClusterSnapshot, index: NodeIndex) -> None:
         self.evaluator = evaluator
         self.snapshot = snapshot
         self._index = index
@@ -104,7 +104,7 @@ class NodeRanking:
         """The nodes where in-flight pods matter for every pod."""
         return self._index.with_commitments
 
-    def catch_up(self, snapshot: Snapshot, changed: Iterable[str]) -> None:
+    def catch_up(self, snapshot: ClusterSnapshot, changed: Iterable[str]) -> None:
         """Apply the changes up to a newer snapshot."""
         before, after = self.snapshot.states, snapshot.states
         for name in changed:
@@ -190,7 +190,7 @@ class NodeRanking:
 class PodRanking:
     """A ranking for one pod: nodes with other pods of its owner, or with a reservation for it, have other states."""
 
-    def __init__(self, ranking: NodeRanking, snapshot: Snapshot, nodes: Iterable[str]) -> None:
+    def __init__(self, ranking: NodeRanking, snapshot: ClusterSnapshot, nodes: Iterable[str]) -> None:
         """Create the ranking. ``nodes``: the nodes whose states differ."""
         self.snapshot = snapshot
         self.evaluator = ranking.evaluator
@@ -255,7 +255,7 @@ class Rankings:
     def ranking_for(self, profile: PodProfile, policy: Policy) -> NodeRanking:
         """Return the current ranking for pods of this profile."""
         key = (profile, policy)
-        snapshot = self._source.table
+        snapshot = self._source.snapshot
         kept = self._rankings.pop(key, None)
         if self._mark != self._source.change_log.mark:
             self._index.catch_up(snapshot, self._source.change_log.names_since(self._mark))

@@ -23,7 +23,7 @@ from scheduler_core.cache.assumed_pods import AssumedPod
 from scheduler_core.cache.events import LedgerUpdate, PodUpdate
 from scheduler_core.cache.node_record import NodeRecord, is_hold
 from scheduler_core.cache.node_state import NodeState
-from scheduler_core.cache.node_table import Snapshot, state_if
+from scheduler_core.cache.node_table import ClusterSnapshot, state_if
 from scheduler_core.cache.reservations import ActiveReservation, ReservationIndex
 from scheduler_core.evaluation.evaluate import evaluator_for
 from scheduler_core.policy.policy import Policy
@@ -38,7 +38,7 @@ PolicyOf = Callable[[PodUpdate], Policy]
 class ExtenderView(NamedTuple):
     """The pods and nodes that the extender knows at one moment."""
 
-    snapshot: Snapshot
+    snapshot: ClusterSnapshot
     pods: Mapping[str, PodUpdate]
     in_flight: Sequence[AssumedPod]
 
@@ -113,7 +113,7 @@ def _in_flight_by_node(in_flight: Iterable[AssumedPod], nodes: AbstractSet[str])
 
 
 def _fit(
-    snapshot: Snapshot, node: str, members: Iterable[PodUpdate], coming: Sequence[Occupant], policy_of: PolicyOf
+    snapshot: ClusterSnapshot, node: str, members: Iterable[PodUpdate], coming: Sequence[Occupant], policy_of: PolicyOf
 ) -> bool:
     """Return whether these members fit on their node, where their seats count already."""
     present = [pod for pod in snapshot.records[node].pods if not is_hold(pod.uid)]
@@ -132,7 +132,7 @@ def _fit(
     return True
 
 
-def _state(snapshot: Snapshot, node: str, uid: str, others: Sequence[Occupant]) -> NodeState:
+def _state(snapshot: ClusterSnapshot, node: str, uid: str, others: Sequence[Occupant]) -> NodeState:
     """Return the state of the node without the seat of the member."""
     record, unreserved = snapshot.records[node], snapshot.states[node].unreserved
     if unreserved is not None and record.reserved == (uid,) and len(others) == len(record.pods) - 1:

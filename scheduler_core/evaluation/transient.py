@@ -20,7 +20,7 @@ from scheduler_core.allocation.machine_shape import MachineShape
 from scheduler_core.allocation.shared_gpus import ReplicaPolicy
 from scheduler_core.cache.node_record import NodeRecord, is_hold
 from scheduler_core.cache.node_state import NodeState, kubelet_report_of
-from scheduler_core.cache.node_table import Snapshot
+from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.evaluation.refusals import Rejections
 from scheduler_core.evaluation.shape_rules import SHAPE_REASONS, first_violation
 from scheduler_core.request.pod_request import PodProfile, Strength
@@ -33,7 +33,9 @@ _SHAPES = frozenset(reason.value for reason in SHAPE_REASONS)
 _TRANSIENT = _SHAPES | {Reason.VRAM.value, Reason.UNKNOWN_TOPOLOGY.value}
 
 
-def may_fit_soon(profile: PodProfile, snapshot: Snapshot, rejections: Rejections, uncertain: Iterable[str]) -> bool:
+def may_fit_soon(
+    profile: PodProfile, snapshot: ClusterSnapshot, rejections: Rejections, uncertain: Iterable[str]
+) -> bool:
     """Return whether a rejected node may fit soon, without an event that kube-scheduler sees.
 
     ``uncertain``: the rejected nodes that are uncertain (see ``is_uncertain``).
@@ -69,7 +71,7 @@ def _clears_soon(record: NodeRecord) -> bool:
     return not record.reserved or not all(map(is_hold, record.reserved))
 
 
-def _cache_is_behind(profile: PodProfile, snapshot: Snapshot, too_few: Iterable[str]) -> bool:
+def _cache_is_behind(profile: PodProfile, snapshot: ClusterSnapshot, too_few: Iterable[str]) -> bool:
     """Return whether the cache has fewer free devices than kube-scheduler, which asks only about nodes with enough."""
     return any(
         snapshot.states[name].free_devices(resource) < wanted
@@ -78,7 +80,7 @@ def _cache_is_behind(profile: PodProfile, snapshot: Snapshot, too_few: Iterable[
     )
 
 
-def _may_leave_good_set(profile: PodProfile, snapshot: Snapshot, name: str) -> bool:
+def _may_leave_good_set(profile: PodProfile, snapshot: ClusterSnapshot, name: str) -> bool:
     """Return whether allocations that the kubelet has yet to report can leave a good set; not how likely that is."""
     state, record = snapshot.states[name], snapshot.records[name]
     report = None if state.stale else kubelet_report_of(record)

@@ -17,7 +17,7 @@ from gputopo.labels.reasons import Reason
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_state import NodeState, state_of
-from scheduler_core.cache.node_table import Snapshot
+from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.explain.what_if_changes import after_evictions
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodProfile
@@ -47,7 +47,7 @@ class _EvictableNode(NamedTuple):
 def smallest_eviction(
     profile: PodProfile,
     refused: Mapping[str, Reason],
-    table: Snapshot,
+    table: ClusterSnapshot,
     now: float,
     policy: Policy,
     fits: Callable[[NodeState], bool],
@@ -73,7 +73,7 @@ def smallest_eviction(
 
 
 def _fits_empty(
-    table: Snapshot, now: float, policy: Policy, fits: Callable[[NodeState], bool]
+    table: ClusterSnapshot, now: float, policy: Policy, fits: Callable[[NodeState], bool]
 ) -> Callable[[NodeRecord], bool]:
     """Return whether the pod fits a node without pods, worked out once for all nodes that are alike."""
     known: dict[tuple[object, ...], bool] = {}
@@ -92,7 +92,7 @@ def _closest(places: Iterable[_EvictableNode], most: int) -> list[_EvictableNode
     return nsmallest(most, places, key=lambda place: (place.missing, place.record.name))
 
 
-def _places(profile: PodProfile, refused: Mapping[str, Reason], table: Snapshot) -> list[_EvictableNode]:
+def _places(profile: PodProfile, refused: Mapping[str, Reason], table: ClusterSnapshot) -> list[_EvictableNode]:
     wanted = dict(profile.device_request.totals)
     held: dict[int, int] = {}  # by identity of a profile: many pods share one
 

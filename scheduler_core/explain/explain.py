@@ -15,8 +15,8 @@ from gputopo.labels.reasons import Reason
 from scheduler_core.allocation.best_set import best_set
 from scheduler_core.allocation.gpu_sets import ExactSets, member_places
 from scheduler_core.allocation.machine_shape import MachineShape
-from scheduler_core.cache.node_table import Snapshot
-from scheduler_core.cache.owner_pods import for_owner, pods_of_owner
+from scheduler_core.cache.node_table import ClusterSnapshot
+from scheduler_core.cache.owner_pods import pods_of_owner, with_owner
 from scheduler_core.evaluation.evaluate import Decision, evaluate
 from scheduler_core.evaluation.shape_rules import first_violation
 from scheduler_core.explain.advice import ADVICE
@@ -48,7 +48,7 @@ _SINGLE = "it requires a shape, so Filter answers a single node and reserves it 
 
 def explain(
     request: PodRequest,
-    table: Snapshot,
+    table: ClusterSnapshot,
     names: Collection[str] | None,
     policy: Policy,
     now: float,
@@ -60,7 +60,7 @@ def explain(
     """
     pod = (request.namespace, request.name)
     without = table if bound is None else without_own_pod(table, bound, pod, now, policy)
-    request, snapshot = for_owner(request, pods_of_owner(request.owner, without), without)
+    request, snapshot = with_owner(request, pods_of_owner(request.owner, without), without)
     profile = request.profile
     considered = sorted(snapshot.states if names is None else names)
     offering = [name for name in considered if _offers(snapshot, name, profile)]
@@ -100,7 +100,7 @@ def group_excluded(left_out: Mapping[str, str]) -> tuple[ExcludedNodes, ...]:
     return tuple(ExcludedNodes(text, names) for text, names in _by_reason(left_out, str))
 
 
-def _offers(table: Snapshot, name: str, profile: PodProfile) -> bool:
+def _offers(table: ClusterSnapshot, name: str, profile: PodProfile) -> bool:
     """Return whether a node has such devices, healthy or not; an unknown node may have them."""
     record = table.records.get(name)
     if record is None:
@@ -109,7 +109,7 @@ def _offers(table: Snapshot, name: str, profile: PodProfile) -> bool:
     return any(resource in offered for resource, _ in profile.device_request.totals)
 
 
-def _best(decision: Decision, profile: PodProfile, table: Snapshot) -> tuple[CandidateNode, ...]:
+def _best(decision: Decision, profile: PodProfile, table: ClusterSnapshot) -> tuple[CandidateNode, ...]:
     """Return the nodes that Filter answers, then the next best nodes."""
     scores = decision.scores
     following = nsmallest(_BEST, scores, key=lambda name: (-scores[name].points, name))
@@ -117,7 +117,9 @@ def _best(decision: Decision, profile: PodProfile, table: Snapshot) -> tuple[Can
     return tuple(candidate_node(name, profile, table.states[name], scores[name]) for name in names)
 
 
-def _rejected_nodes(profile: PodProfile, refused: Mapping[str, Reason], table: Snapshot) -> tuple[RejectedNodes, ...]:
+def _rejected_nodes(
+    profile: PodProfile, refused: Mapping[str, Reason], table: ClusterSnapshot
+) -> tuple[RejectedNodes, ...]:
     found = []
     for reason, names in _by_reason(refused, lambda reason: reason.name):
         advice = impossible_advice(profile, reason, names, table) or ADVICE[reason]
@@ -133,7 +135,9 @@ def _by_reason(reasons: Mapping[str, R], order: Callable[[R], str]) -> list[tupl
     return [(each, tuple(names[each])) for each in sorted(names, key=lambda each: (-len(names[each]), order(each)))]
 
 
-def _current_placement(request: PodRequest, table: Snapshot, without: Snapshot, node: str) -> CurrentPlacement:
+def _current_placement(
+    request: PodRequest, table: ClusterSnapshot, without: ClusterSnapshot, node: str
+) -> CurrentPlacement:
     """Return the GPUs of a bound pod, and the best set of its own and the free GPUs there."""
     record, state = table.records.get(node), table.states.get(node)
     if record is None or state is None or state.shape is None or not request.profile.gpus:
@@ -161,7 +165,7 @@ def _violated_constraints(profile: PodProfile, shape: MachineShape, mask: int) -
     return tuple(found)
 
 
-def _notes(decision: Decision, table: Snapshot, bound: str | None) -> tuple[str, ...]:
+def _notes(decision: Decision, table: ClusterSnapshot, bound: str | None) -> tuple[str, ...]:
     if decision.scores:
         return () if bound is not None else (_KUBE_SCHEDULER, _SINGLE) if decision.single else (_KUBE_SCHEDULER,)
     if Reason.MODEL in decision.rejected.values():
@@ -169,7 +173,7 @@ def _notes(decision: Decision, table: Snapshot, bound: str | None) -> tuple[str,
     return ()
 
 
-def _products(names: Collection[str], table: Snapshot) -> str:
+def _products(names: Collection[str], table: ClusterSnapshot) -> str:
     """``NVIDIA-A100-SXM4-80GB on 12, Tesla-V100 on 3``."""
     counts = Counter[str]()
     for name in names:

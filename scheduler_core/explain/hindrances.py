@@ -13,7 +13,7 @@ from gputopo.labels import keys
 from gputopo.labels.reasons import Reason
 from gputopo.model import Interconnect
 from gputopo.render.report import listed
-from scheduler_core.cache.node_table import Snapshot
+from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.cache.staleness import Staleness, staleness
 from scheduler_core.explain.advice import ReasonAdvice
 from scheduler_core.policy.policy import Policy
@@ -25,18 +25,18 @@ _WHY = {
         "the Node carries a topology and has no NodeGpus that confirms it: start the agent, or, if no agent is to run "
         f"there, remove the annotation {keys.TOPOLOGY.key}"
     ),
-    Staleness.OTHER: (
+    Staleness.HASH_MISMATCH: (
         "its NodeGpus is about another topology than the Node carries: this lasts seconds, unless the agent cannot "
         "write the Node: check its log"
     ),
-    Staleness.AHEAD: (
+    Staleness.CLOCK_AHEAD: (
         "clock skew: its NodeGpus was observed more than 10 minutes from now, so its age is unknown; set the clock of "
         "the node, or of the extender"
     ),
 }
 
 
-def staleness_notes(refused: Mapping[str, Reason], table: Snapshot, now: float, policy: Policy) -> Iterator[str]:
+def staleness_notes(refused: Mapping[str, Reason], table: ClusterSnapshot, now: float, policy: Policy) -> Iterator[str]:
     """Yield why the topology of rejected nodes is not confirmed."""
     groups: defaultdict[Staleness, list[str]] = defaultdict(list)
     for name in sorted(name for name, reason in refused.items() if reason is Reason.UNKNOWN_TOPOLOGY):
@@ -48,7 +48,7 @@ def staleness_notes(refused: Mapping[str, Reason], table: Snapshot, now: float, 
 
 
 def impossible_advice(
-    profile: PodProfile, reason: Reason, names: Collection[str], table: Snapshot
+    profile: PodProfile, reason: Reason, names: Collection[str], table: ClusterSnapshot
 ) -> ReasonAdvice | None:
     """Return the advice for nodes that can never have such an island; None: at least one may have it."""
     if reason not in (Reason.ISLAND, Reason.INTERCONNECT) or profile.constraints.interconnect is Interconnect.NVSWITCH:

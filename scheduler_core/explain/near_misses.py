@@ -14,13 +14,13 @@ from typing import Any
 
 from gputopo.labels.reasons import Reason
 from gputopo.render.report import age_words
-from gputopo.render.wording import counted, gpu_names
+from gputopo.render.wording import counted_noun, gpu_names
 from gputopo.timestamps import parse_timestamp
 from scheduler_core.allocation.best_set import MAX_EXACT_GPUS
 from scheduler_core.allocation.gpu_sets import ExactSets, subsets
 from scheduler_core.allocation.machine_shape import MachineShape
 from scheduler_core.cache.node_state import NodeState, state_of
-from scheduler_core.cache.node_table import Snapshot
+from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.cache.staleness import Staleness, staleness
 from scheduler_core.evaluation.evaluate import Evaluation, evaluate_state
 from scheduler_core.evaluation.possible_gpus import candidate_sets, whole_gpu_outcome
@@ -48,7 +48,7 @@ class NearMissSearch:
     """Searches the near misses of a pod that fits no node. Evaluates each state once for each profile."""
 
     def __init__(
-        self, profile: PodProfile, refused: Mapping[str, Reason], table: Snapshot, policy: Policy, now: float
+        self, profile: PodProfile, refused: Mapping[str, Reason], table: ClusterSnapshot, policy: Policy, now: float
     ) -> None:
         """``refused``: every node, with its reason."""
         self._profile = profile
@@ -72,7 +72,7 @@ class NearMissSearch:
         if not fits:
             return None
         first, record = next(iter(fits.items()))
-        more = f" (and on {counted(len(fits) - 1, 'more node')} like it)" if len(fits) > 1 else ""
+        more = f" (and on {counted_noun(len(fits) - 1, 'more node')} like it)" if len(fits) > 1 else ""
         condition = "if its agent confirms the topology that the Node carries"
         if record.gpus is not None and staleness(record, self._now, self._policy) is Staleness.SILENT:
             observed_at = parse_timestamp(record.gpus.observed_at)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gputopo.labels import keys
-from gputopo.labels.keys import MIG_RESOURCE_PREFIX, Key
+from gputopo.labels.keys import MIG_RESOURCE_PREFIX, LabelKey
 from gputopo.labels.reasons import Reason
 from gputopo.render.wording import format_number
 from scheduler_core.explain.model import RequirementItem
@@ -19,7 +19,7 @@ _SHAPE = frozenset({Reason.UNKNOWN_TOPOLOGY})
 class FieldWording(NamedTuple):
     """The key and the words of a field of ``Wishes``."""
 
-    key: Key
+    key: LabelKey
     words: Callable[[Any], str]
     value: Callable[[Any], str]  # as written on the pod
     reasons: frozenset[Reason] = frozenset()  # that dropping it may remove; empty: never a reason for rejection
@@ -38,11 +38,11 @@ def _mebibytes(mib: int) -> str:
     return f"{mib // 1024}Gi" if mib % 1024 == 0 else f"{mib}Mi"
 
 
-def _wish(key: Key, what: str, *reasons: Reason) -> FieldWording:
+def _wish(key: LabelKey, what: str, *reasons: Reason) -> FieldWording:
     return FieldWording(key, _strength_words(what), _value_word, frozenset(reasons))
 
 
-def _memory(key: Key, words: str) -> FieldWording:
+def _memory(key: LabelKey, words: str) -> FieldWording:
     return FieldWording(key, lambda mib: words.format(_mebibytes(mib)), _mebibytes, frozenset({Reason.VRAM}))
 
 

@@ -10,13 +10,13 @@ from msgspec.structs import replace
 from gputopo.crd.reservations import EntryPhase, gang_title
 from gputopo.labels.reasons import Reason
 from scheduler_core.cache.node_record import hold_uid
-from scheduler_core.cache.node_table import Snapshot
+from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.cache.reservations import ActiveReservation
 from scheduler_core.explain.model import Explanation, ReservedGpus
 
 
 def with_reservations(
-    explanation: Explanation, table: Snapshot, counting: Iterable[ActiveReservation], uid: str
+    explanation: Explanation, table: ClusterSnapshot, counting: Iterable[ActiveReservation], uid: str
 ) -> Explanation:
     """Return the explanation with the reservations on nodes that reject the pod for them, and with its own place.
 
@@ -48,12 +48,12 @@ def reserved_gpus(active: ActiveReservation, gpus: Mapping[str, int]) -> Reserve
     )
 
 
-def _on_nodes(active: ActiveReservation, table: Snapshot, nodes: Iterable[str]) -> ReservedGpus:
+def _on_nodes(active: ActiveReservation, table: ClusterSnapshot, nodes: Iterable[str]) -> ReservedGpus:
     gpus = {name: _reserved_on(active, table, name) for name in nodes}
     return reserved_gpus(active, {name: number for name, number in gpus.items() if number})
 
 
-def _reserved_on(active: ActiveReservation, table: Snapshot, name: str) -> int:
+def _reserved_on(active: ActiveReservation, table: ClusterSnapshot, name: str) -> int:
     """Return the devices of its seats there without a bound pod, and those of its capacity hold that are free."""
     record = table.records[name]
     seats = [seat for seat in active.seats if seat.node == name and seat.uid in record.reserved]

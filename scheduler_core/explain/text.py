@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gputopo.crd.reservations import EntryPhase
 from gputopo.render.report import Section, Table, listed, render, text_table, titled
-from gputopo.render.wording import counted, format_number
+from gputopo.render.wording import counted_noun, format_number
 from scheduler_core.explain.advice import SEE
 from scheduler_core.explain.gpu_wording import gpu_set_words
 from scheduler_core.explain.model import (
@@ -36,7 +36,9 @@ def reserved_words(reserved: ReservedGpus) -> str:
         until = f"until {reserved.until} at the latest"
     owner = "a single pod" if hold else "pods without a gang"
     owner = owner if reserved.gang is None else f"the gang {reserved.gang}"
-    return f"{counted(reserved.gpus, 'GPU')} for {owner}, {until}: {listed(reserved.nodes)} ({reserved.reservation})"
+    return (
+        f"{counted_noun(reserved.gpus, 'GPU')} for {owner}, {until}: {listed(reserved.nodes)} ({reserved.reservation})"
+    )
 
 
 def _sections(explanation: Explanation) -> Iterator[Section]:
@@ -69,10 +71,10 @@ def _verdict(explanation: Explanation) -> Iterator[str]:
     others = explanation.other_nodes
     if explanation.nodes:
         fits = "It fits" if explanation.held is None else "Scheduled again, it would fit"
-        more = f"; {counted(others, 'other node')} without such devices" if others else ""
-        yield f"{fits} {len(explanation.suited)} of {counted(explanation.nodes, 'node')}{more}."
+        more = f"; {counted_noun(others, 'other node')} without such devices" if others else ""
+        yield f"{fits} {len(explanation.suited)} of {counted_noun(explanation.nodes, 'node')}{more}."
     else:
-        yield f"No node has such devices; the cluster has {counted(others, 'node')}."
+        yield f"No node has such devices; the cluster has {counted_noun(others, 'node')}."
     if explanation.scheduler_said is not None:
         yield f"kube-scheduler says: {explanation.scheduler_said}"
     for group in explanation.barred:
@@ -122,6 +124,6 @@ def _candidate(found: CandidateNode, place: int) -> Iterator[str | Table]:
 
 
 def _rejected(group: RejectedNodes) -> Iterator[str]:
-    yield f"- {group.text.removesuffix(SEE)}: {counted(len(group.nodes), 'node')}"
+    yield f"- {group.text.removesuffix(SEE)}: {counted_noun(len(group.nodes), 'node')}"
     yield f"  {listed(group.nodes)}"
     yield f"  {group.means} {group.advice}"

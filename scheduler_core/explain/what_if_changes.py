@@ -10,7 +10,7 @@ import msgspec
 from gputopo.crd.nodegpus import NodeGpus
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_record import NodeRecord
-from scheduler_core.cache.node_table import Snapshot, with_records
+from scheduler_core.cache.node_table import ClusterSnapshot, with_records
 from scheduler_core.policy.policy import Policy
 
 
@@ -38,7 +38,9 @@ def with_confirmation(record: NodeRecord, now: float) -> NodeRecord:
     return msgspec.structs.replace(record, gpus=NodeGpus(at, subject, "", allocations))
 
 
-def without_own_pod(table: Snapshot, node: str, pod: tuple[str, str], now: float, policy: Policy) -> Snapshot:
+def without_own_pod(
+    table: ClusterSnapshot, node: str, pod: tuple[str, str], now: float, policy: Policy
+) -> ClusterSnapshot:
     """Return the table without that pod (namespace, name) on that node."""
     record = table.records.get(node)
     if record is None:

@@ -22,7 +22,7 @@ from scheduler_core.cache.assumed_pods import AssumedPod
 from scheduler_core.cache.node import NodeFacts
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_state import NodeState
-from scheduler_core.cache.node_table import Snapshot
+from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.evaluation.evaluate import evaluate
 from scheduler_core.evaluation.in_flight import is_affected
 from scheduler_core.extender.extender import DecisionRecord
@@ -149,7 +149,7 @@ def _names(line: DecisionLine) -> list[str]:
     return [*(name for names in line.nodes for name in names), *line.unknown]
 
 
-def _snapshot(line: DecisionLine) -> Snapshot:
+def _snapshot(line: DecisionLine) -> ClusterSnapshot:
     shapes = [shape_of(topology) for topology in line.topologies]
     if len(line.nodes) != len(line.states):
         raise DecisionFormatError(f"{len(line.states)} states for {len(line.nodes)} groups of nodes")
@@ -160,7 +160,7 @@ def _snapshot(line: DecisionLine) -> Snapshot:
     by_name = {name: state for names, state in zip(line.nodes, states, strict=True) for name in names}
     # The states of the other nodes include their pods.
     records = {name: NodeRecord(name, _NO_FACTS) for name in by_name} | line.records
-    return Snapshot(line.generation, Map(records), Map(by_name))
+    return ClusterSnapshot(line.generation, Map(records), Map(by_name))
 
 
 def _encode_state(state: NodeState, indices: Mapping[MachineShape, int]) -> dict[str, Any]:

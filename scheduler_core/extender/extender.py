@@ -19,9 +19,9 @@ from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.assumed_pods import WITH_VOLUMES_S, AssumedPod
 from scheduler_core.cache.cluster_cache import ClusterCache
 from scheduler_core.cache.node_record import is_hold
-from scheduler_core.cache.node_table import Snapshot, state_if
-from scheduler_core.cache.owner_pods import for_owner
-from scheduler_core.evaluation.evaluate import evaluator_for, max_nodes, tolerance
+from scheduler_core.cache.node_table import ClusterSnapshot, state_if
+from scheduler_core.cache.owner_pods import with_owner
+from scheduler_core.evaluation.evaluate import evaluator_for, max_nodes, max_points_below_best
 from scheduler_core.evaluation.in_flight import fits_with_all
 from scheduler_core.evaluation.ranking import NodeRanking, PodRanking, Rankings, rounded_points, within_points
 from scheduler_core.evaluation.score import Score
@@ -71,7 +71,7 @@ class DecisionRecord(NamedTuple):
     at: float  # seconds since 1970
     request: PodRequest
     policy: Policy
-    table: Snapshot
+    table: ClusterSnapshot
     in_flight: tuple[AssumedPod, ...]  # assumed pods that may be on any of several nodes
     names: AbstractSet[str]
     answer: FilterResult
@@ -154,7 +154,7 @@ class Extender:
             return _with_closed_nodes(result, request, ranking, closed, policy)
         return result
 
-    def _closed_nodes(self, uid: str, table: Snapshot, names: AbstractSet[str]) -> frozenset[str]:
+    def _closed_nodes(self, uid: str, table: ClusterSnapshot, names: AbstractSet[str]) -> frozenset[str]:
         """Return the nodes with reservations for other pods. Capacity holds do not count: they can wait a little.
 
         The nodes reserved for the pod itself stay open, because an extender acknowledged that reservation.
@@ -189,10 +189,12 @@ class Extender:
 
     def _ranking_for(self, request: PodRequest, policy: Policy) -> tuple[PodRequest, NodeRanking | PodRanking]:
         """Return the request and its ranking of the nodes, given the owner's pods and the pod's own reservation."""
-        table = self._cache.table
+        table = self._cache.snapshot
         reserved = self._cache.reservations.nodes_for(request.uid)
         others = self._cache.placed_pods_of(request.owner)
-        request, own_table = for_owner(request, others, self._cache.table_for_pod(request.uid) if reserved else table)
+        request, own_table = with_owner(
+            request, others, self._cache.snapshot_for_pod(request.uid) if reserved else table
+        )
         ranking = self._rankings.ranking_for(request.profile, policy)
         if own_table is table:
             return request, ranking
@@ -225,7 +227,7 @@ def _choose_nodes(
 
     best = ranking.best_nodes(names, request.uid)
     suitable = filter(suits, best) if in_flight and to_check else best
-    within = tolerance(request, policy)
+    within = max_points_below_best(request, policy)
     chosen = suitable if within == inf else within_points(suitable, ranking.score_of, within)
     nodes = tuple(islice(chosen, max_nodes(request, policy)))
     if nodes:

@@ -136,7 +136,7 @@ class LedgerRegistration:
             return before
         if assumed.has_overflowed:
             return ExtenderAck(self._pod, term=self._term)
-        view = ExtenderView(self._cache.table, self._cache.pods, assumed.on_several_nodes)
+        view = ExtenderView(self._cache.snapshot, self._cache.pods, assumed.on_several_nodes)
         ack = self._checker.acknowledge(
             ledger, self._cache.reservations, view, lambda pod: policy_for_pod(policies, pod), self._pod
         )

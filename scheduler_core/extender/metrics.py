@@ -16,8 +16,8 @@ from gputopo.crd.reservations import EntryPhase, ExtenderAck
 from gputopo.labels.reasons import Reason
 from gputopo.process.metrics import BUILD, HistogramHelp, MetricCatalogue, MetricHelp, Sample, cached_samples
 from scheduler_core.cache.events import WatchStatus
-from scheduler_core.cache.metrics import CLUSTER_GAUGES, CLUSTER_TALLIES, table_samples, watch_samples
-from scheduler_core.cache.node_table import Snapshot
+from scheduler_core.cache.metrics import CLUSTER_GAUGES, CLUSTER_TALLIES, snapshot_samples, watch_samples
+from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.cache.reservations import ReservationIndex
 from scheduler_core.evaluation.prediction_check import PredictionCheck
 from scheduler_core.evaluation.refusals import distinct_reasons
@@ -118,7 +118,7 @@ CATALOGUE = MetricCatalogue(COUNTERS, GAUGES | CLUSTER_GAUGES | RESERVATION_GAUG
 class ExtenderStatus(NamedTuple):
     """The state of the extender at one moment."""
 
-    table: Snapshot
+    table: ClusterSnapshot
     ready: bool
     watches: tuple[WatchStatus, ...] = ()
     pods: int = 0
@@ -177,7 +177,7 @@ class ExtenderMetrics:
 
     def register_status(self, status: Callable[[], ExtenderStatus]) -> None:
         """Register the samples of a status; ``status`` is called at every scrape."""
-        samples_of_table = cached_samples(table_samples)
+        samples_of_table = cached_samples(snapshot_samples)
 
         def samples() -> Iterator[Sample]:
             now = status()

@@ -21,7 +21,7 @@ from gputopo.crd.reservations import LEDGERS, RESERVATIONS
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.cluster_cache import ClusterCache
 from scheduler_core.cache.events import Batch, LedgerUpdate, ReservationUpdate, WatchStatus
-from scheduler_core.cache.watch import WatchErrorLog, silence_reason, stuck
+from scheduler_core.cache.watch import WatchErrorLog, restart_reason, silence_reason
 from scheduler_core.evaluation.prediction_check import check_reports
 from scheduler_core.explain import explain, explanation_document, with_reservations
 from scheduler_core.extender.decision_log import DecisionFile, DecisionLog
@@ -148,10 +148,10 @@ class ExtenderService:
 
     def _catch_up(self) -> None:
         """Build the snapshot now, so that no call waits for it."""
-        _ = self.cache.table
+        _ = self.cache.snapshot
         if not self._synced:
             self._synced = True
-            counts = {"nodes": len(self.cache.table.records), "gpu_pods": len(self.cache.pods)}
+            counts = {"nodes": len(self.cache.snapshot.records), "gpu_pods": len(self.cache.pods)}
             _log.info("synced", extra={"fields": counts | {"after_s": round(time.monotonic() - self._started, 3)}})
             # The first objects stay for long: exclude them from garbage collection.
             gc.collect()
@@ -169,7 +169,7 @@ class ExtenderService:
 
     def unhealthy(self) -> str | None:
         """Return why this process needs a restart; None if it does not."""
-        return stuck(self._statuses())
+        return restart_reason(self._statuses())
 
     def _not_registered_reason(self) -> str | None:
         reason = None if self._parts.registration is None else self._parts.registration.not_ready_reason
@@ -191,7 +191,7 @@ class ExtenderService:
         cache, registration = self.cache, self._parts.registration
         in_flight = len(cache.assumed_pods.on_several_nodes)
         return ExtenderStatus(
-            table=cache.table,
+            table=cache.snapshot,
             ready=self.not_ready_reason() is None,
             watches=self._statuses(),
             pods=len(cache.pods),
@@ -221,7 +221,7 @@ class ExtenderService:
             detection=() if last is None else last.request.detection,
         )
         policy = policies.profile_for(request).policy
-        names, table, now = None if last is None else last.names, cache.table_for_pod(pod.key), self._now()
+        names, table, now = None if last is None else last.names, cache.snapshot_for_pod(pod.key), self._now()
         active = tuple(cache.reservations.active.values())
 
         def job() -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from scheduler_core.cache.events import PodUpdate
 from scheduler_core.cache.kube_scheduler_filters import FullNode, SchedulingRules, rejection
 from scheduler_core.cache.node_state import NodeState
-from scheduler_core.cache.node_table import Snapshot
+from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.evaluation.evaluate import evaluator_for
 from scheduler_core.evaluation.score import Score
 from scheduler_core.observe.gpu_layout import GpuLayout, possible_layouts
@@ -42,7 +42,9 @@ class Alternatives(NamedTuple):
     sparing: str | None = None  # a node where a single GPU would certainly have broken no free island
 
 
-def alternatives_for(pod: PodUpdate, table: Snapshot, nodes: Mapping[str, FullNode], policy: Policy) -> Alternatives:
+def alternatives_for(
+    pod: PodUpdate, table: ClusterSnapshot, nodes: Mapping[str, FullNode], policy: Policy
+) -> Alternatives:
     """Return the alternatives of a pod. ``table``: without the pod. ``nodes``: for kube-scheduler's filters."""
     ranked = _fitting_states(pod, table, nodes, policy)
     if not ranked:
@@ -72,7 +74,7 @@ def _quality(offer: Alternative) -> tuple[object, ...]:
 
 
 def _fitting_states(
-    pod: PodUpdate, table: Snapshot, nodes: Mapping[str, FullNode], policy: Policy
+    pod: PodUpdate, table: ClusterSnapshot, nodes: Mapping[str, FullNode], policy: Policy
 ) -> list[tuple[float, str, NodeState]]:
     """Return a node of each state that the pod fits, best first: nodes in the same state are alike."""
     names: defaultdict[NodeState, list[str]] = defaultdict(list)

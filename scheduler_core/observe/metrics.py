@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry
 
 from gputopo.process.metrics import BUILD, MetricCatalogue, MetricHelp, Sample, cached_samples
 from scheduler_core.cache.events import WatchStatus
-from scheduler_core.cache.metrics import CLUSTER_GAUGES, CLUSTER_TALLIES, table_samples, watch_samples
-from scheduler_core.cache.node_table import Snapshot
+from scheduler_core.cache.metrics import CLUSTER_GAUGES, CLUSTER_TALLIES, snapshot_samples, watch_samples
+from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.observe.cluster_now import ClusterNow
 from scheduler_core.observe.comparison import Comparison, ObservedPlacement
 from scheduler_core.observe.totals import dimensions_of
@@ -49,7 +49,7 @@ CATALOGUE = MetricCatalogue(COUNTERS, GAUGES | CLUSTER_GAUGES, CLUSTER_TALLIES)
 class ObserverStatus(NamedTuple):
     """The state of the observer at one moment."""
 
-    table: Snapshot
+    table: ClusterSnapshot
     ready: bool
     watches: tuple[WatchStatus, ...]
     pods: int
@@ -64,7 +64,7 @@ class ObserverMetrics:
         self._placements, self._verdicts, self._lost, self._needless = map(
             partial(CATALOGUE.counter, self.registry), COUNTERS
         )
-        of_table_now = cached_samples(table_samples)
+        of_table_now = cached_samples(snapshot_samples)
 
         def scrape() -> Iterator[Sample]:
             now = status()

@@ -76,7 +76,7 @@ class Observer:
     def report(self, now: float) -> ObserverReport:
         """Return the report until now."""
         since = now if self._since is None else self._since
-        states = self.cache.table.states
+        states = self.cache.snapshot.states
         return ObserverReport(since, now, cluster_now(states), self.ran, self.placed, len(self._pending))
 
     def _update_rules(self, batch: Batch[NodeUpdate]) -> None:
@@ -144,4 +144,4 @@ class Observer:
 
     @property
     def _records(self) -> Mapping[str, NodeRecord]:
-        return self.cache.table.records
+        return self.cache.snapshot.records

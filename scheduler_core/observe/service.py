@@ -12,7 +12,7 @@ import orjson
 
 from gputopo.process.daemon import bind_socket
 from scheduler_core.cache.events import Batch, WatchStatus
-from scheduler_core.cache.watch import WatchErrorLog, silence_reason, stuck
+from scheduler_core.cache.watch import WatchErrorLog, restart_reason, silence_reason
 from scheduler_core.observe.comparison import ObservedPlacement
 from scheduler_core.observe.document import placement_document, report_document
 from scheduler_core.observe.metrics import ObserverMetrics, ObserverStatus
@@ -100,7 +100,7 @@ class ObserverService:
 
     def unhealthy(self) -> str | None:
         """Return why this process must be restarted; None: it need not be."""
-        return stuck(self._statuses())
+        return restart_reason(self._statuses())
 
     def report(self) -> Mapping[str, Any]:
         """Return the report as a document."""
@@ -144,7 +144,7 @@ class ObserverService:
         """Return the status now, for the metrics."""
         cache = self.observer.cache
         return ObserverStatus(
-            table=cache.table,
+            table=cache.snapshot,
             ready=self.not_ready_reason() is None,
             watches=self._statuses(),
             pods=len(cache.pods),

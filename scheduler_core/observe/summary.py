@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from gputopo.render.report import Section, Table, render, text_table
-from gputopo.render.wording import counted, format_number
+from gputopo.render.wording import counted_noun, format_number
 from scheduler_core.observe.cluster_now import ClusterNow
 from scheduler_core.observe.observer import ObserverReport
 from scheduler_core.observe.totals import PlacementTotals, TotalsByDimension
@@ -39,13 +39,13 @@ def _now(now: ClusterNow) -> Iterator[str]:
     if now.nodes:
         broken = now.broken_share
         share = "" if broken is None else f"; {broken:.0%} of the free GPUs with NVLink are in partly used islands"
-        yield f"Now: {counted(now.nodes, 'node')} with {counted(now.gpus, 'GPU')}, {now.free} free{share}."
+        yield f"Now: {counted_noun(now.nodes, 'node')} with {counted_noun(now.gpus, 'GPU')}, {now.free} free{share}."
         islands = ", ".join(f"{count} with {size} free" for size, count in now.islands_by_free_gpus.items())
         yield f"     Islands: {islands or 'none with a GPU that is certainly free'}."
     else:
         yield "Now: no node has a known GPU topology. Install gputopo's agent first (docs/install.md)."
     if now.unknown_nodes:
-        yield f"     {counted(now.unknown_nodes, 'node')} with GPUs of unknown topology or allocation."
+        yield f"     {counted_noun(now.unknown_nodes, 'node')} with GPUs of unknown topology or allocation."
 
 
 def _running(ran: TotalsByDimension) -> Iterator[str]:
@@ -53,7 +53,7 @@ def _running(ran: TotalsByDimension) -> Iterator[str]:
     if not total.placed:
         yield "At the start, no GPU pod ran."
         return
-    yield f"At the start, {counted(total.placed, 'GPU pod')} ran: {_results(total)}."
+    yield f"At the start, {counted_noun(total.placed, 'GPU pod')} ran: {_results(total)}."
     if total.compared:
         loss = f", by {format_number(total.lost_gbps)} GB/s in total" if total.lost_gbps else ""
         yield (
@@ -70,17 +70,17 @@ def _placed(report: ObserverReport) -> Iterator[str | Table]:
         yield f"Since then, no GPU pod was placed{pending}."
         return
     were = "was" if total.placed == 1 else "were"
-    yield f"Since then, {counted(total.placed, 'GPU pod')} {were} placed: {_results(total)}{pending}."
+    yield f"Since then, {counted_noun(total.placed, 'GPU pod')} {were} placed: {_results(total)}{pending}."
     if total.compared:
         yield _table(placed)
         yield from _LEGEND
     if total.worse_by_unknown:
         yield f"  Worse by an unknown rate, which is in no total: {total.worse_by_unknown}."
     if total.would_wait:
-        yield f"  {counted(total.would_wait, 'pod')} would have waited with gputopo: no node fit the request."
+        yield f"  {counted_noun(total.would_wait, 'pod')} would have waited with gputopo: no node fit the request."
     if total.broke_islands:
         yield (
-            f"  {total.broke_islands} of {counted(total.single, 'single GPU')} broke a wholly free island, "
+            f"  {total.broke_islands} of {counted_noun(total.single, 'single GPU')} broke a wholly free island, "
             f"{total.broke_needlessly} of them although a partly used island had a free GPU."
         )
     if total.compared:

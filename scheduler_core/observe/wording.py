@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gputopo.paths import PathKind
-from gputopo.render.wording import UNKNOWN, counted, escape_invisible, format_number
+from gputopo.render.wording import UNKNOWN, counted_noun, escape_invisible, format_number
 from gputopo.timestamps import format_timestamp
 from scheduler_core.observe.comparison import Comparison, ObservedPlacement
 from scheduler_core.observe.gpu_layout import GpuLayout, is_unknown
@@ -34,7 +34,7 @@ def _gpus(placement: ObservedPlacement) -> str:
     got = "holds" if placement.ran_before else "got"
     if not size:
         return f"{got} shares of GPUs or MIG devices of {node}: not compared"
-    gpus = f"{got} {counted(size, 'GPU')} of {node}"
+    gpus = f"{got} {counted_noun(size, 'GPU')} of {node}"
     if size == 1:
         return gpus
     if layout is None:

@@ -20,7 +20,7 @@ _LISTS = ("gangs", "pods")
 Key = tuple[str, str, str]  # list, namespace, name
 
 
-class Snapshot(NamedTuple):
+class GangsPageSnapshot(NamedTuple):
     """The state of the planner at one moment."""
 
     status: PlannerStatus
@@ -28,9 +28,11 @@ class Snapshot(NamedTuple):
     gangs: tuple[tuple[Key, QueuedGangStatus], ...]  # sorted
 
 
-def snapshot(found: PlannerStatus, now: float) -> Snapshot:
+def snapshot(found: PlannerStatus, now: float) -> GangsPageSnapshot:
     """Return the status with its gangs in the order of the pages."""
-    return Snapshot(found, now, tuple(sorted(((_key(each), each) for each in found.gangs), key=lambda pair: pair[0])))
+    return GangsPageSnapshot(
+        found, now, tuple(sorted(((_key(each), each) for each in found.gangs), key=lambda pair: pair[0]))
+    )
 
 
 def _key(each: QueuedGangStatus) -> Key:
@@ -46,7 +48,7 @@ def read_continuation(text: str) -> Key | None:
     return None
 
 
-def gangs_page(found: Snapshot, after: Key | None = None, most: int = PAGE_BYTES) -> PageBytes:
+def gangs_page(found: GangsPageSnapshot, after: Key | None = None, most: int = PAGE_BYTES) -> PageBytes:
     """Return the page after this key; None: the first page."""
     first = 0 if after is None else bisect_right(found.gangs, after, key=lambda pair: pair[0])
     rest = found.gangs[first:]
@@ -80,7 +82,7 @@ def _item(each: QueuedGangStatus, now: float) -> dict[str, Any]:
         "held": len(gang.held),
         "placed": len(gang.placed),
         "bound": sum(member.node is not None for member in gang.placed),
-        "by": gang.by,
+        "by": gang.convention,
         "priority": gang.priority,
         "priorities": gang.priorities,
         "age_s": round(now - gang.created, 1),

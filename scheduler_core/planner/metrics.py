@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from gputopo.crd.reservations import ReservationState
 from gputopo.process.metrics import BUILD, HistogramHelp, MetricCatalogue, MetricHelp, Sample, cached_samples
-from scheduler_core.cache.metrics import CLUSTER_GAUGES, CLUSTER_TALLIES, table_samples, watch_samples
+from scheduler_core.cache.metrics import CLUSTER_GAUGES, CLUSTER_TALLIES, snapshot_samples, watch_samples
 from scheduler_core.planner.commit.actions import ReleasePod, WriteStatus
 from scheduler_core.planner.leader.writer import WriteAnswer, WriteOutcome
 from scheduler_core.planner.status import PlannerStatus
@@ -83,7 +83,7 @@ class PlannerMetrics:
         self.wait_seconds = CATALOGUE.histogram(self.registry, "gang_scheduling_wait_seconds")
         self.plan_seconds = CATALOGUE.histogram(self.registry, "gputopo_planner_plan_seconds")
         self.write_seconds = CATALOGUE.histogram(self.registry, "gputopo_planner_write_seconds")
-        self._table_samples = cached_samples(table_samples)
+        self._table_samples = cached_samples(snapshot_samples)
 
     def register_status(self, status: Callable[[], PlannerStatus]) -> None:
         """Read the status at every scrape."""
@@ -119,7 +119,7 @@ class PlannerMetrics:
 
 def _is_rollback(action: WriteStatus) -> bool:
     """Whether this write starts a rollback: later writes may only change its reason."""
-    return ReservationState.ROLLING_BACK is action.status.state is not action.of.status.state
+    return ReservationState.ROLLING_BACK is action.status.state is not action.reservation.status.state
 
 
 def status_samples(status: PlannerStatus, now: float) -> Iterator[Sample]:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 from gputopo.kube.errors import KubeError
 from gputopo.kube.rbac import LEDGERS
 from scheduler_core.cache.events import Batch, LedgerUpdate, WatchStatus
-from scheduler_core.cache.watch import WatchErrorLog, silence_reason, stuck
+from scheduler_core.cache.watch import WatchErrorLog, restart_reason, silence_reason
 from scheduler_core.planner.commit.actions import Action, CreateLedger
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang
@@ -131,7 +131,7 @@ class PlannerService:
 
     def unhealthy(self) -> str | None:
         """Return why this process must be restarted; None: it need not be."""
-        return stuck(self.statuses())
+        return restart_reason(self.statuses())
 
     def statuses(self) -> tuple[WatchStatus, ...]:
         """Return the status of each watch."""

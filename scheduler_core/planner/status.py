@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from scheduler_core.cache.events import ReservationUpdate, WatchStatus
-from scheduler_core.cache.node_table import Snapshot
+from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.cache.reservations import ActiveReservation
 from scheduler_core.planner.commit.progress import Progress, gang_progress, reservations_by_gang
 from scheduler_core.planner.gang.gang import Gang, GangPhase
@@ -34,7 +34,7 @@ class PlannerStatus(NamedTuple):
     is_leader: bool
     not_ready_reason: str | None
     watches: tuple[WatchStatus, ...] = ()
-    table: Snapshot = Snapshot()
+    table: ClusterSnapshot = ClusterSnapshot()
     pods: int = 0
     gangs: tuple[QueuedGangStatus, ...] = ()
     held_gpus: int = 0  # by active reservations, for members without a node
@@ -66,7 +66,7 @@ def planner_status(
         is_leader,
         not_ready_reason,
         watches,
-        table=view.cache.table,
+        table=view.cache.snapshot,
         pods=len(view.cache.pods),
         gangs=tuple(
             _gang_status(term, each, gang_progress(each, own.get(each.name, ()), phases), now) for each in gangs

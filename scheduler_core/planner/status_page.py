@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp
 
-from scheduler_core.planner.gangs_page import Snapshot, gangs_page, read_continuation, snapshot
+from scheduler_core.planner.gangs_page import GangsPageSnapshot, gangs_page, read_continuation, snapshot
 from scheduler_core.planner.service import PlannerService
 from scheduler_core.runtime.http_pages import JSON, program_app
 from scheduler_core.runtime.paging import CONTINUE, PageBytes
@@ -21,9 +21,9 @@ from scheduler_core.runtime.shared_pages import SharedResults
 def planner_app(service: PlannerService, registry: CollectorRegistry) -> ASGIApp:
     """Return the application. All pages of ``/gangs`` within a second come from one snapshot."""
     one_at_a_time = asyncio.Semaphore(1)
-    snapshots, rendered = SharedResults[Snapshot](), SharedResults[PageBytes]()
+    snapshots, rendered = SharedResults[GangsPageSnapshot](), SharedResults[PageBytes]()
 
-    async def take_snapshot() -> Snapshot:
+    async def take_snapshot() -> GangsPageSnapshot:
         return await asyncio.to_thread(snapshot, service.status(), time.time())
 
     async def gangs(request: Request) -> Response:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from gputopo.durations import parse_duration
 from gputopo.labels import keys
-from gputopo.labels.keys import Key
+from gputopo.labels.keys import LabelKey
 from gputopo.labels.reasons import malformed_text
 
 CLIQUE = "clique"
@@ -71,7 +71,7 @@ def _name(text: str | None) -> str | None:
     return text
 
 
-def _count(key: Key, text: str | None) -> int | None:
+def _count(key: LabelKey, text: str | None) -> int | None:
     found = None if text is None else parse_member_count(text)
     if text is not None and found is None:
         raise _error(key, text, f"a number of pods, 1 to {MAX_MEMBERS}")
@@ -87,7 +87,7 @@ def _timeout(text: str | None) -> float | None:
     return seconds
 
 
-def _level(key: Key, text: str | None) -> str | None:
+def _level(key: LabelKey, text: str | None) -> str | None:
     if text is None or text in LEVELS or _LABEL_KEY.fullmatch(text) is not None:
         return text
     raise _error(key, text, f"one of {', '.join(LEVELS)}, or a node label's key like example.com/row")
@@ -99,7 +99,7 @@ def _planned(text: str | None) -> bool:
     return text == "true"
 
 
-def _error(key: Key, value: str, expected: str) -> MalformedGangError:
+def _error(key: LabelKey, value: str, expected: str) -> MalformedGangError:
     return MalformedGangError(malformed_text(key.key, value, expected))
 
 

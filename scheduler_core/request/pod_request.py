@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
 from gputopo.labels import keys
-from gputopo.labels.keys import Key
+from gputopo.labels.keys import LabelKey
 from gputopo.labels.reasons import malformed_text
 from gputopo.labels.workloads import SCAVENGER
 from gputopo.model import Interconnect
@@ -202,7 +202,7 @@ def _with_workload_needs(annotated: Constraints, gpus: int, found: Detection, de
 
 
 def _constraints(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Constraints:
-    def parsed(key: Key, parse: Callable[[Key, str], T]) -> T | None:
+    def parsed(key: LabelKey, parse: Callable[[LabelKey, str], T]) -> T | None:
         return None if key.key not in annotations else parse(key, annotations[key.key])
 
     return Constraints(
@@ -221,7 +221,7 @@ def _constraints(labels: Mapping[str, str], annotations: Mapping[str, str]) -> C
 
 def _model(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str | None:
     """A label cannot contain ``*``, so a glob is an annotation with the same key. Two different values are rejected."""
-    found: dict[str, Key] = {}
+    found: dict[str, LabelKey] = {}
     for where in (labels, annotations):
         for key in (keys.POD_GPU_MODEL, keys.POD_GPU_MODEL_SHORT):
             if key.key in where:
@@ -237,8 +237,8 @@ def _model(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str | N
     return text
 
 
-def _one_of(words: type[Any]) -> Callable[[Key, str], Any]:
-    def parse(key: Key, text: str) -> Any:
+def _one_of(words: type[Any]) -> Callable[[LabelKey, str], Any]:
+    def parse(key: LabelKey, text: str) -> Any:
         try:
             return words(text)
         except ValueError:
@@ -249,7 +249,7 @@ def _one_of(words: type[Any]) -> Callable[[Key, str], Any]:
     return parse
 
 
-def _interconnect(key: Key, text: str) -> Interconnect:
+def _interconnect(key: LabelKey, text: str) -> Interconnect:
     accepted = (Interconnect.NVLINK, Interconnect.NVSWITCH)
     for each in accepted:
         if each.value == text:
@@ -257,7 +257,7 @@ def _interconnect(key: Key, text: str) -> Interconnect:
     raise _MalformedError(malformed_text(key.key, text, _alternatives([each.value for each in accepted])))
 
 
-def _spread(key: Key, text: str) -> Strength:
+def _spread(key: LabelKey, text: str) -> Strength:
     if text not in (Strength.PREFERRED.value, Strength.IGNORE.value):
         raise _MalformedError(
             malformed_text(key.key, text, _alternatives([Strength.PREFERRED.value, Strength.IGNORE.value]))
@@ -265,14 +265,14 @@ def _spread(key: Key, text: str) -> Strength:
     return Strength(text)
 
 
-def _memory(key: Key, text: str) -> int:
+def _memory(key: LabelKey, text: str) -> int:
     found = parse_mib(text)
     if found is None:
         raise _MalformedError(malformed_text(key.key, text, "an amount of memory like 40Gi"))
     return found
 
 
-def _rate(key: Key, text: str) -> float:
+def _rate(key: LabelKey, text: str) -> float:
     if _RATE.fullmatch(text) is None or not float(text):
         raise _MalformedError(malformed_text(key.key, text, "GB/s as a plain number like 300"))
     return float(text)

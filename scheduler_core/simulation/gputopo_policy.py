@@ -14,7 +14,7 @@ from math import inf
 from random import Random
 from typing import Any
 
-from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef
+from gputopo.crd.nodegpus import DeviceAllocation, NodeGpus, PodRef
 from gputopo.labels.keys import POD_ISLAND, POD_VRAM
 from scheduler_core.allocation.gpu_sets import member_places
 from scheduler_core.cache.cluster_cache import ClusterCache
@@ -101,7 +101,7 @@ class GputopoScheduler:
     def _gpus(self, host: SimulatedHost, kind: JobKind) -> int:
         if not kind.share:
             return draw_gpus(host.shape, host.free, kind.gpus, self._random)
-        state = self._knowledge.table.states[host.spec.name]
+        state = self._knowledge.snapshot.states[host.spec.name]
         found = best_gpu_for_share(state, kind.share, self._policy.demand_mix, kind.cpu_milli)
         assert found is not None  # the pod fits on the node
         return 1 << found[0]
@@ -119,7 +119,7 @@ class GputopoScheduler:
         """Return the report that the agent of the node publishes."""
         host = self._hosts.all[number]
         allocations = tuple(
-            Allocation(gpu=host.spec.topology.gpus[place].uuid or "", pod=PodRef(_NAMESPACE, name, "main"))
+            DeviceAllocation(gpu=host.spec.topology.gpus[place].uuid or "", pod=PodRef(_NAMESPACE, name, "main"))
             for name, gpus in self._held[number].items()
             for place in member_places(gpus)
         )

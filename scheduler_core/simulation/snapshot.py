@@ -14,7 +14,7 @@ from gputopo.crd.nodegpus import NodeGpus
 from gputopo.process.decoding import convert, decode
 from scheduler_core.cache.events import NodeGpusUpdate, NodeUpdate, PodUpdate
 from scheduler_core.cache.kube_scheduler_filters import FullNode
-from scheduler_core.cache.list_once import ClusterSnapshot, node_records
+from scheduler_core.cache.list_once import ListedCluster, node_records
 from scheduler_core.cache.node import parse_node
 from scheduler_core.cache.node_record import parse_occupant
 from scheduler_core.cache.node_table import snapshot_of
@@ -30,7 +30,7 @@ class _Kinded(msgspec.Struct):
     items: list[dict[str, Any]] | None = None
 
 
-def read_snapshot(text: bytes, now: float, policy: Policy) -> ClusterSnapshot:
+def read_snapshot(text: bytes, now: float, policy: Policy) -> ListedCluster:
     """Parse nodes, pods and NodeGpus. Raises ``ClusterError``.
 
     The cluster is evaluated at the time of the newest ``NodeGpus``; at ``now`` if there is none.
@@ -55,7 +55,7 @@ def read_snapshot(text: bytes, now: float, policy: Policy) -> ClusterSnapshot:
     seen = [NodeUpdate(node.metadata.name, parse_node(node)) for node in nodes]
     moment = max((observed_at(each.gpus) for each in reports), default=now)
     taken = node_records(seen, pods, reports or _assumed(seen, moment))
-    return ClusterSnapshot(snapshot_of(taken, moment, policy), tuple(nodes))
+    return ListedCluster(snapshot_of(taken, moment, policy), tuple(nodes))
 
 
 def _assumed(nodes: list[NodeUpdate], now: float) -> list[NodeGpusUpdate]:
@@ -65,11 +65,11 @@ def _assumed(nodes: list[NodeUpdate], now: float) -> list[NodeGpusUpdate]:
     return [NodeGpusUpdate(name, NodeGpus(at, found, agent_version="")) for name, found in hashes if found is not None]
 
 
-def idle_nodes(cluster: ClusterSnapshot) -> list[SimulatedNode]:
+def idle_nodes(cluster: ListedCluster) -> list[SimulatedNode]:
     """Return the GPU nodes without their pods, as far as their GPUs are known."""
     specs = []
     for node in cluster.nodes:
-        topology = cluster.table.records[node.metadata.name].machine.topology
+        topology = cluster.snapshot.records[node.metadata.name].machine.topology
         if topology is not None and topology.usable:
             allocatable = node.status.allocatable or {}
             cpu = parse_quantity(str(allocatable.get("cpu", "")))

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gputopo.render.wording import counted
+from gputopo.render.wording import counted_noun
 from scheduler_core.allocation.gpu_sets import ExactSets
 from scheduler_core.allocation.named_shares import free_fraction
 from scheduler_core.cache.node_state import NodeState
-from scheduler_core.cache.node_table import Snapshot
+from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.evaluation.evaluate import evaluate
 from scheduler_core.evaluation.possible_gpus import whole_gpu_outcome
 from scheduler_core.evaluation.score_fragmentation import fragmented_gpus
@@ -58,7 +58,7 @@ class WhatIf(msgspec.Struct, frozen=True, rename="camel"):
     refused: dict[str, int]  # reason -> nodes
 
 
-def what_if(request: PodRequest, table: Snapshot, names: Sequence[str], policy: Policy, most: int = 3) -> WhatIf:
+def what_if(request: PodRequest, table: ClusterSnapshot, names: Sequence[str], policy: Policy, most: int = 3) -> WhatIf:
     """Evaluate a pod that does not exist yet."""
     decision = evaluate(request, table, names, policy)
     placements = tuple(
@@ -83,7 +83,7 @@ def render_text(answer: WhatIf) -> str:
             lines.append(f"  left  {_remains(landing.before)} before, {_remains(landing.after)} after")
     if answer.landings:
         lines.append(f"{answer.equals} of {answer.suitable} suitable nodes are offered to kube-scheduler as equals.")
-    lines += [f"{counted(count, 'node')} rejected: {reason}" for reason, count in answer.refused.items()]
+    lines += [f"{counted_noun(count, 'node')} rejected: {reason}" for reason, count in answer.refused.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -22,4 +22,4 @@ def granted(documents: Iterable[Object]) -> dict[tuple[str, str], list[str]]:
 
 
 def used(role: Role) -> dict[tuple[str, str], list[str]]:
-    return {(resource.group, resource.named): sorted(verbs) for resource, verbs in role.verbs.items()}
+    return {(resource.group, resource.rbac_name): sorted(verbs) for resource, verbs in role.verbs.items()}

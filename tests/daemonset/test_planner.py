@@ -64,7 +64,7 @@ def test_the_definitions_are_those_that_the_code_writes_by() -> None:
 
 
 def test_the_gates_spell_the_keys_of_the_contract_and_of_the_rules() -> None:
-    (ours, labelled) = of_kind(gating.gangs(), "MutatingAdmissionPolicy")
+    (ours, labelled) = of_kind(gating.gang_policies(), "MutatingAdmissionPolicy")
     conditions = [
         {each["name"]: each["expression"] for each in policy["spec"]["matchConditions"]} for policy in (ours, labelled)
     ]
@@ -86,7 +86,7 @@ def test_the_gates_spell_the_keys_of_the_contract_and_of_the_rules() -> None:
 
 
 def test_a_gang_of_which_a_pod_cannot_be_judged_does_not_start_in_part() -> None:
-    every = of_kind((*gating.gangs(), *gating.planned()), "MutatingAdmissionPolicy")
+    every = of_kind((*gating.gang_policies(), *gating.planned_pod_policy()), "MutatingAdmissionPolicy")
 
     assert {(each["spec"]["failurePolicy"], each["spec"]["reinvocationPolicy"]) for each in every} == {
         ("Fail", "IfNeeded")
@@ -97,7 +97,7 @@ def test_a_gang_of_which_a_pod_cannot_be_judged_does_not_start_in_part() -> None
 
 
 def test_the_guard_spells_what_the_planner_writes_and_refuses_what_it_cannot_judge() -> None:
-    (policy, binding) = guarding.planner()
+    (policy, binding) = guarding.planner_policy()
     texts = str(policy["spec"]["variables"]) + str(policy["spec"]["validations"])
 
     spelled = set(re.findall(r"(?:gputopo\.io|batch\.kubernetes\.io)/[a-z-]+", texts))
@@ -211,7 +211,9 @@ def test_alerts_come_with_the_planner_and_not_without() -> None:
 
 
 @pytest.mark.parametrize(
-    "policy", gating.gangs() + gating.planned(), ids=lambda each: f"{each['kind']} {each['metadata']['name']}"
+    "policy",
+    gating.gang_policies() + gating.planned_pod_policy(),
+    ids=lambda each: f"{each['kind']} {each['metadata']['name']}",
 )
 def test_the_policies_have_the_shape_of_their_kind(policy: Object) -> None:
     """Kubernetes 1.36 brought them to v1; the API server itself takes them in tests/e2e."""

@@ -166,7 +166,7 @@ def test_extender_and_observer_only_read_and_the_extender_says_what_it_holds(rol
     found = {resource: set(verbs) for resource, verbs in role.verbs.items()}
 
     assert {NODES, PODS, NODE_GPUS} <= {resource for resource, verbs in found.items() if verbs == {"list", "watch"}}
-    assert {(resource.named, *verbs) for resource, verbs in found.items() if verbs != {"list", "watch"}} == (
+    assert {(resource.rbac_name, *verbs) for resource, verbs in found.items() if verbs != {"list", "watch"}} == (
         {("events", "create"), ("placementledgers/status", "patch")} if role is EXTENDER else set()
     )
 

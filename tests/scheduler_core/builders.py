@@ -7,13 +7,13 @@ from functools import lru_cache
 
 import msgspec
 
-from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef, content_hash
+from gputopo.crd.nodegpus import DeviceAllocation, NodeGpus, PodRef, content_hash
 from gputopo.labels import encode_topology, keys
 from gputopo.model import NodeTopology
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node import Node, parse_node
 from scheduler_core.cache.node_record import NodeRecord, parse_occupant, with_pod
-from scheduler_core.cache.node_table import Snapshot, with_records
+from scheduler_core.cache.node_table import ClusterSnapshot, with_records
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.device_request import WHOLE
 from scheduler_core.request.pod import Pod
@@ -59,7 +59,7 @@ def occupant(name: str, gpus: int, *, admitted: bool = False, resource: str = WH
     return found
 
 
-def owned(pod: Occupant, owner: str = "job") -> Occupant:
+def owned_by(pod: Occupant, owner: str = "job") -> Occupant:
     """Return the pod with this owner."""
     return pod._replace(owner=owner)
 
@@ -118,13 +118,15 @@ def record(
     return NodeRecord(
         name=name,
         machine=parse_node(node(topology, labels=labels, allocatable=allocatable)),
-        gpus=None if topology is None else word(topology, held, observed),
+        gpus=None if topology is None else kubelet_report(topology, held, observed),
         pods=tuple(sorted(pods, key=lambda each: each.uid)),
         departed=tuple(departed),
     )
 
 
-def with_pods(snapshot: Snapshot, pods: Iterable[tuple[str, Occupant]], now: float, policy: Policy) -> Snapshot:
+def with_pods(
+    snapshot: ClusterSnapshot, pods: Iterable[tuple[str, Occupant]], now: float, policy: Policy
+) -> ClusterSnapshot:
     """Return the snapshot, of the same generation, with each pod added to its node where it is not there yet."""
     records: dict[str, NodeRecord] = {}
     for name, pod in pods:
@@ -135,12 +137,14 @@ def with_pods(snapshot: Snapshot, pods: Iterable[tuple[str, Occupant]], now: flo
     return msgspec.structs.replace(changed, generation=snapshot.generation)
 
 
-def word(topology: NodeTopology, held: Mapping[str, Iterable[int]] | None, observed: str = OBSERVED) -> NodeGpus:
+def kubelet_report(
+    topology: NodeTopology, held: Mapping[str, Iterable[int]] | None, observed: str = OBSERVED
+) -> NodeGpus:
     """Return the ``NodeGpus`` of an agent; None: it cannot ask the kubelet."""
     if held is None:
         return NodeGpus(observed, hash_of(topology), "1", None)
     allocations = [
-        Allocation(gpu=topology.get_gpu(index).uuid or "", pod=PodRef("team", name, "c"))
+        DeviceAllocation(gpu=topology.get_gpu(index).uuid or "", pod=PodRef("team", name, "c"))
         for name, indices in held.items()
         for index in indices
     ]

@@ -25,11 +25,11 @@ from scheduler_core.extender.extender import DecisionRecord, Extender, FilterRes
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.device_request import WHOLE
 from scheduler_core.request.pod import AffinityTerm, PinClaim, Pod, SpreadConstraint, Volume
-from tests.scheduler_core.builders import NOW, OBSERVED, node, occupant, pod, word
+from tests.scheduler_core.builders import NOW, OBSERVED, kubelet_report, node, occupant, pod
 from tests.scheduler_core.planner.packing.plans import entry, ledger
 
 
-def seen(
+def pod_update(
     name: str,
     gpus: int,
     on: str | None = None,
@@ -46,25 +46,25 @@ def seen(
     return PodUpdate(holder.uid, holder, on, nominated, claim=None if claim is None else PinClaim(*claim))
 
 
-def asking(name: str, gpus: int, resource: str = WHOLE, **wishes: str) -> Pod:
+def unbound_pod(name: str, gpus: int, resource: str = WHOLE, **wishes: str) -> Pod:
     """Return a pod as kube-scheduler sends it."""
     annotations = {key.replace("_", "-"): value for key, value in wishes.items()}
     return pod(name, gpus, annotations=annotations, resource=resource)
 
 
-def with_claim(asked: Pod) -> Pod:
+def with_volume_claim(asked: Pod) -> Pod:
     """Return the pod with a volume claim."""
     volumes = (Volume(persistent_volume_claim=AffinityTerm()),)
     return msgspec.structs.replace(asked, spec=msgspec.structs.replace(asked.spec, volumes=volumes))
 
 
-def preferring(asked: Pod) -> Pod:
+def with_soft_preference(asked: Pod) -> Pod:
     """Return the pod with a soft preference among nodes: topology spread."""
     spread = (SpreadConstraint("ScheduleAnyway"),)
     return msgspec.structs.replace(asked, spec=msgspec.structs.replace(asked.spec, topology_spread_constraints=spread))
 
 
-class Stage:
+class FakeScheduler:
     """An extender with its watches and the scheduler that calls it."""
 
     def __init__(
@@ -78,64 +78,64 @@ class Stage:
         self.machines = dict(machines)
         self.now = NOW
         self.records: list[DecisionRecord] = []
-        self.knowledge = ClusterCache(policy, reservations=reservations, guarded=guarded)
-        self.extender = Extender(self.knowledge, policy, lambda: self.now, self.records.append)
+        self.cache = ClusterCache(policy, reservations=reservations, guarded=guarded)
+        self.extender = Extender(self.cache, policy, lambda: self.now, self.records.append)
 
     @classmethod
-    def set(cls, machines: Mapping[str, NodeTopology], *pods: PodUpdate, policy: Policy = Policy()) -> Stage:  # noqa: B008
+    def synced(cls, machines: Mapping[str, NodeTopology], *pods: PodUpdate, policy: Policy = Policy()) -> FakeScheduler:  # noqa: B008
         """Return an extender whose cache is synced, with these pods, which no report names."""
         stage = cls(machines, policy)
-        stage.nodes(complete=True)
-        stage.pods(*pods, complete=True)
-        stage.words({name: {} for name in machines}, complete=True)
+        stage.watch_nodes(complete=True)
+        stage.watch_pods(*pods, complete=True)
+        stage.watch_reports({name: {} for name in machines}, complete=True)
         return stage
 
     @classmethod
-    def planned(
+    def synced_with_reservations(
         cls,
         machines: Mapping[str, NodeTopology],
         *pods: PodUpdate,
         policy: Policy = Policy(),  # noqa: B008
         guarded: bool = False,
         kept: Iterable[ReservationUpdate] = (),
-    ) -> Stage:
+    ) -> FakeScheduler:
         """Return an extender whose cache is synced, with reservations. ``kept``: reservations that no ledger lists."""
         stage = cls(machines, policy, reservations=True, guarded=guarded)
-        stage.nodes(complete=True)
-        stage.pods(*pods, complete=True)
-        stage.words({name: {} for name in machines}, complete=True)
-        stage.knowledge.apply_batch(Batch(ReservationUpdate, tuple(kept), is_full_list=True), stage.now)
-        stage.knowledge.apply_batch(Batch(LedgerUpdate, (), is_full_list=True), stage.now)
+        stage.watch_nodes(complete=True)
+        stage.watch_pods(*pods, complete=True)
+        stage.watch_reports({name: {} for name in machines}, complete=True)
+        stage.cache.apply_batch(Batch(ReservationUpdate, tuple(kept), is_full_list=True), stage.now)
+        stage.cache.apply_batch(Batch(LedgerUpdate, (), is_full_list=True), stage.now)
         return stage
 
-    def keep(self, *kept: tuple[ReservationUpdate, EntryPhase], generation: int = 1) -> LedgerUpdate:
+    def write_ledger(self, *kept: tuple[ReservationUpdate, EntryPhase], generation: int = 1) -> LedgerUpdate:
         """A planner lists these reservations and no others. Return the ledger as its watch shows it."""
         listing = ledger(*(entry(each, phase) for each, phase in kept), generation=generation)
-        self.knowledge.apply_batch(Batch(ReservationUpdate, tuple(each for each, _ in kept)), self.now)
-        self.knowledge.apply_batch(Batch(LedgerUpdate, (listing,)), self.now)
+        self.cache.apply_batch(Batch(ReservationUpdate, tuple(each for each, _ in kept)), self.now)
+        self.cache.apply_batch(Batch(LedgerUpdate, (listing,)), self.now)
         return listing
 
-    def nodes(self, *names: str, complete: bool = False, gone: Iterable[str] = ()) -> CacheChanges:
+    def watch_nodes(self, *names: str, complete: bool = False, gone: Iterable[str] = ()) -> CacheChanges:
         """Show nodes; without names: all."""
         shown = tuple(NodeUpdate(name, parse_node(node(self.machines[name]))) for name in names or self.machines)
-        return self.knowledge.apply_batch(Batch(NodeUpdate, () if gone else shown, tuple(gone), complete), self.now)
+        return self.cache.apply_batch(Batch(NodeUpdate, () if gone else shown, tuple(gone), complete), self.now)
 
-    def offer(self, name: str, allocatable: Mapping[str, int]) -> CacheChanges:
+    def set_allocatable(self, name: str, allocatable: Mapping[str, int]) -> CacheChanges:
         """Show a node that offers these devices instead of whole GPUs."""
         machine = parse_node(node(self.machines[name], allocatable=allocatable))
-        return self.knowledge.apply_batch(Batch(NodeUpdate, (NodeUpdate(name, machine),)), self.now)
+        return self.cache.apply_batch(Batch(NodeUpdate, (NodeUpdate(name, machine),)), self.now)
 
-    def pods(self, *pods: PodUpdate, complete: bool = False, gone: Iterable[str] = ()) -> CacheChanges:
+    def watch_pods(self, *pods: PodUpdate, complete: bool = False, gone: Iterable[str] = ()) -> CacheChanges:
         """The pod watch."""
-        return self.knowledge.apply_batch(Batch(PodUpdate, pods, tuple(gone), complete), self.now)
+        return self.cache.apply_batch(Batch(PodUpdate, pods, tuple(gone), complete), self.now)
 
-    def checks(
+    def prediction_checks(
         self, held: Mapping[str, Mapping[str, Iterable[int]]], *, observed: str = OBSERVED
     ) -> tuple[PredictionCheck, ...]:
         """Apply PodResources reports (node -> pod -> GPUs) and return the prediction checks that follow."""
-        return tuple(check_reports(self.words(held, observed=observed).kubelet_reports, self.knowledge.pods))
+        return tuple(check_reports(self.watch_reports(held, observed=observed).kubelet_reports, self.cache.pods))
 
-    def words(
+    def watch_reports(
         self,
         held: Mapping[str, Mapping[str, Iterable[int]] | None],
         *,
@@ -144,13 +144,15 @@ class Stage:
         observed: str = OBSERVED,
     ) -> CacheChanges:
         """Show PodResources reports: node -> pod -> GPUs."""
-        shown = tuple(NodeGpusUpdate(name, word(self.machines[name], each, observed)) for name, each in held.items())
-        return self.knowledge.apply_batch(Batch(NodeGpusUpdate, shown, tuple(gone), complete), self.now)
+        shown = tuple(
+            NodeGpusUpdate(name, kubelet_report(self.machines[name], each, observed)) for name, each in held.items()
+        )
+        return self.cache.apply_batch(Batch(NodeGpusUpdate, shown, tuple(gone), complete), self.now)
 
-    def ask(self, asked: Pod, *names: str) -> FilterResult:
+    def filter(self, asked: Pod, *names: str) -> FilterResult:
         """Call Filter with these nodes; without names: with all."""
         return self.extender.filter(asked, set(names or self.machines))
 
-    def state(self, name: str) -> NodeState:
+    def state_of(self, name: str) -> NodeState:
         """Return the state of a node."""
-        return self.knowledge.table.states[name]
+        return self.cache.snapshot.states[name]

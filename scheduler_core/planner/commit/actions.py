@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from gputopo.crd.reservations import LedgerSpec, LedgerStatus, ReservationSpec, ReservationStatus, Seat
+from gputopo.crd.reservations import LedgerSpec, LedgerStatus, PlannedMember, ReservationSpec, ReservationStatus
 from gputopo.labels.gate import other_gates
 from scheduler_core.cache.events import LedgerUpdate, ReservationUpdate
 from scheduler_core.planner.gang.member import GangName, Member
@@ -63,15 +63,15 @@ class CreateLedger(LedgerAction, frozen=True):
 class LedgerReplacement(LedgerAction, frozen=True):
     """A write over an existing ledger."""
 
-    over: LedgerUpdate
+    ledger: LedgerUpdate
 
     @property
     def key(self) -> Key:
-        return "ledger", self.over.key
+        return "ledger", self.ledger.key
 
     @property
     def version(self) -> str:
-        return self.over.version
+        return self.ledger.version
 
 
 class WriteLedger(LedgerReplacement, frozen=True):
@@ -83,10 +83,10 @@ class WriteLedger(LedgerReplacement, frozen=True):
     held: int = 0
     withdrawn: int = 0
     released: int = 0
-    again: int = 0  # proposed entries that the ledger had listed before, and lost
+    relisted: int = 0  # proposed entries that the ledger had listed before, and lost
 
     def ledger_after(self, uid: str, version: str, generation: int) -> LedgerUpdate:
-        return self.over._replace(uid=uid, version=version, generation=generation, spec=self.spec)
+        return self.ledger._replace(uid=uid, version=version, generation=generation, spec=self.spec)
 
 
 class DropRegistration(LedgerReplacement, frozen=True):
@@ -96,7 +96,7 @@ class DropRegistration(LedgerReplacement, frozen=True):
 
     def ledger_after(self, uid: str, version: str, generation: int) -> LedgerUpdate:
         extenders = self.status.extenders
-        return self.over._replace(uid=uid, version=version, generation=generation, extenders=extenders)
+        return self.ledger._replace(uid=uid, version=version, generation=generation, extenders=extenders)
 
 
 class CreateReservation(Action, frozen=True):
@@ -114,19 +114,19 @@ class CreateReservation(Action, frozen=True):
 class ReservationAction(Action, frozen=True):
     """A write of an existing reservation."""
 
-    of: ReservationUpdate
+    reservation: ReservationUpdate
 
     @property
     def key(self) -> Key:
-        return "reservation", self.of.key
+        return "reservation", self.reservation.key
 
     @property
     def version(self) -> str:
-        return self.of.version
+        return self.reservation.version
 
     @property
     def namespace(self) -> str:
-        return self.of.namespace
+        return self.reservation.namespace
 
 
 class WriteStatus(ReservationAction, frozen=True):
@@ -165,7 +165,7 @@ class PodAction(Action, frozen=True):
 class UngateAndPin(PodAction, frozen=True):
     """Pin a member to its node and remove our gate, in one patch."""
 
-    seat: Seat
+    seat: PlannedMember
     reservation: str  # its name
 
     def member_after(self, member: Member) -> Member:
@@ -176,7 +176,7 @@ class UngateAndPin(PodAction, frozen=True):
 class ReleasePod(PodAction, frozen=True):
     """Remove our gate without a pin: for kube-scheduler and a cluster autoscaler it is an ordinary pod."""
 
-    why: str  # for people
+    reason: str  # for people
     policy: str  # that asks for it: "unplaceable", "gate-timeout"
 
     def member_after(self, member: Member) -> Member:
@@ -186,7 +186,7 @@ class ReleasePod(PodAction, frozen=True):
 class TouchPod(PodAction, frozen=True):
     """Move the resource version of a pod that stays gated, so that writes of a deposed planner fail."""
 
-    of: str  # UID of the reservation that is rolled back
+    reservation_uid: str  # UID of the reservation that is rolled back
 
     def member_after(self, member: Member) -> Member:
         return member

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gputopo.crd.reservations import Seat
+from gputopo.crd.reservations import PlannedMember
 from gputopo.labels.gate import has_gate
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.actions import reserved_gang
@@ -11,12 +11,12 @@ from scheduler_core.planner.gang.gang import FINISHED_PHASES, Gang
 from scheduler_core.planner.gang.member import Member
 
 
-def members_of(inputs: ReconcileInput, reservation: ReservationUpdate) -> list[tuple[Seat, Member | None]]:
+def members_of(inputs: ReconcileInput, reservation: ReservationUpdate) -> list[tuple[PlannedMember, Member | None]]:
     """Return the seats of a reservation, each with its pod; None: the pod is gone."""
     return [(seat, inputs.member(seat.uid)) for seat in reservation.spec.seats]
 
 
-def unbound_members(inputs: ReconcileInput, reservation: ReservationUpdate) -> list[tuple[Seat, Member]]:
+def unbound_members(inputs: ReconcileInput, reservation: ReservationUpdate) -> list[tuple[PlannedMember, Member]]:
     """Return the members that are not bound yet, with their seats."""
     return [
         (seat, member)

@@ -26,8 +26,8 @@ class SilentExtender(NamedTuple):
 
     generation: int  # the generation that it has not reached
     since: float
-    asked: float | None = None  # when its pod was last probed
-    gone: float | None = None  # when its pod was first found to be gone
+    probed_at: float | None = None  # when its pod was last probed
+    gone_at: float | None = None  # when its pod was first found to be gone
 
 
 class RefusedWrite(NamedTuple):
@@ -45,7 +45,7 @@ class Observations(NamedTuple):
     ledger_seen_at: float | None = None  # when the ledger was first seen
     is_new_ledger: bool = False  # this planner created it: extenders may not have seen it yet
     since: Mapping[str, PhaseSince] = {}  # by the UID of the reservation
-    made: frozenset[str] = frozenset()  # reservations of this planner that the ledger has not listed yet
+    created: frozenset[str] = frozenset()  # reservations of this planner that the ledger has not listed yet
     touched: frozenset[tuple[str, str]] = frozenset()  # UIDs of reservation and pod
     silent_extenders: Mapping[str, SilentExtender] = {}  # by the identity of the extender
     refused_writes: Mapping[tuple[type, str], RefusedWrite] = {}  # by type of action and UID of the pod
@@ -95,8 +95,8 @@ def observe_ledger(
     return observations._replace(
         ledger_seen_at=now if observations.ledger_seen_at is None else observations.ledger_seen_at,
         since=since,
-        made=frozenset(
-            uid for uid in observations.made if uid not in entries and _is_to_be_listed(reservations.get(uid))
+        created=frozenset(
+            uid for uid in observations.created if uid not in entries and _is_to_be_listed(reservations.get(uid))
         ),
         touched=frozenset(each for each in observations.touched if each[0] in reservations),
         silent_extenders=dict(_silent(observations, since, ledger, now)),
@@ -122,6 +122,6 @@ def _silent(
             continue
         before = observations.silent_extenders.get(identity)
         silent = before if before is not None and ack.generation < before.generation else SilentExtender(needed, now)
-        if silent.gone is None and ack.pod in current_pods:  # its container restarted: this is the previous process
-            silent = silent._replace(gone=now)
+        if silent.gone_at is None and ack.pod in current_pods:  # its container restarted: this is the previous process
+            silent = silent._replace(gone_at=now)
         yield identity, silent

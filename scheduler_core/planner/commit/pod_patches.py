@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gputopo.crd.reservations import Seat
+from gputopo.crd.reservations import PlannedMember
 from gputopo.labels import keys
 from gputopo.labels.gate import remove_gate_patch
 from scheduler_core.planner.gang.member import Member
@@ -20,7 +20,7 @@ from scheduler_core.request.pod import NODE_NAME, RequiredTerm, RequiredTerms, R
 Body = dict[str, Any]
 
 
-def ungate_and_pin_patch(member: Member, seat: Seat, reservation: str) -> Body:
+def ungate_and_pin_patch(member: Member, seat: PlannedMember, reservation: str) -> Body:
     """Return the patch that removes our gate and pins the pod to its node by node affinity, for kube-scheduler."""
     rank = {} if seat.rank is None else {keys.POD_GANG_RANK.key: str(seat.rank)}
     body = _body(member, {"annotations": {**rank, keys.POD_RESERVATION.key: reservation}})

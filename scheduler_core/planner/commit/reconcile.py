@@ -102,7 +102,7 @@ def _ledger(
     """Yield at most one write of the ledger, with all changes."""
     counted = active_entries(ledger.spec, inputs.reservations)
     strays = {each.uid for each in ledger.spec.entries if each.uid not in counted}
-    removed = strays | {uid for uid, each in found.items() if each.strike}
+    removed = strays | {uid for uid, each in found.items() if each.remove}
     new = [] if inputs.has_stale_view else list(_new_entries(inputs, found))
     removed |= _replaced_holds(inputs, counted, new)
     lost_extenders = _lost_extenders(inputs, terms)
@@ -119,7 +119,7 @@ def _ledger(
             held=phases.count(EntryPhase.HELD),
             withdrawn=sum(counted[uid].phase is not EntryPhase.COMMITTED for uid in removed if uid in counted),
             released=sum(counted[uid].phase is EntryPhase.COMMITTED for uid in removed if uid in counted),
-            again=sum(each.was_listed for each in found.values()),
+            relisted=sum(each.was_listed for each in found.values()),
         )
 
 
@@ -149,14 +149,14 @@ def _lost_extenders(inputs: ReconcileInput, terms: CommitTerms) -> frozenset[str
         identity
         for identity, each in inputs.observations.silent_extenders.items()
         if inputs.now - each.since >= terms.lost_s
-        or (each.gone is not None and inputs.now - each.gone >= terms.ended_s)
+        or (each.gone_at is not None and inputs.now - each.gone_at >= terms.ended_s)
     )
 
 
 def _extender_probes(inputs: ReconcileInput, ledger: LedgerUpdate) -> Iterator[ProbeExtenderPod]:
     for identity, each in inputs.observations.silent_extenders.items():
         pod = ledger.extenders[identity].pod
-        if pod and each.gone is None and inputs.now - max(each.since, each.asked or 0.0) >= PROBE_S:
+        if pod and each.gone_at is None and inputs.now - max(each.since, each.probed_at or 0.0) >= PROBE_S:
             yield ProbeExtenderPod(identity, pod)
 
 
@@ -168,7 +168,7 @@ def _reservation_step(
     if entry.phase is EntryPhase.HELD:
         return _capacity_hold_step(inputs, reservation)
     if reservation.status.state is ReservationState.FAILED:
-        return ReservationStep(strike=True)
+        return ReservationStep(remove=True)
     if reservation.status.state is ReservationState.ROLLING_BACK:
         return continue_rollback(inputs, terms, reservation)
     if entry.phase is EntryPhase.PROPOSED:
@@ -179,7 +179,7 @@ def _reservation_step(
 def _capacity_hold_step(inputs: ReconcileInput, reservation: ReservationUpdate) -> ReservationStep:
     gang = find_gang(inputs, reservation)
     if reservation.key in inputs.unwanted_holds or gang is None:
-        return ReservationStep(strike=True)
+        return ReservationStep(remove=True)
     if reservation.key not in inputs.estimates:
         return ReservationStep()
     write = status_write(
@@ -194,12 +194,12 @@ def _proposed_step(inputs: ReconcileInput, terms: CommitTerms, reservation: Rese
         return _reproposed_step(inputs, terms, reservation)
     uid, since = reservation.key, inputs.observations.since[reservation.key]
     if uid in inputs.no_longer_fitting or not is_still_gated(inputs, reservation):
-        return ReservationStep(strike=True)
+        return ReservationStep(remove=True)
     acknowledgement = _acknowledgement(inputs, terms, uid)
     if acknowledgement is Acknowledgement.CLEAR:
         return ReservationStep(phase=EntryPhase.COMMITTED)
     if acknowledgement is Acknowledgement.BLOCKED and inputs.now - since.at >= BLOCKED_S:
-        return ReservationStep(strike=True)
+        return ReservationStep(remove=True)
     if inputs.now - since.at < STATUS_AFTER_S:
         return ReservationStep()
     return _unacknowledged_step(inputs, terms, reservation, acknowledgement)
@@ -248,7 +248,7 @@ def _committed_step(inputs: ReconcileInput, reservation: ReservationUpdate) -> R
         return start_rollback(inputs, reservation, rollback)
     if not open_:
         if status.state is ReservationState.BOUND or not reservation.spec.gang:
-            return ReservationStep(strike=True)
+            return ReservationStep(remove=True)
         return ReservationStep((status_write(inputs, reservation, ReservationState.BOUND),))
     if status.state is ReservationState.BOUND:  # written by a successor, which has seen later pods: this one is deposed
         return ReservationStep()

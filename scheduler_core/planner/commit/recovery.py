@@ -14,7 +14,7 @@ from collections.abc import Container, Iterable, Iterator
 
 import msgspec
 
-from gputopo.crd.reservations import EntryPhase, ReservationSpec, ReservationState, Seat
+from gputopo.crd.reservations import EntryPhase, PlannedMember, ReservationSpec, ReservationState
 from gputopo.timestamps import format_timestamp
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.actions import CreateReservation, DeleteReservation
@@ -50,7 +50,7 @@ def recover_unlisted(inputs: ReconcileInput, terms: CommitTerms, reservation: Re
         return ReservationStep((status_write(inputs, reservation, ReservationState.BOUND),))
     if deletions or (placed and reservation.spec.gang and state in (ReservationState.FAILED, ReservationState.BOUND)):
         return ReservationStep(deletions)
-    if reservation.key not in inputs.observations.made or not _may_be_listed(inputs, reservation):
+    if reservation.key not in inputs.observations.created or not _may_be_listed(inputs, reservation):
         return ReservationStep((DeleteReservation(reservation),))
     if reservation.spec.held:
         return ReservationStep(phase=EntryPhase.HELD)
@@ -143,7 +143,7 @@ def _siblings(inputs: ReconcileInput, member: Member, awaiting: Container[str]) 
 def _recreated_spec(gang: str, members: Iterable[Member]) -> ReservationSpec:
     """Return a plan with the nodes that members have or are pinned to. Everything else in the deleted plan is lost."""
     seats = [
-        Seat(each.uid, each.name, each.node or each.pinned_terms, each.devices, rank=each.gang_request.rank)
+        PlannedMember(each.uid, each.name, each.node or each.pinned_terms, each.devices, rank=each.gang_request.rank)
         for each in members
     ]
     plan = ReservationSpec(gang, tuple(sorted(seats, key=lambda each: each.name)))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from gputopo.crd.reservations import ReservationState, Seat
+from gputopo.crd.reservations import PlannedMember, ReservationState
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.actions import DeletePod, PodAction, StripFinalizer, TouchPod, UngateAndPin
 from scheduler_core.planner.commit.controllers import finalizer_to_strip, is_finalizer_stripped, is_recreated
@@ -29,7 +29,7 @@ _ERROR_LENGTH = 1000  # characters kept of the API server's message
 
 
 def rollback_reason(
-    inputs: ReconcileInput, reservation: ReservationUpdate, open_: Sequence[tuple[Seat, Member]]
+    inputs: ReconcileInput, reservation: ReservationUpdate, open_: Sequence[tuple[PlannedMember, Member]]
 ) -> str | None:
     """Return why the plan must be rolled back; None: it proceeds. ``open_``: its ``unbound_members``."""
     if reservation.spec.gang:
@@ -76,7 +76,7 @@ def continue_rollback(inputs: ReconcileInput, terms: CommitTerms, reservation: R
         refused = _refusal(inputs, "deletion", deletions)
         reason = f"{reservation.status.reason}{refused}. The planner retries: allow the deletion, or delete the pods"
         return ReservationStep((status_write(inputs, reservation, ReservationState.FAILED, reason),))
-    return ReservationStep((*deletions, *touches), strike=not deletions and not touches)
+    return ReservationStep((*deletions, *touches), remove=not deletions and not touches)
 
 
 def rollback_deletions(

@@ -61,5 +61,5 @@ class ReservationStep(NamedTuple):
 
     writes: tuple[Action, ...] = ()
     phase: EntryPhase | None = None  # the phase that the ledger shall list it in
-    strike: bool = False  # the ledger shall no longer list it
+    remove: bool = False  # the ledger shall no longer list it
     was_listed: bool = False  # the ledger had listed it, and lost it

@@ -59,7 +59,7 @@ def pending_acknowledgement(
     since = inputs.observations.since[reservation.key].generation
     behind = {name: each for name, each in extenders.items() if each.generation < since}
     left = max(_left(silent[name], inputs.now, terms) for name in behind)
-    ended = " (pod gone)" if all(silent[name].gone is not None for name in behind) else ""
+    ended = " (pod gone)" if all(silent[name].gone_at is not None for name in behind) else ""
     names = first_names([_extender_name(name, each) for name, each in behind.items()])
     return (
         f"waits for extender {names}{ended} to acknowledge it",
@@ -70,7 +70,7 @@ def pending_acknowledgement(
 def _left(silent: SilentExtender, now: float, terms: CommitTerms) -> float:
     """Return the seconds until a silent extender's registration is dropped."""
     lost = silent.since + terms.lost_s
-    return (lost if silent.gone is None else min(lost, silent.gone + terms.ended_s)) - now
+    return (lost if silent.gone_at is None else min(lost, silent.gone_at + terms.ended_s)) - now
 
 
 def _extender_name(identity: str, extender: ExtenderAck) -> str:

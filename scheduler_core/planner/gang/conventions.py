@@ -57,7 +57,7 @@ class GangConvention(NamedTuple):
     maker: str | None = None  # UID of the object that creates all members, where it is not the pod's controller
     needs: tuple[str, ...] = ()  # one of these keys must be present
     unless: tuple[tuple[str, tuple[str, ...]], ...] = ()  # keys and values of pods that are no members
-    told_by: str = ""  # the object that declares the size, where pods do not; for people
+    size_declared_by: str = ""  # the object that declares the size, where pods do not; for people
 
 
 GANG_CONVENTIONS: tuple[GangConvention, ...] = (
@@ -87,7 +87,7 @@ GANG_CONVENTIONS: tuple[GangConvention, ...] = (
         (),
         native=True,
         rank=(seen.JOB_INDEX,),
-        told_by="its PodGroup (gang.minCount)",
+        size_declared_by="its PodGroup (gang.minCount)",
     ),
     GangConvention(
         "Coscheduling",
@@ -96,14 +96,14 @@ GANG_CONVENTIONS: tuple[GangConvention, ...] = (
         (seen.POD_GROUP, seen.POD_GROUP_OLD, seen.POD_GROUP_NAME),
         minimum=seen.POD_GROUP_MINIMUM,
         rank=(seen.JOB_INDEX,),
-        told_by="its PodGroup (minMember)",
+        size_declared_by="its PodGroup (minMember)",
     ),
     GangConvention(
         "Volcano",
         "volcano",
         "volcano-sh/apis, pkg/apis/scheduling/v1beta1",
         (seen.VOLCANO_GROUP, seen.VOLCANO_GROUP_NEW),
-        told_by="its PodGroup (minMember)",
+        size_declared_by="its PodGroup (minMember)",
     ),
     GangConvention(
         "JobSet",
@@ -115,7 +115,7 @@ GANG_CONVENTIONS: tuple[GangConvention, ...] = (
         attempt=seen.JOBSET_RESTART,
         maker=seen.JOBSET_UID,
         unless=((seen.JOBSET_REPLICATED_JOB, seen.INITIALIZERS), (seen.TRAINJOB_STEP, seen.INITIALIZERS)),
-        told_by="its JobSet (replicas, parallelism)",
+        size_declared_by="its JobSet (replicas, parallelism)",
     ),
     GangConvention(
         "Kubeflow",
@@ -124,7 +124,7 @@ GANG_CONVENTIONS: tuple[GangConvention, ...] = (
         (seen.KUBEFLOW_JOB,),
         rank=(seen.KUBEFLOW_REPLICA_INDEX,),
         role=(seen.KUBEFLOW_REPLICA_TYPE, seen.KUBEFLOW_ROLE),
-        told_by="its job (replicas)",
+        size_declared_by="its job (replicas)",
     ),
     GangConvention(
         "Job",
@@ -133,7 +133,7 @@ GANG_CONVENTIONS: tuple[GangConvention, ...] = (
         (seen.JOB_NAME, seen.JOB_NAME_CLASSIC),
         rank=(seen.JOB_INDEX,),
         needs=(seen.JOB_INDEX, _GANG_SIZE),
-        told_by="its Job, where parallelism = completions",
+        size_declared_by="its Job, where parallelism = completions",
     ),
     GangConvention("training job", "training", "set by hand", (seen.TRAINING_JOB_ID,), needs=(_GANG_SIZE,)),
 )
@@ -177,7 +177,10 @@ def conventional_name(prefix: str, namespace: str, name: str, *joined: str) -> G
 def single_pod_request(metadata: Metadata, by: str) -> GangRequest:
     """Return the request of a pod that is planned on its own: a gang of one."""
     return GangRequest(
-        GangName(metadata.namespace, SINGLE_POD_PREFIX + metadata.uid), 1, by=by, maker=_controller(metadata)
+        GangName(metadata.namespace, SINGLE_POD_PREFIX + metadata.uid),
+        1,
+        convention=by,
+        creator_uid=_controller(metadata),
     )
 
 
@@ -221,7 +224,9 @@ def _by_annotation(metadata: Metadata, gang: str | None) -> GangRequest | None:
     if gang is None:
         return None
     rank = _rank(_markers(metadata), (seen.JOB_INDEX,))
-    return GangRequest(GangName(metadata.namespace, gang), rank=rank, by=BY_ANNOTATIONS, maker=_controller(metadata))
+    return GangRequest(
+        GangName(metadata.namespace, gang), rank=rank, convention=BY_ANNOTATIONS, creator_uid=_controller(metadata)
+    )
 
 
 def _by_conventions(metadata: Metadata, scheduling_group: str | None, *, sizes: bool = True) -> GangRequest | None:
@@ -236,9 +241,9 @@ def _by_conventions(metadata: Metadata, scheduling_group: str | None, *, sizes: 
                 size=_count(markers, convention.size) if sizes else None,
                 minimum=_count(markers, convention.minimum) if sizes else None,
                 rank=_rank_in_role(markers, convention) if convention.role else _rank(markers, convention.rank),
-                by=convention.name,
+                convention=convention.name,
                 attempt=_index(markers.get(convention.attempt or "")) or 0,
-                maker=markers.get(convention.maker or "") or _controller(metadata),
+                creator_uid=markers.get(convention.maker or "") or _controller(metadata),
             )
     return None
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from gputopo.labels.gate import other_gates
 from gputopo.labels.keys import GATE, POD_GANG_SIZE
-from gputopo.render.wording import counted, first_of, part
+from gputopo.render.wording import counted_noun, first_of, part_of
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.request.pod_request import InvalidRequest
@@ -71,7 +71,7 @@ class Gang(NamedTuple):
     timeout_s: float | None = None
     required: str | None = None
     preferred: str | None = None
-    by: str = ""  # the convention that its members follow
+    convention: str = ""  # the convention that its members follow
     priority: int = 0  # the lowest of its members that ask for GPUs; of all members where none asks for GPUs
     priorities: tuple[int, ...] = ()  # priorities of these members, lowest first, where they differ
     created: float = 0.0  # its first member's creation, seconds since 1970
@@ -174,7 +174,7 @@ declared_by = attrgetter(
     "gang_request.required",
     "gang_request.preferred",
 )
-_slot = attrgetter("gang_request.maker", "gang_request.rank")  # unique to a member, if it has a rank
+_slot = attrgetter("gang_request.creator_uid", "gang_request.rank")  # unique to a member, if it has a rank
 _attempt, _created, _priority = attrgetter("gang_request.attempt"), attrgetter("created"), attrgetter("priority")
 
 
@@ -195,7 +195,7 @@ def _described(gang: Gang, live: Sequence[Member], values: Collection[Values], d
         timeout_s=timeout_s,
         required=required,
         preferred=preferred,
-        by=live[0].gang_request.by,
+        convention=live[0].gang_request.convention,
         priority=priorities[0],
         priorities=priorities if len(priorities) > 1 else (),
         created=min(created),
@@ -214,12 +214,12 @@ def _priorities(live: Sequence[Member]) -> tuple[int, ...]:
 
 
 def _succeeded(current: Iterable[Member], live: Collection[Member]) -> tuple[Member, ...]:
-    makers = {each.gang_request.maker for each in live} - {None}
+    makers = {each.gang_request.creator_uid for each in live} - {None}
     taken_over = set(_slots(live))
     return tuple(
         each
         for each in current
-        if each.phase == "Succeeded" and each.gang_request.maker in makers and _slot(each) not in taken_over
+        if each.phase == "Succeeded" and each.gang_request.creator_uid in makers and _slot(each) not in taken_over
     )
 
 
@@ -276,7 +276,7 @@ def _as_written(value: float | str) -> str:
 def _phase_when_ungated(gang: Gang) -> tuple[GangPhase, str] | None:
     """Return the phase of a gang that is ungated; None: members are still to be placed."""
     bound = sum(each.node is not None for each in gang.placed)
-    there = part(bound, len(gang.placed), "has its node", "have nodes")
+    there = part_of(bound, len(gang.placed), "has its node", "have nodes")
     if any(each.node is None and each.reservation is not None for each in gang.placed):
         return GangPhase.UNGATED, there
     if gang.ready or gang.held:
@@ -285,22 +285,25 @@ def _phase_when_ungated(gang: Gang) -> tuple[GangPhase, str] | None:
     if bound < len(gang.placed):
         return GangPhase.UNGATED, there + more
     if all(each.started for each in gang.placed):
-        return GangPhase.RUNNING, f"{counted(bound, 'member')} started{more}"
-    return GangPhase.BOUND, f"{counted(bound, 'member')} bound{more}"
+        return GangPhase.RUNNING, f"{counted_noun(bound, 'member')} started{more}"
+    return GangPhase.BOUND, f"{counted_noun(bound, 'member')} bound{more}"
 
 
 def _phase_when_gated(gang: Gang) -> tuple[GangPhase, str]:
     need, there = gang.required_members, gang.present_members + len(gang.held)
     if need is None:
         unknown = f"the size of the gang is unknown: set {POD_GANG_SIZE.key}"
-        return GangPhase.WAITING_FOR_MEMBERS, f"{counted(there, 'member')} there; {unknown}"
+        return GangPhase.WAITING_FOR_MEMBERS, f"{counted_noun(there, 'member')} there; {unknown}"
     if there < need:
         at_least = "" if need == gang.size else "at least "
         return (
             GangPhase.WAITING_FOR_MEMBERS,
-            f"{there} of {at_least}{counted(need, 'member')} {'is' if there == 1 else 'are'} there",
+            f"{there} of {at_least}{counted_noun(need, 'member')} {'is' if there == 1 else 'are'} there",
         )
     if gang.present_members < need or not gang.ready:
-        return GangPhase.WAITING, f"{part(len(gang.held), there, 'is', 'are')} held by {', '.join(gang.gates)}"
+        return GangPhase.WAITING, f"{part_of(len(gang.held), there, 'is', 'are')} held by {', '.join(gang.gates)}"
     beside = len(gang.placed) + len(gang.succeeded)
-    return GangPhase.QUEUED, f"{counted(len(gang.ready), 'member')} to be placed{f' beside {beside}' if beside else ''}"
+    return (
+        GangPhase.QUEUED,
+        f"{counted_noun(len(gang.ready), 'member')} to be placed{f' beside {beside}' if beside else ''}",
+    )

@@ -28,9 +28,9 @@ class GangRequest(NamedTuple):
     timeout_s: float | None = None  # from ungating until all are bound; None: the default
     required: str | None = None  # a level ("clique", "rack", ...) or a node label's key
     preferred: str | None = None
-    by: str = ""  # the convention, for people: "annotations", "JobSet", ...
+    convention: str = ""  # the convention, for people: "annotations", "JobSet", ...
     attempt: int = 0  # recreation of the gang; members of earlier ones are ending
-    maker: str | None = None  # UID of the object that creates all members, else of the pod's controller
+    creator_uid: str | None = None  # UID of the object that creates all members, else of the pod's controller
 
 
 class Member(NamedTuple):

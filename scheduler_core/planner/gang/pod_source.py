@@ -116,7 +116,7 @@ def _member(uid: str, pod: FullPod, parse: ParsePod) -> Member | None:
         is_terminating=metadata.deletion_timestamp is not None,
         reservation=reservation,
         owner_kind=None if owner is None else f"{owner.api_version.rpartition('/')[0] or 'core'}/{owner.kind}",
-        rules=scheduling_rules(spec, apart=True) if gated else None,
+        rules=scheduling_rules(spec, anti_affinity_checked=True) if gated else None,
         terms=_required_terms(spec) if gated else None,
         finalizers=metadata.finalizers or (),
         labels=metadata.labels or {},

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import isinf
 from typing import Any, NamedTuple
 
-from gputopo.crd.reservations import EntryPhase, Holding
+from gputopo.crd.reservations import EntryPhase, HeldCapacity
 from scheduler_core.cache.events import ReservationUpdate
-from scheduler_core.cache.node_table import Snapshot
+from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.planner.commit.actions import CreateReservation, reserved_gang, reserved_gangs
 from scheduler_core.planner.commit.ledger import active_entries
 from scheduler_core.planner.gang.gang import GangPhase
@@ -40,7 +40,7 @@ class HoldRequest(NamedTuple):
     """A gang that needs a hold, and the nodes to search."""
 
     waiting: QueuedGang
-    held: tuple[Holding, ...]  # its present hold
+    held: tuple[HeldCapacity, ...]  # its present hold
     nodes: tuple[str, ...]
     deadlines: PodDeadlines
 
@@ -78,7 +78,7 @@ class CapacityHolds:
         entries = () if ledger is None else active_entries(ledger.spec, view.reservations)
         found = [
             CapacityHold(each, name, gang.priority)
-            for uid in {*entries, *view.observations.made}
+            for uid in {*entries, *view.observations.created}
             if (each := view.reservations.get(uid)) is not None
             and each.spec.held
             and (name := reserved_gang(each)) is not None
@@ -151,11 +151,11 @@ class CapacityHolds:
         waiting = queue.get_queued(name)  # plans ran meanwhile: the gang may have its places
         return result.create if waiting is not None and self._view.in_progress().is_free(waiting.gang) else None
 
-    def tables_without_holds(self, batches: Iterable[tuple[QueuedGang, ...]]) -> dict[GangName, Snapshot]:
+    def tables_without_holds(self, batches: Iterable[tuple[QueuedGang, ...]]) -> dict[GangName, ClusterSnapshot]:
         """Return, by gang, the snapshot without the holds that it may use: its own, and holds of lower priorities."""
         holds = self.open_holds()
-        known: dict[frozenset[str], Snapshot] = {}
-        found: dict[GangName, Snapshot] = {}
+        known: dict[frozenset[str], ClusterSnapshot] = {}
+        found: dict[GangName, ClusterSnapshot] = {}
         for first, *_ in batches if holds else ():
             gang = first.gang
             free = frozenset(
@@ -163,7 +163,7 @@ class CapacityHolds:
             )
             if free:
                 if free not in known:
-                    known[free] = self._view.cache.table_without(free)
+                    known[free] = self._view.cache.snapshot_without(free)
                 found[gang.name] = known[free]
         return found
 
@@ -184,23 +184,23 @@ class CapacityHolds:
 
     def _sufficiency_key(self, hold: CapacityHold, waiting: QueuedGang) -> tuple[Any, ...]:
         """Return all that decides whether a hold is enough, except the pods on its nodes."""
-        records, rules = self._view.cache.table.records, self._view.rules
+        records, rules = self._view.cache.snapshot.records, self._view.rules
         nodes = sorted(hold.nodes)
         machines = [None if name not in records else records[name].machine for name in nodes]
         return fit_key(waiting.gang), tuple(machines), tuple(rules.get(name) for name in nodes)
 
     def _request_for(
-        self, waiting: QueuedGang, holds: Iterable[CapacityHold], held: tuple[Holding, ...] = ()
+        self, waiting: QueuedGang, holds: Iterable[CapacityHold], held: tuple[HeldCapacity, ...] = ()
     ) -> HoldRequest:
         """Return a request on all nodes without holds of other gangs of the same or a higher priority."""
-        gang, records = waiting.gang, self._view.cache.table.records
+        gang, records = waiting.gang, self._view.cache.snapshot.records
         others = [each for each in holds if each.gang != gang.name and each.priority >= gang.priority]
         taken = set[str]().union(*(each.nodes for each in others))
         nodes = tuple(name for name in self._view.rules if name in records and name not in taken)
         return HoldRequest(waiting, held, nodes, self._view.deadlines.copy())
 
     def _estimate(self, hold: CapacityHold) -> float | None:
-        records = self._view.cache.table.records
+        records = self._view.cache.snapshot.records
         pods = {name: other_pods(records[name]) for name in hold.nodes if name in records}
         ends = [each.at for each in node_deadlines(pods, self._view.deadlines)]
         known = [each for each in ends if each is not None and not isinf(each)]

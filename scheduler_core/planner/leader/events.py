@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from gputopo.crd.reservations import RESERVATION_KIND, ReservationState, ReservationStatus
-from gputopo.render.wording import counted, part
+from gputopo.render.wording import counted_noun, part_of
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.actions import ReleasePod, UngateAndPin, WriteStatus
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
@@ -31,7 +31,7 @@ _BAD = (ReservationState.ROLLING_BACK, ReservationState.FAILED)
 
 def status_events(action: WriteStatus, members: Iterable[Member]) -> Iterator[EventDraft]:
     """Yield the Events of a changed state of a reservation. ``members``: its pods that exist."""
-    state, reservation = action.status.state, action.of
+    state, reservation = action.status.state, action.reservation
     if state is None or state not in _REASONS or not reservation.spec.gang:
         return
     message = _status_message(reservation, action.status)
@@ -72,7 +72,7 @@ def failed_ungate_event(action: UngateAndPin, error: str) -> EventDraft:
 
 def release_event(action: ReleasePod) -> EventDraft:
     """Return the Event of a pod that was released to ordinary scheduling."""
-    return _warning(action.member, "GangReleased", f"its gate was removed without a place: {action.why}")
+    return _warning(action.member, "GangReleased", f"its gate was removed without a place: {action.reason}")
 
 
 def _gang_prefix(gang: Gang) -> str:
@@ -87,8 +87,8 @@ def _status_message(reservation: ReservationUpdate, status: ReservationStatus) -
     if status.reason is not None:
         return status.reason
     where = "" if reservation.spec.domain is None else f" in {reservation.spec.domain}"
-    plan = f"{counted(status.gpus, 'GPU')} on {counted(status.nodes, 'node')}{where}"
+    plan = f"{counted_noun(status.gpus, 'GPU')} on {counted_noun(status.nodes, 'node')}{where}"
     if status.state is ReservationState.BOUND:
-        return f"{part(status.bound, status.members, 'is', 'are')} bound: {plan}"
-    members = f"{counted(status.members, 'member')} with {plan}"
+        return f"{part_of(status.bound, status.members, 'is', 'are')} bound: {plan}"
+    members = f"{counted_noun(status.members, 'member')} with {plan}"
     return f"{members}; to be bound by {status.deadline}" if status.state is ReservationState.COMMITTED else members

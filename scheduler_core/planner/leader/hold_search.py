@@ -15,10 +15,10 @@ from typing import NamedTuple
 import msgspec
 from immutables import Map
 
-from gputopo.crd.reservations import Holding, ReservationSpec
+from gputopo.crd.reservations import HeldCapacity, ReservationSpec
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_record import NodeRecord, is_hold, with_pod
-from scheduler_core.cache.node_table import Snapshot, with_records
+from scheduler_core.cache.node_table import ClusterSnapshot, with_records
 from scheduler_core.cache.placeholder_pods import full_name, unknown_pod
 from scheduler_core.planner.commit.actions import CreateReservation
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
@@ -39,7 +39,7 @@ class HoldTask(NamedTuple):
     """A gang that needs a capacity hold, and the cluster to search."""
 
     gang: Gang
-    held: tuple[Holding, ...]  # its present hold
+    held: tuple[HeldCapacity, ...]  # its present hold
     view: NodeView
     nodes: tuple[str, ...]  # that may be held for it, its present hold included
     deadlines: PodDeadlines  # of the pods on these nodes
@@ -71,7 +71,7 @@ def search_hold(task: HoldTask) -> HoldResult:
     return HoldResult(gang, CreateReservation(gang.name.namespace, name, ReservationSpec(gang.name.name, held=held)))
 
 
-def _find_holdings(task: HoldTask, emptied: _EmptiedNodes) -> tuple[Holding, ...]:
+def _find_holdings(task: HoldTask, emptied: _EmptiedNodes) -> tuple[HeldCapacity, ...]:
     """Return the devices to hold; empty where the gang fits nowhere, or requests no devices."""
     least = _fewest_nodes(task)
     if least is None:
@@ -129,7 +129,7 @@ def _limited_to(record: NodeRecord, held: Counter[str]) -> NodeRecord:
     return with_pod(record, unknown_pod("others", "", "", sorted(others.items()))) if others else record
 
 
-def _holdings(task: HoldTask, view: NodeView) -> tuple[Holding, ...]:
+def _holdings(task: HoldTask, view: NodeView) -> tuple[HeldCapacity, ...]:
     """Return the devices of these nodes that the gang would use."""
     found = _plan_on(task, view)
     requests = {each.uid: each.request for each in task.gang.ready}
@@ -140,7 +140,7 @@ def _holdings(task: HoldTask, view: NodeView) -> tuple[Holding, ...]:
             offered = dict(view.table.records[seat.node].machine.allocatable)[resource]
             key = seat.node, resource
             taken[key] = min(offered, taken[key] + (offered if _needs_specific_gpus(requests[seat.uid]) else number))
-    return tuple(Holding(node, number, resource) for (node, resource), number in sorted(taken.items()))
+    return tuple(HeldCapacity(node, number, resource) for (node, resource), number in sorted(taken.items()))
 
 
 def _plan_on(task: HoldTask, view: NodeView) -> GangPlan | None:
@@ -162,7 +162,7 @@ class _EmptiedNodes:
         self._task = task
         self._own = {each.uid for each in task.gang.placed}
         self._homes = {seat.node for seat in task.options.placed if seat.node is not None}
-        self._table = Snapshot()
+        self._table = ClusterSnapshot()
 
     def view(self, nodes: Iterable[str]) -> NodeView:
         """Return a view of these nodes, and of nodes of placed members without a state: no pod is planned there."""
@@ -174,7 +174,7 @@ class _EmptiedNodes:
         records |= {name: self._table.records[name] for name in names}
         states = {name: self._table.states[name] for name in names}
         known = {name: rules[name] for name in records if name in rules}
-        return task.view._replace(table=Snapshot(0, Map(records), Map(states)), rules=known)
+        return task.view._replace(table=ClusterSnapshot(0, Map(records), Map(states)), rules=known)
 
 
 def other_pods(record: NodeRecord, own: Container[str] = ()) -> list[Occupant]:

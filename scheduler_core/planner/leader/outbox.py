@@ -194,14 +194,14 @@ class Outbox:
         observations = self._view.observations
         silent = observations.silent_extenders.get(action.identity)
         if silent is not None:
-            silent = silent._replace(asked=now, gone=now if gone and silent.gone is None else silent.gone)
+            silent = silent._replace(probed_at=now, gone_at=now if gone and silent.gone_at is None else silent.gone_at)
             self._view.observations = observations._replace(
                 silent_extenders={**observations.silent_extenders, action.identity: silent}
             )
 
     def _apply_status(self, action: WriteStatus) -> None:
         """Write Events and count waiting times when the state of a reservation changed."""
-        reservation, state, name = action.of, action.status.state, reserved_gang(action.of)
+        reservation, state, name = action.reservation, action.status.state, reserved_gang(action.reservation)
         if state is reservation.status.state:  # only its numbers or its reason changed
             return
         members = (self._view.gang_members.get_member(seat.uid) for seat in reservation.spec.seats)
@@ -222,7 +222,7 @@ class Outbox:
     def _apply_removed_entries(self, action: WriteLedger) -> None:
         """Mark withdrawn proposals, and count the waiting times of single pods and rollbacks that ended."""
         kept = {each.uid for each in action.spec.entries}
-        for entry in action.over.spec.entries:
+        for entry in action.ledger.spec.entries:
             if entry.uid in kept:
                 continue
             self._backlog.mark_removed(entry.uid)

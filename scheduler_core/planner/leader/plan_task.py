@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from gputopo.crd.reservations import ReservationSpec, Seat
-from scheduler_core.cache.node_table import Snapshot
+from gputopo.crd.reservations import PlannedMember, ReservationSpec
+from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.planner.commit.actions import CreateReservation
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang
@@ -39,8 +39,8 @@ class PlanTask(NamedTuple):
     batches: tuple[tuple[QueuedGang, ...], ...]  # in order
     view: NodeView
     # By the first gang of a batch: the snapshot without its own hold and holds of lower priorities.
-    tables_without_holds: Mapping[GangName, Snapshot]
-    seats: Mapping[str, Seat]  # of pods that were placed before, by UID
+    tables_without_holds: Mapping[GangName, ClusterSnapshot]
+    seats: Mapping[str, PlannedMember]  # of pods that were placed before, by UID
     avoid: Mapping[GangName, AbstractSet[str]]  # nodes
     levels: Levels
     names: ReservationNames
@@ -94,7 +94,7 @@ def is_batch(batch: Sequence[QueuedGang]) -> bool:
     return len(batch) > 1 or is_single_pod_gang(batch[0].gang.name)
 
 
-def options_of(gang: Gang, seats: Mapping[str, Seat], levels: Levels) -> PlanOptions:
+def options_of(gang: Gang, seats: Mapping[str, PlannedMember], levels: Levels) -> PlanOptions:
     """Return the plan options of a gang that do not depend on the snapshot."""
     return PlanOptions(
         placed=placed_seats(gang, seats),
@@ -113,11 +113,11 @@ def _plan_gang(task: PlanTask, waiting: QueuedGang) -> PlanResult:
     view = task.view._replace(table=task.tables_without_holds.get(gang.name, task.view.table))
     found = plan_gang(gang.ready, view, options)
     if isinstance(found, Unplaced):
-        return PlanResult(unplaced={gang.name: found}, steps=found.tried)
+        return PlanResult(unplaced={gang.name: found}, steps=found.steps)
     timeout = DEFAULT_BIND_TIMEOUT_S if gang.timeout_s is None else gang.timeout_s
     spec = ReservationSpec(gang.name.name, found.seats, (), timeout, found.domain, found.gbps, waiting.rollbacks + 1)
     created = CreateReservation(gang.name.namespace, reservation_name(gang.name.name, task.names), spec)
-    return PlanResult((created,), (gang.name,), exact=found.exact, steps=found.tried)
+    return PlanResult((created,), (gang.name,), exact=found.exact, steps=found.steps)
 
 
 def reservation_name(gang: str, names: ReservationNames) -> str:
@@ -125,10 +125,12 @@ def reservation_name(gang: str, names: ReservationNames) -> str:
     return f"{gang[:_NAME_LENGTH]}-{names.suffix()}"
 
 
-def placed_seats(gang: Gang, seats: Mapping[str, Seat]) -> tuple[Seat, ...]:
+def placed_seats(gang: Gang, seats: Mapping[str, PlannedMember]) -> tuple[PlannedMember, ...]:
     """Return the places of the placed members, with their ranks."""
     return tuple(
-        Seat(each.uid, each.name, each.node, each.devices, rank=known.rank if known else each.gang_request.rank)
+        PlannedMember(
+            each.uid, each.name, each.node, each.devices, rank=known.rank if known else each.gang_request.rank
+        )
         for each in gang.placed
         if each.node is not None
         for known in (seats.get(each.uid),)

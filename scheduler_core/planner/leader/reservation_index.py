@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 
-from gputopo.crd.reservations import Seat
+from gputopo.crd.reservations import PlannedMember
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.actions import reserved_gang
 from scheduler_core.planner.commit.recovery import plan_keys
@@ -42,7 +42,7 @@ class GangReservationIndex:
         """``plan_keys`` of all reservations."""
         return self._plans.keys()
 
-    def seats(self, gangs: Iterable[GangName]) -> dict[str, Seat]:
+    def seats(self, gangs: Iterable[GangName]) -> dict[str, PlannedMember]:
         """Return the present and former places of members of these gangs, by pod UID."""
         found = (self._reservations[uid] for name in gangs for uid in self._by_gang.get(name, ()))
         return {seat.uid: seat for each in found for seat in each.spec.seats}

@@ -40,7 +40,7 @@ class PlanScheduler:
 
     def start_next_plan(self, now: float) -> None:
         """Start the next plan and the next hold search, unless a plan is not listed yet."""
-        if self._view.observations.made:
+        if self._view.observations.created:
             return
         executor = self._context.executor
         if not self._is_searching_hold and (request := self.holds.next_request(now)) is not None:
@@ -135,7 +135,7 @@ class PlanScheduler:
         def policy_for(request: PodRequest) -> Policy:
             return policies.profile_for(request).policy
 
-        return NodeView(self._view.cache.table, self._view.rules, policy_for)
+        return NodeView(self._view.cache.snapshot, self._view.rules, policy_for)
 
     def _new_names(self) -> ReservationNames:
         return ReservationNames(self._context.config.namespace, lambda: secrets.token_hex(3))

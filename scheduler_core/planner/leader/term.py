@@ -161,14 +161,14 @@ class LeaderTerm:
             self.view.reservation_index.park(idle_reservations(state, config.terms))
             for release in self._scheduler.due_releases(now):
                 self._outbox.submit_action(release, now)
-        return any(isinstance(each, WriteLedger) and each.again for each in actions)
+        return any(isinstance(each, WriteLedger) and each.relisted for each in actions)
 
     def _no_longer_fitting(self) -> frozenset[str]:
         """Return the UIDs of proposals that do not fit any more, as far as this planner knows."""
         view, ledger = self.view, self.view.ledger
         if ledger is None or all(each.phase is not EntryPhase.PROPOSED for each in ledger.spec.entries):
             return frozenset()
-        known = ExtenderView(view.cache.table, view.cache.pods, ())
+        known = ExtenderView(view.cache.snapshot, view.cache.pods, ())
         policy_for = partial(policy_for_pod, self._context.policies())
         checked = self._checker.acknowledge(ledger, view.cache.reservations, known, policy_for, "")
         self._checker.retain_only(view.cache.reservations.active)

@@ -71,7 +71,7 @@ class PlannerView:
 
     def __init__(self, policy: Policy, pool: str, identity: str, *, guarded: bool = False) -> None:
         """``guarded``: only planners can write their annotations on pods."""
-        self.cache = ClusterCache(policy, reservations=True, bound=False, guarded=guarded)
+        self.cache = ClusterCache(policy, reservations=True, report_bound_pods=False, guarded=guarded)
         self.gang_members = GangMembers()
         self.reservation_index = GangReservationIndex(self.reservations, self.gang_members.get_member)
         self.deadlines = PodDeadlines()
@@ -147,7 +147,7 @@ class PlannerView:
             assert response is not None
             self._apply_status(action, response, now)
         elif isinstance(action, DeleteReservation):
-            uid = action.of.key
+            uid = action.reservation.key
             self._own_writes.record_deleted(uid, is_known=uid in self.reservations)
             self._apply_reservations(Batch(ReservationUpdate, (), (uid,)), now)
         elif isinstance(action, TouchPod):
@@ -159,7 +159,7 @@ class PlannerView:
 
     def mark_touched(self, action: TouchPod) -> None:
         """Record that earlier patches of this pod, by any planner, can succeed no more."""
-        touched = self.observations.touched | {(action.of, action.member.uid)}
+        touched = self.observations.touched | {(action.reservation_uid, action.member.uid)}
         self.observations = self.observations._replace(touched=touched)
 
     def observe(self, monotonic: float) -> None:
@@ -197,7 +197,7 @@ class PlannerView:
         It also changes with time, because not everything that a plan depends on is visible: avoided nodes are tried
         again, and extenders forget assumed pods.
         """
-        return self.cache.table.generation, int(monotonic // TRY_S)
+        return self.cache.snapshot.generation, int(monotonic // TRY_S)
 
     def placed_members(self) -> tuple[PlacedMember, ...]:
         """Return members of gangs, and placed single pods, with their present or future nodes.
@@ -230,7 +230,7 @@ class PlannerView:
         )
 
     def _mark_made(self, uids: frozenset[str]) -> None:
-        self.observations = self.observations._replace(made=self.observations.made | uids)
+        self.observations = self.observations._replace(created=self.observations.created | uids)
 
     def _apply_created(self, action: CreateReservation, response: WriteResponse, now: float) -> None:
         if self._own_writes.unmark_creating(action.namespace, action.name) == response.uid:
@@ -244,11 +244,11 @@ class PlannerView:
         self._apply_reservations(Batch(ReservationUpdate, (created,)), now)
 
     def _apply_status(self, action: WriteStatus, response: WriteResponse, now: float) -> None:
-        known = self.reservations.get(action.of.key)
+        known = self.reservations.get(action.reservation.key)
         if known is None or int(known.version) >= int(response.version):
             return  # a watch was faster
         self._own_writes.record_status(known.key, OwnWrite(int(response.version), now))
-        written = action.of._replace(status=action.status, version=response.version)
+        written = action.reservation._replace(status=action.status, version=response.version)
         self._apply_reservations(Batch(ReservationUpdate, (written,)), now)
 
     def _apply_reservations(self, batch: Batch[ReservationUpdate], now: float) -> None:

@@ -110,11 +110,11 @@ def _create_ledger(kube: Kube, action: CreateLedger) -> ObjectMeta:
 
 
 def _write_ledger(kube: Kube, action: WriteLedger) -> ObjectMeta:
-    return kube.replace(LEDGERS, _ledger(_identity(action.over), spec=action.spec))
+    return kube.replace(LEDGERS, _ledger(_identity(action.ledger), spec=action.spec))
 
 
 def _drop_registration(kube: Kube, action: DropRegistration) -> ObjectMeta:
-    return kube.replace(LEDGER_STATUS, _ledger(_identity(action.over), spec=action.over.spec, status=action.status))
+    return kube.replace(LEDGER_STATUS, _ledger(_identity(action.ledger), spec=action.ledger.spec, status=action.status))
 
 
 def _create_reservation(kube: Kube, action: CreateReservation) -> ObjectMeta:
@@ -123,7 +123,7 @@ def _create_reservation(kube: Kube, action: CreateReservation) -> ObjectMeta:
 
 
 def _write_status(kube: Kube, action: WriteStatus) -> ObjectMeta:
-    of = action.of
+    of = action.reservation
     if action.unless_changed is not None:
         _check_unchanged(kube, action.unless_changed)
     identity = {"name": of.name, "namespace": of.namespace, "uid": of.key, "resourceVersion": of.version}
@@ -133,7 +133,7 @@ def _write_status(kube: Kube, action: WriteStatus) -> ObjectMeta:
 
 
 def _delete_reservation(kube: Kube, action: DeleteReservation) -> None:
-    kube.delete(RESERVATIONS, ObjectMeta(action.of.name, action.of.key, action.of.namespace))
+    kube.delete(RESERVATIONS, ObjectMeta(action.reservation.name, action.reservation.key, action.reservation.namespace))
 
 
 def _ungate_and_pin(kube: Kube, action: UngateAndPin) -> ObjectMeta:
@@ -145,7 +145,7 @@ def _release_pod(kube: Kube, action: ReleasePod) -> ObjectMeta:
 
 
 def _touch_pod(kube: Kube, action: TouchPod) -> ObjectMeta:
-    return kube.patch(PODS, pod_patches.touch_patch(action.member, action.of))
+    return kube.patch(PODS, pod_patches.touch_patch(action.member, action.reservation_uid))
 
 
 def _strip_finalizer(kube: Kube, action: StripFinalizer) -> ObjectMeta:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from gputopo.labels.reasons import Reason
-from gputopo.render.wording import part
+from gputopo.render.wording import part_of
 from scheduler_core.cache.kube_scheduler_filters import FullNode
 from scheduler_core.planner.packing.groups import MemberGroups
 from scheduler_core.planner.packing.model import NodeView, PlanOptions
@@ -24,7 +24,7 @@ MissingReasons = tuple[tuple[str, Reason | str], ...]
 def diagnosis_summary(placed: int, gang: MemberGroups) -> str:
     """Return how many members fit, in one line."""
     where = "" if gang.required is None else f" in one {gang.required}"
-    fits = "no member fits" if gang.minimum == 1 else part(placed, gang.minimum, "fits", "fit")
+    fits = "no member fits" if gang.minimum == 1 else part_of(placed, gang.minimum, "fits", "fit")
     return f"{fits} at once{where}"
 
 

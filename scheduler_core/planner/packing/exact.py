@@ -65,7 +65,7 @@ def _extend(partials: dict[Load, _PartialPacking], picks: Sequence[Pick], wanted
     for load, partial in partials.items():
         for pick in picks:
             after = tuple(map(add, load, pick.load))
-            nodes, negative_points = partial.nodes + (not pick.of.used), partial.negative_points - pick.points
+            nodes, negative_points = partial.nodes + (not pick.of.has_siblings), partial.negative_points - pick.points
             if any(map(gt, after, wanted)) or not known.may_improve(after, nodes):
                 continue
             other = better.get(after) or partials.get(after)

@@ -57,7 +57,7 @@ def _prioritized(
 
 def _priority(pick: Pick, node_fit: NodeFit) -> _Priority:
     """Return the sort key: nodes of siblings first, then nodes that take most devices, then the best score."""
-    return not pick.of.used, -node_fit.devices_of(pick.load), -pick.points
+    return not pick.of.has_siblings, -node_fit.devices_of(pick.load), -pick.points
 
 
 def improve_packing(packing: Packing, counts: ClassCounts, node_fit: NodeFit, budget: Budget) -> Packing:
@@ -71,7 +71,9 @@ def improve_packing(packing: Packing, counts: ClassCounts, node_fit: NodeFit, bu
             budget.taken += len(free)
             better[pick.load] = _best_first(pick.load, counts, node_fit)
         others = takewhile(lambda other, pick=pick: other.points > pick.points, better[pick.load])  # type: ignore[misc]
-        best = next((other for other in others if free[other.of] and other.of.used >= pick.of.used), pick)
+        best = next(
+            (other for other in others if free[other.of] and other.of.has_siblings >= pick.of.has_siblings), pick
+        )
         free[pick.of] += 1
         free[best.of] -= 1
         picks.append(best)

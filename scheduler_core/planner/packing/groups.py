@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gputopo.crd.reservations import Seat
+from gputopo.crd.reservations import PlannedMember
 from scheduler_core.cache.kube_scheduler_filters import SchedulingRules
-from scheduler_core.cache.node_table import Snapshot
-from scheduler_core.cache.owner_pods import PlacedPod, for_owner
+from scheduler_core.cache.node_table import ClusterSnapshot
+from scheduler_core.cache.owner_pods import PlacedPod, with_owner
 from scheduler_core.planner.gang.gang import natural_key
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.packing.anti_affinity import (
@@ -100,7 +100,7 @@ def _minimum(members: Sequence[Member], options: PlanOptions) -> int:
     return max(1, min(len(members), missing))
 
 
-def _profile(request: PodRequest, placed: Sequence[Seat], table: Snapshot) -> PodProfile:
+def _profile(request: PodRequest, placed: Sequence[PlannedMember], table: ClusterSnapshot) -> PodProfile:
     """Return the member's profile, with the hardware of its placed siblings."""
     uids = {seat.uid for seat in placed}
     nodes = {seat.node for seat in placed}
@@ -110,7 +110,7 @@ def _profile(request: PodRequest, placed: Sequence[Seat], table: Snapshot) -> Po
         for pod in table.records[name].pods
         if pod.uid in uids
     ]
-    return for_owner(request, siblings, table)[0].profile
+    return with_owner(request, siblings, table)[0].profile
 
 
 def _order(group: MemberGroup) -> tuple[int, tuple[tuple[int, int, str], ...], str]:

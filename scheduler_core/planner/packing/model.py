@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from gputopo.crd.reservations import Seat
+from gputopo.crd.reservations import PlannedMember
 from gputopo.labels import domains
 from gputopo.labels.reasons import Reason
 from scheduler_core.cache.kube_scheduler_filters import FullNode
-from scheduler_core.cache.node_table import Snapshot
+from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.planner.packing.anti_affinity import PlacedMember
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodRequest
@@ -17,7 +17,12 @@ from scheduler_core.request.pod_request import PodRequest
 Levels = Mapping[str, tuple[str, ...]]
 
 # Narrowest first; for each level the first label that a node has counts.
-LEVELS: Levels = {"clique": domains.CLIQUE, "rack": domains.RACK, "block": domains.BLOCK, "zone": domains.ZONE}
+LEVELS: Levels = {
+    "clique": domains.CLIQUE_LABELS,
+    "rack": domains.RACK_LABELS,
+    "block": domains.BLOCK_LABELS,
+    "zone": domains.ZONE_LABELS,
+}
 STEPS = 200_000  # of a search; one step evaluates a node, or a class of equal nodes
 
 
@@ -28,7 +33,7 @@ def _never() -> bool:
 class NodeView(NamedTuple):
     """The cluster at one moment: capacity that is reserved for others counts as used."""
 
-    table: Snapshot
+    table: ClusterSnapshot
     rules: Mapping[str, FullNode]  # labels, taints, cordon by node; a node without an entry is not used
     policy_of: Callable[[PodRequest], Policy]
 
@@ -36,7 +41,7 @@ class NodeView(NamedTuple):
 class PlanOptions(NamedTuple):
     """Options of one call."""
 
-    placed: tuple[Seat, ...] = ()  # of siblings that are placed already
+    placed: tuple[PlannedMember, ...] = ()  # of siblings that are placed already
     avoid: frozenset[str] = frozenset()  # nodes not to use now
     minimum: int | None = None  # that the gang can start with, including ``placed``; None: as members declare
     levels: Levels = LEVELS
@@ -51,10 +56,10 @@ DEFAULT_OPTIONS = PlanOptions()
 class GangPlan(NamedTuple):
     """A node for every member, or for as many members as fit, at least the minimum."""
 
-    seats: tuple[Seat, ...]  # by rank
+    seats: tuple[PlannedMember, ...]  # by rank
     domain: str | None = None  # the narrowest domain of all members: "clique=7b96.1"; None: no common domain
     gbps: float | None = None  # bottleneck of the rings inside the nodes, GB/s, both ways; None: unknown, or no ring
-    tried: int = 0  # steps
+    steps: int = 0  # steps
     exact: bool = False  # no better plan exists: the search was complete
 
 
@@ -64,11 +69,11 @@ class Unplaced(NamedTuple):
     reason: str  # for people; stable while the cause is the same
     missing: tuple[tuple[str, Reason | str], ...] = ()  # name of a member that does not fit, and the reason
     best: int = 0  # members that would fit at once
-    tried: int = 0  # steps
+    steps: int = 0  # steps
 
 
 class SinglePodPlan(NamedTuple):
     """Nodes for single pods."""
 
-    seats: tuple[Seat, ...]  # in the order of the request
+    seats: tuple[PlannedMember, ...]  # in the order of the request
     missing: tuple[tuple[str, Reason | str], ...] = ()  # UID of a pod that fits no node, and the reason

@@ -17,7 +17,7 @@ from scheduler_core.allocation.gpu_sets import ExactSets
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_state import NodeState, kubelet_report_of
-from scheduler_core.cache.node_table import Snapshot, state_if
+from scheduler_core.cache.node_table import ClusterSnapshot, state_if
 from scheduler_core.evaluation.evaluate import evaluator_for
 from scheduler_core.evaluation.score import MAX_POINTS, Score
 from scheduler_core.planner.packing.anti_affinity import ANTI_AFFINITY_REASON, ConflictingPairs
@@ -93,7 +93,11 @@ class NodeFit:
     """Fit of one gang on one snapshot, computed once for each class of nodes. Classes are identified by number."""
 
     def __init__(
-        self, table: Snapshot, kinds: Sequence[MemberKind], wanted: Load, conflicting: ConflictingPairs = frozenset()
+        self,
+        table: ClusterSnapshot,
+        kinds: Sequence[MemberKind],
+        wanted: Load,
+        conflicting: ConflictingPairs = frozenset(),
     ) -> None:
         """``wanted``: members of each kind. ``conflicting``: kinds that may not share a node."""
         self.wanted = wanted
@@ -245,7 +249,7 @@ _STATES: dict[tuple[NodeClass, AddedPods], NodeState] = {}
 _MAX_STATES = 1 << 15
 
 
-def _state_with_members(node_class: NodeClass, added: AddedPods, table: Snapshot, name: str) -> NodeState:
+def _state_with_members(node_class: NodeClass, added: AddedPods, table: ClusterSnapshot, name: str) -> NodeState:
     """Return the state of a class of nodes with pods added. ``name``: any node of the class in ``table``."""
     state = _STATES.get((node_class, added))
     if state is None:

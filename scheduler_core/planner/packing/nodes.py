@@ -83,7 +83,7 @@ def _nearest(needed: Counter[PlacementClass], candidates: Sequence[GangNode], de
     for candidate in candidates:
         domains[candidate.path[depth]].append(candidate)
     counts = {domain: Counter(candidate.of for candidate in inside) for domain, inside in domains.items()}
-    used = {domain: sum(candidate.of.used for candidate in inside) for domain, inside in domains.items()}
+    used = {domain: sum(candidate.of.has_siblings for candidate in inside) for domain, inside in domains.items()}
     left, found = Counter(needed), list[GangNode]()
     while left:
         # Among domains with as many needed nodes, the smallest: large domains stay unused.

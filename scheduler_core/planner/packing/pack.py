@@ -32,7 +32,7 @@ def best_packing(counts: ClassCounts, node_fit: NodeFit, budget: Budget, bound: 
     if budget.is_exhausted:
         return found
     # The node count of ``found`` limits others only if it places all members that may fit, without nodes of siblings.
-    complete = found.members == -bound.members and not any(each.used for each in counts)
+    complete = found.members == -bound.members and not any(each.has_siblings for each in counts)
     most = max(sum(max_members(each, node_fit)) for each in counts)
     known = KnownPacking(found.members if complete else 0, found.nodes, most)
     return pack_exactly(counts, node_fit, budget, known) or found
@@ -46,13 +46,13 @@ def packing_bound(counts: ClassCounts, node_fit: NodeFit) -> PackingBound:
         min(most, sum(nodes * max_of[each][at] for each, nodes in counts.items())) for at, most in enumerate(wanted)
     )
     left, needed, most = members, 0, max(map(sum, max_of.values()), default=0)
-    for each in sorted(counts, key=lambda each: (not each.used, -sum(max_of[each]))):
+    for each in sorted(counts, key=lambda each: (not each.has_siblings, -sum(max_of[each]))):
         if left <= 0:
             break
         nodes = min(counts[each], -(-left // max(1, sum(max_of[each]))))
         left -= nodes * sum(max_of[each])
-        needed += 0 if each.used else nodes
+        needed += 0 if each.has_siblings else nodes
     # With so few nodes each takes at least so many.
-    least = 1 if any(each.used for each in counts) else most - (needed * most - members)
+    least = 1 if any(each.has_siblings for each in counts) else most - (needed * most - members)
     per_member = max((node_fit.max_points_per_member(each.node_class, least) for each in counts), default=0.0)
     return PackingBound(-members, needed, -int(members * per_member + 0.5))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gputopo.crd.reservations import Seat
+from gputopo.crd.reservations import PlannedMember
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.packing.bandwidth import bottleneck, expected_gpus, slowest_gbps
 from scheduler_core.planner.packing.diagnosis import diagnosis_summary, missing_by_member
@@ -48,7 +48,9 @@ def plan_gang(members: Sequence[Member], view: NodeView, options: PlanOptions = 
     )
 
 
-def _seats(gang: MemberGroups, used: Sequence[UsedNode], view: NodeView, options: PlanOptions) -> tuple[Seat, ...]:
+def _seats(
+    gang: MemberGroups, used: Sequence[UsedNode], view: NodeView, options: PlanOptions
+) -> tuple[PlannedMember, ...]:
     slots = [
         Slot(each.node.name, kind, each.node.path)
         for each in used
@@ -60,13 +62,13 @@ def _seats(gang: MemberGroups, used: Sequence[UsedNode], view: NodeView, options
     ranks = frozenset(seat.rank for seat in options.placed if seat.rank is not None)
     used_by_name = {each.node.name: each for each in used}
     seats = [_seat(each, used_by_name[each.slot.node], gang, view) for each in assign_ranks(kinds, slots, ranks)]
-    return (*seats, *(Seat(each.uid, each.name, rank=each.gang_request.rank) for each in gang.without_gpus))
+    return (*seats, *(PlannedMember(each.uid, each.name, rank=each.gang_request.rank) for each in gang.without_gpus))
 
 
-def _seat(found: RankedMember, used: UsedNode, gang: MemberGroups, view: NodeView) -> Seat:
+def _seat(found: RankedMember, used: UsedNode, gang: MemberGroups, view: NodeView) -> PlannedMember:
     request = gang.groups[found.slot.kind].kind.profile.device_request
     alone = sum(used.load) == 1
-    return Seat(
+    return PlannedMember(
         uid=found.member.uid,
         name=found.member.name,
         node=found.slot.node,

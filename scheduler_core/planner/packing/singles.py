@@ -12,13 +12,13 @@ from collections.abc import Set as AbstractSet
 
 import msgspec
 
-from gputopo.crd.reservations import Seat
+from gputopo.crd.reservations import PlannedMember
 from gputopo.labels.reasons import Reason
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.change_log import ChangeLog
 from scheduler_core.cache.kube_scheduler_filters import SchedulingRules
 from scheduler_core.cache.node_record import with_pod
-from scheduler_core.cache.node_table import Snapshot, state_if
+from scheduler_core.cache.node_table import ClusterSnapshot, state_if
 from scheduler_core.evaluation.ranking import Rankings
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.packing.anti_affinity import ANTI_AFFINITY_REASON, AntiAffinities
@@ -56,7 +56,7 @@ class SinglePodPlacer:
         growing.begin(view.table)
         nodes.begin(view, options, growing.moves)
         anti_affinities = AntiAffinities(members, options.placed_members)
-        seats, missing = list[Seat](), list[tuple[str, Reason | str]]()
+        seats, missing = list[PlannedMember](), list[tuple[str, Reason | str]]()
         for member in members:
             if options.out_of_time():
                 break
@@ -65,7 +65,7 @@ class SinglePodPlacer:
                 missing.append((member.uid, request.reason))
                 continue
             if not request.profile.device_request.steps_by_resource:
-                seats.append(Seat(member.uid, member.name))
+                seats.append(PlannedMember(member.uid, member.name))
                 continue
             anti_affinity = anti_affinities.anti_affinity_of(member)
             names = nodes.nodes_for(member.rules)
@@ -88,7 +88,9 @@ class SinglePodPlacer:
                 continue
             ask = request.profile.device_request
             seats.append(
-                Seat(member.uid, member.name, best, ask.totals, expected_gpus(growing.table.states[best], ask))
+                PlannedMember(
+                    member.uid, member.name, best, ask.totals, expected_gpus(growing.snapshot.states[best], ask)
+                )
             )
             growing.add_pod(best, request)
             anti_affinities.add_placed(best, anti_affinity)
@@ -99,32 +101,32 @@ class _GrowingSnapshot:
     """The snapshot with all pods placed so far (the ``Source`` of ``Rankings``)."""
 
     def __init__(self) -> None:
-        self.table = Snapshot()
+        self.snapshot = ClusterSnapshot()
         self.change_log = ChangeLog()
         self.moves = 0  # how often nodes were added or removed
 
-    def begin(self, table: Snapshot) -> None:
+    def begin(self, table: ClusterSnapshot) -> None:
         """Begin with a snapshot on which nothing is placed yet."""
-        before, after = self.table.states, table.states
+        before, after = self.snapshot.states, table.states
         changed = [name for name, state in after.items() if before.get(name) is not state]
         added = sum(name not in before for name in changed)
         removed = [name for name in before if name not in after] if len(before) + added > len(after) else []
         self.moves += bool(added or removed)
-        self.table = table
+        self.snapshot = table
         self.change_log.add_names((*changed, *removed))
 
     def with_enough_cpu(self, names: Iterator[str], request: PodRequest) -> Iterator[str]:
         """Yield nodes that have enough CPU for the request."""
         asks = (request.profile.device_request.cpu_milli,)
-        return (name for name in names if node_cpu_of(self.table.records[name]).has_room_for(asks))
+        return (name for name in names if node_cpu_of(self.snapshot.records[name]).has_room_for(asks))
 
     def add_pod(self, name: str, request: PodRequest) -> None:
         """Place a pod on a node."""
         pod = Occupant(request.uid, request.namespace, request.name, request.profile, owner=request.owner)
-        record = with_pod(self.table.records[name], pod)
-        state = state_if(self.table, name, record.pods)
-        records, states = self.table.records.set(name, record), self.table.states.set(name, state)
-        self.table = msgspec.structs.replace(self.table, records=records, states=states)
+        record = with_pod(self.snapshot.records[name], pod)
+        state = state_if(self.snapshot, name, record.pods)
+        records, states = self.snapshot.records.set(name, record), self.snapshot.states.set(name, state)
+        self.snapshot = msgspec.structs.replace(self.snapshot, records=records, states=states)
         self.change_log.add_names((name,))
 
 
@@ -164,6 +166,6 @@ def _rejection_summary(growing: _GrowingSnapshot, rejections: Mapping[str, str])
         return NOT_TAKEN
     # A ranking reports nodes that fit as unknown nodes: they were not taken for lack of CPU.
     spelled = {Reason.UNKNOWN_NODE.value: NO_CPU}
-    states = growing.table.states
+    states = growing.snapshot.states
     counts = Counter(spelled.get(reason, reason) for name, reason in rejections.items() if states[name].allocatable)
     return min(counts, key=lambda each: (-counts[each], each), default=Reason.TOO_FEW_GPUS.value)

@@ -15,7 +15,7 @@ class PlacementClass(NamedTuple):
 
     node_class: int  # the number that ``NodeFit`` gives to the class
     allowed: tuple[bool, ...]  # by kind: whether kube-scheduler would take the node
-    used: bool = False  # a placed sibling is there: the node does not count as one more
+    has_siblings: bool = False  # a placed sibling is there: the node does not count as one more
 
 
 class Pick(NamedTuple):
@@ -40,7 +40,7 @@ class Packing(NamedTuple):
     @property
     def nodes(self) -> int:
         """Number of nodes without placed siblings."""
-        return sum(not pick.of.used for pick in self.picks)
+        return sum(not pick.of.has_siblings for pick in self.picks)
 
     @property
     def rank(self) -> tuple[int, int, int]:

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from gputopo.crd.reservations import EntryPhase, ReservationSpec, Seat
+from gputopo.crd.reservations import EntryPhase, PlannedMember, ReservationSpec
 from gputopo.labels.gate import other_gates
 from gputopo.labels.keys import GATE
 from gputopo.labels.reasons import Reason
 from gputopo.render.report import listed
 from gputopo.timestamps import format_timestamp
-from scheduler_core.cache.full_pods import OF_PODS, SPREAD
+from scheduler_core.cache.full_pods import POD_AFFINITY, TOPOLOGY_SPREAD
 from scheduler_core.cache.reservations import ActiveReservation
 from scheduler_core.explain.advice import SEE
 from scheduler_core.explain.model import ReservedGpus
@@ -115,7 +115,7 @@ def _with_prospects(
 
 def _eviction(seen: GangSnapshot, gang: Gang, room: HoldCandidate) -> GangEviction:
     own = {each.uid for each in gang.placed}
-    pods = [pod for name in room.nodes for pod in evictable_pods(seen.view.cache.table, name, own)]
+    pods = [pod for name in room.nodes for pod in evictable_pods(seen.view.cache.snapshot, name, own)]
     return GangEviction(
         nodes=room.nodes,
         pods=tuple(f"{each.namespace}/{each.name}" for each in pods),
@@ -182,8 +182,8 @@ def _known_placements(seen: GangSnapshot, gang: Gang, state: Progress) -> Iterat
         yield _placement("there", placed_seats(gang, seen.view.reservation_index.seats((gang.name,))), state.plan.spec)
 
 
-def _placement(of: str, seats: Iterable[Seat], spec: ReservationSpec) -> GangPlacement:
-    by_node: dict[str | None, list[Seat]] = {}
+def _placement(of: str, seats: Iterable[PlannedMember], spec: ReservationSpec) -> GangPlacement:
+    by_node: dict[str | None, list[PlannedMember]] = {}
     for seat in seats:
         by_node.setdefault(seat.node, []).append(seat)
     stops = tuple(
@@ -255,7 +255,7 @@ def _level_notes(seen: GangSnapshot, gang: Gang, levels: Levels) -> Iterator[str
 def _pod_rule_notes(members: Iterable[Member]) -> Iterator[str]:
     """Yield the rules about other pods that plans do not follow."""
     unchecked = Counter(rule for each in members if each.rules is not None for rule in set(each.rules.unchecked))
-    for rule in (OF_PODS, SPREAD):
+    for rule in (POD_AFFINITY, TOPOLOGY_SPREAD):
         if number := unchecked[rule]:
             yield (
                 f"{number} of its members {'requires' if number == 1 else 'require'} {rule} that the planner does not "

@@ -82,7 +82,7 @@ def gangs_without_gates(seen: GangSnapshot) -> list[str]:
         f"{each.name.namespace}/{each.name.name}"
         for each in seen.view.gang_members.all_gangs()
         if each.phase is GangPhase.ELSEWHERE
-        and each.by == BY_ANNOTATIONS
+        and each.convention == BY_ANNOTATIONS
         and any(pod.node is None for pod in each.placed)
     ]
 
@@ -111,7 +111,7 @@ def gang_summary(
         name=gang.name.name,
         phase=state.phase,
         reason=state.reason if said is None or state.phase != said.phase else said.reason,
-        by=gang.by,
+        by=gang.convention,
         priority=gang.priority,
         priorities=gang.priorities,
         size=gang.size,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from gputopo.crd.reservations import ReservationSpec
 from scheduler_core.allocation.occupancy import Occupant
-from scheduler_core.cache.node_table import Snapshot, with_records
+from scheduler_core.cache.node_table import ClusterSnapshot, with_records
 from scheduler_core.cache.reservations import ActiveReservation
 from scheduler_core.explain.what_if_changes import after_evictions
 from scheduler_core.planner.gang.gang import Gang
@@ -49,19 +49,19 @@ def find_prospects(view: PlannerView, gang: Gang, rules: PlanRules, now: float) 
     """Return where the ``ready`` members of the gang would go. ``now``: seconds since 1970."""
     own, others = _counting(view, gang)
     trial = _Trial(view, gang, rules)
-    table = view.cache.table_without(own)
+    table = view.cache.snapshot_without(own)
     found = trial.plan(table)
     if isinstance(found, ReservationSpec):
         return GangProspects(found)
-    kept = _in_the_way(trial, others, lambda uids: view.cache.table_without({*own, *uids}))
+    kept = _in_the_way(trial, others, lambda uids: view.cache.snapshot_without({*own, *uids}))
     if kept:
         return GangProspects(None, found, kept)
-    if others and trial.fits(view.cache.table_without({*own, *others})):
+    if others and trial.fits(view.cache.snapshot_without({*own, *others})):
         return GangProspects(None, found, tuple(others.values()), together=True)
     return GangProspects(None, found, eviction=_eviction(trial, table, now))
 
 
-def evictable_pods(table: Snapshot, name: str, besides: Iterable[str]) -> list[Occupant]:
+def evictable_pods(table: ClusterSnapshot, name: str, besides: Iterable[str]) -> list[Occupant]:
     """Return the pods of a node that could end: no reserved places, and not ``besides``."""
     record = table.records[name]
     return [each for each in record.pods if each.uid not in record.reserved and each.uid not in set(besides)]
@@ -72,7 +72,7 @@ class _Trial(NamedTuple):
     gang: Gang
     rules: PlanRules
 
-    def plan(self, table: Snapshot) -> ReservationSpec | Unplaced:
+    def plan(self, table: ClusterSnapshot) -> ReservationSpec | Unplaced:
         """Return the plan that the planner would make."""
         policies = self.rules.policies
 
@@ -93,7 +93,7 @@ class _Trial(NamedTuple):
         found = run_plan(task)
         return found.created[0].spec if found.created else found.unplaced[self.gang.name]
 
-    def fits(self, table: Snapshot) -> bool:
+    def fits(self, table: ClusterSnapshot) -> bool:
         """Return whether the gang fits; False when the time is over."""
         return not self.rules.over() and isinstance(self.plan(table), ReservationSpec)
 
@@ -109,13 +109,13 @@ def _counting(view: PlannerView, gang: Gang) -> tuple[set[str], Mapping[str, Act
 
 
 def _in_the_way(
-    trial: _Trial, others: Mapping[str, ActiveReservation], without: Callable[[Iterable[str]], Snapshot]
+    trial: _Trial, others: Mapping[str, ActiveReservation], without: Callable[[Iterable[str]], ClusterSnapshot]
 ) -> tuple[ActiveReservation, ...]:
     """Return the reservations of others without any one of which the gang would fit."""
     return tuple(each for uid, each in list(others.items())[:TRIALS] if trial.fits(without([uid])))
 
 
-def _eviction(trial: _Trial, table: Snapshot, now: float) -> HoldCandidate | None:
+def _eviction(trial: _Trial, table: ClusterSnapshot, now: float) -> HoldCandidate | None:
     """Return nodes that are enough if all their pods end; a node without allocated GPUs does not count."""
     view, policy = trial.view, trial.rules.policies.node_policy
     own = {each.uid for each in trial.gang.placed}

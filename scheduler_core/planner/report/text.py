@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gputopo.render.report import NONE, Section, Table, age_words, listed, render, sentence, text_table, titled
-from gputopo.render.wording import counted, format_number, runs
+from gputopo.render.wording import counted_noun, format_number, runs
 from scheduler_core.explain.advice import SEE
 from scheduler_core.explain.text import reserved_words
 from scheduler_core.planner.commit.progress import FAILED, ROLLING_BACK
@@ -59,11 +59,11 @@ def _facts(explanation: GangExplanation) -> Iterator[str]:
     yield f"priority {gang.priority}" + (f" (the lowest of {counted_members}: {priorities})" if priorities else "")
     if gang.waiting_seconds is not None:
         yield f"waiting for {age_words(gang.waiting_seconds)}"
-    size = "unknown size" if gang.size is None else counted(gang.size, "member")
+    size = "unknown size" if gang.size is None else counted_noun(gang.size, "member")
     yield size + ("" if gang.minimum is None else f", can start with {gang.minimum}")
     if gang.gpus is not None:
         partial = "" if gang.there == gang.size else " requested by the members that exist"
-        yield f"{counted(gang.gpus, 'GPU')}{partial}"
+        yield f"{counted_noun(gang.gpus, 'GPU')}{partial}"
     topology = (explanation.required, "required"), (explanation.preferred, "preferred")
     yield from (f"one {level} {wish}" for level, wish in topology if level)
     if gang.left_seconds is not None:
@@ -78,7 +78,7 @@ def _placement(place: GangPlacement, gang: GangSummary) -> Iterator[str | Table]
     where = f", all in {place.domain}" if place.domain is not None else ", in no common domain" if nodes > 1 else ""
     rate = "" if place.gbps is None else f", {format_number(place.gbps)} GB/s"
     titles = {"plan": f"Planned ({gang.reservation}):", "there": "Placed on"}
-    yield f"{titles.get(place.of) or _IF.get(gang.phase, _NOW)[0]} {counted(nodes, 'node')}{where}{rate}"
+    yield f"{titles.get(place.of) or _IF.get(gang.phase, _NOW)[0]} {counted_noun(nodes, 'node')}{where}{rate}"
     yield text_table(
         ("NODE", "GPUS", "RANKS", "MEMBERS"),
         (
@@ -105,7 +105,7 @@ def _without(explanation: GangExplanation) -> str:
 
 def _eviction(relief: GangEviction) -> str:
     noun, end = ("pod", "ends") if len(relief.pods) == 1 else ("pods", "end")
-    pods = f"{listed(relief.pods)} with {counted(relief.gpus, 'GPU')}"
+    pods = f"{listed(relief.pods)} with {counted_noun(relief.gpus, 'GPU')}"
     when = "at an unknown time" if relief.at is None else f"by their deadlines at {relief.at}"
     return f"It would fit after the {noun} on {listed(relief.nodes)} {end} ({pods}): {when}."
 

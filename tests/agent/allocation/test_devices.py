@@ -6,7 +6,7 @@ import pytest
 
 from agent.allocation.devices import allocations_from_devices
 from agent.allocation.wire import HeldDevices
-from gputopo.crd.nodegpus import Allocation, PodRef
+from gputopo.crd.nodegpus import DeviceAllocation, PodRef
 from gputopo.model import Gpu, Health, MigDevice
 
 GPUS = (
@@ -30,32 +30,44 @@ def held(*devices: str, resource: str = "nvidia.com/gpu", pod: PodRef = POD) -> 
 @pytest.mark.parametrize(
     ("resource", "device", "allocation"),
     [
-        pytest.param("nvidia.com/gpu", "GPU-a", Allocation("GPU-a", POD), id="a GPU"),
-        pytest.param("nvidia.com/gpu.shared", "GPU-a::3", Allocation("GPU-a", POD, replica=3), id="a shared GPU"),
-        pytest.param("nvidia.com/gpu", "GPU-a::0", Allocation("GPU-a", POD, replica=0), id="shared, not renamed"),
-        pytest.param("nvidia.com/mig-1g.5gb", "MIG-1", Allocation("GPU-b", POD, mig_device="MIG-1"), id="a MIG device"),
+        pytest.param("nvidia.com/gpu", "GPU-a", DeviceAllocation("GPU-a", POD), id="a GPU"),
+        pytest.param("nvidia.com/gpu.shared", "GPU-a::3", DeviceAllocation("GPU-a", POD, replica=3), id="a shared GPU"),
+        pytest.param("nvidia.com/gpu", "GPU-a::0", DeviceAllocation("GPU-a", POD, replica=0), id="shared, not renamed"),
+        pytest.param(
+            "nvidia.com/mig-1g.5gb", "MIG-1", DeviceAllocation("GPU-b", POD, mig_device="MIG-1"), id="a MIG device"
+        ),
         pytest.param(
             "nvidia.com/mig-2g.10gb.shared",
             "MIG-2::1",
-            Allocation("GPU-b", POD, replica=1, mig_device="MIG-2"),
+            DeviceAllocation("GPU-b", POD, replica=1, mig_device="MIG-2"),
             id="a shared MIG device",
         ),
-        pytest.param("nvidia.com/gpu", "0", Allocation("GPU-a", POD), id="by index"),
-        pytest.param("nvidia.com/gpu", "0::2", Allocation("GPU-a", POD, replica=2), id="by index, shared"),
-        pytest.param("nvidia.com/mig-2g.10gb", "1:1", Allocation("GPU-b", POD, mig_device="MIG-2"), id="MIG by index"),
-        pytest.param("nvidia.com/mig-7g", "1:9", Allocation("GPU-b", POD), id="MIG by an index that is not known"),
-        pytest.param("nvidia.com/gpu", "nvidia4", Allocation("GPU-a", POD), id="GKE, by minor"),
-        pytest.param("nvidia.com/gpu", "nvidia5/gi1", Allocation("GPU-b", POD), id="GKE, a part"),
-        pytest.param("nvidia.com/gpu", "nvidia4/vgpu3", Allocation("GPU-a", POD, replica=3), id="GKE, shared"),
-        pytest.param("nvidia.com/vgpu", "GPU-a", Allocation("GPU-a", POD), id="another name for a GPU that is known"),
-        pytest.param("nvidia.com/gpu", "GPU-gone::1", Allocation("GPU-gone::1", POD), id="a GPU that is not known"),
-        pytest.param("nvidia.com/gpu", "9", Allocation("9", POD), id="an index that is not known"),
-        pytest.param("nvidia.com/gpu", "2", Allocation("2", POD), id="an index of a GPU without UUID"),
-        pytest.param("nvidia.com/gpu", "nvidia9", Allocation("nvidia9", POD), id="a minor that is not known"),
-        pytest.param("nvidia.com/mig-1g.5gb", "MIG-9", Allocation("MIG-9", POD), id="a MIG device that is not known"),
+        pytest.param("nvidia.com/gpu", "0", DeviceAllocation("GPU-a", POD), id="by index"),
+        pytest.param("nvidia.com/gpu", "0::2", DeviceAllocation("GPU-a", POD, replica=2), id="by index, shared"),
+        pytest.param(
+            "nvidia.com/mig-2g.10gb", "1:1", DeviceAllocation("GPU-b", POD, mig_device="MIG-2"), id="MIG by index"
+        ),
+        pytest.param(
+            "nvidia.com/mig-7g", "1:9", DeviceAllocation("GPU-b", POD), id="MIG by an index that is not known"
+        ),
+        pytest.param("nvidia.com/gpu", "nvidia4", DeviceAllocation("GPU-a", POD), id="GKE, by minor"),
+        pytest.param("nvidia.com/gpu", "nvidia5/gi1", DeviceAllocation("GPU-b", POD), id="GKE, a part"),
+        pytest.param("nvidia.com/gpu", "nvidia4/vgpu3", DeviceAllocation("GPU-a", POD, replica=3), id="GKE, shared"),
+        pytest.param(
+            "nvidia.com/vgpu", "GPU-a", DeviceAllocation("GPU-a", POD), id="another name for a GPU that is known"
+        ),
+        pytest.param(
+            "nvidia.com/gpu", "GPU-gone::1", DeviceAllocation("GPU-gone::1", POD), id="a GPU that is not known"
+        ),
+        pytest.param("nvidia.com/gpu", "9", DeviceAllocation("9", POD), id="an index that is not known"),
+        pytest.param("nvidia.com/gpu", "2", DeviceAllocation("2", POD), id="an index of a GPU without UUID"),
+        pytest.param("nvidia.com/gpu", "nvidia9", DeviceAllocation("nvidia9", POD), id="a minor that is not known"),
+        pytest.param(
+            "nvidia.com/mig-1g.5gb", "MIG-9", DeviceAllocation("MIG-9", POD), id="a MIG device that is not known"
+        ),
     ],
 )
-def test_a_device_id_names_a_gpu(resource: str, device: str, allocation: Allocation) -> None:
+def test_a_device_id_names_a_gpu(resource: str, device: str, allocation: DeviceAllocation) -> None:
     assert allocations_from_devices([held(device, resource=resource)], GPUS) == (allocation,)
 
 
@@ -79,8 +91,8 @@ def test_the_order_of_the_report_does_not_matter() -> None:
         allocations_from_devices(told, GPUS)
         == allocations_from_devices(reversed(told), GPUS)
         == (
-            Allocation("GPU-a", other, replica=0),
-            Allocation("GPU-a", POD, replica=1),
-            Allocation("GPU-b", POD, mig_device="MIG-2"),
+            DeviceAllocation("GPU-a", other, replica=0),
+            DeviceAllocation("GPU-a", POD, replica=1),
+            DeviceAllocation("GPU-b", POD, mig_device="MIG-2"),
         )
     )

@@ -15,7 +15,7 @@ from agent.daemon.settings import AgentSettings
 from agent.discover import discover
 from agent.publish import NodeEvent, PublishError
 from agent.snapshot import Snapshot
-from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef, content_hash
+from gputopo.crd.nodegpus import DeviceAllocation, NodeGpus, PodRef, content_hash
 from gputopo.labels import decode_topology, keys
 from gputopo.model import NodeTopology
 from tests.agent.daemon.fake_cluster import SETTINGS, FakeNodePublisher
@@ -292,7 +292,7 @@ def test_an_event_that_cannot_be_written_is_counted_and_nothing_else_fails() -> 
 
 
 POD = HeldDevices("ml", "train-0", "main", "nvidia.com/gpu", (nvml_of(HEALTHY).gpus[0].uuid or "",))
-HELD = Allocation(POD.devices[0], PodRef("ml", "train-0", "main"))
+HELD = DeviceAllocation(POD.devices[0], PodRef("ml", "train-0", "main"))
 
 
 def test_an_allocation_is_published_when_it_changes_and_only_then(cluster: FakeNodePublisher) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from agent.daemon.metrics import CATALOGUE, COUNTERS, GAUGES, TIMES, AgentMetrics, status_samples
 from agent.daemon.status import AgentStatus
-from gputopo.crd.nodegpus import Allocation, PodRef
+from gputopo.crd.nodegpus import DeviceAllocation, PodRef
 from gputopo.model import Degradation, Gpu, Health, NodeTopology, Nvlink
 from tests.machines import a100_mesh, dgx1_link_down, h100_lost_gpu, hgx_h100
 
@@ -116,7 +116,7 @@ def test_links_that_are_unknown_have_no_series() -> None:
 def test_holders_are_counted_by_container_and_unknown_without_a_kubelet() -> None:
     uuid = str(MESH.gpus[0].uuid)
     one, other = PodRef("ml", "a", "main"), PodRef("ml", "b", "main")
-    held = (Allocation(uuid, one, 0), Allocation(uuid, one, 1), Allocation(uuid, other, 2))
+    held = (DeviceAllocation(uuid, one, 0), DeviceAllocation(uuid, one, 1), DeviceAllocation(uuid, other, 2))
 
     status = msgspec.structs.replace(of(MESH), allocations=held)
 

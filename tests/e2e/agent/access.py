@@ -26,7 +26,7 @@ def grant(cluster: Cluster, account: str, role: Role) -> None:
     name = f"{cluster.namespace}-{account}"
     cluster.api.create(f"/api/v1/namespaces/{cluster.namespace}/serviceaccounts", {"metadata": {"name": account}})
     rules = [
-        {"apiGroups": [resource.group], "resources": [resource.named], "verbs": list(verbs)}
+        {"apiGroups": [resource.group], "resources": [resource.rbac_name], "verbs": list(verbs)}
         for resource, verbs in role.verbs.items()
     ]
     cluster.api.create(f"{RBAC}/clusterroles", {"metadata": {"name": name}, "rules": rules})

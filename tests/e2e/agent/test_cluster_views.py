@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from agent.publish.node import NodePublisher
 from gputopo.cli.cluster import nodes, pods, topology_of_node
 from gputopo.cli.why import why
-from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef, content_hash
+from gputopo.crd.nodegpus import DeviceAllocation, NodeGpus, PodRef, content_hash
 from gputopo.kube.rbac import AGENT, READER
 from gputopo.labels import encode_topology
 from gputopo.labels.keys import TOPOLOGY
@@ -53,7 +53,7 @@ def publish(cluster: Cluster, fleet: Fleet, folder: Path, running: list[Object],
     for name in fleet.names:
         topology = fleet[name].topology
         held = tuple(
-            Allocation(
+            DeviceAllocation(
                 str(topology.get_gpu(index).uuid),
                 PodRef(pod["metadata"]["namespace"], pod["metadata"]["name"], "main"),
             )

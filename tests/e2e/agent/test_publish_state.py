@@ -12,7 +12,7 @@ import pytest
 from agent.publish import NodeEvent, PublishError, PublishOutcome
 from agent.publish.node import NodePublisher
 from agent.publish.nodefeature import NodeFeaturePublisher
-from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef
+from gputopo.crd.nodegpus import DeviceAllocation, NodeGpus, PodRef
 from gputopo.kube.client import Kube
 from gputopo.kube.rbac import AGENT_WITH_NFD, NODE_GPUS
 from gputopo.labels import encode_topology, keys
@@ -30,9 +30,9 @@ IDLE = NodeGpus("2026-11-21T12:00:00Z", "1a2b", "0.1.0", ())
 HELD = msgspec.structs.replace(
     IDLE,
     allocations=(
-        Allocation("GPU-1", PodRef("team-a", "train-0", "main")),
-        Allocation("GPU-2", PodRef("team-a", "serve-0", "main"), replica=1),
-        Allocation("GPU-3", PodRef("team-b", "slice-0", "main"), mig_device="MIG-1"),
+        DeviceAllocation("GPU-1", PodRef("team-a", "train-0", "main")),
+        DeviceAllocation("GPU-2", PodRef("team-a", "serve-0", "main"), replica=1),
+        DeviceAllocation("GPU-3", PodRef("team-b", "slice-0", "main"), mig_device="MIG-1"),
     ),
 )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gputopo.crd.reservations import Seat
+from gputopo.crd.reservations import PlannedMember
 from gputopo.labels import keys
 from scheduler_core.planner.commit import pod_patches
 from scheduler_core.planner.commit.controllers import JOB_TRACKING
@@ -85,7 +85,7 @@ def member(cluster: Cluster, name: str) -> Member:
 
 def test_the_planner_may_do_all_that_it_ever_does(cluster: Cluster, planner: Client) -> None:
     gated, let_go = member(cluster, "gated"), member(cluster, "let-go")
-    seat = Seat(gated.uid, gated.name, "gpu-0", (("nvidia.com/gpu", 1),), (), 3)
+    seat = PlannedMember(gated.uid, gated.name, "gpu-0", (("nvidia.com/gpu", 1),), (), 3)
 
     for of, body in (
         (gated, pod_patches.ungate_and_pin_patch(gated, seat, "llm-7-1a2b3c")),

@@ -16,14 +16,14 @@ from gputopo.crd.reservations import (
     RESERVATION_KIND,
     EntryPhase,
     ExtenderAck,
-    Holding,
+    HeldCapacity,
     LedgerEntry,
     LedgerSpec,
     LedgerStatus,
+    PlannedMember,
     ReservationSpec,
     ReservationState,
     ReservationStatus,
-    Seat,
     spec_hash,
 )
 from gputopo.kube.client import Kube
@@ -38,8 +38,10 @@ from tests.e2e.cluster import Cluster
 from tests.e2e.daemonset.installed import apply, documents
 
 pytestmark = pytest.mark.e2e
-SEAT = Seat("u-0", "llm-7-0", "gpu-1", (("nvidia.com/gpu", 4),), (0, 1, 2, 3), 0)
-PLAN = ReservationSpec("llm-7", (SEAT, Seat("u-1", "llm-7-1")), (Holding("gpu-2", 2),), 90.0, "clique=7b96.1", 450.0, 2)
+SEAT = PlannedMember("u-0", "llm-7-0", "gpu-1", (("nvidia.com/gpu", 4),), (0, 1, 2, 3), 0)
+PLAN = ReservationSpec(
+    "llm-7", (SEAT, PlannedMember("u-1", "llm-7-1")), (HeldCapacity("gpu-2", 2),), 90.0, "clique=7b96.1", 450.0, 2
+)
 STATUS = ReservationStatus(ReservationState.COMMITTED, "waits for gpu-1", 1, 2, 1, 4, "2026-11-21T12:00:30Z")
 
 
@@ -143,7 +145,9 @@ def test_the_plan_of_a_very_large_gang_is_taken(cluster: Cluster, planner: Kube)
     """Names as long as controllers make them. An object of etcd has 1.5 MiB."""
     uid = "7b968a6d-c8aa-45e1-9e07-{:012d}"
     seats = [
-        Seat(uid.format(n), f"llama-pretraining-worker-{n}-x7k2p", f"gpu-node-{n}", (("nvidia.com/gpu", 8),), (), n)
+        PlannedMember(
+            uid.format(n), f"llama-pretraining-worker-{n}-x7k2p", f"gpu-node-{n}", (("nvidia.com/gpu", 8),), (), n
+        )
         for n in range(5000)
     ]
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gputopo.crd.reservations import Seat
+from gputopo.crd.reservations import PlannedMember
 from gputopo.labels import keys
 from scheduler_core.planner.commit import pod_patches
 from scheduler_core.planner.gang.member import GangName, GangRequest, Member
@@ -108,7 +108,7 @@ def member(cluster: Cluster, name: str) -> Member:
 
 def test_the_planner_writes_them(cluster: Cluster, clients: Clients) -> None:
     gated = member(cluster, "gated")
-    seat = Seat(gated.uid, gated.name, "gpu-0", (("nvidia.com/gpu", 1),), (), 3)
+    seat = PlannedMember(gated.uid, gated.name, "gpu-0", (("nvidia.com/gpu", 1),), (), 3)
 
     for body in (pod_patches.ungate_and_pin_patch(gated, seat, "llm-7-1a2b3c"), pod_patches.touch_patch(gated, "uid")):
         assert refusal(clients.planner, "PATCH", cluster.pods("gated"), body) == (200, "")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.crd.reservations import EntryPhase, LedgerEntry, LedgerSpec, ReservationSpec, Seat, spec_hash
+from gputopo.crd.reservations import EntryPhase, LedgerEntry, LedgerSpec, PlannedMember, ReservationSpec, spec_hash
 from gputopo.kube.rbac import LEDGERS as LEDGER_KIND
 from gputopo.kube.rbac import RESERVATIONS as RESERVATION_KIND
 from gputopo.model import NodeTopology
@@ -39,7 +39,7 @@ class Plan(NamedTuple):
     """A reservation as stored."""
 
     hash: str
-    seats: tuple[Seat, ...]
+    seats: tuple[PlannedMember, ...]
 
 
 class ClusterState:
@@ -85,7 +85,7 @@ class ClusterState:
                 taken[seat.node] += sum(count for name, count in seat.gpus if name == GPU)
         return taken
 
-    def seats(self, *phases: EntryPhase) -> list[Seat]:
+    def seats(self, *phases: EntryPhase) -> list[PlannedMember]:
         """Return the seats of active entries."""
         return [
             seat

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.crd.reservations import EntryPhase, LedgerEntry, LedgerSpec, ReservationSpec, Seat, spec_hash
+from gputopo.crd.reservations import EntryPhase, LedgerEntry, LedgerSpec, PlannedMember, ReservationSpec, spec_hash
 from tests.api_objects import GPU, Object
 from tests.e2e.gangs.history import Event
 from tests.e2e.gangs.invariant import LEDGERS, PODS, RESERVATIONS, broken, halves, violations
@@ -14,7 +14,7 @@ from tests.e2e.gangs.members import Asked, member
 from tests.simulated_node.shapes import islands_4_4
 
 CAPACITY = {"gpu-0": 8}
-PLAN = ReservationSpec("train", (Seat("uid-train-0", "train-0", "gpu-0", ((GPU, 4),)),))
+PLAN = ReservationSpec("train", (PlannedMember("uid-train-0", "train-0", "gpu-0", ((GPU, 4),)),))
 
 
 def pod(number: int, node: str | None, **status: str) -> Object:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gputopo.crd import reservations
-from gputopo.crd.reservations import ReservationSpec, Seat, spec_hash
+from gputopo.crd.reservations import PlannedMember, ReservationSpec, spec_hash
 from gputopo.kube.rbac import LEDGERS, RESERVATIONS
 from gputopo.labels.keys import GATE
 from gputopo.labels.reasons import Reason
@@ -57,7 +57,7 @@ def vouching(cluster: Cluster) -> Any:
     return said
 
 
-def reserve(cluster: Cluster, name: str, *seats: Seat) -> Object:
+def reserve(cluster: Cluster, name: str, *seats: PlannedMember) -> Object:
     """Create a reservation; what a ledger says of it."""
     spec = ReservationSpec("llm", seats)
     body = {
@@ -75,10 +75,10 @@ def reserve(cluster: Cluster, name: str, *seats: Seat) -> Object:
 def gated(cluster: Cluster, name: str, gpus: int) -> Object:
     """Create a pod that waits for its gang, and a reservation for it; what a ledger says of that."""
     made = cluster.create_pod(gpu_pod(name, gpus, schedulingGates=[{"name": GATE}]))
-    return reserve(cluster, f"{name}-1", Seat(made["metadata"]["uid"], name, "gpu-0", ((GPU, gpus),)))
+    return reserve(cluster, f"{name}-1", PlannedMember(made["metadata"]["uid"], name, "gpu-0", ((GPU, gpus),)))
 
 
-def _written(seat: Seat) -> Object:
+def _written(seat: PlannedMember) -> Object:
     return {"uid": seat.uid, "name": seat.name, "node": seat.node, "gpus": [list(each) for each in seat.gpus]}
 
 
@@ -152,7 +152,7 @@ def test_room_that_is_held_is_no_reason_to_ask_again(
     body = {"apiVersion": RESERVATIONS.api_version, "kind": reservations.RESERVATION_KIND, "spec": spec}
     made = cluster.api.create(RESERVATIONS.path(namespace=cluster.namespace), {**body, "metadata": {"name": "big-1"}})
     uid = made["metadata"]["uid"]
-    hashed = spec_hash(ReservationSpec("big", (), (reservations.Holding("gpu-0", 8),)))
+    hashed = spec_hash(ReservationSpec("big", (), (reservations.HeldCapacity("gpu-0", 8),)))
     write(
         cluster,
         {"uid": uid, "namespace": cluster.namespace, "name": "big-1", "hash": hashed, "phase": "Held"},

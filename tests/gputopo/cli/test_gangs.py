@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gputopo.cli import main
-from gputopo.crd.reservations import ReservationSpec, Seat, spec_hash
+from gputopo.crd.reservations import PlannedMember, ReservationSpec, spec_hash
 from gputopo.kube.rbac import JOBS, LEASES, LEDGERS, NAMESPACES, NODE_GPUS, NODES, PODS, RESERVATIONS
 from scheduler_core.planner.gang.conventions import GANG_CONVENTIONS
 from scheduler_core.planner.gang.size_sources import SIZE_SOURCES
@@ -41,7 +41,7 @@ def job(name: str) -> dict[str, Any]:
     return found
 
 
-PLAN = ReservationSpec("done", (Seat("u-done-0", "done-0", "gpu-0", (("nvidia.com/gpu", 3),)),))
+PLAN = ReservationSpec("done", (PlannedMember("u-done-0", "done-0", "gpu-0", (("nvidia.com/gpu", 3),)),))
 LEDGER = {
     "metadata": {"name": "gpus", "uid": "L", "resourceVersion": "7", "generation": 1},
     "spec": {
@@ -322,7 +322,7 @@ def test_a_gang_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_every_kind_that_says_sizes_is_read_for_the_gangs_of_its_convention() -> None:
-    telling = {rule.prefix for rule in GANG_CONVENTIONS if rule.told_by}
+    telling = {rule.prefix for rule in GANG_CONVENTIONS if rule.size_declared_by}
 
     assert SIZE_SOURCES_BY_PREFIX.keys() == telling
     assert sorted(str(kind) for kinds in SIZE_SOURCES_BY_PREFIX.values() for kind in kinds) == sorted(

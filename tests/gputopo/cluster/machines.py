@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from gputopo.cluster.nodes import GpuNode
-from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef
+from gputopo.crd.nodegpus import DeviceAllocation, NodeGpus, PodRef
 from gputopo.model import NodeTopology
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -17,7 +17,7 @@ def state(
 ) -> NodeGpus:
     """Return a NodeGpus; ``held``: pod name -> indices of its GPUs."""
     allocations = tuple(
-        Allocation(str(topology.get_gpu(index).uuid), PodRef("team-a", pod, "main"))
+        DeviceAllocation(str(topology.get_gpu(index).uuid), PodRef("team-a", pod, "main"))
         for pod, indices in held.items()
         for index in indices
     )

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gputopo.cluster.nodes import GpuNode, gpu_nodes
-from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef
+from gputopo.crd.nodegpus import DeviceAllocation, NodeGpus, PodRef
 from gputopo.kube.objects import ObjectMeta
 from gputopo.labels import encode_topology, keys
 from tests.gputopo.cluster.machines import NOW, gpu_node, state
@@ -55,8 +55,8 @@ def test_gpus_are_free_unless_somebody_holds_some_of_them() -> None:
 
 def test_shares_of_a_gpu_are_counted_and_strangers_are_not() -> None:
     uuid = str(dgx1().get_gpu(3).uuid)
-    shares = tuple(Allocation(uuid, PodRef("ns", f"p{n}", "main"), replica=n) for n in range(3))
-    stranger = Allocation("GPU-of-another-boot", PodRef("ns", "p", "main"))
+    shares = tuple(DeviceAllocation(uuid, PodRef("ns", f"p{n}", "main"), replica=n) for n in range(3))
+    stranger = DeviceAllocation("GPU-of-another-boot", PodRef("ns", "p", "main"))
     told = msgspec.structs.replace(state(dgx1(), {}), allocations=(*shares, stranger))
 
     assert GpuNode("n", dgx1(), told).held_devices == {3: 3}

@@ -7,7 +7,7 @@ import pytest
 
 from gputopo.cluster.nodes import GpuNode
 from gputopo.cluster.pods import PodGpus, PodName, is_worse, pod_placements, rate_share
-from gputopo.crd.nodegpus import Allocation, PodRef
+from gputopo.crd.nodegpus import DeviceAllocation, PodRef
 from gputopo.model import PcieDistance
 from gputopo.paths import PathKind
 from gputopo.rings import Ring
@@ -79,7 +79,7 @@ def test_the_worst_come_first_and_single_gpus_last() -> None:
     ]
     lost = msgspec.structs.replace(
         nodes[2].state,  # type: ignore[type-var]
-        allocations=(Allocation("GPU-gone", PodRef("team-a", "lost-its-gpu", "main")),),
+        allocations=(DeviceAllocation("GPU-gone", PodRef("team-a", "lost-its-gpu", "main")),),
     )
     nodes[2] = msgspec.structs.replace(nodes[2], state=lost)
     running = names("half-of-the-best", "single", "good", "a-tenth-of-the-best", "lost-its-gpu", "far-over-pcie")
@@ -96,7 +96,7 @@ def test_the_worst_come_first_and_single_gpus_last() -> None:
 
 def test_a_missing_gpu_is_named_and_the_rest_is_unknown() -> None:
     told = state(dgx1(), {"p": (0, 1)})
-    gone = Allocation("GPU-gone", PodRef("team-a", "p", "main"))
+    gone = DeviceAllocation("GPU-gone", PodRef("team-a", "p", "main"))
     told = msgspec.structs.replace(told, allocations=(*(told.allocations or ()), gone))
 
     (found,) = pod_placements([GpuNode("n", dgx1(), told)], names("p"))
@@ -107,9 +107,9 @@ def test_a_missing_gpu_is_named_and_the_rest_is_unknown() -> None:
 def test_shares_and_mig_devices_of_one_gpu_are_one_gpu() -> None:
     uuid = str(dgx1().get_gpu(2).uuid)
     parts = (
-        Allocation(uuid, PodRef("team-a", "p", "main"), replica=0),
-        Allocation(uuid, PodRef("team-a", "p", "side"), replica=1),
-        Allocation(str(dgx1().get_gpu(3).uuid), PodRef("team-a", "q", "main"), mig_device="MIG-1"),
+        DeviceAllocation(uuid, PodRef("team-a", "p", "main"), replica=0),
+        DeviceAllocation(uuid, PodRef("team-a", "p", "side"), replica=1),
+        DeviceAllocation(str(dgx1().get_gpu(3).uuid), PodRef("team-a", "q", "main"), mig_device="MIG-1"),
     )
     told = msgspec.structs.replace(state(dgx1(), {}), allocations=parts)
 

@@ -11,21 +11,23 @@ import pytest
 from gputopo.crd.reservations import (
     EntryPhase,
     ExtenderAck,
-    Holding,
+    HeldCapacity,
     LedgerEntry,
     LedgerSpec,
     LedgerStatus,
+    PlannedMember,
     ReservationSpec,
     ReservationState,
     ReservationStatus,
-    Seat,
     ledger_crd,
     reservation_crd,
     spec_hash,
 )
 
-SEAT = Seat("u-0", "llm-7-0", "gpu-1", (("nvidia.com/gpu", 4),), (0, 1, 2, 3), 0)
-PLAN = ReservationSpec("llm-7", (SEAT, Seat("u-1", "llm-7-1")), (Holding("gpu-2", 2),), 90.0, "clique=7b96.1", 450.0, 2)
+SEAT = PlannedMember("u-0", "llm-7-0", "gpu-1", (("nvidia.com/gpu", 4),), (0, 1, 2, 3), 0)
+PLAN = ReservationSpec(
+    "llm-7", (SEAT, PlannedMember("u-1", "llm-7-1")), (HeldCapacity("gpu-2", 2),), 90.0, "clique=7b96.1", 450.0, 2
+)
 STATUS = ReservationStatus(
     ReservationState.COMMITTED, "waits", 1, 2, 1, 4, "2026-11-21T12:00:30Z", "2026-11-21T13:00:00Z"
 )

@@ -6,6 +6,7 @@ from gputopo.kube.rbac import (
     AGENT,
     EVENTS,
     EXTENDER,
+    GANG_SIZE_SOURCES,
     LEDGER_STATUS,
     LEDGERS,
     NODE_GPUS,
@@ -17,7 +18,6 @@ from gputopo.kube.rbac import (
     RESERVATION_STATUS,
     RESERVATIONS,
     ROLES,
-    SAY_SIZES,
     Resource,
     Role,
 )
@@ -57,7 +57,7 @@ def test_the_planner_changes_pods_and_what_it_writes_down_and_never_what_it_plan
         LEDGERS: ("list", "watch", "get", "create", "update"),
         LEDGER_STATUS: ("update",),
         EVENTS: ("create",),
-        **dict.fromkeys(SAY_SIZES, ("list", "watch")),
+        **dict.fromkeys(GANG_SIZE_SOURCES, ("list", "watch")),
     }
 
 
@@ -82,4 +82,4 @@ def test_pods_are_patched_by_the_planner_and_by_who_releases_them_and_deleted_by
 def test_paths(resource: str, path: str) -> None:
     assert resource == path
     assert (NODES.api_version, NODE_GPUS.api_version) == ("v1", "gputopo.io/v1alpha1")
-    assert (LEDGERS.named, LEDGER_STATUS.named) == ("placementledgers", "placementledgers/status")
+    assert (LEDGERS.rbac_name, LEDGER_STATUS.rbac_name) == ("placementledgers", "placementledgers/status")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gputopo.labels.capacity import SPOT, is_spot
+from gputopo.labels.capacity import SPOT_LABELS, is_spot
 
 
-@pytest.mark.parametrize(("key", "values"), [(key, values) for key, values, _ in SPOT])
+@pytest.mark.parametrize(("key", "values"), [(key, values) for key, values, _ in SPOT_LABELS])
 def test_every_cloud_is_known(key: str, values: tuple[str, ...]) -> None:
     assert all(is_spot({key: value}) and is_spot({key: value.upper()}) for value in values)
 

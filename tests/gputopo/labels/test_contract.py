@@ -45,7 +45,7 @@ def test_the_custom_resource_accepts_what_the_agent_writes_and_refuses_what_it_w
     schema = nodegpus.nodegpus_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     validator = jsonschema.Draft4Validator(schema)  # the dialect that Kubernetes' schemas come from
     pod = nodegpus.PodRef(namespace="team-a", name="train-0", container="main", uid="u")
-    held = nodegpus.Allocation(gpu="GPU-1", pod=pod, replica=3, mig_device="MIG-1")
+    held = nodegpus.DeviceAllocation(gpu="GPU-1", pod=pod, replica=3, mig_device="MIG-1")
     observation = nodegpus.NodeGpus("2026-11-21T05:00:00Z", "abc", "0.1.0", (held,))
     written = msgspec.json.decode(msgspec.json.encode(observation))
 

@@ -19,7 +19,7 @@ from scheduler_core.cache.node_state import NodeState, state_of
 from scheduler_core.policy.policy import Policy
 from tests.machines import MACHINES
 from tests.scheduler_core.allocation.random_graphs import graphs, kubelet
-from tests.scheduler_core.builders import NOW, mask, occupant, profile, record, word
+from tests.scheduler_core.builders import NOW, kubelet_report, mask, occupant, profile, record
 from tests.simulated_node.kubelet import Container, Pod
 from tests.simulated_node.preferred import pair_scores
 
@@ -107,7 +107,9 @@ def test_report_with_unknown_gpus_is_ignored() -> None:
     other = MACHINES["dgx1"]()
     observed = record(topology=PAIRS, pods=[occupant("a", 2)])
 
-    assert _state(msgspec.structs.replace(observed, gpus=word(other, {"a": [6, 7]}))).free == SomeSet(0b1111, 2)
+    assert _state(msgspec.structs.replace(observed, gpus=kubelet_report(other, {"a": [6, 7]}))).free == SomeSet(
+        0b1111, 2
+    )
 
 
 def test_mig_devices_and_replicas_are_not_whole_gpus() -> None:
@@ -244,7 +246,7 @@ def test_free_gpus_of_the_kubelet_were_predicted(topology: NodeTopology, seed: i
             observed = without_pod(observed, done.uid)
         elif deed == "look":
             allocated = {pod.name: [each.gpu for each in manager.devices_of(pod.uid)] for pod, _ in manager.pods}
-            observed = with_gpus(observed, word(topology, allocated))
+            observed = with_gpus(observed, kubelet_report(topology, allocated))
 
     free = everything & ~sum(mask(*{each.gpu for each in manager.devices_of(pod.uid)}) for pod, _ in manager.pods)
     found = _state(observed).free

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef
+from gputopo.crd.nodegpus import DeviceAllocation, NodeGpus, PodRef
 from gputopo.labels.reasons import Reason
 from scheduler_core.allocation.shared_gpus import (
     ReplicaClaim,
@@ -46,10 +46,10 @@ def _claim(name: str, share: str | None = None, replicas: int = 1) -> ReplicaCla
     return ReplicaClaim(occupant(name, replicas) if share is None else occupant(name, replicas, vram=share), replicas)
 
 
-def _word(**held: str) -> list[Allocation]:
+def _word(**held: str) -> list[DeviceAllocation]:
     """Pod -> the last letter of each GPU that it has a replica of."""
     return [
-        Allocation(f"GPU-{card}", PodRef("team", name, "c"), replica=0)
+        DeviceAllocation(f"GPU-{card}", PodRef("team", name, "c"), replica=0)
         for name, cards in held.items()
         for card in cards
     ]
@@ -103,7 +103,7 @@ def _ledger(*cards: tuple[int, ...], unplaced: tuple[int, ...] = (), **fields: A
 )
 def test_shared_gpus_of(
     claims: list[ReplicaClaim],
-    told: list[Allocation],
+    told: list[DeviceAllocation],
     departed: list[ReplicaClaim],
     cards: tuple[tuple[int, ...], ...],
     rest: dict[str, Any],
@@ -390,7 +390,9 @@ class Node(RuleBasedStateMachine):
 
     @rule()
     def tell(self) -> None:
-        held = [Allocation(self.uuids[card], PodRef("team", name, "c"), replica=0) for name, card in self.on.items()]
+        held = [
+            DeviceAllocation(self.uuids[card], PodRef("team", name, "c"), replica=0) for name, card in self.on.items()
+        ]
         self.record = with_gpus(self.record, NodeGpus(OBSERVED, "hash", "1", tuple(held)))
 
     @invariant()

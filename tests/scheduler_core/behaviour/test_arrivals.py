@@ -13,13 +13,13 @@ from gputopo.timing import ASSUMED_POD_LIFETIME_S
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.assumed_pods import AssumedPods
 from scheduler_core.cache.node_record import with_gpus, with_pod, without_pod
-from scheduler_core.cache.node_table import Snapshot, snapshot_of, with_records
+from scheduler_core.cache.node_table import ClusterSnapshot, snapshot_of, with_records
 from scheduler_core.evaluation.evaluate import evaluate
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import Strength
 from tests.machines import MACHINES
 from tests.scheduler_core.allocation.random_graphs import kubelet
-from tests.scheduler_core.builders import NOW, record, request, with_pods, word
+from tests.scheduler_core.builders import NOW, kubelet_report, record, request, with_pods
 from tests.simulated_node.kubelet import Container, DeviceManager, Pod
 from tests.simulated_node.preferred import pair_scores
 
@@ -39,7 +39,7 @@ class Cluster:
             name: kubelet(machine, pair_scores(machine), random) for name, machine in self.machines.items()
         }
         records = [record(name, machine, held={}) for name, machine in self.machines.items()]
-        self.table: Snapshot = snapshot_of(records, NOW, POLICY)
+        self.table: ClusterSnapshot = snapshot_of(records, NOW, POLICY)
         self.assumptions = AssumedPods()
         self.bound: list[tuple[str, Occupant]] = []  # not admitted yet
         self.unseen: list[tuple[str, Occupant]] = []  # bound, and the watch has not shown it yet
@@ -105,7 +105,7 @@ class Cluster:
             pod.name: [each.gpu for each in self.kubelets[node].devices_of(pod.uid)]
             for pod, _ in self.kubelets[node].pods
         }
-        told = with_gpus(self.table.records[node], word(self.machines[node], held))
+        told = with_gpus(self.table.records[node], kubelet_report(self.machines[node], held))
         self.table = with_records(self.table, [told], NOW, POLICY)
 
     def _show(self, node: str, pod: Occupant) -> None:

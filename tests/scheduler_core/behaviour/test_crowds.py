@@ -21,7 +21,7 @@ from scheduler_core.request.pod_request import Strength
 from tests.machines import MACHINES
 from tests.scheduler_core.allocation.random_graphs import kubelet
 from tests.scheduler_core.builders import request
-from tests.scheduler_core.fake_scheduler import Stage, asking
+from tests.scheduler_core.fake_scheduler import FakeScheduler, unbound_pod
 from tests.simulated_node.kubelet import Container, DeviceManager, Pod
 from tests.simulated_node.preferred import pair_scores
 
@@ -40,7 +40,7 @@ class Crowd:
         self.kubelets: dict[str, DeviceManager] = {
             name: kubelet(machine, pair_scores(machine), random) for name, machine in self.machines.items()
         }
-        self.stage = Stage.set(self.machines)
+        self.stage = FakeScheduler.synced(self.machines)
         self.counted = {name: len(machine.gpus) for name, machine in self.machines.items()}  # by kube-scheduler
         self.bound: list[PodUpdate] = []  # not admitted yet
         self.ends: list[PodUpdate] = []  # admitted
@@ -73,7 +73,7 @@ class Crowd:
         pod = PodUpdate(asked.uid, Occupant(asked.uid, "team", name, asked.profile), None)
         self._show(pod)
         room = [node for node, free in self.counted.items() if free >= size]
-        answer = self.stage.ask(asking(name, size, **wishes), *room) if room else None
+        answer = self.stage.filter(unbound_pod(name, size, **wishes), *room) if room else None
         if answer is None or not answer.nodes:
             self._gone(pod.key)
             return
@@ -115,13 +115,13 @@ class Crowd:
             pod.name: [each.gpu for each in self.kubelets[node].devices_of(pod.uid)]
             for pod, _ in self.kubelets[node].pods
         }
-        self.words.append(lambda: self.stage.checks({node: held}))
+        self.words.append(lambda: self.stage.prediction_checks({node: held}))
 
     def _show(self, pod: PodUpdate) -> None:
-        self.pods.append(lambda: self.stage.pods(pod) and None)
+        self.pods.append(lambda: self.stage.watch_pods(pod) and None)
 
     def _gone(self, uid: str) -> None:
-        self.pods.append(lambda: self.stage.pods(gone=[uid]) and None)
+        self.pods.append(lambda: self.stage.watch_pods(gone=[uid]) and None)
 
     def _hold_against_the_wish(self, node: str, pod: Occupant) -> None:
         given_gpus = {device.gpu for device in self.kubelets[node].devices_of(pod.uid)}

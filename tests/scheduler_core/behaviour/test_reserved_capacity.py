@@ -10,30 +10,32 @@ from scheduler_core.cache.events import Batch, LedgerUpdate, NodeUpdate, Reserva
 from scheduler_core.cache.node_record import hold_uid
 from scheduler_core.extender.decision_record import encode_decision, parse_decision, replay_differences
 from tests.machines import MACHINES
-from tests.scheduler_core.fake_scheduler import Stage, asking, seen
+from tests.scheduler_core.fake_scheduler import FakeScheduler, pod_update, unbound_pod
 from tests.scheduler_core.planner.packing.plans import COMMITTED, HELD, PROPOSED, plan
 
 H100, PAIRS = MACHINES["hgx_h100"](), MACHINES["a100_bridged"]()
 RESERVED = Reason.RESERVED.value
 
 
-def a_gang(*, phase: EntryPhase = COMMITTED) -> Stage:
+def a_gang(*, phase: EntryPhase = COMMITTED) -> FakeScheduler:
     """Four members of four GPUs, two on each of two nodes; a third node is free."""
-    stage = Stage.planned({"a": H100, "b": H100, "c": H100}, *(seen(f"m{at}", 4) for at in range(4)))
+    stage = FakeScheduler.synced_with_reservations(
+        {"a": H100, "b": H100, "c": H100}, *(pod_update(f"m{at}", 4) for at in range(4))
+    )
     gang = plan("g", {"m0": ("a", 4), "m1": ("a", 4), "m2": ("b", 4), "m3": ("b", 4)})
-    stage.keep((gang, phase))
+    stage.write_ledger((gang, phase))
     return stage
 
 
 @pytest.mark.parametrize("phase", [PROPOSED, COMMITTED])
 def test_other_pods_go_to_other_nodes(phase: EntryPhase) -> None:
-    assert a_gang(phase=phase).ask(asking("x", 1)).nodes == ("c",)
+    assert a_gang(phase=phase).filter(unbound_pod("x", 1)).nodes == ("c",)
 
 
 def test_reservation_is_the_reason_if_nothing_else_rejects() -> None:
     stage = a_gang()
-    stage.pods(seen("y", 1, on="c"))
-    found = stage.ask(asking("x", 8))
+    stage.watch_pods(pod_update("y", 1, on="c"))
+    found = stage.filter(unbound_pod("x", 8))
 
     assert dict(found.rejected) == {"a": RESERVED, "b": RESERVED, "c": Reason.TOO_FEW_GPUS.value}
     assert found.may_fit_soon  # the members will be bound soon, perhaps without an event that kube-scheduler sees
@@ -42,17 +44,17 @@ def test_reservation_is_the_reason_if_nothing_else_rejects() -> None:
 def test_other_reasons_come_before_the_reservation() -> None:
     stage = a_gang()
 
-    found = stage.ask(asking("x", 4, min_vram="900Gi"))
+    found = stage.filter(unbound_pod("x", 4, min_vram="900Gi"))
 
     assert dict(found.rejected) == dict.fromkeys("abc", Reason.VRAM.value)
 
 
 def test_capacity_hold_is_unresolvable() -> None:
     """A hold may last for hours: kube-scheduler retries at the next event, not every ten seconds."""
-    stage = Stage.planned({"a": H100})
-    stage.keep((plan("r", held={"a": 8}), HELD))
+    stage = FakeScheduler.synced_with_reservations({"a": H100})
+    stage.write_ledger((plan("r", held={"a": 8}), HELD))
 
-    found = stage.ask(asking("x", 1))
+    found = stage.filter(unbound_pod("x", 1))
 
     assert (dict(found.rejected), found.may_fit_soon) == ({"a": RESERVED}, False)
 
@@ -66,12 +68,12 @@ def test_capacity_hold_is_unresolvable() -> None:
     ],
 )
 def test_capacity_hold_of_shares_and_mig_devices(resource: str, wishes: dict[str, str]) -> None:
-    stage = Stage.planned({"a": H100})
-    stage.offer("a", {resource: 8})
-    stage.keep((plan("r", held={"a": 6}, resource=resource), HELD))
+    stage = FakeScheduler.synced_with_reservations({"a": H100})
+    stage.set_allocatable("a", {resource: 8})
+    stage.write_ledger((plan("r", held={"a": 6}, resource=resource), HELD))
 
-    assert dict(stage.ask(asking("x", 3, resource=resource, **wishes)).rejected) == {"a": RESERVED}
-    assert stage.ask(asking("y", 2, resource=resource, **wishes)).nodes == ("a",)
+    assert dict(stage.filter(unbound_pod("x", 3, resource=resource, **wishes)).rejected) == {"a": RESERVED}
+    assert stage.filter(unbound_pod("y", 2, resource=resource, **wishes)).nodes == ("a",)
 
 
 @pytest.mark.parametrize(
@@ -85,21 +87,21 @@ def test_capacity_hold_of_shares_and_mig_devices(resource: str, wishes: dict[str
 def test_in_flight_pods_close_a_node_with_a_reservation(
     gpus: int, wishes: dict[str, str], reason: str, soon: bool
 ) -> None:
-    stage = Stage.planned({"a": H100}, seen("m0", 4))
-    stage.keep((plan("g", {"m0": ("a", 4)}), COMMITTED))
+    stage = FakeScheduler.synced_with_reservations({"a": H100}, pod_update("m0", 4))
+    stage.write_ledger((plan("g", {"m0": ("a", 4)}), COMMITTED))
     stage.extender.settling = True
 
-    found = stage.ask(asking("x", gpus, **wishes))
+    found = stage.filter(unbound_pod("x", gpus, **wishes))
 
     assert (found.nodes, dict(found.rejected), found.may_fit_soon) == ((), {"a": reason}, soon)
 
 
 def test_capacity_hold_is_unresolvable_with_in_flight_pods_too() -> None:
-    stage = Stage.planned({"a": H100, "b": MACHINES["rtx4090"]()}, seen("m0", 1))
-    stage.keep((plan("r", held={"a": 8}), HELD), (plan("g", {"m0": ("b", 1)}), PROPOSED))
+    stage = FakeScheduler.synced_with_reservations({"a": H100, "b": MACHINES["rtx4090"]()}, pod_update("m0", 1))
+    stage.write_ledger((plan("r", held={"a": 8}), HELD), (plan("g", {"m0": ("b", 1)}), PROPOSED))
     stage.extender.settling = True
 
-    found = stage.ask(asking("x", 1, min_vram="60Gi"))
+    found = stage.filter(unbound_pod("x", 1, min_vram="60Gi"))
 
     assert (dict(found.rejected), found.may_fit_soon) == ({"a": RESERVED, "b": Reason.VRAM.value}, False)
 
@@ -108,107 +110,112 @@ def test_member_fits_on_its_place() -> None:
     stage = a_gang()
 
     for name, node in (("m0", "a"), ("m1", "a"), ("m2", "b"), ("m3", "b")):
-        assert stage.ask(asking(name, 4, island="required"), node).nodes == (node,)
-    assert stage.knowledge.table.states["a"].free_devices("nvidia.com/gpu") == 0
+        assert stage.filter(unbound_pod(name, 4, island="required"), node).nodes == (node,)
+    assert stage.cache.snapshot.states["a"].free_devices("nvidia.com/gpu") == 0
 
 
 def test_member_does_not_get_the_place_of_another_member() -> None:
     stage = a_gang()
-    stage.ask(asking("m0", 4), "a")
+    stage.filter(unbound_pod("m0", 4), "a")
 
-    assert dict(stage.ask(asking("m0", 4), "b").rejected) == {"b": RESERVED}
+    assert dict(stage.filter(unbound_pod("m0", 4), "b").rejected) == {"b": RESERVED}
 
 
 def test_member_is_ranked_as_if_its_place_were_free() -> None:
     stage = a_gang()
-    alone = dict(stage.extender.prioritize(asking("x", 4), {"a", "b", "c"}))
-    own = dict(stage.extender.prioritize(asking("m0", 4), {"a", "b", "c"}))
-    stage.ask(asking("m0", 4), "a")
+    alone = dict(stage.extender.prioritize(unbound_pod("x", 4), {"a", "b", "c"}))
+    own = dict(stage.extender.prioritize(unbound_pod("m0", 4), {"a", "b", "c"}))
+    stage.filter(unbound_pod("m0", 4), "a")
 
     assert (alone["a"], alone["b"]) == (0, 0)
     assert own["a"] > 0
     assert (own["b"], own["c"]) == (0, alone["c"])
-    assert dict(stage.extender.prioritize(asking("m0", 4), {"a", "b", "c"})) == own
+    assert dict(stage.extender.prioritize(unbound_pod("m0", 4), {"a", "b", "c"})) == own
 
 
 def test_place_is_kept_beside_a_hold() -> None:
-    stage = Stage.planned({"a": PAIRS}, seen("m0", 2))
-    stage.keep((plan("r", held={"a": 4}), HELD), (plan("g", {"m0": ("a", 2)}), COMMITTED))
+    stage = FakeScheduler.synced_with_reservations({"a": PAIRS}, pod_update("m0", 2))
+    stage.write_ledger((plan("r", held={"a": 4}), HELD), (plan("g", {"m0": ("a", 2)}), COMMITTED))
 
-    assert stage.knowledge.table.records["a"].reserved == (hold_uid("a"), "uid-m0")
-    assert stage.ask(asking("m0", 2, island="required")).nodes == ("a",)
+    assert stage.cache.snapshot.records["a"].reserved == (hold_uid("a"), "uid-m0")
+    assert stage.filter(unbound_pod("m0", 2, island="required")).nodes == ("a",)
 
 
 def test_in_flight_pods_leave_enough_for_a_reservation() -> None:
     """Each of two pods fits beside the member; kube-scheduler, which sees no reservation, might place both."""
-    stage = Stage.planned({"a": PAIRS, "b": PAIRS}, seen("m0", 3), seen("y", 3, on="b"))
-    stage.keep((plan("g", {"m0": ("a", 3)}), COMMITTED))
+    stage = FakeScheduler.synced_with_reservations(
+        {"a": PAIRS, "b": PAIRS}, pod_update("m0", 3), pod_update("y", 3, on="b")
+    )
+    stage.write_ledger((plan("g", {"m0": ("a", 3)}), COMMITTED))
 
-    assert set(stage.ask(asking("x1", 1)).nodes) == {"a", "b"}
-    found = stage.ask(asking("x2", 1))
+    assert set(stage.filter(unbound_pod("x1", 1)).nodes) == {"a", "b"}
+    found = stage.filter(unbound_pod("x2", 1))
     assert found.nodes == ("b",)
-    assert stage.ask(asking("x3", 1), "a").may_fit_soon
+    assert stage.filter(unbound_pod("x3", 1), "a").may_fit_soon
 
 
 def test_reserved_capacity_follows_the_state_of_its_pod() -> None:
     stage = a_gang()
-    stage.pods(seen("m0", 4, island="required"))
-    assert stage.knowledge.table.records["a"].pods[0].profile.requires_shape
+    stage.watch_pods(pod_update("m0", 4, island="required"))
+    assert stage.cache.snapshot.records["a"].pods[0].profile.requires_shape
 
-    stage.pods(seen("m0", 4, on="c"))
-    assert stage.knowledge.table.records["a"].reserved == ("uid-m1",)
-    assert stage.ask(asking("x", 4), "a").nodes == ("a",)
+    stage.watch_pods(pod_update("m0", 4, on="c"))
+    assert stage.cache.snapshot.records["a"].reserved == ("uid-m1",)
+    assert stage.filter(unbound_pod("x", 4), "a").nodes == ("a",)
 
-    stage.pods(gone=["uid-m1"])
-    assert stage.knowledge.table.records["a"].reserved == ("uid-m1",)
-    assert stage.knowledge.table.records["a"].pods[0].profile.constraints == seen("m1", 4).occupant.profile.constraints
+    stage.watch_pods(gone=["uid-m1"])
+    assert stage.cache.snapshot.records["a"].reserved == ("uid-m1",)
+    assert (
+        stage.cache.snapshot.records["a"].pods[0].profile.constraints
+        == pod_update("m1", 4).occupant.profile.constraints
+    )
 
 
 def test_planner_can_evaluate_without_a_reservation() -> None:
     stage = a_gang()
-    knowledge = stage.knowledge
+    knowledge = stage.cache
 
-    without = knowledge.table_without({"uid-g"})
+    without = knowledge.snapshot_without({"uid-g"})
 
     assert [without.states[name].free_devices("nvidia.com/gpu") for name in "abc"] == [8, 8, 8]
-    assert [knowledge.table.states[name].free_devices("nvidia.com/gpu") for name in "abc"] == [0, 0, 8]
-    assert knowledge.table_without({"uid-unknown"}) is knowledge.table
+    assert [knowledge.snapshot.states[name].free_devices("nvidia.com/gpu") for name in "abc"] == [0, 0, 8]
+    assert knowledge.snapshot_without({"uid-unknown"}) is knowledge.snapshot
 
 
 def test_no_decision_before_reservations_and_ledgers_are_listed() -> None:
-    stage = Stage({"a": H100}, reservations=True)
-    stage.nodes(complete=True)
-    stage.pods(complete=True)
-    stage.words({}, complete=True)
+    stage = FakeScheduler({"a": H100}, reservations=True)
+    stage.watch_nodes(complete=True)
+    stage.watch_pods(complete=True)
+    stage.watch_reports({}, complete=True)
 
-    assert stage.knowledge.missing_kinds == ("placementreservations", "placementledgers")
-    stage.knowledge.apply_batch(Batch(ReservationUpdate, (), is_full_list=True), stage.now)
-    assert not stage.knowledge.synced
-    stage.knowledge.apply_batch(Batch(LedgerUpdate, (), is_full_list=True), stage.now)
-    assert stage.knowledge.synced
+    assert stage.cache.missing_kinds == ("placementreservations", "placementledgers")
+    stage.cache.apply_batch(Batch(ReservationUpdate, (), is_full_list=True), stage.now)
+    assert not stage.cache.synced
+    stage.cache.apply_batch(Batch(LedgerUpdate, (), is_full_list=True), stage.now)
+    assert stage.cache.synced
 
 
 def test_node_may_appear_after_its_reservation() -> None:
     stage = a_gang()
-    stage.knowledge.apply_batch(Batch(NodeUpdate, (), ("a",)), stage.now)
-    assert sorted(stage.knowledge.table_without({"uid-g"}).states) == ["b", "c"]
+    stage.cache.apply_batch(Batch(NodeUpdate, (), ("a",)), stage.now)
+    assert sorted(stage.cache.snapshot_without({"uid-g"}).states) == ["b", "c"]
 
-    stage.nodes("a")
+    stage.watch_nodes("a")
 
-    assert stage.knowledge.table.records["a"].reserved == ("uid-m0", "uid-m1")
+    assert stage.cache.snapshot.records["a"].reserved == ("uid-m0", "uid-m1")
 
 
 def test_member_without_its_node_is_rejected_like_any_pod() -> None:
     stage = a_gang()
-    stage.knowledge.apply_batch(Batch(NodeUpdate, (), ("a",)), stage.now)
+    stage.cache.apply_batch(Batch(NodeUpdate, (), ("a",)), stage.now)
 
-    assert dict(stage.ask(asking("m0", 4), "a").rejected) == {"a": Reason.UNKNOWN_NODE.value}
+    assert dict(stage.filter(unbound_pod("m0", 4), "a").rejected) == {"a": Reason.UNKNOWN_NODE.value}
 
 
 def test_decision_with_reservations_is_replayed() -> None:
     stage = a_gang()
     for name, gpus in (("x", 8), ("m0", 4), ("y", 1)):
-        stage.ask(asking(name, gpus), "a", "b")
+        stage.filter(unbound_pod(name, gpus), "a", "b")
 
     for each in stage.records:
         assert list(replay_differences(parse_decision(encode_decision(each)))) == []
@@ -216,15 +223,15 @@ def test_decision_with_reservations_is_replayed() -> None:
 
 
 def test_ungated_pod_keeps_its_place_whatever_happens_to_its_plan() -> None:
-    stage = Stage.planned({"a": H100}, seen("m0", 4), seen("m1", 4))
+    stage = FakeScheduler.synced_with_reservations({"a": H100}, pod_update("m0", 4), pod_update("m1", 4))
     gang = plan("g", {"m0": ("a", 4), "m1": ("a", 4)})
-    stage.keep((gang, COMMITTED))
-    stage.pods(seen("m0", 4, claim=("g", "a")))
+    stage.write_ledger((gang, COMMITTED))
+    stage.watch_pods(pod_update("m0", 4, claim=("g", "a")))
 
-    stage.knowledge.apply_batch(Batch(ReservationUpdate, (), (gang.key,)), stage.now)
-    assert dict(stage.ask(asking("x", 1)).rejected) == {"a": Reason.TOO_FEW_GPUS.value}
+    stage.cache.apply_batch(Batch(ReservationUpdate, (), (gang.key,)), stage.now)
+    assert dict(stage.filter(unbound_pod("x", 1)).rejected) == {"a": Reason.TOO_FEW_GPUS.value}
     stage.now += 31
-    stage.knowledge.advance_time(stage.now)  # m1 may have been ungated without the watch showing it
-    assert stage.state("a").free_devices("nvidia.com/gpu") == 4
-    stage.pods(gone=["uid-m0"])
-    assert stage.state("a").free_devices("nvidia.com/gpu") == 8
+    stage.cache.advance_time(stage.now)  # m1 may have been ungated without the watch showing it
+    assert stage.state_of("a").free_devices("nvidia.com/gpu") == 4
+    stage.watch_pods(gone=["uid-m0"])
+    assert stage.state_of("a").free_devices("nvidia.com/gpu") == 8

@@ -11,7 +11,7 @@ from gputopo.labels import encode_topology
 from scheduler_core.cache.events import NodeGpusUpdate, NodeUpdate, PodUpdate
 from scheduler_core.cache.full_pods import (
     FULL_POD_SOURCES,
-    OF_PODS,
+    POD_AFFINITY,
     host_anti_affinity,
     scheduling_rules,
 )
@@ -85,7 +85,7 @@ def test_reports_are_delivered_as_for_the_extender() -> None:
     ("terms", "looked_at", "unchecked"),
     [
         pytest.param(100, 100, (), id="as many as are compared"),
-        pytest.param(101, 0, (OF_PODS,), id="too many: kube-scheduler alone sees to them"),
+        pytest.param(101, 0, (POD_AFFINITY,), id="too many: kube-scheduler alone sees to them"),
     ],
 )
 def test_terms_of_anti_affinity_are_looked_at_up_to_a_number(
@@ -99,4 +99,4 @@ def test_terms_of_anti_affinity_are_looked_at_up_to_a_number(
     spec = msgspec.convert({"affinity": affinity}, FullPodSpec)
 
     assert len(host_anti_affinity(spec)) == looked_at
-    assert scheduling_rules(spec, apart=True).unchecked == unchecked
+    assert scheduling_rules(spec, anti_affinity_checked=True).unchecked == unchecked

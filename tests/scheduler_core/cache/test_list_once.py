@@ -7,10 +7,10 @@ from scheduler_core.cache.list_once import node_records
 from scheduler_core.cache.node import parse_node
 from scheduler_core.cache.node_record import NodeRecord
 from tests.machines import a100_bridged
-from tests.scheduler_core.builders import node, occupant, word
+from tests.scheduler_core.builders import kubelet_report, node, occupant
 
 MACHINE = parse_node(node(a100_bridged()))
-WORD = word(a100_bridged(), {"b": [0]})
+WORD = kubelet_report(a100_bridged(), {"b": [0]})
 
 
 def test_records_combine_nodes_pods_and_reports() -> None:

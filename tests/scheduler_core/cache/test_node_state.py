@@ -15,7 +15,7 @@ from scheduler_core.cache.node_cost import NodeCost
 from scheduler_core.cache.node_record import NodeRecord, parse_occupant, with_gpus, with_pod, without_pod
 from scheduler_core.cache.node_state import NodeState, state_of
 from scheduler_core.cache.node_table import (
-    Snapshot,
+    ClusterSnapshot,
     snapshot_of,
     with_records,
     without_nodes,
@@ -26,7 +26,18 @@ from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod import Pod
 from scheduler_core.request.pod_request import PodProfile
 from tests.machines import MACHINES
-from tests.scheduler_core.builders import NOW, OBSERVED, hash_of, node, occupant, pod, profile, record, with_pods, word
+from tests.scheduler_core.builders import (
+    NOW,
+    OBSERVED,
+    hash_of,
+    kubelet_report,
+    node,
+    occupant,
+    pod,
+    profile,
+    record,
+    with_pods,
+)
 
 PAIRS = MACHINES["a100_bridged"]()
 POLICY = Policy()
@@ -144,8 +155,8 @@ class TestRecords:
         ended = without_pod(before, "uid-a")
 
         assert (ended.pods, ended.departed) == ((occupant("b", 1),), (occupant("a", 1),))
-        assert with_gpus(ended, word(PAIRS, {"a": [0]})).departed == (occupant("a", 1),)
-        assert with_gpus(ended, word(PAIRS, {"b": [1]})).departed == ()
+        assert with_gpus(ended, kubelet_report(PAIRS, {"a": [0]})).departed == (occupant("a", 1),)
+        assert with_gpus(ended, kubelet_report(PAIRS, {"b": [1]})).departed == ()
         assert with_gpus(ended, None).departed == ()
 
     def test_no_pod_is_departed_on_a_node_without_reports(self) -> None:
@@ -194,7 +205,7 @@ class TestState:
 
     def test_report_without_a_topology_is_ignored(self) -> None:
         labelled = record(labels=A100, allocatable={"nvidia.com/gpu": 4}, pods=[occupant("a", 1)])
-        observed = msgspec.structs.replace(labelled, gpus=word(PAIRS, {"a": [0]}))
+        observed = msgspec.structs.replace(labelled, gpus=kubelet_report(PAIRS, {"a": [0]}))
 
         assert state_of(observed, NOW, POLICY).free == SomeSet(0b1111, 3)
 
@@ -223,7 +234,7 @@ class TestState:
         pytest.param("2026-11-18T10:51:40Z", None, id="900 seconds: just fresh"),
         pytest.param("2026-11-18T10:51:39Z", Staleness.SILENT, id="901 seconds"),
         pytest.param("2026-11-18T11:16:40Z", None, id="its clock is 600 seconds ahead"),
-        pytest.param("2026-11-18T11:16:41Z", Staleness.AHEAD, id="its clock is 601 seconds ahead"),
+        pytest.param("2026-11-18T11:16:41Z", Staleness.CLOCK_AHEAD, id="its clock is 601 seconds ahead"),
         pytest.param("yesterday", Staleness.SILENT, id="no time"),
         pytest.param("2026-11-18T11:00:00", Staleness.SILENT, id="a time without a zone"),
     ],
@@ -237,16 +248,16 @@ def test_stale(observed: str, stale: Staleness | None) -> None:
 
 def test_unconfirmed_graph_is_stale() -> None:
     known = record(topology=PAIRS, held={})
-    other = with_gpus(known, word(MACHINES["a100_mesh"](), {}))
+    other = with_gpus(known, kubelet_report(MACHINES["a100_mesh"](), {}))
 
     assert staleness(with_gpus(known, None), NOW, POLICY) is Staleness.UNCONFIRMED
-    assert staleness(other, NOW, POLICY) is Staleness.OTHER
+    assert staleness(other, NOW, POLICY) is Staleness.HASH_MISMATCH
     assert staleness(with_gpus(record(labels=A100), None), NOW, POLICY) is None
 
 
 def test_labels_set_by_hand_do_not_become_stale() -> None:
     labelled = record(labels=A100, allocatable={"nvidia.com/gpu": 4})
-    old = msgspec.structs.replace(labelled, gpus=word(PAIRS, {}, "2020-01-01T00:00:00Z"))
+    old = msgspec.structs.replace(labelled, gpus=kubelet_report(PAIRS, {}, "2020-01-01T00:00:00Z"))
 
     assert not is_stale(old, NOW, POLICY)
 
@@ -254,7 +265,7 @@ def test_labels_set_by_hand_do_not_become_stale() -> None:
 class TestSnapshot:
     """Each change makes a new snapshot."""
 
-    def _table(self) -> Snapshot:
+    def _table(self) -> ClusterSnapshot:
         records = [record(name, PAIRS, held={}) for name in ("a", "b", "c")]
         return snapshot_of(records, NOW, POLICY, generation=7)
 

@@ -6,19 +6,19 @@ import pytest
 
 from scheduler_core.cache.colocation import OwnerPods
 from scheduler_core.cache.node_record import NodeRecord
-from scheduler_core.cache.node_table import Snapshot, snapshot_of
-from scheduler_core.cache.owner_pods import PlacedPod, for_owner, pods_of_owner
+from scheduler_core.cache.node_table import ClusterSnapshot, snapshot_of
+from scheduler_core.cache.owner_pods import PlacedPod, pods_of_owner, with_owner
 from scheduler_core.evaluation.evaluate import evaluate
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodRequest, SiblingHardware
 from tests.machines import MACHINES
-from tests.scheduler_core.builders import NOW, mask, occupant, owned, record, request
+from tests.scheduler_core.builders import NOW, mask, occupant, owned_by, record, request
 
 POLICY = Policy()
 H100, PAIRS, MIXED = (MACHINES[name]() for name in ("hgx_h100", "a100_bridged", "mixed"))
 
 
-def _table(*records: NodeRecord) -> Snapshot:
+def _table(*records: NodeRecord) -> ClusterSnapshot:
     return snapshot_of(records, NOW, POLICY)
 
 
@@ -26,9 +26,9 @@ def _asks(workload: str, **wishes: str) -> PodRequest:
     return request(1, "new", workload=workload, **wishes)._replace(owner="job")
 
 
-def _two_nodes(held: dict[str, list[int]] | None = None) -> Snapshot:
+def _two_nodes(held: dict[str, list[int]] | None = None) -> ClusterSnapshot:
     """A replica on "a", another owner's pod on "b"."""
-    mine, other = owned(occupant("mine", 1)), owned(occupant("other", 1), "else")
+    mine, other = owned_by(occupant("mine", 1)), owned_by(occupant("other", 1), "else")
     return _table(
         record("a", PAIRS, held={"mine": [0]} if held is None else held, pods=[mine]),
         record("b", PAIRS, held={"other": [0]}, pods=[other]),
@@ -38,14 +38,14 @@ def _two_nodes(held: dict[str, list[int]] | None = None) -> Snapshot:
 def test_pods_of_an_owner_are_found() -> None:
     table = _two_nodes()
 
-    assert pods_of_owner("job", table) == (PlacedPod("a", owned(occupant("mine", 1))),)
+    assert pods_of_owner("job", table) == (PlacedPod("a", owned_by(occupant("mine", 1))),)
     assert pods_of_owner(None, table) == ()
 
 
 def test_replicas_of_a_service_go_to_different_nodes() -> None:
     """Equal nodes but for the owner of the pod there. Weights 3 + 1 + 1 + 1 + 6 + 4 = 16, and spread 1 versus 0.5."""
     table = _two_nodes()
-    asked, seen = for_owner(_asks("inference"), pods_of_owner("job", table), table)
+    asked, seen = with_owner(_asks("inference"), pods_of_owner("job", table), table)
 
     found = evaluate(asked, seen, ["a", "b"], POLICY)
 
@@ -63,27 +63,27 @@ def test_replicas_of_a_service_go_to_different_nodes() -> None:
 )
 def test_owner_pods_hold_the_gpus_in_the_report(held: dict[str, list[int]], kin: OwnerPods) -> None:
     table = _two_nodes(held)
-    _, seen = for_owner(_asks("inference"), pods_of_owner("job", table), table)
+    _, seen = with_owner(_asks("inference"), pods_of_owner("job", table), table)
 
     assert seen.states["a"].owner_pods == kin
 
 
 def test_owner_pods_on_a_node_without_a_topology() -> None:
-    mine = owned(occupant("mine", 1))
+    mine = owned_by(occupant("mine", 1))
     table = _table(record("a", labels={"nvidia.com/gpu.count": "x"}, pods=[mine]))
-    _, seen = for_owner(_asks("inference"), pods_of_owner("job", table), table)
+    _, seen = with_owner(_asks("inference"), pods_of_owner("job", table), table)
 
     assert seen.states["a"].owner_pods == OwnerPods(1, 0)
 
 
 def test_sibling_hardware_is_that_of_most_pods_of_the_job() -> None:
-    jobs = [owned(occupant(name, 1)) for name in ("x", "y", "z")]
+    jobs = [owned_by(occupant(name, 1)) for name in ("x", "y", "z")]
     table = _table(
         record("h", H100, held={}, pods=[jobs[0]]),
         record("a1", PAIRS, held={}, pods=[jobs[1]]),
         record("a2", PAIRS, held={}, pods=[jobs[2]]),
     )
-    asked, seen = for_owner(_asks("training"), pods_of_owner("job", table), table)
+    asked, seen = with_owner(_asks("training"), pods_of_owner("job", table), table)
 
     product = table.states["a1"].shape
     assert product is not None
@@ -95,11 +95,12 @@ def test_sibling_hardware_is_that_of_most_pods_of_the_job() -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [record("a", MIXED, pods=[owned(occupant("mine", 1))]), record("a", pods=[owned(occupant("mine", 1))])]
+    "other",
+    [record("a", MIXED, pods=[owned_by(occupant("mine", 1))]), record("a", pods=[owned_by(occupant("mine", 1))])],
 )
 def test_no_sibling_product_where_products_differ_or_are_unknown(other: NodeRecord) -> None:
     table = _table(other)
-    asked, _ = for_owner(_asks("training"), pods_of_owner("job", table), table)
+    asked, _ = with_owner(_asks("training"), pods_of_owner("job", table), table)
 
     assert asked.profile.sibling_hardware is not None
     assert asked.profile.sibling_hardware.product is None
@@ -115,7 +116,7 @@ def test_no_sibling_product_where_products_differ_or_are_unknown(other: NodeReco
 def test_other_requests_are_unchanged(asked: PodRequest) -> None:
     table = _two_nodes()
 
-    assert for_owner(asked, pods_of_owner("job", table), table) == (asked, table)
+    assert with_owner(asked, pods_of_owner("job", table), table) == (asked, table)
 
 
 def test_neither_the_pod_itself_nor_pods_on_unknown_nodes_count() -> None:
@@ -123,12 +124,12 @@ def test_neither_the_pod_itself_nor_pods_on_unknown_nodes_count() -> None:
     asked = _asks("inference")
     others = [PlacedPod("a", occupant("new", 1)), PlacedPod("ghost", occupant("mine", 1))]
 
-    assert for_owner(asked, others, table) == (asked, table)
+    assert with_owner(asked, others, table) == (asked, table)
 
 
 def test_training_that_asks_to_be_spread_gets_both() -> None:
     table = _two_nodes()
-    asked, seen = for_owner(_asks("training", spread="preferred"), pods_of_owner("job", table), table)
+    asked, seen = with_owner(_asks("training", spread="preferred"), pods_of_owner("job", table), table)
 
     assert asked.profile.sibling_hardware is not None
     assert seen.states["a"].owner_pods == OwnerPods(1, mask(0))

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.crd.reservations import EntryPhase, ReservationSpec, Seat, spec_hash
+from gputopo.crd.reservations import EntryPhase, PlannedMember, ReservationSpec, spec_hash
 from scheduler_core.cache.events import Batch, LedgerUpdate, PodUpdate, ReservationUpdate
 from scheduler_core.cache.node_record import NodeRecord, hold_uid
 from scheduler_core.cache.reservations import ReservationIndex
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import occupant, record
-from tests.scheduler_core.fake_scheduler import seen
+from tests.scheduler_core.fake_scheduler import pod_update
 from tests.scheduler_core.planner.packing.plans import COMMITTED, HELD, PROPOSED, entry, ledger, plan
 
 H100 = MACHINES["hgx_h100"]()
@@ -123,7 +123,7 @@ def test_a_changed_status_changes_nothing() -> None:
 
 
 def test_a_known_pod_is_reserved_with_its_own_profile() -> None:
-    known = seen("m0", 4, island="required")
+    known = pod_update("m0", 4, island="required")
     reserved = listed(known)
     shown(reserved, GANG)
     written(reserved, ledger(entry(GANG)))
@@ -158,7 +158,7 @@ def test_a_seat_is_used_up_once_its_pod_is_bound() -> None:
 
 
 def test_a_bound_pod_needs_no_seat() -> None:
-    reserved = listed(seen("m0", 4, on="a"))
+    reserved = listed(pod_update("m0", 4, on="a"))
     shown(reserved, GANG)
     written(reserved, ledger(entry(GANG)))
 
@@ -177,7 +177,7 @@ def test_two_reservations_for_one_pod_keep_both_seats() -> None:
 
 
 def test_members_without_a_node_or_without_gpus_take_nothing() -> None:
-    spec = ReservationSpec("g", (Seat("u1", "launcher"), Seat("u2", "cpu", "a")))
+    spec = ReservationSpec("g", (PlannedMember("u1", "launcher"), PlannedMember("u2", "cpu", "a")))
     launcher = ReservationUpdate("uid-l", "team", "l", spec, spec_hash(spec))
     reserved = listed()
     shown(reserved, launcher)

@@ -8,18 +8,18 @@ from gputopo.crd.reservations import EntryPhase, ReservationState, ReservationSt
 from gputopo.timing import ASSUMED_POD_LIFETIME_S
 from scheduler_core.cache.events import Batch, LedgerUpdate, ReservationUpdate
 from tests.machines import MACHINES
-from tests.scheduler_core.fake_scheduler import Stage, asking, seen
+from tests.scheduler_core.fake_scheduler import FakeScheduler, pod_update, unbound_pod
 from tests.scheduler_core.planner.packing.plans import COMMITTED, PROPOSED, ledger, plan
 
 NODES = {"a": MACHINES["hgx_h100"](), "b": MACHINES["hgx_h100"]()}
-UNGATED = seen("m0", 8, claim=("g", "a"))
+UNGATED = pod_update("m0", 8, claim=("g", "a"))
 PLAN = plan("g", {"m0": ("a", 8)})
 FAILED = PLAN._replace(status=ReservationStatus(ReservationState.FAILED))
 
 
-def free(stage: Stage) -> dict[str, int]:
+def free(stage: FakeScheduler) -> dict[str, int]:
     """Return the GPUs of each node that other pods may get."""
-    return {name: stage.state(name).free_devices("nvidia.com/gpu") for name in NODES}
+    return {name: stage.state_of(name).free_devices("nvidia.com/gpu") for name in NODES}
 
 
 ALL, NONE_OF_A = {"a": 8, "b": 8}, {"a": 0, "b": 8}
@@ -40,57 +40,59 @@ ALL, NONE_OF_A = {"a": 8, "b": 8}, {"a": 0, "b": 8}
 def test_a_claim_counts_where_a_reservation_lists_that_pod_for_that_node(
     kept: tuple[ReservationUpdate, ...], expected: dict[str, int]
 ) -> None:
-    stage = Stage.planned(NODES, UNGATED, kept=kept)
+    stage = FakeScheduler.synced_with_reservations(NODES, UNGATED, kept=kept)
 
     assert free(stage) == expected
-    later = Stage.planned(NODES, kept=kept)
-    later.pods(UNGATED)
+    later = FakeScheduler.synced_with_reservations(NODES, kept=kept)
+    later.watch_pods(UNGATED)
     assert free(later) == expected
 
 
 def test_a_forged_claim_reserves_nothing() -> None:
-    stage = Stage.planned(NODES, *(seen(f"f{at}", 8, claim=("g", node)) for at, node in enumerate(NODES)))
+    stage = FakeScheduler.synced_with_reservations(
+        NODES, *(pod_update(f"f{at}", 8, claim=("g", node)) for at, node in enumerate(NODES))
+    )
 
-    assert set(stage.ask(asking("x", 8)).nodes) == {"a", "b"}
+    assert set(stage.filter(unbound_pod("x", 8)).nodes) == {"a", "b"}
 
 
 def test_a_proved_claim_counts_until_the_pod_ends_whatever_happens_to_the_reservation() -> None:
-    stage = Stage.planned(NODES, UNGATED, kept=[FAILED])
+    stage = FakeScheduler.synced_with_reservations(NODES, UNGATED, kept=[FAILED])
 
-    stage.knowledge.apply_batch(Batch(ReservationUpdate, (), (PLAN.key,)), stage.now)
+    stage.cache.apply_batch(Batch(ReservationUpdate, (), (PLAN.key,)), stage.now)
     stage.now += 10 * ASSUMED_POD_LIFETIME_S
-    stage.pods(seen("m0", 8, claim=("g", "a"), admitted=True))  # another field changed
+    stage.watch_pods(pod_update("m0", 8, claim=("g", "a"), admitted=True))  # another field changed
     assert free(stage) == NONE_OF_A
-    assert stage.knowledge.ungated_to("uid-m0") == "a"
+    assert stage.cache.ungated_to("uid-m0") == "a"
 
-    stage.pods(gone=["uid-m0"])
+    stage.watch_pods(gone=["uid-m0"])
     assert free(stage) == ALL
-    stage.pods(UNGATED)
+    stage.watch_pods(UNGATED)
     assert free(stage) == ALL
 
 
 def test_a_proved_claim_ends_when_the_pod_is_bound() -> None:
-    stage = Stage.planned(NODES, UNGATED, kept=[FAILED])
+    stage = FakeScheduler.synced_with_reservations(NODES, UNGATED, kept=[FAILED])
 
-    stage.pods(seen("m0", 8, on="a"))
+    stage.watch_pods(pod_update("m0", 8, on="a"))
 
     assert free(stage) == NONE_OF_A
-    assert stage.knowledge.ungated_to("uid-m0") is None
+    assert stage.cache.ungated_to("uid-m0") is None
 
 
 @pytest.mark.parametrize(("late_s", "expected"), [(5.0, NONE_OF_A), (ASSUMED_POD_LIFETIME_S + 5.0, ALL)])
 def test_a_claim_may_be_shown_a_little_later_than_the_end_of_its_reservation(
     late_s: float, expected: dict[str, int]
 ) -> None:
-    stage = Stage.planned(NODES, seen("m0", 8))
-    stage.keep((PLAN, COMMITTED))
-    stage.knowledge.apply_batch(Batch(ReservationUpdate, (), (PLAN.key,)), stage.now)
+    stage = FakeScheduler.synced_with_reservations(NODES, pod_update("m0", 8))
+    stage.write_ledger((PLAN, COMMITTED))
+    stage.cache.apply_batch(Batch(ReservationUpdate, (), (PLAN.key,)), stage.now)
 
     stage.now += late_s
-    stage.knowledge.advance_time(stage.now)
-    stage.pods(UNGATED)
+    stage.cache.advance_time(stage.now)
+    stage.watch_pods(UNGATED)
     stage.now += 10 * ASSUMED_POD_LIFETIME_S
-    stage.knowledge.advance_time(stage.now)
+    stage.cache.advance_time(stage.now)
 
     assert free(stage) == expected
 
@@ -98,13 +100,13 @@ def test_a_claim_may_be_shown_a_little_later_than_the_end_of_its_reservation(
 @pytest.mark.parametrize(("phase", "expected"), [(PROPOSED, NONE_OF_A), (COMMITTED, NONE_OF_A)])
 def test_a_removed_ledger_entry_leaves_the_ungated_pods(phase: EntryPhase, expected: dict[str, int]) -> None:
     """A reservation with ungated members may be only proposed: the ledger had lost it."""
-    stage = Stage.planned(NODES, UNGATED)
-    stage.keep((PLAN, phase))
+    stage = FakeScheduler.synced_with_reservations(NODES, UNGATED)
+    stage.write_ledger((PLAN, phase))
 
-    stage.knowledge.apply_batch(Batch(LedgerUpdate, (ledger(generation=2),)), stage.now)
-    stage.knowledge.apply_batch(Batch(ReservationUpdate, (), (PLAN.key,)), stage.now)
+    stage.cache.apply_batch(Batch(LedgerUpdate, (ledger(generation=2),)), stage.now)
+    stage.cache.apply_batch(Batch(ReservationUpdate, (), (PLAN.key,)), stage.now)
     stage.now += 10 * ASSUMED_POD_LIFETIME_S
-    stage.knowledge.advance_time(stage.now)
+    stage.cache.advance_time(stage.now)
 
     assert free(stage) == expected
 
@@ -120,7 +122,7 @@ def test_a_removed_ledger_entry_leaves_the_ungated_pods(phase: EntryPhase, expec
 def test_where_only_planners_write_the_annotation_a_claim_counts_without_its_reservation(
     kept: tuple[ReservationUpdate, ...], expected: dict[str, int]
 ) -> None:
-    assert free(Stage.planned(NODES, UNGATED, kept=kept, guarded=True)) == expected
-    later = Stage.planned(NODES, kept=kept, guarded=True)
-    later.pods(UNGATED)
+    assert free(FakeScheduler.synced_with_reservations(NODES, UNGATED, kept=kept, guarded=True)) == expected
+    later = FakeScheduler.synced_with_reservations(NODES, kept=kept, guarded=True)
+    later.watch_pods(UNGATED)
     assert free(later) == expected

@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from gputopo.crd.nodegpus import Allocation, NodeGpus, PodRef
+from gputopo.crd.nodegpus import DeviceAllocation, NodeGpus, PodRef
 from gputopo.crd.reservations import (
     EntryPhase,
     ExtenderAck,
     LedgerEntry,
     LedgerSpec,
+    PlannedMember,
     ReservationSpec,
     ReservationState,
     ReservationStatus,
-    Seat,
     spec_hash,
 )
 from gputopo.kube.connect import from_kubeconfig
@@ -39,7 +39,7 @@ from scheduler_core.cache.events import (
     WatchStatus,
 )
 from scheduler_core.cache.node import NodeFacts, parse_node
-from scheduler_core.cache.watch import SOURCES, Watches, list_all, make_watches, silence_reason, stuck
+from scheduler_core.cache.watch import SOURCES, Watches, list_all, make_watches, restart_reason, silence_reason
 from scheduler_core.request.device_request import WHOLE
 from tests.api_server import Answer, Asked, Stream, api_server
 from tests.gputopo.kube.serving import GONE, Script, bookmark, page, wait_for
@@ -106,7 +106,7 @@ def running(cluster: Cluster, folder: Path) -> Iterator[Running]:
             kube.close()
 
 
-TOLD = NodeGpus("2026-11-21T12:00:00Z", "1a", "1", (Allocation("GPU-1", PodRef("team", "train", "c")),))
+TOLD = NodeGpus("2026-11-21T12:00:00Z", "1a", "1", (DeviceAllocation("GPU-1", PodRef("team", "train", "c")),))
 
 
 def machine(*, broken: bool = False) -> NodeUpdate:
@@ -332,7 +332,7 @@ def test_kinds_of_the_same_plural_have_different_names(tmp_path: Path) -> None:
 
 
 def test_reservations_and_ledgers_are_parsed(tmp_path: Path) -> None:
-    spec = ReservationSpec("llm", (Seat("uid-m0", "m0", "gpu-0", ((WHOLE, 8),), (0, 1), 3),), timeout_s=60.0)
+    spec = ReservationSpec("llm", (PlannedMember("uid-m0", "m0", "gpu-0", ((WHOLE, 8),), (0, 1), 3),), timeout_s=60.0)
     written = {"gang": "llm", "seats": [msgspec.to_builtins(spec.seats[0])], "timeoutS": 60, "ofALaterVersion": True}
     status = {"state": "Committed", "deadline": "2026-11-21T12:00:00Z"}
     plan = {
@@ -378,10 +378,10 @@ def test_an_ended_or_hanging_thread_is_a_reason_to_restart_and_a_failing_api_ser
     away = WatchStatus("nodes", False, None, 0, 90, "no answer", None, idle_s=59.0)
     hanging = WatchStatus("pods", True, 700.0, 0, 0, None, None, idle_s=601.0)
 
-    assert stuck((away, away._replace(last_event_age_s=86_400.0))) is None
-    assert stuck((away, hanging)) == "the thread that watches pods has done nothing for 601 s"
+    assert restart_reason((away, away._replace(last_event_age_s=86_400.0))) is None
+    assert restart_reason((away, hanging)) == "the thread that watches pods has done nothing for 601 s"
     ended = "the thread that watches nodes has ended: no answer"
-    assert stuck((away._replace(ended=True), hanging)) == ended
+    assert restart_reason((away._replace(ended=True), hanging)) == ended
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -392,12 +392,12 @@ def test_an_ended_thread_is_reported_unless_it_was_stopped(tmp_path: Path) -> No
     with api_server(Cluster(Script([page(7)]), Script([page(8)]), Script([page(9)]))) as server:
         kube = from_kubeconfig(EXTENDER, server.kubeconfig(tmp_path / "config"))
         watches = make_watches(kube, ending, lambda: 5.0)
-        assert stuck(watches.status(5.0)) is None
+        assert restart_reason(watches.status(5.0)) is None
         watches.start()
         wait_for(lambda: all(each.ended for each in watches.status(5.0)), "the end of the threads")
-        said = stuck(watches.status(5.0))
+        said = restart_reason(watches.status(5.0))
         watches.stop()
-        assert stuck(watches.status(5.0)) is None
+        assert restart_reason(watches.status(5.0)) is None
         kube.close()
 
     assert said == "the thread that watches nodes has ended: the watch of nodes ended: SystemExit()"

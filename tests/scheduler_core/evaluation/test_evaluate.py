@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gputopo.labels.reasons import Reason
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_record import NodeRecord
-from scheduler_core.cache.node_table import Snapshot, snapshot_of
+from scheduler_core.cache.node_table import ClusterSnapshot, snapshot_of
 from scheduler_core.evaluation.evaluate import Decision, Evaluator, evaluate, evaluate_state, shortlist
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodRequest
@@ -21,7 +21,7 @@ POLICY = Policy()
 H100, PAIRS = MACHINES["hgx_h100"](), MACHINES["a100_bridged"]()
 
 
-def _table(*records: NodeRecord) -> Snapshot:
+def _table(*records: NodeRecord) -> ClusterSnapshot:
     return snapshot_of(records, NOW, POLICY)
 
 
@@ -136,7 +136,7 @@ _MACHINES = ("hgx_h100", "a100_bridged", "dgx1", "rtx4090", "cloud_vm", "mixed",
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> Snapshot:
+def tables(draw: st.DrawFn) -> ClusterSnapshot:
     """A dozen nodes of several kinds, partly busy, some with pods whose GPUs are not reported."""
     records = []
     for at in range(draw(st.integers(1, 12))):
@@ -161,7 +161,7 @@ _REQUESTS = st.builds(
 @settings(deadline=None, max_examples=80)
 @given(tables(), _REQUESTS, st.data())
 def test_decision_does_not_depend_on_the_order_of_names_nor_changes_anything(
-    table: Snapshot, asked: PodRequest, data: st.DataObject
+    table: ClusterSnapshot, asked: PodRequest, data: st.DataObject
 ) -> None:
     names = [*table.records, "ghost"]
     before = msgspec.json.encode(dict(table.records))
@@ -178,7 +178,7 @@ def test_decision_does_not_depend_on_the_order_of_names_nor_changes_anything(
 
 @settings(deadline=None, max_examples=60)
 @given(tables(), _REQUESTS)
-def test_decision_can_be_recomputed_from_its_recorded_inputs(table: Snapshot, asked: PodRequest) -> None:
+def test_decision_can_be_recomputed_from_its_recorded_inputs(table: ClusterSnapshot, asked: PodRequest) -> None:
     names = list(table.records)
     recorded = msgspec.json.encode((asked, POLICY, list(table.records.values()), names, NOW, table.generation))
 

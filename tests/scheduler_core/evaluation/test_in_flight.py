@@ -8,7 +8,7 @@ import pytest
 
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.assumed_pods import AssumedPod
-from scheduler_core.cache.node_table import Snapshot, snapshot_of
+from scheduler_core.cache.node_table import ClusterSnapshot, snapshot_of
 from scheduler_core.evaluation.evaluate import evaluator_for
 from scheduler_core.evaluation.in_flight import fits_with_all
 from scheduler_core.policy.policy import Policy
@@ -23,11 +23,11 @@ TWO = [occupant(f"two-{at}", 2) for at in range(4)]
 PAIR = profile(2, island="required")
 
 
-def table(*pods: Occupant) -> Snapshot:
+def table(*pods: Occupant) -> ClusterSnapshot:
     return snapshot_of([record(name, PAIRS, held={}, pods=pods) for name in ("a", "b", "c")], NOW, POLICY)
 
 
-def is_firm(asked: PodProfile, known: Snapshot, *doubtful: Occupant) -> bool:
+def is_firm(asked: PodProfile, known: ClusterSnapshot, *doubtful: Occupant) -> bool:
     held = [AssumedPod(pod, frozenset({"a", "b"}), inf) for pod in doubtful]
     return fits_with_all(asked, known, "a", held, evaluator_for(asked, POLICY))
 

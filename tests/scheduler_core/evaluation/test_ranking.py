@@ -14,7 +14,7 @@ from gputopo.timing import ASSUMED_POD_LIFETIME_S
 from scheduler_core.cache.change_log import ChangeLog
 from scheduler_core.cache.events import PodUpdate, ReservationUpdate
 from scheduler_core.cache.node_record import NodeRecord
-from scheduler_core.cache.node_table import Snapshot, snapshot_of, with_records, without_nodes
+from scheduler_core.cache.node_table import ClusterSnapshot, snapshot_of, with_records, without_nodes
 from scheduler_core.evaluation.evaluate import evaluate
 from scheduler_core.evaluation.ranking import Rankings
 from scheduler_core.extender.decision_record import encode_decision, parse_decision, replay_differences
@@ -22,7 +22,7 @@ from scheduler_core.extender.extender import DecisionRecord
 from scheduler_core.policy.policy import Policy
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, occupant, profile, record, request
-from tests.scheduler_core.fake_scheduler import Stage, asking, seen
+from tests.scheduler_core.fake_scheduler import FakeScheduler, pod_update, unbound_pod
 from tests.scheduler_core.planner.packing.plans import COMMITTED, HELD, PROPOSED, plan
 
 POLICY = Policy(shortlist=3)
@@ -43,7 +43,9 @@ class Life:
 
     def __init__(self, random: Random) -> None:
         self.random = random
-        self.stage = Stage.planned({f"n{at}": self._machine() for at in range(6)}, policy=POLICY)
+        self.stage = FakeScheduler.synced_with_reservations(
+            {f"n{at}": self._machine() for at in range(6)}, policy=POLICY
+        )
         self.serial = 0
         self.plans: dict[str, tuple[ReservationUpdate, EntryPhase]] = {}
 
@@ -59,7 +61,7 @@ class Life:
         self.serial += 1
         names = self.random.sample([*self.stage.machines, "ghost"], self.random.randint(1, 7))
         wishes = self.random.choice(WISHES)
-        self.stage.ask(asking(f"p{self.serial}", self.random.choice((1, 1, 2, 2, 3, 4)), **wishes), *names)
+        self.stage.filter(unbound_pod(f"p{self.serial}", self.random.choice((1, 1, 2, 2, 3, 4)), **wishes), *names)
 
     def plan(self) -> None:
         """A planner proposes, commits or removes a reservation, or holds capacity."""
@@ -71,8 +73,10 @@ class Life:
             seats = {member: (self._name(), self.random.choice((1, 2, 4))) for member in members}
             made = plan(name, seats, held={self._name(): self.random.randint(1, 8)})
             self.plans[name] = made, self.random.choice((HELD, PROPOSED, COMMITTED))
-            self.stage.pods(*(seen(member, gpus) for member, (_, gpus) in seats.items() if self.random.random() < 0.8))
-        self.stage.keep(*self.plans.values(), generation=self.serial)
+            self.stage.watch_pods(
+                *(pod_update(member, gpus) for member, (_, gpus) in seats.items() if self.random.random() < 0.8)
+            )
+        self.stage.write_ledger(*self.plans.values(), generation=self.serial)
 
     def enter(self) -> None:
         """Call Filter for a member: with its own node, or with any."""
@@ -80,39 +84,39 @@ class Life:
             made, _ = self.random.choice(list(self.plans.values()))
             seat = self.random.choice(made.spec.seats)
             names = [seat.node or ""] if self.random.random() < 0.7 else list(self.stage.machines)
-            self.stage.ask(asking(seat.name, seat.gpus[0][1], **self.random.choice(WISHES)), *names)
+            self.stage.filter(unbound_pod(seat.name, seat.gpus[0][1], **self.random.choice(WISHES)), *names)
 
     def bind(self) -> None:
         """Bind a pod to its assumed node, or to another."""
-        held = list(self.stage.knowledge.assumed_pods)
+        held = list(self.stage.cache.assumed_pods)
         if held:
             one = self.random.choice(held)
             name = self.random.choice([*sorted(one.nodes), self._name()])
-            self.stage.pods(PodUpdate(one.pod.uid, one.pod._replace(admitted=self.random.random() < 0.5), name))
+            self.stage.watch_pods(PodUpdate(one.pod.uid, one.pod._replace(admitted=self.random.random() < 0.5), name))
 
     def end(self) -> None:
-        if self.stage.knowledge.pods:
-            self.stage.pods(gone=[self.random.choice(list(self.stage.knowledge.pods))])
+        if self.stage.cache.pods:
+            self.stage.watch_pods(gone=[self.random.choice(list(self.stage.cache.pods))])
 
     def speak(self) -> None:
         """A kubelet reports GPUs for some of its pods, one after the other, and for an unknown pod."""
         name = self._name()
         gpus = [gpu.index for gpu in self.stage.machines[name].gpus]
         self.random.shuffle(gpus)
-        pods = [pod for pod in self.stage.knowledge.pods.values() if pod.node == name and self.random.random() < 0.7]
+        pods = [pod for pod in self.stage.cache.pods.values() if pod.node == name and self.random.random() < 0.7]
         held = {
             pod.occupant.name: [gpus.pop() for _ in range(min(len(gpus), pod.occupant.profile.gpus))] for pod in pods
         }
         if gpus and self.random.random() < 0.1:
             held["stranger"] = [gpus.pop()]
-        self.stage.words({name: held})
+        self.stage.watch_reports({name: held})
 
     def node(self) -> None:
         name = self._name()
         if self.random.random() < 0.5:
-            self.stage.nodes(gone=[name])
+            self.stage.watch_nodes(gone=[name])
         self.stage.machines[name] = self._machine()
-        self.stage.nodes(name)
+        self.stage.watch_nodes(name)
 
     def wait(self) -> None:
         self.stage.now += self.random.choice((1, ASSUMED_POD_LIFETIME_S / 2, ASSUMED_POD_LIFETIME_S))
@@ -144,8 +148,8 @@ def test_answers_equal_those_of_evaluate_after_any_history(seed: int) -> None:
     for each in life.stage.records:
         assert_as_evaluated(each)
         assert list(replay_differences(parse_decision(encode_decision(each)))) == []
-    life.stage.knowledge.advance_time(life.stage.now)
-    table = life.stage.knowledge.table
+    life.stage.cache.advance_time(life.stage.now)
+    table = life.stage.cache.snapshot
     anew = snapshot_of(table.records.values(), life.stage.now, POLICY)
     assert all(table.states[name] is anew.states[name] for name in anew.states)
 
@@ -168,12 +172,12 @@ def test_the_histories_produce_all_kinds_of_answers() -> None:
 class Feed:
     """A sequence of snapshots."""
 
-    def __init__(self, table: Snapshot, changes: ChangeLog) -> None:
-        self.table = table
+    def __init__(self, table: ClusterSnapshot, changes: ChangeLog) -> None:
+        self.snapshot = table
         self.change_log = changes
 
 
-def fleet(count: int) -> Snapshot:
+def fleet(count: int) -> ClusterSnapshot:
     return snapshot_of([record(f"n{at:03}", PAIRS, held={}) for at in range(count)], NOW, POLICY)
 
 
@@ -189,7 +193,7 @@ class TestOf:
         standings = Rankings(feed)
         first = standings.ranking_for(profile(2), POLICY)
 
-        feed.table = with_records(feed.table, [record("n001", H100, held={})], NOW, POLICY)
+        feed.snapshot = with_records(feed.snapshot, [record("n001", H100, held={})], NOW, POLICY)
         feed.change_log.add_names(["n001"])
 
         assert standings.ranking_for(profile(2), POLICY) is first
@@ -201,7 +205,7 @@ class TestOf:
         standings = Rankings(feed)
         first = standings.ranking_for(profile(2), POLICY)
 
-        feed.table = without_nodes(feed.table, ["n000", "n001", "n002"])
+        feed.snapshot = without_nodes(feed.snapshot, ["n000", "n001", "n002"])
         for name in ("n000", "n001", "n002"):
             feed.change_log.add_names([name])
         second = standings.ranking_for(profile(2), POLICY)
@@ -227,10 +231,12 @@ class TestOf:
     def test_nodes_are_added_and_removed(self) -> None:
         feed = Feed(fleet(3), ChangeLog())
         standings = Rankings(feed)
-        names = {*feed.table.records, "new"}
+        names = {*feed.snapshot.records, "new"}
         first = standings.ranking_for(profile(1), POLICY)
 
-        feed.table = without_nodes(with_records(feed.table, [record("new", PAIRS, held={})], NOW, POLICY), ["n000"])
+        feed.snapshot = without_nodes(
+            with_records(feed.snapshot, [record("new", PAIRS, held={})], NOW, POLICY), ["n000"]
+        )
         feed.change_log.add_names(["new", "n000", "never there"])
 
         for asked in (profile(1), profile(2)):  # one ranking that catches up, one that is new
@@ -240,9 +246,9 @@ class TestOf:
 
 def test_points_equal_those_of_evaluate() -> None:
     feed = Feed(fleet(20), ChangeLog())
-    feed.table = with_records(feed.table, [busy(f"n{at:03}", 1 + at % 4) for at in range(0, 20, 2)], NOW, POLICY)
-    asked, names = request(2), {*feed.table.records, "ghost"}
-    scores = evaluate(asked, feed.table, names, POLICY).scores
+    feed.snapshot = with_records(feed.snapshot, [busy(f"n{at:03}", 1 + at % 4) for at in range(0, 20, 2)], NOW, POLICY)
+    asked, names = request(2), {*feed.snapshot.records, "ghost"}
+    scores = evaluate(asked, feed.snapshot, names, POLICY).scores
 
     found = Rankings(feed).ranking_for(asked.profile, POLICY).points_of(names)
 
@@ -255,12 +261,12 @@ def test_points_equal_those_of_evaluate() -> None:
 def test_few_and_many_names_are_ranked_alike(count: int) -> None:
     """Few names are looked up, many are found in hash order."""
     feed = Feed(fleet(600), ChangeLog())
-    feed.table = with_records(feed.table, [busy(f"n{at:03}", 1 + at % 4) for at in range(0, 600, 2)], NOW, POLICY)
+    feed.snapshot = with_records(feed.snapshot, [busy(f"n{at:03}", 1 + at % 4) for at in range(0, 600, 2)], NOW, POLICY)
     standing = Rankings(feed).ranking_for(profile(2), POLICY)
-    names = set(Random(count).sample(sorted(feed.table.records), count))
+    names = set(Random(count).sample(sorted(feed.snapshot.records), count))
 
     for name in ("p", "q"):
         found = list(standing.best_nodes(names, f"uid-{name}"))
-        everyone = [each for each in standing.best_nodes(set(feed.table.records), f"uid-{name}") if each in names]
+        everyone = [each for each in standing.best_nodes(set(feed.snapshot.records), f"uid-{name}") if each in names]
         assert found == everyone
         assert set(found) == {each for each in names if standing.score_of(each)}

@@ -22,51 +22,51 @@ from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod import Pod
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW
-from tests.scheduler_core.fake_scheduler import Stage, asking, seen
+from tests.scheduler_core.fake_scheduler import FakeScheduler, pod_update, unbound_pod
 from tests.scheduler_core.planner.packing.plans import COMMITTED, HELD, PROPOSED, plan
 
 POLICY = Policy()
 H100, PAIRS = MACHINES["hgx_h100"](), MACHINES["a100_bridged"]()
 
 
-def vouched(stage: Stage, listing: LedgerUpdate, voucher: ReservationChecker | None = None) -> ExtenderAck:
-    known = stage.knowledge
-    now = ExtenderView(known.table, known.pods, known.assumed_pods.on_several_nodes)
+def vouched(stage: FakeScheduler, listing: LedgerUpdate, voucher: ReservationChecker | None = None) -> ExtenderAck:
+    known = stage.cache
+    now = ExtenderView(known.snapshot, known.pods, known.assumed_pods.on_several_nodes)
     return (voucher or ReservationChecker()).acknowledge(
         listing, known.reservations, now, lambda _: POLICY, "team/extender"
     )
 
 
 def members(gpus: int, count: int) -> list[PodUpdate]:
-    return [seen(f"m{at}", gpus) for at in range(count)]
+    return [pod_update(f"m{at}", gpus) for at in range(count)]
 
 
 def some(name: str, gpus: int, *, shaped: bool, on: str | None = None) -> PodUpdate:
-    return seen(name, gpus, on, island="required") if shaped else seen(name, gpus, on)
+    return pod_update(name, gpus, on, island="required") if shaped else pod_update(name, gpus, on)
 
 
 def some_asking(name: str, gpus: int, *, shaped: bool) -> Pod:
-    return asking(name, gpus, island="required") if shaped else asking(name, gpus)
+    return unbound_pod(name, gpus, island="required") if shaped else unbound_pod(name, gpus)
 
 
 def test_a_reservation_that_fits_is_acknowledged() -> None:
-    stage = Stage.planned({"a": H100, "b": H100}, *members(4, 4))
+    stage = FakeScheduler.synced_with_reservations({"a": H100, "b": H100}, *members(4, 4))
     gang = plan("g", {"m0": ("a", 4), "m1": ("a", 4), "m2": ("b", 4), "m3": ("b", 4)})
 
-    assert vouched(stage, stage.keep((gang, PROPOSED), generation=7)) == ExtenderAck("team/extender", 7)
+    assert vouched(stage, stage.write_ledger((gang, PROPOSED), generation=7)) == ExtenderAck("team/extender", 7)
 
 
 def test_a_reservation_that_does_not_fit_is_blocked() -> None:
-    stage = Stage.planned({"a": H100}, *members(4, 2), seen("x", 1, on="a"))
+    stage = FakeScheduler.synced_with_reservations({"a": H100}, *members(4, 2), pod_update("x", 1, on="a"))
     gang = plan("g", {"m0": ("a", 4), "m1": ("a", 4)})
 
-    assert vouched(stage, stage.keep((gang, PROPOSED))) == ExtenderAck("team/extender", 1, ("uid-g",))
+    assert vouched(stage, stage.write_ledger((gang, PROPOSED))) == ExtenderAck("team/extender", 1, ("uid-g",))
 
 
 def test_only_proposed_reservations_are_checked() -> None:
-    stage = Stage.planned({"a": H100}, *members(8, 3))
+    stage = FakeScheduler.synced_with_reservations({"a": H100}, *members(8, 3))
     plans = [plan(f"g{at}", {f"m{at}": ("a", 8)}, held={"a": 8}) for at in range(3)]
-    listing = stage.keep(*zip(plans, (COMMITTED, HELD, PROPOSED), strict=True))
+    listing = stage.write_ledger(*zip(plans, (COMMITTED, HELD, PROPOSED), strict=True))
 
     assert vouched(stage, listing).blocked == ("uid-g2",)
 
@@ -79,85 +79,85 @@ def test_only_proposed_reservations_are_checked() -> None:
     ],
 )
 def test_an_in_flight_pod_counts_on_each_of_its_nodes(others: int, blocked: tuple[str, ...]) -> None:
-    stage = Stage.planned({"a": H100, "b": H100}, *members(4, 1))
+    stage = FakeScheduler.synced_with_reservations({"a": H100, "b": H100}, *members(4, 1))
     for at in range(others):
-        assert set(stage.ask(asking(f"x{at}", 1)).nodes) == {"a", "b"}
+        assert set(stage.filter(unbound_pod(f"x{at}", 1)).nodes) == {"a", "b"}
     gang = plan("g", {"m0": ("a", 4)})
 
-    assert vouched(stage, stage.keep((gang, PROPOSED))).blocked == blocked
+    assert vouched(stage, stage.write_ledger((gang, PROPOSED))).blocked == blocked
 
 
 def test_a_reservation_is_acknowledged_once_in_flight_pods_are_bound_elsewhere() -> None:
-    stage = Stage.planned({"a": H100, "b": H100}, *members(8, 1))
-    stage.ask(asking("x", 1))
-    listing, voucher = stage.keep((plan("g", {"m0": ("a", 8)}), PROPOSED)), ReservationChecker()
+    stage = FakeScheduler.synced_with_reservations({"a": H100, "b": H100}, *members(8, 1))
+    stage.filter(unbound_pod("x", 1))
+    listing, voucher = stage.write_ledger((plan("g", {"m0": ("a", 8)}), PROPOSED)), ReservationChecker()
     assert vouched(stage, listing, voucher).blocked == ("uid-g",)
 
-    stage.pods(seen("x", 1, on="b"))
+    stage.watch_pods(pod_update("x", 1, on="b"))
 
     assert vouched(stage, listing, voucher).blocked == ()
 
 
 def test_a_constraint_of_another_pod_is_kept() -> None:
     """Two bridged pairs: the accepted pod gets a pair only while other pods do not take one GPU of each."""
-    stage = Stage.planned({"a": PAIRS}, *members(1, 2))
-    assert stage.ask(asking("x", 2, island="required")).nodes == ("a",)
+    stage = FakeScheduler.synced_with_reservations({"a": PAIRS}, *members(1, 2))
+    assert stage.filter(unbound_pod("x", 2, island="required")).nodes == ("a",)
 
     one, two = plan("g", {"m0": ("a", 1)}), plan("g", {"m0": ("a", 1), "m1": ("a", 1)})
-    assert vouched(stage, stage.keep((one, PROPOSED))).blocked == ()
-    assert vouched(stage, stage.keep((two, PROPOSED))).blocked == ("uid-g",)
+    assert vouched(stage, stage.write_ledger((one, PROPOSED))).blocked == ()
+    assert vouched(stage, stage.write_ledger((two, PROPOSED))).blocked == ("uid-g",)
 
 
 def test_a_reservation_with_an_unknown_member_is_not_acknowledged() -> None:
     """Its constraints are not known yet."""
-    stage = Stage.planned({"a": H100})
-    listing = stage.keep((plan("g", {"m0": ("a", 1)}), PROPOSED))
+    stage = FakeScheduler.synced_with_reservations({"a": H100})
+    listing = stage.write_ledger((plan("g", {"m0": ("a", 1)}), PROPOSED))
     assert vouched(stage, listing).blocked == ("uid-g",)
 
-    stage.pods(*members(1, 1))
+    stage.watch_pods(*members(1, 1))
 
     assert vouched(stage, listing).blocked == ()
 
 
 def test_an_unknown_reservation_is_not_acknowledged() -> None:
-    stage = Stage.planned({"a": H100}, *members(1, 1))
-    listing = stage.keep((plan("g", {"m0": ("a", 1)}), PROPOSED), (plan("h", {"m0": ("a", 1)}), PROPOSED))
-    stage.knowledge.reservations.apply_reservations(Batch(ReservationUpdate, (), ("uid-h",)))
+    stage = FakeScheduler.synced_with_reservations({"a": H100}, *members(1, 1))
+    listing = stage.write_ledger((plan("g", {"m0": ("a", 1)}), PROPOSED), (plan("h", {"m0": ("a", 1)}), PROPOSED))
+    stage.cache.reservations.apply_reservations(Batch(ReservationUpdate, (), ("uid-h",)))
 
     assert vouched(stage, listing).blocked == ("uid-h",)
 
 
 def test_a_reservation_on_an_unknown_node_is_not_acknowledged() -> None:
-    stage = Stage.planned({"a": H100}, *members(1, 1))
+    stage = FakeScheduler.synced_with_reservations({"a": H100}, *members(1, 1))
 
-    assert vouched(stage, stage.keep((plan("g", {"m0": ("elsewhere", 1)}), PROPOSED))).blocked == ("uid-g",)
+    assert vouched(stage, stage.write_ledger((plan("g", {"m0": ("elsewhere", 1)}), PROPOSED))).blocked == ("uid-g",)
 
 
 def test_bound_members_are_not_checked() -> None:
-    stage = Stage.planned({"a": H100}, seen("m0", 8, on="a"), seen("m1", 8))
+    stage = FakeScheduler.synced_with_reservations({"a": H100}, pod_update("m0", 8, on="a"), pod_update("m1", 8))
 
-    assert vouched(stage, stage.keep((plan("g", {"m0": ("a", 8)}), PROPOSED))).blocked == ()
+    assert vouched(stage, stage.write_ledger((plan("g", {"m0": ("a", 8)}), PROPOSED))).blocked == ()
 
 
 def test_capacity_holds_do_not_block_a_reservation() -> None:
-    stage = Stage.planned({"a": H100}, *members(8, 1))
+    stage = FakeScheduler.synced_with_reservations({"a": H100}, *members(8, 1))
     room, gang = plan("r", held={"a": 8}), plan("g", {"m0": ("a", 8)})
 
-    assert vouched(stage, stage.keep((room, HELD), (gang, PROPOSED))).blocked == ()
+    assert vouched(stage, stage.write_ledger((room, HELD), (gang, PROPOSED))).blocked == ()
 
 
 def test_too_many_in_flight_pods_block_a_reservation() -> None:
     """Seven kinds of pods are 128 cases."""
-    stage = Stage.planned({"a": H100, "b": H100}, *members(1, 1))
+    stage = FakeScheduler.synced_with_reservations({"a": H100, "b": H100}, *members(1, 1))
     for at in range(7):
-        stage.ask(asking(f"x{at}", 1, min_vram=f"{at + 1}Gi"))
+        stage.filter(unbound_pod(f"x{at}", 1, min_vram=f"{at + 1}Gi"))
 
-    assert vouched(stage, stage.keep((plan("g", {"m0": ("a", 1)}), PROPOSED))).blocked == ("uid-g",)
+    assert vouched(stage, stage.write_ledger((plan("g", {"m0": ("a", 1)}), PROPOSED))).blocked == ("uid-g",)
 
 
 def test_results_are_kept_until_the_node_changes() -> None:
-    stage = Stage.planned({"a": H100}, *members(8, 1))
-    listing, voucher = stage.keep((plan("g", {"m0": ("a", 8)}), PROPOSED)), ReservationChecker()
+    stage = FakeScheduler.synced_with_reservations({"a": H100}, *members(8, 1))
+    listing, voucher = stage.write_ledger((plan("g", {"m0": ("a", 8)}), PROPOSED)), ReservationChecker()
     judged: list[str] = []
 
     def policy_of(pod: PodUpdate) -> Policy:
@@ -165,8 +165,8 @@ def test_results_are_kept_until_the_node_changes() -> None:
         return POLICY
 
     def look() -> None:
-        known = stage.knowledge
-        voucher.acknowledge(listing, known.reservations, ExtenderView(known.table, known.pods, ()), policy_of, "")
+        known = stage.cache
+        voucher.acknowledge(listing, known.reservations, ExtenderView(known.snapshot, known.pods, ()), policy_of, "")
 
     look()
     look()
@@ -186,35 +186,37 @@ def test_results_are_kept_until_the_node_changes() -> None:
 @given(st.integers(0, 2**32))
 def test_acknowledged_reservations_fit_wherever_in_flight_pods_come(seed: int) -> None:
     random = Random(seed)
-    stage = Stage.planned({name: random.choice((H100, PAIRS, MACHINES["dgx1"]())) for name in "abc"}, policy=POLICY)
+    stage = FakeScheduler.synced_with_reservations(
+        {name: random.choice((H100, PAIRS, MACHINES["dgx1"]())) for name in "abc"}, policy=POLICY
+    )
     for at in range(random.randint(0, 3)):
         shaped, gpus = random.random() < 0.3, random.randint(1, 3)
-        found = stage.ask(some_asking(f"x{at}", gpus, shaped=shaped))
+        found = stage.filter(some_asking(f"x{at}", gpus, shaped=shaped))
         if found.nodes and random.random() < 0.4:
-            stage.pods(some(f"x{at}", gpus, shaped=shaped, on=random.choice(found.nodes)))
+            stage.watch_pods(some(f"x{at}", gpus, shaped=shaped, on=random.choice(found.nodes)))
     gangs = [_gang(random, stage, f"g{at}") for at in range(2)]
-    listing = stage.keep(*((each, random.choice((PROPOSED, PROPOSED, COMMITTED))) for each in gangs))
+    listing = stage.write_ledger(*((each, random.choice((PROPOSED, PROPOSED, COMMITTED))) for each in gangs))
 
     blocked = vouched(stage, listing).blocked
 
     for each in gangs:
-        if each.key not in blocked and stage.knowledge.reservations.active[each.key].entry.phase is PROPOSED:
+        if each.key not in blocked and stage.cache.reservations.active[each.key].entry.phase is PROPOSED:
             for where in _ways(stage):
                 assert _fits(stage, each, where), where
 
 
-def _gang(random: Random, stage: Stage, name: str) -> ReservationUpdate:
+def _gang(random: Random, stage: FakeScheduler, name: str) -> ReservationUpdate:
     seats = {}
     for at in range(random.randint(1, 4)):
         member = some(f"{name}-{at}", random.choice((1, 2, 2, 4)), shaped=random.random() < 0.4)
-        stage.pods(member)
+        stage.watch_pods(member)
         seats[member.occupant.name] = (random.choice("abc"), member.occupant.profile.gpus)
     return plan(name, seats)
 
 
-def _ways(stage: Stage) -> Iterator[dict[str, list[Occupant]]]:
+def _ways(stage: FakeScheduler) -> Iterator[dict[str, list[Occupant]]]:
     """Return all cases of in-flight pods, each on one of its nodes or on none."""
-    doubtful = stage.knowledge.assumed_pods.on_several_nodes
+    doubtful = stage.cache.assumed_pods.on_several_nodes
     for chosen in product(*([None, *sorted(each.nodes)] for each in doubtful)):
         found: dict[str, list[Occupant]] = {}
         for each, node in zip(doubtful, chosen, strict=True):
@@ -223,16 +225,16 @@ def _ways(stage: Stage) -> Iterator[dict[str, list[Occupant]]]:
         yield found
 
 
-def _fits(stage: Stage, gang: ReservationUpdate, coming: Mapping[str, list[Occupant]]) -> bool:
+def _fits(stage: FakeScheduler, gang: ReservationUpdate, coming: Mapping[str, list[Occupant]]) -> bool:
     """Decide by the filters alone, from the pods on each node."""
     for seat in gang.spec.seats:
-        record = stage.knowledge.table.records[seat.node or ""]
+        record = stage.cache.snapshot.records[seat.node or ""]
         others = [pod for pod in record.pods if pod.uid != seat.uid and not is_hold(pod.uid)]
         pods = sorted((*others, *coming.get(record.name, ())), key=lambda pod: pod.uid)
         alone = NodeRecord(
             record.name, record.machine, record.gpus, tuple(pods), record.departed, (), record.hash_mismatch_since
         )
-        member = stage.knowledge.pods[seat.uid].occupant
+        member = stage.cache.pods[seat.uid].occupant
         if isinstance(evaluate_state(member.profile, state_of(alone, NOW, POLICY), POLICY), Reason):
             return False
     return True
@@ -249,10 +251,10 @@ def test_acknowledged_members_pass_filter_whatever_is_asked_meanwhile(seed: int)
         for _ in range(12):
             life.other()
         for member in life.members:
-            found = life.stage.ask(some_asking(member.occupant.name, 2, shaped=life.shaped), "a")
+            found = life.stage.filter(some_asking(member.occupant.name, 2, shaped=life.shaped), "a")
             assert found.nodes == ("a",)
             life.counted["a"] += 2
-            life.stage.pods(member._replace(node="a"))
+            life.stage.watch_pods(member._replace(node="a"))
             life.other()
         assert life.counted["a"] <= len(life.stage.machines["a"].gpus)
 
@@ -265,30 +267,30 @@ class _Life:
         self.shaped = random.random() < 0.5
         self.members = [some(f"m{at}", 2, shaped=self.shaped) for at in range(random.randint(1, 2))]
         machine = random.choice((H100, PAIRS, MACHINES["dgx1"]()))
-        self.stage = Stage.planned({"a": machine, "b": H100}, *self.members)
+        self.stage = FakeScheduler.synced_with_reservations({"a": machine, "b": H100}, *self.members)
         self.counted = {"a": 0, "b": 0}  # as kube-scheduler counts, without reservations
         self.waiting: list[PodUpdate] = []
         self.serial = 0
 
     def propose(self) -> bool:
         gang = plan("g", {each.occupant.name: ("a", 2) for each in self.members})
-        listing, voucher = self.stage.keep((gang, PROPOSED)), ReservationChecker()
+        listing, voucher = self.stage.write_ledger((gang, PROPOSED)), ReservationChecker()
         for _ in range(12):
             if not vouched(self.stage, listing, voucher).blocked:
-                self.stage.keep((gang, COMMITTED), generation=2)
+                self.stage.write_ledger((gang, COMMITTED), generation=2)
                 return True
             self.other()
         return False
 
     def other(self) -> None:
         if self.waiting and self.random.random() < 0.5:
-            self.stage.pods(self.waiting.pop(0))
+            self.stage.watch_pods(self.waiting.pop(0))
             return
         self.serial += 1
         gpus, name = self.random.choice((1, 1, 2)), f"x{self.serial}"
         shaped = gpus == 2 and self.random.random() < 0.5
         names = [name for name in "ab" if self.counted[name] + gpus <= len(self.stage.machines[name].gpus)]
-        found = self.stage.ask(some_asking(name, gpus, shaped=shaped), *names) if names else None
+        found = self.stage.filter(some_asking(name, gpus, shaped=shaped), *names) if names else None
         if found is not None and found.nodes:
             node = self.random.choice(found.nodes)
             self.counted[node] += gpus

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gputopo.crd.nodegpus import Allocation, PodRef
+from gputopo.crd.nodegpus import DeviceAllocation, PodRef
 from scheduler_core.allocation.cpu_per_gpu import CpuPerGpu, cpu_per_gpu
 from scheduler_core.allocation.gpu_sets import ExactSets, SomeSet
 from scheduler_core.allocation.occupancy import Occupant
@@ -37,7 +37,9 @@ def _shared(held: dict[str, tuple[int, int]], *, cpu: int | None = None) -> Node
     """A node that honours the GPU choice, with shares by name: GPU and MiB."""
     idle = record("n", PAIRS, held={})
     assert idle.gpus is not None
-    allocations = tuple(Allocation(gpu=f"GPU-{gpu}", pod=PodRef("team", name, "c")) for name, (gpu, _) in held.items())
+    allocations = tuple(
+        DeviceAllocation(gpu=f"GPU-{gpu}", pod=PodRef("team", name, "c")) for name, (gpu, _) in held.items()
+    )
     machine = msgspec.structs.replace(
         idle.machine, honours_gpu_choice=True, allocatable=((WHOLE, 4), (SHARED, 400)), cpu_milli=cpu
     )

@@ -18,11 +18,11 @@ from scheduler_core.policy.policy import Policy
 from scheduler_core.request.device_request import WHOLE
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, node, occupant, profile, record
-from tests.scheduler_core.fake_scheduler import Stage, asking, seen
+from tests.scheduler_core.fake_scheduler import FakeScheduler, pod_update, unbound_pod
 
 PAIRS = MACHINES["a100_bridged"]()  # islands of two and two, each on a NUMA node of its own
 ONE_NODE = {"a": PAIRS}
-TWO_SINGLES = (seen("x", 1, "a", admitted=True), seen("y", 1, "a", admitted=True))
+TWO_SINGLES = (pod_update("x", 1, "a", admitted=True), pod_update("y", 1, "a", admitted=True))
 
 
 def refused(reason: Reason, *, soon: bool) -> FilterResult:
@@ -52,46 +52,46 @@ def refused(reason: Reason, *, soon: bool) -> FilterResult:
 def test_two_single_gpu_pods_may_leave_a_pair(
     wishes: dict[str, str], reason: Reason, word: Mapping[str, list[int]] | None, answer: FilterResult | bool
 ) -> None:
-    stage = Stage.set(ONE_NODE, *TWO_SINGLES)
+    stage = FakeScheduler.synced(ONE_NODE, *TWO_SINGLES)
     if word is not None:
-        stage.words({"a": word})
+        stage.watch_reports({"a": word})
 
     expected = answer if isinstance(answer, FilterResult) else refused(reason, soon=answer)
-    assert stage.ask(asking("p", 2, **wishes)) == expected
+    assert stage.filter(unbound_pod("p", 2, **wishes)) == expected
 
 
 def test_node_that_cannot_have_the_shape_is_not_transient() -> None:
     """Whatever the kubelet reports, no island has three."""
-    stage = Stage.set(ONE_NODE, seen("x", 1, "a", admitted=True))
+    stage = FakeScheduler.synced(ONE_NODE, pod_update("x", 1, "a", admitted=True))
 
-    assert stage.ask(asking("p", 3, island="required")) == refused(Reason.ISLAND, soon=False)
+    assert stage.filter(unbound_pod("p", 3, island="required")) == refused(Reason.ISLAND, soon=False)
 
 
 def test_node_with_too_slow_sets_is_not_transient() -> None:
-    stage = Stage.set(ONE_NODE, *TWO_SINGLES)
+    stage = FakeScheduler.synced(ONE_NODE, *TWO_SINGLES)
 
-    assert stage.ask(asking("p", 2, min_bandwidth="9999")) == refused(Reason.BANDWIDTH, soon=False)
+    assert stage.filter(unbound_pod("p", 2, min_bandwidth="9999")) == refused(Reason.BANDWIDTH, soon=False)
 
 
 def test_stale_node_is_not_transient() -> None:
-    stage = Stage.set(ONE_NODE, *TWO_SINGLES)
+    stage = FakeScheduler.synced(ONE_NODE, *TWO_SINGLES)
     stage.now += Policy().stale_after_s
 
-    assert stage.ask(asking("p", 2, island="required")) == refused(Reason.UNKNOWN_TOPOLOGY, soon=False)
+    assert stage.filter(unbound_pod("p", 2, island="required")) == refused(Reason.UNKNOWN_TOPOLOGY, soon=False)
 
 
 def test_unadmitted_pods_are_not_transient() -> None:
     """When it does, kube-scheduler sees the event and retries."""
-    stage = Stage.set(ONE_NODE, seen("x", 1, "a"), seen("y", 1, "a"))
+    stage = FakeScheduler.synced(ONE_NODE, pod_update("x", 1, "a"), pod_update("y", 1, "a"))
 
-    assert stage.ask(asking("p", 2, island="required")) == refused(Reason.ISLAND, soon=False)
+    assert stage.filter(unbound_pod("p", 2, island="required")) == refused(Reason.ISLAND, soon=False)
 
 
 def test_node_without_reports_is_not_transient() -> None:
-    stage = Stage.set(ONE_NODE, *TWO_SINGLES)
-    stage.words({"a": None})
+    stage = FakeScheduler.synced(ONE_NODE, *TWO_SINGLES)
+    stage.watch_reports({"a": None})
 
-    assert stage.ask(asking("p", 2, island="required")) == refused(Reason.ISLAND, soon=False)
+    assert stage.filter(unbound_pod("p", 2, island="required")) == refused(Reason.ISLAND, soon=False)
 
 
 UNTIL_CONFIRMED = refused(Reason.UNKNOWN_TOPOLOGY, soon=True)
@@ -101,92 +101,92 @@ ON_A = FilterResult(("a",), {}, single=True)
 
 def test_changed_graph_is_transient_until_it_is_confirmed() -> None:
     """Two watches show it, in either order; kube-scheduler sees only one of the events."""
-    stage = Stage.set(ONE_NODE)
-    asked = asking("p", 2, island="required")
+    stage = FakeScheduler.synced(ONE_NODE)
+    asked = unbound_pod("p", 2, island="required")
 
     stage.machines["a"] = MACHINES["a100_mesh"]()
-    stage.nodes("a")
-    assert stage.ask(asked) == UNTIL_CONFIRMED
-    stage.words({"a": {}})
-    assert stage.ask(asked) == ON_A
+    stage.watch_nodes("a")
+    assert stage.filter(asked) == UNTIL_CONFIRMED
+    stage.watch_reports({"a": {}})
+    assert stage.filter(asked) == ON_A
 
 
 def test_graph_confirmed_before_the_node_is_shown_is_transient() -> None:
-    stage = Stage.set(ONE_NODE)
-    asked = asking("p", 2, island="required")
+    stage = FakeScheduler.synced(ONE_NODE)
+    asked = unbound_pod("p", 2, island="required")
 
     stage.machines["a"] = MACHINES["a100_mesh"]()
-    stage.words({"a": {}})
-    assert stage.ask(asked) == UNTIL_CONFIRMED
-    stage.nodes("a")
-    assert stage.ask(asked) == ON_A
+    stage.watch_reports({"a": {}})
+    assert stage.filter(asked) == UNTIL_CONFIRMED
+    stage.watch_nodes("a")
+    assert stage.filter(asked) == ON_A
 
 
 @pytest.mark.parametrize("gone", [True, False], ids=["there is no NodeGpus", "it speaks of another graph"])
 def test_unconfirmed_graph_is_transient_only_for_seconds(gone: bool) -> None:
-    stage = Stage.set(ONE_NODE)
-    asked = asking("p", 2, island="required")
+    stage = FakeScheduler.synced(ONE_NODE)
+    asked = unbound_pod("p", 2, island="required")
     if gone:
-        stage.words({}, gone=["a"])
+        stage.watch_reports({}, gone=["a"])
     else:
         stage.machines["a"] = MACHINES["a100_mesh"]()
-        stage.words({"a": {}})
+        stage.watch_reports({"a": {}})
 
     stage.now += CONFIRMATION_GRACE_S
-    assert stage.ask(asked) == UNTIL_CONFIRMED
+    assert stage.filter(asked) == UNTIL_CONFIRMED
     stage.now += 1
-    assert stage.ask(asked) == FOR_GOOD
-    assert stage.ask(asking("plain", 2)).nodes == ("a",)
+    assert stage.filter(asked) == FOR_GOOD
+    assert stage.filter(unbound_pod("plain", 2)).nodes == ("a",)
 
 
 def test_another_changed_graph_is_transient_again() -> None:
     """Its agent has just been installed again."""
-    stage = Stage.set(ONE_NODE)
-    stage.words({}, gone=["a"])
+    stage = FakeScheduler.synced(ONE_NODE)
+    stage.watch_reports({}, gone=["a"])
     stage.now += CONFIRMATION_GRACE_S + 1
 
     stage.machines["a"] = MACHINES["a100_mesh"]()
-    stage.nodes("a")
-    assert stage.ask(asking("p", 2, island="required")) == UNTIL_CONFIRMED
+    stage.watch_nodes("a")
+    assert stage.filter(unbound_pod("p", 2, island="required")) == UNTIL_CONFIRMED
 
 
 def test_other_reasons_are_not_transient() -> None:
-    stage = Stage.set(ONE_NODE, *TWO_SINGLES)
+    stage = FakeScheduler.synced(ONE_NODE, *TWO_SINGLES)
 
-    assert stage.ask(asking("p", 2, min_vram="900Gi")) == refused(Reason.VRAM, soon=False)
+    assert stage.filter(unbound_pod("p", 2, min_vram="900Gi")) == refused(Reason.VRAM, soon=False)
 
 
 def test_fewer_free_gpus_than_kube_scheduler_counts_are_transient() -> None:
-    stage = Stage.set(ONE_NODE, seen("x", 4, "a"))
+    stage = FakeScheduler.synced(ONE_NODE, pod_update("x", 4, "a"))
 
-    assert stage.ask(asking("p", 1)) == refused(Reason.TOO_FEW_GPUS, soon=True)
+    assert stage.filter(unbound_pod("p", 1)) == refused(Reason.TOO_FEW_GPUS, soon=True)
 
 
 def test_node_that_fits_after_all_is_no_longer_transient() -> None:
-    stage = Stage.set(ONE_NODE, *TWO_SINGLES)
-    stage.ask(asking("p", 2, island="required"))
+    stage = FakeScheduler.synced(ONE_NODE, *TWO_SINGLES)
+    stage.filter(unbound_pod("p", 2, island="required"))
 
-    stage.pods(gone=["uid-x", "uid-y"])
+    stage.watch_pods(gone=["uid-x", "uid-y"])
 
-    assert stage.ask(asking("p", 2, island="required")).nodes == ("a",)
+    assert stage.filter(unbound_pod("p", 2, island="required")).nodes == ("a",)
 
 
 def test_unknown_unhealthy_gpu_is_not_transient() -> None:
     """The device plugin offers half of the GPUs, and does not name them."""
     large = MACHINES["dgx2"]()
-    stage = Stage.set({"a": large})
+    stage = FakeScheduler.synced({"a": large})
     sick = NodeUpdate("a", parse_node(node(large, allocatable={WHOLE: 8})))
-    stage.knowledge.apply_batch(Batch(NodeUpdate, (sick,)), stage.now)
+    stage.cache.apply_batch(Batch(NodeUpdate, (sick,)), stage.now)
 
-    assert stage.ask(asking("p", 8, numa="required")) == refused(Reason.NUMA, soon=False)
+    assert stage.filter(unbound_pod("p", 8, numa="required")) == refused(Reason.NUMA, soon=False)
 
 
 def test_gpus_reserved_for_a_pod_are_transient() -> None:
-    stage = Stage.set({"a": PAIRS, "b": PAIRS})
+    stage = FakeScheduler.synced({"a": PAIRS, "b": PAIRS})
     for name in ("w", "x", "y", "z"):
-        stage.ask(asking(name, 1))
+        stage.filter(unbound_pod(name, 1))
 
-    answer = stage.ask(asking("p", 2, island="required"))
+    answer = stage.filter(unbound_pod("p", 2, island="required"))
 
     assert (set(answer.rejected.values()), answer.may_fit_soon) == ({Reason.RESERVED.value}, True)
 

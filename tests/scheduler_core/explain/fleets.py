@@ -7,7 +7,7 @@ from itertools import combinations
 import msgspec
 
 from scheduler_core.cache.node_record import NodeRecord
-from scheduler_core.cache.node_table import Snapshot, snapshot_of
+from scheduler_core.cache.node_table import ClusterSnapshot, snapshot_of
 from scheduler_core.explain import Explanation, explain
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodRequest
@@ -23,7 +23,7 @@ _QUAD_LINKS = {pair: 4 for quad in (range(4), range(4, 8)) for pair in combinati
 QUADS = msgspec.structs.replace(H100, nvlink=bonded(_QUAD_LINKS, 50.0))  # two islands of four, one per NUMA node
 
 
-def fleet(*records: NodeRecord) -> Snapshot:
+def fleet(*records: NodeRecord) -> ClusterSnapshot:
     """A table of those nodes."""
     return snapshot_of(records, NOW, POLICY)
 

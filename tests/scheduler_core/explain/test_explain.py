@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gputopo.crd.nodegpus import Allocation, PodRef
+from gputopo.crd.nodegpus import DeviceAllocation, PodRef
 from gputopo.labels.keys import TOPOLOGY_MANAGER
 from gputopo.labels.reasons import Reason
 from scheduler_core.cache.node_record import NodeRecord, with_gpus
@@ -168,10 +168,10 @@ class TestBound:
         uuid = PAIRS.gpus[0].uuid or ""
         holder = PodRef("team", "new", "c")
         allocations = (
-            Allocation(gpu=uuid, pod=holder, replica=1),
-            Allocation(gpu=uuid, pod=holder, mig_device="MIG-1"),
-            Allocation(gpu="GPU-strange", pod=holder),
-            Allocation(gpu=uuid, pod=PodRef("team", "other", "c")),
+            DeviceAllocation(gpu=uuid, pod=holder, replica=1),
+            DeviceAllocation(gpu=uuid, pod=holder, mig_device="MIG-1"),
+            DeviceAllocation(gpu="GPU-strange", pod=holder),
+            DeviceAllocation(gpu=uuid, pod=PodRef("team", "other", "c")),
         )
         mine = with_gpus(mine, msgspec.structs.replace(mine.gpus, allocations=allocations))
 

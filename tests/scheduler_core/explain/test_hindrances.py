@@ -9,7 +9,7 @@ from gputopo.crd.nodegpus import NodeGpus
 from gputopo.model import NodeTopology
 from scheduler_core.cache.node_record import NodeRecord, with_gpus
 from tests.machines import MACHINES
-from tests.scheduler_core.builders import record, request, word
+from tests.scheduler_core.builders import kubelet_report, record, request
 from tests.scheduler_core.explain.fleets import H100, PAIRS, told
 
 CARDS = MACHINES["rtx4090"]()
@@ -28,21 +28,21 @@ ASKED = request(2, island="required")
             id="no NodeGpus",
         ),
         pytest.param(
-            word(H100, {}),
+            kubelet_report(H100, {}),
             "a: its NodeGpus is about another topology than the Node carries: this lasts seconds, unless the agent "
             "cannot write the Node: check its log",
             "fits on a if its agent confirms the topology that the Node carries: start the agent, or check its log",
             id="another topology",
         ),
         pytest.param(
-            word(PAIRS, {}, "2026-11-18T12:00:00Z"),
+            kubelet_report(PAIRS, {}, "2026-11-18T12:00:00Z"),
             "a: clock skew: its NodeGpus was observed more than 10 minutes from now, so its age is unknown; set "
             "the clock of the node, or of the extender",
             "fits on a if its agent confirms the topology that the Node carries: start the agent, or check its log",
             id="clock ahead",
         ),
         pytest.param(
-            word(PAIRS, {}, "2026-11-18T08:00:00Z"),
+            kubelet_report(PAIRS, {}, "2026-11-18T08:00:00Z"),
             "a: its agent has not confirmed the topology for too long, or at an invalid time: check its log",
             "fits on a if its agent still reports what it reported 3h ago: start the agent, or check its log",
             id="silent agent",

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.crd.nodegpus import Allocation, PodRef
+from gputopo.crd.nodegpus import DeviceAllocation, PodRef
 from gputopo.labels.keys import TOPOLOGY_MANAGER
 from gputopo.labels.reasons import Reason
 from gputopo.model import NodeTopology
 from scheduler_core.cache.node_record import NodeRecord, parse_occupant, with_gpus, without_pod
 from scheduler_core.cache.node_state import NodeState, state_of
-from scheduler_core.cache.node_table import Snapshot, with_records
+from scheduler_core.cache.node_table import ClusterSnapshot, with_records
 from scheduler_core.evaluation.evaluate import evaluate, evaluate_state
 from scheduler_core.evaluation.score import Score
 from scheduler_core.explain.evictions import MAX_TRIALS, smallest_eviction
@@ -269,8 +269,8 @@ def test_devices_that_are_not_whole_gpus_are_called_by_their_resource() -> None:
 
 def test_pods_of_one_name_differ_by_uid() -> None:
     """A pod of the same name was there before, and the kubelet still lists it: that one has ended already."""
-    old = Allocation(gpu=PAIRS.gpus[0].uuid or "", pod=PodRef("team", "a", "c", uid="uid-of-the-old-one"))
-    new = Allocation(gpu=PAIRS.gpus[1].uuid or "", pod=PodRef("team", "a", "c", uid="uid-a"))
+    old = DeviceAllocation(gpu=PAIRS.gpus[0].uuid or "", pod=PodRef("team", "a", "c", uid="uid-of-the-old-one"))
+    new = DeviceAllocation(gpu=PAIRS.gpus[1].uuid or "", pod=PodRef("team", "a", "c", uid="uid-a"))
     before = record("node-1", PAIRS, held={}, pods=[occupant("a", 1)])
     assert before.gpus is not None
     before = with_gpus(before, msgspec.structs.replace(before.gpus, allocations=(old, new)))
@@ -314,7 +314,7 @@ _TIMES = ("2026-11-18T11:00:00Z", "2026-11-18T11:00:00Z", "2026-11-17T11:00:00Z"
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> Snapshot:
+def tables(draw: st.DrawFn) -> ClusterSnapshot:
     """A few nodes, mostly full: pods with reported GPUs, and some without."""
     records = []
     for at in range(draw(st.integers(1, 4))):
@@ -359,7 +359,7 @@ def _as_told(asked: PodRequest, change: NearMiss) -> PodRequest:
     return asked._replace(profile=asked.profile._replace(constraints=wishes))
 
 
-def _after(table: Snapshot, change: NearMiss) -> Snapshot:
+def _after(table: ClusterSnapshot, change: NearMiss) -> ClusterSnapshot:
     """The nodes as they would be after it, by the way that a watch would bring it."""
     changed = []
     for name in change.nodes:
@@ -378,7 +378,7 @@ def _after(table: Snapshot, change: NearMiss) -> Snapshot:
 
 @settings(deadline=None, max_examples=150)
 @given(tables(), _REQUESTS)
-def test_every_near_miss_is_true(table: Snapshot, asked: PodRequest) -> None:
+def test_every_near_miss_is_true(table: ClusterSnapshot, asked: PodRequest) -> None:
     """Apply the change and decide anew: every node that was named suits."""
     refused = evaluate(asked, table, table.states, POLICY)
     changes = () if refused.scores else NearMissSearch(asked.profile, refused.rejected, table, POLICY, NOW).find()
@@ -393,7 +393,7 @@ def test_every_near_miss_is_true(table: Snapshot, asked: PodRequest) -> None:
 
 @settings(deadline=None, max_examples=100)
 @given(tables(), _REQUESTS)
-def test_no_smaller_number_of_pods_would_have_been_enough(table: Snapshot, asked: PodRequest) -> None:
+def test_no_smaller_number_of_pods_would_have_been_enough(table: ClusterSnapshot, asked: PodRequest) -> None:
     """On fleets so small that everything is tried."""
     refused = evaluate(asked, table, table.states, POLICY)
     if refused.scores:

@@ -10,17 +10,17 @@ from scheduler_core.explain.model import Explanation, ReservedGpus
 from scheduler_core.policy.policy import Policy
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, request
-from tests.scheduler_core.fake_scheduler import Stage, seen
+from tests.scheduler_core.fake_scheduler import FakeScheduler, pod_update
 from tests.scheduler_core.planner.packing.plans import COMMITTED, HELD, PROPOSED, plan
 
 H100 = MACHINES["hgx_h100"]()
 BY_NOON, AT_ONE = ReservationStatus(deadline="2026-11-18T12:00:00Z"), ReservationStatus(estimate="2026-11-18T13:00:00Z")
 
 
-def told(stage: Stage, gpus: int = 8, name: str = "new") -> Explanation:
-    asked, table = request(gpus, name), stage.knowledge.table_for_pod(f"uid-{name}")
+def told(stage: FakeScheduler, gpus: int = 8, name: str = "new") -> Explanation:
+    asked, table = request(gpus, name), stage.cache.snapshot_for_pod(f"uid-{name}")
     found = explain(asked, table, None, Policy(), NOW)
-    return with_reservations(found, table, stage.knowledge.reservations.active.values(), asked.uid)
+    return with_reservations(found, table, stage.cache.reservations.active.values(), asked.uid)
 
 
 def lines(explanation: Explanation) -> list[str]:
@@ -30,8 +30,10 @@ def lines(explanation: Explanation) -> list[str]:
 
 
 def test_reservations_with_their_gpus_nodes_and_times() -> None:
-    stage = Stage.planned({"a": H100, "b": H100, "c": H100}, seen("m0", 4), seen("x", 6, on="b"))
-    stage.keep(
+    stage = FakeScheduler.synced_with_reservations(
+        {"a": H100, "b": H100, "c": H100}, pod_update("m0", 4), pod_update("x", 6, on="b")
+    )
+    stage.write_ledger(
         (plan("llm-1", {"m0": ("a", 4), "m1": ("a", 1)}, status=BY_NOON), COMMITTED),
         (plan("big-2", held={"a": 8, "b": 8}, gang="big", status=AT_ONE), HELD),
         (plan("batch-3", {"solo": ("c", 1)}, gang=""), PROPOSED),
@@ -61,34 +63,34 @@ def test_reservations_with_their_gpus_nodes_and_times() -> None:
 
 
 def test_a_hold_without_an_estimate() -> None:
-    stage = Stage.planned({"a": H100})
-    stage.keep((plan("big-2", held={"a": 8}, gang="big"), HELD))
+    stage = FakeScheduler.synced_with_reservations({"a": H100})
+    stage.write_ledger((plan("big-2", held={"a": 8}, gang="big"), HELD))
 
     assert lines(told(stage)) == ["- 8 GPUs for the gang team/big, until it fits: a (team/big-2)"]
 
 
 def test_a_hold_of_a_single_pod_and_of_mig_devices() -> None:
-    stage = Stage.planned({"a": H100})
-    stage.offer("a", {"nvidia.com/mig-1g.10gb": 7})
-    stage.keep((plan("large-2", held={"a": 4}, resource="nvidia.com/mig-1g.10gb", gang="pod.uid-large"), HELD))
+    stage = FakeScheduler.synced_with_reservations({"a": H100})
+    stage.set_allocatable("a", {"nvidia.com/mig-1g.10gb": 7})
+    stage.write_ledger((plan("large-2", held={"a": 4}, resource="nvidia.com/mig-1g.10gb", gang="pod.uid-large"), HELD))
     asked = request(7, resource="nvidia.com/mig-1g.10gb")
 
-    found = explain(asked, stage.knowledge.table, None, Policy(), NOW)
-    found = with_reservations(found, stage.knowledge.table, stage.knowledge.reservations.active.values(), asked.uid)
+    found = explain(asked, stage.cache.snapshot, None, Policy(), NOW)
+    found = with_reservations(found, stage.cache.snapshot, stage.cache.reservations.active.values(), asked.uid)
 
     assert lines(found) == ["- 4 GPUs for a single pod, until it fits: a (team/large-2)"]
 
 
 def test_reservations_on_nodes_that_do_not_fit_anyway_are_left_out() -> None:
-    stage = Stage.planned({"a": H100}, seen("x", 1, on="a"), seen("m0", 4))
-    stage.keep((plan("g", {"m0": ("a", 4)}), COMMITTED))
+    stage = FakeScheduler.synced_with_reservations({"a": H100}, pod_update("x", 1, on="a"), pod_update("m0", 4))
+    stage.write_ledger((plan("g", {"m0": ("a", 4)}), COMMITTED))
 
     assert told(stage).kept == ()
 
 
 def test_the_reservation_of_its_own_place_is_a_note() -> None:
-    stage = Stage.planned({"a": H100}, seen("new", 8))
-    stage.keep((plan("g", {"new": ("a", 8)}), COMMITTED))
+    stage = FakeScheduler.synced_with_reservations({"a": H100}, pod_update("new", 8))
+    stage.write_ledger((plan("g", {"new": ("a", 8)}), COMMITTED))
 
     found = told(stage)
 
@@ -98,7 +100,7 @@ def test_the_reservation_of_its_own_place_is_a_note() -> None:
 
 @pytest.mark.parametrize("phase", [COMMITTED, HELD])
 def test_a_reserved_place_is_not_a_pod_that_could_end(phase: EntryPhase) -> None:
-    stage = Stage.planned({"a": H100}, seen("m0", 8))
-    stage.keep((plan("g", {"m0": ("a", 8)}, held={"a": 8}), phase))
+    stage = FakeScheduler.synced_with_reservations({"a": H100}, pod_update("m0", 8))
+    stage.write_ledger((plan("g", {"m0": ("a", 8)}, held={"a": 8}), phase))
 
     assert [each for each in told(stage).nearest if each.pods] == []

@@ -10,7 +10,7 @@ from scheduler_core.cache.node import parse_node
 from scheduler_core.extender.extender import DecisionRecord, Extender
 from scheduler_core.policy.policy import Policy
 from tests.machines import MACHINES
-from tests.scheduler_core.builders import NOW, node, occupant, pod, word
+from tests.scheduler_core.builders import NOW, kubelet_report, node, occupant, pod
 
 SHAPES = ("hgx_h100", "dgx1", "a100_mesh", "rtx4090")
 
@@ -36,7 +36,7 @@ def decided(
         PodUpdate("uid-new", occupant("new", 2, island="required"), "n0"),
     ]
     words = [
-        NodeGpusUpdate(name, word(each, {f"h{number}": range(1 + number % 3)} if number < 7 else None))
+        NodeGpusUpdate(name, kubelet_report(each, {f"h{number}": range(1 + number % 3)} if number < 7 else None))
         for number, (name, each) in enumerate(
             zip(NAMES, topologies, strict=True)
         )  # the last one's kubelet is not asked

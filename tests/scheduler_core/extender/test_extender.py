@@ -10,7 +10,7 @@ from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod import Container, ContainerResources, Metadata, Pod, PodSpec
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, pod
-from tests.scheduler_core.fake_scheduler import Stage, asking, preferring, seen
+from tests.scheduler_core.fake_scheduler import FakeScheduler, pod_update, unbound_pod, with_soft_preference
 
 PAIRS = MACHINES["a100_bridged"]()  # islands of two and two
 H100 = MACHINES["hgx_h100"]()
@@ -18,21 +18,21 @@ MALFORMED = "the pod's request is malformed: gputopo.io/island: 'please' is not 
 
 
 def test_nothing_is_answered_before_all_lists_were_shown() -> None:
-    stage = Stage({"a": PAIRS})
-    stage.nodes(complete=True)
+    stage = FakeScheduler({"a": PAIRS})
+    stage.watch_nodes(complete=True)
     sentence = "gputopo has not yet listed all pods, nodegpus of the cluster"
 
     with pytest.raises(NotReadyError, match=f"^{sentence}$"):
-        stage.ask(asking("p", 1))
+        stage.filter(unbound_pod("p", 1))
     with pytest.raises(NotReadyError, match=f"^{sentence}$"):
-        stage.extender.prioritize(asking("p", 1), {"a"})
+        stage.extender.prioritize(unbound_pod("p", 1), {"a"})
     assert stage.records == []
 
 
 def test_pod_without_gpus_passes_untouched() -> None:
-    stage = Stage.set({"a": PAIRS})
+    stage = FakeScheduler.synced({"a": PAIRS})
 
-    found = stage.ask(pod("cpu"), "a", "ghost")
+    found = stage.filter(pod("cpu"), "a", "ghost")
 
     assert (set(found.nodes), found.rejected, found.single) == ({"a", "ghost"}, {}, False)
     assert dict(stage.extender.prioritize(pod("cpu"), {"a", "ghost"})) == {"a": 0, "ghost": 0}
@@ -53,22 +53,22 @@ def test_pod_without_gpus_passes_untouched() -> None:
     ],
 )
 def test_malformed_pod_is_refused_everywhere_with_its_own_words(asked: Pod, text: str) -> None:
-    stage = Stage.set({"a": PAIRS})
+    stage = FakeScheduler.synced({"a": PAIRS})
 
-    assert stage.ask(asked, "a", "ghost") == FilterResult((), {"a": text, "ghost": text})
+    assert stage.filter(asked, "a", "ghost") == FilterResult((), {"a": text, "ghost": text})
     assert dict(stage.extender.prioritize(asked, {"a"})) == {"a": 0}
 
 
 def test_where_one_node_passes_the_others_go_without_saying() -> None:
-    stage = Stage.set({"a": PAIRS, "b": H100})
+    stage = FakeScheduler.synced({"a": PAIRS, "b": H100})
 
-    assert stage.ask(asking("p", 8), "a", "b", "ghost") == FilterResult(("b",), {})
+    assert stage.filter(unbound_pod("p", 8), "a", "b", "ghost") == FilterResult(("b",), {})
 
 
 def test_where_none_passes_each_has_its_reason() -> None:
-    stage = Stage.set({"a": PAIRS, "b": MACHINES["rtx4090"]()})
+    stage = FakeScheduler.synced({"a": PAIRS, "b": MACHINES["rtx4090"]()})
 
-    assert stage.ask(asking("p", 4, island="required"), "a", "b", "ghost").rejected == {
+    assert stage.filter(unbound_pod("p", 4, island="required"), "a", "b", "ghost").rejected == {
         "a": Reason.ISLAND.value,
         "b": Reason.ISLAND.value,
         "ghost": Reason.UNKNOWN_NODE.value,
@@ -77,20 +77,20 @@ def test_where_none_passes_each_has_its_reason() -> None:
 
 def test_pod_with_preferences_of_its_own_is_answered_all_nodes() -> None:
     machines = {f"n{at}": PAIRS for at in range(5)}
-    stage = Stage.set(machines, policy=Policy(shortlist=2))
-    picky = preferring(asking("picky", 1))
+    stage = FakeScheduler.synced(machines, policy=Policy(shortlist=2))
+    picky = with_soft_preference(unbound_pod("picky", 1))
 
-    assert len(stage.ask(asking("p", 1)).nodes) == 2
-    assert set(stage.ask(picky).nodes) == set(machines)
+    assert len(stage.filter(unbound_pod("p", 1)).nodes) == 2
+    assert set(stage.filter(picky).nodes) == set(machines)
 
 
 class TestPrioritize:
     """How well nodes suit."""
 
     def test_scores_are_those_that_filter_ranked_by(self) -> None:
-        stage = Stage.set({"a": PAIRS, "b": H100, "c": PAIRS}, seen("x", 3, "c"))
-        asked = asking("p", 2)
-        nodes = stage.ask(asked).nodes
+        stage = FakeScheduler.synced({"a": PAIRS, "b": H100, "c": PAIRS}, pod_update("x", 3, "c"))
+        asked = unbound_pod("p", 2)
+        nodes = stage.filter(asked).nodes
 
         found = dict(stage.extender.prioritize(asked, {*nodes, "c", "ghost"}))
 
@@ -104,40 +104,40 @@ class TestPrioritize:
 
     def test_what_is_assumed_of_the_pod_is_not_in_its_own_way(self) -> None:
         """An extender that is asked of a single node all the same."""
-        stage = Stage.set({"a": PAIRS, "b": PAIRS})
-        asked = asking("p", 4)
+        stage = FakeScheduler.synced({"a": PAIRS, "b": PAIRS})
+        asked = unbound_pod("p", 4)
         before = dict(stage.extender.prioritize(asked, {"a", "b"}))
-        stage.ask(asked, "a")
+        stage.filter(asked, "a")
 
         assert dict(stage.extender.prioritize(asked, {"a", "ghost"})) == {"a": before["a"], "ghost": 0}
         assert dict(stage.extender.prioritize(asked, {"b"})) == {"b": before["b"]}
-        assert dict(stage.extender.prioritize(asking("q", 4), {"a"})) == {"a": 0}
+        assert dict(stage.extender.prioritize(unbound_pod("q", 4), {"a"})) == {"a": 0}
 
     def test_node_that_suits_no_more_scores_nothing(self) -> None:
-        stage = Stage.set({"a": PAIRS})
-        stage.ask(asking("p", 4))
+        stage = FakeScheduler.synced({"a": PAIRS})
+        stage.filter(unbound_pod("p", 4))
 
-        stage.pods(seen("other", 4, "a"))
+        stage.watch_pods(pod_update("other", 4, "a"))
 
-        assert dict(stage.extender.prioritize(asking("p", 4), {"a"})) == {"a": 0}
+        assert dict(stage.extender.prioritize(unbound_pod("p", 4), {"a"})) == {"a": 0}
 
     def test_nothing_is_assumed(self) -> None:
-        stage = Stage.set({"a": PAIRS})
+        stage = FakeScheduler.synced({"a": PAIRS})
 
-        stage.extender.prioritize(asking("p", 4, island="required"), {"a"})
+        stage.extender.prioritize(unbound_pod("p", 4, island="required"), {"a"})
 
-        assert len(stage.knowledge.assumed_pods) == 0
+        assert len(stage.cache.assumed_pods) == 0
 
 
 class TestRecord:
     """What a decision was made from."""
 
     def test_it_holds_all_that_decided(self) -> None:
-        stage = Stage.set({"a": PAIRS, "b": PAIRS})
-        stage.ask(asking("plain", 1))
-        table, doubtful = stage.knowledge.table, stage.knowledge.assumed_pods.on_several_nodes
+        stage = FakeScheduler.synced({"a": PAIRS, "b": PAIRS})
+        stage.filter(unbound_pod("plain", 1))
+        table, doubtful = stage.cache.snapshot, stage.cache.assumed_pods.on_several_nodes
 
-        found = stage.ask(asking("p", 2, island="required"), "a", "b")
+        found = stage.filter(unbound_pod("p", 2, island="required"), "a", "b")
 
         made = stage.records[-1]
         assert (made.at, made.request.name, made.policy, made.names) == (NOW, "p", Policy(), {"a", "b"})
@@ -146,8 +146,8 @@ class TestRecord:
         assert all(seconds >= 0 for seconds in made.phases)
 
     def test_there_is_none_of_pods_that_are_not_ours(self) -> None:
-        stage = Stage.set({"a": PAIRS})
+        stage = FakeScheduler.synced({"a": PAIRS})
 
-        stage.ask(pod("cpu"))
+        stage.filter(pod("cpu"))
 
         assert stage.records == []

@@ -12,7 +12,7 @@ from scheduler_core.extender.handlers import MAX_WAITS, RETRY_WAIT_S
 from scheduler_core.extender.metrics import ExtenderMetrics
 from scheduler_core.request.pod import Pod
 from tests.machines import hgx_h100
-from tests.scheduler_core.fake_scheduler import Stage, asking
+from tests.scheduler_core.fake_scheduler import FakeScheduler, unbound_pod
 from tests.scheduler_core.runtime.served import Passing, app_of, call, serving
 
 
@@ -64,8 +64,8 @@ def test_a_repeated_decision_is_counted_once() -> None:
 
 
 def test_only_the_final_rejection_of_a_call_is_recorded() -> None:
-    stage = Stage.set({"a": hgx_h100()})
-    pod, names = asking("p", 8, island="required"), {"ghost"}
+    stage = FakeScheduler.synced({"a": hgx_h100()})
+    pod, names = unbound_pod("p", 8, island="required"), {"ghost"}
     answers = [stage.extender.filter(pod, names, final=final) for final in (False, True)]
 
     assert answers[0] == answers[1]

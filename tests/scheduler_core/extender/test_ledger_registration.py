@@ -15,7 +15,7 @@ from scheduler_core.extender.ledger_registration import REWRITE_S, UNMATCHED_S, 
 from scheduler_core.policy.policy import Policy
 from scheduler_core.policy.profiles import BUILT_IN, Policies, PolicyProfile, ProfileMatch
 from tests.machines import MACHINES
-from tests.scheduler_core.fake_scheduler import Stage, seen
+from tests.scheduler_core.fake_scheduler import FakeScheduler, pod_update
 from tests.scheduler_core.planner.packing.plans import COMMITTED, HELD, PROPOSED, entry, ledger, plan
 
 H100 = MACHINES["hgx_h100"]()
@@ -28,17 +28,19 @@ class Process:
     """An extender that hears of ledgers, and what it says."""
 
     def __init__(self, *machines: str) -> None:
-        self.stage = Stage.planned(dict.fromkeys(machines or ("a",), H100), seen("m0", 8))
+        self.stage = FakeScheduler.synced_with_reservations(
+            dict.fromkeys(machines or ("a",), H100), pod_update("m0", 8)
+        )
         self.now = 1000.0
         self.said: list[tuple[str, ExtenderAck | None]] = []
-        self.registration = LedgerRegistration(ME, POD, self.stage.knowledge, self._say, lambda: self.now)
+        self.registration = LedgerRegistration(ME, POD, self.stage.cache, self._say, lambda: self.now)
 
     def _say(self, where: LedgerUpdate, what: ExtenderAck | None) -> None:
         self.said.append((where.key, what))
 
     def show(self, *ledgers: LedgerUpdate, reservations: Iterable[ReservationUpdate] = ()) -> None:
-        self.stage.knowledge.apply_batch(Batch(ReservationUpdate, tuple(reservations)), self.stage.now)
-        self.stage.knowledge.apply_batch(Batch(LedgerUpdate, ledgers, is_full_list=True), self.stage.now)
+        self.stage.cache.apply_batch(Batch(ReservationUpdate, tuple(reservations)), self.stage.now)
+        self.stage.cache.apply_batch(Batch(LedgerUpdate, ledgers, is_full_list=True), self.stage.now)
 
     def look(self, *, answering: bool = True, after: float = 0.0, policies: Policies = BUILT_IN) -> str | None:
         self.now += after
@@ -156,11 +158,11 @@ def test_a_proposal_is_vouched_for_once() -> None:
 
 def test_what_is_blocked_is_said_and_so_is_that_it_is_over() -> None:
     process = settled()
-    process.stage.pods(seen("x", 1, on="a"))
+    process.stage.watch_pods(pod_update("x", 1, on="a"))
     process.show(ledger(entry(GANG, PROPOSED), generation=2, extenders={ME: REGISTERED}), reservations=[GANG])
     process.look()
-    process.stage.pods(gone=["uid-x"])
-    process.stage.words({"a": {}}, observed="2026-11-18T11:01:00Z")
+    process.stage.watch_pods(gone=["uid-x"])
+    process.stage.watch_reports({"a": {}}, observed="2026-11-18T11:01:00Z")
 
     process.look()
 
@@ -183,9 +185,9 @@ def test_a_planner_is_not_told_of_pods_that_were_forgotten() -> None:
     process = settled()
     process.show(ledger(extenders={ME: ExtenderAck(POD, 1)}))
     process.look()
-    knowledge = process.stage.knowledge
+    knowledge = process.stage.cache
     for at in range(MAX_PODS + 1):
-        knowledge.assume_pod(seen(f"x{at}", 1).occupant, frozenset({"a", "b"}))
+        knowledge.assume_pod(pod_update(f"x{at}", 1).occupant, frozenset({"a", "b"}))
     process.stage.now += 1
     knowledge.advance_time(process.stage.now)
     proposed = ledger(entry(plan("h", {"m0": ("b", 1)}), PROPOSED), generation=2, extenders={ME: ExtenderAck(POD, 1)})
@@ -223,14 +225,14 @@ def test_an_entry_without_a_reservation_does_not_stop_it_for_ever() -> None:
 
 
 def test_looking_costs_a_tenth_of_the_time_at_most_but_when_planners_write() -> None:
-    stage, policies, said = Stage.planned({"a": H100}), BUILT_IN, list[str]()
+    stage, policies, said = FakeScheduler.synced_with_reservations({"a": H100}), BUILT_IN, list[str]()
     clock = iter((0.0, 2.0))  # the first look takes two seconds
     last = [2.0]
     registration = LedgerRegistration(
-        ME, POD, stage.knowledge, lambda *_: said.append("said"), lambda: next(clock, last[0])
+        ME, POD, stage.cache, lambda *_: said.append("said"), lambda: next(clock, last[0])
     )
     registration.update(policies, answering=True)
-    stage.keep()
+    stage.write_ledger()
 
     last[0] = 21.9
     registration.update(policies, answering=True)
@@ -240,13 +242,11 @@ def test_looking_costs_a_tenth_of_the_time_at_most_but_when_planners_write() -> 
 
 
 def test_after_that_it_looks_again() -> None:
-    stage, said = Stage.planned({"a": H100}), list[str]()
+    stage, said = FakeScheduler.synced_with_reservations({"a": H100}), list[str]()
     clock = iter((0.0, 2.0))
-    registration = LedgerRegistration(
-        ME, POD, stage.knowledge, lambda *_: said.append("said"), lambda: next(clock, 22.0)
-    )
+    registration = LedgerRegistration(ME, POD, stage.cache, lambda *_: said.append("said"), lambda: next(clock, 22.0))
     registration.update(BUILT_IN, answering=True)
-    stage.keep()
+    stage.write_ledger()
 
     registration.update(BUILT_IN, answering=True)
 
@@ -276,8 +276,8 @@ def test_a_pod_is_judged_by_the_policy_of_its_scheduler() -> None:
     ours, usual = Policy(shortlist=3), Policy()
     policies = Policies((PolicyProfile(ours, ProfileMatch(schedulers=frozenset({"gputopo"}))), PolicyProfile(usual)))
 
-    assert policy_for_pod(policies, seen("p", 1)._replace(scheduler="gputopo")) is ours
-    assert policy_for_pod(policies, seen("p", 1)) is usual
+    assert policy_for_pod(policies, pod_update("p", 1)._replace(scheduler="gputopo")) is ours
+    assert policy_for_pod(policies, pod_update("p", 1)) is usual
 
 
 def test_what_is_applied() -> None:

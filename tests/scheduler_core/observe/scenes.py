@@ -17,7 +17,7 @@ from scheduler_core.observe.comparison import ObservedPlacement
 from scheduler_core.observe.observer import Observer
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.full_pod import FullPodSpec
-from tests.scheduler_core.builders import NOW, OBSERVED, node, occupant, pod, word
+from tests.scheduler_core.builders import NOW, OBSERVED, kubelet_report, node, occupant, pod
 
 
 def bound(name: str, gpus: int, on: str | None, spec: Mapping[str, Any] | None = None, **wishes: str) -> PodUpdate:
@@ -69,7 +69,9 @@ class Scene:
     def words(self, *names: str, complete: bool = False, observed: str = OBSERVED) -> tuple[ObservedPlacement, ...]:
         """The kubelets' words, of those nodes that have an agent."""
         told = {name: each for name in names if (each := self.machines[name]) is not None}
-        shown = tuple(NodeGpusUpdate(name, word(each, self.holds[name], observed)) for name, each in told.items())
+        shown = tuple(
+            NodeGpusUpdate(name, kubelet_report(each, self.holds[name], observed)) for name, each in told.items()
+        )
         return self.observer.apply_batch(Batch(NodeGpusUpdate, shown, (), complete), self.now)
 
     def place(self, pod: PodUpdate, *gpus: int) -> ObservedPlacement:

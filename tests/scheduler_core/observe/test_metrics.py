@@ -25,7 +25,7 @@ from tests.scheduler_core.observe.placements import (
 
 def seen() -> ObserverStatus:
     """A cluster that is followed."""
-    table = busy().observer.cache.table
+    table = busy().observer.cache.snapshot
     watch = WatchStatus("pods", True, 1.5, relists=2, failures=3, error=None, lag_s=None)
     return ObserverStatus(
         table, ready=True, watches=(watch,), pods=9, present=ClusterNow(free_in_islands=5, free_in_whole_islands=4)

@@ -9,7 +9,7 @@ from scheduler_core.observe.cluster_now import ClusterNow
 from scheduler_core.observe.comparison import Comparison
 from scheduler_core.observe.observer import MAX_WAIT_S, Observer
 from scheduler_core.policy.policy import Policy
-from tests.scheduler_core.builders import word
+from tests.scheduler_core.builders import kubelet_report
 from tests.scheduler_core.explain.fleets import PAIRS, QUADS
 from tests.scheduler_core.observe.scenes import Scene, bound
 
@@ -74,7 +74,7 @@ def test_the_end_of_a_pod_that_was_judged_is_no_news() -> None:
 
 def test_a_node_without_an_agent_is_not_waited_for() -> None:
     scene = Scene({"gpu-1": QUADS, "old": None})
-    silent = NodeGpusUpdate("gpu-1", word(QUADS, None))
+    silent = NodeGpusUpdate("gpu-1", kubelet_report(QUADS, None))
     scene.observer.apply_batch(Batch(NodeGpusUpdate, (silent,)), scene.now)
 
     found = scene.pods(bound("p", 2, "gpu-1"), bound("q", 2, "old"), bound("r", 2, "never-seen"))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gputopo.crd.reservations import EntryPhase, Holding
+from gputopo.crd.reservations import EntryPhase, HeldCapacity
 from gputopo.labels import keys
 from scheduler_core.planner.leader.queue import SETTLE_S, QueueTiming
 from tests.scheduler_core.planner.commit.apiserver import ApiServer
@@ -52,7 +52,7 @@ def placed(server: ApiServer) -> set[str]:
     return {each.spec.gang for each in server.reservations.values() if each.spec.seats}
 
 
-def held(server: ApiServer) -> dict[str, tuple[Holding, ...]]:
+def held(server: ApiServer) -> dict[str, tuple[HeldCapacity, ...]]:
     """Return the held devices in the ledger, by gang."""
     assert server.ledger is not None
     listed = [server.reservations[each.uid] for each in server.ledger.spec.entries if each.phase is EntryPhase.HELD]
@@ -163,7 +163,7 @@ def test_patience_starts_when_a_gang_is_complete(keep: Callable[[ApiServer], Cal
     early = held(server)
     wait(planner, 60.0)
 
-    assert (early, held(server)) == ({}, {"a": (Holding("n0", 2),)})
+    assert (early, held(server)) == ({}, {"a": (HeldCapacity("n0", 2),)})
 
 
 def test_a_gang_that_grows_waits_again_before_more_is_held() -> None:
@@ -172,7 +172,7 @@ def test_a_gang_that_grows_waits_again_before_more_is_held() -> None:
     planner = FakePlanner(server, pace=QueueTiming(patience_s=PATIENCE_S))
     planner.run()
     wait(planner, PATIENCE_S)
-    assert held(server) == {"a": (Holding("n0", 2),)}
+    assert held(server) == {"a": (HeldCapacity("n0", 2),)}
 
     server.create_pod("a", 2, "a", 2)
     (first, *_) = [uid for uid, each in server.pods.items() if each["spec"]["schedulingGates"]]
@@ -182,4 +182,7 @@ def test_a_gang_that_grows_waits_again_before_more_is_held() -> None:
     early = held(server)
     wait(planner, 60.0)
 
-    assert (early, held(server)) == ({"a": (Holding("n0", 2),)}, {"a": (Holding("n0", 2), Holding("n1", 2))})
+    assert (early, held(server)) == (
+        {"a": (HeldCapacity("n0", 2),)},
+        {"a": (HeldCapacity("n0", 2), HeldCapacity("n1", 2))},
+    )

@@ -59,7 +59,7 @@ def _printed(items: list[dict[str, Any]]) -> bytes:
 
 
 def _answer(gpus: int, items: list[dict[str, Any]] | None = None, **wishes: str) -> WhatIf:
-    table = read_snapshot(_printed(items or CLUSTER), NOW, POLICY).table
+    table = read_snapshot(_printed(items or CLUSTER), NOW, POLICY).snapshot
     return what_if(request(gpus, **wishes), table, list(table.records), POLICY)
 
 
@@ -126,7 +126,7 @@ def test_idle_nodes_for_a_simulation() -> None:
 
 
 def test_single_node_is_a_cluster_too() -> None:
-    assert list(read_snapshot(msgspec.json.encode(CLUSTER[0]), NOW, POLICY).table.records) == ["switch"]
+    assert list(read_snapshot(msgspec.json.encode(CLUSTER[0]), NOW, POLICY).snapshot.records) == ["switch"]
 
 
 @pytest.mark.parametrize(
@@ -145,13 +145,15 @@ def test_invalid_cluster(text_: bytes, said: str) -> None:
 def test_cluster_is_evaluated_at_the_time_of_its_newest_report() -> None:
     years = 10 * 365 * 86_400.0
 
-    states = read_snapshot(_printed(CLUSTER), NOW + years, POLICY).table.states
+    states = read_snapshot(_printed(CLUSTER), NOW + years, POLICY).snapshot.states
 
     assert {name: state.stale for name, state in states.items()} == {"switch": True, "pairs": False, "cpu-only": False}
 
 
 def test_cluster_without_node_gpus_has_unknown_allocations() -> None:
-    states = read_snapshot(_printed([each for each in CLUSTER if each["kind"] != "NodeGpus"]), NOW, POLICY).table.states
+    states = read_snapshot(
+        _printed([each for each in CLUSTER if each["kind"] != "NodeGpus"]), NOW, POLICY
+    ).snapshot.states
 
     assert not any(state.stale for state in states.values())
     assert states["pairs"].open_admissions is None

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gputopo.crd.reservations import POOL, EntryPhase, ExtenderAck, Holding, ReservationSpec, Seat
+from gputopo.crd.reservations import POOL, EntryPhase, ExtenderAck, HeldCapacity, PlannedMember, ReservationSpec
 from gputopo.timing import ASSUMED_POD_LIFETIME_S
 from scheduler_core.cache.cluster_cache import ClusterCache
 from scheduler_core.cache.events import Batch, LedgerUpdate, NodeGpusUpdate, NodeUpdate, PodUpdate, ReservationUpdate
@@ -108,7 +108,7 @@ class Planner:
         view = self.view
         ledger = view.ledger
         assert ledger is not None  # taken over
-        if view.observations.made:
+        if view.observations.created:
             return None
         entries, holds = active_entries(ledger.spec, view.reservations), self._holds()
         busy = {
@@ -117,16 +117,16 @@ class Planner:
         waiting = sorted(self._queued() - busy)
         for name in waiting:
             members = self._queued_members(name)
-            states = view.cache.table_without([uid for uid, gang in holds.items() if gang == name]).states
+            states = view.cache.snapshot_without([uid for uid, gang in holds.items() if gang == name]).states
             places = [node for node in sorted(states) for _ in range(states[node].free_devices(GPU))]
             if len(places) >= len(members):
                 pairs = zip(members, places, strict=False)
-                seats = tuple(Seat(each.uid, each.name, place, ((GPU, 1),)) for each, place in pairs)
+                seats = tuple(PlannedMember(each.uid, each.name, place, ((GPU, 1),)) for each, place in pairs)
                 return self._created(ReservationSpec(name.name, seats))
         unserved = next((name for name in waiting if name not in holds.values()), None)
         if unserved is None:
             return None
-        return self._created(ReservationSpec(unserved.name, held=(Holding("n0", 2), Holding("n1", 2))))
+        return self._created(ReservationSpec(unserved.name, held=(HeldCapacity("n0", 2), HeldCapacity("n1", 2))))
 
     def _created(self, spec: ReservationSpec) -> CreateReservation:
         self._tried += 1
@@ -152,19 +152,19 @@ class Planner:
         if isinstance(what, CreateLedger):
             return server.create_ledger(what.name, what.spec)
         if isinstance(what, WriteLedger):
-            return server.write_ledger(what.over, what.spec)
+            return server.write_ledger(what.ledger, what.spec)
         if isinstance(what, DropRegistration):
-            return server.drop(what.over, dict(what.status.extenders))
+            return server.drop(what.ledger, dict(what.status.extenders))
         if isinstance(what, CreateReservation):
             return server.create_reservation(what.name, what.spec)
         if isinstance(what, WriteStatus):
-            return server.write_status(what.of, what.status, what.unless_changed)
+            return server.write_status(what.reservation, what.status, what.unless_changed)
         if isinstance(what, DeleteReservation):
-            return server.delete_reservation(what.of.key)
+            return server.delete_reservation(what.reservation.key)
         if isinstance(what, UngateAndPin):
             return server.patch_pod(pod_patches.ungate_and_pin_patch(what.member, what.seat, what.reservation))
         if isinstance(what, TouchPod):
-            return server.patch_pod(pod_patches.touch_patch(what.member, what.of))
+            return server.patch_pod(pod_patches.touch_patch(what.member, what.reservation_uid))
         if isinstance(what, ReleasePod):
             return server.patch_pod(pod_patches.ungate_patch(what.member))
         assert isinstance(what, DeletePod)  # pods of ReplicaSets have no finalizer
@@ -186,7 +186,7 @@ class Planner:
         before = silent.get(what.identity)
         if before is not None:
             now = self.server.now
-            after = before._replace(asked=now, gone=now if gone and before.gone is None else before.gone)
+            after = before._replace(probed_at=now, gone_at=now if gone and before.gone_at is None else before.gone_at)
             self.view.observations = self.view.observations._replace(silent_extenders={**silent, what.identity: after})
 
 

@@ -519,7 +519,7 @@ class Hostile(Commit):
         assert not listed & self.forged, "a forged pod has a plan"
         views = [each.view.cache for each in self.planners if each is not None]
         known = [*views, *(each.knowledge for each in self.extenders if each is not None)]
-        counted = {pod.uid for each in known for record in each.table.records.values() for pod in record.pods}
+        counted = {pod.uid for each in known for record in each.snapshot.records.values() for pod in record.pods}
         assert not counted & self.forged, "a forged pod counts"
 
 

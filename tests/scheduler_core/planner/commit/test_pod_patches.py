@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputopo.crd.reservations import Seat
+from gputopo.crd.reservations import PlannedMember
 from gputopo.labels import keys
 from scheduler_core.planner.commit.pod_patches import (
     pinned_terms,
@@ -25,7 +25,7 @@ IDENTITY = {"name": POD.name, "namespace": POD.namespace, "uid": POD.uid, "resou
 
 
 def test_one_patch_pins_and_ungates_and_keeps_the_gates_of_others() -> None:
-    assert ungate_and_pin_patch(POD, Seat(POD.uid, POD.name, "n1", rank=3), "llm-1") == {
+    assert ungate_and_pin_patch(POD, PlannedMember(POD.uid, POD.name, "n1", rank=3), "llm-1") == {
         "metadata": IDENTITY | {"annotations": {keys.POD_GANG_RANK.key: "3", keys.POD_RESERVATION.key: "llm-1"}},
         "spec": {
             "schedulingGates": [{"name": "other.io/gate"}],
@@ -39,7 +39,7 @@ def test_one_patch_pins_and_ungates_and_keeps_the_gates_of_others() -> None:
 
 
 def test_a_member_without_gpus_is_ungated_without_a_pin() -> None:
-    assert ungate_and_pin_patch(POD, Seat(POD.uid, POD.name), "llm-1") == {
+    assert ungate_and_pin_patch(POD, PlannedMember(POD.uid, POD.name), "llm-1") == {
         "metadata": IDENTITY | {"annotations": {keys.POD_RESERVATION.key: "llm-1"}},
         "spec": {"schedulingGates": [{"name": "other.io/gate"}]},
     }

@@ -14,10 +14,10 @@ from gputopo.crd.reservations import (
     ExtenderAck,
     LedgerSpec,
     LedgerStatus,
+    PlannedMember,
     ReservationSpec,
     ReservationState,
     ReservationStatus,
-    Seat,
 )
 from gputopo.labels.keys import GATE
 from scheduler_core.cache.events import LedgerUpdate, ReservationUpdate
@@ -128,7 +128,7 @@ def found(scene: Scene, terms: CommitTerms = MIXED) -> tuple[Action, ...]:
         ledger_seen_at=NOW - (1000.0 if scene.fresh is None else scene.fresh),
         is_new_ledger=scene.fresh is not None,
         since={each.uid: PhaseSince(each.phase, NOW - scene.age, 3) for each in listed},
-        made=frozenset(each.key for each in scene.reservations) if scene.made else frozenset(),
+        created=frozenset(each.key for each in scene.reservations) if scene.made else frozenset(),
         silent_extenders=scene.silent,
         touched=scene.touched,
         refused_writes=scene.refused,
@@ -352,7 +352,7 @@ def test_no_write_is_due(scene: Scene, terms: CommitTerms) -> None:
                 age=1,
                 reservations=(in_state(ReservationState.PROPOSED, AWAITED),),
                 extenders=SILENT,
-                silent={"x": SilentExtender(3, NOW - 4, NOW, gone=NOW - 1)},
+                silent={"x": SilentExtender(3, NOW - 4, NOW, gone_at=NOW - 1)},
             ),
             (
                 ReservationState.PROPOSED,
@@ -368,7 +368,7 @@ def test_no_write_is_due(scene: Scene, terms: CommitTerms) -> None:
                 phase=PROPOSED,
                 age=1,
                 extenders={"vm_1": ExtenderAck("", 1), **SILENT, "well": ExtenderAck("", 3)},
-                silent={"vm_1": SilentExtender(3, NOW - 4), "x": SilentExtender(3, NOW - 9, gone=NOW)},
+                silent={"vm_1": SilentExtender(3, NOW - 4), "x": SilentExtender(3, NOW - 9, gone_at=NOW)},
             ),
             (
                 ReservationState.PROPOSED,
@@ -637,10 +637,10 @@ def test_of_single_pods_only_late_ones_are_deleted_and_bare_ones_are_left() -> N
     [
         pytest.param(SilentExtender(3, NOW - 4), None, id="it may be slow"),
         pytest.param(SilentExtender(3, NOW - 5), ProbeExtenderPod("x", "team/x"), id="its pod is probed"),
-        pytest.param(SilentExtender(3, NOW - 8, asked=NOW - 4), None, id="it was just probed"),
-        pytest.param(SilentExtender(3, NOW - 60, gone=NOW - 29), None, id="its admissions may be under way"),
-        pytest.param(SilentExtender(3, NOW - 60, gone=NOW - 30), DropRegistration, id="its pod is gone for long"),
-        pytest.param(SilentExtender(3, NOW - 160, asked=NOW), DropRegistration, id="silent for long"),
+        pytest.param(SilentExtender(3, NOW - 8, probed_at=NOW - 4), None, id="it was just probed"),
+        pytest.param(SilentExtender(3, NOW - 60, gone_at=NOW - 29), None, id="its admissions may be under way"),
+        pytest.param(SilentExtender(3, NOW - 60, gone_at=NOW - 30), DropRegistration, id="its pod is gone for long"),
+        pytest.param(SilentExtender(3, NOW - 160, probed_at=NOW), DropRegistration, id="silent for long"),
     ],
 )
 def test_a_silent_extender_is_probed_then_dropped(silence: SilentExtender, write: Any) -> None:
@@ -691,7 +691,7 @@ def test_after_loss_of_the_ledger_a_committed_plan_is_proposed_again(scene: Scen
 
     assert phases(write) == [PROPOSED]
     assert isinstance(write, WriteLedger)
-    assert write.again == 1
+    assert write.relisted == 1
 
 
 def test_a_plan_listed_again_is_committed_if_its_places_are_free() -> None:
@@ -725,11 +725,11 @@ def single(**changed: Any) -> Member:
     return ungated("a", gang_request=GangRequest(ALONE), pinned_terms="n1", **changed)
 
 
-def by_pods(gang: str, *seats: Seat, timeout_s: float = 30.0) -> tuple[CreateReservation]:
+def by_pods(gang: str, *seats: PlannedMember, timeout_s: float = 30.0) -> tuple[CreateReservation]:
     return (CreateReservation("team", PLAN.name, ReservationSpec(gang, seats, timeout_s=timeout_s)),)
 
 
-SEAT_A, SEAT_B = (Seat(f"uid-{name}", name, node, ((WHOLE, 1),)) for name, node in (("a", "n1"), ("b", "n2")))
+SEAT_A, SEAT_B = (PlannedMember(f"uid-{name}", name, node, ((WHOLE, 1),)) for name, node in (("a", "n1"), ("b", "n2")))
 
 
 @pytest.mark.parametrize(
@@ -860,7 +860,7 @@ def test_observations_of_a_ledger() -> None:
     found_ledger = ledger(entry(PLAN, PROPOSED), generation=5, extenders=expected)
     there = {PLAN.key: PLAN}
 
-    first = observe_ledger(Observations(made=frozenset({PLAN.key, "other"})), found_ledger, there, 10.0)
+    first = observe_ledger(Observations(created=frozenset({PLAN.key, "other"})), found_ledger, there, 10.0)
     second = observe_ledger(first, found_ledger._replace(generation=6), there, 12.0)
     third = observe_ledger(
         second, found_ledger._replace(spec=ledger(entry(PLAN, COMMITTED)).spec, generation=7), there, 13.0
@@ -869,7 +869,7 @@ def test_observations_of_a_ledger() -> None:
     assert first == Observations(
         ledger_seen_at=10.0,
         since={PLAN.key: PhaseSince(PROPOSED, 10.0, 5)},
-        silent_extenders={"slow": SilentExtender(5, 10.0), "before": SilentExtender(5, 10.0, gone=10.0)},
+        silent_extenders={"slow": SilentExtender(5, 10.0), "before": SilentExtender(5, 10.0, gone_at=10.0)},
     )
     assert second == first
     assert third == Observations(ledger_seen_at=10.0, since={PLAN.key: PhaseSince(COMMITTED, 13.0, 7)})

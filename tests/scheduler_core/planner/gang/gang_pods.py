@@ -25,7 +25,7 @@ def member(name: str, state: str = GATED, /, **changed: Any) -> Member:
         namespace="team",
         name=name,
         version="7",
-        gang_request=GangRequest(LLM, maker="job"),
+        gang_request=GangRequest(LLM, creator_uid="job"),
         request=asked,
         created=100.0,
     )

@@ -56,14 +56,14 @@ def meta(
 
 
 def wants(name: str, **declared: Any) -> GangRequest:
-    return GangRequest(GangName("team", name), **{"maker": "uid-job", **declared})
+    return GangRequest(GangName("team", name), **{"creator_uid": "uid-job", **declared})
 
 
 @pytest.mark.parametrize(
     ("metadata", "wanted"),
     [
         pytest.param(meta(), None, id="none"),
-        pytest.param(meta(annotations=OURS), wants("llm", size=16, by="annotations"), id="annotations"),
+        pytest.param(meta(annotations=OURS), wants("llm", size=16, convention="annotations"), id="annotations"),
         pytest.param(
             meta(
                 annotations={
@@ -81,27 +81,29 @@ def wants(name: str, **declared: Any) -> GangRequest:
                 timeout_s=120.0,
                 required="rack",
                 preferred="clique",
-                by="annotations",
+                convention="annotations",
             ),
             id="all annotations",
         ),
         pytest.param(
-            meta(JOBSET, OURS), wants("llm", size=16, rank=3, by="annotations"), id="annotations before a JobSet"
+            meta(JOBSET, OURS),
+            wants("llm", size=16, rank=3, convention="annotations"),
+            id="annotations before a JobSet",
         ),
         pytest.param(
             meta(annotations={"gputopo.io/gang": "llm"}, owner=None),
-            wants("llm", by="annotations", maker=None),
+            wants("llm", convention="annotations", creator_uid=None),
             id="bare pod, size not declared",
         ),
         pytest.param(
             meta(annotations={"gputopo.io/planned": "true"}),
-            wants("pod.uid-p", size=1, by="annotations"),
+            wants("pod.uid-p", size=1, convention="annotations"),
             id="single pod",
         ),
         pytest.param(meta(annotations={"gputopo.io/planned": "false"}), None, id="not planned"),
         pytest.param(
             meta({"kueue.x-k8s.io/pod-group-name": "g"}, {"kueue.x-k8s.io/pod-group-total-count": "4"}),
-            wants("kueue.g", size=4, by="Kueue"),
+            wants("kueue.g", size=4, convention="Kueue"),
             id="Kueue",
         ),
         pytest.param(
@@ -109,7 +111,7 @@ def wants(name: str, **declared: Any) -> GangRequest:
                 {"kueue.x-k8s.io/pod-group-name": "g", "kueue.x-k8s.io/pod-group-pod-index": "1"},
                 {"kueue.x-k8s.io/pod-group-total-count": "4", "gputopo.io/gang-minimum": "2"},
             ),
-            wants("kueue.g", size=4, minimum=2, rank=1, by="Kueue"),
+            wants("kueue.g", size=4, minimum=2, rank=1, convention="Kueue"),
             id="Kueue, with an index and a minimum of ours",
         ),
         pytest.param(
@@ -119,17 +121,17 @@ def wants(name: str, **declared: Any) -> GangRequest:
         ),
         pytest.param(
             meta(LWS, {"leaderworkerset.sigs.k8s.io/size": "4"}),
-            wants("lws.serve.1.6c4f5d", size=4, rank=2, by="LeaderWorkerSet"),
+            wants("lws.serve.1.6c4f5d", size=4, rank=2, convention="LeaderWorkerSet"),
             id="LeaderWorkerSet",
         ),
         pytest.param(
             meta({"scheduling.x-k8s.io/pod-group": "pg"}),
-            wants("podgroup.pg", by="Coscheduling"),
+            wants("podgroup.pg", convention="Coscheduling"),
             id="Coscheduling",
         ),
         pytest.param(
             meta({"pod-group.scheduling.sigs.k8s.io": "pg", **INDEXED}),
-            wants("podgroup.pg", rank=3, by="Coscheduling"),
+            wants("podgroup.pg", rank=3, convention="Coscheduling"),
             id="Coscheduling, older, on an indexed Job",
         ),
         pytest.param(
@@ -139,45 +141,47 @@ def wants(name: str, **declared: Any) -> GangRequest:
                     "pod-group.scheduling.sigs.k8s.io/min-available": "3",
                 }
             ),
-            wants("podgroup.pg", minimum=3, by="Coscheduling"),
+            wants("podgroup.pg", minimum=3, convention="Coscheduling"),
             id="Coscheduling, oldest",
         ),
         pytest.param(
-            meta(annotations={"scheduling.k8s.io/group-name": "pg"}), wants("volcano.pg", by="Volcano"), id="Volcano"
+            meta(annotations={"scheduling.k8s.io/group-name": "pg"}),
+            wants("volcano.pg", convention="Volcano"),
+            id="Volcano",
         ),
         pytest.param(
             meta(annotations={"scheduling.volcano.sh/group-name": "pg"}),
-            wants("volcano.pg", by="Volcano"),
+            wants("volcano.pg", convention="Volcano"),
             id="Volcano's own prefix",
         ),
         pytest.param(
             meta(JOBSET),
-            wants("jobset.train", rank=3, by="JobSet", attempt=2, maker="uid-jobset"),
+            wants("jobset.train", rank=3, convention="JobSet", attempt=2, creator_uid="uid-jobset"),
             id="JobSet",
         ),
         pytest.param(
             meta({**JOBSET, "jobset.sigs.k8s.io/group-name": "ps", "jobset.sigs.k8s.io/job-global-index": "2"}),
-            wants("jobset.train.ps", rank=2 * 65536 + 3, by="JobSet", attempt=2, maker="uid-jobset"),
+            wants("jobset.train.ps", rank=2 * 65536 + 3, convention="JobSet", attempt=2, creator_uid="uid-jobset"),
             id="JobSet, a group, third Job",
         ),
         pytest.param(
             meta({"jobset.sigs.k8s.io/jobset-name": "train"}),
-            wants("jobset.train", by="JobSet"),
+            wants("jobset.train", convention="JobSet"),
             id="JobSet of an old release, no index",
         ),
         pytest.param(
             meta({**JOBSET, "jobset.sigs.k8s.io/replicatedjob-name": "model-initializer"}),
-            wants("job.train", rank=3, by="Job"),
+            wants("job.train", rank=3, convention="Job"),
             id="initializer of a TrainJob",
         ),
         pytest.param(
             meta({**JOBSET, "trainer.kubeflow.org/trainjob-ancestor-step": "dataset-initializer"}),
-            wants("job.train", rank=3, by="Job"),
+            wants("job.train", rank=3, convention="Job"),
             id="initializer of a TrainJob, by its step",
         ),
         pytest.param(
             meta({"training.kubeflow.org/job-name": "j", "training.kubeflow.org/replica-type": "Master"}),
-            wants("kubeflow.j", rank=0, by="Kubeflow"),
+            wants("kubeflow.j", rank=0, convention="Kubeflow"),
             id="Kubeflow master",
         ),
         pytest.param(
@@ -188,7 +192,7 @@ def wants(name: str, **declared: Any) -> GangRequest:
                     "training.kubeflow.org/replica-index": "4",
                 }
             ),
-            wants("kubeflow.j", rank=5, by="Kubeflow"),
+            wants("kubeflow.j", rank=5, convention="Kubeflow"),
             id="Kubeflow worker",
         ),
         pytest.param(
@@ -199,40 +203,40 @@ def wants(name: str, **declared: Any) -> GangRequest:
                     "training.kubeflow.org/replica-index": "4",
                 }
             ),
-            wants("kubeflow.j", by="Kubeflow"),
+            wants("kubeflow.j", convention="Kubeflow"),
             id="Kubeflow parameter server",
         ),
         pytest.param(
             meta({"training.kubeflow.org/job-name": "j", "training.kubeflow.org/job-role": "launcher"}),
-            wants("kubeflow.j", rank=0, by="Kubeflow"),
+            wants("kubeflow.j", rank=0, convention="Kubeflow"),
             id="MPI launcher",
         ),
         pytest.param(
             meta({"training.kubeflow.org/job-name": "j", "training.kubeflow.org/job-role": "worker"}),
-            wants("kubeflow.j", by="Kubeflow"),
+            wants("kubeflow.j", convention="Kubeflow"),
             id="worker without an index",
         ),
         pytest.param(
             meta({"training.kubeflow.org/job-name": "j"}, {"gputopo.io/gang-size": "8"}),
-            wants("kubeflow.j", size=8, by="Kubeflow"),
+            wants("kubeflow.j", size=8, convention="Kubeflow"),
             id="Kubeflow, and a size of ours",
         ),
-        pytest.param(meta(INDEXED), wants("job.train", rank=3, by="Job"), id="indexed Job"),
+        pytest.param(meta(INDEXED), wants("job.train", rank=3, convention="Job"), id="indexed Job"),
         pytest.param(
             meta({"job-name": "train"}, {"batch.kubernetes.io/job-completion-index": "3"}),
-            wants("job.train", rank=3, by="Job"),
+            wants("job.train", rank=3, convention="Job"),
             id="indexed Job before 1.27",
         ),
         pytest.param(meta({"job-name": "train"}), None, id="Job without indices"),
         pytest.param(
             meta({"job-name": "train"}, {"gputopo.io/gang-size": "8"}),
-            wants("job.train", size=8, by="Job"),
+            wants("job.train", size=8, convention="Job"),
             id="Job without indices, and a size of ours",
         ),
         pytest.param(meta({"training-job-id": "t-1"}), None, id="training job"),
         pytest.param(
             meta({"training-job-id": "t-1"}, {"gputopo.io/gang-size": "8"}),
-            wants("training.t-1", size=8, by="training job"),
+            wants("training.t-1", size=8, convention="training job"),
             id="training job, and a size of ours",
         ),
     ],
@@ -242,8 +246,8 @@ def test_a_pod_s_gang(metadata: Metadata, wanted: GangRequest | None) -> None:
 
 
 def test_a_scheduling_group_of_kubernetes_names_a_gang() -> None:
-    assert parse_gang_request(meta(INDEXED), "pg") == wants("group.pg", rank=3, by="scheduling group")
-    assert named_gang(meta(INDEXED), "pg") == wants("group.pg", rank=3, by="scheduling group")
+    assert parse_gang_request(meta(INDEXED), "pg") == wants("group.pg", rank=3, convention="scheduling group")
+    assert named_gang(meta(INDEXED), "pg") == wants("group.pg", rank=3, convention="scheduling group")
 
 
 @pytest.mark.parametrize(
@@ -295,7 +299,7 @@ def test_malformed_annotations_are_rejected_and_the_named_gang_is_kept(
 def test_a_single_pod_is_a_gang_of_one() -> None:
     found = single_pod_request(meta(owner=None), "gate")
 
-    assert found == wants("pod.uid-p", size=1, by="gate", maker=None)
+    assert found == wants("pod.uid-p", size=1, convention="gate", creator_uid=None)
     assert is_single_pod_gang(found.gang)
     assert not is_single_pod_gang(GangName("team", "llm"))
 

@@ -220,7 +220,7 @@ def test_a_gang_has_the_values_that_its_members_declare() -> None:
         timeout_s=60.0,
         required="rack",
         preferred="clique",
-        by="annotations",
+        convention="annotations",
         priority=0,
         priorities=(0, 5),
         created=90.0,

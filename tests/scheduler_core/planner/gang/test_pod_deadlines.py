@@ -6,12 +6,12 @@ from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.events import Batch
 from scheduler_core.planner.gang.gang import DeclaredSizes
 from scheduler_core.planner.gang.pod_deadlines import PodDeadline, PodDeadlines
-from tests.scheduler_core.builders import occupant, owned
+from tests.scheduler_core.builders import occupant, owned_by
 
 
 def pod(name: str, gpus: int = 1, owner: str | None = None) -> Occupant:
     held = occupant(name, gpus)
-    return owned(held, owner) if owner else held
+    return owned_by(held, owner) if owner else held
 
 
 def test_deadlines_are_updated_and_removed_with_their_objects() -> None:

@@ -61,7 +61,7 @@ def test_a_gated_member_has_all_fields_of_its_patch() -> None:
         namespace="team",
         name="w-0",
         version="7",
-        gang_request=GangRequest(GangName("team", "llm"), 2, by="annotations", maker="uid-job"),
+        gang_request=GangRequest(GangName("team", "llm"), 2, convention="annotations", creator_uid="uid-job"),
         request=request,
         created=1_794_999_600.0,
         priority=5,
@@ -95,7 +95,7 @@ def test_a_running_member_lacks_fields_that_only_gated_ones_need() -> None:
         namespace="team",
         name="w-0",
         version="",
-        gang_request=GangRequest(GangName("team", "llm"), 2, by="annotations", maker="u"),
+        gang_request=GangRequest(GangName("team", "llm"), 2, convention="annotations", creator_uid="u"),
         request=found.request,
         created=1_794_999_600.0,
         node="n1",
@@ -140,7 +140,7 @@ def test_pods_that_are_members(changed: dict[str, Any], gang: str, by: str) -> N
     found = member(**changed)
 
     assert found is not None
-    assert (found.gang_request.gang.name, found.gang_request.by) == (gang, by)
+    assert (found.gang_request.gang.name, found.gang_request.convention) == (gang, by)
 
 
 @pytest.mark.parametrize(

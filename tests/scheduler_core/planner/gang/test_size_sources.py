@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gputopo.kube.projection import Projection
-from gputopo.kube.rbac import SAY_SIZES
+from gputopo.kube.rbac import GANG_SIZE_SOURCES
 from scheduler_core.planner.gang.conventions import GANG_CONVENTIONS
 from scheduler_core.planner.gang.gang import DeclaredSize
 from scheduler_core.planner.gang.member import GangName
@@ -54,10 +54,10 @@ def test_every_source_declares_the_size_of_a_gang(kind: type[Any], source: Any) 
 
 
 def test_the_role_allows_every_kind() -> None:
-    assert tuple(source.resource for source in SIZE_SOURCES.values()) == SAY_SIZES
+    assert tuple(source.resource for source in SIZE_SOURCES.values()) == GANG_SIZE_SOURCES
 
 
 def test_objects_and_pods_name_gangs_alike() -> None:
     prefixes = {size.gang.name.partition(".")[0] for _, size in SPECS.values()}
 
-    assert prefixes == {rule.prefix for rule in GANG_CONVENTIONS if rule.told_by}
+    assert prefixes == {rule.prefix for rule in GANG_CONVENTIONS if rule.size_declared_by}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gputopo.crd.reservations import Seat
+from gputopo.crd.reservations import PlannedMember
 from scheduler_core.cache.events import Batch
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.planner.gang.gang import Gang, GangPhase
@@ -27,7 +27,7 @@ BUSY = {name: record(name, H100, pods=[occupant(f"on-{name}", 8)], held={f"on-{n
 def task(members: list[Member], *records: NodeRecord, placed: tuple[Member, ...] = (), **changed: Any) -> HoldTask:
     """Return a task on these nodes; earlier nodes are free earlier."""
     racks = {each.name: {RACK: "r1" if each.name in "ab" else "r2"} for each in records}
-    seats = tuple(Seat(each.uid, each.name, each.node) for each in placed)
+    seats = tuple(PlannedMember(each.uid, each.name, each.node) for each in placed)
     ends = PodDeadlines()
     pods = [(pod.uid, float(at)) for at, each in enumerate(records) for pod in each.pods]
     ends.apply_pod_deadlines(Batch(PodDeadline, tuple(PodDeadline(*each) for each in pods)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from gputopo.crd.reservations import EntryPhase, ExtenderAck, Holding, ReservationState, ReservationStatus
+from gputopo.crd.reservations import EntryPhase, ExtenderAck, HeldCapacity, ReservationState, ReservationStatus
 from gputopo.labels import keys
 from scheduler_core.cache.events import Batch, NodeUpdate
 from scheduler_core.planner.commit.actions import WriteStatus
@@ -40,7 +40,7 @@ def gang(server: ApiServer, name: str, size: int, gpus: int, priority: int = 0) 
     return pods
 
 
-def held(server: ApiServer) -> dict[str, tuple[Holding, ...]]:
+def held(server: ApiServer) -> dict[str, tuple[HeldCapacity, ...]]:
     """Return the held devices in the ledger, by gang."""
     assert server.ledger is not None
     listed = [server.reservations[each.uid] for each in server.ledger.spec.entries if each.phase is HELD]
@@ -71,7 +71,7 @@ def test_a_gang_that_has_waited_long_enough_gets_a_hold() -> None:
 
     FakePlanner(server).run()
 
-    assert held(server) == {"big": (Holding("n0", 2), Holding("n1", 2))}
+    assert held(server) == {"big": (HeldCapacity("n0", 2), HeldCapacity("n1", 2))}
     (hold,) = server.reservations.values()
     assert hold.status == ReservationStatus(
         ReservationState.HELD,
@@ -106,14 +106,14 @@ def test_only_the_gpus_that_the_gang_needs_are_held() -> None:
     gang(server, "big", 3, 1)
     planner = FakePlanner(server)
     planner.run()
-    assert held(server) == {"big": (Holding("n0", 2), Holding("n1", 1))}
+    assert held(server) == {"big": (HeldCapacity("n0", 2), HeldCapacity("n1", 1))}
 
     gang(server, "small", 1, 1)
     finish(server, pods["n1"])
     planner.run()
 
     assert planned(server, "small") == {"n1"}
-    assert planner.term.view.cache.table.states["n1"].free_devices("nvidia.com/gpu") == 0
+    assert planner.term.view.cache.snapshot.states["n1"].free_devices("nvidia.com/gpu") == 0
     assert list(held(server)) == ["big"]
 
 
@@ -122,7 +122,7 @@ def test_smaller_gangs_are_placed_around_a_hold() -> None:
     gang(server, "big", 1, 2)
     planner = FakePlanner(server)
     planner.run()
-    assert held(server) == {"big": (Holding("n0", 2),)}
+    assert held(server) == {"big": (HeldCapacity("n0", 2),)}
 
     gang(server, "small", 1, 1)
     planner.run()
@@ -154,7 +154,7 @@ def test_a_gang_uses_capacity_elsewhere_and_its_hold_ends() -> None:
     gang(server, "big", 1, 2)
     planner = FakePlanner(server)
     planner.run()
-    assert held(server) == {"big": (Holding("n0", 2),)}
+    assert held(server) == {"big": (HeldCapacity("n0", 2),)}
 
     finish(server, pods["n1"])
     planner.run()
@@ -199,7 +199,7 @@ def test_a_hold_moves_when_its_node_is_lost() -> None:
     planner.term.apply_batch(Batch(NodeUpdate, (), ("n0",)))
     planner.run()
 
-    assert held(server) == {"big": (Holding("n1", 2),)}
+    assert held(server) == {"big": (HeldCapacity("n1", 2),)}
     assert [[each.phase for each in entries] for entries in planner.ledgers[before:]] == [[HELD]]
     assert list(states(server).values()) == [ReservationState.HELD]
 
@@ -221,19 +221,19 @@ def test_each_priority_has_its_own_hold_and_the_higher_goes_first() -> None:
     gang(server, "low", 1, 2)
     planner = FakePlanner(server)
     planner.run()
-    assert held(server) == {"low": (Holding("n0", 2),)}
+    assert held(server) == {"low": (HeldCapacity("n0", 2),)}
 
     gang(server, "high", 1, 2, priority=9)
     gang(server, "second", 1, 2, priority=9)
     planner.run()
     planner.now += SOON_S
     planner.run()
-    assert held(server) == {"high": (Holding("n0", 2),), "low": (Holding("n1", 2),)}
+    assert held(server) == {"high": (HeldCapacity("n0", 2),), "low": (HeldCapacity("n1", 2),)}
 
     finish(server, pods["n0"])
     planner.run()
     assert planned(server, "high") == {"n0"}
-    assert held(server) == {"second": (Holding("n0", 2),), "low": (Holding("n1", 2),)}
+    assert held(server) == {"second": (HeldCapacity("n0", 2),), "low": (HeldCapacity("n1", 2),)}
 
 
 def test_a_small_gang_of_a_higher_priority_ignores_a_hold() -> None:
@@ -329,7 +329,7 @@ def test_a_hold_stays_until_the_places_are_committed() -> None:
     gang(server, "big", 2, 2)
     planner = FakePlanner(server, terms=MIXED)
     planner.run()
-    assert held(server) == {"big": (Holding("n0", 2), Holding("n1", 2))}
+    assert held(server) == {"big": (HeldCapacity("n0", 2), HeldCapacity("n1", 2))}
     before = len(planner.ledgers)
 
     finish(server, *pods.values())
@@ -356,7 +356,7 @@ def test_a_rejected_proposal_falls_back_to_its_hold() -> None:
 
     first, second, *_ = [[each.phase for each in entries] for entries in planner.ledgers[before:]]
     assert [first, second] == [[HELD, PROPOSED], [HELD]]
-    assert held(server) == {"big": (Holding("n0", 2), Holding("n1", 2))}
+    assert held(server) == {"big": (HeldCapacity("n0", 2), HeldCapacity("n1", 2))}
     acknowledge(server)
     planner.now += TRY_S
     planner.run()
@@ -368,7 +368,7 @@ def test_smaller_gangs_are_placed_around_a_hold_while_a_proposal_waits() -> None
     gang(server, "big", 1, 2)
     planner = FakePlanner(server, terms=MIXED)
     planner.run()
-    assert held(server) == {"big": (Holding("n1", 2),)}
+    assert held(server) == {"big": (HeldCapacity("n1", 2),)}
 
     finish(server, pods["n0"])
     planner.run()
@@ -398,7 +398,7 @@ def test_the_ledger_replaces_the_hold_of_a_single_pod_in_one_write() -> None:
     large = single(server, "large", 2)
     planner = FakePlanner(server)
     planner.run()
-    assert held(server) == {f"pod.{large}": (Holding("n0", 2),)}
+    assert held(server) == {f"pod.{large}": (HeldCapacity("n0", 2),)}
     (hold,) = server.reservations.values()
     assert hold.name.startswith(f"large-{large}-")
     before = len(planner.ledgers)

@@ -20,7 +20,7 @@ from scheduler_core.planner.leader.hold_candidates import (
     find_hold_nodes,
     node_deadlines,
 )
-from tests.scheduler_core.builders import occupant, owned
+from tests.scheduler_core.builders import occupant, owned_by
 
 SOON, LATER = NodeDeadline("soon", 100.0, 8), NodeDeadline("later", 200.0, 1)
 FEW, MANY, FREE = NodeDeadline("few", None, 1), NodeDeadline("many", None, 8), NodeDeadline("free", -inf, 0)
@@ -130,7 +130,7 @@ def test_the_reserved_nodes_are_enough_and_all_are_needed(there: list[int], need
 
 def pod(name: str, gpus: int = 1, owner: str | None = None) -> Occupant:
     held = occupant(name, gpus)
-    return owned(held, owner) if owner else held
+    return owned_by(held, owner) if owner else held
 
 
 def test_a_node_is_free_when_its_last_pod_has_ended() -> None:

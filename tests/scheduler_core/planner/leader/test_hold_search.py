@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputopo.crd.reservations import Holding, ReservationSpec
+from gputopo.crd.reservations import HeldCapacity, ReservationSpec
 from scheduler_core.planner.commit.actions import CreateReservation
 from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.member import GangName, Member
@@ -15,7 +15,7 @@ from tests.scheduler_core.planner.leader.hold_tasks import BUSY, H100, task
 from tests.scheduler_core.planner.packing.member_groups import GANG, crew, member
 
 
-def held(found: HoldResult) -> tuple[Holding, ...]:
+def held(found: HoldResult) -> tuple[HeldCapacity, ...]:
     assert found.create is not None
     assert (found.create.namespace, found.create.name) == ("team", "llm-abc")
     assert (found.create.spec.gang, found.create.spec.seats) == ("llm", ())
@@ -23,11 +23,11 @@ def held(found: HoldResult) -> tuple[Holding, ...]:
 
 
 def test_the_hold_is_what_members_need_on_nodes_that_are_free_first() -> None:
-    assert held(search_hold(task(crew(3, 4), *BUSY.values()))) == (Holding("a", 8), Holding("b", 4))
+    assert held(search_hold(task(crew(3, 4), *BUSY.values()))) == (HeldCapacity("a", 8), HeldCapacity("b", 4))
 
 
 def test_the_hold_is_a_whole_node_if_members_need_an_island() -> None:
-    assert held(search_hold(task(crew(1, 4, island="required"), *BUSY.values()))) == (Holding("a", 8),)
+    assert held(search_hold(task(crew(1, 4, island="required"), *BUSY.values()))) == (HeldCapacity("a", 8),)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_mig_devices_and_shares_are_held(resource: str, share: str | None, held_
     asked = member("w", 3, resource=resource) if share is None else member("w", 3, resource=resource, vram=share)
     found = search_hold(task([asked], node))
 
-    assert held(found) == (Holding("a", held_there, resource),)
+    assert held(found) == (HeldCapacity("a", held_there, resource),)
 
 
 def test_the_hold_of_a_single_pod_has_the_name_of_the_pod() -> None:
@@ -54,7 +54,7 @@ def test_the_hold_of_a_single_pod_has_the_name_of_the_pod() -> None:
 
     created = search_hold(task([single], *BUSY.values(), gang=alone)).create
 
-    assert created == CreateReservation("team", "w-abc", ReservationSpec("pod.uid-w", held=(Holding("a", 8),)))
+    assert created == CreateReservation("team", "w-abc", ReservationSpec("pod.uid-w", held=(HeldCapacity("a", 8),)))
 
 
 def test_the_hold_of_an_elastic_gang_is_for_its_minimum() -> None:
@@ -63,17 +63,17 @@ def test_the_hold_of_an_elastic_gang_is_for_its_minimum() -> None:
 
     found = search_hold(task(members, *BUSY.values(), gang=elastic, options=PlanOptions(minimum=2)))
 
-    assert held(found) == (Holding("a", 8), Holding("b", 8))
+    assert held(found) == (HeldCapacity("a", 8), HeldCapacity("b", 8))
 
 
 def test_a_member_without_gpus_needs_no_hold() -> None:
-    assert held(search_hold(task([member("launcher", 0), *crew(1, 4)], *BUSY.values()))) == (Holding("a", 4),)
+    assert held(search_hold(task([member("launcher", 0), *crew(1, 4)], *BUSY.values()))) == (HeldCapacity("a", 4),)
 
 
 def test_the_hold_is_in_one_rack_if_required() -> None:
     found = search_hold(task(crew(2, 8, required="rack"), BUSY["c"], BUSY["a"], BUSY["b"]))
 
-    assert held(found) == (Holding("a", 8), Holding("b", 8))
+    assert held(found) == (HeldCapacity("a", 8), HeldCapacity("b", 8))
 
 
 def test_gpus_of_own_members_will_not_become_free() -> None:
@@ -87,19 +87,19 @@ def test_gpus_of_own_members_will_not_become_free() -> None:
 
     found = search_hold(task(crew(3, 4), shared, BUSY["b"], placed=(there,)))
 
-    assert held(found) == (Holding("a", 4), Holding("b", 8))
+    assert held(found) == (HeldCapacity("a", 4), HeldCapacity("b", 8))
 
 
 def test_the_present_hold_may_be_enough() -> None:
     members = crew(3, 4)
 
     def search_again(**there: int) -> HoldResult:
-        present = tuple(Holding(*each) for each in there.items())
+        present = tuple(HeldCapacity(*each) for each in there.items())
         return search_hold(task(members, *BUSY.values(), held=present))
 
     assert search_again(b=4, c=8) == HoldResult(_gang(members), is_enough=True)
-    assert held(search_again(b=4, c=4)) == (Holding("a", 8), Holding("b", 4))
-    assert held(search_again(b=4, lost=8)) == (Holding("a", 8), Holding("b", 4))
+    assert held(search_again(b=4, c=4)) == (HeldCapacity("a", 8), HeldCapacity("b", 4))
+    assert held(search_again(b=4, lost=8)) == (HeldCapacity("a", 8), HeldCapacity("b", 4))
 
 
 def test_the_present_hold_may_be_enough_beside_own_members() -> None:
@@ -107,10 +107,10 @@ def test_the_present_hold_may_be_enough_beside_own_members() -> None:
     shared = record("a", H100, pods=[occupant("first", 4), occupant("other", 4)])
 
     def search_again(gpus: int) -> HoldResult:
-        return search_hold(task(crew(1, 4), shared, BUSY["b"], placed=(there,), held=(Holding("a", gpus),)))
+        return search_hold(task(crew(1, 4), shared, BUSY["b"], placed=(there,), held=(HeldCapacity("a", gpus),)))
 
     assert search_again(4).is_enough
-    assert held(search_again(3)) == (Holding("a", 4),)
+    assert held(search_again(3)) == (HeldCapacity("a", 4),)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_nothing_is_held_for_a_gang_that_never_fits(members: list[Member]) -> No
 
 
 def test_the_hold_stays_when_the_search_runs_out_of_time() -> None:
-    late = task(crew(4, 8), *BUSY.values(), held=(Holding("a", 8),), is_out_of_time=lambda: True)
+    late = task(crew(4, 8), *BUSY.values(), held=(HeldCapacity("a", 8),), is_out_of_time=lambda: True)
 
     assert search_hold(late) == HoldResult(late.gang, is_enough=True)
     assert search_hold(late._replace(held=())) == HoldResult(late.gang)

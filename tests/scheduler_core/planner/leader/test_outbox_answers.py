@@ -130,8 +130,10 @@ def test_waits_that_end_when_the_ledger_removes_an_entry(
 @pytest.mark.parametrize(
     ("before", "gone", "after"),
     [
-        pytest.param(SilentExtender(3, 10.0), False, SilentExtender(3, 10.0, asked=50.0), id="its pod runs"),
-        pytest.param(SilentExtender(3, 10.0), True, SilentExtender(3, 10.0, asked=50.0, gone=50.0), id="it has ended"),
+        pytest.param(SilentExtender(3, 10.0), False, SilentExtender(3, 10.0, probed_at=50.0), id="its pod runs"),
+        pytest.param(
+            SilentExtender(3, 10.0), True, SilentExtender(3, 10.0, probed_at=50.0, gone_at=50.0), id="it has ended"
+        ),
         pytest.param(
             SilentExtender(3, 10.0, 20.0, 20.0), True, SilentExtender(3, 10.0, 50.0, 20.0), id="it had ended before"
         ),

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from gputopo.crd.reservations import POOL, ReservationSpec, ReservationState, ReservationStatus, Seat, spec_hash
+from gputopo.crd.reservations import (
+    POOL,
+    PlannedMember,
+    ReservationSpec,
+    ReservationState,
+    ReservationStatus,
+    spec_hash,
+)
 from scheduler_core.cache.events import Batch, LedgerUpdate, ReservationUpdate
 from scheduler_core.planner.commit.actions import (
     CreateReservation,
@@ -19,7 +26,7 @@ from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.gang.pod_source import PlannerPod
 from scheduler_core.planner.leader.view import PlannerView, WriteResponse
 from scheduler_core.policy.policy import Policy
-from tests.scheduler_core.fake_scheduler import seen as pod_seen
+from tests.scheduler_core.fake_scheduler import pod_update as pod_seen
 from tests.scheduler_core.planner.gang.gang_pods import member
 from tests.scheduler_core.planner.packing.plans import ledger, plan
 
@@ -109,7 +116,9 @@ def attempt(view: PlannerView, number: int, *, gap: bool) -> None:
     view.apply_batch(Batch(PlannerPod, (PlannerPod(pod.uid, None, pod),)), 0.0)
     of = made(view, uid, version + 1)
     view.apply_write(
-        UngateAndPin(pod, Seat(pod.uid, pod.name, "n0"), of.name), WriteResponse(pod.uid, str(version + 2)), 0.0
+        UngateAndPin(pod, PlannedMember(pod.uid, pod.name, "n0"), of.name),
+        WriteResponse(pod.uid, str(version + 2)),
+        0.0,
     )
     view.apply_write(WriteStatus(of, BOUND), WriteResponse(uid, str(version + 3)), 0.0)
     view.apply_write(DeleteReservation(view.reservations[uid]), None, 0.0)
@@ -147,7 +156,9 @@ def test_the_oldest_write_that_no_watch_has_shown(view: PlannerView) -> None:
     assert view.oldest_unseen_write_at() is None
 
     view.apply_write(WriteStatus(of, BOUND), WriteResponse("a", "13"), 7.0)
-    view.apply_write(UngateAndPin(pod, Seat(pod.uid, pod.name, "n0"), of.name), WriteResponse(pod.uid, "12"), 8.0)
+    view.apply_write(
+        UngateAndPin(pod, PlannedMember(pod.uid, pod.name, "n0"), of.name), WriteResponse(pod.uid, "12"), 8.0
+    )
     assert view.oldest_unseen_write_at() == 7.0
     view.apply_batch(Batch(ReservationUpdate, (seen("a", 13, BOUND),)), 9.0)
     assert view.oldest_unseen_write_at() == 8.0
@@ -222,7 +233,9 @@ def test_an_older_event_does_not_undo_a_ledger(view: PlannerView) -> None:
 UNGATED = member("w-1", gates=(), reservation="llm-a", pinned_terms="n1")
 CLAIMING = PlannerPod(UNGATED.uid, pod_seen("w-1", 1, uid=UNGATED.uid, claim=("llm-a", "n1")), UNGATED)
 LISTS = plan("llm-a")._replace(
-    key="a", version="1", spec=ReservationSpec("llm", (Seat(UNGATED.uid, "w-1", "n1", (("nvidia.com/gpu", 1),)),))
+    key="a",
+    version="1",
+    spec=ReservationSpec("llm", (PlannedMember(UNGATED.uid, "w-1", "n1", (("nvidia.com/gpu", 1),)),)),
 )
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from gputopo.crd.reservations import Seat
+from gputopo.crd.reservations import PlannedMember
 from gputopo.model import NodeTopology
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.full_pods import HOSTNAME
 from scheduler_core.cache.kube_scheduler_filters import FullNode, FullNodeSpec, SchedulingRules, Taint
 from scheduler_core.cache.node_record import NodeRecord
-from scheduler_core.cache.node_table import Snapshot, snapshot_of, state_if
+from scheduler_core.cache.node_table import ClusterSnapshot, snapshot_of, state_if
 from scheduler_core.evaluation.evaluate import evaluate_state
 from scheduler_core.evaluation.score import Score
 from scheduler_core.planner.gang.member import GangName, GangRequest, Member
@@ -120,7 +120,7 @@ def occupants(members: Iterable[Member]) -> list[Occupant]:
     return [Occupant(each.uid, each.namespace, each.name, asked(each).profile) for each in members]
 
 
-def stands(table: Snapshot, name: str, coming: Iterable[Member], policy: Policy = POLICY) -> bool:
+def stands(table: ClusterSnapshot, name: str, coming: Iterable[Member], policy: Policy = POLICY) -> bool:
     """Return whether each member fits the node, whichever of the others are admitted before."""
     pods = occupants(coming)
     there = table.records[name].pods
@@ -135,7 +135,7 @@ def stands(table: Snapshot, name: str, coming: Iterable[Member], policy: Policy 
     )
 
 
-def by_node(seats: Iterable[Seat], members: Iterable[Member]) -> dict[str, list[Member]]:
+def by_node(seats: Iterable[PlannedMember], members: Iterable[Member]) -> dict[str, list[Member]]:
     """Members by node."""
     of = {each.uid: each for each in members}
     found: dict[str, list[Member]] = {}

@@ -8,12 +8,12 @@ from types import MappingProxyType
 from gputopo.crd.reservations import (
     EntryPhase,
     ExtenderAck,
-    Holding,
+    HeldCapacity,
     LedgerEntry,
     LedgerSpec,
+    PlannedMember,
     ReservationSpec,
     ReservationStatus,
-    Seat,
     spec_hash,
 )
 from scheduler_core.cache.events import LedgerUpdate, ReservationUpdate
@@ -34,8 +34,8 @@ def plan(
     """A reservation: node and GPUs by pod; or reserved devices by node."""
     spec = ReservationSpec(
         gang,
-        tuple(Seat(f"uid-{pod}", pod, node, ((WHOLE, gpus),)) for pod, (node, gpus) in (seats or {}).items()),
-        tuple(Holding(node, gpus, resource) for node, gpus in (held or {}).items()),
+        tuple(PlannedMember(f"uid-{pod}", pod, node, ((WHOLE, gpus),)) for pod, (node, gpus) in (seats or {}).items()),
+        tuple(HeldCapacity(node, gpus, resource) for node, gpus in (held or {}).items()),
     )
     return ReservationUpdate(f"uid-{name}", "team", name, spec, spec_hash(spec), status)
 

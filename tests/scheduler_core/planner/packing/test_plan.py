@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.crd.reservations import Seat
+from gputopo.crd.reservations import PlannedMember
 from gputopo.labels.reasons import Reason
 from scheduler_core.cache.kube_scheduler_filters import Taint
 from scheduler_core.cache.node_table import state_if
@@ -173,9 +173,9 @@ def test_a_launcher_without_gpus_has_a_seat_without_a_node() -> None:
 
     found = _planned(members, _empty("a", "b"))
 
-    assert found.seats[-1] == Seat("uid-launcher", "launcher")
+    assert found.seats[-1] == PlannedMember("uid-launcher", "launcher")
     assert _nodes(found) == {"a": 1, "b": 1}
-    assert _planned([member("launcher", 0)], _empty("a")).seats == (Seat("uid-launcher", "launcher"),)
+    assert _planned([member("launcher", 0)], _empty("a")).seats == (PlannedMember("uid-launcher", "launcher"),)
     assert _unplaced([member("launcher", 0), *crew(3, 8)], _empty("a", "b")).best == 3
 
 
@@ -201,7 +201,7 @@ def test_more_members_come_before_a_narrower_domain() -> None:
 def test_a_replacement_goes_to_its_siblings() -> None:
     """Its old rank is free, and its rack has capacity; another rack has more."""
     labels = {"a0": {RACK: "a"}, "a1": {RACK: "a"}, "b0": {RACK: "b"}, "b1": {RACK: "b"}}
-    siblings = (Seat("s0", "w-0", "a0", rank=0), Seat("s2", "w-2", "a0", rank=2))
+    siblings = (PlannedMember("s0", "w-0", "a0", rank=0), PlannedMember("s2", "w-2", "a0", rank=2))
     taken = [occupant("w-0", 4)._replace(uid="s0"), occupant("w-2", 4)._replace(uid="s2")]
     seen = view(
         record("a0", H100, held={"w-0": [0, 1, 2, 3], "w-2": [4, 5, 6, 7]}, pods=taken),
@@ -221,10 +221,10 @@ def test_placed_siblings_decide_the_required_domain() -> None:
     seen = _empty("a", "b", "c", **labels)
     one = member("w-9", 8, required="rack")
 
-    assert _nodes(_planned([one], seen, placed=(Seat("s0", "w-0", "b"),))) == {"b": 1}
-    assert _unplaced([one], seen, placed=(Seat("s0", "w-0", "a"), Seat("s1", "w-1", "b"))).best == 0
-    assert _unplaced([one], seen, placed=(Seat("s0", "w-0", "c"),)).best == 0
-    assert _nodes(_planned([one], seen, placed=(Seat("s0", "w-0", "gone"),))) in ({"a": 1}, {"b": 1})
+    assert _nodes(_planned([one], seen, placed=(PlannedMember("s0", "w-0", "b"),))) == {"b": 1}
+    assert _unplaced([one], seen, placed=(PlannedMember("s0", "w-0", "a"), PlannedMember("s1", "w-1", "b"))).best == 0
+    assert _unplaced([one], seen, placed=(PlannedMember("s0", "w-0", "c"),)).best == 0
+    assert _nodes(_planned([one], seen, placed=(PlannedMember("s0", "w-0", "gone"),))) in ({"a": 1}, {"b": 1})
 
 
 def test_a_sibling_s_node_does_not_count_as_one_more() -> None:
@@ -235,7 +235,7 @@ def test_a_sibling_s_node_does_not_count_as_one_more() -> None:
         record("c", H100, held={}),
     )
 
-    found = _planned(crew(1, 4, size=2), seen, placed=(Seat("uid-w-0", "w-0", "a"),))
+    found = _planned(crew(1, 4, size=2), seen, placed=(PlannedMember("uid-w-0", "w-0", "a"),))
 
     assert _nodes(found) == {"a": 1}
 
@@ -250,7 +250,7 @@ def test_training_prefers_the_gpu_model_of_its_siblings() -> None:
     )
     late = member("w-1", 8, size=2, workload="training")
 
-    assert _nodes(_planned([late], seen, placed=(Seat(running.uid, "w-0", "a"),))) == {"c": 1}
+    assert _nodes(_planned([late], seen, placed=(PlannedMember(running.uid, "w-0", "a"),))) == {"c": 1}
 
 
 def test_kube_schedulers_own_filters_count() -> None:
@@ -357,7 +357,7 @@ def test_rejected_members_may_not_join_and_others_may() -> None:
 
 def test_anti_affinity_is_the_reason_where_nothing_else_is() -> None:
     assert _unplaced(crew(3, role="x", refuses="x"), _empty("a", "b")) == Unplaced(
-        "2 of 3 members fit at once", (("w-2", ANTI_AFFINITY_REASON),), best=2, tried=2
+        "2 of 3 members fit at once", (("w-2", ANTI_AFFINITY_REASON),), best=2, steps=2
     )
 
 
@@ -373,7 +373,7 @@ def test_anti_affinity_is_the_reason_where_nothing_else_is() -> None:
     ],
 )
 def test_a_late_member_respects_the_anti_affinity_of_its_siblings(late: Member, there: Member) -> None:
-    beside = {"placed": (Seat(there.uid, there.name, "a"),), "placed_members": (PlacedMember("a", there),)}
+    beside = {"placed": (PlannedMember(there.uid, there.name, "a"),), "placed_members": (PlacedMember("a", there),)}
 
     assert _nodes(_planned([late], _empty("a", "b"), **beside)) == {"b": 1}
     assert _unplaced([late], _empty("a"), **beside).missing == (("w-1", ANTI_AFFINITY_REASON),)
@@ -507,7 +507,7 @@ def test_later_members_are_placed_as_well_as_possible(seed: int, late: bool) -> 
     kinds = random.sample((1, 2, 3), random.choice((1, 2)))
     members = [member(f"m-{at}", random.choice(kinds)) for at in range(random.randint(1, 4))]
     used = frozenset(random.sample(list(seen.table.records), random.randint(1, 2)))
-    siblings = tuple(Seat(f"s-{name}", f"s-{name}", name) for name in used)
+    siblings = tuple(PlannedMember(f"s-{name}", f"s-{name}", name) for name in used)
     brute = _Brute(members, seen)
     best = brute.best(racks=False, used=used)
 

@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.crd.reservations import Seat
+from gputopo.crd.reservations import PlannedMember
 from gputopo.labels.reasons import Reason
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_record import with_pod
@@ -109,7 +109,7 @@ def test_pods_without_gpus_get_no_node() -> None:
     found = plan_single_pods([bad, member("cpu", 0)], view(record("a", H100, held={})))
 
     assert found.missing == (("uid-bad", "the pod's request is malformed: ..."),)
-    assert found.seats == (Seat("uid-cpu", "cpu"),)
+    assert found.seats == (PlannedMember("uid-cpu", "cpu"),)
 
 
 def test_without_any_gpu_node_the_reason_is_too_few_gpus() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gputopo.crd.reservations import EntryPhase
-from scheduler_core.cache.full_pods import HOSTNAME, OF_PODS, SPREAD
+from scheduler_core.cache.full_pods import HOSTNAME, POD_AFFINITY, TOPOLOGY_SPREAD
 from scheduler_core.cache.kube_scheduler_filters import SchedulingRules
 from scheduler_core.planner.gang.conventions import single_pod_request
 from scheduler_core.planner.gang.member import GangName, Member
@@ -192,8 +192,8 @@ def test_a_pod_with_a_place_counts_on_its_node() -> None:
 
 def test_unchecked_rules_about_other_pods_are_notes() -> None:
     far, spread = (
-        SchedulingRules(FullPodSpec(), (OF_PODS, "volume claims")),
-        SchedulingRules(FullPodSpec(), (OF_PODS, SPREAD)),
+        SchedulingRules(FullPodSpec(), (POD_AFFINITY, "volume claims")),
+        SchedulingRules(FullPodSpec(), (POD_AFFINITY, TOPOLOGY_SPREAD)),
     )
     members = [each._replace(rules=rules) for each, rules in zip(crew(3), (far, spread, None), strict=True)]
 

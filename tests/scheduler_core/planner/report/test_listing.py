@@ -174,7 +174,7 @@ def test_a_pod_with_an_invalid_gang_is_listed_by_its_name() -> None:
 
 def test_waiting_gangs_with_our_annotations_and_without_our_gate() -> None:
     def pods(name: str, node: str | None, by: str = "annotations") -> list[Member]:
-        found = named(name, [member(name, 4, BOUND, reservation=None, node=node)], by=by)
+        found = named(name, [member(name, 4, BOUND, reservation=None, node=node)], convention=by)
         return [each._replace(uid=f"{name}-0") for each in found]
 
     there = [*pods("waits", None), *pods("runs", "a"), *pods("volcano.x", None, "Volcano"), *crew(2)]
@@ -204,7 +204,7 @@ TOWN = seen(
     [
         *crew(2, minimum=1),
         *named("far", [member("f-0", 4, RUNNING, size=1)]),
-        *named("bad", [member("x-0", request=InvalidRequest("gputopo.io/island: 'yes'"))], by="JobSet"),
+        *named("bad", [member("x-0", request=InvalidRequest("gputopo.io/island: 'yes'"))], convention="JobSet"),
     ],
     planned=[HOLDING, BATCH],
     ledger=ledger(entry(HOLDING, HELD), entry(BATCH, PROPOSED)),
@@ -257,6 +257,8 @@ def test_the_document() -> None:
 
 
 def test_the_convention_that_declares_a_gang() -> None:
-    by = only(seen([member("w-0")._replace(gang_request=GangRequest(GangName("team", "jobset.x"), 1, by="JobSet"))]))
+    by = only(
+        seen([member("w-0")._replace(gang_request=GangRequest(GangName("team", "jobset.x"), 1, convention="JobSet"))])
+    )
 
     assert (by.name, by.by) == ("jobset.x", "JobSet")

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from gputopo.crd.reservations import ReservationState, ReservationStatus, Seat, spec_hash
+from gputopo.crd.reservations import PlannedMember, ReservationState, ReservationStatus, spec_hash
 from gputopo.labels.keys import GATE
 from gputopo.timestamps import format_timestamp
 from scheduler_core.cache.events import ReservationUpdate
@@ -51,7 +51,9 @@ def status(state: ReservationState, reason: str | None = None, **more: Any) -> R
 def whole(planned: ReservationUpdate) -> ReservationUpdate:
     """The same with a launcher, in a rack."""
     seats = tuple(replace(seat, rank=rank) for rank, seat in enumerate(planned.spec.seats))
-    spec = replace(planned.spec, seats=(*seats, Seat("uid-launcher", "launcher")), domain="rack=r7", gbps=126.1)
+    spec = replace(
+        planned.spec, seats=(*seats, PlannedMember("uid-launcher", "launcher")), domain="rack=r7", gbps=126.1
+    )
     return planned._replace(spec=spec, hash=spec_hash(spec))
 
 
@@ -101,7 +103,7 @@ def later(count: int, **changed: Any) -> list[Member]:
     """Another gang, which came after LLM."""
     found = [member(f"l-{at}", 4, created=NOW - 60.0, **changed) for at in range(count)]
     return [
-        each._replace(gang_request=GangRequest(LATER, count, rank=each.gang_request.rank, by="JobSet"))
+        each._replace(gang_request=GangRequest(LATER, count, rank=each.gang_request.rank, convention="JobSet"))
         for each in found
     ]
 
