@@ -351,7 +351,7 @@ DOCS = (Path(__file__).parents[4] / "docs" / "gangs.md").read_text(encoding="utf
 def test_the_documentation_lists_every_convention(convention: Any) -> None:
     keys = "<br>".join(f"`{key}`" for key in convention.keys) or "`spec.schedulingGroup.podGroupName`"
     declared = [f"`{key}`" for key in (convention.size, convention.minimum) if key] + (
-        [convention.told_by] if convention.told_by else []
+        [convention.size_declared_by] if convention.size_declared_by else []
     )
     size = " or ".join(declared) or "`gputopo.io/gang-size`"
 

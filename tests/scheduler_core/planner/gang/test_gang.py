@@ -133,7 +133,7 @@ def named(found: tuple[Member, ...]) -> list[str]:
             id="the others have succeeded",
         ),
         pytest.param(
-            [*members(2, RUNNING, phase="Succeeded", size=3, maker="yesterday"), member("w-2", rank=2, size=3)],
+            [*members(2, RUNNING, phase="Succeeded", size=3, creator_uid="yesterday"), member("w-2", rank=2, size=3)],
             GangPhase.WAITING_FOR_MEMBERS,
             "1 of 3 members is there",
             id="pods of an earlier gang with that name have succeeded",
@@ -208,8 +208,8 @@ def test_the_phase_and_reason_of_a_gang(there: list[Member], phase: GangPhase, r
 
 
 def test_a_gang_has_the_values_that_its_members_declare() -> None:
-    launcher = member("launcher", by="annotations", priority=5, created=90.0)
-    workers = members(2, size=3, timeout_s=60.0, required="rack", preferred="clique", by="annotations", created=95.0)
+    launcher = member("launcher", convention="annotations", priority=5, created=90.0)
+    workers = members(2, size=3, timeout_s=60.0, required="rack", preferred="clique", convention="annotations", created=95.0)
 
     assert of(launcher, *workers) == Gang(
         LLM,
@@ -308,7 +308,7 @@ def test_a_pod_with_the_rank_of_a_running_pod_waits() -> None:
 
 
 def test_ranks_of_different_controllers_are_different() -> None:
-    found = of(member("a-0", rank=0, size=2, maker="a"), member("b-0", rank=0, size=2, maker="b"))
+    found = of(member("a-0", rank=0, size=2, creator_uid="a"), member("b-0", rank=0, size=2, creator_uid="b"))
 
     assert named(found.ready) == ["a-0", "b-0"]
 
