@@ -93,7 +93,7 @@ def test_a_plan_is_kept_as_it_was_written_and_never_changed(cluster: Cluster, pl
     assert (made.uid, made.resource_version) == (kept["metadata"]["uid"], kept["metadata"]["resourceVersion"])
     assert msgspec.convert(kept["spec"], ReservationSpec) == PLAN
     assert spec_hash(msgspec.convert(kept["spec"], ReservationSpec)) == spec_hash(PLAN)
-    with pytest.raises(Exception, match="a plan is never changed: another plan is another reservation"):
+    with pytest.raises(Exception, match="a plan is immutable: create another reservation for another plan"):
         cluster.api.patch(path, {"spec": {"attempt": 3}})
 
 
