@@ -87,10 +87,10 @@ _TEXTS = {
     Failure.NO_DEVICE: _FailureText(
         "the NVIDIA driver runs and sees no GPU",
         "Check `lspci -d 10de:` for the card, `sudo dmesg | grep NVRM` for why the driver refused it, and, in a "
-        "container, that a GPU was asked for (NVIDIA_VISIBLE_DEVICES, `nvidia.com/gpu`).",
+        "container, that a GPU was requested (NVIDIA_VISIBLE_DEVICES, `nvidia.com/gpu`).",
     ),
     Failure.NO_PERMISSION: _FailureText(
-        "this user may not talk to the NVIDIA driver",
+        "this user may not access the NVIDIA driver",
         "Check the owner and mode of /dev/nvidia* (often group `video`), the container's device rules, and SELinux "
         "(`sudo setsebool -P container_use_devices on`).",
     ),

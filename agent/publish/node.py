@@ -68,9 +68,7 @@ class NodePublisher:
     def _read_node(self) -> ManagedMetadata:
         """Read the Node from the server's cache, but not older than our last write to it."""
         query = ListOptions(metadata_only=True, version=self._version)
-        self._version = (
-            _ANY_VERSION  # if that version does not exist any more (a restored etcd), the next pass reads again
-        )
+        self._version = _ANY_VERSION  # for the next pass, if this version no longer exists (a restored etcd)
         metadata = self._kube.get(NODES, self._node, Managed, query).metadata
         self._version = metadata.resource_version
         return metadata
@@ -108,7 +106,7 @@ class NodePublisher:
 
 
 def _node_body(node: str, uid: str, facts: FieldValues) -> dict[str, Any]:
-    """The Node with our facts only. The uid keeps the apply from creating a Node that was just deleted."""
+    """Return a Node with our facts only. With the UID, the apply cannot create a Node that was just deleted."""
     metadata: dict[str, Any] = {"name": node, "uid": uid}
     for (section, key), value in facts.items():
         metadata.setdefault(section, {})[key] = value

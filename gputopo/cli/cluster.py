@@ -125,9 +125,8 @@ def cleanup(
 ) -> None:
     """Remove from a cluster everything that the agents wrote.
 
-    It removes nothing else: only labels and annotations that, by the managedFields of the Node, an agent set and no
-    other client did.
-    Delete the agent's DaemonSet first: a running agent publishes its labels again.
+    It removes a label or annotation only if the managedFields of the Node name an agent, and no other client, as its
+    owner. Delete the agent's DaemonSet first: a running agent publishes its labels again.
 
     --crd also removes the PlacementReservations and PlacementLedgers. It is refused while pods have gputopo's
     scheduling gate: without a planner nothing would remove the gate.
@@ -205,7 +204,7 @@ def connected_cluster(kubeconfig: str | None, context: str | None, role: Role | 
             yield kube
         finally:
             kube.close()
-            _tell_unreadable(kube.unreadable)
+            _print_unreadable(kube.unreadable)
     except KubeError as error:
         click.echo(f"gputopo: {error}", err=True)
         if isinstance(error, ForbiddenError):
@@ -213,13 +212,13 @@ def connected_cluster(kubeconfig: str | None, context: str | None, role: Role | 
         sys.exit(NO_CLUSTER)
 
 
-def _tell_unreadable(found: Sequence[Unreadable]) -> None:
-    """Say on standard error which objects were left out."""
-    told = dict.fromkeys(map(str, found))
-    for each in list(told)[:_MAX_LISTED]:
+def _print_unreadable(found: Sequence[Unreadable]) -> None:
+    """Print on standard error the objects that were left out."""
+    messages = dict.fromkeys(map(str, found))
+    for each in list(messages)[:_MAX_LISTED]:
         click.echo(f"gputopo: {each}; it is left out", err=True)
-    if len(told) > _MAX_LISTED:
-        click.echo(f"gputopo: {len(told) - _MAX_LISTED} more objects cannot be read; they are left out", err=True)
+    if len(messages) > _MAX_LISTED:
+        click.echo(f"gputopo: {len(messages) - _MAX_LISTED} more objects cannot be read; they are left out", err=True)
 
 
 def _rights(role: Role) -> str:

@@ -169,7 +169,7 @@ def _simulate(
             run_policy("ours", specs, jobs, policy, seed, as_served=True)._replace(policy=f"ours:{name}")
             for name, policy in compared.profiles.items()
         ]
-    asked = wanted.workload or f"{wanted.jobs} jobs of {wanted.sizes} GPUs at a load of {wanted.load:.0%}"
+    asked = wanted.workload or f"{wanted.jobs} random jobs (GPUs:weight {wanted.sizes}), load {wanted.load:.0%}"
     about = f"{len(specs)} nodes with {gpus} GPUs; {asked}; {_seeds(seeds)}."
     if output == "json":
         write_out(json.dumps(simulation_document(figures, about), indent=2) + "\n")

@@ -74,7 +74,13 @@ def connect(role: Role, path: str | None = None, context: str | None = None) -> 
         try:
             return in_cluster(role)
         except ConfigError as no_pod:
-            raise ConfigError(f"no cluster to talk to: {no_kubeconfig}, and {no_pod}; set KUBECONFIG") from no_pod
+            raise ConfigError(
+                f"no cluster to connect to: {_clause(no_kubeconfig)}; {_clause(no_pod)}. Set KUBECONFIG"
+            ) from no_pod
+
+
+def _clause(error: ConfigError) -> str:
+    return str(error).rstrip(".")
 
 
 def _configuration() -> Configuration:

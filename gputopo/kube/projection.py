@@ -1,8 +1,8 @@
-"""Objects of a list or a watch -> the small values that are kept of them, and which of those are news. No I/O.
+"""Reduces the objects of a list or a watch to small values, and returns the values that changed. No I/O.
 
-An object is decoded, reduced and dropped, one after the other: of a cluster of 100,000 pods nothing stays but what the
-caller keeps, plus one reference to it. One that cannot be read, or that ``Source`` raises anything for, stays as it was
-last seen; it hides no other.
+Each object is decoded, reduced and dropped before the next one: of a cluster of 100,000 pods only the values that the
+caller keeps stay in memory, plus one reference to each. If an object cannot be decoded or reduced, its last value
+stays, and no other object is affected.
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ from gputopo.kube.watch_stream import ObjectIdentity, WatchEvent, WatchEventType
 from gputopo.process.decoding import decoder
 
 S = TypeVar("S")
-_SHOWN = 200  # characters of why an object cannot be read
+_SHOWN = 200  # characters of the reason why an object cannot be decoded
 
 
 class WatchSource(NamedTuple, Generic[S]):
-    """What is listed and watched, and what is kept of it."""
+    """A kind of object to list and watch, and how to reduce each object to a value."""
 
     resource: Resource
-    kind: type[Any]  # what an object is decoded into
+    kind: type[Any]  # the type that an object is decoded into
     key: Callable[[ObjectIdentity], str]
-    value: Callable[[str, Any], S | None]  # key and object; None: nothing of it is kept
-    # All that ``value`` looks at, or its hash. Where it did not change the value is not made again; None: always made.
+    value: Callable[[str, Any], S | None]  # of key and object; None: the object is not kept
+    # All fields that ``value`` uses, or their hash. While it is unchanged, the value is not computed again. None: the
+    # value is always computed.
     fingerprint: Callable[[Any], Hashable] | None = None
     query: ListOptions = ListOptions()
 
 
 class Delta(NamedTuple, Generic[S]):
-    """What is new. A key is either in ``seen`` or in ``gone``."""
+    """The changes. An object is either in ``updates`` or in ``removed``."""
 
     updates: tuple[S, ...] = ()
-    removed: tuple[str, ...] = ()  # whether they were ever seen or not
-    is_full_list: bool = False  # what is not in ``seen`` is gone
+    removed: tuple[str, ...] = ()  # keys; also of objects that were never in ``updates``
+    is_full_list: bool = False  # objects that are not in ``updates`` do not exist
 
 
 class _Projected(NamedTuple, Generic[S]):
@@ -49,7 +50,7 @@ class _Projected(NamedTuple, Generic[S]):
 
 
 class Projection(Generic[S]):
-    """What was last told of each object that something is kept of."""
+    """The last value of each object that is kept."""
 
     def __init__(self, source: WatchSource[S]) -> None:
         self._source = source
@@ -59,16 +60,16 @@ class Projection(Generic[S]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is kept."""
+        """Whether no value is kept."""
         return not self._known
 
     @property
     def unreadable(self) -> tuple[Unreadable, ...]:
-        """The objects that cannot be read."""
-        return tuple(self._unreadable.copy().values())  # a copy: any thread may ask
+        """The objects that cannot be decoded."""
+        return tuple(self._unreadable.copy().values())  # a copy: any thread may read it
 
     def apply_list(self, objects: Iterable[msgspec.Raw]) -> Delta[S]:
-        """All there are. Raises what reading them on raises, and forgets nothing then."""
+        """Replace all values by those of a complete list. If ``objects`` raises, nothing changes."""
         known: dict[str, _Projected[S]] = {}
         unreadable: dict[str, Unreadable] = {}
         for text in objects:
@@ -85,7 +86,7 @@ class Projection(Generic[S]):
         return Delta(tuple(each.value for each in known.values()), is_full_list=True)
 
     def apply_events(self, events: Iterable[WatchEvent]) -> Delta[S]:
-        """What is new after these events; of several of one object the last counts."""
+        """Return the changes by these events. If an object has several events, the last counts."""
         news: dict[str, S | None] = {}
         for event in events:
             key = self._source.key(event.identity)
@@ -111,12 +112,12 @@ class Projection(Generic[S]):
     def _reduced(
         self, which: ObjectIdentity, text: msgspec.Raw, unreadable: dict[str, Unreadable]
     ) -> _Projected[S] | None:
-        """What is kept of an object: the very same value as before where that has not changed."""
+        """Return the value of an object: the same Python object as before if it is unchanged."""
         key = self._source.key(which)
         before = self._known.get(key)
         try:
             found = self._valued(key, text, before)
-        except Exception as error:  # noqa: BLE001  objects are hostile: no error of one may hide the others
+        except Exception as error:  # noqa: BLE001  objects may be hostile: an error in one must not hide the others
             unreadable[key] = self._cannot_read(which.full_name, error)
             return before
         unreadable.pop(key, None)

@@ -1,10 +1,10 @@
-"""Keeps a caller informed of all objects of one kind: list, then watch, then again from where it broke off.
+"""Delivers all objects of one kind and their changes: list, then watch, then resume where the watch ended.
 
-A list is read in pages and by quorum (no resource version), a watch resumes from the last version that was seen,
-bookmarks included. Where nothing happens there are no bookmarks either, so a silent watch is opened anew: that the
-server takes it is the sign of life. Too old a version (410) means a list anew. What fails is tried again after an
-exponential back-off with full jitter; after an error of our own, everything is listed anew. A kind that the server does
-not know (no CRD) is an empty list, and asked for again.
+A list is read in pages, with quorum (no resource version). A watch resumes from the last version that it delivered,
+bookmarks included. The API server sends no bookmarks while nothing changes, so a silent watch is opened again: if the
+server accepts it, the server is alive. If the version is too old (410), the reflector lists again. Failed calls are
+retried after an exponential back-off with full jitter. After an exception in our own code, everything is listed again.
+A kind that the server does not serve (no CRD) counts as an empty list, and is listed again later.
 """
 
 from __future__ import annotations
@@ -27,43 +27,41 @@ from gputopo.timestamps import parse_timestamp
 from gputopo.timing import MISSING_KIND_RETRY_S
 
 S = TypeVar("S")
-# A watch is ended by the server after about that long, so that watches move to API servers that came up since.
+# The server ends a watch after about this time, so that watches also move to API servers that started later.
 SHORTEST_WATCH_S, LONGEST_WATCH_S = 300.0, 600.0
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.5, 30.0
-LONGEST_RETRY_AFTER_S = 60.0  # what a server may ask for beyond that
-AT_ONCE_S = 1.0  # a watch that brought nothing and ended sooner failed, whatever it says
-STEADY_S = 10.0  # after a watch that lasted as long what failed before does not count: a proxy may cut each of them
+LONGEST_RETRY_AFTER_S = 60.0  # the longest Retry-After of a server that is respected
+AT_ONCE_S = 1.0  # a watch that delivered nothing and ended sooner counts as failed
+STEADY_S = 10.0  # a watch that lasted this long resets the back-off: a proxy may cut every watch
 _log = logging.getLogger(__name__)
-_GENERATOR = Random()  # noqa: S311  spreads load; nothing is guarded by it
+_GENERATOR = Random()  # noqa: S311  spreads load; not used for security
 
 
 class WatchTiming(NamedTuple):
-    """Clocks, chance and waiting."""
+    """The clocks, the random generator and the wait function."""
 
-    clock: Callable[[], float] = time.monotonic  # seconds; ages are differences of it
+    clock: Callable[[], float] = time.monotonic  # in seconds, for ages
     wall: Callable[[], float] = time.time  # seconds since 1970, to compare with the API server's
-    wait: Callable[[threading.Event, float], object] = threading.Event.wait  # that long, or until it is set
+    wait: Callable[[threading.Event, float], object] = threading.Event.wait  # or until the event is set
     random: Random = _GENERATOR
 
 
 class ReflectorStatus(NamedTuple):
-    """How a reflector is doing."""
+    """The status of a reflector."""
 
     synced: bool = False  # a complete list was delivered
-    last_event_at: float | None = (
-        None  # when it last heard of the server, by the clock: a page, a watch taken, an event
-    )
+    last_event_at: float | None = None  # by ``clock``: the last page, accepted watch or event of the server
     relists: int = 0  # lists after the first
     failures: int = 0  # calls that failed and streams that broke
-    error: str | None = None  # what is wrong now
-    served: bool = True  # the server knows of such a kind
-    lag_s: float | None = None  # from creation to here, of the last object created while it was watched
-    unreadable: int = 0  # objects that cannot be read
-    moved: float | None = None  # when its thread last did something, by the clock; None: it was not begun
+    error: str | None = None  # the current error
+    served: bool = True  # the server serves this kind
+    lag_s: float | None = None  # from creation to delivery, of the last object that was created during a watch
+    unreadable: int = 0  # objects that cannot be decoded
+    moved: float | None = None  # by ``clock``: the last activity of its thread; None: not started
 
 
 class Reflector(Generic[S]):
-    """One kind's list and watch. ``run`` is for a thread of its own; ``stop`` and ``condition`` are for others."""
+    """Lists and watches one kind. ``run`` blocks its thread; ``stop`` and ``status`` are for other threads."""
 
     def __init__(
         self, kube: Kube, source: WatchSource[S], deliver: Callable[[Delta[S]], None], timing: WatchTiming
@@ -75,24 +73,24 @@ class Reflector(Generic[S]):
         self._reduction = Projection(source)
         self._stopped = threading.Event()
         self._watch: WatchStream | None = None
-        self._version: str | None = None  # seen up to there; None: list
+        self._version: str | None = None  # the last version that was delivered; None: list first
         self._damaged: str | None = None  # the version from which a watch was damaged
-        self._in_a_row = 0  # failures since a watch last brought something
+        self._in_a_row = 0  # failures since a watch last delivered something
         self._lists = 0
         self._condition = ReflectorStatus()
 
     @property
     def status(self) -> ReflectorStatus:
-        """How it is doing."""
+        """The current status."""
         unreadable = self._reduction.unreadable
         return self._condition._replace(
             relists=max(0, self._lists - 1),
-            error=self._condition.error or _told(unreadable),
+            error=self._condition.error or _unreadable_error(unreadable),
             unreadable=len(unreadable),
         )
 
     def run(self) -> None:
-        """List and watch until it is stopped, whatever ``deliver`` or our own code raises: ``condition`` tells it."""
+        """List and watch until ``stop``, also after exceptions of ``deliver`` or our own code."""
         self._note()
         try:
             while not self._stopped.is_set():
@@ -102,7 +100,7 @@ class Reflector(Generic[S]):
             raise
 
     def stop(self) -> None:
-        """End it: nothing is delivered from now on. A call that waits for an answer ends by its own timeout."""
+        """Stop: nothing more is delivered. A call that waits for an answer ends by its own timeout."""
         self._stopped.set()
         if self._watch is not None:
             self._watch.close()
@@ -123,19 +121,19 @@ class Reflector(Generic[S]):
             self._version = None
             self._failed(gone)
         except DamagedError as damaged:
-            if self._version == self._damaged:  # the same again: what breaks the watch is left to a list
+            if self._version == self._damaged:  # damaged again at this version: a list avoids the damaged event
                 self._version = None
             self._damaged = self._version
             self._failed(damaged)
         except KubeError as error:
             self._failed(error)
-        except Exception as error:  # noqa: BLE001  a watch that ends hides the whole cluster
+        except Exception as error:  # noqa: BLE001  without its watch, the cache would never change again
             plural = self._source.resource.plural
             if self._stopped.is_set():
-                return  # nothing is delivered any more
+                return  # nothing more is delivered
             _log.exception("watch", extra={"fields": {"kind": plural, "error": repr(error)}})
-            self._version = None  # what was delivered of the last news is not known
-            self._failed(KubeError(f"the watch of {plural} failed, and lists anew: {error!r}"))
+            self._version = None  # it is unknown which of the last changes were delivered
+            self._failed(KubeError(f"the watch of {plural} failed, and lists again: {error!r}"))
 
     def _list(self) -> None:
         self._lists += 1
@@ -158,7 +156,7 @@ class Reflector(Generic[S]):
         seconds = self._timing.random.uniform(SHORTEST_WATCH_S, LONGEST_WATCH_S)
         watch = self._kube.watch(self._source.resource, self._source.query, version, seconds)
         self._watch = watch
-        if self._stopped.is_set():  # it was stopped while the watch was being opened
+        if self._stopped.is_set():  # stopped while the watch was being opened
             watch.close()
         opened = self._timing.clock()
         self._note(last_event_at=opened, error=None)
@@ -193,7 +191,7 @@ class Reflector(Generic[S]):
             self._note(lag_s=max(0.0, self._timing.wall() - created))
 
     def _missing(self) -> None:
-        """No such kind: there are none. It may be served some day."""
+        """Deliver an empty list, because the server does not serve the kind. It may serve the kind later."""
         told = f"the API server does not serve {self._source.resource.plural} ({self._source.resource.api_version})"
         if not self._stopped.is_set() and not (self._condition.synced and self._reduction.is_empty):
             self._deliver(self._reduction.apply_list(()))
@@ -213,8 +211,8 @@ class Reflector(Generic[S]):
         self._condition = self._condition._replace(moved=self._timing.clock(), **changes)
 
 
-def _told(unreadable: tuple[Unreadable, ...]) -> str | None:
-    """Return which objects cannot be read, and why the first of them."""
+def _unreadable_error(unreadable: tuple[Unreadable, ...]) -> str | None:
+    """Return the first object that cannot be decoded, with the reason, and the number of other such objects."""
     if not unreadable:
         return None
     more = f" (nor can {len(unreadable) - 1} more)" if len(unreadable) > 1 else ""

@@ -1,4 +1,4 @@
-"""A watch as it comes over the wire: bytes -> lines -> events."""
+"""Decodes the stream of a watch: bytes -> lines -> events."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gputopo.process.decoding import decode, decoder
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
 
-LONGEST_LINE = 16 << 20  # bytes; etcd takes objects of 1.5 MiB, so a longer line is no event
-_READ = 1 << 16  # bytes at most at once; what is there is taken without waiting for more
-_QUOTED = 80  # bytes of what cannot be read
-_UNTOLD = 500  # the status of an ERROR that names none
+LONGEST_LINE = 16 << 20  # bytes; etcd accepts objects of 1.5 MiB, so a longer line is not an event
+_READ = 1 << 16  # bytes at most per read; a read returns the available bytes without waiting for more
+_QUOTED = 80  # bytes of invalid data in a message
+_UNTOLD = 500  # the status code of an ERROR without a code
 
 
 class ObjectIdentity(msgspec.Struct, frozen=True, rename="camel"):
-    """Which object, and which version of it: of ``metadata`` what every kind has."""
+    """The identity and version of an object: the fields of ``metadata`` that every kind has."""
 
     name: str = ""
     uid: str = ""
@@ -33,7 +33,7 @@ class ObjectIdentity(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def full_name(self) -> str:
-        """NAMESPACE/NAME, or NAME of what is in no namespace."""
+        """NAMESPACE/NAME, or NAME of an object without namespace."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
@@ -43,12 +43,12 @@ class WatchEventType(Enum):
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
     DELETED = "DELETED"  # also where an object stopped matching the selectors
-    BOOKMARK = "BOOKMARK"  # nothing happened up to that version; about once a minute
+    BOOKMARK = "BOOKMARK"  # no further changes up to this version; about once a minute
     ERROR = "ERROR"  # of the watch itself: ``metav1.Status``
 
 
 class WatchEvent(NamedTuple):
-    """One event. The object is left as text: who watches knows how much of it to decode."""
+    """One event. The object is not decoded yet: the caller decodes the fields that it uses."""
 
     type: WatchEventType
     identity: ObjectIdentity
@@ -73,7 +73,7 @@ _IDENTIFIED = decoder(_Identified)
 
 
 def parse_identity(text: msgspec.Raw) -> ObjectIdentity:
-    """Return which object it is. Raises ``DamagedError`` where it is no object."""
+    """Return the identity of an object. Raises ``DamagedError`` if the text is not an object."""
     try:
         return _IDENTIFIED(text).metadata
     except msgspec.DecodeError as error:
@@ -81,14 +81,14 @@ def parse_identity(text: msgspec.Raw) -> ObjectIdentity:
 
 
 def name_of(text: msgspec.Raw) -> str:
-    """Return the name of an object, for people; "(unknown)" where it has none that can be read."""
+    """Return the name of an object, for people; "(unknown)" if its name cannot be decoded."""
     with suppress(DamagedError):
         return parse_identity(text).full_name
     return "(unknown)"
 
 
 class WatchStream:
-    """The events of one watch, for one thread; any other may close it."""
+    """The events of one watch. One thread iterates; any thread may close it."""
 
     def __init__(self, call: str, response: BaseHTTPResponse) -> None:
         self._call = call
@@ -96,13 +96,13 @@ class WatchStream:
         self._closed = False
 
     def __iter__(self) -> Iterator[tuple[WatchEvent, ...]]:
-        """Events, those together that arrived together.
+        """Yield the events in batches, as they arrive.
 
-        Ends when the server ends the watch, ``close`` does, or nothing was heard for too long. Raises
-        ``UnavailableError`` where the stream breaks, ``DamagedError`` where it is no watch, and what an ERROR means:
-        ``GoneError`` where the version watched from is too old.
+        Ends when the server or ``close`` ends the watch, or when nothing was received for too long. Raises
+        ``UnavailableError`` if the stream breaks, ``DamagedError`` if it is not a watch, and the error of an ERROR
+        event: ``GoneError`` if the requested version is too old.
         """
-        rest = bytearray()  # of a line whose end has not come yet
+        rest = bytearray()  # the beginning of a line that is not complete yet
         with closing(self._response):
             while chunk := self._read():
                 *lines, tail = chunk.split(b"\n")
@@ -115,18 +115,18 @@ class WatchStream:
                     raise DamagedError(f"{self._call}: a line of more than {LONGEST_LINE} bytes is no event")
 
     def close(self) -> None:
-        """End it: who iterates stops at once. From any thread, any number of times."""
+        """End the watch: an iteration over it stops at once. May be called from any thread, and repeatedly."""
         self._closed = True
-        with suppress(ValueError, RuntimeError, OSError):  # it ended by itself
+        with suppress(ValueError, RuntimeError, OSError):  # the response has ended already
             self._response.shutdown()
 
     def _read(self) -> bytes:
-        """What is there, or what comes next; nothing at the end."""
+        """Return the received bytes, or wait for the next; b"" at the end."""
         try:
             return b"" if self._closed else self._response.read1(_READ)
         except urllib3.exceptions.ReadTimeoutError:
             return b""
-        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:  # ValueError: closed while it was read
+        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:  # ValueError: closed during the read
             if self._closed:
                 return b""
             raise UnavailableError(f"{self._call}: the stream broke: {error}") from error

@@ -95,7 +95,7 @@ def parse_seconds(least: float, most: float = inf) -> Callable[[str], float]:
     def parse(text: str) -> float:
         found = parse_duration(f"{text}s" if text[-1:].isdigit() else text)
         if found is None:
-            raise ValueError("write 90s, 5m or 1h")
+            raise ValueError("expected a time such as 90s, 5m or 1h")
         if found < least:
             raise ValueError(f"it must be at least {least:g}s")
         if found > most:
@@ -122,7 +122,7 @@ def parse_number(least: int, most: int) -> Callable[[str], int]:
 
     def parse(text: str) -> int:
         if not text.isascii() or not text.isdecimal() or not least <= int(text) <= most:
-            raise ValueError(f"write a whole number from {least} to {most}")
+            raise ValueError(f"expected a whole number from {least} to {most}")
         return int(text)
 
     return parse
@@ -156,7 +156,7 @@ def parse_address(text: str) -> tuple[str, int] | None:
         return None
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
-        raise ValueError("write HOST:PORT, with a port of at most 65535")
+        raise ValueError("expected HOST:PORT, with a port of at most 65535")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 

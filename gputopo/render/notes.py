@@ -42,7 +42,7 @@ def island_facts(nvlink: Nvlink, island: Island) -> list[str]:
     facts = [name, rate]
     missing = _unlinked(nvlink, island)
     if missing:
-        facts.append(f"{missing} of {island.size * (island.size - 1) // 2} pairs have no NVLink of their own")
+        facts.append(f"{missing} of {island.size * (island.size - 1) // 2} pairs have no direct NVLink")
     return facts
 
 

@@ -53,8 +53,8 @@ def score_state(profile: PodProfile, node: NodeState, policy: Policy) -> Score:
 
 
 def scorer_for(profile: PodProfile, policy: Policy) -> Callable[[NodeState], Score]:
-    """``score`` for many nodes: what does not depend on them is worked out once."""
-    weights = _of_kind(profile, policy)._asdict()
+    """Return a function that scores nodes. Values that do not depend on the node are computed once."""
+    weights = _weights_for(profile, policy)._asdict()
     applying = {name: weights[name] * factor.applies(profile) for name, factor in FACTORS.items()}
     counted = [(name, RAW_SCORES[name], weight) for name, weight in applying.items() if weight]
 
@@ -97,7 +97,7 @@ def _effective_strength(wish: Strength | None) -> Strength | None:
     return Strength.PREFERRED if wish is Strength.REQUIRED else wish
 
 
-def _of_kind(profile: PodProfile, policy: Policy) -> Weights:
+def _weights_for(profile: PodProfile, policy: Policy) -> Weights:
     kinds, workload = policy.workload_weights, profile.constraints.workload
     if profile.scavenger:
         return kinds.scavenger

@@ -26,12 +26,12 @@ from scheduler_core.extender.wire import (
 
 SLOW_S = 0.050  # every call delays the scheduling of all pods
 # kube-scheduler and the extender have watches of their own. kube-scheduler retries rejected pods at once when it sees
-# an event: often before the extender sees it, and then not again for minutes. So the first rejections at such a moment
-# wait for the extender's watch, and then decide once more. Later calls, of however many pods, find the watch up to
+# an event: often before the extender sees it, and then not again for minutes. So the first rejected
+# calls at such a moment wait for the extender's watch, and are then decided again. For later calls the watch is up to
 # date.
 RETRY_WAIT_S = 0.02
-MAX_WAITS = 5  # in a row; then
-_WAIT_INTERVAL_S = 0.5  # until the next: one of 25 seconds at most is spent waiting
+MAX_WAITS = 5  # in a row
+_WAIT_INTERVAL_S = 0.5  # then one wait per interval: at most 1/25 of the time is spent waiting
 _INTERNAL_ERROR = "internal error of the gputopo extender; see its log"
 _TEXT = "text/plain; charset=utf-8"
 _NODE_CACHE_ADVICE = (

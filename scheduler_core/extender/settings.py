@@ -32,7 +32,7 @@ _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 def _parse_verbs(text: str) -> tuple[str, int]:
     found = parse_address(text)
     if found is None:
-        raise ValueError("the verbs cannot be off: write HOST:PORT")
+        raise ValueError("the verbs cannot be off: expected HOST:PORT")
     return found
 
 

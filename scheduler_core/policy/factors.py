@@ -54,39 +54,39 @@ def _spread(pod: PodProfile) -> float:
 
 
 class ScoreFactor(NamedTuple):
-    """A factor, but for its name and default weight, which ``Weights`` holds."""
+    """A factor without its name and default weight, which ``Weights`` holds."""
 
-    measure: str  # in words
-    applies: Callable[[PodProfile], float] = _always  # times the weight, for that pod; 0: it does not apply
+    measure: str  # what the raw score measures, for `gputopo why`
+    applies: Callable[[PodProfile], float] = _always  # multiplies the weight for a pod; 0: the factor does not apply
 
 
 class Weights(NamedTuple):
     """The weight of each factor, relative to the others."""
 
-    bandwidth: Annotated[
-        float, ScoreFactor("the weakest hop of the ring through its GPUs", _several_devices_by_island)
-    ] = 4.0
+    bandwidth: Annotated[float, ScoreFactor("the ring bandwidth of the pod's GPUs", _several_devices_by_island)] = 4.0
     leftover: Annotated[
-        float, ScoreFactor("how few fragments it leaves, by what pods usually ask for", _gpus_or_memory)
+        float, ScoreFactor("how few of the free GPUs it leaves as fragments, by the mix of the policy", _gpus_or_memory)
     ] = 3.0
-    numa: Annotated[float, ScoreFactor("on how few NUMA nodes its GPUs are", _by_numa)] = 1.0
-    nic: Annotated[float, ScoreFactor("how near the nearest NICs are")] = 1.0
-    health: Annotated[float, ScoreFactor("whether its hardware and its agent are well")] = 1.0
-    contiguous: Annotated[float, ScoreFactor("how close together by index its GPUs are", _several_devices)] = 0.0
-    isolation: Annotated[float, ScoreFactor("whether training and inference stay apart", _isolation)] = 6.0
+    numa: Annotated[float, ScoreFactor("how few NUMA nodes the pod's GPUs are on", _by_numa)] = 1.0
+    nic: Annotated[float, ScoreFactor("how near the nearest NICs are to the pod's GPUs")] = 1.0
+    health: Annotated[float, ScoreFactor("whether the hardware is healthy, and the topology confirmed")] = 1.0
+    contiguous: Annotated[
+        float, ScoreFactor("how close together the indices of the pod's GPUs are", _several_devices)
+    ] = 0.0
+    isolation: Annotated[float, ScoreFactor("whether training and inference are on different nodes", _isolation)] = 6.0
     siblings: Annotated[
-        float, ScoreFactor("whether GPUs and driver are as for the other pods of its job", _placed_siblings)
+        float, ScoreFactor("whether GPU product and driver match the other pods of the job", _placed_siblings)
     ] = 2.0
     packing: Annotated[
         float,
-        ScoreFactor("how near the memory of its card comes to the band that policy aims for", _shared_gpu_or_memory),
+        ScoreFactor("how near the fill level of the card's memory is to the band of the policy", _shared_gpu_or_memory),
     ] = 6.0
-    spread: Annotated[float, ScoreFactor("how few pods of the same owner would fail with it", _spread)] = 4.0
-    utilisation: Annotated[float, ScoreFactor("how much of the node is in use then")] = 0.0
-    cost: Annotated[float, ScoreFactor("how little a GPU of it costs per hour")] = 0.0
-    spot: Annotated[float, ScoreFactor("whether it is spot or preemptible capacity")] = 0.0
-    on_demand: Annotated[float, ScoreFactor("whether it is not")] = 0.0
-    generation: Annotated[float, ScoreFactor("how new its GPUs are")] = 0.0
+    spread: Annotated[float, ScoreFactor("how few pods of the same owner are on the node", _spread)] = 4.0
+    utilisation: Annotated[float, ScoreFactor("the share of the node's devices in use with this pod")] = 0.0
+    cost: Annotated[float, ScoreFactor("how low the cost per GPU and hour is")] = 0.0
+    spot: Annotated[float, ScoreFactor("whether the node is spot or preemptible capacity")] = 0.0
+    on_demand: Annotated[float, ScoreFactor("whether the node is neither spot nor preemptible capacity")] = 0.0
+    generation: Annotated[float, ScoreFactor("how new the GPU family of the node is")] = 0.0
 
 
 FACTORS: dict[str, ScoreFactor] = {

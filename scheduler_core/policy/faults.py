@@ -20,7 +20,7 @@ def fault_text(error: Any, root: type[BaseModel]) -> str:
     """Return the text of a pydantic error in the terms of the file."""
     where = ".".join(str(part) for part in error["loc"] if part != "[key]")
     if error["type"] == "extra_forbidden":
-        return f"{where} is not known here; allowed: {', '.join(_fields(root, error['loc'][:-1]))}"
+        return f"{where}: unknown key; allowed: {', '.join(_fields(root, error['loc'][:-1]))}"
     if error["type"] in _WORDING:
         return f"{where} {_WORDING[error['type']]}".strip()
     message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")

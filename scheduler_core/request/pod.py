@@ -182,9 +182,9 @@ def waits_for_volumes(spec: PodSpec) -> bool:
 
 
 class PinClaim(NamedTuple):
-    """What an unbound pod says of itself: a planner ungated it and pinned it to a node.
+    """The claim of an unbound pod that a planner ungated it and pinned it to a node.
 
-    Its owner can write that too. ``ungated`` says which claims count.
+    The owner of the pod can write such a claim too: ``cache.ungated_pods`` decides which claims count.
     """
 
     reservation: str

@@ -38,7 +38,7 @@ class WorkloadType(Enum):
 
 
 class WorkloadNeed(Enum):
-    """What a pod with more than one GPU needs, by a rule."""
+    """The requirement of a rule for pods with more than one GPU."""
 
     ISLAND = "all GPUs in one NVLink island"
     PARALLEL = "NVLink or NVSwitch between the GPUs of each tensor-parallel group"

@@ -88,14 +88,19 @@ def test_nfd_gets_a_file_that_expires(source: Path, tmp_path: Path) -> None:
             "gputopo: /nowhere.json: [Errno 2] No such file or directory: '/nowhere.json': the NVIDIA driver answered",
             id="no such machine",
         ),
-        pytest.param(["--interval", "often"], 2, "gputopo: --interval: 'often': write 90s, 5m or 1h", id="bad setting"),
+        pytest.param(
+            ["--interval", "often"],
+            2,
+            "gputopo: --interval: 'often': expected a time such as 90s, 5m or 1h",
+            id="bad setting",
+        ),
         pytest.param(
             ["--publish", "features.d:/nowhere/f", "--node-source", "SOURCE"],
             1,
             "gputopo: nothing is published yet: cannot write /nowhere/f: No such file or directory",
             id="cannot publish",
         ),
-        pytest.param(["--node-source", "SOURCE"], 2, "gputopo: no cluster to talk to: ", id="no cluster"),
+        pytest.param(["--node-source", "SOURCE"], 2, "gputopo: no cluster to connect to: ", id="no cluster"),
     ],
 )
 def test_once_that_fails_says_why(options: list[str], code: int, says: str, source: Path, tmp_path: Path) -> None:

@@ -67,9 +67,11 @@ def test_a_value_is_read(field: str, text: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("field", "text", "says"),
     [
-        pytest.param("interval_s", "often", "--interval: 'often': write 90s, 5m or 1h", id="no number"),
+        pytest.param(
+            "interval_s", "often", "--interval: 'often': expected a time such as 90s, 5m or 1h", id="no number"
+        ),
         pytest.param("interval_s", "0.5s", "--interval: '0.5s': it must be at least 1s", id="too often"),
-        pytest.param("heartbeat_s", "-1", "--heartbeat: '-1': write 90s, 5m or 1h", id="negative"),
+        pytest.param("heartbeat_s", "-1", "--heartbeat: '-1': expected a time such as 90s, 5m or 1h", id="negative"),
         pytest.param("mirror", "on", "--mirror: 'on': choose one of auto, off", id="not a choice"),
         pytest.param(
             "publish", "nfd", "--publish: 'nfd': choose one of node, nodefeature, features.d, stdout", id="not a place"
@@ -77,10 +79,13 @@ def test_a_value_is_read(field: str, text: str, value: object) -> None:
         pytest.param("publish", "node:x", "--publish: 'node:x': node takes no argument", id="too much"),
         pytest.param("publish", "features.d:", "--publish: 'features.d:': write features.d:FILE", id="too little"),
         pytest.param(
-            "listen", "9438", "--listen: '9438': write HOST:PORT, with a port of at most 65535", id="no colon"
+            "listen", "9438", "--listen: '9438': expected HOST:PORT, with a port of at most 65535", id="no colon"
         ),
         pytest.param(
-            "listen", ":70000", "--listen: ':70000': write HOST:PORT, with a port of at most 65535", id="no such port"
+            "listen",
+            ":70000",
+            "--listen: ':70000': expected HOST:PORT, with a port of at most 65535",
+            id="no such port",
         ),
     ],
 )

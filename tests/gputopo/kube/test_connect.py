@@ -93,8 +93,10 @@ def test_without_a_kubeconfig_or_a_pod_there_is_advice(tmp_path: Path) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"HOME": str(tmp_path)}
     )
 
-    assert done.stdout.startswith("ConfigError no cluster to talk to: the kubeconfig ~/.kube/config cannot be used: ")
-    assert done.stdout.rstrip().endswith("set KUBECONFIG")
+    assert done.stdout.startswith(
+        "ConfigError no cluster to connect to: the kubeconfig ~/.kube/config cannot be used: "
+    )
+    assert done.stdout.rstrip().endswith("Set KUBECONFIG")
 
 
 def test_outside_of_a_pod_there_is_no_service_account() -> None:

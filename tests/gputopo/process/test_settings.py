@@ -49,7 +49,7 @@ def test_a_flag_wins_over_the_environment_which_wins_over_the_default() -> None:
     ],
 )
 def test_an_error_names_the_source_of_the_value(flags: dict[str, str], environ: dict[str, str], source: str) -> None:
-    with pytest.raises(SettingError, match=f"^{source}: 'often': write 90s, 5m or 1h$"):
+    with pytest.raises(SettingError, match=f"^{source}: 'often': expected a time such as 90s, 5m or 1h$"):
         read_settings(Settings, flags, environ)
 
 
@@ -95,10 +95,10 @@ def test_a_value_is_parsed(parse: Callable[[str], Any], text: str, value: object
     ("parse", "text", "message"),
     [
         pytest.param(parse_seconds(1), "0.5", "it must be at least 1s", id="too short"),
-        pytest.param(parse_number(1, 9), "10", "write a whole number from 1 to 9", id="too large"),
-        pytest.param(parse_number(1, 9), "٣", "write a whole number from 1 to 9", id="another script's digit"),
+        pytest.param(parse_number(1, 9), "10", "expected a whole number from 1 to 9", id="too large"),
+        pytest.param(parse_number(1, 9), "٣", "expected a whole number from 1 to 9", id="another script's digit"),
         pytest.param(parse_one_of("a", "b"), "c", "choose one of a, b", id="unknown word"),
-        pytest.param(parse_address, "80", "write HOST:PORT, with a port of at most 65535", id="no colon"),
+        pytest.param(parse_address, "80", "expected HOST:PORT, with a port of at most 65535", id="no colon"),
     ],
 )
 def test_an_error_says_what_to_write(parse: Callable[[str], Any], text: str, message: str) -> None:

@@ -47,7 +47,7 @@ DGX-1 with V100-32 · driver 535.161.08 · CUDA 12.2
       └─ mlx5_3  100 Gb/s
 
 NVLink islands
-  A  GPU0-7  NVLink · 250 GB/s per GPU · 13 of 28 pairs have no NVLink of their own
+  A  GPU0-7  NVLink · 250 GB/s per GPU · 13 of 28 pairs have no direct NVLink
 
 Degraded
   ! GPU0,3 NVLink: 1 of 2 NVLinks is active

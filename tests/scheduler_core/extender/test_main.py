@@ -323,7 +323,7 @@ def test_a_pod_whose_required_shape_the_kubelet_broke_gets_one_event(tmp_path: P
     ("options", "says"),
     [
         pytest.param(["--verbs", ":9440"], "--verbs on every address: every client", id="verbs for everybody"),
-        pytest.param(["--shortlist", "0"], "--shortlist: '0': write a whole number from 1", id="a wrong value"),
+        pytest.param(["--shortlist", "0"], "--shortlist: '0': expected a whole number from 1", id="a wrong value"),
     ],
 )
 def test_what_cannot_be_set_is_bad_usage(options: list[str], says: str) -> None:
@@ -337,7 +337,7 @@ def test_without_a_cluster_it_says_so() -> None:
     found = CliRunner(env={"KUBECONFIG": "/nonexistent"}).invoke(main, ["extender", *options])
 
     assert found.exit_code == 2
-    assert "no cluster to talk to" in found.output
+    assert "no cluster to connect to" in found.output
 
 
 def test_an_address_in_use_and_certificates_that_are_none_are_bad_usage(tmp_path: Path) -> None:

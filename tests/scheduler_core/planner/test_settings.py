@@ -82,7 +82,7 @@ def test_a_level_that_no_pod_could_name_is_refused(text: str, why: str) -> None:
     ("field", "text", "why"),
     [
         pytest.param("back_off_s", "10000h", "it must be at most 300s", id="a back-off above the longest"),
-        pytest.param("gate_timeout_s", "", "write 90s, 5m or 1h, or off", id="no timeout"),
+        pytest.param("gate_timeout_s", "", "expected a time such as 90s, 5m or 1h, or off", id="no timeout"),
         pytest.param("lease", "Bad/Name", "write NAMESPACE/NAME of a Lease", id="no name of an object"),
     ],
 )

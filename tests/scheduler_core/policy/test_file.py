@@ -129,7 +129,7 @@ def test_empty_file_is_the_built_in_policy() -> None:
         ),
         pytest.param(
             "defaults:\n  weights:\n    cots: 5",
-            "p:5:5: defaults.weights.cots is not known here; allowed: bandwidth, leftover, numa, nic, health, "
+            "p:5:5: defaults.weights.cots: unknown key; allowed: bandwidth, leftover, numa, nic, health, "
             "contiguous, isolation, siblings, packing, spread, utilisation, cost, spot, onDemand, generation",
             id="weight",
         ),
@@ -150,12 +150,12 @@ def test_empty_file_is_the_built_in_policy() -> None:
         ),
         pytest.param(
             "profiles:\n  - match: {}\n    name: a\n    match2: 1",
-            "p:6:5: profiles.0.match2 is not known here; allowed: weights, requiredTopologies, vram, degraded, ",
+            "p:6:5: profiles.0.match2: unknown key; allowed: weights, requiredTopologies, vram, degraded, ",
             id="in a list",
         ),
         pytest.param(
             "profiles:\n  - name: a\n    match: {scheduleName: x}",
-            "p:5:13: profiles.0.match.scheduleName is not known here; allowed: schedulerName, namespace, personality",
+            "p:5:13: profiles.0.match.scheduleName: unknown key; allowed: schedulerName, namespace, personality",
             id="match",
         ),
         pytest.param("profiles:\n  - match: {}", "p:4:5: profiles.0.name is missing", id="missing in a list"),
@@ -176,7 +176,7 @@ def test_empty_file_is_the_built_in_policy() -> None:
         ),
         pytest.param(
             "defaults: {mix: [{gpu: 1, weight: 1.0}]}",
-            "p:3:19: defaults.mix.0.gpu is not known here; allowed: weight, gpus, share, cpu, products",
+            "p:3:19: defaults.mix.0.gpu: unknown key; allowed: weight, gpus, share, cpu, products",
             id="kind of request",
         ),
         pytest.param("profiles: 5", "p:3:1: profiles should be a list", id="no list"),
@@ -222,7 +222,7 @@ def test_nested_aliases_are_visited_once() -> None:
         f"{name}: &{name} [{', '.join(['*' + before] * 10)}]\n" for before, name in pairwise("abcdefghijklmnop")
     )
 
-    with pytest.raises(PolicyError, match=r"p:1:1: a is not known here"):
+    with pytest.raises(PolicyError, match=r"p:1:1: a: unknown key"):
         parse_policy_file(bomb, "p")
 
 
