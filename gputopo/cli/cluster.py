@@ -164,10 +164,10 @@ def cleanup(
 def _refuse_while_gated(kube: Kube) -> None:
     from gputopo.cluster.gates import list_gated  # noqa: PLC0415  start-up of all other commands
 
-    held = list_gated(kube)
-    if held:
-        first = held[0].metadata
-        more = f" and {len(held) - 1} more" if len(held) > 1 else ""
+    gated = list_gated(kube)
+    if gated:
+        first = gated[0].metadata
+        more = f" and {len(gated) - 1} more" if len(gated) > 1 else ""
         exit_with_error(
             f"the pod {first.namespace}/{first.name}{more} would wait for a planner forever: remove the planner and "
             "its admission policies, then run `gputopo release --all`",
@@ -205,7 +205,7 @@ def connected_cluster(kubeconfig: str | None, context: str | None, role: Role | 
             yield kube
         finally:
             kube.close()
-            _tell_unreadable(kube.unreadable)
+            _print_unreadable(kube.unreadable)
     except KubeError as error:
         click.echo(f"gputopo: {error}", err=True)
         if isinstance(error, ForbiddenError):
@@ -213,13 +213,13 @@ def connected_cluster(kubeconfig: str | None, context: str | None, role: Role | 
         sys.exit(NO_CLUSTER)
 
 
-def _tell_unreadable(found: Sequence[Unreadable]) -> None:
-    """Say on standard error which objects were left out."""
-    told = dict.fromkeys(map(str, found))
-    for each in list(told)[:_MAX_LISTED]:
+def _print_unreadable(found: Sequence[Unreadable]) -> None:
+    """Print on standard error the objects that are left out."""
+    messages = dict.fromkeys(map(str, found))
+    for each in list(messages)[:_MAX_LISTED]:
         click.echo(f"gputopo: {each}; it is left out", err=True)
-    if len(told) > _MAX_LISTED:
-        click.echo(f"gputopo: {len(told) - _MAX_LISTED} more objects cannot be read; they are left out", err=True)
+    if len(messages) > _MAX_LISTED:
+        click.echo(f"gputopo: {len(messages) - _MAX_LISTED} more objects cannot be read; they are left out", err=True)
 
 
 def _rights(role: Role) -> str:

@@ -60,7 +60,7 @@ class GoneError(KubeError):
 
 
 class DamagedError(UnavailableError):
-    """What was answered is no JSON, or not the JSON that it should be, as a whole."""
+    """The answer is not JSON, or not JSON of the expected structure."""
 
 
 class _Cause(msgspec.Struct):
