@@ -254,8 +254,10 @@ def test_what_rbac_refuses_admission_refuses_as_well(installed: Cluster, agent: 
     ("name", "metadata", "why"),
     [
         pytest.param("gpu-1", {}, "the node that its token names, and this one names gpu-0", id="of another node"),
-        pytest.param("gpu-0", {"finalizers": ["example.com/stay"]}, "hold it by nothing else", id="with a finalizer"),
-        pytest.param("gpu-0", {"ownerReferences": [OWNER]}, "hold it by nothing else", id="of another owner"),
+        pytest.param(
+            "gpu-0", {"finalizers": ["example.com/stay"]}, "may not change its finalizers", id="with a finalizer"
+        ),
+        pytest.param("gpu-0", {"ownerReferences": [OWNER]}, "may not change its finalizers", id="of another owner"),
     ],
 )
 def test_a_node_gpus_is_denied(agent: Client, name: str, metadata: Object, why: str) -> None:
