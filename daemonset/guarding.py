@@ -67,7 +67,7 @@ def _policy(
     variables: Mapping[str, str],
     validations: Mapping[str, str],
 ) -> list[dict[str, Any]]:
-    """Return a policy that refuses what it cannot judge, and its binding. ``validations``: by their messages."""
+    """Return a policy and its binding; requests that it cannot evaluate are denied. ``validations``: by message."""
     spec = {
         "failurePolicy": "Fail",
         "matchConstraints": {"resourceRules": [rule]},
@@ -97,8 +97,8 @@ _BY_THE_PLANNER = (
     "request.userInfo.username.startsWith('system:serviceaccount:') &&\n"
     "request.userInfo.username.endsWith(':gputopo-planner')"
 )
-# A tenant may make a service account of that name in its own namespace, but none that may write the ledger. The name
-# comes first: the authorizer is asked about nobody else.
+# A tenant may create a service account with this name in its own namespace, but cannot give it the right to write the
+# ledger. The name is compared first, so that the authorizer is called only for accounts with this name.
 _NOT_BY_THE_PLANNER = (
     f"!({_BY_THE_PLANNER} &&\n"
     f"authorizer.group('{LEDGERS.group}').resource('{LEDGERS.plural}').check('update').allowed())"
@@ -133,21 +133,19 @@ def _validations() -> dict[str, str]:
     stripped = sorted({owner.finalizer for owner in CONTROLLER_KINDS.values() if owner.finalizer is not None})
     same = " && ".join(f"object.spec.?{field} == oldObject.spec.?{field}" for field in _UNCHANGED_FIELDS)
     return {
-        "changes pods, and none of their subresources": "request.operation == 'DELETE' || variables.isUpdate",
-        "deletes pods that it let go, and no others": "request.operation != 'DELETE' || variables.letGo",
-        "changes pods that its gate holds or that it let go, and no others": (
-            "!variables.isUpdate || variables.gated || variables.letGo"
-        ),
-        "changes its own annotations of a pod, and no label or owner": (
+        "changes only pods, not their subresources": "request.operation == 'DELETE' || variables.isUpdate",
+        "deletes only pods that it ungated": "request.operation != 'DELETE' || variables.letGo",
+        "changes only pods that it gates or ungated": ("!variables.isUpdate || variables.gated || variables.letGo"),
+        "changes only its own annotations of a pod, not labels or owners": (
             f"!variables.isUpdate || (variables.touched.all(key, key in {_WRITTEN})\n"
             "&& object.metadata.?labels == oldObject.metadata.?labels\n"
             "&& object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences)"
         ),
-        f"takes off no finalizer of a pod but {', '.join(stripped)}, and adds none": (
+        f"removes only the finalizers {', '.join(stripped)} of a pod, and adds none": (
             "!variables.isUpdate || (variables.finalizers.all(each, each in variables.oldFinalizers)\n"
             f"&& variables.oldFinalizers.all(each, each in variables.finalizers || each in {stripped}))"
         ),
-        "changes the affinity of a pod and its own gate, and nothing else of its spec": (
+        "changes only the affinity of a pod and its own gate, and nothing else in its spec": (
             f"!variables.isUpdate || (variables.others == variables.oldOthers\n&& {same})"
         ),
     }

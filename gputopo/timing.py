@@ -1,37 +1,36 @@
-"""Times that several programs rely on together, in seconds. How they must relate is asserted below.
+"""Times that several processes rely on, in seconds. The assertions below state how they must relate.
 
-A watch that is silent, a process that has stopped answering and a pod that is not bound yet are judged by
-different processes: the agent, the extender and the planner. The commit protocol (docs/architecture.md) is safe only
-while these times fit together.
+The agent, the extender and the planner each decide when a watch counts as silent, when a process counts as lost, and
+when an assumed pod expires. The commit protocol (docs/architecture.md) is safe only if these times fit together.
 """
 
 from __future__ import annotations
 
-# A watch receives a bookmark about once a minute. After a longer silence it is closed and opened again, which shows
-# whether the API server still answers.
+# A watch gets a bookmark about once a minute. After a longer silence it is closed and reopened, which shows whether the
+# API server still answers.
 WATCH_TIMEOUT_S = 90.0
-# If a watch receives nothing for this time, not even a bookmark, the cache counts as out of date, and the extender
-# and the planner stop deciding. Not a setting, because planners rely on it: see ``EXTENDER_LOST_S``.
+# After so long without an event or a bookmark of a kind, the cache is too old for decisions, and the extender and the
+# planner stop. Not a setting, because planners rely on it: see ``EXTENDER_LOST_S``.
 WATCH_SILENT_S = 120.0
-# A pod that Filter accepted counts on its node for this time. A scheduling cycle and the binding take seconds; by then
-# the watch has shown the pod bound.
+# A pod that Filter admitted counts on its node for this time. A scheduling cycle and its binding take seconds; then the
+# watch shows the pod as bound.
 ASSUMED_POD_LIFETIME_S = 30.0
-# How long to wait before a kind that the API server does not serve (no CRD yet) is listed again.
+# A kind that the API server does not serve (no CRD yet) is retried after this time.
 MISSING_KIND_RETRY_S = 30.0
-# The planner of a mixed pool proposes its first plan this long after the creation of the ledger: by then every extender
-# has listed the ledger.
+# In a mixed pool, the time from the creation of the ledger to the first plan: by then every extender has listed the
+# ledger.
 LEDGER_SETTLE_S = 45.0
-# An unreachable extender stops answering ``WATCH_SILENT_S`` after its watches last received anything. The pods that it
-# accepted until then are bound or given up ``ASSUMED_POD_LIFETIME_S`` later. Then its registration may be removed.
+# An extender that does not answer stops by itself ``WATCH_SILENT_S`` after its last event; the pods that it admitted
+# until then are bound or expired ``ASSUMED_POD_LIFETIME_S`` later. Then its registration in the ledger may be removed.
 EXTENDER_LOST_S = 160.0
-# The same for an extender whose pod has ended.
+# The same for an extender if its pod has ended.
 EXTENDER_ENDED_S = ASSUMED_POD_LIFETIME_S
 # The agent confirms what it has published at least this often.
 HEARTBEAT_S = 300.0
-# A NodeGpus whose ``observedAt`` is older counts as stale: three heartbeats were missed.
+# A NodeGpus with an older ``observedAt`` counts as stale: three heartbeats were missed.
 STALE_AFTER_S = 900.0
 
-assert WATCH_TIMEOUT_S < WATCH_SILENT_S  # a watch is opened again before the cache counts as silent
+assert WATCH_TIMEOUT_S < WATCH_SILENT_S  # a silent watch is reopened before the cache counts as stale
 assert WATCH_SILENT_S + ASSUMED_POD_LIFETIME_S <= EXTENDER_LOST_S
 assert ASSUMED_POD_LIFETIME_S <= EXTENDER_ENDED_S
 assert MISSING_KIND_RETRY_S < LEDGER_SETTLE_S

@@ -125,8 +125,9 @@ def cleanup(
 ) -> None:
     """Remove from a cluster everything that the agents wrote.
 
-    It removes a label or annotation only if the managedFields of the Node name an agent, and no other client, as its
-    owner. Delete the agent's DaemonSet first: a running agent publishes its labels again.
+    It removes nothing else: only labels and annotations that, by the managedFields of the Node, an agent set and no
+    other client did.
+    Delete the agent's DaemonSet first: a running agent publishes its labels again.
 
     --crd also removes the PlacementReservations and PlacementLedgers. It is refused while pods have gputopo's
     scheduling gate: without a planner nothing would remove the gate.
@@ -163,10 +164,10 @@ def cleanup(
 def _refuse_while_gated(kube: Kube) -> None:
     from gputopo.cluster.gates import list_gated  # noqa: PLC0415  start-up of all other commands
 
-    held = list_gated(kube)
-    if held:
-        first = held[0].metadata
-        more = f" and {len(held) - 1} more" if len(held) > 1 else ""
+    gated = list_gated(kube)
+    if gated:
+        first = gated[0].metadata
+        more = f" and {len(gated) - 1} more" if len(gated) > 1 else ""
         exit_with_error(
             f"the pod {first.namespace}/{first.name}{more} would wait for a planner forever: remove the planner and "
             "its admission policies, then run `gputopo release --all`",
@@ -213,7 +214,7 @@ def connected_cluster(kubeconfig: str | None, context: str | None, role: Role | 
 
 
 def _print_unreadable(found: Sequence[Unreadable]) -> None:
-    """Print on standard error the objects that were left out."""
+    """Print on standard error the objects that are left out."""
     messages = dict.fromkeys(map(str, found))
     for each in list(messages)[:_MAX_LISTED]:
         click.echo(f"gputopo: {each}; it is left out", err=True)

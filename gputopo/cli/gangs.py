@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from scheduler_core.planner.report.read import GangSnapshot
     from scheduler_core.policy.profiles import Policies
 
-_TRIALS_S = 5.0  # for all trial plans together; then only the results so far are printed
-_UNREAD = "gputopo: no permission to read {}: what they declare about gangs is not shown"
-_REFUSED = (
+_TRIAL_PLANS_S = 5.0  # limit for all trial plans together; after it, only the results so far are printed
+_NO_PERMISSION = "gputopo: no permission to read {}: what they declare about gangs is not shown"
+_REFUSED_HINT = (
     "gputopo: to retry a refused gang, correct the quoted value in the workload's pod template, and on existing pods "
     "with kubectl annotate --overwrite pod"
 )
-_UNGATED = "gputopo: {}: no scheduling gate, so their pods are placed one by one; see gputopo why gang NAME"
-_NAMED = 3  # ungated gangs that are listed by name
+_WITHOUT_GATE = "gputopo: {}: no scheduling gate, so their pods are placed one by one; see gputopo why gang NAME"
+_MAX_NAMED = 3  # gangs without gates that are listed by name
 
 
 @click.command()
@@ -106,16 +106,16 @@ def _remarks(seen: GangSnapshot, found: Sequence[GangSummary]) -> Iterator[str]:
     from scheduler_core.planner.report.listing import gangs_without_gates  # noqa: PLC0415
 
     if seen.unread:
-        yield _UNREAD.format(", ".join(seen.unread))
-    absent = no_planner_reason(seen, time.time())
-    if absent is not None:
-        yield f"gputopo: {absent}"
+        yield _NO_PERMISSION.format(", ".join(seen.unread))
+    no_planner = no_planner_reason(seen, time.time())
+    if no_planner is not None:
+        yield f"gputopo: {no_planner}"
     if any(each.phase == GangPhase.REFUSED.value for each in found):
-        yield _REFUSED
-    left = gangs_without_gates(seen)
-    if left:
-        more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
-        yield _UNGATED.format(", ".join(left[:_NAMED]) + more)
+        yield _REFUSED_HINT
+    ungated = gangs_without_gates(seen)
+    if ungated:
+        more = f" and {len(ungated) - _MAX_NAMED} more" if len(ungated) > _MAX_NAMED else ""
+        yield _WITHOUT_GATE.format(", ".join(ungated[:_MAX_NAMED]) + more)
 
 
 class GangQuery(NamedTuple):
@@ -149,7 +149,7 @@ def why_gang(query: GangQuery, output: str) -> None:
         gang = seen.view.gang_members.get_gang(name)
         elsewhere = gang is not None and gang.phase is GangPhase.ELSEWHERE
         opted_in = read_opted_in(kube, query.namespace) if elsewhere else None
-    deadline = time.monotonic() + _TRIALS_S
+    deadline = time.monotonic() + _TRIAL_PLANS_S
     rules = PlanRules(query.policies, planner_levels(seen) or LEVELS, lambda: time.monotonic() > deadline)
     try:
         explanation = explain_gang(seen, GangQuestion(name, rules, state, opted_in), time.time())
@@ -166,7 +166,7 @@ def _planner_states(server: str) -> Mapping[GangName, PlannerGangState]:
         raise click.UsageError(f"--server {server!r} is not a URL; example: http://127.0.0.1:9439")
     url = f"{server.rstrip('/')}/gangs"
     try:
-        return {name: said for text in fetch_pages(url) for name, said in parse_planner_page(text).items()}
+        return {name: state for text in fetch_pages(url) for name, state in parse_planner_page(text).items()}
     except NotAPlannerError as error:
         exit_with_error(f"{url}: {error}", NO_CLUSTER)
 

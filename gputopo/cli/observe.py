@@ -47,13 +47,13 @@ def observe(*, kubeconfig: str | None, context: str | None, **flags: str | None)
       gputopo observe -o jsonl | jq 'select(.verdict == "worse") | .text'
       kubectl apply -k daemonset/scheduler/observe
     """
-    with configured(settings.read_settings, flags) as read, connected_cluster(kubeconfig, context, OBSERVER) as kube:
-        errors = asyncio.run(_observe(kube, read))
+    with configured(settings.read_settings, flags) as options, connected_cluster(kubeconfig, context, OBSERVER) as kube:
+        errors = asyncio.run(_observe(kube, options))
     if errors is not None:
         exit_with_error(f"could not list all objects{errors}", NO_CLUSTER)
 
 
-async def _observe(kube: Kube, read: ObserverSettings) -> str | None:
+async def _observe(kube: Kube, options: ObserverSettings) -> str | None:
     """Run until the end. Return the errors if the cluster could not be listed."""
     # In the function, because --help works without the extra "cluster".
     from scheduler_core.cache.full_pods import FULL_POD_SOURCES  # noqa: PLC0415
@@ -62,14 +62,14 @@ async def _observe(kube: Kube, read: ObserverSettings) -> str | None:
     from scheduler_core.policy.policy import Policy  # noqa: PLC0415
     from scheduler_core.runtime.event_loop import run_daemon  # noqa: PLC0415
 
-    service = ObserverService(read, Policy(), _print)
+    service = ObserverService(options, Policy(), _print)
     listeners = []
-    if read.listen is not None:
+    if options.listen is not None:
         try:
-            listeners.append(listener_of(service, read.listen))
+            listeners.append(listener_of(service, options.listen))
             _log.info("listening", extra={"fields": {"port": listeners[0].port}})
         except OSError as error:
-            exit_with_error(f"cannot listen on {read.listen[0]}:{read.listen[1]}: {error.strerror}")
+            exit_with_error(f"cannot listen on {options.listen[0]}:{options.listen[1]}: {error.strerror}")
     await run_daemon(
         service, listeners, lambda deliver: make_watches(kube, deliver, time.monotonic, sources=FULL_POD_SOURCES)
     )

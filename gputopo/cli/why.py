@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from scheduler_core.request.full_pod import FullPod
     from scheduler_core.request.manifest import ManifestPod
 
-_UNREAD = "no permission to list PlacementReservations and PlacementLedgers: reservations of gangs are not counted"
+_NO_PERMISSION = (
+    "no permission to list PlacementReservations and PlacementLedgers: reservations of gangs are not counted"
+)
 _KINDS = {"pod": ("pod", "pods", "po"), "gang": ("gang", "gangs")}
 
 
 class _Options(NamedTuple):
-    """The options."""
+    """The options of ``gputopo why``."""
 
     kubeconfig: str | None
     context: str | None
@@ -39,7 +41,7 @@ class _Options(NamedTuple):
 
 
 class PodQuery(NamedTuple):
-    """The nodes and the policies to decide with."""
+    """The nodes to explain, and the policies."""
 
     node: str | None  # None: all nodes
     policies: Policies
@@ -61,7 +63,7 @@ class PodQuery(NamedTuple):
     show_default=True,
     help="What to print.",
 )
-def why(what: tuple[str, ...], output: str, **options: str | None) -> None:
+def why(what: tuple[str, ...], output: str, **flags: str | None) -> None:
     """Explain why a GPU pod or a gang is placed, or is not.
 
     For a pod: the rejection reason of each node, the scores, and the node that nearly fits. For a running pod: its
@@ -78,36 +80,36 @@ def why(what: tuple[str, ...], output: str, **options: str | None) -> None:
       gputopo why pod train-0 --policy policy.yaml
       gputopo why pod train-0 -o json | jq '.refused[] | {reason, nodes: (.nodes | length)}'
     """
-    kind, name = _named(what)
-    asked = _Options(**options)
+    kind, name = _parse_what(what)
+    options = _Options(**flags)
     if kind == "gang" and name is not None:
-        _why_gang(name, asked, output)
+        _why_gang(name, options, output)
         return
-    if (name is None) == (asked.filename is None):
+    if (name is None) == (options.filename is None):
         raise click.UsageError("specify pod NAME, gang NAME, or -f FILE")
-    if asked.server is not None and (name is None or asked.node is not None):
+    if options.server is not None and (name is None or options.node is not None):
         raise click.UsageError("--server needs pod NAME, and excludes -f and --node")
-    if asked.server is not None and not asked.server.startswith(("http://", "https://")):
-        raise click.UsageError(f"--server {asked.server!r} is not a URL; example: http://127.0.0.1:9439")
-    if asked.server is not None and asked.policy is not None:
+    if options.server is not None and not options.server.startswith(("http://", "https://")):
+        raise click.UsageError(f"--server {options.server!r} is not a URL; example: http://127.0.0.1:9439")
+    if options.server is not None and options.policy is not None:
         raise click.UsageError("--policy and --server exclude each other: a running extender has its own policy")
-    if asked.filename == asked.policy == "-":
+    if options.filename == options.policy == "-":
         raise click.UsageError("-f and --policy cannot both be standard input")
-    policies = _policies(asked.policy)
-    written = None if asked.filename is None else _written(asked.filename)
-    namespace = asked.namespace or _namespace(asked)
-    if asked.server is not None:
-        explanation = _explanation_of_extender(f"{asked.server.rstrip('/')}/explain/{namespace}/{name}")
+    policies = _policies(options.policy)
+    manifest_pod = None if options.filename is None else _read_manifest_pod(options.filename)
+    namespace = options.namespace or _namespace(options)
+    if options.server is not None:
+        explanation = _explanation_of_extender(f"{options.server.rstrip('/')}/explain/{namespace}/{name}")
     else:
-        with connected_cluster(asked.kubeconfig, asked.context) as kube:
-            if written is not None:
-                explanation = _explain_manifest(kube, written, namespace, PodQuery(asked.node, policies))
+        with connected_cluster(options.kubeconfig, options.context) as kube:
+            if manifest_pod is not None:
+                explanation = _explain_manifest(kube, manifest_pod, namespace, PodQuery(options.node, policies))
             else:
-                explanation = _explain_cluster_pod(kube, (namespace, name or ""), PodQuery(asked.node, policies))
+                explanation = _explain_cluster_pod(kube, (namespace, name or ""), PodQuery(options.node, policies))
     _print(explanation, output)
 
 
-def _named(what: tuple[str, ...]) -> tuple[str, str | None]:
+def _parse_what(what: tuple[str, ...]) -> tuple[str, str | None]:
     """Return kind and name of ``pod NAME``, ``pod/NAME`` or ``gang NAME``; the name is None without arguments."""
     if not what:
         return "pod", None
@@ -118,16 +120,16 @@ def _named(what: tuple[str, ...]) -> tuple[str, str | None]:
     return kind, name
 
 
-def _why_gang(name: str, asked: _Options, output: str) -> None:
+def _why_gang(name: str, options: _Options, output: str) -> None:
     from gputopo.cli.gangs import GangQuery, why_gang  # noqa: PLC0415  start-up of all other commands
 
-    if asked.filename is not None or asked.node is not None:
+    if options.filename is not None or options.node is not None:
         raise click.UsageError("gang NAME excludes -f and --node")
-    policies, namespace = _policies(asked.policy), asked.namespace or _namespace(asked)
-    why_gang(GangQuery(name, namespace, asked.kubeconfig, asked.context, asked.server, policies), output)
+    policies, namespace = _policies(options.policy), options.namespace or _namespace(options)
+    why_gang(GangQuery(name, namespace, options.kubeconfig, options.context, options.server, policies), output)
 
 
-def _written(filename: str) -> ManifestPod:
+def _read_manifest_pod(filename: str) -> ManifestPod:
     """Return the first pod in a file that requests GPUs, or else its first pod."""
     from scheduler_core.request.manifest import ManifestError, parse_manifest  # noqa: PLC0415  YAML: 20 ms, and only -f needs it
 
@@ -135,7 +137,7 @@ def _written(filename: str) -> ManifestPod:
         pods = parse_manifest(read_bytes(filename).decode())
     except (ManifestError, UnicodeDecodeError) as error:
         exit_with_error(f"{filename}: {error}")
-    return next((pod for pod in pods if _wants_gpus(pod.pod)), pods[0])
+    return next((pod for pod in pods if _requests_gpus(pod.pod)), pods[0])
 
 
 def _policies(filename: str | None) -> Policies:
@@ -144,7 +146,7 @@ def _policies(filename: str | None) -> Policies:
     return BUILT_IN if filename is None else read_policy_file(filename).policies
 
 
-def _wants_gpus(pod: FullPod) -> bool:
+def _requests_gpus(pod: FullPod) -> bool:
     """Return whether a pod requests GPUs, also in a way that is invalid."""
     from scheduler_core.request.pod_request import PodRequest, parse_request  # noqa: PLC0415  start-up of all other commands
 
@@ -152,10 +154,10 @@ def _wants_gpus(pod: FullPod) -> bool:
     return not isinstance(found, PodRequest) or bool(found.profile.device_request.steps_by_resource)
 
 
-def _namespace(asked: _Options) -> str:
+def _namespace(options: _Options) -> str:
     from gputopo.kube.connect import default_namespace  # noqa: PLC0415  start-up of all other commands
 
-    return default_namespace(asked.kubeconfig, asked.context)
+    return default_namespace(options.kubeconfig, options.context)
 
 
 def _explain_cluster_pod(kube: Kube, named: tuple[str, str], query: PodQuery) -> Explanation:
@@ -178,16 +180,16 @@ def _explain_cluster_pod(kube: Kube, named: tuple[str, str], query: PodQuery) ->
     )
 
 
-def _explain_manifest(kube: Kube, written: ManifestPod, namespace: str, query: PodQuery) -> Explanation:
+def _explain_manifest(kube: Kube, manifest_pod: ManifestPod, namespace: str, query: PodQuery) -> Explanation:
     from msgspec.structs import replace  # noqa: PLC0415  start-up of all other commands
 
-    metadata = written.pod.metadata
+    metadata = manifest_pod.pod.metadata
     named = replace(metadata, namespace=metadata.namespace or namespace, name=metadata.name or "(without a name)")
-    explanation = _explain(kube, replace(written.pod, metadata=named), query, None)
+    explanation = _explain(kube, replace(manifest_pod.pod, metadata=named), query, None)
     unread = (
         f"{key} is in the metadata of the workload, where it has no effect: set it in the pod template "
         "(spec.template.metadata)"
-        for key in written.left_out
+        for key in manifest_pod.left_out
     )
     return replace(explanation, notes=(*explanation.notes, *unread))
 
@@ -215,14 +217,14 @@ def _explain(kube: Kube, pod: FullPod, query: PodQuery, bound: str | None) -> Ex
     cluster = read_cluster(kube, now, policies.node_policy)
     if node is not None and node not in cluster.snapshot.records:
         exit_with_error(f"node {node} not found", NO_CLUSTER)
-    left_out = {} if bound is not None else rejected_nodes(pod.spec, cluster)
-    names = [name for name in cluster.snapshot.records if name not in left_out] if node is None else [node]
+    rejected = {} if bound is not None else rejected_nodes(pod.spec, cluster)
+    names = [name for name in cluster.snapshot.records if name not in rejected] if node is None else [node]
     table = snapshot_for_pod(metadata.uid, cluster)
     explanation = explain(request, table, names, policies.profile_for(request).policy, now, bound)
     explanation = with_reservations(explanation, table, cluster.active_reservations or (), metadata.uid)
-    unread = (_UNREAD,) if cluster.active_reservations is None else ()
+    unread = (_NO_PERMISSION,) if cluster.active_reservations is None else ()
     return replace(
-        explanation, barred=group_excluded(left_out if node is None else {}), notes=(*explanation.notes, *unread)
+        explanation, barred=group_excluded(rejected if node is None else {}), notes=(*explanation.notes, *unread)
     )
 
 

@@ -92,7 +92,7 @@ def node_removals(metadata: ManagedMetadata) -> Iterator[Removal]:
 
 
 def apply_removals(kube: Kube, removals: Iterable[Removal]) -> Iterator[tuple[Removal, KubeError | None]]:
-    """Remove each; yield it with its error, None where it is removed or was gone already."""
+    """Remove each. Yield it with its error; None if it is removed or was already gone."""
     with ThreadPoolExecutor(_PARALLEL) as pool:
         yield from pool.map(lambda removal: (removal, _removed(kube, removal)), removals)
 

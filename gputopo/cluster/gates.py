@@ -26,7 +26,7 @@ class ReleaseResult(NamedTuple):
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Gates of other controllers that still hold the pod."""
+        """Return the gates of other controllers that still hold the pod."""
         return other_gates(gate.name for gate in self.pod.spec.scheduling_gates)
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ def list_gated(kube: Kube, namespace: str | None = None) -> list[PartialPod]:
 
 
 def release_pods(kube: Kube, pods: Iterable[PartialPod]) -> Iterator[ReleaseResult]:
-    """Remove our gate from each pod."""
+    """Remove gputopo's gate from each pod."""
     with ThreadPoolExecutor(_PARALLEL) as pool:
         yield from pool.map(lambda pod: _released(kube, pod), pods)
 

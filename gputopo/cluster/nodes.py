@@ -27,7 +27,7 @@ class GpuNode(msgspec.Struct, frozen=True):
 
     @property
     def held_devices(self) -> dict[int, int] | None:
-        """GPU index -> how many of its devices (shares, MIG devices) are allocated; None: unknown."""
+        """Return the number of allocated devices (shares, MIG devices) of each GPU index; None: unknown."""
         if self.state is None or self.state.allocations is None:
             return None
         index = {gpu.uuid: gpu.index for gpu in self.topology.gpus if gpu.uuid is not None}

@@ -129,7 +129,7 @@ class _BestRings:
     """The best ring that ``size`` GPUs of a product form on any node."""
 
     def __init__(self, machines: Iterable[_NodeRings]) -> None:
-        # Nodes of one shape have the same rings: each shape is asked once.
+        # Nodes with the same topology have the same rings: each topology is computed once.
         self._shapes = list({(machine.rings, machine.products): machine for machine in machines}.values())
         self.of = cache(self._of)
 
@@ -168,9 +168,9 @@ def _placement(machine: _NodeRings, pod: PodName, held: _PodDevices, in_cluster:
 
 
 def _worst_first(pod: PodGpus) -> tuple[object, ...]:
-    """Order pods with a worse ring than their node could give, then than the cluster could, then the others.
+    """Return the sort key: pods with a worse ring than on their empty node, then than in the cluster, then the others.
 
-    Within these by the share of that rate, then by the ring: PCIe rings of the same rate differ in distance.
+    Within each group, by the share of that rate, then by the ring: PCIe rings of the same rate differ in distance.
     """
     parts = [1.0 if part is None else part for part in (pod.of_node, pod.of_cluster)]
     below_node, below_cluster = is_worse(pod.ring, pod.best_ring_on_node), is_worse(pod.ring, pod.best_ring_in_cluster)

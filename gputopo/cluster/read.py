@@ -12,7 +12,7 @@ from gputopo.kube.objects import NodeGpusObject, ObjectMeta, PartialObject, Part
 from gputopo.kube.rbac import NODE_GPUS, NODES, PODS
 from gputopo.labels.keys import GPU_RESOURCES, MIG_RESOURCE_PREFIX
 
-_ASK_EACH = 32  # nodes; for more than that all pods are listed at once
+_ASK_EACH = 32  # nodes; for more nodes, all pods are listed at once
 
 
 def read_nodes(kube: Kube, selector: str = "") -> list[GpuNode]:

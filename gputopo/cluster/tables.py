@@ -72,7 +72,7 @@ def _ordered(islands: Iterable[Island]) -> list[Island]:
 
 
 def _sizes(sizes: Iterable[int]) -> str:
-    """``4-4``; many of one size ``8x1``."""
+    """Return island sizes as ``4-4``; more than two of the same size as ``8x1``."""
     runs = [(size, len(list(run))) for size, run in groupby(sizes)]
     return "-".join(f"{count}x{size}" if count > 2 else "-".join([str(size)] * count) for size, count in runs) or NONE
 
@@ -150,7 +150,7 @@ def _ring(ring: Ring | None) -> str:
     rate = UNKNOWN if ring.gbps is None else format_number(ring.gbps)
     if ring.kind is not PathKind.PCIE:
         return f"{rate} {ring.kind.value}"
-    # The path between two cards, above all between sockets, is slower than their links; how much is not known.
+    # The path between two cards, mainly between sockets, is slower than their links, by an unknown factor.
     distance = UNKNOWN if ring.distance is None else ring.distance.value
     return f"{'' if ring.gbps is None else '<='}{rate} {ring.kind.value} {distance}"
 
@@ -161,7 +161,7 @@ def _share_of_best(pod: PodGpus) -> Cell:
     less = is_worse(pod.ring, pod.best_ring_on_node) or is_worse(pod.ring, pod.best_ring_in_cluster)
     if not parts:
         return Cell("less", "bad") if less else Cell(NONE)
-    # Over PCIe the rates can be equal where the distances are not.
+    # Over PCIe the rates can be equal although the distances differ.
     more = "<" if less and min(parts) == 1 else ""
     return Cell(f"{more}{round(100 * min(parts))} %", "bad" if less else "")
 

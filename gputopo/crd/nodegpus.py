@@ -51,7 +51,7 @@ class NodeGpus(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def content_hash(annotation: str) -> str:
-    """Return the SHA-256 of a topology annotation: it tells which annotation a ``NodeGpus`` belongs to."""
+    """Return the SHA-256 of a topology annotation. It links a ``NodeGpus`` to the annotation that it belongs to."""
     return sha256(annotation.encode()).hexdigest()
 
 

@@ -1,7 +1,7 @@
-"""Calls to the API server, through the transport of the official package: its credentials, TLS and connections.
+"""Calls to the API server, with the credentials, TLS and connections of the official client package.
 
-Its models are never imported: bodies are decoded into ``gputopo.kube.objects``. Every call has a timeout and is not
-retried here. Errors are those of ``gputopo.kube.errors``.
+The package's models are never imported: bodies are decoded into ``gputopo.kube.objects``. Every call has a timeout and
+is not retried here. Calls raise the errors of ``gputopo.kube.errors``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CONNECT_S, READ_S = 5.0, 30.0
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 MERGE = "application/merge-patch+json"
 JSON = "application/json"
-_NOTHING: Mapping[str, str] = {}
+_NO_PARAMETERS: Mapping[str, str] = {}
 _METADATA_ONLY = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
 
 
@@ -58,8 +58,8 @@ class Kube:
         self._api = api
         self._role = role
         self._timeout = (connect_s, read_s)
-        self._silence = (connect_s, silence_s)
-        # Objects of lists that could not be read, for the caller to tell. Of what is watched, reflectors tell.
+        self._watch_timeout = (connect_s, silence_s)
+        # Objects of lists that could not be decoded, for the caller to report. Reflectors report those of watches.
         self.unreadable: list[Unreadable] = []
 
     def with_timeout(self, seconds: float) -> Kube:
@@ -72,7 +72,7 @@ class Kube:
 
     def get(self, resource: Resource, name: str, kind: type[T], query: ListOptions = ListOptions()) -> T:  # noqa: B008  frozen
         """Return an object. Raises ``NotFoundError``."""
-        self._permit(resource, "get")
+        self._assert_permitted(resource, "get")
         parameters = {"resourceVersion": query.version} if query.version else {}
         path = resource.path(name, query.namespace)
         return _decoded(self._call("GET", path, parameters, _accept(query, "")), kind, path)
@@ -84,7 +84,7 @@ class Kube:
         query: ListOptions = ListOptions(),  # noqa: B008
     ) -> Iterator[ListPage[T]]:
         """Yield all objects in pages. Raises ``GoneError`` if the list expires between two pages."""
-        self._permit(resource, "list")
+        self._assert_permitted(resource, "list")
         parameters = _selectors(query) | {"limit": str(PAGE)}
         path = resource.path(namespace=query.namespace)
         page_of: Any = ListPage  # the type is made at run time
@@ -97,14 +97,14 @@ class Kube:
             parameters["continue"] = page.metadata.next
 
     def list_objects(self, resource: Resource, kind: type[T], query: ListOptions = ListOptions()) -> list[T]:  # noqa: B008
-        """All objects that can be read, at once; the others are added to ``unreadable``.
+        """Return all objects that can be decoded; add the others to ``unreadable``.
 
-        Listed anew, once, where the list grew too old between two pages.
+        If the list expires between two pages, it is repeated once.
         """
         try:
-            found, unreadable = self._items(resource, kind, query)
+            found, unreadable = self._decode_items(resource, kind, query)
         except GoneError:
-            found, unreadable = self._items(resource, kind, query)
+            found, unreadable = self._decode_items(resource, kind, query)
         self.unreadable += unreadable
         return found
 
@@ -114,11 +114,13 @@ class Kube:
         Raises ``GoneError`` if the version is too old (the watch may also raise it later), ``NotFoundError`` if the
         kind is not served.
         """
-        self._permit(resource, "watch")
+        self._assert_permitted(resource, "watch")
         following = {"watch": "true", "resourceVersion": version, "timeoutSeconds": str(round(seconds))}
         parameters = _selectors(query) | following | {"allowWatchBookmarks": "true"}
         call = ("GET", resource.path(namespace=query.namespace))
-        return WatchStream(f"watch {call[1]}", self._open(call, parameters, _accept(query, ""), None, self._silence))
+        return WatchStream(
+            f"watch {call[1]}", self._open(call, parameters, _accept(query, ""), None, self._watch_timeout)
+        )
 
     def apply(self, resource: Resource, manager: str, body: dict[str, Any]) -> ObjectMeta:
         """Apply an object (server-side apply, never forced). Return its new metadata.
@@ -127,15 +129,15 @@ class Kube:
         for a subresource, no object is created. Raises ``ConflictError``, with the ``fields`` of other owners, and
         changes nothing then.
         """
-        self._permit(resource, "patch")
+        self._assert_permitted(resource, "patch")
         if "uid" not in body["metadata"] and not resource.subresource:
-            self._permit(resource, "create")
+            self._assert_permitted(resource, "create")
         parameters = {"fieldManager": manager, "force": "false", "fieldValidation": "Strict"}
         return self._write("PATCH", resource, body, APPLY, parameters)
 
     def create(self, resource: Resource, body: dict[str, Any]) -> ObjectMeta:
         """Create an object. Raises ``ConflictError`` if it exists."""
-        self._permit(resource, "create")
+        self._assert_permitted(resource, "create")
         return self._write("POST", resource, body, JSON)
 
     def replace(self, resource: Resource, body: dict[str, Any]) -> ObjectMeta:
@@ -143,8 +145,8 @@ class Kube:
 
         Raises ``ConflictError`` if it has changed since, ``NotFoundError`` if it does not exist.
         """
-        self._permit(resource, "update")
-        _refuse_blind(resource, body["metadata"], "resourceVersion")
+        self._assert_permitted(resource, "update")
+        _assert_preconditions(resource, body["metadata"], "resourceVersion")
         return self._write("PUT", resource, body, JSON)
 
     def patch(self, resource: Resource, body: dict[str, Any]) -> ObjectMeta:
@@ -153,8 +155,8 @@ class Kube:
         None removes a field; a list is replaced as a whole. Raises ``ConflictError`` if the object has changed since or
         has another uid, ``NotFoundError`` if it does not exist.
         """
-        self._permit(resource, "patch")
-        _refuse_blind(resource, body["metadata"], "uid", "resourceVersion")
+        self._assert_permitted(resource, "patch")
+        _assert_preconditions(resource, body["metadata"], "uid", "resourceVersion")
         return self._write("PATCH", resource, body, MERGE)
 
     def delete(
@@ -164,15 +166,15 @@ class Kube:
 
         ``unchanged``: only if it still has this resource version. ``only_ask``: a dry run.
         """
-        self._permit(resource, "delete")
+        self._assert_permitted(resource, "delete")
         version = {"resourceVersion": metadata.resource_version} if unchanged else {}
         dry = {"dryRun": ["All"]} if only_ask else {}
-        what = {"kind": "DeleteOptions", "apiVersion": "v1"}
-        body = {**what, "preconditions": {"uid": metadata.uid, **version}, **dry}
+        header = {"kind": "DeleteOptions", "apiVersion": "v1"}
+        body = {**header, "preconditions": {"uid": metadata.uid, **version}, **dry}
         path = resource.path(metadata.name, metadata.namespace or None)
         self._call("DELETE", path, {}, {"Content-Type": JSON, "Accept": JSON}, body)
 
-    def _items(self, resource: Resource, kind: type[T], query: ListOptions) -> tuple[list[T], list[Unreadable]]:
+    def _decode_items(self, resource: Resource, kind: type[T], query: ListOptions) -> tuple[list[T], list[Unreadable]]:
         found: list[T] = []
         unreadable: list[Unreadable] = []
         for page in self.list_pages(resource, msgspec.Raw, query):
@@ -183,19 +185,24 @@ class Kube:
                     unreadable.append(Unreadable(resource.plural, name_of(text), str(error)))
         return found, unreadable
 
-    def _permit(self, resource: Resource, verb: str) -> None:
+    def _assert_permitted(self, resource: Resource, verb: str) -> None:
         if not self._role.allows(resource, verb):
             raise AssertionError(
-                f"the role {self._role.name!r} may not {verb} {resource.rbac_name}: see gputopo.kube.rbac"
+                f"the role {self._role.name!r} may not {verb} {resource.rbac_name}: add it in gputopo.kube.rbac"
             )
 
     def _write(
-        self, method: str, resource: Resource, body: dict[str, Any], of: str, parameters: Mapping[str, str] = _NOTHING
+        self,
+        method: str,
+        resource: Resource,
+        body: dict[str, Any],
+        content_type: str,
+        parameters: Mapping[str, str] = _NO_PARAMETERS,
     ) -> ObjectMeta:
         """Write an object. Return its new metadata only, because objects can be large."""
         metadata = body["metadata"]
         path = resource.path(None if method == "POST" else metadata["name"], metadata.get("namespace"))
-        headers = {"Content-Type": of, **_accept(ListOptions(metadata_only=True), "")}
+        headers = {"Content-Type": content_type, **_accept(ListOptions(metadata_only=True), "")}
         return _decoded(self._call(method, path, parameters, headers, body), PartialObject, path).metadata
 
     def _call(
@@ -219,7 +226,7 @@ class Kube:
         timeout: tuple[float, float],
     ) -> BaseHTTPResponse:
         """Send a request. Return the response, with a status below 400."""
-        from kubernetes.client.exceptions import ApiException  # noqa: PLC0415  0.7 s, and loaded by now
+        from kubernetes.client.exceptions import ApiException  # noqa: PLC0415  0.7 s; already loaded here
         from kubernetes.config import ConfigException  # noqa: PLC0415
 
         request = " ".join(call)
@@ -238,7 +245,7 @@ class Kube:
                 preload_content=False,
             )
         except (urllib3.exceptions.HTTPError, ApiException, ConfigException, OSError) as error:
-            raise self._unanswered(request, error) from error
+            raise self._no_answer_error(request, error) from error
         if response.status >= 400:
             raise error_of_response(
                 request, response.status, self._read(request, response), response.headers.get("Retry-After")
@@ -249,17 +256,17 @@ class Kube:
         try:
             return response.data
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise self._unanswered(call, error) from error
+            raise self._no_answer_error(call, error) from error
 
-    def _unanswered(self, call: str, error: Exception) -> UnavailableError:
+    def _no_answer_error(self, call: str, error: Exception) -> UnavailableError:
         return UnavailableError(f"{call}: no answer from {self._api.configuration.host}: {error}")
 
 
-def _refuse_blind(resource: Resource, metadata: dict[str, Any], *preconditions: str) -> None:
+def _assert_preconditions(resource: Resource, metadata: dict[str, Any], *preconditions: str) -> None:
     for each in preconditions:
         if not metadata.get(each):
             raise AssertionError(
-                f"{resource.rbac_name} {metadata['name']}: without its {each}, changes of others are lost"
+                f"{resource.rbac_name} {metadata['name']}: without its {each}, changes by other clients would be lost"
             )
 
 
@@ -276,4 +283,4 @@ def _decoded(body: bytes, kind: type[T], path: str) -> T:
     try:
         return decode(body, kind)
     except msgspec.DecodeError as error:
-        raise KubeError(f"{path}: the answer cannot be read ({error}): {body[:80]!r}") from error
+        raise KubeError(f"{path}: the response cannot be decoded ({error}): {body[:80]!r}") from error

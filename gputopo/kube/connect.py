@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kubernetes.client import Configuration
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # where the kubelet mounts a pod's token and CA
-# What the kubernetes package raises of a kubeconfig that is not as it expects, beside what it says that it raises.
+# Errors of the kubernetes package for an invalid kubeconfig, in addition to its documented errors.
 _UNUSABLE = (OSError, ValueError, TypeError, AttributeError, RecursionError)
 
 
@@ -35,14 +35,14 @@ def in_cluster(role: Role, account: Path = ACCOUNT, environ: Mapping[str, str] =
 
 def from_kubeconfig(role: Role, path: str | None = None, context: str | None = None) -> Kube:
     """Connect with a kubeconfig: ``path``, else KUBECONFIG, else ``~/.kube/config``. Raises ``ConfigError``."""
-    import yaml  # noqa: PLC0415  the kubernetes package reads its files with it, and lets its errors through
+    import yaml  # noqa: PLC0415  the kubernetes package reads files with it, and passes its errors on
     from kubernetes import config  # noqa: PLC0415  0.7 s, and most commands need no cluster
 
     configuration = _configuration()
     try:
         config.load_kube_config(config_file=path, context=context, client_configuration=configuration)
     except (config.ConfigException, yaml.YAMLError, *_UNUSABLE) as error:
-        # The package validates little: a kubeconfig that is a list is a TypeError inside it.
+        # The package validates little: for example, a kubeconfig that is a list raises TypeError in it.
         where = path or os.environ.get("KUBECONFIG") or "~/.kube/config"
         raise ConfigError(f"the kubeconfig {where} cannot be used: {error}") from error
     return _kube(configuration, role)

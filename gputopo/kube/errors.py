@@ -60,7 +60,7 @@ class GoneError(KubeError):
 
 
 class DamagedError(UnavailableError):
-    """The answer is not JSON, or not the expected JSON, as a whole."""
+    """The answer is not JSON, or not JSON of the expected structure."""
 
 
 class _Cause(msgspec.Struct):

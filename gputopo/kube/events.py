@@ -30,7 +30,7 @@ class EventReporter(NamedTuple):
     """The reporting program."""
 
     component: str
-    host: str | None = None  # the node that it runs on, where that matters
+    host: str | None = None  # the node that it runs on, if relevant
 
 
 def event_body(
@@ -45,7 +45,7 @@ def event_body(
         "apiVersion": EVENTS.api_version,
         "kind": "Event",
         "metadata": {
-            # A name of its own each time: the time in nanoseconds, in hexadecimal.
+            # A unique name: the time in nanoseconds, in hexadecimal.
             "name": f"{subject.name[:_NAME]}.{int(now.timestamp() * 1e6) * 1000:x}",
             "namespace": subject.namespace or _CLUSTER_SCOPED,
         },

@@ -59,7 +59,7 @@ class ObjectMeta(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ManagedMetadata(ObjectMeta, frozen=True, rename="camel"):
-    """``metav1.ObjectMeta`` with the field managers. Only the agent and what cleans up after it look at them."""
+    """``metav1.ObjectMeta`` with the field managers. Only the agent and ``gputopo cleanup`` read them."""
 
     managed_fields: tuple[ManagedFields, ...] = ()
 
@@ -71,7 +71,7 @@ class PartialObject(msgspec.Struct, frozen=True):
 
 
 class Managed(msgspec.Struct, frozen=True):
-    """Any object, of which only the metadata was asked for, with its field managers."""
+    """Any object, metadata only, with its field managers."""
 
     metadata: ManagedMetadata
 
@@ -153,14 +153,14 @@ class PartialPod(msgspec.Struct, frozen=True):
 
 
 class Unreadable(NamedTuple):
-    """An object that cannot be read. It is left out, or stays as it was when it was last read."""
+    """An object that cannot be decoded. It is left out, or keeps its last value."""
 
     plural: str  # of its kind: "pods"
-    name: str  # NAMESPACE/NAME, or NAME of what is in no namespace
+    name: str  # NAMESPACE/NAME, or NAME without a namespace
     why: str
 
     def __str__(self) -> str:
-        """Return a sentence for people."""
+        """Return the message for the user."""
         return f"{self.plural} {self.name} cannot be read: {self.why}"
 
 

@@ -1,8 +1,8 @@
-"""Reduces the objects of a list or a watch to small values, and returns the values that changed. No I/O.
+"""Objects of a list or a watch -> the small values that are kept of them, and the changed values. No I/O.
 
-Each object is decoded, reduced and dropped before the next one: of a cluster of 100,000 pods only the values that the
-caller keeps stay in memory, plus one reference to each. If an object cannot be decoded or reduced, its last value
-stays, and no other object is affected.
+Objects are decoded, projected and dropped one at a time: of a cluster of 100,000 pods only the values that the caller
+keeps stay in memory, plus one reference to each. If an object cannot be decoded, or ``WatchSource`` raises an error for
+it, its last value stays; other objects are not affected.
 """
 
 from __future__ import annotations
@@ -20,28 +20,27 @@ from gputopo.kube.watch_stream import ObjectIdentity, WatchEvent, WatchEventType
 from gputopo.process.decoding import decoder
 
 S = TypeVar("S")
-_SHOWN = 200  # characters of the reason why an object cannot be decoded
+_REASON_LENGTH = 200  # characters
 
 
 class WatchSource(NamedTuple, Generic[S]):
-    """A kind of object to list and watch, and how to reduce each object to a value."""
+    """The objects to list and watch, and the function that projects them."""
 
     resource: Resource
     kind: type[Any]  # the type that an object is decoded into
     key: Callable[[ObjectIdentity], str]
-    value: Callable[[str, Any], S | None]  # of key and object; None: the object is not kept
-    # All fields that ``value`` uses, or their hash. While it is unchanged, the value is not computed again. None: the
-    # value is always computed.
+    value: Callable[[str, Any], S | None]  # of key and object; None: no value is kept
+    # Everything that ``value`` reads, or its hash: if unchanged, ``value`` is not called; None: always call it.
     fingerprint: Callable[[Any], Hashable] | None = None
     query: ListOptions = ListOptions()
 
 
 class Delta(NamedTuple, Generic[S]):
-    """The changes. An object is either in ``updates`` or in ``removed``."""
+    """Changed and removed values. A key is never in both."""
 
     updates: tuple[S, ...] = ()
-    removed: tuple[str, ...] = ()  # keys; also of objects that were never in ``updates``
-    is_full_list: bool = False  # objects that are not in ``updates`` do not exist
+    removed: tuple[str, ...] = ()  # keys, including keys that never had a value
+    is_full_list: bool = False  # all values that are not in ``updates`` are removed
 
 
 class _Projected(NamedTuple, Generic[S]):
@@ -50,89 +49,89 @@ class _Projected(NamedTuple, Generic[S]):
 
 
 class Projection(Generic[S]):
-    """The last value of each object that is kept."""
+    """The last value of each object that has one."""
 
     def __init__(self, source: WatchSource[S]) -> None:
         self._source = source
         self._decode = decoder(source.kind)
-        self._known: dict[str, _Projected[S]] = {}
+        self._projected: dict[str, _Projected[S]] = {}
         self._unreadable: dict[str, Unreadable] = {}
 
     @property
     def is_empty(self) -> bool:
-        """Whether no value is kept."""
-        return not self._known
+        """Return whether there are no values."""
+        return not self._projected
 
     @property
     def unreadable(self) -> tuple[Unreadable, ...]:
-        """The objects that cannot be decoded."""
-        return tuple(self._unreadable.copy().values())  # a copy: any thread may read it
+        """Return the objects that cannot be decoded."""
+        return tuple(self._unreadable.copy().values())  # a copy, because any thread may call this
 
     def apply_list(self, objects: Iterable[msgspec.Raw]) -> Delta[S]:
-        """Replace all values by those of a complete list. If ``objects`` raises, nothing changes."""
-        known: dict[str, _Projected[S]] = {}
+        """Replace all values. If iterating ``objects`` raises an error, it is passed on and nothing changes."""
+        projected: dict[str, _Projected[S]] = {}
         unreadable: dict[str, Unreadable] = {}
-        for text in objects:
+        for raw in objects:
             try:
-                which = parse_identity(text)
+                identity = parse_identity(raw)
             except DamagedError as error:
-                unreadable[f"({len(unreadable)})"] = self._cannot_read("(unknown)", error)
+                unreadable[f"({len(unreadable)})"] = self._make_unreadable("(unknown)", error)
                 continue
-            key = self._source.key(which)
-            found = self._reduced(which, text, unreadable)
+            key = self._source.key(identity)
+            found = self._project_or_keep(identity, raw, unreadable)
             if found is not None:
-                known[key] = found
-        self._known, self._unreadable = known, unreadable
-        return Delta(tuple(each.value for each in known.values()), is_full_list=True)
+                projected[key] = found
+        self._projected, self._unreadable = projected, unreadable
+        return Delta(tuple(each.value for each in projected.values()), is_full_list=True)
 
     def apply_events(self, events: Iterable[WatchEvent]) -> Delta[S]:
-        """Return the changes by these events. If an object has several events, the last counts."""
-        news: dict[str, S | None] = {}
+        """Apply the events. Return the changes; if an object has several events, the last one counts."""
+        changes: dict[str, S | None] = {}
         for event in events:
             key = self._source.key(event.identity)
             if event.type is WatchEventType.DELETED:
-                self._known.pop(key, None)
+                self._projected.pop(key, None)
                 self._unreadable.pop(key, None)
-                news[key] = None
+                changes[key] = None
                 continue
-            before = self._known.get(key)
-            found = self._reduced(event.identity, event.object, self._unreadable)
+            before = self._projected.get(key)
+            found = self._project_or_keep(event.identity, event.object, self._unreadable)
             if found is not None:
-                self._known[key] = found
+                self._projected[key] = found
                 if before is None or found.value is not before.value:
-                    news[key] = found.value
+                    changes[key] = found.value
             elif before is not None:
-                del self._known[key]
-                news[key] = None
+                del self._projected[key]
+                changes[key] = None
         return Delta(
-            tuple(value for value in news.values() if value is not None),
-            tuple(key for key, value in news.items() if value is None),
+            tuple(value for value in changes.values() if value is not None),
+            tuple(key for key, value in changes.items() if value is None),
         )
 
-    def _reduced(
-        self, which: ObjectIdentity, text: msgspec.Raw, unreadable: dict[str, Unreadable]
+    def _project_or_keep(
+        self, identity: ObjectIdentity, raw: msgspec.Raw, unreadable: dict[str, Unreadable]
     ) -> _Projected[S] | None:
-        """Return the value of an object: the same Python object as before if it is unchanged."""
-        key = self._source.key(which)
-        before = self._known.get(key)
+        """Return the value of an object: the last one (the same Python object) if it is equal, or after an error."""
+        key = self._source.key(identity)
+        before = self._projected.get(key)
         try:
-            found = self._valued(key, text, before)
-        except Exception as error:  # noqa: BLE001  objects may be hostile: an error in one must not hide the others
-            unreadable[key] = self._cannot_read(which.full_name, error)
+            found = self._project(key, raw, before)
+        except Exception as error:  # noqa: BLE001  hostile input: an error in an object must not hide the others
+            unreadable[key] = self._make_unreadable(identity.full_name, error)
             return before
         unreadable.pop(key, None)
         return found
 
-    def _cannot_read(self, name: str, error: Exception) -> Unreadable:
-        why = str(error) if isinstance(error, (msgspec.DecodeError, DamagedError)) else repr(error)
-        return Unreadable(self._source.resource.plural, name, why[:_SHOWN])
+    def _make_unreadable(self, name: str, error: Exception) -> Unreadable:
+        reason = str(error) if isinstance(error, (msgspec.DecodeError, DamagedError)) else repr(error)
+        return Unreadable(self._source.resource.plural, name, reason[:_REASON_LENGTH])
 
-    def _valued(self, key: str, text: msgspec.Raw, before: _Projected[S] | None) -> _Projected[S] | None:
-        decoded = self._decode(text)
-        trace = None if self._source.fingerprint is None else self._source.fingerprint(decoded)
-        if before is not None and trace is not None and trace == before.fingerprint:
+    def _project(self, key: str, raw: msgspec.Raw, before: _Projected[S] | None) -> _Projected[S] | None:
+        decoded = self._decode(raw)
+        fingerprint = None if self._source.fingerprint is None else self._source.fingerprint(decoded)
+        if before is not None and fingerprint is not None and fingerprint == before.fingerprint:
             return before
         value = self._source.value(key, decoded)
         if value is None:
             return None
-        return _Projected(before.value if before is not None and before.value == value else value, trace)
+        return _Projected(before.value if before is not None and before.value == value else value, fingerprint)

@@ -54,7 +54,7 @@ DEFINITIONS = Resource("customresourcedefinitions", "apiextensions.k8s.io")
 # Objects of other projects that contain the size of a gang; read if the API server serves them.
 JOBS = Resource("jobs", "batch", namespaced=True)
 JOBSETS = Resource("jobsets", "jobset.x-k8s.io", "v1alpha2", namespaced=True)
-# Kubernetes' own: 1.36 serves v1alpha2 alone; 1.37 v1beta1 and v1alpha3, each if it is enabled, of the same objects.
+# Kubernetes' own PodGroups: 1.36 serves only v1alpha2; 1.37 serves v1beta1 and v1alpha3, if enabled.
 GROUPS = Resource("podgroups", "scheduling.k8s.io", "v1beta1", namespaced=True)
 GROUPS_ALPHA3 = GROUPS._replace(version="v1alpha3")
 GROUPS_ALPHA2 = GROUPS._replace(version="v1alpha2")

@@ -1,4 +1,4 @@
-"""Decodes the stream of a watch: bytes -> lines -> events."""
+"""The stream of a watch response: bytes -> lines -> events."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gputopo.process.decoding import decode, decoder
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
 
-LONGEST_LINE = 16 << 20  # bytes; etcd accepts objects of 1.5 MiB, so a longer line is not an event
-_READ = 1 << 16  # bytes at most per read; a read returns the available bytes without waiting for more
-_QUOTED = 80  # bytes of invalid data in a message
-_UNTOLD = 500  # the status code of an ERROR without a code
+MAX_LINE_BYTES = 16 << 20  # bytes; etcd takes objects of 1.5 MiB, so a longer line is not an event
+_CHUNK_BYTES = 1 << 16  # at most, per read; a read returns the bytes that have arrived
+_QUOTED_BYTES = 80  # of text that cannot be decoded
+_DEFAULT_CODE = 500  # the HTTP status of an ERROR without a code
 
 
 class ObjectIdentity(msgspec.Struct, frozen=True, rename="camel"):
-    """The identity and version of an object: the fields of ``metadata`` that every kind has."""
+    """The fields of ``metadata`` that identify an object and its version."""
 
     name: str = ""
     uid: str = ""
@@ -33,7 +33,7 @@ class ObjectIdentity(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def full_name(self) -> str:
-        """NAMESPACE/NAME, or NAME of an object without namespace."""
+        """Return NAMESPACE/NAME; NAME for an object without a namespace."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
@@ -42,13 +42,13 @@ class WatchEventType(Enum):
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
-    DELETED = "DELETED"  # also where an object stopped matching the selectors
-    BOOKMARK = "BOOKMARK"  # no further changes up to this version; about once a minute
+    DELETED = "DELETED"  # also if an object no longer matches the selectors
+    BOOKMARK = "BOOKMARK"  # only a newer resource version; about once a minute
     ERROR = "ERROR"  # of the watch itself: ``metav1.Status``
 
 
 class WatchEvent(NamedTuple):
-    """One event. The object is not decoded yet: the caller decodes the fields that it uses."""
+    """An event. The object is undecoded: each watcher decodes only the fields that it needs."""
 
     type: WatchEventType
     identity: ObjectIdentity
@@ -60,35 +60,35 @@ class _Line(msgspec.Struct, frozen=True):
     object: msgspec.Raw
 
 
-class _Identified(msgspec.Struct, frozen=True):
+class _Object(msgspec.Struct, frozen=True):
     metadata: ObjectIdentity
 
 
 class _Code(msgspec.Struct, frozen=True):
-    code: int = _UNTOLD
+    code: int = _DEFAULT_CODE
 
 
 _LINE = decoder(_Line)
-_IDENTIFIED = decoder(_Identified)
+_OBJECT = decoder(_Object)
 
 
 def parse_identity(text: msgspec.Raw) -> ObjectIdentity:
     """Return the identity of an object. Raises ``DamagedError`` if the text is not an object."""
     try:
-        return _IDENTIFIED(text).metadata
+        return _OBJECT(text).metadata
     except msgspec.DecodeError as error:
-        raise DamagedError(f"this is no object ({error}): {bytes(text)[:_QUOTED]!r}") from error
+        raise DamagedError(f"not an object ({error}): {bytes(text)[:_QUOTED_BYTES]!r}") from error
 
 
 def name_of(text: msgspec.Raw) -> str:
-    """Return the name of an object, for people; "(unknown)" if its name cannot be decoded."""
+    """Return the name of an object for messages; "(unknown)" if it cannot be decoded."""
     with suppress(DamagedError):
         return parse_identity(text).full_name
     return "(unknown)"
 
 
 class WatchStream:
-    """The events of one watch. One thread iterates; any thread may close it."""
+    """The events of a watch, for one thread; any thread may close it."""
 
     def __init__(self, call: str, response: BaseHTTPResponse) -> None:
         self._call = call
@@ -96,13 +96,13 @@ class WatchStream:
         self._closed = False
 
     def __iter__(self) -> Iterator[tuple[WatchEvent, ...]]:
-        """Yield the events in batches, as they arrive.
+        """Yield events in batches: events that arrive together are in one batch.
 
-        Ends when the server or ``close`` ends the watch, or when nothing was received for too long. Raises
-        ``UnavailableError`` if the stream breaks, ``DamagedError`` if it is not a watch, and the error of an ERROR
-        event: ``GoneError`` if the requested version is too old.
+        The iterator ends when the server ends the watch, when ``close`` is called, or after a read timeout. Raises
+        ``UnavailableError`` if the stream breaks, ``DamagedError`` if a line is not an event, and the error of an ERROR
+        event: ``GoneError`` if the resource version is too old.
         """
-        rest = bytearray()  # the beginning of a line that is not complete yet
+        rest = bytearray()  # the beginning of an incomplete line
         with closing(self._response):
             while chunk := self._read():
                 *lines, tail = chunk.split(b"\n")
@@ -111,19 +111,19 @@ class WatchStream:
                     rest.clear()
                     yield tuple(self._event(line) for line in lines if line)
                 rest += tail
-                if len(rest) > LONGEST_LINE:
-                    raise DamagedError(f"{self._call}: a line of more than {LONGEST_LINE} bytes is no event")
+                if len(rest) > MAX_LINE_BYTES:
+                    raise DamagedError(f"{self._call}: a line of more than {MAX_LINE_BYTES} bytes is not an event")
 
     def close(self) -> None:
-        """End the watch: an iteration over it stops at once. May be called from any thread, and repeatedly."""
+        """Close the stream: the iterator ends at once. Any thread may call this, any number of times."""
         self._closed = True
-        with suppress(ValueError, RuntimeError, OSError):  # the response has ended already
+        with suppress(ValueError, RuntimeError, OSError):  # the server has ended it
             self._response.shutdown()
 
     def _read(self) -> bytes:
-        """Return the received bytes, or wait for the next; b"" at the end."""
+        """Return the bytes that have arrived, or wait for more; no bytes at the end."""
         try:
-            return b"" if self._closed else self._response.read1(_READ)
+            return b"" if self._closed else self._response.read1(_CHUNK_BYTES)
         except urllib3.exceptions.ReadTimeoutError:
             return b""
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:  # ValueError: closed during the read
@@ -135,14 +135,14 @@ class WatchStream:
         try:
             line = _LINE(text)
         except msgspec.DecodeError as error:
-            raise DamagedError(f"{self._call}: this is no event ({error}): {text[:_QUOTED]!r}") from error
+            raise DamagedError(f"{self._call}: not a watch event ({error}): {text[:_QUOTED_BYTES]!r}") from error
         if line.type is WatchEventType.ERROR:
-            self._refused(bytes(line.object))
+            self._raise_error(bytes(line.object))
         return WatchEvent(line.type, parse_identity(line.object), line.object)
 
-    def _refused(self, status: bytes) -> NoReturn:
+    def _raise_error(self, status: bytes) -> NoReturn:
         try:
             code = decode(status, _Code).code
         except msgspec.DecodeError:
-            code = _UNTOLD
-        raise error_of_response(self._call, code if code >= 400 else _UNTOLD, status)
+            code = _DEFAULT_CODE
+        raise error_of_response(self._call, code if code >= 400 else _DEFAULT_CODE, status)

@@ -1,14 +1,14 @@
-"""Decodes what comes from outside: whatever cannot be decoded is one ``msgspec.DecodeError``, and nothing else.
+"""Decoding of untrusted JSON: every failure is a ``msgspec.DecodeError``.
 
-msgspec counts nesting against Python's recursion limit, also in what it skips, and raises ``RecursionError``: anybody
-who may create a Pod can nest its ``metadata.managedFields`` that deep. So what fails is decoded again without what
-nests too deep (``gputopo.process.json_repair``). Only text that fails pays for that.
+msgspec counts nesting against Python's recursion limit, also in fields that it skips, and raises ``RecursionError``:
+every user who may create Pods can nest ``metadata.managedFields`` that deep. So text that fails is repaired
+(``gputopo.process.json_repair``) and decoded again. Text that does not fail has no extra cost.
 
-msgspec learns a type where it first meets it, and no two threads may have it learn at once. What it knows of a Struct
-it keeps at the class, where other threads find it before it is complete: one that decodes by that ends the process
-(SIGSEGV in ``msgspec._core``, as of 0.22). Programs that follow a cluster decode on a dozen threads from their first
-moment on, and of types that share parts. So what threads decode is made known first, one type after the other. Types of
-decoders that a module makes when it is imported are known before there are threads.
+msgspec inspects a type on first use, and two threads must not trigger that at the same time. It stores the type
+information of a Struct on the class, where other threads see it before it is complete: a thread that decodes with it
+ends the process (SIGSEGV in ``msgspec._core``, as of 0.22). Daemons decode on a dozen threads from the start, and their
+types share fields. So each type is inspected under a lock before threads decode it. Decoders that a module creates at
+import exist before the threads do.
 """
 
 from __future__ import annotations
@@ -19,57 +19,57 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from gputopo.process.json_repair import repaired
+from gputopo.process.json_repair import repair_json
 
 T = TypeVar("T")
 Text = bytes | str | msgspec.Raw
-_learning = threading.Lock()
-_known: dict[object, Callable[[Text], Any]] = {}
+_lock = threading.Lock()
+_decoders: dict[object, Callable[[Text], Any]] = {}
 
 
 def learn_type(kind: type[T]) -> type[T]:
-    """Return the same type, as which any thread may decode and convert from now on."""
+    """Have msgspec inspect a type, so that any thread may use it. Return the type."""
     decoder(kind)
     return kind
 
 
 def decoder(kind: type[T]) -> Callable[[Text], T]:
-    """Return what decodes JSON as that type, on any thread. It raises ``msgspec.DecodeError``, and nothing else."""
-    found = _known.get(kind)
-    if found is None:
-        with _learning:
-            found = _known[kind] = _tolerant(msgspec.json.Decoder(kind).decode)
-    return cast("Callable[[Text], T]", found)
+    """Return a function that decodes JSON into a type, on any thread. It raises only ``msgspec.DecodeError``."""
+    decode_kind = _decoders.get(kind)
+    if decode_kind is None:
+        with _lock:
+            decode_kind = _decoders[kind] = _with_repair(msgspec.json.Decoder(kind).decode)
+    return cast("Callable[[Text], T]", decode_kind)
 
 
 def decode(text: Text, kind: type[T]) -> T:
-    """Return JSON decoded as that type. Raises ``msgspec.DecodeError``, and nothing else."""
+    """Decode JSON into a type. Raises only ``msgspec.DecodeError``."""
     return decoder(kind)(text)
 
 
 def convert(value: Any, kind: type[T]) -> T:
-    """Return a value of dicts and lists as that type. Raises ``msgspec.ValidationError``, and nothing else."""
+    """Convert dicts and lists into a type. Raises only ``msgspec.ValidationError``."""
     try:
         return msgspec.convert(value, learn_type(kind))
     except RecursionError as error:
-        raise msgspec.ValidationError(f"it nests too deep ({error})") from error
+        raise msgspec.ValidationError(f"nested too deep ({error})") from error
 
 
-def _tolerant(plain: Callable[[Text], T]) -> Callable[[Text], T]:
-    def decode_repaired(text: Text, why: Exception) -> T:
+def _with_repair(plain: Callable[[Text], T]) -> Callable[[Text], T]:
+    def decode_repaired(text: Text, cause: Exception) -> T:
         try:
-            return plain(repaired(text.encode() if isinstance(text, str) else bytes(text)))
+            return plain(repair_json(text.encode() if isinstance(text, str) else bytes(text)))
         except msgspec.DecodeError:
             raise
         except (ValueError, RecursionError) as error:
-            raise msgspec.DecodeError(str(error)) from why
+            raise msgspec.DecodeError(str(error)) from cause
 
     def decode_any(text: Text) -> T:
         try:
             return plain(text)
         except msgspec.ValidationError:
             raise
-        except (ValueError, RecursionError) as error:  # of ValueError: msgspec.DecodeError, UnicodeError
+        except (ValueError, RecursionError) as error:  # ValueError includes DecodeError and UnicodeError
             return decode_repaired(text, error)
 
     return decode_any

@@ -1,37 +1,37 @@
-"""JSON that decoders refuse although its sender may send it, made decodable: bytes -> bytes. Pure.
+"""Repair of JSON that the API server accepts and msgspec does not: bytes -> bytes. Pure.
 
-What nests deeper than ``DEEPEST`` is replaced by ``null``; lone surrogates and invalid UTF-8 are replaced by U+FFFD, as
-Go does. No object that gputopo reads has anything at such a depth, so what it reads stays as it is.
+Values nested deeper than ``MAX_DEPTH`` become ``null``; lone surrogates and invalid UTF-8 become U+FFFD, as in Go.
+gputopo reads no field at such a depth, so the repair does not change the fields that it reads.
 
-Time is linear in the length and nothing here recurses: the text is hostile, and decoders fail on nesting because they
-recurse. An object of 1,000 levels takes 1 ms, one of the 1.5 MiB that etcd takes 0.2 s at the very most.
+The time is linear in the length and no function recurses, because the text may be hostile. An object of 1,000 levels
+takes 1 ms; one of 1.5 MiB, the limit of etcd, takes at most 0.2 s.
 """
 
 from __future__ import annotations
 
 import re
 
-DEEPEST = 100  # levels; Python 3.11 decodes about 900, Kubernetes' own types have about 25
-# A string (and the colon and the brackets after it, where it is a key), or brackets. None of the alternatives can fail
-# once its first character matched, so no text is looked at twice. An empty object of a key does not count as a level.
-# Possessive ("*+"): otherwise an escape takes 100 bytes of memory.
+MAX_DEPTH = 100  # levels; msgspec on Python 3.11 decodes about 900, the types of Kubernetes have about 25
+# A string (if it is a key, with the colon and the brackets after it), or brackets. No alternative can fail after its
+# first character has matched, so no text is scanned twice. An empty object as the value of a key is not a level.
+# Possessive quantifiers ("*+"): otherwise each escape takes 100 bytes of memory.
 _TOKENS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?+(?::\s*+(?:\{\}|([\[{]+)))?|([\[{]+)|([\]}]+)', re.DOTALL)
-_CLOSING = 3  # the group of closing brackets; the others are of opening ones
+_CLOSING = 3  # the group of closing brackets; the other groups are opening brackets
 _HIGH = rb"u[dD][89abAB][0-9a-fA-F]{2}"
 _LOW = rb"u[dD][c-fC-F][0-9a-fA-F]{2}"
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _ESCAPES = re.compile(rb"\\(?:%s\\%s|(?P<lone>%s|%s)|.)" % (_HIGH, _LOW, _HIGH, _LOW), re.DOTALL)
 
 
-def repaired(text: bytes) -> bytes:
-    """Return the text, decodable where it is JSON at all; unchanged where nothing has to be repaired."""
-    return _flattened(_in_unicode(text))
+def repair_json(text: bytes) -> bytes:
+    """Return the repaired text; the same text if it needs no repair. Text that is not JSON stays invalid."""
+    return _limit_depth(_replace_invalid_characters(text))
 
 
-def _flattened(text: bytes) -> bytes:
-    """Return the text without what nests too deep."""
+def _limit_depth(text: bytes) -> bytes:
+    """Return the text with ``null`` in place of values that are nested too deep."""
     pieces: list[bytes] = []
-    depth = kept = 0  # ``kept``: what comes before is in ``pieces``, or left out
+    depth = kept = 0  # ``kept``: text before this offset is in ``pieces`` or dropped
     for token in _TOKENS.finditer(text):
         group = token.lastindex
         if group is None:
@@ -40,24 +40,24 @@ def _flattened(text: bytes) -> bytes:
         before = depth
         if group == _CLOSING:
             depth -= end - begin
-            if before > DEEPEST >= depth:
-                kept = begin + before - DEEPEST
+            if before > MAX_DEPTH >= depth:
+                kept = begin + before - MAX_DEPTH
         else:
             depth += end - begin
-            if depth > DEEPEST >= before:
-                pieces += text[kept : begin + DEEPEST - before], b"null"
+            if depth > MAX_DEPTH >= before:
+                pieces += text[kept : begin + MAX_DEPTH - before], b"null"
                 kept = len(text)
     return b"".join((*pieces, text[kept:])) if pieces else text
 
 
-def _in_unicode(text: bytes) -> bytes:
-    """Return the text with U+FFFD for what is no character."""
+def _replace_invalid_characters(text: bytes) -> bytes:
+    """Return the text with U+FFFD in place of invalid UTF-8 and lone surrogates."""
     try:
         text.decode()
     except UnicodeDecodeError:
         text = text.decode(errors="replace").encode()
-    return _ESCAPES.sub(_character, text) if _SURROGATE.search(text) else text
+    return _ESCAPES.sub(_replace_lone, text) if _SURROGATE.search(text) else text
 
 
-def _character(escape: re.Match[bytes]) -> bytes:
+def _replace_lone(escape: re.Match[bytes]) -> bytes:
     return escape[0] if escape["lone"] is None else rb"\ufffd"

@@ -39,7 +39,7 @@ class HistogramHelp(NamedTuple):
 
 
 class MetricCatalogue(NamedTuple):
-    """All metrics of a program, by name; names of counters are without the suffix ``_total``."""
+    """The metrics of a program, by name; names of counters are without the suffix ``_total``."""
 
     counters: Mapping[str, MetricHelp]  # incremented by the program
     gauges: Mapping[str, MetricHelp]  # computed at a scrape

@@ -1,4 +1,4 @@
-"""Reads the pages of a running extender or planner over HTTP, and follows the header ``Link`` to further pages."""
+"""Reads the HTTP pages of a running extender or planner, and follows the ``Link`` header to the next page."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from collections.abc import Iterator
 
 import urllib3
 
-_TIMEOUT_S = 30.0  # for a page
-_PAGE_BYTES = 64 * 2**20  # an explanation is one page, however many nodes there are
-_PAGES = 1024
+_TIMEOUT_S = 30.0  # per page
+_MAX_PAGE_BYTES = 64 * 2**20  # an explanation is one page for any number of nodes
+_MAX_PAGES = 1024
 _NEXT = re.compile(r'<(\?continue=[^<>\s]*)>; rel="next"')
 
 
 class PageError(OSError):
-    """There is no such page, or it has no end; the text says why and names the address."""
+    """A page cannot be read, or there are too many pages. The message has the reason and the URL."""
 
 
 def read_pages(url: str) -> Iterator[bytes]:
-    """Return the page at the address, and those that continue it. Raises ``PageError``."""
+    """Yield the page at a URL, and all pages that continue it. Raises ``PageError``."""
     query: str | None = ""
-    for _ in range(_PAGES):
+    for _ in range(_MAX_PAGES):
         body, query = _read_page(url if not query else url.partition("?")[0] + query)
         yield body
         if query is None:
             return
-    raise PageError(f"{url}: more than {_PAGES} pages")
+    raise PageError(f"{url}: more than {_MAX_PAGES} pages")
 
 
 def _read_page(url: str) -> tuple[bytes, str | None]:
-    """Return the body, and the query of the page that continues it."""
+    """Return the body of a page, and the query of the next page."""
     try:
-        answer = urllib3.request("GET", url, timeout=_TIMEOUT_S, retries=False, preload_content=False)
-        with answer:
-            body = answer.read(_PAGE_BYTES + 1)
+        response = urllib3.request("GET", url, timeout=_TIMEOUT_S, retries=False, preload_content=False)
+        with response:
+            body = response.read(_MAX_PAGE_BYTES + 1)
     except (urllib3.exceptions.HTTPError, ValueError) as error:
         raise PageError(f"no answer from {url}: {error}") from error
-    if answer.status != 200:
-        raise PageError(f"{url}: {answer.status}: {body[:500].decode(errors='replace').strip()}")
-    if len(body) > _PAGE_BYTES:
-        raise PageError(f"{url}: the page exceeds {_PAGE_BYTES // 2**20} MiB")
-    found = _NEXT.search(answer.headers.get("Link", ""))
+    if response.status != 200:
+        raise PageError(f"{url}: {response.status}: {body[:500].decode(errors='replace').strip()}")
+    if len(body) > _MAX_PAGE_BYTES:
+        raise PageError(f"{url}: the page exceeds {_MAX_PAGE_BYTES // 2**20} MiB")
+    found = _NEXT.search(response.headers.get("Link", ""))
     return body, None if found is None else found[1]

@@ -96,21 +96,26 @@ def route(ends: dict[int, End], insets: tuple[float, float], nvlink: Nvlink, spi
 
     ``spines``: x of the right edge of fabrics that are also in other channels.
     """
-    crew = _channel_edges(ends, nvlink)
+    channel_edges = _channel_edges(ends, nvlink)
     ports = place_ports(ends, nvlink)
-    spans = _body_spans(ends, crew.uplinks, spines)
-    heights = _stack(crew, ends, ports, spans)
+    spans = _body_spans(ends, channel_edges.uplinks, spines)
+    heights = _stack(channel_edges, ends, ports, spans)
     edge = {index: -insets[0] if end.top else heights.total + insets[1] for index, end in ends.items()}
     bodies = tuple(
         FabricBody(fabric, Rect(left, heights.body[fabric], right - left, BODY_H))
         for fabric, (left, right) in spans.items()
     )
-    wires = [_uplink(up, ends[up.gpu], (ports[up.gpu, up.gpu, ACROSS], edge[up.gpu]), heights) for up in crew.uplinks]
-    for link in (*crew.above, *crew.below, *crew.crossing):
+    wires = [
+        _uplink(up, ends[up.gpu], (ports[up.gpu, up.gpu, ACROSS], edge[up.gpu]), heights)
+        for up in channel_edges.uplinks
+    ]
+    for link in (*channel_edges.above, *channel_edges.below, *channel_edges.crossing):
         a, b = ((ports[end, link.a, link.b], edge[end]) for end in (link.a, link.b))
-        wires.append(_crossing(link, a, b, heights) if link in crew.crossing else _bracket(link, a, b, heights))
+        wires.append(
+            _crossing(link, a, b, heights) if link in channel_edges.crossing else _bracket(link, a, b, heights)
+        )
     exits: dict[Pair, tuple[Point, ...]] = {}
-    for link in crew.leaving:
+    for link in channel_edges.leaving:
         near = link.a if link.a in ends else link.b
         x = ports[near, link.a, link.b]
         exits[link.a, link.b] = ((x, edge[near]), (x, heights.exit[link.a, link.b]))
@@ -171,29 +176,29 @@ def _within(row: list[float], left: float) -> float:
 
 
 def _stack(
-    crew: _ChannelEdges,
+    channel_edges: _ChannelEdges,
     ends: dict[int, End],
     ports: Mapping[tuple[int, int, int | None], float],
     spans: dict[int, Point],
 ) -> _Heights:
     """Stack the parts that are needed."""
-    above, below = _levels(crew.above, ports), _levels(crew.below, ports)
-    uplinked = {ends[up.gpu].top for up in crew.uplinks}
+    above, below = _levels(channel_edges.above, ports), _levels(channel_edges.below, ports)
+    uplinked = {ends[up.gpu].top for up in channel_edges.uplinks}
     y = _tracks_height(above)
     middle_above = y + UPLINK / 2
     y += UPLINK if True in uplinked else BODY_GAP if spans else 0.0
     levels = pack(spans)
     body = {fabric: y + levels[fabric] * (BODY_H + BODY_GAP) for fabric in spans}
     y += max((level + 1 for level in levels.values()), default=0) * (BODY_H + BODY_GAP) - (BODY_GAP if spans else 0.0)
-    exits = {(link.a, link.b): y + EXIT * (place + 1) for place, link in enumerate(crew.leaving)}
+    exits = {(link.a, link.b): y + EXIT * (place + 1) for place, link in enumerate(channel_edges.leaving)}
     y += EXIT * (len(exits) + 1) if exits else 0.0
-    straight = all(ports[a, a, b] == ports[b, a, b] for a, b in ((link.a, link.b) for link in crew.crossing))
+    straight = all(ports[a, a, b] == ports[b, a, b] for a, b in ((link.a, link.b) for link in channel_edges.crossing))
     crossing = (
-        (y + AIR, y + AIR + CROSSING + (0.0 if straight else SLANT + 4 * len(crew.crossing)))
-        if crew.crossing
+        (y + AIR, y + AIR + CROSSING + (0.0 if straight else SLANT + 4 * len(channel_edges.crossing)))
+        if channel_edges.crossing
         else (y, y)
     )
-    y = crossing[1] + (AIR if crew.crossing else 0.0)
+    y = crossing[1] + (AIR if channel_edges.crossing else 0.0)
     middle_below = y + UPLINK / 2
     y += UPLINK if False in uplinked else BODY_GAP if spans and len({end.top for end in ends.values()}) == 2 else 0.0
     total = y + _tracks_height(below)

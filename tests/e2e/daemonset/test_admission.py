@@ -145,7 +145,7 @@ def in_order(message: str) -> str:
 
 
 FOREIGN = "gputopo's agent may change its own labels and annotations of a Node, not "
-NOTHING_ELSE = "gputopo's agent may change labels and annotations of a Node, and nothing else"
+NOTHING_ELSE = "gputopo's agent may change only labels and annotations of a Node"
 OWNER = {"apiVersion": "v1", "kind": "Node", "name": "gpu-1", "uid": "1"}
 
 
@@ -254,8 +254,10 @@ def test_what_rbac_refuses_admission_refuses_as_well(installed: Cluster, agent: 
     ("name", "metadata", "why"),
     [
         pytest.param("gpu-1", {}, "the node that its token names, and this one names gpu-0", id="of another node"),
-        pytest.param("gpu-0", {"finalizers": ["example.com/stay"]}, "hold it by nothing else", id="with a finalizer"),
-        pytest.param("gpu-0", {"ownerReferences": [OWNER]}, "hold it by nothing else", id="of another owner"),
+        pytest.param(
+            "gpu-0", {"finalizers": ["example.com/stay"]}, "may not change its finalizers", id="with a finalizer"
+        ),
+        pytest.param("gpu-0", {"ownerReferences": [OWNER]}, "may not change its finalizers", id="of another owner"),
     ],
 )
 def test_a_node_gpus_is_denied(agent: Client, name: str, metadata: Object, why: str) -> None:
@@ -296,7 +298,7 @@ def node_feature(node: str | None, **spec: Any) -> Object:
 
 MINE = "gputopo-features-for-gpu-0"
 NAMED = "the node that its token names, and this one names gpu-0"
-NO_FEATURES = "asks for labels, and states no features that rules could turn into others"
+NO_FEATURES = "sets only labels in a NodeFeature, not features that rules could turn into other labels"
 
 
 @pytest.mark.parametrize(
@@ -333,7 +335,7 @@ def test_the_node_feature_of_another_node_cannot_be_taken_over(agent: Client, in
 
     status, message = refusal(agent, "PATCH", NODE_FEATURES.path(theirs, NAMESPACE), grab)
 
-    assert (status, "called after its own node, and no other" in message) == (403, True)
+    assert (status, "writes only the NodeFeature with the name of its own node" in message) == (403, True)
 
 
 def test_nobody_else_is_bound_by_the_policies(installed: Cluster) -> None:

@@ -97,10 +97,10 @@ def test_the_planner_may_do_all_that_it_ever_does(cluster: Cluster, planner: Cli
     assert refusal(planner, "DELETE", cluster.pods("let-go")) == (200, "")
 
 
-CHANGES = "changes pods that its gate holds or that it let go, and no others"
-MINE = "changes its own annotations of a pod, and no label or owner"
-SPEC = "changes the affinity of a pod and its own gate, and nothing else of its spec"
-STRIPS = f"takes off no finalizer of a pod but {JOB_TRACKING}, and adds none"
+CHANGES = "changes only pods that it gates or ungated"
+MINE = "changes only its own annotations of a pod, not labels or owners"
+SPEC = "changes only the affinity of a pod and its own gate, and nothing else in its spec"
+STRIPS = f"removes only the finalizers {JOB_TRACKING} of a pod, and adds none"
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_pod_that_it_did_not_let_go_it_may_not_delete(cluster: Cluster, planne
 
     assert (status, message.partition("denied request: ")[2]) == (
         403,
-        "gputopo's planner deletes pods that it let go, and no others",
+        "gputopo's planner deletes only pods that it ungated",
     )
 
 

@@ -216,7 +216,7 @@ def test_the_status_is_written_apart(tmp_path: Path) -> None:
     ],
 )
 def test_nothing_is_changed_blindly(call: Callable[[Kube], Any], missing: str, tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match=f"{missing}, changes of others are lost"):
+    with pytest.raises(AssertionError, match=f"{missing}, changes by other clients would be lost"):
         asked(lambda _: Answer(NODE), call, tmp_path, PLANNER)
 
 
@@ -241,7 +241,7 @@ def test_a_conflict_tells_whose_the_fields_are(tmp_path: Path) -> None:
 
 
 def test_an_answer_that_cannot_be_read_is_quoted(tmp_path: Path) -> None:
-    with pytest.raises(KubeError, match=r"/api/v1/nodes/n: the answer cannot be read .*<html>"):
+    with pytest.raises(KubeError, match=r"/api/v1/nodes/n: the response cannot be decoded .*<html>"):
         asked(lambda _: Answer("<html>hello"), lambda kube: kube.get(NODES, "n", PartialObject), tmp_path)
 
 

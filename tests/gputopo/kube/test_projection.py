@@ -114,7 +114,7 @@ def test_an_object_without_an_identity_hides_no_other(reduction: Projection[Size
     assert reduction.apply_list([raw("b", 2), msgspec.Raw(b"[]"), raw("a", 1)]).updates == (Size("b", 2), Size("a", 1))
     (one,) = reduction.unreadable
     assert one.name == "(unknown)"
-    assert one.why.startswith("this is no object (Expected `object`, got `array`)")
+    assert one.why.startswith("not an object (Expected `object`, got `array`)")
 
 
 def test_whatever_a_source_raises_is_one_object_that_cannot_be_read() -> None:

@@ -21,7 +21,7 @@ from gputopo.kube.rbac import NODE_GPUS, NODES, OBSERVER
 from gputopo.kube.reflector import (
     LONGEST_BACKOFF_S,
     LONGEST_RETRY_AFTER_S,
-    LONGEST_WATCH_S,
+    MAX_WATCH_S,
     Reflector,
     ReflectorStatus,
     WatchTiming,
@@ -120,7 +120,7 @@ def test_pages_make_one_complete_list_and_the_watch_goes_on_from_its_version(tmp
     assert first == {"fieldSelector": "x=y", "limit": "500"}  # no resource version: by quorum
     assert second == {**first, "continue": "more"}
     assert watch["resourceVersion"] == "7"
-    assert watch["timeoutSeconds"] == str(int(LONGEST_WATCH_S))
+    assert watch["timeoutSeconds"] == str(int(MAX_WATCH_S))
     assert watch["fieldSelector"] == "x=y"
     assert run.waits == []
 

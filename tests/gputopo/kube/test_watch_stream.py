@@ -17,7 +17,7 @@ from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.errors import ForbiddenError, GoneError, KubeError, NotFoundError, UnavailableError
 from gputopo.kube.rbac import NODES, OBSERVER, PODS, Role
-from gputopo.kube.watch_stream import LONGEST_LINE, WatchEvent, WatchEventType, WatchStream
+from gputopo.kube.watch_stream import MAX_LINE_BYTES, WatchEvent, WatchEventType, WatchStream
 from tests.api_server import Answer, ApiServer, Stream, api_server, kubeconfig
 
 
@@ -119,12 +119,12 @@ def test_an_object_may_be_huge(tmp_path: Path) -> None:
 
 def test_a_line_without_end_is_given_up(tmp_path: Path) -> None:
     stream = Stream()
-    for _ in range(LONGEST_LINE // 1_000_000 + 1):
+    for _ in range(MAX_LINE_BYTES // 1_000_000 + 1):
         stream.send(b"x" * 1_000_000)
 
     with (
         watching(tmp_path, Answer(stream)) as (_, watch),
-        pytest.raises(UnavailableError, match=f"watch /api/v1/pods: a line of more than {LONGEST_LINE} bytes"),
+        pytest.raises(UnavailableError, match=f"watch /api/v1/pods: a line of more than {MAX_LINE_BYTES} bytes"),
     ):
         list(watch)
 
@@ -132,11 +132,11 @@ def test_a_line_without_end_is_given_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        pytest.param(b"<html>busy</html>\n", r"no event .*<html>busy", id="no JSON"),
-        pytest.param(b'{"type":"ADDED","object":{"metadata":{"na\n', r"no event .*truncated", id="half a line"),
-        pytest.param(b'{"type":"GUESSED","object":{}}\n', r"no event .*GUESSED", id="an event of no known type"),
-        pytest.param(b'{"type":"ADDED","object":{"kind":"Pod"}}\n', r"no object .*metadata", id="no metadata"),
-        pytest.param(b'{"type":"\xff","object":{}}\n', r"no event", id="no UTF-8"),
+        pytest.param(b"<html>busy</html>\n", r"not a watch event .*<html>busy", id="no JSON"),
+        pytest.param(b'{"type":"ADDED","object":{"metadata":{"na\n', r"watch event .*truncated", id="half a line"),
+        pytest.param(b'{"type":"GUESSED","object":{}}\n', r"watch event .*GUESSED", id="an event of no known type"),
+        pytest.param(b'{"type":"ADDED","object":{"kind":"Pod"}}\n', r"not an object .*metadata", id="no metadata"),
+        pytest.param(b'{"type":"\xff","object":{}}\n', r"not a watch event", id="no UTF-8"),
     ],
 )
 def test_what_is_no_event_is_quoted(line: bytes, message: str, tmp_path: Path) -> None:

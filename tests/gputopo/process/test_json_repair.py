@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.process.decoding import convert, decode
-from gputopo.process.json_repair import DEEPEST, repaired
+from gputopo.process.json_repair import MAX_DEPTH, repair_json
 
 
 def nested(levels: int, inner: bytes = b"1") -> bytes:
     return b'{"a":' * levels + inner + b"}" * levels
 
 
-def cut(value: Any, levels: int = DEEPEST) -> Any:
+def cut(value: Any, levels: int = MAX_DEPTH) -> Any:
     """The same by recursion: null for what is below so many levels."""
     if not isinstance(value, dict | list):
         return value
@@ -36,13 +36,13 @@ JSON = st.recursive(
 )
 
 
-@given(JSON, st.integers(DEEPEST - 6, DEEPEST + 2), st.booleans(), st.booleans())
+@given(JSON, st.integers(MAX_DEPTH - 6, MAX_DEPTH + 2), st.booleans(), st.booleans())
 def test_only_what_nests_too_deep_is_cut(value: Any, around: int, escaped: bool, compact: bool) -> None:
     for level in range(around):
         value = [value, "]}"] if level % 2 else {'"\\': value, "b": {}}
     text = json.dumps(value, ensure_ascii=escaped, separators=(",", ":") if compact else None).encode()
 
-    found = repaired(text)
+    found = repair_json(text)
 
     assert json.loads(found) == cut(value)
     if cut(value) == value:
@@ -60,7 +60,7 @@ def test_only_what_nests_too_deep_is_cut(value: Any, around: int, escaped: bool,
     ],
 )
 def test_what_is_no_character_is_replaced_as_go_does(text: bytes, found: str) -> None:
-    assert msgspec.json.decode(repaired(text)) == found
+    assert msgspec.json.decode(repair_json(text)) == found
     assert decode(text, str) == found
 
 
@@ -80,7 +80,7 @@ HOSTILE = {
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_text_takes_time_in_proportion_to_its_length(text: bytes) -> None:
     began = time.process_time()
-    repaired(text)
+    repair_json(text)
     assert time.process_time() - began < 1.5  # 0.01 to 0.2 s; what is quadratic takes minutes
 
 
