@@ -39,12 +39,12 @@ class InventoryEntry(msgspec.Struct, frozen=True):
 
     @property
     def lost(self) -> bool:
-        """Whether the driver lists the GPU and cannot reach it."""
+        """True if the driver lists the GPU and cannot reach it."""
         return self.unreachable or (self.nvml is not None and self.nvml.handle_error is not None)
 
     @property
     def drives_display(self) -> bool:
-        """Whether this is the board that drives the display, which a pod cannot get."""
+        """True if this is the board that drives the display, which a pod cannot get."""
         candidates = (
             self.nvml and self.nvml.name,
             self.query and self.query.product,

@@ -49,7 +49,7 @@ class ObserverService:
 
     @property
     def synced(self) -> bool:
-        """Whether all watches were synced."""
+        """True if all watches were synced."""
         return self._synced is not None
 
     @property

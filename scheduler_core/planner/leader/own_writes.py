@@ -101,7 +101,7 @@ class OwnWrites:
         return batch._replace(updates=tuple(newest)), unanswered
 
     def _is_unanswered(self, seen: ReservationUpdate) -> bool:
-        """Whether a watch shows a reservation, for the first time, whose create is not answered."""
+        """Return True if a watch shows a reservation, for the first time, whose create is not answered."""
         name = (seen.namespace, seen.name)
         if self._creating.get(name, seen.key) is not None:
             return False

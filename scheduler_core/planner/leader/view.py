@@ -62,7 +62,7 @@ class InProgress(NamedTuple):
     pods: frozenset[str]  # UIDs of single pods
 
     def is_free(self, gang: Gang) -> bool:
-        """Whether nothing is in progress for this gang."""
+        """Return True if nothing is in progress for this gang."""
         return gang.name not in self.gangs and not any(each.uid in self.pods for each in gang.ready)
 
 
