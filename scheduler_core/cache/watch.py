@@ -167,9 +167,9 @@ def silence_reason(statuses: Iterable[WatchStatus], max_silence_s: float = WATCH
     for each in statuses:
         age = each.last_event_age_s
         if age is None or age > max_silence_s:
-            heard = "nothing" if age is None else f"nothing for {age:.0f} s"
+            received = "nothing" if age is None else f"nothing for {age:.0f} s"
             error = f": {each.error}" if each.error else ""
-            return f"gputopo has heard {heard} from the API server of {each.kind}{error}"
+            return f"gputopo has heard {received} from the API server of {each.kind}{error}"
     return None
 
 
