@@ -77,7 +77,7 @@ class Publication:
         )
 
     def load_published(self, now: float) -> NodeTopology | None:
-        """Return the topology that an earlier agent published, once. Facts set before are dropped and computed anew."""
+        """Return the topology that an earlier agent published, once. Facts set before are dropped and recomputed."""
         if not self.awaiting_published or self._published_read.next_attempt_at() > now:
             return None
         self.published = self._published_read.attempt(now)

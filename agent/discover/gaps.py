@@ -9,9 +9,9 @@ from gputopo.model import Gpu, Problem, ProblemKind
 
 # Field of Gpu -> its name in the public JSON, and the source that has it.
 _FACTS = {
-    "product": ("product", "`nvidia-smi -L` tells it"),
-    "memory_mib": ("memoryMiB", "`nvidia-smi -q` tells it"),
-    "numa_node": ("numaNode", "/sys/bus/pci/devices/*/numa_node tells it, except in most virtual machines"),
+    "product": ("product", "`nvidia-smi -L` shows it"),
+    "memory_mib": ("memoryMiB", "`nvidia-smi -q` shows it"),
+    "numa_node": ("numaNode", "/sys/bus/pci/devices/*/numa_node contains it, except in most virtual machines"),
 }
 
 
@@ -22,7 +22,7 @@ def unknown_facts(sources: ParsedSources, gpus: tuple[Gpu, ...]) -> Iterator[Pro
         without = [str(gpu.index) for gpu in gpus if gpu.usable and getattr(gpu, field) is None]
         which = "" if len(without) == len(gpus) else f" for GPU {', '.join(without)}"
         if without:
-            yield Problem(f"gpus.{name}", ProblemKind.UNKNOWN, f"not told by {source_names}{which}; {hint}")
+            yield Problem(f"gpus.{name}", ProblemKind.UNKNOWN, f"not reported by {source_names}{which}; {hint}")
 
 
 def _source_names(sources: ParsedSources) -> Iterator[str]:

@@ -77,13 +77,13 @@ def build_inventory(sources: ParsedSources) -> tuple[InventoryEntry, ...]:
     nccl = _nccl_gpus(sources, nvml)
     unreachable = frozenset() if nvml else _unreachable_indices(sources)
     indices: Iterable[int] = nvml or topo or query or listed or nccl
-    seen = [
+    entries = [
         InventoryEntry(
             i, nvml.get(i), topo.get(i), query.get(i), listed.get(i), nccl.get(i), unreachable=i in unreachable
         )
         for i in sorted({*indices, *unreachable})
     ]
-    return _match_pci_devices(seen, sources.sysfs.gpus)
+    return _match_pci_devices(entries, sources.sysfs.gpus)
 
 
 def _unreachable_indices(sources: ParsedSources) -> frozenset[int]:

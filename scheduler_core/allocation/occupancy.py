@@ -1,7 +1,7 @@
 """The GPUs of a node that may be free. Pure.
 
 The agent publishes the allocations that the kubelet reports. Pods bound since the report have GPUs too, or will get
-them, and nothing tells which. The kubelet may admit these pods and end other pods in any order: so all orders are
+them, and no source says which GPUs. The kubelet may admit these pods and end other pods in any order: so all orders are
 followed, with all choices of the device plugin in each. If there are too many, the result is ``SomeSet``.
 
 As the kubelet counts: a terminating pod holds its GPUs until it is gone; a failed or succeeded pod holds none; static

@@ -169,7 +169,7 @@ def silence_reason(statuses: Iterable[WatchStatus], max_silence_s: float = WATCH
         if age is None or age > max_silence_s:
             received = "nothing" if age is None else f"nothing for {age:.0f} s"
             error = f": {each.error}" if each.error else ""
-            return f"gputopo has heard {received} from the API server of {each.kind}{error}"
+            return f"gputopo has received {received} from the API server for {each.kind}{error}"
     return None
 
 

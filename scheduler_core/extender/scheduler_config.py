@@ -97,7 +97,7 @@ profiles:
 {scoring}
 extenders:
   # The address of the Service: `kubectl -n {namespace} get service gputopo-extender`. kube-scheduler runs in the
-  # network of its host, which knows no names of Services; whom it expects there is what serverName says.
+  # network of its host, which cannot resolve names of Services. The certificate is verified against serverName.
   - urlPrefix: https://SERVICE_ADDRESS:9440
     enableHTTPS: true
     tlsConfig:

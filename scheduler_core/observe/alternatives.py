@@ -76,7 +76,7 @@ def _quality(offer: Alternative) -> tuple[object, ...]:
 def _fitting_states(
     pod: PodUpdate, table: ClusterSnapshot, nodes: Mapping[str, FullNode], policy: Policy
 ) -> list[tuple[float, str, NodeState]]:
-    """Return a node of each state that the pod fits, best first: nodes in the same state are alike."""
+    """Return a node of each state that the pod fits, best first: the result is the same for all nodes in one state."""
     names: defaultdict[NodeState, list[str]] = defaultdict(list)
     for name, state in table.states.items():
         names[state].append(name)

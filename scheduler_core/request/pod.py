@@ -182,7 +182,7 @@ def waits_for_volumes(spec: PodSpec) -> bool:
 
 
 class PinClaim(NamedTuple):
-    """What an unbound pod says of itself: a planner ungated it and pinned it to a node.
+    """The claim in an unbound pod's annotations: a planner ungated it and pinned it to a node.
 
     Its owner can write that too. ``ungated`` says which claims count.
     """

@@ -38,7 +38,7 @@ class WorkloadType(Enum):
 
 
 class WorkloadNeed(Enum):
-    """What a pod with more than one GPU needs, by a rule."""
+    """The interconnect that a pod with more than one GPU needs, by a rule."""
 
     ISLAND = "all GPUs in one NVLink island"
     PARALLEL = "NVLink or NVSwitch between the GPUs of each tensor-parallel group"

@@ -178,7 +178,7 @@ class CapacityHolds:
         yield from (each.reservation.key for each in holds if each.gang in served)
 
     def _is_not_waiting(self, hold: CapacityHold) -> bool:
-        """Return True if the gang exists, and waits for no place."""
+        """Return True if the gang exists and no longer waits for capacity."""
         gang = self._view.gang_members.get_gang(hold.gang)
         return gang is not None and gang.phase not in _WAITING_PHASES
 

@@ -149,7 +149,7 @@ def _plan_on(task: HoldTask, view: NodeView) -> GangPlan | None:
 
 
 def _needs_specific_gpus(request: object) -> bool:
-    """Return True if some devices of a node may not do."""
+    """Return True if the pod may not be able to use some devices of a node."""
     assert isinstance(request, PodRequest)  # the pod was planned
     constraints = request.profile.constraints
     return request.profile.has_hard_constraints or constraints.model is not None or constraints.min_vram_mib is not None

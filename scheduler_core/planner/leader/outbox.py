@@ -70,7 +70,7 @@ class Outbox:
         return any(isinstance(each, CreateReservation) for each in self._in_flight.values())
 
     def is_paused(self, now: float) -> bool:
-        """Return True if no writes are sent for a while."""
+        """Return True if writes are paused."""
         return now < self._paused_until
 
     def submit_action(self, action: Action, now: float) -> None:

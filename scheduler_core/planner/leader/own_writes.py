@@ -101,7 +101,7 @@ class OwnWrites:
         return batch._replace(updates=tuple(newest)), unanswered
 
     def _is_unanswered(self, update: ReservationUpdate) -> bool:
-        """Return True if a watch shows a reservation, for the first time, whose create is not answered."""
+        """Return True if a watch shows a new reservation before its create is answered."""
         name = (update.namespace, update.name)
         if self._creating.get(name, update.key) is not None:
             return False

@@ -281,8 +281,8 @@ class PlannerView:
     def _newest_ledgers(self, batch: Batch[LedgerUpdate]) -> Batch[LedgerUpdate]:
         known = self.ledger
 
-        def newest(seen: LedgerUpdate) -> LedgerUpdate:
-            is_same = known is not None and seen.key == known.key and seen.uid == known.uid
-            return known if known is not None and is_same and int(seen.version) < int(known.version) else seen
+        def newest(update: LedgerUpdate) -> LedgerUpdate:
+            is_same = known is not None and update.key == known.key and update.uid == known.uid
+            return known if known is not None and is_same and int(update.version) < int(known.version) else update
 
         return batch._replace(updates=tuple(map(newest, batch.updates)))

@@ -1,4 +1,4 @@
-"""Whether a planner leads, and its topology levels, from ledgers and Leases. Pure."""
+"""The leading planner, if any, and its topology levels, from ledgers and Leases. Pure."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class GangSnapshot(NamedTuple):
 
     @property
     def ledgers(self) -> bool:
-        """True if the ledgers could be read, which say which reservations count."""
+        """True if the ledgers could be read. They define which reservations count."""
         return not any(each.startswith("placementledgers") for each in self.unread)
 
 

@@ -307,16 +307,16 @@ def test_list_all_raises_what_the_api_server_answers(tmp_path: Path) -> None:
     ("age_s", "trouble", "told"),
     [
         pytest.param(120.0, None, None, id="as long as may be"),
-        pytest.param(121.4, None, "nothing for 121 s from the API server of pods", id="too long"),
-        pytest.param(300.0, "timed out", "nothing for 300 s from the API server of pods: timed out", id="why"),
-        pytest.param(None, None, "nothing from the API server of pods", id="never"),
+        pytest.param(121.4, None, "nothing for 121 s from the API server for pods", id="too long"),
+        pytest.param(300.0, "timed out", "nothing for 300 s from the API server for pods: timed out", id="why"),
+        pytest.param(None, None, "nothing from the API server for pods", id="never"),
     ],
 )
 def test_a_long_silence_of_any_kind_is_a_reason(age_s: float | None, trouble: str | None, told: str | None) -> None:
     nodes = WatchStatus("nodes", True, 1.0, 0, 0, None, None)
     pods = WatchStatus("pods", True, age_s, 0, 0, trouble, None)
 
-    assert silence_reason((nodes, pods)) == (told and f"gputopo has heard {told}")
+    assert silence_reason((nodes, pods)) == (told and f"gputopo has received {told}")
 
 
 def test_kinds_of_the_same_plural_have_different_names(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def test_a_planner_with_a_silent_node_watch_plans_nothing_until_it_speaks(tmp_pa
             await until(lambda: cluster.planned == ["one"])
 
             cluster.silent.add(NODES.plural)
-            stale = "nothing is planned, because the cluster cache is stale: gputopo has heard nothing for "
+            stale = "nothing is planned, because the cluster cache is stale: gputopo has received nothing for "
             await until(unready(service, stale))
             cluster.create(PODS.path(namespace="team"), member("two"))
             await until(lambda: len(service.status().gangs) == 2)

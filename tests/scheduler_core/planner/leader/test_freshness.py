@@ -28,13 +28,13 @@ FRESH = watch("pods", 3.0)
         pytest.param(
             (FRESH, watch("nodes", 121.0)),
             None,
-            "gputopo has heard nothing for 121 s from the API server of nodes",
+            "gputopo has received nothing for 121 s from the API server for nodes",
             id="one watch is silent",
         ),
         pytest.param(
             (FRESH, watch("placementledgers", None)),
             None,
-            "gputopo has heard nothing from the API server of placementledgers",
+            "gputopo has received nothing from the API server for placementledgers",
             id="one watch never delivered",
         ),
         pytest.param((FRESH,), 30.5, "no watch has shown what gputopo wrote 30 s ago", id="own writes are not shown"),
@@ -56,7 +56,7 @@ def test_the_cache_is_fresh_after_the_recovery_time() -> None:
 
     freshness.update([FRESH], None, 70.0)
     freshness.update([FRESH], None, 70.0 + RECOVERY_S - 0.1)
-    assert freshness.stale_reason == "gputopo has heard nothing for 200 s from the API server of pods"
+    assert freshness.stale_reason == "gputopo has received nothing for 200 s from the API server for pods"
     freshness.update([FRESH], None, 70.0 + RECOVERY_S)
     assert freshness.stale_reason is None
 
@@ -71,6 +71,6 @@ def test_staleness_is_logged_once_at_its_start_and_end(caplog: pytest.LogCapture
         freshness.update([FRESH], None, float(now))
 
     assert [(each.levelname, vars(each)["fields"]) for each in caplog.records] == [
-        ("WARNING", {"reason": "gputopo has heard nothing for 121 s from the API server of pods"}),
+        ("WARNING", {"reason": "gputopo has received nothing for 121 s from the API server for pods"}),
         ("INFO", {"reason": None}),
     ]
