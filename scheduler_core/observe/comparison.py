@@ -68,7 +68,7 @@ class ObservedPlacement(NamedTuple):
     @property
     def reference(self) -> Alternative | None:
         """The alternative that the placement is compared with."""
-        return self.alternatives.best if self.ran_before else self.alternatives.ours
+        return self.alternatives.best if self.ran_before else self.alternatives.by_gputopo
 
     @property
     def compared(self) -> bool:
@@ -175,7 +175,7 @@ def _with_own(alternatives: Alternatives, node: str, layout: LayoutRange | None)
         return alternatives
     best = alternatives.best
     if best is None or is_unknown(best.layout.ring):
-        best = alternatives.ours
+        best = alternatives.by_gputopo
     if best is None or is_unknown(best.layout.ring) or is_worse(best.layout.ring, layout.worst.ring):
         best = Alternative(node, layout.worst)
     return alternatives._replace(best=best)

@@ -221,7 +221,7 @@ class PlannerView:
         return InProgress(gangs, frozenset(single))
 
     def _awaiting_binding(self) -> tuple[Member, ...]:
-        """Return the unbound members that a planner ungated. What a pod says of itself alone proves nothing."""
+        """Return the unbound members that a planner ungated. A claim in a pod's annotations alone proves nothing."""
         found = self.gang_members.awaiting_binding()
         if self._guarded:
             return tuple(found)

@@ -245,7 +245,7 @@ def _planner_notes(planner_state: PlannerGangState) -> Iterator[str]:
 
 
 def _level_notes(snapshot: GangSnapshot, gang: Gang, levels: Levels) -> Iterator[str]:
-    """Yield whether any node has a domain of the preferred level; ``unfit`` says so of the required level."""
+    """Yield a note if no node has a domain of the preferred level; ``unfit`` covers the required level."""
     nodes = [each.metadata.labels or {} for each in snapshot.view.rules.values()]
     level = gang.preferred
     if level is not None and all(domain_of(labels, level, levels) is None for labels in nodes):
