@@ -83,7 +83,9 @@ def test_a_shape_that_the_kubelet_breaks_all_the_same_is_counted_and_the_pod_tol
     uid = running["metadata"]["uid"]
     warnings = f"involvedObject.uid={uid},type=Warning"
     (event,) = wait_for(lambda: cluster.api.items("/api/v1/events", fieldSelector=warnings), "an event")
-    assert event["message"].startswith("the GPUs that the kubelet of odd allocated to this pod are not in one NVLink island.")
+    assert event["message"].startswith(
+        "the GPUs that the kubelet of odd allocated to this pod are not in one NVLink island."
+    )
     assert gputopo_scheduler.count("gputopo_required_shapes_violated_total") == 1
     assert gputopo_scheduler.count("gputopo_predictions_total", outcome="miss") == 1
     assert cluster.pod("train")["status"]["phase"] == "Running"

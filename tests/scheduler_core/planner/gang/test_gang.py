@@ -209,7 +209,9 @@ def test_the_phase_and_reason_of_a_gang(there: list[Member], phase: GangPhase, r
 
 def test_a_gang_has_the_values_that_its_members_declare() -> None:
     launcher = member("launcher", convention="annotations", priority=5, created=90.0)
-    workers = members(2, size=3, timeout_s=60.0, required="rack", preferred="clique", convention="annotations", created=95.0)
+    workers = members(
+        2, size=3, timeout_s=60.0, required="rack", preferred="clique", convention="annotations", created=95.0
+    )
 
     assert of(launcher, *workers) == Gang(
         LLM,

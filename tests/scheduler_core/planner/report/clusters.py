@@ -40,7 +40,9 @@ NONE = empty(name="none")
 
 def member(name: str, gpus: int = 4, state: str = GATED, /, **changed: Any) -> Member:
     """A member of LLM that asks for so many GPUs, twelve minutes old."""
-    return plain(name, state, **{"request": request(gpus, name), "created": CREATED, "convention": "annotations", **changed})
+    return plain(
+        name, state, **{"request": request(gpus, name), "created": CREATED, "convention": "annotations", **changed}
+    )
 
 
 def crew(count: int, gpus: int = 4, state: str = GATED, /, **changed: Any) -> list[Member]:
