@@ -36,7 +36,7 @@ class Failure(Enum):
 
     @property
     def advice(self) -> str:
-        """What to do about it, in one or two sentences."""
+        """The remedy, in one or two sentences."""
         return _TEXTS[self].advice
 
 

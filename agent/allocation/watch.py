@@ -36,13 +36,13 @@ class AllocationWatch:
 
     def poll(self, now: float) -> AllocationReport | None:
         """Poll once; return the report if it differs from the last one returned."""
-        reading = self._read(now)
+        reading = self._poll_kubelet(now)
         if reading == self._last_returned:
             return None
         self._last_returned = reading
         return reading
 
-    def _read(self, now: float) -> AllocationReport:
+    def _poll_kubelet(self, now: float) -> AllocationReport:
         previous = self._last_returned or AllocationReport()
         try:
             held = frozenset(each._replace(devices=tuple(sorted(each.devices))) for each in self._list_held())

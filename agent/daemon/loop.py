@@ -55,7 +55,7 @@ class Now(NamedTuple):
 
 
 class IterationResult(NamedTuple):
-    """What the caller of ``run_iteration`` must do next."""
+    """The next step of the caller of ``run_iteration``."""
 
     probe: bool  # probe the machine and pass the ``ProbeResult`` in
     next_at: float  # when to run the next iteration without inputs (monotonic)

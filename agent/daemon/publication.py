@@ -38,7 +38,7 @@ class Publication:
 
     @property
     def awaiting_published(self) -> bool:
-        """Whether the topology that an earlier agent published is still unread; until then nothing is written.
+        """True if the topology that an earlier agent published is still unread; until then nothing is written.
 
         Without it, a link that failed before this process started would not be reported as missing.
         """
@@ -46,17 +46,17 @@ class Publication:
 
     @property
     def facts_confirmed(self) -> bool:
-        """Whether this process has published the facts at least once."""
+        """True if this process has published the facts at least once."""
         return self._facts.confirmed is not None
 
     @property
     def facts_pending(self) -> bool:
-        """Whether changed facts are not published yet."""
+        """True if changed facts are not published yet."""
         return self._facts.pending_since is not None
 
     @property
     def pending(self) -> bool:
-        """Whether changed facts or state are not published yet."""
+        """True if changed facts or state are not published yet."""
         return self.facts_pending or self._state.pending_since is not None
 
     @property
@@ -77,7 +77,7 @@ class Publication:
         )
 
     def load_published(self, now: float) -> NodeTopology | None:
-        """Return the topology that an earlier agent published, once. Facts set before are dropped and computed anew."""
+        """Return the topology that an earlier agent published, once. Facts set before are dropped and recomputed."""
         if not self.awaiting_published or self._published_read.next_attempt_at() > now:
             return None
         self.published = self._published_read.attempt(now)

@@ -23,8 +23,8 @@ def add_expected_lanes(nvlink: Nvlink, gpus: tuple[Gpu, ...], before: NodeTopolo
     by_index = {gpu.index: gpu for gpu in gpus}
     uplinks = [_expected_uplink(up, nvlink.uplinks, by_index) for up in nvlink.uplinks]
     uplinks += _missing_uplinks(nvlink, gpus)
-    seen = msgspec.structs.replace(nvlink, uplinks=tuple(sorted(uplinks, key=lambda up: up.gpu)))
-    return seen if before is None or before.nvlink is None else _expect_previous_lanes(seen, gpus, before)
+    expected = msgspec.structs.replace(nvlink, uplinks=tuple(sorted(uplinks, key=lambda up: up.gpu)))
+    return expected if before is None or before.nvlink is None else _expect_previous_lanes(expected, gpus, before)
 
 
 def _expected_uplink(up: Uplink, all_uplinks: tuple[Uplink, ...], gpus: Mapping[int, Gpu]) -> Uplink:

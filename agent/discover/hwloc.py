@@ -40,5 +40,5 @@ def _nvlinks(gpu: LstopoGpu, machine: LstopoTopology) -> tuple[NcclNvlink, ...] 
     rate = product_lane_bandwidth(gpu.product)
     if machine.nvlinks is None or rate is None:
         return None
-    mine = (link for link in machine.nvlinks if link.gpu == gpu.bus_id)
-    return tuple(NcclNvlink(link.end, max(1, round(link.mbps / 500 / rate)), link.to) for link in mine)
+    links = (link for link in machine.nvlinks if link.gpu == gpu.bus_id)
+    return tuple(NcclNvlink(link.end, max(1, round(link.mbps / 500 / rate)), link.to) for link in links)

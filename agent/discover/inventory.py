@@ -39,12 +39,12 @@ class InventoryEntry(msgspec.Struct, frozen=True):
 
     @property
     def lost(self) -> bool:
-        """Whether the driver lists the GPU and cannot reach it."""
+        """True if the driver lists the GPU and cannot reach it."""
         return self.unreachable or (self.nvml is not None and self.nvml.handle_error is not None)
 
     @property
     def drives_display(self) -> bool:
-        """Whether this is the board that drives the display, which a pod cannot get."""
+        """True if this is the board that drives the display, which a pod cannot get."""
         candidates = (
             self.nvml and self.nvml.name,
             self.query and self.query.product,
@@ -77,13 +77,13 @@ def build_inventory(sources: ParsedSources) -> tuple[InventoryEntry, ...]:
     nccl = _nccl_gpus(sources, nvml)
     unreachable = frozenset() if nvml else _unreachable_indices(sources)
     indices: Iterable[int] = nvml or topo or query or listed or nccl
-    seen = [
+    entries = [
         InventoryEntry(
             i, nvml.get(i), topo.get(i), query.get(i), listed.get(i), nccl.get(i), unreachable=i in unreachable
         )
         for i in sorted({*indices, *unreachable})
     ]
-    return _match_pci_devices(seen, sources.sysfs.gpus)
+    return _match_pci_devices(entries, sources.sysfs.gpus)
 
 
 def _unreachable_indices(sources: ParsedSources) -> frozenset[int]:
@@ -119,10 +119,10 @@ def _nccl_gpus(sources: ParsedSources, nvml: Mapping[int, NvmlGpu]) -> dict[int,
     return {by_bus_id.get(gpu.bus_id, place if gpu.dev is None else gpu.dev): gpu for place, gpu in enumerate(gpus)}
 
 
-def _match_pci_devices(seen: list[InventoryEntry], gpus: tuple[PciDevice, ...]) -> tuple[InventoryEntry, ...]:
+def _match_pci_devices(entries: list[InventoryEntry], gpus: tuple[PciDevice, ...]) -> tuple[InventoryEntry, ...]:
     """Match PCI devices by bus id. A lost GPU has none: it gets the only device that is left over."""
     by_bus_id = {gpu.bus_id: gpu for gpu in gpus}
-    placed = [msgspec.structs.replace(each, pci=by_bus_id.get(each.bus_id or "")) for each in seen]
+    placed = [msgspec.structs.replace(each, pci=by_bus_id.get(each.bus_id or "")) for each in entries]
     left = [gpu for gpu in gpus if gpu.bus_id not in {each.bus_id for each in placed}]
     without_bus_id = [each for each in placed if each.bus_id is None]
     if len(left) == len(without_bus_id) == 1:
@@ -130,9 +130,9 @@ def _match_pci_devices(seen: list[InventoryEntry], gpus: tuple[PciDevice, ...]) 
     return tuple(placed)
 
 
-def hidden_cards(sources: ParsedSources, seen: tuple[InventoryEntry, ...]) -> tuple[str, ...]:
+def hidden_cards(sources: ParsedSources, inventory: tuple[InventoryEntry, ...]) -> tuple[str, ...]:
     """Return the bus ids of cards that are on the bus and not in the inventory."""
-    known = {each.bus_id for each in seen}
-    unplaced = sum(bus_id is None for bus_id in (each.bus_id for each in seen))
+    known = {each.bus_id for each in inventory}
+    unplaced = sum(bus_id is None for bus_id in (each.bus_id for each in inventory))
     left = tuple(gpu.bus_id for gpu in sources.sysfs.gpus if gpu.bus_id not in known)
     return left if len(left) > unplaced else ()

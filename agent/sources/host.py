@@ -45,7 +45,7 @@ def detect_virtualization(kernel: str, cpuinfo: str, sysfs: Sysfs) -> str | None
     """Return the hypervisor as systemd-detect-virt names it; "vm" for an unknown one; None: bare metal, or unknown.
 
     On x86 the CPU flag ``hypervisor`` decides, because firmware of a bare-metal cloud machine has the same names as
-    that of a virtual machine. Elsewhere only the firmware tells.
+    that of a virtual machine. On other architectures the firmware names decide.
     """
     if "microsoft" in kernel.lower():
         return "wsl"

@@ -1,7 +1,7 @@
 """The GPUs of a node that may be free. Pure.
 
 The agent publishes the allocations that the kubelet reports. Pods bound since the report have GPUs too, or will get
-them, and nothing tells which. The kubelet may admit these pods and end other pods in any order: so all orders are
+them, and no source says which GPUs. The kubelet may admit these pods and end other pods in any order: so all orders are
 followed, with all choices of the device plugin in each. If there are too many, the result is ``SomeSet``.
 
 As the kubelet counts: a terminating pod holds its GPUs until it is gone; a failed or succeeded pod holds none; static
@@ -78,7 +78,7 @@ class AdmissionOutcomes(NamedTuple):
 def occupancy(
     shape: MachineShape,
     healthy: int,
-    living: Sequence[Occupant],
+    pods: Sequence[Occupant],
     report: KubeletReport | None,
     *,
     single_numa: bool = False,
@@ -86,28 +86,28 @@ def occupancy(
     """Return the free GPUs of a node. ``healthy``: number of whole GPUs that the device plugin offers (allocatable)."""
     unhealthy = max(0, shape.whole.bit_count() - healthy)
     allocated = {} if report is None else report.allocated
-    missing = sum(max(0, each.profile.gpus - allocated.get(each.uid, 0).bit_count()) for each in living)
+    missing = sum(max(0, each.profile.gpus - allocated.get(each.uid, 0).bit_count()) for each in pods)
     if report is None:
         return Occupancy(
-            _unknown(shape.whole, missing + unhealthy) if missing else _without_sick(shape.whole, shape, unhealthy)
+            _unknown(shape.whole, missing + unhealthy) if missing else _without_unhealthy(shape.whole, shape, unhealthy)
         )
     open_admissions = report.open_admissions
     base = open_admissions.start | union(open_admissions.releases)
     if not missing:
-        return Occupancy(_without_sick(base, shape, unhealthy))
-    partly = any(0 < allocated.get(each.uid, 0).bit_count() < each.profile.gpus for each in living)
+        return Occupancy(_without_unhealthy(base, shape, unhealthy))
+    partly = any(0 < allocated.get(each.uid, 0).bit_count() < each.profile.gpus for each in pods)
     outcomes = None if partly or unhealthy else follow_admissions(shape, open_admissions, single_numa=single_numa)
     if outcomes is None or not outcomes.free:
         return Occupancy(_unknown(base, missing + unhealthy))
     return Occupancy(exact_sets(outcomes.free), open_admissions)
 
 
-def unallocated_profiles(living: Iterable[Occupant], report: KubeletReport | None) -> frozenset[PodProfile]:
+def unallocated_profiles(pods: Iterable[Occupant], report: KubeletReport | None) -> frozenset[PodProfile]:
     """Return the profiles of pods with a required shape that are not admitted yet: other pods may be admitted first."""
     allocated = {} if report is None else report.allocated
     return frozenset(
         each.profile
-        for each in living
+        for each in pods
         if not each.admitted and each.profile.requires_shape and each.profile.gpus and each.uid not in allocated
     )
 
@@ -182,8 +182,8 @@ def _unknown(among: int, taken: int) -> SomeSet:
     return SomeSet(among, max(0, among.bit_count() - taken))
 
 
-def _without_sick(free: int, shape: MachineShape, unhealthy: int) -> Sets:
-    """Remove the GPUs that the device plugin does not offer. It does not tell which; pods may hold some of them."""
+def _without_unhealthy(free: int, shape: MachineShape, unhealthy: int) -> Sets:
+    """Remove the GPUs that the device plugin does not offer. It does not report which; pods may hold some of them."""
     held = (shape.whole & ~free).bit_count()
     fewest, most = max(0, unhealthy - held), min(unhealthy, free.bit_count())
     if sum(count_subsets(free, gone) for gone in range(fewest, most + 1)) > MAX_SETS:
@@ -195,7 +195,7 @@ def reconcile_report(
     shape: MachineShape,
     place_of: Mapping[str, int],
     allocations: Iterable[DeviceAllocation],
-    living: Sequence[Occupant],
+    pods: Sequence[Occupant],
     departed: Sequence[Occupant],
 ) -> KubeletReport | None:
     """Return the report of the kubelet, pod by pod, and the admissions that it leaves open. None if a GPU is unknown.
@@ -212,13 +212,13 @@ def reconcile_report(
         holder = each.pod.uid or (each.pod.namespace, each.pod.name)
         held[holder] = held.get(holder, 0) | 1 << place_of[each.gpu]
     gone = [_pop(held, each) for each in departed]
-    allocated = {each.uid: mask for each in living if (mask := _pop(held, each))}
+    allocated = {each.uid: mask for each in pods if (mask := _pop(held, each))}
     busy = union(allocated.values())
     freed = [mask & shape.whole for mask in (*gone, *held.values()) if mask]
     ended = [PendingAdmission(each.profile, ended=True) for each, mask in zip(departed, gone, strict=True) if not mask]
     waiting = [
         PendingAdmission(each.profile, each.admitted)
-        for each in living
+        for each in pods
         if each.profile.gpus and each.uid not in allocated
     ]
     pending = tuple(each for each in (*waiting, *ended) if each.profile.gpus)

@@ -29,7 +29,7 @@ class AssumedPod(NamedTuple):
 
     @property
     def is_on_one_node(self) -> bool:
-        """Whether the node is certain."""
+        """True if the node is certain."""
         return len(self.nodes) == 1
 
 
@@ -66,7 +66,7 @@ class AssumedPods:
 
     @property
     def has_overflowed(self) -> bool:
-        """Whether a pod may be in flight that was dropped because there were too many."""
+        """True if a pod may be in flight that was dropped because there were too many."""
         return self._now < self._overflowed_until
 
     def add_pod(self, pod: Occupant, nodes: AbstractSet[str], until: float) -> tuple[AssumedPod, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-MAX_NAMES = 1 << 16  # kept; a reader that is further behind starts anew
+MAX_NAMES = 1 << 16  # kept; a reader that is further behind must start from scratch
 
 
 class ChangeLog:

@@ -146,7 +146,7 @@ class ClusterCache:
 
     @property
     def synced(self) -> bool:
-        """Whether every kind has been listed once."""
+        """True if every kind has been listed once."""
         return len(self._listed) == len(self._kinds)
 
     def apply_batch(self, batch: Batch[Any], now: float) -> CacheChanges:

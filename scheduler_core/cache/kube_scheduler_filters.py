@@ -62,7 +62,7 @@ def rejection(pod: FullPodSpec, node: FullNode) -> str | None:
     labels = node.metadata.labels or {}
     for key, value in (pod.node_selector or {}).items():
         if labels.get(key) != value:
-            return f"it is not {key}={value}, as nodeSelector says"
+            return f"it is not {key}={value}, as nodeSelector requires"
     return None if _affinity_matches(pod.affinity, node) else "its node affinity does not match"
 
 

@@ -23,7 +23,7 @@ class NodeCost(NamedTuple):
 
 
 def parse_node_cost(labels: Mapping[str, str], topology: NodeTopology | None, allocatable: int) -> NodeCost:
-    """Return what labels and GPUs say. ``allocatable``: GPUs, used where the topology lists none."""
+    """Return the cost by labels and GPUs. ``allocatable``: GPUs, used where the topology lists none."""
     gpus = allocatable if topology is None else len(topology.usable) or allocatable
     text = labels.get(keys.COST_PER_HOUR.key, labels.get(keys.COST_PER_HOUR_SHORT.key, ""))
     per_gpu_hour = float(text) / gpus if gpus and _COST.fullmatch(text) else None

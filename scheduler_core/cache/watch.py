@@ -80,7 +80,7 @@ class Watches:
 
     @property
     def synced(self) -> bool:
-        """Whether a complete list of each kind was delivered."""
+        """True if a complete list of each kind was delivered."""
         return all(reflector.status.synced for _, reflector in self._reflectors)
 
     def status(self, now: float) -> tuple[WatchStatus, ...]:

@@ -60,9 +60,9 @@ class ReservationChecker:
     ) -> ExtenderAck:
         """Return the acknowledgement of a ledger. ``pod``: the pod of this process, as NAMESPACE/NAME."""
         proposed = [entry.uid for entry in ledger.spec.entries if entry.phase is EntryPhase.PROPOSED]
-        seen = [active for uid in proposed if (active := reserved.active.get(uid)) is not None]
-        coming = _in_flight_by_node(known.in_flight, {node for active in seen for node in active.nodes})
-        clear = {each.entry.uid for each in seen if self._fits(each, known, coming, policy_of)}
+        proposals = [active for uid in proposed if (active := reserved.active.get(uid)) is not None]
+        coming = _in_flight_by_node(known.in_flight, {node for active in proposals for node in active.nodes})
+        clear = {each.entry.uid for each in proposals if self._fits(each, known, coming, policy_of)}
         # Reservations that the watch has not shown, or that differ from the proposal, are blocked as well.
         return ExtenderAck(pod, ledger.generation, tuple(uid for uid in sorted(proposed) if uid not in clear))
 

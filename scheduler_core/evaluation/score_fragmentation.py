@@ -63,9 +63,9 @@ def best_gpu_for_share(node: NodeState, vram_mib: int, mix: DemandMix, cpu_milli
     best: tuple[int, float] | None = None
     seen = set()
     for place, rest in gpus_with_free_memory(node.shape, before, vram_mib):
-        alike = before[place], rest, island_of[place]
-        if alike not in seen:
-            seen.add(alike)
+        equivalent = before[place], rest, island_of[place]
+        if equivalent not in seen:
+            seen.add(equivalent)
             found = gain((*before[:place], rest, *before[place + 1 :]))
             best = (place, found) if best is None or found > best[1] else best
     return best

@@ -117,6 +117,6 @@ def _locality(shape: MachineShape, mask: int, *, classic: bool) -> float:
 
 
 def _worst_mean(near: list[float], sets: Sets, mask: int) -> float:
-    """Of one set its mean; of any ``count`` of them that of the worst."""
+    """Return the mean over one known set, or over the worst set of this size."""
     size = mask.bit_count() if isinstance(sets, ExactSets) else sets.size
     return sum(sorted(near)[:size]) / size

@@ -75,15 +75,15 @@ def smallest_eviction(
 def _fits_empty(
     table: ClusterSnapshot, now: float, policy: Policy, fits: Callable[[NodeState], bool]
 ) -> Callable[[NodeRecord], bool]:
-    """Return whether the pod fits a node without pods, worked out once for all nodes that are alike."""
+    """Return a function: True if the pod fits a node without its pods. Equal nodes are evaluated once."""
     known: dict[tuple[object, ...], bool] = {}
 
     def fits_without_pods(record: NodeRecord) -> bool:
         state, machine = table.states[record.name], record.machine
-        alike = (state.shape, machine.allocatable, state.described, state.stale, state.degraded, state.single_numa)
-        if alike not in known:
-            known[alike] = fits(state_of(after_evictions(record, record.pods), now, policy))
-        return known[alike]
+        equivalent = (state.shape, machine.allocatable, state.described, state.stale, state.degraded, state.single_numa)
+        if equivalent not in known:
+            known[equivalent] = fits(state_of(after_evictions(record, record.pods), now, policy))
+        return known[equivalent]
 
     return fits_without_pods
 

@@ -58,7 +58,7 @@ class DecisionLine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     states: tuple[dict[str, Any], ...]
     topologies: tuple[NodeTopology, ...]
     doubtful: tuple[AssumedPod, ...] = ()  # in-flight pods, and the nodes among ``nodes`` that they may go to
-    records: dict[str, NodeRecord] = {}  # of the nodes in ``doubtful``
+    records: dict[str, NodeRecord] = {}  # of the nodes of in-flight pods
 
 
 def encode_decision(record: DecisionRecord) -> bytes:

@@ -64,7 +64,7 @@ class TlsConfig(msgspec.Struct, frozen=True):
 
 
 class ExtenderConfig(msgspec.Struct, frozen=True, rename={"url_prefix": "urlPrefix", "http_timeout": "httpTimeout"}):
-    """One of ``extenders``. Absent and null mean the same."""
+    """An entry of ``extenders``. Absent and null mean the same."""
 
     url_prefix: str = ""
     filter: str | None = msgspec.field(default=None, name="filterVerb")
@@ -113,7 +113,7 @@ class PluginArgs(msgspec.Struct, frozen=True):
 
 
 class SchedulerProfile(msgspec.Struct, frozen=True, rename={"plugin_config": "pluginConfig"}):
-    """One of ``profiles``."""
+    """An entry of ``profiles``."""
 
     name: str = msgspec.field(default="default-scheduler", name="schedulerName")
     share: int | None = msgspec.field(default=None, name="percentageOfNodesToScore")
@@ -238,11 +238,11 @@ Wrong = tuple[str, str, str]  # key, ``Finding.what``, ``Finding.why``
 
 
 def _verbs(extender: ExtenderConfig) -> Iterator[Wrong]:
-    for verb, said in (("filter", extender.filter), ("prioritize", extender.prioritize)):
-        if said != verb:
-            yield f"{verb}Verb", f"is {said or 'not set'}", f"the extender answers {verb!r}"
-    for verb, said in (("bind", extender.bind), ("preempt", extender.preempt)):
-        if said:
+    for verb, configured in (("filter", extender.filter), ("prioritize", extender.prioritize)):
+        if configured != verb:
+            yield f"{verb}Verb", f"is {configured or 'not set'}", f"the extender answers {verb!r}"
+    for verb, configured in (("bind", extender.bind), ("preempt", extender.preempt)):
+        if configured:
             yield f"{verb}Verb", "is set", "the extender does not have this verb; remove it"
 
 

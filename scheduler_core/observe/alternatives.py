@@ -36,7 +36,7 @@ class Alternative(NamedTuple):
 class Alternatives(NamedTuple):
     """The alternatives of a pod. None: unknown or none."""
 
-    ours: Alternative | None = None  # gputopo's choice of a node, with the worst layout that the pod may get there
+    by_gputopo: Alternative | None = None  # on the node that gputopo chooses, with the worst layout there
     best: Alternative | None = None  # the best layout that the pod may have got on any node
     suited: bool = False  # whether the pod fit any node, also one of unknown topology
     sparing: str | None = None  # a node where a single GPU would certainly have broken no free island
@@ -51,7 +51,7 @@ def alternatives_for(
         return Alternatives()
     profile = pod.occupant.profile
     ranges = [(name, state, possible_layouts(profile.device_request, state)) for _, name, state in ranked]
-    first, _, ours = ranges[0]
+    first, _, chosen = ranges[0]
     offers = [Alternative(name, found.best) for name, _, found in ranges if found is not None]
     sparing = (
         name
@@ -61,7 +61,7 @@ def alternatives_for(
         and possible_broken_island_size(profile.device_request, state) == 0
     )
     return Alternatives(
-        ours=None if ours is None else Alternative(first, ours.worst),
+        by_gputopo=None if chosen is None else Alternative(first, chosen.worst),
         best=max(offers, key=_quality, default=None),
         suited=True,
         sparing=next(sparing, None),
@@ -76,7 +76,7 @@ def _quality(offer: Alternative) -> tuple[object, ...]:
 def _fitting_states(
     pod: PodUpdate, table: ClusterSnapshot, nodes: Mapping[str, FullNode], policy: Policy
 ) -> list[tuple[float, str, NodeState]]:
-    """Return a node of each state that the pod fits, best first: nodes in the same state are alike."""
+    """Return a node of each state that the pod fits, best first: the result is the same for all nodes in one state."""
     names: defaultdict[NodeState, list[str]] = defaultdict(list)
     for name, state in table.states.items():
         names[state].append(name)

@@ -68,11 +68,11 @@ class ObservedPlacement(NamedTuple):
     @property
     def reference(self) -> Alternative | None:
         """The alternative that the placement is compared with."""
-        return self.alternatives.best if self.ran_before else self.alternatives.ours
+        return self.alternatives.best if self.ran_before else self.alternatives.by_gputopo
 
     @property
     def compared(self) -> bool:
-        """Whether the rings could be compared."""
+        """True if the rings could be compared."""
         return self.result in (Comparison.GOOD, Comparison.WORSE)
 
     @property
@@ -90,12 +90,12 @@ class ObservedPlacement(NamedTuple):
 
     @property
     def one_island(self) -> bool | None:
-        """Whether its GPUs are in one island; None: unknown."""
+        """True if its GPUs are in one island; None: unknown."""
         return self.layout.worst.one_island if self.layout is not None and self.layout.known else None
 
     @property
     def could_be_one_island(self) -> bool:
-        """Whether some node may have offered one island."""
+        """True if some node may have offered one island."""
         best = self.alternatives.best
         return self.one_island is True or (best is not None and best.layout.one_island is True)
 
@@ -175,7 +175,7 @@ def _with_own(alternatives: Alternatives, node: str, layout: LayoutRange | None)
         return alternatives
     best = alternatives.best
     if best is None or is_unknown(best.layout.ring):
-        best = alternatives.ours
+        best = alternatives.by_gputopo
     if best is None or is_unknown(best.layout.ring) or is_worse(best.layout.ring, layout.worst.ring):
         best = Alternative(node, layout.worst)
     return alternatives._replace(best=best)

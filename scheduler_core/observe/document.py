@@ -34,7 +34,7 @@ def placement_document(placement: ObservedPlacement) -> dict[str, Any]:
             "verdict": placement.result,
             "lostGbps": placement.lost_gbps,
             "got": placement.layout,
-            "byUs": _alternative(alternatives.ours),
+            "byUs": _alternative(alternatives.by_gputopo),
             "best": _alternative(alternatives.best),
             "brokeIslandOf": placement.broke if placement.result is Comparison.BROKE else None,
             "sparingNode": alternatives.sparing,

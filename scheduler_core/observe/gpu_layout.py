@@ -35,7 +35,7 @@ class LayoutRange(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def known(self) -> bool:
-        """Whether all sets have the same ring and are alike in islands."""
+        """True if all sets have the same ring, and all or none are in one island."""
         worst, best = self.worst, self.best
         return (worst.ring, worst.one_island) == (best.ring, best.one_island)
 

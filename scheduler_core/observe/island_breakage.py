@@ -1,4 +1,4 @@
-"""Whether a single GPU breaks a wholly free island. Pure.
+"""Determines if a single GPU breaks a wholly free island. Pure.
 
 Only certain facts count: an island is broken if it was certainly free and the GPU is certainly in it, and a node spares
 its islands if that holds for every GPU that its device plugin may take.

@@ -33,14 +33,14 @@ _SYNC_S = 60.0  # for the first lists, if the run has an end
 class ObserverService:
     """All parts but the socket, on the thread of the event loop."""
 
-    def __init__(self, settings: ObserverSettings, policy: Policy, say: Callable[[str], None]) -> None:
+    def __init__(self, settings: ObserverSettings, policy: Policy, print_line: Callable[[str], None]) -> None:
         """``say`` prints; it raises ``BrokenPipeError`` when its reader is gone."""
         self.observer = Observer(policy)
         self.metrics = ObserverMetrics(self._status)
         self.stop_requested = asyncio.Event()
         self._now = SlewedClock()
         self._settings = settings
-        self._print_line = say
+        self._print_line = print_line
         self._watches: WatchSet | None = None
         self._watch_errors = WatchErrorLog()
         self._started = time.monotonic()
@@ -49,7 +49,7 @@ class ObserverService:
 
     @property
     def synced(self) -> bool:
-        """Whether all watches were synced."""
+        """True if all watches were synced."""
         return self._synced is not None
 
     @property

@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 def run_planner(settings: PlannerSettings) -> None:
-    """Run the planner until the process is told to stop."""
+    """Run the planner until the process receives a signal to stop."""
     with ExitStack() as parts:
         kube = connect_or_exit(PLANNER)
         parts.callback(kube.close)

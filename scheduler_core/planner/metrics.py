@@ -118,7 +118,7 @@ class PlannerMetrics:
 
 
 def _is_rollback(action: WriteStatus) -> bool:
-    """Whether this write starts a rollback: later writes may only change its reason."""
+    """Return True if this write starts a rollback: later writes may only change its reason."""
     return ReservationState.ROLLING_BACK is action.status.state is not action.reservation.status.state
 
 

@@ -273,7 +273,7 @@ class PlannerService:
         self._parts.metrics.count_answer(answer)
 
     def _is_newly_not_served(self, answer: WriteAnswer) -> bool:
-        """Whether the kind of the ledger is unknown to the API server, and was known before."""
+        """Return True if the kind of the ledger is unknown to the API server, and was known before."""
         before = self._not_served
         if answer.write.key[0] != "ledger" or answer.outcome in (WriteOutcome.UNANSWERED, WriteOutcome.DEPOSED):
             return False  # says nothing about the kind

@@ -92,7 +92,7 @@ class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True):
     policy: Annotated[
         Path | None,
         Setting("--policy", "FILE|off", "off", parse_path),
-        "The extender's policy file (docs/policies.md): both must evaluate nodes alike. Reloaded after a change.",
+        "The extender's policy file (docs/policies.md): both must use the same policy. Reloaded after a change.",
     ]
     levels: Annotated[
         Levels,

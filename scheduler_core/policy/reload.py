@@ -49,7 +49,7 @@ class PolicyReload:
         if changed:
             _log.info("policy", extra={"fields": {"profiles": len(self.current.profiles)}})
         elif self.error not in (None, before):
-            _log.error("policy", extra={"fields": {"trouble": self.error, "in_force": "the one before"}})
+            _log.error("policy", extra={"fields": {"trouble": self.error, "in_force": "previous policy"}})
         return changed
 
     def reload(self) -> bool:

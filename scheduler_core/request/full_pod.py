@@ -8,7 +8,7 @@ from scheduler_core.request.pod import Affinity, Metadata, Pod, PodSpec, PodStat
 
 
 class LabelSelector(msgspec.Struct, frozen=True, rename="camel"):
-    """Of pods or namespaces. An empty one selects all."""
+    """A selector of pods or namespaces. An empty selector selects all."""
 
     match_labels: dict[str, str] | None = None
     match_expressions: tuple[Requirement, ...] | None = None

@@ -45,7 +45,7 @@ class Strength(Enum):
 
 
 class Constraints(NamedTuple):
-    """What a pod requests beyond a number of GPUs. None: not set."""
+    """The constraints that a pod requests beyond a number of GPUs. None: not set."""
 
     model: str | None = None  # a product, a short name or a glob, as written
     island: Strength | None = None

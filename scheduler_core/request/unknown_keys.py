@@ -26,21 +26,21 @@ def unknown_key_reason(labels: Mapping[str, str], annotations: Mapping[str, str]
         if key in _KNOWN and key not in _MODELS:
             return misplaced_text(key, labels[key])
     for where in (annotations, labels):
-        ours = _OURS if where is annotations else None
-        unknown = sorted(key for key in where if key not in _KNOWN and _is_prefixed(key, ours))
+        own_prefix = _OURS if where is annotations else None
+        unknown = sorted(key for key in where if key not in _KNOWN and _is_prefixed(key, own_prefix))
         for key in unknown[:_MAX_COMPARED]:
-            if _is_meant_for_us(key, ours):
+            if _is_meant_for_us(key, own_prefix):
                 return unknown_key_text(key, where[key], _nearest(key))
     return None
 
 
-def _is_prefixed(key: str, ours: str | None) -> bool:
-    return key.startswith(_CLASSIC) or (ours is not None and key.startswith(ours))
+def _is_prefixed(key: str, own_prefix: str | None) -> bool:
+    return key.startswith(_CLASSIC) or (own_prefix is not None and key.startswith(own_prefix))
 
 
-def _is_meant_for_us(key: str, ours: str | None) -> bool:
+def _is_meant_for_us(key: str, own_prefix: str | None) -> bool:
     """Return True if the key is meant for gputopo. Unknown labels under our prefix may be there to select pods."""
-    return (ours is not None and key.startswith(ours)) or _nearest(key) is not None
+    return (own_prefix is not None and key.startswith(own_prefix)) or _nearest(key) is not None
 
 
 def _nearest(key: str) -> str | None:

@@ -81,14 +81,14 @@ def observe_lease(before: LeaseObservation | None, spec: LeaseSpec | None, now: 
     return before if before is not None and before.spec == spec else LeaseObservation(spec, now)
 
 
-def may_acquire(seen: LeaseObservation, identity: str, now: float, timing: LeaseTiming) -> bool:
+def may_acquire(observation: LeaseObservation, identity: str, now: float, timing: LeaseTiming) -> bool:
     """Return whether the Lease is the candidate's already, was released a while ago, or was not renewed in time."""
-    if seen.spec is not None and seen.spec.holder_identity == identity:
+    if observation.spec is not None and observation.spec.holder_identity == identity:
         return True
-    if seen.spec is not None and not seen.spec.holder_identity:
-        return now - seen.since >= timing.settle_s
-    duration = None if seen.spec is None else seen.spec.lease_duration_seconds
-    return now - seen.since >= (duration or timing.duration_s)
+    if observation.spec is not None and not observation.spec.holder_identity:
+        return now - observation.since >= timing.settle_s
+    duration = None if observation.spec is None else observation.spec.lease_duration_seconds
+    return now - observation.since >= (duration or timing.duration_s)
 
 
 def held_lease_spec(spec: LeaseSpec | None, identity: str, at: datetime, timing: LeaseTiming) -> LeaseSpec:
@@ -172,7 +172,7 @@ class LeaderElector:
         self.error: str | None = None
         self._kube, self._lease, self._timing, self._clock = kube.with_timeout(timing.call_s), lease, timing, clock
         self._can_lead = can_lead
-        self._seen: LeaseObservation | None = None
+        self._observation: LeaseObservation | None = None
         self._leads_until = float("-inf")
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
@@ -185,7 +185,9 @@ class LeaderElector:
     @property
     def holder(self) -> str | None:
         """Return the holder of the Lease as last read."""
-        return (self._seen.spec.holder_identity or None) if self._seen and self._seen.spec else None
+        return (
+            (self._observation.spec.holder_identity or None) if self._observation and self._observation.spec else None
+        )
 
     def start(self) -> None:
         """Take part in the election, on its own thread."""
@@ -230,25 +232,25 @@ class LeaderElector:
 
     def _take_part(self) -> None:
         started = self._clock()
-        lease = self._read()
-        self._seen = observe_lease(self._seen, lease.spec if lease is not None else None, self._clock())
+        lease = self._read_lease()
+        self._observation = observe_lease(self._observation, lease.spec if lease is not None else None, self._clock())
         deleted = self.is_leader and lease is None
-        if not deleted and not may_acquire(self._seen, self.identity, self._clock(), self._timing):
+        if not deleted and not may_acquire(self._observation, self.identity, self._clock(), self._timing):
             self._leads_until = float("-inf")
             return
         if not self._can_lead():
             return
-        spec = held_lease_spec(self._seen.spec, self.identity, datetime.now(UTC), self._timing)
+        spec = held_lease_spec(self._observation.spec, self.identity, datetime.now(UTC), self._timing)
         self._write(spec, lease)
-        self._seen = observe_lease(self._seen, spec, self._clock())
+        self._observation = observe_lease(self._observation, spec, self._clock())
         self._leads_until = started + self._timing.deadline_s
 
     def _release(self) -> None:
-        lease = self._read()
+        lease = self._read_lease()
         if lease is not None and lease.spec.holder_identity == self.identity:
             self._write(msgspec.structs.replace(lease.spec, holder_identity="", lease_duration_seconds=1), lease)
 
-    def _read(self) -> Lease | None:
+    def _read_lease(self) -> Lease | None:
         try:
             return self._kube.get(LEASES, self._lease.name, Lease, ListOptions(self._lease.namespace))
         except NotFoundError:

@@ -1,6 +1,6 @@
 """Shares the result of expensive work between requests: work starts at most once a second for each key.
 
-Without sharing, each request would render a page anew and hold its own bytes.
+Without sharing, each request would render the page again and hold its own bytes.
 """
 
 from __future__ import annotations

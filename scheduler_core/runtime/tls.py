@@ -24,10 +24,10 @@ class Certificates(NamedTuple):
 
 def read_files(files: Certificates) -> tuple[bytes | None, ...]:
     """Return the contents of the files, to detect a rotation; None for a missing file."""
-    return tuple(_read(path) for path in files if path is not None)
+    return tuple(_read_file(path) for path in files if path is not None)
 
 
-def _read(path: Path) -> bytes | None:
+def _read_file(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
     except OSError:

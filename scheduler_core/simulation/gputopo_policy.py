@@ -56,8 +56,8 @@ class GputopoScheduler:
         self._policy = policy._replace(stale_after_s=inf)  # simulated agents never fail
         self._random = random
         self._now = _EPOCH
-        self._knowledge = ClusterCache(self._policy)
-        self._extender = through(Extender(self._knowledge, self._policy, lambda: self._now, lambda _: None))
+        self._cache = ClusterCache(self._policy)
+        self._extender = through(Extender(self._cache, self._policy, lambda: self._now, lambda _: None))
         self._number = {host.spec.name: host.number for host in hosts.all}
         self._fitting: dict[JobKind, tuple[set[str], int]] = {}
         self._held: list[dict[str, int]] = [{} for _ in hosts.all]  # GPUs by pod
@@ -84,8 +84,8 @@ class GputopoScheduler:
         if job.kind.demand:
             self._now = _EPOCH + now
             del self._held[placement.host][job.name]
-            self._knowledge.apply_batch(Batch(PodUpdate, (), (job.name,)), self._now)
-            self._knowledge.apply_batch(Batch(NodeGpusUpdate, (self._kubelet_report(placement.host),)), self._now)
+            self._cache.apply_batch(Batch(PodUpdate, (), (job.name,)), self._now)
+            self._cache.apply_batch(Batch(NodeGpusUpdate, (self._kubelet_report(placement.host),)), self._now)
 
     def _chosen(self, pod: Pod, kind: JobKind, returned: tuple[str, ...]) -> str:
         """Choose among the nodes that Filter returned, as kube-scheduler does."""
@@ -101,7 +101,7 @@ class GputopoScheduler:
     def _gpus(self, host: SimulatedHost, kind: JobKind) -> int:
         if not kind.share:
             return draw_gpus(host.shape, host.free, kind.gpus, self._random)
-        state = self._knowledge.snapshot.states[host.spec.name]
+        state = self._cache.snapshot.states[host.spec.name]
         found = best_gpu_for_share(state, kind.share, self._policy.demand_mix, kind.cpu_milli)
         assert found is not None  # the pod fits on the node
         return 1 << found[0]
@@ -112,8 +112,8 @@ class GputopoScheduler:
         occupant = parse_occupant(pod)
         assert occupant is not None  # it requests GPUs
         update = PodUpdate(job.name, occupant._replace(admitted=True), self._hosts.all[placement.host].spec.name)
-        self._knowledge.apply_batch(Batch(PodUpdate, (update,)), self._now)
-        self._knowledge.apply_batch(Batch(NodeGpusUpdate, (self._kubelet_report(placement.host),)), self._now)
+        self._cache.apply_batch(Batch(PodUpdate, (update,)), self._now)
+        self._cache.apply_batch(Batch(NodeGpusUpdate, (self._kubelet_report(placement.host),)), self._now)
 
     def _kubelet_report(self, number: int) -> NodeGpusUpdate:
         """Return the report that the agent of the node publishes."""
@@ -139,10 +139,10 @@ class GputopoScheduler:
     def _apply_nodes(self) -> None:
         """Deliver the initial lists of the watches."""
         nodes = tuple(NodeUpdate(host.spec.name, node_facts(host)) for host in self._hosts.all)
-        self._knowledge.apply_batch(Batch(NodeUpdate, nodes, is_full_list=True), self._now)
-        self._knowledge.apply_batch(Batch(PodUpdate, (), is_full_list=True), self._now)
-        words = tuple(self._kubelet_report(host.number) for host in self._hosts.all)
-        self._knowledge.apply_batch(Batch(NodeGpusUpdate, words, is_full_list=True), self._now)
+        self._cache.apply_batch(Batch(NodeUpdate, nodes, is_full_list=True), self._now)
+        self._cache.apply_batch(Batch(PodUpdate, (), is_full_list=True), self._now)
+        reports = tuple(self._kubelet_report(host.number) for host in self._hosts.all)
+        self._cache.apply_batch(Batch(NodeGpusUpdate, reports, is_full_list=True), self._now)
 
 
 def node_facts(host: SimulatedHost) -> NodeFacts:

@@ -63,15 +63,15 @@ class FragmentationMeter:
         self._sums = [0.0, 0.0]
         self._mark = 0
         self._every = points
-        self._seen = 0
+        self._arrivals = 0
         self.course: list[CoursePoint] = []
         for host in hosts.all:
             self._measure_host(host)
 
     def __call__(self, moment: Moment) -> None:
         """Record a point after every ``points`` arrivals."""
-        self._seen += 1
-        if self._seen % self._every == 0:
+        self._arrivals += 1
+        if self._arrivals % self._every == 0:
             self.course.append(self.point(moment))
 
     def point(self, moment: Moment) -> CoursePoint:

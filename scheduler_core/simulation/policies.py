@@ -136,7 +136,7 @@ DESCRIPTIONS = {
     "spread": "kube-scheduler, LeastAllocated",
     "pack": "kube-scheduler, MostAllocated",
     "kube-default": "kube-scheduler as it comes",
-    "random": "any node that has room",
+    "random": "any node that fits",
     "best-fit": "least CPU and GPU left",
     "dot-product": "DotProd (Tetris)",
     "gpu-packing": "GPUs in use first",

@@ -52,10 +52,10 @@ def read_snapshot(text: bytes, now: float, policy: Policy) -> ListedCluster:
             raise ClusterError(f"invalid {kind} {name!r}: {error}") from None
     if not nodes:
         raise ClusterError("no Node found; print nodes with: kubectl get nodes,pods,nodegpus -A -o json")
-    seen = [NodeUpdate(node.metadata.name, parse_node(node)) for node in nodes]
+    updates = [NodeUpdate(node.metadata.name, parse_node(node)) for node in nodes]
     moment = max((observed_at(each.gpus) for each in reports), default=now)
-    taken = node_records(seen, pods, reports or _assumed(seen, moment))
-    return ListedCluster(snapshot_of(taken, moment, policy), tuple(nodes))
+    records = node_records(updates, pods, reports or _assumed(updates, moment))
+    return ListedCluster(snapshot_of(records, moment, policy), tuple(nodes))
 
 
 def _assumed(nodes: list[NodeUpdate], now: float) -> list[NodeGpusUpdate]:

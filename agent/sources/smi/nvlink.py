@@ -49,7 +49,7 @@ def parse_nvlink_status(text: str) -> tuple[GpuLinkStatus, ...]:
     found = []
     for block in _split_blocks(text):
         inactive = any(_ALL_INACTIVE in line.text.lower() for line in block.other)
-        links = tuple(_parse_status(number, said) for number, said in block.links.items())
+        links = tuple(_parse_status(number, status) for number, status in block.links.items())
         found.append(GpuLinkStatus(block.gpu, links, inactive))
     return tuple(found)
 

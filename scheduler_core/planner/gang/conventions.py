@@ -16,8 +16,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from gputopo.crd.reservations import SINGLE_POD_PREFIX, is_single_pod
-from gputopo.labels import keys
-from gputopo.labels import workloads as seen
+from gputopo.labels import keys, workloads
 from gputopo.labels.reasons import malformed_text, misplaced_text
 from scheduler_core.planner.gang.member import GangName, GangRequest
 from scheduler_core.request.gang_annotations import (
@@ -65,20 +64,20 @@ GANG_CONVENTIONS: tuple[GangConvention, ...] = (
         "Kueue",
         "kueue",
         "kubernetes-sigs/kueue, pkg/controller/jobs/pod/constants",
-        (seen.KUEUE_GROUP,),
-        size=seen.KUEUE_GROUP_SIZE,
-        rank=(seen.KUEUE_GROUP_INDEX,),
-        unless=((seen.KUEUE_GROUP_SERVING, ("true",)),),
+        (workloads.KUEUE_GROUP,),
+        size=workloads.KUEUE_GROUP_SIZE,
+        rank=(workloads.KUEUE_GROUP_INDEX,),
+        unless=((workloads.KUEUE_GROUP_SERVING, ("true",)),),
     ),
     GangConvention(
         "LeaderWorkerSet",
         "lws",
         "kubernetes-sigs/lws, api/leaderworkerset/v1",
-        (seen.LEADER_WORKER_SET,),
-        joined=(seen.LEADER_WORKER_GROUP, seen.LEADER_WORKER_REVISION),
-        size=seen.LEADER_WORKER_SIZE,
-        rank=(seen.LEADER_WORKER_INDEX,),
-        needs=(seen.LEADER_WORKER_GROUP,),
+        (workloads.LEADER_WORKER_SET,),
+        joined=(workloads.LEADER_WORKER_GROUP, workloads.LEADER_WORKER_REVISION),
+        size=workloads.LEADER_WORKER_SIZE,
+        rank=(workloads.LEADER_WORKER_INDEX,),
+        needs=(workloads.LEADER_WORKER_GROUP,),
     ),
     GangConvention(
         "scheduling group",
@@ -86,56 +85,59 @@ GANG_CONVENTIONS: tuple[GangConvention, ...] = (
         "kubernetes, core/v1 spec.schedulingGroup.podGroupName (1.36, feature gate GenericWorkload)",
         (),
         native=True,
-        rank=(seen.JOB_INDEX,),
+        rank=(workloads.JOB_INDEX,),
         size_declared_by="its PodGroup (gang.minCount)",
     ),
     GangConvention(
         "Coscheduling",
         "podgroup",
         "kubernetes-sigs/scheduler-plugins, apis/scheduling/v1alpha1",
-        (seen.POD_GROUP, seen.POD_GROUP_OLD, seen.POD_GROUP_NAME),
-        minimum=seen.POD_GROUP_MINIMUM,
-        rank=(seen.JOB_INDEX,),
+        (workloads.POD_GROUP, workloads.POD_GROUP_OLD, workloads.POD_GROUP_NAME),
+        minimum=workloads.POD_GROUP_MINIMUM,
+        rank=(workloads.JOB_INDEX,),
         size_declared_by="its PodGroup (minMember)",
     ),
     GangConvention(
         "Volcano",
         "volcano",
         "volcano-sh/apis, pkg/apis/scheduling/v1beta1",
-        (seen.VOLCANO_GROUP, seen.VOLCANO_GROUP_NEW),
+        (workloads.VOLCANO_GROUP, workloads.VOLCANO_GROUP_NEW),
         size_declared_by="its PodGroup (minMember)",
     ),
     GangConvention(
         "JobSet",
         "jobset",
         "kubernetes-sigs/jobset, api/jobset/v1alpha2; kubeflow/trainer v2 makes JobSets",
-        (seen.JOBSET,),
-        joined=(seen.JOBSET_GROUP,),
-        rank=(seen.JOBSET_JOB_INDEX, seen.JOB_INDEX),
-        attempt=seen.JOBSET_RESTART,
-        maker=seen.JOBSET_UID,
-        unless=((seen.JOBSET_REPLICATED_JOB, seen.INITIALIZERS), (seen.TRAINJOB_STEP, seen.INITIALIZERS)),
+        (workloads.JOBSET,),
+        joined=(workloads.JOBSET_GROUP,),
+        rank=(workloads.JOBSET_JOB_INDEX, workloads.JOB_INDEX),
+        attempt=workloads.JOBSET_RESTART,
+        maker=workloads.JOBSET_UID,
+        unless=(
+            (workloads.JOBSET_REPLICATED_JOB, workloads.INITIALIZERS),
+            (workloads.TRAINJOB_STEP, workloads.INITIALIZERS),
+        ),
         size_declared_by="its JobSet (replicas, parallelism)",
     ),
     GangConvention(
         "Kubeflow",
         "kubeflow",
         "kubeflow/training-operator, pkg/apis/kubeflow.org/v1; kubeflow/mpi-operator, v2beta1",
-        (seen.KUBEFLOW_JOB,),
-        rank=(seen.KUBEFLOW_REPLICA_INDEX,),
-        role=(seen.KUBEFLOW_REPLICA_TYPE, seen.KUBEFLOW_ROLE),
+        (workloads.KUBEFLOW_JOB,),
+        rank=(workloads.KUBEFLOW_REPLICA_INDEX,),
+        role=(workloads.KUBEFLOW_REPLICA_TYPE, workloads.KUBEFLOW_ROLE),
         size_declared_by="its job (replicas)",
     ),
     GangConvention(
         "Job",
         "job",
         "kubernetes, pkg/apis/batch/v1",
-        (seen.JOB_NAME, seen.JOB_NAME_CLASSIC),
-        rank=(seen.JOB_INDEX,),
-        needs=(seen.JOB_INDEX, _GANG_SIZE),
+        (workloads.JOB_NAME, workloads.JOB_NAME_CLASSIC),
+        rank=(workloads.JOB_INDEX,),
+        needs=(workloads.JOB_INDEX, _GANG_SIZE),
         size_declared_by="its Job, where parallelism = completions",
     ),
-    GangConvention("training job", "training", "set by hand", (seen.TRAINING_JOB_ID,), needs=(_GANG_SIZE,)),
+    GangConvention("training job", "training", "set by hand", (workloads.TRAINING_JOB_ID,), needs=(_GANG_SIZE,)),
 )
 
 
@@ -223,7 +225,7 @@ def _annotated(metadata: Metadata) -> str | None:
 def _by_annotation(metadata: Metadata, gang: str | None) -> GangRequest | None:
     if gang is None:
         return None
-    rank = _rank(_markers(metadata), (seen.JOB_INDEX,))
+    rank = _rank(_markers(metadata), (workloads.JOB_INDEX,))
     return GangRequest(
         GangName(metadata.namespace, gang), rank=rank, convention=BY_ANNOTATIONS, creator_uid=_controller(metadata)
     )

@@ -89,7 +89,7 @@ class Gang(NamedTuple):
 
     @property
     def is_complete(self) -> bool:
-        """Whether all members are present, as far as the size is known."""
+        """True if all members are present, as far as the size is known."""
         return self.size is None or self.present_members >= self.size
 
     @property

@@ -66,5 +66,5 @@ class Member(NamedTuple):
 
     @property
     def asks_for_gpus(self) -> bool:
-        """Whether the pod asks for devices. An invalid request may ask for some."""
+        """True if the pod asks for devices. An invalid request may ask for some."""
         return isinstance(self.request, InvalidRequest) or any(number for _, number in self.devices)

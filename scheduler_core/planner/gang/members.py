@@ -112,7 +112,7 @@ class GangMembers:
 
     @property
     def has_anti_affinity(self) -> bool:
-        """Whether any member has required anti-affinity by host."""
+        """True if any member has required anti-affinity by host."""
         return bool(self._with_anti_affinity)
 
     def awaiting_binding(self) -> Collection[Member]:

@@ -61,10 +61,10 @@ def planner_sources(parse: ParsePod = parse_request, sizes: Sources = SIZE_SOURC
 
 def planner_pod(uid: str, pod: FullPod, parse: ParsePod = parse_request) -> PlannerPod | None:
     """Return what the planner keeps of a pod; None: nothing."""
-    seen, member = pod_update(uid, pod, parse), _member(uid, pod, parse)
-    if seen is None and member is None:
+    update, member = pod_update(uid, pod, parse), _member(uid, pod, parse)
+    if update is None and member is None:
         return None
-    return PlannerPod(uid, seen, member, None if seen is None or seen.node is None else _deadline(pod))
+    return PlannerPod(uid, update, member, None if update is None or update.node is None else _deadline(pod))
 
 
 def fan_out(batch: Batch[PlannerPod]) -> PodStreams:

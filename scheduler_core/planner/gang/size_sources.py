@@ -23,7 +23,7 @@ from scheduler_core.planner.gang.gang import DeclaredSizes
 
 
 def _kind(name: str) -> type[DeclaredSizes]:
-    """Return a type of its own for one kind of object: ``Batch.kind`` tells the sources apart by it."""
+    """Return a type of its own for one kind of object: ``Batch.kind`` distinguishes the sources by it."""
     return type(name, (DeclaredSizes,), {})
 
 

@@ -178,7 +178,7 @@ class CapacityHolds:
         yield from (each.reservation.key for each in holds if each.gang in served)
 
     def _is_not_waiting(self, hold: CapacityHold) -> bool:
-        """Whether the gang exists, and waits for no place."""
+        """Return True if the gang exists and no longer waits for capacity."""
         gang = self._view.gang_members.get_gang(hold.gang)
         return gang is not None and gang.phase not in _WAITING_PHASES
 
@@ -208,7 +208,7 @@ class CapacityHolds:
 
 
 def _covers(hold: CapacityHold, waiting: QueuedGang) -> bool:
-    """Whether the hold has as many devices as the gang requests."""
+    """Return True if the hold has as many devices as the gang requests."""
     held = Counter[str]()
     for each in hold.reservation.spec.held:
         held[each.resource] += each.gpus

@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class Freshness:
-    """Whether the cluster cache is fresh enough to plan. For one thread, and one term of leadership."""
+    """Tracks if the cluster cache is fresh enough to plan. For one thread, and one term of leadership."""
 
     def __init__(self, silent_s: float = WATCH_SILENT_S, recovery_s: float = RECOVERY_S) -> None:
         self.stale_reason: str | None = None  # why nothing is planned and committed; None: the cache is fresh

@@ -110,7 +110,7 @@ def _fewest_nodes(task: HoldTask) -> int | None:
 
 
 def _is_enough(task: HoldTask, emptied: _EmptiedNodes) -> bool:
-    """Whether the gang would fit into its present hold alone."""
+    """Return True if the gang would fit into its present hold alone."""
     held: dict[str, Counter[str]] = {}
     for each in task.held:
         if each.node in task.view.table.records:
@@ -149,7 +149,7 @@ def _plan_on(task: HoldTask, view: NodeView) -> GangPlan | None:
 
 
 def _needs_specific_gpus(request: object) -> bool:
-    """Whether some devices of a node may not do."""
+    """Return True if the pod may not be able to use some devices of a node."""
     assert isinstance(request, PodRequest)  # the pod was planned
     constraints = request.profile.constraints
     return request.profile.has_hard_constraints or constraints.model is not None or constraints.min_vram_mib is not None

@@ -61,16 +61,16 @@ class Outbox:
 
     @property
     def is_busy(self) -> bool:
-        """Whether any write is in flight."""
+        """True if any write is in flight."""
         return bool(self._in_flight)
 
     @property
     def is_writing_plan(self) -> bool:
-        """Whether a reservation is being created."""
+        """True if a reservation is being created."""
         return any(isinstance(each, CreateReservation) for each in self._in_flight.values())
 
     def is_paused(self, now: float) -> bool:
-        """Whether no writes are sent for a while."""
+        """Return True if writes are paused."""
         return now < self._paused_until
 
     def submit_action(self, action: Action, now: float) -> None:

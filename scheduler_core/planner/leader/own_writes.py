@@ -72,13 +72,13 @@ class OwnWrites:
             self._pods = {each.key: self._pods[each.key] for each in batch.updates if each.key in self._pods}
         return batch._replace(updates=tuple(self._newer_pod(each, get_member(each.key)) for each in batch.updates))
 
-    def _newer_pod(self, seen: PlannerPod, known: Member | None) -> PlannerPod:
-        write = self._pods.get(seen.key)
-        version = "" if seen.member is None else seen.member.version
+    def _newer_pod(self, update: PlannerPod, known: Member | None) -> PlannerPod:
+        write = self._pods.get(update.key)
+        version = "" if update.member is None else update.member.version
         if write is not None and known is not None and version and int(version) < write.version:
-            return seen._replace(member=known)
-        self._pods.pop(seen.key, None)
-        return seen
+            return update._replace(member=known)
+        self._pods.pop(update.key, None)
+        return update
 
     def newest_reservations(
         self, batch: Batch[ReservationUpdate], known: Mapping[str, ReservationUpdate]
@@ -100,21 +100,23 @@ class OwnWrites:
             newest += self._created.values()
         return batch._replace(updates=tuple(newest)), unanswered
 
-    def _is_unanswered(self, seen: ReservationUpdate) -> bool:
-        """Whether a watch shows a reservation, for the first time, whose create is not answered."""
-        name = (seen.namespace, seen.name)
-        if self._creating.get(name, seen.key) is not None:
+    def _is_unanswered(self, update: ReservationUpdate) -> bool:
+        """Return True if a watch shows a new reservation before its create is answered."""
+        name = (update.namespace, update.name)
+        if self._creating.get(name, update.key) is not None:
             return False
-        self._creating[name] = seen.key
+        self._creating[name] = update.key
         return True
 
-    def _newer_reservation(self, seen: ReservationUpdate, known: Mapping[str, ReservationUpdate]) -> ReservationUpdate:
-        self._created.pop(seen.key, None)
-        write = self._statuses.get(seen.key)
-        if write is not None and int(seen.version) < write.version:
-            return known.get(seen.key, seen)
-        self._statuses.pop(seen.key, None)
-        return seen
+    def _newer_reservation(
+        self, update: ReservationUpdate, known: Mapping[str, ReservationUpdate]
+    ) -> ReservationUpdate:
+        self._created.pop(update.key, None)
+        write = self._statuses.get(update.key)
+        if write is not None and int(update.version) < write.version:
+            return known.get(update.key, update)
+        self._statuses.pop(update.key, None)
+        return update
 
     def _not_listed(self, batch: Batch[ReservationUpdate]) -> tuple[str, ...]:
         """Return the UIDs of written reservations that a full list proves to be gone: it does not name them.

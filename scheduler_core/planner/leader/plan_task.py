@@ -90,7 +90,7 @@ def _plan_batches(task: PlanTask, placer: SinglePodPlacer) -> PlanResult:
 
 
 def is_batch(batch: Sequence[QueuedGang]) -> bool:
-    """Whether the batch consists of single pods."""
+    """Return True if the batch consists of single pods."""
     return len(batch) > 1 or is_single_pod_gang(batch[0].gang.name)
 
 

@@ -144,11 +144,11 @@ class GangQueue:
         return self._order
 
     def has_queued(self, wanted: Callable[[Gang], bool]) -> bool:
-        """Whether any queued gang is wanted; does not sort."""
+        """Return True if any queued gang is wanted; does not sort."""
         return any(map(wanted, self._queued.values()))
 
     def has_waited_since(self, at: float) -> bool:
-        """Whether any gang has waited since then; does not sort."""
+        """Return True if any gang has waited since then; does not sort."""
         return min(self._newest_seen_at.values(), default=inf) <= at
 
     def get_queued(self, name: GangName) -> QueuedGang | None:
@@ -194,7 +194,7 @@ class GangQueue:
         return (each for each in self.ordered() if self.is_entitled(each, now))
 
     def is_entitled(self, waiting: QueuedGang, now: float) -> bool:
-        """Whether a gang has waited long enough for a capacity hold."""
+        """Return True if a gang has waited long enough for a capacity hold."""
         return now - waiting.queued_since >= self._pace.patience_s
 
     def _note_wait(self, gang: Gang, now: float, *, was_queued: bool) -> None:

@@ -176,7 +176,7 @@ class LeaderTerm:
 
 
 def _is_of_ungated_pods(batch: Batch[Any]) -> bool:
-    """Whether the batch consists of ungated pods that are not terminating."""
+    """Return True if the batch consists of ungated pods that are not terminating."""
     if batch.kind is not PlannerPod or batch.removed or batch.is_full_list:
         return False
     return all(
@@ -185,6 +185,6 @@ def _is_of_ungated_pods(batch: Batch[Any]) -> bool:
 
 
 def _is_new(ledger: LedgerUpdate, settle_s: float, now: float) -> bool:
-    """Whether extenders may not know of the ledger yet."""
+    """Return True if extenders may not know of the ledger yet."""
     created = parse_timestamp(ledger.created)
     return created is not None and now - created < settle_s + _CLOCK_SKEW_S

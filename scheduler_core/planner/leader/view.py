@@ -62,7 +62,7 @@ class InProgress(NamedTuple):
     pods: frozenset[str]  # UIDs of single pods
 
     def is_free(self, gang: Gang) -> bool:
-        """Whether nothing is in progress for this gang."""
+        """Return True if nothing is in progress for this gang."""
         return gang.name not in self.gangs and not any(each.uid in self.pods for each in gang.ready)
 
 
@@ -221,7 +221,7 @@ class PlannerView:
         return InProgress(gangs, frozenset(single))
 
     def _awaiting_binding(self) -> tuple[Member, ...]:
-        """Return the unbound members that a planner ungated. What a pod says of itself alone proves nothing."""
+        """Return the unbound members that a planner ungated. A claim in a pod's annotations alone proves nothing."""
         found = self.gang_members.awaiting_binding()
         if self._guarded:
             return tuple(found)
@@ -281,8 +281,8 @@ class PlannerView:
     def _newest_ledgers(self, batch: Batch[LedgerUpdate]) -> Batch[LedgerUpdate]:
         known = self.ledger
 
-        def newest(seen: LedgerUpdate) -> LedgerUpdate:
-            is_same = known is not None and seen.key == known.key and seen.uid == known.uid
-            return known if known is not None and is_same and int(seen.version) < int(known.version) else seen
+        def newest(update: LedgerUpdate) -> LedgerUpdate:
+            is_same = known is not None and update.key == known.key and update.uid == known.uid
+            return known if known is not None and is_same and int(update.version) < int(known.version) else update
 
         return batch._replace(updates=tuple(map(newest, batch.updates)))

@@ -1,4 +1,4 @@
-"""kube-scheduler's own filters for a member, evaluated once for nodes that are alike. Pure."""
+"""kube-scheduler's own filters for a member, evaluated once for equivalent nodes. Pure."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def _slots_of(partial: _PartialAssignment | None) -> Iterator[Slot]:
 def _differences(one: Slot, other: Slot) -> tuple[int, ...]:
     """Return the levels at which two slots differ: slots in two racks are also on two nodes."""
     places = zip((*one.domains, one.node), (*other.domains, other.node), strict=True)
-    same = accumulate((mine == theirs for mine, theirs in places), and_)
+    same = accumulate((domain == other_domain for domain, other_domain in places), and_)
     return tuple(int(not each) for each in same)
 
 

@@ -64,7 +64,7 @@ class Budget:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the time is over; once true, it stays true."""
+        """True if the time is over; once true, it stays true."""
         self._exhausted = self._exhausted or self._out_of_time()
         return self._exhausted
 

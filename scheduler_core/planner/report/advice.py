@@ -1,4 +1,4 @@
-"""What to do about a gang that does not proceed by itself. Pure."""
+"""Advice for a gang that does not proceed by itself. Pure."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class GangQuestion(NamedTuple):
 
     name: GangName
     rules: PlanRules
-    said: PlannerGangState | None = None  # the state in the planner, if it was queried
+    planner_state: PlannerGangState | None = None  # the state in the planner, if it was queried
     opted_in: bool | None = None  # whether its namespace gates pods; None: not read
 
 
@@ -69,37 +69,37 @@ class NoGangError(LookupError):
     """No gang has that name; the text lists the nearest names."""
 
 
-def explain_gang(seen: GangSnapshot, about: GangQuestion, now: float) -> GangExplanation:
+def explain_gang(snapshot: GangSnapshot, about: GangQuestion, now: float) -> GangExplanation:
     """Return the explanation. ``now``: seconds since 1970. Raises ``NoGangError``."""
-    found = next((each for each in progress_of(seen) if each[0].name == about.name), None)
+    found = next((each for each in progress_of(snapshot) if each[0].name == about.name), None)
     if found is None:
-        raise NoGangError(_no_gang_message(seen, about.name, now))
+        raise NoGangError(_no_gang_message(snapshot, about.name, now))
     gang, state = found
     explanation = GangExplanation(
-        gang=gang_summary(gang, state, now, about.said, opted_in=about.opted_in),
-        unplanned=no_planner_reason(seen, now) if state.phase in _PLANNED else None,
+        gang=gang_summary(gang, state, now, about.planner_state, opted_in=about.opted_in),
+        unplanned=no_planner_reason(snapshot, now) if state.phase in _PLANNED else None,
         required=gang.required,
         preferred=gang.preferred,
         timeout_seconds=DEFAULT_BIND_TIMEOUT_S if gang.timeout_s is None else gang.timeout_s,
-        standing=tuple(_members_in_states(seen.view.gang_members.members_of(gang.name), gang)),
+        standing=tuple(_members_in_states(snapshot.view.gang_members.members_of(gang.name), gang)),
         absent_ranks=_absent_ranks(gang),
-        before=_gangs_before(seen, gang) if state.phase in _QUEUED else (),
-        places=tuple(_known_placements(seen, gang, state)),
-        notes=tuple(_notes(seen, gang, state, about)),
+        before=_gangs_before(snapshot, gang) if state.phase in _QUEUED else (),
+        places=tuple(_known_placements(snapshot, gang, state)),
+        notes=tuple(_notes(snapshot, gang, state, about)),
     )
     gated = (*gang.ready, *gang.held)
     if state.phase not in _WAITS or not gated:
         return explanation
-    found_now = find_prospects(seen.view, gang._replace(ready=gated), about.rules, now)
-    explanation = _with_prospects(explanation, seen, gang, found_now)
+    found_now = find_prospects(snapshot.view, gang._replace(ready=gated), about.rules, now)
+    explanation = _with_prospects(explanation, snapshot, gang, found_now)
     fits = state.phase == GangPhase.QUEUED.value and explanation.unfit is None
-    more = [_ASK_PLANNER] if fits and about.said is None and explanation.unplanned is None else []
+    more = [_ASK_PLANNER] if fits and about.planner_state is None and explanation.unplanned is None else []
     more += [_OUT_OF_TIME] if about.rules.over() else []
     return replace(explanation, notes=(*explanation.notes, *more))
 
 
 def _with_prospects(
-    explanation: GangExplanation, seen: GangSnapshot, gang: Gang, found: GangProspects
+    explanation: GangExplanation, snapshot: GangSnapshot, gang: Gang, found: GangProspects
 ) -> GangExplanation:
     if found.fits is not None:
         return replace(explanation, places=(*explanation.places, _placement("now", found.fits.seats, found.fits)))
@@ -109,18 +109,18 @@ def _with_prospects(
         unfit=_no_placement(found.unplaced),
         kept=tuple(map(_blocking_reservation, found.kept)),
         kept_together=found.together,
-        relief=None if found.eviction is None else _eviction(seen, gang, found.eviction),
+        relief=None if found.eviction is None else _eviction(snapshot, gang, found.eviction),
     )
 
 
-def _eviction(seen: GangSnapshot, gang: Gang, room: HoldCandidate) -> GangEviction:
+def _eviction(snapshot: GangSnapshot, gang: Gang, candidate: HoldCandidate) -> GangEviction:
     own = {each.uid for each in gang.placed}
-    pods = [pod for name in room.nodes for pod in evictable_pods(seen.view.cache.snapshot, name, own)]
+    pods = [pod for name in candidate.nodes for pod in evictable_pods(snapshot.view.cache.snapshot, name, own)]
     return GangEviction(
-        nodes=room.nodes,
+        nodes=candidate.nodes,
         pods=tuple(f"{each.namespace}/{each.name}" for each in pods),
         gpus=sum(each.profile.devices for each in pods),
-        at=None if room.estimate is None else format_timestamp(room.estimate),
+        at=None if candidate.estimate is None else format_timestamp(candidate.estimate),
     )
 
 
@@ -160,9 +160,9 @@ def _absent_ranks(gang: Gang) -> tuple[int, ...]:
     return absent if len(absent) == size - len(present) else ()
 
 
-def _gangs_before(seen: GangSnapshot, gang: Gang) -> tuple[str, ...]:
+def _gangs_before(snapshot: GangSnapshot, gang: Gang) -> tuple[str, ...]:
     """Return the gangs before it by priority and age of pods; the queue itself counts from when a gang is complete."""
-    queued = [each for each, state in progress_of(seen) if state.phase in _QUEUED]
+    queued = [each for each, state in progress_of(snapshot) if state.phase in _QUEUED]
     before = sorted((each for each in queued if _queue_order(each) < _queue_order(gang)), key=_queue_order)
     pods = [(each.name, single_pod_of(each)) for each in before]
     return tuple(
@@ -174,12 +174,14 @@ def _queue_order(gang: Gang) -> tuple[int, float, GangName]:
     return -gang.priority, gang.newest, gang.name
 
 
-def _known_placements(seen: GangSnapshot, gang: Gang, state: Progress) -> Iterator[GangPlacement]:
+def _known_placements(snapshot: GangSnapshot, gang: Gang, state: Progress) -> Iterator[GangPlacement]:
     if state.open is not None:
         if state.open.spec.seats:
             yield _placement("plan", state.open.spec.seats, state.open.spec)
     elif state.plan is not None and gang.phase in (GangPhase.BOUND, GangPhase.RUNNING):
-        yield _placement("there", placed_seats(gang, seen.view.reservation_index.seats((gang.name,))), state.plan.spec)
+        yield _placement(
+            "there", placed_seats(gang, snapshot.view.reservation_index.seats((gang.name,))), state.plan.spec
+        )
 
 
 def _placement(of: str, seats: Iterable[PlannedMember], spec: ReservationSpec) -> GangPlacement:
@@ -215,40 +217,40 @@ def _blocking_reservation(active: ActiveReservation) -> ReservedGpus:
     return reserved_gpus(active, gpus)
 
 
-def _notes(seen: GangSnapshot, gang: Gang, state: Progress, about: GangQuestion) -> Iterator[str]:
+def _notes(snapshot: GangSnapshot, gang: Gang, state: Progress, about: GangQuestion) -> Iterator[str]:
     if gang.phase is GangPhase.ELSEWHERE:
         yield f"none of its pods has the gate {GATE}, so the planner leaves it to its scheduler"
     if state.open is not None and state.open.status.estimate is not None:
         yield f"its capacity hold is expected to be free at {state.open.status.estimate}"
-    if about.said is not None:
-        yield from _planner_notes(about.said)
-    yield from _level_notes(seen, gang, about.rules.levels)
+    if about.planner_state is not None:
+        yield from _planner_notes(about.planner_state)
+    yield from _level_notes(snapshot, gang, about.rules.levels)
     yield from _pod_rule_notes((*gang.ready, *gang.held))
-    if seen.unread:
-        yield f"you may not read {', '.join(seen.unread)}, so these are not counted"
+    if snapshot.unread:
+        yield f"you may not read {', '.join(snapshot.unread)}, so these are not counted"
 
 
-def _planner_notes(said: PlannerGangState) -> Iterator[str]:
-    if said.rollbacks:
-        again = "at once" if not said.next_try_s else f"in {said.next_try_s:.0f} s"
-        often = "once" if said.rollbacks == 1 else f"{said.rollbacks} times"
-        reason = "" if said.trouble is None else f" (last reason: {said.trouble})"
+def _planner_notes(planner_state: PlannerGangState) -> Iterator[str]:
+    if planner_state.rollbacks:
+        again = "at once" if not planner_state.next_try_s else f"in {planner_state.next_try_s:.0f} s"
+        often = "once" if planner_state.rollbacks == 1 else f"{planner_state.rollbacks} times"
+        reason = "" if planner_state.trouble is None else f" (last reason: {planner_state.trouble})"
         yield f"it was rolled back {often}{reason}; the planner tries again {again}"
-    if said.missing:
+    if planner_state.missing:
         names: dict[str, list[str]] = {}
-        for each in said.missing:
+        for each in planner_state.missing:
             names.setdefault(each.reason.removesuffix(SEE), []).append(each.member)
         missing = "; ".join(f"{reason} ({listed(members, 1)})" for reason, members in names.items())
-        yield f"at the planner's last attempt, {said.reason}: {missing}"
+        yield f"at the planner's last attempt, {planner_state.reason}: {missing}"
 
 
-def _level_notes(seen: GangSnapshot, gang: Gang, levels: Levels) -> Iterator[str]:
-    """Yield whether any node has a domain of the preferred level; ``unfit`` says so of the required level."""
-    nodes = [each.metadata.labels or {} for each in seen.view.rules.values()]
+def _level_notes(snapshot: GangSnapshot, gang: Gang, levels: Levels) -> Iterator[str]:
+    """Yield a note if no node has a domain of the preferred level; ``unfit`` covers the required level."""
+    nodes = [each.metadata.labels or {} for each in snapshot.view.rules.values()]
     level = gang.preferred
     if level is not None and all(domain_of(labels, level, levels) is None for labels in nodes):
         yield f"no node is in any {level}: none has a label {' or '.join(levels.get(level, (level,)))}"
-    if planner_levels(seen) is None and {gang.required, gang.preferred} & set(levels):
+    if planner_levels(snapshot) is None and {gang.required, gang.preferred} & set(levels):
         yield "the planner does not publish the labels of topology levels, so the default labels were used"
 
 
@@ -263,8 +265,8 @@ def _pod_rule_notes(members: Iterable[Member]) -> Iterator[str]:
             )
 
 
-def _no_gang_message(seen: GangSnapshot, name: GangName, now: float) -> str:
-    listing = list_gangs(seen, now)
+def _no_gang_message(snapshot: GangSnapshot, name: GangName, now: float) -> str:
+    listing = list_gangs(snapshot, now)
     known = [each for each in listing if each.pod is None]
     invalid = [each.reason for each in listing if each.pod is not None and each.namespace == name.namespace]
     here = [each.name for each in known if each.namespace == name.namespace]

@@ -1,4 +1,4 @@
-"""Whether a planner leads, and its topology levels, from ledgers and Leases. Pure."""
+"""The leading planner, if any, and its topology levels, from ledgers and Leases. Pure."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _GONE = (
 )
 
 
-def no_planner_reason(seen: GangSnapshot, now: float) -> str | None:
+def no_planner_reason(snapshot: GangSnapshot, now: float) -> str | None:
     """Return why no planner leads; None: a planner leads, or it is not known. ``now``: seconds since 1970."""
-    ledgers = seen.view.cache.reservations.ledgers
+    ledgers = snapshot.view.cache.reservations.ledgers
     if not ledgers:
-        return _NEVER if seen.ledgers else None
-    found = [reason for each in seen.planners if (reason := _absence(each, now)) is not None]
+        return _NEVER if snapshot.ledgers else None
+    found = [reason for each in snapshot.planners if (reason := _absence(each, now)) is not None]
     leases = {each.spec.lease for each in ledgers.values()}
     return _GONE.format(", and ".join(found)) if found and len(found) == len(leases) else None
 
 
-def planner_levels(seen: GangSnapshot) -> Levels | None:
+def planner_levels(snapshot: GangSnapshot) -> Levels | None:
     """Return the node labels of each topology level; None: not published, or the ledgers differ."""
-    texts = {each.spec.levels for each in seen.view.cache.reservations.ledgers.values()}
+    texts = {each.spec.levels for each in snapshot.view.cache.reservations.ledgers.values()}
     try:
         return parse_levels(texts.pop()) if len(texts) == 1 and texts != {""} else None
     except ValueError:  # written by a later version

@@ -62,41 +62,43 @@ class GangSummary(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def list_gangs(
-    seen: GangSnapshot, now: float, said: Mapping[GangName, PlannerGangState] = NO_PLANNER_STATE
+    snapshot: GangSnapshot, now: float, planner_states: Mapping[GangName, PlannerGangState] = NO_PLANNER_STATE
 ) -> tuple[GangSummary, ...]:
     """Return the gangs: failed and refused ones, then waiting ones in queue order. ``now``: seconds since 1970.
 
     Single pods are among them only if refused: a pod with an invalid gang is a single pod.
     """
     found = [
-        gang_summary(gang, state, now, said.get(gang.name))
-        for gang, state in progress_of(seen)
+        gang_summary(gang, state, now, planner_states.get(gang.name))
+        for gang, state in progress_of(snapshot)
         if gang.phase not in _LEFT_OUT and (not is_single_pod_gang(gang.name) or gang.phase is GangPhase.REFUSED)
     ]
     return tuple(sorted(found, key=_order))
 
 
-def gangs_without_gates(seen: GangSnapshot) -> list[str]:
+def gangs_without_gates(snapshot: GangSnapshot) -> list[str]:
     """Return the waiting gangs with our annotations and without our gate, whose pods are scheduled one by one."""
     return [
         f"{each.name.namespace}/{each.name.name}"
-        for each in seen.view.gang_members.all_gangs()
+        for each in snapshot.view.gang_members.all_gangs()
         if each.phase is GangPhase.ELSEWHERE
         and each.convention == BY_ANNOTATIONS
         and any(pod.node is None for pod in each.placed)
     ]
 
 
-def progress_of(seen: GangSnapshot) -> list[tuple[Gang, Progress]]:
+def progress_of(snapshot: GangSnapshot) -> list[tuple[Gang, Progress]]:
     """Return each gang with its progress, single pods included."""
-    reserved = seen.view.cache.reservations
-    phases = {uid: each.entry.phase for uid, each in reserved.active.items()} if seen.ledgers else None
+    reserved = snapshot.view.cache.reservations
+    phases = {uid: each.entry.phase for uid, each in reserved.active.items()} if snapshot.ledgers else None
     own = reservations_by_gang(reserved.reservations.values())
-    return [(gang, gang_progress(gang, own.get(gang.name, ()), phases)) for gang in seen.view.gang_members.all_gangs()]
+    return [
+        (gang, gang_progress(gang, own.get(gang.name, ()), phases)) for gang in snapshot.view.gang_members.all_gangs()
+    ]
 
 
 def gang_summary(
-    gang: Gang, state: Progress, now: float, said: PlannerGangState | None, *, opted_in: bool | None = None
+    gang: Gang, state: Progress, now: float, planner_state: PlannerGangState | None, *, opted_in: bool | None = None
 ) -> GangSummary:
     """Return the summary of a gang. ``opted_in``: whether its namespace gates pods; None: not read."""
     live = (*gang.ready, *gang.held, *gang.placed)
@@ -110,7 +112,7 @@ def gang_summary(
         namespace=gang.name.namespace,
         name=gang.name.name,
         phase=state.phase,
-        reason=state.reason if said is None or state.phase != said.phase else said.reason,
+        reason=state.reason if planner_state is None or state.phase != planner_state.phase else planner_state.reason,
         by=gang.convention,
         priority=gang.priority,
         priorities=gang.priorities,
@@ -124,14 +126,14 @@ def gang_summary(
         domain=None if plan is None else plan.spec.domain,
         gbps=None if plan is None else plan.spec.gbps,
         created_at=format_timestamp(gang.created),
-        waiting_seconds=None if state.phase in _THERE else max(0, int(_waited(gang, now, said))),
+        waiting_seconds=None if state.phase in _THERE else max(0, int(_waited(gang, now, planner_state))),
         reservation=None if plan is None else plan.name,
         attempt=None if plan is None else plan.spec.attempt,
         deadline=None if status is None else status.deadline,
         estimate=None if status is None else status.estimate,
-        rollbacks=None if said is None else said.rollbacks,
-        next_try_seconds=None if said is None else said.next_try_s,
-        trouble=None if said is None else said.trouble,
+        rollbacks=None if planner_state is None else planner_state.rollbacks,
+        next_try_seconds=None if planner_state is None else planner_state.next_try_s,
+        trouble=None if planner_state is None else planner_state.trouble,
         left_seconds=_left(state, now),
         pod=single_pod_of(gang),
         advice=gang_advice(gang, state.phase, opted_in=opted_in),
@@ -143,10 +145,10 @@ def devices(member: Member) -> int | None:
     return member.request.profile.devices if isinstance(member.request, PodRequest) else None
 
 
-def _waited(gang: Gang, now: float, said: PlannerGangState | None) -> float:
+def _waited(gang: Gang, now: float, planner_state: PlannerGangState | None) -> float:
     """Return the seconds that count in the queue; without the planner, at most how long the gang is complete."""
-    if said is not None and said.waiting_s is not None:
-        return said.waiting_s
+    if planner_state is not None and planner_state.waiting_s is not None:
+        return planner_state.waiting_s
     return now - (gang.created if gang.phase in _INCOMPLETE else gang.newest)
 
 

@@ -59,13 +59,13 @@ class GangSnapshot(NamedTuple):
 
     @property
     def ledgers(self) -> bool:
-        """Whether the ledgers could be read, which say which reservations count."""
+        """True if the ledgers could be read. They define which reservations count."""
         return not any(each.startswith("placementledgers") for each in self.unread)
 
 
 def read_gangs(kube: Kube, namespace: str | None, policies: Policies, now: float) -> GangSnapshot:
     """Return the gangs of a namespace or of all, with reservations and ledgers. Raises ``KubeError``."""
-    return _read(kube, _pods(policies), namespace, policies, now)
+    return _read_snapshot(kube, _pods(policies), namespace, policies, now)
 
 
 def read_all(kube: Kube, policies: Policies, now: float) -> GangSnapshot:
@@ -75,7 +75,7 @@ def read_all(kube: Kube, policies: Policies, now: float) -> GangSnapshot:
         NodeGpusUpdate: FULL_POD_SOURCES[NodeGpusUpdate],
         **_pods(policies),
     }
-    return _read(kube, sources, None, policies, now)
+    return _read_snapshot(kube, sources, None, policies, now)
 
 
 def read_gang_pod(kube: Kube, namespace: str, name: str) -> FullPod | None:
@@ -96,7 +96,7 @@ def _pods(policies: Policies) -> Sources:
     return {PlannerPod: planner_sources(policies.parse_pod)[PlannerPod]}
 
 
-def _read(kube: Kube, sources: Sources, namespace: str | None, policies: Policies, now: float) -> GangSnapshot:
+def _read_snapshot(kube: Kube, sources: Sources, namespace: str | None, policies: Policies, now: float) -> GangSnapshot:
     view = PlannerView(policies.node_policy, _POOL, "")
     for kind, source in sources.items():
         view.apply_batch(list_kind(kube, kind, _in_namespace(source, namespace)), now)

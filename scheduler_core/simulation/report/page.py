@@ -42,9 +42,9 @@ def _verdict(found: Sequence[PolicySummary]) -> str:
     results = []
     for field, what in (("allocated", "of the GPU capacity in use"), ("island_share", "of pods inside one island")):
         own = first.means[field]
-        theirs = [(value, each.policy) for each in others if (value := each.means[field]) is not None]
-        if own is not None and theirs:
-            best, name = max(theirs)
+        other_means = [(value, each.policy) for each in others if (value := each.means[field]) is not None]
+        if own is not None and other_means:
+            best, name = max(other_means)
             results.append(f"{100 * own:.1f} % {what}; best of the others: {100 * best:.1f} % ({name})")
     return f"<p><b>{escape(first.policy)}</b>: {escape('. '.join(results))}.</p>" if results else ""
 

@@ -51,7 +51,7 @@ PLAIN, FAR = _node(), "its node affinity does not match"
         pytest.param(_spec(), PLAIN, None, id="nothing is asked"),
         pytest.param(_spec(nodeSelector={"pool": "a"}), PLAIN, None, id="selected"),
         pytest.param(
-            _spec(nodeSelector={"pool": "b"}), PLAIN, "it is not pool=b, as nodeSelector says", id="not selected"
+            _spec(nodeSelector={"pool": "b"}), PLAIN, "it is not pool=b, as nodeSelector requires", id="not selected"
         ),
         pytest.param(_spec(), _node(unschedulable=True), "it is cordoned", id="cordoned"),
         pytest.param(

@@ -37,8 +37,8 @@ class TestSeveralGpus:
         assert found.gpus == (2, 3, 6, 7)
         assert found.lost_gbps == pytest.approx(QUAD_GBPS - PCIE5_GBPS)
         assert (found.one_island, found.could_be_one_island) == (False, True)
-        assert found.alternatives.ours is not None
-        assert found.alternatives.ours.node == "gpu-2"
+        assert found.alternatives.by_gputopo is not None
+        assert found.alternatives.by_gputopo.node == "gpu-2"
 
     @pytest.mark.parametrize(("size", "gpus"), [pytest.param(4, (0, 1, 2, 3), id="4"), pytest.param(2, (2, 3), id="2")])
     def test_a_set_as_good_as_ours_cost_nothing(self, size: int, gpus: tuple[int, ...]) -> None:
@@ -144,7 +144,7 @@ class TestItsOwnRules:
         scene.nodes("gpu-7", unschedulable=True)
         found = scene.place(bound("p", 4, "gpu-7"), 2, 3, 6, 7)
 
-        assert (found.result, found.alternatives.ours is not None) == (Comparison.GOOD, True)
+        assert (found.result, found.alternatives.by_gputopo is not None) == (Comparison.GOOD, True)
 
     def test_a_node_that_is_gone_is_not_offered(self) -> None:
         scene = halved(QUADS)
@@ -246,8 +246,8 @@ def test_the_best_is_not_what_it_got_where_ours_is_better_and_another_node_is_un
     scene.place(bound("a", 2, "gpu-1"), 0, 4)
     found = scene.place(bound("b", 4, "gpu-2"), 0, 1, 2, 3)
 
-    assert found.alternatives.ours is not None
-    assert (found.alternatives.best, found.alternatives.ours.node) == (found.alternatives.ours, "gpu-1")
+    assert found.alternatives.by_gputopo is not None
+    assert (found.alternatives.best, found.alternatives.by_gputopo.node) == (found.alternatives.by_gputopo, "gpu-1")
 
 
 @settings(max_examples=150, deadline=None)
@@ -272,5 +272,5 @@ def _sound(found: ObservedPlacement) -> None:
     assert got is not None
     assert not is_worse(best.layout.ring, got.worst.ring)
     assert found.lost_gbps is None or found.lost_gbps >= 0
-    if found.alternatives.ours is not None:
-        assert not is_worse(best.layout.ring, found.alternatives.ours.layout.ring)
+    if found.alternatives.by_gputopo is not None:
+        assert not is_worse(best.layout.ring, found.alternatives.by_gputopo.layout.ring)

@@ -63,7 +63,7 @@ class MatrixBlock:
 
     @property
     def is_p2p(self) -> bool:
-        """Whether this is a matrix of `topo -p2p`, which looks the same and has no links."""
+        """True if this is a matrix of `topo -p2p`, which looks the same and has no links."""
         cells = [cell for row in self.rows for cell in row.scanned.cells if cell != SELF]
         of_p2p = sum(cell in P2P for cell in cells)
         return of_p2p > len(cells) // 2 or any(re.search(r"\bOK\s+=", line) for line in self.legend)

@@ -278,7 +278,7 @@ def _without_cut_end(header: MatrixHeader, labels: list[str], problems: list[Pro
 def _consistent_rows(
     header: MatrixHeader | None, columns: list[str | None], rows: dict[str, MatrixRow], problems: list[Problem]
 ) -> list[MatrixRow]:
-    """Return the rows without those whose X contradicts their label."""
+    """Return the rows in which the position of the X agrees with the label."""
     consistent = []
     for row in rows.values():
         fault = _row_fault(row, columns, header)

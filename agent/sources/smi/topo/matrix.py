@@ -39,5 +39,5 @@ class TopoMatrix(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def known_cells(self) -> int:
-        """The number of known cells, which tells a complete copy from a cut one."""
+        """The number of known cells: a truncated copy has fewer than a complete copy."""
         return sum(cell is not None for row in self.cells for cell in row)

@@ -161,7 +161,7 @@ def _affinities(
     runs = [run for each in words.values() if len(each) == columns > 1 and (run := first_run(each[0]))]
     run = runs[0] if runs else None
     found = {label: read_affinity(row.body, row.scanned, columns, run) for label, row in table.rows.items()}
-    found = {label: _without_doubtful_numa(label, each, block, problems) for label, each in found.items()}
+    found = {label: _without_invalid_numa(label, each, block, problems) for label, each in found.items()}
     last = block.rows[-1]
     more = affinity_words(last.tail, columns)[1]
     if last.number != cut_at or last.label not in found or not last.label.startswith("GPU") or more:
@@ -178,7 +178,7 @@ def _affinities(
     return found | {last.label: RowAffinity(*kept)}
 
 
-def _without_doubtful_numa(
+def _without_invalid_numa(
     label: str, affinity: RowAffinity, block: MatrixBlock, problems: list[Problem]
 ) -> RowAffinity:
     """Drop a NUMA affinity that is too large, or too long for a header that may be cut at "NUMA"."""
