@@ -121,7 +121,7 @@ def test_a_planner_survives_an_unavailable_api_server(cluster: Cluster, planner:
     wait_until_whole(cluster, "train", ASKED.size)
     wait_for(lambda: is_served(cluster), "the API server to have its custom resources again")
     assert running.server.running
-    wait_for(lambda: entries(cluster) == [], "the ledger to forget it")
+    wait_for(lambda: entries(cluster) == [], "the ledger to forget it", 60)
 
 
 @pytest.mark.usefixtures("stock")
@@ -169,7 +169,7 @@ def test_a_gang_starts_although_a_member_is_deleted_while_others_are_ungated(
 
     wait_for(lambda: deleted, "the fifth write")
     pods = wait_for(lambda: bound(cluster, "train", ASKED.size), "all to be bound", 60)
-    wait_for(lambda: entries(cluster) == [], "the ledger to forget it")
+    wait_for(lambda: entries(cluster) == [], "the ledger to forget it", 60)
     assert deleted[0] not in {each["metadata"]["uid"] for each in pods}
     assert job_status(cluster, "train")["failed"] == 1  # that one: what the rollback deleted does not count
 
@@ -192,7 +192,7 @@ def test_a_partly_ungated_gang_with_a_deleted_plan_is_rolled_back_and_starts_els
 
     pods = wait_for(lambda: bound(cluster, "train", 2), "both to be bound", 60)
     assert not {each["metadata"]["uid"] for each in pods} & {each["metadata"]["uid"] for each in before}
-    wait_for(lambda: entries(cluster) == [], "the ledger to forget it")
+    wait_for(lambda: entries(cluster) == [], "the ledger to forget it", 60)
     assert job_status(cluster, "train").get("failed", 0) == 0
 
 
