@@ -220,7 +220,7 @@ def _explain(kube: Kube, pod: FullPod, query: PodQuery, bound: str | None) -> Ex
     rejected = {} if bound is not None else rejected_nodes(pod.spec, cluster)
     names = [name for name in cluster.snapshot.records if name not in rejected] if node is None else [node]
     table = snapshot_for_pod(metadata.uid, cluster)
-    explanation = explain(request, table, names, policies.profile_for(request).policy, now, bound)
+    explanation = explain(request, table, names, policies.policy_for(request), now, bound)
     explanation = with_reservations(explanation, table, cluster.active_reservations or (), metadata.uid)
     unread = (_NO_PERMISSION,) if cluster.active_reservations is None else ()
     return replace(

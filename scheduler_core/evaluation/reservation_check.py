@@ -155,4 +155,4 @@ def policy_for_pod(policies: Policies, pod: PodUpdate) -> Policy:
     """Return the policy by which Filter evaluates the pod."""
     occupant = pod.occupant
     request = PodRequest(pod.key, occupant.namespace, occupant.name, pod.scheduler, occupant.profile)
-    return policies.profile_for(request).policy
+    return policies.policy_for(request)

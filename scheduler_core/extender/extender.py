@@ -124,7 +124,7 @@ class Extender:
             return FilterResult((), dict.fromkeys(names, request.reason))
         if not request.profile.device_request.steps_by_resource:
             return FilterResult(tuple(names), {})
-        policy = self.policies.profile_for(request).policy
+        policy = self.policies.policy_for(request)
         request, ranking = self._ranking_for(request, policy)
         ready = perf_counter()
         in_flight = self._cache.assumed_pods.on_several_nodes
@@ -178,7 +178,7 @@ class Extender:
         # The pod's own assumption from Filter must not count against it.
         assumed = self._cache.assumed_pods.get_pod(request.uid)
         own = assumed.nodes if assumed is not None and assumed.is_on_one_node else ()
-        request, ranking = self._ranking_for(request, self.policies.profile_for(request).policy)
+        request, ranking = self._ranking_for(request, self.policies.policy_for(request))
         table, evaluator = ranking.snapshot, ranking.evaluator
         own_records = {name: table.records[name] for name in own if name in names and name in table.records}
         found = ranking.points_of(names - own_records.keys() if own_records else names)

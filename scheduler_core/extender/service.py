@@ -220,7 +220,7 @@ class ExtenderService:
             owner=pod.occupant.owner,
             detection=() if last is None else last.request.detection,
         )
-        policy = policies.profile_for(request).policy
+        policy = policies.policy_for(request)
         names, table, now = None if last is None else last.names, cache.snapshot_for_pod(pod.key), self._now()
         active = tuple(cache.reservations.active.values())
 

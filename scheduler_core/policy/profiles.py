@@ -75,6 +75,10 @@ class Policies(NamedTuple):
         """Return the profile of the pod."""
         return next(each for each in self.profiles if each.match.matches_pod(request))
 
+    def policy_for(self, request: PodRequest) -> Policy:
+        """Return the policy of the pod: that of its profile."""
+        return self.profile_for(request).policy
+
 
 BUILT_IN = Policies()
 

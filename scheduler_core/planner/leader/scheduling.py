@@ -19,8 +19,6 @@ from scheduler_core.planner.leader.plan_task import PlanResult, PlanTask, Reserv
 from scheduler_core.planner.leader.queue import QueuedGang
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.packing.model import NodeView
-from scheduler_core.policy.policy import Policy
-from scheduler_core.request.pod_request import PodRequest
 
 PLAN_S = 1.0  # for one plan
 _RETRY_UNPLACED_S = 0.5  # between two plans of gangs that did not fit
@@ -130,12 +128,7 @@ class PlanScheduler:
         )
 
     def _node_view(self) -> NodeView:
-        policies = self._context.policies()
-
-        def policy_for(request: PodRequest) -> Policy:
-            return policies.profile_for(request).policy
-
-        return NodeView(self._view.cache.snapshot, self._view.rules, policy_for)
+        return NodeView(self._view.cache.snapshot, self._view.rules, self._context.policies().policy_for)
 
     def _new_names(self) -> ReservationNames:
         return ReservationNames(self._context.config.namespace, lambda: secrets.token_hex(3))

@@ -20,9 +20,7 @@ from scheduler_core.planner.leader.plan_task import PlanTask, ReservationNames, 
 from scheduler_core.planner.leader.queue import QueuedGang
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.packing.model import Levels, NodeView, Unplaced
-from scheduler_core.policy.policy import Policy
 from scheduler_core.policy.profiles import Policies
-from scheduler_core.request.pod_request import PodRequest
 
 TRIALS = 24  # of each kind
 
@@ -74,14 +72,9 @@ class _Trial(NamedTuple):
 
     def plan(self, table: ClusterSnapshot) -> ReservationSpec | Unplaced:
         """Return the plan that the planner would make."""
-        policies = self.rules.policies
-
-        def policy_of(request: PodRequest) -> Policy:
-            return policies.profile_for(request).policy
-
         task = PlanTask(
             ((QueuedGang(self.gang, self.gang.newest),),),
-            NodeView(table, self.view.rules, policy_of),
+            NodeView(table, self.view.rules, self.rules.policies.policy_for),
             {},
             self.view.reservation_index.seats((self.gang.name,)),
             {},
