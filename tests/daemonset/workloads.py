@@ -8,7 +8,7 @@ from tests.daemonset.tools import Object, helm_rendered, kustomized, name_of
 
 
 def helm_adds(*settings: str, namespace: str = "gputopo") -> list[Object]:
-    """What a chart with these settings installs beside the agent."""
+    """The objects that a chart with these settings installs beside the agent."""
     agent = {name_of(each) for each in helm_rendered(namespace=namespace)}
     return [each for each in helm_rendered(*settings, namespace=namespace) if name_of(each) not in agent]
 

@@ -80,7 +80,7 @@ def ledger(spec: LedgerSpec, **metadata: str) -> Object:
     return {"apiVersion": LEDGERS.api_version, "kind": LEDGER_KIND, "metadata": named, "spec": builtins}
 
 
-def vouching(**extenders: ExtenderAck) -> Object:
+def ledger_status(**extenders: ExtenderAck) -> Object:
     status = msgspec.to_builtins(LedgerStatus(extenders))
     return {"apiVersion": LEDGERS.api_version, "kind": LEDGER_KIND, "metadata": {"name": POOL}, "status": status}
 
@@ -184,8 +184,8 @@ def test_extenders_register_side_by_side_and_a_registration_is_a_new_version(pla
     one, other = ExtenderAck("gputopo/a", 1, ("r-0",)), ExtenderAck("gputopo/b")
     made = planner.create(LEDGERS, ledger(LedgerSpec("planner-0", 1)))
 
-    extender.apply(LEDGER_STATUS, "gputopo-extender-a", vouching(a=one))
-    extender.apply(LEDGER_STATUS, "gputopo-extender-b", vouching(b=other))
+    extender.apply(LEDGER_STATUS, "gputopo-extender-a", ledger_status(a=one))
+    extender.apply(LEDGER_STATUS, "gputopo-extender-b", ledger_status(b=other))
 
     found = planner.get(LEDGERS, POOL, PlacementLedger)
     assert found.status.extenders == {"a": one, "b": other}
@@ -193,16 +193,16 @@ def test_extenders_register_side_by_side_and_a_registration_is_a_new_version(pla
     with pytest.raises(ConflictError):  # so what was read before a registration commits nothing
         planner.replace(LEDGERS, ledger(LedgerSpec("planner-0", 2), resourceVersion=made.resource_version))
 
-    extender.apply(LEDGER_STATUS, "gputopo-extender-a", vouching())
+    extender.apply(LEDGER_STATUS, "gputopo-extender-a", ledger_status())
     assert planner.get(LEDGERS, POOL, PlacementLedger).status.extenders == {"b": other}
 
     found = planner.get(LEDGERS, POOL, PlacementLedger)
-    gone = vouching() | {"metadata": {"name": POOL, "resourceVersion": found.metadata.resource_version}}
+    gone = ledger_status() | {"metadata": {"name": POOL, "resourceVersion": found.metadata.resource_version}}
     planner.replace(LEDGER_STATUS, gone | {"spec": {}})
     left = planner.get(LEDGERS, POOL, PlacementLedger)
     assert (left.spec, left.status.extenders) == (LedgerSpec("planner-0", 1), {})
 
-    extender.apply(LEDGER_STATUS, "gputopo-extender-b", vouching(b=one))
+    extender.apply(LEDGER_STATUS, "gputopo-extender-b", ledger_status(b=one))
     assert planner.get(LEDGERS, POOL, PlacementLedger).status.extenders == {"b": one}
 
 

@@ -1,4 +1,4 @@
-"""Who may write the planner's annotations on pods of the real API server."""
+"""Write access to the planner's annotations on pods of the real API server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OWN = {key.key: key.example for key in keys.WRITTEN_ON_PODS}
 
 
 class Clients(NamedTuple):
-    """Who writes."""
+    """Clients that write pods."""
 
     planner: Client
     tenant: Client  # may do everything with pods of its namespace

@@ -79,7 +79,7 @@ class _Follower:
         self._thread.start()
 
     def caught_up(self) -> bool:
-        """Whether exactly the objects of a present list have been seen."""
+        """Return whether exactly the objects of a present list have been seen."""
         if self._failure is not None:
             raise self._failure
         listed = {each["metadata"]["uid"]: _version(each) for each in self._api.items(self._path)}

@@ -51,8 +51,8 @@ def extenders(cluster: Cluster) -> dict[str, Any]:
     return dict((cluster.api.get(LEDGER).get("status") or {}).get("extenders") or {})
 
 
-def vouching(cluster: Cluster) -> Any:
-    """What the one extender says."""
+def acknowledgement(cluster: Cluster) -> Any:
+    """The acknowledgement of the only extender."""
     (said,) = extenders(cluster).values()
     return said
 
@@ -108,7 +108,7 @@ def test_from_registering_to_leaving(
         start_ledger(cluster)
         wait_for(lambda: extenders(cluster), "the registration")
         wait_for(lambda: extender.ready, "an extender that answers")
-        assert vouching(cluster) == {"pod": "", "generation": 0, "blocked": [], "term": 0}
+        assert acknowledgement(cluster) == {"pod": "", "generation": 0, "blocked": [], "term": 0}
         assert writes(cluster) == [("placementledgers/status", "patch")]
 
         cluster.create_pod(gpu_pod("early", 2))
@@ -116,14 +116,16 @@ def test_from_registering_to_leaving(
         small, large = (gated(cluster, name, gpus) for name, gpus in (("member", 5), ("second", 4)))
         generation = write(cluster, small, large)
         wait_for(
-            lambda: vouching(cluster)["generation"] == generation, "what it vouches for", ASSUMED_POD_LIFETIME_S + 60
+            lambda: acknowledgement(cluster)["generation"] == generation,
+            "the acknowledgement",
+            ASSUMED_POD_LIFETIME_S + 60,
         )
         assert time.monotonic() - ready >= ASSUMED_POD_LIFETIME_S - 5
-        assert vouching(cluster)["blocked"] == sorted([small["uid"], large["uid"]])  # not both of them
+        assert acknowledgement(cluster)["blocked"] == sorted([small["uid"], large["uid"]])  # not both of them
 
         generation = write(cluster, small)
         wait_for(
-            lambda: vouching(cluster) == {"pod": "", "generation": generation, "blocked": [], "term": 0},
+            lambda: acknowledgement(cluster) == {"pod": "", "generation": generation, "blocked": [], "term": 0},
             "the first alone",
         )
         write(cluster, {**small, "phase": "Committed"})

@@ -33,7 +33,9 @@ STATUS = ReservationStatus(
 )
 ENTRY = LedgerEntry("r-0", "team-a", "llm-7-4f2a9c", spec_hash(PLAN), EntryPhase.PROPOSED)
 LEDGER = LedgerSpec("planner-0", 3, (ENTRY,))
-VOUCHING = LedgerStatus({"extender-0": ExtenderAck("gputopo/scheduler-0", 7, ("r-0",)), "extender-1": ExtenderAck()})
+ACKNOWLEDGED = LedgerStatus(
+    {"extender-0": ExtenderAck("gputopo/scheduler-0", 7, ("r-0",)), "extender-1": ExtenderAck()}
+)
 RESERVATION_CRD, LEDGER_CRD = reservation_crd(), ledger_crd()
 
 
@@ -48,7 +50,7 @@ def complaints(crd: dict[str, Any], document: Any) -> list[str]:
     [
         pytest.param(RESERVATION_CRD, {"spec": PLAN, "status": STATUS}, id="a plan"),
         pytest.param(RESERVATION_CRD, {"spec": ReservationSpec("")}, id="a plan of which little is known"),
-        pytest.param(LEDGER_CRD, {"spec": LEDGER, "status": VOUCHING}, id="a ledger"),
+        pytest.param(LEDGER_CRD, {"spec": LEDGER, "status": ACKNOWLEDGED}, id="a ledger"),
         pytest.param(LEDGER_CRD, {"spec": LedgerSpec()}, id="a ledger at its beginning"),
     ],
 )

@@ -184,11 +184,11 @@ def test_the_status_is_written_apart(tmp_path: Path) -> None:
         kube.patch(RESERVATION_STATUS, reservation)
 
     requests, _ = asked(lambda _: Answer(NODE), planner, tmp_path, PLANNER)
-    (vouching,), _ = asked(
+    (acknowledgement,), _ = asked(
         lambda _: Answer(NODE), lambda kube: kube.apply(LEDGER_STATUS, "x", ledger), tmp_path, EXTENDER
     )
 
-    assert [(each.method, each.path) for each in (*requests, vouching)] == [
+    assert [(each.method, each.path) for each in (*requests, acknowledgement)] == [
         ("PUT", "/apis/gputopo.io/v1alpha1/placementledgers/gpus/status"),
         ("PATCH", "/apis/gputopo.io/v1alpha1/namespaces/ns/placementreservations/p/status"),
         ("PATCH", "/apis/gputopo.io/v1alpha1/placementledgers/gpus/status"),

@@ -38,7 +38,7 @@ def test_no_role_may_replace_or_delete_nodes_or_read_secrets(role: Role) -> None
 WATCHED = dict.fromkeys((NODES, PODS, NODE_GPUS), ("list", "watch"))
 
 
-def test_only_the_scheduler_component_watches_and_it_changes_nothing_but_what_it_vouches_for() -> None:
+def test_only_the_scheduler_component_watches_and_it_changes_nothing_but_its_acknowledgement() -> None:
     watching = [role for role in ROLES if any("watch" in verbs for verbs in role.verbs.values())]
 
     assert watching == [EXTENDER, OBSERVER, PLANNER]

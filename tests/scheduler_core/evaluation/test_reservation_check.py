@@ -29,10 +29,12 @@ POLICY = Policy()
 H100, PAIRS = MACHINES["hgx_h100"](), MACHINES["a100_bridged"]()
 
 
-def vouched(stage: FakeScheduler, listing: LedgerUpdate, voucher: ReservationChecker | None = None) -> ExtenderAck:
+def acknowledgement(
+    stage: FakeScheduler, listing: LedgerUpdate, checker: ReservationChecker | None = None
+) -> ExtenderAck:
     known = stage.cache
     now = ExtenderView(known.snapshot, known.pods, known.assumed_pods.on_several_nodes)
-    return (voucher or ReservationChecker()).acknowledge(
+    return (checker or ReservationChecker()).acknowledge(
         listing, known.reservations, now, lambda _: POLICY, "team/extender"
     )
 
@@ -53,14 +55,14 @@ def test_a_reservation_that_fits_is_acknowledged() -> None:
     stage = FakeScheduler.synced_with_reservations({"a": H100, "b": H100}, *members(4, 4))
     gang = plan("g", {"m0": ("a", 4), "m1": ("a", 4), "m2": ("b", 4), "m3": ("b", 4)})
 
-    assert vouched(stage, stage.write_ledger((gang, PROPOSED), generation=7)) == ExtenderAck("team/extender", 7)
+    assert acknowledgement(stage, stage.write_ledger((gang, PROPOSED), generation=7)) == ExtenderAck("team/extender", 7)
 
 
 def test_a_reservation_that_does_not_fit_is_blocked() -> None:
     stage = FakeScheduler.synced_with_reservations({"a": H100}, *members(4, 2), pod_update("x", 1, on="a"))
     gang = plan("g", {"m0": ("a", 4), "m1": ("a", 4)})
 
-    assert vouched(stage, stage.write_ledger((gang, PROPOSED))) == ExtenderAck("team/extender", 1, ("uid-g",))
+    assert acknowledgement(stage, stage.write_ledger((gang, PROPOSED))) == ExtenderAck("team/extender", 1, ("uid-g",))
 
 
 def test_only_proposed_reservations_are_checked() -> None:
@@ -68,7 +70,7 @@ def test_only_proposed_reservations_are_checked() -> None:
     plans = [plan(f"g{at}", {f"m{at}": ("a", 8)}, held={"a": 8}) for at in range(3)]
     listing = stage.write_ledger(*zip(plans, (COMMITTED, HELD, PROPOSED), strict=True))
 
-    assert vouched(stage, listing).blocked == ("uid-g2",)
+    assert acknowledgement(stage, listing).blocked == ("uid-g2",)
 
 
 @pytest.mark.parametrize(
@@ -84,18 +86,18 @@ def test_an_in_flight_pod_counts_on_each_of_its_nodes(others: int, blocked: tupl
         assert set(stage.filter(unbound_pod(f"x{at}", 1)).nodes) == {"a", "b"}
     gang = plan("g", {"m0": ("a", 4)})
 
-    assert vouched(stage, stage.write_ledger((gang, PROPOSED))).blocked == blocked
+    assert acknowledgement(stage, stage.write_ledger((gang, PROPOSED))).blocked == blocked
 
 
 def test_a_reservation_is_acknowledged_once_in_flight_pods_are_bound_elsewhere() -> None:
     stage = FakeScheduler.synced_with_reservations({"a": H100, "b": H100}, *members(8, 1))
     stage.filter(unbound_pod("x", 1))
-    listing, voucher = stage.write_ledger((plan("g", {"m0": ("a", 8)}), PROPOSED)), ReservationChecker()
-    assert vouched(stage, listing, voucher).blocked == ("uid-g",)
+    listing, checker = stage.write_ledger((plan("g", {"m0": ("a", 8)}), PROPOSED)), ReservationChecker()
+    assert acknowledgement(stage, listing, checker).blocked == ("uid-g",)
 
     stage.watch_pods(pod_update("x", 1, on="b"))
 
-    assert vouched(stage, listing, voucher).blocked == ()
+    assert acknowledgement(stage, listing, checker).blocked == ()
 
 
 def test_a_constraint_of_another_pod_is_kept() -> None:
@@ -104,19 +106,19 @@ def test_a_constraint_of_another_pod_is_kept() -> None:
     assert stage.filter(unbound_pod("x", 2, island="required")).nodes == ("a",)
 
     one, two = plan("g", {"m0": ("a", 1)}), plan("g", {"m0": ("a", 1), "m1": ("a", 1)})
-    assert vouched(stage, stage.write_ledger((one, PROPOSED))).blocked == ()
-    assert vouched(stage, stage.write_ledger((two, PROPOSED))).blocked == ("uid-g",)
+    assert acknowledgement(stage, stage.write_ledger((one, PROPOSED))).blocked == ()
+    assert acknowledgement(stage, stage.write_ledger((two, PROPOSED))).blocked == ("uid-g",)
 
 
 def test_a_reservation_with_an_unknown_member_is_not_acknowledged() -> None:
     """Its constraints are not known yet."""
     stage = FakeScheduler.synced_with_reservations({"a": H100})
     listing = stage.write_ledger((plan("g", {"m0": ("a", 1)}), PROPOSED))
-    assert vouched(stage, listing).blocked == ("uid-g",)
+    assert acknowledgement(stage, listing).blocked == ("uid-g",)
 
     stage.watch_pods(*members(1, 1))
 
-    assert vouched(stage, listing).blocked == ()
+    assert acknowledgement(stage, listing).blocked == ()
 
 
 def test_an_unknown_reservation_is_not_acknowledged() -> None:
@@ -124,26 +126,28 @@ def test_an_unknown_reservation_is_not_acknowledged() -> None:
     listing = stage.write_ledger((plan("g", {"m0": ("a", 1)}), PROPOSED), (plan("h", {"m0": ("a", 1)}), PROPOSED))
     stage.cache.reservations.apply_reservations(Batch(ReservationUpdate, (), ("uid-h",)))
 
-    assert vouched(stage, listing).blocked == ("uid-h",)
+    assert acknowledgement(stage, listing).blocked == ("uid-h",)
 
 
 def test_a_reservation_on_an_unknown_node_is_not_acknowledged() -> None:
     stage = FakeScheduler.synced_with_reservations({"a": H100}, *members(1, 1))
 
-    assert vouched(stage, stage.write_ledger((plan("g", {"m0": ("elsewhere", 1)}), PROPOSED))).blocked == ("uid-g",)
+    assert acknowledgement(stage, stage.write_ledger((plan("g", {"m0": ("elsewhere", 1)}), PROPOSED))).blocked == (
+        "uid-g",
+    )
 
 
 def test_bound_members_are_not_checked() -> None:
     stage = FakeScheduler.synced_with_reservations({"a": H100}, pod_update("m0", 8, on="a"), pod_update("m1", 8))
 
-    assert vouched(stage, stage.write_ledger((plan("g", {"m0": ("a", 8)}), PROPOSED))).blocked == ()
+    assert acknowledgement(stage, stage.write_ledger((plan("g", {"m0": ("a", 8)}), PROPOSED))).blocked == ()
 
 
 def test_capacity_holds_do_not_block_a_reservation() -> None:
     stage = FakeScheduler.synced_with_reservations({"a": H100}, *members(8, 1))
     room, gang = plan("r", held={"a": 8}), plan("g", {"m0": ("a", 8)})
 
-    assert vouched(stage, stage.write_ledger((room, HELD), (gang, PROPOSED))).blocked == ()
+    assert acknowledgement(stage, stage.write_ledger((room, HELD), (gang, PROPOSED))).blocked == ()
 
 
 def test_too_many_in_flight_pods_block_a_reservation() -> None:
@@ -152,12 +156,12 @@ def test_too_many_in_flight_pods_block_a_reservation() -> None:
     for at in range(7):
         stage.filter(unbound_pod(f"x{at}", 1, min_vram=f"{at + 1}Gi"))
 
-    assert vouched(stage, stage.write_ledger((plan("g", {"m0": ("a", 1)}), PROPOSED))).blocked == ("uid-g",)
+    assert acknowledgement(stage, stage.write_ledger((plan("g", {"m0": ("a", 1)}), PROPOSED))).blocked == ("uid-g",)
 
 
 def test_results_are_kept_until_the_node_changes() -> None:
     stage = FakeScheduler.synced_with_reservations({"a": H100}, *members(8, 1))
-    listing, voucher = stage.write_ledger((plan("g", {"m0": ("a", 8)}), PROPOSED)), ReservationChecker()
+    listing, checker = stage.write_ledger((plan("g", {"m0": ("a", 8)}), PROPOSED)), ReservationChecker()
     judged: list[str] = []
 
     def policy_of(pod: PodUpdate) -> Policy:
@@ -166,18 +170,18 @@ def test_results_are_kept_until_the_node_changes() -> None:
 
     def look() -> None:
         known = stage.cache
-        voucher.acknowledge(listing, known.reservations, ExtenderView(known.snapshot, known.pods, ()), policy_of, "")
+        checker.acknowledge(listing, known.reservations, ExtenderView(known.snapshot, known.pods, ()), policy_of, "")
 
     look()
     look()
     assert judged == ["m0"]
-    voucher.retain_only(["uid-g"])
+    checker.retain_only(["uid-g"])
     look()
     assert judged == ["m0"]
-    voucher.retain_only([])
+    checker.retain_only([])
     look()
     assert judged == ["m0", "m0"]
-    voucher.reset()
+    checker.reset()
     look()
     assert judged == ["m0", "m0", "m0"]
 
@@ -197,7 +201,7 @@ def test_acknowledged_reservations_fit_wherever_in_flight_pods_come(seed: int) -
     gangs = [_gang(random, stage, f"g{at}") for at in range(2)]
     listing = stage.write_ledger(*((each, random.choice((PROPOSED, PROPOSED, COMMITTED))) for each in gangs))
 
-    blocked = vouched(stage, listing).blocked
+    blocked = acknowledgement(stage, listing).blocked
 
     for each in gangs:
         if each.key not in blocked and stage.cache.reservations.active[each.key].entry.phase is PROPOSED:
@@ -274,9 +278,9 @@ class _Life:
 
     def propose(self) -> bool:
         gang = plan("g", {each.occupant.name: ("a", 2) for each in self.members})
-        listing, voucher = self.stage.write_ledger((gang, PROPOSED)), ReservationChecker()
+        listing, checker = self.stage.write_ledger((gang, PROPOSED)), ReservationChecker()
         for _ in range(12):
-            if not vouched(self.stage, listing, voucher).blocked:
+            if not acknowledgement(self.stage, listing, checker).blocked:
                 self.stage.write_ledger((gang, COMMITTED), generation=2)
                 return True
             self.other()

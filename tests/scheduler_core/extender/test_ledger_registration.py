@@ -123,7 +123,7 @@ def test_a_registration_that_somebody_took_away_is_written_again() -> None:
     assert process.said == [("gpus", ExtenderAck(POD, 1))]
 
 
-def test_nothing_is_vouched_for_before_what_others_let_in_is_bound() -> None:
+def test_nothing_is_acknowledged_before_what_others_let_in_is_bound() -> None:
     process = Process()
     process.show(ledger(entry(GANG, PROPOSED), extenders={ME: REGISTERED}), reservations=[GANG])
 
@@ -146,7 +146,7 @@ def test_that_time_begins_anew_for_one_that_did_not_answer_meanwhile() -> None:
     assert process.said[-1] == ("gpus", ExtenderAck(POD, 2, term=1))
 
 
-def test_a_proposal_is_vouched_for_once() -> None:
+def test_a_proposal_is_acknowledged_once() -> None:
     process = settled()
     process.show(ledger(entry(GANG, PROPOSED), generation=2, extenders={ME: REGISTERED}), reservations=[GANG])
 

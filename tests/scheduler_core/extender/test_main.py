@@ -165,7 +165,7 @@ def test_it_registers_before_it_answers_keeps_what_is_reserved_and_leaves_at_the
 
 
 def test_one_that_let_pods_in_leaves_its_registration_to_planners(tmp_path: Path) -> None:
-    """They may be bound after it has ended: whoever vouches then must know of them."""
+    """They may be bound after it has ended: the extender that acknowledges then must know of them."""
     changes, applied = Stream(), list[Object]()
     scripts: dict[str, Script] = {
         "nodes": Script([page(5, node("n1"))]),

@@ -38,8 +38,8 @@ def _word(name: str, machine: str, holder: str, *gpus: int) -> dict[str, Any]:
     uuids = [MACHINES[machine]().get_gpu(index).uuid for index in gpus]
     pod = {"namespace": "team", "name": holder, "container": "c"}
     allocations = [{"gpu": uuid, "pod": pod} for uuid in uuids]
-    vouched = content_hash(encode_topology(MACHINES[machine]()).annotations[TOPOLOGY.key])
-    told = {"observedAt": OBSERVED, "contentHash": vouched, "agentVersion": "1", "allocations": allocations}
+    confirmed = content_hash(encode_topology(MACHINES[machine]()).annotations[TOPOLOGY.key])
+    told = {"observedAt": OBSERVED, "contentHash": confirmed, "agentVersion": "1", "allocations": allocations}
     return {"kind": "NodeGpus", "metadata": {"name": name}, **told}
 
 

@@ -210,7 +210,7 @@ class Flags(NamedTuple):
     """Parts of an extender that a mutant leaves out."""
 
     registers: bool = True
-    vouches_late: bool = True
+    acknowledges_late: bool = True
     remembers: bool = True
 
 
@@ -223,7 +223,7 @@ class Answering:
         self.said: list[ExtenderAck | None] = []  # on the way to the API server
         self.knowledge = ClusterCache(Policy(), reservations=True)
         self.extender = Extender(self.knowledge, Policy(), lambda: self.server.now, lambda _: None)
-        settle = ASSUMED_POD_LIFETIME_S if flags.vouches_late else 0.0
+        settle = ASSUMED_POD_LIFETIME_S if flags.acknowledges_late else 0.0
         self.registration = LedgerRegistration(
             me, f"{SPACE}/{me}", self.knowledge, self._say, lambda: server.now, settle
         )
