@@ -5,7 +5,7 @@ The extender does not need these rules: kube-scheduler applies them before it ca
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 
 from scheduler_core.cache.events import NodeUpdate, PodUpdate
 from scheduler_core.cache.kube_scheduler_filters import FullNode, SchedulingRules
@@ -18,29 +18,63 @@ from scheduler_core.request.full_pod import (
     PodAffinityTerm,
     RequiredPodAffinity,
 )
-from scheduler_core.request.pod import Metadata
+from scheduler_core.request.pod import Metadata, RequiredTerm, Requirement
 
 HOSTNAME = "kubernetes.io/hostname"  # a different value for each node
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")  # of a label selector
 POD_AFFINITY, TOPOLOGY_SPREAD = "pod affinity", "topology spread"
-_MAX_TERMS = 100  # checked per pod: every plan compares them with the labels of all members
+TOO_MANY_RULES = "more node selectors, affinity expressions and tolerations than are checked"
+# Per pod, of its rules about nodes and of its anti-affinity: every plan compares each with all nodes, or all members.
+MAX_RULES = 256
+_MAX_VALUES = 20_000  # of these rules: more than one for each node
 _EVERYWHERE = LabelSelector()
 
 
 def scheduling_rules(spec: FullPodSpec, *, anti_affinity_checked: bool = False) -> SchedulingRules:
-    """Return the rules of a pod about its nodes. ``apart``: the caller checks ``host_anti_affinity`` itself."""
+    """Return the rules of a pod about its nodes. With ``TOO_MANY_RULES`` none of them is checked.
+
+    ``anti_affinity_checked``: the caller checks ``host_anti_affinity`` itself.
+    """
+    unchecked = tuple(_unchecked_rules(spec, anti_affinity_checked=anti_affinity_checked))
+    if _exceeds_limits(_node_requirements(spec), rule_count(spec)):
+        return SchedulingRules(FullPodSpec(), (*unchecked, TOO_MANY_RULES))
     rules = FullPodSpec(affinity=spec.affinity, node_selector=spec.node_selector, tolerations=spec.tolerations)
-    return SchedulingRules(rules, tuple(_unchecked_rules(spec, anti_affinity_checked=anti_affinity_checked)))
+    return SchedulingRules(rules, unchecked)
+
+
+def rule_count(spec: FullPodSpec) -> int:
+    """Return the number of rules about nodes: labels of nodeSelector, terms, expressions and tolerations."""
+    requirements = len(_node_requirements(spec)) + len(_node_terms(spec))
+    return requirements + len(spec.node_selector or ()) + len(spec.tolerations or ())
+
+
+def _node_terms(spec: FullPodSpec) -> tuple[RequiredTerm, ...]:
+    own = None if spec.affinity is None else spec.affinity.node_affinity
+    required = None if own is None else own.required_during_scheduling_ignored_during_execution
+    return (required and required.node_selector_terms) or ()
+
+
+def _node_requirements(spec: FullPodSpec) -> list[Requirement]:
+    return [
+        each for term in _node_terms(spec) for each in (*(term.match_expressions or ()), *(term.match_fields or ()))
+    ]
+
+
+def _exceeds_limits(requirements: Iterable[Requirement], rules: int) -> bool:
+    return rules > MAX_RULES or sum(len(each.values or ()) for each in requirements) > _MAX_VALUES
 
 
 def host_anti_affinity(spec: FullPodSpec) -> tuple[PodAffinityTerm, ...]:
     """Return the required anti-affinity terms by host that pod labels alone decide.
 
-    None if there are too many: then only kube-scheduler checks them (``SchedulingRules.unchecked``).
+    Empty if there are too many: then only kube-scheduler checks them (``SchedulingRules.unchecked``).
     """
     affinity = spec.affinity or FullAffinity()
     terms = tuple(each for each in _required_terms(affinity.pod_anti_affinity) if _decided_by_labels(each))
-    return terms if len(terms) <= _MAX_TERMS else ()
+    selectors = [each.label_selector or _EVERYWHERE for each in terms]
+    requirements = [each for selector in selectors for each in selector.match_expressions or ()]
+    labels = sum(len(each.match_labels or ()) for each in selectors) + sum(len(each.namespaces or ()) for each in terms)
+    return () if _exceeds_limits(requirements, len(terms) + len(requirements) + labels) else terms
 
 
 def _required_terms(of_pods: RequiredPodAffinity | None) -> tuple[PodAffinityTerm, ...]:

@@ -9,7 +9,8 @@ Source: the plugins NodeUnschedulable, TaintToleration and NodeAffinity of kube-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from functools import cached_property
+from hashlib import blake2b
 
 import msgspec
 
@@ -44,11 +45,16 @@ class FullNode(Node, frozen=True):
     spec: FullNodeSpec = FullNodeSpec()
 
 
-class SchedulingRules(NamedTuple):
+class SchedulingRules(msgspec.Struct, frozen=True, dict=True):
     """The rules of a pod about its nodes."""
 
     spec: FullPodSpec  # nodeSelector, affinity and tolerations only
     unchecked: tuple[str, ...] = ()  # rules of the pod that ``rejection`` does not check
+
+    @cached_property
+    def key(self) -> bytes:
+        """A hash, equal for equal rules: to compare long rules takes long."""
+        return blake2b(msgspec.json.encode(self, order="deterministic"), digest_size=16).digest()
 
 
 def rejection(pod: FullPodSpec, node: FullNode) -> str | None:
@@ -89,7 +95,7 @@ def _matches(term: RequiredTerm, node: FullNode) -> bool:
 
 def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
     found = _OPERATORS.get(requirement.operator)
-    return found is not None and found(labels.get(requirement.key), requirement.values or ())
+    return found is not None and found(labels.get(requirement.key), requirement)
 
 
 def selector_matches(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
@@ -105,16 +111,16 @@ def _number(text: str | None) -> int | None:
         return None
 
 
-def _compares(has: str | None, values: tuple[str, ...], sign: int) -> bool:
-    one, other = _number(has), _number(values[0] if values else None)
+def _compares(has: str | None, requirement: Requirement, sign: int) -> bool:
+    one, other = _number(has), _number(next(iter(requirement.values or ()), None))
     return one is not None and other is not None and sign * one > sign * other
 
 
-_OPERATORS: dict[str, Callable[[str | None, tuple[str, ...]], bool]] = {
-    "In": lambda has, values: has in values,
-    "NotIn": lambda has, values: has not in values,
+_OPERATORS: dict[str, Callable[[str | None, Requirement], bool]] = {
+    "In": lambda has, requirement: has in requirement.value_set,
+    "NotIn": lambda has, requirement: has not in requirement.value_set,
     "Exists": lambda has, _: has is not None,
     "DoesNotExist": lambda has, _: has is None,
-    "Gt": lambda has, values: _compares(has, values, 1),
-    "Lt": lambda has, values: _compares(has, values, -1),
+    "Gt": lambda has, requirement: _compares(has, requirement, 1),
+    "Lt": lambda has, requirement: _compares(has, requirement, -1),
 }

@@ -24,6 +24,7 @@ from scheduler_core.request.quantity import parse_count, parse_quantity
 
 WHOLE, SHARED = GPU_RESOURCES
 _MAX_STEPS = 2 * MAX_GPUS  # containers that are modelled one by one: no node has GPUs for more, and each costs time
+_MAX_RESOURCES = 64  # kinds of GPUs, shares and MIG devices: each is looked up on every node; a node has a few
 MAX_DEVICES = 1 << 16  # devices that a container may request: more than any node has
 
 
@@ -94,6 +95,10 @@ def parse_device_request(spec: PodSpec) -> DeviceRequest:
         _add_container(steps_by_resource, container, stays=container.restart_policy == "Always")
     for container in spec.containers or ():
         _add_container(steps_by_resource, container, stays=True)
+    if len(steps_by_resource) > _MAX_RESOURCES:
+        raise MalformedDeviceRequestError(
+            f"the pod requests {len(steps_by_resource)} resources of GPUs: expected at most {_MAX_RESOURCES}"
+        )
     found = tuple((resource, _without_idle_steps(steps)) for resource, steps in sorted(steps_by_resource.items()))
     return DeviceRequest(found, _cpu(spec) if found else 0)
 

@@ -6,6 +6,7 @@ in Kubernetes.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import NamedTuple
 
 import msgspec
@@ -78,12 +79,17 @@ class PreferredTerms(msgspec.Struct, frozen=True, rename="camel"):
     preferred_during_scheduling_ignored_during_execution: tuple[AffinityTerm, ...] | None = None
 
 
-class Requirement(msgspec.Struct, frozen=True):
+class Requirement(msgspec.Struct, frozen=True, dict=True):
     """An item of ``matchExpressions`` or ``matchFields``."""
 
     key: str = ""
     operator: str = ""
     values: tuple[str, ...] | None = None
+
+    @cached_property
+    def value_set(self) -> frozenset[str]:
+        """The values: a pod may list every node of the cluster, and each node is looked up."""
+        return frozenset(self.values or ())
 
 
 class RequiredTerm(msgspec.Struct, frozen=True, rename="camel"):

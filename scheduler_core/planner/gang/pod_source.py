@@ -14,7 +14,14 @@ from gputopo.kube.rbac import PODS
 from gputopo.labels.keys import GATE, POD_RESERVATION
 from gputopo.timestamps import parse_timestamp
 from scheduler_core.cache.events import Batch, PodUpdate
-from scheduler_core.cache.full_pods import FULL_POD_SOURCES, host_anti_affinity, scheduling_rules
+from scheduler_core.cache.full_pods import (
+    FULL_POD_SOURCES,
+    MAX_RULES,
+    TOO_MANY_RULES,
+    host_anti_affinity,
+    rule_count,
+    scheduling_rules,
+)
 from scheduler_core.cache.watch import Sources, pod_update, uid_key
 from scheduler_core.planner.gang.conventions import (
     is_single_pod_gang,
@@ -97,6 +104,9 @@ def _member(uid: str, pod: FullPod, parse: ParsePod) -> Member | None:
         not (gated or reservation) and (invalid or is_single_pod_gang(gang_request.gang) or pod.is_finished)
     ):
         return None
+    rules = scheduling_rules(spec, anti_affinity_checked=True) if gated else None
+    if rules is not None and TOO_MANY_RULES in rules.unchecked:
+        invalid = invalid or InvalidRequest(_excess_reason(spec))
     started = pod.status.start_time is not None
     owner = metadata.owner
     claim = pin_claim(pod)
@@ -116,7 +126,7 @@ def _member(uid: str, pod: FullPod, parse: ParsePod) -> Member | None:
         is_terminating=metadata.deletion_timestamp is not None,
         reservation=reservation,
         owner_kind=None if owner is None else f"{owner.api_version.rpartition('/')[0] or 'core'}/{owner.kind}",
-        rules=scheduling_rules(spec, anti_affinity_checked=True) if gated else None,
+        rules=rules,
         terms=_required_terms(spec) if gated else None,
         finalizers=metadata.finalizers or (),
         labels=metadata.labels or {},
@@ -133,6 +143,13 @@ def _gang_request_of(pod: FullPod) -> tuple[GangRequest | None, InvalidRequest |
     if isinstance(found, InvalidRequest):
         return named_gang(pod.metadata, group) or single_pod_request(pod.metadata, "gate"), found
     return found or single_pod_request(pod.metadata, "gate"), None
+
+
+def _excess_reason(spec: FullPodSpec) -> str:
+    return (
+        f"nodeSelector, node affinity and tolerations have {rule_count(spec)} entries: gputopo plans pods with at most "
+        f"{MAX_RULES}, and a few thousand values; name many nodes as values of one expression, or by one label"
+    )
 
 
 def _required_terms(spec: FullPodSpec) -> RequiredTerms | None:

@@ -89,8 +89,9 @@ def _term_keys(pod: Member) -> list[_TermKey]:
 
 
 def _selects(namespace: str, term: PodAffinityTerm, pod: Member) -> bool:
-    if term.label_selector is None or not selector_matches(term.label_selector, pod.labels):
+    if term.label_selector is None:
         return False
-    if term.namespace_selector is not None or pod.namespace in (term.namespaces or ()):
-        return True
-    return not term.namespaces and pod.namespace == namespace
+    # Namespaces first: they are cheaper to compare, and most terms are about their own.
+    if term.namespace_selector is None and pod.namespace not in (term.namespaces or (namespace,)):
+        return False
+    return selector_matches(term.label_selector, pod.labels)

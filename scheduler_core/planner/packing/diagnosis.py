@@ -17,6 +17,7 @@ from scheduler_core.planner.packing.topology_domains import domain_of
 AVOIDED_REASON = "a member of the gang failed to start on the node shortly before"
 OUTSIDE_DOMAIN_REASON = "fits on other nodes, but not in the same"
 NO_NODE_REASON = "no node has the requested devices"
+OUT_OF_TIME_REASON = "the members of the gang differ too much: not all nodes were examined in the time of a plan"
 
 MissingReasons = tuple[tuple[str, Reason | str], ...]
 
@@ -35,7 +36,9 @@ def missing_by_member(
     found: list[tuple[str, Reason | str]] = []
     for at, group in enumerate(gang.groups):
         unplaced = group.members[sum(pick.load[at] for pick in packing.picks) :]
-        if unplaced:
+        if unplaced and found and options.out_of_time():
+            found += [(member.name, OUT_OF_TIME_REASON) for member in unplaced]
+        elif unplaced:
             counts = Counter([*_of_nodes(at, gang, search, view, options), *_of_picks(at, packing, search)])
             reason = min(counts, key=lambda each: (-counts[each], _text(each)), default=NO_NODE_REASON)
             found += [(member.name, reason) for member in unplaced]
@@ -60,6 +63,9 @@ def _of_nodes(
         )
         if rejection is not None:
             yield rejection
+            continue
+        if name not in class_of:
+            yield OUT_OF_TIME_REASON
             continue
         points = search.node_fit.points_of(class_of[name].node_class, load)
         if not isinstance(points, int):

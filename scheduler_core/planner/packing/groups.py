@@ -61,7 +61,7 @@ def group_members(members: Sequence[Member], view: NodeView, options: PlanOption
     if invalid:
         return Unplaced(invalid[0][1], tuple(invalid))
     anti_affinities = AntiAffinities(members, options.placed_members)
-    kinds: list[tuple[MemberKind, SchedulingRules | None, AntiAffinity, list[Member]]] = []
+    kinds: dict[tuple[MemberKind, bytes | None, AntiAffinity], list[Member]] = {}
     without_gpus = []
     for each in sort_by_rank(members):
         assert isinstance(each.request, PodRequest)  # invalid requests returned above
@@ -69,16 +69,12 @@ def group_members(members: Sequence[Member], view: NodeView, options: PlanOption
             without_gpus.append(each)
             continue
         kind = MemberKind(_profile(each.request, options.placed, view.table), view.policy_of(each.request))
-        key = kind, each.rules, anti_affinities.anti_affinity_of(each)
-        known = next((same for *group_key, same in kinds if tuple(group_key) == key), None)
-        if known is None:
-            kinds.append((*key, [each]))
-        else:
-            known.append(each)
+        rules_key = None if each.rules is None else each.rules.key
+        kinds.setdefault((kind, rules_key, anti_affinities.anti_affinity_of(each)), []).append(each)
     groups = sorted(
         (
-            MemberGroup(kind, rules, tuple(same), anti_affinity, anti_affinities.excluded_nodes(anti_affinity))
-            for kind, rules, anti_affinity, same in kinds
+            MemberGroup(kind, same[0].rules, tuple(same), anti_affinity, anti_affinities.excluded_nodes(anti_affinity))
+            for (kind, _, anti_affinity), same in kinds.items()
         ),
         key=_order,
     )

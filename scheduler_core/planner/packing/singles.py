@@ -137,26 +137,27 @@ class _AllowedNodes:
         self._view: NodeView | None = None
         self._inputs: tuple[object, ...] = ()  # inputs of the cache beside ``rules`` of the view
         self._names: list[str] = []
-        self._known: list[tuple[SchedulingRules | None, AbstractSet[str]]] = []
+        self._known: dict[bytes | None, AbstractSet[str]] = {}
 
     def begin(self, view: NodeView, options: PlanOptions, moves: int) -> None:
         """Keep the cache if none of its inputs has changed."""
         inputs = (options.avoid, moves)
         if self._view is None or view.rules is not self._view.rules or inputs != self._inputs:
             self._names = [name for name in view.table.states if name in view.rules and name not in options.avoid]
-            self._known = []
+            self._known = {}
         self._view, self._inputs = view, inputs
 
     def nodes_for(self, rules: SchedulingRules | None) -> AbstractSet[str]:
         """Return nodes for pods with these rules."""
-        found = next((names for known, names in self._known if known == rules), None)
+        key = None if rules is None else rules.key
+        found = self._known.get(key)
         if found is None:
             assert self._view is not None  # ``begin`` was called
             if len(self._known) >= _RULES:
                 self._known.clear()
             node_filter = NodeFilter(rules)
             found = {name for name in self._names if node_filter.rejection_of(self._view.rules[name]) is None}
-            self._known.append((rules, found))
+            self._known[key] = found
         return found
 
 

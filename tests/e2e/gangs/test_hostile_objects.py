@@ -114,12 +114,24 @@ def apart_from_thousands() -> list[Object]:
     return gang("apart", Asked(4, 1), affinity=affinity)
 
 
+def selecting_by_thousands() -> list[Object]:
+    """A gang whose members name thousands of labels, each member others."""
+    found = gang("picky", Asked(8, 1))
+    for at, each in enumerate(found):
+        expressions = [{"key": f"key-{at}-{number}", "operator": "DoesNotExist"} for number in range(9_000)]
+        required = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
+        affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+        each["spec"]["affinity"] = affinity
+    return found
+
+
 COSTLY: dict[str, Callable[[], list[Object]]] = {
     "a script of empty lines": lambda: [with_gpu("lines", {"args": ["\n" * 400_000]})],
     "a long variable that is named often": lambda: [
         with_gpu("variable", {"env": [{"name": "A", "value": "x " * 100_000}], "args": ["$A" * 100_000]})
     ],
     "terms of anti-affinity": apart_from_thousands,
+    "expressions of node affinity": selecting_by_thousands,
 }
 
 

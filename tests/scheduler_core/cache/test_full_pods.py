@@ -12,10 +12,11 @@ from scheduler_core.cache.events import NodeGpusUpdate, NodeUpdate, PodUpdate
 from scheduler_core.cache.full_pods import (
     FULL_POD_SOURCES,
     POD_AFFINITY,
+    TOO_MANY_RULES,
     host_anti_affinity,
     scheduling_rules,
 )
-from scheduler_core.cache.kube_scheduler_filters import Taint
+from scheduler_core.cache.kube_scheduler_filters import SchedulingRules, Taint
 from scheduler_core.request.full_pod import FullPodSpec, Toleration
 from tests.scheduler_core.explain.fleets import QUADS
 
@@ -84,8 +85,8 @@ def test_reports_are_delivered_as_for_the_extender() -> None:
 @pytest.mark.parametrize(
     ("terms", "looked_at", "unchecked"),
     [
-        pytest.param(100, 100, (), id="as many as are compared"),
-        pytest.param(101, 0, (POD_AFFINITY,), id="too many: kube-scheduler alone sees to them"),
+        pytest.param(128, 128, (), id="as many as are compared"),
+        pytest.param(129, 0, (POD_AFFINITY,), id="too many: kube-scheduler alone checks them"),
     ],
 )
 def test_terms_of_anti_affinity_are_looked_at_up_to_a_number(
@@ -98,5 +99,61 @@ def test_terms_of_anti_affinity_are_looked_at_up_to_a_number(
     affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": own}}
     spec = msgspec.convert({"affinity": affinity}, FullPodSpec)
 
-    assert len(host_anti_affinity(spec)) == looked_at
+    assert len(host_anti_affinity(spec)) == looked_at  # a term and its label are two rules
     assert scheduling_rules(spec, anti_affinity_checked=True).unchecked == unchecked
+
+
+def _expressions(number: int, values: int = 1) -> dict[str, Any]:
+    return {
+        "matchExpressions": [
+            {"key": f"key-{at}", "operator": "NotIn", "values": [f"v-{each}" for each in range(values)]}
+            for at in range(number)
+        ]
+    }
+
+
+def _node_affinity(*terms: dict[str, Any]) -> dict[str, Any]:
+    required = {"nodeSelectorTerms": list(terms)}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
+
+
+def _anti_affinity(selector: dict[str, Any], **term: object) -> dict[str, Any]:
+    terms = [{"topologyKey": "kubernetes.io/hostname", "labelSelector": selector, **term}]
+    return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param(_node_affinity(_expressions(9_000)), id="expressions"),
+        pytest.param(_node_affinity(*({} for _ in range(9_000))), id="terms"),
+        pytest.param(_node_affinity(_expressions(2, 20_000)), id="values"),
+        pytest.param({"nodeSelector": {f"key-{at}": "v" for at in range(9_000)}}, id="labels of nodeSelector"),
+        pytest.param({"tolerations": [{"key": f"key-{at}"} for at in range(9_000)]}, id="tolerations"),
+    ],
+)
+def test_too_many_rules_about_nodes_are_not_checked(spec: dict[str, Any]) -> None:
+    assert scheduling_rules(msgspec.convert(spec, FullPodSpec)) == SchedulingRules(FullPodSpec(), (TOO_MANY_RULES,))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param(_anti_affinity(_expressions(9_000)), id="expressions"),
+        pytest.param(_anti_affinity(_expressions(2, 20_000)), id="values"),
+        pytest.param(_anti_affinity({"matchLabels": {f"key-{at}": "v" for at in range(9_000)}}), id="labels"),
+        pytest.param(_anti_affinity({}, namespaces=[f"n-{at}" for at in range(9_000)]), id="namespaces"),
+    ],
+)
+def test_too_many_rules_about_other_pods_are_not_checked(spec: dict[str, Any]) -> None:
+    found = msgspec.convert(spec, FullPodSpec)
+
+    assert host_anti_affinity(found) == ()
+    assert scheduling_rules(found, anti_affinity_checked=True).unchecked == (POD_AFFINITY,)
+
+
+def test_a_pod_may_name_every_node_of_the_cluster() -> None:
+    expressions = {"key": "kubernetes.io/hostname", "operator": "In", "values": [f"n-{at}" for at in range(15_000)]}
+    spec = msgspec.convert(_node_affinity({"matchExpressions": [expressions]}), FullPodSpec)
+
+    assert scheduling_rules(spec).spec.affinity == spec.affinity

@@ -369,3 +369,17 @@ def test_kube_scheduler_s_message_on_an_ungated_member(changed: dict[str, Any], 
 
     assert found is not None
     assert found.bind_error == message
+
+
+def test_a_pod_whose_selectors_take_long_to_compare_with_every_node_is_refused() -> None:
+    expressions = [{"key": f"key-{at}", "operator": "DoesNotExist"} for at in range(9_000)]
+    terms = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
+    found = member(annotations=LLM, schedulingGates=[GATE], affinity=affinity)
+
+    assert found is not None
+    assert found.request == InvalidRequest(
+        "nodeSelector, node affinity and tolerations have 9001 entries: gputopo plans pods with at most 256, and a few "
+        "thousand values; name many nodes as values of one expression, or by one label"
+    )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import msgspec
 import pytest
 
+from scheduler_core.cache.full_pods import MAX_RULES, scheduling_rules
 from scheduler_core.cache.kube_scheduler_filters import FullNode, SchedulingRules, rejection
 from scheduler_core.planner.packing.node_filter import NodeFilter
-from scheduler_core.request.full_pod import FullPodSpec
+from scheduler_core.request.full_pod import FullAffinity, FullPodSpec
+from scheduler_core.request.pod import Metadata, NodeAffinity, RequiredTerm, RequiredTerms, Requirement
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -49,3 +52,55 @@ def test_a_pod_without_rules_tolerates_nothing() -> None:
     node = msgspec.convert({"metadata": {"name": "n"}, "spec": {"unschedulable": True}}, FullNode)
 
     assert NodeFilter(None).rejection_of(node) == "it is cordoned"
+
+
+class _CountedLabels(dict[str, str]):
+    """Labels of a node that count how often one is looked up."""
+
+    looked_up = 0
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.looked_up += 1
+        return super().get(key, default)
+
+
+def test_the_selectors_of_a_pod_cost_a_bounded_number_of_looks_at_each_node() -> None:
+    """As decoded by the planner, from the most that a pod may have on."""
+    for number in (200, 9_000):
+        expressions = [{"key": f"key-{at}", "operator": "DoesNotExist"} for at in range(number)]
+        rules = scheduling_rules(msgspec.convert(_affinity(matchExpressions=expressions), FullPodSpec))
+        labels = _CountedLabels(pool="x")
+
+        NodeFilter(rules).rejection_of(FullNode(metadata=Metadata(name="n", labels=labels)))
+
+        assert labels.looked_up <= 2 * MAX_RULES
+
+
+class _Name(str):
+    """A node's name that counts how often names are compared."""
+
+    compared = 0
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        _Name.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def test_a_list_of_all_nodes_is_not_walked_for_each_node() -> None:
+    names = [_Name(f"n-{at}") for at in range(1_000)]
+    requirement = Requirement("kubernetes.io/hostname", "In", tuple(names))
+    affinity = NodeAffinity(
+        required_during_scheduling_ignored_during_execution=RequiredTerms((RequiredTerm((requirement,)),))
+    )
+    bars = NodeFilter(SchedulingRules(FullPodSpec(affinity=FullAffinity(node_affinity=affinity))))
+
+    taken = [
+        bars.rejection_of(FullNode(metadata=Metadata(name=f"n-{at}", labels={"kubernetes.io/hostname": f"n-{at}"})))
+        for at in range(1_100)
+    ]
+
+    assert taken.count(None) == 1_000
+    assert _Name.compared <= 2_000

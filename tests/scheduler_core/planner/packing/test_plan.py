@@ -13,18 +13,19 @@ from hypothesis import strategies as st
 
 from gputopo.crd.reservations import PlannedMember
 from gputopo.labels.reasons import Reason
-from scheduler_core.cache.kube_scheduler_filters import Taint
+from scheduler_core.cache.kube_scheduler_filters import FullNode, Taint
 from scheduler_core.cache.node_table import state_if
 from scheduler_core.evaluation.evaluate import evaluate_state
 from scheduler_core.evaluation.score import Score
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.packing.anti_affinity import ANTI_AFFINITY_REASON, PlacedMember
-from scheduler_core.planner.packing.diagnosis import AVOIDED_REASON, NO_NODE_REASON
+from scheduler_core.planner.packing.diagnosis import AVOIDED_REASON, NO_NODE_REASON, OUT_OF_TIME_REASON
 from scheduler_core.planner.packing.groups import MemberGroups, group_members
 from scheduler_core.planner.packing.model import GangPlan, NodeView, PlanOptions, Unplaced
 from scheduler_core.planner.packing.node_fit import NO_CPU, node_cpu_of
 from scheduler_core.planner.packing.plan import plan_gang
 from scheduler_core.request.device_request import WHOLE
+from scheduler_core.request.pod import Metadata
 from scheduler_core.request.pod_request import InvalidRequest
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import occupant, record
@@ -572,3 +573,26 @@ def test_a_large_gang_of_one_kind_uses_the_fewest_nodes(gpus: int) -> None:
 
     assert len(_nodes(found)) == fewest
     assert NO_CPU not in {seat.node for seat in found.seats}
+
+
+def test_many_different_selectors_do_not_exceed_the_time_of_a_plan() -> None:
+    """Nodes x members x selectors are too many to compare: the plan ends with what was examined."""
+    looked_up = count()
+
+    class CountedLabels(dict[str, str]):
+        def get(self, key: str, default: Any = None) -> Any:
+            next(looked_up)
+            return super().get(key, default)
+
+    seen = view(*(record(f"n-{at}", RTX) for at in range(300)))
+    rules = {
+        name: FullNode(metadata=Metadata(name=name, labels=CountedLabels()), spec=node.spec)
+        for name, node in seen.rules.items()
+    }
+    members = [member(f"w-{at}", rules=selecting(**{f"key-{at}": "x"})) for at in range(60)]
+
+    found = _unplaced(members, seen._replace(rules=rules), out_of_time=lambda: True)
+
+    assert len(found.missing) == 60
+    assert found.missing[-1][1] == OUT_OF_TIME_REASON
+    assert next(looked_up) < 10_000  # of 18,000 and more
