@@ -7,10 +7,11 @@ because its socket is available before its pods are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from agent.allocation.client import PodResourcesError
+from agent.allocation.nics import read_physical_functions
 from agent.allocation.wire import HeldDevices
 
 POLL_S = 1.0  # a change must be published within two seconds; a poll costs 3 ms
@@ -23,13 +24,19 @@ class AllocationReport(NamedTuple):
 
     held: frozenset[HeldDevices] | None = None
     error: str | None = None
+    physical_functions: Mapping[str, str] = {}  # PCI address of a held virtual function -> that of its card
 
 
 class AllocationWatch:
     """Polls and remembers the last report."""
 
-    def __init__(self, list_held: Callable[[], tuple[HeldDevices, ...]]) -> None:
+    def __init__(
+        self,
+        list_held: Callable[[], tuple[HeldDevices, ...]],
+        find_cards: Callable[[Iterable[HeldDevices]], Mapping[str, str]] = read_physical_functions,
+    ) -> None:
         self._list_held = list_held
+        self._find_cards = find_cards
         self._last_returned: AllocationReport | None = None
         self._answered = float("-inf")  # the last answer of the kubelet
         self._settled = float("-inf")  # from this time on missing devices count as released
@@ -48,10 +55,11 @@ class AllocationWatch:
             held = frozenset(each._replace(devices=tuple(sorted(each.devices))) for each in self._list_held())
         except PodResourcesError as error:
             self._settled = float("inf")  # until it answers again
-            return AllocationReport(previous.held if now - self._answered <= KEEP_S else None, str(error))
+            kept = previous.held if now - self._answered <= KEEP_S else None
+            return AllocationReport(kept, str(error), previous.physical_functions)
         if self._settled == float("inf"):
             self._settled = now + SETTLE_S
         self._answered = now
         if previous.held is not None and not previous.held <= held and now < self._settled:
             held |= previous.held
-        return AllocationReport(held)
+        return AllocationReport(held, None, self._find_cards(held))

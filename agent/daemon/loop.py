@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from agent.allocation.devices import allocations_from_devices
+from agent.allocation.nics import nic_allocations
 from agent.allocation.watch import AllocationReport
 from agent.daemon.discovery_pass import DiscoveryState, needs_restart, run_discovery_pass
 from agent.daemon.metrics import AgentMetrics
@@ -23,7 +24,7 @@ from agent.daemon.settings import AgentSettings
 from agent.daemon.status import AgentStatus
 from agent.publish import Publisher
 from agent.snapshot import Snapshot
-from gputopo.crd.nodegpus import DeviceAllocation
+from gputopo.crd.nodegpus import DeviceAllocation, NicAllocation
 
 TICK_S = 5.0  # the longest time between iterations, so that the liveness probe can detect a loop that hangs
 EVENT_PAUSE_S = 5.0  # between passes that driver events cause: a broken GPU reports many in a row
@@ -108,7 +109,9 @@ class AgentLoop:
         if self._publication.awaiting_published:
             return
         if self._observed_at is not None:
-            self._publication.set_state(self._observed_at.strftime("%Y-%m-%dT%H:%M:%SZ"), self._allocations(), now)
+            self._publication.set_state(
+                self._observed_at.strftime("%Y-%m-%dT%H:%M:%SZ"), self._allocations(), self._nic_allocations(), now
+            )
         self._publication.send_due(now)
 
     # -- inputs ---------------------------------------------------------------------------------------------------
@@ -157,6 +160,12 @@ class AgentLoop:
         if self._allocation_report.held is None or self._state.observed is None:
             return None
         return allocations_from_devices(self._allocation_report.held, self._state.observed.gpus)
+
+    def _nic_allocations(self) -> tuple[NicAllocation, ...] | None:
+        report = self._allocation_report
+        if report.held is None or self._state.observed is None:
+            return None
+        return nic_allocations(report.held, self._state.observed.nics, report.physical_functions)
 
     # -- status ---------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from agent.daemon.metrics import AgentMetrics
 from agent.daemon.schedule import NodeSchedule
 from agent.publish import NodeEvent, Publisher, PublishError, PublishOutcome, ReadsPublished
 from gputopo import __version__
-from gputopo.crd.nodegpus import DeviceAllocation, NodeGpus, content_hash
+from gputopo.crd.nodegpus import DeviceAllocation, NicAllocation, NodeGpus, content_hash
 from gputopo.labels import EncodedTopology, EncodeError, encode_topology, keys
 from gputopo.model import NodeTopology
 
@@ -97,11 +97,17 @@ class Publication:
         self._wanted_topology = topology
         self._facts.set_wanted(facts if mirror else facts._replace(mirrors={}), now)
 
-    def set_state(self, observed_at: str, allocations: tuple[DeviceAllocation, ...] | None, now: float) -> None:
+    def set_state(
+        self,
+        observed_at: str,
+        allocations: tuple[DeviceAllocation, ...] | None,
+        nics: tuple[NicAllocation, ...] | None,
+        now: float,
+    ) -> None:
         """Set the content of ``NodeGpus`` for the current facts."""
         if self._facts.wanted is not None:
             subject = content_hash(self._facts.wanted.annotations[keys.TOPOLOGY.key])
-            self._state.set_wanted(NodeGpus(observed_at, subject, __version__, allocations), now)
+            self._state.set_wanted(NodeGpus(observed_at, subject, __version__, allocations, nics), now)
 
     def send_due(self, now: float) -> None:
         """Send the values that are due."""
@@ -147,4 +153,4 @@ class Publication:
 
 def _compared_fields(state: NodeGpus) -> object:
     """The fields whose change is written at once; a new time alone waits for the heartbeat."""
-    return state.content_hash, state.allocations
+    return state.content_hash, state.allocations, state.nics

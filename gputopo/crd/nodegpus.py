@@ -37,17 +37,27 @@ class DeviceAllocation(msgspec.Struct, frozen=True, rename="camel"):
     mig_device: str | None = None  # "MIG-..." where the pod holds a MIG device of that GPU
 
 
+class NicAllocation(msgspec.Struct, frozen=True, rename="camel"):
+    """A network card, or a virtual function of it, that a container holds. Source: ``ContainerDevices.device_ids``."""
+
+    nic: str  # RDMA device: "mlx5_0"
+    pod: PodRef
+    virtual_function: str | None = None  # PCI address of the function; None: the pod holds the whole card
+
+
 class NodeGpus(msgspec.Struct, frozen=True, rename="camel"):
     """The frequently changing facts of a node.
 
     ``observed_at`` (RFC 3339, UTC) is the heartbeat: readers compute staleness from it. ``allocations`` is None if the
-    kubelet's socket cannot be read; () means that no device is allocated.
+    kubelet's socket cannot be read; () means that no device is allocated. The same applies
+    to ``nics``, which lists the NICs of the topology only.
     """
 
     observed_at: str
     content_hash: str  # ``content_hash`` of the topology annotation that this observation belongs to
     agent_version: str
     allocations: tuple[DeviceAllocation, ...] | None = None
+    nics: tuple[NicAllocation, ...] | None = None
 
 
 def content_hash(annotation: str) -> str:

@@ -145,6 +145,16 @@ POD_INTERCONNECT = LabelKey(
     "gputopo.io/interconnect", "nvlink", "Minimum interconnect between the pod's GPUs: `nvlink`, `nvswitch`."
 )
 POD_NUMA = LabelKey("gputopo.io/numa", "preferred", "All GPUs on one NUMA node: `required`, `preferred` or `ignore`.")
+POD_NIC = LabelKey(
+    "gputopo.io/nic",
+    "required",
+    "Each GPU has an RDMA NIC on its NUMA node that no other pod holds: `required`, `preferred` or `ignore`.",
+)
+POD_MAX_PCIE_DISTANCE = LabelKey(
+    "gputopo.io/max-pcie-distance",
+    "PHB",
+    "Maximum PCIe distance between two GPUs of the pod, as in `nvidia-smi topo -m`: `PIX`, `PXB`, `PHB` or `NODE`.",
+)
 POD_MIN_VRAM = LabelKey("gputopo.io/min-vram", "40Gi", "Minimum memory of each GPU.")
 POD_VRAM = LabelKey("gputopo.io/vram", "15Gi", "Memory of a shared GPU that the pod will use.")
 POD_MIN_BANDWIDTH = LabelKey(
@@ -214,6 +224,8 @@ POD_KEYS = (
     POD_ISLAND,
     POD_INTERCONNECT,
     POD_NUMA,
+    POD_NIC,
+    POD_MAX_PCIE_DISTANCE,
     POD_MIN_VRAM,
     POD_VRAM,
     POD_MIN_BANDWIDTH,

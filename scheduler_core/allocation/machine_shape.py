@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import combinations
 
 import msgspec
 
@@ -46,6 +47,7 @@ class MachineShape:
         self._rings = rings_of(topology)
         self._ring_of = lru_cache(maxsize=1 << 16)(self._ring)
         self._numa_nodes_of = lru_cache(maxsize=1 << 16)(self._numa_nodes)
+        self._gpus_near_nics = lru_cache(maxsize=1 << 10)(self._near_nics)
 
     def ring(self, mask: int) -> Ring | None:
         """Return the best ring through a set of usable GPUs; None for fewer than two."""
@@ -66,6 +68,29 @@ class MachineShape:
     def on_numa(self, node: int, mask: int) -> int:
         """Return the GPUs of the set on this NUMA node."""
         return _mask(place for place in member_places(mask) if self.numa[place] == node)
+
+    def max_pcie_distance(self, mask: int) -> PcieDistance | None:
+        """Return the PCIe distance of the farthest pair of a set of GPUs; None if a distance is unknown."""
+        pairs = combinations(member_places(mask), 2)
+        distances = [self.topology.pcie[one][other] if self.topology.pcie else None for one, other in pairs]
+        return None if None in distances else max(filter(None, distances), key=list(PcieDistance).index)
+
+    def gpus_near_nics(self, busy_nics: int = 0) -> int | None:
+        """Return the GPUs with a NIC on their NUMA node; None if the NICs are unknown.
+
+        ``busy_nics``: NICs that do not count, by their place in ``topology.nics``.
+        """
+        return self._gpus_near_nics(busy_nics)
+
+    def _near_nics(self, busy_nics: int) -> int | None:
+        if not self.topology.nics and self.topology.nvlink is None:
+            return None
+        nics = [nic for place, nic in enumerate(self.topology.nics) if not busy_nics >> place & 1]
+        return _mask(
+            place
+            for place in range(len(self.gpus))
+            if any(nic.distances[place] not in (None, PcieDistance.SYS) for nic in nics)
+        )
 
     def _numa_nodes(self, mask: int) -> int | None:
         nodes = {self.numa[place] for place in member_places(mask)}

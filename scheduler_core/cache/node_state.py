@@ -11,7 +11,7 @@ import msgspec
 
 from gputopo.model import Interconnect
 from scheduler_core.allocation.cpu_per_gpu import CpuPerGpu, cpu_per_gpu
-from scheduler_core.allocation.gpu_sets import Sets
+from scheduler_core.allocation.gpu_sets import Sets, union
 from scheduler_core.allocation.machine_shape import MachineShape, places_by_uuid, shape_of
 from scheduler_core.allocation.named_shares import free_fraction, reserved_mib
 from scheduler_core.allocation.occupancy import (
@@ -73,6 +73,7 @@ class NodeState(msgspec.Struct, frozen=True, eq=False, rename=_DECISION_LOG_KEYS
     reserved_mib: tuple[int, ...] = ()  # held by shares on each GPU, by place; only where ``honours_gpu_choice``
     unadmitted_profiles: frozenset[PodProfile] = frozenset()  # with a required shape, perhaps not yet admitted
     unreserved: NodeState | None = None  # the state without reservations and holds; None: nothing is reserved
+    busy_nics: int = 0  # NICs that pods hold, by place in ``shape.topology.nics``
 
     def free_devices(self, resource: str) -> int:
         """Return the number of free healthy devices of a resource."""
@@ -126,6 +127,7 @@ def state_from_record(record: NodeRecord, *, stale: bool, confirmation_pending: 
             # Shares of GPUs have no shape that another pod could break.
             unadmitted_profiles=frozenset() if sliced else unallocated_profiles(record.pods, report),
             unreserved=unreserved,
+            busy_nics=_busy_nics(record),
         )
     )
 
@@ -215,6 +217,15 @@ def _kubelet_report(record: NodeRecord, shape: MachineShape) -> KubeletReport | 
 def _reserved_mib_of(record: NodeRecord, shape: MachineShape) -> tuple[int, ...]:
     allocations = (record.gpus and record.gpus.allocations) or ()
     return reserved_mib(places_by_uuid(record.machine.topology), len(shape.gpus), allocations, record.pods)
+
+
+def _busy_nics(record: NodeRecord) -> int:
+    """Return the NICs that pods hold as a whole. A held virtual function leaves its card to others."""
+    topology, held = record.machine.topology, (record.gpus and record.gpus.nics) or ()
+    if topology is None or not held:
+        return 0
+    names = {each.nic for each in held if each.virtual_function is None}
+    return union(1 << place for place, nic in enumerate(topology.nics) if nic.name in names)
 
 
 def _cpu(record: NodeRecord, shape: MachineShape | None, free: Sets | None, taken: tuple[int, ...]) -> CpuPerGpu | None:

@@ -24,7 +24,7 @@ from scheduler_core.evaluation.possible_gpus import (
     possible_memory_mib,
     whole_gpu_outcome,
 )
-from scheduler_core.evaluation.shape_rules import first_violation
+from scheduler_core.evaluation.shape_rules import first_violation, nic
 from scheduler_core.policy.policy import Handling, Policy
 from scheduler_core.request.device_request import WHOLE, DeviceRequest
 from scheduler_core.request.gpu_model import is_model
@@ -87,6 +87,19 @@ def required_shape(profile: PodProfile, node: NodeState, _: Policy) -> Reason | 
     return _first_constraint(profile) if reason is None and found.may_crash else reason
 
 
+def free_nic(profile: PodProfile, node: NodeState, _: Policy) -> Reason | None:
+    """Require a NIC near each GPU that no pod holds, where the pod requires one."""
+    if profile.constraints.nic is not Strength.REQUIRED or not profile.devices:
+        return None
+    if node.shape is None:
+        return Reason.UNKNOWN_TOPOLOGY
+    found = [
+        nic(profile.constraints, node.shape, each.sets, node.busy_nics)
+        for each in possible_gpus(profile.device_request, node)
+    ]
+    return next(filter(None, found), None)
+
+
 def admission_promises(profile: PodProfile, node: NodeState, _: Policy) -> Reason | None:
     """Require that pods which the kubelet has not admitted yet keep their shape, even if it admits this pod first.
 
@@ -121,6 +134,7 @@ FILTERS: tuple[Filter, ...] = (
     vram,
     shared_memory,
     required_shape,
+    free_nic,
     admission_promises,
     isolation,
     hardware_health,
@@ -207,4 +221,8 @@ def _first_constraint(profile: PodProfile) -> Reason:
         return Reason.ISLAND
     if constraints.interconnect is not None:
         return Reason.INTERCONNECT
-    return Reason.NUMA if constraints.min_gbps is None else Reason.BANDWIDTH
+    if constraints.min_gbps is not None:
+        return Reason.BANDWIDTH
+    if constraints.max_pcie_distance is not None:
+        return Reason.PCIE_DISTANCE
+    return Reason.NUMA if constraints.numa is Strength.REQUIRED else Reason.NIC

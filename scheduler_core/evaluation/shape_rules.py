@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gputopo.labels.reasons import Reason
-from gputopo.model import Interconnect
+from gputopo.model import Interconnect, PcieDistance
 from gputopo.paths import PathKind
 from scheduler_core.allocation.gpu_sets import Sets, SomeSet, single_bits
 from scheduler_core.allocation.machine_shape import MachineShape
@@ -17,8 +17,9 @@ from scheduler_core.evaluation.possible_gpus import candidate_sets, possible_rin
 from scheduler_core.request.pod_request import Constraints, Strength
 
 ShapeRule = Callable[[Constraints, MachineShape, Sets], Reason | None]
+_BY_DISTANCE = {distance: place for place, distance in enumerate(PcieDistance)}  # nearest first
 SHAPE_REASONS = frozenset(
-    {Reason.ISLAND, Reason.INTERCONNECT, Reason.BANDWIDTH, Reason.NUMA}
+    {Reason.ISLAND, Reason.INTERCONNECT, Reason.BANDWIDTH, Reason.NUMA, Reason.PCIE_DISTANCE, Reason.NIC}
 )  # that a known set may violate
 
 
@@ -73,7 +74,25 @@ def numa(constraints: Constraints, shape: MachineShape, sets: Sets) -> Reason | 
     return _worst_reason([None if count is None else count == 1 for count in counts], Reason.NUMA)
 
 
-SHAPE_RULES: tuple[ShapeRule, ...] = (island, interconnect, parallel, bandwidth, numa)
+def pcie_distance(constraints: Constraints, shape: MachineShape, sets: Sets) -> Reason | None:
+    """Require that no two GPUs are farther apart on PCIe than requested."""
+    limit = constraints.max_pcie_distance
+    if limit is None:
+        return None
+    found = [shape.max_pcie_distance(mask) for mask in candidate_sets(sets) if mask.bit_count() > 1]
+    near = [None if each is None else _BY_DISTANCE[each] <= _BY_DISTANCE[limit] for each in found]
+    return _worst_reason(near, Reason.PCIE_DISTANCE)
+
+
+def nic(constraints: Constraints, shape: MachineShape, sets: Sets, busy_nics: int = 0) -> Reason | None:
+    """Require a NIC on the NUMA node of each GPU. ``busy_nics``: held by pods, by place in ``topology.nics``."""
+    if constraints.nic is not Strength.REQUIRED:
+        return None
+    near = shape.gpus_near_nics(busy_nics)
+    return _worst_reason([None if near is None else mask & ~near == 0 for mask in candidate_sets(sets)], Reason.NIC)
+
+
+SHAPE_RULES: tuple[ShapeRule, ...] = (island, interconnect, parallel, bandwidth, numa, pcie_distance, nic)
 
 
 def first_violation(constraints: Constraints, shape: MachineShape, sets: Sets) -> Reason | None:

@@ -47,6 +47,14 @@ ADVICE: dict[Reason, ReasonAdvice] = {
         "The GPUs that the pod may get are on several NUMA nodes, or the node's Topology Manager would reject the pod.",
         f"Wait until one NUMA node has enough free GPUs, or set {keys.POD_NUMA.key}: preferred.",
     ),
+    Reason.PCIE_DISTANCE: ReasonAdvice(
+        "Two of the GPUs that the pod may get are farther apart on PCIe than requested.",
+        f"Compare with gputopo show --node NAME -o matrix, or raise {keys.POD_MAX_PCIE_DISTANCE.key}.",
+    ),
+    Reason.NIC: ReasonAdvice(
+        "A GPU that the pod may get has no RDMA network card on its NUMA node, or other pods hold these cards.",
+        f"Wait until a card is free, or set {keys.POD_NIC.key}: preferred.",
+    ),
     Reason.DEGRADED: ReasonAdvice(
         "A GPU that the pod may get has lost links, lanes or PCIe width, and the policy rejects such GPUs.",
         "gputopo nodes shows the degraded parts; repair them, or set degraded to avoid in the policy.",

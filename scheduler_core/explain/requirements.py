@@ -56,6 +56,13 @@ WORDING: dict[str, FieldWording] = {
         _SHAPE | {Reason.INTERCONNECT},
     ),
     "numa": _wish(keys.POD_NUMA, "all on one NUMA node", Reason.NUMA, *_SHAPE),
+    "nic": _wish(keys.POD_NIC, "a free RDMA network card on the NUMA node of each GPU", Reason.NIC, *_SHAPE),
+    "max_pcie_distance": FieldWording(
+        keys.POD_MAX_PCIE_DISTANCE,
+        lambda distance: f"no two GPUs farther apart on PCIe than {distance.value}",
+        _value_word,
+        _SHAPE | {Reason.PCIE_DISTANCE},
+    ),
     "min_vram_mib": _memory(keys.POD_MIN_VRAM, "at least {} of memory on each GPU"),
     "vram_mib": _memory(keys.POD_VRAM, "uses {} of a GPU's memory"),
     "min_gbps": FieldWording(
@@ -96,11 +103,11 @@ def hard_fields(profile: PodProfile) -> list[str]:
 
 
 def is_hard(profile: PodProfile, field: str) -> bool:
-    """Return whether a node may be rejected for that field. A single device has no shape."""
+    """Return whether a node may be rejected for that field. A single device has no shape, but a nearest NIC."""
     value, reasons = getattr(profile.constraints, field), WORDING[field].reasons
     if value is None or not reasons or (isinstance(value, Strength) and value is not Strength.REQUIRED):
         return False
-    return profile.devices > 1 or not reasons & _SHAPE
+    return profile.devices > 1 or not reasons & _SHAPE or Reason.NIC in reasons
 
 
 def without_requirement(wishes: Constraints, field: str) -> Constraints:
@@ -120,9 +127,12 @@ def goal_words(profile: PodProfile) -> str:
     wishes = profile.constraints
     parts = ["in one island"] if wishes.island is Strength.REQUIRED else []
     parts += ["on one NUMA node"] if wishes.numa is Strength.REQUIRED else []
+    parts += [f"within {wishes.max_pcie_distance.value}"] if wishes.max_pcie_distance is not None else []
     parts += [f"connected by {wishes.interconnect.value} or better"] if wishes.interconnect is not None else []
     parts += [f"in a ring of {format_number(wishes.min_gbps)} GB/s"] if wishes.min_gbps is not None else []
-    shape = " and ".join(parts) if profile.devices > 1 else ""
+    parts = parts if profile.devices > 1 else []
+    parts += ["with a free network card on the NUMA node of each"] if wishes.nic is Strength.REQUIRED else []
+    shape = " and ".join(parts)
     return f"{profile.devices} {shape or 'free'}"
 
 

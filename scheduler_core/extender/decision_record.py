@@ -172,9 +172,10 @@ def _encode_state(state: NodeState, indices: Mapping[MachineShape, int]) -> dict
 
 
 def _decode_state(fields: dict[str, Any], shapes: list[MachineShape]) -> NodeState:
-    found = {
-        name: msgspec.convert(fields[_KEYS[name]], kind) for name, kind in _FIELDS.items() if name not in _CONVERTED
-    }
+    kinds = {name: kind for name, kind in _FIELDS.items() if name not in _CONVERTED}
+    if _KEYS["busy_nics"] not in fields:
+        del kinds["busy_nics"]  # a log of gputopo 0.1.0
+    found = {name: msgspec.convert(fields[_KEYS[name]], kind) for name, kind in kinds.items()}
     index, free, unreserved = (fields.get(_KEYS[name]) for name in _CONVERTED)
     return NodeState(
         **found,

@@ -11,6 +11,8 @@ _VIOLATIONS = {
     Reason.INTERCONNECT: "do not have the required interconnect",
     Reason.BANDWIDTH: "have less NVLink bandwidth than required",
     Reason.NUMA: "are not on one NUMA node",
+    Reason.PCIE_DISTANCE: "are farther apart on PCIe than required",
+    Reason.NIC: "have no network card on their NUMA node",
 }
 
 

@@ -33,6 +33,10 @@ def _by_numa(pod: PodProfile) -> float:
     return _NUMA[pod.constraints.numa]
 
 
+def _by_nic(pod: PodProfile) -> float:
+    return _NUMA[pod.constraints.nic]
+
+
 def _gpus_or_memory(pod: PodProfile) -> float:
     return bool(pod.gpus or pod.constraints.vram_mib)
 
@@ -68,7 +72,7 @@ class Weights(NamedTuple):
         float, ScoreFactor("how few of the free GPUs it leaves as fragments, by the mix of the policy", _gpus_or_memory)
     ] = 3.0
     numa: Annotated[float, ScoreFactor("how few NUMA nodes the pod's GPUs are on", _by_numa)] = 1.0
-    nic: Annotated[float, ScoreFactor("how near the nearest NICs are to the pod's GPUs")] = 1.0
+    nic: Annotated[float, ScoreFactor("how near the nearest NICs are to the pod's GPUs", _by_nic)] = 1.0
     health: Annotated[float, ScoreFactor("whether the hardware is healthy, and the topology confirmed")] = 1.0
     contiguous: Annotated[
         float, ScoreFactor("how close together the indices of the pod's GPUs are", _several_devices)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from gputopo.labels import keys
 from gputopo.labels.keys import LabelKey
 from gputopo.labels.reasons import malformed_text
 from gputopo.labels.workloads import SCAVENGER
-from gputopo.model import Interconnect
+from gputopo.model import Interconnect, PcieDistance
 from scheduler_core.request.device_request import (
     DeviceRequest,
     MalformedDeviceRequestError,
@@ -32,6 +32,8 @@ from scheduler_core.request.workload_type import (
 )
 
 T = TypeVar("T")
+E = TypeVar("E", bound=Enum)
+PCIE_LIMITS = (PcieDistance.PIX, PcieDistance.PXB, PcieDistance.PHB, PcieDistance.NODE)
 _MODEL = re.compile(r"[A-Za-z0-9 ._*?\[\]-]*[A-Za-z0-9*][A-Za-z0-9 ._*?\[\]-]*")
 _RATE = re.compile(r"\d{1,6}(?:\.\d{1,3})?", re.ASCII)
 
@@ -51,6 +53,8 @@ class Constraints(NamedTuple):
     island: Strength | None = None
     interconnect: Interconnect | None = None  # NVLINK or NVSWITCH, at least
     numa: Strength | None = None
+    nic: Strength | None = None  # an RDMA NIC on the NUMA node of each GPU
+    max_pcie_distance: PcieDistance | None = None  # between any two of its GPUs
     min_vram_mib: int | None = None  # of each GPU
     vram_mib: int | None = None  # memory that the pod will use of a shared GPU
     min_gbps: float | None = None  # GB/s in both directions, of the ring through its GPUs
@@ -89,13 +93,15 @@ class PodProfile(NamedTuple):
     def requires_shape(self) -> bool:
         """True if the pod has a required shape: a property of its set of GPUs that another pod could prevent."""
         constraints = self.constraints
-        return (
+        of_several = (
             constraints.island is Strength.REQUIRED
             or constraints.numa is Strength.REQUIRED
+            or constraints.max_pcie_distance is not None
             or constraints.interconnect is not None
             or constraints.min_gbps is not None
             or constraints.parallel is not None
-        ) and self.devices > 1
+        )
+        return (of_several and self.devices > 1) or (constraints.nic is Strength.REQUIRED and self.gpus > 0)
 
     @property
     def has_hard_constraints(self) -> bool:
@@ -208,14 +214,16 @@ def _constraints(labels: Mapping[str, str], annotations: Mapping[str, str]) -> C
     return Constraints(
         model=_model(labels, annotations),
         island=parsed(keys.POD_ISLAND, _one_of(Strength)),
-        interconnect=parsed(keys.POD_INTERCONNECT, _interconnect),
+        interconnect=parsed(keys.POD_INTERCONNECT, _one_of((Interconnect.NVLINK, Interconnect.NVSWITCH))),
         numa=parsed(keys.POD_NUMA, _one_of(Strength)),
+        nic=parsed(keys.POD_NIC, _one_of(Strength)),
+        max_pcie_distance=parsed(keys.POD_MAX_PCIE_DISTANCE, _one_of(PCIE_LIMITS)),
         min_vram_mib=parsed(keys.POD_MIN_VRAM, _memory),
         vram_mib=parsed(keys.POD_VRAM, _memory),
         min_gbps=parsed(keys.POD_MIN_BANDWIDTH, _rate),
         workload=parsed(keys.POD_WORKLOAD, _one_of(WorkloadType)),
         isolation=parsed(keys.POD_ISOLATION, _one_of(Strength)),
-        spread=parsed(keys.POD_SPREAD, _spread),
+        spread=parsed(keys.POD_SPREAD, _one_of((Strength.PREFERRED, Strength.IGNORE))),
     )
 
 
@@ -237,32 +245,15 @@ def _model(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str | N
     return text
 
 
-def _one_of(words: type[Any]) -> Callable[[LabelKey, str], Any]:
-    def parse(key: LabelKey, text: str) -> Any:
-        try:
-            return words(text)
-        except ValueError:
-            raise _MalformedError(
-                malformed_text(key.key, text, _alternatives([word.value for word in words]))
-            ) from None
+def _one_of(accepted: Iterable[E]) -> Callable[[LabelKey, str], E]:
+    by_text = {each.value: each for each in accepted}
+
+    def parse(key: LabelKey, text: str) -> E:
+        if text not in by_text:
+            raise _MalformedError(malformed_text(key.key, text, _alternatives(list(by_text))))
+        return by_text[text]
 
     return parse
-
-
-def _interconnect(key: LabelKey, text: str) -> Interconnect:
-    accepted = (Interconnect.NVLINK, Interconnect.NVSWITCH)
-    for each in accepted:
-        if each.value == text:
-            return each
-    raise _MalformedError(malformed_text(key.key, text, _alternatives([each.value for each in accepted])))
-
-
-def _spread(key: LabelKey, text: str) -> Strength:
-    if text not in (Strength.PREFERRED.value, Strength.IGNORE.value):
-        raise _MalformedError(
-            malformed_text(key.key, text, _alternatives([Strength.PREFERRED.value, Strength.IGNORE.value]))
-        )
-    return Strength(text)
 
 
 def _memory(key: LabelKey, text: str) -> int:

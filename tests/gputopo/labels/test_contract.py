@@ -29,7 +29,7 @@ def test_every_key_is_a_valid_qualified_name_and_is_defined_once() -> None:
 def test_reasons_are_few_distinct_fixed_sentences() -> None:
     texts = [reason.value for reason in reasons.Reason]
 
-    assert len(texts) <= 12 + 1  # one is about the pod itself
+    assert len(texts) <= 15 + 1  # one is about the pod itself
     assert len(set(texts)) == len(texts)
     assert not any(character.isdigit() for text in texts for character in text)
 
@@ -46,7 +46,8 @@ def test_the_custom_resource_accepts_what_the_agent_writes_and_refuses_what_it_w
     validator = jsonschema.Draft4Validator(schema)  # the dialect that Kubernetes' schemas come from
     pod = nodegpus.PodRef(namespace="team-a", name="train-0", container="main", uid="u")
     held = nodegpus.DeviceAllocation(gpu="GPU-1", pod=pod, replica=3, mig_device="MIG-1")
-    observation = nodegpus.NodeGpus("2026-11-21T05:00:00Z", "abc", "0.1.0", (held,))
+    nic = nodegpus.NicAllocation("mlx5_0", pod, "0000:3b:00.2")
+    observation = nodegpus.NodeGpus("2026-11-21T05:00:00Z", "abc", "0.1.0", (held,), (nic,))
     written = msgspec.json.decode(msgspec.json.encode(observation))
 
     assert list(validator.iter_errors(written)) == []

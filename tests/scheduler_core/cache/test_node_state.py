@@ -319,7 +319,7 @@ def test_keys_of_decision_logs_do_not_change() -> None:
     """Decision logs of format 1 are read by later versions."""
     state = (
         "shape free counts sliced unsettled described stale degraded interconnect single_numa offered driver company "
-        "economy ledger awaited kin cpu obeys promised waiting open"
+        "economy ledger awaited kin cpu obeys promised waiting open busy_nics"
     )
     facts = (
         "topology described allocatable degraded interconnect single_numa economy replicas choice topology_hash "

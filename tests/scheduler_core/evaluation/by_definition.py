@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import permutations
 
-from gputopo.model import NodeTopology
+from gputopo.model import NodeTopology, PcieDistance
 
 
 def holds(topology: NodeTopology, chosen: frozenset[int], wishes: dict[str, str]) -> bool:
@@ -16,9 +16,14 @@ def holds(topology: NodeTopology, chosen: frozenset[int], wishes: dict[str, str]
     ring = max(min(rates.get((min(hop), max(hop)), 0.0) for hop in _hops(way)) for way in permutations(chosen))
     numa = {topology.get_gpu(index).numa_node for index in chosen}
     islands = topology.islands or ()
+    order: list[PcieDistance | None] = [*PcieDistance]
     checks = {
         "island": any(chosen <= set(island.gpus) for island in islands),
         "numa": len(numa) == 1,
+        "max_pcie_distance": all(
+            order.index(topology.distance(a, b)) <= order.index(PcieDistance(wishes.get("max_pcie_distance", "SYS")))
+            for a, b in permutations(chosen, 2)
+        ),
         "interconnect": ring > 0,
         "min_bandwidth": ring >= float(wishes.get("min_bandwidth", 0)),
     }

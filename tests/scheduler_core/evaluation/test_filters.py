@@ -9,8 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gputopo.crd.nodegpus import NicAllocation, PodRef
 from gputopo.labels.reasons import Reason
-from gputopo.model import Link, NodeTopology, Nvlink
+from gputopo.model import Link, Nic, NodeTopology, Nvlink, PcieDistance
 from scheduler_core.allocation.device_plugin import preferred_sets
 from scheduler_core.allocation.machine_shape import shape_of
 from scheduler_core.cache.node_record import parse_occupant
@@ -44,6 +45,17 @@ def _node(topology: NodeTopology | None, *busy: int, labels: dict[str, str] | No
         allocatable=None if topology else {"nvidia.com/gpu": 4},
     )
     return state_of(observed, NOW, Policy())
+
+
+def _near_one_nic(*busy: int, nic_holder: str | None = None, virtual_function: str | None = None) -> NodeState:
+    """Four GPUs, two on each NUMA node, and one NIC on NUMA node 0."""
+    near, far = PcieDistance.NODE, PcieDistance.SYS
+    topology = msgspec.structs.replace(PAIRS, nics=(Nic(name="mlx5_0", distances=(near, near, far, far)),))
+    found = record(topology=topology, held={"busy": busy}, pods=[occupant("busy", len(busy))] if busy else [])
+    assert found.gpus is not None
+    nics = [NicAllocation("mlx5_0", PodRef("team", nic_holder, "c"), virtual_function)] if nic_holder else []
+    gpus = msgspec.structs.replace(found.gpus, nics=tuple(nics))
+    return state_of(msgspec.structs.replace(found, gpus=gpus), NOW, Policy())
 
 
 def _on(state: NodeState, asked: PodProfile, policy: Policy = Policy()) -> Reason | None:  # noqa: B008  frozen
@@ -98,6 +110,28 @@ def _on(state: NodeState, asked: PodProfile, policy: Policy = Policy()) -> Reaso
         pytest.param(_node(VM), profile(2, numa="required"), Reason.UNKNOWN_TOPOLOGY, id="the kernel says -1"),
         pytest.param(_node(VM), profile(1, numa="required"), None, id="one GPU is on one node"),
         pytest.param(_node(ACROSS), profile(2, numa="preferred"), None, id="preferred is not required"),
+        # PCIe: bridged neighbours are near, the pairs are on different sockets.
+        pytest.param(_node(PCIE), profile(2, max_pcie_distance="NODE"), None, id="PCIe: one socket"),
+        pytest.param(_node(PCIE), profile(8, max_pcie_distance="NODE"), Reason.PCIE_DISTANCE, id="PCIe: two sockets"),
+        pytest.param(_node(VM), profile(1, max_pcie_distance="PIX"), None, id="PCIe: one GPU has no distance"),
+        pytest.param(
+            _node(None), profile(2, max_pcie_distance="NODE"), Reason.UNKNOWN_TOPOLOGY, id="PCIe: labels only"
+        ),
+        # NIC: on the NUMA node of each GPU.
+        pytest.param(_node(H100), profile(8, nic="required"), None, id="NIC: a card for each GPU"),
+        pytest.param(_node(PCIE), profile(1, nic="required"), Reason.NIC, id="NIC: none"),
+        pytest.param(_node(PCIE), profile(1, nic="preferred"), None, id="NIC: preferred"),
+        pytest.param(_node(None), profile(1, nic="required"), Reason.UNKNOWN_TOPOLOGY, id="NIC: labels only"),
+        pytest.param(_near_one_nic(), profile(1, nic="required"), Reason.NIC, id="NIC: the far GPU may come"),
+        pytest.param(_near_one_nic(2, 3), profile(2, nic="required"), None, id="NIC: only the near GPUs are free"),
+        pytest.param(_near_one_nic(0, 1), profile(1, nic="required"), Reason.NIC, id="NIC: only far GPUs are free"),
+        pytest.param(_near_one_nic(2, 3, nic_holder="other"), profile(1, nic="required"), Reason.NIC, id="NIC: held"),
+        pytest.param(
+            _near_one_nic(2, 3, nic_holder="other", virtual_function="0000:0a:00.3"),
+            profile(1, nic="required"),
+            None,
+            id="NIC: a virtual function leaves the card to others",
+        ),
     ],
 )
 def test_rejection_reason(state: NodeState, asked: PodProfile, reason: Reason | None) -> None:
@@ -148,9 +182,10 @@ def test_topology_manager_rejects_pods_that_span_numa_nodes() -> None:
         ({"interconnect": "nvlink"}, Reason.INTERCONNECT),
         ({"min_bandwidth": "1"}, Reason.BANDWIDTH),
         ({"numa": "required"}, Reason.NUMA),
+        ({"max_pcie_distance": "NODE"}, Reason.PCIE_DISTANCE),
         ({}, None),
     ],
-    ids=["island", "interconnect", "bandwidth", "NUMA", "nothing required"],
+    ids=["island", "interconnect", "bandwidth", "NUMA", "PCIe", "nothing required"],
 )
 def test_required_shape_is_not_left_to_a_plugin_that_may_crash(wish: dict[str, str], reason: Reason | None) -> None:
     """Bridge {0, 1} and three more, all in one loose island: three of five may crash it (see ``device_plugin``)."""
@@ -256,6 +291,7 @@ _WISHES = st.fixed_dictionaries(
     optional={
         "island": st.just("required"),
         "numa": st.just("required"),
+        "max_pcie_distance": st.sampled_from(("PIX", "PHB", "NODE")),
         "interconnect": st.just("nvlink"),
         "min_bandwidth": st.sampled_from(("25", "50", "600")),
     },
