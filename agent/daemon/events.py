@@ -1,14 +1,15 @@
-"""The Kubernetes Events for a change of the published topology. Pure."""
+"""The Kubernetes Events for a change of the published topology, and for own keys that were restored. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from agent.daemon.gpu_name import stable_name
-from agent.publish import NodeEvent
+from agent.publish import NodeEvent, RestoredField
 from gputopo.model import NodeTopology
 
 LOST, DEGRADED, RECOVERED = "GpuLost", "GpuTopologyDegraded", "GpuTopologyRecovered"
+RESTORED = "GpuTopologyRestored"
 
 
 def events_between(before: NodeTopology | None, after: NodeTopology) -> tuple[NodeEvent, ...]:
@@ -28,6 +29,12 @@ def events_between(before: NodeTopology | None, after: NodeTopology) -> tuple[No
         (RECOVERED, [f"{what} has recovered" for what in better]),
     )
     return tuple(NodeEvent(kind, "; ".join(sorted(each)), kind != RECOVERED) for kind, each in reports if each)
+
+
+def restored_event(kind: str, fields: Iterable[RestoredField]) -> NodeEvent:
+    """Return the Event for fields that another client had changed. ``kind``: of the object ("Node", "NodeGpus")."""
+    names = ", ".join(f"{each.name} (by {' and '.join(each.managers) or 'an unknown client'})" for each in fields)
+    return NodeEvent(RESTORED, f"other clients changed keys of the {kind} that only the agent may set: {names}", True)
 
 
 def _lost_gpu_names(topology: NodeTopology) -> set[str]:

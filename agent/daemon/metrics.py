@@ -23,6 +23,9 @@ COUNTERS = {
     "gputopo_source_failures": MetricHelp(("source",), "Passes in which a source failed."),
     "gputopo_writes": MetricHelp(("object",), "Successful writes: node, nodegpus, event."),
     "gputopo_publish_failures": MetricHelp(("object",), "Failed writes: node, nodegpus, event."),
+    "gputopo_restorations": MetricHelp(
+        ("object",), "Writes that restored keys of the agent that another client had changed: node, nodegpus."
+    ),
 }
 TIMES = {"gputopo_pass_duration_seconds": HistogramHelp((), "Duration of a discovery pass.", _PASS_SECONDS)}
 # The label of a GPU is its UUID, else its bus id or index.
@@ -81,6 +84,7 @@ class AgentMetrics:
         self.source_failures = counter("gputopo_source_failures")
         self.writes = counter("gputopo_writes")
         self.publish_failures = counter("gputopo_publish_failures")
+        self.restorations = counter("gputopo_restorations")
         self.pass_seconds = CATALOGUE.histogram(self.registry, "gputopo_pass_duration_seconds")
 
     def register_status(self, status: Callable[[], AgentStatus]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from agent.daemon.delivery import Delivery
-from agent.daemon.events import events_between
+from agent.daemon.events import events_between, restored_event
 from agent.daemon.metrics import AgentMetrics
 from agent.daemon.schedule import NodeSchedule
 from agent.publish import NodeEvent, Publisher, PublishError, PublishOutcome, ReadsPublished
@@ -15,6 +15,7 @@ from gputopo.labels import EncodedTopology, EncodeError, encode_topology, keys
 from gputopo.model import NodeTopology
 
 _log = logging.getLogger("gputopo.agent")
+_KINDS = {"node": "Node", "nodegpus": "NodeGpus"}  # of the objects, in metrics and in Events
 
 
 class Publication:
@@ -31,7 +32,9 @@ class Publication:
         self._facts: Delivery[EncodedTopology, PublishOutcome] = Delivery(
             publisher.publish_facts, schedule, heartbeat_s
         )
-        self._state: Delivery[NodeGpus, bool] = Delivery(publisher.write_state, schedule, heartbeat_s, _compared_fields)
+        self._state: Delivery[NodeGpus, PublishOutcome] = Delivery(
+            publisher.write_state, schedule, heartbeat_s, _compared_fields
+        )
         self._wanted_topology: NodeTopology | None = None  # the topology of the wanted facts
         self.published: NodeTopology | None = None  # the topology of the confirmed facts, of this or an earlier agent
         self.kept_by_others: tuple[str, ...] = ()
@@ -114,12 +117,12 @@ class Publication:
         if self._facts.next_attempt_at() <= now:
             self._send_facts(now)
         if self._state.next_attempt_at() <= now:
-            written = self._state.attempt(now)
-            self._record_result("nodegpus", self._state.error, written=bool(written))
+            outcome = self._state.attempt(now)
+            self._record_outcome("nodegpus", self._state.error, outcome)
 
     def _send_facts(self, now: float) -> None:
         outcome = self._facts.attempt(now)
-        self._record_result("node", self._facts.error, written=outcome is not None and outcome.written)
+        self._record_outcome("node", self._facts.error, outcome)
         if outcome is None:
             return
         assert self._wanted_topology is not None
@@ -138,6 +141,12 @@ class Publication:
         except PublishError as refused:
             error = str(refused)
         self._record_result("event", error, written=True)
+
+    def _record_outcome(self, what: str, error: str | None, outcome: PublishOutcome | None) -> None:
+        self._record_result(what, error, written=outcome is not None and outcome.written)
+        if outcome is not None and outcome.restored:
+            self._metrics.restorations.labels(what).inc()
+            self._write_event(restored_event(_KINDS[what], outcome.restored))
 
     def _record_result(self, what: str, error: str | None, *, written: bool) -> None:
         if error is not None:

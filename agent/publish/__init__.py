@@ -22,11 +22,19 @@ class PublishError(Exception):
         self.retry_after = retry_after
 
 
+class RestoredField(msgspec.Struct, frozen=True, order=True):
+    """A key or field of the agent that another client had changed, and that the agent has written again."""
+
+    name: str  # a label or annotation of the Node, or a path: ".allocations"
+    managers: tuple[str, ...] = ()  # field managers of that change; (): unknown, because a deleted field has none
+
+
 class PublishOutcome(msgspec.Struct, frozen=True):
     """The result of a publication."""
 
-    written: bool  # False: already published; no write was made
+    written: bool  # False: already published; nothing was stored
     kept_by_others: tuple[str, ...] = ()  # keys of other field managers, left unchanged
+    restored: tuple[RestoredField, ...] = ()
 
 
 class NodeEvent(msgspec.Struct, frozen=True):
@@ -44,8 +52,8 @@ class Publisher(Protocol):
         """Write these facts to the node."""
         ...
 
-    def write_state(self, state: NodeGpus) -> bool:
-        """Write the node's ``NodeGpus``; True: written, False: already current."""
+    def write_state(self, state: NodeGpus) -> PublishOutcome:
+        """Write the node's ``NodeGpus``."""
         ...
 
     def write_event(self, event: NodeEvent) -> None:

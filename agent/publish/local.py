@@ -43,9 +43,9 @@ class FeaturesFilePublisher:
         self._renew_at = now + self._lifetime / 2
         return PublishOutcome(written=True)
 
-    def write_state(self, state: NodeGpus) -> bool:  # noqa: ARG002  part of the protocol
+    def write_state(self, state: NodeGpus) -> PublishOutcome:  # noqa: ARG002  part of the protocol
         """Write nothing: NFD supports labels only."""
-        return False
+        return PublishOutcome(written=False)
 
     def write_event(self, event: NodeEvent) -> None:
         """Write nothing: there is no API server."""
@@ -77,13 +77,13 @@ class StandardOutputPublisher:
         self._print("".join(f"{key}={value}\n" for key, value in published.items()))
         return PublishOutcome(written=True)
 
-    def write_state(self, state: NodeGpus) -> bool:
+    def write_state(self, state: NodeGpus) -> PublishOutcome:
         """Print the state."""
         if state == self._state:
-            return False
+            return PublishOutcome(written=False)
         self._state = state
         self._print(msgspec.json.encode(state).decode() + "\n")
-        return True
+        return PublishOutcome(written=True)
 
     def write_event(self, event: NodeEvent) -> None:
         """Print the event."""

@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import Any
 
 from agent.publish import NodeEvent, PublishError, PublishOutcome
-from agent.publish.state import StateWriter, raise_publish_errors
+from agent.publish.state import StateWriter, apply_own, raise_publish_errors
 from gputopo.crd.nodegpus import NodeGpus
 from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.errors import NotFoundError
 from gputopo.kube.objects import NodeFeature, ObjectMeta, PartialObject
 from gputopo.kube.rbac import NODE_FEATURES, NODES
 from gputopo.labels import EncodedTopology
-from gputopo.labels.keys import FIELD_MANAGER, NFD_NODE_NAME
+from gputopo.labels.keys import NFD_NODE_NAME
 
 _NO_NFD = (
     f"the cluster has no {NODE_FEATURES.plural}.{NODE_FEATURES.group}: install Node Feature Discovery, or publish to "
@@ -40,12 +40,13 @@ class NodeFeaturePublisher:
         with raise_publish_errors():
             query = ListOptions(metadata_only=True, version="0")
             node = self._kube.get(NODES, self._node, PartialObject, query).metadata
+            self._state.set_node_uid(node.uid)
             if self._is_current(facts.labels, node):
                 return PublishOutcome(written=False)
-            self._kube.apply(NODE_FEATURES, FIELD_MANAGER, self._body(facts.labels, node))
-            return PublishOutcome(written=True)
+            _, restored = apply_own(self._kube, NODE_FEATURES, self._body(facts.labels, node))
+            return PublishOutcome(written=True, restored=restored)
 
-    def write_state(self, state: NodeGpus) -> bool:
+    def write_state(self, state: NodeGpus) -> PublishOutcome:
         """Write the node's ``NodeGpus``."""
         return self._state.write_state(state)
 

@@ -1,36 +1,72 @@
-"""Plans the server-side apply of one field manager, given the current Node. Pure.
+"""Plans the server-side apply of each field manager, given the current Node. Pure.
 
 An apply carries all fields that a manager wants to own: a field that it leaves out is removed, or stays with its other
 owners. So a write always has all fields, and no write is made where they are current already.
+
+The agent's own keys are taken back from other owners: readers rely on them. Mirrors are left to other owners.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from agent.publish import RestoredField
 from gputopo.kube.objects import ManagedMetadata
 from gputopo.kube.ownership import OwnedField, field_values, owned_fields, owners
 from gputopo.labels import EncodedTopology
-from gputopo.labels.keys import FIELD_MANAGER, MIRROR_FIELD_MANAGER
+from gputopo.labels.keys import FIELD_MANAGER, is_node_annotation, is_node_label
 
 FieldValues = dict[OwnedField, str]
+FieldOwners = dict[OwnedField, tuple[str, ...]]
 
 
 class ApplyPlan(NamedTuple):
-    """The planned apply of one field manager."""
+    """The planned apply of a field manager that leaves fields to other owners."""
 
     apply: FieldValues | None  # all fields that the manager will own; None: already current
-    others: dict[OwnedField, tuple[str, ...]]  # wanted fields of other owners, with their names
+    others: FieldOwners  # wanted fields of other owners, with their names
 
 
-def values_by_manager(facts: EncodedTopology) -> dict[str, FieldValues]:
-    """Return the field values that each of our field managers wants on the Node."""
-    own = {OwnedField("labels", key): value for key, value in facts.labels.items()}
-    own |= {OwnedField("annotations", key): value for key, value in facts.annotations.items()}
-    return {
-        FIELD_MANAGER: own,
-        MIRROR_FIELD_MANAGER: {OwnedField("labels", key): v for key, v in facts.mirrors.items()},
+class ForcedPlan(NamedTuple):
+    """The planned write of the agent's own keys."""
+
+    apply: FieldValues | None  # to apply by force; None: already current
+    remove: tuple[OwnedField, ...]  # own keys that other clients added
+    restored: tuple[RestoredField, ...]  # own keys that other clients changed, deleted or added
+
+
+def own_values(facts: EncodedTopology) -> FieldValues:
+    """Return the values of the agent's own keys."""
+    labels = {OwnedField("labels", key): value for key, value in facts.labels.items()}
+    return labels | {OwnedField("annotations", key): value for key, value in facts.annotations.items()}
+
+
+def mirror_values(facts: EncodedTopology) -> FieldValues:
+    """Return the values of the mirrors."""
+    return {OwnedField("labels", key): value for key, value in facts.mirrors.items()}
+
+
+def plan_forced(metadata: ManagedMetadata, wanted: FieldValues, published: FieldValues) -> ForcedPlan:
+    """Return the write after which the Node has the wanted own keys and no others.
+
+    ``published``: what this process has published before; () where a wanted key of it is missing, it was deleted.
+    """
+    own_fields, live = owned_fields(metadata, FIELD_MANAGER), field_values(metadata)
+    other_owners = owners(metadata, besides=FIELD_MANAGER)
+    changed = {
+        field: other_owners[field]
+        for field, value in wanted.items()
+        if field in other_owners and live.get(field) != value
     }
+    deleted: FieldOwners = {field: () for field in wanted if field in published and field not in live}
+    added = {
+        field: other_owners.get(field, ())
+        for field in live
+        if field not in wanted and _is_own(field) and (field not in own_fields or field in other_owners)
+    }
+    done = own_fields == set(wanted) and all(live.get(field) == value for field, value in wanted.items())
+    restored = (RestoredField(field.key, managers) for field, managers in (changed | deleted | added).items())
+    return ForcedPlan(None if done else wanted, tuple(sorted(added)), tuple(sorted(restored)))
 
 
 def plan_apply(metadata: ManagedMetadata, manager: str, wanted: FieldValues) -> ApplyPlan:
@@ -47,3 +83,7 @@ def plan_apply(metadata: ManagedMetadata, manager: str, wanted: FieldValues) -> 
     apply = {field: value for field, value in wanted.items() if field not in left_to_others}
     done = own_fields == set(apply) and all(live.get(field) == value for field, value in apply.items())
     return ApplyPlan(None if done else apply, left_to_others)
+
+
+def _is_own(field: OwnedField) -> bool:
+    return is_node_label(field.key) if field.section == "labels" else is_node_annotation(field.key)

@@ -122,17 +122,17 @@ class Kube:
             f"watch {call[1]}", self._open(call, parameters, _accept(query, ""), None, self._watch_timeout)
         )
 
-    def apply(self, resource: Resource, manager: str, body: dict[str, Any]) -> ObjectMeta:
-        """Apply an object (server-side apply, never forced). Return its new metadata.
+    def apply(self, resource: Resource, manager: str, body: dict[str, Any], *, force: bool = False) -> ObjectMeta:
+        """Apply an object (server-side apply). Return its new metadata.
 
         Fields that ``manager`` applied before and that are missing in ``body`` are removed. With ``metadata.uid``, and
         for a subresource, no object is created. Raises ``ConflictError``, with the ``fields`` of other owners, and
-        changes nothing then.
+        changes nothing then. With ``force``, fields of other owners are overwritten.
         """
         self._assert_permitted(resource, "patch")
         if "uid" not in body["metadata"] and not resource.subresource:
             self._assert_permitted(resource, "create")
-        parameters = {"fieldManager": manager, "force": "false", "fieldValidation": "Strict"}
+        parameters = {"fieldManager": manager, "force": str(force).lower(), "fieldValidation": "Strict"}
         return self._write("PATCH", resource, body, APPLY, parameters)
 
     def create(self, resource: Resource, body: dict[str, Any]) -> ObjectMeta:

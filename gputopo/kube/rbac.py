@@ -98,9 +98,10 @@ class Role(NamedTuple):
         return verb in self.verbs.get(resource, ())
 
 
+# It reads no NodeGpus: those of other nodes name the pods of all tenants, and RBAC cannot restrict the names.
 AGENT = Role(
     "agent",
-    {NODES: ("get", "patch"), NODE_GPUS: ("get", "create", "patch"), EVENTS: ("create",)},
+    {NODES: ("get", "patch"), NODE_GPUS: ("create", "patch"), EVENTS: ("create",)},
 )
 # `--publish nodefeature`: NFD's master writes the Node, the agent only reads its uid.
 AGENT_WITH_NFD = Role(
@@ -108,7 +109,7 @@ AGENT_WITH_NFD = Role(
     {
         NODES: ("get",),
         NODE_FEATURES: ("get", "create", "patch"),
-        NODE_GPUS: ("get", "create", "patch"),
+        NODE_GPUS: ("create", "patch"),
         EVENTS: ("create",),
     },
 )

@@ -77,6 +77,17 @@ TOPOLOGY = LabelKey(
 )
 NODE_ANNOTATIONS = (TOPOLOGY,)
 
+
+def is_node_label(key: str) -> bool:
+    """Return whether a label of a Node is the agent's: no mirror, and no label that operators set."""
+    return key.startswith(PRODUCT_PREFIX) or any(key == label.key for label in NODE_LABELS)
+
+
+def is_node_annotation(key: str) -> bool:
+    """Return whether an annotation of a Node is the agent's."""
+    return any(key == annotation.key for annotation in NODE_ANNOTATIONS)
+
+
 # Labels that other tools select on, in GPU Feature Discovery's formats. gputopo does not overwrite a key that another
 # client owns.
 NVIDIA_PRODUCT = LabelKey(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from agent.daemon.settings import AgentSettings
-from agent.publish import NodeEvent, PublishError, PublishOutcome
+from agent.publish import NodeEvent, PublishError, PublishOutcome, RestoredField
 from gputopo.crd.nodegpus import NodeGpus
 from gputopo.labels import EncodedTopology
 
@@ -35,6 +35,7 @@ class FakeNodePublisher:
         self.writes: list[str] = []
         self.reads = 0
         self.events: list[NodeEvent] = []
+        self.edited: dict[str, tuple[RestoredField, ...]] = {}  # "node", "nodegpus" -> what others have changed there
 
     def publish_facts(self, facts: EncodedTopology) -> PublishOutcome:
         self._raise_if_away()
@@ -43,15 +44,15 @@ class FakeNodePublisher:
         if written:
             self.facts = facts
             self.writes.append("node")
-        return PublishOutcome(written, ("nvidia.com/gpu.product",))
+        return PublishOutcome(written, ("nvidia.com/gpu.product",), self.edited.pop("node", ()))
 
-    def write_state(self, state: NodeGpus) -> bool:
+    def write_state(self, state: NodeGpus) -> PublishOutcome:
         self._raise_if_away()
         written = state != self.state
         if written:
             self.state = state
             self.writes.append("nodegpus")
-        return written
+        return PublishOutcome(written, restored=self.edited.pop("nodegpus", ()))
 
     def write_event(self, event: NodeEvent) -> None:
         self._raise_if_away()

@@ -13,7 +13,7 @@ from agent.daemon.loop import PROBE_TIMEOUT_S, AgentLoop, IterationResult, LoopI
 from agent.daemon.metrics import AgentMetrics
 from agent.daemon.settings import AgentSettings
 from agent.discover import discover
-from agent.publish import NodeEvent, PublishError
+from agent.publish import NodeEvent, PublishError, RestoredField
 from agent.snapshot import Snapshot
 from gputopo.crd.nodegpus import DeviceAllocation, NodeGpus, PodRef, content_hash
 from gputopo.labels import decode_topology, keys
@@ -125,6 +125,25 @@ def test_removed_labels_are_restored_with_the_heartbeat(cluster: FakeNodePublish
     node.run(330)
 
     assert cluster.writes.count("node") == 2
+
+
+def test_each_restoration_of_keys_is_one_event(cluster: FakeNodePublisher) -> None:
+    node = SimulatedAgent(cluster).run(600)
+    cluster.edited = {
+        "node": (RestoredField(keys.GPUS.key), RestoredField(keys.ISLANDS.key, ("helm", "kubectl-label"))),
+        "nodegpus": (RestoredField(".observedAt", ("kubectl-edit",)),),
+    }
+
+    node.run(660)
+
+    changed = "other clients changed keys of the {} that only the agent may set: {}"
+    of_node = f"{keys.GPUS.key} (by an unknown client), {keys.ISLANDS.key} (by helm and kubectl-label)"
+    assert sorted(cluster.events, key=lambda event: len(event.message), reverse=True) == [
+        NodeEvent("GpuTopologyRestored", changed.format("Node", of_node), warning=True),
+        NodeEvent("GpuTopologyRestored", changed.format("NodeGpus", ".observedAt (by kubectl-edit)"), warning=True),
+    ]
+    assert node.metric("gputopo_restorations_total", object="node") == 1
+    assert node.metric("gputopo_restorations_total", object="nodegpus") == 1
 
 
 def test_a_link_that_goes_down_is_published_by_the_next_pass_and_recovery_after_the_hold_down(

@@ -85,7 +85,7 @@ def test_a_features_file_that_could_not_be_written_is_written_again(tmp_path: Pa
 
 
 def test_a_features_file_carries_nothing_but_labels(file: FeaturesFilePublisher, tmp_path: Path) -> None:
-    assert not file.write_state(STATE)
+    assert file.write_state(STATE) == PublishOutcome(written=False)
     file.write_event(NodeEvent("GpuLost", "gone", warning=True))
 
     assert list(tmp_path.iterdir()) == []
@@ -100,7 +100,7 @@ def test_standard_output_shows_each_change_once() -> None:
     output.write_event(NodeEvent("GpuLost", "gone", warning=True))
 
     assert [outcome.written for outcome in outcomes] == [True, False, True]
-    assert states == [True, False]
+    assert [state.written for state in states] == [True, False]
     *labels, state, event = stream.getvalue().splitlines()
     assert labels == ["b=2", "a=1", "m=3", "t={}", "a=9", "m=3", "t={}"]
     assert json.loads(state)["observedAt"] == STATE.observed_at

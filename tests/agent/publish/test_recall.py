@@ -26,9 +26,12 @@ def recalled(folder: Path, answer: Answer) -> NodeTopology | None:
             kube.close()
 
 
-def node(annotations: dict[str, str]) -> Answer:
+def node(annotations: dict[str, str], *managers: str) -> Answer:
     labels = {keys.GPUS.key: "4"}  # which alone are no topology to recall
-    return Answer({"metadata": {"name": "n", "uid": "u", "labels": labels, "annotations": annotations}})
+    fields: object = {"f:metadata": {"f:annotations": {f"f:{key}": {} for key in annotations}}}
+    managed = [{"manager": each, "operation": "Apply", "fieldsV1": fields} for each in managers]
+    metadata = {"name": "n", "uid": "u", "labels": labels, "annotations": annotations, "managedFields": managed}
+    return Answer({"metadata": metadata})
 
 
 @pytest.mark.parametrize(
@@ -43,7 +46,13 @@ def node(annotations: dict[str, str]) -> Answer:
 def test_a_node_has_the_published_topology(
     annotations: dict[str, str], topology: NodeTopology | None, tmp_path: Path
 ) -> None:
-    assert recalled(tmp_path, node(annotations)) == topology
+    assert recalled(tmp_path, node(annotations, keys.FIELD_MANAGER)) == topology
+
+
+@pytest.mark.parametrize("managers", [("kubectl-edit",), (keys.FIELD_MANAGER, "kubectl-edit")])
+def test_a_topology_that_somebody_else_wrote_is_not_recalled(managers: tuple[str, ...], tmp_path: Path) -> None:
+    """A link that only they know of would be reported as missing."""
+    assert recalled(tmp_path, node(encode_topology(dgx1()).annotations, *managers)) is None
 
 
 def test_an_api_server_error_is_not_an_empty_node(tmp_path: Path) -> None:

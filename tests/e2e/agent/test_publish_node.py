@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from agent.publish import PublishError, PublishOutcome
+from agent.publish import PublishError, PublishOutcome, RestoredField
 from agent.publish.node import NodePublisher
 from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.rbac import Resource
@@ -160,18 +160,19 @@ def test_a_label_that_somebody_deleted_comes_back(
     publisher.publish_facts(encode_topology(dgx1()))
     label(cluster, {keys.ISLANDS.key: None}, "kubectl-label")
 
-    assert publisher.publish_facts(encode_topology(dgx1())) == PublishOutcome(written=True)
+    restored = (RestoredField(keys.ISLANDS.key),)
+    assert publisher.publish_facts(encode_topology(dgx1())) == PublishOutcome(written=True, restored=restored)
 
     assert ours(node()) == encode_topology(dgx1()).labels | encode_topology(dgx1()).mirrors
 
 
-def test_keys_of_somebody_else_stay_theirs_without_another_attempt(
+def test_mirrors_of_somebody_else_stay_theirs_without_another_attempt(
     publisher: NodePublisher,
     cluster: Cluster,
     node: Callable[[], Object],
     writes: Callable[[], list[tuple[str, str, int]]],
 ) -> None:
-    theirs = {keys.NVIDIA_PRODUCT.key: "Tesla-V100", keys.NVIDIA_COUNT.key: "8", keys.ISLANDS.key: "by-hand"}
+    theirs = {keys.NVIDIA_PRODUCT.key: "Tesla-V100", keys.NVIDIA_COUNT.key: "8"}
     label(cluster, dict(theirs), "nfd-master")
 
     first = publisher.publish_facts(encode_topology(dgx1()))
@@ -183,21 +184,21 @@ def test_keys_of_somebody_else_stay_theirs_without_another_attempt(
     assert writes() == [("patch", "nodes", 200)] * 2
 
 
-def test_a_key_that_an_administrator_took_over_stays_theirs(
+def test_a_mirror_that_an_administrator_took_over_stays_theirs(
     publisher: NodePublisher, cluster: Cluster, node: Callable[[], Object]
 ) -> None:
     publisher.publish_facts(encode_topology(dgx1()))
-    label(cluster, {keys.DEGRADED.key: "true"}, "kubectl-label")
+    label(cluster, {keys.NVIDIA_COUNT.key: "2"}, "kubectl-label")
 
-    assert publisher.publish_facts(encode_topology(dgx1())).kept_by_others == (keys.DEGRADED.key,)
+    assert publisher.publish_facts(encode_topology(dgx1())).kept_by_others == (keys.NVIDIA_COUNT.key,)
 
-    assert node()["labels"][keys.DEGRADED.key] == "true"
-    label(cluster, {keys.DEGRADED.key: None}, "kubectl-label")
+    assert node()["labels"][keys.NVIDIA_COUNT.key] == "2"
+    label(cluster, {keys.NVIDIA_COUNT.key: None}, "kubectl-label")
     assert publisher.publish_facts(encode_topology(dgx1())) == PublishOutcome(written=True)
-    assert node()["labels"][keys.DEGRADED.key] == "false"
+    assert node()["labels"][keys.NVIDIA_COUNT.key] == "8"
 
 
-def test_a_key_that_is_taken_between_reading_and_writing_is_dropped_and_the_rest_applied(
+def test_a_mirror_that_is_taken_between_reading_and_writing_is_dropped_and_the_rest_applied(
     agent_kube: Kube,
     cluster: Cluster,
     node: Callable[[], Object],
@@ -208,9 +209,10 @@ def test_a_key_that_is_taken_between_reading_and_writing_is_dropped_and_the_rest
 
     outcome = NodePublisher(overtaken, NODE).publish_facts(encode_topology(dgx1()))
 
-    assert outcome == PublishOutcome(written=True, kept_by_others=(keys.GPUS.key, keys.NVIDIA_COUNT.key))
-    assert ours(node()) == encode_topology(dgx1()).labels | encode_topology(dgx1()).mirrors | take
-    assert writes() == [("patch", "nodes", 409), ("patch", "nodes", 200)] * 2
+    theirs = {keys.NVIDIA_COUNT.key: "16"}
+    assert outcome == PublishOutcome(written=True, kept_by_others=tuple(theirs))
+    assert ours(node()) == encode_topology(dgx1()).labels | encode_topology(dgx1()).mirrors | theirs
+    assert writes() == [("patch", "nodes", 200), ("patch", "nodes", 409), ("patch", "nodes", 200)]
 
 
 def test_nothing_is_published_for_a_node_that_is_not_there(agent_kube: Kube) -> None:

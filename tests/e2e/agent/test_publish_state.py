@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from agent.publish import NodeEvent, PublishError, PublishOutcome
+from agent.publish import NodeEvent, PublishError, PublishOutcome, RestoredField
 from agent.publish.node import NodePublisher
 from agent.publish.nodefeature import NodeFeaturePublisher
 from gputopo.crd.nodegpus import DeviceAllocation, NodeGpus, PodRef
 from gputopo.kube.client import Kube
-from gputopo.kube.rbac import AGENT_WITH_NFD, NODE_GPUS
+from gputopo.kube.rbac import AGENT_WITH_NFD, NODE_FEATURES, NODE_GPUS
 from gputopo.labels import encode_topology, keys
 from tests import api_objects
 from tests.api_objects import Object
@@ -56,22 +56,17 @@ def test_a_state_is_created_once_and_written_only_on_a_change(
     define_node_gpus(cluster)
     publisher = NodePublisher(agent_kube, NODE)
 
-    assert [publisher.write_state(state) for state in (IDLE, IDLE, HELD, HELD, IDLE)] == [
-        True,
-        False,
-        True,
-        False,
-        True,
-    ]
+    outcomes = [publisher.write_state(state) for state in (IDLE, IDLE, HELD, HELD, IDLE)]
 
+    assert [outcome.written for outcome in outcomes] == [True, False, True, False, True]
     found = stored(cluster)
+    assert found["metadata"]["generation"] == 3  # an apply that changes nothing is not stored
     (owner,) = found["metadata"]["ownerReferences"]
     assert owner == {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": node_uid}
     mine = [write for write in cluster.writes() if write.user == user(cluster, ACCOUNT)]
     assert [(write.verb, write.resource, write.status) for write in mine] == [
         ("patch", "nodegpus", 201),
-        ("patch", "nodegpus", 200),
-        ("patch", "nodegpus", 200),
+        *[("patch", "nodegpus", 200)] * 4,
     ]
 
 
@@ -105,7 +100,63 @@ def test_what_is_not_known_any_more_goes_away(cluster: Cluster, agent_kube: Kube
 
     publisher.write_state(msgspec.structs.replace(HELD, allocations=None))
 
-    assert "allocations" not in stored(cluster)
+    assert stored(cluster)["allocations"] is None
+
+
+def test_allocations_that_somebody_wrote_where_they_are_not_known_are_removed(
+    cluster: Cluster, agent_kube: Kube, node_uid: str
+) -> None:
+    assert node_uid
+    define_node_gpus(cluster)
+    publisher, unknown = NodePublisher(agent_kube, NODE), msgspec.structs.replace(IDLE, allocations=None)
+    publisher.write_state(unknown)
+    forged = {"allocations": [{"gpu": "GPU-9", "pod": {"namespace": "a", "name": "b", "container": "c"}}]}
+    cluster.api.patch(NODE_GPUS.path(NODE), forged, "merge", fieldManager="kubectl-edit")
+
+    outcome = publisher.write_state(unknown)
+
+    assert outcome == PublishOutcome(written=True, restored=(RestoredField(".allocations", ("kubectl-edit",)),))
+    assert stored(cluster)["allocations"] is None
+
+
+def test_an_edited_state_is_written_again(cluster: Cluster, agent_kube: Kube, node_uid: str) -> None:
+    """Before, each write was answered 409, for ever."""
+    assert node_uid
+    define_node_gpus(cluster)
+    publisher = NodePublisher(agent_kube, NODE)
+    publisher.write_state(HELD)
+    edit = {"allocations": [], "contentHash": "forged"}
+    cluster.api.patch(NODE_GPUS.path(NODE), edit, "merge", fieldManager="kubectl-edit")
+
+    outcome = publisher.write_state(HELD)
+
+    fields = tuple(RestoredField(name, ("kubectl-edit",)) for name in (".allocations", ".contentHash"))
+    assert outcome == PublishOutcome(written=True, restored=fields)
+    assert len(stored(cluster)["allocations"]) == 3
+    assert publisher.write_state(HELD) == PublishOutcome(written=False)
+
+
+def test_the_state_of_a_node_that_was_created_again_is_written_with_its_facts(
+    cluster: Cluster, agent_kube: Kube, node_uid: str
+) -> None:
+    """The garbage collector deletes the state whose owner is gone, and the next heartbeat of the state is late."""
+    define_node_gpus(cluster)
+    publisher = NodePublisher(agent_kube, NODE)
+    publisher.publish_facts(encode_topology(dgx1()))
+    publisher.write_state(IDLE)
+    cluster.api.delete(f"/api/v1/nodes/{NODE}")
+    cluster.api.delete(NODE_GPUS.path(NODE))  # what the garbage collector would do
+    created = cluster.api.create("/api/v1/nodes", api_objects.gpu_node(NODE, 8))["metadata"]
+    version = created["resourceVersion"]
+    wait_for(
+        lambda: cluster.api.get(f"/api/v1/nodes/{NODE}", resourceVersion="0")["metadata"]["resourceVersion"] == version,
+        "the API server's cache",
+    )
+
+    assert publisher.publish_facts(encode_topology(dgx1())) == PublishOutcome(written=True)
+
+    (owner,) = stored(cluster)["metadata"]["ownerReferences"]
+    assert owner["uid"] == created["uid"] != node_uid
 
 
 def test_a_state_that_somebody_deleted_comes_back(cluster: Cluster, agent_kube: Kube, node_uid: str) -> None:
@@ -115,7 +166,7 @@ def test_a_state_that_somebody_deleted_comes_back(cluster: Cluster, agent_kube: 
     publisher.write_state(IDLE)
     cluster.api.delete(NODE_GPUS.path(NODE))
 
-    assert publisher.write_state(IDLE)
+    assert publisher.write_state(IDLE).written
 
     assert stored(cluster)["observedAt"] == IDLE.observed_at
 
@@ -219,6 +270,21 @@ def test_a_node_feature_asks_nfd_for_our_labels(cluster: Cluster, nfd_kube: Kube
         "kubernetes.io/hostname",
         "kubernetes.io/os",
     }
+
+
+def test_an_edited_node_feature_is_written_again(cluster: Cluster, nfd_kube: Kube, node_uid: str) -> None:
+    assert node_uid
+    define(cluster, NODE_FEATURE)
+    publisher = NodeFeaturePublisher(nfd_kube, NODE, cluster.namespace)
+    publisher.publish_facts(encode_topology(dgx1()))
+    path = NODE_FEATURES.path("gputopo-features-for-gpu-0", cluster.namespace)
+    cluster.api.patch(path, {"spec": {"labels": {keys.ISLANDS.key: "1"}}}, "merge", fieldManager="kubectl-edit")
+
+    outcome = publisher.publish_facts(encode_topology(dgx1()))
+
+    restored = (RestoredField(f".spec.labels.{keys.ISLANDS.key}", ("kubectl-edit",)),)
+    assert outcome == PublishOutcome(written=True, restored=restored)
+    assert cluster.api.get(path)["spec"]["labels"] == encode_topology(dgx1()).labels
 
 
 def test_a_cluster_without_nfd_is_said_to_lack_it(cluster: Cluster, nfd_kube: Kube, node_uid: str) -> None:

@@ -114,10 +114,10 @@ def test_an_agent_publishes_all_that_it_has_to_say_of_its_own_node(
     facts = encode_topology(dgx1())
 
     assert publisher.publish_facts(facts) == PublishOutcome(written=True)
-    assert publisher.write_state(STATE)
+    assert publisher.write_state(STATE).written
     publisher.write_event(NodeEvent("GPULost", "gpu3 is lost", warning=True))
     assert publisher.publish_facts(facts) == PublishOutcome(written=False)
-    assert not publisher.write_state(STATE)
+    assert not publisher.write_state(STATE).written
 
     metadata = installed.api.get(OWN)["metadata"]
     assert metadata["labels"].items() >= (facts.labels | facts.mirrors | {"team": "a"}).items()

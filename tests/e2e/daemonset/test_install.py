@@ -104,7 +104,7 @@ def test_a_pod_comes_to_each_gpu_node_whatever_its_taints_and_publishes(
         kubes.append(from_kubeconfig(AGENT, str(nodes.kubeconfig(tmp_path / name, token))))
         publisher = NodePublisher(kubes[-1], name)
         assert publisher.publish_facts(encode_topology(dgx1())) == PublishOutcome(written=True)
-        assert publisher.write_state(STATE)
+        assert publisher.write_state(STATE).written
 
 
 def test_the_demo_goes_to_every_node(nodes: Cluster, controller_manager: Server) -> None:
@@ -129,7 +129,7 @@ def test_with_nfd_the_agent_writes_its_node_feature_and_no_node(
     publisher = NodeFeaturePublisher(kubes[-1], "gpu-0", place.partition(":")[2])
 
     assert publisher.publish_facts(encode_topology(dgx1())) == PublishOutcome(written=True)
-    assert publisher.write_state(STATE)
+    assert publisher.write_state(STATE).written
     assert nodes.api.get("/api/v1/nodes/gpu-0")["metadata"]["labels"].items() >= NODES["gpu-0"].items()
 
 
