@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from gputopo.cli.cluster import cluster_options, connected_cluster
-from gputopo.cli.output import fetch_pages, print_document, print_table, print_text
+from gputopo.cli.output import fetch_pages, print_document, print_table, print_text, token_option
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ _MAX_NAMED = 3  # gangs without gates that are listed by name
 
 @click.command()
 @cluster_options
+@token_option
 @click.option("-n", "--namespace", metavar="NAME", help="Only this namespace; default: all namespaces.")
 @click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces (default).")
 @click.option(

@@ -61,12 +61,13 @@ async def _observe(kube: Kube, options: ObserverSettings) -> str | None:
     from scheduler_core.observe.service import ObserverService, listener_of  # noqa: PLC0415
     from scheduler_core.policy.policy import Policy  # noqa: PLC0415
     from scheduler_core.runtime.event_loop import run_daemon  # noqa: PLC0415
+    from scheduler_core.runtime.page_access import page_access  # noqa: PLC0415
 
     service = ObserverService(options, Policy(), _print)
     listeners = []
     if options.listen is not None:
         try:
-            listeners.append(listener_of(service, options.listen))
+            listeners.append(listener_of(service, options.listen, page_access(options.pages, kube)))
             _log.info("listening", extra={"fields": {"port": listeners[0].port}})
         except OSError as error:
             exit_with_error(f"cannot listen on {options.listen[0]}:{options.listen[1]}: {error.strerror}")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import IO, Any, TypeVar
 
 import click
 
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, supports_unicode, write_out
 
+Command = TypeVar("Command", bound=Callable[..., Any])
+_TOKEN = "gputopo.page-token"  # noqa: S105  the key of the token in the context
+_MAX_TOKEN = 64 * 2**10
 _WIDTH = 120  # columns, where standard output is not a terminal
 
 
@@ -38,12 +41,36 @@ def print_document(document: dict[str, Any], output: str) -> None:
     click.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=False, width=1_000_000), nl=False)
 
 
+def token_option(command: Command) -> Command:
+    """Add ``--token-file``, whose token ``page_token`` returns within the command."""
+    return click.option(
+        "--token-file",
+        type=click.File("r"),
+        metavar="FILE|-",
+        envvar="GPUTOPO_TOKEN_FILE",
+        expose_value=False,
+        callback=_keep_token,
+        help="A bearer token for the pages of a program with --pages authorized.  [GPUTOPO_TOKEN_FILE]",
+    )(command)
+
+
+def _keep_token(ctx: click.Context, _: click.Parameter, file: IO[str] | None) -> None:
+    if file is not None:
+        ctx.meta[_TOKEN] = file.read(_MAX_TOKEN).strip()
+
+
+def page_token() -> str | None:
+    """Return the token of ``--token-file``; None: not given."""
+    ctx = click.get_current_context(silent=True)
+    return None if ctx is None else ctx.meta.get(_TOKEN)
+
+
 def fetch_pages(url: str) -> Iterator[bytes]:
     """Yield the pages of a running extender or planner. Exit with an error if they cannot be fetched."""
     from gputopo.process.page_reader import PageError, read_pages  # noqa: PLC0415  start-up of all other commands
 
     try:
-        yield from read_pages(url)
+        yield from read_pages(url, page_token())
     except PageError as error:
         exit_with_error(str(error), NO_CLUSTER)
 

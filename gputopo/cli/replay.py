@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from gputopo.cli.output import page_token, token_option
 from gputopo.cli.terminal import exit_with_error
 from gputopo.process.page_reader import PageError, read_pages
 from scheduler_core.extender.decision_record import DecisionFormatError, parse_decision, replay_differences
@@ -30,12 +31,15 @@ class _Source(click.File):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if str(value).startswith(("http://", "https://")):
-            return DecisionLines(value, (line for page in read_pages(value) for line in page.splitlines()))
+            return DecisionLines(
+                value, (line for page in read_pages(value, page_token()) for line in page.splitlines())
+            )
         file = super().convert(value, param, ctx)
         return DecisionLines(file.name, file)
 
 
 @click.command()
+@token_option
 @click.argument("source", type=_Source("rb"), metavar="FILE|URL")
 def replay(source: DecisionLines) -> None:
     """Replay the recorded decisions of an extender.

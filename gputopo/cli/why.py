@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from gputopo.cli.cluster import cluster_options, connected_cluster
-from gputopo.cli.output import fetch_page, print_document, print_text
+from gputopo.cli.output import fetch_page, print_document, print_text, token_option
 from gputopo.cli.policy import read_policy_file
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, read_bytes
 
@@ -49,6 +49,7 @@ class PodQuery(NamedTuple):
 
 @click.command()
 @cluster_options
+@token_option
 @click.argument("what", metavar="[pod|gang NAME]", nargs=-1)
 @click.option("-f", "--filename", metavar="FILE|-", help="A Pod, Job, Deployment ... that does not exist yet.")
 @click.option("-n", "--namespace", metavar="NAME", help="Namespace of the pod or the gang; default: the context's.")

@@ -66,6 +66,10 @@ class Kube:
         """Return the same connection with another timeout; it is closed with this connection."""
         return Kube(self._api, self._role, connect_s=min(seconds, CONNECT_S), read_s=seconds)
 
+    def with_role(self, role: Role) -> Kube:
+        """Return the same connection, of the same user, with the permitted calls of another role."""
+        return Kube(self._api, role, connect_s=self._timeout[0], read_s=self._timeout[1])
+
     def close(self) -> None:
         """Close the idle connections."""
         self._api.close()
@@ -139,6 +143,12 @@ class Kube:
         """Create an object. Raises ``ConflictError`` if it exists."""
         self._assert_permitted(resource, "create")
         return self._write("POST", resource, body, JSON)
+
+    def review(self, resource: Resource, body: dict[str, Any], kind: type[T]) -> T:
+        """Return the answer to a review, such as a TokenReview, which the API server does not store."""
+        self._assert_permitted(resource, "create")
+        headers = {"Content-Type": JSON, "Accept": JSON}
+        return _decoded(self._call("POST", resource.path(), {}, headers, body), kind, resource.path())
 
     def replace(self, resource: Resource, body: dict[str, Any]) -> ObjectMeta:
         """Replace the object with the resource version in the metadata.

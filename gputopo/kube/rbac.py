@@ -50,6 +50,8 @@ LEDGERS = Resource(reservations.LEDGERS, API_GROUP, reservations.VERSION)
 LEDGER_STATUS = LEDGERS._replace(subresource="status")
 NODE_FEATURES = Resource("nodefeatures", "nfd.k8s-sigs.io", "v1alpha1", namespaced=True)
 LEASES = Resource("leases", "coordination.k8s.io", namespaced=True)
+TOKEN_REVIEWS = Resource("tokenreviews", "authentication.k8s.io")
+ACCESS_REVIEWS = Resource("subjectaccessreviews", "authorization.k8s.io")
 DEFINITIONS = Resource("customresourcedefinitions", "apiextensions.k8s.io")
 # Objects of other projects that contain the size of a gang; read if the API server serves them.
 JOBS = Resource("jobs", "batch", namespaced=True)
@@ -173,4 +175,18 @@ PLANNER = Role(
 )
 # `--lease`: leader election.
 ELECTION = Role("election", {LEASES: ("get", "create", "update")})
-ROLES = (AGENT, AGENT_WITH_NFD, READER, GANG_READER, CLEANER, RELEASER, EXTENDER, OBSERVER, PLANNER, ELECTION)
+# `--pages authorized`: may the bearer of a token read a page?
+PAGE_REVIEWER = Role("page-reviewer", {TOKEN_REVIEWS: ("create",), ACCESS_REVIEWS: ("create",)})
+ROLES = (
+    AGENT,
+    AGENT_WITH_NFD,
+    READER,
+    GANG_READER,
+    CLEANER,
+    RELEASER,
+    EXTENDER,
+    OBSERVER,
+    PLANNER,
+    ELECTION,
+    PAGE_REVIEWER,
+)

@@ -5,6 +5,7 @@ _log.info("pass", extra={"fields": {"outcome": "ok"}})   ->   {"time":"…","lev
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
@@ -38,13 +39,19 @@ def _json(head: Fields, about: Fields, fields: Fields) -> str:
 def _text(head: Fields, _: Fields, fields: Fields) -> str:
     """Return ``time level event name=value …``; unknown and empty values are left out."""
     rest = {name: value for name, value in fields.items() if value not in (None, [], {}, "")}
-    words = (*head.values(), str(rest.pop("event")))
+    words = (*head.values(), _printable(str(rest.pop("event"))))
     return " ".join([*words, *(f"{name}={_word(value)}" for name, value in rest.items())])
 
 
 def _word(value: object) -> str:
     plain = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
-    return plain if plain and not any(each in plain for each in ' "=\n') else msgspec.json.encode(plain).decode()
+    quoted = not plain or any(each in plain for each in ' "=')
+    return msgspec.json.encode(plain).decode() if quoted and plain.isprintable() else _printable(plain)
+
+
+def _printable(text: str) -> str:
+    """Return a text; as a JSON string in ASCII if it has control or format characters, which could forge lines."""
+    return text if text.isprintable() else json.dumps(text)
 
 
 _FORMS = {"json": _json, "text": _text}

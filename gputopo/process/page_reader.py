@@ -17,21 +17,24 @@ class PageError(OSError):
     """A page cannot be read, or there are too many pages. The message has the reason and the URL."""
 
 
-def read_pages(url: str) -> Iterator[bytes]:
-    """Yield the page at a URL, and all pages that continue it. Raises ``PageError``."""
+def read_pages(url: str, token: str | None = None) -> Iterator[bytes]:
+    """Yield the page at a URL, and all pages that continue it; ``token``: a bearer token. Raises ``PageError``."""
     query: str | None = ""
     for _ in range(_MAX_PAGES):
-        body, query = _read_page(url if not query else url.partition("?")[0] + query)
+        body, query = _read_page(url if not query else url.partition("?")[0] + query, token)
         yield body
         if query is None:
             return
     raise PageError(f"{url}: more than {_MAX_PAGES} pages")
 
 
-def _read_page(url: str) -> tuple[bytes, str | None]:
+def _read_page(url: str, token: str | None) -> tuple[bytes, str | None]:
     """Return the body of a page, and the query of the next page."""
+    headers = None if token is None else {"Authorization": f"Bearer {token}"}
     try:
-        response = urllib3.request("GET", url, timeout=_TIMEOUT_S, retries=False, preload_content=False)
+        response = urllib3.request(
+            "GET", url, headers=headers, timeout=_TIMEOUT_S, retries=False, preload_content=False
+        )
         with response:
             body = response.read(_MAX_PAGE_BYTES + 1)
     except (urllib3.exceptions.HTTPError, ValueError) as error:

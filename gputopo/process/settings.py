@@ -12,6 +12,7 @@ SettingError(ValueError)    a value cannot be used; the message quotes it and na
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable, Mapping
 from math import inf
 from pathlib import Path
@@ -160,6 +161,20 @@ def parse_address(text: str) -> tuple[str, int] | None:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def is_loopback(host: str) -> bool:
+    """Return whether an address is of this host only."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+PAGES_SETTING = Setting("--pages", "loopback|authorized", "loopback", parse_one_of("loopback", "authorized"))
+PAGES_HELP = (
+    "Who may read the pages with names of pods. loopback: peers in this pod, such as kubectl port-forward. authorized: "
+    "also the bearer of a token for the audience gputopo, who may get the path (ClusterRole gputopo-page-reader)."
+)
 LOG_HELP = "The format of the log on standard error: one line for each event, with fields."
 
 

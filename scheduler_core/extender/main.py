@@ -29,6 +29,7 @@ from scheduler_core.runtime.event_loop import Deliver, WatchSet, run_daemon
 from scheduler_core.runtime.event_writer import LOW_RATE, EventWriter
 from scheduler_core.runtime.http_connection import PAGE_LIMITS, ConnectionLimits
 from scheduler_core.runtime.http_server import Listener
+from scheduler_core.runtime.page_access import PageAccess, page_access
 from scheduler_core.runtime.tls import CertificateError
 
 _OPEN_FILES = 4 * ConnectionLimits().connections  # connections of two listeners, handshakes, watches
@@ -60,7 +61,7 @@ def serve_forever(settings: ExtenderSettings) -> None:
             election = stack.enter_context(leader_election(settings.lease, identity, parts.can_answer.is_set))
             parts = parts._replace(election=election)
         service = ExtenderService(parts)
-        listeners = listeners_of(settings, service)
+        listeners = listeners_of(settings, service, page_access(settings.pages, kube))
         metrics.register_status(partial(service.status, listeners[0]))
 
         def start_watches(deliver: Deliver) -> WatchSet:
@@ -75,9 +76,11 @@ def own_pod_name(environ: Mapping[str, str]) -> str:
     return f"{namespace}/{name}" if namespace and name else ""
 
 
-def listeners_of(settings: ExtenderSettings, service: ExtenderService) -> tuple[Listener, ...]:
+def listeners_of(
+    settings: ExtenderSettings, service: ExtenderService, access: PageAccess | None = None
+) -> tuple[Listener, ...]:
     """Return the listener of the verbs, and the listener of the pages unless it is off. Exit if this fails."""
-    verbs, pages = make_applications(service, settings)
+    verbs, pages = make_applications(service, settings, access)
     try:
         listeners = [Listener(verbs, bind_socket(settings.verbs), settings.certificates)]
         if settings.listen is not None:

@@ -100,7 +100,8 @@ TALLIES = {
     "gputopo_extender_connections_ended": MetricHelp(
         ("reason",),
         "Connections of kube-scheduler's listener closed by the extender: capacity (too many), slow (a request did not "
-        "arrive in time), head (headers too large), stuck (the peer did not read its answer).",
+        "arrive in time), head (headers too large), stuck (the peer did not read its answer), "
+        "client (its certificate has another name than --client-name).",
     ),
 }
 GAUGES = {

@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp
 
 from scheduler_core.runtime.http_pages import JSON, program_app
+from scheduler_core.runtime.page_access import PageAccess
 from scheduler_core.runtime.paging import CONTINUE, PageBytes, fill_page
 from scheduler_core.runtime.shared_pages import SharedResults
 
@@ -37,8 +38,8 @@ class PageSources(NamedTuple):
     unhealthy: Callable[[], str | None] = lambda: None  # why a restart is needed; None: healthy
 
 
-def pages_app(pages: PageSources) -> ASGIApp:
-    """Return the application."""
+def pages_app(pages: PageSources, access: PageAccess | None = None) -> ASGIApp:
+    """Return the application. ``access``: as of ``program_app``."""
     one_at_a_time = asyncio.Semaphore(1)
     rendered, explained = SharedResults[PageBytes](), SharedResults[bytes | None]()
 
@@ -68,7 +69,7 @@ def pages_app(pages: PageSources) -> ASGIApp:
         return Response(body, media_type=JSON)
 
     own_pages = {"/decisions": decisions, "/explain/{namespace}/{pod}": explain}
-    return program_app(pages.not_ready_reason, pages.registry, own_pages, pages.unhealthy)
+    return program_app(pages.not_ready_reason, pages.registry, own_pages, pages.unhealthy, access)
 
 
 def _first_number(request: Request) -> int | None:

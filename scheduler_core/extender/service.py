@@ -41,6 +41,7 @@ from scheduler_core.runtime.event_loop import WatchSet
 from scheduler_core.runtime.event_writer import EventWriter
 from scheduler_core.runtime.http_server import Listener
 from scheduler_core.runtime.leader_election import Election
+from scheduler_core.runtime.page_access import PageAccess
 
 _RESERVATION_KINDS = {RESERVATIONS, LEDGERS}
 _DRAIN_POLL_S = 0.05
@@ -241,12 +242,14 @@ def _has_name(pod: Occupant, namespace: str, name: str) -> bool:
     return pod.name == name and pod.namespace == namespace
 
 
-def make_applications(service: ExtenderService, settings: ExtenderSettings) -> tuple[ASGIApp, ASGIApp]:
+def make_applications(
+    service: ExtenderService, settings: ExtenderSettings, access: PageAccess | None = None
+) -> tuple[ASGIApp, ASGIApp]:
     """Return the applications of the two listeners: the verbs and the pages."""
     by_verb = handlers(service.extender, service.metrics, time.monotonic)
     registry, decisions = service.metrics.registry, service.decisions.json_lines
     pages = PageSources(service.not_ready_reason, registry, decisions, service.explanation_job, service.unhealthy)
     return (
         extender_app(by_verb, service.not_ready_reason, settings.max_body, settings.prefix, time.monotonic),
-        pages_app(pages),
+        pages_app(pages, access),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +12,11 @@ import msgspec
 from gputopo.process import settings
 from gputopo.process.settings import (
     LOG_HELP,
+    PAGES_HELP,
+    PAGES_SETTING,
     Setting,
     SettingError,
+    is_loopback,
     log_setting,
     parse_address,
     parse_flag,
@@ -79,6 +81,12 @@ class ExtenderSettings(msgspec.Struct, frozen=True, kw_only=True):
         Setting("--client-ca", "FILE", "", parse_path),
         "Callers of the verbs must show a certificate of this CA, PEM. The CA must certify only kube-scheduler.",
     ]
+    client_name: Annotated[
+        str,
+        Setting("--client-name", "NAME", "kube-scheduler", str),
+        "The name that the certificate of a caller must have: a subject alternative name, or without any the common "
+        "name. Empty: every certificate of --client-ca may call.",
+    ]
     plain: Annotated[
         bool,
         Setting("--plain", "allow|off", "off", parse_flag("allow")),
@@ -96,6 +104,7 @@ class ExtenderSettings(msgspec.Struct, frozen=True, kw_only=True):
         Setting("--listen", "HOST:PORT|off", ":9439", parse_address),
         "The address of /metrics, /healthz, /readyz, /decisions and /explain.",
     ]
+    pages: Annotated[str, PAGES_SETTING, PAGES_HELP]
     policy: Annotated[
         Path | None,
         Setting("--policy", "FILE|off", "off", parse_path),
@@ -138,7 +147,7 @@ class ExtenderSettings(msgspec.Struct, frozen=True, kw_only=True):
         """Return the TLS files; None if the verbs are plain HTTP."""
         if self.tls_cert is None or self.tls_key is None:
             return None
-        return Certificates(self.tls_cert, self.tls_key, self.client_ca)
+        return Certificates(self.tls_cert, self.tls_key, self.client_ca, self.client_name if self.client_ca else "")
 
 
 def read_settings(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> ExtenderSettings:
@@ -148,7 +157,7 @@ def read_settings(flags: Mapping[str, str | None], environ: Mapping[str, str]) -
         raise SettingError("--tls-cert and --tls-key go together: give both or none")
     if found.client_ca is not None and found.certificates is None:
         raise SettingError("--client-ca needs --tls-cert and --tls-key: without TLS no client shows a certificate")
-    if found.client_ca is None and not found.plain and not _is_loopback(found.verbs[0]):
+    if found.client_ca is None and not found.plain and not is_loopback(found.verbs[0]):
         raise SettingError(
             f"--verbs {found.verbs[0] or 'on every address'}: every client that reaches the verbs could reserve GPUs "
             "in the name of kube-scheduler; give --tls-cert, --tls-key and --client-ca, or --plain allow"
@@ -158,10 +167,3 @@ def read_settings(flags: Mapping[str, str | None], environ: Mapping[str, str]) -
             f"--decisions-file {found.decisions_file}: the directory {found.decisions_file.parent} does not exist"
         )
     return found
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

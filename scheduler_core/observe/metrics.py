@@ -43,6 +43,7 @@ GAUGES = {
         "Free GPUs in islands of several GPUs: in wholly free (whole) or partly used (broken) islands.",
     ),
 }
+_MAX_SCHEDULERS = 16  # by name; tenants choose the name in their pods, and each name is a series
 CATALOGUE = MetricCatalogue(COUNTERS, GAUGES | CLUSTER_GAUGES, CLUSTER_TALLIES)
 
 
@@ -64,6 +65,7 @@ class ObserverMetrics:
         self._placements, self._verdicts, self._lost, self._needless = map(
             partial(CATALOGUE.counter, self.registry), COUNTERS
         )
+        self._schedulers = set[str]()
         of_table_now = cached_samples(snapshot_samples)
 
         def scrape() -> Iterator[Sample]:
@@ -77,6 +79,9 @@ class ObserverMetrics:
         """Count a placed pod."""
         by = dimensions_of(placement)
         size, scheduler = by["size"], by["scheduler"]
+        if scheduler not in self._schedulers and len(self._schedulers) >= _MAX_SCHEDULERS:
+            scheduler = "(other)"
+        self._schedulers.add(scheduler)
         self._placements.labels(size, scheduler, _island(placement)).inc()
         self._verdicts.labels(scheduler, placement.result.value).inc()
         if placement.lost_gbps:

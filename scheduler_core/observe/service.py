@@ -26,6 +26,7 @@ from scheduler_core.runtime.event_loop import WatchSet
 from scheduler_core.runtime.http_connection import PAGE_LIMITS
 from scheduler_core.runtime.http_pages import json_page, program_app
 from scheduler_core.runtime.http_server import Listener
+from scheduler_core.runtime.page_access import PageAccess
 
 _SYNC_S = 60.0  # for the first lists, if the run has an end
 
@@ -156,8 +157,8 @@ def _json(document: Mapping[str, Any]) -> str:
     return orjson.dumps(document).decode()
 
 
-def listener_of(service: ObserverService, where: tuple[str, int]) -> Listener:
+def listener_of(service: ObserverService, where: tuple[str, int], access: PageAccess | None = None) -> Listener:
     """Return the listener of the pages. Raises ``OSError`` if the address is not available."""
     own = {"/report": json_page(service.report)}
-    pages = program_app(service.not_ready_reason, service.metrics.registry, own, service.unhealthy)
+    pages = program_app(service.not_ready_reason, service.metrics.registry, own, service.unhealthy, access)
     return Listener(pages, bind_socket(where), limits=PAGE_LIMITS)

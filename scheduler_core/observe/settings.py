@@ -10,6 +10,8 @@ import msgspec
 from gputopo.process import settings
 from gputopo.process.settings import (
     LOG_HELP,
+    PAGES_HELP,
+    PAGES_SETTING,
     Setting,
     log_setting,
     parse_address,
@@ -42,6 +44,7 @@ class ObserverSettings(msgspec.Struct, frozen=True, kw_only=True):
         Setting("--listen", "HOST:PORT|off", "off", parse_address),
         "The address of /metrics, /healthz, /readyz and /report. The manifests set :9439.",
     ]
+    pages: Annotated[str, PAGES_SETTING, PAGES_HELP]
     log: Annotated[str, log_setting("text"), LOG_HELP]
 
 

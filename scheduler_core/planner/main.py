@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack
 
 import uvloop
+from starlette.types import ASGIApp
 
 from gputopo.crd.reservations import POOL
 from gputopo.kube.client import Kube
@@ -28,6 +29,7 @@ from scheduler_core.runtime.event_writer import HIGH_RATE, EventWriter
 from scheduler_core.runtime.http_connection import PAGE_LIMITS
 from scheduler_core.runtime.http_server import Listener
 from scheduler_core.runtime.leader_election import LeaderElector
+from scheduler_core.runtime.page_access import page_access
 
 _WRITE_S = 10.0  # for one answer of the API server
 _log = logging.getLogger(__name__)
@@ -45,7 +47,7 @@ def run_planner(settings: PlannerSettings) -> None:
         parts.callback(event_writer.close)
         service = PlannerService(_planner_config(settings), _parts(kube, leader, policy, event_writer, metrics))
         metrics.register_status(service.status)
-        listeners = listeners_of(settings, service, metrics)
+        listeners = listeners_of(settings, planner_app(service, metrics.registry, page_access(settings.pages, kube)))
         uvloop.run(run_daemon(service, listeners, service.idle_watches))
         if service.fatal_error is not None:
             raise service.fatal_error
@@ -82,12 +84,12 @@ def _planner_config(settings: PlannerSettings) -> PlannerConfig:
     )
 
 
-def listeners_of(settings: PlannerSettings, service: PlannerService, metrics: PlannerMetrics) -> tuple[Listener, ...]:
+def listeners_of(settings: PlannerSettings, app: ASGIApp) -> tuple[Listener, ...]:
     """Return the listener of the HTTP pages, if one is configured; exit if its address cannot be used."""
     if settings.listen is None:
         return ()
     try:
-        listener = Listener(planner_app(service, metrics.registry), bind_socket(settings.listen), limits=PAGE_LIMITS)
+        listener = Listener(app, bind_socket(settings.listen), limits=PAGE_LIMITS)
     except OSError as error:
         fail(f"cannot listen on {settings.listen[0]}:{settings.listen[1]}: {error}")
     _log.info("listening", extra={"fields": {"pages": listener.port}})

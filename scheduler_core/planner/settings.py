@@ -12,6 +12,8 @@ import msgspec
 from gputopo.process import settings
 from gputopo.process.settings import (
     LOG_HELP,
+    PAGES_HELP,
+    PAGES_SETTING,
     Setting,
     log_setting,
     parse_address,
@@ -70,6 +72,7 @@ class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True):
         Setting("--listen", "HOST:PORT|off", ":9439", parse_address),
         "The address of /metrics, /healthz, /readyz and /gangs.",
     ]
+    pages: Annotated[str, PAGES_SETTING, PAGES_HELP]
     pool: Annotated[
         str,
         Setting("--pool", "mixed|gated", "mixed", parse_one_of("mixed", "gated")),

@@ -14,12 +14,16 @@ from starlette.types import ASGIApp
 from scheduler_core.planner.gangs_page import GangsPageSnapshot, gangs_page, read_continuation, snapshot
 from scheduler_core.planner.service import PlannerService
 from scheduler_core.runtime.http_pages import JSON, program_app
+from scheduler_core.runtime.page_access import PageAccess
 from scheduler_core.runtime.paging import CONTINUE, PageBytes
 from scheduler_core.runtime.shared_pages import SharedResults
 
 
-def planner_app(service: PlannerService, registry: CollectorRegistry) -> ASGIApp:
-    """Return the application. All pages of ``/gangs`` within a second come from one snapshot."""
+def planner_app(service: PlannerService, registry: CollectorRegistry, access: PageAccess | None = None) -> ASGIApp:
+    """Return the application. All pages of ``/gangs`` within a second come from one snapshot.
+
+    ``access``: as of ``program_app``.
+    """
     one_at_a_time = asyncio.Semaphore(1)
     snapshots, rendered = SharedResults[GangsPageSnapshot](), SharedResults[PageBytes]()
 
@@ -39,4 +43,4 @@ def planner_app(service: PlannerService, registry: CollectorRegistry) -> ASGIApp
         page = await rendered.get(after, render)
         return Response(page.body, media_type=JSON, headers=page.headers)
 
-    return program_app(service.not_ready_reason, registry, {"/gangs": gangs}, service.unhealthy)
+    return program_app(service.not_ready_reason, registry, {"/gangs": gangs}, service.unhealthy, access)

@@ -20,6 +20,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from scheduler_core.runtime.tls import has_name
+
 _MAX_HEAD = 64 * 1024  # bytes of the headers; kube-scheduler sends 200
 
 
@@ -68,12 +70,21 @@ class HttpConnection(HttpToolsProtocol):
     """One connection of a listener."""
 
     def __init__(
-        self, config: Config, state: ServerState, limits: ConnectionLimits, closed: Callable[[str], None]
+        self,
+        config: Config,
+        state: ServerState,
+        limits: ConnectionLimits,
+        closed: Callable[[str], None],
+        client_name: str = "",
     ) -> None:
-        """``closed`` is called with the reason when a limit closes a connection: capacity, slow, head, stuck."""
+        """``closed`` is called with the reason when a connection is closed: capacity, slow, head, stuck, client.
+
+        ``client_name``: that the client certificate must have; "": any.
+        """
         super().__init__(config, state, app_state={})
         self._limits = limits
         self._closed = closed
+        self._client_name = client_name
         self._deadline: TimerHandle | None = None  # of a request
         self._write_deadline: TimerHandle | None = None
         self._head: int | None = None  # bytes of incomplete headers
@@ -84,8 +95,9 @@ class HttpConnection(HttpToolsProtocol):
         """Accept the connection, and close another one if there are too many."""
         name = transport.get_extra_info("peername")
         self.peer = name[0] if name else ""
-        if not self._is_admitted():
-            self._closed("capacity")
+        is_client = not self._client_name or has_name(transport.get_extra_info("peercert") or {}, self._client_name)
+        if not is_client or not self._is_admitted():
+            self._closed("capacity" if is_client else "client")
             transport.abort()
             self.transport = transport
             return

@@ -19,6 +19,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from scheduler_core.runtime.page_access import PageAccess
 from scheduler_core.runtime.shared_pages import SharedResults
 
 JSON = "application/json"
@@ -32,8 +33,11 @@ def program_app(
     registry: CollectorRegistry,
     own_pages: Mapping[str, PageHandler],
     unhealthy: Callable[[], str | None] = lambda: None,
+    access: PageAccess | None = None,
 ) -> ASGIApp:
-    """Return the application. ``own_pages``: by path. ``unhealthy``: why a restart is needed, or None.
+    """Return the application. ``own_pages``: by path; who may read them is decided by ``access`` (None: loopback only).
+
+    ``unhealthy``: why a restart is needed, or None.
 
     All functions are called on the event loop.
     """
@@ -52,6 +56,7 @@ def program_app(
         return Response(await metrics_page.get("", render_metrics), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     pages = {"/healthz": healthz, "/readyz": readyz} | _limited({"/metrics": metrics, **own_pages})
+    pages |= {path: _authorized(pages[path], access or PageAccess()) for path in own_pages}
 
     def not_found(request: Request, _: Exception) -> Response:
         return PlainTextResponse(f"unknown path {request.url.path!r}; known are {', '.join(pages)}\n", 404)
@@ -60,6 +65,15 @@ def program_app(
     application = Starlette(routes=routes, exception_handlers={404: not_found})
     application.router.redirect_slashes = False  # a trailing slash is an unknown path too
     return application
+
+
+def _authorized(page: PageHandler, access: PageAccess) -> PageHandler:
+    """Return the page for readers that may read it. Refused requests do not count as waiting for it."""
+
+    async def answer(request: Request) -> Response:
+        return await access.refuse(request) or await page(request)
+
+    return answer
 
 
 def _limited(pages: Mapping[str, PageHandler]) -> dict[str, PageHandler]:

@@ -88,10 +88,14 @@ class Listener(uvicorn.Server):
         return self._context
 
     def _connection(self) -> HttpConnection:
-        return HttpConnection(self.config, self.server_state, self._limits, self._note_closed)
+        name = "" if self._certificates is None else self._certificates.client_name
+        return HttpConnection(self.config, self.server_state, self._limits, self._note_closed, name)
 
     def _note_closed(self, reason: str) -> None:
         self.closed[reason] += 1
+        if reason == "client" and self.closed[reason] == 1 and self._certificates is not None:
+            text = f"not {self._certificates.client_name!r}: set --client-name, or issue another certificate"
+            _log.warning("client certificate", extra={"fields": {"name": text}})
 
     async def reload_certificates(self) -> None:
         """Use the certificates in the files from now on, if they have changed and are valid."""

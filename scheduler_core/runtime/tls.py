@@ -6,8 +6,9 @@ CertificateError(Exception)    the files are unusable; the message names them
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class CertificateError(Exception):
@@ -20,11 +21,12 @@ class Certificates(NamedTuple):
     certificate: Path  # of the server, with its chain
     key: Path
     client_ca: Path | None = None  # clients need a certificate of this CA; None: no client certificates
+    client_name: str = ""  # that client certificates must have; "": any
 
 
 def read_files(files: Certificates) -> tuple[bytes | None, ...]:
     """Return the contents of the files, to detect a rotation; None for a missing file."""
-    return tuple(_read_file(path) for path in files if path is not None)
+    return tuple(_read_file(path) for path in files[:3] if path is not None)
 
 
 def _read_file(path: Path) -> bytes | None:
@@ -45,9 +47,19 @@ def server_context(files: Certificates) -> ssl.SSLContext:
             context.load_verify_locations(files.client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        names = ", ".join(str(path) for path in files if path is not None)
+        names = ", ".join(str(path) for path in files[:3] if path is not None)
         raise CertificateError(f"{names}: no usable certificate, key and client CA in PEM: {error}") from error
     return context
+
+
+def has_name(certificate: Mapping[str, Any], name: str) -> bool:
+    """Return whether a verified certificate (``SSLSocket.getpeercert()``) has a subject alternative name.
+
+    Without any alternative name, its common name counts.
+    """
+    names = [value for _, value in certificate.get("subjectAltName", ())]
+    common = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+    return name in (names or common)
 
 
 def _no_password() -> str:

@@ -81,8 +81,12 @@ def test_the_documented_commands_make_certificates_that_hold(tmp_path: Path) -> 
         ["/bin/sh", "-ec", "\n".join(script)], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    for leaf in ("tls.crt", "client.crt"):
+    usages = {"tls.crt": "TLS Web Server Authentication", "client.crt": "TLS Web Client Authentication"}
+    for leaf, usage in usages.items():
         checked = subprocess.run(
             ["openssl", "verify", "-CAfile", "ca.crt", leaf], cwd=tmp_path, capture_output=True, text=True, check=False
         )
         assert checked.stdout == f"{leaf}: OK\n"
+        command = ["openssl", "x509", "-in", leaf, "-noout", "-ext", "extendedKeyUsage"]
+        shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        assert shown.splitlines()[1].strip() == usage

@@ -86,3 +86,29 @@ def test_stopping_leaves_no_trace(stream: io.StringIO) -> None:
     logs.stop_logging(logs.start_logging("text", stream, PACKAGES, {}))
 
     assert [logging.getLogger(name).handlers for name in PACKAGES] == before
+
+
+FORGED = (
+    "a\rlevel=info",
+    "a\n2026-11-21T12:00:00Z info pass",
+    "\x1b[2J\x1b]0;title\x07",
+    "\x9b31m",
+    "\x85next",
+    "a\u2028b",
+    "\u202edrawkcab",
+    "\x7f",
+    "\x00",
+)
+
+
+@pytest.mark.parametrize("text", FORGED, ids=ascii)
+@pytest.mark.parametrize("lines", ["text"], indirect=True)
+def test_text_escapes_what_could_forge_a_line_or_drive_a_terminal(lines: io.StringIO, text: str) -> None:
+    logger = logging.getLogger("agent.daemon.loop")
+    logger.warning("pod", extra={"fields": {"name": text, "names": [text], "error": RuntimeError(text)}})
+    logger.warning(text)
+
+    written = lines.getvalue()
+    assert written.count("\n") == 2
+    assert written.replace("\n", "").isprintable()
+    assert written.isascii()

@@ -16,8 +16,10 @@ DEFAULTS = ExtenderSettings(
     tls_cert=None,
     tls_key=None,
     client_ca=None,
+    client_name="kube-scheduler",
     plain=False,
     listen=("", 9439),
+    pages="loopback",
     policy=None,
     reservations=True,
     shortlist=48,
@@ -38,7 +40,7 @@ def test_every_setting_has_a_default() -> None:
 def test_certificates_with_and_without_a_client_ca() -> None:
     assert read_settings(TLS, {}).certificates == Certificates(Path("/c"), Path("/k"))
     assert read_settings({**TLS, "client_ca": "/a"}, {}).certificates == Certificates(
-        Path("/c"), Path("/k"), Path("/a")
+        Path("/c"), Path("/k"), Path("/a"), "kube-scheduler"
     )
 
 

@@ -116,3 +116,13 @@ def test_every_metric_that_is_served_is_described() -> None:
     }
 
     assert {name for name, *_ in CATALOGUE.described()} == served
+
+
+def test_tenants_cannot_add_series_without_end() -> None:
+    """A tenant writes any spec.schedulerName into pods that name their node."""
+    base = good()
+    found = samples(*(base._replace(scheduler=f"tenant-{number}") for number in range(100)))
+
+    placed = of("gputopo_observed_placements_total", found)
+    assert len(placed) == 17
+    assert placed['{island="one",scheduler="(other)",size="4"}'] == 84

@@ -9,7 +9,9 @@ from scheduler_core.observe.settings import ObserverSettings, read_settings
 
 
 def test_by_default_nothing_ends_and_nothing_is_served() -> None:
-    assert read_settings({}, {}) == ObserverSettings(output="text", for_s=None, every_s=None, listen=None, log="text")
+    assert read_settings({}, {}) == ObserverSettings(
+        output="text", for_s=None, every_s=None, listen=None, pages="loopback", log="text"
+    )
 
 
 def test_a_flag_beats_the_environment() -> None:

@@ -23,6 +23,7 @@ from scheduler_core.planner.leader.term import LeaderTerm
 from scheduler_core.planner.main import listeners_of
 from scheduler_core.planner.metrics import PlannerMetrics
 from scheduler_core.planner.service import PlannerService
+from scheduler_core.planner.status_page import planner_app
 from scheduler_core.policy.profiles import BUILT_IN
 from scheduler_core.runtime.http_server import serve_listeners
 from tests.scheduler_core.planner.gang.gang_pods import member
@@ -63,7 +64,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         service, metrics = leading(waiting(int(sys.argv[1])), Path(folder)), PlannerMetrics()
         metrics.register_status(service.status)
-        (listener,) = listeners_of(settings.read_settings({"listen": "127.0.0.1:0"}, {}), service, metrics)
+        found = settings.read_settings({"listen": "127.0.0.1:0"}, {})
+        (listener,) = listeners_of(found, planner_app(service, metrics.registry))
         uvloop.run(serve_listeners([listener], asyncio.Event(), lambda: print(listener.port, flush=True)))
 
 

@@ -16,6 +16,7 @@ def test_where_nothing_is_said() -> None:
     assert read_settings({}, {}) == PlannerSettings(
         lease=LeaseName("gputopo", "gputopo-planner"),
         listen=("", 9439),
+        pages="loopback",
         pool="mixed",
         settle_s=45.0,
         annotations="unguarded",

@@ -1,0 +1,91 @@
+"""Who may read the pages with the names of all tenants: ``/decisions``, ``/explain``, ``/gangs``, ``/report``.
+
+Peers on loopback: ``kubectl port-forward`` and ``exec`` connect from there, and the API server authorizes them. Other
+peers need a token that the API server accepts. Reviews are cached, limited in rate, and never delay the probes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+from hashlib import sha256
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from gputopo.kube.client import Kube
+from gputopo.kube.errors import KubeError
+from gputopo.kube.page_reviews import Verdict, review_reader
+from gputopo.kube.rbac import PAGE_REVIEWER
+from gputopo.process.settings import is_loopback
+
+_REVIEW_S = 3.0  # for one answer of the API server
+_PAUSE_S = 0.05  # one review at a time, and at most 20 per second: hostile tokens cost the API server no more
+_MAX_WAITING = 16
+_VALID_S = 10.0  # as in kube-scheduler
+_MAX_VERDICTS = 256  # more than are reviewed while one is valid
+
+Review = Callable[[str, str], Verdict]  # token, path
+
+
+class PageAccess:
+    """Authorizes the readers of one listener. For one event loop."""
+
+    def __init__(self, review: Review | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        """``review``: blocks; None: only peers on loopback may read."""
+        self._review, self._clock = review, clock
+        self._turn, self._waiting = asyncio.Lock(), 0
+        self._verdicts: dict[tuple[bytes, str], tuple[float, Verdict]] = {}  # oldest first
+
+    async def refuse(self, request: Request) -> Response | None:
+        """Return the refusal of a reader; None: it may read the page."""
+        if request.client is not None and is_loopback(request.client.host):
+            return None
+        if self._review is None:
+            return _refusal(
+                403, "this page is served on loopback only: use kubectl port-forward, or --pages authorized"
+            )
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            return _refusal(401, "this page needs a bearer token: kubectl create token NAME --audience gputopo")
+        verdict = await self._verdict(self._review, token, request.scope["path"])
+        return None if verdict.status == 200 else _refusal(*verdict)
+
+    async def _verdict(self, review: Review, token: str, path: str) -> Verdict:
+        key = sha256(token.encode()).digest(), path
+        if (known := self._known(key)) is not None:
+            return known
+        if self._waiting >= _MAX_WAITING:
+            return Verdict(503, "too many tokens are being reviewed; try again")
+        self._waiting += 1
+        try:
+            async with self._turn:
+                if (known := self._known(key)) is not None:
+                    return known
+                verdict, _ = await asyncio.gather(asyncio.to_thread(review, token, path), asyncio.sleep(_PAUSE_S))
+        except KubeError as error:
+            return Verdict(503, f"the API server did not review the token: {error}")
+        finally:
+            self._waiting -= 1
+        self._verdicts.pop(key, None)
+        self._verdicts[key] = self._clock() + _VALID_S, verdict
+        if len(self._verdicts) > _MAX_VERDICTS:
+            del self._verdicts[next(iter(self._verdicts))]
+        return verdict
+
+    def _known(self, key: tuple[bytes, str]) -> Verdict | None:
+        until, verdict = self._verdicts.get(key, (0.0, None))
+        return verdict if self._clock() < until else None
+
+
+def page_access(pages: str, kube: Kube) -> PageAccess:
+    """Return the access of the setting ``--pages``. ``kube``: connects as the account of this program."""
+    reviewer = kube.with_role(PAGE_REVIEWER).with_timeout(_REVIEW_S)
+    return PageAccess(partial(review_reader, reviewer) if pages == "authorized" else None)
+
+
+def _refusal(status: int, reason: str) -> Response:
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    return PlainTextResponse(f"{reason}\n", status, headers)

@@ -1,0 +1,106 @@
+"""Which certificates of the right CA open the verbs, over real TLS connections."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from scheduler_core.runtime.tls import Certificates
+from tests.scheduler_core.runtime.served import Passing, Running, app_of, call, serving
+
+SERVER, CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
+NAME = "kube-scheduler"
+
+
+class Authority:
+    """A CA that certifies what it is asked to, in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gputopo-extender-ca")])
+        made = self._builder(self._name, self._key).add_extension(x509.BasicConstraints(True, None), critical=True)
+        (folder / "ca.crt").write_bytes(made.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+
+    def certificate(
+        self, common: str, *alternatives: x509.GeneralName, usage: x509.ObjectIdentifier | None = CLIENT
+    ) -> Path:
+        """A file with key and certificate."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        built = self._builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)]), key)
+        if alternatives:
+            built = built.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+        if usage is not None:
+            built = built.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        pem = built.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        encoding = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        path = self.folder / f"{len(list(self.folder.iterdir()))}.pem"
+        path.write_bytes(pem + key.private_bytes(*encoding))
+        return path
+
+    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+        now = datetime.now(UTC)
+        found = x509.CertificateBuilder(subject_name=subject, issuer_name=self._name, public_key=key.public_key())
+        times = found.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + timedelta(hours=1))
+        return times.serial_number(x509.random_serial_number())
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+def served_as(running: Running, authority: Authority, client: Path) -> int:
+    """The status of a call that shows a certificate. Raises ``OSError`` if it is refused."""
+    secure = ssl.create_default_context(cafile=str(authority.folder / "ca.crt"))
+    secure.load_cert_chain(client)
+    caller = running.client(secure, "localhost")
+    try:
+        caller.request("POST", "/filter", call("n1"))
+        return caller.getresponse().status
+    finally:
+        caller.close()
+
+
+def files(authority: Authority, name: str = NAME) -> Certificates:
+    ours = authority.certificate("gputopo-extender", x509.DNSName("localhost"), usage=SERVER)
+    return Certificates(ours, ours, authority.folder / "ca.crt", name)
+
+
+def test_only_the_name_of_the_caller_opens_the_verbs(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    uri = x509.UniformResourceIdentifier(NAME)
+    admitted = [
+        authority.certificate("x", x509.DNSName("other"), x509.DNSName(NAME)),
+        authority.certificate("x", uri),
+        authority.certificate(NAME),  # without alternative names
+        authority.certificate(NAME, usage=None),
+    ]
+    refused = [
+        authority.certificate("another", x509.DNSName("another")),
+        authority.certificate(NAME, x509.DNSName("another")),  # alternative names beat the common name
+        authority.certificate("x", x509.DNSName(f"{NAME}.example.org")),
+        authority.certificate("x", x509.DNSName("*")),
+        authority.certificate(f"{NAME}\x00x"),
+        authority.certificate(NAME, x509.DNSName(NAME), usage=SERVER),  # the extender's own key is no client's
+    ]
+    with caplog.at_level(logging.WARNING), serving(app_of(Passing()), certificates=files(authority)) as running:
+        assert [served_as(running, authority, each) for each in admitted] == [200] * len(admitted)
+        for each in refused:
+            with pytest.raises(OSError, match=r"alert|reset|EOF|closed|Broken|unsuitable"):
+                served_as(running, authority, each)
+        assert running.listener.closed["client"] == 5
+
+    assert [each.message for each in caplog.records] == ["client certificate"]  # once, however often it happens
+
+
+def test_without_a_name_every_client_of_the_ca_is_served(authority: Authority) -> None:
+    with serving(app_of(Passing()), certificates=files(authority, "")) as running:
+        assert served_as(running, authority, authority.certificate("another", x509.DNSName("another"))) == 200
