@@ -215,7 +215,7 @@ def _explain(kube: Kube, pod: FullPod, query: PodQuery, bound: str | None) -> Ex
             f"{MIG_RESOURCE_PREFIX}*), so gputopo is not involved: see kubectl describe pod"
         )
     now = time.time()
-    cluster = read_cluster(kube, now, policies.node_policy)
+    cluster = read_cluster(kube, now, policies.node_policy, pod.spec.priority or 0)
     if node is not None and node not in cluster.snapshot.records:
         exit_with_error(f"node {node} not found", NO_CLUSTER)
     rejected = {} if bound is not None else rejected_nodes(pod.spec, cluster)

@@ -77,6 +77,9 @@ class ReservationSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults
     # Bottleneck of the rings inside the nodes, GB/s, both ways; None: unknown, or no ring.
     gbps: Annotated[float, _limit(minimum=0)] | None = None
     attempt: Annotated[int, _limit(minimum=1)] = 1
+    # Of a capacity hold: pods and gangs of a higher priority than its gang ignore it.
+    priority: int = 0
+    held_since: _Time | None = None  # RFC 3339: when its gang got its first hold; the age of a hold is limited
 
 
 class ReservationState(Enum):

@@ -79,6 +79,7 @@ class ClusterCache:
         self._ended_at: dict[str, float] = {}  # when departed pods ended, by UID
         self._staleness_timer = StalenessTimer()
         self._snapshot = ClusterSnapshot()
+        self._without: tuple[ClusterSnapshot, frozenset[str], ClusterSnapshot] | None = None  # cache
         self._dirty: set[str] = set()  # nodes whose state must be derived again
         self._now = 0.0
 
@@ -97,17 +98,22 @@ class ClusterCache:
         self.change_log.add_names(dirty)
         return self._snapshot
 
-    def snapshot_for_pod(self, uid: str) -> ClusterSnapshot:
-        """Return the snapshot without what is reserved for this pod."""
+    def snapshot_for_pod(self, uid: str, ignored: Collection[str] = ()) -> ClusterSnapshot:
+        """Return the snapshot without what is reserved for this pod; else without the ``ignored`` reservations."""
         nodes = self.reservations.nodes_for(uid)
-        return without_own_reservation(self.snapshot, uid, nodes) if nodes else self.snapshot
+        if nodes:
+            return without_own_reservation(self.snapshot, uid, nodes)
+        return self.snapshot_without(ignored) if ignored else self.snapshot
 
     def snapshot_without(self, reservations: Collection[str]) -> ClusterSnapshot:
         """Return the snapshot without these reservations, given by their UIDs."""
-        active = self.reservations.active
-        nodes = {node for uid in reservations if uid in active for node in active[uid].nodes} & self._nodes
-        records = [self._record_with_assumed(name, reservations) for name in nodes]
-        return with_records(self.snapshot, records, self._now, self._policy) if records else self.snapshot
+        snapshot, uids = self.snapshot, frozenset(reservations)
+        if self._without is None or self._without[0] is not snapshot or self._without[1] != uids:
+            nodes = self.reservations.nodes_of(uids) & self._nodes
+            records = [self._record_with_assumed(name, uids) for name in nodes]
+            found = with_records(snapshot, records, self._now, self._policy) if records else snapshot
+            self._without = snapshot, uids, found
+        return self._without[2]
 
     @property
     def pods(self) -> Mapping[str, PodUpdate]:

@@ -40,6 +40,7 @@ class PodUpdate(NamedTuple):
     scheduler: str | None = None  # spec.schedulerName
     rules: SchedulingRules | None = None  # only ``FULL_POD_SOURCES`` set them
     claim: PinClaim | None = None  # ``UngatedPods`` decides whether it counts
+    priority: int = 0  # spec.priority
 
 
 class NodeGpusUpdate(NamedTuple):

@@ -38,15 +38,20 @@ def read_pod(kube: Kube, namespace: str, name: str) -> FullPod:
     return found[0]
 
 
-def read_cluster(kube: Kube, now: float, policy: Policy) -> ListedCluster:
-    """List nodes, pods, PodResources reports and reservations, and return the snapshot. Raises ``KubeError``."""
+def read_cluster(kube: Kube, now: float, policy: Policy, priority: int = 0) -> ListedCluster:
+    """List nodes, pods, PodResources reports and reservations, and return the snapshot. Raises ``KubeError``.
+
+    ``priority``: of the pod that the snapshot is for: it ignores capacity holds of gangs of a lower priority.
+    """
     nodes = tuple(kube.list_objects(NODES, FullNode))
     updates = [NodeUpdate(node.metadata.name, parse_node(node)) for node in nodes]
     pods, gpus = (batch.updates for batch in list_all(kube, PodUpdate, NodeGpusUpdate))
     index = _reservation_index(kube, pods)
     if index is None:
         return ListedCluster(snapshot_of(node_records(updates, pods, gpus), now, policy), nodes, None)
-    snapshot = snapshot_of(map(index.with_reservations, node_records(updates, pods, gpus)), now, policy)
+    ignored = index.holds_below(priority)
+    records = (index.with_reservations(record, ignored) for record in node_records(updates, pods, gpus))
+    snapshot = snapshot_of(records, now, policy)
     return ListedCluster(snapshot, nodes, tuple(index.active.values()))
 
 

@@ -4,7 +4,7 @@ A ledger entry is active only while its reservation exists with the same UID and
 any order. An update costs the entries that changed: never all entries, never all nodes.
 
 A seat is used up once its pod is bound. A capacity hold, for a gang that does not fit yet, has no pods: it takes the
-free devices of a node, up to a number.
+free devices of a node, up to a number. Pods of a higher priority than its gang ignore it.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ class ReservationIndex:
         self._active_by_node: dict[str, set[str]] = {}  # node -> active reservations
         self._seats: dict[tuple[str, str], list[PlannedMember]] = {}  # by node and reservation
         self._holdings: dict[tuple[str, str], Counter[str]] = {}  # held devices, by node and reservation
+        self._hold_priorities: dict[str, int] = {}  # of active capacity holds
         self._nodes_by_pod: dict[str, dict[str, str]] = {}  # pod -> reservation -> node
         self._bound: set[str] = set()  # pods with seats that are bound
         self._ended: set[str] = set()  # pods with seats that were shown and have ended
@@ -142,6 +143,14 @@ class ReservationIndex:
         places = self._nodes_by_pod.get(uid)
         return () if places is None or uid in self._bound else places.values()
 
+    def nodes_of(self, uids: Iterable[str]) -> set[str]:
+        """Return the nodes on which active reservations take devices."""
+        return {node for uid in uids if uid in self._active for node in self._active[uid].nodes}
+
+    def holds_below(self, priority: int) -> frozenset[str]:
+        """Return the UIDs of capacity holds that a pod of this priority ignores: their gangs have a lower priority."""
+        return frozenset(uid for uid, own in self._hold_priorities.items() if own < priority)
+
     def lists_pod(self, uid: str, claim: PinClaim) -> bool:
         """Return whether an active reservation, or the one that the claim names, lists the pod for the node."""
         if claim.node in self._nodes_by_pod.get(uid, {}).values():
@@ -216,6 +225,8 @@ class ReservationIndex:
         uid, nodes = active.entry.uid, active.nodes
         for node in nodes:
             self._active_by_node.setdefault(node, set()).add(uid)
+        if active.holdings:
+            self._hold_priorities[uid] = active.reservation.spec.priority
         for each in active.holdings:
             self._holdings.setdefault((each.node, uid), Counter())[each.resource] += each.gpus
         for seat in active.seats:
@@ -238,6 +249,7 @@ class ReservationIndex:
 
     def _deactivate(self, active: ActiveReservation) -> set[str]:
         uid, nodes = active.entry.uid, active.nodes
+        self._hold_priorities.pop(uid, None)
         for node in nodes:
             self._active_by_node[node].discard(uid)
             if not self._active_by_node[node]:

@@ -250,6 +250,7 @@ def pod_update(
         nominated_node=_interned_name(pod.status.nominated_node_name),
         scheduler=_interned_name(pod.spec.scheduler_name),
         claim=pin_claim(pod),
+        priority=pod.spec.priority or 0,
     )
 
 

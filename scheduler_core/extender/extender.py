@@ -6,7 +6,7 @@ unknown node are rejected with a reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import islice
 from math import inf
@@ -130,6 +130,11 @@ class Extender:
         in_flight = self._cache.assumed_pods.on_several_nodes
         closed = self._closed_nodes(request.uid, ranking.snapshot, names) if self.settling else frozenset[str]()
         result = _choose_nodes(request, ranking, names - closed if closed else names, policy, in_flight)
+        # Held GPUs are used only if no other GPUs suit. Another reason for a rejection holds without reservations too.
+        is_reserved = not result.nodes and Reason.RESERVED.value in result.rejected.values()
+        if is_reserved and (ignored := self._ignored_holds(pod, names)):
+            request, ranking = self._ranking_for(request, policy, ignored)
+            result = _choose_nodes(request, ranking, names - closed if closed else names, policy, in_flight)
         chosen = perf_counter()
         if result.nodes:
             lifetime = WITH_VOLUMES_S if waits_for_volumes(pod.spec) else ASSUMED_POD_LIFETIME_S
@@ -153,6 +158,11 @@ class Extender:
         if closed and not result.nodes:
             return _with_closed_nodes(result, request, ranking, closed, policy)
         return result
+
+    def _ignored_holds(self, pod: Pod, names: AbstractSet[str]) -> frozenset[str]:
+        """Return the UIDs of capacity holds that the pod ignores, if any of them is on a named node."""
+        found = self._cache.reservations.holds_below(pod.spec.priority or 0)
+        return found if found and not names.isdisjoint(self._cache.reservations.nodes_of(found)) else frozenset()
 
     def _closed_nodes(self, uid: str, table: ClusterSnapshot, names: AbstractSet[str]) -> frozenset[str]:
         """Return the nodes with reservations for other pods. Capacity holds do not count: they can wait a little.
@@ -178,7 +188,8 @@ class Extender:
         # The pod's own assumption from Filter must not count against it.
         assumed = self._cache.assumed_pods.get_pod(request.uid)
         own = assumed.nodes if assumed is not None and assumed.is_on_one_node else ()
-        request, ranking = self._ranking_for(request, self.policies.policy_for(request))
+        ignored = self._ignored_holds(pod, names)
+        request, ranking = self._ranking_for(request, self.policies.policy_for(request), ignored)
         table, evaluator = ranking.snapshot, ranking.evaluator
         own_records = {name: table.records[name] for name in own if name in names and name in table.records}
         found = ranking.points_of(names - own_records.keys() if own_records else names)
@@ -187,14 +198,17 @@ class Extender:
             found.append((name, rounded_points(evaluator(state_if(table, name, others)))))
         return found
 
-    def _ranking_for(self, request: PodRequest, policy: Policy) -> tuple[PodRequest, NodeRanking | PodRanking]:
-        """Return the request and its ranking of the nodes, given the owner's pods and the pod's own reservation."""
+    def _ranking_for(
+        self, request: PodRequest, policy: Policy, ignored: Collection[str] = ()
+    ) -> tuple[PodRequest, NodeRanking | PodRanking]:
+        """Return the request and its ranking of the nodes, given the owner's pods and the pod's own reservation.
+
+        ``ignored``: UIDs of capacity holds.
+        """
         table = self._cache.snapshot
-        reserved = self._cache.reservations.nodes_for(request.uid)
+        reserved = self._cache.reservations.nodes_for(request.uid) or self._cache.reservations.nodes_of(ignored)
         others = self._cache.placed_pods_of(request.owner)
-        request, own_table = with_owner(
-            request, others, self._cache.snapshot_for_pod(request.uid) if reserved else table
-        )
+        request, own_table = with_owner(request, others, self._cache.snapshot_for_pod(request.uid, ignored))
         ranking = self._rankings.ranking_for(request.profile, policy)
         if own_table is table:
             return request, ranking

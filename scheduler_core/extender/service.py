@@ -222,7 +222,8 @@ class ExtenderService:
             detection=() if last is None else last.request.detection,
         )
         policy = policies.policy_for(request)
-        names, table, now = None if last is None else last.names, cache.snapshot_for_pod(pod.key), self._now()
+        names, now = None if last is None else last.names, self._now()
+        table = cache.snapshot_for_pod(pod.key, cache.reservations.holds_below(pod.priority))
         active = tuple(cache.reservations.active.values())
 
         def job() -> dict[str, Any]:

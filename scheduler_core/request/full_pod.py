@@ -60,13 +60,12 @@ class FullPodMetadata(Metadata, frozen=True, rename="camel"):
 
 
 class FullPodSpec(PodSpec, frozen=True, rename="camel"):
-    """``spec`` with the fields that kube-scheduler's own filters read, the pod's priority and its deadline."""
+    """``spec`` with the fields that kube-scheduler's own filters read, and the pod's deadline."""
 
     affinity: FullAffinity | None = None
     node_selector: dict[str, str] | None = None
     tolerations: tuple[Toleration, ...] | None = None
     scheduling_group: PodSchedulingGroup | None = None
-    priority: int | None = None
     active_deadline_seconds: int | None = None
 
 

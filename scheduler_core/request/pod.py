@@ -146,6 +146,8 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     node_name: str | None = None
     scheduler_name: str | None = None
     priority_class_name: str | None = None
+    # Set from the priority class by the API server's admission plugin Priority, which rejects any other value.
+    priority: int | None = None
     affinity: Affinity | None = None
     topology_spread_constraints: tuple[SpreadConstraint, ...] | None = None
     volumes: tuple[Volume, ...] | None = None

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import isinf
 from typing import Any, NamedTuple
 
-from gputopo.crd.reservations import EntryPhase, HeldCapacity
+from gputopo.crd.reservations import EntryPhase, ReservationSpec
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.planner.commit.actions import CreateReservation, reserved_gang, reserved_gangs
@@ -40,7 +40,7 @@ class HoldRequest(NamedTuple):
     """A gang that needs a hold, and the nodes to search."""
 
     waiting: QueuedGang
-    held: tuple[HeldCapacity, ...]  # its present hold
+    hold: ReservationSpec | None  # its present hold
     nodes: tuple[str, ...]
     deadlines: PodDeadlines
 
@@ -50,7 +50,11 @@ class CapacityHold(NamedTuple):
 
     reservation: ReservationUpdate
     gang: GangName
-    priority: int
+
+    @property
+    def priority(self) -> int:
+        """The priority of its gang when the hold was made, which extenders enforce."""
+        return self.reservation.spec.priority
 
     @property
     def nodes(self) -> set[str]:
@@ -77,12 +81,12 @@ class CapacityHolds:
         view, ledger = self._view, self._view.ledger
         entries = () if ledger is None else active_entries(ledger.spec, view.reservations)
         found = [
-            CapacityHold(each, name, gang.priority)
+            CapacityHold(each, name)
             for uid in {*entries, *view.observations.created}
             if (each := view.reservations.get(uid)) is not None
             and each.spec.held
             and (name := reserved_gang(each)) is not None
-            and (gang := view.gang_members.get_gang(name)) is not None
+            and view.gang_members.get_gang(name) is not None
         ]
         return tuple(sorted(found, key=lambda each: (-each.priority, each.gang, each.reservation.name)))
 
@@ -115,7 +119,7 @@ class CapacityHolds:
                 continue  # a gang that has grown waits again before more is held for it
             if self._sufficient.get(each.reservation.key) != self._sufficiency_key(each, waiting):
                 self._sufficient[each.reservation.key] = self._sufficiency_key(each, waiting)
-                return self._request_for(waiting, holds, each.reservation.spec.held)
+                return self._request_for(waiting, holds, each.reservation.spec)
         if now < self._next_search:
             return None
         self._next_search = now + EVERY_S
@@ -178,9 +182,9 @@ class CapacityHolds:
         yield from (each.reservation.key for each in holds if each.gang in served)
 
     def _is_not_waiting(self, hold: CapacityHold) -> bool:
-        """Return True if the gang exists and no longer waits for capacity."""
+        """Return True if the gang exists and no longer waits for capacity, or has another priority now."""
         gang = self._view.gang_members.get_gang(hold.gang)
-        return gang is not None and gang.phase not in _WAITING_PHASES
+        return gang is not None and (gang.phase not in _WAITING_PHASES or gang.priority != hold.priority)
 
     def _sufficiency_key(self, hold: CapacityHold, waiting: QueuedGang) -> tuple[Any, ...]:
         """Return all that decides whether a hold is enough, except the pods on its nodes."""
@@ -190,14 +194,14 @@ class CapacityHolds:
         return fit_key(waiting.gang), tuple(machines), tuple(rules.get(name) for name in nodes)
 
     def _request_for(
-        self, waiting: QueuedGang, holds: Iterable[CapacityHold], held: tuple[HeldCapacity, ...] = ()
+        self, waiting: QueuedGang, holds: Iterable[CapacityHold], hold: ReservationSpec | None = None
     ) -> HoldRequest:
         """Return a request on all nodes without holds of other gangs of the same or a higher priority."""
         gang, records = waiting.gang, self._view.cache.snapshot.records
         others = [each for each in holds if each.gang != gang.name and each.priority >= gang.priority]
         taken = set[str]().union(*(each.nodes for each in others))
         nodes = tuple(name for name in self._view.rules if name in records and name not in taken)
-        return HoldRequest(waiting, held, nodes, self._view.deadlines.copy())
+        return HoldRequest(waiting, hold, nodes, self._view.deadlines.copy())
 
     def _estimate(self, hold: CapacityHold) -> float | None:
         records = self._view.cache.snapshot.records

@@ -16,6 +16,7 @@ import msgspec
 from immutables import Map
 
 from gputopo.crd.reservations import HeldCapacity, ReservationSpec
+from gputopo.timestamps import format_timestamp
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_record import NodeRecord, is_hold, with_pod
 from scheduler_core.cache.node_table import ClusterSnapshot, with_records
@@ -48,6 +49,7 @@ class HoldTask(NamedTuple):
     now: float  # seconds since 1970
     policy: Policy  # for node states
     is_out_of_time: Callable[[], bool] = lambda: False  # called often
+    held_since: str | None = None  # of its present hold
 
 
 class HoldResult(NamedTuple):
@@ -68,7 +70,9 @@ def search_hold(task: HoldTask) -> HoldResult:
     if not held:
         return HoldResult(gang, is_enough=bool(task.held) and task.is_out_of_time())  # without a result: keep the hold
     name = reservation_name(gang.ready[0].name if is_single_pod_gang(gang.name) else gang.name.name, task.names)
-    return HoldResult(gang, CreateReservation(gang.name.namespace, name, ReservationSpec(gang.name.name, held=held)))
+    since = task.held_since or format_timestamp(task.now)
+    spec = ReservationSpec(gang.name.name, held=held, priority=gang.priority, held_since=since)
+    return HoldResult(gang, CreateReservation(gang.name.namespace, name, spec))
 
 
 def _find_holdings(task: HoldTask, emptied: _EmptiedNodes) -> tuple[HeldCapacity, ...]:

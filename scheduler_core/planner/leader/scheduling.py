@@ -101,7 +101,8 @@ class PlanScheduler:
         options = options_of(gang, self._view.reservation_index.seats((gang.name,)), self._context.config.levels)
         return HoldTask(
             gang=gang,
-            held=request.held,
+            held=() if request.hold is None else request.hold.held,
+            held_since=None if request.hold is None else request.hold.held_since,
             view=self._node_view(),
             nodes=request.nodes,
             deadlines=request.deadlines,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gputopo.crd.reservations import EntryPhase
 from gputopo.labels.reasons import Reason
-from scheduler_core.cache.events import Batch, LedgerUpdate, NodeUpdate, ReservationUpdate
+from scheduler_core.cache.events import Batch, LedgerUpdate, NodeUpdate, PodUpdate, ReservationUpdate
 from scheduler_core.cache.node_record import hold_uid
 from scheduler_core.extender.decision_record import encode_decision, parse_decision, replay_differences
+from scheduler_core.request.pod import Pod
 from tests.machines import MACHINES
 from tests.scheduler_core.fake_scheduler import FakeScheduler, pod_update, unbound_pod
 from tests.scheduler_core.planner.packing.plans import COMMITTED, HELD, PROPOSED, plan
@@ -235,3 +239,115 @@ def test_ungated_pod_keeps_its_place_whatever_happens_to_its_plan() -> None:
     assert stage.state_of("a").free_devices("nvidia.com/gpu") == 4
     stage.watch_pods(gone=["uid-m0"])
     assert stage.state_of("a").free_devices("nvidia.com/gpu") == 8
+
+
+def a_hold(held: int = 8, priority: int = 0) -> FakeScheduler:
+    """A capacity hold on the first of two nodes. Of the second node, six GPUs are in use."""
+    stage = FakeScheduler.synced_with_reservations({"a": H100, "b": H100}, pod_update("y", 6, on="b"))
+    stage.write_ledger((plan("r", held={"a": held}, priority=priority), HELD))
+    return stage
+
+
+def with_priority(asked: Pod, priority: int) -> Pod:
+    return msgspec.structs.replace(asked, spec=msgspec.structs.replace(asked.spec, priority=priority))
+
+
+@pytest.mark.parametrize(
+    ("of_hold", "of_pod", "nodes"),
+    [
+        pytest.param(-1000, 100_000, ("a",), id="a higher priority"),
+        pytest.param(-1000, 0, ("a",), id="the default priority is higher than a negative one"),
+        pytest.param(5, 5, (), id="an equal priority"),
+        pytest.param(5, 4, (), id="a lower priority"),
+    ],
+)
+def test_capacity_hold_yields_to_pods_of_a_higher_priority(of_hold: int, of_pod: int, nodes: tuple[str, ...]) -> None:
+    stage = a_hold(priority=of_hold)
+
+    for wishes in ({}, {"island": "required"}):
+        assert stage.filter(with_priority(unbound_pod("x", 4, **wishes), of_pod)).nodes == nodes
+    assert (dict(stage.extender.prioritize(with_priority(unbound_pod("x", 4), of_pod), {"a"}))["a"] > 0) == bool(nodes)
+
+
+def test_the_name_of_a_priority_class_gives_no_priority() -> None:
+    """The API server's admission sets the number; a tenant may write any name into a pod that it has not admitted."""
+    asked = unbound_pod("x", 4)
+    spec = msgspec.structs.replace(asked.spec, priority_class_name="system-cluster-critical")
+
+    assert a_hold().filter(msgspec.structs.replace(asked, spec=spec)).nodes == ()
+
+
+def test_held_capacity_is_used_only_if_no_other_capacity_suits() -> None:
+    stage = a_hold()
+
+    assert stage.filter(with_priority(unbound_pod("x", 2), 1)).nodes == ("b",)
+
+
+def test_capacity_hold_keeps_what_a_pod_of_a_higher_priority_leaves() -> None:
+    stage = a_hold(held=6)
+    assert stage.filter(with_priority(unbound_pod("x", 4), 1)).nodes == ("a",)
+
+    stage.watch_pods(pod_update("x", 4, on="a"))
+
+    assert stage.filter(unbound_pod("z", 3)).nodes == ()
+    assert stage.cache.snapshot.records["a"].reserved == (hold_uid("a"),)
+    assert stage.filter(with_priority(unbound_pod("z", 4), 1)).nodes == ("a",)
+
+
+def test_places_of_gangs_do_not_yield_to_priority() -> None:
+    stage = a_gang()
+
+    assert stage.filter(with_priority(unbound_pod("x", 8), 1_000_000), "a", "b").nodes == ()
+
+
+def test_pod_of_a_higher_priority_stays_off_nodes_with_places_while_in_flight_pods_are_unknown() -> None:
+    stage = FakeScheduler.synced_with_reservations({"a": H100}, pod_update("m0", 4))
+    stage.write_ledger((plan("r", held={"a": 4}), HELD), (plan("g", {"m0": ("a", 4)}), COMMITTED))
+    stage.extender.settling = True
+    assert stage.filter(with_priority(unbound_pod("x", 4), 1)).nodes == ()
+
+    stage.extender.settling = False
+    assert stage.filter(with_priority(unbound_pod("x", 4), 1)).nodes == ("a",)
+
+
+def test_decision_that_ignores_a_hold_is_replayed() -> None:
+    stage = a_hold()
+    for name, priority in (("x", 1), ("z", 0)):
+        stage.filter(with_priority(unbound_pod(name, 8), priority))
+
+    for each in stage.records:
+        assert list(replay_differences(parse_decision(encode_decision(each)))) == []
+    assert [each.answer.nodes for each in stage.records] == [("a",), ()]
+
+
+@given(
+    held=st.lists(st.tuples(st.integers(1, 8), st.integers(-1, 2)), min_size=1, max_size=4),
+    used=st.lists(st.integers(0, 8), min_size=4, max_size=4),
+    asked=st.lists(st.tuples(st.integers(1, 8), st.integers(-1, 3), st.booleans()), min_size=1, max_size=6),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_pod_gets_a_node_exactly_if_it_would_without_the_holds_of_lower_priorities(
+    held: list[tuple[int, int]], used: list[int], asked: list[tuple[int, int, bool]]
+) -> None:
+    """One hold on each node, of any priority; pods come one after the other, and those with a node stay."""
+
+    def stage_with(holds: dict[str, tuple[int, int]], pods: list[PodUpdate]) -> FakeScheduler:
+        stage = FakeScheduler.synced_with_reservations(dict.fromkeys("abcd", H100), *pods)
+        stage.write_ledger(
+            *((plan(f"r-{name}", held={name: gpus}, priority=low), HELD) for name, (gpus, low) in holds.items())
+        )
+        return stage
+
+    holds = dict(zip("abcd", held, strict=False))
+    pods = [pod_update(f"on-{name}", gpus, on=name) for name, gpus in zip("abcd", used, strict=True) if gpus]
+    stage = stage_with(holds, pods)
+    for at, (gpus, priority, whole) in enumerate(asked):
+        pod = with_priority(unbound_pod(f"x{at}", gpus, **({"island": "required"} if whole else {})), priority)
+        others = stage_with({name: each for name, each in holds.items() if each[1] >= priority}, pods)
+
+        nodes = stage.filter(pod).nodes
+
+        assert bool(nodes) == bool(others.filter(pod).nodes)
+        if nodes:
+            pods.append(pod_update(f"x{at}", gpus, on=nodes[0]))
+            stage.watch_pods(pods[-1])

@@ -141,9 +141,10 @@ class Commit(RuleBasedStateMachine):
             for _ in range(size):
                 self.server.create_pod(name, 1, name, size)
 
-    def pod_comes(self, side: int, _: int) -> None:
+    def pod_comes(self, side: int, pick: int) -> None:
+        """Some pods have a higher priority than the gangs, and ignore capacity holds."""
         if len(self.server.pods) < 8:
-            self.server.create_pod(f"pod-{side}", 1)
+            self.server.create_pod(f"pod-{side}", 1, priority=pick % 2)
 
     def pod_goes(self, _: int, pick: int) -> None:
         if not self.server.pods:

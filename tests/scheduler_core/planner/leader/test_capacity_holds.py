@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from gputopo.crd.reservations import EntryPhase, ExtenderAck, HeldCapacity, ReservationState, ReservationStatus
 from gputopo.labels import keys
+from gputopo.timestamps import format_timestamp
 from scheduler_core.cache.events import Batch, NodeUpdate
 from scheduler_core.planner.commit.actions import WriteStatus
 from scheduler_core.planner.commit.pod_patches import ungate_patch
@@ -475,3 +476,23 @@ def test_other_gangs_are_planned_during_a_hold_search() -> None:
     planner.run()
 
     assert (held(server), list(states(server))) == ({}, ["big"])
+
+
+def test_a_hold_has_the_priority_of_its_gang_and_ends_when_that_changes() -> None:
+    """Extenders enforce the priority that the reservation states."""
+    server, _ = busy(n0=1, n1=2)
+    pods = gang(server, "big", 2, 2, priority=-1000)
+    planner = FakePlanner(server)
+    planner.run()
+    (hold,) = server.reservations.values()
+    assert (hold.spec.priority, hold.spec.held_since) == (-1000, format_timestamp(planner.now - 1.0))
+
+    for uid in pods:
+        version = server.pods[uid]["metadata"]["resourceVersion"]
+        server.patch_pod({"metadata": {"uid": uid, "resourceVersion": version}, "spec": {"priority": -2000}})
+    planner.run()
+    planner.run()
+
+    (after,) = server.reservations.values()
+    assert after.key != hold.key
+    assert (after.spec.priority, list(held(server))) == (-2000, ["big"])

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from gputopo.crd.reservations import HeldCapacity, ReservationSpec
+from gputopo.timestamps import format_timestamp
 from scheduler_core.planner.commit.actions import CreateReservation
 from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.leader.hold_search import HoldResult, search_hold
 from scheduler_core.planner.packing.model import PlanOptions
-from tests.scheduler_core.builders import occupant, record
+from tests.scheduler_core.builders import NOW, occupant, record
 from tests.scheduler_core.planner.leader.hold_tasks import BUSY, H100, task
 from tests.scheduler_core.planner.packing.member_groups import GANG, crew, member
 
@@ -54,7 +55,8 @@ def test_the_hold_of_a_single_pod_has_the_name_of_the_pod() -> None:
 
     created = search_hold(task([single], *BUSY.values(), gang=alone)).create
 
-    assert created == CreateReservation("team", "w-abc", ReservationSpec("pod.uid-w", held=(HeldCapacity("a", 8),)))
+    spec = ReservationSpec("pod.uid-w", held=(HeldCapacity("a", 8),), held_since=format_timestamp(NOW))
+    assert created == CreateReservation("team", "w-abc", spec)
 
 
 def test_the_hold_of_an_elastic_gang_is_for_its_minimum() -> None:

@@ -29,13 +29,15 @@ def plan(
     held: Mapping[str, int] | None = None,
     gang: str = "llm",
     resource: str = WHOLE,
+    priority: int = 0,
     status: ReservationStatus = ReservationStatus(),  # noqa: B008  frozen
 ) -> ReservationUpdate:
-    """A reservation: node and GPUs by pod; or reserved devices by node."""
+    """A reservation: node and GPUs by pod; or reserved devices by node, and the priority of their gang."""
     spec = ReservationSpec(
         gang,
         tuple(PlannedMember(f"uid-{pod}", pod, node, ((WHOLE, gpus),)) for pod, (node, gpus) in (seats or {}).items()),
         tuple(HeldCapacity(node, gpus, resource) for node, gpus in (held or {}).items()),
+        priority=priority,
     )
     return ReservationUpdate(f"uid-{name}", "team", name, spec, spec_hash(spec), status)
 
