@@ -9,7 +9,7 @@ WORKERS ?= -n logical --maxprocesses 4 --dist worksteal
 # each starts a control plane of 700 MiB.
 WAITERS ?= -n 4 --dist worksteal
 
-.PHONY: demo test e2e manifests check bench bench-scheduler bench-planner docs lock clean
+.PHONY: demo test e2e manifests check bench bench-scheduler bench-planner campaign docs lock clean
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "gputopo needs Python 3.11 or newer; none is on PATH. Install it, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
@@ -91,6 +91,10 @@ bench-scheduler: $(VENV)/.e2e
 # The same with the planner: planned pods and small gangs; 15 minutes, by hand (docs/gangs-performance.md).
 bench-planner: $(VENV)/.e2e
 	PYTHONPATH=. $(BIN)/python bench/planner_cluster.py
+
+# Hostile values in every field that a tenant may write; the table of docs/testing.md, in 40 minutes.
+campaign: $(VENV)/.test
+	$(BIN)/python -m tests.campaign.attacks
 
 clean:
 	rm -rf $(VENV)

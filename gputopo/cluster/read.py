@@ -11,6 +11,7 @@ from gputopo.kube.errors import NotFoundError
 from gputopo.kube.objects import NodeGpusObject, ObjectMeta, PartialObject, PartialPod
 from gputopo.kube.rbac import NODE_GPUS, NODES, PODS
 from gputopo.labels.keys import GPU_RESOURCES, MIG_RESOURCE_PREFIX
+from gputopo.quantities import parse_count
 
 _ASK_EACH = 32  # nodes; for more nodes, all pods are listed at once
 
@@ -57,6 +58,9 @@ def _states(kube: Kube) -> dict[str, NodeGpusObject]:
 
 
 def _gpus(limits: dict[str, str | int]) -> int:
-    """Return the number of devices in a container's limits: GPUs, shares of GPUs, MIG devices."""
+    """Return the number of devices in a container's limits: GPUs, shares of GPUs, MIG devices.
+
+    A number that is not a count of devices is 0, because the kubelet gives such a container none.
+    """
     devices = [name for name in limits if name in GPU_RESOURCES or name.startswith(MIG_RESOURCE_PREFIX)]
-    return sum(int(limits[name]) for name in devices)
+    return sum(parse_count(str(limits[name])) or 0 for name in devices)

@@ -11,11 +11,11 @@ from gputopo.labels import annotation, keys
 from gputopo.labels.decode import NoTopologyError, decode_topology
 from gputopo.labels.resources import is_gpu
 from gputopo.model import Interconnect, NodeTopology
+from gputopo.quantities import parse_count, parse_quantity
 from scheduler_core.allocation.shared_gpus import ReplicaPolicy
 from scheduler_core.cache.node_cost import NodeCost, parse_node_cost
 from scheduler_core.request.device_request import WHOLE
 from scheduler_core.request.pod import Metadata
-from scheduler_core.request.quantity import parse_count, parse_quantity
 
 _SINGLE_NUMA = "single-numa-node"
 

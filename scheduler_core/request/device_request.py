@@ -19,8 +19,8 @@ from gputopo.labels.keys import GPU_RESOURCES
 from gputopo.labels.reasons import malformed_text
 from gputopo.labels.resources import is_gpu
 from gputopo.model import MAX_GPUS
+from gputopo.quantities import parse_count, parse_quantity
 from scheduler_core.request.pod import Container, PodSpec
-from scheduler_core.request.quantity import parse_count, parse_quantity
 
 WHOLE, SHARED = GPU_RESOURCES
 _MAX_STEPS = 2 * MAX_GPUS  # containers that are modelled one by one: no node has GPUs for more, and each costs time

@@ -12,6 +12,7 @@ from gputopo.labels.keys import LabelKey
 from gputopo.labels.reasons import malformed_text
 from gputopo.labels.workloads import SCAVENGER
 from gputopo.model import Interconnect, PcieDistance
+from gputopo.quantities import parse_mib
 from scheduler_core.request.device_request import (
     DeviceRequest,
     MalformedDeviceRequestError,
@@ -20,7 +21,6 @@ from scheduler_core.request.device_request import (
 )
 from scheduler_core.request.gang_annotations import MalformedGangError, parse_gang_annotations
 from scheduler_core.request.pod import Pod, has_soft_preferences
-from scheduler_core.request.quantity import parse_mib
 from scheduler_core.request.unknown_keys import unknown_key_reason
 from scheduler_core.request.workload_type import (
     DETECTION_RULES,

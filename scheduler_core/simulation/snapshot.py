@@ -12,6 +12,7 @@ import msgspec
 
 from gputopo.crd.nodegpus import NodeGpus
 from gputopo.process.decoding import convert, decode
+from gputopo.quantities import parse_mib, parse_quantity
 from scheduler_core.cache.events import NodeGpusUpdate, NodeUpdate, PodUpdate
 from scheduler_core.cache.kube_scheduler_filters import FullNode
 from scheduler_core.cache.list_once import ListedCluster, node_records
@@ -21,7 +22,6 @@ from scheduler_core.cache.node_table import snapshot_of
 from scheduler_core.cache.staleness import observed_at
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.full_pod import FullPod
-from scheduler_core.request.quantity import parse_mib, parse_quantity
 from scheduler_core.simulation.hosts import UNLIMITED, ClusterError, SimulatedNode
 
 

@@ -14,6 +14,7 @@ from gputopo.crd.nodegpus import DeviceAllocation, PodRef
 from gputopo.labels.keys import TOPOLOGY_MANAGER
 from gputopo.labels.reasons import Reason
 from gputopo.model import NodeTopology
+from gputopo.quantities import parse_mib
 from scheduler_core.cache.node_record import NodeRecord, parse_occupant, with_gpus, without_pod
 from scheduler_core.cache.node_state import NodeState, state_of
 from scheduler_core.cache.node_table import ClusterSnapshot, with_records
@@ -25,7 +26,6 @@ from scheduler_core.explain.near_misses import NearMissSearch
 from scheduler_core.explain.requirements import WORDING
 from scheduler_core.explain.what_if_changes import after_evictions
 from scheduler_core.request.pod_request import PodRequest, Strength, parse_request
-from scheduler_core.request.quantity import parse_mib
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, OBSERVED, occupant, pod, record, request
 from tests.scheduler_core.explain.fleets import ACROSS, DGX2, H100, MIG, MIXED, PAIRS, POLICY, QUADS, fleet, told

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from scheduler_core.request.quantity import parse_count, parse_mib, parse_quantity
+from gputopo.quantities import parse_count, parse_mib, parse_quantity
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,175 @@
+"""The campaign: hostile values in every field of the objects of one tenant, and the answers for another tenant.
+
+Run all: ``make campaign``. It prints the table of docs/testing.md, and ends with 1
+if a value stopped, misled or delayed another tenant.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from time import thread_time
+from typing import Any, NamedTuple
+
+from gputopo.kube import rbac
+from gputopo.kube.objects import PartialPod
+from gputopo.kube.rbac import Resource
+from scheduler_core.cache.events import NodeGpusUpdate, NodeUpdate, PodUpdate
+from scheduler_core.planner.gang.pod_source import PlannerPod
+from scheduler_core.planner.gang.size_sources import SIZE_SOURCES
+from scheduler_core.request.full_pod import FullPod
+from tests.campaign.commands import command_faults
+from tests.campaign.fields import Hostile, hostile_objects
+from tests.campaign.programs import EXTENDER, PLANNER, Json, extender_answer, node, node_gpus, placed_gangs, pod
+
+_FOE = {"pool": "foe"}
+_LISTED = 200  # objects of one list
+_LONG_S = 0.02
+_SLOW_S = 0.25  # CPU for one object of at most 400 KB, on a watch and in one answer
+Ask = Callable[[dict[type[Any], list[bytes]]], object]
+
+
+class Attack(NamedTuple):
+    """Objects of one kind with hostile fields, and the question of another tenant."""
+
+    name: str
+    update: type[Any]  # the kind of update, whose source decodes the objects
+    decoded: type[Any]
+    base: Json
+    ask: Ask
+    accepted: tuple[object, ...]
+
+
+class Tally(NamedTuple):
+    """The result of an attack."""
+
+    attack: str
+    tried: int
+    faults: tuple[str, ...]  # field, value and answer
+    slowest_s: float  # CPU beyond that of the object without the hostile value
+    slowest: str
+
+
+def attacks() -> Iterator[Attack]:
+    """Yield the attacks on the extender, then on the planner."""
+    calm = extender_answer({})
+    for name, spec in (("pending", {}), ("bound", {"nodeName": "foe-0"})):
+        base = pod("h", "foe", 1, **spec)
+        yield Attack(f"extender: Pod, {name}", PodUpdate, EXTENDER[PodUpdate].kind, base, extender_answer, (calm,))
+    for program, sources, ask, answer in (
+        ("extender", EXTENDER, extender_answer, calm),
+        ("planner", PLANNER, placed_gangs, ("llm",)),
+    ):
+        for kind, base in ((NodeUpdate, node("foe-0", _FOE)), (NodeGpusUpdate, node_gpus("foe-0"))):
+            what = sources[kind].resource.plural
+            yield Attack(f"{program}: {what}", kind, sources[kind].kind, base, ask, (answer,))
+    for name, priority, accepted in (("last", -5, ("llm",)), ("first", 100, ("foe",))):
+        base = pod("h", "foe", 1, "foe", priority=priority, nodeSelector=_FOE)
+        base["metadata"]["annotations"]["gputopo.io/gang-size"] = "1"
+        yield Attack(
+            f"planner: Pod, {name} in the queue",
+            PlannerPod,
+            PLANNER[PlannerPod].kind,
+            base,
+            placed_gangs,
+            (("llm",), accepted),
+        )
+    for kind in {source.kind: kind for kind, source in SIZE_SOURCES.items()}.values():
+        source = SIZE_SOURCES[kind]
+        owner = {"metadata": {"name": "h", "namespace": "foe", "uid": "foe-h"}}
+        yield Attack(f"planner: {source.kind.__name__}", kind, source.kind, owner, placed_gangs, (("llm",),))
+
+
+def run_attack(attack: Attack, step: int = 1) -> Tally:
+    """Try every ``step``-th value of the attack."""
+    usual = min(_ask(attack, _text(attack.base))[1] for _ in range(5))
+    faults: list[str] = []
+    slowest = (0.0, "")
+    tried = 0
+    for each in hostile_objects(attack.decoded, attack.base, step):
+        tried += 1
+        found, seconds = _ask(attack, each.text)
+        if seconds - usual > _LONG_S:  # again, without what else the machine did
+            seconds = min(_ask(attack, each.text)[1] for _ in range(3))
+        slowest = max(slowest, (seconds - usual, f"{each.field}: {each.value}"))
+        if found not in attack.accepted and not _may_lead(attack, each):
+            faults.append(f"{each.field}: {each.value}: {found!r:.300}")
+    return Tally(attack.name, tried, tuple(faults), *slowest)
+
+
+def _may_lead(attack: Attack, hostile: Hostile) -> bool:
+    """Return whether the value is the tenant's own priority, by which a pod may come first."""
+    return attack.update is PlannerPod and hostile.field in ("spec.priority", "spec", "spec.nodeSelector")
+
+
+def _ask(attack: Attack, text: bytes) -> tuple[object, float]:
+    before = thread_time()
+    try:
+        found = attack.ask({attack.update: [text]})
+    except Exception as error:  # noqa: BLE001  what an attack must not cause
+        found = error
+    return found, thread_time() - before
+
+
+def _text(base: Json) -> bytes:
+    return json.dumps(base).encode()
+
+
+class CommandAttack(NamedTuple):
+    """Objects of one kind, as the commands list them, with hostile fields."""
+
+    name: str
+    resource: Resource
+    decoded: type[Any]
+    base: Json
+
+
+def command_attacks() -> tuple[CommandAttack, ...]:
+    """Return the attacks on the commands."""
+    running = pod("h", "foe", 1, "foe", nodeName="foe-0") | {"status": {"phase": "Running"}}
+    unreported = pod("h", "foe", 1, nodeName="no-agent") | {"status": {"phase": "Running"}}
+    owner = {"metadata": {"name": "h", "namespace": "foe", "uid": "foe-h"}}
+    return (
+        CommandAttack("Pod", rbac.PODS, FullPod, running),
+        CommandAttack("Pod on a node without agent", rbac.PODS, PartialPod, unreported),
+        CommandAttack("Node", rbac.NODES, EXTENDER[NodeUpdate].kind, node("h", {})),
+        CommandAttack("NodeGpus", rbac.NODE_GPUS, EXTENDER[NodeGpusUpdate].kind, node_gpus("h")),
+        *(
+            CommandAttack(f"{each.resource.plural}.{each.resource.version}", each.resource, each.kind, owner)
+            for each in SIZE_SOURCES.values()
+        ),
+    )
+
+
+def run_command_attack(attack: CommandAttack, step: int = 1) -> Tally:
+    """Let the commands list every ``step``-th hostile object, under different names."""
+    found = hostile_objects(attack.decoded, attack.base, step)
+    texts = [each.text.replace(b'"h"', b'"h-%d"' % at, 1) for at, each in enumerate(found)]
+    faults = [
+        fault
+        for start in range(0, len(texts), _LISTED)
+        for fault in command_faults(attack.resource, texts[start : start + _LISTED])
+    ]
+    return Tally(attack.name, len(texts), tuple(faults), 0.0, "")
+
+
+def main() -> None:
+    """Run every attack with every value, and print the table."""
+    wrong = 0
+    print("| objects | values | stopped or misled | slowest, CPU | its value |\n|---|---|---|---|---|")
+    runs = [partial(run_attack, each) for each in attacks()]
+    runs += [partial(run_command_attack, each) for each in command_attacks()]
+    for run in runs:
+        found = run()
+        wrong += len(found.faults) + (found.slowest_s > _SLOW_S)
+        slowest = f"{found.slowest_s * 1000:.0f} ms | `{found.slowest}`" if found.slowest else " | "
+        print(f"| {found.attack} | {found.tried} | {len(found.faults)} | {slowest} |", flush=True)
+        for fault in found.faults[:20]:
+            print(f"    {fault}", file=sys.stderr, flush=True)
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
