@@ -52,9 +52,9 @@ def copy(source: str) -> str:
     return _head(f"daemonset/{source}") + (HERE / source).read_text(encoding="utf-8")
 
 
-def prometheus_rule(name: str, source: str) -> str:
+def prometheus_rule(name: str, source: str, namespace: str = "gputopo") -> str:
     """Return a file of alerts as an object of the Prometheus operator."""
-    metadata = {"name": name, "namespace": "gputopo"}
+    metadata = {"name": name, "namespace": namespace}
     rule = {"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule", "metadata": metadata}
     rules = (HERE / source).read_text(encoding="utf-8")
     return (
@@ -68,7 +68,7 @@ def _head(source: str) -> str:
 
 FILES: dict[str, Callable[[], str]] = {
     "base/crd.yaml": definition,
-    "components/monitoring/prometheus-rule.yaml": partial(prometheus_rule, "gputopo-agent", RULES),
+    "components/monitoring/prometheus-rule.yaml": partial(prometheus_rule, "gputopo-agent", RULES, "gputopo-agent"),
     # Without a header: the output of `gputopo scheduler-config` in a cluster without MIG devices.
     "scheduler/default/scheduler-config.yaml": partial(render_configuration, ()),
     "scheduler/cluster-scheduler/scheduler-config.yaml": partial(render_configuration, (), Caller.CLUSTER),

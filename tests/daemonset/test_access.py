@@ -38,7 +38,7 @@ def test_every_role_is_bound_to_the_agent_and_to_nobody_else(
         roles = {(each["kind"], each["metadata"]["name"]) for each in documents if each["kind"].endswith("Role")}
         bindings = [each for each in documents if each["kind"] in {"RoleBinding", "ClusterRoleBinding"}]
         assert {(each["roleRef"]["kind"], each["roleRef"]["name"]) for each in bindings} == roles
-        account = {"kind": "ServiceAccount", "name": "gputopo-agent", "namespace": "gputopo"}
+        account = {"kind": "ServiceAccount", "name": "gputopo-agent", "namespace": "gputopo-agent"}
         assert all(each["subjects"] == [account] for each in bindings)
 
 

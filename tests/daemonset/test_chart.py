@@ -5,8 +5,9 @@ from __future__ import annotations
 import subprocess
 
 import pytest
+import yaml
 
-from tests.daemonset.tools import CHART, Object, helm_rendered, run, tool
+from tests.daemonset.tools import CHART, DAEMONSET, Object, helm_rendered, run, tool
 
 
 def pod_of(*settings: str) -> Object:
@@ -63,6 +64,39 @@ def test_what_clusters_differ_in_can_be_set() -> None:
     assert pod["volumes"][0]["hostPath"]["path"] == "/var/lib/k0s/kubelet/pod-resources"
     assert container["volumeMounts"][0]["mountPath"] == "/var/lib/k0s/kubelet/pod-resources"
     assert container["resources"]["limits"]["memory"] == "512Mi"
+
+
+def test_with_a_group_that_may_use_the_socket_the_agent_is_not_root() -> None:
+    component = DAEMONSET / "components/kubelet-socket-group/kustomization.yaml"
+    (patch,) = yaml.safe_load(yaml.safe_load(component.read_text(encoding="utf-8"))["patches"][0]["patch"])
+    pod = pod_of("kubeletSocket.group=998")
+
+    assert pod["securityContext"] == patch["value"]
+    assert (pod["securityContext"]["runAsNonRoot"], pod["securityContext"]["supplementalGroups"]) == (True, [998])
+    assert pod["volumes"][0]["hostPath"]["path"] == "/var/lib/kubelet/pod-resources"
+    assert pod_of()["securityContext"]["runAsUser"] == 0
+
+
+def test_the_agent_is_apart_from_the_other_programs() -> None:
+    documents = helm_rendered("scheduler.enabled=true", "planner.enabled=true", "observe.enabled=true")
+    levels = {
+        each["metadata"]["name"]: each["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+        for each in documents
+        if each["kind"] == "Namespace"
+    }
+    pods = {
+        each["metadata"]["name"]: each["metadata"]["namespace"]
+        for each in documents
+        if each["kind"] in {"DaemonSet", "Deployment"}
+    }
+
+    assert levels == {"gputopo-agent": "privileged"}
+    assert pods.pop("gputopo-agent") == "gputopo-agent"
+    assert set(pods.values()) == {"gputopo"}
+    without = [each for each in helm_rendered("kubeletSocket.enabled=false") if each["kind"] == "Namespace"]
+    assert without[0]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    for settings in (("agentNamespace.create=false",), ("agentNamespace.name=gputopo",)):
+        assert "Namespace" not in {each["kind"] for each in helm_rendered(*settings)}
 
 
 def test_policies_and_priority_class_can_be_left_to_others() -> None:

@@ -18,6 +18,7 @@ from tests.e2e.cluster import Cluster, wait_for
 
 MANIFESTS = Path(__file__).parents[3] / "daemonset"
 NAMESPACE = "gputopo"
+AGENT_NAMESPACE = "gputopo-agent"
 ACCOUNT = "gputopo-agent"
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 NOBODY = {"name": "nobody"}
@@ -36,7 +37,7 @@ PROBES: dict[str, tuple[str, Object]] = {
         },
     ),
     NODE_FEATURES.group: (
-        NODE_FEATURES.path(namespace="gputopo"),
+        NODE_FEATURES.path(namespace=AGENT_NAMESPACE),
         {"apiVersion": NODE_FEATURES.api_version, "kind": "NodeFeature", "metadata": NOBODY, "spec": {}},
     ),
 }
@@ -57,6 +58,7 @@ KINDS = {
         "mutatingadmissionpolicybindings",
         False,
     ),
+    "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies", True),
     "PriorityClass": ("/apis/scheduling.k8s.io/v1", "priorityclasses", False),
     "DaemonSet": ("/apis/apps/v1", "daemonsets", True),
     "Deployment": ("/apis/apps/v1", "deployments", True),
@@ -105,7 +107,7 @@ def install(cluster: Cluster, *more: str) -> None:
 def wait_for_policies(cluster: Cluster) -> None:
     """Until every policy refuses what it must refuse: a token without a claim. The API server learns of them late."""
     # An administrator who goes by the account's name: RBAC lets the request through.
-    agent = cluster.api.impersonating(f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}", "system:masters")
+    agent = cluster.api.impersonating(f"system:serviceaccount:{AGENT_NAMESPACE}:{ACCOUNT}", "system:masters")
     for policy in cluster.api.items(POLICIES):
         name, rule = policy["metadata"]["name"], policy["spec"]["matchConstraints"]["resourceRules"][0]
         wait_for(partial(_refuses, agent, name, PROBES[rule["apiGroups"][0]]), f"the policy {name}")
@@ -132,7 +134,11 @@ def agent_pod(cluster: Cluster, node: str) -> Object:
     made = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": f"{ACCOUNT}-{node}", "namespace": NAMESPACE, "labels": template["metadata"]["labels"]},
+        "metadata": {
+            "name": f"{ACCOUNT}-{node}",
+            "namespace": AGENT_NAMESPACE,
+            "labels": template["metadata"]["labels"],
+        },
         "spec": {**template["spec"], "nodeName": node},
     }
     return cluster.create_pod(made)
@@ -140,7 +146,7 @@ def agent_pod(cluster: Cluster, node: str) -> Object:
 
 def agent_token(cluster: Cluster, node: str) -> str:
     """The token that the kubelet of a node mounts into the agent's pod."""
-    return cluster.token(ACCOUNT, agent_pod(cluster, node), NAMESPACE)
+    return cluster.token(ACCOUNT, agent_pod(cluster, node), AGENT_NAMESPACE)
 
 
 def refusal(client: Client, method: str, path: str, body: Object | None = None, kind: str = "merge") -> tuple[int, str]:

@@ -26,7 +26,8 @@ from tests.e2e import cleaning, servers
 from tests.e2e.agent.access import RBAC, define, user
 from tests.e2e.agent.test_publish_state import NODE_FEATURE as LABELS_ONLY
 from tests.e2e.cluster import Cluster, wait_for
-from tests.e2e.daemonset.installed import ACCOUNT, NAMESPACE, POLICIES, agent_token, install, refusal
+from tests.e2e.daemonset.installed import ACCOUNT, POLICIES, agent_token, install, refusal
+from tests.e2e.daemonset.installed import AGENT_NAMESPACE as NAMESPACE
 from tests.e2e.servers import ControlPlane
 from tests.machines import dgx1
 

@@ -24,7 +24,7 @@ from tests.e2e import cleaning
 from tests.e2e.agent.access import DEFINITIONS, define
 from tests.e2e.agent.test_publish_state import NODE_FEATURE
 from tests.e2e.cluster import Cluster, wait_for
-from tests.e2e.daemonset.installed import ACCOUNT, NAMESPACE, apply, path_of, wait_for_policies
+from tests.e2e.daemonset.installed import ACCOUNT, AGENT_NAMESPACE, NAMESPACE, apply, path_of, wait_for_policies
 from tests.e2e.process import Server
 from tests.machines import dgx1
 
@@ -58,7 +58,7 @@ def agent_pods(cluster: Cluster, count: int) -> dict[str, Object]:
     """By node, once there are that many of them."""
 
     def running() -> list[Object] | None:
-        pods = cluster.api.items(cluster.pods(namespace=NAMESPACE))
+        pods = cluster.api.items(cluster.pods(namespace=AGENT_NAMESPACE))
         return pods if len(pods) == count else None
 
     found = wait_for(running, f"{count} pods of the DaemonSet")
@@ -74,7 +74,7 @@ def _node_of(pod: Object) -> str:
 
 def bound(cluster: Cluster, pod: Object) -> Object:
     """The pod, bound to its node as the scheduler would."""
-    path = cluster.pods(pod["metadata"]["name"], NAMESPACE)
+    path = cluster.pods(pod["metadata"]["name"], AGENT_NAMESPACE)
     target = {"apiVersion": "v1", "kind": "Node", "name": _node_of(pod)}
     cluster.api.create(f"{path}/binding", {"metadata": {"name": pod["metadata"]["name"]}, "target": target})
     return dict(cluster.api.get(path))
@@ -100,7 +100,7 @@ def test_a_pod_comes_to_each_gpu_node_whatever_its_taints_and_publishes(
 
     assert pods.keys() == {"gpu-0", "gpu-1"}
     for name, pod in pods.items():
-        token = nodes.token(ACCOUNT, bound(nodes, pod), NAMESPACE)
+        token = nodes.token(ACCOUNT, bound(nodes, pod), AGENT_NAMESPACE)
         kubes.append(from_kubeconfig(AGENT, str(nodes.kubeconfig(tmp_path / name, token))))
         publisher = NodePublisher(kubes[-1], name)
         assert publisher.publish_facts(encode_topology(dgx1())) == PublishOutcome(written=True)
@@ -124,7 +124,7 @@ def test_with_nfd_the_agent_writes_its_node_feature_and_no_node(
     (container,) = pod["spec"]["containers"]
     (place,) = (each["value"] for each in container["env"] if each["name"] == "GPUTOPO_PUBLISH")
     wait_for_policies(nodes)
-    token = nodes.token(ACCOUNT, pod, NAMESPACE)
+    token = nodes.token(ACCOUNT, pod, AGENT_NAMESPACE)
     kubes.append(from_kubeconfig(AGENT_WITH_NFD, str(nodes.kubeconfig(tmp_path / "agent", token))))
     publisher = NodeFeaturePublisher(kubes[-1], "gpu-0", place.partition(":")[2])
 
@@ -140,7 +140,7 @@ def traces(cluster: Cluster) -> set[tuple[str, str, str]]:
     return {
         (resource, namespace, name)
         for resource, namespace, name in found
-        if resource not in passing and (resource != "serviceaccounts" or namespace == NAMESPACE)
+        if resource not in passing and (resource != "serviceaccounts" or namespace == AGENT_NAMESPACE)
     }
 
 
@@ -160,13 +160,10 @@ def test_deleting_what_was_applied_and_one_cleanup_leave_no_trace(
         nodes.create_namespace(NAMESPACE)
     before, facts_before = traces(nodes), node_facts(nodes)
     documents = in_order(kustomized("overlays/default") if installer == "kustomize" else helm_rendered())
-    if installer == "helm":  # its user labels the namespace, or Pod Security refuses the hostPath volume
-        label = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "privileged"}}}
-        nodes.api.patch(f"/api/v1/namespaces/{NAMESPACE}", label)
     apply(nodes, documents)
     pod = bound(nodes, agent_pods(nodes, 2)["gpu-0"])
     wait_for_policies(nodes)
-    token = nodes.token(ACCOUNT, pod, NAMESPACE)
+    token = nodes.token(ACCOUNT, pod, AGENT_NAMESPACE)
     kubes.append(from_kubeconfig(AGENT, str(nodes.kubeconfig(tmp_path / "agent", token))))
     NodePublisher(kubes[-1], "gpu-0").publish_facts(encode_topology(dgx1()))
     NodePublisher(kubes[-1], "gpu-0").write_state(STATE)
@@ -175,8 +172,8 @@ def test_deleting_what_was_applied_and_one_cleanup_leave_no_trace(
 
     for each in reversed(documents):
         nodes.api.delete(f"{DEFINITIONS}/{each['metadata']['name']}" if each["kind"] == ORDER[1] else path_of(each))
-    for pod in nodes.api.items(nodes.pods(namespace=NAMESPACE)):  # no kubelet is here to end them
-        nodes.api.delete(nodes.pods(pod["metadata"]["name"], NAMESPACE))
+    for pod in nodes.api.items(nodes.pods(namespace=AGENT_NAMESPACE)):  # no kubelet is here to end them
+        nodes.api.delete(nodes.pods(pod["metadata"]["name"], AGENT_NAMESPACE))
     done = CliRunner().invoke(cleanup, ["--kubeconfig", str(nodes.kubeconfig(tmp_path / "admin")), "--all"])
 
     assert done.exit_code == 0, done.output

@@ -11,7 +11,8 @@ from gputopo.labels import decode_topology, keys
 from tests.api_objects import Object
 from tests.e2e.agent.running import PATIENCE_S, node_gpus, node_labels, running
 from tests.e2e.cluster import Cluster, wait_for
-from tests.e2e.daemonset.installed import ACCOUNT, NAMESPACE, agent_token, install
+from tests.e2e.daemonset.installed import ACCOUNT, agent_token, install
+from tests.e2e.daemonset.installed import AGENT_NAMESPACE as NAMESPACE
 from tests.simulated_node.fleet import Fleet
 from tests.simulated_node.node import NodeSpec
 from tests.simulated_node.shapes import islands_4_4
