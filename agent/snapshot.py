@@ -17,6 +17,12 @@ import msgspec
 
 FORMAT = "gputopo.io/snapshot/v1"
 HANDLE = "nvmlDeviceGetHandleByIndex_v2"  # every other call about a GPU needs its result
+LOST_ERRORS = frozenset({"GPU_IS_LOST", "RESET_REQUIRED"})  # NVML cannot use the GPU, whichever call says so
+# A call that fails so has no result on this GPU or driver; every other error is a failure.
+ABSENT_ERRORS = frozenset(
+    {"NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "INVALID_ARGUMENT", "NOT_FOUND", "ARGUMENT_VERSION_MISMATCH", "DEPRECATED"}
+)
+_IDENTITY_CALLS = ("nvmlDeviceGetUUID", "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetName")
 
 
 class SnapshotError(ValueError):
@@ -60,7 +66,19 @@ class NvmlLink(_SnapshotPart, frozen=True):
     remote_type: str | None = None  # nvmlDeviceGetNvLinkRemoteDeviceType: "gpu" "ibmnpu" "switch" "unknown"
     remote_bus_id: str | None = None  # nvmlDeviceGetNvLinkRemotePciInfo_v2, as given (may be all F, empty, or odd)
     speed_mbps: int | None = None  # field NVLINK_GET_SPEED (164), else NVLINK_SPEED_MBPS_COMMON (90): MB/s, one way
-    errors: dict[str, str] = {}  # NVML call -> error name
+    # Errors since the driver was loaded, by the name of the counter in agent.sources.nvml.counters; unread ones are
+    # absent. Up to NVLink 4: "replay" "recovery" "crc"; from NVLink 5: "receive" "effective" "recovered"
+    # "recovery_failed".
+    counters: dict[str, int] = {}
+    errors: dict[str, str] = {}  # NVML call, or "field <id>" of nvmlDeviceGetFieldValues -> error name
+
+
+class NvmlC2cLink(_SnapshotPart, frozen=True):
+    """One C2C link of a Grace superchip, between CPU and GPU."""
+
+    link: int
+    active: bool | None = None  # field C2C_LINK_GET_STATUS (171)
+    speed_mbps: int | None = None  # field C2C_LINK_GET_MAX_BW (172): MB/s
 
 
 class NvmlMigDevice(_SnapshotPart, frozen=True):
@@ -86,8 +104,18 @@ class NvmlFabric(_SnapshotPart, frozen=True):
     health_summary: int | None = None
 
 
+class NvmlPlatform(_SnapshotPart, frozen=True):
+    """The place of a GPU in a rack: ``nvmlDeviceGetPlatformInfo``."""
+
+    chassis: str | None = None  # serial number of the chassis (v1 of the structure: GUID of the rack); scrubbed
+    slot: int | None = None  # slot in the rack, switch trays included
+    tray: int | None = None  # compute tray in the chassis
+    host: int | None = None  # node in the tray
+    module: int | None = None  # GPU in the node
+
+
 class NvmlGpu(_SnapshotPart, frozen=True):
-    """One GPU, from NVML. ``errors`` of a lost GPU has the failed ``HANDLE``."""
+    """One GPU, from NVML."""
 
     index: int
     uuid: str | None = None
@@ -110,12 +138,39 @@ class NvmlGpu(_SnapshotPart, frozen=True):
     fabric: NvmlFabric | None = None
     nvlink_count: int | None = None  # field NVML_FI_DEV_NVLINK_LINK_COUNT (91): ports of the product, up or down
     nvlinks: tuple[NvmlLink, ...] = ()  # every port that answered
-    errors: dict[str, str] = {}  # NVML call -> error name
+    c2c_links: tuple[NvmlC2cLink, ...] = ()
+    ecc_mode: int | None = None  # nvmlDeviceGetEccMode, current mode; 1 is enabled
+    ecc_corrected: int | None = None  # nvmlDeviceGetTotalEccErrors, since the driver was loaded
+    ecc_uncorrected: int | None = None
+    # nvmlDeviceGetRemappedRows: rows remapped after correctable and uncorrectable errors, 1 if a remapping waits for a
+    # reset of the GPU, 1 if a remapping has failed
+    remapped_rows: tuple[int, int, int, int] | None = None
+    platform: NvmlPlatform | None = None
+    errors: dict[str, str] = {}  # NVML call, or "field <id>" of nvmlDeviceGetFieldValues -> error name
 
     @property
     def handle_error(self) -> str | None:
         """The error of the call for the GPU's handle, without which NVML reports nothing else; None: it succeeded."""
         return self.errors.get(HANDLE)
+
+    @property
+    def part_errors(self) -> tuple[dict[str, str], ...]:
+        """The errors of the calls for NVLink ports and MIG devices."""
+        return (*(link.errors for link in self.nvlinks), *(device.errors for device in self.mig_devices))
+
+    @property
+    def access_error(self) -> str | None:
+        """The error which shows that NVML cannot use the GPU; None: the GPU answers.
+
+        A GPU can be lost after its handle was obtained: then any call may report it. A GPU of which neither UUID, PCI
+        address nor name can be read does not answer either, whatever the error is.
+        """
+        if self.handle_error is not None:
+            return self.handle_error
+        for errors in (self.errors, *self.part_errors):
+            if lost := LOST_ERRORS.intersection(errors.values()):
+                return min(lost)
+        return self.errors[_IDENTITY_CALLS[0]] if self.errors.keys() >= set(_IDENTITY_CALLS) else None
 
 
 class NvmlPair(_SnapshotPart, frozen=True):

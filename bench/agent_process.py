@@ -33,7 +33,8 @@ def full(config: str, socket: str) -> dict[str, float]:
     from agent.daemon.main import clock, open_machine_access, open_publisher_from  # noqa: PLC0415
     from agent.daemon.metrics import AgentMetrics  # noqa: PLC0415
     from agent.recording.probe import ProbeTarget, probe_machine  # noqa: PLC0415
-    from tests.agent.sources.fake_nvml import FakeDriver, FakeFabric, FakeGpu, FakeLink, plug  # noqa: PLC0415
+    from tests.agent.sources.fake_nvml import FakeDriver, FakeGpu, FakeLink, plug  # noqa: PLC0415
+    from tests.agent.sources.fake_nvml_health import FakeFabric  # noqa: PLC0415
 
     gpus = (
         FakeGpu(

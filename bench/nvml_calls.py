@@ -10,7 +10,8 @@ import time
 from typing import TYPE_CHECKING
 
 from agent.sources.nvml import read_nvml
-from tests.agent.sources.fake_nvml import FakeDriver, FakeFabric, FakeGpu, FakeLink, plug
+from tests.agent.sources.fake_nvml import FakeDriver, FakeGpu, FakeLink, plug
+from tests.agent.sources.fake_nvml_health import FakeFabric
 
 if TYPE_CHECKING:
     from collections import Counter

@@ -106,7 +106,15 @@ class GpuFabric(msgspec.Struct, frozen=True, omit_defaults=True):
     cluster_uuid: str | None = None  # None if NVML reports zeroes: registered, but in no multi-node fabric
     clique: int | None = None
     status: str | None = None  # None is NVML_SUCCESS; else the NVML error's name
-    unhealthy: tuple[str, ...] = ()  # names of the healthMask fields that report a fault
+    unhealthy: tuple[str, ...] = ()  # names of the healthMask fields that report a fault, else the healthSummary
+
+    @property
+    def domain(self) -> tuple[str, int] | None:
+        """Return the domain that the GPU is registered in, as cluster UUID and clique. Health is no part of it."""
+        complete = self.state is FabricState.COMPLETED and self.status is None
+        if not complete or self.cluster_uuid is None or self.clique is None:
+            return None
+        return self.cluster_uuid, self.clique
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -281,12 +289,10 @@ class NodeTopology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     @property
     def fabric(self) -> GpuFabric | None:
-        """Return the multi-node NVLink domain if every usable GPU is registered in the same domain."""
-        fabrics = {gpu.fabric for gpu in self.usable}
-        if len(fabrics) != 1 or (fabric := fabrics.pop()) is None:
-            return None
-        complete = fabric.state is FabricState.COMPLETED and fabric.status is None
-        return fabric if complete and fabric.cluster_uuid is not None and fabric.clique is not None else None
+        """Return the multi-node NVLink domain if every usable GPU is registered in the same domain, in any health."""
+        domains = {None if gpu.fabric is None else gpu.fabric.domain for gpu in self.usable}
+        fabrics = (gpu.fabric for gpu in self.usable)
+        return next(fabrics, None) if len(domains) == 1 and None not in domains else None
 
     def stable_facts(self) -> NodeTopology:
         """Return the topology without the facts that change while the machine stays the same.

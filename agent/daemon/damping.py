@@ -60,12 +60,13 @@ def record_observation(
     topology = _identify_lost_gpus(topology, history.known_gpus)
     if history.newest is not None:
         topology = _keep_distances(_keep_unjudged_pcie(topology, history.newest, gpus_at_p0), history.newest)
+    known = {
+        name: gpu for name, gpu in history.known_gpus.items() if not _has_better_name(gpu, topology.usable)
+    } | _usable_gpus(topology)
     here = {stable_name(gpu) for gpu in topology.gpus}
-    missing = {name: gpu for name, gpu in history.known_gpus.items() if name not in here}
+    missing = {name: gpu for name, gpu in known.items() if name not in here}
     kept = [each for each in history.observations if now - each.last_seen < hold_s and each.topology != topology]
-    return DampingHistory(
-        (*kept, _TimedTopology(topology, missing, now)), {**history.known_gpus, **_usable_gpus(topology)}
-    )
+    return DampingHistory((*kept, _TimedTopology(topology, missing, now)), known)
 
 
 def damped_topology(history: DampingHistory) -> NodeTopology:
@@ -85,6 +86,14 @@ def damped_topology(history: DampingHistory) -> NodeTopology:
 
 def _usable_gpus(topology: NodeTopology) -> dict[str, Gpu]:
     return {stable_name(gpu): gpu for gpu in topology.usable}
+
+
+def _has_better_name(known: Gpu, gpus: Iterable[Gpu]) -> bool:
+    """Return whether a known GPU without UUID is one of these, which have one: it was read badly before."""
+    if known.uuid is not None:
+        return False
+    same_place = (gpu.bus_id == known.bus_id if known.bus_id else gpu.index == known.index for gpu in gpus)
+    return any(same and gpu.uuid is not None for same, gpu in zip(same_place, gpus, strict=True))
 
 
 def _identify_lost_gpus(topology: NodeTopology, known_gpus: Mapping[str, Gpu]) -> NodeTopology:

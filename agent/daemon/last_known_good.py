@@ -13,11 +13,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from msgspec.structs import replace
 
-from agent.snapshot import HANDLE, Nvml, NvmlGpu, Output, Snapshot
-
-_LOST = "GPU_IS_LOST"
-# These mean that the feature does not exist; they are not failures.
-_ABSENT = frozenset({"NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "INVALID_ARGUMENT", "NOT_FOUND"})
+from agent.snapshot import ABSENT_ERRORS, HANDLE, LOST_ERRORS, Nvml, NvmlGpu, Output, Snapshot
 
 Record = TypeVar("Record")
 
@@ -51,8 +47,8 @@ def fill_from_last_good(current: Snapshot, previous: Snapshot | None) -> Complet
 def _nvml_failure(snapshot: Snapshot) -> str | None:
     """Return why NVML as a whole cannot be used in this pass; None where it can.
 
-    A process whose devices were taken away (``systemctl daemon-reload`` under cgroup v2) is refused every handle. These
-    GPUs are not lost: a lost GPU fails with GPU_IS_LOST.
+    A process whose devices were taken away (``systemctl daemon-reload`` under cgroup v2) is refused every handle, or
+    every call. These GPUs are not lost: a lost GPU fails with GPU_IS_LOST.
     """
     if "nvml" in snapshot.errors:
         return snapshot.errors["nvml"]
@@ -63,9 +59,10 @@ def _nvml_failure(snapshot: Snapshot) -> str | None:
         return nvml.error
     if nvml.device_count is None:
         return f"nvmlDeviceGetCount_v2: {nvml.errors.get('nvmlDeviceGetCount_v2', 'no answer')}"
-    refused = {gpu.handle_error for gpu in nvml.gpus}
-    if refused and None not in refused and _LOST not in refused:
-        return f"{HANDLE}: {' '.join(sorted(str(error) for error in refused))} for every GPU"
+    refused = {gpu.access_error for gpu in nvml.gpus}
+    if refused and None not in refused and not refused & LOST_ERRORS:
+        call = HANDLE if any(gpu.handle_error for gpu in nvml.gpus) else "nvmlDeviceGetUUID"
+        return f"{call}: {' '.join(sorted(str(error) for error in refused))} for every GPU"
     return None
 
 
@@ -90,7 +87,8 @@ def _fill_outputs(
 
 def _fill_nvml(current: Nvml, previous: Nvml) -> Nvml:
     last = {name: gpu for gpu in previous.gpus for name in (gpu.bus_id, gpu.uuid) if name is not None}
-    known = [(gpu, last.get(gpu.uuid or gpu.bus_id or "")) for gpu in current.gpus]
+    last |= {str(gpu.index): gpu for gpu in previous.gpus}  # for a GPU that reports neither
+    known = [(gpu, last.get(gpu.uuid or gpu.bus_id or str(gpu.index))) for gpu in current.gpus]
     moved = any(gpu.index != was.index for gpu, was in known if was is not None)
     pairs = {} if moved else {(pair.a, pair.b): pair for pair in previous.pairs}
     return replace(
@@ -101,7 +99,7 @@ def _fill_nvml(current: Nvml, previous: Nvml) -> Nvml:
 
 
 def _fill_gpu(current: NvmlGpu, previous: NvmlGpu) -> NvmlGpu:
-    if _LOST in current.errors.values():
+    if current.access_error is not None:
         return current
     filled = _fill_record(current, previous)
     ports = {link.link: link for link in previous.nvlinks}
@@ -114,7 +112,7 @@ def _fill_record(current: Record, previous: Record | None) -> Record:
     A call that failed in the previous pass too stays failed, so that the same machine gives the same snapshot.
     """
     record, last = cast("Any", current), cast("Any", previous)
-    failed = {call for call, error in record.errors.items() if error not in _ABSENT}
+    failed = {call for call, error in record.errors.items() if error not in ABSENT_ERRORS}
     if last is None or not failed - set(last.errors):
         return current
     holes = {name: getattr(last, name) for name in record.__struct_fields__ if getattr(record, name) in (None, ())}

@@ -30,6 +30,7 @@ _FAULTS = (
     (6, "access timeout recovery"),
 )
 _CONFIGURATION_SHIFT, _CONFIGURATION_MASK = 8, 0xF
+_SUMMARIES = {2: "unhealthy", 3: "limited capacity"}  # NVML_GPU_FABRIC_HEALTH_SUMMARY_*; 1 is healthy
 # NVML_GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_*: 0 not supported, 1 none
 _CONFIGURATIONS = {
     2: "incorrect system guid",
@@ -55,13 +56,16 @@ def gpu_fabric(info: NvmlFabric | None) -> GpuFabric | None:
         cluster_uuid=info.cluster_uuid if multi_node else None,
         clique=info.clique if multi_node else None,
         status=None if info.status == 0 else _STATUSES.get(info.status, f"NVML error {info.status}"),
-        unhealthy=_unhealthy(info.health_mask or 0),
+        unhealthy=_unhealthy(info.health_mask or 0, info.health_summary),
     )
 
 
-def _unhealthy(mask: int) -> tuple[str, ...]:
+def _unhealthy(mask: int, summary: int | None) -> tuple[str, ...]:
+    """Return the faults in the mask; the summary where the mask does not say why it is not healthy."""
     found = [name for shift, name in _FAULTS if mask >> shift & 0b11 == _FAULT]
     configuration = mask >> _CONFIGURATION_SHIFT & _CONFIGURATION_MASK
     if configuration > 1:
         found.append(f"incorrect configuration: {_CONFIGURATIONS.get(configuration, configuration)}")
+    if not found and summary in _SUMMARIES:
+        found.append(_SUMMARIES[summary])
     return tuple(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from agent.discover.failed_calls import failed_nvml_calls
 from agent.discover.parsed import ParsedSources
 from gputopo.model import Gpu, Problem, ProblemKind
 
@@ -23,6 +24,20 @@ def unknown_facts(sources: ParsedSources, gpus: tuple[Gpu, ...]) -> Iterator[Pro
         which = "" if len(without) == len(gpus) else f" for GPU {', '.join(without)}"
         if without:
             yield Problem(f"gpus.{name}", ProblemKind.UNKNOWN, f"not told by {source_names}{which}; {hint}")
+    if sources.nvml is not None:
+        for call, errors in failed_nvml_calls(sources.nvml).items():
+            yield Problem("nvml", ProblemKind.UNKNOWN, f"{call} fails: {errors}")
+    yield from _fabric_conflicts(gpus)
+
+
+def _fabric_conflicts(gpus: tuple[Gpu, ...]) -> Iterator[Problem]:
+    """Yield a problem if only some usable GPUs are registered in a multi-node NVLink domain, or in different ones."""
+    domains = {gpu.index: None if gpu.fabric is None else gpu.fabric.domain for gpu in gpus if gpu.usable}
+    if len(set(domains.values())) > 1:
+        known = next(domain for domain in domains.values() if domain is not None)
+        others = ", ".join(str(index) for index, domain in domains.items() if domain != known)
+        why = f"GPU {others} is not in the domain {known[0]}.{known[1]} of the other GPUs; no domain is published"
+        yield Problem("fabric", ProblemKind.CONFLICT, why)
 
 
 def _source_names(sources: ParsedSources) -> Iterator[str]:

@@ -40,7 +40,7 @@ class InventoryEntry(msgspec.Struct, frozen=True):
     @property
     def lost(self) -> bool:
         """True if the driver lists the GPU and cannot reach it."""
-        return self.unreachable or (self.nvml is not None and self.nvml.handle_error is not None)
+        return self.unreachable or (self.nvml is not None and self.nvml.access_error is not None)
 
     @property
     def drives_display(self) -> bool:

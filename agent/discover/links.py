@@ -18,6 +18,7 @@ from agent.discover.parsed import ParsedSources
 from agent.discover.ports import GpuPorts, lane_bandwidth, ports_from_nvml
 from agent.discover.precedence import SourcePrecedence
 from agent.discover.products import product_lane_bandwidth
+from agent.snapshot import ABSENT_ERRORS, NvmlPair
 from gputopo.model import Gpu, Nvlink, ProblemKind
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from agent.sources.smi.topo import TopoMatrix
 
 _P2P_OK, _P2P_UNKNOWN = 0, 6  # NVML_P2P_STATUS_*
+_P2P_CALL, _STATE_CALL = "nvmlDeviceGetP2PStatus", "nvmlDeviceGetNvLinkState"
 _NAMED = 4  # pairs in one message; 16 GPUs have 120
 
 
@@ -56,9 +58,14 @@ def collect_nvlinks(
     usable = sorted(gpu.index for gpu in gpus if gpu.usable and not gpu.mig_enabled)  # a GPU in MIG mode has no peers
     unread_pairs = {pair for pair in combinations(usable, 2) if unread_gpus.intersection(pair)}
     gaps = {pair for pair in gaps if not nvml.keys() & set(pair) and set(pair) <= set(usable)}
-    return NvlinkFacts(
-        ports, {**_clique_access(gpus), **smi_peers, **_peer_access(sources)}, tuple(sorted(gaps | unread_pairs))
-    )
+    peers = {**_clique_access(gpus), **smi_peers, **_peer_access(sources)}
+    unread_peers = {
+        pair
+        for pair in _unread_peer_access(sources)
+        if pair not in peers and all(end in ports and ports[end].switch for end in pair)
+    }
+    peers |= dict.fromkeys(unread_peers, False)  # what is unknown joins no fabric
+    return NvlinkFacts(ports, peers, tuple(sorted(gaps | unread_pairs | (unread_peers & set(combinations(usable, 2))))))
 
 
 def _report_unread_gpus(unread_gpus: frozenset[int], gpus: tuple[Gpu, ...], precedence: SourcePrecedence) -> None:
@@ -73,8 +80,21 @@ def _report_unread_gpus(unread_gpus: frozenset[int], gpus: tuple[Gpu, ...], prec
 
 def _ports_from_nvml(sources: ParsedSources, by_bus_id: dict[str, int]) -> dict[int, GpuPorts]:
     gpus = sources.nvml.gpus if sources.nvml else ()
+    pairs = sources.nvml.pairs if sources.nvml else ()
+    linked = {end for pair in pairs if pair.p2p_nvlink == _P2P_OK for end in (pair.a, pair.b)}
     known = {gpu.index: ports_from_nvml(gpu, by_bus_id, sources.sysfs.switches) for gpu in gpus}
-    return {index: ports for index, ports in known.items() if ports is not None}
+    # Peer access over NVLink that works contradicts a GPU which says that it has no NVLink.
+    unread = {gpu.index for gpu in gpus if gpu.index in linked and not gpu.nvlinks and _STATE_CALL in gpu.errors}
+    return {index: ports for index, ports in known.items() if ports is not None and index not in unread}
+
+
+def _unread_peer_access(sources: ParsedSources) -> set[tuple[int, int]]:
+    """Pairs for which the call for NVLink peer access failed."""
+
+    def failed(pair: NvmlPair) -> bool:
+        return pair.errors.get(_P2P_CALL, "NOT_SUPPORTED") not in ABSENT_ERRORS
+
+    return {(pair.a, pair.b) for pair in (sources.nvml.pairs if sources.nvml else ()) if failed(pair)}
 
 
 def _ports_from_topo(

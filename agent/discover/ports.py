@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from agent.snapshot import NvmlGpu, NvmlLink
+from agent.snapshot import ABSENT_ERRORS, NvmlGpu, NvmlLink
 from agent.sources.bus_id import sysfs_bus_id
 
 # NVML's errors for a GPU without NVLink; every other error is a failed call.
@@ -20,6 +20,7 @@ _NO_NVLINK = frozenset({"NOT_SUPPORTED", "INVALID_ARGUMENT", "FUNCTION_NOT_FOUND
 # Signalling rates of NVML (MB/s, one direction) -> payload rates after line coding, as NVIDIA publishes them: 25.78
 # GB/s of a V100 carry 25. Other rates are used as they are.
 _PAYLOAD_MBPS = {25781: 25000, 26562: 25000, 53125: 50000}
+_NVLINK_5 = 7  # nvmlDeviceGetNvLinkVersion
 
 
 class GpuPorts(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,13 +45,15 @@ def ports_from_nvml(gpu: NvmlGpu, by_bus_id: Mapping[str, int], switches: frozen
 
     ``by_bus_id`` has the index of each visible GPU, ``switches`` the bus ids of the NVSwitches in /sys.
     """
-    error = gpu.errors.get("nvmlDeviceGetNvLinkState") or gpu.handle_error
-    if error is not None and error not in _NO_NVLINK:
+    error = gpu.errors.get("nvmlDeviceGetNvLinkState")
+    if gpu.access_error is not None or (error is not None and error not in _NO_NVLINK):
         return None
     if any(link.active is None for link in gpu.nvlinks):
         return None  # an unread port may be up: an incomplete count would look like lanes that are down
     active = [link for link in gpu.nvlinks if link.active]
     ends = [_far_end(link, by_bus_id, switches) for link in active]
+    if any(end == "assumed" and _far_end_unread(link) for end, link in zip(ends, active, strict=True)):
+        return None  # an NVSwitch is assumed where the driver hides the far end, not where a call failed
     speeds = {link.speed_mbps for link in active}
     speed = speeds.pop() if len(speeds) == 1 else None
     return GpuPorts(
@@ -67,6 +70,16 @@ def ports_from_nvml(gpu: NvmlGpu, by_bus_id: Mapping[str, int], switches: frozen
 def lane_bandwidth(mbps: int) -> float:
     """Return GB/s of one NVLink, both ways together, from NVML's MB/s one way."""
     return 2 * _PAYLOAD_MBPS.get(mbps, mbps) / 1000
+
+
+def _far_end_unread(link: NvmlLink) -> bool:
+    """Return whether a call for the far end failed, or reports a GPU without its address.
+
+    On NVLink 5 the type of a hidden far end is not reliable (NCCL does not ask for it).
+    """
+    calls = ("nvmlDeviceGetNvLinkRemoteDeviceType", "nvmlDeviceGetNvLinkRemotePciInfo_v2")
+    failed = {link.errors.get(call) for call in calls} - ABSENT_ERRORS - {None}
+    return bool(failed) or (link.remote_type == "gpu" and (link.version or _NVLINK_5) < _NVLINK_5)
 
 
 def _far_end(link: NvmlLink, by_bus_id: Mapping[str, int], switches: frozenset[str]) -> int | str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from agent.snapshot import Output, Snapshot
+from agent.snapshot import NvmlGpu, Output, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,13 +57,15 @@ def _cleaner(snapshot: Snapshot) -> Callable[[str], str]:
 
 
 def _map_texts(snapshot: Snapshot, clean: Callable[[str], str]) -> Snapshot:
-    """Clean the output of other programs. The other fields have no identities."""
+    """Clean the output of other programs. Of the other fields, only the chassis of a GPU is an identity."""
     changes: dict[str, Any] = {}
     if snapshot.smi is not None:
         changes["smi"] = {
             command: Output(clean(output.stdout), output.exit_code, clean(output.stderr))
             for command, output in snapshot.smi.items()
         }
+    if snapshot.nvml is not None:
+        changes["nvml"] = replace(snapshot.nvml, gpus=tuple(_without_chassis(gpu) for gpu in snapshot.nvml.gpus))
     if snapshot.sysfs is not None:
         files = {
             path: clean(text) for path, text in snapshot.sysfs.files.items() if _IDENTITY_FILES.search(path) is None
@@ -72,6 +74,10 @@ def _map_texts(snapshot: Snapshot, clean: Callable[[str], str]) -> Snapshot:
     if snapshot.nccl is not None:
         changes["nccl"] = clean(snapshot.nccl)
     return replace(snapshot, **changes)
+
+
+def _without_chassis(gpu: NvmlGpu) -> NvmlGpu:
+    return gpu if gpu.platform is None else replace(gpu, platform=replace(gpu.platform, chassis=None))
 
 
 def _pseudonyms() -> Callable[[str], str]:

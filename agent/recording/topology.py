@@ -51,7 +51,7 @@ def find_failure(snapshot: Snapshot) -> Failure | None:
 
 def _nvml_error(nvml: Nvml) -> str | None:
     """Return the error that ended NVML, else one that prevents access to every GPU."""
-    of_gpus = (gpu.handle_error for gpu in nvml.gpus)
+    of_gpus = (gpu.access_error for gpu in nvml.gpus)
     errors = (nvml.error, nvml.errors.get("nvmlDeviceGetCount_v2"), *of_gpus)
     return next((error for error in errors if error is not None), None)
 

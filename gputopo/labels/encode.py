@@ -108,10 +108,11 @@ def _mirrors(topology: NodeTopology) -> dict[str, str]:
     mirrors: dict[str, str | None] = {keys.NVIDIA_CLIQUE.key: fabric_value(topology)}
     if (islands := known_islands(topology)) is not None:
         mirrors[keys.NVIDIA_TOPOLOGY.key] = island_interconnect(islands).value
-    if not any(gpu.mig_enabled for gpu in usable):
-        mirrors[keys.NVIDIA_COUNT.key] = str(len(usable))
-    mirrors |= _numa_mirror(usable)
     group = _main_product(usable)
+    # Beside a product the count is the GPUs of that product, which an unknown product would make wrong.
+    if not any(gpu.mig_enabled for gpu in usable) and (not group or all(gpu.product for gpu in usable)):
+        mirrors[keys.NVIDIA_COUNT.key] = str(len(group or usable))
+    mirrors |= _numa_mirror(usable)
     if group:
         mirrors |= _product_mirrors(group)
     return {key: value for key, value in mirrors.items() if value is not None}

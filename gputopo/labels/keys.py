@@ -96,7 +96,11 @@ NVIDIA_PRODUCT = LabelKey(
 NVIDIA_MEMORY = LabelKey(
     "nvidia.com/gpu.memory", "81559", "MiB per GPU of that product. Left out if a GPU is in MIG mode."
 )
-NVIDIA_COUNT = LabelKey("nvidia.com/gpu.count", "8", "Usable GPUs. Left out if a GPU is in MIG mode.")
+NVIDIA_COUNT = LabelKey(
+    "nvidia.com/gpu.count",
+    "8",
+    "Usable GPUs of that product. Left out if a GPU is in MIG mode, or of an unknown product beside known ones.",
+)
 NVIDIA_FAMILY = LabelKey("nvidia.com/gpu.family", "hopper", "Architecture of that product.")
 NVIDIA_COMPUTE_MAJOR = LabelKey("nvidia.com/gpu.compute.major", "9", "CUDA compute capability, major part.")
 NVIDIA_COMPUTE_MINOR = LabelKey("nvidia.com/gpu.compute.minor", "0", "CUDA compute capability, minor part.")

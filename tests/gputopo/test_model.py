@@ -166,6 +166,13 @@ FABRICS = {
     "none": ((None, None), None),
     "still joining": ((GpuFabric(FabricState.IN_PROGRESS, REGISTERED.cluster_uuid, 1),) * 2, None),
     "failed": ((GpuFabric(FabricState.COMPLETED, REGISTERED.cluster_uuid, 1, "UNKNOWN"),) * 2, None),
+    "one GPU with a fault": (
+        (
+            GpuFabric(FabricState.COMPLETED, "u", 1, unhealthy=("route recovery in progress",)),
+            GpuFabric(FabricState.COMPLETED, "u", 1),
+        ),
+        GpuFabric(FabricState.COMPLETED, "u", 1, unhealthy=("route recovery in progress",)),
+    ),
     "no multi-node fabric": ((GpuFabric(FabricState.COMPLETED, None, 0),) * 2, None),
 }
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from agent.snapshot import LOST_ERRORS
+
 # pynvml's names lack the version suffix of the C function.
 _BINDING_NAMES = {
     "nvmlDeviceGetCount_v2": "nvmlDeviceGetCount",
@@ -13,6 +15,14 @@ _BINDING_NAMES = {
 }
 # nvmlValueType_t -> member of the union c_nvmlValue_t (nvml.h)
 _VALUE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+_FIELDS_PER_CALL = 512  # 36 ports have 291 fields
+
+
+class FieldValues(NamedTuple):
+    """Values of ``nvmlDeviceGetFieldValues`` by ``(field id, scope id)``, and the error names of the others."""
+
+    values: dict[tuple[int, int], int]
+    errors: dict[tuple[int, int], str]
 
 
 class NvmlLibrary(NamedTuple):
@@ -68,11 +78,21 @@ class NvmlCalls:
         except UnicodeDecodeError:  # pynvml decodes the result
             return None, "UNREADABLE"
 
-    def field_values(self, handle: Any, wanted: list[tuple[int, int]]) -> dict[tuple[int, int], int]:
-        """Return integers by ``(field id, scope id)``, in one call. Values with an error of their own are absent."""
-        values = self.call("nvmlDeviceGetFieldValues", handle, wanted) or ()
-        return {
-            (value.fieldId, value.scopeId): int(getattr(value.value, _VALUE_MEMBERS[value.valueType]))
-            for value in values
-            if value.nvmlReturn == self.library.lib.NVML_SUCCESS and value.valueType < len(_VALUE_MEMBERS)
-        }
+    def field_values(self, handle: Any, wanted: list[tuple[int, int]]) -> FieldValues:
+        """Return the values of fields, by ``(field id, scope id)``. Each value has an error of its own."""
+        found = FieldValues({}, {})
+        for start in range(0, len(wanted), _FIELDS_PER_CALL):
+            part = wanted[start : start + _FIELDS_PER_CALL]
+            answer, error = self.try_call("nvmlDeviceGetFieldValues", handle, part)
+            if error is not None:
+                self.errors["nvmlDeviceGetFieldValues"] = error
+                found.errors.update(dict.fromkeys(part, error))
+            for value in answer or ():
+                key = (value.fieldId, value.scopeId)
+                if value.nvmlReturn != self.library.lib.NVML_SUCCESS:
+                    found.errors[key] = self.library.error_name(value.nvmlReturn)
+                    if found.errors[key] in LOST_ERRORS:
+                        self.errors["nvmlDeviceGetFieldValues"] = found.errors[key]
+                elif value.valueType < len(_VALUE_MEMBERS):
+                    found.values[key] = int(getattr(value.value, _VALUE_MEMBERS[value.valueType]))
+        return found

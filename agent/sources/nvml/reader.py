@@ -7,10 +7,14 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from agent.snapshot import Nvml, NvmlFabric, NvmlGpu, NvmlMigDevice, NvmlPair
+from msgspec.structs import replace
+
+from agent.snapshot import LOST_ERRORS, Nvml, NvmlFabric, NvmlGpu, NvmlMigDevice, NvmlPair
 from agent.sources.kernel_list import format_mask
 from agent.sources.nvml.calls import NvmlCalls, NvmlLibrary
-from agent.sources.nvml.links import read_links
+from agent.sources.nvml.counters import C2C_COUNT, read_c2c_links, read_ecc, read_platform
+from agent.sources.nvml.links import read_links, read_port_states, wanted_fields
+from agent.sources.nvml.structures import FabricInfoV1, FabricInfoV2, FabricInfoV3, LayoutError, check_layouts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -20,8 +24,12 @@ _SET_WORDS = 1024 // _WORD  # 1024 NUMA nodes is the kernel's maximum (NODES_SHI
 _SCOPE_NODE = 0  # NVML_AFFINITY_SCOPE_NODE
 _P2P_NVLINK = 2  # NVML_P2P_CAPS_INDEX_NVLINK; a literal, because bindings 13.615.71 define its sibling as a tuple
 _MIG_ENABLED = 1  # NVML_DEVICE_MIG_ENABLE
-# Newest first. The second is v2 in every version of the bindings; v3 came with 12.575.
-_FABRIC_STRUCTURES = ("c_nvmlGpuFabricInfo_v3_t", "c_nvmlGpuFabricInfoV_t")
+_FABRIC_CALLS = (  # newest first
+    ("nvmlDeviceGetGpuFabricInfoV", FabricInfoV3),
+    ("nvmlDeviceGetGpuFabricInfoV", FabricInfoV2),
+    ("nvmlDeviceGetGpuFabricInfo", FabricInfoV1),
+)
+_HOPPER = 9  # NVML_DEVICE_ARCH_HOPPER: the first with C2C links
 # The errors of a driver that does not know the version of a structure.
 _UNSUPPORTED_STRUCTURE = ("ARGUMENT_VERSION_MISMATCH", "INVALID_ARGUMENT", "FUNCTION_NOT_FOUND")
 
@@ -32,6 +40,10 @@ def read_nvml(lib: Any, cpus: int) -> Nvml:
     Errors of NVML are not raised: ``Nvml.error`` says why there are no facts, ``errors`` which ones are missing. NVML
     is always shut down, so that a driver can be unloaded and the next pass uses the new one.
     """
+    try:
+        check_layouts(lib)
+    except LayoutError as mismatch:
+        return Nvml(error=str(mismatch))
     calls = NvmlCalls(NvmlLibrary.from_module(lib))
     _, error = calls.try_call("nvmlInit_v2")
     if error is not None:
@@ -56,15 +68,23 @@ def _read_all(calls: NvmlCalls, cpus: int) -> Nvml:
         if handle is not None:
             handles[index] = handle
         gpus.append(NvmlGpu(index=index, errors=own.errors) if handle is None else _read_gpu(own, index, handle, cpus))
+    pairs = tuple(_read_pair(calls.library, handles, a, b) for a, b in combinations(handles, 2))
+    suspects = {end for pair in pairs if LOST_ERRORS.intersection(pair.errors.values()) for end in (pair.a, pair.b)}
     return Nvml(
         driver_version=driver,
         cuda_version=cuda,
         nvml_version=nvml,
         device_count=count,
-        gpus=tuple(gpus),
-        pairs=tuple(_read_pair(calls.library, handles, a, b) for a, b in combinations(handles, 2)),
+        gpus=tuple(_recheck(calls, gpu, handles[gpu.index]) if gpu.index in suspects else gpu for gpu in gpus),
+        pairs=pairs,
         errors=calls.errors,
     )
+
+
+def _recheck(calls: NvmlCalls, gpu: NvmlGpu, handle: Any) -> NvmlGpu:
+    """Return the GPU with the error that it answers now: an error of a pair does not say which of the two is lost."""
+    _, error = calls.try_call("nvmlDeviceGetMemoryInfo", handle)
+    return replace(gpu, errors={**gpu.errors, "nvmlDeviceGetMemoryInfo": error}) if error in LOST_ERRORS else gpu
 
 
 def _read_gpu(calls: NvmlCalls, index: int, handle: Any, cpus: int) -> NvmlGpu:
@@ -74,14 +94,18 @@ def _read_gpu(calls: NvmlCalls, index: int, handle: Any, cpus: int) -> NvmlGpu:
     node_set = calls.call("nvmlDeviceGetMemoryAffinity", handle, _SET_WORDS, _SCOPE_NODE)
     mig_modes = calls.call("nvmlDeviceGetMigMode", handle)
     mig_mode = None if mig_modes is None else mig_modes[0]  # [current, pending]
-    nvlink_count, nvlinks = read_links(calls, handle)
+    architecture = calls.call("nvmlDeviceGetArchitecture", handle)
+    states = read_port_states(calls, handle)
+    has_c2c = architecture is not None and architecture >= _HOPPER
+    fields = calls.field_values(handle, [*wanted_fields(states), *([C2C_COUNT] if has_c2c else [])])
+    nvlink_count, nvlinks = read_links(calls, handle, states, fields)
     return NvmlGpu(
         index=index,
         uuid=calls.call_text("nvmlDeviceGetUUID", handle),
         bus_id=calls.call_text("nvmlDeviceGetPciInfo_v3", handle, field="busId"),
         minor=calls.call("nvmlDeviceGetMinorNumber", handle),
         name=calls.call_text("nvmlDeviceGetName", handle),
-        architecture=calls.call("nvmlDeviceGetArchitecture", handle),
+        architecture=architecture,
         compute_capability=calls.call("nvmlDeviceGetCudaComputeCapability", handle),
         memory_bytes=None if memory is None else memory.total,
         numa_node_id=calls.call("nvmlDeviceGetNumaNodeId", handle),
@@ -97,6 +121,10 @@ def _read_gpu(calls: NvmlCalls, index: int, handle: Any, cpus: int) -> NvmlGpu:
         fabric=_read_fabric(calls, handle),
         nvlink_count=nvlink_count,
         nvlinks=nvlinks,
+        c2c_links=read_c2c_links(calls, handle, fields.values.get(C2C_COUNT)),
+        remapped_rows=calls.call("nvmlDeviceGetRemappedRows", handle),
+        platform=read_platform(calls, handle),
+        **read_ecc(calls, handle),
         errors=calls.errors,
     )
 
@@ -124,13 +152,9 @@ def _read_mig_devices(calls: NvmlCalls, gpu: Any) -> Iterator[NvmlMigDevice]:
 
 
 def _read_fabric(calls: NvmlCalls, handle: Any) -> NvmlFabric | None:
-    """Read the newest fabric structure that both the bindings and the driver support."""
+    """Read the newest fabric structure that the driver supports."""
     last: dict[str, str] = {}
-    attempts = [("nvmlDeviceGetGpuFabricInfoV", name) for name in _FABRIC_STRUCTURES]
-    for call, name in [*attempts, ("nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t")]:
-        structure = getattr(calls.library.lib, name, None)
-        if structure is None:
-            continue
+    for call, structure in _FABRIC_CALLS:
         info = structure()
         _, error = calls.try_call(call, handle, ctypes.byref(info))
         if error is None:
@@ -143,12 +167,10 @@ def _read_fabric(calls: NvmlCalls, handle: Any) -> NvmlFabric | None:
 
 
 def _to_fabric(info: Any) -> NvmlFabric:
-    # Bindings before 12.575 declare the UUID as text: read as a field, it ends at the first zero byte.
-    uuid = ctypes.string_at(ctypes.addressof(info) + type(info).clusterUuid.offset, 16)
     return NvmlFabric(
         state=info.state,
         status=info.status,
-        cluster_uuid=str(UUID(bytes=uuid)),
+        cluster_uuid=str(UUID(bytes=bytes(info.clusterUuid))),
         clique=info.cliqueId,
         health_mask=getattr(info, "healthMask", None),  # absent in v1
         health_summary=getattr(info, "healthSummary", None),  # absent in v1 and v2

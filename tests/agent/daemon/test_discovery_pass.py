@@ -7,9 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from agent.daemon.discovery_pass import DiscoveryState, needs_restart, run_discovery_pass
-from agent.snapshot import Host, Nvml, Snapshot, Sysfs
+from agent.snapshot import Host, Nvml, NvmlGpu, Snapshot, Sysfs
+from gputopo.labels import encode_topology
 from gputopo.model import NodeTopology
-from tests.agent.recordings import load_machine, nvml_failed, nvml_of, ports_down
+from tests.agent.recordings import load_machine, nvml_failed, nvml_of, ports_down, with_gpu
 
 HOLD_S = 300.0
 HEALTHY = load_machine("4a100-1n-mesh4")
@@ -49,6 +50,52 @@ def test_while_nvml_fails_the_published_topology_stays() -> None:
     assert state.failures == {"nvml": "nvmlInit_v2: UNKNOWN"}
     assert state.failing_since == 60.0
     assert (state.good_at["nvml"], state.good_at["sysfs"]) == (0.0, 120.0)
+
+
+GETTERS = (
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetPciInfo_v3",
+    "nvmlDeviceGetName",
+    "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetNvLinkState",
+)
+
+
+@pytest.mark.parametrize("error", ["GPU_IS_LOST", "RESET_REQUIRED", "UNKNOWN"])
+@pytest.mark.parametrize("smi", [True, False], ids=["beside nvidia-smi", "alone"])
+@pytest.mark.parametrize("before", [True, False], ids=["after a good pass", "from the start"])
+def test_a_gpu_that_answers_no_call_after_its_handle_is_lost_and_returns(
+    error: str, *, smi: bool, before: bool
+) -> None:
+    healthy = HEALTHY if smi else replace(HEALTHY, smi=None)
+    silent = NvmlGpu(index=3, errors=dict.fromkeys(GETTERS, error))
+    lost = with_gpu(healthy, 3, silent)
+    first = [healthy] if before else []
+
+    state = run_passes(*first, lost)
+
+    assert [gpu.index for gpu in topology(state).usable] == [0, 1, 2]
+    assert [each.what for each in topology(state).degraded] == ["gpu3"]
+    assert encode_topology(topology(state)).labels["gputopo.io/gpus"] == "3"
+    assert topology(run_passes(*first, lost, *[healthy] * 7)) == topology(run_passes(healthy))
+
+
+def test_a_gpu_whose_uuid_is_read_late_is_not_missing_afterwards() -> None:
+    gpu = nvml_of(HEALTHY).gpus[3]
+    for fields in (("uuid",), ("uuid", "bus_id")):
+        unread = replace(gpu, **dict.fromkeys(fields), errors={**gpu.errors, "nvmlDeviceGetUUID": "TIMEOUT"})
+
+        assert topology(run_passes(with_gpu(HEALTHY, 3, unread), *[HEALTHY] * 7)).degraded == ()
+
+
+def test_all_gpus_that_answer_no_call_are_a_failure_of_nvml() -> None:
+    nvml = nvml_of(HEALTHY)
+    silent = tuple(NvmlGpu(index=gpu.index, errors=dict.fromkeys(GETTERS, "UNKNOWN")) for gpu in nvml.gpus)
+
+    state = run_passes(HEALTHY, replace(HEALTHY, nvml=replace(nvml, gpus=silent)))
+
+    assert state.failures == {"nvml": "nvmlDeviceGetUUID: UNKNOWN for every GPU"}
+    assert topology(state) == topology(run_passes(HEALTHY))
 
 
 def test_when_nvml_recovers_nothing_is_degraded() -> None:

@@ -205,7 +205,7 @@ def test_a_gpu_with_unread_links_is_not_degraded() -> None:
     topology = discover(Snapshot(nvml=Nvml(gpus=(*gpus[:2], unread))), discover(Snapshot(nvml=Nvml(gpus=gpus))))
 
     assert topology.degraded == ()
-    assert whats(topology) == ["gpus.2.nvlink", "gpus.numaNode"]
+    assert whats(topology) == ["gpus.2.nvlink", "gpus.numaNode", "nvml"]
 
 
 def test_a_neighbour_in_mig_mode_is_not_a_link_that_is_down() -> None:

@@ -70,6 +70,14 @@ FABRICS = {
         NvmlFabric(3, 0, UUID, 1, health_mask=0b10_10_10_10 | 1 << 8),
         GpuFabric(FabricState.COMPLETED, UUID, 1),
     ),
+    "healthy by its mask, with limited capacity": (
+        NvmlFabric(3, 0, UUID, 1, health_mask=0b10_10_10_10 | 1 << 8, health_summary=3),
+        GpuFabric(FabricState.COMPLETED, UUID, 1, unhealthy=("limited capacity",)),
+    ),
+    "unhealthy without a reason": (
+        NvmlFabric(3, 0, UUID, 1, health_summary=2),
+        GpuFabric(FabricState.COMPLETED, UUID, 1, unhealthy=("unhealthy",)),
+    ),
     # degraded bandwidth (1 << 0), route unhealthy (1 << 4), configuration 5 << 8
     "sick": (
         NvmlFabric(3, 0, UUID, 1, health_mask=1 | 1 << 4 | 5 << 8),

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pynvml
 import pytest
 
 from agent.recording.io import dump_snapshot, load_snapshot
@@ -15,7 +16,7 @@ from agent.recording.topology import find_failure, observe_snapshot
 from agent.snapshot import Host, Nvml, Output, Snapshot, Sysfs
 from tests.agent.sources.fake_nvml import DRIVER_NOT_LOADED, FakeDriver, FakeGpu, plug
 
-BROKEN = SimpleNamespace(nvmlInit=lambda: 1 // 0, NVMLError=KeyError)
+BROKEN = SimpleNamespace(**{**vars(pynvml), "nvmlInit": lambda: 1 // 0})
 
 
 def machine(tmp_path: Path, **parts: Any) -> ProbeTarget:

@@ -7,12 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.recording.scrub import scrub_snapshot
-from agent.snapshot import Host, Nvml, NvmlFabric, NvmlGpu, Output, Snapshot, Sysfs
+from agent.snapshot import Host, Nvml, NvmlFabric, NvmlGpu, NvmlPlatform, Output, Snapshot, Sysfs
 
 ALWAYS = ("hostname", "processes", "serial")
 UUIDS = (*ALWAYS, "uuid")
 A, B = "31515c3d-1414-7c2c-004a-f86a898946ac", "72d87681-01db-370e-567d-41afcf20fad0"
 ONE, TWO = "00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002"
+
+
+def test_the_serial_number_of_the_chassis_is_removed_and_the_place_in_it_stays() -> None:
+    gpus = (NvmlGpu(index=0, platform=NvmlPlatform("1820325190001", slot=24, tray=5)), NvmlGpu(index=1))
+
+    nvml = scrub_snapshot(Snapshot(nvml=Nvml(gpus=gpus))).nvml
+
+    assert nvml == Nvml(gpus=(NvmlGpu(index=0, platform=NvmlPlatform(slot=24, tray=5)), NvmlGpu(index=1)))
 
 
 def printed(text: str, host: Host | None = None) -> str:

@@ -13,9 +13,9 @@ import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import repeat
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
+
+from tests.agent.sources.fake_nvml_health import FakeFabric, FakeHealth, HealthFunctions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,11 +30,7 @@ INSUFFICIENT_SIZE = 7
 DRIVER_NOT_LOADED = 9
 GPU_IS_LOST = 15
 TIMEOUT = 10
-ARGUMENT_VERSION_MISMATCH = 25
 UNKNOWN = 999
-
-UINT, ULONG_LONG = 1, 3  # nvmlValueType_t
-NO_CLUSTER = UUID(int=0)
 
 
 @dataclass(frozen=True)
@@ -62,18 +58,6 @@ class FakeMig:
 
 
 @dataclass(frozen=True)
-class FakeFabric:
-    """``nvmlGpuFabricInfoV_t``."""
-
-    state: int = 3
-    status: int = SUCCESS
-    cluster: UUID = NO_CLUSTER
-    clique: int = 0
-    health_mask: int = 0
-    health_summary: int = 0
-
-
-@dataclass(frozen=True)
 class FakeGpu:
     """A GPU. ``fails`` maps a C function to the code that it returns for this GPU."""
 
@@ -93,7 +77,18 @@ class FakeGpu:
     mig_slots: tuple[FakeMig | None, ...] = ()
     fabric: FakeFabric | None = None
     links: tuple[FakeLink, ...] = ()
+    health: FakeHealth = field(default_factory=FakeHealth)
     fails: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Fault:
+    """A function that fails for one GPU (by index) or for all, for a number of calls."""
+
+    function: str
+    code: int
+    gpu: int | None = None
+    times: float = float("inf")
 
 
 def write(out: Any, value: Any) -> int:
@@ -113,7 +108,7 @@ def or_not_supported(out: Any, value: Any) -> int:
     return NOT_SUPPORTED if value is None else write(out, value)
 
 
-class FakeDriver:
+class FakeDriver(HealthFunctions):
     """The exported functions. ``calls`` counts them; ``ancestors`` and ``p2p`` are by pair of indices."""
 
     def __init__(
@@ -136,6 +131,7 @@ class FakeDriver:
         self.events: list[tuple[int, int]] = []  # (nvmlReturn_t, XID), for one wait each; then every wait times out
         self.registered: list[int] = []  # indices of GPUs whose events somebody waits for
         self.sets = 0  # event sets that are not freed
+        self.faults: list[Fault] = []
         self.ancestors: dict[tuple[int, int], int] = {}
         self.p2p: dict[tuple[int, int], int] = {}
 
@@ -151,11 +147,15 @@ class FakeDriver:
         return function
 
     def _failure(self, name: str, arguments: tuple[Any, ...]) -> int:
-        if not name.startswith("nvmlDevice") or name == "nvmlDeviceGetCount_v2":
-            return SUCCESS
-        by_index = name == "nvmlDeviceGetHandleByIndex_v2"
-        gpu = self.gpus[arguments[0].value] if by_index else self._gpu(arguments[0])
-        return gpu.fails.get(name, SUCCESS)
+        index = None
+        if name.startswith("nvmlDevice") and name != "nvmlDeviceGetCount_v2":
+            by_index = name == "nvmlDeviceGetHandleByIndex_v2"
+            index = arguments[0].value if by_index else self._index(arguments[0])
+        for fault in self.faults:
+            if fault.function == name and fault.gpu in (None, index) and fault.times > 0:
+                fault.times -= 1
+                return fault.code
+        return SUCCESS if index is None else self.gpus[index].fails.get(name, SUCCESS)
 
     def _index(self, handle: Any) -> int:
         return (ctypes.cast(handle, ctypes.c_void_p).value or 0) // 0x1000 - 1
@@ -295,25 +295,6 @@ class FakeDriver:
         mig = self._mig(handle)
         return or_not_supported(out, mig and mig.compute_instance)
 
-    def _nvmlDeviceGetGpuFabricInfoV(self, handle: Any, out: Any) -> int:  # noqa: N802
-        info, fabric = out._obj, self._gpu(handle).fabric
-        version = info.version >> 24
-        if version > self._fabric_version:
-            return ARGUMENT_VERSION_MISMATCH
-        if fabric is not None:
-            info.healthMask = fabric.health_mask
-        if fabric is not None and version >= 3:
-            info.healthSummary = fabric.health_summary
-        return self._nvmlDeviceGetGpuFabricInfo(handle, out)
-
-    def _nvmlDeviceGetGpuFabricInfo(self, handle: Any, out: Any) -> int:  # noqa: N802
-        info, fabric = out._obj, self._gpu(handle).fabric
-        if fabric is None:
-            return NOT_SUPPORTED
-        info.state, info.status, info.cliqueId = fabric.state, fabric.status, fabric.clique
-        ctypes.memmove(ctypes.addressof(info) + type(info).clusterUuid.offset, fabric.cluster.bytes, 16)
-        return SUCCESS
-
     def _nvmlDeviceGetNvLinkState(self, handle: Any, link: int, out: Any) -> int:  # noqa: N802
         links = self._gpu(handle).links
         if not links:
@@ -333,23 +314,6 @@ class FakeDriver:
         if bus_id is None:
             return NOT_SUPPORTED
         out._obj.busId = bus_id
-        return SUCCESS
-
-    def _nvmlDeviceGetFieldValues(self, handle: Any, count: Any, out: Any) -> int:  # noqa: N802
-        links = self._gpu(handle).links
-        for value, _ in zip(out._obj, repeat(None, count.value), strict=True):
-            value.nvmlReturn = SUCCESS
-            value.valueType = UINT
-            if value.fieldId == 91:
-                value.value.uiVal = len(links)
-            elif value.fieldId == 90:
-                value.valueType = ULONG_LONG
-                value.value.ullVal = max(link.speed for link in links)
-            elif value.fieldId == 164 and self._speed_field:
-                value.value.uiVal = links[value.scopeId].speed
-            else:
-                value.nvmlReturn = NOT_SUPPORTED
-                value.value.uiVal = 0xFFFFFFFF
         return SUCCESS
 
     def _nvmlDeviceGetTopologyCommonAncestor(self, a: Any, b: Any, out: Any) -> int:  # noqa: N802

@@ -9,22 +9,32 @@ from uuid import UUID
 
 import pytest
 
-from agent.snapshot import Nvml, NvmlFabric, NvmlGpu, NvmlLink, NvmlMigDevice, NvmlPair
-from agent.sources.nvml import read_nvml
+from agent.snapshot import Nvml, NvmlC2cLink, NvmlFabric, NvmlGpu, NvmlLink, NvmlMigDevice, NvmlPair, NvmlPlatform
+from agent.sources.nvml import read_nvml, structures
 from tests.agent.sources.fake_nvml import (
     DRIVER_NOT_LOADED,
     GPU_IS_LOST,
     INVALID_ARGUMENT,
     NOT_SUPPORTED,
     FakeDriver,
-    FakeFabric,
     FakeGpu,
     FakeLink,
     FakeMig,
+    Fault,
     plug,
 )
+from tests.agent.sources.fake_nvml_health import FIELD_VALUE, FakeFabric, FakeHealth
 
-NO_FABRIC = {"nvmlDeviceGetNumaNodeId": "NOT_SUPPORTED", "nvmlDeviceGetGpuFabricInfoV": "NOT_SUPPORTED"}
+NO_FABRIC = dict.fromkeys(
+    (
+        "nvmlDeviceGetEccMode",
+        "nvmlDeviceGetGpuFabricInfoV",
+        "nvmlDeviceGetNumaNodeId",
+        "nvmlDeviceGetPlatformInfo",
+        "nvmlDeviceGetRemappedRows",
+    ),
+    "NOT_SUPPORTED",
+)
 BARE = {**NO_FABRIC, "nvmlDeviceGetNvLinkState": "NOT_SUPPORTED"}
 LINK = NvmlLink(
     link=0, active=True, version=6, remote_type="switch", remote_bus_id="00000000:C1:00.0", speed_mbps=26562
@@ -250,7 +260,15 @@ def test_garbage_in_a_name_is_an_unreadable_value() -> None:
         pytest.param(
             (FakeLink(), FakeLink(error=GPU_IS_LOST), FakeLink()), [(0, True), (1, None)], id="lost on the way"
         ),
-        pytest.param((FakeLink(error=INVALID_ARGUMENT), FakeLink()), [], id="no first port"),
+        pytest.param((FakeLink(error=INVALID_ARGUMENT),) * 2, [], id="no port"),
+        pytest.param(
+            (FakeLink(error=INVALID_ARGUMENT), FakeLink()), [(0, None), (1, True)], id="a first port that fails once"
+        ),
+        pytest.param(
+            (FakeLink(), FakeLink(error=INVALID_ARGUMENT), FakeLink()),
+            [(0, True), (1, None), (2, True)],
+            id="a port that fails once",
+        ),
     ],
 )
 def test_the_walk_over_the_ports_ends_where_there_are_none(
@@ -310,17 +328,17 @@ def test_fabric_membership_is_read_in_the_newest_way_the_driver_knows(
     assert "nvmlDeviceGetGpuFabricInfoV" not in gpu.errors
 
 
-def test_bindings_of_2024_know_one_structure_and_take_the_uuid_for_text() -> None:
-    """nvidia-ml-py 12.560."""
+def test_bindings_with_a_wrong_fabric_structure_do_not_change_the_facts() -> None:
+    """nvidia-ml-py 12.560 declares 80 bytes for the cluster UUID, as does 12.575 for the oldest structure."""
     lib = plug(FakeDriver(FakeGpu(fabric=FABRIC)))
 
     class Structure(lib._PrintableStructure):  # type: ignore[misc, name-defined]
         _fields_ = (
             ("version", ctypes.c_uint),
-            ("clusterUuid", ctypes.c_char * 16),
+            ("clusterUuid", ctypes.c_char * 80),
             ("status", ctypes.c_uint),
             ("cliqueId", ctypes.c_uint32),
-            ("state", ctypes.c_uint),
+            ("state", ctypes.c_ubyte),
             ("healthMask", ctypes.c_uint32),
         )
 
@@ -330,7 +348,107 @@ def test_bindings_of_2024_know_one_structure_and_take_the_uuid_for_text() -> Non
     old = SimpleNamespace(**{name: each for name, each in vars(lib).items() if name != "c_nvmlGpuFabricInfo_v3_t"})
     old.c_nvmlGpuFabricInfoV_t = Structure
 
-    assert read_nvml(old, 4).gpus[0].fabric == NvmlFabric(3, 0, str(CLUSTER), 2, 0x1234)
+    assert read_nvml(old, 4).gpus[0].fabric == NvmlFabric(3, 0, str(CLUSTER), 2, 0x1234, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        pytest.param(
+            {"nvmlPciInfo_t": ctypes.c_ubyte * 20}, "declare 20 bytes for nvmlPciInfo_t, nvml.h 68", id="size"
+        ),
+        pytest.param({"c_nvmlFieldValue_t": None}, "lack c_nvmlFieldValue_t", id="missing"),
+    ],
+)
+def test_bindings_that_read_other_bytes_than_the_driver_writes_are_an_error(change: dict[str, Any], why: str) -> None:
+    lib = SimpleNamespace(**{**vars(plug(FakeDriver(FakeGpu()))), **change})
+
+    assert read_nvml(lib, 4) == Nvml(error=f"the NVML bindings {why}; install nvidia-ml-py 12.570 or newer")
+
+
+def test_the_structures_have_the_sizes_of_the_header() -> None:
+    """The versions of nvml.h contain the size: nvmlGpuFabricInfo_v2 is 0x02000024."""
+    assert ctypes.sizeof(structures.FabricInfoV1) == 28
+    assert [
+        each().version
+        for each in (
+            structures.FabricInfoV2,
+            structures.FabricInfoV3,
+            structures.PlatformInfoV1,
+            structures.PlatformInfo,
+        )
+    ] == [0x02000024, 0x03000028, 0x0100002C, 0x0200002C]
+
+
+RICH = FakeHealth(
+    ecc=(1, 3, 1),
+    remapped=(2, 1, 0, 1),
+    platform=(b"1820325190001", 24, 5, 0, 2),
+    c2c=(1, 0),
+    counters={161: 7, 162: 2, 163: 900},
+)
+
+
+def test_health_facts_are_read() -> None:
+    gpu = gpu_of(FakeGpu(health=RICH, links=(FakeLink(), FakeLink(active=False))))
+
+    assert (gpu.ecc_mode, gpu.ecc_corrected, gpu.ecc_uncorrected, gpu.remapped_rows) == (1, 3, 1, (2, 1, 0, 1))
+    assert gpu.platform == NvmlPlatform("1820325190001", slot=24, tray=5, host=0, module=2)
+    assert gpu.c2c_links == (NvmlC2cLink(0, True, 44712), NvmlC2cLink(1, False, 44712))
+    assert [link.counters for link in gpu.nvlinks] == [{"replay": 7, "recovery": 2, "crc": 900}, {}]
+
+
+def test_health_facts_come_from_older_calls_too() -> None:
+    rack = FakeHealth(platform=(b"\x01" * 16, 1, 2, 3, 4), platform_version=1, old_counters=(5, 6, 7), ecc=(0, 0, 0))
+    gpu = gpu_of(FakeGpu(health=rack, links=(FakeLink(version=4),)))
+
+    assert gpu.nvlinks[0].counters == {"replay": 5, "recovery": 6, "crc": 7}
+    assert gpu.platform == NvmlPlatform("01" * 16, slot=1, tray=2, host=3, module=4)
+    assert (gpu.ecc_mode, gpu.ecc_corrected) == (0, None)
+
+
+def test_an_old_call_for_error_counters_is_not_made_for_nvlink_5() -> None:
+    driver = FakeDriver(FakeGpu(health=FakeHealth(old_counters=(1, 1, 1)), links=(FakeLink(version=7),)))
+
+    assert read_nvml(plug(driver), 4).gpus[0].nvlinks[0].counters == {}
+    assert driver.calls["nvmlDeviceGetNvLinkErrorCounter"] == 0
+
+
+@pytest.mark.parametrize("serial", [b"", b"\xff\xfe", b"a\nb"], ids=["none", "no text", "two lines"])
+def test_an_unreadable_chassis_is_unknown(serial: bytes) -> None:
+    platform = gpu_of(FakeGpu(health=FakeHealth(platform=(serial, 1, 2, 3, 4)))).platform
+
+    assert platform == NvmlPlatform(None, slot=1, tray=2, host=3, module=4)
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetTopologyCommonAncestor", "nvmlDeviceGetP2PStatus"])
+def test_a_gpu_that_is_lost_after_it_was_read_is_found_by_its_pairs(function: str) -> None:
+    driver = FakeDriver(FakeGpu(), FakeGpu(minor=1), FakeGpu(minor=2))
+    driver.faults = [Fault(function, GPU_IS_LOST, gpu=1)]
+    lost_now = Fault("nvmlDeviceGetMemoryInfo", GPU_IS_LOST, gpu=2)
+
+    assert [gpu.access_error for gpu in read_nvml(plug(driver), 4).gpus] == [None, None, None]
+    driver.faults.append(Fault("nvmlDeviceGetMemoryInfo", 0, gpu=2, times=1))  # the first call still succeeds
+    driver.faults.append(lost_now)
+    assert [gpu.access_error for gpu in read_nvml(plug(driver), 4).gpus] == [None, None, "GPU_IS_LOST"]
+
+
+@pytest.mark.parametrize("code", [GPU_IS_LOST, 16], ids=["lost", "to be reset"])
+@pytest.mark.parametrize(
+    "function",
+    ["nvmlDeviceGetName", "nvmlDeviceGetNvLinkState", "nvmlDeviceGetFieldValues", FIELD_VALUE, "nvmlDeviceGetEccMode"],
+)
+def test_any_call_shows_that_a_gpu_is_lost(function: str, code: int) -> None:
+    gpu = gpu_of(FakeGpu(links=(FakeLink(),), fails={function: code}))
+
+    assert gpu.access_error == {GPU_IS_LOST: "GPU_IS_LOST", 16: "RESET_REQUIRED"}[code]
+
+
+def test_a_gpu_that_reports_nothing_of_itself_does_not_answer() -> None:
+    calls = ("nvmlDeviceGetUUID", "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetName")
+
+    assert gpu_of(FakeGpu(fails=dict.fromkeys(calls, UNKNOWN_ERROR))).access_error == "UNKNOWN"
+    assert gpu_of(FakeGpu(fails=dict.fromkeys(calls[:2], UNKNOWN_ERROR))).access_error is None
 
 
 def test_a_cluster_of_zeroes_is_recorded_as_it_is() -> None:

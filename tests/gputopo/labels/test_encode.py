@@ -106,6 +106,17 @@ def test_mixed_products_are_counted_each_and_the_mirror_names_the_most_frequent_
     assert facts.labels["gputopo.io/vram-mib"] == "100"
 
 
+def test_the_mirrored_count_is_that_of_the_mirrored_product() -> None:
+    """GPU Feature Discovery counts the GPUs of the product that it names."""
+    products = ("A100-40GB",) * 7 + ("A100-80GB",)
+    mixed = NodeTopology(gpus=tuple(Gpu(index=index, product=product) for index, product in enumerate(products)))
+    unread = NodeTopology(gpus=(*mixed.gpus[:7], Gpu(index=7)))
+
+    assert encode_topology(mixed).mirrors == {"nvidia.com/gpu.product": "A100-40GB", "nvidia.com/gpu.count": "7"}
+    assert encode_topology(mixed).labels["gputopo.io/gpus"] == "8"
+    assert encode_topology(unread).mirrors == {"nvidia.com/gpu.product": "A100-40GB"}
+
+
 def test_products_that_spell_alike_are_counted_together() -> None:
     facts = encode_topology(NodeTopology(gpus=(Gpu(index=0, product="A B"), Gpu(index=1, product="A-B"))))
 
