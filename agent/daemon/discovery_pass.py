@@ -12,9 +12,11 @@ import msgspec
 from agent.daemon import damping
 from agent.daemon.damping import DampingHistory
 from agent.daemon.last_known_good import fill_from_last_good
+from agent.daemon.link_errors import LinkErrorHistory, failing_links, record_counters
 from agent.discover import discover
+from agent.discover.failed_calls import failed_nvml_calls
 from agent.failures import Failure, failure_from_nvml
-from agent.snapshot import Snapshot
+from agent.snapshot import Nvml, Snapshot
 from gputopo.model import NodeTopology
 
 _SOURCES = ("nvml", "smi", "sysfs", "host")
@@ -31,12 +33,16 @@ class DiscoveryState(msgspec.Struct, frozen=True):
     observed: NodeTopology | None = None  # in the last pass
     topology: NodeTopology | None = None  # damped, to be published; None: no successful pass yet
     failures: Mapping[str, str] = {}  # source -> its error in the last pass
+    nvml: Nvml | None = None  # as read in the last pass
+    failed_calls: Mapping[str, str] = {}  # NVML call -> its errors in the last pass; earlier results may replace them
+    link_errors: LinkErrorHistory = {}
     good_at: Mapping[str, float] = {}  # source -> its last success (monotonic)
     failing_since: float | None = None  # since when NVML fails
 
 
 def run_discovery_pass(state: DiscoveryState, snapshot: Snapshot, now: float, hold_s: float) -> DiscoveryState:
     """Return the state after one more pass. While NVML fails the topology to publish does not change."""
+    read = snapshot.nvml
     snapshot, failures = fill_from_last_good(snapshot, state.snapshot)
     answered = [source for source in _SOURCES if getattr(snapshot, source) is not None and source not in failures]
     good_at = {**state.good_at, **dict.fromkeys(answered, now)}
@@ -52,9 +58,22 @@ def run_discovery_pass(state: DiscoveryState, snapshot: Snapshot, now: float, ho
         else state.history
     )
     observed = discover(snapshot, history.newest or published_before)
+    link_errors = record_counters(state.link_errors, read, now)
+    failing = failing_links(link_errors, read, now)
+    observed = msgspec.structs.replace(observed, degraded=tuple(sorted({*observed.degraded, *failing})))
     gpus_at_p0 = frozenset[int]() if snapshot.nvml is None else snapshot.nvml.gpus_at_p0
     history = damping.record_observation(history, observed, now, hold_s, gpus_at_p0)
-    return DiscoveryState(None, snapshot, history, observed, damping.damped_topology(history), failures, good_at)
+    return DiscoveryState(
+        snapshot=snapshot,
+        history=history,
+        observed=observed,
+        topology=damping.damped_topology(history),
+        failures=failures,
+        nvml=read,
+        failed_calls={} if read is None else failed_nvml_calls(read),
+        link_errors=link_errors,
+        good_at=good_at,
+    )
 
 
 def _if_same_boot(topology: NodeTopology | None, snapshot: Snapshot) -> NodeTopology | None:

@@ -199,6 +199,8 @@ class AgentLoop:
         return AgentStatus(
             iterated_at=now.monotonic,
             observed=self._state.observed,
+            nvml=self._state.nvml,
+            failed_calls=self._state.failed_calls,
             published=self._publication.published,
             observed_at=None if self._observed_at is None else self._observed_at.timestamp(),
             failures=self._state.failures,
@@ -223,6 +225,7 @@ class AgentLoop:
             else [island.size for island in observed.islands],
             "degraded": None if observed is None else [each.what for each in observed.degraded],
             "kept": dict(self._state.failures),  # sources that failed; their last good facts are used
+            "failed_calls": dict(self._state.failed_calls),  # the last good result of each is used where there is one
             "changed": self._publication.facts_pending,
         }
         level = logging.INFO if fields["outcome"] == "ok" else logging.WARNING

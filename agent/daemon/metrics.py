@@ -11,6 +11,7 @@ from functools import partial
 from prometheus_client import CollectorRegistry
 
 from agent.daemon.gpu_name import stable_name
+from agent.daemon.health_metrics import HEALTH_GAUGES, HEALTH_TALLIES, health_samples
 from agent.daemon.status import AgentStatus
 from gputopo.model import Link, NodeTopology, Uplink
 from gputopo.process.metrics import BUILD, HistogramHelp, MetricCatalogue, MetricHelp, Sample
@@ -63,6 +64,10 @@ GAUGES = {
         ("source",), "1 where a source answered in the last pass; 0 where its last good facts are used."
     ),
     "gputopo_source_good_timestamp_seconds": MetricHelp(("source",), "When a source last answered."),
+    "gputopo_nvml_call_failed": MetricHelp(
+        ("call",), "1 for each NVML call that failed in the last pass; its last result is used where there is one."
+    ),
+    **HEALTH_GAUGES,
     "gputopo_podresources_up": MetricHelp((), "1 where the kubelet reports the allocated GPUs."),
     "gputopo_keys_kept_by_others": MetricHelp(
         (), "Labels that are not written because another field manager owns them."
@@ -70,7 +75,7 @@ GAUGES = {
     "gputopo_published": MetricHelp((), "1 where the current state is published, 0 while a change is pending."),
     "gputopo_ready": MetricHelp((), "1 where /readyz succeeds."),
 }
-CATALOGUE = MetricCatalogue(COUNTERS, GAUGES, times=TIMES)
+CATALOGUE = MetricCatalogue(COUNTERS, GAUGES, HEALTH_TALLIES, times=TIMES)
 
 
 class AgentMetrics:
@@ -98,6 +103,9 @@ def status_samples(status: AgentStatus) -> Iterator[Sample]:
     if status.observed is not None:
         yield from _topology_samples(status.observed)
         yield from _holder_samples(status, status.observed)
+    yield from health_samples(status.nvml)
+    for call in status.failed_calls:
+        yield "gputopo_nvml_call_failed", (call,), 1
     if status.published is not None:
         yield "gputopo_published_degraded", (), bool(status.published.degraded)
     if status.observed_at is not None:

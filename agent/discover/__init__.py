@@ -7,6 +7,9 @@ the first source that has it (``precedence`` records contradictions), ``nvlink``
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from agent.discover.early_warning import find_early_warnings
 from agent.discover.gaps import unknown_facts
 from agent.discover.gpus import build_gpu, nodes_with_cpus
 from agent.discover.health import add_expected_lanes, find_degradations
@@ -17,7 +20,7 @@ from agent.discover.nvlink import build_nvlink_graph
 from agent.discover.parsed import ParsedSources, parse_sources
 from agent.discover.precedence import SourcePrecedence
 from agent.snapshot import Snapshot
-from gputopo.model import NodeTopology, ProblemKind
+from gputopo.model import Degradation, NodeTopology, ProblemKind
 
 __all__ = ["discover"]
 
@@ -44,6 +47,7 @@ def discover(snapshot: Snapshot, before: NodeTopology | None = None) -> NodeTopo
     if nvlink is not None:
         compare_with_topo(sources, nvlink, precedence)
     host = snapshot.host
+    gpus_at_p0 = sources.nvml.gpus_at_p0 if sources.nvml else frozenset[int]()
     return NodeTopology(
         gpus=gpus,
         nvlink=nvlink,
@@ -58,7 +62,7 @@ def discover(snapshot: Snapshot, before: NodeTopology | None = None) -> NodeTopo
             sources, all_boards, ports_hidden=any(each.hidden for each in ports.values()), precedence=precedence
         ),
         degraded=tuple(
-            find_degradations(gpus, nvlink, ports, gpus_at_p0=sources.nvml.gpus_at_p0 if sources.nvml else frozenset())
+            sorted([*find_degradations(gpus, nvlink, ports, gpus_at_p0=gpus_at_p0), *_early_warnings(sources)])
         ),
         problems=(
             *precedence.problems,
@@ -66,6 +70,10 @@ def discover(snapshot: Snapshot, before: NodeTopology | None = None) -> NodeTopo
             *unknown_facts(sources, gpus),
         ),
     )
+
+
+def _early_warnings(sources: ParsedSources) -> Iterable[Degradation]:
+    return find_early_warnings(sources.nvml) if sources.nvml else ()
 
 
 def _driver_version(sources: ParsedSources) -> str | None:

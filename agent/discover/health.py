@@ -1,7 +1,8 @@
 """Degradations, found by comparison with GPUs of the same product and with the previous topology. Pure.
 
-A PCIe card whose NVLink ports are all down is not degraded: most likely it has no bridge. A port that is down is a
-degradation where a GPU of the same product has it up, and so is a GPU that left the NVSwitch of its siblings.
+The largest number of links seen for a product, now or before, is what is expected into an NVSwitch. A port of direct
+links that is down is a degradation where a GPU of the same product has all ports up. A PCIe card whose ports are all
+down is not degraded, because most likely it has no bridge, unless three or more GPUs of its product are linked.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from agent.discover.ports import GpuPorts
+from agent.discover.products import bridge_links
 from gputopo.model import Degradation, FabricState, Gpu, Health, Link, NodeTopology, Nvlink, Uplink
 
 
@@ -21,28 +23,47 @@ def add_expected_lanes(nvlink: Nvlink, gpus: tuple[Gpu, ...], before: NodeTopolo
     ``gpus`` are the GPUs whose NVLinks could be read: nothing is missing for the others.
     """
     by_index = {gpu.index: gpu for gpu in gpus}
-    uplinks = [_expected_uplink(up, nvlink.uplinks, by_index) for up in nvlink.uplinks]
-    uplinks += _missing_uplinks(nvlink, gpus)
-    expected = msgspec.structs.replace(nvlink, uplinks=tuple(sorted(uplinks, key=lambda up: up.gpu)))
+    seen = _largest_uplinks(nvlink, by_index, before)
+    uplinks = [_expect_lanes(up, seen.get(by_index[up.gpu].product, 0)) for up in nvlink.uplinks]
+    uplinks += _missing_uplinks(nvlink, gpus, seen)
+    links = [_expect_lanes(link, _whole_bridges(link, by_index)) for link in nvlink.links]
+    expected = msgspec.structs.replace(
+        nvlink, links=tuple(links), uplinks=tuple(sorted(uplinks, key=lambda up: up.gpu))
+    )
     return expected if before is None or before.nvlink is None else _expect_previous_lanes(expected, gpus, before)
 
 
-def _expected_uplink(up: Uplink, all_uplinks: tuple[Uplink, ...], gpus: Mapping[int, Gpu]) -> Uplink:
-    product = gpus[up.gpu].product
-    most = max(other.lanes for other in all_uplinks if gpus[other.gpu].product == product)
-    return up if up.lanes == most else msgspec.structs.replace(up, expected_lanes=most)
+def _largest_uplinks(nvlink: Nvlink, gpus: Mapping[int, Gpu], before: NodeTopology | None) -> dict[str | None, int]:
+    """Map each product to the largest number of links into an NVSwitch that a GPU has or had."""
+    now = [(gpus[up.gpu].product, up.lanes) for up in nvlink.uplinks]
+    earlier = before.nvlink.uplinks if before is not None and before.nvlink is not None else ()
+    products = {gpu.index: gpu.product for gpu in before.gpus} if before is not None else {}
+    seen: dict[str | None, int] = {}
+    for product, lanes in (*now, *((products[up.gpu], up.expected_lanes or up.lanes) for up in earlier)):
+        seen[product] = max(lanes, seen.get(product, 0))
+    return seen
 
 
-def _missing_uplinks(nvlink: Nvlink, gpus: tuple[Gpu, ...]) -> Iterator[Uplink]:
-    """Uplinks without lanes, for GPUs without NVLinks whose siblings are on an NVSwitch. MIG hides NVLinks."""
+def _missing_uplinks(nvlink: Nvlink, gpus: tuple[Gpu, ...], seen: Mapping[str | None, int]) -> Iterator[Uplink]:
+    """Uplinks without lanes, for GPUs without NVLinks whose siblings are on an NVSwitch. MIG hides NVLinks.
+
+    Cards with bridges are on no NVSwitch: in a virtual machine a bridge is taken for one, and others may have none.
+    """
     linked = {up.gpu for up in nvlink.uplinks} | {end for link in nvlink.links for end in (link.a, link.b)}
     for gpu in gpus:
         if gpu.index in linked or not gpu.usable or gpu.mig_enabled or gpu.product is None:
             continue
-        siblings = [up for up in nvlink.uplinks if _product(gpus, up.gpu) == gpu.product]
-        if len(siblings) > 1:
-            lanes = max(up.lanes for up in siblings)
-            yield Uplink(gpu=gpu.index, fabric=siblings[0].fabric, lanes=0, expected_lanes=lanes, gbps=0.0)
+        if bridge_links(gpu.product) is not None:
+            continue
+        fabrics = [up.fabric for up in nvlink.uplinks if _product(gpus, up.gpu) == gpu.product]
+        if fabrics:
+            yield Uplink(gpu=gpu.index, fabric=fabrics[0], lanes=0, expected_lanes=seen[gpu.product], gbps=0.0)
+
+
+def _whole_bridges(link: Link, gpus: Mapping[int, Gpu]) -> int:
+    """Return the links of the bridges between two cards, which come as a whole; 0 where it is not known."""
+    per_bridge = bridge_links(gpus[link.a].product)
+    return 0 if per_bridge is None or not link.lanes else -(-link.lanes // per_bridge) * per_bridge
 
 
 def _product(gpus: tuple[Gpu, ...], index: int) -> str | None:
@@ -75,7 +96,12 @@ ExpectedEdge = TypeVar("ExpectedEdge", Link, Uplink)
 
 
 def _expect_at_least(edge: ExpectedEdge, before: Link | Uplink) -> ExpectedEdge:
-    lanes = max(before.lanes, before.expected_lanes or 0, edge.expected_lanes or 0)
+    return _expect_lanes(edge, max(before.lanes, before.expected_lanes or 0))
+
+
+def _expect_lanes(edge: ExpectedEdge, lanes: int) -> ExpectedEdge:
+    """Return the edge with that number of expected lanes, if it is larger than the known one."""
+    lanes = max(lanes, edge.expected_lanes or 0)
     return msgspec.structs.replace(edge, expected_lanes=lanes) if lanes > edge.lanes else edge
 
 
@@ -139,6 +165,25 @@ def _fewer_than_siblings(gpus: tuple[Gpu, ...], nvlink: Nvlink, ports: Mapping[i
         if each.active < (each.ports or 0) and _product(gpus, index) in complete - {None}:
             why = f"{each.active} of {each.ports} NVLinks active; a sibling of the same product has all"
             yield Degradation(f"gpu{index}.nvlink", why)
+    yield from _unlinked_beside_linked(gpus, nvlink, ports)
+
+
+def _unlinked_beside_linked(
+    gpus: tuple[Gpu, ...], nvlink: Nvlink, ports: Mapping[int, GpuPorts]
+) -> Iterator[Degradation]:
+    """A GPU all of whose ports are down, where three or more GPUs of its product are linked directly.
+
+    Bridges join two cards, so these GPUs are on one board. H200 NVL has bridges for four cards.
+    """
+    direct = [each for index, each in ports.items() if each.gpus and _product(gpus, index) is not None]
+    joined = NodeTopology(gpus=gpus, nvlink=Nvlink(links=nvlink.links)).islands or () if direct else ()
+    boards = {_product(gpus, island.gpus[0]) for island in joined if island.size > 2}
+    for gpu in gpus:
+        each = ports.get(gpu.index)
+        missing = each is not None and each.ports and not each.active and gpu.usable and not gpu.mig_enabled
+        if missing and gpu.product in boards and not (gpu.product or "").endswith(" NVL"):
+            most = max(other.active for index, other in ports.items() if _product(gpus, index) == gpu.product)
+            yield Degradation(f"gpu{gpu.index}.nvlink", f"0 of {most} NVLinks active; a sibling has {most}")
 
 
 def _fabric_faults(gpus: tuple[Gpu, ...]) -> Iterator[Degradation]:

@@ -38,6 +38,12 @@ _LANE_GBPS = (
     (r"\b(A40|RTX A[456]\d00|3090)\b", 28.125),
     (r"\bG?B[23]00\b", 100.0),
 )
+# Links that one NVLink bridge adds between two cards (product briefs).
+_BRIDGE_LINKS = (
+    (r"\b(A100|A800|H100|H800)\b.*\bPCIe\b|\b(A100|A800)-PCIE\b|\bA30\b", 4),
+    (r"\b(A40|RTX A[456]\d00|3090)\b", 4),
+    (r"Quadro RTX [568]000|RTX 2080", 2),
+)
 
 
 def architecture_family(compute_capability: tuple[int, int] | None, architecture: int | None) -> str | None:
@@ -51,6 +57,13 @@ def architecture_family(compute_capability: tuple[int, int] | None, architecture
         if major in _FAMILY_OF_MAJOR:
             return _FAMILY_OF_MAJOR[major]
     return None if architecture is None else ARCHITECTURES.get(architecture)
+
+
+def bridge_links(product: str | None) -> int | None:
+    """Return the NVLinks of one bridge between two cards of this product; None where it is not in the table."""
+    if product is None:
+        return None
+    return next((links for pattern, links in _BRIDGE_LINKS if re.search(pattern, product)), None)
 
 
 def product_lane_bandwidth(product: str | None) -> float | None:

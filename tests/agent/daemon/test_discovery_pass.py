@@ -98,6 +98,31 @@ def test_all_gpus_that_answer_no_call_are_a_failure_of_nvml() -> None:
     assert topology(state) == topology(run_passes(HEALTHY))
 
 
+def test_a_link_that_recovers_often_is_published_as_degraded_and_stops_being_so() -> None:
+    def after(recoveries: int) -> Snapshot:
+        gpu = nvml_of(HEALTHY).gpus[3]
+        worn = replace(gpu.nvlinks[5], counters={"recovery": recoveries})
+        return with_gpu(HEALTHY, 3, replace(gpu, nvlinks=(*gpu.nvlinks[:5], worn, *gpu.nvlinks[6:])))
+
+    state = run_passes(after(0), after(4), after(12))
+
+    assert [each.what for each in topology(state).degraded] == ["gpu3.nvlink5"]
+    assert encode_topology(topology(run_passes(after(0), after(9)))).labels["gputopo.io/degraded"] == "false"
+    for day in range(1, 4):
+        state = run_discovery_pass(state, after(12), day * 86400.0, HOLD_S)
+    assert topology(state).degraded == ()
+
+
+def test_failed_calls_are_named_although_earlier_results_replace_them() -> None:
+    gpu = nvml_of(HEALTHY).gpus[3]
+    unread = replace(gpu, name=None, errors={**gpu.errors, "nvmlDeviceGetName": "TIMEOUT"})
+
+    state = run_passes(HEALTHY, with_gpu(HEALTHY, 3, unread))
+
+    assert topology(state) == topology(run_passes(HEALTHY))
+    assert state.failed_calls == {"nvmlDeviceGetName": "TIMEOUT for GPU 3"}
+
+
 def test_when_nvml_recovers_nothing_is_degraded() -> None:
     state = run_passes(HEALTHY, nvml_failed(HEALTHY, "UNKNOWN"), HEALTHY)
 

@@ -390,6 +390,7 @@ def test_each_pass_is_one_log_line(cluster: FakeNodePublisher, caplog: pytest.Lo
         "islands": [8],
         "degraded": ["gpu3.nvlink"],
         "kept": {},
+        "failed_calls": {},
         "changed": True,
     }
 

@@ -8,6 +8,7 @@ import sys
 import msgspec
 import pytest
 
+from agent.daemon.health_metrics import HEALTH_TALLIES
 from agent.daemon.metrics import CATALOGUE, COUNTERS, GAUGES, TIMES, AgentMetrics, status_samples
 from agent.daemon.status import AgentStatus
 from gputopo.crd.nodegpus import DeviceAllocation, PodRef
@@ -156,6 +157,12 @@ def test_every_sample_has_a_family_with_its_labels(machine: NodeTopology) -> Non
     assert all(len(GAUGES[name][0]) == len(labels) for name, labels, _ in status_samples(of(machine)))
 
 
+def test_calls_of_nvml_that_fail_are_named() -> None:
+    status = msgspec.structs.replace(of(MESH), failed_calls={"nvmlDeviceGetName": "TIMEOUT for GPU 3"})
+
+    assert samples_with(status, "nvml") == {("nvml_call_failed", "nvmlDeviceGetName"): 1}
+
+
 def test_what_the_registry_exposes_is_described() -> None:
     metrics = AgentMetrics()
     metrics.register_status(lambda: of(MESH))
@@ -164,7 +171,7 @@ def test_what_the_registry_exposes_is_described() -> None:
         for family in metrics.registry.collect()
     }
 
-    assert set(exposed) == {*(f"{name}_total" for name in COUNTERS), *GAUGES, *TIMES}
+    assert set(exposed) == {*(f"{name}_total" for name in (*COUNTERS, *HEALTH_TALLIES)), *GAUGES, *TIMES}
     assert {name: (kind, meaning) for name, kind, _, meaning in CATALOGUE.described()} == exposed
 
 

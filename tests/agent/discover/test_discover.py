@@ -214,11 +214,11 @@ def test_a_neighbour_in_mig_mode_is_not_a_link_that_is_down() -> None:
         return tuple(NvmlLink(i, active=True, remote_type="gpu", remote_bus_id=bus) for i, bus in enumerate(buses))
 
     mig = nvml_gpu(0, mig_mode=1, errors={"nvmlDeviceGetNvLinkState": "NOT_SUPPORTED"})
-    gpus = (mig, nvml_gpu(1, nvlinks=to(0, 2, 2)), nvml_gpu(2, nvlinks=to(1, 1, 0)))
+    gpus = (mig, nvml_gpu(1, nvlinks=to(0, 2, 2, 2, 2)), nvml_gpu(2, nvlinks=to(1, 1, 1, 1, 0)))
 
     topology = discover(Snapshot(nvml=Nvml(gpus=gpus)))
 
-    assert topology.nvlink == Nvlink(links=(Link(a=1, b=2, lanes=2, gbps=56.25),))
+    assert topology.nvlink == Nvlink(links=(Link(a=1, b=2, lanes=4, gbps=112.5),))
     assert topology.degraded == ()
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from agent.discover.health import add_expected_lanes, find_degradations
+from agent.discover.nvlink import build_nvlink_graph
 from agent.discover.ports import GpuPorts
 from gputopo.model import (
     Degradation,
@@ -61,8 +62,62 @@ def test_a_gpu_without_links_is_not_always_missing_from_the_switch(other: Gpu) -
     assert add_expected_lanes(uplinks(18, 18), (*h100s(2), other), None) == uplinks(18, 18)
 
 
-def test_a_single_sibling_on_a_switch_is_not_enough() -> None:
-    assert add_expected_lanes(uplinks(18), h100s(2), None) == uplinks(18)
+def test_one_sibling_on_a_switch_is_enough() -> None:
+    nvlink = add_expected_lanes(uplinks(18), h100s(2), None)
+
+    assert [each.what for each in find_degradations(h100s(2), nvlink, {})] == ["gpu1.nvlink"]
+
+
+def test_a_bridge_that_looks_like_a_switch_in_a_virtual_machine_is_not_expected_of_other_cards() -> None:
+    cards = tuple(Gpu(index=index, product="NVIDIA A100 80GB PCIe") for index in range(3))
+
+    assert add_expected_lanes(uplinks(12, 12), cards, None) == uplinks(12, 12)
+
+
+def test_the_links_that_a_product_had_before_are_expected_of_a_replaced_gpu() -> None:
+    before = NodeTopology(gpus=h100s(2), nvlink=uplinks(18, 18))
+    now = tuple(Gpu(index=index, uuid=f"GPU-new-{index}", product="H100") for index in range(2))
+
+    nvlink = add_expected_lanes(uplinks(17, 17), now, before)
+
+    assert [up.expected_lanes for up in nvlink.uplinks] == [18, 18]
+
+
+@pytest.mark.parametrize(
+    ("product", "lanes", "expected"),
+    [
+        pytest.param("NVIDIA A100 80GB PCIe", 11, 12, id="three bridges of four"),
+        pytest.param("NVIDIA A100-PCIE-40GB", 8, None, id="two bridges"),
+        pytest.param("NVIDIA RTX A6000", 3, 4, id="one bridge"),
+        pytest.param("Quadro RTX 8000", 1, 2, id="Turing"),
+        pytest.param("Tesla V100-SXM2-32GB", 1, None, id="no bridges"),
+    ],
+)
+def test_a_bridge_has_all_of_its_links(product: str, lanes: int, expected: int | None) -> None:
+    pair = (Gpu(index=0, product=product), Gpu(index=1, product=product))
+
+    nvlink = add_expected_lanes(Nvlink(links=(Link(a=0, b=1, lanes=lanes),)), pair, None)
+
+    assert nvlink.links == (Link(a=0, b=1, lanes=lanes, expected_lanes=expected),)
+
+
+MESHED = {  # product, index of the GPU without links, GPUs that are linked
+    "a mesh of four": ("NVIDIA A100-SXM4-80GB", (0, 1, 2), True),
+    "a pair with a bridge, and a card": ("NVIDIA RTX A6000", (0, 1), False),
+    "bridges for four, and a card": ("NVIDIA H200 NVL", (0, 1, 2), False),
+}
+
+
+@pytest.mark.parametrize(("product", "linked", "found"), MESHED.values(), ids=MESHED)
+def test_a_gpu_of_a_mesh_without_any_link_is_degraded(product: str, linked: tuple[int, ...], *, found: bool) -> None:
+    gpus = tuple(Gpu(index=index, product=product) for index in range(4))
+    ports = {i: GpuPorts(gpus={j: 4 for j in linked if j != i}, ports=12) if i in linked else None for i in range(4)}
+    known = {i: each or GpuPorts(ports=12) for i, each in ports.items()}
+    nvlink = build_nvlink_graph(known, {})
+
+    what = {each.what for each in find_degradations(gpus, nvlink, known)}
+
+    assert ("gpu3.nvlink" in what) is found
 
 
 def test_a_missing_link_is_found_after_indices_changed() -> None:

@@ -1,0 +1,90 @@
+"""NVLinks whose error counters grow faster than those of a healthy link. Pure.
+
+Rules: a link that was recovered ``RECOVERIES`` times or more within ``WINDOW_S`` will probably fail, as was seen days
+before failures; CRC errors matter from ``CRC_PER_SECOND`` on (DCGM's limit). Counters of before the agent started do
+not count, because their age is unknown. A counter that becomes smaller was reset by a reload of the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from agent.snapshot import Nvml, NvmlGpu, NvmlLink
+from gputopo.model import Degradation
+
+RECOVERIES = 10
+WINDOW_S = 24 * 3600.0
+CRC_PER_SECOND = 100.0
+_MIN_INTERVAL_S = 30.0  # passes that driver events cause are too close to each other for a rate
+_RECOVERY_COUNTERS = ("recovery", "recovered", "recovery_failed")
+
+_WORN = f"recovered {RECOVERIES} times or more within {WINDOW_S / 3600:g} hours: the link may fail soon"
+_NOISY = f"{CRC_PER_SECOND:g} CRC errors per second or more: the link may fail soon"
+
+
+class LinkErrors(NamedTuple):
+    """The counters of one link over time."""
+
+    recoveries: tuple[tuple[float, int], ...] = ()  # (time, counter) of each change, oldest first; bounded
+    crc: tuple[float, int] | None = None  # (time, counter) that the next rate starts from
+    noisy: bool = False  # the last rate was too high
+
+
+LinkErrorHistory = Mapping[tuple[str, int], LinkErrors]  # by name of the GPU and link
+
+
+def record_counters(history: LinkErrorHistory, nvml: Nvml | None, now: float) -> LinkErrorHistory:
+    """Return the history with the counters of one pass; links that were not read keep theirs."""
+    read = {(_name(gpu), link.link): link for gpu in (nvml.gpus if nvml else ()) for link in gpu.nvlinks}
+    new = {key: _add(history.get(key, LinkErrors()), link, now) for key, link in read.items() if link.counters}
+    return {**history, **new}
+
+
+def failing_links(history: LinkErrorHistory, nvml: Nvml | None, now: float) -> Iterator[Degradation]:
+    """Yield a degradation for each link whose counters grow too fast."""
+    for gpu in nvml.gpus if nvml else ():
+        for link in gpu.nvlinks:
+            errors = history.get((_name(gpu), link.link), LinkErrors())
+            if _growth(errors.recoveries, now) >= RECOVERIES:
+                yield Degradation(f"gpu{gpu.index}.nvlink{link.link}", _WORN)
+            if errors.noisy:
+                yield Degradation(f"gpu{gpu.index}.nvlink{link.link}", _NOISY)
+
+
+def _name(gpu: NvmlGpu) -> str:
+    return gpu.uuid or gpu.bus_id or str(gpu.index)
+
+
+def _add(errors: LinkErrors, link: NvmlLink, now: float) -> LinkErrors:
+    crc, noisy = _crc_rate(errors, link.counters.get("crc"), now)
+    return LinkErrors(_add_recoveries(errors.recoveries, link, now), crc, noisy)
+
+
+def _add_recoveries(known: tuple[tuple[float, int], ...], link: NvmlLink, now: float) -> tuple[tuple[float, int], ...]:
+    """Each change adds at least one, so the last ``RECOVERIES + 1`` changes decide."""
+    counts = [link.counters[name] for name in _RECOVERY_COUNTERS if name in link.counters]
+    if not counts or (known and known[-1][1] == sum(counts)):
+        return known
+    if known and known[-1][1] > sum(counts):
+        known = ()
+    return (*known, (now, sum(counts)))[-RECOVERIES - 1 :]
+
+
+def _growth(recoveries: tuple[tuple[float, int], ...], now: float) -> int:
+    """Return the growth within the window: from the last value before it to the newest."""
+    if not recoveries:
+        return 0
+    before = [value for at, value in recoveries if now - at > WINDOW_S]
+    return recoveries[-1][1] - (before[-1] if before else recoveries[0][1])
+
+
+def _crc_rate(errors: LinkErrors, value: int | None, now: float) -> tuple[tuple[float, int] | None, bool]:
+    if value is None or errors.crc is None:
+        return errors.crc if value is None else (now, value), errors.noisy
+    since, before = errors.crc
+    if value < before:
+        return (now, value), False
+    if now - since < _MIN_INTERVAL_S:
+        return errors.crc, errors.noisy
+    return (now, value), (value - before) / (now - since) >= CRC_PER_SECOND
