@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from hashlib import sha256
 
 from agent.snapshot import Nvml, NvmlGpu, NvmlLink
 from agent.sources.bus_id import sysfs_bus_id
@@ -43,7 +44,8 @@ HEALTH_GAUGES = {
     ),
     "gputopo_gpu_c2c_links": MetricHelp(("gpu", "state"), "C2C links of a Grace superchip: up, down."),
     "gputopo_gpu_platform_info": MetricHelp(
-        ("gpu", "chassis", "slot", "tray", "host", "module"), "Always 1; the place of the GPU in its rack."
+        ("gpu", "rack", "slot", "tray", "host", "module"),
+        "Always 1; the place of the GPU in its rack. The rack is a hash of the serial number of the chassis.",
     ),
 }
 
@@ -87,7 +89,8 @@ def _place_samples(name: str, gpu: NvmlGpu) -> Iterator[Sample]:
     if gpu.platform is not None:
         place = gpu.platform
         numbers = (place.slot, place.tray, place.host, place.module)
-        labels = (place.chassis or "", *("" if number is None else str(number) for number in numbers))
+        rack = "" if place.chassis is None else sha256(place.chassis.encode()).hexdigest()[:8]
+        labels = (rack, *("" if number is None else str(number) for number in numbers))
         yield "gputopo_gpu_platform_info", (name, *labels), 1
 
 

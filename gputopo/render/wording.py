@@ -108,8 +108,10 @@ def role_of(mark: str) -> str:
 
 
 _PAIR = re.compile(r"gpu([0-9]{1,3})-gpu([0-9]{1,3})")
-_GPU = re.compile(r"gpus?\.?([0-9]{1,3})(?:\.([A-Za-z]+))?")
+_GPU = re.compile(r"gpus?\.?([0-9]{1,3})(?:\.([A-Za-z0-9]+))?")
+_LINK = re.compile(r"nvlink([0-9]{1,2})")
 _PARTS = {
+    "c2c": "C2C",
     "cpuAffinity": "CPU affinity",
     "gpus": "GPUs",
     "memoryMiB": "memory",
@@ -130,7 +132,7 @@ def parse_subject(what: str) -> tuple[str, tuple[int, ...]]:
         return "NVLink", (int(pair[1]), int(pair[2]))
     if part := _GPU.fullmatch(what):
         name = part[2] or ""
-        return _PARTS.get(name, name), (int(part[1]),)
+        return _PARTS.get(name, _LINK.sub(r"NVLink \1", name)), (int(part[1]),)
     return _PARTS.get(what, what), ()
 
 

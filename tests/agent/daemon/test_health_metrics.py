@@ -58,7 +58,7 @@ def test_memory_errors_and_the_place_in_the_rack() -> None:
         ("gpu_remapped_rows", name, "uncorrectable"): 1,
         ("gpu_row_remap_pending", name): 1,
         ("gpu_row_remap_failed", name): 0,
-        ("gpu_platform_info", name, "18", "24", "5", "", "2"): 1,
+        ("gpu_platform_info", name, "4ec9599f", "24", "5", "", "2"): 1,
         ("gpu_c2c_links", name, "up"): 1,
         ("gpu_c2c_links", name, "down"): 1,
     }

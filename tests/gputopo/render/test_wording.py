@@ -89,6 +89,8 @@ def test_letters_are_given_to_islands_of_several_only() -> None:
 @pytest.mark.parametrize(
     ("what", "part", "gpus"),
     [
+        ("gpu3.nvlink7", "NVLink 7", (3,)),
+        ("gpu3.c2c", "C2C", (3,)),
         ("gpu3", "", (3,)),
         ("gpu3.nvlink", "NVLink", (3,)),
         ("gpu3.fabric", "fabric", (3,)),
