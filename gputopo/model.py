@@ -64,6 +64,14 @@ class ProblemKind(Enum):
     INCOMPLETE = "incomplete"  # the input was cut, damaged, or shows a part of the machine only
 
 
+class FactGroup(Enum):
+    """Facts that only a complete input can show."""
+
+    GPUS = "gpus"  # which GPUs the machine has
+    NVLINK = "nvlink"  # which GPUs NVLinks connect, and with how many lanes
+    NUMA = "numa"  # the NUMA node of each GPU
+
+
 class Problem(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     """Something about the observation (not the hardware) that a reader should know."""
 
@@ -94,7 +102,7 @@ class Pcie(msgspec.Struct, frozen=True, omit_defaults=True):
 class MigDevice(msgspec.Struct, frozen=True, omit_defaults=True):
     """A MIG device. Source: ``nvmlDeviceGetMigDeviceHandleByIndex``."""
 
-    profile: str  # "1g.10gb"
+    profile: str | None = None  # "1g.10gb"; None: unknown (`nvidia-smi -q` does not print it)
     uuid: str | None = None
     memory_mib: int | None = None
 
@@ -249,6 +257,9 @@ class NodeTopology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     partial: bool = False  # not all GPUs of the machine are visible
     degraded: tuple[Degradation, ...] = ()
     problems: tuple[Problem, ...] = ()
+    # Facts that a damaged or contradictory input leaves open (``problems`` say why): nothing that depends on them is
+    # published.
+    uncertain: tuple[FactGroup, ...] = ()
 
     def __post_init__(self) -> None:
         indices = [gpu.index for gpu in self.gpus]
@@ -305,7 +316,7 @@ class NodeTopology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             for gpu in self.gpus
         ]
         nics = [msgspec.structs.replace(nic, rate_gbps=None) for nic in self.nics]
-        return msgspec.structs.replace(self, gpus=tuple(gpus), nics=tuple(nics), problems=())
+        return msgspec.structs.replace(self, gpus=tuple(gpus), nics=tuple(nics), problems=(), uncertain=())
 
     def get_gpu(self, index: int) -> Gpu:
         """Return the GPU with an index. Raises ``ModelError`` with the existing indices."""

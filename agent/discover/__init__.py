@@ -19,8 +19,9 @@ from agent.discover.locality import build_pcie_matrix, find_nics, find_numa_node
 from agent.discover.nvlink import build_nvlink_graph
 from agent.discover.parsed import ParsedSources, parse_sources
 from agent.discover.precedence import SourcePrecedence
+from agent.discover.uncertainty import uncertain_facts
 from agent.snapshot import Snapshot
-from gputopo.model import Degradation, NodeTopology, ProblemKind
+from gputopo.model import Degradation, FactGroup, NodeTopology, ProblemKind
 
 __all__ = ["discover"]
 
@@ -46,6 +47,8 @@ def discover(snapshot: Snapshot, before: NodeTopology | None = None) -> NodeTopo
     )
     if nvlink is not None:
         compare_with_topo(sources, nvlink, precedence)
+    uncertain = uncertain_facts(sources, inventory, precedence)
+    certain_links = None if FactGroup.NVLINK in uncertain else nvlink
     host = snapshot.host
     gpus_at_p0 = sources.nvml.gpus_at_p0 if sources.nvml else frozenset[int]()
     return NodeTopology(
@@ -62,13 +65,15 @@ def discover(snapshot: Snapshot, before: NodeTopology | None = None) -> NodeTopo
             sources, all_boards, ports_hidden=any(each.hidden for each in ports.values()), precedence=precedence
         ),
         degraded=tuple(
-            sorted([*find_degradations(gpus, nvlink, ports, gpus_at_p0=gpus_at_p0), *_early_warnings(sources)])
+            sorted([*find_degradations(gpus, certain_links, ports, gpus_at_p0=gpus_at_p0), *_early_warnings(sources)])
         ),
         problems=(
             *precedence.problems,
             *(sources.topo.problems if sources.topo else ()),
+            *(sources.nccl.problems if sources.nccl else ()),
             *unknown_facts(sources, gpus),
         ),
+        uncertain=uncertain,
     )
 
 

@@ -24,7 +24,7 @@ def build_gpu(entry: InventoryEntry, cpu_nodes: frozenset[int] | None, precedenc
     mig_enabled = precedence.resolve(
         f"gpus.{entry.index}.mig",
         nvml=None if nvml.mig_mode is None else nvml.mig_mode == _MIG_ENABLED,
-        smi=entry.query.mig_enabled if entry.query else None,
+        smi=_mig_enabled_by_smi(entry),
     )
     return Gpu(
         index=entry.index,
@@ -50,6 +50,12 @@ def build_gpu(entry: InventoryEntry, cpu_nodes: frozenset[int] | None, precedenc
         fabric=gpu_fabric(nvml.fabric) or (entry.query.fabric if entry.query else None),
         health=Health.LOST if entry.lost else Health.OK,
     )
+
+
+def _mig_enabled_by_smi(entry: InventoryEntry) -> bool | None:
+    """Return the MIG mode of ``-q -x``; a MIG device in ``-L`` proves that it is enabled."""
+    queried = entry.query.mig_enabled if entry.query else None
+    return True if queried is None and entry.listed is not None and entry.listed.mig else queried
 
 
 def _product(entry: InventoryEntry, nvml: NvmlGpu, precedence: SourcePrecedence) -> str | None:
@@ -120,14 +126,26 @@ def _pcie(entry: InventoryEntry, nvml: NvmlGpu) -> Pcie:
         generation=nvml.pcie_generation or smi.generation or sysfs.generation,
         width=nvml.pcie_width or smi.width or sysfs.width,
         max_generation=nvml.pcie_max_generation or smi.max_generation or sysfs.max_generation,
-        max_width=nvml.pcie_max_width or smi.max_width or sysfs.max_width,
+        max_width=nvml.pcie_max_width
+        or smi.max_width
+        or sysfs.max_width
+        or (entry.nccl.pcie_width if entry.nccl else None),
     )
 
 
 def _mig_devices(entry: InventoryEntry, nvml: NvmlGpu) -> tuple[MigDevice, ...]:
     if nvml.mig_devices:
         return tuple(_mig_device(device) for device in nvml.mig_devices if device.name is not None)
-    return tuple(MigDevice(device.profile, device.uuid) for device in (entry.listed.mig if entry.listed else ()))
+    listed = {device.index: device for device in (entry.listed.mig if entry.listed else ())}
+    queried = {device.index: device for device in (entry.query.mig_devices if entry.query else ())}
+    return tuple(
+        MigDevice(
+            profile=listed[index].profile if index in listed else None,
+            uuid=listed[index].uuid if index in listed else None,
+            memory_mib=queried[index].memory_mib if index in queried else None,
+        )
+        for index in sorted(listed.keys() | queried.keys())
+    )
 
 
 def _mig_device(device: NvmlMigDevice) -> MigDevice:

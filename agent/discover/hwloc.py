@@ -28,7 +28,7 @@ def to_nccl_topology(machine: LstopoTopology) -> NcclTopology:
     nics = tuple(
         NcclNic(name=nic.name, bus_id=nic.bus_id, location=PciLocation(nic.numa_node, None)) for nic in machine.nics
     )
-    return NcclTopology(cpus=(), gpus=gpus, nics=nics)
+    return NcclTopology(cpus=(), gpus=gpus, nics=nics, problems=machine.problems)
 
 
 def _index(gpu: LstopoGpu, position: int) -> int:

@@ -103,20 +103,28 @@ def _is_unpermitted(gpu: NvmlGpu) -> bool:
 
 def _queried_gpus(sources: ParsedSources, nvml: Mapping[int, NvmlGpu]) -> dict[int, QueriedGpu]:
     """The GPUs of ``-q -x``, by the index of the GPU with the same UUID, else by their own index."""
-    by_uuid = {gpu.uuid: index for index, gpu in nvml.items() if gpu.uuid is not None}
+    listed = {gpu.uuid: gpu.index for gpu in sources.listing.gpus if gpu.uuid is not None} if sources.listing else {}
+    by_uuid = listed | {gpu.uuid: index for index, gpu in nvml.items() if gpu.uuid is not None}
     found: dict[int, QueriedGpu] = {}
-    for gpu in sources.query.gpus if sources.query else ():
+    alone = not nvml and sources.topo is None and sources.listing is None
+    for place, gpu in enumerate(sources.query.gpus if sources.query else ()):
         index = gpu.index if gpu.uuid is None else by_uuid.get(gpu.uuid, gpu.index)
+        if index is None and alone:
+            index = place  # of the GPUs that `-i` selected: `uncertain_facts` says that others are missing
         if index is not None:
             found[index] = gpu
     return found
 
 
 def _nccl_gpus(sources: ParsedSources, nvml: Mapping[int, NvmlGpu]) -> dict[int, NcclGpu]:
-    """NCCL's GPUs, by the index of the GPU with the same bus id, else by ``dev``, else by position."""
+    """NCCL's GPUs, by the index of the GPU with the same bus id, else by ``dev``, else by the first free index."""
     by_bus_id = {sysfs_bus_id(gpu.bus_id or "") or "": index for index, gpu in nvml.items()}
     gpus = sources.nccl.gpus if sources.nccl else ()
-    return {by_bus_id.get(gpu.bus_id, place if gpu.dev is None else gpu.dev): gpu for place, gpu in enumerate(gpus)}
+    found = {by_bus_id.get(gpu.bus_id, gpu.dev): gpu for gpu in gpus}
+    free = iter(sorted(set(range(2 * len(gpus))) - found.keys()))
+    unnumbered = [gpu for gpu in gpus if gpu.dev is None and gpu.bus_id not in by_bus_id]
+    numbered = {index: gpu for index, gpu in found.items() if index is not None}
+    return numbered | {next(free): gpu for gpu in unnumbered}
 
 
 def _match_pci_devices(entries: list[InventoryEntry], gpus: tuple[PciDevice, ...]) -> tuple[InventoryEntry, ...]:

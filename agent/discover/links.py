@@ -135,21 +135,23 @@ def compare_with_topo(sources: ParsedSources, nvlink: Nvlink, precedence: Source
 
 
 def _ports_from_nccl(gpu: NcclGpu, by_bus_id: dict[str, int]) -> GpuPorts:
-    """The ports of a GPU. An unknown far end counts as an NVSwitch, as in NCCL."""
+    """The ports of a GPU. A far end without class is the GPU with its bus id, else an assumed NVSwitch, as in NCCL."""
     from agent.sources.nccl import NvlinkEnd  # noqa: PLC0415  loaded already where this source exists
 
     direct: dict[int, int] = {}
     switch = hidden = elsewhere = 0
     for link in gpu.nvlinks or ():
-        if link.end is NvlinkEnd.GPU and link.bus_id in by_bus_id:
-            direct[by_bus_id[link.bus_id]] = link.lanes
+        if link.end in (NvlinkEnd.GPU, NvlinkEnd.UNKNOWN) and link.bus_id in by_bus_id:
+            peer = by_bus_id[link.bus_id]
+            direct[peer] = direct.get(peer, 0) + link.lanes
         elif link.end is NvlinkEnd.GPU:
             hidden += link.lanes
         elif link.end is NvlinkEnd.CPU:
             elsewhere += link.lanes
         else:
             switch += link.lanes
-    return GpuPorts(gpus=direct, switch=switch, hidden=hidden, elsewhere=elsewhere)
+    assumed = any(link.end is NvlinkEnd.UNKNOWN and link.bus_id not in by_bus_id for link in gpu.nvlinks or ())
+    return GpuPorts(gpus=direct, switch=switch, assumed=assumed, hidden=hidden, elsewhere=elsewhere)
 
 
 def _without_mig_peers(ports: dict[int, GpuPorts], partitioned: frozenset[int]) -> dict[int, GpuPorts]:

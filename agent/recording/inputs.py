@@ -22,7 +22,7 @@ from gputopo.model import ModelError
 from gputopo.process.decoding import decode
 
 ACCEPTED = (
-    "`nvidia-smi topo -m` (also `-L`, `-q` or `-q -x`), a snapshot that `gputopo record` wrote, "
+    "`nvidia-smi topo -m` (also `-L`, `nvlink -s`, `-q` or `-q -x`), a snapshot that `gputopo record` wrote, "
     "`kubectl get node NAME -o json` (or yaml), an NCCL or hwloc topology XML file, or the name of a bundled "
     "machine (`gputopo machines` lists them)"
 )
@@ -60,13 +60,11 @@ def _reader_for(text: str) -> Callable[[str], Observation]:
         return _from_nccl
     if start.startswith("<") and "<topology" in start:
         return _from_lstopo
-    if "<nvidia_smi_log" in start or re.search(_QUERY, start):
+    if "<nvidia_smi_log" in start or re.search(_QUERY, text):
         return _from_query
     if re.match(_YAML, start):
         return _from_yaml
-    if re.search(_LISTING, text) and not _has_matrix(text):
-        return _from_listing
-    return _from_topo
+    return _from_paste
 
 
 def _has_matrix(text: str) -> bool:
@@ -77,37 +75,46 @@ def _has_matrix(text: str) -> bool:
 # Compiled (and cached by ``re``) only when an input needs them.
 _QUERY = r"(?m)^=+NVSMI LOG=+\s*$"
 _YAML = r"(?:---\s*\n)?(?:#[^\n]*\n)*(?:apiVersion|kind|metadata|items):"
-_LISTING = r"(?m)^[ \t]*GPU \d+: [^\n]*\(UUID: "
 
 
-def _from_topo(text: str) -> Observation:
+def _from_paste(text: str) -> Observation:
+    """Read a paste of one or several commands. Without a matrix, every line must be of ``-L`` or ``nvlink -s``."""
+    from agent.recording.paste import split_commands  # noqa: PLC0415
+
+    smi, rest = split_commands(text)
+    if smi and not _has_matrix(rest):
+        from agent.sources.smi.listing import parse_listing  # noqa: PLC0415
+        from agent.sources.smi.nvlink import parse_nvlink_status  # noqa: PLC0415
+
+        parse_listing(f"{smi['-L'].stdout}{rest}")
+        parse_nvlink_status(smi["nvlink -s"].stdout if "nvlink -s" in smi else "")
+        return observe_snapshot(Snapshot(smi=smi))
     from agent.sources.smi.topo import parse_topo  # noqa: PLC0415
 
     try:
-        parse_topo(text)
+        parse_topo(rest)
     except ParseError as error:
         from agent.sources.smi.failure import classify_failure  # noqa: PLC0415  only without a matrix
 
         if classify_failure(text) is not None:  # nvidia-smi's error message instead of a matrix
             return observe_snapshot(Snapshot(smi={"topo -m": Output(text)}))
         raise InputError(f"{error}\nAccepted: {ACCEPTED}") from error
-    smi = {"topo -m": Output(text)}
-    listing = "\n".join(line for line in text.splitlines() if re.match(_LISTING, line))
-    return observe_snapshot(Snapshot(smi=smi | ({"-L": Output(listing)} if listing else {})))
-
-
-def _from_listing(text: str) -> Observation:
-    from agent.sources.smi.listing import parse_listing  # noqa: PLC0415
-
-    parse_listing(text)
-    return observe_snapshot(Snapshot(smi={"-L": Output(text)}))
+    return observe_snapshot(Snapshot(smi={"topo -m": Output(rest), **smi}))
 
 
 def _from_query(text: str) -> Observation:
     from agent.sources.smi.query import parse_query  # noqa: PLC0415
 
-    parse_query(text)
-    return observe_snapshot(Snapshot(smi={"-q -x": Output(text)}))
+    found = parse_query(text)
+    if found.attached and not found.gpus:
+        raise InputError(f"the driver has {found.attached} GPUs, and the text describes none: it was cut or edited")
+    smi = {"-q -x": Output(text)}
+    if _has_matrix(text):  # a bug report with `-q` as text
+        from agent.recording.paste import split_commands  # noqa: PLC0415
+
+        others, rest = split_commands(text)
+        smi |= {"topo -m": Output(rest), **others}
+    return observe_snapshot(Snapshot(smi=smi))
 
 
 def _from_nccl(text: str) -> Observation:
@@ -120,7 +127,11 @@ def _from_nccl(text: str) -> Observation:
 def _from_lstopo(text: str) -> Observation:
     from agent.sources.lstopo import parse_lstopo  # noqa: PLC0415
 
-    parse_lstopo(text)
+    if not parse_lstopo(text).gpus:
+        raise InputError(
+            "no NVIDIA GPU in this hwloc topology (a PCIDev of class 03 and vendor 10de); if the machine has one, "
+            "lstopo left it out: use `lstopo --of xml --whole-io`"
+        )
     return observe_snapshot(Snapshot(lstopo=text))
 
 

@@ -25,10 +25,19 @@ class Observation(msgspec.Struct, frozen=True):
         """The failure and what to do about it, in a few sentences; for an observation without a GPU."""
         from agent.failures import Failure  # noqa: PLC0415  only without a GPU
 
-        found = (None if self.snapshot is None else find_failure(self.snapshot)) or Failure.NO_DEVICE
+        found = None if self.snapshot is None else find_failure(self.snapshot)
+        if found is None and not self._driver_answered:
+            return "no GPU found: the input describes no NVIDIA GPU."
+        found = found or Failure.NO_DEVICE
         cards = None if self.snapshot is None or self.snapshot.sysfs is None else _count_cards(self.snapshot)
         bus = "" if cards is None else f"; NVIDIA GPUs on the PCI bus: {cards or 'none'}"
         return f"no GPU found: {found.headline}{bus}.\n{found.advice}"
+
+    @property
+    def _driver_answered(self) -> bool:
+        """Return whether the input is what a driver answered about its GPUs: NVML, or a command that counts them."""
+        smi = (self.snapshot and self.snapshot.smi) or {}
+        return self.snapshot is not None and (self.snapshot.nvml is not None or "-q -x" in smi)
 
 
 def observe_snapshot(snapshot: Snapshot) -> Observation:

@@ -10,8 +10,9 @@
       <distances2hetero nbobjs="28" name="NVLinkBandwidth">                             from row to column
         <indexes>OSDev:802 ... PCIDev:449 ... Package:3</indexes> <u64values>...</u64values>
 
-Bandwidths are MB/s, one direction. Formats: hwloc 2 and 3. Serial numbers and host names in the file are not read. PCIe
-distances are left out: which bridges the file has depends on lstopo's filters.
+Bandwidths are MB/s, one direction. Formats: hwloc 1 (without ``version``; NUMA nodes contain packages), 2 and 3. Serial
+numbers and host names in the file are not read. PCIe distances are left out: which bridges the file has depends on
+lstopo's filters.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from agent.sources.bus_id import sysfs_bus_id
 from agent.sources.errors import ParseError
 from agent.sources.nccl import NvlinkEnd
 from agent.sources.xml_tree import Element, parse_xml
+from gputopo.model import Problem, ProblemKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,23 +66,46 @@ class LstopoTopology(msgspec.Struct, frozen=True):
     gpus: tuple[LstopoGpu, ...]  # by index, then by bus id
     nics: tuple[LstopoNic, ...]
     nvlinks: tuple[LstopoNvlink, ...] | None  # None: not in the file (hwloc before 2.5)
+    problems: tuple[Problem, ...] = ()  # what is contradictory
 
 
 def parse_lstopo(text: str) -> LstopoTopology:
     """Parse an hwloc topology document.
 
-    Raises ``ParseError`` for any other text, and for an NVLink matrix that is not square or names unknown objects.
+    Raises ``ParseError`` for any other text, a GPU listed twice, and an NVLink matrix that is not square or names
+    unknown objects.
     """
     topology = parse_xml(text)
     machine = topology.find("object")
     if topology.tag != "topology" or machine is None:
         raise ParseError(f"line {topology.line}: not a <topology> of `lstopo --of xml` with a machine")
-    found = _LstopoDevices(_OPENFABRICS_2 if topology.attributes.get("version", "").startswith("2") else _OPENFABRICS_3)
+    found = _LstopoDevices(_OPENFABRICS_3 if topology.attributes.get("version", "").startswith("3") else _OPENFABRICS_2)
     found.collect(machine, numa=None)
+    for name, values in (
+        ("PCI bus id", [gpu.bus_id for gpu in found.gpus]),
+        ("NVML index", [gpu.index for gpu in found.gpus if gpu.index is not None]),
+    ):
+        if len(set(values)) < len(values):
+            raise ParseError(f"two GPUs of this hwloc topology have the same {name}: {values}")
     gpus = tuple(sorted(found.gpus, key=lambda gpu: (gpu.index is None, gpu.index, gpu.bus_id)))
+    gpus, problems = _check_nodes(gpus, found.nodes)
     names = _infos(machine)
     product = names.get("DMIProductName") or names.get("PlatformModel")
-    return LstopoTopology(product, gpus, tuple(found.nics), _nvlinks(topology, found.ends))
+    return LstopoTopology(product, gpus, tuple(found.nics), _nvlinks(topology, found.ends), problems)
+
+
+def _check_nodes(gpus: tuple[LstopoGpu, ...], nodes: set[int]) -> tuple[tuple[LstopoGpu, ...], tuple[Problem, ...]]:
+    """Return the GPUs without NUMA nodes that the file does not have, and a problem for each."""
+    wrong = [gpu for gpu in gpus if nodes and gpu.numa_node is not None and gpu.numa_node not in nodes]
+    kept = tuple(msgspec.structs.replace(gpu, numa_node=None) if gpu in wrong else gpu for gpu in gpus)
+    return kept, tuple(
+        Problem(
+            f"lstopo {gpu.bus_id}",
+            ProblemKind.CONFLICT,
+            f"its nodeset names NUMA node {gpu.numa_node}, which the file does not have: not used",
+        )
+        for gpu in wrong
+    )
 
 
 class _LstopoDevices:
@@ -90,6 +115,7 @@ class _LstopoDevices:
         self._openfabrics = openfabrics  # the values of osdev_type that mean an RDMA device
         self.gpus: list[LstopoGpu] = []
         self.nics: list[LstopoNic] = []
+        self.nodes: set[int] = set()  # NUMA nodes of the file
         self.ends: dict[str, tuple[NvlinkEnd, str | None]] = {}  # "OSDev:802", "PCIDev:449" -> kind, bus id
 
     def collect(self, above: Element, numa: int | None) -> None:
@@ -97,6 +123,8 @@ class _LstopoDevices:
         numa = _single_node(above.attributes["nodeset"]) if "nodeset" in above.attributes else numa
         for child in above.all("object"):
             kind = child.attributes.get("type", "")
+            if kind == "NUMANode" and child.attributes.get("os_index", "").isdecimal():
+                self.nodes.add(int(child.attributes["os_index"]))
             if kind == "Package":
                 self._add_end(child, NvlinkEnd.CPU, None)
             elif kind == "PCIDev" and (bus_id := sysfs_bus_id(child.attributes.get("pci_busid", ""))) is not None:
@@ -191,7 +219,7 @@ def _words(matrix: Element, tag: str) -> list[str]:
 
 _NVIDIA_GPU = re.compile(r"03[0-9a-f]{2} \[10de:")  # PCI class "display", vendor NVIDIA
 _NVML = re.compile(r"nvml([0-9]{1,3})")
-_OPENFABRICS_2 = frozenset({"3"})  # HWLOC_OBJ_OSDEV_OPENFABRICS, the fourth type
+_OPENFABRICS_2 = frozenset({"3"})  # hwloc 1 and 2: HWLOC_OBJ_OSDEV_OPENFABRICS, the fourth type
 _OPENFABRICS_3 = frozenset({"32", "48"})  # bit 5, with or without HWLOC_OBJ_OSDEV_NETWORK
 _WORD = re.compile(r"(?:0x)?[0-9a-fA-F]{1,8}")
 _MAX_WORDS = 64  # 2048 NUMA nodes

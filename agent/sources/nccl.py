@@ -11,7 +11,8 @@
 
 Written by ``src/graph/xml.cc``, read by ``src/graph/topo.cc`` of NCCL. A dump holds the GPUs of one communicator only,
 and a hand-written file may stop at the PCI devices. PCIe speeds are left out: by version they are current, maximal, or
-a guess.
+a guess; the width is read. Interfaces of NCCL's socket transport (``src/transport/net_socket.cc``) are no RDMA devices
+and are left out. ``name`` of a ``<pci>`` is an attribute of ``gputopo show -o nccl-xml``, which NCCL ignores.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from agent.sources.bus_id import sysfs_bus_id
 from agent.sources.errors import ParseError
 from agent.sources.kernel_list import format_mask
 from agent.sources.xml_tree import Element, parse_xml
-from gputopo.model import PcieDistance
+from gputopo.model import PcieDistance, Problem, ProblemKind
 
 
 class NvlinkEnd(Enum):
@@ -34,7 +35,7 @@ class NvlinkEnd(Enum):
     GPU = "0x03"
     NVSWITCH = "0x068000"  # also where the far end is not visible, as in NCCL
     CPU = "0x068001"  # IBM's NPU on POWER8 and POWER9
-    UNKNOWN = ""
+    UNKNOWN = ""  # no tclass, or another one
 
 
 class NcclNvlink(msgspec.Struct, frozen=True):
@@ -62,6 +63,7 @@ class NcclGpu(msgspec.Struct, frozen=True, kw_only=True):
     compute_capability: tuple[int, int] | None = None
     nvlinks: tuple[NcclNvlink, ...] | None = None  # (): none; None: not in the file
     c2c_lanes: int | None = None  # links to its Grace CPU
+    pcie_width: int | None = None  # lanes
 
 
 class NcclNic(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,17 +88,19 @@ class NcclTopology(msgspec.Struct, frozen=True):
     cpus: tuple[NcclCpu, ...]
     gpus: tuple[NcclGpu, ...]  # by dev, then by bus id
     nics: tuple[NcclNic, ...]  # in the order of the document
+    problems: tuple[Problem, ...] = ()  # what is missing or contradictory
 
 
 def parse_nccl(text: str) -> NcclTopology:
     """Parse an NCCL topology document.
 
     Raises ``ParseError`` for any other text, a document without GPU, a document with several machines (multi-node
-    NVLink), and an attribute with a value that NCCL does not write.
+    NVLink), an element in the wrong place, and an attribute with a value that NCCL does not write.
     """
     system = parse_xml(text)
     if system.tag != "system" or system.attributes.get("version") != "1":
         raise ParseError(f'line {system.line}: not a <system version="1"> of an NCCL topology file')
+    _check_nesting(system)
     hosts = {cpu.attributes["host_hash"] for cpu in system.all("cpu") if "host_hash" in cpu.attributes}
     if len(hosts) > 1:
         raise ParseError(
@@ -108,7 +112,9 @@ def parse_nccl(text: str) -> NcclTopology:
         found.add_cpu(cpu)
     if not found.gpus:
         raise ParseError("no GPU in this NCCL topology: no <gpu>, and no <pci> of class 0x03, below a <cpu>")
-    return NcclTopology(tuple(found.cpus), _sort_gpus(found.gpus), tuple(found.nics))
+    _check_cpus(found.cpus)
+    gpus, problems = _trusted_nvlinks(_sort_gpus(found.gpus))
+    return NcclTopology(tuple(found.cpus), gpus, tuple(found.nics), problems)
 
 
 def nccl_distance(a: PciLocation, b: PciLocation) -> PcieDistance | None:
@@ -139,7 +145,7 @@ class _NcclDevices:
         self.cpus.append(NcclCpu(location.numa_node, _cpulist(cpu)))
         for device in cpu.all("pci"):
             self._add_pci(device, location)
-        self._add_nets(cpu, None, location)
+        self._add_nets(cpu, None, location)  # location: of NICs that NCCL merged; others here are virtual
 
     def _add_pci(self, device: Element, location: PciLocation) -> None:
         bus_id = sysfs_bus_id(device.attributes.get("busid", ""))
@@ -147,12 +153,14 @@ class _NcclDevices:
             raise _attribute_error(device, "busid", "is not a PCI bus id like '0000:07:00.0'")
         pci_class = device.attributes.get("class", "")
         gpu = device.find("gpu")
+        if gpu is not None and pci_class and not pci_class.startswith(NvlinkEnd.GPU.value):
+            raise _attribute_error(device, "class", "is not a GPU's (0x03...), but the device has a <gpu>")
         if gpu is not None or pci_class.startswith(NvlinkEnd.GPU.value):
-            self.gpus.append(_gpu(gpu, bus_id, location))
+            self.gpus.append(_gpu(gpu, device, bus_id, location))
         elif device.find("nic") is not None:
             self._add_nets(device, bus_id, location)
         elif pci_class.startswith("0x02"):
-            self.nics.append(NcclNic(name=None, bus_id=bus_id, location=location))
+            self.nics.append(NcclNic(name=device.attributes.get("name"), bus_id=bus_id, location=location))
         below = PciLocation(location.numa_node, (*(location.switches or ()), bus_id))
         for child in device.all("pci"):
             self._add_pci(child, below)
@@ -162,15 +170,54 @@ class _NcclDevices:
         for net in nets:  # net="0": a duplicate of the port for GPU-initiated networking
             speed = _integer(net, "speed", least=-1) if "speed" in net.attributes else -1
             name = net.attributes.get("name")
+            if _is_socket_interface(net):
+                continue
+            merged = bus_id is None and name is not None and "+" in name
             self.nics.append(
-                NcclNic(name=name, bus_id=bus_id, location=location, speed_mbps=speed if speed > 0 else None)
+                NcclNic(
+                    name=name,
+                    bus_id=bus_id,
+                    location=location if bus_id is not None or merged else PciLocation(None),
+                    speed_mbps=speed if speed > 0 else None,
+                )
             )
 
 
-def _gpu(gpu: Element | None, bus_id: str, location: PciLocation) -> NcclGpu:
+def _is_socket_interface(net: Element) -> bool:
+    """Return whether NCCL reaches this interface by TCP: port and connections as its socket transport sets them."""
+    attributes = net.attributes
+    by_tcp = (attributes.get("port"), attributes.get("maxconn")) == ("0", "65536") and attributes.get("gdr") != "1"
+    return by_tcp or _VIRTUAL_INTERFACE.match(attributes.get("name", "")) is not None
+
+
+def _check_nesting(system: Element) -> None:
+    """Raise ``ParseError`` for an element that is not below the element that NCCL writes it into."""
+    pending = [system]
+    while pending:
+        above = pending.pop()
+        for child in above.children:
+            if above.tag not in _ABOVE.get(child.tag, (above.tag,)):
+                raise ParseError(
+                    f"line {child.line}: <{child.tag[:40]}> in <{above.tag[:40]}>: lines of this NCCL topology were "
+                    "lost or moved"
+                )
+            pending.append(child)
+
+
+def _check_cpus(cpus: list[NcclCpu]) -> None:
+    """Raise ``ParseError`` where two <cpu> are the same NUMA node."""
+    nodes = [cpu.numa_node for cpu in cpus if cpu.numa_node is not None]
+    twice = [node for node in nodes if nodes.count(node) > 1]
+    if twice:
+        raise ParseError(f'two <cpu> of this NCCL topology have numaid="{twice[0]}": the file was damaged or edited')
+
+
+def _gpu(gpu: Element | None, device: Element, bus_id: str, location: PciLocation) -> NcclGpu:
     """A GPU. NCCL writes one <gpu> for each rank that shares it and counts the links of the first."""
+    lanes = device.attributes.get("link_width", "")
+    width = int(lanes) if _LANES.fullmatch(lanes) else None
     if gpu is None:
-        return NcclGpu(dev=None, bus_id=bus_id, location=location)
+        return NcclGpu(dev=None, bus_id=bus_id, location=location, pcie_width=width)
     sm = _integer(gpu, "sm", least=10) if "sm" in gpu.attributes else None
     c2c = gpu.find("c2c")
     return NcclGpu(
@@ -180,6 +227,7 @@ def _gpu(gpu: Element | None, bus_id: str, location: PciLocation) -> NcclGpu:
         compute_capability=None if sm is None else divmod(sm, 10),
         nvlinks=tuple(_nvlink(link) for link in gpu.all("nvlink")),
         c2c_lanes=None if c2c is None else _integer(c2c, "count", least=1),
+        pcie_width=width,
     )
 
 
@@ -197,6 +245,41 @@ def _sort_gpus(gpus: list[NcclGpu]) -> tuple[NcclGpu, ...]:
         if len(set(values)) != len(values):
             raise ParseError(f"two GPUs of this NCCL topology have the same {name}: {values}")
     return tuple(sorted(gpus, key=lambda gpu: (gpu.dev is None, gpu.dev, gpu.bus_id)))
+
+
+def _trusted_nvlinks(gpus: tuple[NcclGpu, ...]) -> tuple[tuple[NcclGpu, ...], tuple[Problem, ...]]:
+    """Return the GPUs without NVLinks that contradict each other, and a problem for each contradiction.
+
+    Links of one GPU to itself cannot be. Both ends of a link between GPUs are in a dump, with the same count.
+    """
+    by_bus_id = {gpu.bus_id: gpu for gpu in gpus}
+    lanes: dict[tuple[str, str], int] = {}
+    for gpu in gpus:
+        for link in gpu.nvlinks or ():
+            if link.bus_id in by_bus_id:
+                lanes[gpu.bus_id, link.bus_id] = lanes.get((gpu.bus_id, link.bus_id), 0) + link.lanes
+    distrusted: dict[str, str] = {}
+    for (here, there), count in lanes.items():
+        if here == there:
+            distrusted[here] = "lead to the GPU itself"
+        elif by_bus_id[there].nvlinks is not None and lanes.get((there, here), 0) != count:
+            why = f"number {count} from {here} to {there}, and {lanes.get((there, here), 0)} back"
+            distrusted.setdefault(here, why)
+            distrusted.setdefault(there, why)
+    switched = {
+        gpu.compute_capability
+        for gpu in gpus
+        if any(link.end is NvlinkEnd.NVSWITCH or link.bus_id is None for link in gpu.nvlinks or ())
+    }
+    for gpu in gpus:
+        if gpu.nvlinks == () and gpu.compute_capability in switched:
+            distrusted.setdefault(gpu.bus_id, "are missing, though GPUs of its kind are on an NVSwitch")
+    problems = tuple(
+        Problem(f"nccl {bus_id}", ProblemKind.CONFLICT, f"its <nvlink> {why}: they are not used")
+        for bus_id, why in distrusted.items()
+    )
+    trusted = (msgspec.structs.replace(gpu, nvlinks=None) if gpu.bus_id in distrusted else gpu for gpu in gpus)
+    return tuple(trusted), problems
 
 
 def _cpulist(cpu: Element) -> str | None:
@@ -222,4 +305,19 @@ def _attribute_error(element: Element, name: str, why: str) -> ParseError:
 
 _INTEGER = re.compile(r"-?[0-9]{1,9}|0x[0-9a-fA-F]{1,8}")
 _WORD = re.compile(r"(?:0x)?[0-9a-fA-F]{1,8}")
+_LANES = re.compile(r"[1-9][0-9]?")
+# Kernel names of bridges, tunnels and the container ends of network plugins.
+_VIRTUAL_INTERFACE = re.compile(
+    r"(?:lo|br-.*|docker.*|veth.*|virbr.*|vnet.*|tap.*|tun.*|cali.*|cilium.*|lxc.*|cni.*|flannel.*|kube-.*|nodelocaldns"
+    r"|vxlan.*|geneve.*|ovs-.*|dummy.*|podman.*|wg[0-9]+|weave.*)$"
+)
+_ABOVE = {  # tag -> the tags that it may be directly below
+    "cpu": ("system",),
+    "pci": ("cpu", "pci"),
+    "gpu": ("pci",),
+    "nic": ("cpu", "pci"),
+    "net": ("nic",),
+    "nvlink": ("gpu",),
+    "c2c": ("gpu",),
+}
 _MAX_WORDS = 512  # 16384 CPUs

@@ -7,8 +7,16 @@ import sys
 import click
 
 from gputopo.cli.cluster import cluster_options
-from gputopo.cli.source import cluster_topology, topology_of
-from gputopo.cli.terminal import DEGRADED, exit_with_error, supports_unicode, terminal_paint, write_file, write_out
+from gputopo.cli.source import cluster_topology, names_of_open_facts, topology_of
+from gputopo.cli.terminal import (
+    DEGRADED,
+    INCOMPLETE,
+    exit_with_error,
+    supports_unicode,
+    terminal_paint,
+    write_file,
+    write_out,
+)
 
 FORMATS = ("tree", "matrix", "json", "yaml", "labels", "dot", "svg", "nccl-xml", "mermaid")  # gputopo.render.FORMATS
 
@@ -30,7 +38,11 @@ _ASCII = click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASC
 @cluster_options
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="tree", show_default=True, help="What to print.")
 @_ASCII
-@click.option("--check", is_flag=True, help="Exit with 1 if a link, a PCIe lane or a GPU is degraded.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Exit with 1 if a link, a PCIe lane or a GPU is degraded, with 5 if the input is damaged.",
+)
 def show(*, source: str | None, output: str, ascii_only: bool, check: bool, **from_cluster: str | None) -> None:
     """Show the topology of a machine or of a cluster node.
 
@@ -53,6 +65,8 @@ def show(*, source: str | None, output: str, ascii_only: bool, check: bool, **fr
         exit_with_error(f"-o {output}: {error}")
     if check and topology.degraded:
         sys.exit(DEGRADED)
+    if check and (open_facts := names_of_open_facts(topology)):
+        exit_with_error(f"the input is damaged or incomplete ({open_facts} uncertain): health is unknown", INCOMPLETE)
 
 
 @click.command()
@@ -68,13 +82,14 @@ def show(*, source: str | None, output: str, ascii_only: bool, check: bool, **fr
 def labels(source: str | None, mirror: str, annotations: bool) -> None:
     """Print the labels that the agent would publish.
 
-    One `key=value` per line; warnings go to standard error.
+    One `key=value` per line; warnings go to standard error. Labels that depend on what a damaged input does not show
+    are left out, and the exit code is then 5: check it before you apply them.
 
     \b
     Examples:
       gputopo labels
       gputopo labels --from dgx-a100 --mirror off
-      kubectl label --overwrite node N $(gputopo labels --from topo.txt)      no agent needed
+      l=$(gputopo labels --from topo.txt) && kubectl label --overwrite node N $l      no agent needed
     """
     from gputopo.render import RenderError  # noqa: PLC0415  start-up of the other commands
     from gputopo.render.label_lines import render_labels  # noqa: PLC0415
@@ -86,6 +101,10 @@ def labels(source: str | None, mirror: str, annotations: bool) -> None:
         write_out(render_labels(topology, mirrors=mirror == "auto", annotations=annotations))
     except RenderError as error:
         exit_with_error(str(error))
+    if open_facts := names_of_open_facts(topology):
+        exit_with_error(
+            f"the input is damaged or incomplete: labels that depend on {open_facts} are left out", INCOMPLETE
+        )
 
 
 @click.command()

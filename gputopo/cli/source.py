@@ -44,6 +44,17 @@ def topology_of(source: str | None) -> NodeTopology:
     return inputs.topology
 
 
+def names_of_open_facts(topology: NodeTopology) -> str:
+    """Return the facts that a damaged or incomplete input leaves open, as words; "" if there are none."""
+    from gputopo.model import FactGroup  # noqa: PLC0415  start-up of --help and --version
+
+    found = set(topology.uncertain)
+    if topology.nvlink is not None and topology.nvlink.unknown:
+        found.add(FactGroup.NVLINK)
+    names = {FactGroup.GPUS: "the list of GPUs", FactGroup.NVLINK: "NVLinks", FactGroup.NUMA: "NUMA nodes"}
+    return ", ".join(names[group] for group in FactGroup if group in found)
+
+
 def _read(source: str) -> str:
     """Return the text of a file, of standard input, or of a bundled example machine."""
     from agent.recording.inputs import decode_text  # noqa: PLC0415  start-up of --help and --version

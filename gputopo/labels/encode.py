@@ -1,7 +1,8 @@
 """NodeTopology -> labels and annotations of a Node. Pure.
 
 Only slowly changing facts are published, because a changed label makes kube-scheduler retry every pod that an extender
-rejected. An unknown fact has no label, instead of a wrong or empty value.
+rejected. An unknown fact has no label, instead of a wrong or empty value. Facts that a damaged input leaves open
+(``NodeTopology.uncertain``) are unknown here.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple, TypeVar
 
+import msgspec
+
 from gputopo.labels import annotation, keys
 from gputopo.labels.values import gfd_value, label_value
-from gputopo.model import Gpu, Interconnect, Island, NodeTopology
+from gputopo.model import FactGroup, Gpu, Interconnect, Island, NodeTopology
 
 T = TypeVar("T")
 
@@ -26,12 +29,28 @@ class EncodedTopology(NamedTuple):
 
 
 def encode_topology(topology: NodeTopology) -> EncodedTopology:
-    """Return the labels and annotations of a topology. Raises ``annotation.EncodeError``."""
+    """Return the labels and annotations of a topology. Raises ``annotation.EncodeError``.
+
+    They are empty if it is uncertain which GPUs the machine has.
+    """
+    if FactGroup.GPUS in topology.uncertain:
+        return EncodedTopology({}, {}, {})
+    topology = _certain_facts(topology)
     return EncodedTopology(
         labels=_labels(topology),
         annotations={keys.TOPOLOGY.key: annotation.encode_annotation(topology)},
         mirrors=_mirrors(topology),
     )
+
+
+def _certain_facts(topology: NodeTopology) -> NodeTopology:
+    """Return the topology with uncertain facts as unknown facts."""
+    if FactGroup.NVLINK in topology.uncertain:
+        topology = msgspec.structs.replace(topology, nvlink=None)
+    if FactGroup.NUMA in topology.uncertain:
+        gpus = (msgspec.structs.replace(gpu, numa_node=None, numa_affinity=None) for gpu in topology.gpus)
+        topology = msgspec.structs.replace(topology, gpus=tuple(gpus))
+    return topology
 
 
 def _labels(topology: NodeTopology) -> dict[str, str]:
@@ -40,8 +59,9 @@ def _labels(topology: NodeTopology) -> dict[str, str]:
         keys.SCHEMA.key: str(keys.SCHEMA_VERSION),
         keys.GPUS.key: str(len(usable)),
     }
-    if topology.degraded or None not in {gpu.product for gpu in usable}:
-        # Degradation is found by comparing GPUs of one product: without products nothing can be called healthy.
+    links_known = topology.nvlink is not None and not topology.nvlink.unknown
+    if topology.degraded or (links_known and None not in {gpu.product for gpu in usable}):
+        # Degradation is found by comparing the links of GPUs of one product: without them nothing is called healthy.
         labels[keys.DEGRADED.key] = "true" if topology.degraded else "false"
     for product, count in Counter(gpu.product for gpu in usable if gpu.product and gpu.product.strip()).items():
         key = keys.PRODUCT_PREFIX + label_value(product)
@@ -67,7 +87,7 @@ def _island_labels(topology: NodeTopology) -> dict[str, str]:
     labels[keys.ISLANDS.key] = label_value("-".join(map(str, sizes)))
     labels[keys.LARGEST_ISLAND.key] = str(sizes[0])
     largest = largest_island(islands)
-    if largest.gbps is not None:
+    if largest.gbps is not None and topology.nvlink is not None and not topology.nvlink.unknown:
         labels[keys.ISLAND_BANDWIDTH.key] = str(round(largest.gbps))
     return labels
 

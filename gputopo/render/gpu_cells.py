@@ -69,7 +69,7 @@ def _fabric(uplink: Uplink, *, numbered: bool) -> str:
 
 def _mig(gpu: Gpu, glyphs: Glyphs) -> str:
     """Return ``MIG 7 x 1g.5gb``."""
-    counts = Counter(glyphs.shown(device.profile) for device in gpu.mig_devices)
+    counts = Counter(glyphs.shown(device.profile or "?") for device in gpu.mig_devices)
     parts = [profile if count == 1 else f"{count} {glyphs.times} {profile}" for profile, count in counts.items()]
     return "MIG " + ", ".join(parts) if parts else "MIG without instances"
 

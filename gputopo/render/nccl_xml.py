@@ -2,8 +2,9 @@
 
 NCCL reads the file, detects this process's GPU and its NICs, and adds what is missing in the file (src/graph/xml.cc).
 So unknown facts are left out: the CPU's ``arch``, ``vendor``, ``familyid`` and ``modelid``; ``rank`` and ``gdr`` of
-a GPU; the ``<nic>`` below a network device (a file that names one keeps NCCL from completing the CPU above it). NICs
-and GPUs are found by bus id: a NIC without one is left out, a GPU without one makes the whole file useless.
+a GPU; the ``<nic>`` below a network device (a file that names one keeps NCCL from completing the CPU above it; its
+name is an attribute of the ``<pci>`` that NCCL ignores). NICs and GPUs are found by bus id: a NIC without one is left
+out, a GPU without one makes the whole file useless.
 
 Three things are conventions rather than facts. A PCIe switch gets a made-up bus id (``ffff:ff:01.0``, as in the files
 that cloud providers ship) and the widest link found below it. An NVSwitch is ``fffffff:ffff:ff``, which is what NCCL
@@ -25,7 +26,7 @@ from gputopo.render import RenderError
 from gputopo.render.places import numa_places, same_bridge
 
 if TYPE_CHECKING:
-    from gputopo.model import Gpu, NodeTopology, Nvlink
+    from gputopo.model import Gpu, Nic, NodeTopology, Nvlink
     from gputopo.render.places import DeviceGroup, NumaPlace
 
 _GPU_CLASS = "0x03"  # NCCL: any display controller
@@ -142,7 +143,14 @@ def _link(pcie: Pcie) -> str:
 
 def _devices(topology: NodeTopology, group: DeviceGroup) -> list[Line]:
     gpus = [line for gpu in group.gpus if gpu.usable for line in _gpu(topology, gpu)]
-    return gpus + [(0, f'<pci busid="{nic.bus_id}" class="{_NIC_CLASS}"/>') for nic in group.nics if nic.bus_id]
+    nics = [(0, f'<pci busid="{nic.bus_id}" class="{_NIC_CLASS}"{_name(nic)}/>') for nic in group.nics if nic.bus_id]
+    return gpus + nics
+
+
+def _name(nic: Nic) -> str:
+    """Return the name as an attribute; a bus id is no name. NCCL's parser knows no entities."""
+    usable = nic.name != nic.bus_id and re.fullmatch(r"[\w.:+-]{1,64}", nic.name, re.ASCII)
+    return f' name="{nic.name}"' if usable else ""
 
 
 def _gpu(topology: NodeTopology, gpu: Gpu) -> list[Line]:

@@ -42,7 +42,7 @@ class PcieEntry(Entry):
 class MigDeviceEntry(Entry):
     """One MIG device."""
 
-    profile: Annotated[str, Meta(description="as in 1g.10gb")]
+    profile: Annotated[str | None, Meta(description="as in 1g.10gb")]
     uuid: str | None
     memory_mib: int | None
 

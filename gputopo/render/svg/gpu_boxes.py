@@ -42,10 +42,10 @@ def box_lines(gpu: Gpu) -> tuple[str, ...]:
 
 def slices(gpu: Gpu) -> tuple[Slice, ...]:
     """Return the strip of MIG devices; as wide as the box if all seven compute slices are in use."""
-    parts = [int(found[1]) if (found := re.search(r"(\d+)g\.", each.profile)) else 1 for each in gpu.mig_devices]
+    parts = [int(found[1]) if (found := re.search(r"(\d+)g\.", each.profile or "")) else 1 for each in gpu.mig_devices]
     unit = (GPU_W - 2 * PAD) / max(_SLICES, sum(parts))
     return tuple(
-        Slice(sum(parts[:place]) * unit, part * unit, f"{part}g" if part > 1 else "", each.profile)
+        Slice(sum(parts[:place]) * unit, part * unit, f"{part}g" if part > 1 else "", each.profile or "?")
         for place, (part, each) in enumerate(zip(parts, gpu.mig_devices, strict=True))
     )
 
@@ -61,7 +61,7 @@ def box_height(topology: NodeTopology, marks: Marks) -> float:
 def _mig_lines(gpu: Gpu) -> tuple[str, ...]:
     if not gpu.mig_enabled:
         return ()
-    profiles = {each.profile for each in gpu.mig_devices}
+    profiles = {each.profile or "?" for each in gpu.mig_devices}
     if len(profiles) == 1:
         return (f"{len(gpu.mig_devices)} {TIMES} {escape_invisible(profiles.pop())}",)
     return (f"{len(gpu.mig_devices)} MIG devices" if profiles else "MIG, no devices",)

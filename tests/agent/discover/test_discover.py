@@ -5,6 +5,7 @@ import pytest
 from agent.discover import discover
 from agent.snapshot import Host, Nvml, NvmlFabric, NvmlGpu, NvmlLink, NvmlMigDevice, NvmlPair, Output, Snapshot, Sysfs
 from gputopo.model import (
+    FactGroup,
     Gpu,
     Health,
     Link,
@@ -330,6 +331,31 @@ def test_gaps_in_the_indices_make_the_machine_partial() -> None:
     assert discover(Snapshot(smi=smi(topo=TOPO.replace("GPU1", "GPU3")))).partial
 
 
+LISTED_MIG = f"GPU 0: NVIDIA A100 (UUID: {UUIDS[0]})\n  MIG 3g.20gb     Device  0: (UUID: {MIG_UUID})\n"
+QUERIED_MIG = """<?xml version="1.0" ?><nvidia_smi_log><attached_gpus>1</attached_gpus><gpu id="00000000:07:00.0">
+<product_name>NVIDIA A100</product_name><uuid>{uuid}</uuid><mig_mode><current_mig>Enabled</current_mig></mig_mode>
+<mig_devices><mig_device><index>0</index><gpu_instance_id>1</gpu_instance_id>
+<fb_memory_usage><total>19968 MiB</total></fb_memory_usage></mig_device></mig_devices></gpu></nvidia_smi_log>"""
+
+
+@pytest.mark.parametrize(
+    ("outputs", "expected"),
+    [
+        pytest.param({"-L": LISTED_MIG}, MigDevice("3g.20gb", MIG_UUID), id="-L"),
+        pytest.param({"-q -x": QUERIED_MIG.format(uuid=UUIDS[0])}, MigDevice(None, None, 19968), id="-q -x"),
+        pytest.param(
+            {"-L": LISTED_MIG, "-q -x": QUERIED_MIG.format(uuid=UUIDS[0])},
+            MigDevice("3g.20gb", MIG_UUID, 19968),
+            id="both",
+        ),
+    ],
+)
+def test_mig_devices_of_nvidia_smi_are_kept(outputs: dict[str, str], expected: MigDevice) -> None:
+    (gpu,) = discover(Snapshot(smi={command: Output(text) for command, text in outputs.items()})).gpus
+
+    assert (gpu.mig_enabled, gpu.mig_devices) == (True, (expected,))
+
+
 def test_mig_devices_have_the_profile_that_ends_their_name() -> None:
     devices = (
         NvmlMigDevice(0, uuid="MIG-1", name="NVIDIA A100 MIG 1g.5gb", memory_bytes=4864 << 20),
@@ -373,10 +399,14 @@ def test_a_queried_gpu_is_matched_by_its_uuid() -> None:
     assert (topology.gpus[1].memory_mib, topology.gpus[1].minor) == (23034, 3)
 
 
-def test_queried_gpus_whose_index_is_not_known_are_left_out() -> None:
+def test_a_query_of_some_gpus_shows_them_and_leaves_open_which_gpus_there_are() -> None:
     two_attached = QUERY.format(uuid=UUIDS[0]).replace("<attached_gpus>1<", "<attached_gpus>2<")
 
-    assert discover(Snapshot(smi=smi(query=two_attached))).gpus == ()
+    topology = discover(Snapshot(smi=smi(query=two_attached)))
+
+    assert [gpu.product for gpu in topology.gpus] == ["NVIDIA L4"]
+    assert topology.uncertain == (FactGroup.GPUS,)
+    assert any("the driver has 2 GPUs, and 1 are described" in problem.why for problem in topology.problems)
 
 
 NCCL = """<system version="1">

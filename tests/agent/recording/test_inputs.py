@@ -55,6 +55,46 @@ def test_a_list_alone() -> None:
     assert products(LISTING) == ["NVIDIA A40", "NVIDIA A40"]
 
 
+LINKS = "".join(
+    f"GPU {i}: NVIDIA A40 (UUID: {UUID[:-1]}{letter})\n\t Link 0: 14.062 GB/s\n" for i, letter in enumerate("ab")
+)
+
+
+@pytest.mark.parametrize("parts", [(LISTING, TOPO, LINKS), (LINKS, LISTING, TOPO), (TOPO, LINKS)])
+def test_a_bug_report_of_several_commands_has_the_product_and_the_rate_of_links(parts: tuple[str, ...]) -> None:
+    topology = read_observation("\n".join(parts)).topology
+
+    assert [gpu.product for gpu in topology.gpus] == ["NVIDIA A40", "NVIDIA A40"]
+    assert [link.gbps for link in topology.nvlink.links] == [4 * 28.124] if topology.nvlink else False
+    assert topology.uncertain == ()
+
+
+def test_the_links_alone_tell_the_gpus() -> None:
+    topology = read_observation(LINKS).topology
+
+    assert [gpu.product for gpu in topology.gpus] == ["NVIDIA A40", "NVIDIA A40"]
+    assert topology.islands is None
+
+
+def test_mig_devices_of_a_list_beside_a_matrix_are_kept() -> None:
+    mig = f"  MIG 1g.5gb Device 0: (UUID: MIG-{UUID[4:]})\n"
+
+    topology = read_observation(LISTING.replace("\n", f"\n{mig}", 1) + TOPO).topology
+
+    assert [[device.profile for device in gpu.mig_devices] for gpu in topology.gpus] == [["1g.5gb"], []]
+
+
+def test_a_matrix_after_the_text_of_a_query_is_read() -> None:
+    query = "=====NVSMI LOG=====\nAttached GPUs : 2\n" + "".join(
+        f"GPU 00000000:0{i}:00.0\n    Product Name : NVIDIA A40\n    Processes : None\n" for i in range(2)
+    )
+
+    topology = read_observation(query + TOPO).topology
+
+    assert [gpu.product for gpu in topology.gpus] == ["NVIDIA A40", "NVIDIA A40"]
+    assert [island.gpus for island in topology.islands or ()] == [(0, 1)]
+
+
 def test_a_query() -> None:
     assert products(QUERY) == ["L4"]
 
@@ -128,6 +168,14 @@ BAD = {
     ),
     "a damaged NCCL file": (NCCL_DAMAGED, "numaid"),
     "a damaged query": ("<?xml version='1.0'?><nvidia_smi_log>", "line 1"),
+    "an hwloc file of a machine with other GPUs": (
+        '<topology version="2.0"><object type="Machine"/></topology>',
+        "no NVIDIA GPU in this hwloc topology",
+    ),
+    "a query that lost its GPUs": (
+        "<?xml version='1.0'?><nvidia_smi_log><attached_gpus>4</attached_gpus></nvidia_smi_log>",
+        "the driver has 4 GPUs, and the text describes none",
+    ),
     "a damaged list": (LISTING + "GPU 1: x (UUID: )\n", "GPU 1: x"),
 }
 

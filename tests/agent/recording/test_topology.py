@@ -47,8 +47,13 @@ ADVICE = {
         Observation(NodeTopology(), Snapshot(nvml=Nvml(error="nvmlInit_v2: LIBRARY_NOT_FOUND"), sysfs=Sysfs())),
         "is not installed here; NVIDIA GPUs on the PCI bus: none.\nOn a GPU machine install",
     ),
-    "an unread bus": (Observation(NodeTopology(), Snapshot()), "the NVIDIA driver runs and sees no GPU.\nCheck"),
-    "a Node": (Observation(NodeTopology()), "the NVIDIA driver runs and sees no GPU.\nCheck"),
+    "an unread bus": (Observation(NodeTopology(), Snapshot(nvml=Nvml())), "driver runs and sees no GPU.\nCheck"),
+    "a query": (
+        Observation(NodeTopology(), Snapshot(smi={"-q -x": Output("<nvidia_smi_log/>")})),
+        "driver runs and sees no GPU.\nCheck",
+    ),
+    "a Node": (Observation(NodeTopology()), "the input describes no NVIDIA GPU"),
+    "a file of another machine": (Observation(NodeTopology(), Snapshot(lstopo="")), "describes no NVIDIA GPU"),
 }
 
 

@@ -91,9 +91,16 @@ def test_the_machine_may_be_named_by_its_platform() -> None:
 
 @pytest.mark.parametrize(
     ("version", "osdev_type", "rdma"),
-    [("2.0", "3", True), ("2.0", "2", False), ("3.0", "48", True), ("3.0", "32", True), ("3.0", "3", False)],
+    [
+        ("2.0", "3", True),
+        ("2.0", "2", False),
+        ("3.0", "48", True),
+        ("3.0", "32", True),
+        ("3.0", "3", False),
+        ("", "3", True),
+    ],
 )
-def test_rdma_devices_are_recognised_in_both_formats(version: str, osdev_type: str, rdma: bool) -> None:
+def test_rdma_devices_are_recognised_in_each_format(version: str, osdev_type: str, rdma: bool) -> None:
     device = (
         '<object type="PCIDev" pci_busid="0000:19:00.0" pci_type="0207 [15b3:1013]">'
         f'<object type="OSDev" name="mlx5_0" osdev_type="{osdev_type}"/></object>'
@@ -102,6 +109,31 @@ def test_rdma_devices_are_recognised_in_both_formats(version: str, osdev_type: s
     nics = parse_lstopo(machine(PACKAGE.format(device), version=version)).nics
 
     assert nics == ((LstopoNic(name="mlx5_0", bus_id="0000:19:00.0", numa_node=1),) if rdma else ())
+
+
+def test_a_numa_node_that_the_file_does_not_have_is_unknown() -> None:
+    gpu = '<object type="PCIDev" pci_busid="0000:19:00.0" pci_type="0302 [10de:20b0]"/>'
+    nodes = '<object type="NUMANode" os_index="0"/><object type="NUMANode" os_index="1"/>'
+
+    found = parse_lstopo(
+        f'<topology><object type="Machine" nodeset="0x3">{nodes}'
+        f'<object type="Bridge" nodeset="0x10">{gpu}</object></object></topology>'
+    )
+
+    assert [gpu.numa_node for gpu in found.gpus] == [None]
+    assert "NUMA node 4, which the file does not have" in found.problems[0].why
+
+
+@pytest.mark.parametrize(("busid", "twice"), [("0000:19:00.0", "PCI bus id"), ("0000:1a:00.0", "NVML index")])
+def test_a_gpu_that_is_listed_twice_is_refused(busid: str, twice: str) -> None:
+    gpus = "".join(
+        f'<object type="PCIDev" pci_busid="{each}" pci_type="0302 [10de:20b0]">'
+        '<object type="OSDev" name="nvml0"/></object>'
+        for each in ("0000:19:00.0", busid)
+    )
+
+    with pytest.raises(ParseError, match=twice):
+        parse_lstopo(f'<topology version="2.0"><object type="Machine">{gpus}</object></topology>')
 
 
 def test_nvlinks_lead_from_gpus_to_gpus_switches_and_cpus() -> None:

@@ -26,6 +26,7 @@ DUMP = """\
         <gpu dev="0" sm="90" rank="0" gdr="1">
           <nvlink target="00000000:07:00.0" count="5" tclass="0x068000"/>
           <nvlink target="fffffff:ffff:ff" count="4" tclass="0x068000"/>
+          <nvlink target="0000:9a:00.0" count="2" tclass="0x030200"/>
         </gpu>
         <gpu dev="0" sm="90" rank="1" gdr="1"/>
       </pci>
@@ -64,10 +65,12 @@ def test_a_dump_has_gpus_nics_and_numa_nodes() -> None:
                 dev=0,
                 bus_id="0000:18:00.0",
                 location=SWITCH,
+                pcie_width=16,
                 compute_capability=(9, 0),
                 nvlinks=(
                     NcclNvlink(NvlinkEnd.NVSWITCH, 5, "0000:07:00.0"),
                     NcclNvlink(NvlinkEnd.NVSWITCH, 4, None),
+                    NcclNvlink(NvlinkEnd.GPU, 2, "0000:9a:00.0"),
                 ),
             ),
             NcclGpu(
@@ -85,9 +88,59 @@ def test_a_dump_has_gpus_nics_and_numa_nodes() -> None:
         ),
         nics=(
             NcclNic(name="mlx5_0", bus_id="0000:19:00.0", location=SWITCH, speed_mbps=400_000),
-            NcclNic(name="eth0", bus_id=None, location=NODE0),
+            NcclNic(name="eth0", bus_id=None, location=PciLocation(None)),
         ),
     )
+
+
+def linked(first: str, second: str, third: str = "") -> NcclTopology:
+    """Parse a dump of three GPUs at 01, 02 and 03 with these <nvlink>."""
+    cells = (f'<pci busid="0000:0{at}:00.0" class="0x03"><gpu dev="{at}" sm="80">{links}</gpu></pci>'
+             for at, links in enumerate((first, second, third), 1))  # fmt: skip
+    return parse_nccl(f'<system version="1"><cpu numaid="0">{"".join(cells)}</cpu></system>')
+
+
+def test_nvlinks_of_a_gpu_to_itself_make_its_nvlinks_unknown() -> None:
+    found = linked('<nvlink target="0000:01:00.0" count="12" tclass="0x030200"/>', "")
+
+    assert [gpu.nvlinks for gpu in found.gpus] == [None, (), ()]
+    assert ["lead to the GPU itself" in problem.why for problem in found.problems] == [True]
+
+
+def test_nvlinks_that_only_one_end_has_make_both_ends_unknown() -> None:
+    found = linked(
+        '<nvlink target="0000:02:00.0" count="4" tclass="0x030200"/>',
+        '<nvlink target="0000:01:00.0" count="1" tclass="0x030200"/>',
+    )
+
+    assert [gpu.nvlinks for gpu in found.gpus] == [None, None, ()]
+    assert "number 4 from 0000:01:00.0 to 0000:02:00.0, and 1 back" in found.problems[0].why
+
+
+def test_a_gpu_without_nvlinks_beside_gpus_on_an_nvswitch_is_unknown() -> None:
+    switch = '<nvlink target="fffffff:ffff:ff" count="12" tclass="0x068000"/>'
+
+    found = linked(switch, switch)
+
+    assert [gpu.nvlinks is None for gpu in found.gpus] == [False, False, True]
+    assert "are missing" in found.problems[0].why
+
+
+def test_interfaces_of_the_socket_transport_are_no_rdma_devices() -> None:
+    nets = "".join(
+        f'<net name="{name}" dev="1" port="{port}" speed="10000" maxconn="65536" gdr="{gdr}"/>'
+        for name, port, gdr in (("enp34s0f0", 0, 0), ("veth268d912", 1, 0), ("mlx5_0", 1, 1), ("eth1", 0, 1))
+    )
+
+    found = parse_nccl(machine(f'<pci busid="0000:02:00.0" class="0x020000"><nic>{nets}</nic></pci>'))
+
+    assert [nic.name for nic in found.nics] == ["mlx5_0", "eth1"]
+
+
+def test_a_network_device_without_pci_device_is_of_no_numa_node_unless_nccl_merged_it() -> None:
+    found = parse_nccl(machine('<nic><net name="eth0" dev="0"/><net name="mlx5_0+mlx5_1" dev="1"/></nic>'))
+
+    assert [nic.location.numa_node for nic in found.nics] == [None, 0]
 
 
 def test_a_hand_written_file_may_stop_at_the_pci_devices() -> None:
@@ -177,7 +230,11 @@ def machine(inside: str = "", cpu: str = 'numaid="0"', gpu: str = "") -> str:
         pytest.param("hello", "line 1: not a complete XML document", id="no XML"),
         pytest.param("<system/>", 'line 1: not a <system version="1">', id="no version"),
         pytest.param("<graphs version='1'/>", 'not a <system version="1">', id="an NCCL graph"),
-        pytest.param("<system version='1'><gpu dev='0'/></system>", "no GPU in this NCCL topology", id="no cpu"),
+        pytest.param(
+            "<system version='1'><gpu dev='0'/></system>",
+            "<gpu> in <system>: lines of this NCCL topology were lost",
+            id="no cpu",
+        ),
         pytest.param(
             "<system version='1'><cpu host_hash='0x2' numaid='0'/><cpu host_hash='0x1' numaid='0'/></system>",
             "has 2 machines of a multi-node NVLink domain; keep only the <cpu> elements of one host_hash (0x1, 0x2)",
@@ -206,6 +263,21 @@ def machine(inside: str = "", cpu: str = 'numaid="0"', gpu: str = "") -> str:
             machine("<pci busid='0000:01:00.0'><gpu/></pci>"),
             "two GPUs of this NCCL topology have the same busid",
             id="a bus id twice",
+        ),
+        pytest.param(
+            machine("<cpu numaid='1'/>"),
+            "<cpu> in <cpu>: lines of this NCCL topology were lost",
+            id="two lines swapped",
+        ),
+        pytest.param(
+            machine("<pci busid='0000:02:00.0' class='0x060400'><gpu/></pci>"),
+            "class='0x060400' of <pci> is not a GPU's",
+            id="a switch with a <gpu>",
+        ),
+        pytest.param(
+            machine().replace("</system>", "<cpu numaid='0'/></system>"),
+            'two <cpu> of this NCCL topology have numaid="0"',
+            id="a NUMA node twice",
         ),
         pytest.param(
             machine("<pci busid='0000:02:00.0'><gpu dev='3'/></pci>", gpu="dev='3'"),

@@ -247,6 +247,53 @@ def test_labels_of_half_a_matrix_claim_no_islands_and_say_why() -> None:
     assert "gpu-topology" not in result.stdout
     assert "degraded" not in result.stdout
     assert "GPU2-GPU3" in result.stderr
+    assert (result.exit_code, "NVLinks are left out" in result.stderr) == (5, True)
+
+
+RING = """\
+\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity
+GPU0\t X \tNV18\tNV18\tNV18\t0-15\t0
+GPU1\tNV18\t X \tNV18\tNV18\t0-15\t0
+GPU2\tNV18\tNV18\t X \tNV18\t16-31\t1
+GPU3\tNV18\tNV18\tNV18\t X \t16-31\t1
+"""
+
+
+def keys(labels: str) -> set[str]:
+    return {line.partition("=")[0].rpartition("/")[2] for line in labels.splitlines()}
+
+
+def test_a_matrix_that_is_cut_on_the_right_has_no_labels_at_all() -> None:
+    cut = "".join(line[:27] + "\n" for line in RING.expandtabs(8).splitlines())
+
+    result = run("labels", "--from", "-", stdin=cut)
+
+    assert (result.exit_code, result.stdout.strip()) == (5, "")
+    assert "the list of GPUs" in result.stderr
+
+
+def test_a_lost_digit_of_one_cell_leaves_out_what_depends_on_nvlinks() -> None:
+    result = run("labels", "--from", "-", stdin=RING.replace("NV18", "NV1", 1))
+
+    assert result.exit_code == 5
+    assert keys(result.stdout) == {"schema", "gpus", "numa-layout", "gpu.count", "gpu.numa"}
+    checked = run("show", "--check", "--from", "-", stdin=RING.replace("NV18", "NV1", 1))
+    assert (checked.exit_code, "health is unknown" in checked.stderr) == (5, True)
+
+
+def test_numa_nodes_that_contradict_each_other_are_left_out() -> None:
+    result = run("labels", "--from", "-", stdin=RING.replace("0-15\t0", "0-15\t1", 1))
+
+    assert result.exit_code == 5
+    assert not {"numa-layout", "gpu.numa"} & keys(result.stdout)
+    assert {"gpus", "islands"} <= keys(result.stdout)
+
+
+def test_labels_of_a_whole_matrix_are_printed_with_exit_code_0() -> None:
+    result = run("labels", "--from", "-", stdin=RING)
+
+    assert result.exit_code == 0
+    assert {"gpus", "islands", "largest-island", "numa-layout"} <= keys(result.stdout)
 
 
 def in_terminal(**environment: str) -> bytes:

@@ -156,7 +156,7 @@ def test_any_text_gives_a_topology_or_an_annotation_error(text: str) -> None:
 
 def test_the_wire_keeps_every_field_of_the_model() -> None:
     """A field that the model gains must not be lost silently: the annotation's node part names no fields itself."""
-    tables = {"gpus", "nvlink", "pcie", "nics", "numa_nodes", "degraded", "problems"}
+    tables = {"gpus", "nvlink", "pcie", "nics", "numa_nodes", "degraded", "problems", "uncertain"}
     scalars = {field.name for field in msgspec.structs.fields(NodeTopology)} - tables
 
     assert scalars == {"machine", "driver_version", "cuda_version", "boot_id", "partial"}

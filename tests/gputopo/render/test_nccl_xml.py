@@ -56,7 +56,7 @@ XML = """\
             <nvlink target="fffffff:ffff:ff" count="17" tclass="0x068000"/>
           </gpu>
         </pci>
-        <pci busid="0000:0b:00.0" class="0x02"/>
+        <pci busid="0000:0b:00.0" class="0x02" name="mlx5_0"/>
       </pci>
       <pci busid="ffff:ff:03.0" class="0x060400">
         <pci busid="0000:0f:00.0" class="0x03">

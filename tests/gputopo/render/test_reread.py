@@ -83,3 +83,14 @@ def test_the_nccl_file_reads_back_with_the_same_nvlinks(name: str) -> None:
     }
     through = {pair: min(uplinks[end] for end in pair) for pair in combinations(sorted(uplinks), 2)}
     assert {pair: count for pair, count in direct.items() if pair[0] < pair[1]} | through == lanes(machine)
+
+
+@pytest.mark.parametrize("name", WITH_BUS_IDS)
+def test_the_nccl_file_reads_back_with_the_same_nics_and_pcie_lanes(name: str) -> None:
+    machine = MACHINES[name]()
+
+    read = parse_nccl(render_nccl_xml(machine))
+
+    assert {nic.bus_id: nic.name for nic in read.nics} == {nic.bus_id: nic.name for nic in machine.nics if nic.bus_id}
+    known = {gpu.bus_id: gpu.pcie.max_width for gpu in machine.usable if gpu.pcie.max_generation}
+    assert {gpu.bus_id: gpu.pcie_width for gpu in read.gpus if gpu.pcie_width} == known

@@ -70,6 +70,8 @@ def read_affinity(body: str, scanned: CellScan, columns: int, run: int | None) -
         words = []  # without a header, only a range on the same line is certainly the CPU affinity
     if columns and len(words) < columns:
         words = _words_by_tabs(tail, columns) or _words_by_gap(body, scanned, words)
+    if 1 < columns > len(words) and words[:1] and (words[0] or "").isdigit():
+        words = []  # a single number may be the only CPU, or the NUMA node beside a blank CPU affinity
     if columns > 1 and len(words) == columns - 1 and words[0] is not None:
         words = [*(split_glued_node(words[0], run) or (words[0], None)), *words[1:]]
     if columns > 1 and len(words) > columns:

@@ -16,7 +16,7 @@ NAME = r"(?!GPU|NIC)[A-Za-z](?=[\w.-]{0,40}\d)[\w.-]{0,60}"
 _OTHER_NAME = r"(?!GPU|NIC|CPU)(?-i:[A-Z]{2,12})(?=(?:\s+(?-i:[A-Z]{2,12})){0,15}\s+CPU\s+Affinity)"
 # In the order that nvidia-smi prints them.
 AFFINITY_COLUMNS = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
-_AFFINITY = r"(?P<affinity>CPU\s*Affinity|NUMA\s*Affinity|GPU\s*NUMA\s*ID|NUMA\s*$)"
+_AFFINITY = r"(?P<affinity>CPU\s*Affinity|NUMA\s*Affinity|GPU\s*NUMA\s*ID|(?:GPU\s*)?NUMA\s*$)"
 _TOKEN = re.compile(
     rf"[\s,;]*(?:{_AFFINITY}|(?P<known>{DEVICE})|(?P<ellipsis>\.\.\.+)|(?P<name>{NAME}|{_OTHER_NAME})(?![\w.-]))",
     re.IGNORECASE,
@@ -32,7 +32,8 @@ class MatrixHeader(msgspec.Struct, frozen=True):
     labels: tuple[str, ...]  # "GPU0", "NIC3", "mlx5_2", ELLIPSIS: one per column of cells
     affinity: tuple[str, ...]  # the first of AFFINITY_COLUMNS, as far as they are complete and in order
     cut: bool  # it ends within the name of an affinity column
-    short: bool = False  # it ends in "NUMA": written so, or cut there
+    short: bool = False  # its NUMA affinity is called "NUMA": written so, or cut there
+    unusual: bool = False  # affinity columns in another order, or without the first
 
 
 def spell_label(label: str) -> str:
@@ -59,7 +60,7 @@ def parse_header(text: str, number: int) -> MatrixHeader | None:
     if not _is_header(labels, affinity, rest, before=text[: first.start()]):
         return None
     in_place = AFFINITY_COLUMNS[: len(affinity)] == tuple(affinity)
-    short = in_place and text.rstrip().upper().endswith("NUMA")
+    short = tuple(affinity) == AFFINITY_COLUMNS[:2] and text.rstrip().upper().endswith("NUMA")
     return MatrixHeader(
         number,
         text.strip(),
@@ -67,6 +68,7 @@ def parse_header(text: str, number: int) -> MatrixHeader | None:
         tuple(affinity) if in_place else (),
         cut=_ends_in_affinity(rest),
         short=short,
+        unusual=not in_place,
     )
 
 

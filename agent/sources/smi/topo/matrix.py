@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gputopo.model import PcieDistance, Problem
+from gputopo.model import FactGroup, PcieDistance, Problem
 
 # A PCIe distance; or the number of NVLinks bonded between the two GPUs; None on the diagonal and where unknown.
 Cell = PcieDistance | int | None
@@ -36,6 +36,7 @@ class TopoMatrix(msgspec.Struct, frozen=True, kw_only=True):
     # False for `topo -mp` (PCIe only): NVLinks are unknown.
     nvlink_shown: bool = True
     problems: tuple[Problem, ...] = ()
+    uncertain: tuple[FactGroup, ...] = ()  # facts that another reading of a damaged text would change
 
     @property
     def known_cells(self) -> int:

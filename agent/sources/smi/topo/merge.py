@@ -8,6 +8,7 @@ from agent.sources.errors import ParseError
 from agent.sources.kernel_list import parse_single_number
 from agent.sources.smi.topo.affinity import RowAffinity, affinity_words, first_run, read_affinity
 from agent.sources.smi.topo.blocks import MatrixBlock
+from agent.sources.smi.topo.certainty import uncertain_facts
 from agent.sources.smi.topo.columns import PlacedTable, incomplete_problem, place_cells, quote_line
 from agent.sources.smi.topo.header import DEVICE
 from agent.sources.smi.topo.matrix import Cell, TopoGpu, TopoMatrix, TopoNic
@@ -30,12 +31,15 @@ def to_matrix(block: MatrixBlock, cut_at: int | None) -> TopoMatrix:
     problems += _unknown_pairs(gpus, cells)
     affinities = _affinities(table, block, cut_at, problems)
     problems += _odd_affinities(table, affinities, len(block.header.affinity) if block.header else 0)
+    nics = _read_nics(table, block, gpus, problems)
+    nvlink_shown = _nvlink_shown(block, cells, problems)
     return TopoMatrix(
         gpus=tuple(_to_gpu(index, affinities.get(f"GPU{index}", RowAffinity())) for index in gpus),
         cells=cells,
-        nics=_read_nics(table, block, gpus, problems),
-        nvlink_shown=_nvlink_shown(block, cells, problems),
+        nics=nics,
+        nvlink_shown=nvlink_shown,
         problems=tuple(problems),
+        uncertain=uncertain_facts(table, block, gpus, problems),
     )
 
 
@@ -64,15 +68,29 @@ def _parse_cell(word: str | None) -> Cell:
 def _symmetric_cells(table: PlacedTable, gpus: list[int], problems: list[Problem]) -> tuple[tuple[Cell, ...], ...]:
     size = len(gpus)
     matrix: list[list[Cell]] = [[None] * size for _ in gpus]
+    cut = _cells_at_the_end(table)
     for i in range(size):
         for j in range(i + 1, size):
             a, b = f"GPU{gpus[i]}", f"GPU{gpus[j]}"
             there, back = _parse_cell(table.cells.get((a, b))), _parse_cell(table.cells.get((b, a)))
+            if (there is None and (b, a) in cut) or (back is None and (a, b) in cut):
+                continue  # "NV1" may be the rest of "NV18", and no other row says it
             matrix[i][j] = matrix[j][i] = agreed = _agreed_cell(there, back)
             if there is not None and back is not None and there != back:
                 problems.append(_conflict_problem(a, b, (there, back), agreed))
             problems += _unknown_words(table, a, b)
     return tuple(tuple(row) for row in matrix)
+
+
+def _cells_at_the_end(table: PlacedTable) -> set[tuple[str, str]]:
+    """The NVLinks at the end of their line, where a cut loses digits."""
+    return {
+        (label, column)
+        for label, row in table.rows.items()
+        if not row.tail.strip() and row.scanned.cells
+        for column in table.columns[len(row.scanned.cells) - 1 : len(row.scanned.cells)]
+        if column is not None and row.scanned.cells[-1].startswith("NV")
+    }
 
 
 def _unknown_words(table: PlacedTable, a: str, b: str) -> list[Problem]:
@@ -125,7 +143,12 @@ def _missing_parts(table: PlacedTable, block: MatrixBlock, gpus: list[int]) -> l
         problems.append(
             incomplete_problem("topo -m", f"{_list_gpus(skipped[:_NAMED_PAIRS])} not shown, though higher indices are")
         )
-    if block.header and (block.header.cut or not block.header.affinity):
+    if block.header and block.header.unusual:
+        header = quote_line(block.header.number, block.header.text)
+        problems.append(
+            incomplete_problem("topo -m columns", f"{header} has other affinity columns than nvidia-smi: not used")
+        )
+    elif block.header and (block.header.cut or not block.header.affinity):
         last = block.header.affinity[-1] if block.header.affinity else block.header.labels[-1]
         header = quote_line(block.header.number, block.header.text)
         why = f"{header} ends after {last}: columns may be missing on the right"
@@ -209,6 +232,9 @@ def _odd_affinities(table: PlacedTable, affinities: dict[str, RowAffinity], colu
         if len(words) > columns > 0:
             why = f"{quote_line(row.number, row.text)} has more words after its cells than the header has columns"
             problems.append(incomplete_problem(what, why))
+        elif 0 < len(words) < columns and affinity.cpu is None and affinity.numa is None and words[0] != "N/A":
+            why = f"{quote_line(row.number, row.text)} has {len(words)} of {columns} affinities, and which is unknown"
+            problems.append(incomplete_problem(what, why))
         elif glued and len(words) < columns and affinity.numa is None and len(row.scanned.cells) == width:
             why = f"{quote_line(row.number, row.text)} shows no NUMA affinity, or it is glued to the CPUs"
             problems.append(incomplete_problem(what, why))
@@ -253,7 +279,8 @@ def _nvlink_shown(block: MatrixBlock, cells: tuple[tuple[Cell, ...], ...], probl
     if any(isinstance(cell, int) for row in cells for cell in row):
         return True
     legend = "\n".join(block.legend)
-    silent = "PIX" in legend and "NV#" not in legend
+    # `topo -mp` explains every PCIe distance; a legend that was shortened by hand proves nothing.
+    silent = all(re.search(rf"\b{word}\s+=", legend) for word in ("PHB", "PXB", "PIX")) and "NV#" not in legend
     if not (silent or (block.pci_only and "NV#" not in legend)):
         return True
     why = "the legend does not explain NV#: NVLinks are not shown by `topo -mp`; use `nvidia-smi topo -m`"

@@ -12,7 +12,7 @@ from agent.sources.smi.topo.columns import quote_line
 from agent.sources.smi.topo.lines import PastedLine, clean_lines
 from agent.sources.smi.topo.matrix import TopoMatrix
 from agent.sources.smi.topo.merge import to_matrix
-from gputopo.model import Problem, ProblemKind
+from gputopo.model import FactGroup, Problem, ProblemKind
 
 _EXPECTED = "Paste the output of `nvidia-smi topo -m`: a line of GPU names, then a row for each GPU"
 
@@ -23,29 +23,32 @@ def parse_topo(text: str) -> TopoMatrix:
 
     A complete paste is parsed exactly. Of a damaged one only certain facts are used, and ``problems`` says what is
     missing; an island is never wrong without a problem. Of several matrices the most complete copy of the first is
-    used, and a problem names matrices that differ. Raises ``ParseError`` where there is no matrix, or none that can be
-    trusted.
+    used, and a problem names matrices that differ or cannot be parsed. Raises ``ParseError`` where there is no matrix,
+    or none that can be trusted.
     """
     lines = clean_lines(text)
     blocks = find_blocks(lines)
     cut_at = None if text.rstrip(" \t").endswith(("\n", "\r")) else lines[-1].number
-    matrices = _read_blocks([block for block in blocks if not block.is_p2p], cut_at)
+    matrices, unreadable = _read_blocks([block for block in blocks if not block.is_p2p], cut_at)
     if not matrices:
         raise ParseError(_no_matrix_error(lines, blocks))
-    return _choose_matrix(matrices)
+    return _choose_matrix(matrices, unreadable)
 
 
-def _read_blocks(blocks: list[MatrixBlock], cut_at: int | None) -> list[tuple[MatrixBlock, TopoMatrix]]:
-    """Return the blocks that can be parsed; raise the first error if there are none."""
-    matrices, errors = [], []
+def _read_blocks(
+    blocks: list[MatrixBlock], cut_at: int | None
+) -> tuple[list[tuple[MatrixBlock, TopoMatrix]], list[MatrixBlock]]:
+    """Return the blocks that can be parsed, and those with a header that cannot; raise the first error if none can."""
+    matrices, errors, unreadable = [], [], []
     for block in blocks:
         try:
             matrices.append((block, to_matrix(block, cut_at)))
         except ParseError as error:
             errors.append(error)
+            unreadable += [block] if block.header is not None else []
     if errors and not matrices:
         raise errors[0]
-    return matrices
+    return matrices, unreadable
 
 
 def _no_matrix_error(lines: list[PastedLine], blocks: list[MatrixBlock]) -> str:
@@ -63,19 +66,21 @@ def _no_matrix_error(lines: list[PastedLine], blocks: list[MatrixBlock]) -> str:
     return f"topo -m: {found}: no matrix found. {_EXPECTED}"
 
 
-def _choose_matrix(matrices: list[tuple[MatrixBlock, TopoMatrix]]) -> TopoMatrix:
+def _choose_matrix(matrices: list[tuple[MatrixBlock, TopoMatrix]], unreadable: list[MatrixBlock]) -> TopoMatrix:
     with_header = [each for each in matrices if each[0].header is not None]
     matrices = with_header or matrices
     matrices = [each for each in matrices if each[1].nvlink_shown] or matrices
-    first = next((matrix for _, matrix in matrices if not matrix.problems), matrices[0][1])
+    first = matrices[0][1]
     copies = [matrix for _, matrix in matrices if _is_copy(first, matrix)]
     best = max(copies, key=lambda matrix: (matrix.known_cells, -len(matrix.problems)))
-    others = [block for block, matrix in matrices if not _is_copy(first, matrix)]
+    others = unreadable + [block for block, matrix in matrices if not _is_copy(first, matrix)]
     if not others:
         return best
     lines = " and ".join(quote_line(block.rows[0].number, _block_name(block)) for block in others[:3])
-    why = f"the text has {len(others)} more matrices that differ from the one shown: {lines}; paste one machine's"
-    return msgspec.structs.replace(best, problems=(*best.problems, Problem("topo -m", ProblemKind.CONFLICT, why)))
+    why = f"the text has {len(others)} more matrices that cannot be parsed or differ from the one shown: {lines}"
+    why += "; paste one machine's"
+    problems = (*best.problems, Problem("topo -m", ProblemKind.CONFLICT, why))
+    return msgspec.structs.replace(best, problems=problems, uncertain=tuple(FactGroup))
 
 
 def _block_name(block: MatrixBlock) -> str:

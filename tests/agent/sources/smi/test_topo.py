@@ -8,7 +8,7 @@ import pytest
 
 from agent.sources.errors import ParseError
 from agent.sources.smi.topo import Cell, TopoGpu, TopoMatrix, TopoNic, parse_topo
-from gputopo.model import PcieDistance, ProblemKind
+from gputopo.model import FactGroup, PcieDistance, ProblemKind
 from tests.topo_text import P2P, islands, numa
 
 SYS, NODE, PIX, PXB = PcieDistance.SYS, PcieDistance.NODE, PcieDistance.PIX, PcieDistance.PXB
@@ -91,10 +91,17 @@ def test_a_ring_is_one_island() -> None:
             id="the legend explains NV#",
         ),
         pytest.param(
-            "GPU0 GPU1 CPU Affinity\nGPU0 X SYS 0\nGPU1 SYS X 0\nLegend:\n  PIX  = bridge\n",
+            "GPU0 GPU1 CPU Affinity\nGPU0 X SYS 0\nGPU1 SYS X 0\nLegend:\n  PHB  = host\n  PXB  = bridges\n"
+            "  PIX  = bridge\n",
             False,
             ["the legend does not explain NV#: NVLinks are not shown by `topo -mp`; use `nvidia-smi topo -m`"],
             id="the legend ends at PIX, as topo -mp prints it",
+        ),
+        pytest.param(
+            "GPU0 GPU1 CPU Affinity\nGPU0 X PIX 0\nGPU1 PIX X 0\nLegend:\n  X = Self\n  PIX  = bridge\n",
+            True,
+            [],
+            id="a legend shortened by hand to the words of the matrix",
         ),
         pytest.param(
             "$ nvidia-smi topo -mp\nGPU0 GPU1 CPU Affinity\nGPU0 X SYS 0\nGPU1 SYS X 0\n",
@@ -109,7 +116,8 @@ def test_a_ring_is_one_island() -> None:
             id="the last command before it counts",
         ),
         pytest.param(
-            "GPU0 GPU1 CPU Affinity\nGPU0 X SOC 0\nGPU1 SOC X 0\nLegend:\n  SOC  = sockets\n  PIX  = switch\n",
+            "GPU0 GPU1 CPU Affinity\nGPU0 X SOC 0\nGPU1 SOC X 0\nLegend:\n  SOC  = sockets\n"
+            "  PHB  = host\n  PXB  = switches\n  PIX  = switch\n",
             True,
             ["the legend does not explain NV#: a driver older than NVLink, or `topo -mp`, which does not show NVLinks"],
             id="a driver from before NVLink",
@@ -427,11 +435,12 @@ def test_a_row_without_links_in_place_of_a_nics_is_not_used() -> None:
 def test_lines_that_are_all_cut_at_one_width_are_right_as_far_as_they_go() -> None:
     matrix = parse_topo("".join(line[:23] + "\n" for line in RING.splitlines()))
 
-    assert upper(matrix) == [2, SYS, 1, 1, SYS, None]
+    assert upper(matrix) == [2, SYS, 1, None, SYS, None]  # the NV1 at the end of its line may be the rest of NV12
+    assert set(matrix.uncertain) == {FactGroup.GPUS}
     assert problems(matrix) == [
         ("topo -m columns", "no column for GPU2, GPU3: lines are cut on the right"),
         ("topo -m columns", "line 1 (GPU0 GPU1) ends after GPU1: columns may be missing on the right"),
-        ("nvlink", "the text does not show how these are connected: GPU2-GPU3"),
+        ("nvlink", "the text does not show how these are connected: GPU1-GPU2, GPU2-GPU3"),
     ]
 
 
@@ -586,13 +595,22 @@ def test_copies_of_one_matrix_are_one_and_the_most_complete_is_taken() -> None:
     assert parse_topo(cut + "\n" + RING) == parse_topo(RING)
 
 
-def test_of_matrices_that_differ_the_first_whole_one_is_taken_and_the_others_are_named() -> None:
+def test_of_matrices_that_differ_the_first_is_taken_and_the_others_are_named() -> None:
     other = PAIR.replace("NV4", "SYS")
     matrix = parse_topo(RING + PAIR + other)
 
     assert upper(matrix) == [2, SYS, 1, 1, SYS, 2]
     assert [problem.kind for problem in matrix.problems] == [ProblemKind.CONFLICT]
-    assert "2 more matrices that differ from the one shown: line 7 (GPU0 GPU1 NIC0" in matrix.problems[0].why
+    assert "differ from the one shown: line 7 (GPU0 GPU1 NIC0" in matrix.problems[0].why
+    assert set(matrix.uncertain) == set(FactGroup)
+
+
+def test_the_first_machine_is_taken_even_if_only_a_later_one_is_whole() -> None:
+    damaged = "\n".join(RING.splitlines()[:-1]) + "\n"
+    matrix = parse_topo(damaged + PAIR)
+
+    assert len(matrix.gpus) == 4
+    assert "differ from the one shown" in matrix.problems[-1].why
 
 
 def test_topo_mp_with_topo_m_is_not_a_conflict() -> None:
@@ -605,7 +623,11 @@ def test_topo_mp_with_topo_m_is_not_a_conflict() -> None:
 def test_a_matrix_that_cannot_be_read_gives_way_to_one_that_can() -> None:
     broken = "\tGPU0\tGPU1\nGPU0\tX\tX\nGPU1\tX\tX\n"
 
-    assert parse_topo(broken + PAIR) == parse_topo(PAIR)
+    matrix = parse_topo(broken + PAIR)
+
+    assert matrix.cells == parse_topo(PAIR).cells
+    assert "cannot be parsed" in matrix.problems[0].why
+    assert set(matrix.uncertain) == set(FactGroup)
 
 
 def test_rows_behind_a_legend_are_another_matrix_and_one_with_a_header_is_preferred() -> None:

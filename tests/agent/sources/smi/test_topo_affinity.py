@@ -38,9 +38,7 @@ from agent.sources.smi.topo.words import FOLD, scan_cells
         pytest.param(" X 0-63 0 N/A", 0, RowAffinity("0-63", "0"), id="columns not known"),
         pytest.param(f" X 0-63,12{FOLD}8-191 0", 2, RowAffinity("0-63,128-191", "0"), id="a list broken"),
         pytest.param(f" X 0-63{FOLD}0 N/A", 3, RowAffinity("0-63", "0"), id="a line broken between two columns"),
-        pytest.param(
-            f"    X      NODE {FOLD}           0    N/A", 3, RowAffinity("0"), id="broken, so gaps tell nothing"
-        ),
+        pytest.param(f"    X      NODE {FOLD}           0    N/A", 3, RowAffinity(), id="broken, so gaps tell nothing"),
     ],
 )
 def test_affinities_are_read_in_their_columns(body: str, columns: int, expected: RowAffinity) -> None:

@@ -21,6 +21,9 @@ from agent.sources.smi.topo.header import AFFINITY_COLUMNS, MatrixHeader, parse_
         pytest.param("GPU0 GPU1 ... GPU7 CPU Affinity", ["GPU0", "GPU1", "...", "GPU7"], 1, id="columns left out"),
         pytest.param("GPU0 GPU1 CPU Affinity (of the host)", ["GPU0", "GPU1"], 1, id="a remark behind"),
         pytest.param("GPU0 GPU1 NUMA Affinity", ["GPU0", "GPU1"], 0, id="affinity columns out of place are not known"),
+        pytest.param(
+            "GPU0 GPU1 CPU Affinity NUMA Affinity GPU NUMA", ["GPU0", "GPU1"], 3, id="a last name without its end"
+        ),
         pytest.param("GPU0 GPU1 CPU Affinity NIC0", ["GPU0", "GPU1"], 1, id="cells do not follow affinities"),
         pytest.param("  GPU0", ["GPU0"], 0, id="nothing but a GPU"),
         pytest.param("GPU0 GPU1 HSN CPU Affinity", ["GPU0", "GPU1", "HSN"], 1, id="a NIC's name without digit"),
@@ -29,7 +32,8 @@ from agent.sources.smi.topo.header import AFFINITY_COLUMNS, MatrixHeader, parse_
     ],
 )  # fmt: skip
 def test_a_header_names_its_columns(text: str, labels: list[str], columns: int) -> None:
-    expected = MatrixHeader(7, text.strip(), tuple(labels), AFFINITY_COLUMNS[:columns], cut=False)
+    unusual = text.endswith("GPU1 NUMA Affinity")
+    expected = MatrixHeader(7, text.strip(), tuple(labels), AFFINITY_COLUMNS[:columns], cut=False, unusual=unusual)
 
     assert parse_header(text, 7) == expected
 
