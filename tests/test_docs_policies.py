@@ -16,6 +16,7 @@ from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_table import snapshot_of
 from scheduler_core.evaluation.evaluate import evaluate
 from scheduler_core.policy.file import WeightsModel, parse_policy_file
+from scheduler_core.policy.limits import DEFAULT_LIMITS
 from scheduler_core.policy.profiles import Policies
 from scheduler_core.request.manifest import parse_pods
 from scheduler_core.request.pod_request import PodRequest
@@ -89,7 +90,10 @@ def test_there_are_four_examples_and_every_policy_file_on_the_page_is_one() -> N
     files = [each for each in re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL) if "PlacementPolicy" in each]
 
     assert len(EXAMPLES) == 4
-    assert len([parse_policy_file(each, "page").policies for each in files]) == 5
+    policies = [parse_policy_file(each, "page").policies for each in files]
+    assert len(policies) == 6
+    (limits,) = (each.limits for each in policies if each.limits.by_namespace)
+    assert limits._replace(by_namespace={}) == DEFAULT_LIMITS._replace(by_namespace={})
 
 
 def test_every_rule_and_every_factor_is_told() -> None:

@@ -76,6 +76,7 @@ def _item(each: QueuedGangStatus, now: float) -> dict[str, Any]:
         "pod": single_pod_of(gang),
         "phase": each.phase,
         "reason": each.reason,
+        "limit": each.limit,
         "size": gang.size,
         "minimum": gang.minimum,
         "ready": len(gang.ready),

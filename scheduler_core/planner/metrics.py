@@ -14,6 +14,7 @@ from scheduler_core.cache.metrics import CLUSTER_GAUGES, CLUSTER_TALLIES, snapsh
 from scheduler_core.planner.commit.actions import ReleasePod, WriteStatus
 from scheduler_core.planner.leader.writer import WriteAnswer, WriteOutcome
 from scheduler_core.planner.status import PlannerStatus
+from scheduler_core.policy.limits import LIMITS
 
 # A gang that fits waits a fraction of a second; a gang that waits for capacity, hours.
 _WAIT_SECONDS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800, 7200, 43200)
@@ -61,6 +62,18 @@ GAUGES = {
     ),
     "gputopo_planner_gangs": MetricHelp(("phase",), "Gangs by phase, planned single pods included."),
     "gputopo_planner_reserved_gpus": MetricHelp((), "GPUs reserved or held for members without a node."),
+    "gputopo_planner_capacity_hold_gpus": MetricHelp(
+        ("namespace",), "GPUs in capacity holds, by namespace of the gang; some may still be in use."
+    ),
+    "gputopo_planner_capacity_hold_age_seconds": MetricHelp((), "Age of the oldest capacity hold; 0 if there is none."),
+    "gputopo_planner_capacity_hold_users": MetricHelp(
+        (), "Pods of a higher priority that came to nodes of capacity holds, and are there."
+    ),
+    "gputopo_planner_limited_gangs": MetricHelp(
+        ("limit",),
+        "Gangs and single pods for which their namespace has reached a limit of the policy file: queuedGangs or "
+        "gatedPods (they are not planned), heldGpus or maxHoldAge (they hold no capacity).",
+    ),
     "gputopo_planner_oldest_gate_age_seconds": MetricHelp(
         (), "Age of the oldest pod with the gate of gputopo; 0 if there is none."
     ),
@@ -131,6 +144,15 @@ def status_samples(status: PlannerStatus, now: float) -> Iterator[Sample]:
     phases = Counter(each.phase for each in status.gangs)
     yield from (("gputopo_planner_gangs", (phase,), phases[phase]) for phase in PHASES)
     yield "gputopo_planner_reserved_gpus", (), status.held_gpus
+    held = Counter[str]()
+    for each in status.holds:
+        held[each.namespace] += each.gpus
+    yield from (("gputopo_planner_capacity_hold_gpus", (name,), gpus) for name, gpus in held.items())
+    age = max((now - each.since for each in status.holds), default=0.0)
+    yield "gputopo_planner_capacity_hold_age_seconds", (), age
+    yield "gputopo_planner_capacity_hold_users", (), sum(each.users for each in status.holds)
+    limits = Counter(each.limit for each in status.gangs)
+    yield from (("gputopo_planner_limited_gangs", (limit,), limits[limit]) for limit in LIMITS)
     yield "gputopo_planner_oldest_gate_age_seconds", (), max((now - each for each in status.gated), default=0.0)
     yield "gputopo_planner_gated_pods", (), len(status.gated)
     yield "gputopo_planner_ledger_entries", (), status.entries

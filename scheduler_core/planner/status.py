@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from gputopo.timestamps import parse_timestamp
 from scheduler_core.cache.events import ReservationUpdate, WatchStatus
 from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.cache.reservations import ActiveReservation
@@ -26,6 +27,16 @@ class QueuedGangStatus(NamedTuple):
     next_try_s: float | None = None  # remaining back-off
     rollback_reason: str | None = None  # of the last rollback
     since: float | None = None  # start of its wait, seconds since 1970; None: not queued
+    limit: str | None = None  # key of a limit in the policy file: it is not planned, or may not hold capacity
+
+
+class HoldStatus(NamedTuple):
+    """A capacity hold."""
+
+    namespace: str
+    gpus: int
+    since: float  # seconds since 1970
+    users: int  # pods of a higher priority that use its capacity
 
 
 class PlannerStatus(NamedTuple):
@@ -44,6 +55,7 @@ class PlannerStatus(NamedTuple):
     extenders: int = 0
     holder: str | None = None  # of the Lease, as last seen
     is_stale: bool = False  # nothing is planned, because the cluster cache may be stale
+    holds: tuple[HoldStatus, ...] = ()
 
 
 def planner_status(
@@ -78,7 +90,15 @@ def planner_status(
         extenders=len(ledger.extenders),
         holder=holder,
         is_stale=term.freshness.stale_reason is not None,
+        holds=tuple(_hold_statuses(term)),
     )
+
+
+def _hold_statuses(term: LeaderTerm) -> Iterator[HoldStatus]:
+    for each in term.holds.open_holds():
+        since = parse_timestamp(each.reservation.spec.held_since)
+        users = term.holds.users.get(each.reservation.key, ())
+        yield HoldStatus(each.gang.namespace, each.gpus, since or 0.0, len(users))
 
 
 def _reservations_by_gang(term: LeaderTerm) -> dict[GangName, list[ReservationUpdate]]:
@@ -103,11 +123,17 @@ def _gang_status(term: LeaderTerm, gang: Gang, progress: Progress, now: float) -
         )
     if progress.open is not None:
         return status._replace(reservation=progress.open.name)
-    unplaced = term.backlog.unplaced.get(gang.name)
-    if gang.phase is not GangPhase.QUEUED or unplaced is None:
+    if gang.phase is not GangPhase.QUEUED:
+        return status
+    if (reached := term.backlog.queue.limit_reached(gang.name)) is not None:
+        return status._replace(reason=f"not planned: {reached.reason}", limit=reached.limit)
+    if (unplaced := term.backlog.unplaced.get(gang.name)) is None:
         return status
     missing = tuple((name, getattr(each, "value", str(each))) for name, each in unplaced.missing)
-    return status._replace(reason=unplaced.reason, missing=missing)
+    status = status._replace(reason=unplaced.reason, missing=missing)
+    if (reached := term.holds.limits_reached.get(gang.name)) is None:
+        return status
+    return status._replace(reason=f"{unplaced.reason}; holds no capacity: {reached.reason}", limit=reached.limit)
 
 
 def _reserved_gpus(reservation: ActiveReservation, member: Callable[[str], Member | None]) -> int:

@@ -8,6 +8,7 @@ The models below define the format. Their JSON Schema, with their docstrings, is
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
@@ -33,6 +34,7 @@ from scheduler_core.policy.demand_mix import WHOLE_GPU, Demand, DemandMix
 from scheduler_core.policy.factors import FACTORS
 from scheduler_core.policy.faults import fault_text
 from scheduler_core.policy.gpu_families import GPU_FAMILIES
+from scheduler_core.policy.limits import GangLimits, GpuLimit, NamespaceLimits
 from scheduler_core.policy.policy import FillBand, Handling, Policy, WorkloadWeights
 from scheduler_core.policy.profiles import BUILT_IN, Policies, PolicyProfile, ProfileMatch, WorkloadClass
 from scheduler_core.policy.yaml_positions import Position, YamlPositions
@@ -47,6 +49,7 @@ _PUBLISHED: dict[type[Enum], tuple[str, str]] = {
     WorkloadClass: ("Personality", "What a pod is, for whoever writes a policy."),
     Strength: ("Wish", "How much a pod wants something. Nothing said is None: it is preferred, and weighs as usual."),
 }
+_PERCENT = re.compile(r"(\d{1,3})%", re.ASCII)
 _MAX_BYTES = 2**20  # thousands of profiles, which take seconds to parse
 
 Weight = Annotated[float, Field(ge=0, le=100, strict=True)]
@@ -84,6 +87,15 @@ def _seconds(value: object) -> object:
     return found
 
 
+def _gpu_limit(value: object) -> GpuLimit:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return GpuLimit(value)
+    percent = _PERCENT.fullmatch(value) if isinstance(value, str) else None
+    if percent is None or int(percent[1]) > 100:
+        raise ValueError("should be a number of GPUs like 64, or a share of all GPUs like 50%")
+    return GpuLimit(percent=int(percent[1]))
+
+
 def _among(words: Sequence[str]) -> Callable[[str], str]:
     def check(word: str) -> str:
         if word not in words:
@@ -110,6 +122,9 @@ Personalities = Annotated[
     Field(min_length=1),
 ]
 Duration = Annotated[float, BeforeValidator(_seconds, json_schema_input_type=str)]
+Count = Annotated[int, Field(ge=0, le=1_000_000, strict=True)]
+# Any: the validator returns a GpuLimit.
+HeldGpus = Annotated[Any, BeforeValidator(_gpu_limit, json_schema_input_type=int | str)]
 
 
 if TYPE_CHECKING:
@@ -227,6 +242,43 @@ class PersonalityModel(_Model):
     )
 
 
+class NamespaceLimitsModel(_Model):
+    """What the gangs of one namespace may take from others."""
+
+    held_gpus: HeldGpus | None = Field(
+        default=None, description="GPUs in capacity holds: a number, or a share of all GPUs (at least 16) like 50%."
+    )
+    queued_gangs: Count | None = Field(
+        default=None, description="Gangs and single pods that are planned. More wait until one of them has started."
+    )
+    gated_pods: Count | None = Field(default=None, description="Pods of these gangs.")
+
+
+class NamedLimitsModel(NamespaceLimitsModel):
+    """Limits of these namespaces."""
+
+    name: Names
+
+
+class GangLimitsModel(NamespaceLimitsModel):
+    """Limits of gangs, for each namespace."""
+
+    max_hold_age: Duration | None = Field(
+        default=None,
+        description="A capacity hold ends at this age; then its namespace gets no hold of this priority for as long.",
+    )
+    namespaces: tuple[NamedLimitsModel, ...] = Field(default=(), description="Other limits of some namespaces.")
+
+    @model_validator(mode="after")
+    def _check_names(self) -> GangLimitsModel:
+        names = [name for each in self.namespaces for name in each.name]
+        if duplicates := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(
+                f"namespaces should name each namespace once; named several times: {', '.join(duplicates)}"
+            )
+        return self
+
+
 class PolicyModel(_Model):
     """A policy file."""
 
@@ -234,6 +286,7 @@ class PolicyModel(_Model):
     kind: Kind
     staleness: StalenessModel = StalenessModel()
     personality: PersonalityModel = PersonalityModel()
+    gangs: GangLimitsModel = GangLimitsModel()
     defaults: SettingsModel = SettingsModel()
     profiles: tuple[ProfileModel, ...] = ()
 
@@ -292,7 +345,19 @@ def policies_from_model(model: PolicyModel, built_in: Policy) -> Policies:
         profile._replace(policy=profile.policy._replace(name=each.name))
         for profile, each in zip(profiles, model.profiles, strict=True)
     ]
-    return Policies((*named, base), reading)
+    return Policies((*named, base), reading, _gang_limits(model.gangs))
+
+
+def _gang_limits(written: GangLimitsModel) -> GangLimits:
+    default = _namespace_limits(written, NamespaceLimits())
+    by_namespace = {name: _namespace_limits(each, default) for each in written.namespaces for name in each.name}
+    age = {} if written.max_hold_age is None else {"max_hold_age_s": written.max_hold_age}
+    return GangLimits(**age, default=default, by_namespace=by_namespace)
+
+
+def _namespace_limits(written: NamespaceLimitsModel, base: NamespaceLimits) -> NamespaceLimits:
+    names = NamespaceLimits._fields
+    return base._replace(**_set_values({name: getattr(written, name) for name in names}))
 
 
 def policy_schema() -> dict[str, Any]:

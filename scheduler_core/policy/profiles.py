@@ -6,6 +6,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from gputopo.model import Interconnect
+from scheduler_core.policy.limits import DEFAULT_LIMITS, GangLimits
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod import Pod
 from scheduler_core.request.pod_request import (
@@ -60,6 +61,7 @@ class Policies(NamedTuple):
 
     profiles: tuple[PolicyProfile, ...] = (PolicyProfile(),)
     parsing: ParsingPolicy = DEFAULT_PARSING
+    limits: GangLimits = DEFAULT_LIMITS
 
     @property
     def node_policy(self) -> Policy:

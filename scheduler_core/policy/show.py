@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
+from pydantic.alias_generators import to_camel
 
 from gputopo.model import Interconnect
 from gputopo.render.report import render, text_table
@@ -13,6 +14,7 @@ from scheduler_core.policy.demand_mix import WHOLE_GPU, Demand, DemandMix
 from scheduler_core.policy.factors import Weights
 from scheduler_core.policy.file import PolicyFile, WeightsModel
 from scheduler_core.policy.gpu_families import GPU_FAMILIES
+from scheduler_core.policy.limits import NamespaceLimits
 from scheduler_core.policy.profiles import BUILT_IN, Policies, PolicyProfile, ProfileMatch
 from scheduler_core.request.workload_type import DETECTION_RULES
 
@@ -77,6 +79,24 @@ def _common(policies: Policies, file: PolicyFile | None) -> Iterable[EffectiveVa
     )
     for setting, value, path in rows:
         yield EffectiveValue(setting, value, _line(file, path) if file and _is_set(model, path) else _BUILT_IN)
+    yield from _gang_limits(policies, file)
+
+
+def _gang_limits(policies: Policies, file: PolicyFile | None) -> Iterable[EffectiveValue]:
+    """Yield the limits of all namespaces, then the limits that the file sets for some."""
+    limits, model = policies.limits, None if file is None else file.model
+    rows = [("maxHoldAge", f"{limits.max_hold_age_s:g}s"), *_namespace_limits(limits.default)]
+    for key, value in rows:
+        path = ("gangs", key)
+        yield EffectiveValue(f"gangs.{key}", value, _line(file, path) if file and _is_set(model, path) else _BUILT_IN)
+    for at, each in enumerate(() if file is None else file.model.gangs.namespaces):
+        for key, value in _namespace_limits(limits.limits_of(each.name[0])):
+            if _is_set(model, place := ("gangs", "namespaces", at, key)):
+                yield EffectiveValue(f"gangs.{key} of {', '.join(each.name)}", value, _line(file, place))
+
+
+def _namespace_limits(limits: NamespaceLimits) -> list[tuple[str, str]]:
+    return [(to_camel(field), str(value)) for field, value in limits._asdict().items()]
 
 
 def _values(placement: PolicyProfile, origin: Callable[[Path], str]) -> Iterable[EffectiveValue]:

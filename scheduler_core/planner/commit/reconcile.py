@@ -182,9 +182,9 @@ def _capacity_hold_step(inputs: ReconcileInput, reservation: ReservationUpdate) 
         return ReservationStep(remove=True)
     if reservation.key not in inputs.estimates:
         return ReservationStep()
-    write = status_write(
-        inputs, reservation, ReservationState.HELD, hold_reason(reservation, inputs.estimates[reservation.key])
-    )
+    uid = reservation.key
+    reason = hold_reason(reservation, inputs.estimates[uid], inputs.hold_users.get(uid, ()))
+    write = status_write(inputs, reservation, ReservationState.HELD, reason)
     status = msgspec.structs.replace(write.status, members=len(gang.ready))
     return ReservationStep() if status == reservation.status else ReservationStep((WriteStatus(reservation, status),))
 

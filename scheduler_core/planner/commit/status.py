@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from gputopo.crd.reservations import ExtenderAck, ReservationState, ReservationStatus
 from gputopo.render.wording import first_of
@@ -36,13 +36,17 @@ def status_write(
     return WriteStatus(reservation, status)
 
 
-def hold_reason(reservation: ReservationUpdate, estimate: float | None) -> str:
-    """Return the reason of a capacity hold, stable while nothing changes. ``estimate``: seconds since 1970."""
+def hold_reason(reservation: ReservationUpdate, estimate: float | None, users: Collection[str] = ()) -> str:
+    """Return the reason of a capacity hold, stable while nothing changes.
+
+    ``estimate``: seconds since 1970. ``users``: pods of a higher priority that use its capacity.
+    """
     until = (
         "the end of their pods is unknown" if estimate is None else f"their pods end by {format_timestamp(estimate)}"
     )
     nodes = first_names([each.node for each in reservation.spec.held])
-    return f"does not fit yet; capacity that becomes free on {nodes} is reserved: {until}"
+    used = f"; of a higher priority, and there now: {first_names(users)}" if users else ""
+    return f"does not fit yet; capacity that becomes free on {nodes} is reserved: {until}{used}"
 
 
 def pending_acknowledgement(

@@ -33,7 +33,7 @@ class GangBacklog:
     """Waiting gangs in one term of leadership. For one thread."""
 
     def __init__(self, context: TermContext, members: GangMembers) -> None:
-        self.queue = GangQueue(context.config.pace)
+        self.queue = GangQueue(context.config.pace, lambda: context.policies().limits)
         self.unplaced: dict[GangName, Unplaced] = {}
         self._context, self._members = context, members
         self._avoided: dict[GangName, dict[str, float]] = {}  # gang -> node -> until, monotonic seconds

@@ -14,12 +14,16 @@ A gang keeps its position, also over a rollback that recreates its pods, while i
 priority is no higher than when it began to wait. Otherwise it starts to wait again: else a small gang could keep a
 position for a large gang.
 
+Of the gangs of one namespace only the first ones are planned, within the limits of the policy file. The others wait
+outside the queue, at no cost for other namespaces.
+
 All other times use the monotonic clock of the planner: ``now`` is in its seconds. So a wall clock that is wrong, or is
 set, makes no gang wait longer or shorter. A new leader counts from zero.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 from itertools import groupby
@@ -30,7 +34,9 @@ from typing import NamedTuple
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang, GangPhase, devices_of
 from scheduler_core.planner.gang.member import GangName
+from scheduler_core.policy.limits import DEFAULT_LIMITS, GangLimits, LimitReached
 
+_OrderKey = tuple[int, float, GangName]
 _MAX_DOUBLINGS = 30  # enough for any back-off; bounds the power
 SETTLE_S = 60.0  # from the first gang on; until then only the creation times of pods count
 _INCOMPLETE = (GangPhase.WAITING_FOR_MEMBERS, GangPhase.WAITING)
@@ -61,7 +67,7 @@ class QueuedGang(NamedTuple):
     newest_seen_at: float = 0.0  # when its newest member was first seen
 
     @property
-    def order(self) -> tuple[int, float, GangName]:
+    def order(self) -> _OrderKey:
         """Sort key of the queue. No two gangs are equal."""
         return -self.gang.priority, self.since, self.gang.name
 
@@ -81,8 +87,10 @@ class _GangHistory(NamedTuple):
 class GangQueue:
     """Waiting gangs and their history. For one thread."""
 
-    def __init__(self, pace: QueueTiming = DEFAULT_TIMING) -> None:
-        self._pace = pace
+    def __init__(
+        self, pace: QueueTiming = DEFAULT_TIMING, limits: Callable[[], GangLimits] = lambda: DEFAULT_LIMITS
+    ) -> None:
+        self._pace, self._limits = pace, limits
         self._queued: dict[GangName, Gang] = {}
         self._unfit_states: dict[GangName, Hashable] = {}  # of queued gangs, as the next
         self._newest_seen_at: dict[GangName, float] = {}
@@ -90,6 +98,11 @@ class GangQueue:
         self._latest = 0.0  # when the newest pod of all gangs was created, seconds since 1970
         self._counts_from = inf  # the end of ``SETTLE_S``
         self._order: tuple[QueuedGang, ...] | None = None  # cache of ``ordered``
+        self._by_namespace: dict[str, list[_OrderKey]] = {}  # of queued gangs, sorted
+        self._keys: dict[GangName, _OrderKey] = {}  # of queued gangs
+        self._admitted: dict[GangName, None] = {}  # gangs of ``ordered``
+        self._admitted_gangs: Counter[str] = Counter()  # by namespace
+        self._admitted_by: GangLimits | None = None
 
     def update_gang(self, gang: Gang, now: float) -> None:
         """Apply the present state of a gang. Unless it is QUEUED, it leaves the queue."""
@@ -103,6 +116,7 @@ class GangQueue:
             self._newest_seen_at[gang.name] = seen_at if before is not None and before.newest == gang.newest else now
         self._counts_from = min(self._counts_from, now + SETTLE_S)
         self._note_wait(gang, now, was_queued=before is not None)
+        self._set_order_key(gang.name)
         self._latest = max(self._latest, gang.newest)
 
     def remove_gang(self, name: GangName) -> None:
@@ -110,6 +124,7 @@ class GangQueue:
         self._order = None
         for of_gangs in (self._queued, self._unfit_states, self._newest_seen_at):
             of_gangs.pop(name, None)
+        self._set_order_key(name)
         self._drop_history(name)
 
     def mark_started(self, name: GangName) -> None:
@@ -138,10 +153,43 @@ class GangQueue:
             self._unfit_states[name] = state
 
     def ordered(self) -> tuple[QueuedGang, ...]:
-        """Return all queued gangs in order, gangs in back-off included."""
-        if self._order is None:
-            self._order = tuple(sorted(map(self._waiting, self._queued.values()), key=lambda each: each.order))
+        """Return the queued gangs within the limits in order, gangs in back-off included."""
+        limits = self._limits()
+        if self._order is None or limits is not self._admitted_by:
+            self._admitted_by = limits
+            self._admitted = dict.fromkeys(
+                name for namespace in self._by_namespace for name in self._within_limits(namespace)
+            )
+            self._admitted_gangs = Counter(name.namespace for name in self._admitted)
+            self._order = tuple(sorted(map(self._waiting, self._admitted), key=lambda each: each.order))
         return self._order
+
+    def beyond_limits(self) -> Iterator[QueuedGang]:
+        """Yield the queued gangs that are not planned because of the limits of their namespaces."""
+        self.ordered()
+        return (self._waiting(name) for name in self._queued if name not in self._admitted)
+
+    def limit_reached(self, name: GangName) -> LimitReached | None:
+        """Return the limit because of which a queued gang is not planned; None: it is planned."""
+        self.ordered()
+        if name not in self._queued or name in self._admitted:
+            return None
+        limits, pods = self._limits().limits_of(name.namespace), len(self._queued[name].ready)
+        if pods > limits.gated_pods:
+            return LimitReached(
+                "gatedPods",
+                f"it has {pods} gated pods: the limit of its namespace is {limits.gated_pods} (gangs.gatedPods)",
+            )
+        planned = self._admitted_gangs[name.namespace]
+        if planned == limits.queued_gangs:
+            return LimitReached(
+                "queuedGangs",
+                f"{planned} gangs of its namespace are queued before it: the limit is {planned} (gangs.queuedGangs)",
+            )
+        return LimitReached(
+            "gatedPods",
+            f"with the gangs of its namespace before it, it exceeds {limits.gated_pods} gated pods (gangs.gatedPods)",
+        )
 
     def has_queued(self, wanted: Callable[[Gang], bool]) -> bool:
         """Return True if any queued gang is wanted; does not sort."""
@@ -153,8 +201,7 @@ class GangQueue:
 
     def get_queued(self, name: GangName) -> QueuedGang | None:
         """Return a gang if it is queued."""
-        gang = self._queued.get(name)
-        return None if gang is None else self._waiting(gang)
+        return self._waiting(name) if name in self._queued else None
 
     def batches(
         self,
@@ -220,8 +267,32 @@ class GangQueue:
         )
         self._latest = max(self._latest, since)
 
-    def _waiting(self, gang: Gang) -> QueuedGang:
-        past = self._history[gang.name]
+    def _set_order_key(self, name: GangName) -> None:
+        """Update the position of a gang among the gangs of its namespace. The cost is a search in a sorted list."""
+        before, gang = self._keys.pop(name, None), self._queued.get(name)
+        keys = self._by_namespace.setdefault(name.namespace, [])
+        if before is not None:
+            del keys[bisect_left(keys, before)]
+        if gang is not None:
+            self._keys[name] = self._waiting(name).order
+            insort(keys, self._keys[name])
+        elif not keys:
+            del self._by_namespace[name.namespace]
+
+    def _within_limits(self, namespace: str) -> Iterator[GangName]:
+        """Yield the first gangs of a namespace. A gang that is too large by itself lets the next gangs pass."""
+        limits, gangs, pods = self._limits().limits_of(namespace), 0, 0
+        for *_, name in self._by_namespace[namespace]:
+            own = len(self._queued[name].ready)
+            if own > limits.gated_pods:
+                continue
+            gangs, pods = gangs + 1, pods + own
+            if gangs > limits.queued_gangs or pods > limits.gated_pods:
+                return
+            yield name
+
+    def _waiting(self, name: GangName) -> QueuedGang:
+        gang, past = self._queued[name], self._history[name]
         assert past.since is not None  # it is queued
         return QueuedGang(
             gang,

@@ -7,7 +7,8 @@ other gangs should wait.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
+from itertools import chain
 
 from scheduler_core.planner.commit.actions import CreateReservation, ReleasePod
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
@@ -23,18 +24,20 @@ from scheduler_core.planner.packing.model import NodeView
 PLAN_S = 1.0  # for one plan
 _RETRY_UNPLACED_S = 0.5  # between two plans of gangs that did not fit
 _BATCH = 256  # single pods in a reservation
+_BEYOND_LIMITS_S = 5.0  # between two looks for single pods to release among the gangs beyond the limits: any number
 
 
 class PlanScheduler:
     """Starts plans and hold searches in one term of leadership. For one thread."""
 
     def __init__(self, context: TermContext, view: PlannerView, backlog: GangBacklog) -> None:
-        self.holds = CapacityHolds(view, backlog.queue)
+        self.holds = CapacityHolds(view, backlog.queue, context)
         self._context, self._view, self._backlog = context, view, backlog
         self._is_planning = False
         self._is_searching_hold = False
         self._not_before = 0.0  # monotonic seconds: for gangs that did not fit
         self._planned_state: Hashable = None
+        self._next_beyond_limits = 0.0  # monotonic seconds
 
     def start_next_plan(self, now: float) -> None:
         """Start the next plan and the next hold search, unless a plan is not listed yet."""
@@ -73,7 +76,11 @@ class PlanScheduler:
         if not limits or not queue.has_waited_since(now - min(limits)):
             return
         in_progress = self._view.in_progress()
-        for waiting in queue.ordered():
+        waiting_gangs: Iterable[QueuedGang] = queue.ordered()
+        if now >= self._next_beyond_limits:
+            self._next_beyond_limits = now + _BEYOND_LIMITS_S
+            waiting_gangs = chain(waiting_gangs, queue.beyond_limits())
+        for waiting in waiting_gangs:
             gang, is_single = waiting.gang, is_single_pod_gang(waiting.gang.name)
             limit = config.gate_timeout_s if is_single else config.release_after_s
             # A single pod is released whatever it waits for; a gang only if it was planned and fits nowhere.

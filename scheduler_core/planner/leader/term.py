@@ -25,6 +25,7 @@ from scheduler_core.planner.commit.reconcile import idle_reservations, reconcile
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.gang.pod_source import PlannerPod
 from scheduler_core.planner.leader.backlog import GangBacklog
+from scheduler_core.planner.leader.capacity_holds import CapacityHolds
 from scheduler_core.planner.leader.context import Executor, PlannerConfig, TermClock, TermContext
 from scheduler_core.planner.leader.freshness import Freshness
 from scheduler_core.planner.leader.hold_search import HoldResult
@@ -130,6 +131,11 @@ class LeaderTerm:
         self._schedule_round()
 
     @property
+    def holds(self) -> CapacityHolds:
+        """The capacity holds."""
+        return self._scheduler.holds
+
+    @property
     def _is_stale(self) -> bool:
         return self.freshness.stale_reason is not None
 
@@ -151,6 +157,7 @@ class LeaderTerm:
             no_longer_fitting=self._no_longer_fitting(),
             unwanted_holds=holds.unwanted_holds(now),
             estimates=holds.estimates(now),
+            hold_users=holds.users,
             has_stale_view=self._is_stale,
         )
         state = self.view.reconcile_input(now, wall, findings)

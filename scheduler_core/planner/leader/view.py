@@ -49,6 +49,7 @@ class PlanFindings(NamedTuple):
     no_longer_fitting: frozenset[str] = frozenset()  # UIDs of proposals that do not fit any more
     unwanted_holds: frozenset[str] = frozenset()  # UIDs
     estimates: Mapping[str, float | None] = {}  # of holds: when their capacity will be free
+    hold_users: Mapping[str, tuple[str, ...]] = {}  # of holds: pods of a higher priority that use their capacity
     has_stale_view: bool = False  # nothing more is committed for now
 
 
@@ -178,6 +179,7 @@ class PlannerView:
             no_longer_fitting=findings.no_longer_fitting,
             unwanted_holds=findings.unwanted_holds,
             estimates=findings.estimates,
+            hold_users=findings.hold_users,
             observations=self.observations,
             now=monotonic,
             wall_time=wall,

@@ -9,6 +9,7 @@ from typing import Any
 from gputopo.crd.reservations import ReservationState, ReservationStatus
 from scheduler_core.cache.events import Batch, LedgerUpdate, ReservationUpdate
 from scheduler_core.planner.commit.state import CommitTerms
+from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.gang.pod_source import PlannerPod
 from scheduler_core.planner.gangs_page import gangs_page, snapshot
@@ -16,7 +17,7 @@ from scheduler_core.planner.leader.context import PlannerConfig, TermClock
 from scheduler_core.planner.leader.queue import QueueTiming
 from scheduler_core.planner.leader.term import LeaderTerm
 from scheduler_core.planner.metrics import status_samples
-from scheduler_core.planner.status import PlannerStatus, planner_status
+from scheduler_core.planner.status import HoldStatus, PlannerStatus, QueuedGangStatus, planner_status
 from scheduler_core.policy.profiles import BUILT_IN
 from scheduler_core.request.pod_request import InvalidRequest
 from tests.scheduler_core.planner.gang.gang_pods import BOUND, LLM, RUNNING, member, members
@@ -97,6 +98,24 @@ def test_a_pod_with_an_invalid_gang_is_listed_by_its_own_name() -> None:
         "p: gputopo.io/gang: 'Bad_Name' is not a name",
     )
     assert ("gputopo_planner_gangs", ("refused",), 1) in list(status_samples(found, 200.0))
+
+
+def test_holds_and_limits_are_in_the_metrics() -> None:
+    gang = QueuedGangStatus(Gang(LLM, GangPhase.QUEUED, ""), "queued", "", limit="heldGpus")
+    found = PlannerStatus(True, None, gangs=(gang,), holds=(HoldStatus("a", 8, 100.0, 2), HoldStatus("a", 4, 150.0, 0)))
+
+    samples = list(status_samples(found, 200.0))
+
+    assert [each for each in samples if "_hold_" in each[0] or "limited" in each[0]] == [
+        ("gputopo_planner_capacity_hold_gpus", ("a",), 12),
+        ("gputopo_planner_capacity_hold_age_seconds", (), 100.0),
+        ("gputopo_planner_capacity_hold_users", (), 2),
+        ("gputopo_planner_limited_gangs", ("queuedGangs",), 0),
+        ("gputopo_planner_limited_gangs", ("gatedPods",), 0),
+        ("gputopo_planner_limited_gangs", ("heldGpus",), 1),
+        ("gputopo_planner_limited_gangs", ("maxHoldAge",), 0),
+    ]
+    assert page_of(found)["gangs"][0]["limit"] == "heldGpus"
 
 
 def test_a_follower_reports_the_leader() -> None:

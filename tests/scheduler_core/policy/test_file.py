@@ -12,6 +12,7 @@ from gputopo.model import Interconnect
 from scheduler_core.policy.demand_mix import Demand, DemandMix
 from scheduler_core.policy.factors import Weights
 from scheduler_core.policy.file import PolicyError, WeightsModel, parse_policy_file, policy_schema
+from scheduler_core.policy.limits import GpuLimit, NamespaceLimits
 from scheduler_core.policy.policy import FillBand, Handling, Policy, WorkloadWeights
 from scheduler_core.policy.profiles import BUILT_IN, Policies, PolicyProfile, ProfileMatch, WorkloadClass
 from scheduler_core.policy.show import EffectiveSection, EffectiveValue, effective_values, effective_values_text
@@ -272,6 +273,10 @@ class TestShow:
             "staleness.handling": ("avoid", "built in"),
             "personality.demands": ("required", "built in"),
             "personality.rules": ("all", "built in"),
+            "gangs.maxHoldAge": ("43200s", "built in"),
+            "gangs.heldGpus": ("50%", "built in"),
+            "gangs.queuedGangs": ("1000", "built in"),
+            "gangs.gatedPods": ("10000", "built in"),
         }
         values = self._values(default)
         assert values["weights.health"] == ("1 (training 3)", "built in")
@@ -313,3 +318,65 @@ class TestShow:
             effective_values_text([part])
             == "profile a: all others\n  weights.x  1   built in\n  y          22  line 3\n"
         )
+
+
+LIMITS = (
+    HEAD
+    + """
+gangs:
+  maxHoldAge: 2h
+  heldGpus: 25%
+  namespaces:
+  - name: [team-a, team-b]
+    heldGpus: 64
+  - name: team-c
+    queuedGangs: 5
+"""
+)
+
+
+class TestGangLimits:
+    """Limits of gangs for each namespace."""
+
+    def test_limits_of_a_namespace_override_those_of_all(self) -> None:
+        limits = parse_policy_file(LIMITS, "p").policies.limits
+
+        assert limits.max_hold_age_s == 7200.0
+        assert limits.limits_of("other") == NamespaceLimits(GpuLimit(percent=25))
+        assert limits.limits_of("team-a") == limits.limits_of("team-b") == NamespaceLimits(GpuLimit(64))
+        assert limits.limits_of("team-c") == NamespaceLimits(GpuLimit(percent=25), queued_gangs=5)
+
+    def test_a_namespace_has_one_entry(self) -> None:
+        with pytest.raises(
+            PolicyError, match="gangs: namespaces should name each namespace once; named several times:"
+        ):
+            parse_policy_file(LIMITS + "  - {name: [team-a], gatedPods: 1}", "p")
+
+    def test_a_share_is_at_least_two_nodes_of_eight_gpus(self) -> None:
+        assert [GpuLimit(percent=25).max_gpus(total) for total in (0, 16, 64, 100, 1000)] == [16, 16, 16, 25, 250]
+        assert [GpuLimit(gpus).max_gpus(1000) for gpus in (0, 8, 2000)] == [0, 8, 2000]
+
+    def test_shown_with_their_lines(self) -> None:
+        everything, _ = effective_values(parse_policy_file(LIMITS, "p"))
+
+        start = HEAD.count("\n")
+        shown = [value for value in everything.values if value.setting.startswith("gangs.")]
+        assert shown == [
+            EffectiveValue("gangs.maxHoldAge", "7200s", f"line {start + 3}"),
+            EffectiveValue("gangs.heldGpus", "25%", f"line {start + 4}"),
+            EffectiveValue("gangs.queuedGangs", "1000", "built in"),
+            EffectiveValue("gangs.gatedPods", "10000", "built in"),
+            EffectiveValue("gangs.heldGpus of team-a, team-b", "64", f"line {start + 7}"),
+            EffectiveValue("gangs.queuedGangs of team-c", "5", f"line {start + 9}"),
+        ]
+
+    @pytest.mark.parametrize(
+        "value", ["-1", "true", "1.5", "101%", "5 %", "many", "'64'", "[1]", "\u0665%"], ids=lambda value: value
+    )
+    def test_invalid_number_of_gpus(self, value: str) -> None:
+        with pytest.raises(PolicyError, match=r"gangs\.heldGpus: .*should be a number of GPUs like 64, or a share"):
+            parse_policy_file(HEAD + f"gangs: {{heldGpus: {value}}}", "p")
+
+    def test_unknown_key_of_a_namespace(self) -> None:
+        with pytest.raises(PolicyError, match=r"namespaces\.0\.gpus: unknown key; allowed: heldGpus, queuedGangs"):
+            parse_policy_file(HEAD + "gangs: {namespaces: [{name: a, gpus: 1}]}", "p")

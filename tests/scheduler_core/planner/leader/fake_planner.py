@@ -62,7 +62,8 @@ class FakePlanner:
         self.clock_error_s = 0.0  # by which the wall clock is ahead
         self._was_idle = False
         clock = TermClock(lambda: self.now - START, lambda: self.now + self.clock_error_s)
-        self.term = LeaderTerm(config, lambda: BUILT_IN, me, self, clock)
+        self.policies = BUILT_IN
+        self.term = LeaderTerm(config, lambda: self.policies, me, self, clock)
         self.term.apply_ledger(server.ledger)
 
     def run(self) -> None:

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
-from gputopo.crd.reservations import EntryPhase, ExtenderAck, HeldCapacity, ReservationState, ReservationStatus
+from gputopo.crd.reservations import (
+    EntryPhase,
+    ExtenderAck,
+    HeldCapacity,
+    ReservationSpec,
+    ReservationState,
+    ReservationStatus,
+)
 from gputopo.labels import keys
 from gputopo.timestamps import format_timestamp
 from scheduler_core.cache.events import Batch, NodeUpdate
-from scheduler_core.planner.commit.actions import WriteStatus
+from scheduler_core.planner.commit.actions import CreateReservation, WriteStatus
+from scheduler_core.planner.commit.ledger import entry_of, with_entries, without_entries
 from scheduler_core.planner.commit.pod_patches import ungate_patch
 from scheduler_core.planner.commit.reconcile import BLOCKED_S
 from scheduler_core.planner.commit.state import CommitTerms
+from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.gang.pod_deadlines import PodDeadline
 from scheduler_core.planner.leader.capacity_holds import AWAY_S, ESTIMATE_S, RETRY_S, SOON_S
-from scheduler_core.planner.leader.hold_search import HoldTask, search_hold
+from scheduler_core.planner.leader.hold_search import HoldResult, HoldTask, search_hold
 from scheduler_core.planner.leader.queue import QueueTiming
 from scheduler_core.planner.leader.view import TRY_S
+from scheduler_core.planner.status import QueuedGangStatus, planner_status
+from scheduler_core.policy.limits import GangLimits, GpuLimit, NamespaceLimits
+from scheduler_core.policy.profiles import BUILT_IN
 from tests.scheduler_core.planner.commit.apiserver import SPACE, ApiServer
-from tests.scheduler_core.planner.leader.fake_planner import FakePlanner
+from tests.scheduler_core.planner.leader.fake_planner import START, FakePlanner
 
 HELD, PROPOSED, COMMITTED = EntryPhase
 
@@ -496,3 +509,186 @@ def test_a_hold_has_the_priority_of_its_gang_and_ends_when_that_changes() -> Non
     (after,) = server.reservations.values()
     assert after.key != hold.key
     assert (after.spec.priority, list(held(server))) == (-2000, ["big"])
+
+
+def limited(planner: FakePlanner, **limits: Any) -> None:
+    """Give all namespaces these limits."""
+    planner.policies = BUILT_IN._replace(limits=GangLimits(default=NamespaceLimits(**limits)))
+
+
+def status_of(planner: FakePlanner, name: str) -> QueuedGangStatus:
+    """Return what `gputopo gangs` prints of a gang."""
+    found = planner_status(planner.term, True, None, (), planner.now - START)
+    return next(each for each in found.gangs if each.gang.name.name == name)
+
+
+def test_a_hold_ends_at_its_age_and_another_follows_only_after_a_pause() -> None:
+    server, _ = busy(n0=1, n1=2)
+    gang(server, "big", 2, 2)
+    planner = FakePlanner(server)
+    planner.run()
+    age_s = planner.policies.limits.max_hold_age_s
+    planner.now += age_s - 60.0
+    planner.run()
+    assert list(held(server)) == ["big"]
+
+    planner.now += 60.0
+    planner.run()
+    gang(server, "next", 2, 2)
+    planner.run()
+
+    assert held(server) == {}
+    for name in ("big", "next"):
+        found = status_of(planner, name)
+        assert found.limit == "maxHoldAge"
+        assert "holds no capacity: a capacity hold of its namespace and priority ended at its age limit" in found.reason
+    planner.now += age_s
+    planner.run()
+    assert list(held(server)) == ["big"]
+    assert status_of(planner, "big").limit is None
+
+
+def test_a_pause_is_for_one_priority() -> None:
+    server, _ = busy(n0=1, n1=2)
+    gang(server, "big", 2, 2)
+    planner = FakePlanner(server)
+    planner.run()
+    planner.now += planner.policies.limits.max_hold_age_s
+    planner.run()
+
+    gang(server, "urgent", 2, 2, priority=5)
+    planner.run()
+
+    assert list(held(server)) == ["urgent"]
+
+
+def test_the_age_of_a_hold_counts_from_the_first_hold_of_the_gang() -> None:
+    """Another leader, or a move of the hold, does not start it again."""
+    server, _ = busy(n0=2, n1=2)
+    gang(server, "big", 1, 2)
+    planner = FakePlanner(server)
+    planner.run()
+    (first,) = server.reservations.values()
+    (at,) = first.spec.held
+    planner.now += 3600.0
+    planner.term.apply_batch(Batch(NodeUpdate, (), (at.node,)))
+    planner.run()
+    planner.run()
+    (moved,) = server.reservations.values()
+    assert [each.node for each in moved.spec.held] != [at.node]
+    assert moved.spec.held_since == first.spec.held_since
+
+    successor = FakePlanner(server, "two")
+    successor.now = START + 3600.0
+    successor.run()
+    assert list(held(server)) == ["big"]
+    successor.now = START + successor.policies.limits.max_hold_age_s + 60.0
+    successor.run()
+
+    assert held(server) == {}
+
+
+def test_a_hold_of_an_earlier_version_is_replaced() -> None:
+    """It states neither the priority of its gang nor its age."""
+    server, _ = busy(n0=1, n1=2)
+    gang(server, "big", 2, 2)
+    planner = FakePlanner(server)
+    planner.run()
+    (hold,) = server.reservations.values()
+    server.delete_reservation(hold.key)
+    assert server.ledger is not None
+    old = server.create_reservation("old", ReservationSpec("big", held=hold.spec.held))
+    spec = with_entries(without_entries(server.ledger.spec, {hold.key}), [entry_of(old, HELD)])
+    server.write_ledger(server.ledger, spec)
+
+    planner.run()
+    planner.now += SOON_S
+    planner.run()
+
+    (hold,) = server.reservations.values()
+    assert (list(held(server)), hold.spec.held_since is None) == (["big"], False)
+
+
+def test_a_gang_beyond_the_limit_of_held_gpus_leaves_the_hold_to_the_next() -> None:
+    server, _ = busy(n0=1, n1=2)
+    gang(server, "big", 2, 2)
+    gang(server, "small", 1, 2)
+    server.bind(server.create_pod("other", 1), "n0")
+    planner = FakePlanner(server)
+    limited(planner, held_gpus=GpuLimit(3))
+
+    planner.run()
+
+    assert {name: sum(each.gpus for each in of) for name, of in held(server).items()} == {"small": 2}
+    planner.now += RETRY_S
+    limited(planner, held_gpus=GpuLimit(4))
+    planner.run()
+    assert list(held(server)) == ["small"]  # one hold per priority
+    limited(planner, held_gpus=GpuLimit(1))
+    planner.now += ESTIMATE_S
+    planner.run()
+    assert held(server) == {}
+    found = status_of(planner, "big")
+    assert found.limit == "heldGpus"
+    assert found.reason == (
+        "0 of 2 members fit at once; holds no capacity: "
+        "it needs 4 GPUs: the limit of its namespace is 1 (gangs.heldGpus)"
+    )
+
+
+def test_all_gpus_of_the_held_nodes_count_towards_the_limit() -> None:
+    """A hold has all GPUs of a node if the choice of GPUs matters: more than the gang requests."""
+    server, _ = busy(n0=2, n1=2)
+    gang(server, "big", 1, 1)
+    planner = FakePlanner(server, pace=QueueTiming(patience_s=1e9))
+    planner.run()
+    big = planner.term.view.gang_members.get_gang(GangName(SPACE, "big"))
+    assert big is not None
+    found = HoldResult(big, CreateReservation(SPACE, "big-1", ReservationSpec("big", held=(HeldCapacity("n0", 2),))))
+
+    for gpus, created in ((2, found.create), (1, None)):
+        limited(planner, held_gpus=GpuLimit(gpus))
+        assert planner.term.holds.apply_result(found, planner.now - START) == created
+    assert planner.term.holds.limits_reached[big.name].reason == (
+        "it needs 2 GPUs: the limit of its namespace is 1 (gangs.heldGpus)"
+    )
+
+
+def test_a_gang_beyond_the_limits_of_the_queue_loses_its_hold() -> None:
+    server, _ = busy(n0=1, n1=2)
+    gang(server, "big", 2, 2)
+    planner = FakePlanner(server)
+    planner.run()
+    assert list(held(server)) == ["big"]
+
+    limited(planner, gated_pods=1)
+    planner.run()
+
+    assert held(server) == {}
+    found = status_of(planner, "big")
+    assert (found.limit, found.reason) == (
+        "gatedPods", "not planned: it has 2 gated pods: the limit of its namespace is 1 (gangs.gatedPods)"
+    )  # fmt: skip
+
+
+def test_a_hold_names_the_pods_of_a_higher_priority_that_use_its_capacity() -> None:
+    server, _ = busy(n0=1, n1=1)
+    gang(server, "big", 2, 2)
+    planner = FakePlanner(server)
+    planner.run()
+
+    for name, priority in (("urgent", 100_000), ("usual", 0)):
+        server.bind(server.create_pod(name, 1, priority=priority), "n0" if priority else "n1")
+    planner.now += ESTIMATE_S
+    planner.run()
+
+    (hold,) = server.reservations.values()
+    urgent = next(uid for uid, each in server.pods.items() if each["spec"]["priority"])
+    assert str(hold.status.reason).endswith(f"; of a higher priority, and there now: {SPACE}/urgent-{urgent}")
+    (found,) = planner_status(planner.term, True, None, (), planner.now - START).holds
+    assert (found.namespace, found.gpus, found.users) == (SPACE, 4, 1)
+    finish(server, urgent)
+    planner.now += ESTIMATE_S
+    planner.run()
+    (hold,) = server.reservations.values()
+    assert "higher priority" not in str(hold.status.reason)

@@ -1,0 +1,54 @@
+"""Limits on what the gangs of one namespace may take from others: places in the queue, and held GPUs. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+_LEAST_HELD = 16  # GPUs: a share of a small cluster is less than one gang of two nodes
+
+
+class GpuLimit(NamedTuple):
+    """A number of GPUs, or a share of all GPUs of the cluster."""
+
+    gpus: int | None = None
+    percent: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.percent}%" if self.gpus is None else str(self.gpus)
+
+    def max_gpus(self, total: int) -> int:
+        """Return the number of GPUs. ``total``: of the cluster."""
+        return max(_LEAST_HELD, total * self.percent // 100) if self.gpus is None else self.gpus
+
+
+class NamespaceLimits(NamedTuple):
+    """The limits of one namespace."""
+
+    held_gpus: GpuLimit = GpuLimit(percent=50)
+    queued_gangs: int = 1_000  # that are planned, single pods included; more wait outside the queue
+    gated_pods: int = 10_000  # of these gangs
+
+
+class GangLimits(NamedTuple):
+    """The limits of all namespaces."""
+
+    max_hold_age_s: float = 12 * 3600.0  # of a capacity hold; then the namespace gets none for as long
+    default: NamespaceLimits = NamespaceLimits()
+    by_namespace: Mapping[str, NamespaceLimits] = MappingProxyType({})
+
+    def limits_of(self, namespace: str) -> NamespaceLimits:
+        """Return the limits of a namespace."""
+        return self.by_namespace.get(namespace, self.default)
+
+
+DEFAULT_LIMITS = GangLimits()
+LIMITS = ("queuedGangs", "gatedPods", "heldGpus", "maxHoldAge")  # keys in the policy file
+
+
+class LimitReached(NamedTuple):
+    """Why a gang is not planned, or holds no capacity."""
+
+    limit: str  # one of ``LIMITS``
+    reason: str  # for people; stable while nothing changes
