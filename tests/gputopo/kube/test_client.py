@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import socket
+import struct
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from urllib3.connection import HTTPSConnection
 
 from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.connect import from_kubeconfig
@@ -283,6 +287,30 @@ def test_a_server_that_never_answers_is_not_waited_for(tmp_path: Path) -> None:
             kube.get(NODES, "n", PartialObject)
         released.set()
         kube.close()
+
+
+def test_a_connection_reset_before_the_tls_handshake_leaves_no_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that an API server had not accepted when it died ends like this."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    connect = HTTPSConnection._new_conn
+
+    def connect_and_be_reset(connection: HTTPSConnection) -> socket.socket:
+        connected = connect(connection)
+        peer, _ = listener.accept()
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.close()
+        return connected
+
+    monkeypatch.setattr(HTTPSConnection, "_new_conn", connect_and_be_reset)
+    (tmp_path / "config").write_text(yaml.safe_dump(kubeconfig(f"https://127.0.0.1:{listener.getsockname()[1]}", "t")))
+    kube = from_kubeconfig(ALL, str(tmp_path / "config"))
+    with listener, pytest.raises(UnavailableError, match="reset by peer") as raised:
+        kube.get(NODES, "n", PartialObject)
+    kube.close()
+    del raised  # its traceback
+    gc.collect()  # warns of each socket that is still open, and warnings are errors
 
 
 @pytest.mark.parametrize(
