@@ -9,7 +9,7 @@ WORKERS ?= -n logical --maxprocesses 4 --dist worksteal
 # each starts a control plane of 700 MiB.
 WAITERS ?= -n 4 --dist worksteal
 
-.PHONY: demo test e2e manifests check bench bench-scheduler bench-planner campaign docs lock clean
+.PHONY: demo test e2e manifests check bench bench-scheduler bench-planner campaign docs lock digests release clean
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "gputopo needs Python 3.11 or newer; none is on PATH. Install it, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
@@ -20,21 +20,20 @@ $(VENV)/.run: pyproject.toml | $(BIN)/python
 	begun=$$(date +%s); $(BIN)/python -m pip install --quiet --disable-pip-version-check -e . && \
 	if [ -e $@ ]; then touch $@; else echo $$(($$(date +%s) - begun)) > $@; fi
 
-$(VENV)/.test: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+# Everything below runs with locked versions, held to their hashes; `make lock` renews them. test.lock is part of
+# check.lock.
+define install_locked
+$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $(1)
+$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .
+endef
+
+$(VENV)/.test: pyproject.toml locks/test.lock | $(BIN)/python
+	$(call install_locked,locks/test.lock)
 	@touch $@ $(VENV)/.run
 
-$(VENV)/.e2e: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,e2e]'
+$(VENV)/.check: pyproject.toml locks/check.lock | $(BIN)/python
+	$(call install_locked,locks/check.lock)
 	@touch $@ $(VENV)/.test $(VENV)/.run
-
-$(VENV)/.manifests: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,manifests]'
-	@touch $@ $(VENV)/.test $(VENV)/.run
-
-$(VENV)/.check: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,check]'
-	@touch $@ $(VENV)/.e2e $(VENV)/.test $(VENV)/.run
 
 demo: $(VENV)/.run
 	$(BIN)/python bench/install_size.py $(VENV)/.run
@@ -44,12 +43,12 @@ test: $(VENV)/.test
 	$(BIN)/python -m pytest $(WORKERS)
 
 # Against a real control plane, built once (7 minutes on 2 cores): docs/testing.md.
-e2e: $(VENV)/.e2e
+e2e: $(VENV)/.test
 	$(BIN)/python -m tests.e2e.binaries
 	$(BIN)/python -m pytest $(WAITERS) -m e2e tests/e2e
 
 # Manifests, chart, image and alerts, with helm, kubectl and promtool; `make test` skips these tests without them.
-manifests: $(VENV)/.manifests
+manifests: $(VENV)/.check
 	PYTHON=$(BIN)/python scripts/tools
 	IMAGE_STEPS=1 $(BIN)/python -m pytest -rs tests/daemonset
 
@@ -65,11 +64,32 @@ docs: $(VENV)/.test
 	$(BIN)/python docs/generate.py
 	$(BIN)/python -m daemonset.copies
 
-# The image's dependencies, pinned by hash, after a change of pyproject.toml or for newer versions.
-lock: $(VENV)/.run
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.8
-	cd daemonset && ../$(BIN)/python -m uv pip compile --quiet --upgrade --universal --python-version 3.11 --extra all \
-		--generate-hashes --custom-compile-command 'make lock' -o requirements.lock ../pyproject.toml
+# All versions and hashes: of the image, of what builds it, of the tests and of the tools. After a change of
+# pyproject.toml; for newer versions: make lock UPGRADE=--upgrade.
+UPGRADE ?=
+COMPILE = $(BIN)/python -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--custom-compile-command 'make lock' $(UPGRADE) pyproject.toml
+# Required by the kubernetes package for its asyncio client, which is not in the image. A test imports everything without.
+NEVER_LOADED = aiohappyeyeballs aiohttp aiohttp-retry aiosignal attrs frozenlist multidict propcache yarl
+
+lock: $(VENV)/.check
+	$(COMPILE) --extra all --extra build --extra test --extra e2e --extra check --extra manifests -o locks/check.lock
+	$(COMPILE) --extra all --extra build --extra test --extra e2e --constraint locks/check.lock -o locks/test.lock
+	$(COMPILE) --extra all --constraint locks/check.lock $(NEVER_LOADED:%=--no-emit-package %) -o daemonset/requirements.lock
+	echo hatchling | $(BIN)/python -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+		--custom-compile-command 'make lock' --no-annotate --constraint locks/check.lock - -o daemonset/build.lock
+
+# The digests of daemonset/images.yaml that are missing, from the registries.
+digests: $(VENV)/.run
+	$(BIN)/python -m daemonset.images --update
+
+# What a release consists of, in dist/: docs/release.md. Refused while the digest of an image is missing.
+release: $(VENV)/.check
+	$(BIN)/python -m daemonset.images --release
+	rm -rf dist
+	$(BIN)/python -m hatchling build --target wheel
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m daemonset.sbom dist/*.whl > dist/sbom.cdx.json
+	cd dist && sha256sum *.whl sbom.cdx.json > SHA256SUMS && cat SHA256SUMS
 
 # Ratios measured in one run; see the docstring of each file.
 bench: $(VENV)/.test
@@ -85,11 +105,11 @@ bench: $(VENV)/.test
 	$(BIN)/python bench/agent_costs.py
 
 # A real kube-scheduler with and without the extender: 20 minutes, by hand (docs/scheduler-performance.md).
-bench-scheduler: $(VENV)/.e2e
+bench-scheduler: $(VENV)/.test
 	PYTHONPATH=. $(BIN)/python bench/scheduler.py
 
 # The same with the planner: planned pods and small gangs; 15 minutes, by hand (docs/gangs-performance.md).
-bench-planner: $(VENV)/.e2e
+bench-planner: $(VENV)/.test
 	PYTHONPATH=. $(BIN)/python bench/planner_cluster.py
 
 # Hostile values in every field that a tenant may write; the table of docs/testing.md, in 40 minutes.

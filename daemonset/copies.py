@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from daemonset import gating, guarding
+from daemonset import gating, guarding, images
 from gputopo.crd import nodegpus, reservations
 from scheduler_core.extender.scheduler_config import Caller, render_configuration
 
@@ -62,6 +62,20 @@ def prometheus_rule(name: str, source: str, namespace: str = "gputopo") -> str:
     )
 
 
+def pinned(target: str) -> str:
+    """Return a file of this folder with the tags and digests of ``images.yaml``."""
+    return images.pinned((HERE / target).read_text(encoding="utf-8"), _images())
+
+
+def image_digests() -> str:
+    """Return the digests of kube-scheduler by tag, for the chart."""
+    return _head("daemonset/images.yaml") + yaml.safe_dump(images.digests_by_tag(_images(), images.KUBE_SCHEDULER))
+
+
+def _images() -> list[images.Image]:
+    return images.load_images(images.IMAGES.read_text(encoding="utf-8"))
+
+
 def _head(source: str) -> str:
     return f"# Generated from {source}: change that, then run `make docs`.\n"
 
@@ -92,6 +106,9 @@ FILES: dict[str, Callable[[], str]] = {
     "chart/files/alerts.yaml": partial(copy, RULES),
     "chart/files/scheduler-alerts.yaml": partial(copy, SCHEDULER_RULES),
     "chart/files/planner-alerts.yaml": partial(copy, PLANNER_RULES),
+    "Dockerfile": partial(pinned, "Dockerfile"),
+    "scheduler/default/kustomization.yaml": partial(pinned, "scheduler/default/kustomization.yaml"),
+    "chart/files/kube-scheduler-digests.yaml": image_digests,
     "chart/files/scheduler-config.yaml": partial(render_configuration, ()),
 }
 

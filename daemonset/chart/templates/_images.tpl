@@ -5,7 +5,13 @@
 {{- /* Of the version of the API server, without what a provider adds to it ("v1.36.3-gke.1000"). */}}
 {{- define "gputopo.kubeScheduler" -}}
 {{- $version := regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version -}}
-{{ .Values.scheduler.kubeScheduler.repository }}:{{ .Values.scheduler.kubeScheduler.tag | default $version }}
+{{- with .Values.scheduler.kubeScheduler -}}
+{{- $tag := .tag | default $version -}}
+{{- /* A mirror may hold one platform of an image only, under another digest. */}}
+{{- $known := eq .repository "registry.k8s.io/kube-scheduler" | ternary ($.Files.Get "files/kube-scheduler-digests.yaml" | fromYaml) dict -}}
+{{- $digest := .digest | default (get $known $tag) -}}
+{{ .repository }}:{{ $tag }}{{ with $digest }}@{{ . }}{{ end }}
+{{- end }}
 {{- end }}
 
 {{- define "gputopo.schedulerConfig" -}}
