@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import msgspec
 
 from scheduler_core.request.pod import Affinity, Metadata, Pod, PodSpec, PodStatus, PreferredTerms, Requirement
@@ -14,13 +16,18 @@ class LabelSelector(msgspec.Struct, frozen=True, rename="camel"):
     match_expressions: tuple[Requirement, ...] | None = None
 
 
-class PodAffinityTerm(msgspec.Struct, frozen=True, rename="camel"):
+class PodAffinityTerm(msgspec.Struct, frozen=True, rename="camel", dict=True):
     """A ``PodAffinityTerm``. ``matchLabelKeys`` are part of the selector already: the API server adds them."""
 
     topology_key: str = ""
     label_selector: LabelSelector | None = None  # None: no pod
     namespaces: tuple[str, ...] | None = None
     namespace_selector: LabelSelector | None = None  # None, and no ``namespaces``: the pod's own
+
+    @cached_property
+    def key(self) -> bytes:
+        """JSON, equal for equal terms: a term itself has no hash."""
+        return msgspec.json.encode(self, order="deterministic")
 
 
 class RequiredPodAffinity(PreferredTerms, frozen=True, rename="camel"):

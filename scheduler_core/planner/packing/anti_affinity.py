@@ -5,17 +5,18 @@ Source: kube-scheduler's plugin InterPodAffinity. Terminating pods count until t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import chain
 from typing import NamedTuple
-
-import msgspec
 
 from scheduler_core.cache.kube_scheduler_filters import selector_matches
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.request.full_pod import PodAffinityTerm
 
 ANTI_AFFINITY_REASON = "podAntiAffinity: this pod may not share a node with another pod on it"
+_MAX_TERMS = 256
 ConflictingPairs = frozenset[tuple[int, int]]  # of kinds, the smaller first; (1, 1): at most one per node
 
 
@@ -35,28 +36,44 @@ class AntiAffinity(NamedTuple):
 
 class _TermKey(NamedTuple):
     namespace: str  # of the pod that has the term
-    term: bytes  # JSON: a term itself has no hash
+    term: bytes
 
 
 class AntiAffinities:
-    """Anti-affinity of pods that are to be placed, and of placed pods. A pod in both counts as not placed."""
+    """Anti-affinity of pods that are to be placed, and of placed pods. A pod in both counts as not placed.
+
+    The cost is bounded, because any tenant may write terms. Of each namespace ``_MAX_TERMS`` different terms count:
+    those of the pods to be placed, then those that may select one of them. Only kube-scheduler checks the others.
+    """
 
     def __init__(self, waiting: Collection[Member], placed_members: Iterable[PlacedMember]) -> None:
         uids = {each.uid for each in waiting}
         placed = [each for each in placed_members if each.member.uid not in uids]
+        own = dict(chain.from_iterable(map(_terms_of, waiting)))
+        others = dict(chain.from_iterable(_terms_of(each.member) for each in placed))
+        pairs = {pair for pod in waiting for pair in pod.labels.items()}
+        namespaces = {pod.namespace for pod in waiting}
+        counts = Counter[str]()
         self._terms: dict[_TermKey, PodAffinityTerm] = {}
-        for pod in chain(waiting, (each.member for each in placed)):
-            self._terms |= zip(_term_keys(pod), pod.anti_affinity, strict=True)
+        for key, term in chain(own.items(), others.items()):
+            if (key in own or _may_select(key.namespace, term, pairs, namespaces)) and key not in self._terms:
+                counts[key.namespace] += 1
+                if counts[key.namespace] <= _MAX_TERMS:
+                    self._terms[key] = term
         self._numbers = {key: number for number, key in enumerate(self._terms)}
-        self._placed = [(each.node, self.anti_affinity_of(each.member)) for each in placed] if self._terms else []
+        self._own = {key: term for key, term in self._terms.items() if key in own}
+        self._placed = [(each.node, self._relation(each.member, self._own)) for each in placed] if self._terms else []
 
     def anti_affinity_of(self, pod: Member) -> AntiAffinity:
         """Return the pod's relation to all terms."""
+        return self._relation(pod, self._terms)
+
+    def _relation(self, pod: Member, terms: Mapping[_TermKey, PodAffinityTerm]) -> AntiAffinity:
+        """Return the pod's relation to its own terms, and by which of ``terms`` it is selected."""
         if not self._terms:
             return _NONE
-        rejects = (self._numbers[key] for key in _term_keys(pod))
-        terms = enumerate(self._terms.items())
-        matched_by = (number for number, (key, term) in terms if _selects(key.namespace, term, pod))
+        rejects = (self._numbers[key] for key, _ in _terms_of(pod) if key in self._numbers)
+        matched_by = (self._numbers[key] for key, term in terms.items() if _selects(key.namespace, term, pod))
         return AntiAffinity(frozenset(rejects), frozenset(matched_by))
 
     def add_placed(self, node: str, anti_affinity: AntiAffinity) -> None:
@@ -84,8 +101,19 @@ def conflicting_pairs(kinds: Sequence[AntiAffinity]) -> ConflictingPairs:
     )
 
 
-def _term_keys(pod: Member) -> list[_TermKey]:
-    return [_TermKey(pod.namespace, msgspec.json.encode(each, order="deterministic")) for each in pod.anti_affinity]
+def _terms_of(pod: Member) -> list[tuple[_TermKey, PodAffinityTerm]]:
+    return [(_TermKey(pod.namespace, each.key), each) for each in pod.anti_affinity]
+
+
+def _may_select(
+    namespace: str, term: PodAffinityTerm, pairs: Container[tuple[str, str]], namespaces: AbstractSet[str]
+) -> bool:
+    """Return False if the term certainly selects no pod with labels of ``pairs`` in ``namespaces``."""
+    if term.label_selector is None or (
+        term.namespace_selector is None and namespaces.isdisjoint(term.namespaces or (namespace,))
+    ):
+        return False
+    return all(pair in pairs for pair in (term.label_selector.match_labels or {}).items())
 
 
 def _selects(namespace: str, term: PodAffinityTerm, pod: Member) -> bool:

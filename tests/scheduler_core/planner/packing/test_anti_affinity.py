@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from itertools import count
+from typing import Any
 
 import pytest
 
@@ -16,7 +18,7 @@ from scheduler_core.planner.packing.anti_affinity import (
 )
 from scheduler_core.request.full_pod import LabelSelector, PodAffinityTerm
 from scheduler_core.request.pod import Requirement
-from tests.scheduler_core.planner.packing.member_groups import member
+from tests.scheduler_core.planner.packing.member_groups import crew, member, refusing
 
 SELF = LabelSelector({"app": "llm"})
 
@@ -97,5 +99,41 @@ def test_thousands_of_terms_are_numbered_in_no_time() -> None:
 
     sides = AntiAffinities(pods, ())
 
-    assert sides.anti_affinity_of(pods[3]).rejects == frozenset(range(3, 6_000))
+    assert sides.anti_affinity_of(pods[3]).rejects == frozenset(range(3, 256))  # as many as count
     assert time.process_time() - before < 1.0
+
+
+def _other(name: str, namespace: str, *terms: PodAffinityTerm) -> PlacedMember:
+    return PlacedMember(f"on-{name}", member(name)._replace(namespace=namespace, anti_affinity=terms))
+
+
+def test_terms_of_many_placed_pods_cost_a_plan_little() -> None:
+    """Pods without GPUs cost their owner nothing, and may refuse the pods of all namespaces."""
+    looked_up = count()
+
+    class CountedLabels(dict[str, str]):
+        def get(self, key: str, default: Any = None) -> Any:
+            next(looked_up)
+            return super().get(key, default)
+
+    def absent(number: int) -> PodAffinityTerm:
+        expressions = (Requirement(f"key-{number}", "Exists"),)
+        return PodAffinityTerm(HOSTNAME, LabelSelector(None, expressions), namespace_selector=LabelSelector())
+
+    hostile = [_other(f"x{at}", "tenant", *(absent(50 * at + number) for number in range(50))) for at in range(60)]
+    hostile = [each._replace(member=each.member._replace(labels=CountedLabels(a="b"))) for each in hostile]
+    own = [each._replace(labels=CountedLabels(role="a")) for each in crew(4, refuses="b")]
+
+    found = AntiAffinities(own, (*hostile, _other("y", "team", *refusing("a"))))
+    related = [found.anti_affinity_of(each) for each in own]
+
+    assert {found.excluded_nodes(each) for each in related} == {frozenset({"on-y"})}
+    assert next(looked_up) < 2_000  # of 60 x 3,000 and more
+
+
+def test_terms_that_select_none_of_the_waiting_pods_do_not_count_towards_the_limit() -> None:
+    others = [_other(f"x{at}", "team", *refusing(f"job-{at}")) for at in range(300)]
+
+    found = AntiAffinities(crew(1, role="a"), (*others, _other("y", "team", *refusing("a"))))
+
+    assert found.excluded_nodes(found.anti_affinity_of(crew(1, role="a")[0])) == frozenset({"on-y"})
