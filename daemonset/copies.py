@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from daemonset import gating, guarding, images
+from daemonset import agent_guarding, gating, guarding, images
 from gputopo.crd import nodegpus, reservations
 from scheduler_core.extender.scheduler_config import Caller, render_configuration
 
@@ -45,6 +45,11 @@ def gates(of: Callable[[], list[dict[str, Any]]]) -> str:
 def guard() -> str:
     """Return the policies that restrict the planner to its own pods, and its annotations to the planner."""
     return _head("daemonset/guarding.py") + gating.manifest((*guarding.planner_policy(), *guarding.pod_annotations()))
+
+
+def agent_guard(of: Callable[[], list[dict[str, Any]]]) -> str:
+    """Return policies that restrict the agent. Kubernetes 1.30 or newer."""
+    return _head("daemonset/agent_guarding.py") + gating.manifest(of())
 
 
 def copy(source: str) -> str:
@@ -82,6 +87,8 @@ def _head(source: str) -> str:
 
 FILES: dict[str, Callable[[], str]] = {
     "base/crd.yaml": definition,
+    "base/admission.yaml": partial(agent_guard, agent_guarding.agent_policies),
+    "overlays/nfd/admission.yaml": partial(agent_guard, agent_guarding.node_feature_policy),
     "components/monitoring/prometheus-rule.yaml": partial(prometheus_rule, "gputopo-agent", RULES, "gputopo-agent"),
     # Without a header: the output of `gputopo scheduler-config` in a cluster without MIG devices.
     "scheduler/default/scheduler-config.yaml": partial(render_configuration, ()),
@@ -101,8 +108,8 @@ FILES: dict[str, Callable[[], str]] = {
     "chart/files/planner-crds.yaml": planner_definitions,
     "chart/files/planner-gating.yaml": partial(gates, gating.gang_policies),
     "chart/files/planned-all-gating.yaml": partial(gates, gating.planned_pod_policy),
-    "chart/files/admission.yaml": partial(copy, "base/admission.yaml"),
-    "chart/files/admission-nfd.yaml": partial(copy, "overlays/nfd/admission.yaml"),
+    "chart/files/admission.yaml": partial(agent_guard, agent_guarding.agent_policies),
+    "chart/files/admission-nfd.yaml": partial(agent_guard, agent_guarding.node_feature_policy),
     "chart/files/alerts.yaml": partial(copy, RULES),
     "chart/files/scheduler-alerts.yaml": partial(copy, SCHEDULER_RULES),
     "chart/files/planner-alerts.yaml": partial(copy, PLANNER_RULES),

@@ -10,6 +10,7 @@ from gputopo.model import NodeTopology
 
 LOST, DEGRADED, RECOVERED = "GpuLost", "GpuTopologyDegraded", "GpuTopologyRecovered"
 RESTORED = "GpuTopologyRestored"
+REASONS = (LOST, DEGRADED, RECOVERED, RESTORED)  # the admission policy lists them
 
 
 def events_between(before: NodeTopology | None, after: NodeTopology) -> tuple[NodeEvent, ...]:

@@ -206,7 +206,7 @@ class AgentLoop:
             failures=self._state.failures,
             good_at={source: epoch + at for source, at in self._state.good_at.items()},
             allocations=self._allocations(),
-            podresources_error=self._allocation_report.error,
+            podresources_error=self._allocation_report.error or self._publication.allocations_error,
             kept_by_others=self._publication.kept_by_others,
             pending=self._publication.pending,
             unready_reason=self._unready_reason(now.monotonic),

@@ -10,7 +10,7 @@ from agent.daemon.metrics import AgentMetrics
 from agent.daemon.schedule import NodeSchedule
 from agent.publish import NodeEvent, Publisher, PublishError, PublishOutcome, ReadsPublished
 from gputopo import __version__
-from gputopo.crd.nodegpus import DeviceAllocation, NicAllocation, NodeGpus, content_hash
+from gputopo.crd.nodegpus import DeviceAllocation, NicAllocation, NodeGpus, bounds_error, content_hash
 from gputopo.labels import EncodedTopology, EncodeError, encode_topology, keys
 from gputopo.model import NodeTopology
 
@@ -38,6 +38,8 @@ class Publication:
         self._wanted_topology: NodeTopology | None = None  # the topology of the wanted facts
         self.published: NodeTopology | None = None  # the topology of the confirmed facts, of this or an earlier agent
         self.kept_by_others: tuple[str, ...] = ()
+        self._checked: tuple[object, object] = (None, None)  # the last allocations of GPUs and NICs
+        self.allocations_error: str | None = None  # why they do not fit into ``NodeGpus``
 
     @property
     def awaiting_published(self) -> bool:
@@ -107,10 +109,17 @@ class Publication:
         nics: tuple[NicAllocation, ...] | None,
         now: float,
     ) -> None:
-        """Set the content of ``NodeGpus`` for the current facts."""
+        """Set the content of ``NodeGpus`` for the current facts. Allocations beyond its bounds count as unknown."""
         if self._facts.wanted is not None:
             subject = content_hash(self._facts.wanted.annotations[keys.TOPOLOGY.key])
-            self._state.set_wanted(NodeGpus(observed_at, subject, __version__, allocations, nics), now)
+            state = NodeGpus(observed_at, subject, __version__, allocations, nics)
+            if (allocations, nics) != self._checked:
+                self._checked, self.allocations_error = (allocations, nics), bounds_error(state)
+                if self.allocations_error is not None:
+                    _log.warning("allocations", extra={"fields": {"error": self.allocations_error}})
+            if self.allocations_error is not None:
+                state = NodeGpus(observed_at, subject, __version__)
+            self._state.set_wanted(state, now)
 
     def send_due(self, now: float) -> None:
         """Send the values that are due."""

@@ -67,8 +67,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_s: Annotated[
         float,
         Setting("--heartbeat", "SECONDS", f"{HEARTBEAT_S / 60:g}m", parse_seconds(10)),
-        "How often the agent refreshes NodeGpus and restores removed labels of the Node, plus or minus 10 %. Readers "
-        "treat a NodeGpus of three times this age as unknown. 15,000 nodes make 50 writes a second.",
+        "How often the agent refreshes NodeGpus, and restores its keys where other clients changed them, plus or minus "
+        "10 %. Readers treat a NodeGpus of three times this age as unknown. 15,000 nodes make 50 writes a second.",
     ]
     hold_s: Annotated[
         float,

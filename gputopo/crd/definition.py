@@ -10,7 +10,8 @@ from gputopo.labels.keys import API_GROUP
 
 # Keywords of JSON Schema that Kubernetes supports with the same meaning.
 _KEYWORDS = (
-    "type", "enum", "required", "minimum", "minLength", "maxLength", "pattern", "minItems", "maxItems", "maxProperties",
+    "type", "enum", "required", "minimum", "maximum", "minLength", "maxLength", "pattern", "minItems", "maxItems",
+    "maxProperties",
 )  # fmt: skip
 _OBJECT_FIELDS = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"}}
 

@@ -3,46 +3,59 @@
 There is one cluster-scoped object per node, with the node's name. Only gputopo watches it, so a heartbeat or a new pod
 causes no work in other clients. The agent writes and the scheduler component reads these types; the
 CustomResourceDefinition is generated from them.
+
+Every text and the list are bounded: an object with a million bytes of forged allocations would go to every watcher.
+Readers apply the same bounds, because a cluster may have an older definition: an object beyond them cannot be decoded.
 """
 
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from gputopo.crd.definition import CrdKind, crd_definition, structural_schema
+from gputopo.process.decoding import convert
 
 VERSION = "v1alpha1"
 KIND = "NodeGpus"
 PLURAL = "nodegpus"
+# A kubelet runs at most some hundred pods, and a node has at most 112 MIG devices; only shared GPUs have more devices.
+MAX_ALLOCATIONS = 1024
+MAX_NICS = 256  # network cards and virtual functions that pods hold
+
+Name = Annotated[str, Meta(max_length=253)]  # of a pod
+DnsLabel = Annotated[str, Meta(max_length=63)]
+ShortText = Annotated[str, Meta(max_length=96)]  # as NVML's identifiers of devices
+Replica = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
 class PodRef(msgspec.Struct, frozen=True, rename="camel"):
     """The holder of a GPU. Source: the kubelet's PodResources API, ``PodResources`` and ``ContainerResources``."""
 
-    namespace: str
-    name: str
-    container: str
-    uid: str | None = None  # PodResources does not report it; set if the agent knows it
+    namespace: DnsLabel
+    name: Name
+    container: DnsLabel
+    uid: ShortText | None = None  # PodResources does not report it; set if the agent knows it
 
 
 class DeviceAllocation(msgspec.Struct, frozen=True, rename="camel"):
     """A device that a container holds. Source: ``ContainerDevices.device_ids``."""
 
-    gpu: str  # UUID of the physical GPU: "GPU-..."
+    gpu: ShortText  # UUID of the physical GPU: "GPU-..."
     pod: PodRef
-    replica: int | None = None  # n of "GPU-...::n" where the device plugin shares GPUs
-    mig_device: str | None = None  # "MIG-..." where the pod holds a MIG device of that GPU
+    replica: Replica | None = None  # n of "GPU-...::n" where the device plugin shares GPUs
+    mig_device: ShortText | None = None  # "MIG-..." where the pod holds a MIG device of that GPU
 
 
 class NicAllocation(msgspec.Struct, frozen=True, rename="camel"):
     """A network card, or a virtual function of it, that a container holds. Source: ``ContainerDevices.device_ids``."""
 
-    nic: str  # RDMA device: "mlx5_0"
+    nic: ShortText  # RDMA device: "mlx5_0"
     pod: PodRef
-    virtual_function: str | None = None  # PCI address of the function; None: the pod holds the whole card
+    virtual_function: ShortText | None = None  # PCI address of the function; None: the pod holds the whole card
 
 
 class NodeGpus(msgspec.Struct, frozen=True, rename="camel"):
@@ -53,16 +66,25 @@ class NodeGpus(msgspec.Struct, frozen=True, rename="camel"):
     to ``nics``, which lists the NICs of the topology only.
     """
 
-    observed_at: str
-    content_hash: str  # ``content_hash`` of the topology annotation that this observation belongs to
-    agent_version: str
-    allocations: tuple[DeviceAllocation, ...] | None = None
-    nics: tuple[NicAllocation, ...] | None = None
+    observed_at: ShortText
+    content_hash: ShortText  # ``content_hash`` of the topology annotation that this observation belongs to
+    agent_version: ShortText
+    allocations: Annotated[tuple[DeviceAllocation, ...], Meta(max_length=MAX_ALLOCATIONS)] | None = None
+    nics: Annotated[tuple[NicAllocation, ...], Meta(max_length=MAX_NICS)] | None = None
 
 
 def content_hash(annotation: str) -> str:
     """Return the SHA-256 of a topology annotation. It links a ``NodeGpus`` to the annotation that it belongs to."""
     return sha256(annotation.encode()).hexdigest()
+
+
+def bounds_error(state: NodeGpus) -> str | None:
+    """Return why the API server would reject a ``NodeGpus``: it exceeds the bounds of its definition. None: it fits."""
+    try:
+        convert(msgspec.to_builtins(state), NodeGpus)
+    except msgspec.ValidationError as error:
+        return str(error)
+    return None
 
 
 def nodegpus_crd() -> dict[str, Any]:

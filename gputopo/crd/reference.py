@@ -25,7 +25,10 @@ def labels_page() -> str:
     parts = [
         _INTRODUCTION,
         _section(
-            "Node labels", "Written by the agent, for people, node selectors and other schedulers.", keys.NODE_LABELS
+            "Node labels",
+            "Written by the agent, for people, node selectors and other schedulers. The agent restores them if another "
+            "client changes them.",
+            keys.NODE_LABELS,
         ),
         _section(
             "Node annotation",

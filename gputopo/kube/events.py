@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from gputopo.kube.rbac import EVENTS, Resource
 from gputopo.timestamps import format_timestamp
 
-_CLUSTER_SCOPED = "default"  # the namespace of Events about cluster-scoped objects
-_MESSAGE = 1024  # characters, at most
+CLUSTER_SCOPED = "default"  # the namespace of Events about cluster-scoped objects
+MESSAGE_LENGTH = 1024  # characters, at most
 _NAME = 220  # maximum characters of the object's name; the Event's name may have 253
 
 
@@ -47,11 +47,11 @@ def event_body(
         "metadata": {
             # A unique name: the time in nanoseconds, in hexadecimal.
             "name": f"{subject.name[:_NAME]}.{int(now.timestamp() * 1e6) * 1000:x}",
-            "namespace": subject.namespace or _CLUSTER_SCOPED,
+            "namespace": subject.namespace or CLUSTER_SCOPED,
         },
         "involvedObject": {**involved, **scope, "uid": subject.uid},
         "reason": reason,
-        "message": message if len(message) <= _MESSAGE else message[: _MESSAGE - 1] + "…",
+        "message": message if len(message) <= MESSAGE_LENGTH else message[: MESSAGE_LENGTH - 1] + "…",
         "type": "Warning" if warning else "Normal",
         "source": {"component": reporter.component, **host},
         "reportingComponent": reporter.component,

@@ -88,8 +88,15 @@ def max_bytes(gpus: int) -> int:
     return BYTES_FOR_16 + max(0, gpus - 16) * _BYTES_PER_FURTHER_GPU
 
 
+_MAX_BYTES = max_bytes(MAX_GPUS)
+
+
 def decode_annotation(text: str) -> NodeTopology:
     """Return the topology in an annotation's value. Raises ``AnnotationError``."""
+    if len(text) > _MAX_BYTES:
+        raise AnnotationError(
+            f"the topology annotation has {len(text)} characters, and at most {_MAX_BYTES} are read: {text[:80]!r}"
+        )
     try:
         wire = decode(text, _Wire)
         if wire.v != VERSION:

@@ -8,9 +8,10 @@ from collections.abc import Iterable
 import pytest
 import yaml
 
+from agent.daemon.events import REASONS
 from agent.daemon.settings import AgentSettings
 from gputopo import __version__
-from gputopo.kube.rbac import AGENT, AGENT_WITH_NFD, NODE_FEATURES, NODE_GPUS, NODES, Resource, Role
+from gputopo.kube.rbac import AGENT, AGENT_WITH_NFD, NODE_GPUS, NODES, Role
 from gputopo.labels import keys
 from gputopo.process.settings import options_of
 from tests.daemonset.roles import granted, used
@@ -75,25 +76,31 @@ def policies(file: str) -> dict[str, Object]:
     return {each["metadata"]["name"]: each["spec"] for each in documents if each["kind"] == "ValidatingAdmissionPolicy"}
 
 
-def test_the_policy_spells_the_keys_of_the_contract() -> None:
-    (foreign,) = (
-        each["expression"]
-        for each in policies("base/admission.yaml")["gputopo-agent-nodes"]["variables"]
-        if each["name"] == "foreign"
-    )
-    labels, annotations = foreign.split("touchedAnnotations")
+def keys_of(expression: str) -> set[str]:
+    """The keys and prefixes that an expression spells."""
+    return set(re.findall(r"'([a-z.-]+/[^',]*)'", expression))
 
-    assert re.findall(r"startsWith\('(.*?)'\)", labels) == [f"{keys.API_GROUP}/", keys.PRODUCT_PREFIX]
-    assert re.findall(r"'(nvidia\S*?)'", labels) == [mirror.key for mirror in keys.MIRRORS]
-    assert re.findall(r"'(\S*?)'", annotations) == [f"{keys.API_GROUP}/"]
-    assert all(key.key.startswith((f"{keys.API_GROUP}/", keys.PRODUCT_PREFIX)) for key in keys.NODE_LABELS)
-    assert all(key.key.startswith(f"{keys.API_GROUP}/") for key in keys.NODE_ANNOTATIONS)
+
+def test_the_policies_list_the_keys_of_the_contract_one_by_one() -> None:
+    """A prefix would include the keys of administrators."""
+    own = {key.key for key in keys.NODE_LABELS if key != keys.PRODUCT} | {keys.PRODUCT_PREFIX}
+    mirrors, annotations = {key.key for key in keys.MIRRORS}, {key.key for key in keys.NODE_ANNOTATIONS}
+    foreign = {
+        name: next(each["expression"] for each in policy["variables"] if each["name"] == "foreign")
+        for file in ("base/admission.yaml", "overlays/nfd/admission.yaml")
+        for name, policy in policies(file).items()
+        if name in {"gputopo-agent-nodes", "gputopo-agent-nodefeatures"}
+    }
+    of_labels, of_annotations = foreign["gputopo-agent-nodes"].split("variables.touchedAnnotations")
+
+    assert keys_of(of_labels) == own | mirrors
+    assert keys_of(of_annotations) == annotations
+    assert keys_of(foreign["gputopo-agent-nodefeatures"]) == own
+    assert {text.split("startsWith(")[1].split(")")[0] for text in foreign.values()} == {f"'{keys.PRODUCT_PREFIX}'"}
+    assert not (own | mirrors | annotations) & {key.key for key in keys.NODE_KEYS_READ}
 
 
 def test_the_policies_cover_what_the_agent_may_write() -> None:
-    def guard(resource: Resource) -> set[tuple[str, str, str]]:
-        return {(resource.group, resource.version, name) for name in (resource.plural, f"{resource.plural}/*")}
-
     guarded = {
         (group, version, resource)
         for file in ("base/admission.yaml", "overlays/nfd/admission.yaml")
@@ -103,11 +110,22 @@ def test_the_policies_cover_what_the_agent_may_write() -> None:
         for version in rule["apiVersions"]
         for resource in rule["resources"]
     }
+    written = {
+        resource for role in (AGENT, AGENT_WITH_NFD) for resource, verbs in role.verbs.items() if set(verbs) != {"get"}
+    }
 
-    of_nfd = (NODE_FEATURES.group, NODE_FEATURES.version, NODE_FEATURES.plural)
-    assert guarded == {*guard(NODES), *guard(NODE_GPUS), of_nfd}
+    subresources = {(each.group, each.version, f"{each.plural}/*") for each in (NODES, NODE_GPUS)}
+    assert guarded == {(each.group, each.version, each.plural) for each in written} | subresources
     nfd = str(policies("overlays/nfd/admission.yaml"))
     assert keys.NFD_NODE_NAME in nfd
+
+
+def test_the_policy_about_events_lists_the_reasons_of_the_agent() -> None:
+    """The agent makes Events in agent/daemon/events.py only."""
+    (events,) = (policy for name, policy in policies("base/admission.yaml").items() if name == "gputopo-agent-events")
+    named = next(each["expression"] for each in events["validations"] if "reason" in each["expression"])
+
+    assert set(re.findall(r"'(Gpu\w+)'", named)) == set(REASONS)
 
 
 def test_a_request_that_a_policy_cannot_judge_is_refused() -> None:

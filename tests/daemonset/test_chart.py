@@ -116,6 +116,6 @@ def test_another_namespace_is_bound_by_the_same_policies() -> None:
         for condition in each["spec"]["matchConditions"]
     ]
 
-    assert len(conditions) == 2
+    assert len(conditions) == 3
     assert "gpu-tools" not in "".join(conditions)
     assert all(f"endsWith(':{user.rpartition(':')[2]}')" in each for each in conditions)

@@ -15,7 +15,7 @@ from agent.daemon.settings import AgentSettings
 from agent.discover import discover
 from agent.publish import NodeEvent, PublishError, RestoredField
 from agent.snapshot import Snapshot
-from gputopo.crd.nodegpus import DeviceAllocation, NodeGpus, PodRef, content_hash
+from gputopo.crd.nodegpus import MAX_ALLOCATIONS, DeviceAllocation, NodeGpus, PodRef, content_hash
 from gputopo.labels import decode_topology, keys
 from gputopo.model import NodeTopology
 from tests.agent.daemon.fake_cluster import SETTINGS, FakeNodePublisher
@@ -326,6 +326,23 @@ def test_an_allocation_is_published_when_it_changes_and_only_then(cluster: FakeN
     assert cluster.writes[writes:] == ["nodegpus"]
     assert node.loop.status.podresources_error == "away for a moment"
     assert node.metric("gputopo_gpu_holders", gpu=HELD.gpu) == 1
+
+
+def test_more_allocations_than_a_node_gpus_holds_are_unknown(cluster: FakeNodePublisher) -> None:
+    """The API server would reject the whole object, and with it the heartbeat."""
+    node = SimulatedAgent(cluster).run(600)
+    uuid = HELD.gpu
+    shares = frozenset({POD._replace(devices=tuple(f"{uuid}::{n}" for n in range(MAX_ALLOCATIONS + 1)))})
+
+    node.add_inputs(AllocationReport(shares))
+
+    assert cluster.state is not None
+    assert cluster.state.allocations is None
+    assert "length <= 1024" in (node.loop.status.podresources_error or "")
+    assert node.metric("gputopo_podresources_up") == 0
+    node.add_inputs(AllocationReport(frozenset({POD})))
+    assert cluster.state.allocations == (HELD,)
+    assert node.loop.status.podresources_error is None
 
 
 def test_an_unknown_device_starts_a_pass_at_once(cluster: FakeNodePublisher) -> None:

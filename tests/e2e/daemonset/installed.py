@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import yaml
 
 from gputopo.crd.nodegpus import nodegpus_crd
-from gputopo.kube.rbac import NODE_FEATURES, NODE_GPUS
+from gputopo.kube.rbac import EVENTS, NODE_FEATURES, NODE_GPUS, NODES
 from gputopo.labels import keys
+from gputopo.labels.keys import FIELD_MANAGER
 from tests.api_client import ApiError, Client
 from tests.api_objects import Object, pod
-from tests.e2e.agent.access import define
+from tests.e2e.agent.access import RBAC, define
 from tests.e2e.cluster import Cluster, wait_for
 
 MANIFESTS = Path(__file__).parents[3] / "daemonset"
@@ -22,10 +24,14 @@ AGENT_NAMESPACE = "gputopo-agent"
 ACCOUNT = "gputopo-agent"
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 NOBODY = {"name": "nobody"}
-# API group -> where to create what object, to see whether the policy of that group is in force.
+# Kind -> where to create what object, to see whether the policy about that kind is in force.
 PROBES: dict[str, tuple[str, Object]] = {
-    "": ("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": NOBODY}),
-    NODE_GPUS.group: (
+    NODES.plural: ("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": NOBODY}),
+    EVENTS.plural: (
+        EVENTS.path(namespace="default"),
+        {"apiVersion": "v1", "kind": "Event", "metadata": NOBODY, "involvedObject": {"kind": "Node", "name": "nobody"}},
+    ),
+    NODE_GPUS.plural: (
         NODE_GPUS.path(),
         {
             "apiVersion": NODE_GPUS.api_version,
@@ -36,7 +42,7 @@ PROBES: dict[str, tuple[str, Object]] = {
             "agentVersion": "0.1.0",
         },
     ),
-    NODE_FEATURES.group: (
+    NODE_FEATURES.plural: (
         NODE_FEATURES.path(namespace=AGENT_NAMESPACE),
         {"apiVersion": NODE_FEATURES.api_version, "kind": "NodeFeature", "metadata": NOBODY, "spec": {}},
     ),
@@ -110,7 +116,7 @@ def wait_for_policies(cluster: Cluster) -> None:
     agent = cluster.api.impersonating(f"system:serviceaccount:{AGENT_NAMESPACE}:{ACCOUNT}", "system:masters")
     for policy in cluster.api.items(POLICIES):
         name, rule = policy["metadata"]["name"], policy["spec"]["matchConstraints"]["resourceRules"][0]
-        wait_for(partial(_refuses, agent, name, PROBES[rule["apiGroups"][0]]), f"the policy {name}")
+        wait_for(partial(_refuses, agent, name, PROBES[rule["resources"][0]]), f"the policy {name}")
 
 
 def _refuses(agent: Client, policy: str, probe: tuple[str, Object]) -> bool:
@@ -149,9 +155,20 @@ def agent_token(cluster: Cluster, node: str) -> str:
     return cluster.token(ACCOUNT, agent_pod(cluster, node), AGENT_NAMESPACE)
 
 
+@contextmanager
+def every_right(cluster: Cluster) -> Iterator[None]:
+    """Within, RBAC lets the agent's account do anything, so that only admission is left to refuse."""
+    subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": AGENT_NAMESPACE}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
+    binding = {"metadata": {"name": "every-right"}, "subjects": [subject], "roleRef": reference}
+    cluster.api.create(f"{RBAC}/clusterrolebindings", binding)
+    yield
+    cluster.api.delete(f"{RBAC}/clusterrolebindings/every-right")
+
+
 def refusal(client: Client, method: str, path: str, body: Object | None = None, kind: str = "merge") -> tuple[int, str]:
     """Status and message with which a call was refused; (200, "") where it was not. Nothing is stored."""
-    query = {"dryRun": "All"} | ({"fieldManager": "x"} if kind == "apply" else {})
+    query = {"dryRun": "All"} | ({"fieldManager": FIELD_MANAGER} if method == "PATCH" else {})
     try:
         if method == "PATCH":
             client.patch(path, body, kind, **query)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from agent.daemon.events import LOST
 from agent.publish import NodeEvent, PublishOutcome
 from agent.publish.node import NodePublisher
 from agent.publish.nodefeature import NodeFeaturePublisher
@@ -26,7 +26,7 @@ from tests.e2e import cleaning, servers
 from tests.e2e.agent.access import RBAC, define, user
 from tests.e2e.agent.test_publish_state import NODE_FEATURE as LABELS_ONLY
 from tests.e2e.cluster import Cluster, wait_for
-from tests.e2e.daemonset.installed import ACCOUNT, POLICIES, agent_token, install, refusal
+from tests.e2e.daemonset.installed import ACCOUNT, POLICIES, agent_token, every_right, install, refusal
 from tests.e2e.daemonset.installed import AGENT_NAMESPACE as NAMESPACE
 from tests.e2e.servers import ControlPlane
 from tests.machines import dgx1
@@ -86,17 +86,6 @@ def agent(installed: Cluster, token: str) -> Iterator[Client]:
     client.close()
 
 
-@contextmanager
-def every_right(cluster: Cluster) -> Iterator[None]:
-    """Within, RBAC lets the agent's account do anything, so that only admission is left to refuse."""
-    subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
-    binding = {"metadata": {"name": "every-right"}, "subjects": [subject], "roleRef": reference}
-    cluster.api.create(f"{RBAC}/clusterrolebindings", binding)
-    yield
-    cluster.api.delete(f"{RBAC}/clusterrolebindings/every-right")
-
-
 def node_gpus(name: str, **metadata: Any) -> Object:
     state = msgspec.to_builtins(STATE)
     return {
@@ -116,7 +105,7 @@ def test_an_agent_publishes_all_that_it_has_to_say_of_its_own_node(
 
     assert publisher.publish_facts(facts) == PublishOutcome(written=True)
     assert publisher.write_state(STATE).written
-    publisher.write_event(NodeEvent("GPULost", "gpu3 is lost", warning=True))
+    publisher.write_event(NodeEvent(LOST, "gpu3 is lost", warning=True))
     assert publisher.publish_facts(facts) == PublishOutcome(written=False)
     assert not publisher.write_state(STATE).written
 
@@ -130,6 +119,7 @@ def test_an_agent_publishes_all_that_it_has_to_say_of_its_own_node(
         (AGENT_USER, "patch", "nodes", 200),  # the mirrors
         (AGENT_USER, "patch", "nodegpus", 201),
         (AGENT_USER, "create", "events", 201),
+        (AGENT_USER, "patch", "nodegpus", 200),  # changes nothing, so it is not stored
     ]
     kube.close()
 
@@ -361,4 +351,5 @@ def test_the_api_server_finds_no_fault_with_the_types_of_the_expressions(install
         )
 
     found = {each["metadata"]["name"]: each["status"]["typeChecking"] for each in installed.api.items(POLICIES)}
-    assert found == {"gputopo-agent-nodes": {}, "gputopo-agent-nodegpus": {}, "gputopo-agent-nodefeatures": {}}
+    kinds = ("nodes", "nodegpus", "events", "nodefeatures")
+    assert found == {f"gputopo-agent-{kind}": {} for kind in kinds}

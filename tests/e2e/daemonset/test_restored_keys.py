@@ -11,8 +11,7 @@ from gputopo.labels import decode_topology, keys
 from tests.api_objects import Object
 from tests.e2e.agent.running import PATIENCE_S, node_gpus, node_labels, running
 from tests.e2e.cluster import Cluster, wait_for
-from tests.e2e.daemonset.installed import ACCOUNT, agent_token, install
-from tests.e2e.daemonset.installed import AGENT_NAMESPACE as NAMESPACE
+from tests.e2e.daemonset.installed import ACCOUNT, AGENT_NAMESPACE, agent_token, install
 from tests.simulated_node.fleet import Fleet
 from tests.simulated_node.node import NodeSpec
 from tests.simulated_node.shapes import islands_4_4
@@ -21,7 +20,7 @@ pytestmark = pytest.mark.e2e
 NODE = "gpu-0"
 PATH = f"/api/v1/nodes/{NODE}"
 HAND = "kubectl-label"
-AGENT_USER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
+AGENT_USER = f"system:serviceaccount:{AGENT_NAMESPACE}:{ACCOUNT}"
 REASON = "GpuTopologyRestored"
 
 

@@ -111,6 +111,7 @@ GOOD = json.loads(annotation.encode_annotation(crowded()))
 DAMAGED = {
     "no JSON": ("GPU0", "damaged"),
     "not an object": ("[]", "damaged"),
+    "larger than any annotation": ('{"v":1}' + " " * annotation.max_bytes(64), "at most 32768 are read"),
     "cut": (json.dumps(GOOD)[:-30], "damaged"),
     "a later version": (json.dumps(GOOD | {"v": 2}), "has version 2; this gputopo reads 1: upgrade the older side"),
     "too many rows": (json.dumps(GOOD | {"gpus": {"n": 10**9}}), "a table of 1000000000 rows"),

@@ -1,0 +1,273 @@
+"""The ValidatingAdmissionPolicies about the agent: restrictions that RBAC cannot express. Pure.
+
+The token of a pod contains the name of its node, signed by the API server. With it, the agent's service account may
+write the agent's own keys and the mirrors of that Node, the NodeGpus of that name, and Events about that Node. With a
+token without the claim (created by hand, or from a Secret) it may write nothing.
+
+Keys are listed one by one: labels of administrators have the same prefix as those of the agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from agent.daemon.events import REASONS
+from daemonset.gating import API_VERSION
+from gputopo.crd import nodegpus
+from gputopo.kube.events import CLUSTER_SCOPED, MESSAGE_LENGTH
+from gputopo.kube.rbac import EVENTS, NODE_FEATURES, NODE_GPUS, NODES, Resource
+from gputopo.labels import keys
+from gputopo.labels.annotation import max_bytes
+from gputopo.model import MAX_GPUS
+
+_LABELS = [key.key for key in keys.NODE_LABELS if key != keys.PRODUCT]
+_MIRRORS = [key.key for key in keys.MIRRORS]
+_ANNOTATIONS = [key.key for key in keys.NODE_ANNOTATIONS]
+_PRODUCT = f"key.startsWith('{keys.PRODUCT_PREFIX}')"
+_TOPOLOGY = keys.TOPOLOGY.key
+# The account's name in any namespace, so that an installation in another namespace is restricted as well.
+_BY_THE_AGENT = (
+    "request.userInfo.username.startsWith('system:serviceaccount:') &&\n"
+    "request.userInfo.username.endsWith(':gputopo-agent')"
+)
+_CLAIMED = "request.userInfo.?extra[?'authentication.kubernetes.io/node-name'].orValue([])"
+_CLAIM_WORDS = "(variables.claimed.size() == 0 ? 'names none' : 'names ' + variables.claimed.join(', '))"
+# A write names its field manager freely, and may replace the managed fields of the object. New managers without number
+# would fill the object, and false ones would keep keys from their owners.
+_MANAGERS = [keys.FIELD_MANAGER, keys.MIRROR_FIELD_MANAGER]
+_KNOWN_MANAGERS = (
+    "object == null || object.metadata.?managedFields.orValue([]).all(entry,\n"
+    f"entry.?manager.orValue('') in {_MANAGERS} || (oldObject != null\n"
+    "&& oldObject.metadata.?managedFields.orValue([]).exists(old, old.?manager == entry.?manager\n"
+    "&& old.?operation == entry.?operation && old.?subresource == entry.?subresource)))"
+)
+
+
+class Rule(NamedTuple):
+    """A condition of a write, and why a write that does not meet it is denied."""
+
+    expression: str
+    message: str  # what "gputopo's agent" does or does not do
+    values: str = ""  # an expression: a string that follows the message
+
+
+def agent_policies() -> list[dict[str, Any]]:
+    """Return the policies about Nodes, NodeGpus and Events, and their bindings."""
+    return [
+        *_policy("gputopo-agent-nodes", NODES, _node_variables(), _node_rules(), subresources=True),
+        *_policy("gputopo-agent-nodegpus", NODE_GPUS, _state_variables(), _state_rules(), subresources=True),
+        # The API server also checks the types with the other version of Events, events.k8s.io/v1, which the requests
+        # are converted from: hence without a type.
+        *_policy("gputopo-agent-events", EVENTS, {"event": "dyn(object)"}, _event_rules()),
+    ]
+
+
+def node_feature_policy() -> list[dict[str, Any]]:
+    """Return the policy for Node Feature Discovery, whose master writes the labels of a NodeFeature onto the Node."""
+    return _policy("gputopo-agent-nodefeatures", NODE_FEATURES, _feature_variables(), _feature_rules())
+
+
+def _policy(
+    name: str, resource: Resource, variables: Mapping[str, str], rules: Iterable[Rule], *, subresources: bool = False
+) -> list[dict[str, Any]]:
+    """Return a policy and its binding; requests that it cannot evaluate are denied."""
+    matched = {
+        "apiGroups": [resource.group],
+        "apiVersions": [resource.version],  # explicit: only then does the API server check the types of expressions
+        "operations": ["CREATE", "UPDATE", "DELETE"],
+        "resources": [resource.plural, *([f"{resource.plural}/*"] if subresources else [])],
+    }
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [matched]},
+        "matchConditions": [{"name": "by-the-agent", "expression": _BY_THE_AGENT}],
+        "variables": [
+            {"name": each, "expression": text} for each, text in ({"claimed": _CLAIMED} | dict(variables)).items()
+        ],
+        "validations": [_validation(rule) for rule in rules],
+    }
+    return [
+        {"apiVersion": API_VERSION, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name}, "spec": spec},
+        {
+            "apiVersion": API_VERSION,
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": {"name": name},
+            "spec": {"policyName": name, "validationActions": ["Deny"]},
+        },
+    ]
+
+
+def _validation(rule: Rule) -> dict[str, str]:
+    message = f"gputopo's agent {rule.message}"
+    if rule.values:
+        quoted = message.replace("'", "\\'")
+        return {
+            "expression": rule.expression,
+            "messageExpression": f"'{quoted} '\n+ {rule.values}",
+            "reason": "Forbidden",
+        }
+    return {"expression": rule.expression, "message": message, "reason": "Forbidden"}
+
+
+def _node_variables() -> dict[str, str]:
+    held = {"labels": ("object", "labels"), "oldLabels": ("oldObject", "labels")}
+    held |= {"annotations": ("object", "annotations"), "oldAnnotations": ("oldObject", "annotations")}
+    variables = {"isChange": "request.operation == 'UPDATE' && request.?subResource.orValue('') == ''"}
+    variables |= {
+        name: f"{of} == null ? {{}} : {of}.metadata.?{section}.orValue({{}})" for name, (of, section) in held.items()
+    }
+    return variables | {
+        "touchedLabels": _touched("labels", "oldLabels"),
+        "touchedAnnotations": _touched("annotations", "oldAnnotations"),
+        "foreign": (
+            f"variables.touchedLabels.filter(key,\n!{_PRODUCT} && !(key in {_LABELS})\n&& !(key in {_MIRRORS}))\n"
+            f"+ variables.touchedAnnotations.filter(key, !(key in {_ANNOTATIONS}))"
+        ),
+        "products": f"variables.labels.filter(key, {_PRODUCT})",
+        "oldProducts": f"variables.oldLabels.filter(key, {_PRODUCT})",
+    }
+
+
+def _touched(new: str, old: str) -> str:
+    """Return the expression for the keys whose values a write adds, changes or removes."""
+    return (
+        f"variables.{new}.filter(key,\n"
+        f"!(key in variables.{old}) || variables.{new}[key] != variables.{old}[key])\n"
+        f"+ variables.{old}.filter(key, !(key in variables.{new}))"
+    )
+
+
+def _node_rules() -> list[Rule]:
+    size = max_bytes(MAX_GPUS)
+    return [
+        Rule("variables.isChange", "neither creates nor deletes a Node, nor changes a subresource of one"),
+        Rule(
+            "!variables.isChange || variables.claimed == [request.name]",
+            "may change the Node that its token names, and this one",
+            _CLAIM_WORDS,
+        ),
+        Rule(
+            "!variables.isChange || variables.foreign.size() == 0",
+            "may change its own labels and annotations of a Node, not",
+            "variables.foreign.join(', ')",
+        ),
+        Rule(
+            "!variables.isChange || (object.?spec == oldObject.?spec\n"
+            "&& object.metadata.?finalizers == oldObject.metadata.?finalizers\n"
+            "&& object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences)",
+            "may change only labels and annotations of a Node",
+        ),
+        Rule(
+            f"variables.products.size() <= {MAX_GPUS} || variables.products.size() <= variables.oldProducts.size()",
+            f"sets at most {MAX_GPUS} labels of products",
+        ),
+        Rule(
+            f"!('{_TOPOLOGY}' in variables.touchedAnnotations)\n"
+            f"|| variables.annotations[?'{_TOPOLOGY}'].orValue('').size() <= {size}",
+            f"writes at most {size} characters into the annotation {_TOPOLOGY}",
+        ),
+        Rule(_KNOWN_MANAGERS, "writes as its own field managers only"),
+    ]
+
+
+def _state_variables() -> dict[str, str]:
+    return {
+        "finalizers": "oldObject == null ? [] : oldObject.metadata.?finalizers.orValue([])",
+        "owners": "oldObject == null ? [] : oldObject.metadata.?ownerReferences.orValue([])",
+        "labels": "oldObject == null ? {} : oldObject.metadata.?labels.orValue({})",
+        "annotations": "oldObject == null ? {} : oldObject.metadata.?annotations.orValue({})",
+    }
+
+
+def _state_rules() -> list[Rule]:
+    owner = f"owner.apiVersion == '{NODES.api_version}' && owner.kind == 'Node' && owner.name == object.metadata.name"
+    return [
+        Rule("object != null", f"deletes no {nodegpus.KIND}"),
+        Rule(
+            "object == null || variables.claimed == [object.metadata.name]",
+            f"may write the {nodegpus.KIND} of the node that its token names, and this one",
+            _CLAIM_WORDS,
+        ),
+        Rule(
+            "object == null || (object.metadata.?finalizers.orValue([]) == variables.finalizers\n"
+            "&& object.metadata.?ownerReferences.orValue([]).all(owner, owner in variables.owners\n"
+            f"|| ({owner})))",
+            f"may set only its own Node as an owner of a {nodegpus.KIND}, and may not change its finalizers",
+        ),
+        Rule(
+            "object == null || (object.metadata.?labels.orValue({}) == variables.labels\n"
+            "&& object.metadata.?annotations.orValue({}) == variables.annotations)",
+            f"sets no labels and annotations of a {nodegpus.KIND}",
+        ),
+        Rule(_KNOWN_MANAGERS, "writes as its own field managers only"),
+    ]
+
+
+def _event_rules() -> list[Rule]:
+    involved = (
+        "variables.event.involvedObject.?kind.orValue('') == 'Node'\n"
+        f"&& variables.event.involvedObject.?apiVersion.orValue('') == '{NODES.api_version}'"
+    )
+    return [
+        Rule("request.operation == 'CREATE'", "creates Events, and neither changes nor deletes them"),
+        Rule(
+            f"object == null || ({involved}\n"
+            "&& variables.claimed == [variables.event.involvedObject.?name.orValue('')])",
+            "may report Events about the Node that its token names, and this one",
+            _CLAIM_WORDS,
+        ),
+        Rule(
+            f"object == null || (variables.event.?reportingComponent.orValue('') == '{keys.FIELD_MANAGER}'\n"
+            f"&& variables.event.?source.?component.orValue('') == '{keys.FIELD_MANAGER}'\n"
+            "&& variables.claimed == [variables.event.?source.?host.orValue('')]\n"
+            "&& variables.claimed == [variables.event.?reportingInstance.orValue('')]\n"
+            f"&& variables.event.?reason.orValue('') in {list(REASONS)})",
+            "reports Events in its own name, from its own node, with the reasons " + ", ".join(REASONS),
+        ),
+        Rule(
+            f"object == null || (variables.event.metadata.namespace == '{CLUSTER_SCOPED}'\n"
+            f"&& variables.event.?message.orValue('').size() <= {MESSAGE_LENGTH}\n"
+            "&& !has(variables.event.related) && variables.event.?action.orValue('') == ''\n"
+            "&& !has(variables.event.metadata.labels) && !has(variables.event.metadata.annotations)\n"
+            "&& !has(variables.event.metadata.finalizers) && !has(variables.event.metadata.ownerReferences))",
+            f"reports Events in the namespace {CLUSTER_SCOPED}, with at most {MESSAGE_LENGTH} characters of message "
+            "and no further fields",
+        ),
+    ]
+
+
+def _feature_variables() -> dict[str, str]:
+    return {
+        "named": (
+            f"object == null ? [] : object.metadata.?labels[?'{keys.NFD_NODE_NAME}'].optMap(name, [name]).orValue([])"
+        ),
+        "finalizers": "oldObject == null ? [] : oldObject.metadata.?finalizers.orValue([])",
+        "labels": "object == null ? {} : object.?spec.?labels.orValue({})",
+        "foreign": f"variables.labels.filter(key, !{_PRODUCT} && !(key in {_LABELS}))",
+        "products": f"variables.labels.filter(key, {_PRODUCT})",
+    }
+
+
+def _feature_rules() -> list[Rule]:
+    kinds = ("flags", "attributes", "instances")
+    empty = "\n&& ".join(f"object.spec.features.?{kind}.orValue({{}}).size() == 0" for kind in kinds)
+    return [
+        Rule("object != null", "deletes no NodeFeature"),
+        Rule(
+            "object == null || (variables.claimed.size() == 1 && variables.claimed == variables.named)",
+            "may write the NodeFeature of the node that its token names, and this one",
+            _CLAIM_WORDS,
+        ),
+        Rule(
+            "object == null || object.metadata.name == 'gputopo-features-for-' + variables.claimed.join(',')",
+            "writes only the NodeFeature with the name of its own node",
+        ),
+        Rule("object == null || object.metadata.?finalizers.orValue([]) == variables.finalizers", "sets no finalizers"),
+        Rule("variables.foreign.size() == 0", "may ask for its own labels, not", "variables.foreign.join(', ')"),
+        Rule(f"variables.products.size() <= {MAX_GPUS}", f"asks for at most {MAX_GPUS} labels of products"),
+        Rule(
+            f"object == null || !has(object.spec.features) || ({empty})",
+            "sets only labels in a NodeFeature, not features that rules could turn into other labels",
+        ),
+    ]
