@@ -102,6 +102,7 @@ bench: $(VENV)/.test
 	PYTHONPATH=. $(BIN)/python bench/why.py
 	PYTHONPATH=. $(BIN)/python bench/planner_pure.py
 	PYTHONPATH=. $(BIN)/python bench/planner_loop.py
+	PYTHONPATH=. $(BIN)/python bench/queue_fairness.py
 	$(BIN)/python bench/agent_costs.py
 
 # A real kube-scheduler with and without the extender: 20 minutes, by hand (docs/scheduler-performance.md).

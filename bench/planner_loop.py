@@ -48,12 +48,11 @@ from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.pod_source import PlannerPod, planner_sources
 from scheduler_core.planner.leader.context import PlannerConfig, TermClock
 from scheduler_core.planner.leader.hold_search import HoldTask
-from scheduler_core.planner.leader.plan_task import PlanTask, run_plan
+from scheduler_core.planner.leader.plan_task import PlanMemory, PlanTask, run_plan
 from scheduler_core.planner.leader.queue import QueueTiming
 from scheduler_core.planner.leader.term import LeaderTerm
 from scheduler_core.planner.leader.writer import WriteAnswer, WriteOutcome
 from scheduler_core.planner.packing.model import LEVELS
-from scheduler_core.planner.packing.singles import SinglePodPlacer
 from scheduler_core.policy.cached_reader import MemoizedParser
 from scheduler_core.policy.profiles import BUILT_IN
 from scheduler_core.runtime.event_writer import EventDraft
@@ -131,7 +130,7 @@ class Stage:
         self._writes: deque[Action] = deque()
         self._lines: list[bytes] = []
         self._tasks: deque[PlanTask] = deque()
-        self._placer = SinglePodPlacer()
+        self._memory = PlanMemory()
         self._to_bind: deque[str] = deque()
         settled = PlannerConfig(POOL, "default", CommitTerms(gated=True), QueueTiming(), LEVELS)
         clock = TermClock(lambda: self._now, lambda: START + self._now)
@@ -168,7 +167,7 @@ class Stage:
             self._show()
             if self._tasks:
                 with self._spent.on("plan"):
-                    found = run_plan(self._tasks.popleft(), self._placer)
+                    found = run_plan(self._tasks.popleft(), self._memory)
                 with self._spent.on("round"):
                     self._term.apply_plan(found)
             if self._now >= self._due:
@@ -281,7 +280,7 @@ class Chunks:
 
 def node(at: int, _: int) -> Object:
     """Return a Node with published topology, of the simulated shapes in turn."""
-    name = _name(at)
+    name = node_name(at)
     facts = encode_topology(on_node(_shape(at), name))
     found = gpu_node(name, 8, {**facts.labels, **facts.mirrors})
     found["metadata"]["annotations"] = dict(facts.annotations)
@@ -290,9 +289,9 @@ def node(at: int, _: int) -> Object:
 
 def word(at: int, _: int) -> Object:
     """Return a NodeGpus without allocations."""
-    text = encode_topology(on_node(_shape(at), _name(at))).annotations[keys.TOPOLOGY.key]
+    text = encode_topology(on_node(_shape(at), node_name(at))).annotations[keys.TOPOLOGY.key]
     return {
-        "metadata": {"name": _name(at)},
+        "metadata": {"name": node_name(at)},
         "observedAt": "2026-11-21T22:30:00Z",
         "contentHash": content_hash(text),
         "agentVersion": "0.1.0",
@@ -300,7 +299,8 @@ def word(at: int, _: int) -> Object:
     }
 
 
-def _name(at: int) -> str:
+def node_name(at: int) -> str:
+    """Return the name of a node."""
     return f"gpu-node-{at:05}-pool-a1b2c3"
 
 
@@ -342,7 +342,7 @@ def member(gang: int, at: int, nodes: int) -> Object:
     annotations = {keys.POD_GANG.key: f"gang-{gang}", keys.POD_GANG_SIZE.key: str(GANG)}
     pod["metadata"]["annotations"] = annotations | {keys.POD_RESERVATION.key: f"gang-{gang}-a1b2c3"}
     del pod["spec"]["schedulingGates"]
-    pod["spec"]["nodeName"] = _name(gang // 2 % nodes)
+    pod["spec"]["nodeName"] = node_name(gang // 2 % nodes)
     pod["status"] = {"phase": "Running", "startTime": "2026-11-21T11:00:00Z"}
     return pod
 

@@ -27,11 +27,10 @@ from scheduler_core.planner.leader.context import PlannerConfig, TermClock
 from scheduler_core.planner.leader.freshness import Freshness
 from scheduler_core.planner.leader.hold_search import HoldTask
 from scheduler_core.planner.leader.hold_throttle import HoldThrottle
-from scheduler_core.planner.leader.plan_task import PlanResult, PlanTask, run_plan
+from scheduler_core.planner.leader.plan_task import PlanMemory, PlanResult, PlanTask, run_plan
 from scheduler_core.planner.leader.term import LeaderTerm
 from scheduler_core.planner.leader.writer import ActionExecutor, WriteAnswer, WriteOutcome
 from scheduler_core.planner.metrics import PlannerMetrics
-from scheduler_core.planner.packing.singles import SinglePodPlacer
 from scheduler_core.planner.status import PlannerStatus, planner_status
 from scheduler_core.policy.reload import PolicyReload
 from scheduler_core.runtime.clock import SlewedClock
@@ -68,9 +67,9 @@ class PlannerService:
         self._config, self._parts = config, parts
         self._watches: WatchSet | None = None
         self._write_pool = ThreadPoolExecutor(WRITERS, "write")
-        self._plan_pool = ThreadPoolExecutor(1, "plan")  # one thread for the plans of all terms: it owns ``_placer``
+        self._plan_pool = ThreadPoolExecutor(1, "plan")  # one thread for the plans of all terms: it owns ``_memory``
         self._hold_pool = ThreadPoolExecutor(1, "hold")
-        self._placer = SinglePodPlacer()
+        self._memory = PlanMemory()
         self._hold_throttle = HoldThrottle()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None  # of the next round
@@ -227,7 +226,7 @@ class PlannerService:
         def plan() -> PlanResult:
             began = time.monotonic()
             with self._hold_throttle.plan_running():
-                found = run_plan(task, self._placer)
+                found = run_plan(task, self._memory)
             self._parts.metrics.count_plan(time.monotonic() - began, placed=bool(found.created))
             return found
 

@@ -54,9 +54,11 @@ class GangBacklog:
 
     def mark_unplaced(self, name: GangName, unplaced: Unplaced, state: Hashable) -> None:
         """Record that no place was found for a gang, on this state."""
+        is_known = self.unplaced.get(name) is unplaced
         self.unplaced[name] = unplaced
         self.queue.mark_unplaced(name, state)
-        self._write_unplaced_events(name, unplaced)
+        if unplaced.missing and not is_known:
+            self._write_unplaced_events(name, unplaced)
 
     def mark_withdrawn(self, name: GangName, state: Hashable) -> None:
         """Record that a proposal was withdrawn, so that the same plan is not made again at once."""

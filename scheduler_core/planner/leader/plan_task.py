@@ -15,10 +15,10 @@ from scheduler_core.planner.commit.actions import CreateReservation
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import GangName
-from scheduler_core.planner.leader.queue import QueuedGang
+from scheduler_core.planner.leader.queue import QueuedGang, QueueOrder
 from scheduler_core.planner.packing.anti_affinity import PlacedMember
+from scheduler_core.planner.packing.gang_planner import GangPlanner
 from scheduler_core.planner.packing.model import Levels, NodeView, PlanOptions, Unplaced
-from scheduler_core.planner.packing.plan import plan_gang
 from scheduler_core.planner.packing.singles import SinglePodPlacer
 
 DEFAULT_BIND_TIMEOUT_S = 30.0  # from ungated to all bound, where a gang sets no timeout
@@ -46,6 +46,16 @@ class PlanTask(NamedTuple):
     names: ReservationNames
     is_out_of_time: Callable[[], bool]
     placed_members: tuple[PlacedMember, ...] = ()
+    is_retry_time_over: Callable[[], bool] = lambda: False  # for gangs that did not fit before
+    resume_at: QueueOrder | None = None  # of the last result
+
+
+class PlanMemory:
+    """What plans keep for the next plan, to save time. For one thread."""
+
+    def __init__(self) -> None:
+        self.singles = SinglePodPlacer()
+        self.gangs = GangPlanner()
 
 
 class PlanResult(NamedTuple):
@@ -56,37 +66,54 @@ class PlanResult(NamedTuple):
     unplaced: Mapping[GangName, Unplaced] = {}
     exact: bool = False
     steps: int = 0
+    resume_at: QueueOrder | None = None  # the first gang that did not fit before and was not tried for lack of time
 
 
-def run_plan(task: PlanTask, placer: SinglePodPlacer | None = None) -> PlanResult:
-    """Plan the batches in order until one is placed. ``placer``: its cache of earlier tasks saves time.
+def run_plan(task: PlanTask, memory: PlanMemory | None = None) -> PlanResult:
+    """Plan the batches in order until one is placed. ``memory``: of earlier tasks.
 
     If none is placed, plan again with the avoided nodes: such a node is better than no place.
     """
-    placer = placer or SinglePodPlacer()
-    found = _plan_batches(task, placer)
+    memory = memory or PlanMemory()
+    found = _plan_batches(task, memory)
     if (
         found.created
         or task.is_out_of_time()
         or not any(task.avoid.get(each.gang.name) for batch in task.batches for each in batch)
     ):
         return found
-    again = _plan_batches(task._replace(avoid={}), placer)
+    again = _plan_batches(task._replace(avoid={}), memory)
     return again if again.created else found
 
 
-def _plan_batches(task: PlanTask, placer: SinglePodPlacer) -> PlanResult:
+def _plan_batches(task: PlanTask, memory: PlanMemory) -> PlanResult:
+    """Plan gangs that did not fit before for a part of the time, from where the last task stopped."""
     unplaced: dict[GangName, Unplaced] = {}
-    steps = 0
-    for batch in task.batches:
-        found = _plan_single_pods(task, batch, placer) if is_batch(batch) else _plan_gang(task, batch[0])
+    steps, resume_at = 0, None
+    # Gangs that did not fit before and come before that place in the queue are tried last.
+    batches = sorted(task.batches, key=lambda each: _is_retry(each) and each[0].order < (task.resume_at or ()))
+    for batch in batches:
+        is_retry, is_first = _is_retry(batch), batch is batches[0]
+        if not is_first and (task.is_out_of_time() or (is_retry and task.is_retry_time_over())):
+            resume_at = resume_at or (batch[0].order if is_retry else None)
+            continue
+        if is_batch(batch):
+            found = _plan_single_pods(task, batch, memory.singles)
+        else:
+            found = _plan_gang(task, batch[0], memory.gangs, diagnose=False)
         unplaced |= found.unplaced
         steps += found.steps
         if found.created:
-            return found._replace(unplaced=unplaced, steps=steps)
-        if task.is_out_of_time():
-            break
-    return PlanResult(unplaced=unplaced, steps=steps)
+            return found._replace(unplaced=unplaced, steps=steps, resume_at=resume_at)
+    for batch in task.batches:
+        each = unplaced.get(batch[0].gang.name)
+        if each is not None and not each.missing and not is_batch(batch) and not task.is_out_of_time():
+            unplaced |= _plan_gang(task, batch[0], memory.gangs, diagnose=True).unplaced
+    return PlanResult(unplaced=unplaced, steps=steps, resume_at=resume_at)
+
+
+def _is_retry(batch: Sequence[QueuedGang]) -> bool:
+    return all(each.unfit_state is not None for each in batch)
 
 
 def is_batch(batch: Sequence[QueuedGang]) -> bool:
@@ -103,7 +130,7 @@ def options_of(gang: Gang, seats: Mapping[str, PlannedMember], levels: Levels) -
     )
 
 
-def _plan_gang(task: PlanTask, waiting: QueuedGang) -> PlanResult:
+def _plan_gang(task: PlanTask, waiting: QueuedGang, planner: GangPlanner, *, diagnose: bool) -> PlanResult:
     gang = waiting.gang
     options = options_of(gang, task.seats, task.levels)._replace(
         avoid=frozenset(task.avoid.get(gang.name, ())),
@@ -111,7 +138,7 @@ def _plan_gang(task: PlanTask, waiting: QueuedGang) -> PlanResult:
         placed_members=task.placed_members,
     )
     view = task.view._replace(table=task.tables_without_holds.get(gang.name, task.view.table))
-    found = plan_gang(gang.ready, view, options)
+    found = planner.plan_gang(gang.ready, view, options, diagnose=diagnose)
     if isinstance(found, Unplaced):
         return PlanResult(unplaced={gang.name: found}, steps=found.steps)
     timeout = DEFAULT_BIND_TIMEOUT_S if gang.timeout_s is None else gang.timeout_s

@@ -36,7 +36,7 @@ from scheduler_core.planner.gang.gang import Gang, GangPhase, devices_of
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.policy.limits import DEFAULT_LIMITS, GangLimits, LimitReached
 
-_OrderKey = tuple[int, float, GangName]
+QueueOrder = tuple[int, float, GangName]
 _MAX_DOUBLINGS = 30  # enough for any back-off; bounds the power
 SETTLE_S = 60.0  # from the first gang on; until then only the creation times of pods count
 _INCOMPLETE = (GangPhase.WAITING_FOR_MEMBERS, GangPhase.WAITING)
@@ -67,7 +67,7 @@ class QueuedGang(NamedTuple):
     newest_seen_at: float = 0.0  # when its newest member was first seen
 
     @property
-    def order(self) -> _OrderKey:
+    def order(self) -> QueueOrder:
         """Sort key of the queue. No two gangs are equal."""
         return -self.gang.priority, self.since, self.gang.name
 
@@ -98,8 +98,8 @@ class GangQueue:
         self._latest = 0.0  # when the newest pod of all gangs was created, seconds since 1970
         self._counts_from = inf  # the end of ``SETTLE_S``
         self._order: tuple[QueuedGang, ...] | None = None  # cache of ``ordered``
-        self._by_namespace: dict[str, list[_OrderKey]] = {}  # of queued gangs, sorted
-        self._keys: dict[GangName, _OrderKey] = {}  # of queued gangs
+        self._by_namespace: dict[str, list[QueueOrder]] = {}  # of queued gangs, sorted
+        self._keys: dict[GangName, QueueOrder] = {}  # of queued gangs
         self._admitted: dict[GangName, None] = {}  # gangs of ``ordered``
         self._admitted_gangs: Counter[str] = Counter()  # by namespace
         self._admitted_by: GangLimits | None = None
@@ -194,6 +194,10 @@ class GangQueue:
     def has_queued(self, wanted: Callable[[Gang], bool]) -> bool:
         """Return True if any queued gang is wanted; does not sort."""
         return any(map(wanted, self._queued.values()))
+
+    def has_untried(self, now: float) -> bool:
+        """Return True if a gang is due that was not tried since it changed."""
+        return any(each.unfit_state is None and self.due_at(each) <= now for each in self.ordered())
 
     def has_waited_since(self, at: float) -> bool:
         """Return True if any gang has waited since then; does not sort."""

@@ -17,11 +17,12 @@ from scheduler_core.planner.leader.capacity_holds import CapacityHolds, HoldRequ
 from scheduler_core.planner.leader.context import TermContext
 from scheduler_core.planner.leader.hold_search import HoldResult, HoldTask
 from scheduler_core.planner.leader.plan_task import PlanResult, PlanTask, ReservationNames, options_of
-from scheduler_core.planner.leader.queue import QueuedGang
+from scheduler_core.planner.leader.queue import QueuedGang, QueueOrder
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.packing.model import NodeView
 
-PLAN_S = 1.0  # for one plan
+PLAN_S = 1.0  # for one task
+_RETRY_SHARE = 0.5  # of this time for gangs that did not fit before: the rest is for gangs that were never tried
 _RETRY_UNPLACED_S = 0.5  # between two plans of gangs that did not fit
 _BATCH = 256  # single pods in a reservation
 _BEYOND_LIMITS_S = 5.0  # between two looks for single pods to release among the gangs beyond the limits: any number
@@ -38,6 +39,7 @@ class PlanScheduler:
         self._not_before = 0.0  # monotonic seconds: for gangs that did not fit
         self._planned_state: Hashable = None
         self._next_beyond_limits = 0.0  # monotonic seconds
+        self._resume_at: QueueOrder | None = None
 
     def start_next_plan(self, now: float) -> None:
         """Start the next plan and the next hold search, unless a plan is not listed yet."""
@@ -47,16 +49,17 @@ class PlanScheduler:
         if not self._is_searching_hold and (request := self.holds.next_request(now)) is not None:
             self._is_searching_hold = True
             executor.start_hold_search(self._hold_task(request, now))
-        if not self._is_planning and (batches := self._batches(now)):
-            if now < self._not_before and all(gang.unfit_state is not None for batch in batches for gang in batch):
-                executor.schedule_round(self._not_before - now)
-                return
+        if self._is_planning:
+            return
+        if now < self._not_before and not self._backlog.queue.has_untried(now):
+            executor.schedule_round(self._not_before - now)
+        elif batches := self._batches(now):
             self._is_planning, self._planned_state = True, self._view.plan_state(now)
             executor.start_plan(self._plan_task(batches, now))
 
     def apply_plan(self, result: PlanResult, now: float) -> None:
         """Record which gangs were placed, and which were not."""
-        self._is_planning = False
+        self._is_planning, self._resume_at = False, result.resume_at
         for name, unplaced in result.unplaced.items():
             self._backlog.mark_unplaced(name, unplaced, self._planned_state)
         for name in result.gangs:
@@ -122,7 +125,7 @@ class PlanScheduler:
         )
 
     def _plan_task(self, batches: tuple[tuple[QueuedGang, ...], ...], now: float) -> PlanTask:
-        until = now + PLAN_S
+        monotonic = self._context.clock.monotonic
         return PlanTask(
             batches=batches,
             view=self._node_view(),
@@ -131,8 +134,10 @@ class PlanScheduler:
             avoid=self._backlog.all_avoided_nodes(now),
             levels=self._context.config.levels,
             names=self._new_names(),
-            is_out_of_time=lambda: self._context.clock.monotonic() > until,
+            is_out_of_time=lambda: monotonic() > now + PLAN_S,
             placed_members=self._view.placed_members(),
+            is_retry_time_over=lambda: monotonic() > now + _RETRY_SHARE * PLAN_S,
+            resume_at=self._resume_at,
         )
 
     def _node_view(self) -> NodeView:

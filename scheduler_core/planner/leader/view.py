@@ -64,7 +64,7 @@ class InProgress(NamedTuple):
 
     def is_free(self, gang: Gang) -> bool:
         """Return True if nothing is in progress for this gang."""
-        return gang.name not in self.gangs and not any(each.uid in self.pods for each in gang.ready)
+        return gang.name not in self.gangs and self.pods.isdisjoint([each.uid for each in gang.ready])
 
 
 class PlannerView:

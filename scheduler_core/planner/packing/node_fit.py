@@ -4,7 +4,7 @@ The kubelet may admit members that are ungated together in any order. So each me
 as if all others were admitted before it (``filters.verdict``, for the worst possible outcome), and so are pods that are
 on their way to the node already (``filters.admission_promises``). A load that fits still fits with fewer members.
 
-Nodes that are equal in everything that matters share one ``NodeClass``, and its results.
+Nodes that are equal in everything that matters share one class (``node_classes``), and its results.
 """
 
 from __future__ import annotations
@@ -13,67 +13,15 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from gputopo.labels.reasons import Reason
-from scheduler_core.allocation.gpu_sets import ExactSets
 from scheduler_core.allocation.occupancy import Occupant
-from scheduler_core.cache.node_record import NodeRecord
-from scheduler_core.cache.node_state import NodeState, kubelet_report_of
+from scheduler_core.cache.node_state import NodeState
 from scheduler_core.cache.node_table import ClusterSnapshot, state_if
 from scheduler_core.evaluation.evaluate import evaluator_for
 from scheduler_core.evaluation.score import MAX_POINTS, Score
 from scheduler_core.planner.packing.anti_affinity import ANTI_AFFINITY_REASON, ConflictingPairs
+from scheduler_core.planner.packing.node_classes import NodeClass, NodeClasses
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodProfile
-
-_ROUNDED_UP = 999  # requests are rounded up to whole cores: the pod may use so much less
-
-
-class NodeCpu(NamedTuple):
-    """CPU of a node. Pods without GPUs are not watched, so less may be free."""
-
-    milli: int | None
-    requested: int = 0
-    pods: int = 0  # that request CPU
-
-    def has_room_for(self, requests: Sequence[int]) -> bool:
-        """Return whether the requests may fit. False only where they surely do not."""
-        if self.milli is None:
-            return True
-        others = [each for each in requests if each]
-        return self.requested + sum(others) - _ROUNDED_UP * (self.pods + len(others)) <= self.milli
-
-
-class NodeClass(NamedTuple):
-    """Everything about a node that decides how members fit on it."""
-
-    state: NodeState
-    released: tuple[int, ...] | None  # GPUs of ended pods that the kubelet still reports; None: there is no report
-    cpu: NodeCpu
-    name: str = ""  # of a node that shares its class with no other
-
-
-def node_class_of(record: NodeRecord, state: NodeState) -> NodeClass:
-    """Return the class of a node. Nodes of one class stay equal whatever members are added."""
-    own = record.name if state.honours_gpu_choice or state.shared_gpus is not None else ""
-    return NodeClass(state, _released(record, state), node_cpu_of(record), own)
-
-
-def node_cpu_of(record: NodeRecord) -> NodeCpu:
-    """Return what is known of the node's CPU."""
-    requests = [each.profile.device_request.cpu_milli for each in record.pods if each.profile.device_request.cpu_milli]
-    return NodeCpu(record.machine.cpu_milli, sum(requests), len(requests))
-
-
-def _released(record: NodeRecord, state: NodeState) -> tuple[int, ...] | None:
-    """Return the GPUs of ended pods that the kubelet still reports, if the state does not contain them."""
-    if record.gpus is None or record.gpus.allocations is None:
-        return None
-    if state.open_admissions is not None or not isinstance(state.free, ExactSets):
-        return ()
-    if len(record.gpus.allocations) == sum(pod.profile.gpus for pod in record.pods):  # all of running pods
-        return ()
-    report = kubelet_report_of(record)
-    return None if report is None else report.open_admissions.releases
-
 
 NO_CPU = "too little CPU left on the node, as far as known"
 MICRO = 1_000_000  # integer sums do not depend on the order
@@ -90,37 +38,25 @@ class MemberKind(NamedTuple):
 
 
 class NodeFit:
-    """Fit of one gang on one snapshot, computed once for each class of nodes. Classes are identified by number."""
+    """Fit of one gang on one snapshot, computed once for each class of nodes. Classes have the numbers of ``nodes``."""
 
     def __init__(
         self,
-        table: ClusterSnapshot,
+        nodes: NodeClasses,
         kinds: Sequence[MemberKind],
         wanted: Load,
         conflicting: ConflictingPairs = frozenset(),
     ) -> None:
         """``wanted``: members of each kind. ``conflicting``: kinds that may not share a node."""
         self.wanted = wanted
-        self._table = table
+        self.nodes = nodes
         self._kinds = kinds
         self._conflicting = conflicting
         self._devices = [kind.profile.devices for kind in kinds]
         self._evaluators = [evaluator_for(kind.profile, kind.policy) for kind in kinds]
-        self._numbers: dict[NodeClass, int] = {}
-        self._names: list[str] = []  # of one node of each class
-        self._classes: list[NodeClass] = []
         self._points: dict[tuple[int, Load], int | Reason | str] = {}
         self._states: dict[tuple[int, Load], NodeState] = {}
         self._alone: dict[tuple[int, int], int] = {}
-
-    def class_number(self, name: str) -> int:
-        """Return the number of the node's class."""
-        node_class = node_class_of(self._table.records[name], self._table.states[name])
-        found = self._numbers.setdefault(node_class, len(self._names))
-        if found == len(self._names):
-            self._names.append(name)
-            self._classes.append(node_class)
-        return found
 
     def points_of(self, node_class: int, load: Load) -> int | Reason | str:
         """Return the sum of the members' points on the node, in millionths; or why they do not fit."""
@@ -135,12 +71,15 @@ class NodeFit:
     def state_with(self, node_class: int, load: Load) -> NodeState:
         """Return the state of the node with these members added."""
         if not any(load):
-            return self._classes[node_class].state
+            return self.nodes.classes[node_class].state
         key = (node_class, load)
         found = self._states.get(key)
         if found is None:
             found = self._states[key] = _state_with_members(
-                self._classes[node_class], self._added_pods(load), self._table, self._names[node_class]
+                self.nodes.classes[node_class],
+                self._added_pods(load),
+                self.nodes.table,
+                next(iter(self.nodes.nodes[node_class])),
             )
         return found
 
@@ -168,7 +107,7 @@ class NodeFit:
             or profile.constraints.min_vram_mib is not None
         ):
             return self.max_alone(node_class, at)
-        state = self._classes[node_class].state
+        state = self.nodes.classes[node_class].state
         return min(
             self.wanted[at],
             *(state.free_devices(resource) // number for resource, number in profile.device_request.totals),
@@ -230,7 +169,7 @@ class NodeFit:
         if not isinstance(found, Score):
             return found
         requests = [self._kinds[at].profile.device_request.cpu_milli for at in kinds for _ in range(load[at])]
-        if not self._classes[node_class].cpu.has_room_for(requests):
+        if not self.nodes.classes[node_class].cpu.has_room_for(requests):
             return NO_CPU
         return before + round(found.points * MICRO)
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from scheduler_core.planner.packing.model import Levels, NodeView, PlanOptions
+from scheduler_core.planner.packing.node_classes import NodeClasses
 from scheduler_core.planner.packing.node_filter import NodeFilter
-from scheduler_core.planner.packing.node_fit import Load, NodeFit
+from scheduler_core.planner.packing.node_fit import Load
 from scheduler_core.planner.packing.stock import Packing, PlacementClass
 from scheduler_core.planner.packing.topology_domains import DomainPath, SearchLevel, domain_path_of, sort_path_of
 
@@ -32,7 +33,7 @@ class UsedNode(NamedTuple):
 
 
 def gang_nodes(
-    view: NodeView, options: PlanOptions, node_fit: NodeFit, filters: Sequence[NodeFilter]
+    view: NodeView, options: PlanOptions, nodes: NodeClasses, filters: Sequence[NodeFilter]
 ) -> list[GangNode]:
     """Return nodes that kube-scheduler would take for at least one kind, whatever their GPUs, sorted by domain.
 
@@ -42,15 +43,15 @@ def gang_nodes(
     known: dict[object, PlacementClass] = {}
     candidates = []
     every = max(1, _FILTERED // max(1, len(filters)))
-    for number, name in enumerate(view.table.states, 1):
-        if number % every == 0 and options.out_of_time():
+    for at, (name, number) in enumerate(nodes.number_of.items(), 1):
+        if at % every == 0 and options.out_of_time():
             break
         node = view.rules.get(name)
         if node is None or name in options.avoid:
             continue
         allowed = tuple(each.rejection_of(node) is None for each in filters)
         if any(allowed):
-            of = PlacementClass(node_fit.class_number(name), allowed, name in used)
+            of = PlacementClass(number, allowed, name in used)
             path = sort_path_of(node.metadata.labels or {}, options.levels)
             candidates.append(GangNode(name, known.setdefault(of, of), path))
     return sorted(candidates, key=lambda candidate: (candidate.path, candidate.name))

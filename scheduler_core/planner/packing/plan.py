@@ -21,6 +21,7 @@ from scheduler_core.planner.packing.model import (
     PlanOptions,
     Unplaced,
 )
+from scheduler_core.planner.packing.node_classes import NodeClasses
 from scheduler_core.planner.packing.nodes import UsedNode, choose_nodes
 from scheduler_core.planner.packing.ranks import RankedMember, Slot, assign_ranks
 from scheduler_core.planner.packing.search import Search
@@ -29,10 +30,15 @@ from scheduler_core.planner.packing.topology_domains import shared_domain
 
 def plan_gang(members: Sequence[Member], view: NodeView, options: PlanOptions = DEFAULT_OPTIONS) -> GangPlan | Unplaced:
     """Return the node of each member, or why they do not fit. ``members``: the members to place, all of one gang."""
-    gang = group_members(members, view, options)
-    if isinstance(gang, Unplaced):
-        return gang
-    search = Search(gang, view, options)
+    groups = group_members(members, view, options)
+    if isinstance(groups, Unplaced):
+        return groups
+    return plan_groups(groups, view, options, NodeClasses(view.table, view.rules))
+
+
+def plan_groups(gang: MemberGroups, view: NodeView, options: PlanOptions, nodes: NodeClasses) -> GangPlan | Unplaced:
+    """Return the result of ``plan_gang``. ``nodes``: of this view."""
+    search = Search(gang, view, options, nodes)
     found = search.best_result()
     placed = found.packing.members + len(gang.without_gpus)
     if placed < gang.minimum:

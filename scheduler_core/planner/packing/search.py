@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from scheduler_core.planner.packing.groups import MemberGroups
 from scheduler_core.planner.packing.model import NodeView, PlanOptions
+from scheduler_core.planner.packing.node_classes import NodeClasses
 from scheduler_core.planner.packing.node_filter import NodeFilter
 from scheduler_core.planner.packing.node_fit import NodeFit
 from scheduler_core.planner.packing.nodes import GangNode, class_counts, gang_nodes, group_by_domain
@@ -37,11 +38,12 @@ class _Domain(NamedTuple):
 class Search:
     """Search for one gang on one snapshot."""
 
-    def __init__(self, gang: MemberGroups, view: NodeView, options: PlanOptions) -> None:
+    def __init__(self, gang: MemberGroups, view: NodeView, options: PlanOptions, nodes: NodeClasses) -> None:
+        """``nodes``: of this view."""
         self._gang, self._view, self._options = gang, view, options
         self.node_filters = [NodeFilter(group.rules, group.excluded_nodes) for group in gang.groups]
-        self.node_fit = NodeFit(view.table, [group.kind for group in gang.groups], gang.wanted, gang.conflicting_kinds)
-        self.candidates = gang_nodes(view, options, self.node_fit, self.node_filters)
+        self.node_fit = NodeFit(nodes, [group.kind for group in gang.groups], gang.wanted, gang.conflicting_kinds)
+        self.candidates = gang_nodes(view, options, nodes, self.node_filters)
         self.budget = Budget(options.steps, options.out_of_time)
         self._siblings = [seat.node for seat in options.placed if seat.node in view.rules]
         self._packings: dict[frozenset[tuple[PlacementClass, int]], Packing] = {}

@@ -7,7 +7,7 @@ kube-scheduler's filters and have enough CPU, as far as known.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 import msgspec
@@ -19,13 +19,14 @@ from scheduler_core.cache.change_log import ChangeLog
 from scheduler_core.cache.kube_scheduler_filters import SchedulingRules
 from scheduler_core.cache.node_record import with_pod
 from scheduler_core.cache.node_table import ClusterSnapshot, state_if
-from scheduler_core.evaluation.ranking import Rankings
+from scheduler_core.evaluation.ranking import NodeRanking, Rankings
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.packing.anti_affinity import ANTI_AFFINITY_REASON, AntiAffinities
 from scheduler_core.planner.packing.bandwidth import expected_gpus
 from scheduler_core.planner.packing.model import DEFAULT_OPTIONS, NodeView, PlanOptions, SinglePodPlan
+from scheduler_core.planner.packing.node_classes import node_cpu_of
 from scheduler_core.planner.packing.node_filter import NodeFilter
-from scheduler_core.planner.packing.node_fit import NO_CPU, node_cpu_of
+from scheduler_core.planner.packing.node_fit import NO_CPU
 from scheduler_core.request.pod_request import InvalidRequest, PodRequest
 
 _PROFILES = 256  # number of profiles with cached rankings
@@ -57,6 +58,7 @@ class SinglePodPlacer:
         nodes.begin(view, options, growing.moves)
         anti_affinities = AntiAffinities(members, options.placed_members)
         seats, missing = list[PlannedMember](), list[tuple[str, Reason | str]]()
+        unfit: dict[Hashable, Reason | str] = {}  # equal requests share a reason until a pod is placed
         for member in members:
             if options.out_of_time():
                 break
@@ -70,22 +72,28 @@ class SinglePodPlacer:
             anti_affinity = anti_affinities.anti_affinity_of(member)
             names = nodes.nodes_for(member.rules)
             excluded = names & anti_affinities.excluded_nodes(anti_affinity)
-            ranking = self._rankings.ranking_for(request.profile, view.policy_of(request))
-            open_ = names - excluded if excluded else names
-            best = next(growing.with_enough_cpu(ranking.best_nodes(open_, request.uid), request), None)
-            if best is None:
-                is_anti_affinity = (
-                    next(growing.with_enough_cpu(ranking.best_nodes(excluded, request.uid), request), None) is not None
-                )
-                missing.append(
-                    (
-                        member.uid,
-                        ANTI_AFFINITY_REASON
-                        if is_anti_affinity
-                        else _rejection_summary(growing, ranking.rejections_of(names)),
-                    )
-                )
+            policy = view.policy_of(request)
+            key = (member.rules and member.rules.key, request.profile, policy, anti_affinity)
+            if key in unfit:
+                missing.append((member.uid, unfit[key]))
                 continue
+            ranking = self._rankings.ranking_for(request.profile, policy)
+
+            def best_of(
+                some: AbstractSet[str], request: PodRequest = request, ranking: NodeRanking = ranking
+            ) -> str | None:
+                return next(growing.with_enough_cpu(ranking.best_nodes(some, request.uid), request), None)
+
+            best = best_of(names - excluded if excluded else names)
+            if best is None:
+                is_excluded = best_of(excluded) is not None
+                reason = (
+                    ANTI_AFFINITY_REASON if is_excluded else _rejection_summary(growing, ranking.rejections_of(names))
+                )
+                unfit[key] = reason
+                missing.append((member.uid, reason))
+                continue
+            unfit.clear()
             ask = request.profile.device_request
             seats.append(
                 PlannedMember(

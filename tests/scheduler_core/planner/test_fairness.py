@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from gputopo.crd.reservations import EntryPhase, HeldCapacity
 from gputopo.labels import keys
 from scheduler_core.planner.leader.queue import SETTLE_S, QueueTiming
+from scheduler_core.planner.packing import plan
+from scheduler_core.planner.packing.search import Search
 from tests.scheduler_core.planner.commit.apiserver import ApiServer
 from tests.scheduler_core.planner.leader.fake_planner import FakePlanner
 
@@ -186,3 +192,105 @@ def test_a_gang_that_grows_waits_again_before_more_is_held() -> None:
         {"a": (HeldCapacity("n0", 2),)},
         {"a": (HeldCapacity("n0", 2), HeldCapacity("n1", 2))},
     )
+
+
+PLAN_COST_S = 0.3  # three plans use up the time of a task
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakePlanner], list[object]]:
+    """Return a function that counts the plans of a planner, each of which takes ``PLAN_COST_S``."""
+
+    def counting(planner: FakePlanner) -> list[object]:
+        found: list[object] = []
+
+        class CountedSearch(Search):
+            def __init__(self, *arguments: Any) -> None:
+                super().__init__(*arguments)
+                found.append(self)
+                planner.now += PLAN_COST_S
+
+        monkeypatch.setattr(plan, "Search", CountedSearch)
+        return found
+
+    return counting
+
+
+def end_and_start_pod(server: ApiServer, pods: list[str], node: int, gpus: int = 1) -> None:
+    """Let a pod end and another pod start on a node: an event of a GPU pod that frees nothing for long."""
+    server.delete_pod(pods[node])
+    pods[node] = server.create_pod(f"on-n{node}", gpus)
+    server.bind(pods[node], f"n{node}")
+
+
+def queue_unfit_gangs(server: ApiServer, number: int, random: Random) -> None:
+    """Create gangs of any priority that do not fit on four nodes with one free GPU each."""
+    for at in range(number):
+        size, gpus = random.choice(((2, 2), (5, 1), (4, 2), (1, 3), (2, 4)))
+        for _ in range(size):
+            server.create_pod(f"unfit-{at}", gpus, f"unfit-{at}", size, created=NOON, priority=random.randint(0, 9))
+
+
+@given(number=st.integers(0, 40), seed=st.integers(0, 10**9))
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_number_of_gangs_that_do_not_fit_delays_no_gang_that_fits(
+    planned: Callable[[FakePlanner], list[object]], number: int, seed: int
+) -> None:
+    """In a stream of pod events, before they were tried and after."""
+    random = Random(seed)
+    server = ApiServer({f"n{at}": 2 for at in range(4)})
+    pods = [server.create_pod(f"on-n{at}", 1) for at in range(4)]  # one GPU of each node stays free
+    for at, uid in enumerate(pods):
+        server.bind(uid, f"n{at}")
+    queue_unfit_gangs(server, number, random)
+    server.create_pod("first", 1, "first", 1, created=LATER)
+    planner = FakePlanner(server, pace=FAR)
+    plans = planned(planner)
+
+    for name in ("first", "second"):
+        began, steps = len(plans), 0
+        while name not in placed(server):
+            end_and_start_pod(server, pods, random.randrange(4))
+            planner.run_once()
+            planner.now += 0.1
+            planner.term.tick()
+            steps += 1
+            assert steps < 40
+        assert len(plans) - began <= 1 + 3  # its own, and what one task has time for beside it
+        server.create_pod("second", 1, "second", 1, created=LATER)
+
+
+def test_a_gang_is_tried_again_though_earlier_gangs_use_up_the_time(
+    planned: Callable[[FakePlanner], list[object]],
+) -> None:
+    """Members of two kinds may fit beside each other or not: only a plan decides, and it may be in vain each time."""
+    server = ApiServer({"n0": 2, "n1": 2})
+    pods = [server.create_pod(f"on-n{at}", 2) for at in range(2)]
+    for at, uid in enumerate(pods):
+        server.bind(uid, f"n{at}")
+    for at in range(20):
+        for gpus in (2, 1):
+            server.create_pod(f"mixed-{at}", gpus, f"mixed-{at}", 2, created=NOON, more=tolerating(at))
+    server.create_pod("late", 2, "late", 1, created=LATER)
+    planner = FakePlanner(server, pace=FAR)
+    planner.run()
+    plans = planned(planner)
+
+    for _ in range(60):
+        server.delete_pod(pods[0])
+        planner.run_once()
+        pods[0] = server.create_pod("on-n0", 2)
+        server.bind(pods[0], "n0")
+        planner.now += 1.0
+        planner.term.tick()
+        planner.run_once()
+    server.delete_pod(pods[0])
+    wait(planner, 1.0)
+
+    assert placed(server) == {"late"}
+    assert len(plans) <= 21
+
+
+def tolerating(at: int) -> dict[str, Any]:
+    """Return rules that differ from gang to gang and change nothing."""
+    return {"spec": {"tolerations": [{"key": f"example.com/{at}", "operator": "Exists"}]}}

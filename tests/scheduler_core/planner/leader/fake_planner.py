@@ -14,7 +14,7 @@ from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.pod_source import PlannerPod
 from scheduler_core.planner.leader.context import PlannerConfig, TermClock
 from scheduler_core.planner.leader.hold_search import HoldTask, search_hold
-from scheduler_core.planner.leader.plan_task import PlanTask, run_plan
+from scheduler_core.planner.leader.plan_task import PlanMemory, PlanTask, run_plan
 from scheduler_core.planner.leader.queue import QueueTiming
 from scheduler_core.planner.leader.term import LeaderTerm
 from scheduler_core.planner.leader.writer import WriteAnswer, WriteOutcome
@@ -61,6 +61,7 @@ class FakePlanner:
         self.now = START
         self.clock_error_s = 0.0  # by which the wall clock is ahead
         self._was_idle = False
+        self._memory = PlanMemory()
         clock = TermClock(lambda: self.now - START, lambda: self.now + self.clock_error_s)
         self.policies = BUILT_IN
         self.term = LeaderTerm(config, lambda: self.policies, me, self, clock)
@@ -70,11 +71,7 @@ class FakePlanner:
         """Run until nothing is left to do, now or a second later."""
         self._wait(1.0)
         for _ in range(200):
-            self.apply_events()
-            self.term.run_round()
-            todo, self._pending = self._pending, []
-            for each in todo:
-                each()
+            todo = self.run_once()
             if not todo and not self._is_behind():
                 if self._was_idle:
                     return
@@ -83,6 +80,15 @@ class FakePlanner:
             else:
                 self._was_idle = False
         raise AssertionError("the planner never becomes idle")
+
+    def run_once(self) -> bool:
+        """Apply events, run a round, and do what it decides. Return whether there was anything to do."""
+        self.apply_events()
+        self.term.run_round()
+        todo, self._pending = self._pending, []
+        for each in todo:
+            each()
+        return bool(todo)
 
     def _wait(self, seconds: float) -> None:
         self.now += seconds
@@ -95,7 +101,7 @@ class FakePlanner:
 
     def start_plan(self, task: PlanTask) -> None:
         """Compute, and answer."""
-        self._pending.append(lambda: self.term.apply_plan(run_plan(task)))
+        self._pending.append(lambda: self.term.apply_plan(run_plan(task, self._memory)))
 
     def start_hold_search(self, task: HoldTask) -> None:
         """Compute, and answer."""

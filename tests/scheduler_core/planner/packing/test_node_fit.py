@@ -15,7 +15,8 @@ from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_table import snapshot_of, state_if
 from scheduler_core.evaluation.score import MAX_POINTS
-from scheduler_core.planner.packing.node_fit import NO_CPU, MemberKind, NodeCpu, NodeFit
+from scheduler_core.planner.packing.node_classes import NodeClasses, NodeCpu
+from scheduler_core.planner.packing.node_fit import NO_CPU, MemberKind, NodeFit
 from scheduler_core.request.pod_request import InvalidRequest
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, occupant, profile, record
@@ -25,7 +26,7 @@ PAIRS, H100 = MACHINES["a100_bridged"](), MACHINES["hgx_h100"]()
 
 
 def _node_fit(records: list[NodeRecord], *kinds: MemberKind, wanted: int = 8) -> NodeFit:
-    return NodeFit(snapshot_of(records, NOW, POLICY), kinds, (wanted,) * len(kinds))
+    return NodeFit(NodeClasses(snapshot_of(records, NOW, POLICY)), kinds, (wanted,) * len(kinds))
 
 
 @pytest.mark.parametrize(
@@ -41,16 +42,16 @@ def _node_fit(records: list[NodeRecord], *kinds: MemberKind, wanted: int = 8) ->
 def test_how_many_members_fit_on_two_bridged_pairs(gpus: int, wishes: dict[str, str], most: int) -> None:
     fitting = _node_fit([record("n", PAIRS, held={})], MemberKind(profile(gpus, **wishes), POLICY))
 
-    assert fitting.max_alone(fitting.class_number("n"), 0) == most
-    assert fitting.fill_node(fitting.class_number("n"), (8,), (True,), (0,)) == (most,)
-    assert fitting.fill_node(fitting.class_number("n"), (8,), (False,), (0,)) == (0,)
+    assert fitting.max_alone(fitting.nodes.number_of["n"], 0) == most
+    assert fitting.fill_node(fitting.nodes.number_of["n"], (8,), (True,), (0,)) == (most,)
+    assert fitting.fill_node(fitting.nodes.number_of["n"], (8,), (False,), (0,)) == (0,)
 
 
 def test_singles_that_may_split_both_pairs_do_not_join_a_required_pair() -> None:
     """The kubelet may admit them first, on any GPUs. A single one leaves a pair whichever GPU it gets."""
     kinds = MemberKind(profile(2, island="required"), POLICY), MemberKind(profile(1), POLICY)
     fitting = _node_fit([record("n", PAIRS, held={})], *kinds)
-    node_class = fitting.class_number("n")
+    node_class = fitting.nodes.number_of["n"]
 
     assert fitting.points_of(node_class, (1, 2)) == Reason.ISLAND
     assert {load for load, _ in fitting.loads(node_class, (8, 8), (True, True))} == {
@@ -67,8 +68,8 @@ def test_a_pod_on_its_way_to_the_node_keeps_its_required_shape() -> None:
     records = [record("unasked", PAIRS, held=None, pods=[coming]), record("asked", PAIRS, held={}, pods=[coming])]
     fitting = _node_fit(records, kind)
 
-    assert [fitting.max_alone(fitting.class_number(each.name), 0) for each in records] == [0, 1]
-    assert fitting.points_of(fitting.class_number("unasked"), (1,)) == Reason.RESERVED
+    assert [fitting.max_alone(fitting.nodes.number_of[each.name], 0) for each in records] == [0, 1]
+    assert fitting.points_of(fitting.nodes.number_of["unasked"], (1,)) == Reason.RESERVED
 
 
 def test_too_little_cpu_only_where_it_is_certain() -> None:
@@ -84,14 +85,14 @@ def test_too_little_cpu_only_where_it_is_certain() -> None:
     small = msgspec.structs.replace(made, machine=msgspec.structs.replace(made.machine, cpu_milli=8000))
     fitting = _node_fit([small], MemberKind(asking, POLICY))
 
-    assert fitting.max_alone(fitting.class_number("n"), 0) == 2
-    assert fitting.points_of(fitting.class_number("n"), (3,)) == NO_CPU
-    assert fitting.points_of(fitting.class_number("n"), (4,)) == NO_CPU
+    assert fitting.max_alone(fitting.nodes.number_of["n"], 0) == 2
+    assert fitting.points_of(fitting.nodes.number_of["n"], (3,)) == NO_CPU
+    assert fitting.points_of(fitting.nodes.number_of["n"], (4,)) == NO_CPU
 
 
 def test_points_never_exceed_the_bound_per_member() -> None:
     fitting = _node_fit([record("n", H100, held={})], MemberKind(profile(2), POLICY))
-    node_class = fitting.class_number("n")
+    node_class = fitting.nodes.number_of["n"]
     points = [fitting.points_of(node_class, (number,)) for number in range(5)]
 
     assert points[0] == 0
@@ -113,7 +114,7 @@ def test_nodes_that_differ_in_released_gpus_are_of_different_classes() -> None:
     unasked = record("unasked", PAIRS, held=None)
     fitting = _node_fit([calm, left, unasked], MemberKind(profile(1), POLICY))
 
-    assert len({fitting.class_number(name) for name in ("calm", "left", "unasked")}) == 3
+    assert len({fitting.nodes.number_of[name] for name in ("calm", "left", "unasked")}) == 3
     assert fitting.devices_of((3,)) == 3
 
 
@@ -124,9 +125,9 @@ def test_nodes_of_one_class_stay_equal_with_any_members(seed: int) -> None:
     records = cluster(random, 8)
     kinds = [MemberKind(profile(random.choice((1, 2)), **random.choice(WISHES)), POLICY) for _ in range(2)]
     table = snapshot_of(records, NOW, POLICY)
-    fitting = NodeFit(table, kinds, (2, 2))
+    fitting = NodeFit(NodeClasses(table), kinds, (2, 2))
     for each in records:
-        node_class = fitting.class_number(each.name)
+        node_class = fitting.nodes.number_of[each.name]
         assert all(fitting.max_alone(node_class, at) <= fitting.max_of_kind(node_class, at) for at in range(2))
         for load, _ in fitting.loads(node_class, (2, 2), (True, True)):
             pods = [
@@ -150,14 +151,14 @@ def test_the_order_of_members_makes_no_difference(seed: int) -> None:
     for order in permutations(members):
         asked = [m.request.profile for m in order if not isinstance(m.request, InvalidRequest)]
         kinds = [MemberKind(profile(each.gpus)._replace(constraints=each.constraints), POLICY) for each in asked]
-        fitting = NodeFit(table, kinds, (1, 1, 1))
-        fits.add(isinstance(fitting.points_of(fitting.class_number(each.name), (1, 1, 1)), int))
+        fitting = NodeFit(NodeClasses(table), kinds, (1, 1, 1))
+        fits.add(isinstance(fitting.points_of(fitting.nodes.number_of[each.name], (1, 1, 1)), int))
     assert fits == {stands(table, each.name, members)}
 
 
 def test_members_of_one_kind_share_all_results() -> None:
     records = [record(f"n{at}", H100, held={}) for at in range(50)]
     table = snapshot_of(records, NOW, POLICY)
-    fitting = NodeFit(table, [MemberKind(crew(1)[0].request.profile, POLICY)], (8,))  # type: ignore[union-attr]
+    fitting = NodeFit(NodeClasses(table), [MemberKind(crew(1)[0].request.profile, POLICY)], (8,))  # type: ignore[union-attr]
 
-    assert {fitting.class_number(each.name) for each in records} == {0}
+    assert {fitting.nodes.number_of[each.name] for each in records} == {0}

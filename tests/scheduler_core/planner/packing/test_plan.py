@@ -22,7 +22,8 @@ from scheduler_core.planner.packing.anti_affinity import ANTI_AFFINITY_REASON, P
 from scheduler_core.planner.packing.diagnosis import AVOIDED_REASON, NO_NODE_REASON, OUT_OF_TIME_REASON
 from scheduler_core.planner.packing.groups import MemberGroups, group_members
 from scheduler_core.planner.packing.model import GangPlan, NodeView, PlanOptions, Unplaced
-from scheduler_core.planner.packing.node_fit import NO_CPU, node_cpu_of
+from scheduler_core.planner.packing.node_classes import node_cpu_of
+from scheduler_core.planner.packing.node_fit import NO_CPU
 from scheduler_core.planner.packing.plan import plan_gang
 from scheduler_core.request.device_request import WHOLE
 from scheduler_core.request.pod import Metadata

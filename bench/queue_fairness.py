@@ -1,0 +1,169 @@
+"""Waits of gangs that fit behind gangs that do not fit, as ratios to the waits with no such gang.
+
+A term of leadership with the real planner code and a minimal API server in one process, as in ``planner_loop.py``. All
+nodes are in use except the nodes that the gangs that fit need. The gangs that do not fit have a higher priority, so the
+queue begins with them. All the time, pods with one GPU end and start on nodes that no waiting gang can use. The clock
+advances by the CPU time of the planner; where nothing is due, it skips to the next event. So a wait does not depend on
+the load of the machine.
+
+    mean, max   wait from the list of all pods until the first member is ungated, in seconds of that clock
+    ratio       mean wait by the mean wait without gangs that do not fit
+    waiting     CPU of the planner once all gangs that fit are placed, in % of a core, with the events
+Run: make bench
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from itertools import cycle
+
+import msgspec
+from planner_loop import RATE, Spent, Stage, node_name, planned
+
+from gputopo.labels import keys
+from scheduler_core.planner.commit.actions import Action, UngateAndPin
+from scheduler_core.planner.leader.plan_task import run_plan
+from tests.api_objects import Object
+
+NODES, UNFIT, FIT = (5_000, 15_000), (0, 10, 100, 1_000), 20
+MEMBERS = 2  # of a gang that fits, with 8 GPUs each
+EVENT_S, SWAPPED = 0.02, 50  # a pod event each so many seconds, on so many nodes
+IDLE_S, LIMIT_S = 20.0, 120.0
+
+
+def main() -> None:
+    """Print a row per number of gangs that do not fit."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--nodes", type=int, nargs="+", default=NODES)
+    options.add_argument("--unfit", type=int, nargs="+", default=UNFIT)
+    asked = options.parse_args()
+    print(f"{FIT} gangs that fit, {MEMBERS} x 8 GPUs each; a GPU pod event each {1000 * EVENT_S:.0f} ms")
+    print(f"{'nodes':>7} {'do not fit':>11} {'started':>8} {'mean s':>8} {'max s':>8} {'ratio':>7} {'waiting':>8}")
+    for nodes in asked.nodes:
+        base: float | None = None
+        for unfit in asked.unfit:
+            stage = Fairness(nodes, unfit)
+            waits = stage.measure_waits()
+            mean = sum(waits) / len(waits) if waits else float("nan")
+            base = mean if base is None else base
+            idle = stage.measure_idle()
+            print(
+                f"{nodes:7,} {unfit:11,} {len(waits):5}/{FIT} {mean:8.2f} {max(waits, default=float('nan')):8.2f} "
+                f"{mean / base:7.2f} {100 * idle:7.1f}%",
+                flush=True,
+            )
+
+
+class Fairness(Stage):
+    """Gangs that do not fit at the head of the queue, gangs that fit behind them, and pod events on other nodes."""
+
+    def __init__(self, nodes: int, unfit: int) -> None:
+        self._at, self._plan_s, self._read_at = 0.0, 0.0, 0.0
+        self._began: float | None = None
+        super().__init__(Spent(()), nodes, RATE)
+        self._ungated: dict[str, float] = {}  # by gang: when its first member was ungated
+        free = FIT * MEMBERS
+        names = [node_name(at) for at in range(nodes)]
+        pods = [running(f"full-{at}", 8 if at >= SWAPPED else 7, name) for at, name in enumerate(names[free:])]
+        swapped = [running(f"swap-{at}", 1, name) for at, name in enumerate(names[free : free + SWAPPED])]
+        waiting = [
+            gated(f"unfit-{gang}", 5 + gang % 4, at, priority=10) for gang in range(unfit) for at in range(MEMBERS)
+        ]
+        waiting += [gated(f"fit-{gang}", 8, at) for gang in range(FIT) for at in range(MEMBERS)]
+        self.begin(0, [*pods, *swapped, *waiting])
+        self._swaps = cycle(swapped)
+        self._next_event, self._next_tick = EVENT_S, 0.0
+
+    @property
+    def _now(self) -> float:
+        """Seconds of the clock. A plan that runs takes time; its CPU time, which is slow to read, is read each ms."""
+        if self._began is not None and time.perf_counter() - self._read_at > 1e-3:
+            self._plan_s, self._read_at = time.thread_time() - self._began, time.perf_counter()
+        return self._at + self._plan_s
+
+    @_now.setter
+    def _now(self, at: float) -> None:
+        self._at = at
+
+    def measure_waits(self) -> list[float]:
+        """Run until all gangs that fit are ungated, or the time is over. Return their waits."""
+        self._run_until(LIMIT_S, fits=True)
+        return [at for gang, at in self._ungated.items() if gang.startswith("fit-")]
+
+    def measure_idle(self) -> float:
+        """Return the CPU time by the time of the clock while only gangs that do not fit wait."""
+        self._run_until(self._now + 2.0)
+        began, cpu = self._now, self._cpu()
+        self._run_until(began + IDLE_S)
+        return (self._cpu() - cpu) / (self._now - began)
+
+    def _cpu(self) -> float:
+        return sum(self._spent.seconds.values())
+
+    def _run_until(self, end: float, *, fits: bool = False) -> None:
+        while self._now < end and not (fits and len(self._ungated) == FIT):
+            before = self._cpu()
+            while self._next_event <= self._now:
+                self._swap_pod(next(self._swaps))
+                self._next_event += EVENT_S
+            while self._to_bind:
+                self._bind(self._to_bind.popleft())
+            self._answer(1 << 30)
+            self._show()
+            if self._tasks:
+                self._began = time.thread_time()
+                with self._spent.on("plan"):
+                    found = run_plan(self._tasks.popleft(), self._memory)
+                self._began, self._plan_s = None, 0.0
+                with self._spent.on("round"):
+                    self._term.apply_plan(found)
+            if self._now >= self._next_tick:
+                self._next_tick = self._now + 1.0
+                self._term.tick()
+            if self._now >= self._due:
+                self._due = self._next_tick
+                with self._spent.on("round"):
+                    self._term.run_round()
+            self._now += self._cpu() - before
+            if not (self._tasks or self._writes or self._to_bind or self._lines):
+                self._now = max(self._now, min(self._due, self._next_event, self._next_tick))
+
+    def _swap_pod(self, pod: Object) -> None:
+        """End a pod with one GPU, and start another one on its node."""
+        uid = pod["metadata"]["uid"]
+        self._lines.append(msgspec.json.encode({"type": "DELETED", "object": pod}) + b"\n")
+        self._version += 1
+        pod["metadata"] |= {"uid": f"{uid.partition('#')[0]}#{self._version}", "resourceVersion": str(self._version)}
+        self._lines.append(msgspec.json.encode({"type": "ADDED", "object": pod}) + b"\n")
+
+    def execute_action(self, what: Action) -> None:
+        """Execute it, and record when a gang is ungated."""
+        if isinstance(what, UngateAndPin):
+            self._ungated.setdefault(what.member.gang_request.gang.name, self._now)
+        super().execute_action(what)
+
+
+def running(name: str, gpus: int, node: str) -> Object:
+    """Return a running pod of another scheduler."""
+    pod = planned(0, gpus)
+    pod["metadata"] |= {"name": name, "uid": f"uid-{name}", "annotations": {}}
+    del pod["spec"]["schedulingGates"]
+    pod["spec"]["nodeName"] = node
+    pod["status"] = {"phase": "Running", "startTime": "2026-11-21T11:00:00Z"}
+    return pod
+
+
+def gated(gang: str, gpus: int, rank: int, priority: int = 0) -> Object:
+    """Return a gated member. Gangs with a priority require one host for all members, which no host has GPUs for."""
+    pod = planned(0, gpus)
+    annotations = {keys.POD_GANG.key: gang, keys.POD_GANG_SIZE.key: str(MEMBERS)}
+    if priority:
+        annotations[keys.POD_GANG_REQUIRED.key] = "kubernetes.io/hostname"
+    pod["metadata"] |= {"name": f"{gang}-{rank}", "uid": f"uid-{gang}-{rank}", "annotations": annotations}
+    pod["spec"]["priority"] = priority
+    return pod
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""Plan gangs one after the other. A gang that did not fit is planned again only where nodes take more of it. Pure.
+
+The verdict on a gang that did not fit stands until a node takes more of its members than when the verdict was found, or
+has other labels or taints. Then an upper bound of the members that fit decides. It is exact with members of one kind:
+such a gang is planned only if it fits. Gangs with equal requests share a verdict.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from collections.abc import Set as AbstractSet
+
+import msgspec
+
+from scheduler_core.planner.gang.member import GangName, Member
+from scheduler_core.planner.packing.diagnosis import diagnosis_summary
+from scheduler_core.planner.packing.groups import MemberGroups, group_members
+from scheduler_core.planner.packing.model import GangPlan, NodeView, PlanOptions, Unplaced
+from scheduler_core.planner.packing.node_classes import NodeClasses
+from scheduler_core.planner.packing.node_filter import NodeFilter
+from scheduler_core.planner.packing.node_fit import Load, NodeFit
+from scheduler_core.planner.packing.plan import plan_groups
+from scheduler_core.planner.packing.topology_domains import DomainPath, domain_path_of
+
+_MAX_REQUESTS = 1 << 13  # gangs
+_MAX_VERDICTS = 1 << 10  # different requests
+_FILTERED = 4096  # kube-scheduler's filters of a member on a node, between two looks at the clock
+_MAX_CHANGED = 1 << 12  # changed nodes that a verdict remembers: with more, the bound is computed again
+
+
+class _Verdict(msgspec.Struct):
+    """Why gangs with equal requests did not fit, and the nodes as they were then."""
+
+    unplaced: Unplaced  # without ``missing``: not diagnosed yet
+    names: tuple[str, ...]  # of the members that ``unplaced`` names
+    mark: int  # of the node classes: changes until then are checked
+    loads: dict[int, Load]  # by class: members of each kind that fit there alone; classes that take none are left out
+    before: dict[str, tuple[int | None, Load]] = {}  # nodes that changed since: class and load at the verdict
+
+
+class _Request(msgspec.Struct):
+    """A gang as it was last grouped."""
+
+    members: Sequence[Member]
+    minimum: int | None
+    groups: MemberGroups
+    verdicts: dict[AbstractSet[str], _Verdict]  # by avoided nodes; shared by all gangs with equal requests
+    source: Unplaced | None = None  # ``told`` has the names of this gang in its place
+    told: Unplaced | None = None
+
+
+class GangPlanner:
+    """Keeps classes of nodes, and verdicts, from one plan to the next. For one thread."""
+
+    def __init__(self) -> None:
+        self._nodes = NodeClasses()
+        self._requests: dict[GangName, _Request] = {}
+        self._verdicts: dict[Hashable, dict[AbstractSet[str], _Verdict]] = {}  # by all that decides whether gangs fit
+        self._inputs: tuple[object, ...] = ()  # of all requests
+
+    def plan_gang(
+        self, members: Sequence[Member], view: NodeView, options: PlanOptions, *, diagnose: bool = True
+    ) -> GangPlan | Unplaced:
+        """Return the result of ``plan.plan_gang``.
+
+        ``diagnose``: False leaves ``Unplaced.missing`` empty where that saves a plan.
+        """
+        request = self._request(members, view, options)
+        if isinstance(request, Unplaced):
+            return request
+        self._nodes.update(view.table, view.rules)
+        groups, verdict = request.groups, request.verdicts.get(options.avoid)
+        if verdict is None or self._has_improved(verdict, groups):
+            trial = _Trial(groups, self._nodes, {} if verdict is None else verdict.loads)
+            most = trial.count_members(options)
+            if most >= groups.minimum:
+                found = plan_groups(groups, view, options, self._nodes)
+                if isinstance(found, GangPlan) or options.out_of_time():
+                    return found
+                trial.load_all()
+            elif verdict is None or verdict.unplaced.best != most:
+                missing = () if verdict is None else verdict.unplaced.missing
+                found = Unplaced(diagnosis_summary(most, groups), missing, most)
+            else:
+                found = verdict.unplaced
+            names = _names(groups) if verdict is None or most >= groups.minimum else verdict.names
+            verdict = request.verdicts[options.avoid] = _Verdict(found, names, self._nodes.mark, trial.loads)
+        if diagnose and not verdict.unplaced.missing:
+            found = plan_groups(groups, view, options, self._nodes)
+            if isinstance(found, GangPlan):
+                return found
+            verdict.unplaced, verdict.names = found, _names(groups)
+        return _told(request, verdict)
+
+    def _request(self, members: Sequence[Member], view: NodeView, options: PlanOptions) -> _Request | Unplaced:
+        inputs = (view.policy_of, options.levels, options.placed_members)
+        if inputs != self._inputs or len(self._requests) > _MAX_REQUESTS or len(self._verdicts) > _MAX_VERDICTS:
+            self._inputs, self._requests, self._verdicts = inputs, {}, {}
+        name = members[0].gang_request.gang
+        known = self._requests.get(name)
+        if known is not None and known.members is members and known.minimum == options.minimum and not options.placed:
+            return known
+        groups = group_members(members, view, options)
+        if isinstance(groups, Unplaced):
+            return groups
+        verdicts = self._verdicts.setdefault(_fit_key(groups, view, options), {})
+        self._requests[name] = _Request(members, options.minimum, groups, verdicts)
+        return self._requests[name]
+
+    def _has_improved(self, verdict: _Verdict, groups: MemberGroups) -> bool:
+        """Return whether a node may take more members than when the verdict was found."""
+        nodes, nothing = self._nodes, (0,) * len(groups.groups)
+        changes = nodes.changed_since(verdict.mark)
+        if changes is None or len(verdict.before) > _MAX_CHANGED:
+            return True
+        trial = _Trial(groups, nodes, verdict.loads) if changes else None
+        for name, before in changes.items():
+            assert trial is not None  # there are changes
+            was: tuple[int | None, Load] = (None, nothing)
+            if before is not None:
+                was = verdict.before.get(name) or (before, verdict.loads.get(before, nothing))
+            number = nodes.number_of.get(name)
+            if number is not None and number != was[0]:
+                load = trial.load_of(number)
+                # Members of several kinds may fit better beside each other, though not more of each kind fit alone.
+                if any(load) and (len(load) > 1 or load > was[1]) and trial.takes(name):
+                    return True
+            if before is None or any(was[1]):
+                verdict.before[name] = was
+        verdict.mark = nodes.mark
+        return False
+
+
+class _Trial:
+    """One gang on the present nodes."""
+
+    def __init__(self, groups: MemberGroups, nodes: NodeClasses, loads: dict[int, Load]) -> None:
+        """``loads``: those already known."""
+        if len(loads) > 2 * len(nodes.classes):
+            loads = {number: load for number, load in loads.items() if number in nodes.classes}
+        self.loads = loads
+        self._groups, self._nodes = groups, nodes
+        self._filters = [NodeFilter(each.rules, each.excluded_nodes) for each in groups.groups]
+        kinds = [each.kind for each in groups.groups]
+        self._fit = NodeFit(nodes, kinds, groups.wanted, groups.conflicting_kinds)
+
+    def load_of(self, number: int) -> Load:
+        """Return how many members of each kind fit alone on a node of the class."""
+        found, kinds = self.loads.get(number), range(len(self._filters))
+        if found is None:
+            if not any(self._fit.max_of_kind(number, at) for at in kinds):
+                return (0,) * len(kinds)
+            found = self.loads[number] = tuple(self._fit.max_alone(number, at) for at in kinds)
+        return found
+
+    def load_all(self) -> None:
+        """Compute the loads of all classes."""
+        for number in self._nodes.nodes:
+            self.load_of(number)
+
+    def takes(self, name: str) -> bool:
+        """Return whether kube-scheduler would take the node for at least one kind."""
+        node = self._nodes.rules.get(name)
+        return node is not None and any(each.rejection_of(node) is None for each in self._filters)
+
+    def count_members(self, options: PlanOptions) -> int:
+        """Return an upper bound of the members that fit at once, or at least the minimum where they may all fit.
+
+        Where the time does not suffice, they may.
+        """
+        groups, nodes, required = self._groups, self._nodes, self._groups.required
+        level = () if required is None else (required,)
+        totals: defaultdict[DomainPath, list[int]] = defaultdict(lambda: [0] * len(self._filters))
+        most, every = len(groups.without_gpus), max(1, _FILTERED // max(1, len(self._filters)))
+        for number, names in nodes.nodes.items():
+            if options.out_of_time():
+                return groups.minimum
+            load = self.load_of(number)
+            for at_node, name in enumerate(names if any(load) else (), 1):
+                if at_node % every == 0 and options.out_of_time():
+                    return groups.minimum
+                node = None if name in options.avoid else nodes.rules.get(name)
+                path = None if node is None else domain_path_of(node.metadata.labels or {}, level, options.levels)
+                if node is None or path is None:
+                    continue
+                total = totals[path]
+                for at, number_of_kind in enumerate(load):
+                    if number_of_kind and self._filters[at].rejection_of(node) is None:
+                        total[at] += number_of_kind
+                most = max(most, len(groups.without_gpus) + sum(map(min, total, groups.wanted)))
+                if most >= groups.minimum:
+                    return most
+        return most
+
+
+def _fit_key(groups: MemberGroups, view: NodeView, options: PlanOptions) -> Hashable:
+    """Return all of a gang that decides whether it fits, except the nodes to avoid."""
+    nodes = sorted({seat.node for seat in options.placed if seat.node is not None})
+    siblings = tuple(
+        (name, tuple(sorted((view.rules[name].metadata.labels or {}).items()))) for name in nodes if name in view.rules
+    )
+    kinds = tuple(
+        (each.kind, each.rules and each.rules.key, len(each.members), each.excluded_nodes) for each in groups.groups
+    )
+    return kinds, groups.conflicting_kinds, len(groups.without_gpus), groups.minimum, groups.required, siblings
+
+
+def _names(groups: MemberGroups) -> tuple[str, ...]:
+    return tuple(member.name for each in groups.groups for member in each.members)
+
+
+def _told(request: _Request, verdict: _Verdict) -> Unplaced:
+    """Return the verdict with the names of this gang; the same object while nothing changes."""
+    if request.source is not verdict.unplaced or request.told is None:
+        own = dict(zip(verdict.names, _names(request.groups), strict=True))
+        missing = tuple((own[name], reason) for name, reason in verdict.unplaced.missing)
+        request.source, request.told = verdict.unplaced, verdict.unplaced._replace(missing=missing)
+    return request.told

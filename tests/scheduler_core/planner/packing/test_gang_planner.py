@@ -1,0 +1,301 @@
+"""Verdicts on gangs that did not fit, against a planner that tries every gang on every snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputopo.crd.reservations import PlannedMember
+from scheduler_core.cache.kube_scheduler_filters import Taint
+from scheduler_core.cache.node_record import NodeRecord
+from scheduler_core.planner.gang.gang import Gang, GangPhase
+from scheduler_core.planner.gang.member import GangName, Member
+from scheduler_core.planner.leader.plan_task import PlanMemory, PlanResult, PlanTask, ReservationNames, run_plan
+from scheduler_core.planner.leader.queue import QueuedGang
+from scheduler_core.planner.packing import gang_planner
+from scheduler_core.planner.packing.anti_affinity import PlacedMember
+from scheduler_core.planner.packing.model import LEVELS, NodeView
+from scheduler_core.planner.packing.plan import plan_groups
+from scheduler_core.policy.policy import Handling, Policy
+from scheduler_core.request.pod_request import PodRequest
+from tests.machines import MACHINES
+from tests.scheduler_core.builders import occupant, record
+from tests.scheduler_core.planner.packing.member_groups import (
+    KINDS,
+    POLICY,
+    RACK,
+    WISHES,
+    crew,
+    member,
+    node,
+    selecting,
+    view,
+)
+
+TAINT = Taint("maintenance", "", "NoSchedule")
+STEPS = 12
+
+
+class Cluster:
+    """A cluster that changes at random, and gangs that wait."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._serial = 0
+        self._policies = [(policy, self._chooser(policy)) for policy in (POLICY, Policy(degraded=Handling.REFUSE))]
+        self._policy = self._policies[0]
+        self._records: dict[str, NodeRecord] = {}
+        self._labels: dict[str, dict[str, str]] = {}
+        self._taints: dict[str, list[Taint]] = {}
+        self._rules: dict[str, Any] = {}
+        self._placed: tuple[PlacedMember, ...] = ()
+        self._avoid: dict[GangName, frozenset[str]] = {}
+        for _ in range(4):
+            self._add_node()
+        self.gangs = [self._gang(f"g{number}") for number in range(5)]
+
+    def change(self) -> None:
+        """Change one thing."""
+        self._random.choice(
+            (
+                self._add_node,
+                self._replace_node,
+                self._replace_node,
+                self._replace_node,
+                self._remove_node,
+                self._label,
+                self._taint,
+                self._reserve,
+                self._set_policy,
+                self._place,
+                self._set_avoided,
+                self._grow,
+            )
+        )()
+
+    def task(self, *, retries: Sequence[GangName]) -> PlanTask:
+        """Return the task to plan all gangs. ``retries``: gangs that did not fit before."""
+        seen = view(
+            *self._records.values(), labels=self._labels, taints=self._taints, policy=self._policy[0]
+        )  # FullNodes of nodes that did not change are the same objects, as in a ``PlannerView``
+        self._rules = {
+            name: self._rules[name] if self._rules.get(name) == each else each for name, each in seen.rules.items()
+        }
+        queued = [
+            QueuedGang(each, at, unfit_state=1 if each.name in retries else None) for at, each in enumerate(self.gangs)
+        ]
+        return PlanTask(
+            tuple((each,) for each in queued),
+            NodeView(seen.table, self._rules, self._policy[1]),
+            {},
+            {seat.uid: seat for each in self.gangs for seat in self._seats(each)},
+            self._avoid,
+            LEVELS,
+            ReservationNames("team", lambda: "0"),
+            lambda: False,
+            self._placed,
+        )
+
+    def remove_gang(self, name: GangName) -> None:
+        """Replace a gang that was placed."""
+        self.gangs = [self._gang(f"g{self._next()}") if each.name == name else each for each in self.gangs]
+
+    def _gang(self, name: str) -> Gang:
+        """Return a gang of one kind or two, perhaps beside a placed member."""
+        random = self._random
+        required = random.choice((None, None, "rack", "kubernetes.io/none"))
+        common: dict[str, Any] = {"required": required, "refuses": random.choice(("", "", "", "a"))}
+        members: list[Member] = []
+        for kind in range(random.choice((1, 1, 1, 2))):
+            wishes, gpus = random.choice(WISHES), random.randint(1, 4)
+            rules = random.choice((None, None, selecting(pool="p")))
+            members += [
+                member(f"{name}-{kind}-{at}", gpus, role=random.choice("ab"), rules=rules, **common, **wishes)
+                for at in range(random.randint(1, 4))
+            ]
+        placed: tuple[Member, ...] = ()
+        if random.random() < 0.2:
+            placed = (member(f"{name}-placed")._replace(node=random.choice(list(self._records))),)
+        minimum = random.choice((None, None, max(1, len(members) - 1)))
+        renamed = GangName("team", name)
+        ready = tuple(
+            each._replace(gang_request=each.gang_request._replace(gang=renamed, minimum=minimum)) for each in members
+        )
+        return Gang(renamed, GangPhase.QUEUED, "", ready, placed=placed, size=len(ready) + len(placed), minimum=minimum)
+
+    def _seats(self, gang: Gang) -> list[PlannedMember]:
+        return [PlannedMember(each.uid, each.name, each.node) for each in gang.placed]
+
+    def _add_node(self) -> None:
+        name = f"n{self._next()}"
+        self._records[name] = node(name, MACHINES[self._random.choice(KINDS)](), self._random)
+        self._labels[name] = {RACK: self._random.choice("xy"), "pool": self._random.choice("pq")}
+
+    def _replace_node(self) -> None:
+        """Let pods end and start."""
+        name = self._random.choice(list(self._records))
+        self._records[name] = node(name, MACHINES[self._random.choice(KINDS)](), self._random)
+
+    def _remove_node(self) -> None:
+        if len(self._records) > 1:
+            del self._records[self._random.choice(list(self._records))]
+
+    def _label(self) -> None:
+        name = self._random.choice(list(self._records))
+        self._labels[name] = {RACK: self._random.choice("xy"), "pool": self._random.choice("pq")}
+
+    def _taint(self) -> None:
+        name = self._random.choice(list(self._records))
+        self._taints[name] = [] if self._taints.get(name) else [TAINT]
+
+    def _reserve(self) -> None:
+        """Let a reservation begin or end."""
+        name = self._random.choice(list(self._records))
+        known = self._records[name]
+        seat = occupant("seat", 1)
+        pods = tuple(each for each in known.pods if each.uid != seat.uid)
+        if known.reserved:
+            self._records[name] = msgspec.structs.replace(known, pods=pods, reserved=())
+        else:
+            self._records[name] = msgspec.structs.replace(known, pods=(*pods, seat), reserved=(seat.uid,))
+
+    def _set_policy(self) -> None:
+        self._policy = self._random.choice(self._policies)
+
+    def _place(self) -> None:
+        there = member(f"placed-{self._next()}", role=self._random.choice("ab"), refuses=self._random.choice(("", "a")))
+        new = PlacedMember(self._random.choice(list(self._records)), there)
+        self._placed = self._random.choice(((), (new,), (*self._placed, new)))
+
+    def _set_avoided(self) -> None:
+        gang = self._random.choice(self.gangs)
+        self._avoid = {gang.name: frozenset({self._random.choice(list(self._records))})}
+
+    def _grow(self) -> None:
+        """Replace a gang by another one with its name."""
+        at = self._random.randrange(len(self.gangs))
+        self.gangs[at] = self._gang(self.gangs[at].name.name)
+
+    def _next(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    @staticmethod
+    def _chooser(policy: Policy) -> Any:
+        return lambda _: policy
+
+
+def _unplaced(found: PlanResult) -> set[GangName]:
+    return set(found.unplaced)
+
+
+@given(seed=st.integers(0, 10**9))
+@settings(max_examples=120, deadline=None)
+def test_a_gang_is_placed_exactly_when_a_planner_without_memory_places_it(seed: int) -> None:
+    random = Random(seed)
+    cluster, memory = Cluster(random), PlanMemory()
+    tried: set[GangName] = set()
+    for _ in range(STEPS):
+        for _ in range(random.randint(0, 2)):
+            cluster.change()
+        task = cluster.task(retries=sorted(tried))
+
+        found, fresh = run_plan(task, memory), run_plan(task)
+
+        assert (found.created, found.gangs, _unplaced(found)) == (fresh.created, fresh.gangs, _unplaced(fresh))
+        tried = _unplaced(found)
+        for name in found.gangs:
+            cluster.remove_gang(name)
+
+
+def _task(seen: NodeView, *gangs: Sequence[Member]) -> PlanTask:
+    queued = [
+        QueuedGang(Gang(GangName("team", f"g{at}"), GangPhase.QUEUED, "", tuple(each), size=len(each)), at)
+        for at, each in enumerate(gangs)
+    ]
+    named = [
+        each._replace(
+            gang=each.gang._replace(
+                ready=tuple(
+                    one._replace(gang_request=one.gang_request._replace(gang=each.gang.name)) for one in each.gang.ready
+                )
+            )
+        )
+        for each in queued
+    ]
+    names = ReservationNames("team", lambda: "0")
+    seen = seen._replace(policy_of=_built_in)
+    return PlanTask(tuple((each,) for each in named), seen, {}, {}, {}, LEVELS, names, lambda: False)
+
+
+def _built_in(_: PodRequest) -> Policy:
+    return POLICY
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The gangs that were planned, in order."""
+    found: list[object] = []
+    compute = plan_groups
+
+    def counting(groups: Any, *more: Any) -> Any:
+        found.append(groups)
+        return compute(groups, *more)
+
+    monkeypatch.setattr(gang_planner, "plan_groups", counting)
+    return found
+
+
+H100 = MACHINES["hgx_h100"]()
+FULL = record("full", H100, held={"x": list(range(8))}, pods=[occupant("x", 8)])
+
+
+def test_gangs_with_equal_requests_share_a_verdict(plans: list[object]) -> None:
+    seen = view(record("a", H100, held={}), FULL)
+    gangs = [crew(3, 8), [each._replace(name=f"other-{each.name}") for each in crew(3, 8)]]
+
+    found = run_plan(_task(seen, *gangs), PlanMemory())
+
+    assert [(each.reason, [name for name, _ in each.missing]) for each in found.unplaced.values()] == [
+        ("1 of 3 members fits at once", ["w-1", "w-2"]),
+        ("1 of 3 members fits at once", ["other-w-1", "other-w-2"]),
+    ]
+    assert len(plans) == 1
+
+
+@pytest.mark.parametrize(
+    ("pods", "planned"),
+    [
+        pytest.param(7, 0, id="a GPU becomes free that no member can use"),
+        pytest.param(0, 1, id="a node becomes free, and the gang fits"),
+    ],
+)
+def test_an_unplaced_gang_is_planned_again_when_capacity_that_it_can_use_is_freed(
+    plans: list[object], pods: int, planned: int
+) -> None:
+    memory, free = PlanMemory(), record("a", H100, held={})
+    run_plan(_task(view(free, FULL), crew(2, 8)), memory)
+    plans.clear()
+    there = [occupant("x", pods)] if pods else []
+    after = view(free, record("full", H100, held={"x": list(range(pods))} if pods else {}, pods=there))
+
+    found = run_plan(_task(after, crew(2, 8)), memory)
+
+    assert (len(plans), len(found.created)) == (planned, planned)
+
+
+def test_more_members_that_fit_are_reported_without_a_plan(plans: list[object]) -> None:
+    memory = PlanMemory()
+    nodes = [record(name, H100, held={}) for name in ("a", "b")]
+    run_plan(_task(view(nodes[0], FULL), crew(4, 8)), memory)
+
+    found = run_plan(_task(view(*nodes, FULL), crew(4, 8)), memory)
+
+    assert [each.reason for each in found.unplaced.values()] == ["2 of 4 members fit at once"]
+    assert len(plans) == 1
