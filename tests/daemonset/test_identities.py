@@ -46,8 +46,8 @@ def test_helm_and_kustomize_separate_the_identities_in_the_same_way(tmp_path: Pa
         pod["volumes"].sort(key=lambda each: each["name"])
         for container in containers(pod).values():
             container["volumeMounts"].sort(key=lambda each: each["name"])
-    for name in ("serviceAccountName", "automountServiceAccountToken"):
-        assert both[0][name] == both[1][name]
+    for field in ("serviceAccountName", "automountServiceAccountToken"):
+        assert both[0][field] == both[1][field]
     assert [each["name"] for each in both[0]["volumes"]] == [each["name"] for each in both[1]["volumes"]]
 
 
