@@ -1,4 +1,4 @@
-"""A client of the kubelet's PodResources service: one unary gRPC call over HTTP/2 on a unix socket.
+"""A client of the kubelet's PodResources service: unary gRPC calls over HTTP/2 on a unix socket.
 
 It uses ``h2`` (pure Python) instead of grpcio, which needs 25 MiB more memory and threads of its own. The protocol:
 https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
@@ -14,7 +14,7 @@ import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import unquote
 
 import h2.config
@@ -23,7 +23,15 @@ import h2.events
 import h2.exceptions
 import h2.settings
 
-from agent.allocation.wire import HeldDevices, PodResourcesWireError, decode_held_devices
+from agent.allocation.wire import (
+    AllocatableResources,
+    HeldDevices,
+    PinnedResources,
+    PodResourcesWireError,
+    decode_allocatable,
+    decode_held_devices,
+    decode_pinned,
+)
 
 SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")  # fixed in the kubelet
 TIMEOUT_S = 1.0  # a kubelet answers in milliseconds; a change must be published within two seconds
@@ -31,9 +39,12 @@ _MAX_BYTES = 16 * 1024 * 1024  # the kubelet's own limit (defaultPodResourcesMax
 _CHUNK = 64 * 1024
 _WINDOW = 1024 * 1024  # flow control: a list of 110 pods is 14 kB, so that no window update is needed
 _PREFIX = struct.Struct(">?I")  # of a gRPC message: compressed, length
-_EMPTY_REQUEST = _PREFIX.pack(False, 0)  # ListPodResourcesRequest has no fields
-_PATH = "/v1.PodResourcesLister/List"
+_EMPTY_REQUEST = _PREFIX.pack(False, 0)  # the requests have no fields
+_SERVICE = "/v1.PodResourcesLister"
 _UNIMPLEMENTED = "12"  # grpc-status: a kubelet before 1.20
+
+
+_T = TypeVar("_T")
 
 
 class PodResourcesError(Exception):
@@ -53,16 +64,27 @@ class PodResourcesClient:
 
     def list_held_devices(self) -> tuple[HeldDevices, ...]:
         """Return the devices of all device plugins that containers on this node hold. Raises ``PodResourcesError``."""
+        return self._call("List", decode_held_devices)
+
+    def read_allocatable(self) -> AllocatableResources:
+        """Return what the kubelet may allocate (Kubernetes 1.23). Raises ``PodResourcesError``."""
+        return self._call("GetAllocatableResources", decode_allocatable)
+
+    def list_pinned(self) -> PinnedResources:
+        """Return the CPUs and memory that containers on this node hold exclusively. Raises ``PodResourcesError``."""
+        return self._call("List", decode_pinned)
+
+    def _call(self, method: str, decode: Callable[[bytes], _T]) -> _T:
         deadline = self._clock() + self._timeout_s
         previous, self._connection = self._connection, None
         body = None
         if previous is not None:
             with contextlib.suppress(PodResourcesError):  # the kubelet may have restarted: use a new connection
-                body = self._ask(previous, deadline)
+                body = self._ask(previous, method, deadline)
         if body is None:
-            body = self._ask(self._connect(deadline), deadline)
+            body = self._ask(self._connect(deadline), method, deadline)
         try:
-            return decode_held_devices(_grpc_message(body))
+            return decode(_grpc_message(body))
         except PodResourcesWireError as error:
             raise PodResourcesError(f"{self._path}: invalid response: {error}") from error
 
@@ -78,10 +100,10 @@ class PodResourcesClient:
         except OSError as error:
             raise PodResourcesError(f"{self._path}: {error.strerror or error}") from error
 
-    def _ask(self, connection: _Http2Connection, deadline: float) -> bytes:
+    def _ask(self, connection: _Http2Connection, method: str, deadline: float) -> bytes:
         """Return the body of the response. The connection is kept only after a successful call."""
         try:
-            body = connection.call_list(deadline)
+            body = connection.call(method, deadline)
         except (OSError, h2.exceptions.ProtocolError, PodResourcesError) as error:
             connection.close()
             raise PodResourcesError(f"{self._path}: {error}") from error
@@ -124,15 +146,20 @@ class _Http2Connection:
         """Close the socket; the kubelet needs no GOAWAY."""
         self._socket.close()
 
-    def call_list(self, deadline: float) -> bytes:
-        """Return the body of the response to one ``List`` call."""
+    def call(self, method: str, deadline: float) -> bytes:
+        """Return the body of the response to one call."""
         stream = self._http.get_next_available_stream_id()
-        headers = [(":method", "POST"), (":scheme", "http"), (":path", _PATH), (":authority", "localhost")]
+        headers = [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", f"{_SERVICE}/{method}"),
+            (":authority", "localhost"),
+        ]
         headers += [("te", "trailers"), ("content-type", "application/grpc")]
         self._http.send_headers(stream, headers)
         self._http.send_data(stream, _EMPTY_REQUEST, end_stream=True)
         self._flush()
-        response = _ListResponse(stream)
+        response = _Response(stream)
         while not response.complete:
             self._set_timeout(deadline)
             data = self._socket.recv(_CHUNK)
@@ -155,7 +182,7 @@ class _Http2Connection:
         self._socket.sendall(self._http.data_to_send())
 
 
-class _ListResponse:
+class _Response:
     """The response on one stream."""
 
     def __init__(self, stream: int) -> None:

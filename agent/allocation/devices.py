@@ -47,6 +47,11 @@ def allocations_from_devices(held: Iterable[HeldDevices], gpus: tuple[Gpu, ...])
     return tuple(sorted(found, key=_sort_key))
 
 
+def gpu_of_device(name: str, gpus: tuple[Gpu, ...]) -> str | None:
+    """Return the UUID of the GPU that a device of a GPU resource is, or is a part of; None: no GPU of this machine."""
+    return _resolve_device(name, gpus).gpu
+
+
 def _sort_key(each: DeviceAllocation) -> tuple[str, str, int, str, str, str]:
     pod = each.pod
     return (each.gpu, each.mig_device or "", each.replica or 0, pod.namespace, pod.name, pod.container)

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from agent.allocation.client import PodResourcesError
+from agent.allocation.kubelet_reading import KubeletReading
 from agent.allocation.nics import read_physical_functions
 from agent.allocation.wire import HeldDevices
 
 POLL_S = 1.0  # a change must be published within two seconds; a poll costs 3 ms
 KEEP_S = 60.0  # longer than a restart of the kubelet; later the allocations are unknown
+KUBELET_S = 5.0  # between two readings of the kubelet's configuration and of what it may allocate
 SETTLE_S = 10.0  # a starting kubelet needs some seconds from its socket to its pods
 
 
@@ -25,6 +27,7 @@ class AllocationReport(NamedTuple):
     held: frozenset[HeldDevices] | None = None
     error: str | None = None
     physical_functions: Mapping[str, str] = {}  # PCI address of a held virtual function -> that of its card
+    kubelet: KubeletReading = KubeletReading()
 
 
 class AllocationWatch:
@@ -34,9 +37,13 @@ class AllocationWatch:
         self,
         list_held: Callable[[], tuple[HeldDevices, ...]],
         find_cards: Callable[[Iterable[HeldDevices]], Mapping[str, str]] = read_physical_functions,
+        read_kubelet: Callable[[], KubeletReading] = KubeletReading,
     ) -> None:
         self._list_held = list_held
         self._find_cards = find_cards
+        self._read_kubelet = read_kubelet
+        self._kubelet = KubeletReading()
+        self._next_kubelet_at = float("-inf")
         self._last_returned: AllocationReport | None = None
         self._answered = float("-inf")  # the last answer of the kubelet
         self._settled = float("-inf")  # from this time on missing devices count as released
@@ -56,10 +63,13 @@ class AllocationWatch:
         except PodResourcesError as error:
             self._settled = float("inf")  # until it answers again
             kept = previous.held if now - self._answered <= KEEP_S else None
-            return AllocationReport(kept, str(error), previous.physical_functions)
+            return AllocationReport(kept, str(error), previous.physical_functions, self._kubelet)
         if self._settled == float("inf"):
             self._settled = now + SETTLE_S
         self._answered = now
         if previous.held is not None and not previous.held <= held and now < self._settled:
             held |= previous.held
-        return AllocationReport(held, None, self._find_cards(held))
+        if held != previous.held or now >= self._next_kubelet_at:
+            self._kubelet = self._read_kubelet()
+            self._next_kubelet_at = now + KUBELET_S
+        return AllocationReport(held, None, self._find_cards(held), self._kubelet)

@@ -1,8 +1,8 @@
-"""Decodes ``v1.ListPodResourcesResponse`` from protobuf's wire format. Pure.
+"""Decodes the responses of the PodResources API from protobuf's wire format. Pure.
 
-Written by hand, because a protobuf runtime needs 4 MiB and gRPC 25 MiB of resident memory for these four messages. The
-format: https://protobuf.dev/programming-guides/encoding. Unused fields (CPUs, memory, topology, DRA, and fields of
-future kubelets) are skipped by their wire type.
+Written by hand, because a protobuf runtime needs 4 MiB and gRPC 25 MiB of resident memory for these few messages. The
+format: https://protobuf.dev/programming-guides/encoding. Unused fields (DRA, and fields of future kubelets) are skipped
+by their wire type.
 
     PodResourcesWireError(ValueError)   the bytes are not such a message; the text says where
 """
@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types; 3 and 4 are groups, not in proto3
 _FIXED = {_FIXED64: 8, _FIXED32: 4}
+_MAX_MEMORY = 1 << 62  # bytes: Kubernetes objects hold signed numbers of 64 bits
 _MAX_VARINT = 10  # bytes of a 64-bit number in groups of seven
 
 
@@ -29,6 +30,75 @@ class HeldDevices(NamedTuple):
     container: str  # ContainerResources.name
     resource: str  # ContainerDevices.resource_name: see gputopo.labels.resources
     devices: tuple[str, ...]  # ContainerDevices.device_ids, as the device plugin named them
+
+
+class MemoryBlock(NamedTuple):
+    """Memory of one or more NUMA nodes."""
+
+    kind: str  # ContainerMemory.memory_type: "memory", or "hugepages-2Mi"
+    size: int  # bytes
+    nodes: tuple[int, ...]  # ids of NUMA nodes
+
+
+class PinnedResources(NamedTuple):
+    """CPUs and memory that the kubelet may allocate exclusively, or that containers hold exclusively."""
+
+    cpus: frozenset[int] = frozenset()  # ids
+    memory: tuple[MemoryBlock, ...] = ()
+
+
+class AllocatableResources(NamedTuple):
+    """``AllocatableResourcesResponse``: everything that the kubelet may allocate, whether free or not."""
+
+    devices: frozenset[tuple[str, str]] = frozenset()  # resource name, and device id: the healthy devices
+    pinned: PinnedResources = PinnedResources()  # empty where the policies of the CPU and Memory Manager are none
+
+
+def decode_allocatable(message: bytes) -> AllocatableResources:
+    """Return an ``AllocatableResourcesResponse``. Raises ``PodResourcesWireError``."""
+    found = set()
+    for devices in _field_values(message, 1):
+        name = _text_field(devices, 1)
+        found |= {(name, _decode_text(value)) for value in _field_values(devices, 2)}
+    return AllocatableResources(frozenset(found), _pinned(message, 2, 3))
+
+
+def decode_pinned(message: bytes) -> PinnedResources:
+    """Return the CPUs and memory that the containers in a ``ListPodResourcesResponse`` hold exclusively.
+
+    Raises ``PodResourcesWireError``.
+    """
+    containers = [each for pod in _field_values(message, 1) for each in _field_values(pod, 3)]
+    found = [_pinned(each, 3, 4) for each in containers]
+    cpus = frozenset(cpu for each in found for cpu in each.cpus)
+    return PinnedResources(cpus, tuple(sorted(block for each in found for block in each.memory)))
+
+
+def _pinned(message: bytes, cpus: int, memory: int) -> PinnedResources:
+    blocks = [
+        MemoryBlock(_text_field(each, 1), min(_MAX_MEMORY, (_numbers(each, 2) or [0])[-1]), _numa_nodes(each))
+        for each in _field_values(message, memory)
+    ]
+    return PinnedResources(frozenset(_numbers(message, cpus)), tuple(sorted(blocks)))
+
+
+def _numa_nodes(message: bytes) -> tuple[int, ...]:
+    nodes = [node for topology in _field_values(message, 3) for node in _field_values(topology, 1)]
+    return tuple(sorted({(_numbers(node, 1) or [0])[-1] for node in nodes}))
+
+
+def _numbers(message: bytes, number: int) -> list[int]:
+    """Return the values of a number field, repeated (packed or not) or single."""
+    found: list[int] = []
+    for each, value in decode_fields(message):
+        if each == number and isinstance(value, int):
+            found.append(value)
+        elif each == number and isinstance(value, bytes):
+            offset = 0
+            while offset < len(value):
+                one, offset = _decode_varint(value, offset)
+                found.append(one)
+    return found
 
 
 def decode_held_devices(message: bytes) -> tuple[HeldDevices, ...]:

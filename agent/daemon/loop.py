@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from agent.allocation.devices import allocations_from_devices
+from agent.allocation.kubelet_facts import kubelet_facts
 from agent.allocation.nics import nic_allocations
 from agent.allocation.watch import AllocationReport
 from agent.daemon.discovery_pass import DiscoveryState, needs_restart, run_discovery_pass
@@ -24,7 +25,7 @@ from agent.daemon.settings import AgentSettings
 from agent.daemon.status import AgentStatus
 from agent.publish import Publisher
 from agent.snapshot import Snapshot
-from gputopo.crd.nodegpus import DeviceAllocation, NicAllocation
+from gputopo.crd.nodegpus import DeviceAllocation, KubeletFacts, NicAllocation
 
 TICK_S = 5.0  # the longest time between iterations, so that the liveness probe can detect a loop that hangs
 EVENT_PAUSE_S = 5.0  # between passes that driver events cause: a broken GPU reports many in a row
@@ -76,6 +77,7 @@ class AgentLoop:
         self._publication = Publication(publisher, self._schedule, settings.heartbeat_s, metrics)
         self._state = DiscoveryState()
         self._allocation_report = AllocationReport(None, "not polled yet" if settings.socket else "disabled")
+        self._kubelet_facts: KubeletFacts | None = None
         self._last_pass_at = float("-inf")
         self._next_pass_at = float("-inf")
         self._probing_since: float | None = None
@@ -109,8 +111,9 @@ class AgentLoop:
         if self._publication.awaiting_published:
             return
         if self._observed_at is not None:
+            observed_at = self._observed_at.strftime("%Y-%m-%dT%H:%M:%SZ")
             self._publication.set_state(
-                self._observed_at.strftime("%Y-%m-%dT%H:%M:%SZ"), self._allocations(), self._nic_allocations(), now
+                observed_at, self._allocations(), self._nic_allocations(), self._kubelet_facts, now
             )
         self._publication.send_due(now)
 
@@ -121,6 +124,7 @@ class AgentLoop:
         self._state = run_discovery_pass(self._state, probe_result.snapshot, now.monotonic, self._settings.hold_s)
         good = "nvml" not in self._state.failures
         self._schedule_next_pass(now.monotonic, good=good)
+        self._derive_kubelet_facts()
         self._metrics.passes.labels("ok" if good else "failed").inc()
         self._metrics.pass_seconds.observe(probe_result.seconds)
         for source in self._state.failures:
@@ -146,7 +150,11 @@ class AgentLoop:
         if report.error != self._allocation_report.error:
             level = logging.INFO if report.error is None else logging.WARNING
             _log.log(level, "podresources", extra={"fields": {"error": report.error}})
+        if (error := report.kubelet.config_error) != self._allocation_report.kubelet.config_error:
+            level = logging.INFO if error is None else logging.WARNING
+            _log.log(level, "kubelet-config", extra={"fields": {"error": error}})
         self._allocation_report = report
+        self._derive_kubelet_facts()
         known = {gpu.uuid for gpu in self._state.observed.gpus} if self._state.observed is not None else set()
         if known and any(each.gpu not in known for each in self._allocations() or ()):
             self._handle_wake_up(now, WakeUp("allocation"))  # a MIG device that was created since the last pass
@@ -155,6 +163,10 @@ class AgentLoop:
         self._metrics.wakeups.labels(wake_up.reason).inc()
         allowed_at = self._last_pass_at + EVENT_PAUSE_S if wake_up.reason in _RATE_LIMITED_REASONS else now.monotonic
         self._next_pass_at = min(self._next_pass_at, max(now.monotonic, allowed_at))
+
+    def _derive_kubelet_facts(self) -> None:
+        reading, observed = self._allocation_report.kubelet, self._state.observed
+        self._kubelet_facts = None if observed is None else kubelet_facts(reading, observed)
 
     def _allocations(self) -> tuple[DeviceAllocation, ...] | None:
         if self._allocation_report.held is None or self._state.observed is None:

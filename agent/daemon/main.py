@@ -64,9 +64,12 @@ def open_machine_access(settings: AgentSettings) -> MachineAccess:
     watch = None
     if settings.socket is not None:
         from agent.allocation.client import PodResourcesClient  # noqa: PLC0415  imports HTTP/2
+        from agent.allocation.kubelet_reading import read_kubelet  # noqa: PLC0415
         from agent.allocation.watch import AllocationWatch  # noqa: PLC0415
 
-        watch = AllocationWatch(PodResourcesClient(settings.socket).list_held_devices)
+        # Two connections: a kubelet that refuses the second call must not cost the first its connection.
+        read = partial(read_kubelet, PodResourcesClient(settings.socket), settings.kubelet_config)
+        watch = AllocationWatch(PodResourcesClient(settings.socket).list_held_devices, read_kubelet=read)
     if settings.node_source is not None:
         return MachineAccess(
             partial(load_recorded_machine, settings.node_source),

@@ -10,7 +10,14 @@ from agent.daemon.metrics import AgentMetrics
 from agent.daemon.schedule import NodeSchedule
 from agent.publish import NodeEvent, Publisher, PublishError, PublishOutcome, ReadsPublished
 from gputopo import __version__
-from gputopo.crd.nodegpus import DeviceAllocation, NicAllocation, NodeGpus, bounds_error, content_hash
+from gputopo.crd.nodegpus import (
+    DeviceAllocation,
+    KubeletFacts,
+    NicAllocation,
+    NodeGpus,
+    bounds_error,
+    content_hash,
+)
 from gputopo.labels import EncodedTopology, EncodeError, encode_topology, keys
 from gputopo.model import NodeTopology
 
@@ -38,7 +45,7 @@ class Publication:
         self._wanted_topology: NodeTopology | None = None  # the topology of the wanted facts
         self.published: NodeTopology | None = None  # the topology of the confirmed facts, of this or an earlier agent
         self.kept_by_others: tuple[str, ...] = ()
-        self._checked: tuple[object, object] = (None, None)  # the last allocations of GPUs and NICs
+        self._checked: object = None  # the last allocations of GPUs and NICs, and facts of the kubelet
         self.allocations_error: str | None = None  # why they do not fit into ``NodeGpus``
 
     @property
@@ -107,14 +114,15 @@ class Publication:
         observed_at: str,
         allocations: tuple[DeviceAllocation, ...] | None,
         nics: tuple[NicAllocation, ...] | None,
+        kubelet: KubeletFacts | None,
         now: float,
     ) -> None:
         """Set the content of ``NodeGpus`` for the current facts. Allocations beyond its bounds count as unknown."""
         if self._facts.wanted is not None:
             subject = content_hash(self._facts.wanted.annotations[keys.TOPOLOGY.key])
-            state = NodeGpus(observed_at, subject, __version__, allocations, nics)
-            if (allocations, nics) != self._checked:
-                self._checked, self.allocations_error = (allocations, nics), bounds_error(state)
+            state = NodeGpus(observed_at, subject, __version__, allocations, nics, kubelet)
+            if (allocations, nics, kubelet) != self._checked:
+                self._checked, self.allocations_error = (allocations, nics, kubelet), bounds_error(state)
                 if self.allocations_error is not None:
                     _log.warning("allocations", extra={"fields": {"error": self.allocations_error}})
             if self.allocations_error is not None:
@@ -171,4 +179,4 @@ class Publication:
 
 def _compared_fields(state: NodeGpus) -> object:
     """The fields whose change is written at once; a new time alone waits for the heartbeat."""
-    return state.content_hash, state.allocations, state.nics
+    return state.content_hash, state.allocations, state.nics, state.kubelet

@@ -39,6 +39,10 @@ def _destination(text: str) -> tuple[str, str | None]:
     return kind, place or None
 
 
+def _paths(text: str) -> tuple[Path, ...]:
+    return tuple(Path(each) for each in text.split(",") if each)
+
+
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The agent's settings."""
 
@@ -87,6 +91,13 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         Path | None,
         Setting("--socket", "PATH|off", "/var/lib/kubelet/pod-resources/kubelet.sock", parse_path),
         "The kubelet's PodResources socket, which reports the GPUs of each pod. The agent queries it every second.",
+    ]
+    kubelet_config: Annotated[
+        tuple[Path, ...],
+        Setting("--kubelet-config", "PATH[,PATH...]", "", _paths),
+        "The kubelet's configuration file, and a directory with files that override it, if any. Only the settings of "
+        "the Topology Manager are read, every 5 seconds, and only with --socket. Without them, a label of the node "
+        "names the policy; else a required shape must hold under every policy.",
     ]
     events: Annotated[
         bool,

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from gputopo.crd.definition import CrdKind, crd_definition, structural_schema
+from gputopo.model import MAX_GPUS
 from gputopo.process.decoding import convert
 
 VERSION = "v1alpha1"
@@ -30,6 +31,10 @@ Name = Annotated[str, Meta(max_length=253)]  # of a pod
 DnsLabel = Annotated[str, Meta(max_length=63)]
 ShortText = Annotated[str, Meta(max_length=96)]  # as NVML's identifiers of devices
 Replica = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+MAX_NUMA_NODES = 64  # of a machine: the kubelet's bit masks hold no more
+_PER_NUMA_NODE = Meta(max_length=MAX_NUMA_NODES)
+Count = Annotated[int, Meta(ge=0, le=2**62)]
+NumaId = Annotated[int, Meta(ge=0, lt=MAX_NUMA_NODES)]
 
 
 class PodRef(msgspec.Struct, frozen=True, rename="camel"):
@@ -58,6 +63,38 @@ class NicAllocation(msgspec.Struct, frozen=True, rename="camel"):
     virtual_function: ShortText | None = None  # PCI address of the function; None: the pod holds the whole card
 
 
+class NumaResources(msgspec.Struct, frozen=True, rename="camel"):
+    """CPUs and memory of a NUMA node, as the kubelet's CPU Manager and Memory Manager count them.
+
+    Source: ``AllocatableResourcesResponse`` and ``ContainerResources`` of PodResources, and the kernel's list of CPUs.
+    """
+
+    id: NumaId
+    cpus: Count = 0  # all CPUs of the node
+    free_cpus: Count = 0  # that the kubelet may allocate exclusively, and that no container has
+    memory: Count = 0  # bytes that the kubelet may allocate
+    free_memory: Count = 0
+    group: Annotated[tuple[NumaId, ...], _PER_NUMA_NODE] = ()  # NUMA nodes of which containers hold memory together
+
+
+class KubeletFacts(msgspec.Struct, frozen=True, rename="camel"):
+    """What determines which devices the kubelet allocates. None: unknown.
+
+    Source: ``KubeletConfiguration`` (kubelet.config.k8s.io/v1beta1) for the Topology Manager; PodResources'
+    ``GetAllocatableResources`` for the rest.
+    """
+
+    topology_manager_policy: DnsLabel | None = None
+    topology_manager_scope: DnsLabel | None = None
+    prefer_closest_numa_nodes: bool | None = None
+    exclusive_cpus: bool | None = None  # the CPU Manager's policy is static
+    pinned_memory: bool | None = None  # the Memory Manager's policy is Static
+    numa_nodes: Annotated[tuple[NumaResources, ...], _PER_NUMA_NODE] | None = None
+    withdrawn: Annotated[tuple[ShortText, ...], Meta(max_length=MAX_GPUS)] | None = (
+        None  # UUIDs of GPUs that the device plugin does not offer
+    )
+
+
 class NodeGpus(msgspec.Struct, frozen=True, rename="camel"):
     """The frequently changing facts of a node.
 
@@ -71,6 +108,7 @@ class NodeGpus(msgspec.Struct, frozen=True, rename="camel"):
     agent_version: ShortText
     allocations: Annotated[tuple[DeviceAllocation, ...], Meta(max_length=MAX_ALLOCATIONS)] | None = None
     nics: Annotated[tuple[NicAllocation, ...], Meta(max_length=MAX_NICS)] | None = None
+    kubelet: KubeletFacts | None = None
 
 
 def content_hash(annotation: str) -> str:

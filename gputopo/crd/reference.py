@@ -82,8 +82,9 @@ def _reasons() -> str:
     return f"""## The custom resource `{KIND}`
 
 `{keys.API_GROUP}/{VERSION}`, cluster-scoped, one object per node and named like it: `observedAt` (the heartbeat),
-`contentHash`, `agentVersion`, `allocations` (which pod holds which GPU) and `nics` (which pod holds which RDMA network
-card, or a virtual function of it). It changes often, so it is not part of the Node.
+`contentHash`, `agentVersion`, `allocations` (which pod holds which GPU), `nics` (which pod holds which RDMA network
+card, or a virtual function of it) and `kubelet` (settings of the Topology Manager, exclusive CPUs and memory of each
+NUMA node, and the GPUs that the device plugin does not offer). It changes often, so it is not part of the Node.
 
 ## Rejection reasons
 

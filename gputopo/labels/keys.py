@@ -123,7 +123,8 @@ MIRRORS = (
 TOPOLOGY_MANAGER = LabelKey(
     "gputopo.io/topology-manager",
     "single-numa-node",
-    "The kubelet's `topologyManagerPolicy`, if it rejects pods whose GPUs span NUMA nodes. Set it by hand.",
+    "The kubelet's `topologyManagerPolicy`: `none`, `best-effort`, `restricted` or `single-numa-node`. Set it by hand "
+    "where the agent does not read the kubelet's configuration. Without either, a required shape must hold under all.",
 )
 COST_PER_HOUR = LabelKey(
     "gputopo.io/cost-per-hour",
@@ -134,7 +135,8 @@ COST_PER_HOUR_SHORT = LabelKey("node-cost-per-hour", "32.77", "Short key with th
 SHARING = LabelKey(
     "gputopo.io/sharing",
     "packed",
-    "How the device plugin chooses among replicas of shared GPUs: `distributed` (default) or `packed`.",
+    "How the device plugin chooses among replicas of shared GPUs: `distributed` (its default), or `packed` where its "
+    "`sharedDevicesAllocationPolicy` (0.20 and newer) is `packed`. Any other value: either.",
 )
 NODE_KEYS_READ = (TOPOLOGY_MANAGER, COST_PER_HOUR, COST_PER_HOUR_SHORT, SHARING)
 

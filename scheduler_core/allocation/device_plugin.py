@@ -1,17 +1,17 @@
-"""Prediction of the GPUs that a node allocates: all results that the kubelet and NVIDIA's device plugin may give. Pure.
+"""Prediction of the GPUs that NVIDIA's device plugin prefers, over all orders in which they may be offered. Pure.
 
 The best-effort policy of the plugin divides the free GPUs into sets of the requested size, in every possible way. It
 takes the division with the highest total of points, and the best set of that division; of equal sets the first that it
 sees. The kubelet offers the free GPUs in random order. So the prediction is a set of possible outcomes: the best sets
-of all best divisions; for each of them, some order of the offer makes it the first.
+of all best divisions; for each of them, some order of the offer makes it the first. If the kubelet requires some GPUs,
+only divisions with a set that contains them count, and that set wins.
 
 If the GPUs do not fill the last set, the plugin pads it; a padded set that wins makes the plugin crash
 (NVIDIA/go-gpuallocator#80): ``may_crash``. In divisions into seven and more sets, later candidates partly overwrite
 earlier sets during the search; then any set may result, and the prediction is ``SomeSet``. So it is if the points of a
 pair are unknown, and if the search would take too long. Every prediction contains all possible outcomes.
 
-Source: ``gpuallocator/besteffort_policy.go`` of NVIDIA/go-gpuallocator; ``pkg/kubelet/cm/devicemanager`` and, for
-``single_numa``, ``pkg/kubelet/cm/topologymanager`` of Kubernetes.
+Source: ``gpuallocator/besteffort_policy.go`` of NVIDIA/go-gpuallocator.
 """
 
 from __future__ import annotations
@@ -21,22 +21,11 @@ from functools import lru_cache
 from math import comb
 from typing import NamedTuple
 
-from scheduler_core.allocation.gpu_sets import (
-    MAX_SETS,
-    ExactSets,
-    Sets,
-    SomeSet,
-    count_subsets,
-    exact_sets,
-    member_places,
-    some_set,
-    subsets,
-)
+from scheduler_core.allocation.gpu_sets import ExactSets, Sets, SomeSet, exact_sets, member_places, some_set, subsets
 from scheduler_core.allocation.machine_shape import MachineShape
-from scheduler_core.request.device_request import ContainerStep, ContainerSteps, total_devices
 
 _MOST_GROUPS = 6  # sets in a division that the plugin keeps correctly
-_MOST_WORK = 25_000  # sets visited in the worst case, over all possible free sets; measured: 150 ms for 8 of 16 GPUs
+MOST_WORK = 25_000  # sets visited in the worst case, over all possible free sets; measured: 150 ms for 8 of 16 GPUs
 
 
 class Prediction(NamedTuple):
@@ -53,105 +42,53 @@ class _Best(NamedTuple):
     winners: frozenset[tuple[int, int, bool]]  # the points of a division's best set, the set, and whether it is padded
 
 
-def predict_sets(shape: MachineShape, free: Sets, steps: ContainerSteps, *, single_numa: bool = False) -> Prediction:
-    """Return the sets of GPUs that a pod may hold after all containers started, if ``free`` may be free at admission.
-
-    ``single_numa``: the node's Topology Manager policy is single-numa-node.
-    """
-    if isinstance(free, SomeSet):
-        devices = total_devices(steps)
-        enough = devices <= free.among.bit_count()
-        return Prediction(some_set(free.among, devices) if enough else ExactSets(()))
-    outcomes: set[int] = set()
-    may_crash = False
-    if len(free.masks) > 1 and sum(_effort(mask.bit_count(), steps) for mask in free.masks) > _MOST_WORK:
-        return Prediction(some_set(free.among, total_devices(steps)))
-    for mask in free.masks:
-        found = predict_exact(shape, mask, steps, single_numa)
-        may_crash |= found.may_crash
-        if isinstance(found.sets, SomeSet) or len(outcomes) > MAX_SETS:
-            return Prediction(SomeSet(free.among, total_devices(steps)), may_crash)
-        outcomes.update(found.sets.masks)
-    return Prediction(exact_sets(outcomes), may_crash)
-
-
 @lru_cache(maxsize=1 << 14)
-def predict_exact(shape: MachineShape, free: int, steps: ContainerSteps, single_numa: bool) -> Prediction:
-    """Predict for a known set of free GPUs, container by container."""
-    states = {(free, 0, 0)}  # free, reusable, held
-    may_crash = False
-    for step in steps:
-        following: set[tuple[int, int, int]] = set()
-        for state in states:
-            found = _container(shape, state, step, single_numa)
-            if found is None:
-                return Prediction(SomeSet(free, total_devices(steps)), may_crash)
-            after, crash = found
-            following |= after
-            may_crash |= crash
-        if len(following) > MAX_SETS:
-            return Prediction(SomeSet(free, total_devices(steps)), may_crash)
-        states = following
-    return Prediction(exact_sets({held for _, _, held in states}), may_crash)
+def preferred_sets(shape: MachineShape, free: int, size: int, required: int = 0) -> Prediction:
+    """Return the sets of ``size`` GPUs that the plugin may prefer, over all orders in which the kubelet offers them.
 
-
-def _container(
-    shape: MachineShape, state: tuple[int, int, int], step: ContainerStep, single_numa: bool
-) -> tuple[set[tuple[int, int, int]], bool] | None:
-    """Return the possible states after one container got its GPUs; None if there are too many."""
-    free, reusable, held = state
-    reused = min(step.devices, reusable.bit_count())
-    fresh = step.devices - reused
-    if count_subsets(reusable, reused) * max(1, count_subsets(free, fresh) if reused else 1) > MAX_SETS:
-        return None
-    may_crash = False
-    if reused or not fresh:
-        # The kubelet asks the plugin for sets that contain the reused GPUs: any free GPUs may complete them.
-        sets: Sets = some_set(free, fresh)
-    else:
-        found = preferred_sets(shape, free, fresh) if not single_numa else _aligned(shape, free, fresh)
-        sets, may_crash = found
-    if isinstance(sets, SomeSet):
-        return None
-    after = set()
-    for kept in subsets(reusable, reused):
-        for new in sets.masks:
-            left = reusable & ~kept if step.holds_until_end else reusable | new
-            after.add((free & ~new, left, held | new))
-    return after, may_crash
-
-
-def _aligned(shape: MachineShape, free: int, size: int) -> Prediction:
-    """Predict for the Topology Manager's single-numa-node policy: the lowest NUMA node with enough GPUs, or none.
-
-    If no GPU has a NUMA node the policy has no effect; if only some have, the hints of the plugin are unknown.
+    ``required``: the GPUs among ``free`` that each set contains.
     """
-    nodes = {shape.numa[place] for place in member_places(shape.whole)}
-    if nodes == {None}:
-        return preferred_sets(shape, free, size)
-    if None in nodes:
-        return Prediction(some_set(free, size) if size <= free.bit_count() else ExactSets(()))
-    fit = [node for node in nodes if node is not None and shape.on_numa(node, free).bit_count() >= size]
-    return preferred_sets(shape, shape.on_numa(min(fit), free), size) if fit else Prediction(ExactSets(()))
-
-
-@lru_cache(maxsize=1 << 14)
-def preferred_sets(shape: MachineShape, free: int, size: int) -> Prediction:
-    """Return the sets of ``size`` GPUs that the plugin may prefer, over all orders in which the kubelet offers them."""
     count = free.bit_count()
     if size > count:
         return Prediction(ExactSets(()))
-    if size in (1, count):
-        return Prediction(some_set(free, size))
-    if shape.points is None or -(-count // size) > _MOST_GROUPS or _work(count, size) > _MOST_WORK:
-        return Prediction(some_set(free, size))
-    winners = _divide(shape, free, size).winners
-    whole = frozenset(mask for _, mask, padded in winners if not padded)
-    return Prediction(exact_sets(whole), any(padded for _, _, padded in winners))
+    if (
+        shape.points is None
+        or size in (1, count)
+        or -(-count // size) > _MOST_GROUPS
+        or search_work(count, size) > MOST_WORK
+    ):
+        return Prediction(_some_set_with(required, free & ~required, size - required.bit_count()))
+    sets, may_crash = set[int](), False
+    for view in range(len(shape.points)):
+        if required:
+            sets |= _best_with(shape, view, free, size, required)
+            continue
+        winners = _divide(shape, view, free, size).winners
+        sets |= {mask for _, mask, padded in winners if not padded}
+        may_crash |= any(padded for _, _, padded in winners)
+    return Prediction(exact_sets(sets), may_crash)
+
+
+def _best_with(shape: MachineShape, view: int, free: int, size: int, required: int) -> set[int]:
+    """Return the sets that contain the required GPUs in the best divisions that have such a set."""
+    points: dict[int, int] = {}
+    for chosen in subsets(free & ~required, size - required.bit_count()):
+        group = required | chosen
+        points[group] = _points(shape, view, group) + _divide(shape, view, free & ~group, size).points
+    most = max(points.values())
+    return {group for group, found in points.items() if found == most}
+
+
+def _some_set_with(required: int, free: int, count: int) -> Sets:
+    """Return any ``count`` of the free GPUs together with the required GPUs."""
+    found = some_set(free, count)
+    if isinstance(found, SomeSet):
+        return SomeSet(free | required, count + required.bit_count())
+    return ExactSets(tuple(mask | required for mask in found.masks)) if required else found
 
 
 @lru_cache(maxsize=1 << 16)
-def _divide(shape: MachineShape, left: int, size: int) -> _Best:
+def _divide(shape: MachineShape, view: int, left: int, size: int) -> _Best:
     """Return the best divisions of these GPUs. Their number determines the padding of the last set."""
     if not left:
         return _Best(0, frozenset())
@@ -161,8 +98,8 @@ def _divide(shape: MachineShape, left: int, size: int) -> _Best:
     for others in {size, size - padding}:
         for chosen in subsets(left ^ head, others - 1):
             group = head | chosen
-            points = _points(shape, group)
-            tail = _divide(shape, left ^ group, size)
+            points = _points(shape, view, group)
+            tail = _divide(shape, view, left ^ group, size)
             points_of_all = points + tail.points
             if points_of_all >= best:
                 found = _win(points, group, others < size, tail)
@@ -182,22 +119,14 @@ def _win(points: int, group: int, padded: bool, tail: _Best) -> frozenset[tuple[
 
 
 @lru_cache(maxsize=1 << 16)
-def _points(shape: MachineShape, group: int) -> int:
+def _points(shape: MachineShape, view: int, group: int) -> int:
     assert shape.points is not None
-    members = list(member_places(group))
-    return sum(shape.points[one][other] for at, one in enumerate(members) for other in members[:at])
+    points, members = shape.points[view], member_places(group)
+    return sum(points[one][other] for at, one in enumerate(members) for other in members[:at])
 
 
 @lru_cache(maxsize=1 << 10)
-def _effort(count: int, steps: ContainerSteps) -> int:
-    """Return about how many sets the searches for all containers visit."""
-    sizes = [step.devices for step in steps if 1 < step.devices < count]
-    searched = [(size, _work(count, size)) for size in sizes]
-    return sum(work if work <= _MOST_WORK else comb(count, size) for size, work in searched)
-
-
-@lru_cache(maxsize=1 << 10)
-def _work(count: int, size: int) -> int:
+def search_work(count: int, size: int) -> int:
     """Return how many sets a search among ``count`` GPUs visits at most: for each remainder, its first sets."""
     work = 0
     lefts = {count}

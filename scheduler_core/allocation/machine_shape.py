@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, product
 
 import msgspec
 
@@ -26,6 +26,8 @@ _GPU_WORD = re.compile(r"gpu(\d+)")
 _PAIR_POINTS = {distance: 50 - 10 * place for place, distance in enumerate(PcieDistance)}
 _POINTS_PER_NVLINK = 100
 _MOST_NVLINKS = 18
+_MOST_UNEVEN = 4  # pairs whose ends disagree; beyond them the points are unknown
+PairPoints = tuple[tuple[int, ...], ...]
 
 
 class MachineShape:
@@ -41,6 +43,9 @@ class MachineShape:
         self.partitioned = _mask(place for place, gpu in enumerate(gpus) if gpu.usable and gpu.mig_enabled is True)
         self.islands = self._islands()
         self.numa = tuple(gpu.numa_node for gpu in gpus)
+        self.numa_gpus = self._numa_gpus()
+        known = union(self.numa_gpus.values())
+        self.has_partial_numa = known not in (0, self.whole)  # the NUMA node of some GPUs only is known
         self.points = _points(topology)
         self.nic_nearness = _nic_nearness(topology)
         self.degraded = self._degraded()
@@ -91,6 +96,14 @@ class MachineShape:
             for place in range(len(self.gpus))
             if any(nic.distances[place] not in (None, PcieDistance.SYS) for nic in nics)
         )
+
+    def _numa_gpus(self) -> dict[int, int]:
+        """Return the whole GPUs on each NUMA node."""
+        found: dict[int, int] = {}
+        for place in member_places(self.whole):
+            if (node := self.numa[place]) is not None:
+                found[node] = found.get(node, 0) | 1 << place
+        return found
 
     def _numa_nodes(self, mask: int) -> int | None:
         nodes = {self.numa[place] for place in member_places(mask)}
@@ -192,10 +205,12 @@ def _nameless(gpu: Gpu) -> Gpu:
     )
 
 
-def _points(topology: NodeTopology) -> tuple[tuple[int, ...], ...] | None:
+def _points(topology: NodeTopology) -> tuple[PairPoints, ...] | None:
     """Return the device plugin's points for each pair; None if its view of the machine is unknown.
 
-    The plugin does not see NVSwitches: only links between two GPUs count.
+    The plugin does not see NVSwitches: only links between two GPUs count. It reads the links of a pair at the GPU that
+    the kubelet offers first. Where the ends of a link disagree, each has its own points: one table for each possible
+    combination.
     """
     size = len(topology.gpus)
     if topology.nvlink is None or not topology.pcie:
@@ -208,11 +223,20 @@ def _points(topology: NodeTopology) -> tuple[tuple[int, ...], ...] | None:
                 return None
             points[one][other] = points[other][one] = _PAIR_POINTS[distance]
     place_of = {gpu.index: place for place, gpu in enumerate(topology.gpus)}
-    for link in topology.nvlink.links:
-        one, other = place_of[link.a], place_of[link.b]
-        points[one][other] += _POINTS_PER_NVLINK * min(link.lanes, _MOST_NVLINKS)
-        points[other][one] = points[one][other]
-    return tuple(map(tuple, points))
+    uneven = [link for link in topology.nvlink.links if link.lanes and link.short]
+    if len(uneven) > _MOST_UNEVEN:
+        return None
+    tables = []
+    for greater in product((False, True), repeat=len(uneven)):
+        table = [list(row) for row in points]
+        reads_more = {link for link, more in zip(uneven, greater, strict=True) if more}
+        for link in topology.nvlink.links:
+            one, other = place_of[link.a], place_of[link.b]
+            lanes = (link.expected_lanes or 0) if link in reads_more else link.lanes
+            table[one][other] += _POINTS_PER_NVLINK * min(lanes, _MOST_NVLINKS)
+            table[other][one] = table[one][other]
+        tables.append(tuple(map(tuple, table)))
+    return tuple(dict.fromkeys(tables))
 
 
 def _nic_nearness(topology: NodeTopology) -> tuple[float, ...] | None:

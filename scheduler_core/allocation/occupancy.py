@@ -15,9 +15,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from gputopo.crd.nodegpus import DeviceAllocation
-from scheduler_core.allocation.device_plugin import predict_exact
+from scheduler_core.allocation.admission import predict_exact, whole_gpu_steps
 from scheduler_core.allocation.gpu_sets import MAX_SETS, Sets, SomeSet, count_subsets, exact_sets, subsets, union
 from scheduler_core.allocation.machine_shape import MachineShape
+from scheduler_core.allocation.numa_alignment import NO_TOPOLOGY_MANAGER, KubeletModel
 from scheduler_core.request.device_request import ContainerSteps
 from scheduler_core.request.pod_request import PodProfile
 
@@ -57,6 +58,7 @@ class KubeletReport(NamedTuple):
 
     allocated: Mapping[str, int]  # pod UID -> GPUs
     open_admissions: OpenAdmissions
+    withdrawn: int = 0  # GPUs that the device plugin does not offer, where these are known
 
 
 class Occupancy(NamedTuple):
@@ -80,11 +82,10 @@ def occupancy(
     healthy: int,
     pods: Sequence[Occupant],
     report: KubeletReport | None,
-    *,
-    single_numa: bool = False,
+    kubelet: KubeletModel = NO_TOPOLOGY_MANAGER,
 ) -> Occupancy:
     """Return the free GPUs of a node. ``healthy``: number of whole GPUs that the device plugin offers (allocatable)."""
-    unhealthy = max(0, shape.whole.bit_count() - healthy)
+    unhealthy = max(0, shape.whole.bit_count() - healthy - (0 if report is None else report.withdrawn.bit_count()))
     allocated = {} if report is None else report.allocated
     missing = sum(max(0, each.profile.gpus - allocated.get(each.uid, 0).bit_count()) for each in pods)
     if report is None:
@@ -96,7 +97,7 @@ def occupancy(
     if not missing:
         return Occupancy(_without_unhealthy(base, shape, unhealthy))
     partly = any(0 < allocated.get(each.uid, 0).bit_count() < each.profile.gpus for each in pods)
-    outcomes = None if partly or unhealthy else follow_admissions(shape, open_admissions, single_numa=single_numa)
+    outcomes = None if partly or unhealthy else follow_admissions(shape, open_admissions, kubelet)
     if outcomes is None or not outcomes.free:
         return Occupancy(_unknown(base, missing + unhealthy))
     return Occupancy(exact_sets(outcomes.free), open_admissions)
@@ -114,16 +115,15 @@ def unallocated_profiles(pods: Iterable[Occupant], report: KubeletReport | None)
 
 @lru_cache(maxsize=1 << 12)
 def follow_admissions(
-    shape: MachineShape, open_admissions: OpenAdmissions, *, single_numa: bool = False
+    shape: MachineShape, open_admissions: OpenAdmissions, kubelet: KubeletModel = NO_TOPOLOGY_MANAGER
 ) -> AdmissionOutcomes | None:
     """Follow every order of the open admissions, with every choice in each; None if there are too many."""
     if len(open_admissions.pending) + len(open_admissions.releases) > _MAX_PENDING:
         return None
     kinds: dict[_Kind, list[PodProfile]] = {}
     for each in open_admissions.pending:
-        kinds.setdefault(_Kind(each.profile.device_request.whole_gpu_steps, each.admitted, each.ended), []).append(
-            each.profile
-        )
+        kind = _Kind(whole_gpu_steps(each.profile.device_request, kubelet), each.admitted, each.ended)
+        kinds.setdefault(kind, []).append(each.profile)
     known = [at for at, kind in enumerate(kinds) if kind.admitted or kind.ended]
     branches: list[_Branch] = [(open_admissions.start, tuple(map(len, kinds.values())), open_admissions.releases)]
     seen = set(branches)
@@ -137,7 +137,7 @@ def follow_admissions(
         for at, kind in enumerate(kinds):
             if not waiting[at]:
                 continue
-            sets = predict_exact(shape, mask, kind.program, single_numa).sets
+            sets = predict_exact(shape, mask, kind.program, kubelet).sets
             if isinstance(sets, SomeSet):
                 return None
             admissions.add((mask, kind))
@@ -197,6 +197,8 @@ def reconcile_report(
     allocations: Iterable[DeviceAllocation],
     pods: Sequence[Occupant],
     departed: Sequence[Occupant],
+    *,
+    withdrawn: int = 0,
 ) -> KubeletReport | None:
     """Return the report of the kubelet, pod by pod, and the admissions that it leaves open. None if a GPU is unknown.
 
@@ -214,7 +216,8 @@ def reconcile_report(
     gone = [_pop(held, each) for each in departed]
     allocated = {each.uid: mask for each in pods if (mask := _pop(held, each))}
     busy = union(allocated.values())
-    freed = [mask & shape.whole for mask in (*gone, *held.values()) if mask]
+    offered = shape.whole & ~withdrawn
+    freed = [mask & offered for mask in (*gone, *held.values()) if mask]
     ended = [PendingAdmission(each.profile, ended=True) for each, mask in zip(departed, gone, strict=True) if not mask]
     waiting = [
         PendingAdmission(each.profile, each.admitted)
@@ -223,7 +226,8 @@ def reconcile_report(
     ]
     pending = tuple(each for each in (*waiting, *ended) if each.profile.gpus)
     releases = tuple(sorted(mask for mask in freed if mask))
-    return KubeletReport(allocated, OpenAdmissions(shape.whole & ~busy & ~union(freed), pending, releases))
+    start = offered & ~busy & ~union(freed)
+    return KubeletReport(allocated, OpenAdmissions(start, pending, releases), withdrawn)
 
 
 def _pop(held: dict[object, int], pod: Occupant) -> int:

@@ -12,12 +12,11 @@ from gputopo.labels.decode import NoTopologyError, decode_topology
 from gputopo.labels.resources import is_gpu
 from gputopo.model import Interconnect, NodeTopology
 from gputopo.quantities import parse_count, parse_quantity
+from scheduler_core.allocation.numa_alignment import NumaPolicy, parse_numa_policy
 from scheduler_core.allocation.shared_gpus import ReplicaPolicy
 from scheduler_core.cache.node_cost import NodeCost, parse_node_cost
 from scheduler_core.request.device_request import WHOLE
 from scheduler_core.request.pod import Metadata
-
-_SINGLE_NUMA = "single-numa-node"
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
@@ -44,7 +43,7 @@ class NodeFacts(msgspec.Struct, frozen=True, rename=_DECISION_LOG_KEYS):
     allocatable: tuple[tuple[str, int], ...]  # GPU resources, and the number of healthy devices of each
     degraded: bool = False  # by its label
     interconnect: Interconnect | None = None  # by its labels; only a hint where the link graph is unknown
-    single_numa: bool = False  # its Topology Manager rejects pods whose devices span NUMA nodes
+    numa_policy: NumaPolicy | None = None  # of its Topology Manager, by its label
     cost: NodeCost = NodeCost()
     replicas: int | None = None  # of each GPU, by its label
     replica_policy: ReplicaPolicy = ReplicaPolicy.DISTRIBUTED
@@ -67,7 +66,7 @@ def parse_node(node: Node) -> NodeFacts:
         allocatable=tuple(sorted(allocatable.items())),
         degraded=labels.get(keys.DEGRADED.key) == "true",
         interconnect=_interconnect(labels),
-        single_numa=labels.get(keys.TOPOLOGY_MANAGER.key) == _SINGLE_NUMA,
+        numa_policy=parse_numa_policy(labels.get(keys.TOPOLOGY_MANAGER.key)),
         cost=parse_node_cost(labels, topology, allocatable.get(WHOLE, 0)),
         replicas=parse_count(labels.get(keys.NVIDIA_REPLICAS, "")) or None,
         replica_policy=_replica_policy(labels),

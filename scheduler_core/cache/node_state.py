@@ -14,6 +14,7 @@ from scheduler_core.allocation.cpu_per_gpu import CpuPerGpu, cpu_per_gpu
 from scheduler_core.allocation.gpu_sets import Sets, union
 from scheduler_core.allocation.machine_shape import MachineShape, places_by_uuid, shape_of
 from scheduler_core.allocation.named_shares import free_fraction, reserved_mib
+from scheduler_core.allocation.numa_alignment import UNKNOWN_KUBELET, KubeletModel
 from scheduler_core.allocation.occupancy import (
     KubeletReport,
     Occupancy,
@@ -25,6 +26,7 @@ from scheduler_core.allocation.occupancy import (
 )
 from scheduler_core.allocation.shared_gpus import ReplicaClaim, SharedGpus, SharingConfig, shared_gpus_of
 from scheduler_core.cache.colocation import Colocation, OwnerPods, colocation_of
+from scheduler_core.cache.kubelet_model import kubelet_model
 from scheduler_core.cache.node_cost import NodeCost
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.staleness import CONFIRMATION_GRACE_S, is_stale
@@ -60,7 +62,7 @@ class NodeState(msgspec.Struct, frozen=True, eq=False, rename=_DECISION_LOG_KEYS
     stale: bool = False
     degraded: bool = False  # by its label; ``shape.degraded`` has the GPUs
     interconnect: Interconnect | None = None
-    single_numa: bool = False
+    kubelet: KubeletModel = UNKNOWN_KUBELET
     allocatable: tuple[tuple[str, int], ...] = ()  # healthy devices of each GPU resource, free or not
     driver: str | None = None  # version
     colocation: Colocation = Colocation()
@@ -98,9 +100,11 @@ def state_from_record(record: NodeRecord, *, stale: bool, confirmation_pending: 
     sliced = shape is not None and _sliced(record, shape)
     occupied: Occupancy | None = None
     report: KubeletReport | None = None
+    kubelet = UNKNOWN_KUBELET
     if shape is not None and not sliced:
         report = _kubelet_report(record, shape)
-        occupied = occupancy(shape, _allocatable_gpus(record), record.pods, report, single_numa=facts.single_numa)
+        kubelet = kubelet_model(record, report)
+        occupied = occupancy(shape, _allocatable_gpus(record), record.pods, report, kubelet)
     free = None if occupied is None else occupied.free
     reserved_mib = _reserved_mib_of(record, shape) if shape is not None and facts.honours_gpu_choice else ()
     return _interned(
@@ -114,7 +118,7 @@ def state_from_record(record: NodeRecord, *, stale: bool, confirmation_pending: 
             stale=stale,
             degraded=facts.degraded,
             interconnect=None if stale else facts.interconnect,
-            single_numa=facts.single_numa,
+            kubelet=kubelet,
             allocatable=facts.allocatable,
             driver=None if facts.topology is None else facts.topology.driver_version,
             colocation=colocation_of(record.pods),
@@ -144,9 +148,9 @@ def kubelet_report_of(record: NodeRecord) -> KubeletReport | None:
     return None if shape is None else _kubelet_report(record, shape)
 
 
-def are_all_allocatable(record: NodeRecord, shape: MachineShape) -> bool:
-    """Return whether the device plugin offers all whole GPUs of the node, so that none is unhealthy."""
-    return _allocatable_gpus(record) == shape.whole.bit_count()
+def are_offers_known(record: NodeRecord, shape: MachineShape, report: KubeletReport) -> bool:
+    """Return whether it is known which whole GPUs of the node the device plugin offers."""
+    return _allocatable_gpus(record) + report.withdrawn.bit_count() == shape.whole.bit_count()
 
 
 @lru_cache(maxsize=1 << 14)
@@ -209,9 +213,12 @@ def _free_counts(record: NodeRecord) -> tuple[tuple[str, int], ...]:
 def _kubelet_report(record: NodeRecord, shape: MachineShape) -> KubeletReport | None:
     if record.gpus is None or record.gpus.allocations is None or record.machine.topology is None:
         return None
-    return reconcile_report(
-        shape, places_by_uuid(record.machine.topology), record.gpus.allocations, record.pods, record.departed
-    )
+    place_of = places_by_uuid(record.machine.topology)
+    names = () if record.gpus.kubelet is None else record.gpus.kubelet.withdrawn or ()
+    withdrawn = shape.whole & union(1 << place_of[each] for each in names if each in place_of)
+    if withdrawn.bit_count() != shape.whole.bit_count() - _allocatable_gpus(record):
+        withdrawn = 0  # the Node and the report disagree: one of them is late
+    return reconcile_report(shape, place_of, record.gpus.allocations, record.pods, record.departed, withdrawn=withdrawn)
 
 
 def _reserved_mib_of(record: NodeRecord, shape: MachineShape) -> tuple[int, ...]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from gputopo.labels.reasons import Reason
-from scheduler_core.allocation.device_plugin import Prediction, predict_exact
+from scheduler_core.allocation.admission import predict_exact, whole_gpu_steps
+from scheduler_core.allocation.device_plugin import Prediction
 from scheduler_core.allocation.gpu_sets import ExactSets, member_places, some_set, union
 from scheduler_core.allocation.machine_shape import MachineShape
 from scheduler_core.allocation.named_shares import free_fraction, gpus_with_free_memory
@@ -174,7 +175,7 @@ def _forecasts(profile: PodProfile, shape: MachineShape, node: NodeState) -> Ite
         outcomes = follow_admissions(
             shape,
             admissions._replace(pending=(*admissions.pending, PendingAdmission(profile))),
-            single_numa=node.single_numa,
+            node.kubelet,
         )
         among = admissions.start | union(admissions.releases)
     if outcomes is None:  # unknown, or too many orders: then every set must keep their shape
@@ -182,7 +183,8 @@ def _forecasts(profile: PodProfile, shape: MachineShape, node: NodeState) -> Ite
         return
     for free, admitted in outcomes.admissions:
         if admitted in node.unadmitted_profiles:
-            yield admitted, predict_exact(shape, free, admitted.device_request.whole_gpu_steps, node.single_numa)
+            steps = whole_gpu_steps(admitted.device_request, node.kubelet)
+            yield admitted, predict_exact(shape, free, steps, node.kubelet)
 
 
 def _still_holds(profile: PodProfile, shape: MachineShape, found: Prediction) -> bool:
@@ -200,7 +202,7 @@ def _missing_devices(device_request: DeviceRequest, node: NodeState) -> Reason |
     if any(node.free_devices(resource) < wanted for resource, wanted in device_request.totals):
         return Reason.TOO_FEW_GPUS
     if any(isinstance(each.sets, ExactSets) and not each.sets.masks for each in possible_gpus(device_request, node)):
-        return Reason.NUMA if node.single_numa else Reason.TOO_FEW_GPUS
+        return Reason.NUMA if node.kubelet.rejects else Reason.TOO_FEW_GPUS
     return None
 
 

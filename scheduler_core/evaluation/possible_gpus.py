@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from gputopo.labels.keys import MIG_RESOURCE_PREFIX
 from gputopo.rings import Ring
-from scheduler_core.allocation.device_plugin import Prediction, predict_sets
+from scheduler_core.allocation.admission import predict_sets
+from scheduler_core.allocation.device_plugin import Prediction
 from scheduler_core.allocation.gpu_sets import (
     ExactSets,
     Sets,
@@ -34,7 +35,7 @@ class PossibleGpus(NamedTuple):
 
 def possible_gpus(device_request: DeviceRequest, node: NodeState) -> tuple[PossibleGpus, ...]:
     """Return the possible GPUs for each requested resource; none where the node's GPUs are not known."""
-    return _possible_gpus(device_request.steps_by_resource, node)
+    return _possible_gpus(device_request.steps_by_resource, device_request.aligned_steps, node)
 
 
 def whole_gpu_outcome(device_request: DeviceRequest, node: NodeState) -> PossibleGpus | None:
@@ -72,23 +73,26 @@ def possible_rings(shape: MachineShape, sets: Sets) -> list[Ring]:
 
 @lru_cache(maxsize=1 << 14)
 def _possible_gpus(
-    steps_by_resource: tuple[tuple[str, ContainerSteps], ...], node: NodeState
+    steps_by_resource: tuple[tuple[str, ContainerSteps], ...], aligned_steps: ContainerSteps, node: NodeState
 ) -> tuple[PossibleGpus, ...]:
     """Return the possible GPUs. Pods that differ only in CPU share the cache entry."""
     shape = node.shape
     if shape is None:
         return ()
     return tuple(
-        PossibleGpus(resource, *_predict(shape, node, resource, steps)) for resource, steps in steps_by_resource
+        PossibleGpus(resource, *_predict(shape, node, resource, steps, aligned_steps))
+        for resource, steps in steps_by_resource
     )
 
 
-def _predict(shape: MachineShape, node: NodeState, resource: str, steps: ContainerSteps) -> Prediction:
+def _predict(
+    shape: MachineShape, node: NodeState, resource: str, steps: ContainerSteps, aligned_steps: ContainerSteps
+) -> Prediction:
     wanted = total_devices(steps)
     if resource.startswith(MIG_RESOURCE_PREFIX):
         return Prediction(exact_sets(set(single_bits(_mig_gpus(shape, resource)))))
     if resource == WHOLE and node.free is not None:
-        return predict_sets(shape, node.free, steps, single_numa=node.single_numa)
+        return predict_sets(shape, node.free, node.kubelet.steps_of(steps, aligned_steps), node.kubelet)
     # Shares of GPUs: the device plugin spreads them, and may place several on one GPU.
     among = shape.whole or shape.partitioned
     return Prediction(some_set(among, min(wanted, among.bit_count())))

@@ -12,13 +12,15 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.labels.reasons import Reason
-from scheduler_core.allocation.device_plugin import PredictionResult, check_prediction, predict_sets
+from scheduler_core.allocation.admission import predict_sets, whole_gpu_steps
+from scheduler_core.allocation.device_plugin import PredictionResult, check_prediction
 from scheduler_core.allocation.gpu_sets import ExactSets, Sets, SomeSet, exact_sets, union
 from scheduler_core.allocation.machine_shape import MachineShape
 from scheduler_core.allocation.occupancy import KubeletReport, Occupant, follow_admissions
 from scheduler_core.cache.events import ReportedNode
+from scheduler_core.cache.kubelet_model import kubelet_model
 from scheduler_core.cache.node_record import NodeRecord
-from scheduler_core.cache.node_state import are_all_allocatable, kubelet_report_of, whole_gpu_shape
+from scheduler_core.cache.node_state import are_offers_known, kubelet_report_of, whole_gpu_shape
 from scheduler_core.evaluation.shape_rules import first_violation
 
 
@@ -83,10 +85,10 @@ def _forecast(before: NodeRecord, shape: MachineShape) -> Callable[[Occupant], S
     """Return a function that predicts the GPUs of each pod on the node."""
     report = kubelet_report_of(before)
     assert report is not None  # ``before`` has a report
-    pending, single_numa = report.open_admissions, before.machine.single_numa
+    pending, kubelet = report.open_admissions, kubelet_model(before, report)
     outcomes = None
-    if are_all_allocatable(before, shape):
-        outcomes = follow_admissions(shape, pending, single_numa=single_numa)
+    if are_offers_known(before, shape, report):
+        outcomes = follow_admissions(shape, pending, kubelet)
 
     def predicted(pod: Occupant) -> Sets:
         if report.allocated.get(pod.uid):  # partly reported: the other GPUs may be any
@@ -94,8 +96,7 @@ def _forecast(before: NodeRecord, shape: MachineShape) -> Callable[[Occupant], S
         if outcomes is None:
             return SomeSet(pending.start | union(pending.releases), pod.profile.gpus)
         free = {mask for mask, admitted in outcomes.admissions if admitted == pod.profile}
-        return predict_sets(
-            shape, exact_sets(free), pod.profile.device_request.whole_gpu_steps, single_numa=single_numa
-        ).sets
+        steps = whole_gpu_steps(pod.profile.device_request, kubelet)
+        return predict_sets(shape, exact_sets(free), steps, kubelet).sets
 
     return predicted

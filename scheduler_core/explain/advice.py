@@ -32,8 +32,10 @@ ADVICE: dict[Reason, ReasonAdvice] = {
         f"({keys.POD_VRAM.key}) the fullest that the device plugin may choose counts.",
     ),
     Reason.ISLAND: ReasonAdvice(
-        "Enough GPUs are free, but the device plugin may take them from several NVLink islands.",
-        f"Wait until an island is free, or set {keys.POD_ISLAND.key}: preferred.",
+        "Enough GPUs are free, but the kubelet and its device plugin may take them from several NVLink islands.",
+        f"Wait until an island is free, or set {keys.POD_ISLAND.key}: preferred. Where islands span NUMA nodes, a "
+        "setting of the kubelet decides: set --kubelet-config of the agent, or the node's label "
+        f"{keys.TOPOLOGY_MANAGER.key}.",
     ),
     Reason.INTERCONNECT: ReasonAdvice(
         "A hop between the GPUs that the pod may get is over a lower interconnect than requested.",
@@ -45,7 +47,8 @@ ADVICE: dict[Reason, ReasonAdvice] = {
     ),
     Reason.NUMA: ReasonAdvice(
         "The GPUs that the pod may get are on several NUMA nodes, or the node's Topology Manager would reject the pod.",
-        f"Wait until one NUMA node has enough free GPUs, or set {keys.POD_NUMA.key}: preferred.",
+        f"Wait until one NUMA node has enough free GPUs, and free CPUs and memory if the kubelet allocates these "
+        f"exclusively; or set {keys.POD_NUMA.key}: preferred.",
     ),
     Reason.PCIE_DISTANCE: ReasonAdvice(
         "Two of the GPUs that the pod may get are farther apart on PCIe than requested.",

@@ -80,7 +80,7 @@ def _fits_empty(
 
     def fits_without_pods(record: NodeRecord) -> bool:
         state, machine = table.states[record.name], record.machine
-        equivalent = (state.shape, machine.allocatable, state.described, state.stale, state.degraded, state.single_numa)
+        equivalent = (state.shape, machine.allocatable, state.described, state.stale, state.degraded, state.kubelet)
         if equivalent not in known:
             known[equivalent] = fits(state_of(after_evictions(record, record.pods), now, policy))
         return known[equivalent]

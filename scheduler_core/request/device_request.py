@@ -25,6 +25,7 @@ from scheduler_core.request.pod import Container, PodSpec
 WHOLE, SHARED = GPU_RESOURCES
 _MAX_STEPS = 2 * MAX_GPUS  # containers that are modelled one by one: no node has GPUs for more, and each costs time
 _MAX_RESOURCES = 64  # kinds of GPUs, shares and MIG devices: each is looked up on every node; a node has a few
+_MAX_IDLE_STEPS = 8  # init containers that only reuse GPUs: they matter to the kubelet's Topology Manager alone
 MAX_DEVICES = 1 << 16  # devices that a container may request: more than any node has
 
 
@@ -33,6 +34,10 @@ class ContainerStep(NamedTuple):
 
     devices: int
     holds_until_end: bool = True  # False: an init container that ends; later containers reuse its devices
+    # What else the kubelet may align with the devices. Only in ``aligned_steps``.
+    cpus: int = 0  # for exclusive use: whole cores of a pod of QoS class Guaranteed
+    memory: int = 0  # bytes, of a pod of QoS class Guaranteed
+    others: bool = False  # devices of other vendors, huge pages, or resources of the whole pod
 
 
 ContainerSteps = tuple[ContainerStep, ...]
@@ -43,6 +48,8 @@ class DeviceRequest(NamedTuple):
 
     steps_by_resource: tuple[tuple[str, ContainerSteps], ...] = ()
     cpu_milli: int = 0  # CPU of the pod, rounded up to whole cores; 0: none requested, or invalid
+    # All containers with everything that a kubelet may align with their whole GPUs; (): only GPUs.
+    aligned_steps: ContainerSteps = ()
 
     @property
     def whole_gpu_steps(self) -> ContainerSteps:
@@ -100,22 +107,73 @@ def parse_device_request(spec: PodSpec) -> DeviceRequest:
             f"the pod requests {len(steps_by_resource)} resources of GPUs: expected at most {_MAX_RESOURCES}"
         )
     found = tuple((resource, _without_idle_steps(steps)) for resource, steps in sorted(steps_by_resource.items()))
-    return DeviceRequest(found, _cpu(spec) if found else 0)
+    aligned = _aligned_steps(spec) if WHOLE in steps_by_resource else ()
+    return DeviceRequest(found, _cpu(spec) if found else 0, aligned)
 
 
 def _without_idle_steps(steps: Iterable[ContainerStep]) -> ContainerSteps:
-    """Return the steps without init containers that only reuse devices. Too many steps count as a single one."""
+    """Return the steps without most init containers that only reuse devices. Too many steps count as a single one."""
     kept: list[ContainerStep] = []
-    reusable = 0
+    reusable = idle = 0
     for step in steps:
         if step.holds_until_end:
             reusable -= min(step.devices, reusable)
-        elif step.devices <= reusable:
-            continue
-        else:
+        elif step.devices > reusable:
             reusable = step.devices
+        elif idle < _MAX_IDLE_STEPS:
+            idle += 1
+        else:
+            continue
         kept.append(step)
     return tuple(kept) if len(kept) <= _MAX_STEPS else (ContainerStep(total_devices(tuple(kept))),)
+
+
+def _aligned_steps(spec: PodSpec) -> ContainerSteps:
+    """Return all containers with the resources that a kubelet may align; () if these are GPUs alone, or too many."""
+    containers = [(each, each.restart_policy == "Always") for each in spec.init_containers or ()]
+    containers += [(each, True) for each in spec.containers or ()]
+    if len(containers) > _MAX_STEPS:
+        return ()
+    guaranteed = all(_is_guaranteed(each) for each, _ in containers)
+    of_pod = spec.resources is not None
+    if not guaranteed and not of_pod and not any(_has_others(each, guaranteed) for each, _ in containers):
+        return ()  # most pods
+    steps = tuple(_aligned_step(each, stays, guaranteed, of_pod) for each, stays in containers)
+    return steps if any(step.cpus or step.memory or step.others for step in steps) else ()
+
+
+def _aligned_step(container: Container, stays: bool, guaranteed: bool, of_pod: bool) -> ContainerStep:
+    quantities = _quantities(container)
+    devices = dict(_requested_devices(container)).get(WHOLE, 0)
+    cores, memory = (parse_quantity(str(quantities.get(name, 0))) or Fraction() for name in ("cpu", "memory"))
+    return ContainerStep(
+        devices,
+        stays,
+        int(cores) if guaranteed and cores.denominator == 1 else 0,
+        ceil(memory) if guaranteed else 0,
+        of_pod or _has_others(container, guaranteed),
+    )
+
+
+def _has_others(container: Container, guaranteed: bool) -> bool:
+    """Return whether the container requests other things that a kubelet may align."""
+    names = (*(container.resources.limits or ()), *(container.resources.requests or ()))
+    return any(("/" in name and not is_gpu(name)) or (guaranteed and name.startswith("hugepages-")) for name in names)
+
+
+def _is_guaranteed(container: Container) -> bool:
+    """Return whether CPU and memory have limits, and requests that equal them (``ComputePodQOS``)."""
+    limits, requests = container.resources.limits or {}, container.resources.requests or {}
+    return all(name in limits and _same(limits[name], requests.get(name, limits[name])) for name in ("cpu", "memory"))
+
+
+def _same(one: object, other: object) -> bool:
+    return one == other or parse_quantity(str(one)) == parse_quantity(str(other))
+
+
+def _quantities(container: Container) -> dict[str, str | int | float]:
+    """The limit counts, as for the kubelet; the request if there is no limit."""
+    return {**(container.resources.requests or {}), **(container.resources.limits or {})}
 
 
 def _add_container(steps_by_resource: dict[str, list[ContainerStep]], container: Container, *, stays: bool) -> None:
@@ -138,9 +196,7 @@ def _cores(container: Container) -> Fraction:
 
 
 def _requested_devices(container: Container) -> Iterable[tuple[str, int]]:
-    """The limit counts, as for the kubelet; the request if there is no limit."""
-    quantities = {**(container.resources.requests or {}), **(container.resources.limits or {})}
-    for resource, text in quantities.items():
+    for resource, text in _quantities(container).items():
         if is_gpu(resource):
             devices = parse_count(str(text))
             if devices is None or devices > MAX_DEVICES:

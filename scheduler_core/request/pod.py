@@ -152,6 +152,7 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     topology_spread_constraints: tuple[SpreadConstraint, ...] | None = None
     volumes: tuple[Volume, ...] | None = None
     scheduling_gates: tuple[PodSchedulingGate, ...] | None = None
+    resources: AffinityTerm | None = None  # of all containers together
 
 
 class PodStatus(msgspec.Struct, frozen=True, rename="camel"):

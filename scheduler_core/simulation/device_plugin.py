@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from random import Random
 
-from scheduler_core.allocation.device_plugin import predict_sets
+from scheduler_core.allocation.admission import predict_sets
 from scheduler_core.allocation.gpu_sets import ExactSets, SomeSet, single_bits
 from scheduler_core.allocation.machine_shape import MachineShape
 from scheduler_core.request.device_request import ContainerStep

@@ -9,8 +9,6 @@ import yaml
 
 from tests.daemonset.tools import CHART, DAEMONSET, Object, helm_rendered, run, tool
 
-WITHOUT_POLICIES = ("admissionPolicy.enabled=false", "admissionPolicy.unrestrictedTokens=accepted")
-
 
 def pod_of(*settings: str) -> Object:
     (daemonset,) = (each for each in helm_rendered(*settings) if each["kind"] == "DaemonSet")
@@ -29,8 +27,6 @@ def test_the_linter_has_no_complaint() -> None:
         pytest.param("settings.GPUTOPO_SOCKET=off", "GPUTOPO_SOCKET", id="a setting that has a value of its own"),
         pytest.param("settings.INTERVAL=30s", "INTERVAL", id="a variable that is no setting"),
         pytest.param("image.digest=latest", "latest", id="a digest that is none"),
-        pytest.param("admissionPolicy.enabled=false", "unrestrictedTokens=accepted", id="tokens without limits"),
-        pytest.param("admissionPolicy.unrestrictedTokens=true", "accepted", id="a choice that is not named"),
         pytest.param("nodeSelectorTerms=null", "nodeSelectorTerms", id="every node of the cluster"),
     ],
 )
@@ -81,6 +77,20 @@ def test_with_a_group_that_may_use_the_socket_the_agent_is_not_root() -> None:
     assert pod_of()["securityContext"]["runAsUser"] == 0
 
 
+def test_the_kubelets_configuration_file_is_mounted_alone_and_read_only() -> None:
+    component = DAEMONSET / "components/kubelet-config/daemonset.yaml"
+    patch = yaml.safe_load(component.read_text(encoding="utf-8"))["spec"]["template"]["spec"]
+    patch["volumes"][0]["hostPath"]["path"] = "/etc/kubernetes/kubelet.conf"
+    pod = pod_of("kubeletSocket.config=/etc/kubernetes/kubelet.conf")
+    (container,) = pod["containers"]
+
+    (wanted,) = patch["containers"]
+    assert all(each in pod["volumes"] for each in patch["volumes"])
+    assert all(each in container["env"] for each in wanted["env"])
+    assert all(each in container["volumeMounts"] and each["readOnly"] for each in wanted["volumeMounts"])
+    assert "kubelet-config" not in {each["name"] for each in pod_of()["volumes"]}
+
+
 def test_the_agent_is_apart_from_the_other_programs() -> None:
     documents = helm_rendered("scheduler.enabled=true", "planner.enabled=true", "observe.enabled=true")
     levels = {
@@ -104,7 +114,7 @@ def test_the_agent_is_apart_from_the_other_programs() -> None:
 
 
 def test_policies_and_priority_class_can_be_left_to_others() -> None:
-    kinds = {each["kind"] for each in helm_rendered(*WITHOUT_POLICIES, "priorityClass.create=false")}
+    kinds = {each["kind"] for each in helm_rendered("admissionPolicy.enabled=false", "priorityClass.create=false")}
 
     assert kinds & {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "PriorityClass"} == set()
 

@@ -16,11 +16,12 @@ from tests.api_objects import Object, container, pod
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.fixtures import StartScheduler
 from tests.simulated_node.fleet import Fleet
-from tests.simulated_node.kubelet import Device, NumaPolicy
+from tests.simulated_node.kubelet import Device
 from tests.simulated_node.node import ANY, DISTRIBUTED, NodeSpec
 from tests.simulated_node.podresources_client import pod_resources
 from tests.simulated_node.preferred import best_effort, pair_scores
 from tests.simulated_node.shapes import SHAPES, bridged_pairs_8, cube_mesh_8, islands_4_4, pcie_8
+from tests.simulated_node.topology_manager import NumaPolicy
 
 pytestmark = pytest.mark.e2e
 SHARED = "nvidia.com/gpu.shared"

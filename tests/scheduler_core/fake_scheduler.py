@@ -76,6 +76,7 @@ class FakeScheduler:
         guarded: bool = False,
     ) -> None:
         self.machines = dict(machines)
+        self.labels: Mapping[str, str] = {}  # of every node
         self.now = NOW
         self.records: list[DecisionRecord] = []
         self.cache = ClusterCache(policy, reservations=reservations, guarded=guarded)
@@ -117,7 +118,10 @@ class FakeScheduler:
 
     def watch_nodes(self, *names: str, complete: bool = False, gone: Iterable[str] = ()) -> CacheChanges:
         """Show nodes; without names: all."""
-        shown = tuple(NodeUpdate(name, parse_node(node(self.machines[name]))) for name in names or self.machines)
+        shown = tuple(
+            NodeUpdate(name, parse_node(node(self.machines[name], labels=self.labels)))
+            for name in names or self.machines
+        )
         return self.cache.apply_batch(Batch(NodeUpdate, () if gone else shown, tuple(gone), complete), self.now)
 
     def set_allocatable(self, name: str, allocatable: Mapping[str, int]) -> CacheChanges:

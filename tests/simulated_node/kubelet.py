@@ -1,8 +1,8 @@
 """The kubelet's device manager: which devices a pod is given when its node admits it.
 
-Follows ``pkg/kubelet/cm/devicemanager`` of Kubernetes 1.37, and for the single-numa-node policy of the Topology
-Manager (container scope, its default) ``pkg/kubelet/cm/topologymanager``. Go iterates over sets of devices in an order
-that changes from run to run: here a seeded generator shuffles them, so a test can be repeated. Pure but for that.
+Follows ``pkg/kubelet/cm/devicemanager`` of Kubernetes 1.37; ``topology_manager`` has the Topology Manager and the
+managers of CPUs and memory. Go iterates over sets of devices in an order that changes from run to run: here a seeded
+generator shuffles them, so a test can be repeated. Pure but for that.
 
     PluginError(Exception)    a device plugin could not say what it prefers; a policy raises it
 """
@@ -10,20 +10,25 @@ that changes from run to run: here a seeded generator shuffles them, so a test c
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from enum import Enum
 from random import Random
 from typing import NamedTuple
+
+from tests.simulated_node.topology_manager import (
+    NO_PREFERENCE,
+    CpuManager,
+    Hint,
+    MemoryManager,
+    Numa,
+    NumaPolicy,
+    TopologyConfig,
+    TopologyManager,
+    mark_preferred,
+    masks_of,
+)
 
 
 class PluginError(Exception):
     """The call to the device plugin failed; the text is what the kubelet sees of it."""
-
-
-class NumaPolicy(Enum):
-    """The kubelet's ``topologyManagerPolicy``."""
-
-    NONE = "none"
-    SINGLE_NUMA_NODE = "single-numa-node"
 
 
 class Device(NamedTuple):
@@ -46,6 +51,8 @@ class Container(NamedTuple):
     devices: Mapping[str, int]  # resource -> how many
     init: bool = False
     restartable: bool = False  # an init container that stays: a sidecar
+    cpus: int = 0  # whole CPUs, of a Guaranteed pod
+    memory: int = 0  # bytes, of a Guaranteed pod
 
 
 class Pod(NamedTuple):
@@ -80,11 +87,18 @@ class DeviceManager:
     """The devices of one node and who has them."""
 
     def __init__(
-        self, resources: Mapping[str, Resource], random: Random, numa_policy: NumaPolicy = NumaPolicy.NONE
+        self,
+        resources: Mapping[str, Resource],
+        random: Random,
+        numa: NumaPolicy | TopologyConfig = NumaPolicy.NONE,
     ) -> None:
         self._resources = dict(resources)
         self._random = random
-        self._numa_policy = numa_policy
+        self._config = _config_of(resources, numa) if isinstance(numa, NumaPolicy) else numa
+        self._topology = TopologyManager(self._config)
+        self.cpus = CpuManager(self._config, random)
+        self.memory = MemoryManager(self._config)
+        self._pinned: dict[str, tuple[list[set[tuple[int, int]]], int]] = {}  # CPUs of each container, memory blocks
         self._unhealthy: frozenset[str] = frozenset()
         self._pods: dict[str, tuple[Pod, dict[str, Allotment]]] = {}
 
@@ -123,24 +137,64 @@ class DeviceManager:
             return None
         given: dict[str, Allotment] = {}
         self._pods[pod.uid] = (pod, given)
+        self._pinned[pod.uid] = ([], len(self.memory.blocks))
         reusable: dict[str, set[Device]] = {}  # what finished init containers leave to the next ones
+        cpus: set[tuple[int, int]] = set()
         try:
+            of_pod = self._align(_limits(pod), {}, set()) if self._config.pod_scope else None
             for container in pod.containers:
-                given[container.name] = self._allocate(container, reusable)
+                hint = of_pod or self._align(container, reusable, cpus)
+                given[container.name] = {
+                    name: self._pick(name, count, reusable.get(name, set()), hint.mask)
+                    for name, count in self._wanted(container).items()
+                }
                 _reuse(container, given[container.name], reusable)
+                self._pin(pod.uid, container, hint, cpus)
         except _RejectedError as rejected:
-            del self._pods[pod.uid]
+            self.remove(pod.uid)
             return rejected.rejection
         return None
 
-    def remove(self, uid: str) -> None:
-        """A pod ended: its devices are free."""
-        self._pods.pop(uid, None)
+    def reseed(self, random: Random) -> None:
+        """Draw from another generator from now on."""
+        self._random = self.cpus.random = random
 
-    def _allocate(self, container: Container, reusable: Mapping[str, set[Device]]) -> Allotment:
-        wanted = {name: count for name, count in container.devices.items() if name in self._resources}
-        numa = self._numa_node(wanted, reusable) if self._numa_policy is NumaPolicy.SINGLE_NUMA_NODE else None
-        return {name: self._pick(name, count, reusable.get(name, set()), numa) for name, count in wanted.items()}
+    def remove(self, uid: str) -> None:
+        """A pod ended: its devices and CPUs are free; and its memory, if it was admitted last."""
+        if self._pods.pop(uid, None) is not None:
+            cpus, blocks = self._pinned.pop(uid)
+            self.cpus.free |= set().union(*cpus)
+            del self.memory.blocks[blocks:]
+
+    def _wanted(self, container: Container) -> dict[str, int]:
+        return {name: count for name, count in container.devices.items() if name in self._resources}
+
+    def _align(self, container: Container, reusable: Mapping[str, set[Device]], cpus: set[tuple[int, int]]) -> Hint:
+        hints = [
+            self._device_hints(name, count, reusable.get(name, set()))
+            for name, count in self._wanted(container).items()
+        ]
+        if self._config.static_cpus and container.cpus:
+            hints.append(self.cpus.hints(container.cpus, cpus))
+        if self._config.static_memory and container.memory:
+            hints.append(self.memory.hints(container.memory))
+        hint, admitted = self._topology.merge(hints)
+        if not admitted:
+            raise _RejectedError("TopologyAffinityError", "Resources cannot be allocated with Topology locality")
+        return hint
+
+    def _pin(self, uid: str, container: Container, hint: Hint, reusable: set[tuple[int, int]]) -> None:
+        if self._config.static_cpus and container.cpus:
+            taken = self.cpus.take(container.cpus, hint.mask, reusable)
+            if taken is None:
+                raise _unexpected("not enough cpus available to satisfy request")
+            self._pinned[uid][0].append(taken)
+            if container.init and not container.restartable:
+                reusable |= taken
+            else:
+                reusable -= taken
+        if self._config.static_memory and container.memory and not self.memory.take(container.memory, hint):
+            raise _unexpected("[memorymanager] failed to find the default preferred hint")
 
     def _pick(self, name: str, count: int, reusable: set[Device], numa: int | None) -> tuple[Device, ...]:
         """In this order: reused ones, then by the Topology Manager's hint, then by the plugin's word, then any."""
@@ -155,7 +209,9 @@ class DeviceManager:
             raise _unexpected(
                 f"requested number of devices unavailable for {name}. Requested: {missing}, Available: {len(free)}"
             )
-        aligned = {device for device in free if numa is not None and device.numa == numa}
+        aligned = {
+            device for device in free if numa is not None and device.numa is not None and numa >> device.numa & 1
+        }
         if missing < len(aligned):
             turns = [self._preferred(name, aligned, picked, count), aligned]
         else:
@@ -177,24 +233,24 @@ class DeviceManager:
             raise _unexpected(f"device plugin GetPreferredAllocation rpc failed with err: {failed}") from failed
         return set(preferred) & offered
 
-    def _numa_node(self, wanted: Mapping[str, int], reusable: Mapping[str, set[Device]]) -> int | None:
-        """The lowest NUMA node from which all devices can come; None where nothing says on which one they are."""
-        common: set[int] | None = None
-        for name, count in wanted.items():
-            all_nodes = [device.numa for device in self._resources[name].devices if device.numa is not None]
-            if not all_nodes:
-                continue
-            kept = reusable.get(name, set())
-            usable = [device.numa for device in self._free(name) | kept]
-            fit = {node for node in set(all_nodes) if all_nodes.count(node) >= count and usable.count(node) >= count}
-            fit = {node for node in fit if all(device.numa in {node, None} for device in kept)}
-            common = fit if common is None else common & fit
-        if common is None:
-            return None
-        if not common:
-            message = "Resources cannot be allocated with Topology locality"
-            raise _RejectedError("TopologyAffinityError", message)
-        return min(common)
+    def _device_hints(self, name: str, wanted: int, reusable: set[Device]) -> Sequence[Hint]:
+        """``GetTopologyHints`` and ``generateDeviceTopologyHints``."""
+        devices = self._resources[name].devices
+        if all(device.numa is None for device in devices):
+            return NO_PREFERENCE
+        free = self._free(name)
+        if len(free | reusable) < wanted:
+            return mark_preferred((), 0)
+        nodes = {device.numa for device in devices if device.numa is not None}
+        fewest, found = len(nodes), []
+        for mask in masks_of(nodes):
+            inside = {device for device in devices if device.numa is not None and mask >> device.numa & 1}
+            if len(inside) >= wanted:
+                fewest = min(fewest, mask.bit_count())
+            bound = {device for device in reusable if device.numa is not None}
+            if bound <= inside and len(bound) + len(free & inside) >= wanted:
+                found.append(mask)
+        return mark_preferred(found, fewest)
 
     def _free(self, name: str) -> set[Device]:
         taken = {
@@ -218,6 +274,32 @@ def _reuse(container: Container, given: Allotment, reusable: dict[str, set[Devic
             reusable.setdefault(name, set()).update(devices)
         else:
             reusable.get(name, set()).difference_update(devices)
+
+
+def _limits(pod: Pod) -> Container:
+    """What the pod scope aligns: ``PodLimits``, the most that is needed at any time."""
+    names = {name for container in pod.containers for name in container.devices}
+    return Container(
+        "",
+        {name: _most(pod, [each.devices.get(name, 0) for each in pod.containers]) for name in names},
+        cpus=_most(pod, [each.cpus for each in pod.containers]),
+        memory=_most(pod, [each.memory for each in pod.containers]),
+    )
+
+
+def _most(pod: Pod, counts: Sequence[int]) -> int:
+    init = running = 0
+    for container, count in zip(pod.containers, counts, strict=True):
+        if container.init and not container.restartable:
+            init = max(init, running + count)
+        else:
+            running += count
+    return max(init, running)
+
+
+def _config_of(resources: Mapping[str, Resource], policy: NumaPolicy) -> TopologyConfig:
+    ids = {each.numa for resource in resources.values() for each in resource.devices if each.numa is not None}
+    return TopologyConfig(policy, nodes=tuple(Numa(node) for node in sorted(ids or {0})))
 
 
 def _unexpected(why: str) -> _RejectedError:

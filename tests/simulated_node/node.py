@@ -13,9 +13,10 @@ from gputopo.model import NodeTopology
 from tests import api_objects
 from tests.api_objects import Object
 from tests.simulated_node import recording
-from tests.simulated_node.kubelet import DeviceManager, NumaPolicy, Policy, Resource
+from tests.simulated_node.kubelet import DeviceManager, Policy, Resource
 from tests.simulated_node.machine import Machine, distributed
 from tests.simulated_node.shapes import on_node
+from tests.simulated_node.topology_manager import NumaPolicy, TopologyConfig
 
 BEST_EFFORT, DISTRIBUTED, ANY = "best-effort", "distributed", "any"
 
@@ -26,7 +27,7 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     shape: NodeTopology  # see ``shapes``; UUIDs and boot id are put in
     policy: str | Policy = BEST_EFFORT  # best-effort, distributed (shares of GPUs), any (no preference), or a function
-    numa_policy: NumaPolicy = NumaPolicy.NONE
+    numa_policy: NumaPolicy | TopologyConfig = NumaPolicy.NONE
     labels: Mapping[str, str] = {}
     resource: str = api_objects.GPU
     replicas: int = 1  # shares of each GPU

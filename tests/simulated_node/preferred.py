@@ -38,7 +38,8 @@ PCIE_POINTS = {
 NVLINK_POINTS = 100
 MOST_NVLINKS = 18  # further ones are not counted
 
-Scores = Mapping[tuple[int, int], int]  # (GPU index, greater GPU index) -> points
+# (GPU index, greater GPU index) -> points; both orders of a pair where its ends report different links.
+Scores = Mapping[tuple[int, int], int]
 Members = tuple[int, ...]  # GPU indices in the order in which they were offered
 
 
@@ -158,4 +159,5 @@ def _last_groups(left: Members, padding: int, size: int) -> list[Group]:
 
 
 def _score(members: Members, scores: Scores) -> int:
-    return sum(scores[min(pair), max(pair)] for pair in combinations(members, 2))
+    """The points of each pair, as read at the GPU that was offered first."""
+    return sum(scores.get(pair, scores.get(pair[::-1], 0)) for pair in combinations(members, 2))

@@ -11,7 +11,6 @@ from tests.simulated_node.kubelet import (
     Container,
     Device,
     DeviceManager,
-    NumaPolicy,
     PluginError,
     Pod,
     Policy,
@@ -19,6 +18,7 @@ from tests.simulated_node.kubelet import (
     Resource,
 )
 from tests.simulated_node.machine import distributed
+from tests.simulated_node.topology_manager import NumaPolicy
 
 GPU = "nvidia.com/gpu"
 SHARED = "nvidia.com/gpu.shared"

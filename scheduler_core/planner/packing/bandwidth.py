@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from scheduler_core.allocation.device_plugin import predict_sets
+from scheduler_core.allocation.admission import predict_sets
 from scheduler_core.allocation.gpu_sets import ExactSets, member_places
 from scheduler_core.cache.node_state import NodeState
 from scheduler_core.evaluation.possible_gpus import possible_rings, whole_gpu_outcome
@@ -29,9 +29,7 @@ def bottleneck(state: NodeState, requests: list[DeviceRequest]) -> Bottleneck:
     program = tuple(
         ContainerStep(total_devices(request.whole_gpu_steps)) for request in requests if request.whole_gpu_steps
     )
-    found = possible_rings(
-        state.shape, predict_sets(state.shape, state.free, program, single_numa=state.single_numa).sets
-    )
+    found = possible_rings(state.shape, predict_sets(state.shape, state.free, program, state.kubelet).sets)
     rates = [ring.gbps for ring in found if ring.gbps is not None]
     if not rates or len(rates) < len(found):
         return Bottleneck(known=False)

@@ -5,7 +5,7 @@ protobuf builds the messages from a descriptor in this module, so that our decod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,6 +43,11 @@ _MESSAGES: dict[str, tuple[tuple[str, int, _Field.Label.ValueType, _Field.Type.V
         ("namespace", 2, ONE, STRING, ""),
         ("containers", 3, MANY, MESSAGE, "ContainerResources"),
         ("cpu_ids", 4, MANY, INT64, ""),
+    ),
+    "AllocatableResourcesResponse": (
+        ("devices", 1, MANY, MESSAGE, "ContainerDevices"),
+        ("cpu_ids", 2, MANY, INT64, ""),
+        ("memory", 3, MANY, MESSAGE, "ContainerMemory"),
     ),
     "ListPodResourcesResponse": (("pod_resources", 1, MANY, MESSAGE, "PodResources"),),
 }
@@ -87,17 +92,38 @@ def listing(*pods: Any) -> bytes:
     return encoded
 
 
+def memory(size: int, *nodes: int, kind: str = "memory") -> Any:
+    """A block of memory of NUMA nodes."""
+    topology = message("TopologyInfo", nodes=[message("NUMANode", ID=node) for node in nodes])
+    return message("ContainerMemory", memory_type=kind, size=size, topology=topology)
+
+
+def offer(devices: dict[str, list[str]], cpus: Iterable[int] = (), blocks: Iterable[Any] = ()) -> bytes:
+    """The bytes of an ``AllocatableResourcesResponse``: one entry per device, as the kubelet writes them."""
+    entries = [
+        message("ContainerDevices", resource_name=resource, device_ids=[each])
+        for resource, ids in devices.items()
+        for each in ids
+    ]
+    encoded: bytes = message(
+        "AllocatableResourcesResponse", devices=entries, cpu_ids=list(cpus), memory=list(blocks)
+    ).SerializeToString()
+    return encoded
+
+
 Answer = Callable[[grpc.ServicerContext], bytes]
 
 
 @contextmanager
-def kubelet(socket: Path, answer: Answer) -> Iterator[grpc.Server]:
-    """Serve ``List`` on a unix socket."""
-    method: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(
-        lambda _, context: answer(context)
-    )
+def kubelet(socket: Path, answer: Answer, allocatable: Answer | None = None) -> Iterator[grpc.Server]:
+    """Serve ``List``, and ``GetAllocatableResources`` if there is an answer, on a unix socket."""
+    answers = {"List": answer} | ({} if allocatable is None else {"GetAllocatableResources": allocatable})
+    methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+        name: grpc.unary_unary_rpc_method_handler(lambda _, context, each=each: each(context))
+        for name, each in answers.items()
+    }
     server = grpc.server(ThreadPoolExecutor(2))
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": method}),))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1.PodResourcesLister", methods),))
     server.add_insecure_port(f"unix:{socket}")
     server.start()
     try:

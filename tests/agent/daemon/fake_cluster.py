@@ -18,6 +18,7 @@ SETTINGS = AgentSettings(
     hold_s=300.0,
     grace_s=120.0,
     socket=Path("/run/kubelet.sock"),
+    kubelet_config=(),
     events=True,
     listen=None,
     log="json",

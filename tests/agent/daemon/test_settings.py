@@ -19,6 +19,7 @@ DEFAULTS = AgentSettings(
     hold_s=300.0,
     grace_s=120.0,
     socket=Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
+    kubelet_config=(),
     events=True,
     listen=("", 9438),
     log="json",
@@ -105,4 +106,4 @@ def test_every_setting_has_a_help_text_and_there_are_few() -> None:
     options = options_of(AgentSettings)
     assert tuple(each.field for each in options) == AgentSettings.__struct_fields__
     assert all(len(each.help) > 40 for each in options)
-    assert len(options) <= 12
+    assert len(options) <= 13

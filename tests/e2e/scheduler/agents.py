@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from agent.allocation.client import PodResourcesClient
+from agent.allocation.kubelet_reading import read_kubelet
 from agent.allocation.watch import AllocationWatch
 from agent.daemon import settings
 from agent.daemon.loop import AgentLoop, LoopInput, Now, ProbeResult
@@ -95,7 +96,9 @@ class _Agent:
             settings.read_settings(_SETTINGS | {"node": node}, {}), NodePublisher(kube, node), AgentMetrics()
         )
         self._kubelet = PodResourcesClient(socket)
-        self._watch = AllocationWatch(self._kubelet.list_held_devices)
+        self._watch = AllocationWatch(
+            self._kubelet.list_held_devices, read_kubelet=lambda: read_kubelet(self._kubelet, ())
+        )
         self._snapshot = snapshot
         self._text = ""
 

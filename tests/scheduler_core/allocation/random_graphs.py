@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from gputopo.model import Gpu, Link, NodeTopology, Nvlink, PcieDistance
 from scheduler_core.request.device_request import ContainerStep
-from tests.simulated_node.kubelet import Container, Device, DeviceManager, NumaPolicy, PluginError, Pod, Resource
+from tests.simulated_node.kubelet import Container, Device, DeviceManager, PluginError, Pod, Resource
 from tests.simulated_node.preferred import PluginCrashError, Scores, best_effort
+from tests.simulated_node.topology_manager import NumaPolicy
 
 
 @st.composite

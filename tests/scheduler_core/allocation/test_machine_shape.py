@@ -41,10 +41,12 @@ def test_products_are_spelled_as_in_labels() -> None:
 def test_points_equal_those_of_the_device_plugin() -> None:
     """Bridged pair across two host bridges of a node: 20 + 12 x 100; across the sockets: 10."""
     assert shape_of(MACHINES["a100_bridged"]()).points == (
-        (0, 1220, 10, 10),
-        (1220, 0, 10, 10),
-        (10, 10, 0, 1220),
-        (10, 10, 1220, 0),
+        (
+            (0, 1220, 10, 10),
+            (1220, 0, 10, 10),
+            (10, 10, 0, 1220),
+            (10, 10, 1220, 0),
+        ),
     )
 
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputopo.model import Gpu, Health, Link, NodeTopology, Nvlink, PcieDistance
-from scheduler_core.allocation.device_plugin import Prediction, predict_sets
+from scheduler_core.allocation.admission import predict_sets
+from scheduler_core.allocation.device_plugin import Prediction
 from scheduler_core.allocation.gpu_sets import ExactSets, SomeSet, subsets
 from scheduler_core.allocation.machine_shape import shape_of
 from scheduler_core.allocation.occupancy import Occupant, OpenAdmissions, PendingAdmission, follow_admissions

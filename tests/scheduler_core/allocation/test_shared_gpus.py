@@ -349,36 +349,47 @@ class Node(RuleBasedStateMachine):
     """One node with four cards of 80 GiB, four replicas each.
 
     Pods are bound as the filter allows; the kubelet admits them when it likes and in any order, the device plugin
-    chooses by its rule, and the agent tells now and then.
+    chooses by its rule, and the agent tells now and then. Source of the rules: ``greedyAlloc`` in
+    ``internal/rm/allocate.go`` of NVIDIA/k8s-device-plugin 0.20, and ``distributedAlloc`` before it.
     """
 
     choice = ReplicaPolicy.DISTRIBUTED
+    most = 1  # replicas of a pod
+    least_touched = False  # 0.20: of equally used cards, the one of which this pod got the fewest
 
     def __init__(self) -> None:
         super().__init__()
         labels = {"nvidia.com/gpu.replicas": "4", "gputopo.io/sharing": self.choice.value}
         self.record = record("n", PAIRS, held={}, labels=labels, allocatable={WHOLE: 16})
         self.uuids = [gpu.uuid or "" for gpu in PAIRS.gpus]
-        self.on: dict[str, int] = {}  # pod -> card
-        self.shares: dict[str, int] = {}  # of living pods, GiB
+        self.on: dict[str, list[int]] = {}  # pod -> the card of each replica
+        self.shares: dict[str, int] = {}  # of living pods, GiB of each replica
+        self.wanted: dict[str, int] = {}  # replicas
         self.serial = 0
 
-    @rule(share=st.sampled_from((5, 10, 15, 20, 30, 40, 60, 80)))
-    def arrive(self, share: int) -> None:
+    @rule(share=st.sampled_from((5, 10, 15, 20, 30, 40, 60, 80)), count=st.integers(1, 3))
+    def arrive(self, share: int, count: int) -> None:
         self.serial += 1
-        name = f"p{self.serial}"
-        if rejection_reason(profile(1, vram=f"{share}Gi"), state_of(self.record, NOW, POLICY), POLICY) is None:
-            self.record = with_pod(self.record, occupant(name, 1, vram=f"{share}Gi"))
-            self.shares[name] = share
+        name, count = f"p{self.serial}", min(count, self.most)
+        if rejection_reason(profile(count, vram=f"{share}Gi"), state_of(self.record, NOW, POLICY), POLICY) is None:
+            self.record = with_pod(self.record, occupant(name, count, vram=f"{share}Gi"))
+            self.shares[name], self.wanted[name] = share, count
 
     @precondition(lambda self: len(self.shares) > len(self.on))
     @rule(data=st.data())
     def admit(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(set(self.shares) - set(self.on))))
-        taken = Counter(self.on.values())
-        free = [card for card in range(4) if taken[card] < 4]
-        best = (max if self.choice is ReplicaPolicy.PACKED else min)(taken[card] for card in free)
-        self.on[name] = data.draw(st.sampled_from([card for card in free if taken[card] == best]))
+        taken, got = Counter(card for cards in self.on.values() for card in cards), Counter[int]()
+        for _ in range(self.wanted[name]):
+            free = [card for card in range(4) if taken[card] < 4]
+            best = (max if self.choice is ReplicaPolicy.PACKED else min)(taken[card] for card in free)
+            equal = [card for card in free if taken[card] == best]
+            if self.least_touched:
+                equal = [card for card in equal if got[card] == min(got[each] for each in equal)]
+            card = data.draw(st.sampled_from(equal))
+            taken[card] += 1
+            got[card] += 1
+        self.on[name] = list(got.elements())
 
     @precondition(lambda self: bool(self.shares))
     @rule(data=st.data())
@@ -391,15 +402,18 @@ class Node(RuleBasedStateMachine):
     @rule()
     def tell(self) -> None:
         held = [
-            DeviceAllocation(self.uuids[card], PodRef("team", name, "c"), replica=0) for name, card in self.on.items()
+            DeviceAllocation(self.uuids[card], PodRef("team", name, "c"), replica=at)
+            for name, cards in self.on.items()
+            for at, card in enumerate(cards)
         ]
         self.record = with_gpus(self.record, NodeGpus(OBSERVED, "hash", "1", tuple(held)))
 
     @invariant()
     def no_card_holds_more_than_it_has(self) -> None:
         used = Counter[int]()
-        for name, card in self.on.items():
-            used[card] += self.shares[name]
+        for name, cards in self.on.items():
+            for card in cards:
+                used[card] += self.shares[name]
         assert all(share <= 80 for share in used.values())
 
 
@@ -409,7 +423,28 @@ class PackedNode(Node):
     choice = ReplicaPolicy.PACKED
 
 
+class SeveralReplicasNode(Node):
+    """Pods of several replicas, with a plugin before 0.20."""
+
+    most = 3
+
+
+class LeastTouchedNode(SeveralReplicasNode):
+    """The same with a plugin since 0.20."""
+
+    least_touched = True
+
+
+class PackedReplicasNode(LeastTouchedNode):
+    """The same with a plugin that packs."""
+
+    choice = ReplicaPolicy.PACKED
+
+
 TestNode = Node.TestCase
 TestPackedNode = PackedNode.TestCase
-for _case in (TestNode, TestPackedNode):
+TestSeveralReplicasNode = SeveralReplicasNode.TestCase
+TestLeastTouchedNode = LeastTouchedNode.TestCase
+TestPackedReplicasNode = PackedReplicasNode.TestCase
+for _case in (TestNode, TestPackedNode, TestSeveralReplicasNode, TestLeastTouchedNode, TestPackedReplicasNode):
     _case.settings = settings(deadline=None, max_examples=120, stateful_step_count=40)

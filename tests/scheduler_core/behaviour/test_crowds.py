@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gputopo.labels.keys import TOPOLOGY_MANAGER
 from scheduler_core.allocation.device_plugin import PredictionResult
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.events import PodUpdate
@@ -41,6 +42,8 @@ class Crowd:
             name: kubelet(machine, pair_scores(machine), random) for name, machine in self.machines.items()
         }
         self.stage = FakeScheduler.synced(self.machines)
+        self.stage.labels = {TOPOLOGY_MANAGER.key: "none"}
+        self.stage.watch_nodes()
         self.counted = {name: len(machine.gpus) for name, machine in self.machines.items()}  # by kube-scheduler
         self.bound: list[PodUpdate] = []  # not admitted yet
         self.ends: list[PodUpdate] = []  # admitted

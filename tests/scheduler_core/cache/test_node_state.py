@@ -9,6 +9,7 @@ from gputopo.crd.nodegpus import NodeGpus
 from gputopo.labels import keys
 from gputopo.model import Interconnect
 from scheduler_core.allocation.gpu_sets import ExactSets, SomeSet
+from scheduler_core.allocation.numa_alignment import NumaPolicy
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node import Node, NodeFacts, parse_node
 from scheduler_core.cache.node_cost import NodeCost
@@ -99,7 +100,8 @@ class TestParseNode:
         }
         found = parse_node(node(labels=labels, allocatable={"nvidia.com/gpu": 8}))
 
-        assert (found.degraded, found.single_numa, found.interconnect) == (True, True, Interconnect.NVSWITCH)
+        assert (found.degraded, found.interconnect) == (True, Interconnect.NVSWITCH)
+        assert found.numa_policy is NumaPolicy.SINGLE_NUMA_NODE
 
 
 class TestParseOccupant:
@@ -318,11 +320,11 @@ def test_records_survive_json_so_that_decisions_can_be_recomputed() -> None:
 def test_keys_of_decision_logs_do_not_change() -> None:
     """Decision logs of format 1 are read by later versions."""
     state = (
-        "shape free counts sliced unsettled described stale degraded interconnect single_numa offered driver company "
+        "shape free counts sliced unsettled described stale degraded interconnect kubelet offered driver company "
         "economy ledger awaited kin cpu obeys promised waiting open busy_nics"
     )
     facts = (
-        "topology described allocatable degraded interconnect single_numa economy replicas choice topology_hash "
+        "topology described allocatable degraded interconnect numa_policy economy replicas choice topology_hash "
         "cpu_milli obeys"
     )
     assert " ".join(NodeState.__struct_encode_fields__) == state

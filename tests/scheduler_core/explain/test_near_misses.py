@@ -39,6 +39,7 @@ def _busy(name: str, topology: NodeTopology, *, observed: str = OBSERVED, **held
     return record(name, topology, held=mine, pods=pods, observed=observed)
 
 
+ALONE = {TOPOLOGY_MANAGER.key: "none"}
 STRICT = {TOPOLOGY_MANAGER.key: "single-numa-node"}
 ISLAND, NUMA = "gputopo.io/island: required", "gputopo.io/numa: required"
 
@@ -90,9 +91,21 @@ ISLAND, NUMA = "gputopo.io/island: required", "gputopo.io/numa: required"
         ),
         pytest.param(
             request(2, island="required", numa="required"),
-            [_busy("node-1", ACROSS), _busy("node-2", ACROSS)],
+            [*(record(name, ACROSS, held={}, labels=ALONE) for name in ("node-1", "node-2"))],
             [f"fits on 2 nodes without {NUMA}"],
             id="an impossible constraint",
+        ),
+        pytest.param(
+            request(2, island="required"),
+            [_busy("node-1", ACROSS, c=[3])],
+            [
+                f"fits on node-1 without {ISLAND}",
+                (
+                    "node-1 has GPU0,2 free, which would do, but its device plugin may take GPU0,1 instead, and "
+                    "no setting of the pod decides that"
+                ),
+            ],
+            id="an unknown policy of the Topology Manager: a bridge joins two NUMA nodes",
         ),
         pytest.param(
             request(4, island="required", numa="required"),

@@ -148,13 +148,14 @@ def test_init_containers_that_take_what_earlier_ones_left_change_nothing() -> No
 
     found = _steps(_asking("2"), init=many)
 
-    assert found == (*(ContainerStep(number, False) for number in range(1, 5)), ContainerStep(2))
+    assert len(found) == 4 + 8 + 1  # that add GPUs, some that only reuse GPUs, and the container
+    assert total_devices(found) == 4
 
 
 def test_a_sidecar_keeps_what_later_init_containers_would_have_taken_again() -> None:
     init = [_asking("2"), _asking("1", restartPolicy="Always"), _asking("1"), _asking("2"), _asking("2")]
 
-    assert _steps(init=init) == (ContainerStep(2, False), ContainerStep(1), ContainerStep(2, False))
+    assert total_devices(_steps(init=init)) == 3
 
 
 def test_more_containers_than_any_node_has_gpus_for_are_counted_as_one() -> None:
@@ -166,3 +167,56 @@ def test_a_pod_that_requests_more_kinds_of_gpus_than_any_node_has_is_malformed()
 
     with pytest.raises(MalformedDeviceRequestError, match="requests 65 resources of GPUs: expected at most 64"):
         parse_device_request(msgspec.convert({"containers": [{"resources": {"limits": limits}}]}, PodSpec))
+
+
+def _guaranteed(gpus: str, cpu: str = "4", memory: str = "1Gi", **more: str) -> dict[str, object]:
+    return {"resources": {"limits": {"nvidia.com/gpu": gpus, "cpu": cpu, "memory": memory, **more}}}
+
+
+@pytest.mark.parametrize(
+    ("containers", "steps"),
+    [
+        pytest.param(
+            [_guaranteed("2"), {"resources": {"limits": {"cpu": "1500m", "memory": "5"}}}],
+            (ContainerStep(2, cpus=4, memory=1 << 30), ContainerStep(0, memory=5)),
+            id="whole CPUs and memory, also of containers without GPUs",
+        ),
+        pytest.param([_guaranteed("2"), _asking("1")], (), id="not Guaranteed: a container without memory"),
+        pytest.param(
+            [{"resources": {"limits": {"nvidia.com/gpu": "1", "cpu": "4", "memory": "1"}, "requests": {"cpu": "3"}}}],
+            (),
+            id="not Guaranteed: a request below the limit",
+        ),
+        pytest.param(
+            [
+                {
+                    "resources": {
+                        "limits": {"nvidia.com/gpu": "1", "cpu": "4", "memory": "1"},
+                        "requests": {"cpu": "4000m"},
+                    }
+                }
+            ],
+            (ContainerStep(1, cpus=4, memory=1),),
+            id="a request that equals the limit",
+        ),
+        pytest.param([_asking("1", rdma="1")], (), id="no devices of others"),
+        pytest.param(
+            [_guaranteed("1", **{"rdma/hca": "1"}), _guaranteed("0", **{"hugepages-2Mi": "2Mi"})],
+            (
+                ContainerStep(1, cpus=4, memory=1 << 30, others=True),
+                ContainerStep(0, cpus=4, memory=1 << 30, others=True),
+            ),
+            id="devices of others, and huge pages",
+        ),
+    ],
+)
+def test_what_a_kubelet_may_align_with_gpus(
+    containers: list[dict[str, object]], steps: tuple[ContainerStep, ...]
+) -> None:
+    assert parse_device_request(_spec(containers)).aligned_steps == steps
+
+
+def test_resources_of_the_whole_pod_may_be_aligned_in_any_way() -> None:
+    spec = msgspec.convert({"containers": [_asking("1")], "resources": {"limits": {"cpu": "8"}}}, PodSpec)
+
+    assert parse_device_request(spec).aligned_steps == (ContainerStep(1, others=True),)

@@ -1,0 +1,204 @@
+"""Prediction of the GPUs that the kubelet gives the containers of a pod at admission, one after the other. Pure.
+
+For each container, the kubelet takes GPUs of finished init containers of the pod first, then GPUs on the NUMA nodes
+that its Topology Manager chose (``numa_alignment``), then any. Where it has a choice, it asks the device plugin
+(``device_plugin``). All possible outcomes are followed; if there are too many, the prediction is ``SomeSet``.
+
+Source: ``devicesToAllocate`` of ``pkg/kubelet/cm/devicemanager`` of Kubernetes 1.37.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import comb
+from typing import NamedTuple
+
+from scheduler_core.allocation.device_plugin import MOST_WORK, Prediction, preferred_sets, search_work
+from scheduler_core.allocation.gpu_sets import (
+    MAX_SETS,
+    ExactSets,
+    Sets,
+    SomeSet,
+    count_subsets,
+    exact_sets,
+    some_set,
+    subsets,
+)
+from scheduler_core.allocation.machine_shape import MachineShape
+from scheduler_core.allocation.numa_alignment import (
+    MOST_NUMA_NODES,
+    NO_ALIGNMENT,
+    NO_TOPOLOGY_MANAGER,
+    Claim,
+    KubeletModel,
+    NumaAlignment,
+    NumaNode,
+    NumaPolicy,
+    aligned_gpus,
+    numa_ids,
+    pod_steps,
+)
+from scheduler_core.request.device_request import ContainerStep, ContainerSteps, DeviceRequest, total_devices
+
+
+class _State(NamedTuple):
+    """The GPUs while the containers of a pod are admitted."""
+
+    free: int
+    reusable: int  # of finished init containers
+    held: int
+    numa_nodes: tuple[NumaNode, ...] | None  # their free CPUs and memory; None: unknown
+
+
+def whole_gpu_steps(request: DeviceRequest, kubelet: KubeletModel) -> ContainerSteps:
+    """Return the containers of a pod with the resources that take part in the kubelet's choice of its GPUs."""
+    return kubelet.steps_of(request.whole_gpu_steps, request.aligned_steps)
+
+
+class _TooManyError(Exception):
+    """There are too many outcomes to follow."""
+
+
+def predict_sets(
+    shape: MachineShape, free: Sets, steps: ContainerSteps, kubelet: KubeletModel = NO_TOPOLOGY_MANAGER
+) -> Prediction:
+    """Return the sets of GPUs that a pod may hold after all containers started. ``free``: at admission."""
+    devices = total_devices(steps)
+    if isinstance(free, SomeSet):
+        enough = devices <= free.among.bit_count()
+        return Prediction(some_set(free.among, devices) if enough else ExactSets(()))
+    if len(free.masks) > 1 and sum(_effort(mask.bit_count(), steps) for mask in free.masks) > MOST_WORK:
+        return Prediction(some_set(free.among, devices))
+    outcomes, may_crash = set[int](), False
+    for mask in free.masks:
+        found = predict_exact(shape, mask, steps, kubelet)
+        may_crash |= found.may_crash
+        if isinstance(found.sets, SomeSet) or len(outcomes) > MAX_SETS:
+            return Prediction(SomeSet(free.among, devices), may_crash)
+        outcomes.update(found.sets.masks)
+    return Prediction(exact_sets(outcomes), may_crash)
+
+
+@lru_cache(maxsize=1 << 14)
+def predict_exact(shape: MachineShape, free: int, steps: ContainerSteps, kubelet: KubeletModel) -> Prediction:
+    """Predict for a known set of free GPUs, container by container."""
+    devices = total_devices(steps)
+    if kubelet.aligns and shape.has_partial_numa:  # what the device plugin reports of the others is unknown
+        return Prediction(some_set(free, devices) if devices <= free.bit_count() else ExactSets(()))
+    held, may_crash = set[int](), False
+    try:
+        for alignment in _relevant_alignments(shape, kubelet, steps):
+            if len(steps) == 1:  # most pods
+                found, crashed = _follow_container(shape, alignment, free, kubelet.numa_nodes, steps[0])
+            else:
+                states, crashed = _follow_containers(shape, alignment, _State(free, 0, 0, kubelet.numa_nodes), steps)
+                found = {state.held for state in states}
+            held |= found
+            may_crash |= crashed
+    except _TooManyError:
+        return Prediction(SomeSet(free, devices), may_crash)
+    return Prediction(exact_sets(held), may_crash)
+
+
+def _relevant_alignments(
+    shape: MachineShape, kubelet: KubeletModel, steps: ContainerSteps
+) -> tuple[NumaAlignment, ...]:
+    """Return the possible configurations that differ in their outcomes. On one NUMA node, GPUs are always aligned."""
+    if not kubelet.aligns:
+        return NO_ALIGNMENT
+    if len(numa_ids(shape, kubelet.numa_nodes)) < 2 and not any(step.cpus or step.memory for step in steps):
+        return NO_ALIGNMENT
+    if len(steps) == 1:  # the scopes are equal
+        if steps[0].devices == 1 and NO_ALIGNMENT[0] in kubelet.alignments:
+            return NO_ALIGNMENT  # any free GPU, whatever else is possible
+        return tuple(dict.fromkeys(each._replace(pod_scope=False) for each in kubelet.alignments))
+    return kubelet.alignments
+
+
+def _follow_container(
+    shape: MachineShape,
+    alignment: NumaAlignment,
+    free: int,
+    numa_nodes: tuple[NumaNode, ...] | None,
+    step: ContainerStep,
+) -> tuple[set[int], bool]:
+    """Return the possible sets of a pod's only container, and whether the device plugin may crash."""
+    found, may_crash = set[int](), False
+    for aligned in {gpus & free for gpus, _ in _choices(shape, alignment, _State(free, 0, 0, numa_nodes), step)}:
+        if step.devices <= free.bit_count():
+            sets, crashed = _fresh_gpus(shape, free, aligned, 0, step.devices)
+            found.update(sets)
+            may_crash |= crashed
+    return found, may_crash
+
+
+def _follow_containers(
+    shape: MachineShape, alignment: NumaAlignment, start: _State, steps: ContainerSteps
+) -> tuple[set[_State], bool]:
+    """Return the possible states after all containers, and whether the device plugin may crash."""
+    states, may_crash = {start}, False
+    of_pod = _choices(shape, alignment, start, pod_steps(steps)) if alignment.pod_scope else None
+    for step in steps:
+        following = set[_State]()
+        for state in states:
+            for aligned, numa_nodes in _choices(shape, alignment, state, step) if of_pod is None else of_pod:
+                may_crash |= _allocate(shape, state._replace(numa_nodes=numa_nodes), step, aligned, following)
+        if len(following) > MAX_SETS:
+            raise _TooManyError
+        states = following
+    return states, may_crash
+
+
+def _choices(
+    shape: MachineShape, alignment: NumaAlignment, state: _State, step: ContainerStep
+) -> tuple[tuple[int, tuple[NumaNode, ...] | None], ...]:
+    """Return the possible choices of the Topology Manager: GPUs on the chosen NUMA nodes, and what is left of these."""
+    if alignment.policy is NumaPolicy.NONE:
+        return ((0, state.numa_nodes),)
+    if len(numa_ids(shape, state.numa_nodes)) > MOST_NUMA_NODES:
+        raise _TooManyError
+    return aligned_gpus(shape, alignment, Claim(step, state.free, state.reusable, state.numa_nodes))
+
+
+def _allocate(shape: MachineShape, state: _State, step: ContainerStep, aligned: int, following: set[_State]) -> bool:
+    """Add the possible states after a container got its GPUs. Returns whether the device plugin may crash."""
+    free, reusable = state.free, state.reusable
+    aligned &= free
+    may_crash = False
+    reused = min(step.devices, reusable.bit_count())
+    fresh = step.devices - reused
+    if fresh > free.bit_count():
+        return False
+    if count_subsets(reusable, reused) * max(1, count_subsets(free, fresh) if reused else 1) > MAX_SETS:
+        raise _TooManyError
+    for kept in subsets(reusable, reused):
+        new, crashed = _fresh_gpus(shape, free, aligned, kept, step.devices)
+        may_crash |= crashed
+        for taken in new:
+            left = reusable & ~kept if step.holds_until_end else reusable | taken
+            following.add(_State(free & ~taken, left, state.held | taken, state.numa_nodes))
+    return may_crash
+
+
+def _fresh_gpus(shape: MachineShape, free: int, aligned: int, kept: int, size: int) -> tuple[tuple[int, ...], bool]:
+    """Return the possible sets of free GPUs that complete the reused GPUs, and whether the device plugin may crash."""
+    fresh = size - kept.bit_count()
+    if fresh <= 0:
+        return (0,), False
+    if fresh == aligned.bit_count():
+        return (aligned,), False
+    if fresh < aligned.bit_count():
+        sets, may_crash = preferred_sets(shape, aligned | kept, size, kept)
+    else:  # all aligned GPUs, and others
+        sets, may_crash = preferred_sets(shape, free | kept, size, kept | aligned)
+    if isinstance(sets, SomeSet):
+        raise _TooManyError
+    return tuple(mask & ~kept for mask in sets.masks), may_crash
+
+
+@lru_cache(maxsize=1 << 10)
+def _effort(count: int, steps: ContainerSteps) -> int:
+    """Return about how many sets the searches for all containers visit."""
+    sizes = [step.devices for step in steps if 1 < step.devices < count]
+    searched = [(size, search_work(count, size)) for size in sizes]
+    return sum(work if work <= MOST_WORK else comb(count, size) for size, work in searched)

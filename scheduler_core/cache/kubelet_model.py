@@ -1,0 +1,59 @@
+"""What is known of a node's kubelet, from its agent's report and its label. Pure."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from gputopo.crd.nodegpus import KubeletFacts, NumaResources
+from scheduler_core.allocation.numa_alignment import (
+    KubeletModel,
+    NumaNode,
+    NumaPolicy,
+    parse_numa_policy,
+    possible_alignments,
+)
+from scheduler_core.allocation.occupancy import KubeletReport
+from scheduler_core.cache.node_record import NodeRecord
+
+_POD_SCOPE = {"container": False, "pod": True}  # ``topologyManagerScope``
+
+
+def kubelet_model(record: NodeRecord, report: KubeletReport | None) -> KubeletModel:
+    """Return the model of the kubelet. ``report``: on the whole GPUs; None: there is no usable report.
+
+    The policy in the kubelet's configuration file counts before the node's label. A label that names another policy
+    may be right too: a flag of the kubelet overrides its file.
+    """
+    facts, labelled = None if record.gpus is None else record.gpus.kubelet, record.machine.numa_policy
+    moving = facts is not None and facts.numa_nodes is not None and _is_moving(record, report)
+    return _model(facts, labelled, moving)
+
+
+@lru_cache(maxsize=1 << 12)
+def _model(published: KubeletFacts | None, labelled: NumaPolicy | None, moving: bool) -> KubeletModel:
+    """Return one object for equal arguments."""
+    facts = published or KubeletFacts()
+    policy = parse_numa_policy(facts.topology_manager_policy)
+    if policy is None:
+        alignments = possible_alignments(labelled)
+    else:
+        scope, closest = facts.topology_manager_scope, facts.prefer_closest_numa_nodes
+        alignments = possible_alignments(policy, pod_scope=_POD_SCOPE.get(scope or ""), closest=closest)
+        if labelled not in (None, policy):
+            alignments += possible_alignments(labelled)
+    nodes = None
+    if facts.numa_nodes is not None and (facts.exclusive_cpus or facts.pinned_memory) and not moving:
+        nodes = tuple(map(_numa_node, facts.numa_nodes))
+    return KubeletModel(alignments, facts.exclusive_cpus, facts.pinned_memory, nodes)
+
+
+def _numa_node(each: NumaResources) -> NumaNode:
+    return NumaNode(each.id, each.cpus, each.free_cpus, each.memory, each.free_memory, each.group)
+
+
+def _is_moving(record: NodeRecord, report: KubeletReport | None) -> bool:
+    """Return whether pods with exclusive CPUs or memory came or went since the report. Their NUMA nodes are unknown."""
+    reported = {} if report is None else report.allocated
+    return any(
+        pod.profile.device_request.aligned_steps for pod in (*record.departed, *record.pods) if pod.uid not in reported
+    )

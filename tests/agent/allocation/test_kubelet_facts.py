@@ -1,0 +1,171 @@
+"""The kubelet's configuration, and what it may allocate, as facts."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from agent.allocation.client import PodResourcesClient
+from agent.allocation.kubelet_config import KubeletConfig, KubeletConfigError, read_kubelet_config
+from agent.allocation.kubelet_facts import kubelet_facts
+from agent.allocation.kubelet_reading import KubeletReading, read_kubelet
+from agent.allocation.wire import AllocatableResources, MemoryBlock, PinnedResources, decode_allocatable, decode_pinned
+from gputopo.crd.nodegpus import KubeletFacts, NumaResources
+from gputopo.model import Gpu, Health, NodeTopology, NumaNode
+from tests.agent.allocation.kubelet import kubelet, listing, memory, offer, pod
+
+MACHINE = NodeTopology(
+    gpus=tuple(Gpu(index=each, uuid=f"GPU-{each}") for each in range(3)),
+    numa_nodes=(NumaNode(0, "0-3"), NumaNode(1, "4-7")),
+)
+NOTHING = PinnedResources()
+OFFER = offer({"nvidia.com/gpu": ["GPU-0", "GPU-2"], "rdma/hca": ["a"]}, range(1, 8), [memory(100, 0), memory(200, 1)])
+
+
+def test_allocatable_resources_are_decoded() -> None:
+    found = decode_allocatable(OFFER)
+
+    assert found.devices == {("nvidia.com/gpu", "GPU-0"), ("nvidia.com/gpu", "GPU-2"), ("rdma/hca", "a")}
+    assert found.pinned == PinnedResources(
+        frozenset(range(1, 8)), (MemoryBlock("memory", 100, (0,)), MemoryBlock("memory", 200, (1,)))
+    )
+
+
+def test_numbers_that_are_not_packed_are_decoded() -> None:
+    assert decode_allocatable(b"\x10\x03\x10\x05").pinned.cpus == {3, 5}
+
+
+def test_exclusive_cpus_and_memory_of_all_containers_are_decoded() -> None:
+    found = decode_pinned(listing(pod("a", {}), pod("b", {})))
+
+    assert found.cpus == {1, 300, 2**40}
+    assert found.memory == (MemoryBlock("memory", 2**40, (1,)),) * 2
+
+
+def _facts(held: PinnedResources = NOTHING, machine: NodeTopology = MACHINE) -> KubeletFacts:
+    found = kubelet_facts(KubeletReading(None, None, decode_allocatable(OFFER), held), machine)
+    assert found is not None
+    return found
+
+
+def test_gpus_that_the_plugin_does_not_offer_are_named() -> None:
+    assert _facts().withdrawn == ("GPU-1",)
+
+
+def test_lost_gpus_and_nodes_without_a_device_plugin_name_none() -> None:
+    lost = NodeTopology(gpus=(*MACHINE.gpus[:1], Gpu(index=1, uuid="GPU-1", health=Health.LOST), MACHINE.gpus[2]))
+    nothing = KubeletReading(None, None, AllocatableResources())
+
+    assert _facts(machine=lost).withdrawn == ()
+    assert (kubelet_facts(nothing, MACHINE) or KubeletFacts(withdrawn=())).withdrawn is None
+
+
+def test_cpus_and_memory_of_each_numa_node() -> None:
+    held = PinnedResources(
+        frozenset({4, 5}), (MemoryBlock("memory", 150, (0, 1)), MemoryBlock("hugepages-2Mi", 9, (0,)))
+    )
+
+    assert _facts(held).numa_nodes == (NumaResources(0, 4, 3, 100, 0, (0, 1)), NumaResources(1, 4, 2, 200, 150, (0, 1)))
+    assert (_facts(held).exclusive_cpus, _facts(held).pinned_memory) == (True, True)
+
+
+def test_managers_without_a_policy_take_no_part() -> None:
+    body = decode_allocatable(offer({"nvidia.com/gpu": ["GPU-0"]}))
+    found = kubelet_facts(KubeletReading(None, None, body, PinnedResources()), MACHINE)
+
+    assert found is not None
+    assert (found.exclusive_cpus, found.pinned_memory, found.numa_nodes) == (False, False, None)
+
+
+@pytest.mark.parametrize("cpus", ["", "0-3"], ids=["unknown CPUs", "CPUs of another machine"])
+def test_numa_nodes_are_unknown_where_the_machine_is(cpus: str) -> None:
+    machine = NodeTopology(gpus=MACHINE.gpus, numa_nodes=(NumaNode(0, cpus),))
+
+    assert _facts(machine=machine).numa_nodes is None
+
+
+def test_without_any_reading_nothing_is_published() -> None:
+    assert kubelet_facts(KubeletReading(), MACHINE) is None
+
+
+def test_configuration(tmp_path: Path) -> None:
+    path, overrides = tmp_path / "config.yaml", tmp_path / "config.d"
+    path.write_text(
+        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ntopologyManagerPolicy: best-effort\n"
+        "topologyManagerPolicyOptions:\n  prefer-closest-numa-nodes: 'true'\n  max-allowable-numa-nodes: '16'\n"
+    )
+    overrides.mkdir()
+    (overrides / "90.conf").write_text(json.dumps({"topologyManagerScope": "pod"}))
+    (overrides / "10.conf").write_text("topologyManagerPolicy: restricted\ntopologyManagerScope: container\n")
+    (overrides / "notes.txt").write_text("topologyManagerPolicy: none\n")
+
+    assert read_kubelet_config([path]) == KubeletConfig("best-effort", "container", True)
+    assert read_kubelet_config([path, overrides]) == KubeletConfig("restricted", "pod", True)
+
+
+def test_configuration_without_the_settings_has_the_defaults_of_the_kubelet(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{"kind": "KubeletConfiguration", "topologyManagerPolicy": null}')
+
+    assert read_kubelet_config([path]) == KubeletConfig("none", "container", False)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        pytest.param("a: [", "not YAML", id="not YAML"),
+        pytest.param("", "expected a KubeletConfiguration, found 'None'", id="empty"),
+        pytest.param("kind: Config\n", "expected a KubeletConfiguration, found", id="a kubeconfig"),
+        pytest.param("# " + "x" * 300_000, "longer than 256 KiB", id="too long"),
+        pytest.param("[" * 5_000, "not YAML", id="nested"),
+    ],
+)
+def test_other_files_are_refused_with_their_name(tmp_path: Path, text: str, error: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+
+    with pytest.raises(KubeletConfigError) as refused:
+        read_kubelet_config([path])
+
+    assert str(path) in str(refused.value)
+    assert error in str(refused.value)
+
+
+def test_missing_file_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(KubeletConfigError, match=r"no\.yaml: No such file or directory: mount"):
+        read_kubelet_config([tmp_path / "no.yaml"])
+
+
+def test_one_call_reads_everything(tmp_path: Path) -> None:
+    path, config = tmp_path / "kubelet.sock", tmp_path / "config.yaml"
+    config.write_text("topologyManagerPolicy: restricted\n")
+    with (
+        kubelet(path, lambda _: listing(pod("a", {})), lambda _: OFFER),
+        closing(PodResourcesClient(path, 20.0)) as client,
+    ):
+        found = read_kubelet(client, [config])
+
+    assert found.config == KubeletConfig("restricted")
+    assert found.allocatable == decode_allocatable(OFFER)
+    assert found.held is not None
+    assert found.held.cpus == {1, 300, 2**40}
+
+
+def test_kubelet_without_the_call_and_a_missing_file_leave_everything_unknown(tmp_path: Path) -> None:
+    path = tmp_path / "kubelet.sock"
+    with kubelet(path, lambda _: listing()), closing(PodResourcesClient(path, 20.0)) as client:
+        found = read_kubelet(client, [tmp_path / "no.yaml"])
+
+    assert (found.config, found.allocatable, found.held) == (None, None, None)
+    assert found.config_error is not None
+
+
+def test_numa_ids_beyond_any_machine_are_not_published() -> None:
+    body = decode_allocatable(offer({"nvidia.com/gpu": ["GPU-0"]}, [1], [memory(5, 2**40)]))
+    found = kubelet_facts(KubeletReading(None, None, body, PinnedResources()), MACHINE)
+
+    assert found is not None
+    assert found.numa_nodes is None
