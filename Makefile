@@ -9,7 +9,7 @@ WORKERS ?= -n logical --maxprocesses 4 --dist worksteal
 # each starts a control plane of 700 MiB.
 WAITERS ?= -n 4 --dist worksteal
 
-.PHONY: demo test e2e manifests check bench bench-scheduler bench-planner campaign docs lock digests release clean
+.PHONY: demo test e2e manifests check bench bench-scheduler bench-planner campaign chaos docs lock digests release clean
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "gputopo needs Python 3.11 or newer; none is on PATH. Install it, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
@@ -116,6 +116,10 @@ bench-planner: $(VENV)/.test
 # Hostile values in every field that a tenant may write; the table of docs/testing.md, in 40 minutes.
 campaign: $(VENV)/.test
 	$(BIN)/python -m tests.campaign.attacks
+
+# A day of faults and attacks in 24 minutes, on a real control plane; figures for docs/testing.md.
+chaos: $(VENV)/.e2e
+	GPUTOPO_E2E_CHAOS_MINUTES=24 $(BIN)/python -m pytest -s -n 0 -m e2e tests/e2e/chaos
 
 clean:
 	rm -rf $(VENV)

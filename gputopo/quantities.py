@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 
+_LONGEST = 48  # characters: 18 digits, a point, 18 digits, and a suffix
 _QUANTITY = re.compile(
     r"\+?(?P<number>\d{1,18}(?:\.\d{0,18})?|\.\d{1,18})(?P<suffix>[EPTGMK]i|[numkMGTPE]?|[eE][+-]?\d{1,2})",
     re.ASCII,
@@ -24,6 +26,11 @@ MIB = 1 << 20
 
 def parse_quantity(text: str) -> Fraction | None:
     """Return the number; None if the text is not a quantity, or is negative."""
+    return _parse_short(text) if len(text) <= _LONGEST else None
+
+
+@lru_cache(maxsize=1 << 10)
+def _parse_short(text: str) -> Fraction | None:
     found = _QUANTITY.fullmatch(text)
     if found is None:
         return None

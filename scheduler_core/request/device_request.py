@@ -26,6 +26,7 @@ WHOLE, SHARED = GPU_RESOURCES
 _MAX_STEPS = 2 * MAX_GPUS  # containers that are modelled one by one: no node has GPUs for more, and each costs time
 _MAX_RESOURCES = 64  # kinds of GPUs, shares and MIG devices: each is looked up on every node; a node has a few
 _MAX_IDLE_STEPS = 8  # init containers that only reuse GPUs: they matter to the kubelet's Topology Manager alone
+_NO_CORES = Fraction()
 MAX_DEVICES = 1 << 16  # devices that a container may request: more than any node has
 
 
@@ -192,7 +193,8 @@ def _cpu(spec: PodSpec) -> int:
 
 def _cores(container: Container) -> Fraction:
     quantities = {**(container.resources.limits or {}), **(container.resources.requests or {})}
-    return parse_quantity(str(quantities.get("cpu", 0))) or Fraction()
+    # Thousands of init containers without a request must not cost a parse each.
+    return _NO_CORES if "cpu" not in quantities else parse_quantity(str(quantities["cpu"])) or _NO_CORES
 
 
 def _requested_devices(container: Container) -> Iterable[tuple[str, int]]:

@@ -36,4 +36,4 @@ def test_a_changed_answer_is_found() -> None:
     """The campaign sees what it is there to see."""
     (pending, *_) = attacks()
 
-    assert run_attack(pending._replace(accepted=()), _STEP).faults
+    assert run_attack(pending._replace(answer=None), _STEP).faults

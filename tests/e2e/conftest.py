@@ -12,7 +12,7 @@ import pytest
 
 # ``make test`` installs less than these tests import; the tests of the pure parts (simulation/) run all the same.
 HAS_EXTRA = all(find_spec(name) for name in ("google", "grpc", "grpclib", "trustme", "urllib3"))
-collect_ignore_glob = [] if HAS_EXTRA else ["test_*.py", "agent", "daemonset", "gangs", "scheduler"]
+collect_ignore_glob = [] if HAS_EXTRA else ["test_*.py", "agent", "chaos", "daemonset", "gangs", "scheduler"]
 if HAS_EXTRA:
     from tests.e2e.fixtures import (
         cluster,

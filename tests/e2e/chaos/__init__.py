@@ -1,0 +1,1 @@
+"""Random faults and attacks beside a running workload."""

@@ -1,0 +1,139 @@
+"""Programs are killed at random, the API server restarts, a tenant attacks all the time: no promise is broken.
+
+A minute stands for an hour: by default one minute; ``make chaos`` runs 24 and prints the table of docs/testing.md.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+
+import psutil
+import pytest
+import urllib3
+
+from tests.api_objects import Object
+from tests.e2e.chaos.faults import TENANT, Faults, Programs
+from tests.e2e.chaos.workload import Workload
+from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.conftest import Timed
+from tests.e2e.fixtures import StartScheduler
+from tests.e2e.gangs.conftest import StartPlanner
+from tests.e2e.gangs.invariant import broken, halves, violations, watched
+from tests.e2e.gangs.members import gang_of, gated, node_of
+from tests.e2e.gangs.running import entries
+from tests.e2e.process import Server
+from tests.e2e.scheduler.conftest import StartAgents
+from tests.e2e.scheduler.running import Extender, Served, condition
+from tests.simulated_node.fleet import Fleet
+
+pytestmark = pytest.mark.e2e
+MINUTES = float(os.environ.get("GPUTOPO_E2E_CHAOS_MINUTES", "1"))
+SEED = int(os.environ.get("GPUTOPO_E2E_CHAOS_SEED", "1"))
+PAUSE_S = 2.0  # between faults
+REASON_WITHIN_S = 60.0  # kube-scheduler tries a pod again after a back-off
+MOST_GROWTH = 1.3  # of memory, from a third of the run to its end; of runs of ten minutes and more
+
+
+class Samples:
+    """Memory and answer times of the programs, over the run."""
+
+    def __init__(self, programs: Programs) -> None:
+        self._programs = programs
+        self.mib: dict[str, list[float]] = {}
+        self.health_s: list[float] = []
+        self.reset_probes = 0
+
+    def take(self) -> None:
+        """Measure now. A process that was just killed does not count."""
+        for name, each in zip(("extender", "planner", "second planner"), self._programs.served, strict=True):
+            try:
+                self.mib.setdefault(name, []).append(psutil.Process(each.server.pid).memory_info().rss / 2**20)
+                before = time.perf_counter()
+                each.text("/healthz")
+                self.health_s.append(time.perf_counter() - before)
+            except (OSError, psutil.Error):
+                self.reset_probes += 1
+
+    def growth(self, name: str) -> float:
+        """Return the memory at the end relative to that after a third of the run."""
+        found = self.mib[name]
+        third = sorted(found[len(found) // 3 : len(found) // 2])
+        last = sorted(found[-len(found) // 6 :])
+        return last[len(last) // 2] / third[len(third) // 2]
+
+
+def reason_of(planner_page: str, waiting: Object) -> str | None:
+    """Return why a pod waits: the message of kube-scheduler, or the planner's word on its gang."""
+    gang = gang_of(waiting)
+    if gated(waiting) and gang is not None:
+        return f"the planner lists {gang}" if f'"{gang}"' in planner_page else None
+    return condition(waiting).get("message") or None
+
+
+def unexplained(cluster: Cluster, programs: Programs) -> list[str]:
+    """Return the pods that wait without a reason."""
+    pods = [each for each in cluster.api.items(cluster.pods()) if node_of(each) is None]
+    page = next((each.text("/gangs") for each in programs.planners if '"leads":true' in each.text("/gangs")), "")
+    return [each["metadata"]["name"] for each in pods if reason_of(page, each) is None]
+
+
+@pytest.mark.usefixtures("controller_manager")
+def test_no_promise_is_broken_in_a_day_of_faults_and_attacks(  # noqa: PLR0917  fixtures
+    cluster: Cluster,
+    gpu_nodes: Fleet,
+    agents_of: StartAgents,
+    served: None,
+    extender: Extender,
+    scheduler: StartScheduler,
+    planner: StartPlanner,
+    timed: Timed,
+) -> None:
+    assert served is None
+    agents_of()
+    kube_scheduler: Server = scheduler(extender.configuration())
+    planners = (planner("--settle", "1s"), planner("--settle", "1s", name="second-planner"))
+    programs = Programs(extender, planners, kube_scheduler)
+    cluster.api.create("/api/v1/namespaces", {"metadata": {"name": TENANT}})  # a controller adds its service account
+    faults, samples = Faults(cluster, gpu_nodes, programs, SEED), Samples(programs)
+    with watched(cluster) as past:
+        with timed(f"{MINUTES:g} minutes of faults"), Workload(cluster, SEED) as workload:
+            end = time.monotonic() + 60 * MINUTES
+            while time.monotonic() < end:
+                name = faults.inject()
+                print(f"{end - time.monotonic():7.1f} s left: {name}", flush=True)
+                time.sleep(PAUSE_S)
+                samples.take()
+        for each in programs.served:
+            each.server.wait_until(partial(_answers, each))
+        wait_for(lambda: _settled(cluster, workload.sizes), "all gangs to be complete or absent", 180.0)
+        deadline = time.monotonic() + REASON_WITHIN_S
+        while (without_reason := unexplained(cluster, programs)) and time.monotonic() < deadline:
+            time.sleep(1.0)
+        events = past.events()
+    print(
+        f"faults: {faults.count}; gangs: {len(workload.sizes)}; single pods: {workload.singles}; events: {len(events)}"
+    )
+    print(f"memory: { ({name: round(samples.growth(name), 2) for name in samples.mib}) }")
+    print(f"/healthz: slowest {max(samples.health_s):.2f} s of {len(samples.health_s)}; down {samples.reset_probes}")
+    assert violations(events, dict.fromkeys(gpu_nodes.names, 8)) == []
+    assert broken(events, {name: gpu_nodes[name].topology for name in gpu_nodes.names}, gpu_nodes.given()) == []
+    assert halves(cluster.api.items(cluster.pods()), workload.sizes) == {}
+    assert without_reason == []
+    assert len(workload.sizes) > 2 * MINUTES
+    if MINUTES >= 10:
+        assert all(samples.growth(name) < MOST_GROWTH for name in samples.mib)
+
+
+def _answers(served: Served) -> bool:
+    return served.text("/healthz") == "ok\n"
+
+
+def _settled(cluster: Cluster, sizes: dict[str, int]) -> bool:
+    """Return whether no reservation is open, and no gang is bound by half."""
+    try:
+        pods = cluster.api.items(cluster.pods())
+        return not entries(cluster) and not halves(pods, sizes)
+    except urllib3.exceptions.HTTPError:
+        return False
