@@ -43,8 +43,16 @@ def gates(of: Callable[[], list[dict[str, Any]]]) -> str:
 
 
 def guard() -> str:
-    """Return the policies that restrict the planner to its own pods, and its annotations to the planner."""
-    return _head("daemonset/guarding.py") + gating.manifest((*guarding.planner_policy(), *guarding.pod_annotations()))
+    """Return the policies that restrict the planner to its pods and its Lease, and its annotations to the planner."""
+    own_lease = guarding.leases("gputopo-planner-leases", "gputopo-planner")
+    policies = (*guarding.planner_policy(), *guarding.pod_annotations(), *own_lease)
+    return _head("daemonset/guarding.py") + gating.manifest(policies)
+
+
+def extender_guard() -> str:
+    """Return the policies that restrict extenders to their own entries in ledgers and their own Leases."""
+    own_leases = guarding.leases("gputopo-scheduler-leases", *guarding.EXTENDERS)
+    return _head("daemonset/guarding.py") + gating.manifest((*guarding.extender_ledgers(), *own_leases))
 
 
 def agent_guard(of: Callable[[], list[dict[str, Any]]]) -> str:
@@ -99,6 +107,8 @@ FILES: dict[str, Callable[[], str]] = {
     "scheduler/planner-without-gates/crds.yaml": planner_definitions,
     "scheduler/planner-without-gates/admission.yaml": guard,
     "chart/files/planner-admission.yaml": guard,
+    "scheduler/extender-role/admission.yaml": extender_guard,
+    "chart/files/extender-admission.yaml": extender_guard,
     "scheduler/planner/gating.yaml": partial(gates, gating.gang_policies),
     "scheduler/components/planned-all/gating.yaml": partial(gates, gating.planned_pod_policy),
     "scheduler/components/planner-monitoring/prometheus-rule.yaml": partial(

@@ -1,10 +1,16 @@
-"""The ValidatingAdmissionPolicies about the planner and pods: restrictions that RBAC cannot express. Pure.
+"""The ValidatingAdmissionPolicies about planners, extenders and pods: restrictions that RBAC cannot express. Pure.
 
 ``planner``: RBAC allows the planner to patch and delete any pod. The policy restricts that to pods with gputopo's
 scheduling gate and pods that the planner has ungated, so that a stolen token of the planner cannot change other pods.
 
 ``pod_annotations``: RBAC allows all users who may create or patch pods to write any annotation. The planner's
 annotations say where a pod was placed, so the policy allows only the planner to write them.
+
+``extender_ledgers``: RBAC allows an extender to write the whole status of a ledger. The policy restricts it to the
+entry of the pod that its token names, so that a stolen token acknowledges nothing for other extenders.
+
+``leases``: RBAC cannot restrict ``create`` by name, and the role of kube-schedulers allows the Lease of the cluster's
+own scheduler. The policy restricts an account to the Lease of its own name, in its own namespace.
 """
 
 from __future__ import annotations
@@ -12,13 +18,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gputopo.kube.rbac import LEDGERS
+from gputopo.kube.rbac import LEASES, LEDGERS, PODS, Resource
 from gputopo.labels import keys
 from scheduler_core.planner.commit.controllers import CONTROLLER_KINDS
 
 API_VERSION = "admissionregistration.k8s.io/v1"
 NAME = "gputopo-planner-pods"
 ANNOTATIONS_NAME = "gputopo-pod-annotations"
+EXTENDERS = ("gputopo-scheduler", "gputopo-extender")  # accounts that extenders run as
 _WRITTEN = [key.key for key in keys.WRITTEN_ON_PODS]
 _RESERVATION = keys.POD_RESERVATION.key
 # The mutable fields of a pod's spec, except the gates and the affinity.
@@ -32,8 +39,8 @@ def planner_policy() -> list[dict[str, Any]]:
     """Return the policy and its binding."""
     return _policy(
         NAME,
-        _rule(["UPDATE", "DELETE"], ["pods", "pods/*"]),
-        {"by-the-planner": _BY_THE_PLANNER},
+        _rule(["UPDATE", "DELETE"], PODS, "pods", "pods/*"),
+        {"by-the-planner": _by("gputopo-planner")},
         _variables(),
         {f"gputopo's planner {message}": text for message, text in _validations().items()},
     )
@@ -52,12 +59,50 @@ def pod_annotations() -> list[dict[str, Any]]:
     }
     same = f"{_WRITTEN}.all(key, variables.annotations[?key] == variables.oldAnnotations[?key])"
     message = f"only gputopo's planner sets, changes or removes the annotations {', '.join(_WRITTEN)} of a pod"
-    rule = _rule(["CREATE", "UPDATE"], ["pods", "pods/*", "bindings"])
+    rule = _rule(["CREATE", "UPDATE"], PODS, "pods", "pods/*", "bindings")
     return _policy(ANNOTATIONS_NAME, rule, conditions, values, {message: same})
 
 
-def _rule(operations: list[str], resources: list[str]) -> dict[str, Any]:
-    return {"apiGroups": [""], "apiVersions": ["v1"], "operations": operations, "resources": resources}
+def extender_ledgers() -> list[dict[str, Any]]:
+    """Return the policy that restricts an extender to its own entry in the status of ledgers, and its binding."""
+    values = {
+        "pod": "request.userInfo.?extra[?'authentication.kubernetes.io/pod-name'].orValue([])",
+        "own": f"{_NAMESPACE} + '/' + variables.pod.join()",
+        "isStatus": "request.operation == 'UPDATE' && request.?subResource.orValue('') == 'status'",
+        "acks": "object == null ? {} : object.?status.?extenders.orValue({})",
+        "oldAcks": "oldObject == null ? {} : oldObject.?status.?extenders.orValue({})",
+        "touched": _touched("acks", "oldAcks"),
+    }
+    own = " && ".join(
+        f"(!(id in variables.{acks}) || variables.{acks}[id].?pod.orValue('') == variables.own)"
+        for acks in ("acks", "oldAcks")
+    )
+    validations = {
+        "gputopo's extender changes only the status of a ledger": "variables.isStatus",
+        "gputopo's extender needs the token of its pod: this one names no pod": "variables.pod.size() == 1",
+        "gputopo's extender changes only entries of the pod that its token names": (
+            f"!variables.isStatus || variables.touched.all(id, {own})"
+        ),
+    }
+    rule = _rule(["CREATE", "UPDATE", "DELETE"], LEDGERS, LEDGERS.plural, f"{LEDGERS.plural}/*")
+    return _policy("gputopo-extender-ledgers", rule, {"by-an-extender": _by(*EXTENDERS)}, values, validations)
+
+
+def leases(name: str, *accounts: str) -> list[dict[str, Any]]:
+    """Return the policy that restricts each account to the Lease of its own name and namespace, and its binding."""
+    values = {
+        "lease": "object == null ? oldObject.metadata : object.metadata",
+        "account": "request.userInfo.username.split(':')",
+    }
+    own = "variables.lease.name == variables.account[3] && variables.lease.namespace == variables.account[2]"
+    rule = _rule(["CREATE", "UPDATE", "DELETE"], LEASES, "leases")
+    message = f"{' and '.join(accounts)} may write only the Lease of that name, in the account's namespace"
+    return _policy(name, rule, {"by-these-accounts": _by(*accounts)}, values, {message: own})
+
+
+def _rule(operations: list[str], of: Resource, *resources: str) -> dict[str, Any]:
+    found = {"apiGroups": [of.group], "apiVersions": [of.version], "operations": operations}
+    return {**found, "resources": list(resources)}
 
 
 def _policy(
@@ -92,15 +137,27 @@ def _named(expressions: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"name": name, "expression": text} for name, text in expressions.items()]
 
 
-# The account's name in any namespace, so that an installation in another namespace is restricted as well.
-_BY_THE_PLANNER = (
-    "request.userInfo.username.startsWith('system:serviceaccount:') &&\n"
-    "request.userInfo.username.endsWith(':gputopo-planner')"
-)
+def _by(*accounts: str) -> str:
+    """Return the condition for these accounts in any namespace: an installation in another one is restricted too."""
+    ends = [f"request.userInfo.username.endsWith(':{each}')" for each in accounts]
+    either = ends[0] if len(ends) == 1 else f"({' || '.join(ends)})"
+    return f"request.userInfo.username.startsWith('system:serviceaccount:') &&\n{either}"
+
+
+def _touched(new: str, old: str) -> str:
+    """Return the expression for the keys that differ between two variables."""
+    return (
+        f"variables.{new}.filter(key,\n"
+        f"!(key in variables.{old}) || variables.{new}[key] != variables.{old}[key])\n"
+        f"+ variables.{old}.filter(key, !(key in variables.{new}))"
+    )
+
+
+_NAMESPACE = "request.userInfo.username.split(':')[2]"
 # A tenant may create a service account with this name in its own namespace, but cannot give it the right to write the
 # ledger. The name is compared first, so that the authorizer is called only for accounts with this name.
 _NOT_BY_THE_PLANNER = (
-    f"!({_BY_THE_PLANNER} &&\n"
+    f"!({_by('gputopo-planner')} &&\n"
     f"authorizer.group('{LEDGERS.group}').resource('{LEDGERS.plural}').check('update').allowed())"
 )
 _ANNOTATED = (
@@ -121,11 +178,7 @@ def _variables() -> dict[str, str]:
         "letGo": f"'{_RESERVATION}' in variables.oldAnnotations",
         "others": f"object == null ? [] : object.{others.format(keys.GATE)}",
         "oldOthers": f"oldObject.{others.format(keys.GATE)}",
-        "touched": (
-            "variables.annotations.filter(key,\n"
-            "!(key in variables.oldAnnotations) || variables.annotations[key] != variables.oldAnnotations[key])\n"
-            "+ variables.oldAnnotations.filter(key, !(key in variables.annotations))"
-        ),
+        "touched": _touched("annotations", "oldAnnotations"),
     }
 
 

@@ -62,9 +62,8 @@ GAUGES = {
     ),
     "gputopo_planner_gangs": MetricHelp(("phase",), "Gangs by phase, planned single pods included."),
     "gputopo_planner_reserved_gpus": MetricHelp((), "GPUs reserved or held for members without a node."),
-    "gputopo_planner_capacity_hold_gpus": MetricHelp(
-        ("namespace",), "GPUs in capacity holds, by namespace of the gang; some may still be in use."
-    ),
+    # Not by namespace: metrics are served to every pod, and must not name tenants.
+    "gputopo_planner_capacity_hold_gpus": MetricHelp((), "GPUs in capacity holds; some may still be in use."),
     "gputopo_planner_capacity_hold_age_seconds": MetricHelp((), "Age of the oldest capacity hold; 0 if there is none."),
     "gputopo_planner_capacity_hold_users": MetricHelp(
         (), "Pods of a higher priority that came to nodes of capacity holds, and are there."
@@ -144,10 +143,7 @@ def status_samples(status: PlannerStatus, now: float) -> Iterator[Sample]:
     phases = Counter(each.phase for each in status.gangs)
     yield from (("gputopo_planner_gangs", (phase,), phases[phase]) for phase in PHASES)
     yield "gputopo_planner_reserved_gpus", (), status.held_gpus
-    held = Counter[str]()
-    for each in status.holds:
-        held[each.namespace] += each.gpus
-    yield from (("gputopo_planner_capacity_hold_gpus", (name,), gpus) for name, gpus in held.items())
+    yield "gputopo_planner_capacity_hold_gpus", (), sum(each.gpus for each in status.holds)
     age = max((now - each.since for each in status.holds), default=0.0)
     yield "gputopo_planner_capacity_hold_age_seconds", (), age
     yield "gputopo_planner_capacity_hold_users", (), sum(each.users for each in status.holds)

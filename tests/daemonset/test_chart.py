@@ -9,6 +9,8 @@ import yaml
 
 from tests.daemonset.tools import CHART, DAEMONSET, Object, helm_rendered, run, tool
 
+WITHOUT_POLICIES = ("admissionPolicy.enabled=false", "admissionPolicy.unrestrictedTokens=accepted")
+
 
 def pod_of(*settings: str) -> Object:
     (daemonset,) = (each for each in helm_rendered(*settings) if each["kind"] == "DaemonSet")
@@ -27,6 +29,8 @@ def test_the_linter_has_no_complaint() -> None:
         pytest.param("settings.GPUTOPO_SOCKET=off", "GPUTOPO_SOCKET", id="a setting that has a value of its own"),
         pytest.param("settings.INTERVAL=30s", "INTERVAL", id="a variable that is no setting"),
         pytest.param("image.digest=latest", "latest", id="a digest that is none"),
+        pytest.param("admissionPolicy.enabled=false", "unrestrictedTokens=accepted", id="tokens without limits"),
+        pytest.param("admissionPolicy.unrestrictedTokens=true", "accepted", id="a choice that is not named"),
         pytest.param("nodeSelectorTerms=null", "nodeSelectorTerms", id="every node of the cluster"),
     ],
 )
@@ -114,7 +118,7 @@ def test_the_agent_is_apart_from_the_other_programs() -> None:
 
 
 def test_policies_and_priority_class_can_be_left_to_others() -> None:
-    kinds = {each["kind"] for each in helm_rendered("admissionPolicy.enabled=false", "priorityClass.create=false")}
+    kinds = {each["kind"] for each in helm_rendered(*WITHOUT_POLICIES, "priorityClass.create=false")}
 
     assert kinds & {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "PriorityClass"} == set()
 

@@ -22,9 +22,10 @@ COMPONENT = DAEMONSET / "scheduler/components/page-access"
 PROGRAMS = {"extender", "planner", "observe"}
 # Written by the cluster's administrators, or one of a closed list; the names of schedulers are few.
 LABELS_WITHOUT_TENANTS = {
-    "a", "b", "bus_id", "call", "cause", "gpu", "host", "index", "interconnect", "island", "kind", "ledger", "link",
-    "module", "numa_node", "object", "outcome", "phase", "product", "python", "rack", "reason", "result", "scheduler",
-    "size", "slot", "source", "state", "status", "tray", "type", "verb", "verdict", "version", "what", "workload_type",
+    "a", "b", "bus_id", "call", "cause", "gpu", "host", "index", "interconnect", "island", "kind", "ledger", "limit",
+    "link", "module", "numa_node", "object", "outcome", "phase", "product", "python", "rack", "reason", "result",
+    "scheduler", "size", "slot", "source", "state", "status", "tray", "type", "verb", "verdict", "version", "what",
+    "workload_type",
 }  # fmt: skip
 
 

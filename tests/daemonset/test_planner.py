@@ -23,6 +23,7 @@ from tests.daemonset.tools import DAEMONSET, Object, helm_rendered, kustomized, 
 from tests.daemonset.workloads import containers, deployment, helm_adds, pod
 
 PLANNER = "planner.enabled=true"
+WITHOUT_POLICIES = ("admissionPolicy.enabled=false", "admissionPolicy.unrestrictedTokens=accepted")
 POLICIES = ("MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding")
 
 
@@ -103,7 +104,7 @@ def test_the_guard_spells_what_the_planner_writes_and_refuses_what_it_cannot_jud
     spelled = set(re.findall(r"(?:gputopo\.io|batch\.kubernetes\.io)/[a-z-]+", texts))
     assert spelled == {keys.GATE, JOB_TRACKING, *(key.key for key in keys.WRITTEN_ON_PODS)}
     assert (policy["spec"]["failurePolicy"], binding["spec"]["validationActions"]) == ("Fail", ["Deny"])
-    assert of_kind(helm_adds(PLANNER, "admissionPolicy.enabled=false"), policy["kind"]) == []
+    assert of_kind(helm_adds(PLANNER, *WITHOUT_POLICIES), policy["kind"]) == []
 
 
 def test_only_who_writes_the_ledger_writes_the_annotations_of_the_planner() -> None:
@@ -129,9 +130,8 @@ def test_only_who_writes_the_ledger_writes_the_annotations_of_the_planner() -> N
 
 @pytest.mark.parametrize(("enabled", "said"), [("true", "guarded"), ("false", "unguarded")])
 def test_the_planner_trusts_annotations_only_where_the_policy_is_installed(enabled: str, said: str) -> None:
-    (planner,) = deployment(helm_adds(PLANNER, f"admissionPolicy.enabled={enabled}"))["spec"]["template"]["spec"][
-        "containers"
-    ]
+    settings = (f"admissionPolicy.enabled={enabled}", "admissionPolicy.unrestrictedTokens=accepted")
+    (planner,) = deployment(helm_adds(PLANNER, *settings))["spec"]["template"]["spec"]["containers"]
 
     assert {"name": "GPUTOPO_ANNOTATIONS", "value": said} in planner["env"]
 

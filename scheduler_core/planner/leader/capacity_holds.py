@@ -277,9 +277,10 @@ class CapacityHolds:
         yield from (each.reservation.key for each in holds if each.gang in served)
 
     def _is_not_waiting(self, hold: CapacityHold) -> bool:
-        """Return True if the gang exists and no longer waits for capacity, or has another priority now."""
+        """Return True if the gang exists and no longer waits for capacity, or is complete with another priority."""
         gang = self._view.gang_members.get_gang(hold.gang)
-        return gang is not None and (gang.phase not in _WAITING_PHASES or gang.priority != hold.priority)
+        has_changed = gang is not None and gang.phase is GangPhase.QUEUED and gang.priority != hold.priority
+        return has_changed or (gang is not None and gang.phase not in _WAITING_PHASES)
 
     def _sufficiency_key(self, hold: CapacityHold, waiting: QueuedGang) -> tuple[Any, ...]:
         """Return all that decides whether a hold is enough, except the pods on its nodes."""

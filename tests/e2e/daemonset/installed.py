@@ -115,6 +115,8 @@ def wait_for_policies(cluster: Cluster) -> None:
     # An administrator who goes by the account's name: RBAC lets the request through.
     agent = cluster.api.impersonating(f"system:serviceaccount:{AGENT_NAMESPACE}:{ACCOUNT}", "system:masters")
     for policy in cluster.api.items(POLICIES):
+        if not policy["metadata"]["name"].startswith(f"{ACCOUNT}-"):
+            continue
         name, rule = policy["metadata"]["name"], policy["spec"]["matchConstraints"]["resourceRules"][0]
         wait_for(partial(_refuses, agent, name, PROBES[rule["resources"][0]]), f"the policy {name}")
 

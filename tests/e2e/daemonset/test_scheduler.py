@@ -233,10 +233,10 @@ def test_with_its_real_extender_it_places_pods_by_the_labels_of_nodes(
 def certificates(folder: Path) -> dict[str, str]:
     """What the Secret of the manifests holds, and cert-manager would make."""
     authority = trustme.CA()
-    leaf = authority.issue_cert(SERVICE)
     authority.cert_pem.write_to_path(folder / "ca.crt")
-    leaf.private_key_pem.write_to_path(folder / "tls.key")
-    leaf.cert_chain_pems[0].write_to_path(folder / "tls.crt")
+    for file, leaf in (("tls", authority.issue_cert(SERVICE)), ("client", authority.issue_cert("kube-scheduler"))):
+        leaf.private_key_pem.write_to_path(folder / f"{file}.key")
+        leaf.cert_chain_pems[0].write_to_path(folder / f"{file}.crt")
     names = {"GPUTOPO_TLS_CERT": "tls.crt", "GPUTOPO_TLS_KEY": "tls.key", "GPUTOPO_CLIENT_CA": "ca.crt"}
     return {variable: str(folder / name) for variable, name in names.items()}
 
@@ -265,7 +265,7 @@ def test_behind_a_service_one_extender_answers_the_clusters_own_scheduler_and_an
     def place(name: str, by: Extender) -> None:
         """With a scheduler that a Service would lead there."""
         document: Object = yaml.safe_load((DAEMONSET / "scheduler/cluster-scheduler/scheduler-config.yaml").read_text())
-        files = {key: variables[f"GPUTOPO_{name}"] for key, name in FILES.items()}
+        files = {key: str(tmp_path / name) for key, name in FILES.items()}
         document["extenders"][0]["tlsConfig"] |= files
         document["extenders"][0]["urlPrefix"] = f"https://127.0.0.1:{by.port}"
         with servers.scheduler(cluster.plane, yaml.safe_dump(document | {"clientConnection": {}})):
@@ -296,7 +296,7 @@ def test_behind_a_service_one_extender_answers_the_clusters_own_scheduler_and_an
     assert "forbidden" not in "".join(log.read_text() for log in tmp_path.glob("extender-*.log"))
 
 
-FILES = {"caFile": "CLIENT_CA", "certFile": "TLS_CERT", "keyFile": "TLS_KEY"}
+FILES = {"caFile": "ca.crt", "certFile": "client.crt", "keyFile": "client.key"}
 
 
 def test_the_clusters_own_scheduler_starts_with_the_example_and_keeps_its_profile(

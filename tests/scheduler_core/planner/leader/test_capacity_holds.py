@@ -692,3 +692,22 @@ def test_a_hold_names_the_pods_of_a_higher_priority_that_use_its_capacity() -> N
     planner.run()
     (hold,) = server.reservations.values()
     assert "higher priority" not in str(hold.status.reason)
+
+
+def test_a_hold_outlives_members_that_are_recreated_beside_a_launcher_of_another_priority() -> None:
+    server, _ = busy(n0=1, n1=2)
+    server.create_pod("big", 0, "big", 3)
+    workers = [server.create_pod("big", 2, "big", 3, priority=5) for _ in range(2)]
+    planner = FakePlanner(server)
+    planner.run()
+    assert list(held(server)) == ["big"]
+
+    finish(server, *workers)  # the launcher remains: until the workers are there again, its priority counts
+    planner.run()
+    assert list(held(server)) == ["big"]
+    for _ in workers:
+        server.create_pod("big", 2, "big", 3, priority=5)
+    planner.run()
+
+    (hold,) = server.reservations.values()
+    assert (list(held(server)), hold.spec.priority) == (["big"], 5)

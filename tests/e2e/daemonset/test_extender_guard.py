@@ -1,0 +1,171 @@
+"""What tokens of extenders, schedulers and planners may write on the real API server, beyond what RBAC can say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from gputopo.crd.reservations import POOL, ExtenderAck
+from gputopo.kube.connect import from_kubeconfig
+from gputopo.kube.rbac import EXTENDER, LEASES, LEDGER_STATUS, LEDGERS
+from scheduler_core.cache.events import LedgerUpdate
+from scheduler_core.extender.ledger_writer import LedgerWriter
+from tests.api_client import Client
+from tests.api_objects import Object
+from tests.daemonset.tools import kustomized
+from tests.e2e import cleaning
+from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.daemonset.installed import NAMESPACE, apply, documents, refusal
+from tests.e2e.gangs.running import define_reservations
+from tests.e2e.servers import ControlPlane
+
+pytestmark = pytest.mark.e2e
+OVERLAYS = ("default", "cluster-scheduler", "planner-without-gates")
+WANTED = {
+    "ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "PriorityClass",
+    "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
+}  # fmt: skip
+ACCOUNTS = ("gputopo-scheduler", "gputopo-extender", "gputopo-planner")
+STATUS = LEDGER_STATUS.path(POOL)
+LEDGER = {"apiVersion": LEDGERS.api_version, "kind": "PlacementLedger", "metadata": {"name": POOL}}
+VICTIM = {"pod": f"{NAMESPACE}/victim", "generation": 3}
+
+
+@pytest.fixture(scope="module")
+def cluster(control_plane: ControlPlane, pristine: set[cleaning.Found]) -> Iterator[Cluster]:
+    """The manifests without their Deployments, with the policies in force; a ledger with another extender's entry."""
+    api = control_plane.client()
+    found = Cluster(control_plane, api, "extender-guard")
+    define_reservations(found)
+    apply(found, documents("base/namespace.yaml"))
+    for overlay in OVERLAYS:  # two of them have objects of the same name, for different accounts
+        apply(found, [renamed(each, overlay) for each in kustomized(f"scheduler/{overlay}") if each["kind"] in WANTED])
+    api.create(LEDGERS.path(), LEDGER | {"spec": {"planner": "p"}})
+    api.patch(STATUS, {"status": {"extenders": {"other": VICTIM}}})
+    for account in ACCOUNTS:
+        with bearer(found, found.token(account, namespace=NAMESPACE)) as client:
+            wait_for(partial(refused_by_policy, client), f"the policies of {account}")
+    yield found
+    cleaning.clean(api, pristine)
+    api.close()
+
+
+def renamed(document: Object, overlay: str) -> Object:
+    """A cluster role binding by another name for each overlay."""
+    if document["kind"] != "ClusterRoleBinding":
+        return document
+    return document | {"metadata": document["metadata"] | {"name": f"{document['metadata']['name']}-{overlay}"}}
+
+
+def refused_by_policy(client: Client) -> bool:
+    body = {"metadata": {"name": "probe"}}
+    return "ValidatingAdmissionPolicy" in refusal(client, "POST", LEASES.path(namespace=NAMESPACE), body)[1]
+
+
+@contextmanager
+def bearer(cluster: Cluster, token: str) -> Iterator[Client]:
+    client = cluster.client(token)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+@pytest.fixture(scope="module", params=ACCOUNTS[:2])
+def account(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def token(cluster: Cluster, account: str) -> str:
+    """The token that the kubelet mounts into a pod of an extender, "attacker-..."."""
+    overlay = "default" if account == "gputopo-scheduler" else "cluster-scheduler"
+    (deployment,) = (each for each in kustomized(f"scheduler/{overlay}") if each["kind"] == "Deployment")
+    template = deployment["spec"]["template"]
+    made = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": template["metadata"] | {"name": f"attacker-{account}", "namespace": NAMESPACE},
+        "spec": template["spec"],
+    }
+    return cluster.token(account, cluster.create_pod(made), NAMESPACE)
+
+
+def entries(**changes: Object | None) -> Object:
+    return {"status": {"extenders": changes}}
+
+
+def test_an_extender_writes_only_the_entry_of_its_own_pod(cluster: Cluster, account: str, token: str) -> None:
+    own = {"pod": f"{NAMESPACE}/attacker-{account}", "generation": 3}
+    attacks = {
+        "acknowledges for another": entries(other={"generation": 4}),
+        "removes another": entries(other=None),
+        "takes over another": entries(other=own),
+        "registers as another": entries(new=VICTIM),
+        "registers as nobody": entries(new={"generation": 9}),
+        "in another namespace": entries(new={"pod": f"kube-system/attacker-{account}"}),
+        "one good, one bad": entries(new=own, other=None),
+    }
+    with bearer(cluster, token) as client:
+        answers = {name: refusal(client, "PATCH", STATUS, body) for name, body in attacks.items()}
+        good = refusal(client, "PATCH", STATUS, entries(new=own))
+        stolen = refusal(client, "PATCH", STATUS, LEDGER | entries(other={"generation": 4}), "apply")
+    with bearer(cluster, cluster.token(account, namespace=NAMESPACE)) as unbound:
+        nameless = refusal(unbound, "PATCH", STATUS, entries(new=own))
+
+    assert {name: status for name, (status, _) in answers.items()} == dict.fromkeys(attacks, 403)
+    assert all("changes only entries of the pod that its token names" in text for _, text in answers.values())
+    assert good == (200, "")
+    assert stolen[0] in {403, 409}  # the conflict is noticed first
+    assert (nameless[0], "names no pod" in nameless[1]) == (403, True)
+
+
+def test_the_real_writer_registers_acknowledges_and_withdraws(
+    cluster: Cluster, account: str, token: str, tmp_path: Path
+) -> None:
+    kube = from_kubeconfig(EXTENDER, str(cluster.kubeconfig(tmp_path / "extender", token)))
+    stored = cluster.api.get(LEDGERS.path(POOL))["metadata"]
+    ledger = LedgerUpdate(POOL, stored["uid"], stored["resourceVersion"], stored["generation"])
+    writer, identity = LedgerWriter(kube, f"attacker_{account}"), f"attacker_{account}"
+
+    def shown() -> Object | None:
+        found: Object = cluster.api.get(LEDGERS.path(POOL))["status"]["extenders"]
+        return found.get(identity)
+
+    writer.write_ack(ledger, ExtenderAck(f"{NAMESPACE}/attacker-{account}", generation=1))
+    wait_for(lambda: (shown() or {}).get("pod") == f"{NAMESPACE}/attacker-{account}", "the registration")
+    writer.write_ack(ledger, None)
+    wait_for(lambda: shown() is None, "the withdrawal")
+    writer.close()
+    kube.close()
+    assert writer.error is None
+
+
+@pytest.mark.parametrize("who", ACCOUNTS)
+def test_every_account_writes_only_its_own_lease(cluster: Cluster, who: str) -> None:
+    """A kube-scheduler's role allows more: with the Lease of the cluster's own scheduler, all scheduling stops."""
+    spec = {"holderIdentity": "attacker", "leaseDurationSeconds": 3600}
+
+    def lease(name: str) -> Object:
+        return {"metadata": {"name": name}, "spec": spec}
+
+    ours, system = LEASES.path(namespace=NAMESPACE), LEASES.path(namespace="kube-system")
+    for name in ("kube-scheduler", f"theirs-of-{who}"):
+        if name not in {each["metadata"]["name"] for each in cluster.api.items(system)}:
+            cluster.api.create(system, lease(name))
+    with bearer(cluster, cluster.token(who, namespace=NAMESPACE)) as client:
+        answers = [
+            refusal(client, "PATCH", LEASES.path("kube-scheduler", "kube-system"), {"spec": spec}),
+            refusal(client, "POST", system, lease(who)),
+            refusal(client, "POST", LEASES.path(namespace="kube-node-lease"), lease("gpu-0")),
+            refusal(client, "POST", ours, lease("another")),
+            refusal(client, "POST", ours, {"metadata": {"generateName": who}, "spec": spec}),
+        ]
+        own = refusal(client, "POST", ours, lease(who))
+
+    assert [status for status, _ in answers] == [403] * len(answers)
+    assert own == (200, "")
