@@ -131,7 +131,7 @@ def _gang_status(term: LeaderTerm, gang: Gang, progress: Progress, now: float) -
         return status
     missing = tuple((name, getattr(each, "value", str(each))) for name, each in unplaced.missing)
     status = status._replace(reason=unplaced.reason, missing=missing)
-    if (reached := term.holds.limits_reached.get(gang.name)) is None:
+    if (reached := term.holds.limits.reached.get(gang.name)) is None:
         return status
     return status._replace(reason=f"{unplaced.reason}; holds no capacity: {reached.reason}", limit=reached.limit)
 

@@ -4,9 +4,6 @@ Each priority has at most one hold: for the first waiting gang that would fit if
 priority ignore a hold of a lower priority. A hold stays as long as its gang waits and would still fit into it. Where it
 would not (a node went, the gang grew), a new hold is searched, and the ledger replaces the old one in one write. A
 single pod is a gang of one.
-
-The policy file limits the held GPUs of each namespace, and the age of a hold, which counts from the first hold of its
-gang. A hold that reaches its age ends, and its namespace gets no hold of this priority for as long.
 """
 
 from __future__ import annotations
@@ -17,20 +14,18 @@ from math import isinf
 from typing import Any, NamedTuple
 
 from gputopo.crd.reservations import EntryPhase, ReservationSpec
-from gputopo.timestamps import format_timestamp, parse_timestamp
-from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.planner.commit.actions import CreateReservation, reserved_gang, reserved_gangs
 from scheduler_core.planner.commit.ledger import active_entries
-from scheduler_core.planner.gang.gang import Gang, GangPhase
+from scheduler_core.planner.gang.gang import GangPhase
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.gang.pod_deadlines import PodDeadlines
 from scheduler_core.planner.leader.context import TermContext
 from scheduler_core.planner.leader.hold_candidates import node_deadlines
+from scheduler_core.planner.leader.hold_limits import CapacityHold, HoldLimits
 from scheduler_core.planner.leader.hold_search import HoldResult, other_pods
 from scheduler_core.planner.leader.queue import GangQueue, QueuedGang, fit_key
 from scheduler_core.planner.leader.view import PlannerView
-from scheduler_core.policy.limits import LimitReached
 
 RETRY_S = 30.0  # until the next search for a gang that fits nowhere, whatever pods end; doubled each time
 MAX_RETRY_S = 300.0
@@ -51,46 +46,14 @@ class HoldRequest(NamedTuple):
     deadlines: PodDeadlines
 
 
-class CapacityHold(NamedTuple):
-    """A reservation that holds capacity."""
-
-    reservation: ReservationUpdate
-    gang: GangName
-
-    @property
-    def priority(self) -> int:
-        """The priority of its gang when the hold was made, which extenders enforce."""
-        return self.reservation.spec.priority
-
-    @property
-    def gpus(self) -> int:
-        """The number of held devices."""
-        return sum(each.gpus for each in self.reservation.spec.held)
-
-    @property
-    def nodes(self) -> set[str]:
-        """The nodes with held devices."""
-        return {each.node for each in self.reservation.spec.held}
-
-
-class _Pause(NamedTuple):
-    """No hold is made for a namespace and priority."""
-
-    until: float  # monotonic seconds
-    reached: LimitReached
-
-
 class CapacityHolds:
     """Capacity holds in one term of leadership. For one thread."""
 
     def __init__(self, view: PlannerView, queue: GangQueue, context: TermContext) -> None:
-        self.limits_reached: dict[GangName, LimitReached] = {}  # why a queued gang may hold nothing
+        self.limits = HoldLimits(queue, context, self._count_gpus)
         self.users: Mapping[str, tuple[str, ...]] = {}  # by UID: pods of a higher priority that use the capacity
-        self._view, self._queue, self._context = view, queue, context
+        self._view, self._queue = view, queue
         self._known_pods: dict[str, set[str]] = {}  # by UID of a hold: UIDs of pods on its nodes when it began
-        self._pauses: dict[tuple[str, int], _Pause] = {}  # by namespace and priority
-        self._total_gpus = 0
-        self._next_total = 0.0
         self._sufficient: dict[str, tuple[Any, ...]] = {}  # by UID: for what a hold was found to be enough
         self._useless: set[str] = set()  # UIDs
         self._away: dict[str, float] = {}  # by UID: since when its gang is not queued, monotonic seconds
@@ -121,10 +84,10 @@ class CapacityHolds:
         self._away = {uid: self._away.get(uid, now) for uid, is_queued in queued.items() if not is_queued}
         self._sufficient = {uid: key for uid, key in self._sufficient.items() if uid in queued}
         self._useless &= queued.keys()
-        self.limits_reached = {name: why for name, why in self.limits_reached.items() if self._queue.get_queued(name)}
+        self.limits.forget_gone()
         over = {uid for uid, since in self._away.items() if now - since >= AWAY_S}
         over |= {each.reservation.key for each in holds if self._is_not_waiting(each)}
-        over |= set(self._beyond_limits(holds, now))
+        over |= set(self.limits.exceeding(holds, now))
         return frozenset(over | self._useless | set(_preempted(holds)) | set(self._placed(holds)))
 
     def estimates(self, now: float) -> Mapping[str, float | None]:
@@ -155,11 +118,11 @@ class CapacityHolds:
         for waiting in self._queue.entitled_to_hold(now):
             gang = waiting.gang
             due = now >= self._not_before.get(gang.name, 0.0)
-            if gang.priority in served and self._reaches_gpu_limit(gang.name):
-                del self.limits_reached[gang.name]  # another gang has the hold of this priority
+            if gang.priority in served:
+                self.limits.mark_other_holder(gang.name)
             if gang.priority in served or not in_progress.is_free(gang) or (self._failures[gang.name] and not due):
                 continue
-            if self._is_limited(gang, gang.asks.total(), holds, now):
+            if not self.limits.allow(gang.name, gang.priority, gang.asks.total(), holds, now):
                 continue
             if due and waiting.unfit_state is not None:
                 return self._request_for(waiting, holds)
@@ -172,9 +135,8 @@ class CapacityHolds:
         Where no hold is possible, the present hold is dropped; else it stays until the ledger replaces it.
         """
         name, queue = result.gang.name, self._queue
-        if result.create is not None and self._is_limited(
-            result.gang, sum(each.gpus for each in result.create.spec.held), self.open_holds(), now
-        ):
+        held = 0 if result.create is None else sum(each.gpus for each in result.create.spec.held)
+        if held and not self.limits.allow(name, result.gang.priority, held, self.open_holds(), now):
             result = result._replace(create=None)
         self._next_search = now + max(EVERY_S, REST_FACTOR * result.cpu_s)
         self._not_before = {gang: at for gang, at in self._not_before.items() if queue.get_queued(gang) is not None}
@@ -207,56 +169,9 @@ class CapacityHolds:
                 found[gang.name] = known[free]
         return found
 
-    def _beyond_limits(self, holds: Iterable[CapacityHold], now: float) -> Iterator[str]:
-        """Yield the UIDs of holds that have reached their age, or exceed a limit of their namespace."""
-        limits, held = self._context.policies().limits, Counter[str]()
-        for each in holds:
-            namespace, since = each.gang.namespace, parse_timestamp(each.reservation.spec.held_since)
-            gpus = held[namespace] + each.gpus
-            if since is None or self._queue.limit_reached(each.gang) is not None:
-                yield each.reservation.key
-            elif self._context.clock.wall() - since >= limits.max_hold_age_s:
-                until = format_timestamp(self._context.clock.wall() + limits.max_hold_age_s)
-                reason = f"a capacity hold of its namespace and priority ended at its age limit; the next from {until}"
-                pause = _Pause(now + limits.max_hold_age_s, LimitReached("maxHoldAge", f"{reason} (gangs.maxHoldAge)"))
-                self._pauses[namespace, each.priority] = pause
-                self.limits_reached[each.gang] = pause.reached
-                yield each.reservation.key
-            elif gpus > self._max_gpus(namespace, now):
-                self.limits_reached[each.gang] = self._too_many(each.gpus, held[namespace], namespace, now)
-                yield each.reservation.key
-            else:
-                held[namespace] = gpus
-
-    def _is_limited(self, gang: Gang, gpus: int, holds: Iterable[CapacityHold], now: float) -> bool:
-        """Return True if the gang may not hold so many GPUs beside these holds, and record why."""
-        namespace, priority = gang.name.namespace, gang.priority
-        self._pauses = {key: each for key, each in self._pauses.items() if now < each.until}
-        self.limits_reached.pop(gang.name, None)
-        others = sum(each.gpus for each in holds if each.gang.namespace == namespace and each.gang != gang.name)
-        if (pause := self._pauses.get((namespace, priority))) is not None:
-            self.limits_reached[gang.name] = pause.reached
-        elif others + gpus > self._max_gpus(namespace, now):
-            self.limits_reached[gang.name] = self._too_many(gpus, others, namespace, now)
-        return gang.name in self.limits_reached
-
-    def _reaches_gpu_limit(self, name: GangName) -> bool:
-        return (reached := self.limits_reached.get(name)) is not None and reached.limit == "heldGpus"
-
-    def _too_many(self, gpus: int, others: int, namespace: str, now: float) -> LimitReached:
-        beside = f" beside {others} held" if others else ""
-        most = self._max_gpus(namespace, now)
-        return LimitReached(
-            "heldGpus", f"it needs {gpus} GPUs{beside}: the limit of its namespace is {most} (gangs.heldGpus)"
-        )
-
-    def _max_gpus(self, namespace: str, now: float) -> int:
-        """Return the number of GPUs that the namespace may hold."""
-        if now >= self._next_total:
-            self._next_total = now + ESTIMATE_S
-            records = self._view.cache.snapshot.records.values()
-            self._total_gpus = sum(number for each in records for _, number in each.machine.allocatable)
-        return self._context.policies().limits.limits_of(namespace).held_gpus.max_gpus(self._total_gpus)
+    def _count_gpus(self) -> int:
+        records = self._view.cache.snapshot.records.values()
+        return sum(number for each in records for _, number in each.machine.allocatable)
 
     def _users_of(self, hold: CapacityHold) -> tuple[str, ...]:
         """Return the pods of a higher priority that came to the nodes of a hold since it began, or since this term."""

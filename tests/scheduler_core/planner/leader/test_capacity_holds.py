@@ -649,7 +649,7 @@ def test_all_gpus_of_the_held_nodes_count_towards_the_limit() -> None:
     for gpus, created in ((2, found.create), (1, None)):
         limited(planner, held_gpus=GpuLimit(gpus))
         assert planner.term.holds.apply_result(found, planner.now - START) == created
-    assert planner.term.holds.limits_reached[big.name].reason == (
+    assert planner.term.holds.limits.reached[big.name].reason == (
         "it needs 2 GPUs: the limit of its namespace is 1 (gangs.heldGpus)"
     )
 
@@ -711,3 +711,21 @@ def test_a_hold_outlives_members_that_are_recreated_beside_a_launcher_of_another
 
     (hold,) = server.reservations.values()
     assert (list(held(server)), hold.spec.priority) == (["big"], 5)
+
+
+def test_a_hold_moves_within_the_limit_of_held_gpus() -> None:
+    """Until the ledger replaces it, the old hold exists beside the new one."""
+    server, _ = busy(n0=2, n1=2)
+    gang(server, "big", 1, 2)
+    planner = FakePlanner(server)
+    limited(planner, held_gpus=GpuLimit(2))
+    planner.run()
+    ((first,),) = held(server).values()
+
+    planner.term.apply_batch(Batch(NodeUpdate, (), (first.node,)))
+    planner.run()
+    planner.run()
+
+    ((moved,),) = held(server).values()
+    assert moved.node != first.node
+    assert status_of(planner, "big").limit is None
