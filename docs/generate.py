@@ -21,7 +21,7 @@ from gputopo.render.schema import schema_text
 from scheduler_core.extender.metrics import CATALOGUE as OF_EXTENDER
 from scheduler_core.observe.metrics import CATALOGUE as OF_OBSERVER
 from scheduler_core.planner.metrics import CATALOGUE as OF_PLANNER
-from scheduler_core.policy.file import policy_schema
+from scheduler_core.policy.models import policy_schema
 
 
 def command_line() -> str:

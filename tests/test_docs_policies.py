@@ -15,8 +15,9 @@ from scheduler_core.cache.node import parse_node
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_table import snapshot_of
 from scheduler_core.evaluation.evaluate import evaluate
-from scheduler_core.policy.file import WeightsModel, parse_policy_file
+from scheduler_core.policy.file import parse_policy_file
 from scheduler_core.policy.limits import DEFAULT_LIMITS
+from scheduler_core.policy.models import WeightsModel
 from scheduler_core.policy.profiles import Policies
 from scheduler_core.request.manifest import parse_pods
 from scheduler_core.request.pod_request import PodRequest

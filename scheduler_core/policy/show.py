@@ -12,9 +12,10 @@ from gputopo.model import Interconnect
 from gputopo.render.report import render, text_table
 from scheduler_core.policy.demand_mix import WHOLE_GPU, Demand, DemandMix
 from scheduler_core.policy.factors import Weights
-from scheduler_core.policy.file import PolicyFile, WeightsModel
+from scheduler_core.policy.file import PolicyFile
 from scheduler_core.policy.gpu_families import GPU_FAMILIES
 from scheduler_core.policy.limits import NamespaceLimits
+from scheduler_core.policy.models import WeightsModel
 from scheduler_core.policy.profiles import BUILT_IN, Policies, PolicyProfile, ProfileMatch
 from scheduler_core.request.workload_type import DETECTION_RULES
 

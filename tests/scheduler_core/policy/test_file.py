@@ -11,8 +11,9 @@ import yaml
 from gputopo.model import Interconnect
 from scheduler_core.policy.demand_mix import Demand, DemandMix
 from scheduler_core.policy.factors import Weights
-from scheduler_core.policy.file import PolicyError, WeightsModel, parse_policy_file, policy_schema
+from scheduler_core.policy.file import PolicyError, parse_policy_file
 from scheduler_core.policy.limits import GpuLimit, NamespaceLimits
+from scheduler_core.policy.models import WeightsModel, policy_schema
 from scheduler_core.policy.policy import FillBand, Handling, Policy, WorkloadWeights
 from scheduler_core.policy.profiles import BUILT_IN, Policies, PolicyProfile, ProfileMatch, WorkloadClass
 from scheduler_core.policy.show import EffectiveSection, EffectiveValue, effective_values, effective_values_text

@@ -1,0 +1,289 @@
+"""The format of the policy file, as pydantic models, and its JSON Schema (docs/schema/policy.v1alpha1.json).
+
+The docstrings and descriptions of the models are part of the published schema.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    create_model,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+
+from gputopo.durations import parse_duration
+from gputopo.labels.keys import API_GROUP
+from scheduler_core.policy.factors import FACTORS
+from scheduler_core.policy.gpu_families import GPU_FAMILIES
+from scheduler_core.policy.limits import GpuLimit
+from scheduler_core.policy.policy import Handling
+from scheduler_core.policy.profiles import WorkloadClass
+from scheduler_core.request.pod_request import Strength
+from scheduler_core.request.workload_type import DETECTION_RULE_NAMES
+
+API_VERSION = f"{API_GROUP}/v1alpha1"
+KIND = "PlacementPolicy"
+# The names and descriptions of enums in the published schema, whatever the classes are called.
+_PUBLISHED: dict[type[Enum], tuple[str, str]] = {
+    Handling: ("Handling", "What to do with a node that is worse than it should be."),
+    WorkloadClass: ("Personality", "What a pod is, for whoever writes a policy."),
+    Strength: ("Wish", "How much a pod wants something. Nothing said is None: it is preferred, and weighs as usual."),
+}
+_PERCENT = re.compile(r"(\d{1,3})%", re.ASCII)
+
+Weight = Annotated[float, Field(ge=0, le=100, strict=True)]
+Share = Annotated[float, Field(gt=0, le=1, strict=True)]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=253, strict=True)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel)
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _seconds(value: object) -> object:
+    found = parse_duration(value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError("should be a duration like 90s, 15m or 1h")
+    return found
+
+
+def _gpu_limit(value: object) -> GpuLimit:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return GpuLimit(value)
+    percent = _PERCENT.fullmatch(value) if isinstance(value, str) else None
+    if percent is None or int(percent[1]) > 100:
+        raise ValueError("should be a number of GPUs like 64, or a share of all GPUs like 50%")
+    return GpuLimit(percent=int(percent[1]))
+
+
+def _among(words: Sequence[str]) -> Callable[[str], str]:
+    def check(word: str) -> str:
+        if word not in words:
+            raise ValueError(f"should be one of {', '.join(words)}" if len(words) > 1 else f"should be {words[0]}")
+        return word
+
+    return check
+
+
+def _enum(words: Sequence[str]) -> Any:
+    return Field(json_schema_extra={"enum": list(words)})
+
+
+Version = Annotated[str, AfterValidator(_among((API_VERSION,))), _enum((API_VERSION,))]
+Kind = Annotated[str, AfterValidator(_among((KIND,))), _enum((KIND,))]
+Family = Annotated[str, AfterValidator(_among(GPU_FAMILIES)), _enum(GPU_FAMILIES)]
+RuleName = Annotated[str, AfterValidator(_among(DETECTION_RULE_NAMES)), _enum(DETECTION_RULE_NAMES)]
+Names = Annotated[
+    tuple[Name, ...], BeforeValidator(_as_list, json_schema_input_type=Name | tuple[Name, ...]), Field(min_length=1)
+]
+Personalities = Annotated[
+    tuple[WorkloadClass, ...],
+    BeforeValidator(_as_list, json_schema_input_type=WorkloadClass | tuple[WorkloadClass, ...]),
+    Field(min_length=1),
+]
+Duration = Annotated[float, BeforeValidator(_seconds, json_schema_input_type=str)]
+Count = Annotated[int, Field(ge=0, le=1_000_000, strict=True)]
+# Any: the validator returns a GpuLimit.
+HeldGpus = Annotated[Any, BeforeValidator(_gpu_limit, json_schema_input_type=int | str)]
+
+
+if TYPE_CHECKING:
+    WeightsModel = _Model
+else:
+    WeightsModel = create_model(
+        "WeightsModel",
+        __base__=_Model,
+        __doc__="How much each factor counts. What is left out stays as it is; 0 turns a factor off.",
+        **dict.fromkeys(FACTORS, (Weight | None, None)),
+    )
+
+
+class BandModel(_Model):
+    """How full the memory of a shared GPU should be."""
+
+    low: Share = 0.7
+    high: Share = 0.8
+
+    @model_validator(mode="after")
+    def _check_order(self) -> BandModel:
+        if self.low > self.high:
+            raise ValueError(f"low {self.low} should not be above high {self.high}")
+        return self
+
+
+class GenerationModel(_Model):
+    """What counts as new."""
+
+    enough: Family | None = Field(default=None, description="From this GPU family on all are equally good.")
+
+
+class WantModel(_Model):
+    """One kind of request, and how often it comes."""
+
+    weight: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] = Field(
+        description="How often it comes, in any unit."
+    )
+    gpus: Annotated[int, Field(ge=1, le=1024, strict=True)] | None = Field(default=None, description="Whole GPUs.")
+    share: Annotated[float, Field(gt=0, lt=1, strict=True)] | None = Field(
+        default=None, description="Of one GPU, where pods share them."
+    )
+    cpu: Annotated[float, Field(ge=0, le=4096, strict=True)] = Field(
+        default=0.0, description="Cores of the whole pod; 0: as many as there are do."
+    )
+    products: Names | None = Field(
+        default=None, description="GPUs that will do, as gpu-model names them; all if absent."
+    )
+
+    @model_validator(mode="after")
+    def _check_size(self) -> WantModel:
+        if (self.gpus is None) is (self.share is None):
+            raise ValueError("should set either gpus or share")
+        return self
+
+
+def _check_not_empty(wants: tuple[WantModel, ...]) -> tuple[WantModel, ...]:
+    """Instead of ``min_length``, which counts only valid items and would report one fault twice."""
+    if not wants:
+        raise ValueError("should name at least one")
+    return wants
+
+
+class SettingsModel(_Model):
+    """What a profile decides."""
+
+    weights: WeightsModel = WeightsModel()
+    required_topologies: Annotated[tuple[Literal["pcie", "nvlink", "nvswitch"], ...], Field(min_length=1)] | None = (
+        Field(default=None, description="What may join the GPUs of a pod that has several. A better one always may.")
+    )
+    vram: BandModel | None = None
+    degraded: Handling | None = Field(default=None, description="GPUs that are worse than they should be.")
+    isolation: Strength | None = Field(default=None, description="Training and inference on different nodes.")
+    prefer_numa_zero: bool | None = Field(default=None, strict=True)
+    shortlist: Annotated[int, Field(ge=1, le=100_000, strict=True)] | None = None
+    half_cost: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] | None = Field(
+        default=None, description="Cost per GPU and hour that is worth half of what is free."
+    )
+    generation: GenerationModel | None = None
+    mix: Annotated[tuple[WantModel, ...], AfterValidator(_check_not_empty)] | None = Field(
+        default=None, description="What pods usually ask for: what is left over of a node is judged by it."
+    )
+
+
+class MatchModel(_Model):
+    """For which pods a profile is: all that is said must hold."""
+
+    scheduler_name: Names | None = None
+    namespace: Names | None = None
+    personality: Personalities | None = None
+
+
+class ProfileModel(SettingsModel):
+    """One profile. The first that matches a pod counts."""
+
+    name: Name
+    match: MatchModel
+
+
+class StalenessModel(_Model):
+    """Nodes of which nobody has confirmed anything for too long. The same for all profiles."""
+
+    after: Duration | None = None
+    handling: Handling | None = None
+
+
+class PersonalityModel(_Model):
+    """How pods are recognised."""
+
+    demands: Strength = Field(
+        default=Strength.REQUIRED, description="How strong what rules demand is, where a pod says nothing."
+    )
+    rules: dict[RuleName, Annotated[bool, Field(strict=True)]] = Field(
+        default_factory=dict, description="Rules that do not count: false."
+    )
+
+
+class NamespaceLimitsModel(_Model):
+    """What the gangs of one namespace may take from others."""
+
+    held_gpus: HeldGpus | None = Field(
+        default=None, description="GPUs in capacity holds: a number, or a share of all GPUs (at least 16) like 50%."
+    )
+    queued_gangs: Count | None = Field(
+        default=None, description="Gangs and single pods that are planned. More wait until one of them has started."
+    )
+    gated_pods: Count | None = Field(default=None, description="Pods of these gangs.")
+
+
+class NamedLimitsModel(NamespaceLimitsModel):
+    """Limits of these namespaces."""
+
+    name: Names
+
+
+class GangLimitsModel(NamespaceLimitsModel):
+    """Limits of gangs, for each namespace."""
+
+    max_hold_age: Duration | None = Field(
+        default=None,
+        description="A capacity hold ends at this age; then its namespace gets no hold of this priority for as long.",
+    )
+    namespaces: tuple[NamedLimitsModel, ...] = Field(default=(), description="Other limits of some namespaces.")
+
+    @model_validator(mode="after")
+    def _check_names(self) -> GangLimitsModel:
+        names = [name for each in self.namespaces for name in each.name]
+        if duplicates := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(
+                f"namespaces should name each namespace once; named several times: {', '.join(duplicates)}"
+            )
+        return self
+
+
+class PolicyModel(_Model):
+    """A policy file."""
+
+    api_version: Version
+    kind: Kind
+    staleness: StalenessModel = StalenessModel()
+    personality: PersonalityModel = PersonalityModel()
+    gangs: GangLimitsModel = GangLimitsModel()
+    defaults: SettingsModel = SettingsModel()
+    profiles: tuple[ProfileModel, ...] = ()
+
+    @model_validator(mode="after")
+    def _check_names(self) -> PolicyModel:
+        names = [each.name for each in self.profiles]
+        if duplicates := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"profiles should have different names; several are called {', '.join(duplicates)}")
+        if "default" in names:
+            raise ValueError("no profile should be called default: set its values under defaults")
+        return self
+
+
+def policy_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a policy file."""
+    text = json.dumps(PolicyModel.model_json_schema(by_alias=True, mode="validation"))
+    for enum, (name, _) in _PUBLISHED.items():
+        text = text.replace(f'"#/$defs/{enum.__name__}"', f'"#/$defs/{name}"')
+    found = json.loads(text)
+    definitions = found["$defs"]
+    for enum, (name, description) in _PUBLISHED.items():
+        definitions[name] = definitions.pop(enum.__name__) | {"title": name, "description": description}
+    found["$defs"] = dict(sorted(definitions.items()))
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}
