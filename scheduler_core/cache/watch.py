@@ -255,7 +255,7 @@ def pod_update(
 
 
 def _node_gpus_update(name: str, gpus: NodeGpus) -> NodeGpusUpdate:
-    return NodeGpusUpdate(name, gpus)
+    return NodeGpusUpdate(name, msgspec.structs.replace(gpus, kubelet=_interned(gpus.kubelet)))
 
 
 def _reservation_update(uid: str, found: PlacementReservation) -> ReservationUpdate:

@@ -27,6 +27,9 @@ def after_evictions(record: NodeRecord, ended: Collection[Occupant]) -> NodeReco
             and (each.pod.uid is not None or (each.pod.namespace, each.pod.name) not in names)
         )
         gpus = msgspec.structs.replace(gpus, allocations=kept)
+        if gpus.kubelet is not None and any(each.profile.device_request.aligned_steps for each in ended):
+            # The NUMA nodes whose CPUs and memory would be free are unknown.
+            gpus = msgspec.structs.replace(gpus, kubelet=msgspec.structs.replace(gpus.kubelet, numa_nodes=None))
     pods = tuple(each for each in record.pods if each.uid not in uids)
     return msgspec.structs.replace(record, pods=pods, gpus=gpus)
 
@@ -34,8 +37,8 @@ def after_evictions(record: NodeRecord, ended: Collection[Occupant]) -> NodeReco
 def with_confirmation(record: NodeRecord, now: float) -> NodeRecord:
     """Return the node as if its agent confirmed now its last report, for the topology that the Node carries."""
     at, subject = datetime.fromtimestamp(now, UTC).isoformat(), record.machine.topology_hash or ""
-    allocations = None if record.gpus is None else record.gpus.allocations
-    return msgspec.structs.replace(record, gpus=NodeGpus(at, subject, "", allocations))
+    before = record.gpus or NodeGpus(at, subject, "")
+    return msgspec.structs.replace(record, gpus=msgspec.structs.replace(before, observed_at=at, content_hash=subject))
 
 
 def without_own_pod(

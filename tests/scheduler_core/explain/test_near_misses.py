@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.crd.nodegpus import DeviceAllocation, PodRef
+from gputopo.crd.nodegpus import DeviceAllocation, KubeletFacts, NumaResources, PodRef
 from gputopo.labels.keys import TOPOLOGY_MANAGER
 from gputopo.labels.reasons import Reason
 from gputopo.model import NodeTopology
@@ -24,7 +24,8 @@ from scheduler_core.explain.evictions import MAX_TRIALS, smallest_eviction
 from scheduler_core.explain.model import OBSTACLE, NearMiss
 from scheduler_core.explain.near_misses import NearMissSearch
 from scheduler_core.explain.requirements import WORDING
-from scheduler_core.explain.what_if_changes import after_evictions
+from scheduler_core.explain.what_if_changes import after_evictions, with_confirmation
+from scheduler_core.request.device_request import ContainerStep
 from scheduler_core.request.pod_request import PodRequest, Strength, parse_request
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, OBSERVED, occupant, pod, record, request
@@ -420,3 +421,22 @@ def test_no_smaller_number_of_pods_would_have_been_enough(table: ClusterSnapshot
                 evaluate_state(asked.profile, state_of(after_evictions(each, [ended]), NOW, POLICY), POLICY), Score
             )
             assert told_ == 1 or not fits, (name, ended)
+
+
+def test_kubelet_stays_as_it_was_reported() -> None:
+    """A node that reports again, or loses a pod, still has the policy of its kubelet."""
+    facts = KubeletFacts("restricted", "pod", False, True, False, (NumaResources(0, 8, 2), NumaResources(1, 8, 8)))
+    pinned = occupant("a", 1)
+    request = pinned.profile.device_request._replace(aligned_steps=(ContainerStep(1, cpus=4),))
+    pinned = pinned._replace(profile=pinned.profile._replace(device_request=request))
+    before = record("n", H100, held={"a": [0], "b": [1]}, pods=[pinned, occupant("b", 1)])
+    assert before.gpus is not None
+    before = msgspec.structs.replace(before, gpus=msgspec.structs.replace(before.gpus, kubelet=facts))
+
+    for after, known in (
+        (with_confirmation(before, NOW), facts),
+        (after_evictions(before, [before.pods[1]]), facts),
+        (after_evictions(before, [before.pods[0]]), msgspec.structs.replace(facts, numa_nodes=None)),
+    ):
+        assert after.gpus is not None
+        assert after.gpus.kubelet == known
