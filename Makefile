@@ -23,7 +23,7 @@ $(VENV)/.run: pyproject.toml | $(BIN)/python
 # Everything below runs with locked versions, held to their hashes; `make lock` renews them. test.lock is part of
 # check.lock.
 define install_locked
-$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $(1)
+$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: --no-deps -r $(1)
 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .
 endef
 
