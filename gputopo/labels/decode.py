@@ -29,7 +29,7 @@ def decode_topology(labels: Mapping[str, str], annotations: Mapping[str, str]) -
     topology = annotation.decode_annotation(text)
     if not topology.gpus and _number(labels, keys.GPUS):
         conflict = f"the topology annotation lists no GPU, but the label {keys.GPUS.key} is {labels[keys.GPUS.key]}"
-        raise annotation.AnnotationError(f"{conflict}: one of the two was edited; restart the agent on that node")
+        raise annotation.AnnotationError(f"{conflict}: one of the two was edited; a running agent restores both")
     return topology
 
 

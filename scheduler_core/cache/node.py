@@ -50,16 +50,17 @@ class NodeFacts(msgspec.Struct, frozen=True, rename=_DECISION_LOG_KEYS):
     topology_hash: str | None = None  # ``content_hash`` of the topology annotation; None: it has no valid one
     cpu_milli: int | None = None  # allocatable
     honours_gpu_choice: bool = False  # its device plugin takes a share from the GPU that the scheduler chose
+    annotation_error: str | None = None  # why the topology annotation cannot be read; None: it can, or there is none
 
 
 def parse_node(node: Node) -> NodeFacts:
     """Return the facts of a Node object."""
     labels, annotations = node.metadata.labels or {}, node.metadata.annotations or {}
     allocatable = dict(_allocatable(node))
-    described = _topology(labels, annotations) if keys.TOPOLOGY.key in annotations else None
+    described, error = _topology(labels, annotations) if keys.TOPOLOGY.key in annotations else (None, None)
     # Labels set by hand often name the GPU model and leave the count to the device plugin.
     with_count = {keys.NVIDIA_COUNT.key: str(allocatable.get(WHOLE, 0)), **labels}
-    topology = _topology(with_count, {}) if described is None else described
+    topology = _topology(with_count, {})[0] if described is None else described
     return NodeFacts(
         topology=topology,
         described=described is not None,
@@ -72,6 +73,7 @@ def parse_node(node: Node) -> NodeFacts:
         replica_policy=_replica_policy(labels),
         topology_hash=None if described is None else content_hash(annotations[keys.TOPOLOGY.key]),
         cpu_milli=_cpu_milli(node),
+        annotation_error=error,
     )
 
 
@@ -85,11 +87,12 @@ def _cpu_milli(node: Node) -> int | None:
     return None if cores is None else int(cores * 1000)
 
 
-def _topology(labels: Mapping[str, str], annotations: Mapping[str, str]) -> NodeTopology | None:
+def _topology(labels: Mapping[str, str], annotations: Mapping[str, str]) -> tuple[NodeTopology | None, str | None]:
+    """Return the topology, or None and why the annotation cannot be read."""
     try:
-        return decode_topology(labels, annotations)
-    except (annotation.AnnotationError, NoTopologyError):
-        return None
+        return decode_topology(labels, annotations), None
+    except (annotation.AnnotationError, NoTopologyError) as error:
+        return None, str(error)
 
 
 def _allocatable(node: Node) -> Iterable[tuple[str, int]]:

@@ -64,7 +64,7 @@ ADVICE: dict[Reason, ReasonAdvice] = {
     ),
     Reason.UNKNOWN_TOPOLOGY: ReasonAdvice(
         "The pod requires a shape, and the topology is not confirmed: no agent reports, its report is stale, or it is "
-        "about another topology than the Node carries, or incomplete.",
+        "about another topology than the Node carries, or incomplete; or the annotation on the Node was edited.",
         "gputopo nodes shows when each agent was last seen; start it, or do not require a shape.",
     ),
     Reason.UNKNOWN_NODE: ReasonAdvice(

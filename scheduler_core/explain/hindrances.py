@@ -19,6 +19,7 @@ from scheduler_core.explain.advice import ReasonAdvice
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodProfile
 
+_RESTORED = "a running agent restores it within a heartbeat, and names the field manager in an Event of the Node"
 _WHY = {
     Staleness.SILENT: ("its agent has not confirmed the topology for too long, or at an invalid time: check its log"),
     Staleness.UNCONFIRMED: (
@@ -27,7 +28,8 @@ _WHY = {
     ),
     Staleness.HASH_MISMATCH: (
         "its NodeGpus is about another topology than the Node carries: this lasts seconds, unless the agent cannot "
-        "write the Node: check its log"
+        "write the Node (check its log), or somebody edited its NodeGpus or the annotation "
+        f"{keys.TOPOLOGY.key}: {_RESTORED}"
     ),
     Staleness.CLOCK_AHEAD: (
         "clock skew: its NodeGpus was observed more than 10 minutes from now, so its age is unknown; set the clock of "
@@ -38,13 +40,15 @@ _WHY = {
 
 def staleness_notes(refused: Mapping[str, Reason], table: ClusterSnapshot, now: float, policy: Policy) -> Iterator[str]:
     """Yield why the topology of rejected nodes is not confirmed."""
-    groups: defaultdict[Staleness, list[str]] = defaultdict(list)
+    groups: defaultdict[str, list[str]] = defaultdict(list)
     for name in sorted(name for name, reason in refused.items() if reason is Reason.UNKNOWN_TOPOLOGY):
-        why = staleness(table.records[name], now, policy)
-        if why is not None:
-            groups[why].append(name)
-    for why, names in groups.items():
-        yield f"{listed(names)}: {_WHY[why]}"
+        error, why = table.records[name].machine.annotation_error, staleness(table.records[name], now, policy)
+        if error is not None:
+            groups[f"its annotation {keys.TOPOLOGY.key} cannot be read: {error}; if edited, {_RESTORED}"].append(name)
+        elif why is not None:
+            groups[_WHY[why]].append(name)
+    for text, names in groups.items():
+        yield f"{listed(names)}: {text}"
 
 
 def impossible_advice(

@@ -5,13 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from gputopo.cli.why import why as command
 from gputopo.kube.rbac import NODE_GPUS
-from gputopo.labels import decode_topology, keys
+from gputopo.labels import decode_topology, encode_topology, keys
+from tests import api_objects
 from tests.api_objects import Object
 from tests.e2e.agent.running import PATIENCE_S, node_gpus, node_labels, running
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.daemonset.installed import ACCOUNT, AGENT_NAMESPACE, agent_token, install
+from tests.machines import dgx1
 from tests.simulated_node.fleet import Fleet
 from tests.simulated_node.node import NodeSpec
 from tests.simulated_node.shapes import islands_4_4
@@ -91,6 +95,34 @@ def test_a_damaged_annotation_is_healed_by_a_restart(
     assert len(decode_topology({}, before).gpus) == 8
     (report,) = reports(cluster)
     assert report.endswith(f": {keys.TOPOLOGY.key} (by {HAND})")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{"v":1,"gpus":', f"its annotation {keys.TOPOLOGY.key} cannot be read: the topology annotation is damaged"),
+        (encode_topology(dgx1()).annotations[keys.TOPOLOGY.key], "or somebody edited its NodeGpus or the annotation"),
+    ],
+)
+def test_why_names_an_edited_annotation_as_the_cause(
+    cluster: Cluster, agent_options: tuple[tuple[str, ...], Path], tmp_path: Path, text: str, why: str
+) -> None:
+    options, config = agent_options
+    with running(cluster, tmp_path, *options, kubeconfig=config) as agent:
+        first_state(cluster)
+        agent.end()
+    edit(cluster, annotations={keys.TOPOLOGY.key: text})
+    pod = api_objects.pod("train-0", 2)
+    pod["metadata"]["annotations"] = {keys.POD_ISLAND.key: "required"}
+    cluster.create_pod(pod)
+
+    arguments = ["pod", "train-0", "-n", cluster.namespace, "--kubeconfig", str(cluster.kubeconfig(tmp_path / "admin"))]
+    answer = " ".join(CliRunner().invoke(command, arguments).output.split())
+
+    assert why in answer
+    assert (
+        "a running agent restores it within a heartbeat, and names the field manager in an Event of the Node" in answer
+    )
 
 
 def test_an_edited_node_gpus_is_restored_within_a_heartbeat_with_an_event(

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gputopo.crd.nodegpus import NodeGpus
-from gputopo.model import NodeTopology
+from gputopo.model import Gpu, NodeTopology
 from scheduler_core.cache.node_record import NodeRecord, with_gpus
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import kubelet_report, record, request
@@ -15,6 +15,7 @@ from tests.scheduler_core.explain.fleets import H100, PAIRS, told
 CARDS = MACHINES["rtx4090"]()
 FREE = record("a", PAIRS, held={})
 ASKED = request(2, island="required")
+RESTORED = "a running agent restores it within a heartbeat, and names the field manager in an Event of the Node"
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,8 @@ ASKED = request(2, island="required")
         pytest.param(
             kubelet_report(H100, {}),
             "a: its NodeGpus is about another topology than the Node carries: this lasts seconds, unless the agent "
-            "cannot write the Node: check its log",
+            f"cannot write the Node (check its log), or somebody edited its NodeGpus or the annotation "
+            f"gputopo.io/topology: {RESTORED}",
             "fits on a if its agent confirms the topology that the Node carries: start the agent, or check its log",
             id="another topology",
         ),
@@ -55,6 +57,18 @@ def test_why_a_topology_is_not_confirmed(gpus: NodeGpus | None, why: str, neares
     assert [each.reason for each in found.refused] == ["UNKNOWN_TOPOLOGY"]
     assert found.notes == (why,)
     assert nearest in [each.text for each in found.nearest]
+
+
+def test_an_annotation_that_cannot_be_read_is_the_reason() -> None:
+    """Its labels describe GPUs still, but not their links: nothing is stale."""
+    facts = msgspec.structs.replace(FREE.machine, described=False, annotation_error="the annotation is damaged: '{'")
+    labelled = msgspec.structs.replace(facts, topology=NodeTopology(gpus=(Gpu(index=0), Gpu(index=1))))
+
+    found = told(ASKED, msgspec.structs.replace(FREE, machine=labelled))
+
+    assert [each.reason for each in found.refused] == ["UNKNOWN_TOPOLOGY"]
+    why = "its annotation gputopo.io/topology cannot be read: the annotation is damaged: '{'"
+    assert found.notes == (f"a: {why}; if edited, {RESTORED}",)
 
 
 def test_many_nodes_of_one_kind_are_counted() -> None:
