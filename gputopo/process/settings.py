@@ -164,10 +164,9 @@ def parse_address(text: str) -> tuple[str, int] | None:
 def is_loopback(host: str) -> bool:
     """Return whether an address is of this host only."""
     try:
-        address = ipaddress.ip_address(host)
+        return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
 PAGES_SETTING = Setting("--pages", "loopback|authorized", "loopback", parse_one_of("loopback", "authorized"))

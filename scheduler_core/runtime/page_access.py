@@ -19,8 +19,9 @@ from gputopo.kube.client import Kube
 from gputopo.kube.errors import KubeError
 from gputopo.kube.page_reviews import Verdict, review_reader
 from gputopo.kube.rbac import PAGE_REVIEWER
-from gputopo.process.settings import is_loopback
 
+# As kubectl port-forward connects; not all of 127.0.0.0/8: a service mesh connects from 127.0.0.6 for any peer.
+_LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 _REVIEW_S = 3.0  # for one answer of the API server
 _PAUSE_S = 0.05  # one review at a time, and at most 20 per second: hostile tokens cost the API server no more
 _MAX_WAITING = 16
@@ -41,7 +42,7 @@ class PageAccess:
 
     async def refuse(self, request: Request) -> Response | None:
         """Return the refusal of a reader; None: it may read the page."""
-        if request.client is not None and is_loopback(request.client.host):
+        if request.client is not None and request.client.host in _LOOPBACK:
             return None
         if self._review is None:
             return _refusal(

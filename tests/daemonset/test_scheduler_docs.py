@@ -66,7 +66,9 @@ def test_the_certificates_go_with_the_extender_behind_a_service(tmp_path: Path) 
     objects = tuple(yaml.safe_load_all(run("kubectl", "kustomize", tmp_path)))
 
     (serving,) = (each for each in objects if name_of(each) == ("Certificate", "gputopo", "gputopo-extender"))
-    assert serving["spec"]["dnsNames"] == [SERVICE]
+    assert (serving["spec"]["dnsNames"], serving["spec"]["usages"]) == ([SERVICE], ["server auth"])
+    (client,) = (each for each in objects if name_of(each) == ("Certificate", "gputopo", "gputopo-extender-client"))
+    assert (client["spec"]["dnsNames"], client["spec"]["usages"]) == (["kube-scheduler"], ["client auth"])
     (volume,) = deployment(objects)["spec"]["template"]["spec"]["volumes"]
     assert volume["secret"]["secretName"] == serving["spec"]["secretName"]
 

@@ -49,12 +49,12 @@ def reviewing(verdict: Verdict, calls: list[tuple[str, str]]) -> Callable[[str, 
     return review
 
 
-@pytest.mark.parametrize("peer", ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1"])
+@pytest.mark.parametrize("peer", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])
 def test_peers_on_loopback_read_everything(peer: str) -> None:
     assert asyncio.run(ask(app(), peer)) == (200, '{"tenant":"a"}')
 
 
-@pytest.mark.parametrize("peer", [POD_NETWORK, "::ffff:10.244.1.7", "fd00::7", "127.0.0.1.example", ""])
+@pytest.mark.parametrize("peer", [POD_NETWORK, "127.0.0.6", "::ffff:10.244.1.7", "fd00::7", "127.0.0.1.example", ""])
 def test_by_default_others_read_only_the_probes_and_the_metrics(peer: str) -> None:
     status, text = asyncio.run(ask(app(), peer, "/plans", BEARER))
 
