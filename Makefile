@@ -118,7 +118,7 @@ campaign: $(VENV)/.test
 	$(BIN)/python -m tests.campaign.attacks
 
 # A day of faults and attacks in 24 minutes, on a real control plane; figures for docs/testing.md.
-chaos: $(VENV)/.e2e
+chaos: $(VENV)/.test
 	GPUTOPO_E2E_CHAOS_MINUTES=24 $(BIN)/python -m pytest -s -n 0 -m e2e tests/e2e/chaos
 
 clean:

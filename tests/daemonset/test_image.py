@@ -125,6 +125,9 @@ def test_make_installs_no_tool_without_a_hash() -> None:
     installs = [line for line in makefile.splitlines() if " pip install " in line]
     demo, *others = installs
 
+    assert set(re.findall(r"\$\(VENV\)/\.\w+", makefile)) == set(
+        re.findall(r"^(\$\(VENV\)/\.\w+):", makefile, re.MULTILINE)
+    )
     assert "-e . &&" in demo
     assert all("--require-hashes" in line or "--no-index" in line for line in others)
     assert len(others) == 2
