@@ -157,9 +157,12 @@ def test_every_account_writes_only_its_own_lease(cluster: Cluster, who: str) -> 
     for name in ("kube-scheduler", f"theirs-of-{who}"):
         if name not in {each["metadata"]["name"] for each in cluster.api.items(system)}:
             cluster.api.create(system, lease(name))
+    schedulers = LEASES.path("kube-scheduler", "kube-system")
+    taken = {**cluster.api.get(schedulers), "spec": spec | {"holderIdentity": who}}
     with bearer(cluster, cluster.token(who, namespace=NAMESPACE)) as client:
         answers = [
-            refusal(client, "PATCH", LEASES.path("kube-scheduler", "kube-system"), {"spec": spec}),
+            refusal(client, "PUT", schedulers, taken),
+            refusal(client, "PATCH", schedulers, {"spec": spec}),
             refusal(client, "POST", system, lease(who)),
             refusal(client, "POST", LEASES.path(namespace="kube-node-lease"), lease("gpu-0")),
             refusal(client, "POST", ours, lease("another")),
