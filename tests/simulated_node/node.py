@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from random import Random
@@ -42,6 +43,8 @@ class SimulatedNode:
         self.name = spec.name
         self.machine = Machine(on_node(spec.shape, spec.name))
         self.socket = folder / "kubelet.sock"
+        self.config = folder / "kubelet.yaml"  # its KubeletConfiguration
+        self.config.write_text(_kubelet_configuration(spec.numa_policy))
         self.snapshot = folder / "snapshot.json"  # what the agent's sources would say now (agent.snapshot)
         devices = self.machine.devices(spec.replicas)
         policies = {BEST_EFFORT: self.machine.best_effort(), DISTRIBUTED: distributed(devices), ANY: None}
@@ -81,3 +84,16 @@ class SimulatedNode:
     def gpus_of(self, uid: str) -> tuple[int, ...]:
         """Indices of the GPUs that a pod has, or has shares of."""
         return tuple(sorted({device.gpu for device in self.devices.devices_of(uid)}))
+
+
+def _kubelet_configuration(numa: NumaPolicy | TopologyConfig) -> str:
+    config = TopologyConfig(numa) if isinstance(numa, NumaPolicy) else numa
+    return json.dumps(
+        {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "topologyManagerPolicy": config.policy.value,
+            "topologyManagerScope": "pod" if config.pod_scope else "container",
+            "topologyManagerPolicyOptions": {"prefer-closest-numa-nodes": str(config.prefer_closest).lower()},
+        }
+    )

@@ -36,7 +36,9 @@ class Agents:
     """An agent for each node that the fleet has at the start. Ends with the ``with`` block."""
 
     def __init__(self, kube: Kube, fleet: Fleet) -> None:
-        self._agents = [_Agent(kube, name, fleet[name].socket, fleet[name].snapshot) for name in fleet.names]
+        self._agents = [
+            _Agent(kube, name, fleet[name].socket, fleet[name].snapshot, fleet[name].config) for name in fleet.names
+        ]
         self._ended = threading.Event()
         self._may_turn = threading.Event()
         self._round = threading.Condition()
@@ -91,13 +93,13 @@ class Agents:
 
 
 class _Agent:
-    def __init__(self, kube: Kube, node: str, socket: Path, snapshot: Path) -> None:
+    def __init__(self, kube: Kube, node: str, socket: Path, snapshot: Path, config: Path) -> None:
         self._loop = AgentLoop(
             settings.read_settings(_SETTINGS | {"node": node}, {}), NodePublisher(kube, node), AgentMetrics()
         )
         self._kubelet = PodResourcesClient(socket)
         self._watch = AllocationWatch(
-            self._kubelet.list_held_devices, read_kubelet=lambda: read_kubelet(self._kubelet, ())
+            self._kubelet.list_held_devices, read_kubelet=lambda: read_kubelet(self._kubelet, [config])
         )
         self._snapshot = snapshot
         self._text = ""
