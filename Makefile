@@ -9,7 +9,7 @@ WORKERS ?= -n logical --maxprocesses 4 --dist worksteal
 # each starts a control plane of 700 MiB.
 WAITERS ?= -n 4 --dist worksteal
 
-.PHONY: demo test e2e manifests check bench bench-scheduler bench-planner campaign chaos docs lock digests release clean
+.PHONY: demo test mutants e2e manifests check bench bench-scheduler bench-planner campaign chaos docs lock digests release clean
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "gputopo needs Python 3.11 or newer; none is on PATH. Install it, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
@@ -41,6 +41,10 @@ demo: $(VENV)/.run
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest $(WORKERS)
+
+# Every mutant of every input format: docs/testing.md.
+mutants: $(VENV)/.test
+	$(BIN)/python -m tests.mutants
 
 # Against a real control plane, built once (7 minutes on 2 cores): docs/testing.md.
 e2e: $(VENV)/.test

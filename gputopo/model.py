@@ -70,6 +70,7 @@ class FactGroup(Enum):
     GPUS = "gpus"  # which GPUs the machine has
     NVLINK = "nvlink"  # which GPUs NVLinks connect, and with how many lanes
     NUMA = "numa"  # the NUMA node of each GPU
+    PRODUCTS = "products"  # product, architecture and memory of each GPU
 
 
 class Problem(msgspec.Struct, frozen=True, order=True, omit_defaults=True):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from agent.discover.products import product_lane_bandwidth
 from agent.sources.lstopo import LstopoGpu, LstopoTopology
-from agent.sources.nccl import NcclGpu, NcclNic, NcclNvlink, NcclTopology, PciLocation
+from agent.sources.nccl import NcclGpu, NcclNic, NcclNvlink, NcclTopology, PciLocation, trusted_nvlinks
 from agent.sources.smi.listing import ListedGpu, Listing
+from gputopo.model import FactGroup
 
 
 def to_listing(machine: LstopoTopology) -> Listing:
@@ -28,7 +29,8 @@ def to_nccl_topology(machine: LstopoTopology) -> NcclTopology:
     nics = tuple(
         NcclNic(name=nic.name, bus_id=nic.bus_id, location=PciLocation(nic.numa_node, None)) for nic in machine.nics
     )
-    return NcclTopology(cpus=(), gpus=gpus, nics=nics, problems=machine.problems)
+    uncertain = (FactGroup.NUMA,) if machine.problems else ()
+    return trusted_nvlinks(NcclTopology(cpus=(), gpus=gpus, nics=nics, problems=machine.problems, uncertain=uncertain))
 
 
 def _index(gpu: LstopoGpu, position: int) -> int:

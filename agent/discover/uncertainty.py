@@ -1,52 +1,85 @@
 """Facts that damaged or contradictory inputs leave open. Pure.
 
-NVML's list of GPUs is complete by itself. Of printed texts and files it must be shown that nothing is missing: indices
-without gaps, as many GPUs as the driver says, and the same GPUs in every source.
+What NVML reports is complete by itself. Of printed texts and files it must be shown that nothing is missing: indices
+without gaps, as many GPUs as the driver says, the same GPUs in every source, and products that are not parts of each
+other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import combinations
 
-from agent.discover.inventory import InventoryEntry
 from agent.discover.parsed import ParsedSources
 from agent.discover.precedence import SourcePrecedence
-from gputopo.model import FactGroup, ProblemKind
+from gputopo.model import FactGroup, Gpu, ProblemKind
 
 
 def uncertain_facts(
-    sources: ParsedSources, inventory: tuple[InventoryEntry, ...], precedence: SourcePrecedence
+    sources: ParsedSources, gpus: tuple[Gpu, ...], precedence: SourcePrecedence
 ) -> tuple[FactGroup, ...]:
     """Return the uncertain facts; add a problem for each reason that no parser has reported."""
-    if sources.nvml is not None:
+    if sources.nvml is not None and sources.nvml.gpus:
         missing = (sources.nvml.device_count or 0) - len(sources.nvml.gpus)
         if missing > 0:
             why = f"NVML counts {sources.nvml.device_count} GPUs, and the recording has {len(sources.nvml.gpus)}"
             precedence.add_problem("gpus", ProblemKind.INCOMPLETE, why)
         return (FactGroup.GPUS,) if missing > 0 else ()
     found = set(sources.topo.uncertain if sources.topo else ())
-    for why in _doubts_about_gpus(sources, inventory):
+    found |= set(sources.nccl.uncertain if sources.nccl else ())
+    for why in _doubts_about_gpus(sources, gpus):
         precedence.add_problem("gpus", ProblemKind.INCOMPLETE, why)
         found.add(FactGroup.GPUS)
-    if sources.nccl is not None and any(problem.what.startswith("lstopo") for problem in sources.nccl.problems):
-        found.add(FactGroup.NUMA)
+    for why in _doubts_about_products(sources, gpus):
+        precedence.add_problem("gpus.product", ProblemKind.CONFLICT, why)
+        found.add(FactGroup.PRODUCTS)
     return tuple(group for group in FactGroup if group in found)
 
 
-def _doubts_about_gpus(sources: ParsedSources, inventory: tuple[InventoryEntry, ...]) -> Iterator[str]:
-    indices = {entry.index for entry in inventory}
+def _doubts_about_gpus(sources: ParsedSources, gpus: tuple[Gpu, ...]) -> Iterator[str]:
+    indices = {gpu.index for gpu in gpus}
     skipped = sorted(set(range(max(indices, default=-1))) - indices)
     if skipped and sources.topo is None:  # the parser of the matrix reports them itself
-        yield f"GPU {', '.join(map(str, skipped))} is not in the input, though higher indices are"
+        yield f"GPU {_numbers(skipped)} is not in the input, though higher indices are"
     if sources.query is not None and sources.query.attached not in (None, len(sources.query.gpus)):
         described = len(sources.query.gpus)
         yield f"the driver has {sources.query.attached} GPUs, and {described} are described (`nvidia-smi -i`?)"
+    reports = sources.listing.unreachable if sources.listing else ()
+    unreachable = {each.index for each in reports if each.index is not None}
     listed = {
         "topo -m": {gpu.index for gpu in sources.topo.gpus} if sources.topo else None,
-        "-L": {gpu.index for gpu in sources.listing.gpus} if sources.listing else None,
+        "-L": {gpu.index for gpu in sources.listing.gpus} | unreachable if sources.listing else None,
         "nvlink -s": {each.gpu.index for each in sources.link_status} if sources.link_status else None,
     }
     for command, found in listed.items():
-        if found is not None and found != indices:
-            other = f"nvidia-smi {command} has GPU {', '.join(map(str, sorted(found)))}"
-            yield f"{other}, the other sources have GPU {', '.join(map(str, sorted(indices)))}"
+        if found is not None and found | unreachable != indices:
+            others = f"the other sources have GPU {_numbers(indices)}"
+            yield f"nvidia-smi {command} has GPU {_numbers(found)}, {others}"
+
+
+def _numbers(indices: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(indices)))
+
+
+def _doubts_about_products(sources: ParsedSources, gpus: tuple[Gpu, ...]) -> Iterator[str]:
+    names = sorted({gpu.product for gpu in gpus if gpu.usable and gpu.product is not None})
+    unnamed = [gpu.index for gpu in gpus if gpu.usable and gpu.product is None]
+    if names and unnamed:
+        yield f"the product of GPU {_numbers(unnamed)} is missing, though other GPUs have one"
+    for one, other in combinations(names, 2):
+        if _is_part(one, other) or _is_part(other, one) or sorted(one.split()) == sorted(other.split()):
+            yield f"{one!r} and {other!r} differ as by a lost character: the text may be damaged"
+    listed = {gpu.index: gpu.product for gpu in sources.listing.gpus} if sources.listing else {}
+    for each in sources.link_status or ():
+        name = listed.get(each.gpu.index)
+        if None not in (name, each.gpu.product) and name != each.gpu.product:
+            yield f"GPU {each.gpu.index}: nvidia-smi -L says {name}, nvlink -s {each.gpu.product}"
+    for gpu in sources.query.gpus if sources.query else ():
+        for fact, printed in gpu.damaged:
+            yield f"nvidia-smi -q prints {printed!r} as {fact}: the text may be damaged"
+
+
+def _is_part(short: str, long: str) -> bool:
+    """Return whether a name is another one without some of its characters, and keeps most of them."""
+    characters = iter(long)
+    return 0.6 * len(long) < len(short) and all(each in characters for each in short)

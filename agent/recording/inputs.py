@@ -18,7 +18,7 @@ import msgspec
 from agent.recording.topology import Observation, observe_snapshot
 from agent.snapshot import Output, Snapshot, SnapshotError
 from agent.sources.errors import ParseError
-from gputopo.model import ModelError
+from gputopo.model import FactGroup, ModelError, Problem, ProblemKind
 from gputopo.process.decoding import decode
 
 ACCEPTED = (
@@ -88,7 +88,7 @@ def _from_paste(text: str) -> Observation:
 
         parse_listing(f"{smi['-L'].stdout}{rest}")
         parse_nvlink_status(smi["nvlink -s"].stdout if "nvlink -s" in smi else "")
-        return observe_snapshot(Snapshot(smi=smi))
+        return _without_end(observe_snapshot(Snapshot(smi=smi)))
     from agent.sources.smi.topo import parse_topo  # noqa: PLC0415
 
     try:
@@ -100,6 +100,15 @@ def _from_paste(text: str) -> Observation:
             return observe_snapshot(Snapshot(smi={"topo -m": Output(text)}))
         raise InputError(f"{error}\nAccepted: {ACCEPTED}") from error
     return observe_snapshot(Snapshot(smi={"topo -m": Output(rest), **smi}))
+
+
+def _without_end(found: Observation) -> Observation:
+    """Return an observation of a list that may go on: a list that was cut at the end of a line looks complete."""
+    why = "nothing in this text shows that the list of GPUs is complete; paste `nvidia-smi topo -m` with it"
+    uncertain = tuple(group for group in FactGroup if group is FactGroup.GPUS or group in found.topology.uncertain)
+    problems = (*found.topology.problems, Problem("gpus", ProblemKind.UNKNOWN, why))
+    topology = msgspec.structs.replace(found.topology, uncertain=uncertain, problems=problems)
+    return msgspec.structs.replace(found, topology=topology)
 
 
 def _from_query(text: str) -> Observation:

@@ -2,13 +2,15 @@
 
 Decoding is on the start-up path of the command line, so msgspec does it; pydantic (0.2 s to import and build) is
 imported only to encode, and to list every fault of a document that msgspec rejected. Unknown keys are ignored: within
-``v1`` the format only grows.
+``v1`` the format only grows. ``digest`` is of the other keys, so that a damaged recording is recognized; a recording
+that was written by hand has none.
 
     SnapshotError(ValueError)   see ``agent.snapshot``
 """
 
 from __future__ import annotations
 
+import hashlib
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +40,7 @@ def load_snapshot(text: str | bytes) -> Snapshot:
 def convert_snapshot(document: Any) -> Snapshot:
     """Return the snapshot in a decoded document, which is modified. Raises ``SnapshotError`` like ``load_snapshot``."""
     _check_format(document)
+    _check_digest(document)
     for holder, key in _text_places(document):
         holder[key] = _join_lines(holder[key])
     try:
@@ -59,6 +62,7 @@ def dump_snapshot(snapshot: Snapshot) -> str:
     document = msgspec.to_builtins(snapshot) | {"format": snapshot.format}
     for holder, key in _text_places(document):
         holder[key] = _split_lines(holder[key])
+    document["digest"] = _digest(document)
     packed = msgspec.json.encode(document, order="sorted")
     return msgspec.json.format(packed, indent=2).decode() + "\n"
 
@@ -66,7 +70,7 @@ def dump_snapshot(snapshot: Snapshot) -> str:
 def snapshot_schema() -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of a snapshot document."""
     schema = _adapter().json_schema()
-    schema["properties"]["format"] = {"const": FORMAT}
+    schema["properties"] |= {"format": {"const": FORMAT}, "digest": {"type": "string"}}
     schema["required"] = ["format"]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": FORMAT, **schema}
 
@@ -89,6 +93,20 @@ def _check_format(document: Any) -> None:
             f"the snapshot has the format {_quoted(document['format'])}; this version of gputopo reads "
             f"{', '.join(READABLE)}: use the version that wrote it, or a newer version"
         )
+
+
+def _check_digest(document: dict[str, Any]) -> None:
+    digest = document.pop("digest", None)
+    if digest is not None and digest != _digest(document):
+        raise SnapshotError(
+            "the recording was damaged or edited after it was written: its digest is that of other content. Record "
+            "the machine again, or delete the key 'digest' to read it as it is"
+        )
+
+
+def _digest(document: dict[str, Any]) -> str:
+    """Return a digest of all keys but ``digest``, independent of their order and of white space."""
+    return hashlib.sha256(msgspec.json.encode(document, order="sorted")).hexdigest()[:16]
 
 
 def _text_places(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:

@@ -11,7 +11,8 @@ import msgspec
 
 from agent.recording.topology import Observation
 from agent.sources.errors import ParseError
-from gputopo.labels import AnnotationError, NoTopologyError, decode_topology
+from gputopo.labels import AnnotationError, EncodeError, NoTopologyError, decode_topology, encode_topology, keys
+from gputopo.model import FactGroup, Problem, ProblemKind
 from gputopo.process.decoding import convert
 
 
@@ -41,7 +42,21 @@ def observation_from_node(document: dict[str, Any]) -> Observation:
         raise ParseError(
             f"expected one Node, found {len(nodes)} objects ({names}); name one Node in the kubectl command"
         )
+    labels, annotations = nodes[0].metadata.labels, nodes[0].metadata.annotations
     try:
-        return Observation(decode_topology(nodes[0].metadata.labels, nodes[0].metadata.annotations))
-    except (AnnotationError, NoTopologyError) as error:
+        topology = decode_topology(labels, annotations)
+        own = encode_topology(topology).labels
+    except (AnnotationError, NoTopologyError, EncodeError) as error:
         raise ParseError(f"Node {nodes[0].metadata.name}: {error}") from error
+    if keys.TOPOLOGY.key not in annotations:
+        return Observation(topology)
+    differing = sorted(key for key in own.keys() & labels.keys() if own[key] != labels[key] and key not in _CHANGING)
+    if not differing:
+        return Observation(topology)
+    why = ", ".join(f"{key} is {labels[key]}, by the annotation {own[key]}" for key in differing[:_NAMED])
+    problem = Problem("labels", ProblemKind.CONFLICT, f"the Node was damaged or edited: {why}")
+    return Observation(msgspec.structs.replace(topology, problems=(problem,), uncertain=tuple(FactGroup)))
+
+
+_CHANGING = frozenset({keys.SCHEMA.key, keys.DEGRADED.key})  # by the version of the agent
+_NAMED = 4

@@ -125,6 +125,17 @@ class _LstopoDevices:
             kind = child.attributes.get("type", "")
             if kind == "NUMANode" and child.attributes.get("os_index", "").isdecimal():
                 self.nodes.add(int(child.attributes["os_index"]))
+            is_gpu = _NVIDIA_GPU.match(above.attributes.get("pci_type", "")) is not None
+            if kind == "OSDev" and not is_gpu and _NVML.fullmatch(child.attributes.get("name", "")):
+                raise ParseError(
+                    f"line {child.line}: {child.attributes['name']} is below an object that is not an NVIDIA GPU: "
+                    "this hwloc topology was damaged or edited"
+                )
+            if kind == "PCIDev" and sysfs_bus_id(child.attributes.get("pci_busid", "")) is None:
+                raise ParseError(
+                    f"line {child.line}: pci_busid={child.attributes.get('pci_busid')!r} is not a PCI bus id like "
+                    "'0000:07:00.0'"
+                )
             if kind == "Package":
                 self._add_end(child, NvlinkEnd.CPU, None)
             elif kind == "PCIDev" and (bus_id := sysfs_bus_id(child.attributes.get("pci_busid", ""))) is not None:

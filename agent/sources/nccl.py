@@ -26,7 +26,7 @@ from agent.sources.bus_id import sysfs_bus_id
 from agent.sources.errors import ParseError
 from agent.sources.kernel_list import format_mask
 from agent.sources.xml_tree import Element, parse_xml
-from gputopo.model import PcieDistance, Problem, ProblemKind
+from gputopo.model import FactGroup, PcieDistance, Problem, ProblemKind
 
 
 class NvlinkEnd(Enum):
@@ -89,6 +89,7 @@ class NcclTopology(msgspec.Struct, frozen=True):
     gpus: tuple[NcclGpu, ...]  # by dev, then by bus id
     nics: tuple[NcclNic, ...]  # in the order of the document
     problems: tuple[Problem, ...] = ()  # what is missing or contradictory
+    uncertain: tuple[FactGroup, ...] = ()  # facts that depend on it, and are in the values above
 
 
 def parse_nccl(text: str) -> NcclTopology:
@@ -113,8 +114,7 @@ def parse_nccl(text: str) -> NcclTopology:
     if not found.gpus:
         raise ParseError("no GPU in this NCCL topology: no <gpu>, and no <pci> of class 0x03, below a <cpu>")
     _check_cpus(found.cpus)
-    gpus, problems = _trusted_nvlinks(_sort_gpus(found.gpus))
-    return NcclTopology(tuple(found.cpus), gpus, tuple(found.nics), problems)
+    return trusted_nvlinks(NcclTopology(tuple(found.cpus), _sort_gpus(found.gpus), tuple(found.nics)))
 
 
 def nccl_distance(a: PciLocation, b: PciLocation) -> PcieDistance | None:
@@ -247,25 +247,58 @@ def _sort_gpus(gpus: list[NcclGpu]) -> tuple[NcclGpu, ...]:
     return tuple(sorted(gpus, key=lambda gpu: (gpu.dev is None, gpu.dev, gpu.bus_id)))
 
 
-def _trusted_nvlinks(gpus: tuple[NcclGpu, ...]) -> tuple[tuple[NcclGpu, ...], tuple[Problem, ...]]:
-    """Return the GPUs without NVLinks that contradict each other, and a problem for each contradiction.
+def trusted_nvlinks(topology: NcclTopology) -> NcclTopology:
+    """Return the topology without NVLinks that contradict each other, with a problem for each contradiction.
 
-    Links of one GPU to itself cannot be. Both ends of a link between GPUs are in a dump, with the same count.
+    Links of one GPU to itself cannot be. Both ends of a link between GPUs are in a dump, with the same count. A dump
+    has one <nvlink> per far end, and as many links to NVSwitches for each GPU of a kind; else they are uncertain.
     """
+    distrusted = _contradictory_nvlinks(topology.gpus)
+    problems = [
+        Problem(f"nccl {bus_id}", ProblemKind.CONFLICT, f"its NVLinks {why}: they are not used")
+        for bus_id, why in distrusted.items()
+    ]
+    kept = tuple(
+        msgspec.structs.replace(gpu, nvlinks=None) if gpu.bus_id in distrusted else gpu for gpu in topology.gpus
+    )
+    to_switch: dict[tuple[int, int] | None, set[int]] = {}
+    for gpu in kept:
+        if lanes := sum(link.lanes for link in gpu.nvlinks or () if link.end is NvlinkEnd.NVSWITCH):
+            to_switch.setdefault(gpu.compute_capability, set()).add(lanes)
+    uneven = [f"{min(lanes)} and {max(lanes)}" for lanes in to_switch.values() if len(lanes) > 1]
+    problems += [
+        Problem(
+            "nvlink", ProblemKind.CONFLICT, f"GPUs of a kind have {lanes} NVLinks to NVSwitches: degraded or damaged"
+        )
+        for lanes in uneven
+    ]
+    return msgspec.structs.replace(
+        topology,
+        gpus=kept,
+        problems=(*topology.problems, *problems),
+        uncertain=(*topology.uncertain, *([FactGroup.NVLINK] if problems else [])),
+    )
+
+
+def _contradictory_nvlinks(gpus: tuple[NcclGpu, ...]) -> dict[str, str]:
+    """Return why the NVLinks of a GPU cannot be, by bus id."""
     by_bus_id = {gpu.bus_id: gpu for gpu in gpus}
     lanes: dict[tuple[str, str], int] = {}
+    found: dict[str, str] = {}
     for gpu in gpus:
+        ends = [(link.end, link.bus_id) for link in gpu.nvlinks or ()]
+        if len(set(ends)) < len(ends):
+            found[gpu.bus_id] = "lead to the same device twice"
         for link in gpu.nvlinks or ():
             if link.bus_id in by_bus_id:
-                lanes[gpu.bus_id, link.bus_id] = lanes.get((gpu.bus_id, link.bus_id), 0) + link.lanes
-    distrusted: dict[str, str] = {}
+                lanes[gpu.bus_id, link.bus_id] = link.lanes
     for (here, there), count in lanes.items():
         if here == there:
-            distrusted[here] = "lead to the GPU itself"
+            found[here] = "lead to the GPU itself"
         elif by_bus_id[there].nvlinks is not None and lanes.get((there, here), 0) != count:
             why = f"number {count} from {here} to {there}, and {lanes.get((there, here), 0)} back"
-            distrusted.setdefault(here, why)
-            distrusted.setdefault(there, why)
+            found.setdefault(here, why)
+            found.setdefault(there, why)
     switched = {
         gpu.compute_capability
         for gpu in gpus
@@ -273,13 +306,8 @@ def _trusted_nvlinks(gpus: tuple[NcclGpu, ...]) -> tuple[tuple[NcclGpu, ...], tu
     }
     for gpu in gpus:
         if gpu.nvlinks == () and gpu.compute_capability in switched:
-            distrusted.setdefault(gpu.bus_id, "are missing, though GPUs of its kind are on an NVSwitch")
-    problems = tuple(
-        Problem(f"nccl {bus_id}", ProblemKind.CONFLICT, f"its <nvlink> {why}: they are not used")
-        for bus_id, why in distrusted.items()
-    )
-    trusted = (msgspec.structs.replace(gpu, nvlinks=None) if gpu.bus_id in distrusted else gpu for gpu in gpus)
-    return tuple(trusted), problems
+            found.setdefault(gpu.bus_id, "are missing, though GPUs of its kind are on an NVSwitch")
+    return found
 
 
 def _cpulist(cpu: Element) -> str | None:

@@ -51,7 +51,12 @@ def names_of_open_facts(topology: NodeTopology) -> str:
     found = set(topology.uncertain)
     if topology.nvlink is not None and topology.nvlink.unknown:
         found.add(FactGroup.NVLINK)
-    names = {FactGroup.GPUS: "the list of GPUs", FactGroup.NVLINK: "NVLinks", FactGroup.NUMA: "NUMA nodes"}
+    names = {
+        FactGroup.GPUS: "the list of GPUs",
+        FactGroup.NVLINK: "NVLinks",
+        FactGroup.NUMA: "NUMA nodes",
+        FactGroup.PRODUCTS: "products",
+    }
     return ", ".join(names[group] for group in FactGroup if group in found)
 
 

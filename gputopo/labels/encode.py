@@ -50,6 +50,11 @@ def _certain_facts(topology: NodeTopology) -> NodeTopology:
     if FactGroup.NUMA in topology.uncertain:
         gpus = (msgspec.structs.replace(gpu, numa_node=None, numa_affinity=None) for gpu in topology.gpus)
         topology = msgspec.structs.replace(topology, gpus=tuple(gpus))
+    if FactGroup.PRODUCTS in topology.uncertain:
+        unnamed = (
+            msgspec.structs.replace(gpu, product=None, architecture=None, memory_mib=None) for gpu in topology.gpus
+        )
+        topology = msgspec.structs.replace(topology, gpus=tuple(unnamed))
     return topology
 
 

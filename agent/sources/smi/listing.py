@@ -82,8 +82,8 @@ def parse_gpu_header(line: OutputLine) -> GpuHeader | None:
     match = _GPU.match(line.text)
     if match is None:
         return None
-    product, _, rest = match[2].partition(" (UUID:")
-    product = product.partition(" (S/N:")[0].strip()
+    product, _, rest = match[2].partition("(UUID:")
+    product = product.partition("(S/N:")[0].strip()
     return GpuHeader(int(match[1]), product or None, _uuid(rest))
 
 

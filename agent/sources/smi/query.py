@@ -53,6 +53,15 @@ class QueriedGpu(msgspec.Struct, frozen=True, kw_only=True):
     virtualization: str | None = None  # "None", "Pass-Through", "VGPU", "Host VGPU", "Host VSGA"
     unreadable: tuple[tuple[str, str], ...] = ()  # (fact, printed error): ("memory", "GPU is lost")
 
+    @property
+    def damaged(self) -> tuple[tuple[str, str], ...]:
+        """Identities and sizes in a form that nvidia-smi does not print: numbers, and no error in words."""
+        return tuple(
+            (fact, printed)
+            for fact, printed in self.unreadable
+            if fact in _CHECKED and printed != "0 MiB" and any(each.isdigit() for each in printed)
+        )
+
 
 class SmiQuery(msgspec.Struct, frozen=True):
     """The output of ``nvidia-smi -q``."""
@@ -117,7 +126,7 @@ def _to_gpu(gpu: Element, paths: QueryPaths, index: int | None) -> QueriedGpu:
         minor=reader.read_fact("minor", paths.minor, _number),
         product=reader.read_fact("product", paths.product, str),
         architecture=reader.read_fact("architecture", paths.architecture, _family),
-        memory_mib=reader.read_fact("memory", paths.memory, _mib),
+        memory_mib=_checked_memory(reader, paths),
         pcie=Pcie(
             generation=reader.read_fact("PCIe generation", paths.pcie_generation, _number),
             width=reader.read_fact("PCIe width", paths.pcie_width, _lanes),
@@ -133,6 +142,21 @@ def _to_gpu(gpu: Element, paths: QueryPaths, index: int | None) -> QueriedGpu:
         virtualization=reader.read_fact("virtualization", paths.virtualization, str),
         unreadable=tuple(reader.unreadable),
     )
+
+
+def _checked_memory(reader: _FactReader, paths: QueryPaths) -> int | None:
+    """Return the total memory, unless its parts do not add up to it (each is rounded to MiB)."""
+    total = reader.read_fact("memory", paths.memory, _mib)
+    reserved = reader.read_fact("reserved memory", paths.memory_reserved, _mib_or_zero)
+    used = reader.read_fact("used memory", paths.memory_used, _mib_or_zero)
+    free = reader.read_fact("free memory", paths.memory_free, _mib_or_zero)
+    if total is None or used is None or free is None:
+        return total
+    # Until driver 510 "used" contains the reserved memory.
+    if any(abs(total - used - free - extra) <= _ROUNDING_MIB for extra in (0, reserved or 0)):
+        return total
+    reader.unreadable.append(("memory", f"{total} MiB, of which {used} used and {free} free"))
+    return None
 
 
 def _mig_devices(gpu: Element, paths: QueryPaths) -> tuple[QueriedMig, ...]:
@@ -207,6 +231,11 @@ def _mib(text: str) -> int | None:
     return int(match[1]) or None if match else None
 
 
+def _mib_or_zero(text: str) -> int | None:
+    match = _MIB.fullmatch(text)
+    return int(match[1]) if match else None
+
+
 def _lanes(text: str) -> int | None:
     match = _LANES.fullmatch(text)
     return int(match[1]) if match else None
@@ -221,7 +250,8 @@ def _uuid(text: str) -> str | None:
 
 
 def _family(text: str) -> str | None:
-    return None if text == "Unknown" else text.lower().replace(" ", "-")
+    name = text.lower().replace(" ", "-")
+    return name if name in _FAMILIES else None
 
 
 _NUMBER = re.compile(r"[0-9]{1,9}")
@@ -229,6 +259,16 @@ _MIB = re.compile(r"([0-9]{1,9}) MiB")
 _LANES = re.compile(r"([0-9]{1,2})x")
 _VERSION = re.compile(r"[0-9][0-9.]{0,20}")
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+_ROUNDING_MIB = 4
+_CHECKED = frozenset({"uuid", "bus id", "memory", "reserved memory", "used memory", "free memory"})
+# Architectures in the words of nvidia-smi, as GPU Feature Discovery spells them.
+_FAMILIES = frozenset(
+    {
+        *("tesla", "fermi", "kepler", "maxwell", "pascal", "volta", "turing", "ampere", "ada-lovelace", "hopper"),
+        *("blackwell", "rubin"),
+    }
+)
 
 _NO_VALUE = frozenset(
     {"", "N/A", "[N/A]", "Not Supported", "[Not Supported]", "Requested functionality has been deprecated"}

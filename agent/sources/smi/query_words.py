@@ -26,6 +26,9 @@ class QueryPaths(msgspec.Struct, frozen=True):
     product: tuple[str, ...]
     architecture: tuple[str, ...]
     memory: tuple[str, ...]  # of a GPU and of a MIG device
+    memory_reserved: tuple[str, ...]
+    memory_used: tuple[str, ...]
+    memory_free: tuple[str, ...]
     pcie_generation: tuple[str, ...]
     pcie_width: tuple[str, ...]
     pcie_max_generation: tuple[str, ...]  # with this slot; nvmlDeviceGetMaxPcieLinkGeneration
@@ -55,6 +58,9 @@ XML = QueryPaths(
     product=("product_name",),
     architecture=("product_architecture",),
     memory=("fb_memory_usage/total",),
+    memory_reserved=("fb_memory_usage/reserved",),
+    memory_used=("fb_memory_usage/used",),
+    memory_free=("fb_memory_usage/free",),
     pcie_generation=("pci/pci_gpu_link_info/pcie_gen/current_link_gen",),
     pcie_width=("pci/pci_gpu_link_info/link_widths/current_link_width",),
     pcie_max_generation=("pci/pci_gpu_link_info/pcie_gen/max_link_gen",),
@@ -84,6 +90,9 @@ TEXT = QueryPaths(
     product=("Product Name",),
     architecture=("Product Architecture",),
     memory=("FB Memory Usage/Total",),
+    memory_reserved=("FB Memory Usage/Reserved",),
+    memory_used=("FB Memory Usage/Used",),
+    memory_free=("FB Memory Usage/Free",),
     pcie_generation=("PCI/GPU Link Info/PCIe Generation/Current",),
     pcie_width=("PCI/GPU Link Info/Link Width/Current",),
     pcie_max_generation=("PCI/GPU Link Info/PCIe Generation/Max",),

@@ -331,6 +331,51 @@ def test_gaps_in_the_indices_make_the_machine_partial() -> None:
     assert discover(Snapshot(smi=smi(topo=TOPO.replace("GPU1", "GPU3")))).partial
 
 
+@pytest.mark.parametrize(
+    ("second", "uncertain"),
+    [
+        ("NVIDIA L4", ()),
+        ("NVIDIA A10", ()),
+        ("NVIDIA A100-SXM4-4GB", (FactGroup.PRODUCTS,)),
+        ("NVIDIAA100-SXM4-40GB", (FactGroup.PRODUCTS,)),
+        ("A100-SXM4-40GB NVIDIA", (FactGroup.PRODUCTS,)),
+    ],
+)
+def test_products_that_differ_as_by_a_lost_character_are_uncertain(second: str, uncertain: tuple[FactGroup]) -> None:
+    listing = f"GPU 0: NVIDIA A100-SXM4-40GB (UUID: {UUIDS[0]})\nGPU 1: {second} (UUID: {UUIDS[1]})\n"
+
+    assert discover(Snapshot(smi={"-L": Output(listing)})).uncertain == uncertain
+
+
+def test_sources_that_list_other_gpus_leave_open_which_gpus_there_are() -> None:
+    listing = f"GPU 0: NVIDIA L4 (UUID: {UUIDS[0]})\n"
+    matrix = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tSYS\t0-15\nGPU1\tSYS\t X \t0-15\n"
+
+    topology = discover(Snapshot(smi={"-L": Output(listing), "topo -m": Output(matrix)}))
+
+    assert FactGroup.GPUS in topology.uncertain
+    assert any("nvidia-smi -L has GPU 0, the other sources have GPU 0, 1" in each.why for each in topology.problems)
+
+
+def test_a_recording_with_fewer_gpus_than_nvml_counts_is_uncertain() -> None:
+    topology = discover(Snapshot(nvml=Nvml(device_count=2, gpus=(nvml_gpu(0),))))
+
+    assert topology.uncertain == (FactGroup.GPUS,)
+
+
+def test_uneven_nvlinks_into_nvswitches_of_a_file_are_uncertain_and_not_degraded() -> None:
+    gpus = "".join(
+        f'<pci busid="0000:0{i}:00.0" class="0x03"><gpu dev="{i}" sm="80">'
+        f'<nvlink target="fffffff:ffff:ff" count="{lanes}" tclass="0x068000"/></gpu></pci>'
+        for i, lanes in enumerate((12, 12, 1))
+    )
+
+    topology = discover(Snapshot(nccl=f'<system version="1"><cpu numaid="0">{gpus}</cpu></system>'))
+
+    assert topology.uncertain == (FactGroup.NVLINK,)
+    assert topology.degraded == ()
+
+
 LISTED_MIG = f"GPU 0: NVIDIA A100 (UUID: {UUIDS[0]})\n  MIG 3g.20gb     Device  0: (UUID: {MIG_UUID})\n"
 QUERIED_MIG = """<?xml version="1.0" ?><nvidia_smi_log><attached_gpus>1</attached_gpus><gpu id="00000000:07:00.0">
 <product_name>NVIDIA A100</product_name><uuid>{uuid}</uuid><mig_mode><current_mig>Enabled</current_mig></mig_mode>

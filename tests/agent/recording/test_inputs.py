@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agent.recording.bundled import bundled_directory
 from agent.recording.inputs import InputError, decode_text, read_observation
 from gputopo.labels import encode_topology
-from gputopo.model import Gpu, Link, NodeTopology, Nvlink
+from gputopo.model import FactGroup, Gpu, Link, NodeTopology, Nvlink
 
 TOPO = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV4\t0-15\t0\nGPU1\tNV4\t X \t0-15\t0\n"
 UUID = "GPU-00000000-0000-0000-0000-00000000000a"
@@ -130,6 +130,24 @@ NODES = {
 @pytest.mark.parametrize("text", NODES.values(), ids=NODES)
 def test_a_node_of_the_cluster(text: str) -> None:
     assert read_observation(text).topology == TOPOLOGY
+
+
+@pytest.mark.parametrize("key", ["gputopo.io/islands", "gputopo.io/largest-island"])
+def test_a_node_with_labels_that_contradict_its_annotation_is_uncertain(key: str) -> None:
+    labels = encode_topology(TOPOLOGY).labels
+    topology = read_observation(json.dumps(node(labels=labels | {key: "1"}))).topology
+
+    assert topology.uncertain == tuple(FactGroup)
+    assert f"{key} is 1, by the annotation {labels[key]}" in topology.problems[0].why
+    assert encode_topology(topology).labels == {}
+
+
+@pytest.mark.parametrize("text", [LISTING, LINKS], ids=["-L", "nvlink -s"])
+def test_a_list_alone_never_shows_that_it_is_complete(text: str) -> None:
+    topology = read_observation(text).topology
+
+    assert FactGroup.GPUS in topology.uncertain
+    assert any("that the list of GPUs is complete" in problem.why for problem in topology.problems)
 
 
 NCCL_DAMAGED = NCCL.replace("numaid", "numa")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -66,8 +67,9 @@ def test_bytes_are_read_like_text() -> None:
 def test_the_document_is_sorted_sparse_and_shows_texts_line_by_line() -> None:
     snapshot = Snapshot(nvml=Nvml(error="nvmlInit_v2: DRIVER_NOT_LOADED"), smi={"topo -m": Output("a\n\nb\n")})
 
-    assert dump_snapshot(snapshot).splitlines() == [
-        "{",
+    digest, *lines = [line for line in dump_snapshot(snapshot).splitlines() if line != "{"]
+    assert re.fullmatch(r'  "digest": "[0-9a-f]{16}",', digest)
+    assert lines == [
         '  "format": "gputopo.io/snapshot/v1",',
         '  "nvml": {',
         '    "error": "nvmlInit_v2: DRIVER_NOT_LOADED"',
@@ -85,6 +87,21 @@ def test_the_document_is_sorted_sparse_and_shows_texts_line_by_line() -> None:
         "}",
     ]
     assert dump_snapshot(snapshot).endswith("}\n")
+
+
+def test_a_recording_that_was_changed_after_it_was_written_is_refused() -> None:
+    text = dump_snapshot(Snapshot(nvml=Nvml(device_count=8)))
+
+    with pytest.raises(SnapshotError, match="damaged or edited"):
+        load_snapshot(text.replace('"device_count": 8', '"device_count": 4'))
+
+
+def test_a_recording_without_digest_or_in_another_layout_is_read() -> None:
+    snapshot = Snapshot(nvml=Nvml(device_count=8))
+    document = json.loads(dump_snapshot(snapshot))
+
+    assert load_snapshot(json.dumps(document)) == snapshot
+    assert load_snapshot(json.dumps({key: document[key] for key in document if key != "digest"})) == snapshot
 
 
 def test_an_empty_source_differs_from_a_source_that_was_not_read() -> None:

@@ -1,5 +1,7 @@
 """hwloc's XML."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -134,6 +136,20 @@ def test_a_gpu_that_is_listed_twice_is_refused(busid: str, twice: str) -> None:
 
     with pytest.raises(ParseError, match=twice):
         parse_lstopo(f'<topology version="2.0"><object type="Machine">{gpus}</object></topology>')
+
+
+@pytest.mark.parametrize(
+    ("device", "why"),
+    [
+        ('pci_busid="0000:19:00.0" pci_type="0302 [10d:20b0]"', "nvml0 is below an object that is not an NVIDIA GPU"),
+        ('pci_busid="0000:9:00.0" pci_type="0302 [10de:20b0]"', "pci_busid='0000:9:00.0' is not a PCI bus id"),
+    ],
+)
+def test_a_gpu_that_lost_a_digit_does_not_vanish(device: str, why: str) -> None:
+    inside = f'<object type="PCIDev" {device}><object type="OSDev" name="nvml0"/></object>'
+
+    with pytest.raises(ParseError, match=re.escape(why)):
+        parse_lstopo(f'<topology version="2.0"><object type="Machine">{inside}</object></topology>')
 
 
 def test_nvlinks_lead_from_gpus_to_gpus_switches_and_cpus() -> None:

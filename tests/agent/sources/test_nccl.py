@@ -117,6 +117,15 @@ def test_nvlinks_that_only_one_end_has_make_both_ends_unknown() -> None:
     assert "number 4 from 0000:01:00.0 to 0000:02:00.0, and 1 back" in found.problems[0].why
 
 
+def test_two_nvlinks_to_one_device_make_the_nvlinks_of_a_gpu_unknown() -> None:
+    switch = '<nvlink target="fffffff:ffff:ff" count="12" tclass="0x068000"/>'
+
+    found = linked(switch, switch + switch, switch)
+
+    assert [gpu.nvlinks is None for gpu in found.gpus] == [False, True, False]
+    assert "lead to the same device twice" in found.problems[0].why
+
+
 def test_a_gpu_without_nvlinks_beside_gpus_on_an_nvswitch_is_unknown() -> None:
     switch = '<nvlink target="fffffff:ffff:ff" count="12" tclass="0x068000"/>'
 

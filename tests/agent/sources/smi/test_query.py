@@ -268,6 +268,33 @@ def test_an_unreadable_value_is_unknown_with_its_text(inside: str, expected: Que
 
 
 @pytest.mark.parametrize(
+    ("parts", "memory"),
+    [
+        pytest.param("<reserved>571 MiB</reserved><used>19 MiB</used><free>40370 MiB</free>", 40960, id="three parts"),
+        pytest.param("<used>600 MiB</used><free>40360 MiB</free>", 40960, id="reserved memory counts as used"),
+        pytest.param("<reserved>N/A</reserved><used>N/A</used><free>N/A</free>", 40960, id="no parts"),
+        pytest.param("<reserved>571 MiB</reserved><used>19 MiB</used><free>4370 MiB</free>", None, id="a lost digit"),
+    ],
+)
+def test_a_size_that_is_not_the_sum_of_its_parts_is_unknown(parts: str, memory: int | None) -> None:
+    found = gpu(f"<fb_memory_usage><total>40960 MiB</total>{parts}</fb_memory_usage>")
+
+    assert found.memory_mib == memory
+    assert [fact for fact, _ in found.damaged] == (["memory"] if memory is None else [])
+
+
+def test_a_uuid_that_lost_a_digit_is_damage_and_an_error_is_not() -> None:
+    short = "GPU-27b94a00-ed54-5c24-b1fd-1054085de32"
+
+    assert gpu(f"<uuid>{short}</uuid>").damaged == (("uuid", short),)
+    assert gpu("<uuid>Unknown Error</uuid>").damaged == ()
+
+
+def test_a_repeated_word_is_no_architecture() -> None:
+    assert gpu("<product_architecture>Ampere Ampere</product_architecture>").architecture is None
+
+
+@pytest.mark.parametrize(
     "said",
     [
         "Function Not Found",

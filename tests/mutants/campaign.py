@@ -1,0 +1,64 @@
+"""Runs mutants of every format, and counts the verdicts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.mutants.inputs import inputs
+from tests.mutants.judge import Verdict, judge, published_labels
+from tests.mutants.operators import mutants
+
+
+class WrongCase(NamedTuple):
+    """A mutant of which something wrong is published."""
+
+    mutant: str
+    verdict: Verdict
+    labels: dict[str, str]  # the wrong ones
+    data: bytes
+
+
+class BorderResult(NamedTuple):
+    """The verdicts on the mutants of one format."""
+
+    border: str
+    counts: Counter[Verdict]
+    wrong: list[WrongCase]
+
+
+def run_border(border: str, texts: list[str], limit: int | None) -> BorderResult:
+    """Judge the mutants of the texts: all, or every n-th so that at most ``limit`` are judged per text."""
+    counts: Counter[Verdict] = Counter()
+    wrong = []
+    for text in texts:
+        published = published_labels(text.encode())
+        whole = published[0] if published else {}
+        every = list(mutants(text))
+        step = 1 if limit is None else max(1, -(-len(every) // limit))
+        for name, data in every[::step]:
+            verdict, labels = judge(whole, data)
+            counts[verdict] += 1
+            if verdict in (Verdict.SILENT, Verdict.SAID):
+                wrong.append(WrongCase(name, verdict, labels, data))
+    return BorderResult(border, counts, wrong)
+
+
+def run_campaign(limit: int | None, files: Path | None = None) -> Iterator[BorderResult]:
+    """Yield the result of each format, and of the files of a folder, if one is given."""
+    for border, texts in inputs().items():
+        yield run_border(border, texts, limit)
+    for file in sorted(files.iterdir()) if files is not None else ():
+        if file.suffix in (".txt", ".xml", ".json", ".yaml"):
+            yield run_border(file.name, [file.read_text("utf-8", errors="replace")], limit)
+
+
+def table(results: list[BorderResult]) -> str:
+    """Return the results as a Markdown table."""
+    rows = ["| border | cases tried | wrong in silence | wrong but said | refused |", "|---|---|---|---|---|"]
+    for border, counts, _ in results:
+        cells = (sum(counts.values()), counts[Verdict.SILENT], counts[Verdict.SAID], counts[Verdict.REFUSED])
+        rows.append(f"| {border} | {' | '.join(f'{cell:,}' for cell in cells)} |")
+    return "\n".join(rows)
