@@ -66,6 +66,10 @@ def _doubts_about_products(sources: ParsedSources, gpus: tuple[Gpu, ...]) -> Ite
     unnamed = [gpu.index for gpu in gpus if gpu.usable and gpu.product is None]
     if names and unnamed:
         yield f"the product of GPU {_numbers(unnamed)} is missing, though other GPUs have one"
+    modes = {gpu.index: gpu.mig_enabled for gpu in gpus if gpu.usable}
+    if sources.query is not None and None in modes.values() and {True, False} & set(modes.values()):
+        unknown = [index for index, enabled in modes.items() if enabled is None]
+        yield f"the MIG mode of GPU {_numbers(unknown)} is missing, though other GPUs have one"
     for one, other in combinations(names, 2):
         if _is_part(one, other) or _is_part(other, one) or sorted(one.split()) == sorted(other.split()):
             yield f"{one!r} and {other!r} differ as by a lost character: the text may be damaged"

@@ -50,10 +50,15 @@ def observation_from_node(document: dict[str, Any]) -> Observation:
         raise ParseError(f"Node {nodes[0].metadata.name}: {error}") from error
     if keys.TOPOLOGY.key not in annotations:
         return Observation(topology)
-    differing = sorted(key for key in own.keys() & labels.keys() if own[key] != labels[key] and key not in _CHANGING)
+    products = {key for key in own.keys() | labels.keys() if key.startswith(keys.PRODUCT_PREFIX)}
+    compared = (own.keys() & labels.keys() - _CHANGING) | (products if products & labels.keys() else set())
+    differing = sorted(key for key in compared if own.get(key) != labels.get(key))
     if not differing:
         return Observation(topology)
-    why = ", ".join(f"{key} is {labels[key]}, by the annotation {own[key]}" for key in differing[:_NAMED])
+    why = ", ".join(
+        f"{key} is {labels.get(key, 'missing')}, by the annotation {own.get(key, 'missing')}"
+        for key in differing[:_NAMED]
+    )
     problem = Problem("labels", ProblemKind.CONFLICT, f"the Node was damaged or edited: {why}")
     return Observation(msgspec.structs.replace(topology, problems=(problem,), uncertain=tuple(FactGroup)))
 

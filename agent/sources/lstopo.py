@@ -123,8 +123,13 @@ class _LstopoDevices:
         numa = _single_node(above.attributes["nodeset"]) if "nodeset" in above.attributes else numa
         for child in above.all("object"):
             kind = child.attributes.get("type", "")
+            _check_nodeset(child, above)
             if kind == "NUMANode" and child.attributes.get("os_index", "").isdecimal():
                 self.nodes.add(int(child.attributes["os_index"]))
+            if not kind:
+                raise ParseError(
+                    f"line {child.line}: an <object> without type: this hwloc topology was damaged or edited"
+                )
             is_gpu = _NVIDIA_GPU.match(above.attributes.get("pci_type", "")) is not None
             if kind == "OSDev" and not is_gpu and _NVML.fullmatch(child.attributes.get("name", "")):
                 raise ParseError(
@@ -177,12 +182,27 @@ def _infos(element: Element) -> dict[str, str]:
 
 
 def _single_node(nodeset: str) -> int | None:
-    """Return the only NUMA node of a nodeset, a mask in words of 32 bits: "0x00000001", "0x1,,0x0"; else None."""
+    """Return the only NUMA node of a nodeset; else None."""
+    mask = _mask(nodeset)
+    return mask.bit_length() - 1 if mask is not None and mask.bit_count() == 1 else None
+
+
+def _mask(nodeset: str) -> int | None:
+    """Return a nodeset in words of 32 bits, "0x00000001" or "0x1,,0x0", as a mask; None if it is none."""
     words = [word or "0" for word in nodeset.split(",")]
-    if len(words) > _MAX_WORDS or not all(_WORD.fullmatch(word) for word in words):
+    if not nodeset or len(words) > _MAX_WORDS or not all(_WORD.fullmatch(word) for word in words):
         return None
-    mask = int("".join(f"{int(word, 16):08x}" for word in words), 16)
-    return mask.bit_length() - 1 if mask.bit_count() == 1 else None
+    return int("".join(f"{int(word, 16):08x}" for word in words), 16)
+
+
+def _check_nodeset(child: Element, above: Element) -> None:
+    """Raise ``ParseError`` for an object with NUMA nodes that the object around it does not have."""
+    inner, outer = (_mask(each.attributes.get("nodeset", "")) for each in (child, above))
+    if inner is not None and outer is not None and inner & ~outer:
+        raise ParseError(
+            f"line {child.line}: nodeset={child.attributes['nodeset'][:40]!r} is not within that of the object around "
+            "it: this hwloc topology was damaged or edited"
+        )
 
 
 def _nvlinks(topology: Element, ends: dict[str, tuple[NvlinkEnd, str | None]]) -> tuple[LstopoNvlink, ...] | None:

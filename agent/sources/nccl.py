@@ -216,6 +216,8 @@ def _gpu(gpu: Element | None, device: Element, bus_id: str, location: PciLocatio
     """A GPU. NCCL writes one <gpu> for each rank that shares it and counts the links of the first."""
     lanes = device.attributes.get("link_width", "")
     width = int(lanes) if _LANES.fullmatch(lanes) else None
+    if len({each.attributes.get("dev") for each in device.all("gpu")}) > 1:
+        raise ParseError(f"line {device.line}: two <gpu> with different dev in one <pci>: lines were lost or moved")
     if gpu is None:
         return NcclGpu(dev=None, bus_id=bus_id, location=location, pcie_width=width)
     sm = _integer(gpu, "sm", least=10) if "sm" in gpu.attributes else None

@@ -45,7 +45,7 @@ def inputs() -> dict[str, list[str]]:
 
 _MATRICES = ("8a100-8n-nvswitch12", "8v100-2n-cubemesh", "4a100-1n-mesh4", "8rtx4090-2n-pcie")
 _NCCL = ("8a100-8n-nvswitch12", "8v100-2n-cubemesh")
-_RECORDINGS = ("3a6000-1n-pair4", "4a100-1n-mesh4")
+_RECORDINGS = ("1l4-1n", "3a6000-1n-pair4")
 
 
 def _snapshot(name: str) -> Snapshot:

@@ -32,7 +32,14 @@ def _lines(text: str) -> Iterator[tuple[str, str]]:
                 f"lines {at} and {at + 1} joined",
                 "\n".join([*lines[: at - 1], lines[at - 1] + line, *lines[at + 1 :]]),
             )
-            yield f"lines {at} and {at + 1} missing", "\n".join(lines[: at - 1] + lines[at + 1 :])
+            if not _joins_elements(lines[at - 1], line):
+                yield f"lines {at} and {at + 1} missing", "\n".join(lines[: at - 1] + lines[at + 1 :])
+
+
+def _joins_elements(first: str, second: str) -> bool:
+    """Return whether lines are ``</cpu>`` and ``<cpu ...>``: without both, a valid file of another machine is left."""
+    closing, opening = re.match(r"\s*</(\w+)>", first), re.match(r"\s*<(\w+)", second)
+    return closing is not None and opening is not None and closing[1] == opening[1]
 
 
 def _words(text: str) -> Iterator[tuple[str, str]]:

@@ -118,6 +118,7 @@ def _to_query(root: Element, paths: QueryPaths, lost: tuple[UnreachableGpu, ...]
 def _to_gpu(gpu: Element, paths: QueryPaths, index: int | None) -> QueriedGpu:
     reader = _FactReader(gpu)
     bus_id = reader.read_fact("bus id", paths.bus_id, sysfs_bus_id) or sysfs_bus_id(gpu.attributes.get("id", ""))
+    devices = _mig_devices(gpu, paths)
     enabled = reader.read_fact("MIG mode", paths.mig_mode, {"Enabled": True, "Disabled": False}.get)
     return QueriedGpu(
         index=index,
@@ -136,8 +137,8 @@ def _to_gpu(gpu: Element, paths: QueryPaths, index: int | None) -> QueriedGpu:
         pcie_device_max_generation=reader.read_fact(
             "the GPU's PCIe generation", paths.pcie_device_max_generation, _number
         ),
-        mig_enabled=enabled,
-        mig_devices=_mig_devices(gpu, paths) if enabled else (),
+        mig_enabled=True if enabled is None and devices else enabled,
+        mig_devices=devices if enabled is not False else (),
         fabric=_fabric(gpu, paths, reader),
         virtualization=reader.read_fact("virtualization", paths.virtualization, str),
         unreadable=tuple(reader.unreadable),

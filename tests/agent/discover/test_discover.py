@@ -357,6 +357,17 @@ def test_sources_that_list_other_gpus_leave_open_which_gpus_there_are() -> None:
     assert any("nvidia-smi -L has GPU 0, the other sources have GPU 0, 1" in each.why for each in topology.problems)
 
 
+def test_mig_devices_prove_the_mode_and_a_mode_that_one_gpu_lacks_is_uncertain() -> None:
+    lost = QUERIED_MIG.format(uuid=UUIDS[0]).replace("<current_mig>Enabled</current_mig>", "")
+    second = '<gpu id="00000000:08:00.0"><product_name>NVIDIA A100</product_name></gpu>'
+    both = lost.replace("</gpu>", f"</gpu>{second}").replace("attached_gpus>1<", "attached_gpus>2<")
+
+    (gpu,) = discover(Snapshot(smi={"-q -x": Output(lost)})).gpus
+
+    assert gpu.mig_enabled
+    assert discover(Snapshot(smi={"-q -x": Output(both)})).uncertain == (FactGroup.PRODUCTS,)
+
+
 def test_a_recording_with_fewer_gpus_than_nvml_counts_is_uncertain() -> None:
     topology = discover(Snapshot(nvml=Nvml(device_count=2, gpus=(nvml_gpu(0),))))
 

@@ -142,6 +142,12 @@ def test_a_node_with_labels_that_contradict_its_annotation_is_uncertain(key: str
     assert encode_topology(topology).labels == {}
 
 
+def test_a_node_whose_product_label_is_not_that_of_its_annotation_is_uncertain() -> None:
+    labels = encode_topology(TOPOLOGY).labels | {"product.gputopo.io/NVIDIA-A40": "2"}
+
+    assert read_observation(json.dumps(node(labels=labels))).topology.uncertain == tuple(FactGroup)
+
+
 @pytest.mark.parametrize("text", [LISTING, LINKS], ids=["-L", "nvlink -s"])
 def test_a_list_alone_never_shows_that_it_is_complete(text: str) -> None:
     topology = read_observation(text).topology

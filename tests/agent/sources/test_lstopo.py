@@ -118,7 +118,7 @@ def test_a_numa_node_that_the_file_does_not_have_is_unknown() -> None:
     nodes = '<object type="NUMANode" os_index="0"/><object type="NUMANode" os_index="1"/>'
 
     found = parse_lstopo(
-        f'<topology><object type="Machine" nodeset="0x3">{nodes}'
+        f'<topology><object type="Machine">{nodes}'
         f'<object type="Bridge" nodeset="0x10">{gpu}</object></object></topology>'
     )
 
@@ -150,6 +150,18 @@ def test_a_gpu_that_lost_a_digit_does_not_vanish(device: str, why: str) -> None:
 
     with pytest.raises(ParseError, match=re.escape(why)):
         parse_lstopo(f'<topology version="2.0"><object type="Machine">{inside}</object></topology>')
+
+
+@pytest.mark.parametrize(
+    ("inside", "why"),
+    [
+        ('<object pci_busid="0000:19:00.0" pci_type="0302 [10de:20b0]"/>', "an <object> without type"),
+        ('<object type="Package" nodeset="0x4"/>', "nodeset='0x4' is not within that of the object around it"),
+    ],
+)
+def test_objects_that_cannot_be_where_they_are_are_refused(inside: str, why: str) -> None:
+    with pytest.raises(ParseError, match=re.escape(why)):
+        parse_lstopo(f'<topology version="2.0"><object type="Machine" nodeset="0x3">{inside}</object></topology>')
 
 
 def test_nvlinks_lead_from_gpus_to_gpus_switches_and_cpus() -> None:

@@ -274,6 +274,11 @@ def machine(inside: str = "", cpu: str = 'numaid="0"', gpu: str = "") -> str:
             id="a bus id twice",
         ),
         pytest.param(
+            machine("<pci busid='0000:02:00.0'><gpu dev='1'/><gpu dev='2'/></pci>"),
+            "two <gpu> with different dev in one <pci>",
+            id="the lines between two GPUs are missing",
+        ),
+        pytest.param(
             machine("<cpu numaid='1'/>"),
             "<cpu> in <cpu>: lines of this NCCL topology were lost",
             id="two lines swapped",
