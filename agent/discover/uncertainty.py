@@ -7,6 +7,7 @@ other.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import combinations
 
@@ -41,9 +42,9 @@ def _doubts_about_gpus(sources: ParsedSources, gpus: tuple[Gpu, ...]) -> Iterato
     skipped = sorted(set(range(max(indices, default=-1))) - indices)
     if skipped and sources.topo is None:  # the parser of the matrix reports them itself
         yield f"GPU {_numbers(skipped)} is not in the input, though higher indices are"
-    if sources.query is not None and sources.query.attached not in (None, len(sources.query.gpus)):
-        described = len(sources.query.gpus)
-        yield f"the driver has {sources.query.attached} GPUs, and {described} are described (`nvidia-smi -i`?)"
+    if sources.query is not None and sources.query.attached != (described := len(sources.query.gpus)):
+        attached = "an unknown number of" if sources.query.attached is None else sources.query.attached
+        yield f"the driver has {attached} GPUs, and {described} are described (`nvidia-smi -i`?)"
     reports = sources.listing.unreachable if sources.listing else ()
     unreachable = {each.index for each in reports if each.index is not None}
     listed = {
@@ -81,9 +82,16 @@ def _doubts_about_products(sources: ParsedSources, gpus: tuple[Gpu, ...]) -> Ite
     for gpu in sources.query.gpus if sources.query else ():
         for fact, printed in gpu.damaged:
             yield f"nvidia-smi -q prints {printed!r} as {fact}: the text may be damaged"
+        if gpu.missing:
+            yield f"nvidia-smi -q prints no {' and no '.join(gpu.missing)} of GPU {gpu.bus_id}: the text was cut"
+    architectures = [gpu.architecture for gpu in sources.query.gpus] if sources.query else []
+    if any(architectures) and not all(architectures):
+        yield "nvidia-smi -q prints the architecture of some GPUs only"
 
 
 def _is_part(short: str, long: str) -> bool:
-    """Return whether a name is another one without some of its characters, and keeps most of them."""
+    """Return whether a name is another one without some words, or without some characters and keeps most of them."""
+    if Counter(short.split()) <= Counter(long.split()):
+        return True
     characters = iter(long)
     return 0.6 * len(long) < len(short) and all(each in characters for each in short)

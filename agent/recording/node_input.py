@@ -52,6 +52,7 @@ def observation_from_node(document: dict[str, Any]) -> Observation:
         return Observation(topology)
     products = {key for key in own.keys() | labels.keys() if key.startswith(keys.PRODUCT_PREFIX)}
     compared = (own.keys() & labels.keys() - _CHANGING) | (products if products & labels.keys() else set())
+    compared |= {keys.SCHEMA.key} - labels.keys()  # who publishes the annotation publishes labels
     differing = sorted(key for key in compared if own.get(key) != labels.get(key))
     if not differing:
         return Observation(topology)

@@ -53,6 +53,8 @@ class QueriedGpu(msgspec.Struct, frozen=True, kw_only=True):
     virtualization: str | None = None  # "None", "Pass-Through", "VGPU", "Host VGPU", "Host VSGA"
     unreadable: tuple[tuple[str, str], ...] = ()  # (fact, printed error): ("memory", "GPU is lost")
 
+    missing: tuple[str, ...] = ()  # facts that every driver prints, and that the text does not have, not even as "N/A"
+
     @property
     def damaged(self) -> tuple[tuple[str, str], ...]:
         """Identities and sizes in a form that nvidia-smi does not print: numbers, and no error in words."""
@@ -125,7 +127,7 @@ def _to_gpu(gpu: Element, paths: QueryPaths, index: int | None) -> QueriedGpu:
         bus_id=bus_id,
         uuid=reader.read_fact("uuid", paths.uuid, _uuid),
         minor=reader.read_fact("minor", paths.minor, _number),
-        product=reader.read_fact("product", paths.product, str),
+        product=reader.read_fact("product", paths.product, lambda text: None if ":" in text else text),
         architecture=reader.read_fact("architecture", paths.architecture, _family),
         memory_mib=_checked_memory(reader, paths),
         pcie=Pcie(
@@ -142,6 +144,9 @@ def _to_gpu(gpu: Element, paths: QueryPaths, index: int | None) -> QueriedGpu:
         fabric=_fabric(gpu, paths, reader),
         virtualization=reader.read_fact("virtualization", paths.virtualization, str),
         unreadable=tuple(reader.unreadable),
+        missing=tuple(
+            name for name, places in (("uuid", paths.uuid), ("memory", paths.memory)) if not reader.has(places)
+        ),
     )
 
 
@@ -209,6 +214,10 @@ class _FactReader:
         self._element = element
         self.unreadable: list[tuple[str, str]] = []
 
+    def has(self, paths: tuple[str, ...]) -> bool:
+        """Return whether one of ``paths`` is there."""
+        return any(self._element.find(path) is not None for path in paths)
+
     def read_fact(self, name: str, paths: tuple[str, ...], convert: Callable[[str], T | None]) -> T | None:
         """Return the value at the first of ``paths`` that has one; None where there is none."""
         found = (self._element.find(path) for path in paths)
@@ -262,7 +271,7 @@ _VERSION = re.compile(r"[0-9][0-9.]{0,20}")
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 _ROUNDING_MIB = 4
-_CHECKED = frozenset({"uuid", "bus id", "memory", "reserved memory", "used memory", "free memory"})
+_CHECKED = frozenset({"uuid", "bus id", "product", "memory", "reserved memory", "used memory", "free memory"})
 # Architectures in the words of nvidia-smi, as GPU Feature Discovery spells them.
 _FAMILIES = frozenset(
     {

@@ -1,5 +1,6 @@
 """``nvidia-smi -q -x`` and ``nvidia-smi -q``: the same machine in both, newer drivers and broken machines."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -171,8 +172,23 @@ def test_serial_numbers_are_not_in_the_result(text: str) -> None:
 
 
 def gpu(inside: str) -> QueriedGpu:
+    """Parse a GPU with these elements alone."""
     query = parse_query(f'<nvidia_smi_log><gpu id="00000000:01:00.0">{inside}</gpu></nvidia_smi_log>')
-    return query.gpus[0]
+    return msgspec.structs.replace(query.gpus[0], missing=())
+
+
+def test_facts_that_every_driver_prints_are_missing_in_a_cut_text() -> None:
+    cut = AS_TEXT[: AS_TEXT.rindex("FB Memory Usage")]
+
+    assert parse_query(AS_TEXT).gpus[-1].missing == ()
+    assert parse_query(cut).gpus[-1].missing == ("memory",)
+
+
+def test_a_second_fact_on_the_line_of_a_product_is_no_part_of_its_name() -> None:
+    found = gpu("<product_name>NVIDIA L4 Product Architecture : Ada 2</product_name>")
+
+    assert found.product is None
+    assert [fact for fact, _ in found.damaged] == ["product"]
 
 
 def bare(**known: object) -> QueriedGpu:
@@ -385,7 +401,8 @@ def test_every_fact_has_a_name_when_it_cannot_be_read() -> None:
 def test_gpus_have_no_index_where_only_some_are_described() -> None:
     text = '<nvidia_smi_log><attached_gpus>8</attached_gpus><gpu id="00000000:01:00.0"/></nvidia_smi_log>'
 
-    assert parse_query(text) == SmiQuery(None, None, 8, (QueriedGpu(index=None, bus_id="0000:01:00.0"),))
+    some = QueriedGpu(index=None, bus_id="0000:01:00.0", missing=("uuid", "memory"))
+    assert parse_query(text) == SmiQuery(None, None, 8, (some,))
 
 
 def test_an_invalid_driver_version_is_unknown() -> None:
