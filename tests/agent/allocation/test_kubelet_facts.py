@@ -134,6 +134,16 @@ def test_other_files_are_refused_with_their_name(tmp_path: Path, text: str, erro
     assert error in str(refused.value)
 
 
+def test_a_file_that_was_replaced_on_the_host_is_not_believed(tmp_path: Path) -> None:
+    """A mounted file stays the old one: it has no name on the host any more."""
+    path = tmp_path / "config.yaml"
+    path.write_text("topologyManagerPolicy: restricted\n")
+    with path.open() as mounted:
+        path.unlink()
+        with pytest.raises(KubeletConfigError, match="replaced on the host: restart the agent"):
+            read_kubelet_config([Path(f"/proc/self/fd/{mounted.fileno()}")])
+
+
 def test_missing_file_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(KubeletConfigError, match=r"no\.yaml: No such file or directory: mount"):
         read_kubelet_config([tmp_path / "no.yaml"])

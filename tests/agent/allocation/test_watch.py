@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from agent.allocation.client import PodResourcesError
-from agent.allocation.watch import KEEP_S, SETTLE_S, AllocationReport, AllocationWatch
+from agent.allocation.kubelet_reading import KubeletReading
+from agent.allocation.watch import KEEP_S, KUBELET_S, SETTLE_S, AllocationReport, AllocationWatch
 from agent.allocation.wire import HeldDevices
 
 A = HeldDevices("default", "a", "main", "nvidia.com/gpu", ("GPU-1",))
@@ -79,3 +80,21 @@ def test_after_a_kubelet_restart_new_devices_count_at_once_and_missing_ones_late
     assert watch.poll(2.0) == AllocationReport(frozenset({A}))
     assert watch.poll(3.0) == AllocationReport(frozenset({A, B}))
     assert (watch.poll(2.0 + later) or AllocationReport(frozenset({A, B}))).held == believed
+
+
+def test_the_kubelet_is_read_every_five_seconds_and_whenever_allocations_change() -> None:
+    reads: list[int] = []
+
+    def read() -> KubeletReading:
+        reads.append(len(reads))
+        return KubeletReading(config_error=str(len(reads)))
+
+    held = iter(((), (), (A,), (A,), (A,)))
+    watch = AllocationWatch(lambda: next(held), read_kubelet=read)
+
+    counts = []
+    for now in (0.0, 1.0, 2.0, 3.0, 2.0 + KUBELET_S):
+        watch.poll(now)
+        counts.append(len(reads))
+
+    assert counts == [1, 1, 2, 2, 3]
