@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gputopo.labels.reasons import Reason
-from scheduler_core.policy.file import API_VERSION, KIND
+from scheduler_core.policy.models import API_VERSION, KIND
 from scheduler_core.policy.limits import LIMITS
 from tests.api_client import ApiError
 from tests.api_objects import Object
