@@ -14,7 +14,7 @@ from agent.daemon.damping import DampingHistory
 from agent.daemon.last_known_good import fill_from_last_good
 from agent.daemon.link_errors import LinkErrorHistory, failing_links, record_counters
 from agent.discover import discover
-from agent.discover.failed_calls import failed_nvml_calls
+from agent.discover.failed_calls import AbsentCalls, failed_nvml_calls, record_absent_calls, vanished_calls
 from agent.failures import Failure, failure_from_nvml
 from agent.snapshot import Nvml, Snapshot
 from gputopo.model import NodeTopology
@@ -35,6 +35,7 @@ class DiscoveryState(msgspec.Struct, frozen=True):
     failures: Mapping[str, str] = {}  # source -> its error in the last pass
     nvml: Nvml | None = None  # as read in the last pass
     failed_calls: Mapping[str, str] = {}  # NVML call -> its errors in the last pass; earlier results may replace them
+    absent_calls: AbsentCalls = AbsentCalls()
     link_errors: LinkErrorHistory = {}
     good_at: Mapping[str, float] = {}  # source -> its last success (monotonic)
     failing_since: float | None = None  # since when NVML fails
@@ -59,6 +60,7 @@ def run_discovery_pass(state: DiscoveryState, snapshot: Snapshot, now: float, ho
     )
     observed = discover(snapshot, history.newest or published_before)
     link_errors = record_counters(state.link_errors, read, now)
+    absent_calls = state.absent_calls if read is None else record_absent_calls(state.absent_calls, read)
     failing = failing_links(link_errors, read, now)
     observed = msgspec.structs.replace(observed, degraded=tuple(sorted({*observed.degraded, *failing})))
     gpus_at_p0 = frozenset[int]() if snapshot.nvml is None else snapshot.nvml.gpus_at_p0
@@ -70,7 +72,8 @@ def run_discovery_pass(state: DiscoveryState, snapshot: Snapshot, now: float, ho
         topology=damping.damped_topology(history),
         failures=failures,
         nvml=read,
-        failed_calls={} if read is None else failed_nvml_calls(read),
+        failed_calls={} if read is None else vanished_calls(absent_calls, read) | failed_nvml_calls(read),
+        absent_calls=absent_calls,
         link_errors=link_errors,
         good_at=good_at,
     )

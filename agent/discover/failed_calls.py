@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from agent.snapshot import ABSENT_ERRORS, Nvml, NvmlGpu
 
 # Cards of one product differ in these: a card without a bridge may have no NVLink.
 _DIFFERS_BY_BOARD = frozenset({"nvmlDeviceGetNvLinkState"})
+# Every GPU and driver has these: "not supported" is a failure.
+REQUIRED_CALLS = frozenset(
+    {"nvmlDeviceGetCudaComputeCapability", "nvmlDeviceGetName", "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetUUID"}
+)
 _ANCESTOR = "nvmlDeviceGetTopologyCommonAncestor"  # UNKNOWN for all pairs under WSL and in virtual machines
 
 
@@ -34,7 +39,7 @@ def _failures(nvml: Nvml) -> Iterator[tuple[str, str, str]]:
     for gpu in reachable:
         peers = [peer for peer in reachable if (peer.name, peer.mig_mode) == (gpu.name, gpu.mig_mode)]
         for call, error in gpu.errors.items():
-            if _failed(error) or _answered_by_peer(call, peers):
+            if _failed(error) or call in REQUIRED_CALLS or _answered_by_peer(call, peers):
                 yield call, error, str(gpu.index)
         for errors in gpu.part_errors:
             yield from ((call, error, str(gpu.index)) for call, error in errors.items() if _failed(error))
@@ -50,3 +55,40 @@ def _failed(error: str) -> bool:
 
 def _answered_by_peer(call: str, peers: list[NvmlGpu]) -> bool:
     return call not in _DIFFERS_BY_BOARD and any(call not in peer.errors for peer in peers)
+
+
+class AbsentCalls(NamedTuple):
+    """The calls that each GPU has never answered; "not supported" is a failure for all others."""
+
+    driver: str | None = None
+    by_gpu: Mapping[str, tuple[int | None, frozenset[str]]] = {}  # name of the GPU -> MIG mode, calls
+
+
+def record_absent_calls(known: AbsentCalls, nvml: Nvml) -> AbsentCalls:
+    """Return the calls that were never answered up to now, by this driver and in this MIG mode."""
+    same_driver = nvml.driver_version in (known.driver, None)
+    by_gpu = dict(known.by_gpu) if same_driver else {}
+    for gpu in nvml.gpus:
+        if gpu.access_error is None:
+            mode, never = by_gpu.get(_name(gpu), (gpu.mig_mode, _absent(gpu)))
+            same_mode = gpu.mig_mode in (mode, None)
+            by_gpu[_name(gpu)] = (mode, never & _absent(gpu)) if same_mode else (gpu.mig_mode, _absent(gpu))
+    return AbsentCalls(known.driver if same_driver and known.driver else nvml.driver_version, by_gpu)
+
+
+def vanished_calls(known: AbsentCalls, nvml: Nvml) -> dict[str, str]:
+    """Map each call that a GPU answered before, and says now that it does not have, to its errors."""
+    found: dict[str, list[str]] = {}
+    for gpu in nvml.gpus:
+        never = known.by_gpu.get(_name(gpu), (None, _absent(gpu)))[1]
+        for call in sorted(_absent(gpu) - never) if gpu.access_error is None else ():
+            found.setdefault(call, []).append(f"{gpu.errors[call]} for GPU {gpu.index}, which answered before")
+    return {call: "; ".join(errors) for call, errors in found.items()}
+
+
+def _absent(gpu: NvmlGpu) -> frozenset[str]:
+    return frozenset(call for call, error in gpu.errors.items() if error in ABSENT_ERRORS)
+
+
+def _name(gpu: NvmlGpu) -> str:
+    return gpu.uuid or gpu.bus_id or str(gpu.index)

@@ -82,7 +82,8 @@ def _ports_from_nvml(sources: ParsedSources, by_bus_id: dict[str, int]) -> dict[
     gpus = sources.nvml.gpus if sources.nvml else ()
     pairs = sources.nvml.pairs if sources.nvml else ()
     linked = {end for pair in pairs if pair.p2p_nvlink == _P2P_OK for end in (pair.a, pair.b)}
-    known = {gpu.index: ports_from_nvml(gpu, by_bus_id, sources.sysfs.switches) for gpu in gpus}
+    placed = all(gpu.index in by_bus_id.values() for gpu in gpus if gpu.access_error is None)
+    known = {gpu.index: ports_from_nvml(gpu, by_bus_id, sources.sysfs.switches, all_placed=placed) for gpu in gpus}
     # Peer access over NVLink that works contradicts a GPU which says that it has no NVLink.
     unread = {gpu.index for gpu in gpus if gpu.index in linked and not gpu.nvlinks and _STATE_CALL in gpu.errors}
     return {index: ports for index, ports in known.items() if ports is not None and index not in unread}

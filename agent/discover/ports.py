@@ -40,10 +40,13 @@ class GpuPorts(msgspec.Struct, frozen=True, kw_only=True):
         return sum(self.gpus.values()) + self.switch + self.hidden + self.elsewhere
 
 
-def ports_from_nvml(gpu: NvmlGpu, by_bus_id: Mapping[str, int], switches: frozenset[str]) -> GpuPorts | None:
+def ports_from_nvml(
+    gpu: NvmlGpu, by_bus_id: Mapping[str, int], switches: frozenset[str], *, all_placed: bool = True
+) -> GpuPorts | None:
     """Return the ports of a GPU from NVML; None where a call for the GPU or for one of its ports failed.
 
-    ``by_bus_id`` has the index of each visible GPU, ``switches`` the bus ids of the NVSwitches in /sys.
+    ``by_bus_id`` has the index of each visible GPU, ``switches`` the bus ids of the NVSwitches in /sys. ``all_placed``:
+    the bus id of every visible GPU is known, so that any other GPU is a hidden one.
     """
     error = gpu.errors.get("nvmlDeviceGetNvLinkState")
     if gpu.access_error is not None or (error is not None and error not in _NO_NVLINK):
@@ -52,6 +55,8 @@ def ports_from_nvml(gpu: NvmlGpu, by_bus_id: Mapping[str, int], switches: frozen
         return None  # an unread port may be up: an incomplete count would look like lanes that are down
     active = [link for link in gpu.nvlinks if link.active]
     ends = [_far_end(link, by_bus_id, switches) for link in active]
+    if "hidden" in ends and not all_placed:
+        return None
     if any(end == "assumed" and _far_end_unread(link) for end, link in zip(ends, active, strict=True)):
         return None  # an NVSwitch is assumed where the driver hides the far end, not where a call failed
     speeds = {link.speed_mbps for link in active}

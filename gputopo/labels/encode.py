@@ -68,7 +68,8 @@ def _labels(topology: NodeTopology) -> dict[str, str]:
     if topology.degraded or (links_known and None not in {gpu.product for gpu in usable}):
         # Degradation is found by comparing the links of GPUs of one product: without them nothing is called healthy.
         labels[keys.DEGRADED.key] = "true" if topology.degraded else "false"
-    for product, count in Counter(gpu.product for gpu in usable if gpu.product and gpu.product.strip()).items():
+    products = _all_known(gpu.product for gpu in usable) or ()  # one unknown product makes every count wrong
+    for product, count in Counter(product for product in products if product.strip()).items():
         key = keys.PRODUCT_PREFIX + label_value(product)
         labels[key] = str(int(labels.get(key, "0")) + count)
     labels |= _island_labels(topology)

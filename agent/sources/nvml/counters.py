@@ -33,16 +33,17 @@ _PLATFORM_STRUCTURES = (PlatformInfo, PlatformInfoV1)
 
 
 def link_counters(
-    gpu: NvmlCalls, handle: Any, link: int, version: int | None, fields: dict[tuple[int, int], int]
+    calls: NvmlCalls, handle: Any, link: int, version: int | None, fields: dict[tuple[int, int], int]
 ) -> dict[str, int]:
-    """Return the counters of one port that is up."""
+    """Return the counters of one port that is up. ``calls`` are the port's."""
     counters = {name: fields[field, link] for name, field in LINK_COUNTERS.items() if (field, link) in fields}
     if not counters and version is not None and version <= _NEWEST_OLD_VERSION:
-        answers = {
-            name: gpu.try_call("nvmlDeviceGetNvLinkErrorCounter", handle, link, number)
-            for name, number in _OLD_COUNTERS.items()
-        }
-        counters = {name: value for name, (value, error) in answers.items() if error is None}
+        for name, number in _OLD_COUNTERS.items():
+            value, error = calls.try_call("nvmlDeviceGetNvLinkErrorCounter", handle, link, number)
+            if error is None:
+                counters[name] = value
+            elif error not in ABSENT_ERRORS:
+                calls.errors["nvmlDeviceGetNvLinkErrorCounter"] = error
     return counters
 
 

@@ -87,6 +87,6 @@ def _read_active_port(gpu: NvmlCalls, handle: Any, link: int, fields: FieldValue
         remote_type=None if remote_type is None else _REMOTE_TYPES.get(remote_type, str(remote_type)),
         remote_bus_id=bus_id,
         speed_mbps=speed,
-        counters=link_counters(gpu, handle, link, version, fields.values),
+        counters=link_counters(calls, handle, link, version, fields.values),
         errors={**calls.errors, **unread},
     )

@@ -81,11 +81,12 @@ def test_a_gpu_that_answers_no_call_after_its_handle_is_lost_and_returns(
 
 
 def test_a_gpu_whose_uuid_is_read_late_is_not_missing_afterwards() -> None:
-    gpu = nvml_of(HEALTHY).gpus[3]
+    alone = replace(HEALTHY, smi=None)
+    gpu = nvml_of(alone).gpus[3]
     for fields in (("uuid",), ("uuid", "bus_id")):
         unread = replace(gpu, **dict.fromkeys(fields), errors={**gpu.errors, "nvmlDeviceGetUUID": "TIMEOUT"})
 
-        assert topology(run_passes(with_gpu(HEALTHY, 3, unread), *[HEALTHY] * 7)).degraded == ()
+        assert topology(run_passes(with_gpu(alone, 3, unread), *[alone] * 7)).degraded == ()
 
 
 def test_all_gpus_that_answer_no_call_are_a_failure_of_nvml() -> None:

@@ -1,0 +1,53 @@
+"""``gputopo show --check`` finds every injected fault, and no fault on a healthy machine."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
+
+from agent.recording.bundled import bundled_directory
+from agent.snapshot import Snapshot
+from gputopo.cli.show import show
+from tests.campaign.hardware_faults import faults_of, shapes
+
+SHAPES = shapes()
+INJECTED = [(shape, fault) for shape, machine in SHAPES.items() for fault in faults_of(machine)]
+MACHINES = sorted(path.parent for path in Path(bundled_directory()).glob("*/case.toml"))
+
+
+def check(snapshot: Snapshot) -> int:
+    """The exit code of ``gputopo show --check``."""
+    document = msgspec.json.encode(msgspec.to_builtins(snapshot) | {"format": snapshot.format})
+    result = CliRunner().invoke(show, ["--check", "--from", "-", "-o", "labels"], input=document)
+    assert result.exit_code in (0, 1), result.output
+    return result.exit_code
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_shape_has_a_table_of_faults_and_is_healthy_without_one(shape: str) -> None:
+    assert len(faults_of(SHAPES[shape])) >= 30
+    assert check(SHAPES[shape]) == check(replace(SHAPES[shape], smi=None)) == 0
+
+
+@pytest.mark.parametrize("smi", [True, False], ids=["beside nvidia-smi", "alone"])
+@pytest.mark.parametrize(("shape", "fault"), INJECTED, ids=lambda each: each.replace(" ", "-"))
+def test_a_fault_is_found(shape: str, fault: str, *, smi: bool) -> None:
+    machine = SHAPES[shape] if smi else replace(SHAPES[shape], smi=None)
+
+    assert check(faults_of(SHAPES[shape])[fault](machine)) == 1
+
+
+@pytest.mark.parametrize("folder", MACHINES, ids=lambda each: each.name)
+def test_a_bundled_machine_is_degraded_where_its_case_says_so(folder: Path) -> None:
+    expect = tomllib.loads((folder / "case.toml").read_text(encoding="utf-8"))["expect"]
+    if "error" in expect:
+        return
+
+    result = CliRunner().invoke(show, ["--check", "--from", str(folder / "snapshot.json")])
+
+    assert result.exit_code == int(bool(expect["degraded"]))
