@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from agent.snapshot import NvmlGpu
 from tests.campaign.nvml_calls import SILENT, Case, cases, functions_of, judge
 
 # GPUTOPO_NVML_CASES=1 runs all cases, 10 every tenth.
@@ -22,6 +23,13 @@ def test_a_failing_call_makes_no_wrong_label_in_silence(case: Case) -> None:
 def test_the_cases_are_all_functions_that_the_agent_calls() -> None:
     assert {case.function for case in cases() if case.machine == "switch"} == set(functions_of("switch"))
     assert len(functions_of("switch")) > 30
+
+
+def test_the_judge_sees_a_lost_gpu_that_counts_as_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = FOUND_BEFORE["lost after the handle"]
+    monkeypatch.setattr(NvmlGpu, "access_error", property(lambda gpu: gpu.handle_error))
+
+    assert judge(case).outcome == SILENT
 
 
 FOUND_BEFORE = {

@@ -14,6 +14,7 @@ from tests.agent.sources.fake_nvml import (
     UNKNOWN,
     FakeDriver,
     FakeGpu,
+    Fault,
     plug,
 )
 
@@ -112,3 +113,30 @@ def test_a_driver_without_event_sets_is_tried_again_later() -> None:
 
     assert listening(one, pauses=1).paused == [RETRY_S]
     assert one.initialised == 0
+
+
+FUNCTIONS = (
+    "nvmlInitWithFlags",
+    "nvmlShutdown",
+    "nvmlDeviceGetCount_v2",
+    "nvmlDeviceGetHandleByIndex_v2",
+    "nvmlDeviceRegisterEvents",
+    "nvmlEventSetCreate",
+    "nvmlEventSetWait_v2",
+    "nvmlEventSetFree",
+)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("times", [1, float("inf")], ids=["once", "for ever"])
+def test_no_error_of_any_call_ends_the_waiting(function: str, times: float) -> None:
+    codes = {*range(1, 31), UNKNOWN, 4321} - ({TIMEOUT} if function == "nvmlEventSetWait_v2" else set())
+    for code in sorted(codes):
+        one = driver(*[(SUCCESS, 79)] * 4)
+        one.faults = [Fault(function, code, times=times)]
+
+        wakes = listening(one, pauses=4)
+
+        assert len(wakes.paused) in (4, 5)
+        if times == 1 and function not in ("nvmlShutdown", "nvmlEventSetFree"):
+            assert set(wakes.reasons) >= {"xid"}
