@@ -87,9 +87,9 @@ def test_a_starving_big_gang_starts_with_a_capacity_hold(
     assert node_of(cluster.pod("pod-5")) is None
 
 
-def single(name: str, gpus: int) -> Object:
+def single(name: str, gpus: int, **spec: object) -> Object:
     """Return a single pod that is planned."""
-    return pod(name, gpus, schedulingGates=GATES)
+    return pod(name, gpus, schedulingGates=GATES, **spec)
 
 
 def test_a_single_pod_of_a_whole_node_starts_among_small_pods(
@@ -166,3 +166,31 @@ def test_a_pod_group_is_planned_once_kueue_has_admitted_it_and_on_the_nodes_that
 def grouped(cluster: Cluster) -> list[Object]:
     """Return the pods of the Kueue group."""
     return cluster.api.items(cluster.pods(), labelSelector="kueue.x-k8s.io/pod-group-name=train")
+
+
+def test_gangs_that_do_not_fit_delay_no_other_gang_and_start_when_capacity_appears(
+    cluster: Cluster, fleet: Fleet, agents_of: StartAgents, scheduler: StartScheduler, planner: StartPlanner
+) -> None:
+    """40 gangs, of two kinds, begin the queue. Capacity appears by the end of a pod and by a label."""
+    nodes(fleet, gpu_0={}, gpu_1=LARGE, gpu_2={})
+    agents_of()
+    scheduler()
+    create(cluster, single("there", 8, nodeSelector=LARGE))
+    planner(*GATED, "--patience", "1h")
+    assert node_of(placed(cluster, "there")) == "gpu-1"
+    stock = "default-scheduler"
+    for at in range(40):
+        create(cluster, *gang(f"unfit-{at:02}", Asked(2, 7 + at % 2, scheduler=stock), nodeSelector=LARGE))
+
+    for number in range(3):
+        create(cluster, *gang(f"fits-{number}", Asked(2, 1, scheduler=stock)))
+        wait_until_whole(cluster, f"fits-{number}", 2)
+        assert gated(cluster.pod("unfit-00-0"))
+        end(cluster, fleet, f"fits-{number}-0")
+    for number in range(3):
+        end(cluster, fleet, f"fits-{number}-1")
+    end(cluster, fleet, "there")
+    cluster.api.patch("/api/v1/nodes/gpu-2", {"metadata": {"labels": LARGE}})
+
+    assert {node_of(each) for each in wait_until_whole(cluster, "unfit-00", 2)} == {"gpu-1", "gpu-2"}
+    assert gated(cluster.pod("unfit-01-0"))
