@@ -51,6 +51,7 @@ class NodeIndex:
     """All nodes, in the forms that rankings iterate over: three times as fast as the maps of a snapshot."""
 
     def __init__(self) -> None:
+        self.snapshot = ClusterSnapshot()
         self.states: dict[str, NodeState] = {}
         self.with_commitments: set[str] = set()  # nodes where in-flight pods matter (``has_commitments``)
         self.uncertain: set[str] = set()  # see ``is_uncertain``
@@ -78,12 +79,16 @@ class NodeIndex:
 
 
 class NodeRanking:
-    """The ranking of all nodes for one profile."""
+    """The ranking of all nodes for one profile.
 
-    def __init__(self, evaluator: Evaluator, snapshot: ClusterSnapshot, index: NodeIndex) -> None:
+    It keeps the states that it has ranked, which equal nodes share, and no snapshot: a ranking that is not used again
+    would keep the records of all nodes alive.
+    """
+
+    def __init__(self, evaluator: Evaluator, index: NodeIndex) -> None:
         self.evaluator = evaluator
-        self.snapshot = snapshot
         self._index = index
+        self._states = index.snapshot.states
         self._rejected: dict[str, set[str]] = {}  # reason -> nodes
         self._ranked: dict[float, list[HashedName]] = {}  # points -> nodes, ordered by hash
         rejected_by_reason: dict[Reason, list[HashedName]] = {}
@@ -100,23 +105,28 @@ class NodeRanking:
             self._rejected[_TEXTS[reason]] = {name for _, name in hashed_names}
 
     @property
+    def snapshot(self) -> ClusterSnapshot:
+        """All nodes, when the last ranking was requested."""
+        return self._index.snapshot
+
+    @property
     def with_commitments(self) -> AbstractSet[str]:
         """The nodes where in-flight pods matter for every pod."""
         return self._index.with_commitments
 
-    def catch_up(self, snapshot: ClusterSnapshot, changed: Iterable[str]) -> None:
-        """Apply the changes up to a newer snapshot."""
-        before, after = self.snapshot.states, snapshot.states
+    def catch_up(self, changed: Iterable[str]) -> None:
+        """Apply the changes up to the snapshot of the index."""
+        before, after = self._states, self._index.snapshot.states
         for name in changed:
             old, new = before.get(name), after.get(name)
             if old is not new:
                 self._remove_node(name, old)
                 self._add_node(name, new)
-        self.snapshot = snapshot
+        self._states = after
 
     def score_of(self, name: str) -> Score | None:
         """Return the score of the node; None where it is rejected."""
-        state = self.snapshot.states.get(name)
+        state = self._states.get(name)
         found = None if state is None else self.evaluator(state)
         return found if isinstance(found, Score) else None
 
@@ -132,7 +142,7 @@ class NodeRanking:
 
     def _batches(self, names: AbstractSet[str], uid: str) -> Iterator[list[str]]:
         start = (spread_hash(uid), "")
-        only_named = len(names) * _FEW < len(self.snapshot.states) - sum(map(len, self._rejected.values()))
+        only_named = len(names) * _FEW < len(self._states) - sum(map(len, self._rejected.values()))
         ranked = self._rank_named(names) if only_named else self._ranked
         for points in sorted(ranked, reverse=True):
             same_points = ranked[points]
@@ -255,17 +265,17 @@ class Rankings:
     def ranking_for(self, profile: PodProfile, policy: Policy) -> NodeRanking:
         """Return the current ranking for pods of this profile."""
         key = (profile, policy)
-        snapshot = self._source.snapshot
+        snapshot = self._index.snapshot = self._source.snapshot
         kept = self._rankings.pop(key, None)
         if self._mark != self._source.change_log.mark:
             self._index.catch_up(snapshot, self._source.change_log.names_since(self._mark))
             self._mark = self._source.change_log.mark
         changed = None if kept is None else self._source.change_log.names_since(kept[1])
         if kept is None or changed is None:
-            ranking = NodeRanking(evaluator_for(profile, policy), snapshot, self._index)
+            ranking = NodeRanking(evaluator_for(profile, policy), self._index)
         else:
             ranking = kept[0]
-            ranking.catch_up(snapshot, changed)
+            ranking.catch_up(changed)
         self._rankings[key] = (ranking, self._source.change_log.mark)
         if len(self._rankings) > self._most:
             self._rankings.popitem(last=False)

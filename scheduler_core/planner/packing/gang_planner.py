@@ -23,7 +23,7 @@ from scheduler_core.planner.packing.node_fit import Load, NodeFit
 from scheduler_core.planner.packing.plan import plan_groups
 from scheduler_core.planner.packing.topology_domains import DomainPath, domain_path_of
 
-_MAX_REQUESTS = 1 << 13  # gangs
+_MAX_REQUESTS = 1 << 11  # gangs: those that were tried last
 _MAX_VERDICTS = 1 << 10  # different requests
 _FILTERED = 4096  # kube-scheduler's filters of a member on a node, between two looks at the clock
 _MAX_CHANGED = 1 << 12  # changed nodes that a verdict remembers: with more, the bound is computed again
@@ -95,18 +95,21 @@ class GangPlanner:
 
     def _request(self, members: Sequence[Member], view: NodeView, options: PlanOptions) -> _Request | Unplaced:
         inputs = (view.policy_of, options.levels, options.placed_members)
-        if inputs != self._inputs or len(self._requests) > _MAX_REQUESTS or len(self._verdicts) > _MAX_VERDICTS:
+        if inputs != self._inputs or len(self._verdicts) > _MAX_VERDICTS:
             self._inputs, self._requests, self._verdicts = inputs, {}, {}
         name = members[0].gang_request.gang
-        known = self._requests.get(name)
+        known = self._requests.pop(name, None)
         if known is not None and known.members is members and known.minimum == options.minimum and not options.placed:
+            self._requests[name] = known
             return known
         groups = group_members(members, view, options)
         if isinstance(groups, Unplaced):
             return groups
         verdicts = self._verdicts.setdefault(_fit_key(groups, view, options), {})
-        self._requests[name] = _Request(members, options.minimum, groups, verdicts)
-        return self._requests[name]
+        if len(self._requests) >= _MAX_REQUESTS:
+            del self._requests[next(iter(self._requests))]
+        known = self._requests[name] = _Request(members, options.minimum, groups, verdicts)
+        return known
 
     def _has_improved(self, verdict: _Verdict, groups: MemberGroups) -> bool:
         """Return whether a node may take more members than when the verdict was found."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -252,7 +253,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return found
 
 
-H100 = MACHINES["hgx_h100"]()
+H100, PAIRS = MACHINES["hgx_h100"](), MACHINES["a100_bridged"]()
 FULL = record("full", H100, held={"x": list(range(8))}, pods=[occupant("x", 8)])
 
 
@@ -299,3 +300,21 @@ def test_more_members_that_fit_are_reported_without_a_plan(plans: list[object]) 
 
     assert [each.reason for each in found.unplaced.values()] == ["2 of 4 members fit at once"]
     assert len(plans) == 1
+
+
+def _records_alive() -> int:
+    gc.collect()
+    return sum(type(each) is NodeRecord for each in gc.get_objects())
+
+
+def test_plans_keep_no_former_snapshot_alive() -> None:
+    """Each gang and each single pod has a profile of its own, and all nodes change before each plan."""
+    memory, before = PlanMemory(), _records_alive()
+    for number in range(20):
+        seen = view(*(record(f"n{at}", PAIRS, held={"x": [0]}, pods=[occupant("x", 1)]) for at in range(5)))
+        single = member(f"single-{number}", 4, min_vram=f"{number + 1}Mi")
+        members = [member(f"w-{at}", 3, min_vram=f"{number + 1}Mi") for at in range(6)]
+        run_plan(_task(seen, members), memory)
+        memory.singles.place_pods([single], seen._replace(policy_of=_built_in))
+
+    assert _records_alive() - before <= 5
