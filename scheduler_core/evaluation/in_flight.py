@@ -2,26 +2,29 @@
 
 The watch shows only later which node kube-scheduler chose. For pods without a hard constraint this does no harm: the
 assumed pods of kube-scheduler keep its device counts right. For a hard constraint, a node fits only if it fits with
-every subset of the in-flight pods that may come to it. kube-scheduler does not know reservations: on a node with
-reservations, all pods in flight to it must leave enough devices.
+every subset of the in-flight pods that may come to it. A subset that leaves too few devices for the pod does not come:
+kube-scheduler would not have asked for the node. Pods that are equal for other pods on a node are interchangeable.
+kube-scheduler does not know reservations: on a node with reservations, all pods in flight to it must leave enough
+devices.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, combinations
+from functools import partial
+from itertools import takewhile
 
 from gputopo.labels.reasons import Reason
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.assumed_pods import AssumedPod
+from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_state import NodeState
 from scheduler_core.cache.node_table import ClusterSnapshot, state_if
 from scheduler_core.evaluation.score import Score
 from scheduler_core.request.pod_request import PodProfile
 
-# On one node; all subsets of these are tried: eight, each a few hundred microseconds.
-MAX_IN_FLIGHT = 3
+MAX_CASES = 32  # different subsets on one node, each a few hundred microseconds: with more, the node does not fit
 
 StateEvaluator = Callable[[NodeState], Reason | Score]
 
@@ -40,11 +43,49 @@ def fits_with_all(
     coming = [each.pod for each in in_flight if name in each.nodes]
     if not (profile.has_hard_constraints or can_break(state)):
         return leaves_enough(profile, state, coming)
-    known = snapshot.records[name].pods
-    if len(coming) > MAX_IN_FLIGHT:
-        return False
-    subsets = chain.from_iterable(combinations(coming, size) for size in range(1, len(coming) + 1))
-    return all(isinstance(evaluator(state_if(snapshot, name, (*known, *pods))), Score) for pods in subsets)
+    record = snapshot.records[name]
+    cases = _cases(profile, record, coming)
+    return cases is not None and all(
+        isinstance(evaluator(state_if(snapshot, name, (*record.pods, *pods))), Score) for pods in cases if pods
+    )
+
+
+def _cases(
+    profile: PodProfile, record: NodeRecord, coming: Iterable[Occupant]
+) -> Sequence[tuple[Occupant, ...]] | None:
+    """Return the different subsets that leave enough devices for the pod; None: too many."""
+    free = Counter(dict(record.machine.allocatable))
+    free.subtract(dict(profile.device_request.totals))
+    for pod in record.pods:
+        # As kube-scheduler counts: it knows neither reservations nor placeholders, whose UIDs contain a slash.
+        if pod.uid not in record.reserved and "/" not in pod.uid:
+            free.subtract(dict(pod.profile.device_request.totals))
+    alike: dict[object, list[Occupant]] = {}
+    for pod in coming:
+        alike.setdefault(_footprint(pod.profile), []).append(pod)
+    cases: list[tuple[Occupant, ...]] = [()]
+    for pods in alike.values():
+        for case in tuple(cases):
+            larger = ((*case, *pods[:number]) for number in range(1, len(pods) + 1))
+            cases += takewhile(partial(_are_enough, free), larger)
+            if len(cases) > MAX_CASES:
+                return None
+    return cases
+
+
+def _footprint(profile: PodProfile) -> object:
+    """Return all that other pods on the node notice of a pod."""
+    if profile.has_hard_constraints:
+        return profile
+    return profile.device_request._replace(cpu_milli=0), profile.constraints.workload
+
+
+def _are_enough(free: Counter[str], pods: Iterable[Occupant]) -> bool:
+    """Return whether so many devices are free for these pods. More devices may be in use than a node offers."""
+    taken = Counter[str]()
+    for pod in pods:
+        taken.update(dict(pod.profile.device_request.totals))
+    return all(number <= free[resource] for resource, number in taken.items())
 
 
 def is_affected(profile: PodProfile, state: NodeState) -> bool:

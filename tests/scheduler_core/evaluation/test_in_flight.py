@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from math import inf
+from random import Random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.assumed_pods import AssumedPod
-from scheduler_core.cache.node_table import ClusterSnapshot, snapshot_of
+from scheduler_core.cache.node_table import ClusterSnapshot, snapshot_of, state_if
 from scheduler_core.evaluation.evaluate import evaluator_for
 from scheduler_core.evaluation.in_flight import fits_with_all
+from scheduler_core.evaluation.score import Score
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodProfile
 from tests.machines import MACHINES
@@ -39,13 +44,55 @@ def is_firm(asked: PodProfile, known: ClusterSnapshot, *doubtful: Occupant) -> b
         pytest.param(PAIR, SINGLES[:1], True, id="one single GPU leaves a pair"),
         pytest.param(PAIR, SINGLES[:2], False, id="two of them may not"),
         pytest.param(PAIR, TWO[:1], True, id="the device plugin takes a pair where there is one"),
-        pytest.param(PAIR, TWO[:2], False, id="both come: full"),
-        pytest.param(PAIR, SINGLES[:4], False, id="too many to try all subsets"),
+        pytest.param(PAIR, TWO[:2], True, id="only one of them can come: kube-scheduler counts the GPUs"),
+        pytest.param(PAIR, SINGLES[:4], False, id="two of four may come, one to each pair"),
         pytest.param(profile(1), SINGLES[:4], True, id="no shape is required"),
     ],
 )
 def test_required_shape_holds_with_every_subset(asked: PodProfile, doubtful: list[Occupant], expected: bool) -> None:
     assert is_firm(asked, table(), *doubtful) is expected
+
+
+EIGHT = MACHINES["hgx_h100"]()  # one island
+SOFT = [occupant(f"soft-{at}", 1 + at % 2, island="preferred", min_vram=f"{at}Gi") for at in range(8)]
+
+
+@pytest.mark.parametrize("gpus", [2, 4, 8])
+def test_many_pods_with_soft_wishes_do_not_keep_a_required_island_away(gpus: int) -> None:
+    known = snapshot_of([record(name, EIGHT, held={}) for name in ("a", "b")], NOW, POLICY)
+
+    assert is_firm(profile(gpus, island="required"), known, *SOFT)
+
+
+def test_of_more_subsets_than_can_be_tried_none_is_assumed_to_fit() -> None:
+    known = snapshot_of([record(name, EIGHT, held={}) for name in ("a", "b")], NOW, POLICY)
+    workloads = ("training", "inference", "batch")
+    mixed = [occupant(f"{kind}-{at}", 1, workload=kind) for kind in workloads for at in range(6)]
+
+    assert not is_firm(profile(2, island="required"), known, *mixed)
+
+
+@given(seed=st.integers(0, 10**9))
+@settings(max_examples=60, deadline=None)
+def test_a_node_fits_exactly_with_all_subsets_that_kube_scheduler_may_bind_there(seed: int) -> None:
+    random = Random(seed)
+    topology = MACHINES[random.choice(("a100_bridged", "hgx_h100", "v100_ring"))]()
+    coming = [occupant(f"p-{at}", random.choice((1, 1, 2, 4))) for at in range(random.randint(1, 4))]
+    there = [occupant("there", random.choice((1, 2)))] if random.random() < 0.5 else []
+    known = snapshot_of([record(name, topology, held={}, pods=there) for name in ("a", "b")], NOW, POLICY)
+    asked = profile(random.choice((2, 3, 4)), island="required")
+    evaluator = evaluator_for(asked, POLICY)
+    total = len(topology.gpus) - asked.gpus - sum(pod.profile.gpus for pod in there)
+    subsets = [
+        pods
+        for size in range(1, len(coming) + 1)
+        for pods in combinations(coming, size)
+        if sum(pod.profile.gpus for pod in pods) <= total
+    ]
+
+    expected = all(isinstance(evaluator(state_if(known, "a", (*there, *pods))), Score) for pods in subsets)
+
+    assert is_firm(asked, known, *coming) is expected
 
 
 def test_only_the_answered_nodes_of_in_flight_pods_are_affected() -> None:

@@ -56,8 +56,8 @@ def decided(
 PODS = {
     "a plain pod": pod("a", 1),
     "two GPUs in an island": pod("b", 2, annotations={"island": "required"}),
-    "four GPUs beside what is in doubt": pod("c", 4, annotations={"island": "required", "numa": "preferred"}),
     "a rate": pod("d", 2, annotations={"min-bandwidth": "300"}),
+    "four GPUs beside what is in doubt": pod("c", 4, annotations={"island": "required", "numa": "preferred"}),
     "what no node has": pod("e", 8, annotations={"interconnect": "nvswitch"}),
     "a model": pod("f", 1, labels={"gpu-model": "*H100*"}),
 }
