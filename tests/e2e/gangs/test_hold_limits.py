@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from gputopo.labels.reasons import Reason
-from scheduler_core.policy.models import API_VERSION, KIND
 from scheduler_core.policy.limits import LIMITS
+from scheduler_core.policy.models import API_VERSION, KIND
 from tests.api_client import ApiError
 from tests.api_objects import Object
 from tests.e2e.cluster import Cluster, wait_for
