@@ -217,11 +217,15 @@ class TestInFlightPods:
         assert stage.filter(unbound_pod("p", 2, island="required")).single
 
     def test_shape_that_one_of_them_may_violate_is_rejected(self, stage: FakeScheduler) -> None:
-        first = stage.filter(unbound_pod("p", 2, island="required"))
-        second = stage.filter(unbound_pod("q", 2, island="required"))
-        assert {*first.nodes, *second.nodes} == {"a", "b"}  # two pairs and the plain pod do not fit on one
+        stage.filter(unbound_pod("plain-2", 1), "b")
 
-        assert stage.filter(unbound_pod("r", 2, island="required")) == refused(a=RESERVED, b=RESERVED)
+        assert stage.filter(unbound_pod("r", 2, island="required"), "b") == refused(b=RESERVED)
+
+    def test_pod_that_kube_scheduler_would_count_on_the_node_does_not_come(self, stage: FakeScheduler) -> None:
+        """kube-scheduler asks about a node only if its own count of devices leaves enough there."""
+        first = stage.filter(unbound_pod("p", 2, island="required"))
+
+        assert stage.filter(unbound_pod("q", 2, island="required"), *first.nodes).nodes == first.nodes
 
     def test_pod_is_rejected_if_it_and_an_in_flight_pod_could_violate_a_shape(self, stage: FakeScheduler) -> None:
         stage.filter(unbound_pod("p", 2, island="required"), "a")
