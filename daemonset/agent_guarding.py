@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from agent.daemon.events import REASONS
-from daemonset.gating import API_VERSION
+from daemonset.validating import by_accounts, changed_keys, resource_rule, validating_policy
 from gputopo.crd import nodegpus
 from gputopo.kube.events import CLUSTER_SCOPED, MESSAGE_LENGTH
 from gputopo.kube.rbac import EVENTS, NODE_FEATURES, NODE_GPUS, NODES, Resource
@@ -26,11 +26,6 @@ _MIRRORS = [key.key for key in keys.MIRRORS]
 _ANNOTATIONS = [key.key for key in keys.NODE_ANNOTATIONS]
 _PRODUCT = f"key.startsWith('{keys.PRODUCT_PREFIX}')"
 _TOPOLOGY = keys.TOPOLOGY.key
-# The account's name in any namespace, so that an installation in another namespace is restricted as well.
-_BY_THE_AGENT = (
-    "request.userInfo.username.startsWith('system:serviceaccount:') &&\n"
-    "request.userInfo.username.endsWith(':gputopo-agent')"
-)
 _CLAIMED = "request.userInfo.?extra[?'authentication.kubernetes.io/node-name'].orValue([])"
 _CLAIM_WORDS = "(variables.claimed.size() == 0 ? 'names none' : 'names ' + variables.claimed.join(', '))"
 # A write names its field manager freely, and may replace the managed fields of the object. New managers without number
@@ -72,30 +67,14 @@ def _policy(
     name: str, resource: Resource, variables: Mapping[str, str], rules: Iterable[Rule], *, subresources: bool = False
 ) -> list[dict[str, Any]]:
     """Return a policy and its binding; requests that it cannot evaluate are denied."""
-    matched = {
-        "apiGroups": [resource.group],
-        "apiVersions": [resource.version],  # explicit: only then does the API server check the types of expressions
-        "operations": ["CREATE", "UPDATE", "DELETE"],
-        "resources": [resource.plural, *([f"{resource.plural}/*"] if subresources else [])],
-    }
-    spec = {
-        "failurePolicy": "Fail",
-        "matchConstraints": {"resourceRules": [matched]},
-        "matchConditions": [{"name": "by-the-agent", "expression": _BY_THE_AGENT}],
-        "variables": [
-            {"name": each, "expression": text} for each, text in ({"claimed": _CLAIMED} | dict(variables)).items()
-        ],
-        "validations": [_validation(rule) for rule in rules],
-    }
-    return [
-        {"apiVersion": API_VERSION, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name}, "spec": spec},
-        {
-            "apiVersion": API_VERSION,
-            "kind": "ValidatingAdmissionPolicyBinding",
-            "metadata": {"name": name},
-            "spec": {"policyName": name, "validationActions": ["Deny"]},
-        },
-    ]
+    resources = (resource.plural, *([f"{resource.plural}/*"] if subresources else []))
+    return validating_policy(
+        name,
+        resource_rule(["CREATE", "UPDATE", "DELETE"], resource, *resources),
+        {"by-the-agent": by_accounts("gputopo-agent")},
+        {"claimed": _CLAIMED, **variables},
+        map(_validation, rules),
+    )
 
 
 def _validation(rule: Rule) -> dict[str, str]:
@@ -118,8 +97,8 @@ def _node_variables() -> dict[str, str]:
         name: f"{of} == null ? {{}} : {of}.metadata.?{section}.orValue({{}})" for name, (of, section) in held.items()
     }
     return variables | {
-        "touchedLabels": _touched("labels", "oldLabels"),
-        "touchedAnnotations": _touched("annotations", "oldAnnotations"),
+        "touchedLabels": changed_keys("labels", "oldLabels"),
+        "touchedAnnotations": changed_keys("annotations", "oldAnnotations"),
         "foreign": (
             f"variables.touchedLabels.filter(key,\n!{_PRODUCT} && !(key in {_LABELS})\n&& !(key in {_MIRRORS}))\n"
             f"+ variables.touchedAnnotations.filter(key, !(key in {_ANNOTATIONS}))"
@@ -129,27 +108,18 @@ def _node_variables() -> dict[str, str]:
     }
 
 
-def _touched(new: str, old: str) -> str:
-    """Return the expression for the keys whose values a write adds, changes or removes."""
-    return (
-        f"variables.{new}.filter(key,\n"
-        f"!(key in variables.{old}) || variables.{new}[key] != variables.{old}[key])\n"
-        f"+ variables.{old}.filter(key, !(key in variables.{new}))"
-    )
-
-
 def _node_rules() -> list[Rule]:
     size = max_bytes(MAX_GPUS)
     return [
         Rule("variables.isChange", "neither creates nor deletes a Node, nor changes a subresource of one"),
         Rule(
             "!variables.isChange || variables.claimed == [request.name]",
-            "may change the Node that its token names, and this one",
+            "may change only the Node that its token names; this token",
             _CLAIM_WORDS,
         ),
         Rule(
             "!variables.isChange || variables.foreign.size() == 0",
-            "may change its own labels and annotations of a Node, not",
+            "may change only its own labels and annotations of a Node, not",
             "variables.foreign.join(', ')",
         ),
         Rule(
@@ -186,7 +156,7 @@ def _state_rules() -> list[Rule]:
         Rule("object != null", f"deletes no {nodegpus.KIND}"),
         Rule(
             "object == null || variables.claimed == [object.metadata.name]",
-            f"may write the {nodegpus.KIND} of the node that its token names, and this one",
+            f"may write only the {nodegpus.KIND} of the node that its token names; this token",
             _CLAIM_WORDS,
         ),
         Rule(
@@ -214,7 +184,7 @@ def _event_rules() -> list[Rule]:
         Rule(
             f"object == null || ({involved}\n"
             "&& variables.claimed == [variables.event.involvedObject.?name.orValue('')])",
-            "may report Events about the Node that its token names, and this one",
+            "may report Events only about the Node that its token names; this token",
             _CLAIM_WORDS,
         ),
         Rule(
@@ -256,7 +226,7 @@ def _feature_rules() -> list[Rule]:
         Rule("object != null", "deletes no NodeFeature"),
         Rule(
             "object == null || (variables.claimed.size() == 1 && variables.claimed == variables.named)",
-            "may write the NodeFeature of the node that its token names, and this one",
+            "may write only the NodeFeature of the node that its token names; this token",
             _CLAIM_WORDS,
         ),
         Rule(

@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gputopo.kube.rbac import LEASES, LEDGERS, PODS, Resource
+from daemonset.validating import by_accounts, changed_keys, resource_rule, validating_policy
+from gputopo.kube.rbac import LEASES, LEDGERS, PODS
 from gputopo.labels import keys
 from scheduler_core.planner.commit.controllers import CONTROLLER_KINDS
 
-API_VERSION = "admissionregistration.k8s.io/v1"
 NAME = "gputopo-planner-pods"
 ANNOTATIONS_NAME = "gputopo-pod-annotations"
 EXTENDERS = ("gputopo-scheduler", "gputopo-extender")  # accounts that extenders run as
@@ -39,8 +39,8 @@ def planner_policy() -> list[dict[str, Any]]:
     """Return the policy and its binding."""
     return _policy(
         NAME,
-        _rule(["UPDATE", "DELETE"], PODS, "pods", "pods/*"),
-        {"by-the-planner": _by("gputopo-planner")},
+        resource_rule(["UPDATE", "DELETE"], PODS, "pods", "pods/*"),
+        {"by-the-planner": by_accounts("gputopo-planner")},
         _variables(),
         {f"gputopo's planner {message}": text for message, text in _validations().items()},
     )
@@ -59,7 +59,7 @@ def pod_annotations() -> list[dict[str, Any]]:
     }
     same = f"{_WRITTEN}.all(key, variables.annotations[?key] == variables.oldAnnotations[?key])"
     message = f"only gputopo's planner sets, changes or removes the annotations {', '.join(_WRITTEN)} of a pod"
-    rule = _rule(["CREATE", "UPDATE"], PODS, "pods", "pods/*", "bindings")
+    rule = resource_rule(["CREATE", "UPDATE"], PODS, "pods", "pods/*", "bindings")
     return _policy(ANNOTATIONS_NAME, rule, conditions, values, {message: same})
 
 
@@ -71,7 +71,7 @@ def extender_ledgers() -> list[dict[str, Any]]:
         "isStatus": "request.operation == 'UPDATE' && request.?subResource.orValue('') == 'status'",
         "acks": "object == null ? {} : object.?status.?extenders.orValue({})",
         "oldAcks": "oldObject == null ? {} : oldObject.?status.?extenders.orValue({})",
-        "touched": _touched("acks", "oldAcks"),
+        "touched": changed_keys("acks", "oldAcks"),
     }
     own = " && ".join(
         f"(!(id in variables.{acks}) || variables.{acks}[id].?pod.orValue('') == variables.own)"
@@ -79,13 +79,13 @@ def extender_ledgers() -> list[dict[str, Any]]:
     )
     validations = {
         "gputopo's extender changes only the status of a ledger": "variables.isStatus",
-        "gputopo's extender needs the token of its pod: this one names no pod": "variables.pod.size() == 1",
+        "gputopo's extender needs the token of its pod: this token names no pod": "variables.pod.size() == 1",
         "gputopo's extender changes only entries of the pod that its token names": (
             f"!variables.isStatus || variables.touched.all(id, {own})"
         ),
     }
-    rule = _rule(["CREATE", "UPDATE", "DELETE"], LEDGERS, LEDGERS.plural, f"{LEDGERS.plural}/*")
-    return _policy("gputopo-extender-ledgers", rule, {"by-an-extender": _by(*EXTENDERS)}, values, validations)
+    rule = resource_rule(["CREATE", "UPDATE", "DELETE"], LEDGERS, LEDGERS.plural, f"{LEDGERS.plural}/*")
+    return _policy("gputopo-extender-ledgers", rule, {"by-an-extender": by_accounts(*EXTENDERS)}, values, validations)
 
 
 def leases(name: str, *accounts: str) -> list[dict[str, Any]]:
@@ -95,14 +95,9 @@ def leases(name: str, *accounts: str) -> list[dict[str, Any]]:
         "account": "request.userInfo.username.split(':')",
     }
     own = "variables.lease.name == variables.account[3] && variables.lease.namespace == variables.account[2]"
-    rule = _rule(["CREATE", "UPDATE", "DELETE"], LEASES, "leases")
+    rule = resource_rule(["CREATE", "UPDATE", "DELETE"], LEASES, "leases")
     message = f"{' and '.join(accounts)} may write only the Lease of that name, in the account's namespace"
-    return _policy(name, rule, {"by-these-accounts": _by(*accounts)}, values, {message: own})
-
-
-def _rule(operations: list[str], of: Resource, *resources: str) -> dict[str, Any]:
-    found = {"apiGroups": [of.group], "apiVersions": [of.version], "operations": operations}
-    return {**found, "resources": list(resources)}
+    return _policy(name, rule, {"by-these-accounts": by_accounts(*accounts)}, values, {message: own})
 
 
 def _policy(
@@ -113,51 +108,15 @@ def _policy(
     validations: Mapping[str, str],
 ) -> list[dict[str, Any]]:
     """Return a policy and its binding; requests that it cannot evaluate are denied. ``validations``: by message."""
-    spec = {
-        "failurePolicy": "Fail",
-        "matchConstraints": {"resourceRules": [rule]},
-        "matchConditions": _named(conditions),
-        "variables": _named(variables),
-        "validations": [
-            {"expression": text, "message": message, "reason": "Forbidden"} for message, text in validations.items()
-        ],
-    }
-    return [
-        {"apiVersion": API_VERSION, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name}, "spec": spec},
-        {
-            "apiVersion": API_VERSION,
-            "kind": "ValidatingAdmissionPolicyBinding",
-            "metadata": {"name": name},
-            "spec": {"policyName": name, "validationActions": ["Deny"]},
-        },
-    ]
-
-
-def _named(expressions: Mapping[str, str]) -> list[dict[str, str]]:
-    return [{"name": name, "expression": text} for name, text in expressions.items()]
-
-
-def _by(*accounts: str) -> str:
-    """Return the condition for these accounts in any namespace: an installation in another one is restricted too."""
-    ends = [f"request.userInfo.username.endsWith(':{each}')" for each in accounts]
-    either = ends[0] if len(ends) == 1 else f"({' || '.join(ends)})"
-    return f"request.userInfo.username.startsWith('system:serviceaccount:') &&\n{either}"
-
-
-def _touched(new: str, old: str) -> str:
-    """Return the expression for the keys that differ between two variables."""
-    return (
-        f"variables.{new}.filter(key,\n"
-        f"!(key in variables.{old}) || variables.{new}[key] != variables.{old}[key])\n"
-        f"+ variables.{old}.filter(key, !(key in variables.{new}))"
-    )
+    denials = ({"expression": text, "message": message, "reason": "Forbidden"} for message, text in validations.items())
+    return validating_policy(name, rule, conditions, variables, denials)
 
 
 _NAMESPACE = "request.userInfo.username.split(':')[2]"
 # A tenant may create a service account with this name in its own namespace, but cannot give it the right to write the
 # ledger. The name is compared first, so that the authorizer is called only for accounts with this name.
 _NOT_BY_THE_PLANNER = (
-    f"!({_by('gputopo-planner')} &&\n"
+    f"!({by_accounts('gputopo-planner')} &&\n"
     f"authorizer.group('{LEDGERS.group}').resource('{LEDGERS.plural}').check('update').allowed())"
 )
 _ANNOTATED = (
@@ -175,10 +134,10 @@ def _variables() -> dict[str, str]:
         "finalizers": "object == null ? [] : object.metadata.?finalizers.orValue([])",
         "oldFinalizers": "oldObject.metadata.?finalizers.orValue([])",
         "gated": f"oldObject.spec.?schedulingGates.orValue([]).exists(each, each.name == '{keys.GATE}')",
-        "letGo": f"'{_RESERVATION}' in variables.oldAnnotations",
+        "ungated": f"'{_RESERVATION}' in variables.oldAnnotations",
         "others": f"object == null ? [] : object.{others.format(keys.GATE)}",
         "oldOthers": f"oldObject.{others.format(keys.GATE)}",
-        "touched": _touched("annotations", "oldAnnotations"),
+        "touched": changed_keys("annotations", "oldAnnotations"),
     }
 
 
@@ -187,8 +146,8 @@ def _validations() -> dict[str, str]:
     same = " && ".join(f"object.spec.?{field} == oldObject.spec.?{field}" for field in _UNCHANGED_FIELDS)
     return {
         "changes only pods, not their subresources": "request.operation == 'DELETE' || variables.isUpdate",
-        "deletes only pods that it ungated": "request.operation != 'DELETE' || variables.letGo",
-        "changes only pods that it gates or ungated": ("!variables.isUpdate || variables.gated || variables.letGo"),
+        "deletes only pods that it ungated": "request.operation != 'DELETE' || variables.ungated",
+        "changes only pods that it gates or ungated": ("!variables.isUpdate || variables.gated || variables.ungated"),
         "changes only its own annotations of a pod, not labels or owners": (
             f"!variables.isUpdate || (variables.touched.all(key, key in {_WRITTEN})\n"
             "&& object.metadata.?labels == oldObject.metadata.?labels\n"

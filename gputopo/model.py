@@ -119,7 +119,7 @@ class GpuFabric(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def domain(self) -> tuple[str, int] | None:
-        """Return the domain that the GPU is registered in, as cluster UUID and clique. Health is no part of it."""
+        """Return the domain that the GPU is registered in, as cluster UUID and clique. Its health does not count."""
         complete = self.state is FabricState.COMPLETED and self.status is None
         if not complete or self.cluster_uuid is None or self.clique is None:
             return None

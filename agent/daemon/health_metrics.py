@@ -26,7 +26,7 @@ HEALTH_TALLIES = {
     ),
     "gputopo_nvlink_errors": MetricHelp(
         ("gpu", "link", "kind"),
-        f"The same of one link; only of links that have errors, and of at most {MAX_LINKS} links of a node.",
+        f"NVLink errors of one link, by kind as for its GPU. Only links with errors; at most {MAX_LINKS} of a node.",
     ),
     "gputopo_gpu_ecc_errors": MetricHelp(
         ("gpu", "type"), "Memory errors since the driver was loaded: corrected, uncorrected."

@@ -1,8 +1,8 @@
-"""NVLinks whose error counters grow faster than those of a healthy link. Pure.
+"""NVLinks with error counters that grow faster than on a healthy link. Pure.
 
-Rules: a link that was recovered ``RECOVERIES`` times or more within ``WINDOW_S`` will probably fail, as was seen days
-before failures; CRC errors matter from ``CRC_PER_SECOND`` on (DCGM's limit). Counters of before the agent started do
-not count, because their age is unknown. A counter that becomes smaller was reset by a reload of the driver.
+Rules: a link that was recovered ``RECOVERIES`` times or more within ``WINDOW_S`` will probably fail: such counts were
+observed days before failures. CRC errors count from ``CRC_PER_SECOND`` on (DCGM's limit). Errors from before the
+agent's start do not count, because their age is unknown. A counter that becomes smaller was reset by a driver reload.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ CRC_PER_SECOND = 100.0
 _MIN_INTERVAL_S = 30.0  # passes that driver events cause are too close to each other for a rate
 _RECOVERY_COUNTERS = ("recovery", "recovered", "recovery_failed")
 
-_WORN = f"recovered {RECOVERIES} times or more within {WINDOW_S / 3600:g} hours: the link may fail soon"
-_NOISY = f"{CRC_PER_SECOND:g} CRC errors per second or more: the link may fail soon"
+_MANY_RECOVERIES = f"recovered {RECOVERIES} times or more within {WINDOW_S / 3600:g} hours: the link may fail soon"
+_HIGH_CRC_RATE = f"{CRC_PER_SECOND:g} CRC errors per second or more: the link may fail soon"
 
 
 class LinkErrors(NamedTuple):
@@ -28,7 +28,7 @@ class LinkErrors(NamedTuple):
 
     recoveries: tuple[tuple[float, int], ...] = ()  # (time, counter) of each change, oldest first; bounded
     crc: tuple[float, int] | None = None  # (time, counter) that the next rate starts from
-    noisy: bool = False  # the last rate was too high
+    high_crc_rate: bool = False  # the last rate was ``CRC_PER_SECOND`` or more
 
 
 LinkErrorHistory = Mapping[tuple[str, int], LinkErrors]  # by name of the GPU and link
@@ -42,14 +42,14 @@ def record_counters(history: LinkErrorHistory, nvml: Nvml | None, now: float) ->
 
 
 def failing_links(history: LinkErrorHistory, nvml: Nvml | None, now: float) -> Iterator[Degradation]:
-    """Yield a degradation for each link whose counters grow too fast."""
+    """Yield a degradation for each link with counters that grow too fast."""
     for gpu in nvml.gpus if nvml else ():
         for link in gpu.nvlinks:
             errors = history.get((_name(gpu), link.link), LinkErrors())
             if _growth(errors.recoveries, now) >= RECOVERIES:
-                yield Degradation(f"gpu{gpu.index}.nvlink{link.link}", _WORN)
-            if errors.noisy:
-                yield Degradation(f"gpu{gpu.index}.nvlink{link.link}", _NOISY)
+                yield Degradation(f"gpu{gpu.index}.nvlink{link.link}", _MANY_RECOVERIES)
+            if errors.high_crc_rate:
+                yield Degradation(f"gpu{gpu.index}.nvlink{link.link}", _HIGH_CRC_RATE)
 
 
 def _name(gpu: NvmlGpu) -> str:
@@ -57,12 +57,12 @@ def _name(gpu: NvmlGpu) -> str:
 
 
 def _add(errors: LinkErrors, link: NvmlLink, now: float) -> LinkErrors:
-    crc, noisy = _crc_rate(errors, link.counters.get("crc"), now)
-    return LinkErrors(_add_recoveries(errors.recoveries, link, now), crc, noisy)
+    crc, high_crc_rate = _crc_rate(errors, link.counters.get("crc"), now)
+    return LinkErrors(_add_recoveries(errors.recoveries, link, now), crc, high_crc_rate)
 
 
 def _add_recoveries(known: tuple[tuple[float, int], ...], link: NvmlLink, now: float) -> tuple[tuple[float, int], ...]:
-    """Each change adds at least one, so the last ``RECOVERIES + 1`` changes decide."""
+    """Return the changes with that of this pass. Each adds at least one, so the last ``RECOVERIES + 1`` suffice."""
     counts = [link.counters[name] for name in _RECOVERY_COUNTERS if name in link.counters]
     if not counts or (known and known[-1][1] == sum(counts)):
         return known
@@ -81,10 +81,10 @@ def _growth(recoveries: tuple[tuple[float, int], ...], now: float) -> int:
 
 def _crc_rate(errors: LinkErrors, value: int | None, now: float) -> tuple[tuple[float, int] | None, bool]:
     if value is None or errors.crc is None:
-        return errors.crc if value is None else (now, value), errors.noisy
+        return errors.crc if value is None else (now, value), errors.high_crc_rate
     since, before = errors.crc
     if value < before:
         return (now, value), False
     if now - since < _MIN_INTERVAL_S:
-        return errors.crc, errors.noisy
+        return errors.crc, errors.high_crc_rate
     return (now, value), (value - before) / (now - since) >= CRC_PER_SECOND

@@ -16,7 +16,7 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     iterated_at: float  # the last iteration, monotonic: the loop hangs where it is older than some seconds
     observed: NodeTopology | None = None  # in the last pass
-    nvml: Nvml | None = None  # as read in the last pass: error counters are no part of a topology
+    nvml: Nvml | None = None  # as read in the last pass: error counters are not part of a topology
     failed_calls: Mapping[str, str] = {}  # NVML call -> its errors in the last pass
     published: NodeTopology | None = None  # as last confirmed by the publisher
     observed_at: float | None = None  # the last pass in which NVML answered

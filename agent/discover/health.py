@@ -45,7 +45,7 @@ def _largest_uplinks(nvlink: Nvlink, gpus: Mapping[int, Gpu], before: NodeTopolo
 
 
 def _missing_uplinks(nvlink: Nvlink, gpus: tuple[Gpu, ...], seen: Mapping[str | None, int]) -> Iterator[Uplink]:
-    """Uplinks without lanes, for GPUs without NVLinks whose siblings are on an NVSwitch. MIG hides NVLinks.
+    """Yield uplinks without lanes for GPUs without NVLinks whose siblings are on an NVSwitch. MIG hides NVLinks.
 
     Cards with bridges are on no NVSwitch: in a virtual machine a bridge is taken for one, and others may have none.
     """
@@ -171,7 +171,7 @@ def _fewer_than_siblings(gpus: tuple[Gpu, ...], nvlink: Nvlink, ports: Mapping[i
 def _unlinked_beside_linked(
     gpus: tuple[Gpu, ...], nvlink: Nvlink, ports: Mapping[int, GpuPorts]
 ) -> Iterator[Degradation]:
-    """A GPU all of whose ports are down, where three or more GPUs of its product are linked directly.
+    """Yield a degradation for each GPU with all ports down, if three or more GPUs of its product are linked.
 
     Bridges join two cards, so these GPUs are on one board. H200 NVL has bridges for four cards.
     """

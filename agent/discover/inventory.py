@@ -117,7 +117,7 @@ def _queried_gpus(sources: ParsedSources, nvml: Mapping[int, NvmlGpu]) -> dict[i
 
 
 def _nccl_gpus(sources: ParsedSources, nvml: Mapping[int, NvmlGpu]) -> dict[int, NcclGpu]:
-    """NCCL's GPUs, by the index of the GPU with the same bus id, else by ``dev``, else by the first free index."""
+    """Return NCCL's GPUs by the index of the GPU with their bus id, else by ``dev``, else by the first free index."""
     by_bus_id = {sysfs_bus_id(gpu.bus_id or "") or "": index for index, gpu in nvml.items()}
     gpus = sources.nccl.gpus if sources.nccl else ()
     found = {by_bus_id.get(gpu.bus_id, gpu.dev): gpu for gpu in gpus}

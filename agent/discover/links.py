@@ -90,7 +90,7 @@ def _ports_from_nvml(sources: ParsedSources, by_bus_id: dict[str, int]) -> dict[
 
 
 def _unread_peer_access(sources: ParsedSources) -> set[tuple[int, int]]:
-    """Pairs for which the call for NVLink peer access failed."""
+    """Return the pairs for which the call for NVLink peer access failed."""
 
     def failed(pair: NvmlPair) -> bool:
         return pair.errors.get(_P2P_CALL, "NOT_SUPPORTED") not in ABSENT_ERRORS
@@ -136,7 +136,7 @@ def compare_with_topo(sources: ParsedSources, nvlink: Nvlink, precedence: Source
 
 
 def _ports_from_nccl(gpu: NcclGpu, by_bus_id: dict[str, int]) -> GpuPorts:
-    """The ports of a GPU. A far end without class is the GPU with its bus id, else an assumed NVSwitch, as in NCCL."""
+    """Return the ports. A far end without class is the GPU with its bus id, else an assumed NVSwitch, as in NCCL."""
     from agent.sources.nccl import NvlinkEnd  # noqa: PLC0415  loaded already where this source exists
 
     direct: dict[int, int] = {}

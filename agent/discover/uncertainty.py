@@ -1,8 +1,8 @@
-"""Facts that damaged or contradictory inputs leave open. Pure.
+"""Uncertain facts of damaged or contradictory inputs. Pure.
 
-What NVML reports is complete by itself. Of printed texts and files it must be shown that nothing is missing: indices
-without gaps, as many GPUs as the driver says, the same GPUs in every source, and products that are not parts of each
-other.
+Results of NVML are complete. Printed texts and files count as complete only if they show that nothing is missing:
+indices without gaps, as many GPUs as the driver says, the same GPUs in every source, and products that are not parts of
+each other.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ def uncertain_facts(
         return (FactGroup.GPUS,) if missing > 0 else ()
     found = set(sources.topo.uncertain if sources.topo else ())
     found |= set(sources.nccl.uncertain if sources.nccl else ())
-    for why in _doubts_about_gpus(sources, gpus):
+    for why in _gpu_conflicts(sources, gpus):
         precedence.add_problem("gpus", ProblemKind.INCOMPLETE, why)
         found.add(FactGroup.GPUS)
-    for why in _doubts_about_products(sources, gpus):
+    for why in _product_conflicts(sources, gpus):
         precedence.add_problem("gpus.product", ProblemKind.CONFLICT, why)
         found.add(FactGroup.PRODUCTS)
     return tuple(group for group in FactGroup if group in found)
 
 
-def _doubts_about_gpus(sources: ParsedSources, gpus: tuple[Gpu, ...]) -> Iterator[str]:
+def _gpu_conflicts(sources: ParsedSources, gpus: tuple[Gpu, ...]) -> Iterator[str]:
     indices = {gpu.index for gpu in gpus}
     skipped = sorted(set(range(max(indices, default=-1))) - indices)
     if skipped and sources.topo is None:  # the parser of the matrix reports them itself
@@ -62,7 +62,7 @@ def _numbers(indices: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(indices)))
 
 
-def _doubts_about_products(sources: ParsedSources, gpus: tuple[Gpu, ...]) -> Iterator[str]:
+def _product_conflicts(sources: ParsedSources, gpus: tuple[Gpu, ...]) -> Iterator[str]:
     names = sorted({gpu.product for gpu in gpus if gpu.usable and gpu.product is not None})
     unnamed = [gpu.index for gpu in gpus if gpu.usable and gpu.product is None]
     if names and unnamed:
@@ -73,7 +73,7 @@ def _doubts_about_products(sources: ParsedSources, gpus: tuple[Gpu, ...]) -> Ite
         yield f"the MIG mode of GPU {_numbers(unknown)} is missing, though other GPUs have one"
     for one, other in combinations(names, 2):
         if _is_part(one, other) or _is_part(other, one) or sorted(one.split()) == sorted(other.split()):
-            yield f"{one!r} and {other!r} differ as by a lost character: the text may be damaged"
+            yield f"{one!r} and {other!r} differ by lost characters or words: the text may be damaged"
     listed = {gpu.index: gpu.product for gpu in sources.listing.gpus} if sources.listing else {}
     for each in sources.link_status or ():
         name = listed.get(each.gpu.index)
@@ -90,7 +90,7 @@ def _doubts_about_products(sources: ParsedSources, gpus: tuple[Gpu, ...]) -> Ite
 
 
 def _is_part(short: str, long: str) -> bool:
-    """Return whether a name is another one without some words, or without some characters and keeps most of them."""
+    """Return whether ``short`` is ``long`` without some words, or without less than 40 % of its characters."""
     if Counter(short.split()) <= Counter(long.split()):
         return True
     characters = iter(long)

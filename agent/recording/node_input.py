@@ -52,7 +52,7 @@ def observation_from_node(document: dict[str, Any]) -> Observation:
         return Observation(topology)
     products = {key for key in own.keys() | labels.keys() if key.startswith(keys.PRODUCT_PREFIX)}
     compared = (own.keys() & labels.keys() - _CHANGING) | (products if products & labels.keys() else set())
-    compared |= {keys.SCHEMA.key} - labels.keys()  # who publishes the annotation publishes labels
+    compared |= {keys.SCHEMA.key} - labels.keys()  # an agent that publishes the annotation publishes labels too
     differing = sorted(key for key in compared if own.get(key) != labels.get(key))
     if not differing:
         return Observation(topology)

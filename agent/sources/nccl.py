@@ -11,7 +11,7 @@
 
 Written by ``src/graph/xml.cc``, read by ``src/graph/topo.cc`` of NCCL. A dump holds the GPUs of one communicator only,
 and a hand-written file may stop at the PCI devices. PCIe speeds are left out: by version they are current, maximal, or
-a guess; the width is read. Interfaces of NCCL's socket transport (``src/transport/net_socket.cc``) are no RDMA devices
+a guess; the width is read. Interfaces of NCCL's socket transport (``src/transport/net_socket.cc``) are not RDMA devices
 and are left out. ``name`` of a ``<pci>`` is an attribute of ``gputopo show -o nccl-xml``, which NCCL ignores.
 """
 

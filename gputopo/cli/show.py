@@ -7,7 +7,7 @@ import sys
 import click
 
 from gputopo.cli.cluster import cluster_options
-from gputopo.cli.source import cluster_topology, names_of_open_facts, topology_of
+from gputopo.cli.source import cluster_topology, name_uncertain_facts, topology_of
 from gputopo.cli.terminal import (
     DEGRADED,
     INCOMPLETE,
@@ -65,8 +65,8 @@ def show(*, source: str | None, output: str, ascii_only: bool, check: bool, **fr
         exit_with_error(f"-o {output}: {error}")
     if check and topology.degraded:
         sys.exit(DEGRADED)
-    if check and (open_facts := names_of_open_facts(topology)):
-        exit_with_error(f"the input is damaged or incomplete ({open_facts} uncertain): health is unknown", INCOMPLETE)
+    if check and (uncertain := name_uncertain_facts(topology)):
+        exit_with_error(f"the input is damaged or incomplete ({uncertain} uncertain): health is unknown", INCOMPLETE)
 
 
 @click.command()
@@ -101,9 +101,9 @@ def labels(source: str | None, mirror: str, annotations: bool) -> None:
         write_out(render_labels(topology, mirrors=mirror == "auto", annotations=annotations))
     except RenderError as error:
         exit_with_error(str(error))
-    if open_facts := names_of_open_facts(topology):
+    if uncertain := name_uncertain_facts(topology):
         exit_with_error(
-            f"the input is damaged or incomplete: labels that depend on {open_facts} are left out", INCOMPLETE
+            f"the input is damaged or incomplete: labels that depend on {uncertain} are left out", INCOMPLETE
         )
 
 

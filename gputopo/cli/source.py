@@ -44,8 +44,8 @@ def topology_of(source: str | None) -> NodeTopology:
     return inputs.topology
 
 
-def names_of_open_facts(topology: NodeTopology) -> str:
-    """Return the facts that a damaged or incomplete input leaves open, as words; "" if there are none."""
+def name_uncertain_facts(topology: NodeTopology) -> str:
+    """Return the names of the uncertain facts of a damaged or incomplete input, as words; "" if there are none."""
     from gputopo.model import FactGroup  # noqa: PLC0415  start-up of --help and --version
 
     found = set(topology.uncertain)

@@ -78,7 +78,7 @@ class NumaResources(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class KubeletFacts(msgspec.Struct, frozen=True, rename="camel"):
-    """What determines which devices the kubelet allocates. None: unknown.
+    """The facts that determine which devices the kubelet allocates. None: unknown.
 
     Source: ``KubeletConfiguration`` (kubelet.config.k8s.io/v1beta1) for the Topology Manager; PodResources'
     ``GetAllocatableResources`` for the rest.

@@ -1,7 +1,7 @@
-"""May the bearer of a token read a page? TokenReview and SubjectAccessReview, as kube-scheduler protects its own pages.
+"""Access of the bearer of a token to a page, by TokenReview and SubjectAccessReview, as for kube-scheduler's own pages.
 
-Tokens must be issued for the audience ``AUDIENCE``: pages are plain HTTP, and such a token is no credential of the API
-server. ``kubectl create token NAME --audience gputopo`` issues one.
+Tokens must be issued for the audience ``AUDIENCE``: pages are plain HTTP, and the API server itself does not
+accept such a token. ``kubectl create token NAME --audience gputopo`` issues one.
 """
 
 from __future__ import annotations

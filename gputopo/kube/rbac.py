@@ -175,7 +175,7 @@ PLANNER = Role(
 )
 # `--lease`: leader election.
 ELECTION = Role("election", {LEASES: ("get", "create", "update")})
-# `--pages authorized`: may the bearer of a token read a page?
+# `--pages authorized`: reviews of the tokens of readers.
 PAGE_REVIEWER = Role("page-reviewer", {TOKEN_REVIEWS: ("create",), ACCESS_REVIEWS: ("create",)})
 ROLES = (
     AGENT,

@@ -171,8 +171,8 @@ def is_loopback(host: str) -> bool:
 
 PAGES_SETTING = Setting("--pages", "loopback|authorized", "loopback", parse_one_of("loopback", "authorized"))
 PAGES_HELP = (
-    "Who may read the pages with names of pods. loopback: peers in this pod, such as kubectl port-forward. authorized: "
-    "also the bearer of a token for the audience gputopo, who may get the path (ClusterRole gputopo-page-reader)."
+    "Readers of the pages that name pods. loopback: clients in this pod, such as kubectl port-forward. authorized: "
+    "also bearers of a token for the audience gputopo, if its account may get the path (role gputopo-page-reader)."
 )
 LOG_HELP = "The format of the log on standard error: one line for each event, with fields."
 

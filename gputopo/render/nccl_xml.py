@@ -148,7 +148,7 @@ def _devices(topology: NodeTopology, group: DeviceGroup) -> list[Line]:
 
 
 def _name(nic: Nic) -> str:
-    """Return the name as an attribute; a bus id is no name. NCCL's parser knows no entities."""
+    """Return the name as an attribute; a bus id does not count. NCCL's parser knows no entities."""
     usable = nic.name != nic.bus_id and re.fullmatch(r"[\w.:+-]{1,64}", nic.name, re.ASCII)
     return f' name="{nic.name}"' if usable else ""
 

@@ -29,10 +29,10 @@ from scheduler_core.allocation.numa_alignment import (
     MOST_NUMA_NODES,
     NO_ALIGNMENT,
     NO_TOPOLOGY_MANAGER,
-    Claim,
+    AlignmentRequest,
     KubeletModel,
     NumaAlignment,
-    NumaNode,
+    NumaCapacity,
     NumaPolicy,
     aligned_gpus,
     numa_ids,
@@ -47,7 +47,7 @@ class _State(NamedTuple):
     free: int
     reusable: int  # of finished init containers
     held: int
-    numa_nodes: tuple[NumaNode, ...] | None  # their free CPUs and memory; None: unknown
+    numa_nodes: tuple[NumaCapacity, ...] | None  # their free CPUs and memory; None: unknown
 
 
 def whole_gpu_steps(request: DeviceRequest, kubelet: KubeletModel) -> ContainerSteps:
@@ -119,7 +119,7 @@ def _follow_container(
     shape: MachineShape,
     alignment: NumaAlignment,
     free: int,
-    numa_nodes: tuple[NumaNode, ...] | None,
+    numa_nodes: tuple[NumaCapacity, ...] | None,
     step: ContainerStep,
 ) -> tuple[set[int], bool]:
     """Return the possible sets of a pod's only container, and whether the device plugin may crash."""
@@ -151,13 +151,13 @@ def _follow_containers(
 
 def _choices(
     shape: MachineShape, alignment: NumaAlignment, state: _State, step: ContainerStep
-) -> tuple[tuple[int, tuple[NumaNode, ...] | None], ...]:
+) -> tuple[tuple[int, tuple[NumaCapacity, ...] | None], ...]:
     """Return the possible choices of the Topology Manager: GPUs on the chosen NUMA nodes, and what is left of these."""
     if alignment.policy is NumaPolicy.NONE:
         return ((0, state.numa_nodes),)
     if len(numa_ids(shape, state.numa_nodes)) > MOST_NUMA_NODES:
         raise _TooManyError
-    return aligned_gpus(shape, alignment, Claim(step, state.free, state.reusable, state.numa_nodes))
+    return aligned_gpus(shape, alignment, AlignmentRequest(step, state.free, state.reusable, state.numa_nodes))
 
 
 def _allocate(shape: MachineShape, state: _State, step: ContainerStep, aligned: int, following: set[_State]) -> bool:

@@ -51,7 +51,7 @@ class NumaAlignment(NamedTuple):
     closest: bool = False  # ``prefer-closest-numa-nodes``: of equally many nodes any may be the closest
 
 
-class NumaNode(NamedTuple):
+class NumaCapacity(NamedTuple):
     """The resources of a NUMA node, as the CPU Manager and the Memory Manager count them at the kubelet's report."""
 
     id: int
@@ -63,21 +63,21 @@ class NumaNode(NamedTuple):
 
 
 class KubeletModel(msgspec.Struct, frozen=True, eq=False):
-    """What is known of the kubelet of a node. Compared by identity: it is part of the keys of many caches."""
+    """The known facts of the kubelet of a node. Compared by identity: it is part of the keys of many caches."""
 
     alignments: tuple[NumaAlignment, ...]  # the possible configurations
     exclusive_cpus: bool | None = None  # the CPU Manager's policy is static; None: unknown
     pinned_memory: bool | None = None  # the Memory Manager's policy is Static; None: unknown
-    numa_nodes: tuple[NumaNode, ...] | None = None  # None: unknown, or pods were admitted since the report
+    numa_nodes: tuple[NumaCapacity, ...] | None = None  # None: unknown, or pods were admitted since the report
 
     @property
     def aligns(self) -> bool:
-        """Whether the Topology Manager may align."""
+        """Return whether the Topology Manager may align."""
         return self.alignments != NO_ALIGNMENT
 
     @property
     def rejects(self) -> bool:
-        """Whether the Topology Manager is known to reject pods that it cannot align."""
+        """Return whether the Topology Manager is known to reject pods that it cannot align."""
         return all(each.policy in _REJECTING for each in self.alignments)
 
     def steps_of(
@@ -112,43 +112,43 @@ UNKNOWN_KUBELET = KubeletModel(possible_alignments(None))
 Hints = tuple[tuple[int, bool], ...]  # masks of NUMA nodes, and whether each is preferred
 
 
-class Claim(NamedTuple):
-    """What a container, or a whole pod, requests at once."""
+class AlignmentRequest(NamedTuple):
+    """The resources that a container, or a whole pod, requests at once, and the state of the node."""
 
     step: ContainerStep
     free: int  # GPUs
     reusable: int  # GPUs of init containers of the pod
-    numa_nodes: tuple[NumaNode, ...] | None
+    numa_nodes: tuple[NumaCapacity, ...] | None
 
 
 @lru_cache(maxsize=1 << 12)
-def numa_ids(shape: MachineShape, numa_nodes: tuple[NumaNode, ...] | None) -> tuple[int, ...]:
+def numa_ids(shape: MachineShape, numa_nodes: tuple[NumaCapacity, ...] | None) -> tuple[int, ...]:
     """Return the NUMA nodes that take part, ascending."""
     return tuple(sorted({*shape.numa_gpus, *(each.id for each in numa_nodes or ())}))
 
 
 def aligned_gpus(
-    shape: MachineShape, alignment: NumaAlignment, claim: Claim
-) -> tuple[tuple[int, tuple[NumaNode, ...] | None], ...]:
+    shape: MachineShape, alignment: NumaAlignment, request: AlignmentRequest
+) -> tuple[tuple[int, tuple[NumaCapacity, ...] | None], ...]:
     """Return the possible results: the GPUs on the NUMA nodes, and what is left of their CPUs and memory.
 
     (): the kubelet rejects the pod. None as the rest: unknown.
     """
-    ids = numa_ids(shape, claim.numa_nodes)
-    hints, known = _all_hints(shape, ids, claim)
+    ids = numa_ids(shape, request.numa_nodes)
+    hints, known = _all_hints(shape, ids, request)
     everything = (1 << len(ids)) - 1
     masks = _merge(alignment, hints, everything)
     if not known:
         masks = _any_merge(alignment, hints, everything)
-    return tuple({(_gpus_on(shape, ids, mask), _rest(claim, ids, mask, known=known)): None for mask in masks})
+    return tuple({(_gpus_on(shape, ids, mask), _rest(request, ids, mask, known=known)): None for mask in masks})
 
 
-def _all_hints(shape: MachineShape, ids: tuple[int, ...], claim: Claim) -> tuple[list[Hints], bool]:
+def _all_hints(shape: MachineShape, ids: tuple[int, ...], request: AlignmentRequest) -> tuple[list[Hints], bool]:
     """Return the hints of the managers that take part, and whether these are all."""
-    step, nodes = claim.step, claim.numa_nodes
+    step, nodes = request.step, request.numa_nodes
     hints, known = [], not step.others
     if step.devices and shape.numa_gpus:
-        hints.append(_gpu_hints(shape, ids, claim))
+        hints.append(_gpu_hints(shape, ids, request))
     if step.cpus or step.memory:
         if nodes is None:
             known = False
@@ -161,15 +161,15 @@ def _all_hints(shape: MachineShape, ids: tuple[int, ...], claim: Claim) -> tuple
     return hints, known
 
 
-def _gpu_hints(shape: MachineShape, ids: tuple[int, ...], claim: Claim) -> Hints:
+def _gpu_hints(shape: MachineShape, ids: tuple[int, ...], request: AlignmentRequest) -> Hints:
     """Return the sets of NUMA nodes with enough free GPUs that contain all reusable GPUs."""
-    size, nodes = claim.step.devices, _gpus_of_masks(shape, ids)
-    reused = claim.reusable & nodes[-1][1]
+    size, nodes = request.step.devices, _gpus_of_masks(shape, ids)
+    reused = request.reusable & nodes[-1][1]
     fewest = min((mask.bit_count() for mask, gpus in nodes if gpus.bit_count() >= size), default=len(shape.numa_gpus))
     return tuple(
         (mask, mask.bit_count() == fewest)
         for mask, gpus in nodes
-        if not reused & ~gpus and (reused | claim.free & gpus).bit_count() >= size
+        if not reused & ~gpus and (reused | request.free & gpus).bit_count() >= size
     )
 
 
@@ -180,17 +180,17 @@ def _gpus_of_masks(shape: MachineShape, ids: tuple[int, ...]) -> tuple[tuple[int
     return tuple((mask, _gpus_on(shape, ids, mask)) for mask in _subsets(places))
 
 
-def _cpu_hints(nodes: tuple[NumaNode, ...], place: dict[int, int], cpus: int) -> Hints:
+def _cpu_hints(nodes: tuple[NumaCapacity, ...], place: dict[int, int], cpus: int) -> Hints:
     counts = {place[each.id]: each for each in nodes if each.cpus}
 
-    def enough(count: Callable[[NumaNode], int]) -> Callable[[int], bool]:
+    def enough(count: Callable[[NumaCapacity], int]) -> Callable[[int], bool]:
         return lambda mask: sum(count(counts[at]) for at in member_places(mask)) >= cpus
 
     return _hints(list(counts), enough(lambda node: node.cpus), enough(lambda node: node.free_cpus))
 
 
-def _memory_hints(nodes: tuple[NumaNode, ...], place: dict[int, int], memory: int) -> Hints:
-    """As the Memory Manager: memory is held either of single NUMA nodes or of one group of them, never both."""
+def _memory_hints(nodes: tuple[NumaCapacity, ...], place: dict[int, int], memory: int) -> Hints:
+    """Return the Memory Manager's hints: containers hold memory of single NUMA nodes or of one group, never both."""
     tables = {place[each.id]: each for each in nodes}
     groups = {at: union(1 << place[node] for node in each.group if node in place) for at, each in tables.items()}
 
@@ -244,9 +244,11 @@ def _any_merge(alignment: NumaAlignment, hints: list[Hints], everything: int) ->
     return sorted(set.intersection(*preferred)) if preferred else [everything]
 
 
-def _rest(claim: Claim, ids: tuple[int, ...], mask: int, *, known: bool) -> tuple[NumaNode, ...] | None:
+def _rest(
+    request: AlignmentRequest, ids: tuple[int, ...], mask: int, *, known: bool
+) -> tuple[NumaCapacity, ...] | None:
     """Return what is left of CPUs and memory. Known only where the container got them from one NUMA node."""
-    step, nodes = claim.step, claim.numa_nodes
+    step, nodes = request.step, request.numa_nodes
     if nodes is None or not (step.cpus or step.memory):
         return nodes
     chosen = next((each for each in nodes if 1 << ids.index(each.id) == mask), None)

@@ -26,7 +26,7 @@ POD_AFFINITY, TOPOLOGY_SPREAD = "pod affinity", "topology spread"
 TOO_MANY_RULES = "more node selectors, affinity expressions and tolerations than are checked"
 # Per pod, of its rules about nodes and of its anti-affinity: every plan compares each with all nodes, or all members.
 MAX_RULES = 256
-_MAX_VALUES = 20_000  # of these rules: more than one for each node
+MAX_VALUES = 20_000  # of these rules: more than one for each node
 _EVERYWHERE = LabelSelector()
 
 
@@ -61,7 +61,7 @@ def _node_requirements(spec: FullPodSpec) -> list[Requirement]:
 
 
 def _exceeds_limits(requirements: Iterable[Requirement], rules: int) -> bool:
-    return rules > MAX_RULES or sum(len(each.values or ()) for each in requirements) > _MAX_VALUES
+    return rules > MAX_RULES or sum(len(each.values or ()) for each in requirements) > MAX_VALUES
 
 
 def host_anti_affinity(spec: FullPodSpec) -> tuple[PodAffinityTerm, ...]:

@@ -1,4 +1,4 @@
-"""What is known of a node's kubelet, from its agent's report and its label. Pure."""
+"""The model of a node's kubelet, from the agent's report and the label of the Node. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import lru_cache
 from gputopo.crd.nodegpus import KubeletFacts, NumaResources
 from scheduler_core.allocation.numa_alignment import (
     KubeletModel,
-    NumaNode,
+    NumaCapacity,
     NumaPolicy,
     parse_numa_policy,
     possible_alignments,
@@ -25,12 +25,12 @@ def kubelet_model(record: NodeRecord, report: KubeletReport | None) -> KubeletMo
     may be right too: a flag of the kubelet overrides its file.
     """
     facts, labelled = None if record.gpus is None else record.gpus.kubelet, record.machine.numa_policy
-    moving = facts is not None and facts.numa_nodes is not None and _is_moving(record, report)
-    return _model(facts, labelled, moving)
+    outdated = facts is not None and facts.numa_nodes is not None and _is_outdated(record, report)
+    return _model(facts, labelled, outdated)
 
 
 @lru_cache(maxsize=1 << 12)
-def _model(published: KubeletFacts | None, labelled: NumaPolicy | None, moving: bool) -> KubeletModel:
+def _model(published: KubeletFacts | None, labelled: NumaPolicy | None, outdated: bool) -> KubeletModel:
     """Return one object for equal arguments."""
     facts = published or KubeletFacts()
     policy = parse_numa_policy(facts.topology_manager_policy)
@@ -42,16 +42,16 @@ def _model(published: KubeletFacts | None, labelled: NumaPolicy | None, moving: 
         if labelled not in (None, policy):
             alignments += possible_alignments(labelled)
     nodes = None
-    if facts.numa_nodes is not None and (facts.exclusive_cpus or facts.pinned_memory) and not moving:
+    if facts.numa_nodes is not None and (facts.exclusive_cpus or facts.pinned_memory) and not outdated:
         nodes = tuple(map(_numa_node, facts.numa_nodes))
     return KubeletModel(alignments, facts.exclusive_cpus, facts.pinned_memory, nodes)
 
 
-def _numa_node(each: NumaResources) -> NumaNode:
-    return NumaNode(each.id, each.cpus, each.free_cpus, each.memory, each.free_memory, each.group)
+def _numa_node(each: NumaResources) -> NumaCapacity:
+    return NumaCapacity(each.id, each.cpus, each.free_cpus, each.memory, each.free_memory, each.group)
 
 
-def _is_moving(record: NodeRecord, report: KubeletReport | None) -> bool:
+def _is_outdated(record: NodeRecord, report: KubeletReport | None) -> bool:
     """Return whether pods with exclusive CPUs or memory came or went since the report. Their NUMA nodes are unknown."""
     reported = {} if report is None else report.allocated
     return any(

@@ -28,7 +28,7 @@ _WHY = {
     ),
     Staleness.HASH_MISMATCH: (
         "its NodeGpus is about another topology than the Node carries: this lasts seconds, unless the agent cannot "
-        "write the Node (check its log), or somebody edited its NodeGpus or the annotation "
+        "write the Node (check its log), or another client edited its NodeGpus or the annotation "
         f"{keys.TOPOLOGY.key}: {_RESTORED}"
     ),
     Staleness.CLOCK_AHEAD: (

@@ -66,7 +66,7 @@ GAUGES = {
     "gputopo_planner_capacity_hold_gpus": MetricHelp((), "GPUs in capacity holds; some may still be in use."),
     "gputopo_planner_capacity_hold_age_seconds": MetricHelp((), "Age of the oldest capacity hold; 0 if there is none."),
     "gputopo_planner_capacity_hold_users": MetricHelp(
-        (), "Pods of a higher priority that came to nodes of capacity holds, and are there."
+        (), "Pods of a higher priority on the nodes of capacity holds that were not there when the hold began."
     ),
     "gputopo_planner_limited_gangs": MetricHelp(
         ("limit",),

@@ -48,7 +48,7 @@ LIMITS = ("queuedGangs", "gatedPods", "heldGpus", "maxHoldAge")  # keys in the p
 
 
 class LimitReached(NamedTuple):
-    """Why a gang is not planned, or holds no capacity."""
+    """The limit because of which a gang is not planned, or holds no capacity."""
 
     limit: str  # one of ``LIMITS``
     reason: str  # for people; stable while nothing changes

@@ -105,7 +105,7 @@ def parse_device_request(spec: PodSpec) -> DeviceRequest:
         _add_container(steps_by_resource, container, stays=True)
     if len(steps_by_resource) > _MAX_RESOURCES:
         raise MalformedDeviceRequestError(
-            f"the pod requests {len(steps_by_resource)} resources of GPUs: expected at most {_MAX_RESOURCES}"
+            f"the pod requests {len(steps_by_resource)} GPU resources: expected at most {_MAX_RESOURCES}"
         )
     found = tuple((resource, _without_idle_steps(steps)) for resource, steps in sorted(steps_by_resource.items()))
     aligned = _aligned_steps(spec) if WHOLE in steps_by_resource else ()
@@ -173,7 +173,7 @@ def _same(one: object, other: object) -> bool:
 
 
 def _quantities(container: Container) -> dict[str, str | int | float]:
-    """The limit counts, as for the kubelet; the request if there is no limit."""
+    """Return the limits of a container, and its requests where there is no limit, as the kubelet counts."""
     return {**(container.resources.requests or {}), **(container.resources.limits or {})}
 
 

@@ -35,7 +35,7 @@ def program_app(
     unhealthy: Callable[[], str | None] = lambda: None,
     access: PageAccess | None = None,
 ) -> ASGIApp:
-    """Return the application. ``own_pages``: by path; who may read them is decided by ``access`` (None: loopback only).
+    """Return the application. ``own_pages``: by path; ``access`` authorizes their readers (None: loopback only).
 
     ``unhealthy``: why a restart is needed, or None.
 

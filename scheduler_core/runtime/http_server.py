@@ -94,8 +94,9 @@ class Listener(uvicorn.Server):
     def _note_closed(self, reason: str) -> None:
         self.closed[reason] += 1
         if reason == "client" and self.closed[reason] == 1 and self._certificates is not None:
-            text = f"not {self._certificates.client_name!r}: set --client-name, or issue another certificate"
-            _log.warning("client certificate", extra={"fields": {"name": text}})
+            name = self._certificates.client_name
+            text = f"a client has no certificate for the name {name!r}: set --client-name, or issue another certificate"
+            _log.warning("client certificate", extra={"fields": {"error": text}})
 
     async def reload_certificates(self) -> None:
         """Use the certificates in the files from now on, if they have changed and are valid."""

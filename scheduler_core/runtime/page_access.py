@@ -1,4 +1,4 @@
-"""Who may read the pages with the names of all tenants: ``/decisions``, ``/explain``, ``/gangs``, ``/report``.
+"""Access to the pages that name pods of all tenants: ``/decisions``, ``/explain``, ``/gangs``, ``/report``.
 
 Peers on loopback: ``kubectl port-forward`` and ``exec`` connect from there, and the API server authorizes them. Other
 peers need a token that the API server accepts. Reviews are cached, limited in rate, and never delay the probes.

@@ -1,4 +1,4 @@
-"""Who may connect to the programs, and where they may connect to."""
+"""Permitted connections to and from the programs."""
 
 from __future__ import annotations
 

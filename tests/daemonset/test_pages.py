@@ -1,4 +1,4 @@
-"""Who may read the pages of the programs, in kustomize and in the chart."""
+"""Readers of the pages of the programs, in kustomize and in the chart."""
 
 from __future__ import annotations
 

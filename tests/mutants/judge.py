@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from agent.recording.inputs import InputError, decode_text, read_observation
-from gputopo.cli.source import names_of_open_facts
+from gputopo.cli.source import name_uncertain_facts
 from gputopo.labels import encode_topology
 
 
@@ -27,7 +27,7 @@ def published_labels(data: bytes) -> tuple[dict[str, str], bool] | None:
     if not topology.gpus:
         return None
     facts = encode_topology(topology)
-    return facts.labels | facts.mirrors, bool(names_of_open_facts(topology))
+    return facts.labels | facts.mirrors, bool(name_uncertain_facts(topology))
 
 
 def judge(whole: dict[str, str], data: bytes) -> tuple[Verdict, dict[str, str]]:

@@ -185,7 +185,7 @@ class DeviceManager:
 
     def _pin(self, uid: str, container: Container, hint: Hint, reusable: set[tuple[int, int]]) -> None:
         if self._config.static_cpus and container.cpus:
-            taken = self.cpus.take(container.cpus, hint.mask, reusable)
+            taken = self.cpus.allocate(container.cpus, hint.mask, reusable)
             if taken is None:
                 raise _unexpected("not enough cpus available to satisfy request")
             self._pinned[uid][0].append(taken)
@@ -193,7 +193,7 @@ class DeviceManager:
                 reusable |= taken
             else:
                 reusable -= taken
-        if self._config.static_memory and container.memory and not self.memory.take(container.memory, hint):
+        if self._config.static_memory and container.memory and not self.memory.allocate(container.memory, hint):
             raise _unexpected("[memorymanager] failed to find the default preferred hint")
 
     def _pick(self, name: str, count: int, reusable: set[Device], numa: int | None) -> tuple[Device, ...]:

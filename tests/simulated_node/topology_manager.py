@@ -165,8 +165,8 @@ class CpuManager:
                 found.append(mask)
         return mark_preferred(found, fewest)
 
-    def take(self, wanted: int, mask: int | None, reusable: set[tuple[int, int]]) -> set[tuple[int, int]] | None:
-        """``allocateCPUs``: aligned ones first; None if there are too few."""
+    def allocate(self, wanted: int, mask: int | None, reusable: set[tuple[int, int]]) -> set[tuple[int, int]] | None:
+        """``allocateCPUs``: aligned CPUs first; None if there are too few."""
         usable = self.free | reusable
         if len(usable) < wanted:
             return None
@@ -214,7 +214,7 @@ class MemoryManager:
                 found.append(mask)
         return mark_preferred(found, fewest)
 
-    def take(self, wanted: int, hint: Hint) -> bool:
+    def allocate(self, wanted: int, hint: Hint) -> bool:
         """``Allocate``: from the NUMA nodes of the hint, extended if they have too little; False: rejected."""
         free, mask = self.free(), hint.mask
         if mask is None or sum(free[node] for node in free if mask >> node & 1) < wanted:

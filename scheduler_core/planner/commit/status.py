@@ -45,7 +45,7 @@ def hold_reason(reservation: ReservationUpdate, estimate: float | None, users: C
         "the end of their pods is unknown" if estimate is None else f"their pods end by {format_timestamp(estimate)}"
     )
     nodes = first_names([each.node for each in reservation.spec.held])
-    used = f"; of a higher priority, and there now: {first_names(users)}" if users else ""
+    used = f"; pods of a higher priority on these nodes: {first_names(users)}" if users else ""
     return f"does not fit yet; capacity that becomes free on {nodes} is reserved: {until}{used}"
 
 

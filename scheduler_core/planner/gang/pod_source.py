@@ -17,6 +17,7 @@ from scheduler_core.cache.events import Batch, PodUpdate
 from scheduler_core.cache.full_pods import (
     FULL_POD_SOURCES,
     MAX_RULES,
+    MAX_VALUES,
     TOO_MANY_RULES,
     host_anti_affinity,
     rule_count,
@@ -148,7 +149,7 @@ def _gang_request_of(pod: FullPod) -> tuple[GangRequest | None, InvalidRequest |
 def _excess_reason(spec: FullPodSpec) -> str:
     return (
         f"nodeSelector, node affinity and tolerations have {rule_count(spec)} entries: gputopo plans pods with at most "
-        f"{MAX_RULES}, and a few thousand values; name many nodes as values of one expression, or by one label"
+        f"{MAX_RULES} entries and {MAX_VALUES} values; name many nodes as values of one expression, or by one label"
     )
 
 

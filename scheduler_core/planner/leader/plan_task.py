@@ -51,7 +51,7 @@ class PlanTask(NamedTuple):
 
 
 class PlanMemory:
-    """What plans keep for the next plan, to save time. For one thread."""
+    """Results of a plan that the next plan reuses, to save time. For one thread."""
 
     def __init__(self) -> None:
         self.singles = SinglePodPlacer()

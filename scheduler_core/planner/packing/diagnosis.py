@@ -17,7 +17,9 @@ from scheduler_core.planner.packing.topology_domains import domain_of
 AVOIDED_REASON = "a member of the gang failed to start on the node shortly before"
 OUTSIDE_DOMAIN_REASON = "fits on other nodes, but not in the same"
 NO_NODE_REASON = "no node has the requested devices"
-OUT_OF_TIME_REASON = "the members of the gang differ too much: not all nodes were examined in the time of a plan"
+OUT_OF_TIME_REASON = (
+    "the members have too many different requests or node rules: a plan ended before it examined all nodes"
+)
 
 MissingReasons = tuple[tuple[str, Reason | str], ...]
 

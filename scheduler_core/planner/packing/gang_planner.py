@@ -20,17 +20,17 @@ from scheduler_core.planner.packing.model import GangPlan, NodeView, PlanOptions
 from scheduler_core.planner.packing.node_classes import NodeClasses
 from scheduler_core.planner.packing.node_filter import NodeFilter
 from scheduler_core.planner.packing.node_fit import Load, NodeFit
+from scheduler_core.planner.packing.nodes import FILTERS_PER_CLOCK_READ
 from scheduler_core.planner.packing.plan import plan_groups
 from scheduler_core.planner.packing.topology_domains import DomainPath, domain_path_of
 
 _MAX_REQUESTS = 1 << 11  # gangs: those that were tried last
 _MAX_VERDICTS = 1 << 10  # different requests
-_FILTERED = 4096  # kube-scheduler's filters of a member on a node, between two looks at the clock
 _MAX_CHANGED = 1 << 12  # changed nodes that a verdict remembers: with more, the bound is computed again
 
 
 class _Verdict(msgspec.Struct):
-    """Why gangs with equal requests did not fit, and the nodes as they were then."""
+    """The reason that gangs with equal requests did not fit, and the nodes at that time."""
 
     unplaced: Unplaced  # without ``missing``: not diagnosed yet
     names: tuple[str, ...]  # of the members that ``unplaced`` names
@@ -46,8 +46,8 @@ class _Request(msgspec.Struct):
     minimum: int | None
     groups: MemberGroups
     verdicts: dict[AbstractSet[str], _Verdict]  # by avoided nodes; shared by all gangs with equal requests
-    source: Unplaced | None = None  # ``told`` has the names of this gang in its place
-    told: Unplaced | None = None
+    source: Unplaced | None = None  # ``unplaced`` is this result with the names of this gang
+    unplaced: Unplaced | None = None
 
 
 class GangPlanner:
@@ -72,7 +72,7 @@ class GangPlanner:
         self._nodes.update(view.table, view.rules)
         groups, verdict = request.groups, request.verdicts.get(options.avoid)
         if verdict is None or self._has_improved(verdict, groups):
-            trial = _Trial(groups, self._nodes, {} if verdict is None else verdict.loads)
+            trial = _GangFit(groups, self._nodes, {} if verdict is None else verdict.loads)
             most = trial.count_members(options)
             if most >= groups.minimum:
                 found = plan_groups(groups, view, options, self._nodes)
@@ -91,7 +91,7 @@ class GangPlanner:
             if isinstance(found, GangPlan):
                 return found
             verdict.unplaced, verdict.names = found, _names(groups)
-        return _told(request, verdict)
+        return _with_own_names(request, verdict)
 
     def _request(self, members: Sequence[Member], view: NodeView, options: PlanOptions) -> _Request | Unplaced:
         inputs = (view.policy_of, options.levels, options.placed_members)
@@ -117,7 +117,7 @@ class GangPlanner:
         changes = nodes.changed_since(verdict.mark)
         if changes is None or len(verdict.before) > _MAX_CHANGED:
             return True
-        trial = _Trial(groups, nodes, verdict.loads) if changes else None
+        trial = _GangFit(groups, nodes, verdict.loads) if changes else None
         for name, before in changes.items():
             assert trial is not None  # there are changes
             was: tuple[int | None, Load] = (None, nothing)
@@ -135,8 +135,8 @@ class GangPlanner:
         return False
 
 
-class _Trial:
-    """One gang on the present nodes."""
+class _GangFit:
+    """The fit of one gang on the present nodes."""
 
     def __init__(self, groups: MemberGroups, nodes: NodeClasses, loads: dict[int, Load]) -> None:
         """``loads``: those already known."""
@@ -175,7 +175,7 @@ class _Trial:
         groups, nodes, required = self._groups, self._nodes, self._groups.required
         level = () if required is None else (required,)
         totals: defaultdict[DomainPath, list[int]] = defaultdict(lambda: [0] * len(self._filters))
-        most, every = len(groups.without_gpus), max(1, _FILTERED // max(1, len(self._filters)))
+        most, every = len(groups.without_gpus), max(1, FILTERS_PER_CLOCK_READ // max(1, len(self._filters)))
         for number, names in nodes.nodes.items():
             if options.out_of_time():
                 return groups.minimum
@@ -213,10 +213,10 @@ def _names(groups: MemberGroups) -> tuple[str, ...]:
     return tuple(member.name for each in groups.groups for member in each.members)
 
 
-def _told(request: _Request, verdict: _Verdict) -> Unplaced:
+def _with_own_names(request: _Request, verdict: _Verdict) -> Unplaced:
     """Return the verdict with the names of this gang; the same object while nothing changes."""
-    if request.source is not verdict.unplaced or request.told is None:
+    if request.source is not verdict.unplaced or request.unplaced is None:
         own = dict(zip(verdict.names, _names(request.groups), strict=True))
         missing = tuple((own[name], reason) for name, reason in verdict.unplaced.missing)
-        request.source, request.told = verdict.unplaced, verdict.unplaced._replace(missing=missing)
-    return request.told
+        request.source, request.unplaced = verdict.unplaced, verdict.unplaced._replace(missing=missing)
+    return request.unplaced

@@ -13,7 +13,7 @@ from scheduler_core.planner.packing.node_fit import Load
 from scheduler_core.planner.packing.stock import Packing, PlacementClass
 from scheduler_core.planner.packing.topology_domains import DomainPath, SearchLevel, domain_path_of, sort_path_of
 
-_FILTERED = 4096  # kube-scheduler's filters of a member on a node, between two looks at the clock
+FILTERS_PER_CLOCK_READ = 4096  # kube-scheduler's filters, one for each member and node, between two reads of the clock
 
 
 class GangNode(NamedTuple):
@@ -42,7 +42,7 @@ def gang_nodes(
     used = {seat.node for seat in options.placed}
     known: dict[object, PlacementClass] = {}
     candidates = []
-    every = max(1, _FILTERED // max(1, len(filters)))
+    every = max(1, FILTERS_PER_CLOCK_READ // max(1, len(filters)))
     for at, (name, number) in enumerate(nodes.number_of.items(), 1):
         if at % every == 0 and options.out_of_time():
             break

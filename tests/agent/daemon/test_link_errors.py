@@ -1,4 +1,4 @@
-"""Links whose error counters grow too fast."""
+"""Links with error counters that grow too fast."""
 
 from __future__ import annotations
 

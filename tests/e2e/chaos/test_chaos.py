@@ -45,7 +45,7 @@ class Samples:
         self.health_s: list[float] = []
         self.reset_probes = 0
 
-    def take(self) -> None:
+    def measure(self) -> None:
         """Measure now. A process that was just killed does not count."""
         for name, each in zip(("extender", "planner", "second planner"), self._programs.served, strict=True):
             try:
@@ -104,7 +104,7 @@ def test_no_promise_is_broken_in_a_day_of_faults_and_attacks(  # noqa: PLR0917  
                 name = faults.inject()
                 print(f"{end - time.monotonic():7.1f} s left: {name}", flush=True)
                 time.sleep(PAUSE_S)
-                samples.take()
+                samples.measure()
         for each in programs.served:
             each.server.wait_until(partial(_answers, each))
         wait_for(lambda: _settled(cluster, workload.sizes), "all gangs to be complete or absent", 180.0)

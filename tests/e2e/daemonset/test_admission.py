@@ -135,7 +135,7 @@ def in_order(message: str) -> str:
     return text + found + ", ".join(sorted(named.split(", ")))
 
 
-FOREIGN = "gputopo's agent may change its own labels and annotations of a Node, not "
+FOREIGN = "gputopo's agent may change only its own labels and annotations of a Node, not "
 NOTHING_ELSE = "gputopo's agent may change only labels and annotations of a Node"
 OWNER = {"apiVersion": "v1", "kind": "Node", "name": "gpu-1", "uid": "1"}
 
@@ -185,7 +185,7 @@ def test_another_node_is_denied_by_every_kind_of_patch(agent: Client, kind: str)
     assert refusal(agent, "PATCH", OWN, body, kind) == (200, "")
     status, message = refusal(agent, "PATCH", OTHER, body, kind)
     assert status == 403
-    assert message.endswith("gputopo's agent may change the Node that its token names, and this one names gpu-0")
+    assert message.endswith("gputopo's agent may change only the Node that its token names; this token names gpu-0")
 
 
 def test_a_token_without_the_claim_changes_nothing(installed: Cluster) -> None:
@@ -193,7 +193,7 @@ def test_a_token_without_the_claim_changes_nothing(installed: Cluster) -> None:
 
     for path, body in ((OWN, with_labels(**{keys.GPUS.key: "8"})), (NODE_GPUS.path("gpu-0"), node_gpus("gpu-0"))):
         status, message = refusal(unbound, "PATCH", path, body, "merge" if path == OWN else "apply")
-        assert (status, message.rpartition(", ")[2]) == (403, "and this one names none")
+        assert (status, message.rpartition("; ")[2]) == (403, "this token names none")
     unbound.close()
 
 
@@ -244,7 +244,7 @@ def test_what_rbac_refuses_admission_refuses_as_well(installed: Cluster, agent: 
 @pytest.mark.parametrize(
     ("name", "metadata", "why"),
     [
-        pytest.param("gpu-1", {}, "the node that its token names, and this one names gpu-0", id="of another node"),
+        pytest.param("gpu-1", {}, "the node that its token names; this token names gpu-0", id="of another node"),
         pytest.param(
             "gpu-0", {"finalizers": ["example.com/stay"]}, "may not change its finalizers", id="with a finalizer"
         ),
@@ -288,7 +288,7 @@ def node_feature(node: str | None, **spec: Any) -> Object:
 
 
 MINE = "gputopo-features-for-gpu-0"
-NAMED = "the node that its token names, and this one names gpu-0"
+NAMED = "the node that its token names; this token names gpu-0"
 NO_FEATURES = "sets only labels in a NodeFeature, not features that rules could turn into other labels"
 
 

@@ -71,7 +71,7 @@ def test_keys_of_administrators_on_its_own_node_are_denied(agent: Client, key: s
 
     assert (status, message.rpartition(": ")[2]) == (
         403,
-        f"gputopo's agent may change its own labels and annotations of a Node, not {key}",
+        f"gputopo's agent may change only its own labels and annotations of a Node, not {key}",
     )
 
 
@@ -195,7 +195,7 @@ def event(**changes: Any) -> Object:
     return body | changes
 
 
-ABOUT = "may report Events about the Node that its token names, and this one names gpu-0"
+ABOUT = "may report Events only about the Node that its token names; this token names gpu-0"
 AS_ITSELF = "reports Events in its own name, from its own node"
 PLAIN = "reports Events in the namespace default, with at most 1024 characters"
 

@@ -101,7 +101,10 @@ def test_a_damaged_annotation_is_healed_by_a_restart(
     ("text", "why"),
     [
         ('{"v":1,"gpus":', f"its annotation {keys.TOPOLOGY.key} cannot be read: the topology annotation is damaged"),
-        (encode_topology(dgx1()).annotations[keys.TOPOLOGY.key], "or somebody edited its NodeGpus or the annotation"),
+        (
+            encode_topology(dgx1()).annotations[keys.TOPOLOGY.key],
+            "or another client edited its NodeGpus or the annotation",
+        ),
     ],
 )
 def test_why_names_an_edited_annotation_as_the_cause(

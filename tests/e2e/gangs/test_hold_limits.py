@@ -1,4 +1,4 @@
-"""A gang that cannot be placed keeps GPUs from nobody of a higher priority, and from others only within limits."""
+"""A gang that cannot be placed keeps no GPUs from pods of a higher priority, and limited GPUs from other pods."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_hold_yields_to_ungated_pods_of_a_higher_priority(
     started(cluster, "usual")
 
     wait_for(lambda: refused_for_a_reservation(cluster, "equal"), "the pod of the same priority to be refused")
-    users = f"of a higher priority, and there now: {cluster.namespace}/urgent and 1 more"
+    users = f"pods of a higher priority on these nodes: {cluster.namespace}/urgent and 1 more"
     wait_for(lambda: users in (held(cluster, "greedy") or {"status": {}})["status"].get("reason", ""), users)
     assert running.count("gputopo_planner_capacity_hold_users") == 2
 

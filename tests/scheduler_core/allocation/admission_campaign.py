@@ -23,7 +23,7 @@ from scheduler_core.allocation.machine_shape import shape_of
 from scheduler_core.allocation.numa_alignment import (
     UNKNOWN_KUBELET,
     KubeletModel,
-    NumaNode,
+    NumaCapacity,
     possible_alignments,
 )
 from scheduler_core.allocation.numa_alignment import NumaPolicy as ModelledPolicy
@@ -178,7 +178,7 @@ def _model(case: Case) -> KubeletModel:
     config, manager = case.config, _kubelet(case, Random(0))
     held = manager.memory.free()
     nodes = tuple(
-        NumaNode(
+        NumaCapacity(
             node.id,
             node.cpus,
             sum(cpu[0] == node.id for cpu in manager.cpus.free),

@@ -13,7 +13,7 @@ from scheduler_core.allocation.machine_shape import shape_of
 from scheduler_core.allocation.numa_alignment import (
     UNKNOWN_KUBELET,
     KubeletModel,
-    NumaNode,
+    NumaCapacity,
     NumaPolicy,
     possible_alignments,
 )
@@ -106,7 +106,7 @@ def test_unknown_policy_allows_the_outcomes_of_every_policy() -> None:
         assert set(known.masks) <= set(unknown.masks)
 
 
-def pinning(policy: NumaPolicy, *nodes: NumaNode, memory: bool = False) -> KubeletModel:
+def pinning(policy: NumaPolicy, *nodes: NumaCapacity, memory: bool = False) -> KubeletModel:
     """Return a kubelet with the static CPU Manager, or the Static Memory Manager."""
     return msgspec.structs.replace(model(policy), exclusive_cpus=not memory, pinned_memory=memory, numa_nodes=nodes)
 
@@ -120,7 +120,7 @@ def pinning(policy: NumaPolicy, *nodes: NumaNode, memory: bool = False) -> Kubel
     ],
 )
 def test_gpus_come_from_the_node_with_free_cpus(policy: NumaPolicy, sets: set[int]) -> None:
-    kubelet = pinning(policy, NumaNode(0, 32, 4), NumaNode(1, 32, 32))
+    kubelet = pinning(policy, NumaCapacity(0, 32, 4), NumaCapacity(1, 32, 32))
     found = predicted(kubelet, 0xFF, ContainerStep(2, cpus=8)).sets
 
     assert isinstance(found, ExactSets)
@@ -129,9 +129,9 @@ def test_gpus_come_from_the_node_with_free_cpus(policy: NumaPolicy, sets: set[in
 
 @pytest.mark.parametrize("policy", REJECTING)
 def test_cpus_and_gpus_free_on_different_nodes_are_rejected(policy: NumaPolicy) -> None:
-    cpus = pinning(policy, NumaNode(0, 32, 4), NumaNode(1, 32, 32))
+    cpus = pinning(policy, NumaCapacity(0, 32, 4), NumaCapacity(1, 32, 32))
     memory = pinning(
-        policy, NumaNode(0, memory=100, free_memory=10), NumaNode(1, memory=100, free_memory=90), memory=True
+        policy, NumaCapacity(0, memory=100, free_memory=10), NumaCapacity(1, memory=100, free_memory=90), memory=True
     )
 
     assert predicted(cpus, 0x0F, ContainerStep(2, cpus=8)).sets == ExactSets(())
@@ -141,7 +141,7 @@ def test_cpus_and_gpus_free_on_different_nodes_are_rejected(policy: NumaPolicy) 
 
 def test_gpus_may_cross_nodes_where_cpus_decide_under_best_effort() -> None:
     """CPUs are free on node 0 only, with one GPU; the other GPU comes from node 1."""
-    kubelet = pinning(NumaPolicy.BEST_EFFORT, NumaNode(0, 32, 32), NumaNode(1, 32, 0))
+    kubelet = pinning(NumaPolicy.BEST_EFFORT, NumaCapacity(0, 32, 32), NumaCapacity(1, 32, 0))
     found = predicted(kubelet, 0b01110001, ContainerStep(2, cpus=8)).sets
 
     assert isinstance(found, ExactSets)

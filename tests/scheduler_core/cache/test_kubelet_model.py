@@ -1,4 +1,4 @@
-"""What is known of the kubelet of a node."""
+"""The model of the kubelet of a node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scheduler_core.allocation.numa_alignment import (
     NO_ALIGNMENT,
     UNKNOWN_KUBELET,
     NumaAlignment,
-    NumaNode,
+    NumaCapacity,
     NumaPolicy,
 )
 from scheduler_core.cache.node_record import NodeRecord, without_pod
@@ -83,7 +83,7 @@ def test_cpus_of_numa_nodes_are_known_until_pods_come_or_go() -> None:
     settled = reported(PINNING)
     coming = msgspec.structs.replace(settled, pods=(*settled.pods, exclusive))
 
-    assert state(settled).kubelet.numa_nodes == (NumaNode(0, 32, 4), NumaNode(1, 32, 32))
+    assert state(settled).kubelet.numa_nodes == (NumaCapacity(0, 32, 4), NumaCapacity(1, 32, 32))
     assert state(coming).kubelet.numa_nodes is None
     assert state(without_pod(coming, "b")).kubelet.numa_nodes is None
 

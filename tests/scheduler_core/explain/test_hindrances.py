@@ -31,7 +31,7 @@ RESTORED = "a running agent restores it within a heartbeat, and names the field 
         pytest.param(
             kubelet_report(H100, {}),
             "a: its NodeGpus is about another topology than the Node carries: this lasts seconds, unless the agent "
-            f"cannot write the Node (check its log), or somebody edited its NodeGpus or the annotation "
+            f"cannot write the Node (check its log), or another client edited its NodeGpus or the annotation "
             f"gputopo.io/topology: {RESTORED}",
             "fits on a if its agent confirms the topology that the Node carries: start the agent, or check its log",
             id="another topology",

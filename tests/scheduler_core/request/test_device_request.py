@@ -165,7 +165,7 @@ def test_more_containers_than_any_node_has_gpus_for_are_counted_as_one() -> None
 def test_a_pod_that_requests_more_kinds_of_gpus_than_any_node_has_is_malformed() -> None:
     limits = {f"nvidia.com/gpu.kind-{number}": "1" for number in range(65)}
 
-    with pytest.raises(MalformedDeviceRequestError, match="requests 65 resources of GPUs: expected at most 64"):
+    with pytest.raises(MalformedDeviceRequestError, match="requests 65 GPU resources: expected at most 64"):
         parse_device_request(msgspec.convert({"containers": [{"resources": {"limits": limits}}]}, PodSpec))
 
 

@@ -1,4 +1,4 @@
-"""Who may read the pages with the names of all tenants."""
+"""Access to the pages with the names of all tenants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which facts of a damaged matrix are certain: those of its GPUs, its NVLinks, its NUMA nodes. Pure."""
+"""Uncertain facts of a damaged matrix: its GPUs, its NVLinks, its NUMA nodes. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agent.sources.smi.topo.words import ELLIPSIS
 from gputopo.model import FactGroup, Problem, ProblemKind
 
 
-def uncertain_facts(
+def uncertain_matrix_facts(
     table: PlacedTable, block: MatrixBlock, gpus: list[int], problems: list[Problem]
 ) -> tuple[FactGroup, ...]:
     """Return the facts that another reading of the damaged text would change.

@@ -8,7 +8,7 @@ from agent.sources.errors import ParseError
 from agent.sources.kernel_list import parse_single_number
 from agent.sources.smi.topo.affinity import RowAffinity, affinity_words, first_run, read_affinity
 from agent.sources.smi.topo.blocks import MatrixBlock
-from agent.sources.smi.topo.certainty import uncertain_facts
+from agent.sources.smi.topo.certainty import uncertain_matrix_facts
 from agent.sources.smi.topo.columns import PlacedTable, incomplete_problem, place_cells, quote_line
 from agent.sources.smi.topo.header import DEVICE
 from agent.sources.smi.topo.matrix import Cell, TopoGpu, TopoMatrix, TopoNic
@@ -39,7 +39,7 @@ def to_matrix(block: MatrixBlock, cut_at: int | None) -> TopoMatrix:
         nics=nics,
         nvlink_shown=nvlink_shown,
         problems=tuple(problems),
-        uncertain=uncertain_facts(table, block, gpus, problems),
+        uncertain=uncertain_matrix_facts(table, block, gpus, problems),
     )
 
 
@@ -83,7 +83,7 @@ def _symmetric_cells(table: PlacedTable, gpus: list[int], problems: list[Problem
 
 
 def _cells_at_the_end(table: PlacedTable) -> set[tuple[str, str]]:
-    """The NVLinks at the end of their line, where a cut loses digits."""
+    """Return the NVLinks at the end of their line, where a cut loses digits."""
     return {
         (label, column)
         for label, row in table.rows.items()

@@ -684,7 +684,7 @@ def test_a_hold_names_the_pods_of_a_higher_priority_that_use_its_capacity() -> N
 
     (hold,) = server.reservations.values()
     urgent = next(uid for uid, each in server.pods.items() if each["spec"]["priority"])
-    assert str(hold.status.reason).endswith(f"; of a higher priority, and there now: {SPACE}/urgent-{urgent}")
+    assert str(hold.status.reason).endswith(f"; pods of a higher priority on these nodes: {SPACE}/urgent-{urgent}")
     (found,) = planner_status(planner.term, True, None, (), planner.now - START).holds
     assert (found.namespace, found.gpus, found.users) == (SPACE, 4, 1)
     finish(server, urgent)

@@ -14,7 +14,7 @@ from tests.scheduler_core.planner.gang.gang_pods import members, queued
 NOW = 1000.0
 
 
-def of(limits: NamespaceLimits, **by_namespace: NamespaceLimits) -> GangQueue:
+def queue_with(limits: NamespaceLimits, **by_namespace: NamespaceLimits) -> GangQueue:
     found = GangLimits(default=limits, by_namespace=by_namespace)
     return GangQueue(limits=lambda: found)
 
@@ -29,7 +29,7 @@ def names(queue: GangQueue) -> list[str]:
 
 
 def test_gangs_beyond_the_limit_of_their_namespace_are_not_planned() -> None:
-    queue = of(NamespaceLimits(queued_gangs=2), large=NamespaceLimits(queued_gangs=4))
+    queue = queue_with(NamespaceLimits(queued_gangs=2), large=NamespaceLimits(queued_gangs=4))
     for at in range(5):
         for namespace in ("a", "b", "large"):
             queue.update_gang(gang(namespace, f"g{at}", created=float(at)), NOW)
@@ -49,7 +49,7 @@ def test_gangs_beyond_the_limit_of_their_namespace_are_not_planned() -> None:
 
 
 def test_a_gang_that_leaves_admits_the_next_by_priority_and_age() -> None:
-    queue = of(NamespaceLimits(queued_gangs=2))
+    queue = queue_with(NamespaceLimits(queued_gangs=2))
     for at, name in enumerate(("first", "second", "third")):
         queue.update_gang(gang("a", name, created=float(at)), NOW)
     assert names(queue) == ["a/first", "a/second"]
@@ -63,7 +63,7 @@ def test_a_gang_that_leaves_admits_the_next_by_priority_and_age() -> None:
 
 
 def test_pods_of_queued_gangs_are_limited() -> None:
-    queue = of(NamespaceLimits(gated_pods=10))
+    queue = queue_with(NamespaceLimits(gated_pods=10))
     for at, (name, pods) in enumerate((("too-large", 11), ("half", 6), ("other", 5), ("small", 1))):
         queue.update_gang(gang("a", name, pods, created=float(at)), NOW)
     queue.update_gang(gang("b", "other", 10), NOW)
@@ -129,7 +129,7 @@ def test_the_queue_has_the_first_gangs_of_each_namespace(
 ) -> None:
     """By definition: in the order of the namespace, as many as the limits allow. Size 0: the gang is removed."""
     limits = NamespaceLimits(queued_gangs=most, gated_pods=pods)
-    queue, unlimited = of(limits), GangQueue()
+    queue, unlimited = queue_with(limits), GangQueue()
     for namespace, number, size, priority, created in updates:
         for each in (queue, unlimited):
             if size:
