@@ -380,6 +380,6 @@ def test_a_pod_whose_selectors_take_long_to_compare_with_every_node_is_refused()
 
     assert found is not None
     assert found.request == InvalidRequest(
-        "nodeSelector, node affinity and tolerations have 9001 entries: gputopo plans pods with at most 256, and a few "
-        "thousand values; name many nodes as values of one expression, or by one label"
+        "nodeSelector, node affinity and tolerations have 9001 entries: gputopo plans pods with at most 256 "
+        "entries and 20000 values; name many nodes as values of one expression, or by one label"
     )
