@@ -159,6 +159,11 @@ class NvmlGpu(_SnapshotPart, frozen=True):
         return (*(link.errors for link in self.nvlinks), *(device.errors for device in self.mig_devices))
 
     @property
+    def identity(self) -> str:
+        """The key of the GPU across passes: an index may change when a GPU is lost."""
+        return self.uuid or self.bus_id or str(self.index)
+
+    @property
     def access_error(self) -> str | None:
         """The error which shows that NVML cannot use the GPU; None: the GPU answers.
 

@@ -88,7 +88,7 @@ def _fill_outputs(
 def _fill_nvml(current: Nvml, previous: Nvml) -> Nvml:
     last = {name: gpu for gpu in previous.gpus for name in (gpu.bus_id, gpu.uuid) if name is not None}
     last |= {str(gpu.index): gpu for gpu in previous.gpus}  # for a GPU that reports neither
-    known = [(gpu, last.get(gpu.uuid or gpu.bus_id or str(gpu.index))) for gpu in current.gpus]
+    known = [(gpu, last.get(gpu.identity)) for gpu in current.gpus]
     moved = any(gpu.index != was.index for gpu, was in known if was is not None)
     pairs = {} if moved else {(pair.a, pair.b): pair for pair in previous.pairs}
     return replace(

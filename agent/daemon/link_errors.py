@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from agent.snapshot import Nvml, NvmlGpu, NvmlLink
+from agent.snapshot import Nvml, NvmlLink
 from gputopo.model import Degradation
 
 RECOVERIES = 10
@@ -36,7 +36,7 @@ LinkErrorHistory = Mapping[tuple[str, int], LinkErrors]  # by name of the GPU an
 
 def record_counters(history: LinkErrorHistory, nvml: Nvml | None, now: float) -> LinkErrorHistory:
     """Return the history with the counters of one pass; links that were not read keep theirs."""
-    read = {(_name(gpu), link.link): link for gpu in (nvml.gpus if nvml else ()) for link in gpu.nvlinks}
+    read = {(gpu.identity, link.link): link for gpu in (nvml.gpus if nvml else ()) for link in gpu.nvlinks}
     new = {key: _add(history.get(key, LinkErrors()), link, now) for key, link in read.items() if link.counters}
     return {**history, **new}
 
@@ -45,15 +45,11 @@ def failing_links(history: LinkErrorHistory, nvml: Nvml | None, now: float) -> I
     """Yield a degradation for each link with counters that grow too fast."""
     for gpu in nvml.gpus if nvml else ():
         for link in gpu.nvlinks:
-            errors = history.get((_name(gpu), link.link), LinkErrors())
+            errors = history.get((gpu.identity, link.link), LinkErrors())
             if _growth(errors.recoveries, now) >= RECOVERIES:
                 yield Degradation(f"gpu{gpu.index}.nvlink{link.link}", _MANY_RECOVERIES)
             if errors.high_crc_rate:
                 yield Degradation(f"gpu{gpu.index}.nvlink{link.link}", _HIGH_CRC_RATE)
-
-
-def _name(gpu: NvmlGpu) -> str:
-    return gpu.uuid or gpu.bus_id or str(gpu.index)
 
 
 def _add(errors: LinkErrors, link: NvmlLink, now: float) -> LinkErrors:

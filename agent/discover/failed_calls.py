@@ -70,9 +70,9 @@ def record_absent_calls(known: AbsentCalls, nvml: Nvml) -> AbsentCalls:
     by_gpu = dict(known.by_gpu) if same_driver else {}
     for gpu in nvml.gpus:
         if gpu.access_error is None:
-            mode, never = by_gpu.get(_name(gpu), (gpu.mig_mode, _absent(gpu)))
+            mode, never = by_gpu.get(gpu.identity, (gpu.mig_mode, _absent(gpu)))
             same_mode = gpu.mig_mode in (mode, None)
-            by_gpu[_name(gpu)] = (mode, never & _absent(gpu)) if same_mode else (gpu.mig_mode, _absent(gpu))
+            by_gpu[gpu.identity] = (mode, never & _absent(gpu)) if same_mode else (gpu.mig_mode, _absent(gpu))
     return AbsentCalls(known.driver if same_driver and known.driver else nvml.driver_version, by_gpu)
 
 
@@ -80,7 +80,7 @@ def vanished_calls(known: AbsentCalls, nvml: Nvml) -> dict[str, str]:
     """Map each call that a GPU answered before, and says now that it does not have, to its errors."""
     found: dict[str, list[str]] = {}
     for gpu in nvml.gpus:
-        never = known.by_gpu.get(_name(gpu), (None, _absent(gpu)))[1]
+        never = known.by_gpu.get(gpu.identity, (None, _absent(gpu)))[1]
         for call in sorted(_absent(gpu) - never) if gpu.access_error is None else ():
             found.setdefault(call, []).append(f"{gpu.errors[call]} for GPU {gpu.index}, which answered before")
     return {call: "; ".join(errors) for call, errors in found.items()}
@@ -88,7 +88,3 @@ def vanished_calls(known: AbsentCalls, nvml: Nvml) -> dict[str, str]:
 
 def _absent(gpu: NvmlGpu) -> frozenset[str]:
     return frozenset(call for call, error in gpu.errors.items() if error in ABSENT_ERRORS)
-
-
-def _name(gpu: NvmlGpu) -> str:
-    return gpu.uuid or gpu.bus_id or str(gpu.index)

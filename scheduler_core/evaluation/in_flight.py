@@ -2,8 +2,8 @@
 
 The watch shows only later which node kube-scheduler chose. For pods without a hard constraint this does no harm: the
 assumed pods of kube-scheduler keep its device counts right. For a hard constraint, a node fits only if it fits with
-every subset of the in-flight pods that may come to it. A subset that leaves too few devices for the pod does not come:
-kube-scheduler would not have asked for the node. Pods that are equal for other pods on a node are interchangeable.
+every subset of the in-flight pods that may come to it. A subset that leaves too few devices for the pod is impossible:
+kube-scheduler would not have offered the node. Pods that are equal for other pods on a node are interchangeable.
 kube-scheduler does not know reservations: on a node with reservations, all pods in flight to it must leave enough
 devices.
 """
@@ -74,14 +74,14 @@ def _cases(
 
 
 def _footprint(profile: PodProfile) -> object:
-    """Return all that other pods on the node notice of a pod."""
+    """Return the part of a profile that affects other pods on the node."""
     if profile.has_hard_constraints:
         return profile
     return profile.device_request._replace(cpu_milli=0), profile.constraints.workload
 
 
 def _are_enough(free: Counter[str], pods: Iterable[Occupant]) -> bool:
-    """Return whether so many devices are free for these pods. More devices may be in use than a node offers."""
+    """Return whether enough devices are free for these pods. More devices may be in use than a node offers."""
     taken = Counter[str]()
     for pod in pods:
         taken.update(dict(pod.profile.device_request.totals))

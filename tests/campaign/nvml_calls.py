@@ -34,7 +34,7 @@ ABSENT = {2, 3, 6, 13, 25, 26}  # the numbers of agent.snapshot.ABSENT_ERRORS
 COUNT = "nvmlDeviceGetCount_v2"
 PAIRS = {"nvmlDeviceGetTopologyCommonAncestor", "nvmlDeviceGetP2PStatus"}  # do not say which of two GPUs is lost
 
-RIGHT, REFUSED, SAID, SILENT = "right", "refused", "wrong but said", "wrong in silence"
+RIGHT, REFUSED, REPORTED, UNREPORTED = "right", "refused", "wrong, reported", "wrong, not reported"
 
 
 class Case(NamedTuple):
@@ -165,11 +165,11 @@ def judge(case: Case) -> Verdict:
         state = _run_pass(state, driver, now)
     after = _labels(state)
     if after != labels_of_healthy(case.machine):
-        return Verdict(SILENT, f"not healthy again after the repair: {_difference(case, after)}")
+        return Verdict(UNREPORTED, f"not healthy again after the repair: {_difference(case, after)}")
     return worst
 
 
-_ORDER = (RIGHT, REFUSED, SAID, SILENT)
+_ORDER = (RIGHT, REFUSED, REPORTED, UNREPORTED)
 
 
 def _run_pass(state: DiscoveryState, driver: FakeDriver, now: float) -> DiscoveryState:
@@ -199,7 +199,7 @@ def _judge_pass(case: Case, state: DiscoveryState) -> Verdict:
     different = _difference(case, labels)
     says_lost = case.code in LOST and case.function.startswith("nvmlDeviceGet") and case.function not in PAIRS
     if says_lost and case.function != COUNT and keys.GPUS.key not in different and not state.failures:
-        return Verdict(SILENT, "a lost GPU counts as healthy")
+        return Verdict(UNREPORTED, "a lost GPU counts as healthy")
     if says_lost and keys.GPUS.key in different and different.get(keys.DEGRADED.key) == "true":
         return Verdict(RIGHT)
     different.pop(keys.DEGRADED.key, None)
@@ -207,8 +207,8 @@ def _judge_pass(case: Case, state: DiscoveryState) -> Verdict:
         return Verdict(RIGHT)
     wrong = {key: value for key, value in different.items() if value is not None}
     if not said:
-        return Verdict(SILENT, str(different))
-    return Verdict(SAID if wrong else REFUSED, str(different))
+        return Verdict(UNREPORTED, str(different))
+    return Verdict(REPORTED if wrong else REFUSED, str(different))
 
 
 def main() -> None:
@@ -217,9 +217,9 @@ def main() -> None:
     for case in cases(int(sys.argv[1]) if len(sys.argv) > 1 else 1):
         verdict = judge(case)
         counts[verdict.outcome] += 1
-        if verdict.outcome == SILENT or (verdict.outcome == SAID and "-v" in sys.argv):
+        if verdict.outcome == UNREPORTED or (verdict.outcome == REPORTED and "-v" in sys.argv):
             print(f"{verdict.outcome}: {case}: {verdict.why}", file=sys.stderr)
-    print(f"| NVML | {counts.total():,} | {counts[SILENT]} | {counts[SAID]:,} | {counts[REFUSED]:,} |")
+    print(f"| NVML | {counts.total():,} | {counts[UNREPORTED]} | {counts[REPORTED]:,} | {counts[REFUSED]:,} |")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A sample of the campaign: NVML calls that fail never make a wrong label in silence, and never an exception."""
+"""A sample of the campaign: NVML calls that fail never make a wrong label without a report, and never an exception."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import pytest
 
 from agent.snapshot import NvmlGpu
-from tests.campaign.nvml_calls import SILENT, Case, cases, functions_of, judge
+from tests.campaign.nvml_calls import UNREPORTED, Case, cases, functions_of, judge
 
 # GPUTOPO_NVML_CASES=1 runs all cases, 10 every tenth.
 STEP = int(os.environ.get("GPUTOPO_NVML_CASES", "331"))
@@ -17,7 +17,7 @@ STEP = int(os.environ.get("GPUTOPO_NVML_CASES", "331"))
 def test_a_failing_call_makes_no_wrong_label_in_silence(case: Case) -> None:
     verdict = judge(case)
 
-    assert verdict.outcome != SILENT, verdict.why
+    assert verdict.outcome != UNREPORTED, verdict.why
 
 
 def test_the_cases_are_all_functions_that_the_agent_calls() -> None:
@@ -29,7 +29,7 @@ def test_the_judge_sees_a_lost_gpu_that_counts_as_healthy(monkeypatch: pytest.Mo
     case = FOUND_BEFORE["lost after the handle"]
     monkeypatch.setattr(NvmlGpu, "access_error", property(lambda gpu: gpu.handle_error))
 
-    assert judge(case).outcome == SILENT
+    assert judge(case).outcome == UNREPORTED
 
 
 FOUND_BEFORE = {
@@ -48,4 +48,4 @@ FOUND_BEFORE = {
 
 @pytest.mark.parametrize("case", FOUND_BEFORE.values(), ids=FOUND_BEFORE)
 def test_cases_that_were_wrong_in_silence_before(case: Case) -> None:
-    assert judge(case).outcome != SILENT
+    assert judge(case).outcome != UNREPORTED

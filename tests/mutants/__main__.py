@@ -17,6 +17,6 @@ options = parser.parse_args()
 results = list(run_campaign(options.limit, options.folder))
 for result in results:
     for case in result.wrong:
-        print(f"{result.border}: {case.mutant}: {case.verdict.value}: {case.labels}", file=sys.stderr)
+        print(f"{result.kind}: {case.mutant}: {case.verdict.value}: {case.labels}", file=sys.stderr)
 print(table(results))
-sys.exit(any(result.counts[Verdict.SILENT] for result in results))
+sys.exit(any(result.counts[Verdict.UNREPORTED] for result in results))

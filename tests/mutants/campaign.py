@@ -21,15 +21,15 @@ class WrongCase(NamedTuple):
     data: bytes
 
 
-class BorderResult(NamedTuple):
+class FormatResult(NamedTuple):
     """The verdicts on the mutants of one format."""
 
-    border: str
+    kind: str
     counts: Counter[Verdict]
     wrong: list[WrongCase]
 
 
-def run_border(border: str, texts: list[str], limit: int | None) -> BorderResult:
+def run_format(kind: str, texts: list[str], limit: int | None) -> FormatResult:
     """Judge the mutants of the texts: all, or every n-th so that at most ``limit`` are judged per text."""
     counts: Counter[Verdict] = Counter()
     wrong = []
@@ -41,24 +41,24 @@ def run_border(border: str, texts: list[str], limit: int | None) -> BorderResult
         for name, data in every[::step]:
             verdict, labels = judge(whole, data)
             counts[verdict] += 1
-            if verdict in (Verdict.SILENT, Verdict.SAID):
+            if verdict in (Verdict.UNREPORTED, Verdict.REPORTED):
                 wrong.append(WrongCase(name, verdict, labels, data))
-    return BorderResult(border, counts, wrong)
+    return FormatResult(kind, counts, wrong)
 
 
-def run_campaign(limit: int | None, files: Path | None = None) -> Iterator[BorderResult]:
+def run_campaign(limit: int | None, files: Path | None = None) -> Iterator[FormatResult]:
     """Yield the result of each format, and of the files of a folder, if one is given."""
-    for border, texts in inputs().items():
-        yield run_border(border, texts, limit)
+    for kind, texts in inputs().items():
+        yield run_format(kind, texts, limit)
     for file in sorted(files.iterdir()) if files is not None else ():
         if file.suffix in (".txt", ".xml", ".json", ".yaml"):
-            yield run_border(file.name, [file.read_text("utf-8", errors="replace")], limit)
+            yield run_format(file.name, [file.read_text("utf-8", errors="replace")], limit)
 
 
-def table(results: list[BorderResult]) -> str:
+def table(results: list[FormatResult]) -> str:
     """Return the results as a Markdown table."""
-    rows = ["| border | cases tried | wrong in silence | wrong but said | refused |", "|---|---|---|---|---|"]
-    for border, counts, _ in results:
-        cells = (sum(counts.values()), counts[Verdict.SILENT], counts[Verdict.SAID], counts[Verdict.REFUSED])
-        rows.append(f"| {border} | {' | '.join(f'{cell:,}' for cell in cells)} |")
+    rows = ["| interface | cases tried | wrong, not reported | wrong, reported | refused |", "|---|---|---|---|---|"]
+    for kind, counts, _ in results:
+        cells = (sum(counts.values()), counts[Verdict.UNREPORTED], counts[Verdict.REPORTED], counts[Verdict.REFUSED])
+        rows.append(f"| {kind} | {' | '.join(f'{cell:,}' for cell in cells)} |")
     return "\n".join(rows)

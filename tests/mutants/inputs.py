@@ -25,7 +25,7 @@ UUID = "GPU-2d4f8f1e-6b3a-4c59-9b7e-1f0a3c5d7e8{}"
 
 
 def inputs() -> dict[str, list[str]]:
-    """Return the undamaged texts by border."""
+    """Return the undamaged texts by input format."""
     return {
         "`topo -m`": [_output(name, "topo -m") for name in _MATRICES],
         "`-L`": [_output("8a100-8n-nvswitch12+mig", "-L"), _output("4a100-1n-mesh4", "-L")],

@@ -14,8 +14,8 @@ class Verdict(Enum):
 
     RIGHT = "right"  # every published label is that of the undamaged input
     REFUSED = "refused"  # exit code 2 or 3, with a message
-    SAID = "wrong but said"  # a wrong label, with exit code 5
-    SILENT = "wrong in silence"  # a wrong label, with exit code 0
+    REPORTED = "wrong, reported"  # a wrong label, with exit code 5
+    UNREPORTED = "wrong, not reported"  # a wrong label, with exit code 0
 
 
 def published_labels(data: bytes) -> tuple[dict[str, str], bool] | None:
@@ -39,4 +39,4 @@ def judge(whole: dict[str, str], data: bytes) -> tuple[Verdict, dict[str, str]]:
     wrong = {key: value for key, value in labels.items() if whole.get(key) != value}
     if not wrong:
         return Verdict.RIGHT, {}
-    return Verdict.SAID if said else Verdict.SILENT, wrong
+    return Verdict.REPORTED if said else Verdict.UNREPORTED, wrong

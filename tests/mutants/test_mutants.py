@@ -1,10 +1,10 @@
-"""A sample of the mutants of each format: nothing wrong is published in silence. `make mutants` runs all of them."""
+"""A sample of the mutants of each format: no wrong label is published unreported. `make mutants` runs all."""
 
 import pytest
 from click.testing import CliRunner
 
 from gputopo.cli import main
-from tests.mutants.campaign import run_border
+from tests.mutants.campaign import run_format
 from tests.mutants.inputs import inputs
 from tests.mutants.judge import Verdict, judge, published_labels
 
@@ -12,25 +12,29 @@ SAMPLE = 60  # mutants per text
 INPUTS = inputs()
 
 
-@pytest.mark.parametrize("border", INPUTS)
-def test_nothing_wrong_is_published_of_a_damaged_input(border: str) -> None:
-    result = run_border(border, INPUTS[border], SAMPLE)
+@pytest.mark.parametrize("kind", INPUTS)
+def test_nothing_wrong_is_published_of_a_damaged_input(kind: str) -> None:
+    result = run_format(kind, INPUTS[kind], SAMPLE)
 
     assert [(case.mutant, case.labels) for case in result.wrong] == []
     # `topo -p2p` alone is no input: it shows no links.
-    assert (result.counts[Verdict.REFUSED] == sum(result.counts.values())) == (border == "`topo -p2p`")
+    assert (result.counts[Verdict.REFUSED] == sum(result.counts.values())) == (kind == "`topo -p2p`")
 
 
 def test_every_input_is_published_undamaged_where_its_format_can_show_the_gpus() -> None:
-    published = {border: [published_labels(text.encode()) for text in texts] for border, texts in INPUTS.items()}
+    published = {
+        kind: [published_labels(text.encode()) for text in texts] for kind, texts in INPUTS.items()
+    }
 
-    complete = {border for border, found in published.items() if all(each and not each[1] for each in found)}
+    complete = {
+        kind for kind, found in published.items() if all(each and not each[1] for each in found)
+    }
     assert complete == INPUTS.keys() - {"`-L`", "`nvlink -s`", "`topo -p2p`"}
 
 
 @pytest.mark.parametrize(
     ("labels", "expected"),
-    [("gpus", Verdict.RIGHT), ("islands", Verdict.SILENT)],
+    [("gpus", Verdict.RIGHT), ("islands", Verdict.UNREPORTED)],
 )
 def test_the_judge_compares_with_the_undamaged_input(labels: str, expected: Verdict) -> None:
     text = INPUTS["`topo -m`"][1].encode()

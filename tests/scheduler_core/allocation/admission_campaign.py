@@ -274,7 +274,7 @@ def main() -> None:
     found = total(check_case(case, range(seeds)) for case in cases(machines, per_config))
     for error in found.wrong[:5]:
         print(error)
-    print(found._replace(wrong=()), "wrong in silence:", len(found.wrong))
+    print(found._replace(wrong=()), "wrong, not reported:", len(found.wrong))
 
 
 if __name__ == "__main__":
