@@ -22,13 +22,9 @@ def test_nothing_wrong_is_published_of_a_damaged_input(kind: str) -> None:
 
 
 def test_every_input_is_published_undamaged_where_its_format_can_show_the_gpus() -> None:
-    published = {
-        kind: [published_labels(text.encode()) for text in texts] for kind, texts in INPUTS.items()
-    }
+    published = {kind: [published_labels(text.encode()) for text in texts] for kind, texts in INPUTS.items()}
 
-    complete = {
-        kind for kind, found in published.items() if all(each and not each[1] for each in found)
-    }
+    complete = {kind for kind, found in published.items() if all(each and not each[1] for each in found)}
     assert complete == INPUTS.keys() - {"`-L`", "`nvlink -s`", "`topo -p2p`"}
 
 

@@ -39,7 +39,7 @@ class Programs(NamedTuple):
 
     @property
     def served(self) -> tuple[Served, ...]:
-        """The servers of gputopo."""
+        """Those of ours."""
         return (self.extender, *self.planners)
 
 
@@ -51,16 +51,17 @@ class Faults:
         self._cluster, self._fleet, self._programs = cluster, fleet, programs
         self._random = Random(seed)
         self._faults: dict[str, tuple[int, Callable[[], None]]] = {
-            "extender killed": (3, self._kill_extender),
-            "planner killed": (4, self._kill_planner),
-            "planner stopped for 5 s": (2, self._pause_planner),
-            "kube-scheduler killed": (3, self._programs.kube_scheduler.restart),
+            # For half a minute after its start an extender acknowledges no gang, so killing it more often stops gangs.
+            "extender killed": (1, self._kill_extender),
+            "planner killed": (2, self._kill_planner),
+            "planner stopped for 5 s": (1, self._pause_planner),
+            "kube-scheduler killed": (2, self._programs.kube_scheduler.restart),
             "API server killed": (1, self._restart_api_server),
             "hostile pods": (5, self._create_hostile_pods),
             "forged placements": (3, self._forge_placements),
             "a gang of thousands of rules": (2, self._create_picky_gang),
-            "slow peers": (3, self._open_slow_peers),
-            "labels of a node edited": (2, self._edit_labels),
+            "slow peers": (4, self._open_slow_peers),
+            "labels of a node edited": (3, self._edit_labels),
             "a reservation deleted": (1, self._delete_reservation),
         }
 
