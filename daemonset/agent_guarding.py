@@ -22,6 +22,16 @@ from gputopo.labels.annotation import max_bytes
 from gputopo.model import MAX_GPUS
 
 _LABELS = [key.key for key in keys.NODE_LABELS if key != keys.PRODUCT]
+# Of an Event that the agent writes, as its managed fields name them: these texts have no other limit.
+_EVENT_FIELDS = [
+    f"f:{each}"
+    for each in (
+        "involvedObject", "reason", "message", "type", "source", "reportingComponent", "reportingInstance",
+        "firstTimestamp", "lastTimestamp", "count",
+    )
+]  # fmt: skip
+_INNER_EVENT_FIELDS = [".", *(f"f:{each}" for each in ("apiVersion", "kind", "name", "uid", "component", "host"))]
+_UID_LENGTH = 64  # characters; the API server's have 36
 _MIRRORS = [key.key for key in keys.MIRRORS]
 _ANNOTATIONS = [key.key for key in keys.NODE_ANNOTATIONS]
 _PRODUCT = f"key.startsWith('{keys.PRODUCT_PREFIX}')"
@@ -203,6 +213,18 @@ def _event_rules() -> list[Rule]:
             "&& !has(variables.event.metadata.finalizers) && !has(variables.event.metadata.ownerReferences))",
             f"reports Events in the namespace {CLUSTER_SCOPED}, with at most {MESSAGE_LENGTH} characters of message "
             "and no further fields",
+        ),
+        # No other text may fill the storage of the API server: each Event would be up to 1.5 MiB, for an hour.
+        Rule(
+            "object == null || (variables.event.?type.orValue('') in ['Normal', 'Warning']\n"
+            f"&& variables.event.involvedObject.?uid.orValue('').size() <= {_UID_LENGTH}\n"
+            "&& variables.event.involvedObject.?resourceVersion.orValue('') == ''\n"
+            "&& variables.event.involvedObject.?fieldPath.orValue('') == ''\n"
+            "&& variables.event.metadata.?managedFields.orValue([]).size() <= 1\n"
+            "&& variables.event.metadata.?managedFields.orValue([]).all(entry, entry.?fieldsV1.orValue({}).all(field,\n"
+            f"field in {_EVENT_FIELDS} && entry.fieldsV1[field].all(inner,\n"
+            f"inner in {_INNER_EVENT_FIELDS} && entry.fieldsV1[field][inner].size() == 0))))",
+            "reports Events of the types Normal and Warning, and of the Node no more than its name and UID",
         ),
     ]
 

@@ -14,12 +14,13 @@ from scheduler_core.cache.metrics import CLUSTER_GAUGES, CLUSTER_TALLIES, snapsh
 from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.observe.cluster_now import ClusterNow
 from scheduler_core.observe.comparison import Comparison, ObservedPlacement
-from scheduler_core.observe.totals import dimensions_of
+from scheduler_core.observe.totals import OTHER, dimensions_of
 
 COUNTERS = {
     "gputopo_observed_placements": MetricHelp(
         ("size", "scheduler", "island"),
-        "Placed pods, by whole GPUs, scheduler, and islands of these GPUs: one, split, unknown; single for one GPU.",
+        "Placed pods, by whole GPUs (1 to 16, >16, shared), scheduler, and islands of these GPUs: one, split, unknown; "
+        "single for one GPU.",
     ),
     "gputopo_observed_verdicts": MetricHelp(
         ("scheduler", "verdict"),
@@ -80,7 +81,7 @@ class ObserverMetrics:
         by = dimensions_of(placement)
         size, scheduler = by["size"], by["scheduler"]
         if scheduler not in self._schedulers and len(self._schedulers) >= _MAX_SCHEDULERS:
-            scheduler = "(other)"
+            scheduler = OTHER
         self._schedulers.add(scheduler)
         self._placements.labels(size, scheduler, _island(placement)).inc()
         self._verdicts.labels(scheduler, placement.result.value).inc()

@@ -10,7 +10,10 @@ import msgspec
 from scheduler_core.observe.comparison import Comparison, ObservedPlacement
 
 NO_SCHEDULER = "(none)"
+OTHER = "(other)"  # values beyond a limit
 _COSTLIEST = 10
+_MOST_VALUES = 1_000
+_LARGEST = 16  # GPUs of one machine, with few exceptions
 
 
 class PlacementTotals(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -40,7 +43,7 @@ class PlacementTotals(msgspec.Struct, frozen=True, rename="camel", kw_only=True)
 
 
 class TotalsByDimension:
-    """Totals of all placements and by dimension; bounded by the number of namespaces, sizes and schedulers."""
+    """Totals of all placements and by dimension; at most ``_MOST_VALUES`` of each: tenants choose most of them."""
 
     def __init__(self) -> None:
         self.total = PlacementTotals()
@@ -54,7 +57,9 @@ class TotalsByDimension:
         added = totals_of(placement)
         self.total = self.total.add(added)
         for dimension, value in dimensions_of(placement).items():
-            self.by[dimension][value] = self.by[dimension][value].add(added)
+            by = self.by[dimension]
+            key = value if value in by or len(by) < _MOST_VALUES else OTHER
+            by[key] = by[key].add(added)
         if placement.result is Comparison.WORSE:
             self.costliest = nlargest(
                 _COSTLIEST, [*self.costliest, placement], key=lambda each: (each.lost_gbps or 0.0, each.at)
@@ -63,7 +68,7 @@ class TotalsByDimension:
 
 def dimensions_of(placement: ObservedPlacement) -> dict[str, str]:
     """Return the value of a placement in each dimension."""
-    size = str(placement.size) if placement.size else "shared"
+    size = "shared" if not placement.size else str(placement.size) if placement.size <= _LARGEST else f">{_LARGEST}"
     return {"scheduler": placement.scheduler or NO_SCHEDULER, "size": size, "namespace": placement.namespace}
 
 

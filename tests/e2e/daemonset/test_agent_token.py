@@ -198,6 +198,17 @@ def event(**changes: Any) -> Object:
 ABOUT = "may report Events only about the Node that its token names; this token names gpu-0"
 AS_ITSELF = "reports Events in its own name, from its own node"
 PLAIN = "reports Events in the namespace default, with at most 1024 characters"
+BOUNDED = "reports Events of the types Normal and Warning, and of the Node no more than its name and UID"
+LONG = "x" * 900_000
+NODE = {"apiVersion": "v1", "kind": "Node", "name": "gpu-0"}
+FIELDS: Object = {
+    "f:message": {},
+    "f:metadata": {"f:labels": {f"f:{number}-{'x' * 50}": {} for number in range(10_000)}},
+}
+# As the API server names the manager of these requests: the fields of the same entry are kept.
+MANAGED = {
+    "manager": "gputopo-e2e", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": FIELDS,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -218,6 +229,12 @@ PLAIN = "reports Events in the namespace default, with at most 1024 characters"
         pytest.param(
             {"metadata": {"name": "gpu-0.17", "annotations": {"a": "x" * 200_000}}}, PLAIN, id="a large annotation"
         ),
+        pytest.param({"type": LONG}, BOUNDED, id="a long type"),
+        *(
+            pytest.param({"involvedObject": {**NODE, field: LONG}}, BOUNDED, id=f"a long {field} of the Node")
+            for field in ("uid", "resourceVersion", "fieldPath")
+        ),
+        pytest.param({"metadata": {"name": "gpu-0.17", "managedFields": [MANAGED]}}, BOUNDED, id="many managed fields"),
     ],
 )
 def test_an_event(agent: Client, changes: Object, why: str) -> None:

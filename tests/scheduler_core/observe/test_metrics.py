@@ -9,6 +9,8 @@ from scheduler_core.cache.events import WatchStatus
 from scheduler_core.observe.cluster_now import ClusterNow
 from scheduler_core.observe.comparison import ObservedPlacement
 from scheduler_core.observe.metrics import CATALOGUE, ObserverMetrics, ObserverStatus
+from scheduler_core.observe.totals import TotalsByDimension
+from tests.scheduler_core.explain.fleets import QUADS
 from tests.scheduler_core.observe.placements import (
     broke,
     broke_needlessly,
@@ -21,6 +23,7 @@ from tests.scheduler_core.observe.placements import (
     worse,
     worse_by_unknown,
 )
+from tests.scheduler_core.observe.scenes import Scene, bound
 
 
 def seen() -> ObserverStatus:
@@ -126,3 +129,30 @@ def test_tenants_cannot_add_series_without_end() -> None:
     placed = of("gputopo_observed_placements_total", found)
     assert len(placed) == 17
     assert placed['{island="one",scheduler="(other)",size="4"}'] == 84
+
+
+def test_tenants_cannot_add_series_by_numbers_of_gpus() -> None:
+    """A pod that names its node and requests more than it has counts when it is deleted."""
+    scene = Scene({"gpu-1": QUADS})
+    placed = list[ObservedPlacement]()
+    for number in range(100):
+        scene.pods(bound("p", 1_000 + number, "gpu-1"))
+        placed += scene.pods(gone=["p"])
+
+    assert of("gputopo_observed_placements_total", samples(*placed)) == {
+        '{island="unknown",scheduler="default-scheduler",size=">16"}': 100
+    }
+
+
+def test_tenants_cannot_fill_the_report_with_names() -> None:
+    totals = TotalsByDimension()
+    base = good()
+    for number in range(2_000):
+        totals.add_placement(base._replace(scheduler=f"tenant-{number}", namespace=f"n-{number}"))
+
+    assert {dimension: len(found) for dimension, found in totals.by.items()} == {
+        "scheduler": 1_001,
+        "size": 1,
+        "namespace": 1_001,
+    }
+    assert totals.by["scheduler"]["(other)"].placed == 1_000
