@@ -3,7 +3,7 @@
 Lists of GPUs, NICs and links are stored by column, since the GPUs of a machine agree in most columns. A column is
 ``[v]`` if all rows agree, ``[v1, ..., vn]`` if they differ, or ``{"of": [v, w], "at": [0, 0, 1]}`` if few distinct
 values repeat; a column of default values is left out. A PCIe distance is one letter per pair. Facts that change while
-the machine stays the same (the current PCIe speed, the rate of a NIC) are left out: see ``NodeTopology.slow``.
+the machine stays the same (the current PCIe speed, the rate of a NIC) are left out: see ``NodeTopology.stable_facts``.
 
     AnnotationError(ValueError)     the text is not a topology annotation; the message contains reason and advice
     EncodeError(ValueError)         the topology does not fit into an annotation, even without its optional parts
