@@ -19,9 +19,9 @@ class NoTopologyError(ValueError):
 def decode_topology(labels: Mapping[str, str], annotations: Mapping[str, str]) -> NodeTopology:
     """Return the topology that a node's labels and annotations describe.
 
-    The topology annotation contains everything (``decode(*encode(t)) == t.stable_facts()``). Labels alone, of any client, give
-    the number of GPUs, their product, memory and NUMA node, but not which of them are linked: ``nvlink`` is None, and
-    the problems quote the labels.
+    The topology annotation contains everything (``decode(*encode(t)) == t.stable_facts()``). Labels alone, of any
+    client, give the number of GPUs, their product, memory and NUMA node, but not which of them are linked: ``nvlink``
+    is None, and the problems quote the labels.
     """
     text = annotations.get(keys.TOPOLOGY.key)
     if text is None:
