@@ -47,7 +47,7 @@ def discover(snapshot: Snapshot, before: NodeTopology | None = None) -> NodeTopo
     )
     if nvlink is not None:
         compare_with_topo(sources, nvlink, precedence)
-    uncertain = uncertain_facts(sources, gpus, precedence)
+    uncertain = uncertain_facts(sources, gpus, ports, precedence)
     certain_links = None if {FactGroup.NVLINK, FactGroup.PRODUCTS}.intersection(uncertain) else nvlink
     host = snapshot.host
     gpus_at_p0 = sources.nvml.gpus_at_p0 if sources.nvml else frozenset[int]()

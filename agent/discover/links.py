@@ -5,7 +5,7 @@ A GPU whose NVLinks NVML could not read is taken from ``topo -m``; the other GPU
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -107,7 +107,42 @@ def _ports_from_topo(
     shown = tuple(gpu.index for gpu in sources.topo.gpus if gpu.index in indices)
     lanes = _printed_lanes(sources.topo, shown)
     ports, peers = ports_from_lanes(shown, lanes)
+    counts = listed_ports(sources)
+    ports = {index: _with_listed_ports(each, counts.get(index)) for index, each in ports.items()}
     return ports, peers, {pair for pair, number in lanes.items() if number is None}
+
+
+def listed_ports(sources: ParsedSources) -> dict[int, tuple[int, int]]:
+    """Return the number of active ports and of all ports that ``nvlink -s`` lists, by GPU.
+
+    nvidia-smi leaves out links that it cannot read, and a text may be cut. So a list counts only if it has no gap and
+    no unknown state, and if all GPUs of the product have as many ports.
+    """
+    found: dict[int, tuple[int, int]] = {}
+    for product in {each.gpu.product for each in sources.link_status or ()}:
+        siblings = [each for each in sources.link_status or () if each.gpu.product == product]
+        numbers = {frozenset(link.link for link in each.links) for each in siblings if not each.all_inactive}
+        unread = any(link.active is None for each in siblings for link in each.links)
+        ports = max(map(len, numbers), default=0)
+        if numbers == {frozenset(range(ports))} and ports and not unread:
+            found |= {each.gpu.index: (each.active, ports) for each in siblings}
+    return found
+
+
+def _with_listed_ports(ports: GpuPorts, listed: tuple[int, int] | None) -> GpuPorts:
+    """Add the number of ports, and the active ports that lead to no visible GPU, which ``topo -m`` does not show."""
+    active, every = listed or (0, 0)
+    if every < ports.active:
+        return ports
+    return msgspec.structs.replace(ports, ports=every, elsewhere=max(0, active - ports.active))
+
+
+def compare_with_listed_ports(sources: ParsedSources, ports: Mapping[int, GpuPorts]) -> Iterator[str]:
+    """Yield a message for each GPU with more lanes than it has active ports in ``nvlink -s``."""
+    for index, (active, every) in listed_ports(sources).items():
+        if index in ports and active < ports[index].active <= every:
+            more = f"{ports[index].active} active links by nvidia-smi topo -m, {active} of {every} by nvlink -s"
+            yield f"GPU {index} has {more}: run both again"
 
 
 def _printed_lanes(topo: TopoMatrix, indices: Collection[int]) -> Lanes:

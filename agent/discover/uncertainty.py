@@ -8,16 +8,18 @@ each other.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
 
+from agent.discover.links import compare_with_listed_ports
 from agent.discover.parsed import ParsedSources
+from agent.discover.ports import GpuPorts
 from agent.discover.precedence import SourcePrecedence
 from gputopo.model import FactGroup, Gpu, ProblemKind
 
 
 def uncertain_facts(
-    sources: ParsedSources, gpus: tuple[Gpu, ...], precedence: SourcePrecedence
+    sources: ParsedSources, gpus: tuple[Gpu, ...], ports: Mapping[int, GpuPorts], precedence: SourcePrecedence
 ) -> tuple[FactGroup, ...]:
     """Return the uncertain facts; add a problem for each reason that no parser has reported."""
     if sources.nvml is not None and sources.nvml.gpus:
@@ -34,6 +36,9 @@ def uncertain_facts(
     for why in _product_conflicts(sources, gpus):
         precedence.add_problem("gpus.product", ProblemKind.CONFLICT, why)
         found.add(FactGroup.PRODUCTS)
+    for why in compare_with_listed_ports(sources, ports):
+        precedence.add_problem("nvlink", ProblemKind.CONFLICT, why)
+        found.add(FactGroup.NVLINK)
     return tuple(group for group in FactGroup if group in found)
 
 

@@ -69,6 +69,52 @@ def test_a_bug_report_of_several_commands_has_the_product_and_the_rate_of_links(
     assert topology.uncertain == ()
 
 
+def bug_report(cells: str, active: tuple[int, ...], product: str = "NVIDIA H100 80GB HBM3", ports: int = 18) -> str:
+    """Return ``topo -m`` with the cells of the last GPU's row and column, and ``nvlink -s`` with the active links."""
+    last = len(active) - 1
+    names = [f"GPU{index}" for index in range(last + 1)]
+    rows = [
+        [name, *("X" if a == b else cells if last in (a, b) else "NV6" for b in range(last + 1)), "0-31", "0"]
+        for a, name in enumerate(names)
+    ]
+    matrix = ["\t".join(["", *names, "CPU Affinity", "NUMA Affinity"]), *map("\t".join, rows)]
+    states = [
+        line
+        for index, up in enumerate(active)
+        for line in (
+            f"GPU {index}: {product} (UUID: GPU-0000000{index}-0000-0000-0000-000000000000)",
+            *(f"\t Link {link}: {'26.562 GB/s' if link < up else '<inactive>'}" for link in range(ports)),
+        )
+    ]
+    return "\n".join([*matrix, "", *states, ""])
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (bug_report("NV6", (18, 18, 18, 18)), []),
+        (bug_report("SYS", (12, 12, 12, 0)), ["gpu3.nvlink"]),
+        (bug_report("NV5", (18, 18, 18, 15)), ["gpu3.nvlink"]),
+        (bug_report("SYS", (18, 0)), ["gpu1.nvlink"]),
+        (bug_report("SYS", (0, 0)), []),
+        (bug_report("SYS", (12, 0), "NVIDIA A100 80GB PCIe", 12), []),  # the other card of the bridge is not visible
+        (bug_report("SYS", (18, 0), "NVIDIA H100 NVL"), []),
+        (bug_report("SYS", (18, 0)).replace(" Link 3:", " Link 23:"), []),  # a list with a gap shows no ports
+        (bug_report("SYS", (18, 0)).removesuffix("\t Link 17: <inactive>\n"), []),
+    ],
+)
+def test_links_that_are_down_in_a_bug_report_are_degraded(text: str, found: list[str]) -> None:
+    topology = read_observation(text).topology
+    assert [each.what for each in topology.degraded if each.what.endswith("nvlink")] == found
+    assert topology.uncertain == ()
+
+
+def test_a_matrix_with_more_lanes_than_active_links_leaves_the_nvlinks_uncertain() -> None:
+    topology = read_observation(bug_report("NV6", (18, 18, 18, 17))).topology
+    assert topology.uncertain == (FactGroup.NVLINK,)
+    assert [each.why for each in topology.problems if "17 of 18" in each.why]
+
+
 def test_the_links_alone_tell_the_gpus() -> None:
     topology = read_observation(LINKS).topology
 
