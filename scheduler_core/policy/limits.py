@@ -20,7 +20,9 @@ class GpuLimit(NamedTuple):
 
     def max_gpus(self, total: int) -> int:
         """Return the number of GPUs. ``total``: of the cluster."""
-        return max(_LEAST_HELD, total * self.percent // 100) if self.gpus is None else self.gpus
+        if self.gpus is not None:
+            return self.gpus
+        return max(_LEAST_HELD, total * self.percent // 100) if self.percent else 0
 
 
 class NamespaceLimits(NamedTuple):

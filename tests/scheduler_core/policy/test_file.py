@@ -356,6 +356,7 @@ class TestGangLimits:
     def test_a_share_is_at_least_two_nodes_of_eight_gpus(self) -> None:
         assert [GpuLimit(percent=25).max_gpus(total) for total in (0, 16, 64, 100, 1000)] == [16, 16, 16, 25, 250]
         assert [GpuLimit(gpus).max_gpus(1000) for gpus in (0, 8, 2000)] == [0, 8, 2000]
+        assert GpuLimit(percent=0).max_gpus(1000) == 0  # off, as 0 is
 
     def test_shown_with_their_lines(self) -> None:
         everything, _ = effective_values(parse_policy_file(LIMITS, "p"))
