@@ -2,7 +2,7 @@
 
 Exit codes: 0 fine; 1 degraded hardware found, with `--check`; 2 bad input or usage, or the command needs an extra that
 is not installed; 3 no GPU or driver here; 4 the cluster cannot be reached, denies access, or does not have
-the object; 70 an internal error.
+the object; 5 the input is damaged or incomplete; 70 an internal error.
 """
 
 from __future__ import annotations
@@ -167,7 +167,8 @@ def main() -> None:
     \b
     Exit codes: 0 fine; 1 degraded hardware found (with --check); 2 bad input or usage, or the
     command needs an extra that is not installed; 3 no GPU or driver here; 4 the cluster cannot
-    be reached, denies access, or does not have the object.
+    be reached, denies access, or does not have the object; 5 the input is damaged or incomplete
+    (labels, show --check).
     """
     # Without this the interpreter runs a garbage collection when it exits, which takes 7 ms.
     click.get_current_context().call_on_close(gc.freeze)

@@ -322,3 +322,8 @@ def test_colour_is_for_terminals_and_for_those_who_want_it() -> None:
     assert b"\x1b[" not in plain
     assert b"\x1b[" not in run("show", "--from", "link-down").stdout.encode()
     assert click.unstyle(coloured.decode()).replace("\r\n", "\n") == plain.decode().replace("\r\n", "\n")
+
+
+def test_the_help_lists_the_exit_codes() -> None:
+    text = run("--help").stdout.split("Exit codes:")[1]
+    assert [code for code in "0123456" if f" {code} " in text] == list("012345")
