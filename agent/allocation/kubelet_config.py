@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from gputopo.process.yaml_loader import load_yaml
+
 _MAX_BYTES = 256 * 1024
 _CLOSEST = "prefer-closest-numa-nodes"
 _TRUE = {"1", "t", "T", "true", "TRUE", "True"}  # strconv.ParseBool
@@ -58,7 +60,7 @@ def _read_document(path: Path) -> dict[str, Any]:
     if len(text) > _MAX_BYTES:
         raise KubeletConfigError(f"{path}: longer than {_MAX_BYTES >> 10} KiB: expected a KubeletConfiguration")
     try:
-        document = yaml.safe_load(text)
+        document = load_yaml(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise KubeletConfigError(f"{path}: not YAML: {str(error)[:200]}") from error
     if not isinstance(document, dict) or document.get("kind", "KubeletConfiguration") != "KubeletConfiguration":

@@ -165,9 +165,10 @@ def _from_json(text: str) -> Observation:
 def _from_yaml(text: str) -> Observation:
     import yaml  # noqa: PLC0415  30 ms, only for YAML
 
+    from gputopo.process.yaml_loader import load_yaml  # noqa: PLC0415
+
     try:
-        # Not libyaml: deep nesting raises a RecursionError here, and ends the process there.
-        document = yaml.safe_load(text)
+        document = load_yaml(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an invalid date
         raise InputError(f"invalid YAML: {error}") from error
     if not isinstance(document, dict):

@@ -123,6 +123,7 @@ def _reject_other_resources(named: tuple[str, ...]) -> None:
 def _findings(name: str, resources: frozenset[str]) -> tuple[object, ...]:
     import yaml  # noqa: PLC0415  20 ms, and only a check needs it
 
+    from gputopo.process.yaml_loader import load_yaml  # noqa: PLC0415
     from scheduler_core.extender.scheduler_config_check import (  # noqa: PLC0415
         ConfigurationError,
         check_configuration,
@@ -130,7 +131,7 @@ def _findings(name: str, resources: frozenset[str]) -> tuple[object, ...]:
     )
 
     try:
-        return check_configuration(parse_configuration(yaml.safe_load(read_bytes(name))), resources)
+        return check_configuration(parse_configuration(load_yaml(read_bytes(name))), resources)
     except (yaml.YAMLError, ConfigurationError, ValueError, RecursionError) as error:  # ValueError: no date, no UTF-8
         exit_with_error(f"{name}: {error}")
 

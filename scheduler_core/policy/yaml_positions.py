@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from gputopo.process.yaml_loader import BoundedLoader
+
 
 class Position(NamedTuple):
     """A position; both numbers start at 1."""
@@ -48,7 +50,7 @@ class YamlPositions:
         return Position(1, 1) if mark is None else Position(mark.line + 1, mark.column + 1)
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(BoundedLoader):
     """Reports the position of an invalid value, such as the date 2026-13-45."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:

@@ -13,6 +13,7 @@ import yaml
 
 from gputopo.labels import keys
 from gputopo.process.decoding import convert
+from gputopo.process.yaml_loader import BoundedLoader
 from scheduler_core.request.full_pod import FullPod
 
 # The path of the pod template: in Deployment, Job and similar kinds; in CronJob; in PodTemplate. PyTorchJob and similar
@@ -51,7 +52,7 @@ def parse_manifest(text: str) -> list[ManifestPod]:
     return pods
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(BoundedLoader):
     """Leaves a timestamp the text that it is, as Kubernetes does."""
 
 
