@@ -131,8 +131,8 @@ class Extender:
         closed = self._closed_nodes(request.uid, ranking.snapshot, names) if self.settling else frozenset[str]()
         result = _choose_nodes(request, ranking, names - closed if closed else names, policy, in_flight)
         # Held GPUs are used only if no other GPUs suit. Another reason for a rejection holds without reservations too.
-        is_reserved = not result.nodes and Reason.RESERVED.value in result.rejected.values()
-        if is_reserved and (ignored := self._ignored_holds(pod, names)):
+        ignored = frozenset[str]() if result.nodes else self._ignored_holds(pod, names)
+        if ignored and Reason.RESERVED.value in result.rejected.values():
             request, ranking = self._ranking_for(request, policy, ignored)
             result = _choose_nodes(request, ranking, names - closed if closed else names, policy, in_flight)
         chosen = perf_counter()
