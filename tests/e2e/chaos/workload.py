@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections.abc import Callable
 from random import Random
-from typing import Self
 
 import urllib3
 
 from tests.api_client import ApiError
+from tests.e2e.background import BackgroundWork
 from tests.e2e.cluster import Cluster
 from tests.e2e.gangs.invariant import size
 from tests.e2e.gangs.members import BATCH, JOB_NAME, Asked, create_job, job, node_of
@@ -28,37 +27,21 @@ _SINGLES: tuple[tuple[int, dict[str, str]], ...] = (
 )
 
 
-class Workload:
+class Workload(BackgroundWork):
     """Creates and deletes Jobs whose pods are gangs, and single pods, within the ``with`` block."""
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
+        super().__init__("workload", PAUSE_S)
         self.sizes: dict[str, int] = {}  # members of each gang that was created
         self.singles = 0
         self._cluster = cluster
         self._random = Random(seed)
         self._numbers = itertools.count()
         self._since: dict[str, float] = {}  # when all pods of a Job were bound
-        self._ended = threading.Event()
-        self._failure: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="workload")
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-        if self._failure is not None:
-            raise self._failure
-
-    def _run(self) -> None:
-        try:
-            while not self._ended.wait(PAUSE_S):
-                for turn in (self._turn_jobs, self._turn_singles):
-                    tolerate_absence(turn)
-        except Exception as failed:  # noqa: BLE001 - a thread's failure must reach the test
-            self._failure = failed
+    def _turn(self) -> None:
+        for turn in (self._turn_jobs, self._turn_singles):
+            tolerate_absence(turn)
 
     def _turn_jobs(self) -> None:
         """Delete a Job that ran long enough, and create one if there are few."""

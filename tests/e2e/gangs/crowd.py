@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Mapping
 from random import Random
 from types import MappingProxyType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from tests.api_objects import Object
+from tests.e2e.background import BackgroundWork
 from tests.e2e.cluster import Cluster
 from tests.e2e.gangs.invariant import size
 from tests.e2e.gangs.members import node_of
@@ -32,35 +32,16 @@ class Kind(NamedTuple):
     selector: Mapping[str, str] = MappingProxyType({})  # of nodes
 
 
-class Crowd:
+class Crowd(BackgroundWork):
     """Creates pods within the ``with`` block. ``count``: created pods."""
 
     def __init__(self, cluster: Cluster, seed: int, kind: Kind = Kind()) -> None:  # noqa: B008  frozen
+        super().__init__(NAME, PAUSE_S)
         self.count = 0
         self.spared: frozenset[str] = frozenset()  # nodes on which no pod ends for now
         self._cluster, self._kind = cluster, kind
         self._random = Random(seed)
         self._numbers = itertools.count()
-        self._ended = threading.Event()
-        self._failure: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name=NAME)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-        if self._failure is not None:
-            raise self._failure
-
-    def _run(self) -> None:
-        try:
-            while not self._ended.wait(PAUSE_S):
-                self._turn()
-        except Exception as failed:  # noqa: BLE001 - a thread's failure must reach the test
-            self._failure = failed
 
     def _turn(self) -> None:
         """Create one more pod; delete a running pod first if there are too many."""

@@ -29,8 +29,9 @@ from scheduler_core.allocation.numa_alignment import (
 from scheduler_core.allocation.numa_alignment import NumaPolicy as ModelledPolicy
 from scheduler_core.request.device_request import ContainerStep
 from tests.machines import MACHINES
-from tests.simulated_node.kubelet import Container, Device, DeviceManager, PluginError, Pod, Resource
-from tests.simulated_node.preferred import PluginCrashError, Scores, best_effort, pair_scores
+from tests.scheduler_core.allocation.random_graphs import best_effort_resource
+from tests.simulated_node.kubelet import Container, Device, DeviceManager, Pod
+from tests.simulated_node.preferred import Scores, pair_scores
 from tests.simulated_node.topology_manager import Numa, NumaPolicy, TopologyConfig
 
 GPU = "nvidia.com/gpu"
@@ -206,19 +207,8 @@ def _kubelet(case: Case, random: Random) -> DeviceManager:
         for place, gpu in enumerate(case.topology.gpus)
     }
     free = [devices[place] for place in devices if place not in case.taken]
-    by_index = {device.gpu: device for device in devices.values()}
     scores = _directed_scores(case.topology, random)
-
-    def prefer(available: object, required: object, size: int) -> list[Device]:
-        assert isinstance(available, list)
-        assert isinstance(required, list)
-        try:
-            chosen = best_effort([each.gpu for each in available], [each.gpu for each in required], size, scores)
-        except PluginCrashError as crash:
-            raise PluginError(str(crash)) from crash
-        return [by_index[each] for each in chosen]
-
-    manager = DeviceManager({GPU: Resource(tuple(devices.values()), prefer)}, Random(1), case.config)
+    manager = DeviceManager({GPU: best_effort_resource(tuple(devices.values()), scores)}, Random(1), case.config)
     manager.set_unhealthy([device.id for device in devices.values() if device not in free])
     for other in case.others:
         manager.admit(Pod(other.name, "team", other.name, (other,)))

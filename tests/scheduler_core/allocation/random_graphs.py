@@ -32,11 +32,8 @@ def _gpus(size: int, numa: list[int] | None = None) -> tuple[Gpu, ...]:
     return tuple(Gpu(index=each, uuid=f"GPU-{each}", numa_node=numa[each] if numa else None) for each in range(size))
 
 
-def kubelet(
-    topology: NodeTopology, scores: Scores, random: Random, policy: NumaPolicy = NumaPolicy.NONE
-) -> DeviceManager:
-    """A node with the plugin's best-effort policy."""
-    devices = tuple(Device(gpu.uuid or "", gpu.index, gpu.numa_node) for gpu in topology.gpus)
+def best_effort_resource(devices: tuple[Device, ...], scores: Scores) -> Resource:
+    """Return a resource whose plugin has the best-effort policy."""
     by_index = {device.gpu: device for device in devices}
 
     def prefer(available: object, required: object, size: int) -> list[Device]:
@@ -48,7 +45,15 @@ def kubelet(
             raise PluginError(str(crash)) from crash
         return [by_index[each] for each in chosen]
 
-    return DeviceManager({"nvidia.com/gpu": Resource(devices, prefer)}, random, policy)
+    return Resource(devices, prefer)
+
+
+def kubelet(
+    topology: NodeTopology, scores: Scores, random: Random, policy: NumaPolicy = NumaPolicy.NONE
+) -> DeviceManager:
+    """A node with the plugin's best-effort policy."""
+    devices = tuple(Device(gpu.uuid or "", gpu.index, gpu.numa_node) for gpu in topology.gpus)
+    return DeviceManager({"nvidia.com/gpu": best_effort_resource(devices, scores)}, random, policy)
 
 
 def kubelet_pod(uid: str, program: list[ContainerStep]) -> Pod:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pytest
 
@@ -10,7 +10,7 @@ from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.observations import Observations
 from scheduler_core.planner.commit.recovery import plan_keys, recreate_deleted
 from scheduler_core.planner.commit.state import ReconcileInput
-from scheduler_core.planner.gang.gang import gang_of
+from scheduler_core.planner.gang.gang import Gang, gang_of
 from scheduler_core.planner.gang.member import GangName, Member
 from tests.scheduler_core.planner.gang.gang_pods import member
 from tests.scheduler_core.planner.packing.plans import plan
@@ -30,18 +30,20 @@ def batch(namespace: str, *pods: str) -> ReservationUpdate:
 A, B = ungated_pod("a", "one"), ungated_pod("b", "two")
 
 
-def recreated(
-    reservations: Sequence[ReservationUpdate], awaiting: Sequence[Member] = (A, B)
-) -> list[tuple[str, str, str]]:
-    """Return namespace, name and first pod of each recreated plan."""
-    members = {each.uid: each for each in awaiting}
-    known = {each.key: each for each in reservations}
-    inputs = ReconcileInput(
+def inputs_of(
+    reservations: Iterable[ReservationUpdate],
+    members: Iterable[Member],
+    awaiting: Iterable[Member],
+    gang: Gang | None = None,
+) -> ReconcileInput:
+    """Return the input of a planner without a ledger. ``awaiting``: members that wait to be bound."""
+    by_uid = {each.uid: each for each in members}
+    return ReconcileInput(
         identity="me",
         ledger=None,
-        reservations=known,
-        member=members.get,
-        gang=lambda _: None,
+        reservations={each.key: each for each in reservations},
+        member=by_uid.get,
+        gang=lambda _: gang,
         nodes=(),
         no_longer_fitting=(),
         unwanted_holds=(),
@@ -51,6 +53,13 @@ def recreated(
         wall_time=0.0,
         awaiting_binding=tuple(awaiting),
     )
+
+
+def recreated(
+    reservations: Sequence[ReservationUpdate], awaiting: Sequence[Member] = (A, B)
+) -> list[tuple[str, str, str]]:
+    """Return namespace, name and first pod of each recreated plan."""
+    inputs = inputs_of(reservations, awaiting, awaiting)
     again = list(recreate_deleted(inputs))
     assert (
         list(recreate_deleted(inputs._replace(plans={each for seen in reservations for each in plan_keys(seen)})))
@@ -86,22 +95,7 @@ def test_a_sibling_with_an_unproved_pin_is_left_out_of_the_recreated_plan() -> N
         for name, pin, node in (("a", "n1", None), ("b", None, "n2"), ("c", "n3", None))
     )
     gang = gang_of(a.gang_request.gang, (a, bound, forged))
-    members = {each.uid: each for each in (a, bound, forged)}
-    inputs = ReconcileInput(
-        identity="me",
-        ledger=None,
-        reservations={},
-        member=members.get,
-        gang=lambda _: gang,
-        nodes=(),
-        no_longer_fitting=(),
-        unwanted_holds=(),
-        estimates={},
-        observations=Observations(),
-        now=0.0,
-        wall_time=0.0,
-        awaiting_binding=(a,),
-    )
+    inputs = inputs_of((), (a, bound, forged), (a,), gang)
 
     (again,) = recreate_deleted(inputs)
 
