@@ -112,10 +112,10 @@ def _may_have_memory(profile: PodProfile, state: NodeState) -> bool:
 def _groups(profile: PodProfile, shape: MachineShape) -> Iterable[int]:
     """Return sets of GPUs, one of which must contain all GPUs of the pod. Approximate where both rules apply."""
     constraints = profile.constraints
-    by_numa = {shape.on_numa(node, shape.whole) for node in shape.numa if node is not None}
-    if constraints.numa is Strength.REQUIRED:
-        return by_numa
     over_nvlink = (constraints.interconnect, constraints.min_gbps, constraints.parallel)
-    if constraints.island is Strength.REQUIRED or any(each is not None for each in over_nvlink):
+    needs_nvlink = constraints.island is Strength.REQUIRED or any(each is not None for each in over_nvlink)
+    if needs_nvlink and constraints.numa is not Strength.REQUIRED:
         return shape.islands or ()
-    return by_numa | {shape.whole}  # near NICs, or near each other
+    by_numa = {shape.on_numa(node, shape.whole) for node in shape.numa if node is not None}
+    # Without NVLink and NUMA requirements: near NICs, or near each other.
+    return by_numa if constraints.numa is Strength.REQUIRED else by_numa | {shape.whole}
