@@ -3,7 +3,8 @@
 An apply carries all fields that a manager wants to own: a field that it leaves out is removed, or stays with its other
 owners. So a write always has all fields, and no write is made where they are current already.
 
-The agent's own keys are taken back from other owners: readers rely on them. Mirrors are left to other owners.
+The agent's own keys are forced if another client owns them, because readers rely on them. Mirrors are left to other
+owners.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def raise_publish_errors() -> Iterator[None]:
 
 
 def apply_own(kube: Kube, resource: Resource, body: dict[str, Any]) -> tuple[ObjectMeta, tuple[RestoredField, ...]]:
-    """Apply an object that only the agent writes. Return its metadata, and the fields that were taken back."""
+    """Apply an object that only the agent writes. Return its metadata, and the restored fields of others."""
     try:
         return kube.apply(resource, FIELD_MANAGER, body), ()
     except ConflictError as conflict:

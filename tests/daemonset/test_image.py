@@ -134,7 +134,7 @@ def test_make_installs_no_tool_without_a_hash() -> None:
 
 
 def copy_context(source: Path) -> None:
-    """What the COPY instructions bring, with other time stamps and modes than in the checkout."""
+    """Copy what the COPY instructions name, with other time stamps and modes than in the checkout."""
     for sources, target in copied():
         for each in sources:
             place = source / target / (Path(each).name if target.endswith((".", "/")) else "")
@@ -154,7 +154,7 @@ def run_step(command: str, folder: Path, environ: dict[str, str]) -> str:
 
 
 class Built(NamedTuple):
-    """What the build stage leaves."""
+    """The result of the build stage."""
 
     source: Path
     prefix: Path  # /opt/gputopo
@@ -163,7 +163,7 @@ class Built(NamedTuple):
     environ: dict[str, str]
 
     def inside(self, *command: str) -> str:
-        """What a command prints in the root file system, as the user of the image."""
+        """Run a command in the root file system, as the user of the image. Return its output."""
         (variables,) = (step.text for step in steps() if step.stage == 1 and step.word == "ENV")
         environ = dict(each.split("=", 1) for each in variables.split())
         return run_step(

@@ -277,7 +277,7 @@ def _reuse(container: Container, given: Allotment, reusable: dict[str, set[Devic
 
 
 def _limits(pod: Pod) -> Container:
-    """What the pod scope aligns: ``PodLimits``, the most that is needed at any time."""
+    """Return the request that the pod scope aligns (``PodLimits``): the maximum that is needed at any time."""
     names = {name for container in pod.containers for name in container.devices}
     return Container(
         "",

@@ -40,7 +40,7 @@ def sysfs(tmp_path: Path) -> Path:
         pytest.param("0000:5E:00.0", (NicAllocation("mlx5_1", POD),), id="upper case"),
         pytest.param("mlx5_2", (NicAllocation("mlx5_2", POD),), id="by its RDMA name"),
         pytest.param("0000:3b:00.2", (NicAllocation("mlx5_0", POD, "0000:3b:00.2"),), id="a virtual function"),
-        pytest.param("0000:99:00.0", (), id="a device that is no NIC of the topology"),
+        pytest.param("0000:99:00.0", (), id="a device that the topology does not list as a NIC"),
         pytest.param("7", (), id="a number of the shared plugin"),
         pytest.param("../../../etc/passwd", (), id="a path"),
         pytest.param("", (), id="an empty id"),

@@ -39,7 +39,7 @@ class Programs(NamedTuple):
 
     @property
     def served(self) -> tuple[Served, ...]:
-        """Those of ours."""
+        """The processes of gputopo."""
         return (self.extender, *self.planners)
 
 

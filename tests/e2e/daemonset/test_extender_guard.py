@@ -1,4 +1,4 @@
-"""What tokens of extenders, schedulers and planners may write on the real API server, beyond what RBAC can say."""
+"""Write restrictions that RBAC cannot express, for tokens of extenders, schedulers and planners, on a real server."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def page(host: str, port: int, path: str, token: str | None = None) -> tuple[int
 
 
 def page_token(cluster: Cluster, account: str, audience: str | None = AUDIENCE) -> str:
-    """What `kubectl create token ACCOUNT --audience gputopo` prints."""
+    """Return a token, as `kubectl create token ACCOUNT --audience gputopo` prints it."""
     path = f"/api/v1/namespaces/{cluster.namespace}/serviceaccounts/{account}/token"
     spec: Object = {"expirationSeconds": 3600} | ({} if audience is None else {"audiences": [audience]})
     answer = cluster.api.create(path, {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec})
@@ -141,7 +141,7 @@ def test_with_reviews_only_the_bearer_of_a_permitted_token_reads(cluster: Cluste
 
 
 def bind(cluster: Cluster, account: str) -> None:
-    """What `kubectl create clusterrolebinding NAME --clusterrole gputopo-page-reader --serviceaccount ...` does."""
+    """Bind the role, as `kubectl create clusterrolebinding NAME --clusterrole gputopo-page-reader` does."""
     body = {
         "metadata": {"name": f"{cluster.namespace}-{account}-pages"},
         "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": cluster.namespace}],

@@ -38,7 +38,7 @@ def install(cluster: Cluster, documents: list[Object]) -> None:
 
 
 def refusals(cluster: Cluster, found: dict[str, Object]) -> dict[str, tuple[int, str]]:
-    """What the API server answers to each pod; nothing is stored."""
+    """Return the answer of the API server to each pod; nothing is stored."""
     return {
         name: refusal(cluster.api, "POST", cluster.pods(namespace=pod["metadata"]["namespace"]), pod)
         for name, pod in found.items()
