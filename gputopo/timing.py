@@ -25,6 +25,10 @@ LEDGER_SETTLE_S = 45.0
 EXTENDER_LOST_S = 160.0
 # The same for an extender if its pod has ended.
 EXTENDER_ENDED_S = ASSUMED_POD_LIFETIME_S
+# The longest time, from the registration of the new process, that gangs wait after the container of an extender
+# restarted. Two waits begin with that registration and run in parallel: the new process acknowledges nothing for
+# ``ASSUMED_POD_LIFETIME_S``, and the registration of the previous process is removed after ``EXTENDER_ENDED_S``.
+EXTENDER_RESTART_S = 35.0
 # The agent confirms what it has published at least this often.
 HEARTBEAT_S = 300.0
 # A NodeGpus with an older ``observedAt`` counts as stale: three heartbeats were missed.
@@ -33,5 +37,6 @@ STALE_AFTER_S = 900.0
 assert WATCH_TIMEOUT_S < WATCH_SILENT_S  # a silent watch is reopened before the cache counts as stale
 assert WATCH_SILENT_S + ASSUMED_POD_LIFETIME_S <= EXTENDER_LOST_S
 assert ASSUMED_POD_LIFETIME_S <= EXTENDER_ENDED_S
+assert max(ASSUMED_POD_LIFETIME_S, EXTENDER_ENDED_S) < EXTENDER_RESTART_S < ASSUMED_POD_LIFETIME_S + EXTENDER_ENDED_S
 assert MISSING_KIND_RETRY_S < LEDGER_SETTLE_S
 assert 3 * HEARTBEAT_S <= STALE_AFTER_S

@@ -142,6 +142,8 @@ class ExtenderAck(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     generation: _Count = 0  # generation of the ledger that it enforces: it rejects pods that conflict with its entries
     blocked: Annotated[tuple[_Uid, ...], _MANY] = ()  # UIDs of proposed reservations that it cannot acknowledge (yet)
     term: _Count = 0  # increased each time it starts to answer again
+    # Identities of earlier processes of its pod that the ledger listed when it registered: these processes have ended.
+    replaces: Annotated[tuple[Annotated[str, _limit(maxLength=128)], ...], _limit(maxItems=16)] = ()
 
 
 class LedgerStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

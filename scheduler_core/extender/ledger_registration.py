@@ -5,6 +5,9 @@ it answers calls, and answers no calls while its own watch shows a ledger withou
 every earlier commit. It acknowledges nothing in the first ``ASSUMED_POD_LIFETIME_S`` in which it answers: after that
 time, each pod that other extenders accepted before is either bound or will never be.
 
+After a restart of its container it names the registration of the previous process as replaced. So the planner waits for
+the end of that registration while this process settles, and not after it.
+
 The extender writes a status once, and again if the ledger does not show it after a while or was recreated.
 """
 
@@ -23,6 +26,9 @@ from scheduler_core.cache.events import LedgerUpdate
 from scheduler_core.evaluation.reservation_check import ExtenderView, ReservationChecker, policy_for_pod
 from scheduler_core.policy.profiles import Policies
 
+MAX_REPLACED = (
+    16  # previous processes that a status names: a container that crashes in a loop leaves one after the other
+)
 REWRITE_S = 1.0  # a status that the ledger does not show is written again after this time
 # An entry without a reservation for this time has none: two watches are never so far apart.
 UNMATCHED_S = 10.0
@@ -128,19 +134,28 @@ class LedgerRegistration:
             return ledger.extenders.get(self.identity) if in_flight else None
         written = self._written.get(ledger.key)
         before = written.ack if written is not None and written.ledger == ledger.uid else None
+        unsettled = ExtenderAck(self._pod, term=self._term, replaces=self._replaced(ledger, before))
         if now - self._answering_since < self._settle_s:
-            return ExtenderAck(self._pod, term=self._term)
+            return unsettled
         proposed = any(entry.phase is EntryPhase.PROPOSED for entry in ledger.spec.entries)
         # The last acknowledgement considered accepted pods that have been dropped since; a new one would not.
         if before is not None and before.generation and (not proposed or assumed.has_overflowed):
             return before
         if assumed.has_overflowed:
-            return ExtenderAck(self._pod, term=self._term)
+            return unsettled
         view = ExtenderView(self._cache.snapshot, self._cache.pods, assumed.on_several_nodes)
         ack = self._checker.acknowledge(
             ledger, self._cache.reservations, view, lambda pod: policy_for_pod(policies, pod), self._pod
         )
-        return msgspec.structs.replace(ack, term=self._term)
+        return msgspec.structs.replace(ack, term=self._term, replaces=unsettled.replaces)
+
+    def _replaced(self, ledger: LedgerUpdate, before: ExtenderAck | None) -> tuple[str, ...]:
+        """Return the previous processes of this pod, also those that left the ledger: a shorter list saves no write."""
+        if not self._pod:
+            return ()
+        named = () if before is None else before.replaces
+        shown = sorted(name for name, each in ledger.extenders.items() if each.pod == self._pod)
+        return tuple(dict.fromkeys((*named, *(name for name in shown if name != self.identity))))[-MAX_REPLACED:]
 
     def _write_if_changed(self, ledger: LedgerUpdate, wanted: ExtenderAck | None, now: float) -> None:
         written = self._written.get(ledger.key)
@@ -177,5 +192,7 @@ def apply_body(ledger: LedgerUpdate, identity: str, ack: ExtenderAck | None) -> 
     }
     if ack is None:
         return body
-    status = msgspec.structs.asdict(ack) | {"blocked": list(ack.blocked)}
+    status = msgspec.structs.asdict(ack) | {"blocked": list(ack.blocked), "replaces": list(ack.replaces)}
+    if not ack.replaces:
+        del status["replaces"]  # unknown to older definitions of the ledger
     return {**body, "status": {"extenders": {identity: status}}}

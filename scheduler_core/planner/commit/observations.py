@@ -48,6 +48,7 @@ class Observations(NamedTuple):
     created: frozenset[str] = frozenset()  # reservations of this planner that the ledger has not listed yet
     touched: frozenset[tuple[str, str]] = frozenset()  # UIDs of reservation and pod
     silent_extenders: Mapping[str, SilentExtender] = {}  # by the identity of the extender
+    replaced_extenders: Mapping[str, float] = {}  # when a successor in its pod first named it, by identity
     refused_writes: Mapping[tuple[type, str], RefusedWrite] = {}  # by type of action and UID of the pod
 
 
@@ -86,6 +87,7 @@ def observe_ledger(
     if ledger is None:
         return observations
     entries = active_entries(ledger.spec, reservations)
+    replaced = {each: observations.replaced_extenders.get(each, now) for each in _replaced_extenders(ledger)}
     since = {
         uid: before
         if (before := observations.since.get(uid)) is not None and before.phase is entry.phase
@@ -99,7 +101,8 @@ def observe_ledger(
             uid for uid in observations.created if uid not in entries and _is_to_be_listed(reservations.get(uid))
         ),
         touched=frozenset(each for each in observations.touched if each[0] in reservations),
-        silent_extenders=dict(_silent(observations, since, ledger, now)),
+        silent_extenders=dict(_silent(observations._replace(replaced_extenders=replaced), since, ledger, now)),
+        replaced_extenders=replaced,
         refused_writes={
             key: each for key, each in observations.refused_writes.items() if now - each.last < _IN_A_ROW_S
         },
@@ -114,14 +117,34 @@ def _is_to_be_listed(reservation: ReservationUpdate | None) -> bool:
 def _silent(
     observations: Observations, since: Mapping[str, PhaseSince], ledger: LedgerUpdate, now: float
 ) -> Iterator[tuple[str, SilentExtender]]:
-    """Yield the silent extenders. An extender has to acknowledge only while a proposal is listed."""
+    """Yield the silent extenders. An extender has to acknowledge only while a proposal is listed.
+
+    A replaced extender is silent at once, so that the wait for its end runs beside the wait of its successor, which
+    acknowledges nothing at first (``gputopo/timing.py``).
+    """
     needed = max((each.generation for each in since.values() if each.phase is EntryPhase.PROPOSED), default=0)
     current_pods = {each.pod for each in ledger.extenders.values() if each.pod and each.generation >= needed}
     for identity, ack in ledger.extenders.items():
-        if ack.generation >= needed:
+        replaced_at = observations.replaced_extenders.get(identity)
+        if ack.generation >= needed and replaced_at is None:
             continue
         before = observations.silent_extenders.get(identity)
         silent = before if before is not None and ack.generation < before.generation else SilentExtender(needed, now)
-        if silent.gone_at is None and ack.pod in current_pods:  # its container restarted: this is the previous process
+        if replaced_at is not None:
+            silent = silent._replace(
+                gone_at=replaced_at if silent.gone_at is None else min(silent.gone_at, replaced_at)
+            )
+        elif (
+            silent.gone_at is None and ack.pod in current_pods
+        ):  # its container restarted: this is the previous process
             silent = silent._replace(gone_at=now)
         yield identity, silent
+
+
+def _replaced_extenders(ledger: LedgerUpdate) -> Iterator[str]:
+    """Yield the extenders whose successor in the same pod names them. Two that name each other prove nothing."""
+    for successor, ack in ledger.extenders.items():
+        for identity in ack.replaces:
+            replaced = ledger.extenders.get(identity)
+            if replaced is not None and ack.pod and replaced.pod == ack.pod and successor not in replaced.replaces:
+                yield identity

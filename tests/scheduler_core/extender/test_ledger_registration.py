@@ -76,6 +76,20 @@ def test_it_registers_before_it_answers() -> None:
     assert process.said == [("gpus", REGISTERED)]
 
 
+def test_it_names_the_previous_processes_of_its_own_pod() -> None:
+    process = Process()
+    others = {"old": ExtenderAck(POD, 7), "beside": ExtenderAck("team/other", 7), "no pod": ExtenderAck("", 7)}
+    process.show(ledger(extenders=others))
+    process.look()
+    process.show(ledger(extenders={ME: ExtenderAck(POD, replaces=("old",))}))
+
+    process.look(after=REWRITE_S)
+
+    assert process.said == [("gpus", ExtenderAck(POD, replaces=("old",)))]
+    process.look(after=ASSUMED_POD_LIFETIME_S)
+    assert process.said[1:] == [("gpus", ExtenderAck(POD, 1, replaces=("old",)))]
+
+
 def test_it_registers_in_every_ledger() -> None:
     process = Process()
     process.show(ledger(extenders={ME: REGISTERED}), ledger(name="other", uid="O"))

@@ -217,16 +217,16 @@ class Flags(NamedTuple):
 class Answering:
     """An extender process."""
 
-    def __init__(self, server: ApiServer, me: str, flags: Flags) -> None:
+    def __init__(self, server: ApiServer, me: str, flags: Flags, pod: str = "") -> None:
+        """``pod``: of a previous process, whose container restarted."""
         self.server, self.me, self.flags = server, me, flags
+        self.pod = pod or f"{SPACE}/{me}"
         self.silent_since: float | None = None  # cut off from the API server
         self.said: list[ExtenderAck | None] = []  # on the way to the API server
         self.knowledge = ClusterCache(Policy(), reservations=True)
         self.extender = Extender(self.knowledge, Policy(), lambda: self.server.now, lambda _: None)
         settle = ASSUMED_POD_LIFETIME_S if flags.acknowledges_late else 0.0
-        self.registration = LedgerRegistration(
-            me, f"{SPACE}/{me}", self.knowledge, self._say, lambda: server.now, settle
-        )
+        self.registration = LedgerRegistration(me, self.pod, self.knowledge, self._say, lambda: server.now, settle)
         self.watcher = Watcher(server, KINDS, (PodUpdate, seen_of))
         for batch in self.watcher.lists():
             self.hear(batch)

@@ -102,6 +102,7 @@ class Commit(RuleBasedStateMachine):
         self.started = 0
         self.planners: list[Planner | None] = [None, None]
         self.extenders: list[Answering | None] = [None, None]
+        self.extender_pods = ["", ""]  # of extenders that ended
         self.schedulers = [Scheduler(self.server), Scheduler(self.server)]
         self.late: list[tuple[Planner, Action]] = []
         self.unheld: set[str] = set()  # UIDs of holds that a planner found unwanted, or that were deleted by hand
@@ -244,15 +245,18 @@ class Commit(RuleBasedStateMachine):
         self.planner_works(side, 0)
 
     def extender_ends(self, side: int, _: int) -> None:
+        if (extender := self.extenders[side]) is not None:
+            self.extender_pods[side] = extender.pod
         self.extenders[side] = None
 
-    def extender_starts(self, side: int, _: int) -> None:
+    def extender_starts(self, side: int, pick: int) -> None:
+        """Often its container restarts; else it starts in another pod."""
         if self.extenders[side] is None:
-            self._start_extender(side)
+            self._start_extender(side, self.extender_pods[side] if pick % 3 else "")
 
-    def _start_extender(self, side: int) -> None:
+    def _start_extender(self, side: int, pod: str = "") -> None:
         self.started += 1
-        self.extenders[side] = Answering(self.server, f"e{self.started}", self.mutant.flags)
+        self.extenders[side] = Answering(self.server, f"e{self.started}", self.mutant.flags, pod)
 
     def extender_is_cut_off(self, side: int, _: int) -> None:
         extender = self.extenders[side]
@@ -314,7 +318,7 @@ class Commit(RuleBasedStateMachine):
 
     def _write(self, planner: Planner, what: Action) -> None:
         if isinstance(what, ProbeExtenderPod):
-            living = {f"team/{each.me}" for each in self.extenders if each is not None}
+            living = {each.pod for each in self.extenders if each is not None}
             planner.heard_of(what, gone=what.pod not in living)
             return
         if isinstance(what, WriteLedger) and not self.mutant.falls_back:

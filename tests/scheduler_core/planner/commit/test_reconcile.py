@@ -875,5 +875,37 @@ def test_observations_of_a_ledger() -> None:
     assert third == Observations(ledger_seen_at=10.0, since={PLAN.key: PhaseSince(COMMITTED, 13.0, 7)})
 
 
+@pytest.mark.parametrize(
+    ("replaced", "extenders"),
+    [
+        pytest.param(
+            {"old": 10.0},
+            {"old": ExtenderAck("team/q", 5), "new": ExtenderAck("team/q", 0, replaces=("old",))},
+            id="one",
+        ),
+        pytest.param(
+            {},
+            {"old": ExtenderAck("team/a", 5), "new": ExtenderAck("team/b", 0, replaces=("old",))},
+            id="another pod's",
+        ),
+        pytest.param({}, {"old": ExtenderAck("", 5), "new": ExtenderAck("", 0, replaces=("old",))}, id="not in pods"),
+        pytest.param({}, {"new": ExtenderAck("team/q", 0, replaces=("new", "gone"))}, id="itself, and an absent one"),
+        pytest.param(
+            {},
+            {"a": ExtenderAck("team/q", 5, replaces=("b",)), "b": ExtenderAck("team/q", 5, replaces=("a",))},
+            id="each other",
+        ),
+    ],
+)
+def test_a_replaced_extender_is_gone_from_when_its_successor_names_it(
+    replaced: dict[str, float], extenders: dict[str, ExtenderAck]
+) -> None:
+    first = observe_ledger(Observations(), ledger(generation=1, extenders=extenders), {}, 10.0)
+    second = observe_ledger(first, ledger(generation=2, extenders=extenders), {}, 20.0)
+
+    assert replaced == second.replaced_extenders
+    assert replaced == {name: each.gone_at for name, each in second.silent_extenders.items()}
+
+
 def test_without_a_ledger_observations_stay_empty() -> None:
     assert observe_ledger(Observations(), None, {}, 10.0) == Observations()
