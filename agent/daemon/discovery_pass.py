@@ -13,6 +13,7 @@ from agent.daemon import damping
 from agent.daemon.damping import DampingHistory
 from agent.daemon.last_known_good import fill_from_last_good
 from agent.daemon.link_errors import LinkErrorHistory, failing_links, record_counters
+from agent.daemon.usage import LoadHistory, record_load
 from agent.discover import discover
 from agent.discover.failed_calls import AbsentCalls, failed_nvml_calls, record_absent_calls, vanished_calls
 from agent.failures import Failure, failure_from_nvml
@@ -37,6 +38,7 @@ class DiscoveryState(msgspec.Struct, frozen=True):
     failed_calls: Mapping[str, str] = {}  # NVML call -> its errors in the last pass; earlier results may replace them
     absent_calls: AbsentCalls = AbsentCalls()
     link_errors: LinkErrorHistory = {}
+    load: LoadHistory = {}
     good_at: Mapping[str, float] = {}  # source -> its last success (monotonic)
     failing_since: float | None = None  # since when NVML fails
 
@@ -75,6 +77,7 @@ def run_discovery_pass(state: DiscoveryState, snapshot: Snapshot, now: float, ho
         failed_calls={} if read is None else vanished_calls(absent_calls, read) | failed_nvml_calls(read),
         absent_calls=absent_calls,
         link_errors=link_errors,
+        load=record_load(state.load, read, now),
         good_at=good_at,
     )
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from agent.allocation.claims import claimed_percents
 from agent.allocation.devices import allocations_from_devices
 from agent.allocation.kubelet_facts import kubelet_facts
 from agent.allocation.nics import nic_allocations
@@ -23,9 +24,10 @@ from agent.daemon.publication import Publication
 from agent.daemon.schedule import NodeSchedule
 from agent.daemon.settings import AgentSettings
 from agent.daemon.status import AgentStatus
+from agent.daemon.usage import published_usage
 from agent.publish import Publisher
 from agent.snapshot import Snapshot
-from gputopo.crd.nodegpus import DeviceAllocation, KubeletFacts, NicAllocation
+from gputopo.crd.nodegpus import DeviceAllocation, GpuUsage, KubeletFacts, NicAllocation
 
 TICK_S = 5.0  # the longest time between iterations, so that the liveness probe can detect a loop that hangs
 EVENT_PAUSE_S = 5.0  # between passes that driver events cause: a broken GPU reports many in a row
@@ -78,6 +80,7 @@ class AgentLoop:
         self._state = DiscoveryState()
         self._allocation_report = AllocationReport(None, "not polled yet" if settings.socket else "disabled")
         self._kubelet_facts: KubeletFacts | None = None
+        self._claims: dict[str, int] = {}  # percent of the memory of a GPU, by UUID
         self._last_pass_at = float("-inf")
         self._next_pass_at = float("-inf")
         self._probing_since: float | None = None
@@ -113,7 +116,7 @@ class AgentLoop:
         if self._observed_at is not None:
             observed_at = self._observed_at.strftime("%Y-%m-%dT%H:%M:%SZ")
             self._publication.set_state(
-                observed_at, self._allocations(), self._nic_allocations(), self._kubelet_facts, now
+                observed_at, self._allocations(), self._nic_allocations(), self._kubelet_facts, self._usage(), now
             )
         self._publication.send_due(now)
 
@@ -124,7 +127,7 @@ class AgentLoop:
         self._state = run_discovery_pass(self._state, probe_result.snapshot, now.monotonic, self._settings.hold_s)
         good = "nvml" not in self._state.failures
         self._schedule_next_pass(now.monotonic, good=good)
-        self._derive_kubelet_facts()
+        self._derive_from_kubelet()
         self._metrics.passes.labels("ok" if good else "failed").inc()
         self._metrics.pass_seconds.observe(probe_result.seconds)
         for source in self._state.failures:
@@ -154,7 +157,7 @@ class AgentLoop:
             level = logging.INFO if error is None else logging.WARNING
             _log.log(level, "kubelet-config", extra={"fields": {"error": error}})
         self._allocation_report = report
-        self._derive_kubelet_facts()
+        self._derive_from_kubelet()
         known = {gpu.uuid for gpu in self._state.observed.gpus} if self._state.observed is not None else set()
         if known and any(each.gpu not in known for each in self._allocations() or ()):
             self._handle_wake_up(now, WakeUp("allocation"))  # a MIG device that was created since the last pass
@@ -164,9 +167,11 @@ class AgentLoop:
         allowed_at = self._last_pass_at + EVENT_PAUSE_S if wake_up.reason in _RATE_LIMITED_REASONS else now.monotonic
         self._next_pass_at = min(self._next_pass_at, max(now.monotonic, allowed_at))
 
-    def _derive_kubelet_facts(self) -> None:
+    def _derive_from_kubelet(self) -> None:
         reading, observed = self._allocation_report.kubelet, self._state.observed
         self._kubelet_facts = None if observed is None else kubelet_facts(reading, observed)
+        offered = () if reading.allocatable is None else reading.allocatable.devices
+        self._claims = {} if observed is None else claimed_percents(self._allocations(), observed.gpus, offered)
 
     def _allocations(self) -> tuple[DeviceAllocation, ...] | None:
         if self._allocation_report.held is None or self._state.observed is None:
@@ -178,6 +183,10 @@ class AgentLoop:
         if report.held is None or self._state.observed is None:
             return None
         return nic_allocations(report.held, self._state.observed.nics, report.physical_functions)
+
+    def _usage(self) -> tuple[GpuUsage, ...] | None:
+        observed = self._state.observed
+        return None if observed is None else published_usage(self._state.load, self._claims, observed.gpus)
 
     # -- status ---------------------------------------------------------------------------------------------------
 
@@ -212,6 +221,8 @@ class AgentLoop:
             iterated_at=now.monotonic,
             observed=self._state.observed,
             nvml=self._state.nvml,
+            load=self._state.load,
+            claims=self._claims,
             failed_calls=self._state.failed_calls,
             published=self._publication.published,
             observed_at=None if self._observed_at is None else self._observed_at.timestamp(),

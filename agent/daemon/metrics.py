@@ -35,6 +35,19 @@ GAUGES = {
     "gputopo_gpu_info": MetricHelp(("gpu", "index", "product", "bus_id", "numa_node"), "Always 1; facts of a GPU."),
     "gputopo_gpu_up": MetricHelp(("gpu",), "1 where the driver can reach the GPU, 0 where the GPU is lost."),
     "gputopo_gpu_memory_bytes": MetricHelp(("gpu",), "Memory of a GPU; no series where unknown."),
+    "gputopo_gpu_memory_used_bytes": MetricHelp(
+        ("gpu",), "Memory of a GPU in use, with what the driver reserves; no series where unknown."
+    ),
+    "gputopo_gpu_memory_claimed_ratio": MetricHelp(
+        ("gpu",),
+        "Part of a GPU's memory that containers hold by their devices, 0 to 1, whether they use it or not; no series "
+        "where unknown.",
+    ),
+    "gputopo_gpu_busy_ratio": MetricHelp(
+        ("gpu",),
+        "Part of the time in which a kernel ran on a GPU, 0 to 1: the mean of samples in the last 10 minutes; no "
+        "series where unknown, as in MIG mode.",
+    ),
     "gputopo_gpu_holders": MetricHelp(
         ("gpu",), "Containers that hold the GPU or a part of it; no series where unknown."
     ),
@@ -103,6 +116,7 @@ def status_samples(status: AgentStatus) -> Iterator[Sample]:
     if status.observed is not None:
         yield from _topology_samples(status.observed)
         yield from _holder_samples(status, status.observed)
+        yield from _usage_samples(status, status.observed)
     yield from health_samples(status.nvml)
     for call in status.failed_calls:
         yield "gputopo_nvml_call_failed", (call,), 1
@@ -165,3 +179,17 @@ def _holder_samples(status: AgentStatus, topology: NodeTopology) -> Iterator[Sam
     for gpu in topology.gpus:
         holders = {each.pod for each in status.allocations if each.gpu == gpu.uuid}
         yield "gputopo_gpu_holders", (stable_name(gpu),), len(holders)
+
+
+def _usage_samples(status: AgentStatus, topology: NodeTopology) -> Iterator[Sample]:
+    used = {gpu.uuid: gpu.memory_used_bytes for gpu in (status.nvml.gpus if status.nvml else ())}
+    for gpu in topology.gpus:
+        if gpu.uuid is None:
+            continue
+        load, bytes_used, claimed = status.load.get(gpu.uuid), used.get(gpu.uuid), status.claims.get(gpu.uuid)
+        if bytes_used is not None:
+            yield "gputopo_gpu_memory_used_bytes", (stable_name(gpu),), bytes_used
+        if claimed is not None:
+            yield "gputopo_gpu_memory_claimed_ratio", (stable_name(gpu),), claimed / 100
+        if load is not None and load.busy_percent is not None:
+            yield "gputopo_gpu_busy_ratio", (stable_name(gpu),), load.busy_percent / 100

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from agent.daemon.delivery import Delivery
+from agent.daemon.delivery import Delivery, SlowPart
 from agent.daemon.events import events_between, restored_event
 from agent.daemon.metrics import AgentMetrics
 from agent.daemon.schedule import NodeSchedule
@@ -12,6 +12,7 @@ from agent.publish import NodeEvent, Publisher, PublishError, PublishOutcome, Re
 from gputopo import __version__
 from gputopo.crd.nodegpus import (
     DeviceAllocation,
+    GpuUsage,
     KubeletFacts,
     NicAllocation,
     NodeGpus,
@@ -22,6 +23,7 @@ from gputopo.labels import EncodedTopology, EncodeError, encode_topology, keys
 from gputopo.model import NodeTopology
 
 _log = logging.getLogger("gputopo.agent")
+_USAGE_S = 600.0  # between writes that only the use of GPUs causes; with other writes it is sent along
 _KINDS = {"node": "Node", "nodegpus": "NodeGpus"}  # of the objects, in metrics and in Events
 
 
@@ -40,7 +42,11 @@ class Publication:
             publisher.publish_facts, schedule, heartbeat_s
         )
         self._state: Delivery[NodeGpus, PublishOutcome] = Delivery(
-            publisher.write_state, schedule, heartbeat_s, _compared_fields
+            publisher.write_state,
+            schedule,
+            heartbeat_s,
+            _compared_fields,
+            SlowPart(lambda state: state.usage, _USAGE_S),
         )
         self._wanted_topology: NodeTopology | None = None  # the topology of the wanted facts
         self.published: NodeTopology | None = None  # the topology of the confirmed facts, of this or an earlier agent
@@ -115,12 +121,13 @@ class Publication:
         allocations: tuple[DeviceAllocation, ...] | None,
         nics: tuple[NicAllocation, ...] | None,
         kubelet: KubeletFacts | None,
+        usage: tuple[GpuUsage, ...] | None,
         now: float,
     ) -> None:
         """Set the content of ``NodeGpus`` for the current facts. Allocations beyond its bounds count as unknown."""
         if self._facts.wanted is not None:
             subject = content_hash(self._facts.wanted.annotations[keys.TOPOLOGY.key])
-            state = NodeGpus(observed_at, subject, __version__, allocations, nics, kubelet)
+            state = NodeGpus(observed_at, subject, __version__, allocations, nics, kubelet, usage)
             if (allocations, nics, kubelet) != self._checked:
                 self._checked, self.allocations_error = (allocations, nics, kubelet), bounds_error(state)
                 if self.allocations_error is not None:

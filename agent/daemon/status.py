@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from agent.daemon.usage import LoadHistory
 from agent.snapshot import Nvml
 from gputopo.crd.nodegpus import DeviceAllocation
 from gputopo.model import NodeTopology
@@ -17,6 +18,8 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     iterated_at: float  # the last iteration, monotonic: the loop hangs where it is older than some seconds
     observed: NodeTopology | None = None  # in the last pass
     nvml: Nvml | None = None  # as read in the last pass: error counters are not part of a topology
+    load: LoadHistory = {}  # of the GPUs that were read in the last pass
+    claims: Mapping[str, int] = {}  # percent of a GPU's memory that containers hold, by UUID
     failed_calls: Mapping[str, str] = {}  # NVML call -> its errors in the last pass
     published: NodeTopology | None = None  # as last confirmed by the publisher
     observed_at: float | None = None  # the last pass in which NVML answered

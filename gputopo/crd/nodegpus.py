@@ -35,6 +35,7 @@ MAX_NUMA_NODES = 64  # of a machine: the kubelet's bit masks hold no more
 _PER_NUMA_NODE = Meta(max_length=MAX_NUMA_NODES)
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 NumaId = Annotated[int, Meta(ge=0, lt=MAX_NUMA_NODES)]
+Percent = Annotated[int, Meta(ge=0, le=100)]
 
 
 class PodRef(msgspec.Struct, frozen=True, rename="camel"):
@@ -77,6 +78,19 @@ class NumaResources(msgspec.Struct, frozen=True, rename="camel"):
     group: Annotated[tuple[NumaId, ...], _PER_NUMA_NODE] = ()  # NUMA nodes of which containers hold memory together
 
 
+class GpuUsage(msgspec.Struct, frozen=True, rename="camel"):
+    """The use of one GPU, coarse: the agent's metrics have the exact values. None: unknown.
+
+    Measured values are in steps of 10 %, so that they seldom change, and are written at most every few minutes beside
+    other writes. Source: NVML, and the kubelet's allocations for the claim.
+    """
+
+    gpu: ShortText  # UUID of the physical GPU
+    used_memory_percent: Percent | None = None  # ``nvmlDeviceGetMemoryInfo``: used / total, the driver's own included
+    claimed_memory_percent: Percent | None = None  # by the devices that containers hold, exact; 100 for a whole GPU
+    busy_percent: Percent | None = None  # ``nvmlDeviceGetUtilizationRates``: time with a kernel, mean of 10 minutes
+
+
 class KubeletFacts(msgspec.Struct, frozen=True, rename="camel"):
     """The facts that determine which devices the kubelet allocates. None: unknown.
 
@@ -100,7 +114,7 @@ class NodeGpus(msgspec.Struct, frozen=True, rename="camel"):
 
     ``observed_at`` (RFC 3339, UTC) is the heartbeat: readers compute staleness from it. ``allocations`` is None if the
     kubelet's socket cannot be read; () means that no device is allocated. The same applies
-    to ``nics``, which lists the NICs of the topology only.
+    to ``nics``, which lists the NICs of the topology only. ``usage`` has the GPUs of which something is known.
     """
 
     observed_at: ShortText
@@ -109,6 +123,7 @@ class NodeGpus(msgspec.Struct, frozen=True, rename="camel"):
     allocations: Annotated[tuple[DeviceAllocation, ...], Meta(max_length=MAX_ALLOCATIONS)] | None = None
     nics: Annotated[tuple[NicAllocation, ...], Meta(max_length=MAX_NICS)] | None = None
     kubelet: KubeletFacts | None = None
+    usage: Annotated[tuple[GpuUsage, ...], Meta(max_length=MAX_GPUS)] | None = None
 
 
 def content_hash(annotation: str) -> str:

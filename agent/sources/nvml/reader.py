@@ -90,6 +90,7 @@ def _recheck(calls: NvmlCalls, gpu: NvmlGpu, handle: Any) -> NvmlGpu:
 def _read_gpu(calls: NvmlCalls, index: int, handle: Any, cpus: int) -> NvmlGpu:
     words = max(_SET_WORDS, -(-cpus // _WORD))
     memory = calls.call("nvmlDeviceGetMemoryInfo", handle)
+    rates = calls.call("nvmlDeviceGetUtilizationRates", handle)  # not supported in MIG mode
     cpu_set = calls.call("nvmlDeviceGetCpuAffinityWithinScope", handle, words, _SCOPE_NODE)
     node_set = calls.call("nvmlDeviceGetMemoryAffinity", handle, _SET_WORDS, _SCOPE_NODE)
     mig_modes = calls.call("nvmlDeviceGetMigMode", handle)
@@ -108,6 +109,8 @@ def _read_gpu(calls: NvmlCalls, index: int, handle: Any, cpus: int) -> NvmlGpu:
         architecture=architecture,
         compute_capability=calls.call("nvmlDeviceGetCudaComputeCapability", handle),
         memory_bytes=None if memory is None else memory.total,
+        memory_used_bytes=None if memory is None else memory.used,
+        busy_percent=None if rates is None else rates.gpu,
         numa_node_id=calls.call("nvmlDeviceGetNumaNodeId", handle),
         cpu_affinity=_id_list(cpu_set),
         memory_affinity=_id_list(node_set),

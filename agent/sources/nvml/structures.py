@@ -19,6 +19,7 @@ _BINDING_STRUCTURES = {
     "nvmlPciInfo_t": 68,
     "c_nvmlMemory_t": 24,
     "c_nvmlFieldValue_t": 40,
+    "c_nvmlUtilization_t": 8,
 }
 
 

@@ -15,7 +15,7 @@ from agent.daemon.settings import AgentSettings
 from agent.discover import discover
 from agent.publish import NodeEvent, PublishError, RestoredField
 from agent.snapshot import Snapshot
-from gputopo.crd.nodegpus import MAX_ALLOCATIONS, DeviceAllocation, NodeGpus, PodRef, content_hash
+from gputopo.crd.nodegpus import MAX_ALLOCATIONS, DeviceAllocation, GpuUsage, NodeGpus, PodRef, content_hash
 from gputopo.labels import decode_topology, keys
 from gputopo.model import NodeTopology
 from tests.agent.daemon.fake_cluster import SETTINGS, FakeNodePublisher
@@ -326,6 +326,39 @@ def test_an_allocation_is_published_when_it_changes_and_only_then(cluster: FakeN
     assert cluster.writes[writes:] == ["nodegpus"]
     assert node.loop.status.podresources_error == "away for a moment"
     assert node.metric("gputopo_gpu_holders", gpu=HELD.gpu) == 1
+
+
+def with_load(busy: int, used_gib: int) -> Snapshot:
+    """The machine with every GPU in use."""
+    nvml = nvml_of(HEALTHY)
+    gpus = tuple(replace(gpu, busy_percent=busy, memory_used_bytes=used_gib * 2**30) for gpu in nvml.gpus)
+    return replace(HEALTHY, nvml=replace(nvml, gpus=gpus))
+
+
+def test_the_use_of_gpus_is_published_coarse_and_measured_exactly(cluster: FakeNodePublisher) -> None:
+    node = SimulatedAgent(cluster, with_load(busy=37, used_gib=4)).run(60)
+    node.add_inputs(AllocationReport(frozenset({POD})))
+
+    assert cluster.state is not None
+    assert cluster.state.usage is not None
+    assert [each for each in cluster.state.usage if each.gpu == HELD.gpu] == [
+        GpuUsage(HELD.gpu, used_memory_percent=10, claimed_memory_percent=100, busy_percent=40)
+    ]
+    assert node.metric("gputopo_gpu_memory_used_bytes", gpu=HELD.gpu) == 4 * 2**30
+    assert node.metric("gputopo_gpu_memory_claimed_ratio", gpu=HELD.gpu) == 1
+    assert node.metric("gputopo_gpu_busy_ratio", gpu=HELD.gpu) == 0.37
+
+
+def test_the_use_of_gpus_alone_causes_a_write_every_ten_minutes_at_most(cluster: FakeNodePublisher) -> None:
+    node = SimulatedAgent(cluster, with_load(0, 0), replace(SETTINGS, heartbeat_s=86400.0)).run(60)
+    before = len(cluster.writes)
+    for minute in range(60):
+        node.snapshot = with_load(0, used_gib=38 * (minute % 2))  # a job that starts and ends every other minute
+        node.run(60)
+
+    assert 3 <= len(cluster.writes) - before <= 6
+    assert set(cluster.writes[before:]) == {"nodegpus"}
+    assert node.loop.status.pending is False
 
 
 def test_more_allocations_than_a_node_gpus_holds_are_unknown(cluster: FakeNodePublisher) -> None:

@@ -68,6 +68,8 @@ class FakeGpu:
     architecture: int = 9
     capability: tuple[int, int] = (9, 0)
     memory: int = 81559 * 2**20
+    memory_used: int = 0
+    busy: int | None = 0  # percent; None: NOT_SUPPORTED, as in MIG mode
     numa_node_id: int | None = None
     cpus: frozenset[int] = frozenset(range(4))
     nodes: frozenset[int] = frozenset({0})
@@ -239,6 +241,14 @@ class FakeDriver(HealthFunctions):
     def _nvmlDeviceGetMemoryInfo(self, handle: Any, out: Any) -> int:  # noqa: N802
         mig = self._mig(handle)
         out._obj.total = mig.memory if mig else self._gpu(handle).memory
+        out._obj.used = 0 if mig else self._gpu(handle).memory_used
+        return SUCCESS
+
+    def _nvmlDeviceGetUtilizationRates(self, handle: Any, out: Any) -> int:  # noqa: N802
+        busy = self._gpu(handle).busy
+        if busy is None:
+            return NOT_SUPPORTED
+        out._obj.gpu, out._obj.memory = busy, 0
         return SUCCESS
 
     def _nvmlDeviceGetNumaNodeId(self, handle: Any, out: Any) -> int:  # noqa: N802

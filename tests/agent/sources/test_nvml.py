@@ -59,6 +59,8 @@ def test_a_gpu_without_nvlink_is_read_whole() -> None:
         architecture=8,
         capability=(8, 9),
         memory=46068 * 2**20,
+        memory_used=512 * 2**20,
+        busy=37,
         cpus=frozenset({0, 2, 3, 64, 65}),
         nodes=frozenset({0, 5}),
         mig_mode=None,
@@ -79,6 +81,8 @@ def test_a_gpu_without_nvlink_is_read_whole() -> None:
                 architecture=8,
                 compute_capability=(8, 9),
                 memory_bytes=46068 * 2**20,
+                memory_used_bytes=512 * 2**20,
+                busy_percent=37,
                 cpu_affinity="0,2-3,64-65",
                 memory_affinity="0,5",
                 pcie_generation=1,
@@ -497,6 +501,13 @@ def test_there_may_be_no_mig_devices(gpu: FakeGpu, mode: int) -> None:
     told = gpu_of(gpu)
 
     assert (told.mig_mode, told.mig_devices) == (mode, ())
+
+
+def test_a_gpu_in_mig_mode_has_no_busy_share() -> None:
+    gpu = gpu_of(FakeGpu(mig_mode=1, busy=None))
+
+    assert gpu.busy_percent is None
+    assert gpu.errors["nvmlDeviceGetUtilizationRates"] == "NOT_SUPPORTED"
 
 
 def test_the_memory_of_a_mig_device_may_be_refused() -> None:

@@ -9,6 +9,7 @@ from gputopo.crd.nodegpus import (
     MAX_ALLOCATIONS,
     MAX_NICS,
     DeviceAllocation,
+    GpuUsage,
     NicAllocation,
     NodeGpus,
     PodRef,
@@ -17,6 +18,7 @@ from gputopo.crd.nodegpus import (
 )
 from gputopo.kube.projection import Projection
 from gputopo.kube.watch_stream import ObjectIdentity, WatchEvent, WatchEventType
+from gputopo.model import MAX_GPUS
 from scheduler_core.cache.events import NodeGpusUpdate
 from scheduler_core.cache.watch import SOURCES
 from tests.api_objects import Object
@@ -30,6 +32,9 @@ BEYOND = [
     pytest.param({"allocations": (DeviceAllocation("x" * 97, POD),)}, "length <= 96", id="an identifier"),
     pytest.param({"allocations": (DeviceAllocation("x", POD, replica=-1),)}, ">= 0", id="a replica"),
     pytest.param({"allocations": (DeviceAllocation("x", POD, replica=2**31),)}, "<= 2147483647", id="a large replica"),
+    pytest.param({"usage": (GpuUsage("GPU-1"),) * (MAX_GPUS + 1)}, "length <= 64", id="GPUs in use"),
+    pytest.param({"usage": (GpuUsage("GPU-1", busy_percent=101),)}, "<= 100", id="a percent"),
+    pytest.param({"usage": (GpuUsage("GPU-1", used_memory_percent=-1),)}, ">= 0", id="a negative percent"),
     pytest.param({"content_hash": "x" * 97}, "length <= 96", id="the hash"),
 ]
 
@@ -49,6 +54,7 @@ def test_every_text_and_every_list_of_the_definition_is_bounded() -> None:
     assert {name: each["maxItems"] for name, each in own.items() if each["type"] == "array"} == {
         "allocations": MAX_ALLOCATIONS,
         "nics": MAX_NICS,
+        "usage": MAX_GPUS,
     }
 
 
