@@ -36,6 +36,7 @@ from scheduler_core.cache.events import (
 from scheduler_core.cache.kubelet_reports import newly_named_pods, without_replaced_pods
 from scheduler_core.cache.node import NodeFacts
 from scheduler_core.cache.node_record import NodeRecord, with_gpus, with_pod, without_pod
+from scheduler_core.cache.node_state import is_changed_by_time
 from scheduler_core.cache.node_table import ClusterSnapshot, with_records, without_nodes, without_own_reservation
 from scheduler_core.cache.owner_pods import PlacedPod
 from scheduler_core.cache.placeholder_pods import FullName, full_name, placeholder_pod, placeholder_uid
@@ -179,7 +180,10 @@ class ClusterCache:
         """Advance the clock: observations become stale, assumed pods expire."""
         self._now = max(now, self._now)
         self._mark_dirty(self.assumed_pods.expire_pods(self._now))
-        self._dirty |= self._staleness_timer.pop_due(self._now)
+        for name in self._staleness_timer.pop_due(self._now):
+            state = self._snapshot.states.get(name)
+            if state is None or is_changed_by_time(state, self._record(name), self._now, self._policy):
+                self._dirty.add(name)
 
     def assume_pod(self, pod: Occupant, nodes: AbstractSet[str], lifetime_s: float = ASSUMED_POD_LIFETIME_S) -> None:
         """Assume the pod on one of the nodes that Filter returned. A bound pod is not assumed anywhere."""

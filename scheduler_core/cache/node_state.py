@@ -84,9 +84,19 @@ class NodeState(msgspec.Struct, frozen=True, eq=False, rename=_DECISION_LOG_KEYS
 
 def state_of(record: NodeRecord, now: float, policy: Policy) -> NodeState:
     """Return the state of a node. ``now``: seconds since 1970."""
+    stale, pending = _link_graph_status(record, now, policy)
+    return state_from_record(record, stale=stale, confirmation_pending=pending)
+
+
+def is_changed_by_time(state: NodeState, record: NodeRecord, now: float, policy: Policy) -> bool:
+    """Return whether the state, derived from the same record earlier, is another one now."""
+    return (state.stale, state.confirmation_pending) != _link_graph_status(record, now, policy)
+
+
+def _link_graph_status(record: NodeRecord, now: float, policy: Policy) -> tuple[bool, bool]:
+    """Return whether the link graph is stale, and whether its confirmation is expected within seconds."""
     since = record.hash_mismatch_since
-    pending = since is not None and now <= since + CONFIRMATION_GRACE_S
-    return state_from_record(record, stale=is_stale(record, now, policy), confirmation_pending=pending)
+    return is_stale(record, now, policy), since is not None and now <= since + CONFIRMATION_GRACE_S
 
 
 def state_from_record(record: NodeRecord, *, stale: bool, confirmation_pending: bool) -> NodeState:

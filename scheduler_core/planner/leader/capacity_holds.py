@@ -14,7 +14,6 @@ from math import isinf
 from typing import Any, NamedTuple
 
 from gputopo.crd.reservations import EntryPhase, ReservationSpec
-from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.planner.commit.actions import CreateReservation, reserved_gang, reserved_gangs
 from scheduler_core.planner.commit.ledger import active_entries
 from scheduler_core.planner.gang.gang import GangPhase
@@ -26,6 +25,7 @@ from scheduler_core.planner.leader.hold_limits import CapacityHold, HoldLimits
 from scheduler_core.planner.leader.hold_search import HoldResult, other_pods
 from scheduler_core.planner.leader.queue import GangQueue, QueuedGang, fit_key
 from scheduler_core.planner.leader.view import PlannerView
+from scheduler_core.planner.packing.model import TableVariant
 
 RETRY_S = 30.0  # until the next search for a gang that fits nowhere, whatever pods end; doubled each time
 MAX_RETRY_S = 300.0
@@ -153,11 +153,12 @@ class CapacityHolds:
         waiting = queue.get_queued(name)  # plans ran meanwhile: the gang may have its places
         return result.create if waiting is not None and self._view.in_progress().is_free(waiting.gang) else None
 
-    def tables_without_holds(self, batches: Iterable[tuple[QueuedGang, ...]]) -> dict[GangName, ClusterSnapshot]:
+    def tables_without_holds(self, batches: Iterable[tuple[QueuedGang, ...]]) -> dict[GangName, TableVariant]:
         """Return, by gang, the snapshot without the holds that it may use: its own, and holds of lower priorities."""
         holds = self.open_holds()
-        known: dict[frozenset[str], ClusterSnapshot] = {}
-        found: dict[GangName, ClusterSnapshot] = {}
+        cache = self._view.cache
+        known: dict[frozenset[str], TableVariant] = {}
+        found: dict[GangName, TableVariant] = {}
         for first, *_ in batches if holds else ():
             gang = first.gang
             free = frozenset(
@@ -165,7 +166,8 @@ class CapacityHolds:
             )
             if free:
                 if free not in known:
-                    known[free] = self._view.cache.snapshot_without(free)
+                    nodes = frozenset(cache.reservations.nodes_of(free))
+                    known[free] = TableVariant(cache.snapshot_without(free), nodes)
                 found[gang.name] = known[free]
         return found
 

@@ -10,7 +10,6 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from gputopo.crd.reservations import PlannedMember, ReservationSpec
-from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.planner.commit.actions import CreateReservation
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang
@@ -18,7 +17,7 @@ from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.queue import QueuedGang, QueueOrder
 from scheduler_core.planner.packing.anti_affinity import PlacedMember
 from scheduler_core.planner.packing.gang_planner import GangPlanner
-from scheduler_core.planner.packing.model import Levels, NodeView, PlanOptions, Unplaced
+from scheduler_core.planner.packing.model import Levels, NodeView, PlanOptions, TableVariant, Unplaced
 from scheduler_core.planner.packing.singles import SinglePodPlacer
 
 DEFAULT_BIND_TIMEOUT_S = 30.0  # from ungated to all bound, where a gang sets no timeout
@@ -39,7 +38,7 @@ class PlanTask(NamedTuple):
     batches: tuple[tuple[QueuedGang, ...], ...]  # in order
     view: NodeView
     # By the first gang of a batch: the snapshot without its own hold and holds of lower priorities.
-    tables_without_holds: Mapping[GangName, ClusterSnapshot]
+    tables_without_holds: Mapping[GangName, TableVariant]
     seats: Mapping[str, PlannedMember]  # of pods that were placed before, by UID
     avoid: Mapping[GangName, AbstractSet[str]]  # nodes
     levels: Levels
@@ -56,6 +55,11 @@ class PlanMemory:
     def __init__(self) -> None:
         self.singles = SinglePodPlacer()
         self.gangs = GangPlanner()
+
+    def see_view(self, view: NodeView) -> None:
+        """Go on to another view: each planner compares the changed nodes when it plans next."""
+        self.singles.see_view(view)
+        self.gangs.see_view(view)
 
 
 class PlanResult(NamedTuple):
@@ -75,6 +79,7 @@ def run_plan(task: PlanTask, memory: PlanMemory | None = None) -> PlanResult:
     If none is placed, plan again with the avoided nodes: such a node is better than no place.
     """
     memory = memory or PlanMemory()
+    memory.see_view(task.view)
     found = _plan_batches(task, memory)
     if (
         found.created
@@ -137,7 +142,7 @@ def _plan_gang(task: PlanTask, waiting: QueuedGang, planner: GangPlanner, *, dia
         out_of_time=task.is_out_of_time,
         placed_members=task.placed_members,
     )
-    view = task.view._replace(table=task.tables_without_holds.get(gang.name, task.view.table))
+    view = task.view.with_table(task.tables_without_holds.get(gang.name))
     found = planner.plan_gang(gang.ready, view, options, diagnose=diagnose)
     if isinstance(found, Unplaced):
         return PlanResult(unplaced={gang.name: found}, steps=found.steps)
@@ -170,7 +175,7 @@ def _plan_single_pods(task: PlanTask, batch: Sequence[QueuedGang], placer: Singl
     options = PlanOptions(
         avoid=avoid, levels=task.levels, out_of_time=task.is_out_of_time, placed_members=task.placed_members
     )
-    view = task.view._replace(table=task.tables_without_holds.get(batch[0].gang.name, task.view.table))
+    view = task.view.with_table(task.tables_without_holds.get(batch[0].gang.name))
     found = placer.place_pods([each.gang.ready[0] for each in batch], view, options)
     missing = ((members[uid], reason) for uid, reason in found.missing)
     unplaced = {gang.name: Unplaced(_NOWHERE, ((gang.ready[0].name, reason),)) for gang, reason in missing}

@@ -18,8 +18,7 @@ from scheduler_core.planner.leader.context import TermContext
 from scheduler_core.planner.leader.hold_search import HoldResult, HoldTask
 from scheduler_core.planner.leader.plan_task import PlanResult, PlanTask, ReservationNames, options_of
 from scheduler_core.planner.leader.queue import QueuedGang, QueueOrder
-from scheduler_core.planner.leader.view import PlannerView
-from scheduler_core.planner.packing.model import NodeView
+from scheduler_core.planner.leader.view import PlannerView, SeenNodes
 
 PLAN_S = 1.0  # for one task
 _RETRY_SHARE = 0.5  # of this time for gangs that did not fit before: the rest is for gangs that were never tried
@@ -40,6 +39,7 @@ class PlanScheduler:
         self._planned_state: Hashable = None
         self._next_beyond_limits = 0.0  # monotonic seconds
         self._resume_at: QueueOrder | None = None
+        self._seen_nodes: SeenNodes | None = None  # by the last plan
 
     def start_next_plan(self, now: float) -> None:
         """Start the next plan and the next hold search, unless a plan is not listed yet."""
@@ -113,7 +113,7 @@ class PlanScheduler:
             gang=gang,
             held=() if request.hold is None else request.hold.held,
             held_since=None if request.hold is None else request.hold.held_since,
-            view=self._node_view(),
+            view=self._view.node_view(self._context.policies())[0],
             nodes=request.nodes,
             deadlines=request.deadlines,
             options=options._replace(
@@ -126,9 +126,10 @@ class PlanScheduler:
 
     def _plan_task(self, batches: tuple[tuple[QueuedGang, ...], ...], now: float) -> PlanTask:
         monotonic = self._context.clock.monotonic
+        nodes, self._seen_nodes = self._view.node_view(self._context.policies(), self._seen_nodes)
         return PlanTask(
             batches=batches,
-            view=self._node_view(),
+            view=nodes,
             tables_without_holds=self.holds.tables_without_holds(batches),
             seats=self._view.reservation_index.seats(each.gang.name for batch in batches for each in batch),
             avoid=self._backlog.all_avoided_nodes(now),
@@ -139,9 +140,6 @@ class PlanScheduler:
             is_retry_time_over=lambda: monotonic() > now + _RETRY_SHARE * PLAN_S,
             resume_at=self._resume_at,
         )
-
-    def _node_view(self) -> NodeView:
-        return NodeView(self._view.cache.snapshot, self._view.rules, self._context.policies().policy_for)
 
     def _new_names(self) -> ReservationNames:
         return ReservationNames(self._context.config.namespace, lambda: secrets.token_hex(3))

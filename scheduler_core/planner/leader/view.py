@@ -6,9 +6,11 @@ from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
 
 from gputopo.crd.reservations import EntryPhase, spec_hash
+from scheduler_core.cache.change_log import ChangeLog
 from scheduler_core.cache.cluster_cache import ClusterCache
 from scheduler_core.cache.events import Batch, LedgerUpdate, NodeUpdate, ReservationUpdate
 from scheduler_core.cache.kube_scheduler_filters import FullNode
+from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.planner.commit.actions import (
     Action,
     CreateReservation,
@@ -30,7 +32,9 @@ from scheduler_core.planner.gang.pod_source import PlannerPod, fan_out
 from scheduler_core.planner.leader.own_writes import OwnWrite, OwnWrites
 from scheduler_core.planner.leader.reservation_index import GangReservationIndex
 from scheduler_core.planner.packing.anti_affinity import PlacedMember
+from scheduler_core.planner.packing.model import NodeView, ViewChanges
 from scheduler_core.policy.policy import Policy
+from scheduler_core.policy.profiles import Policies
 
 TRY_S = 10.0  # a gang that did not fit is planned again after this time, even if no change was seen
 
@@ -56,6 +60,14 @@ class PlanFindings(NamedTuple):
 NO_FINDINGS = PlanFindings()
 
 
+class SeenNodes(NamedTuple):
+    """The nodes of an earlier view, and the positions of the change logs at that time."""
+
+    snapshot: ClusterSnapshot
+    mark: int
+    rules_mark: int
+
+
 class InProgress(NamedTuple):
     """Gangs and pods with a listed plan."""
 
@@ -78,6 +90,7 @@ class PlannerView:
         self.deadlines = PodDeadlines()
         self.observations = Observations()
         self.rules: Mapping[str, FullNode] = {}  # replaced, never changed in place: a plan may read it
+        self._rules_log = ChangeLog()  # names of nodes whose rules may have changed
         self._pool, self._identity, self._guarded = pool, identity, guarded
         self._own_writes = OwnWrites()
 
@@ -201,6 +214,17 @@ class PlannerView:
         """
         return self.cache.snapshot.generation, int(monotonic // TRY_S)
 
+    def node_view(self, policies: Policies, before: SeenNodes | None = None) -> tuple[NodeView, SeenNodes]:
+        """Return the present nodes, with the changes since ``before``, and the ``before`` of the next call."""
+        snapshot, log = self.cache.snapshot, self.cache.change_log
+        changes = ViewChanges(snapshot, None)
+        if before is not None:
+            nodes, rules = log.names_since(before.mark), self._rules_log.names_since(before.rules_mark)
+            if nodes is not None and rules is not None:
+                changes = ViewChanges(snapshot, before.snapshot, frozenset(nodes | rules))
+        seen = SeenNodes(snapshot, log.mark, self._rules_log.mark)
+        return NodeView(snapshot, self.rules, policies.policy_for, changes), seen
+
     def placed_members(self) -> tuple[PlacedMember, ...]:
         """Return members of gangs, and placed single pods, with their present or future nodes.
 
@@ -275,10 +299,14 @@ class PlannerView:
         return self._apply_members(Batch(Member, (member,)))
 
     def _apply_rules(self, batch: Batch[NodeUpdate]) -> None:
-        rules = {} if batch.is_full_list else dict(self.rules)
+        before = self.rules
+        rules = {} if batch.is_full_list else dict(before)
         for name in batch.removed:
             rules.pop(name, None)
         self.rules = rules | {each.key: each.rules for each in batch.updates if each.rules is not None}
+        self._rules_log.add_names({*batch.removed, *(each.key for each in batch.updates)})
+        if batch.is_full_list:
+            self._rules_log.add_names(before.keys() - self.rules.keys())
 
     def _newest_ledgers(self, batch: Batch[LedgerUpdate]) -> Batch[LedgerUpdate]:
         known = self.ledger

@@ -23,6 +23,7 @@ from scheduler_core.planner.packing.node_fit import Load, NodeFit
 from scheduler_core.planner.packing.nodes import FILTERS_PER_CLOCK_READ
 from scheduler_core.planner.packing.plan import plan_groups
 from scheduler_core.planner.packing.topology_domains import DomainPath, domain_path_of
+from scheduler_core.planner.packing.view_changes import ViewReader
 
 _MAX_REQUESTS = 1 << 11  # gangs: those that were tried last
 _MAX_VERDICTS = 1 << 10  # different requests
@@ -54,10 +55,15 @@ class GangPlanner:
     """Keeps classes of nodes, and verdicts, from one plan to the next. For one thread."""
 
     def __init__(self) -> None:
+        self._reader = ViewReader()
         self._nodes = NodeClasses()
         self._requests: dict[GangName, _Request] = {}
         self._verdicts: dict[Hashable, dict[AbstractSet[str], _Verdict]] = {}  # by all that decides whether gangs fit
         self._inputs: tuple[object, ...] = ()  # of all requests
+
+    def see_view(self, view: NodeView) -> None:
+        """Go on to another view, on which no gang is planned."""
+        self._reader.see_view(view)
 
     def plan_gang(
         self, members: Sequence[Member], view: NodeView, options: PlanOptions, *, diagnose: bool = True
@@ -69,7 +75,7 @@ class GangPlanner:
         request = self._request(members, view, options)
         if isinstance(request, Unplaced):
             return request
-        self._nodes.update(view.table, view.rules)
+        self._nodes.update(view.table, view.rules, self._reader.take_changed(view))
         groups, verdict = request.groups, request.verdicts.get(options.avoid)
         if verdict is None or self._has_improved(verdict, groups):
             trial = _GangFit(groups, self._nodes, {} if verdict is None else verdict.loads)

@@ -30,12 +30,36 @@ def _never() -> bool:
     return False
 
 
+class ViewChanges(NamedTuple):
+    """The nodes that may differ between views: all others have the same record, state and rules in each of them."""
+
+    main: ClusterSnapshot  # the snapshot of the cache
+    before: ClusterSnapshot | None  # an earlier snapshot of the cache; None: there is none
+    since: frozenset[str] = frozenset()  # nodes that may differ between ``before`` and ``main``
+    beside: frozenset[str] = frozenset()  # nodes that may differ between ``main`` and the table of the view
+
+
 class NodeView(NamedTuple):
     """The cluster at one moment: capacity that is reserved for others counts as used."""
 
     table: ClusterSnapshot
     rules: Mapping[str, FullNode]  # labels, taints, cordon by node; a node without an entry is not used
     policy_of: Callable[[PodRequest], Policy]
+    changes: ViewChanges | None = None  # None: any node may differ from other views
+
+    def with_table(self, variant: TableVariant | None) -> NodeView:
+        """Return the view with another snapshot; None: the view itself."""
+        if variant is None:
+            return self
+        changes = self.changes and self.changes._replace(beside=variant.nodes)
+        return self._replace(table=variant.table, changes=changes)
+
+
+class TableVariant(NamedTuple):
+    """A snapshot without some of the reservations."""
+
+    table: ClusterSnapshot
+    nodes: frozenset[str]  # that may differ from the snapshot of the cache
 
 
 class PlanOptions(NamedTuple):

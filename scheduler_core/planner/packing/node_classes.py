@@ -6,7 +6,7 @@ A class is everything about a node that decides how members fit on it: its nodes
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, count
+from itertools import count
 from typing import NamedTuple
 
 from scheduler_core.allocation.gpu_sets import ExactSets
@@ -65,21 +65,21 @@ class NodeClasses:
         """The position after the last change."""
         return self._dropped + len(self._changes)
 
-    def update(self, table: ClusterSnapshot, rules: Mapping[str, FullNode]) -> None:
-        """Go on to another snapshot, newer or not."""
-        if table is not self.table:
-            before, self.table = self.table, table
-            # The maps are walked in C; the next snapshot shares the objects of all nodes that did not change.
-            known = before.states.get
-            changed = [name for name, state in table.states.items() if known(name) is not state]
-            get = before.records.get
-            changed += [name for name, record in table.records.items() if get(name) is not record]
-            gone = [name for name in self.number_of if name not in table.states]
-            for name in dict.fromkeys(chain(changed, gone)):
+    def update(self, table: ClusterSnapshot, rules: Mapping[str, FullNode], names: Iterable[str] | None = None) -> None:
+        """Go on to another snapshot, newer or not. ``names``: nodes that may differ; None: any node."""
+        before, old, self.table, self.rules = self.table, self.rules, table, rules
+        if names is None:
+            names = {*before.records, *table.records, *old, *rules}
+        for name in names:
+            # The next snapshot shares the objects of all nodes that did not change.
+            if (
+                before.states.get(name) is not table.states.get(name)
+                or before.records.get(name) is not table.records.get(name)
+                or name not in self.number_of
+            ):
                 self._classify(name)
-        if rules is not self.rules:
-            old, self.rules = self.rules, rules
-            self._log((name, None) for name in old.keys() | rules.keys() if old.get(name) is not rules.get(name))
+        if rules is not old:
+            self._log((name, None) for name in names if old.get(name) is not rules.get(name))
         if len(self.classes) > len(self.nodes) + _MAX_UNUSED:
             self.classes = {number: self.classes[number] for number in self.nodes}
             self._numbers = {each: number for number, each in self.classes.items()}

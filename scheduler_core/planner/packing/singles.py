@@ -27,6 +27,7 @@ from scheduler_core.planner.packing.model import DEFAULT_OPTIONS, NodeView, Plan
 from scheduler_core.planner.packing.node_classes import node_cpu_of
 from scheduler_core.planner.packing.node_filter import NodeFilter
 from scheduler_core.planner.packing.node_fit import NO_CPU
+from scheduler_core.planner.packing.view_changes import ViewReader
 from scheduler_core.request.pod_request import InvalidRequest, PodRequest
 
 _PROFILES = 256  # number of profiles with cached rankings
@@ -45,16 +46,21 @@ class SinglePodPlacer:
     """Keeps rankings from one batch to the next: only nodes that changed since are evaluated again."""
 
     def __init__(self) -> None:
+        self._reader = ViewReader()
         self._growing = _GrowingSnapshot()
         self._rankings = Rankings(self._growing, _PROFILES)
         self._nodes = _AllowedNodes()
+
+    def see_view(self, view: NodeView) -> None:
+        """Go on to another view, on which no pod is placed."""
+        self._reader.see_view(view)
 
     def place_pods(
         self, members: Sequence[Member], view: NodeView, options: PlanOptions = DEFAULT_OPTIONS
     ) -> SinglePodPlan:
         """Return a plan, as ``plan_single_pods``."""
         growing, nodes = self._growing, self._nodes
-        growing.begin(view.table)
+        growing.begin(view.table, self._reader.take_changed(view))
         nodes.begin(view, options, growing.moves)
         anti_affinities = AntiAffinities(members, options.placed_members)
         seats, missing = list[PlannedMember](), list[tuple[str, Reason | str]]()
@@ -112,16 +118,16 @@ class _GrowingSnapshot:
         self.snapshot = ClusterSnapshot()
         self.change_log = ChangeLog()
         self.moves = 0  # how often nodes were added or removed
+        self._placed_on: set[str] = set()
 
-    def begin(self, table: ClusterSnapshot) -> None:
-        """Begin with a snapshot on which nothing is placed yet."""
+    def begin(self, table: ClusterSnapshot, names: AbstractSet[str] | None) -> None:
+        """Begin with a snapshot on which nothing is placed yet. ``names``: nodes that may differ from the last one."""
         before, after = self.snapshot.states, table.states
-        changed = [name for name, state in after.items() if before.get(name) is not state]
-        added = sum(name not in before for name in changed)
-        removed = [name for name in before if name not in after] if len(before) + added > len(after) else []
-        self.moves += bool(added or removed)
-        self.snapshot = table
-        self.change_log.add_names((*changed, *removed))
+        names = {*before, *after} if names is None else names | self._placed_on
+        changed = [name for name in names if before.get(name) is not after.get(name)]
+        self.moves += any(name not in before or name not in after for name in changed)
+        self.snapshot, self._placed_on = table, set()
+        self.change_log.add_names(changed)
 
     def with_enough_cpu(self, names: Iterator[str], request: PodRequest) -> Iterator[str]:
         """Yield nodes that have enough CPU for the request."""
@@ -136,6 +142,7 @@ class _GrowingSnapshot:
         records, states = self.snapshot.records.set(name, record), self.snapshot.states.set(name, state)
         self.snapshot = msgspec.structs.replace(self.snapshot, records=records, states=states)
         self.change_log.add_names((name,))
+        self._placed_on.add(name)
 
 
 class _AllowedNodes:

@@ -355,6 +355,18 @@ class TestTime:
         stage.watch_reports({"a": {}}, observed="2026-11-18T11:10:00Z")
         assert not stage.state_of("a").stale
 
+    def test_time_that_changes_no_state_changes_no_snapshot(self) -> None:
+        stage = FakeScheduler.synced(A)
+        before = stage.cache.snapshot
+        stage.watch_reports({"a": {}}, observed="2026-11-18T11:10:00Z")
+        newer = stage.cache.snapshot
+
+        stage.now = NOW + 501  # the first observation would be too old by now
+        stage.cache.advance_time(stage.now)
+
+        assert before is not newer
+        assert stage.cache.snapshot is newer
+
     def test_clock_that_is_set_back_makes_nothing_fresh(self) -> None:
         stage = FakeScheduler.synced(A)
         stage.cache.advance_time(NOW + 501)

@@ -12,7 +12,9 @@ from gputopo.crd.reservations import (
     ReservationStatus,
     spec_hash,
 )
-from scheduler_core.cache.events import Batch, LedgerUpdate, ReservationUpdate
+from scheduler_core.cache.events import Batch, LedgerUpdate, NodeUpdate, ReservationUpdate
+from scheduler_core.cache.kube_scheduler_filters import FullNode
+from scheduler_core.cache.node import NodeFacts
 from scheduler_core.planner.commit.actions import (
     CreateReservation,
     DeletePod,
@@ -24,8 +26,10 @@ from scheduler_core.planner.commit.actions import (
 )
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.gang.pod_source import PlannerPod
-from scheduler_core.planner.leader.view import PlannerView, WriteResponse
+from scheduler_core.planner.leader.view import PlannerView, SeenNodes, WriteResponse
 from scheduler_core.policy.policy import Policy
+from scheduler_core.policy.profiles import BUILT_IN
+from scheduler_core.request.pod import Metadata
 from tests.scheduler_core.fake_scheduler import pod_update as pod_seen
 from tests.scheduler_core.planner.gang.gang_pods import member
 from tests.scheduler_core.planner.packing.plans import ledger, plan
@@ -260,3 +264,29 @@ def test_a_pod_cannot_claim_to_be_ungated(
     listed(view, *after)
 
     assert view.reconcile_input(0.0, 0.0).awaiting_binding == coming
+
+
+def test_changes_name_all_nodes_that_differ_from_the_earlier_view(view: PlannerView) -> None:
+    before: SeenNodes | None = None
+
+    def show(*names: str, labels: dict[str, str] | None = None, gone: tuple[str, ...] = (), full: bool = False) -> None:
+        rules = {name: FullNode(metadata=Metadata(name=name, labels=labels or {})) for name in names}
+        updates = tuple(NodeUpdate(name, NodeFacts(None, False, ()), rules[name]) for name in names)
+        view.apply_batch(Batch(NodeUpdate, updates, gone, full), 0.0)
+
+    def changed() -> set[str]:
+        nonlocal before
+        nodes, before = view.node_view(BUILT_IN, before)
+        assert nodes.changes is not None
+        return {"any"} if nodes.changes.before is None else set(nodes.changes.since)
+
+    show("a", "b", "c", full=True)
+    assert changed() == {"any"}
+
+    assert changed() == set()
+    show("a", labels={"rack": "x"})
+    assert changed() == {"a"}
+    show("d", gone=("b",))
+    assert changed() == {"b", "d"}
+    show("a", full=True)
+    assert changed() == {"a", "c", "d"}

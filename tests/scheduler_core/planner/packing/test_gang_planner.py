@@ -15,18 +15,19 @@ from hypothesis import strategies as st
 from gputopo.crd.reservations import PlannedMember
 from scheduler_core.cache.kube_scheduler_filters import Taint
 from scheduler_core.cache.node_record import NodeRecord
+from scheduler_core.cache.node_table import with_records
 from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.leader.plan_task import PlanMemory, PlanResult, PlanTask, ReservationNames, run_plan
 from scheduler_core.planner.leader.queue import QueuedGang
 from scheduler_core.planner.packing import gang_planner
 from scheduler_core.planner.packing.anti_affinity import PlacedMember
-from scheduler_core.planner.packing.model import LEVELS, NodeView
+from scheduler_core.planner.packing.model import LEVELS, NodeView, TableVariant, ViewChanges
 from scheduler_core.planner.packing.plan import plan_groups
 from scheduler_core.policy.policy import Handling, Policy
 from scheduler_core.request.pod_request import PodRequest
 from tests.machines import MACHINES
-from tests.scheduler_core.builders import occupant, record
+from tests.scheduler_core.builders import NOW, occupant, record
 from tests.scheduler_core.planner.packing.member_groups import (
     KINDS,
     POLICY,
@@ -55,6 +56,7 @@ class Cluster:
         self._labels: dict[str, dict[str, str]] = {}
         self._taints: dict[str, list[Taint]] = {}
         self._rules: dict[str, Any] = {}
+        self._before: NodeView | None = None
         self._placed: tuple[PlacedMember, ...] = ()
         self._avoid: dict[GangName, frozenset[str]] = {}
         for _ in range(4):
@@ -91,10 +93,13 @@ class Cluster:
         queued = [
             QueuedGang(each, at, unfit_state=1 if each.name in retries else None) for at, each in enumerate(self.gangs)
         ]
+        before = self._before
+        nodes = self._before = NodeView(seen.table, self._rules, self._policy[1])
+        changes = ViewChanges(nodes.table, None) if before is None else changes_between(before, nodes)
         return PlanTask(
             tuple((each,) for each in queued),
-            NodeView(seen.table, self._rules, self._policy[1]),
-            {},
+            nodes._replace(changes=changes if self._random.random() < 0.9 else None),
+            self._variants(nodes),
             {seat.uid: seat for each in self.gangs for seat in self._seats(each)},
             self._avoid,
             LEVELS,
@@ -102,6 +107,20 @@ class Cluster:
             lambda: False,
             self._placed,
         )
+
+    def _variants(self, nodes: NodeView) -> dict[GangName, TableVariant]:
+        """Return snapshots without some reservations, for some gangs."""
+        found = {}
+        for gang in self._random.sample(self.gangs, self._random.choice((0, 0, 1, 2))):
+            reserved = [each for each in self._records.values() if each.reserved]
+            freed = self._random.sample(reserved, self._random.randint(0, len(reserved)))
+            records = [
+                msgspec.structs.replace(each, reserved=(), pods=tuple(one for one in each.pods if one.uid != "seat"))
+                for each in freed
+            ]
+            table = with_records(nodes.table, records, NOW, self._policy[0])
+            found[gang.name] = TableVariant(table, frozenset(each.name for each in freed))
+        return found
 
     def remove_gang(self, name: GangName) -> None:
         """Replace a gang that was placed."""
@@ -190,6 +209,19 @@ class Cluster:
     @staticmethod
     def _chooser(policy: Policy) -> Any:
         return lambda _: policy
+
+
+def changes_between(before: NodeView, after: NodeView) -> ViewChanges:
+    """Return the changes between two views, nodes compared one by one."""
+    names = {*before.table.records, *after.table.records, *before.rules, *after.rules}
+    differing = (
+        name
+        for name in names
+        if before.table.records.get(name) is not after.table.records.get(name)
+        or before.table.states.get(name) is not after.table.states.get(name)
+        or before.rules.get(name) is not after.rules.get(name)
+    )
+    return ViewChanges(after.table, before.table, frozenset(differing))
 
 
 def _unplaced(found: PlanResult) -> set[GangName]:
@@ -287,6 +319,21 @@ def test_an_unplaced_gang_is_planned_again_when_capacity_that_it_can_use_is_free
     after = view(free, record("full", H100, held={"x": list(range(pods))} if pods else {}, pods=there))
 
     found = run_plan(_task(after, crew(2, 8)), memory)
+
+    assert (len(plans), len(found.created)) == (planned, planned)
+
+
+@pytest.mark.parametrize(
+    ("named", "planned"), [pytest.param("", 0, id="not named"), pytest.param("full", 1, id="named")]
+)
+def test_only_nodes_that_are_named_as_changed_are_compared(plans: list[object], named: str, planned: int) -> None:
+    memory, full = PlanMemory(), view(record("a", H100, held={}), FULL)
+    free = view(record("a", H100, held={}), record("full", H100, held={}))
+    run_plan(_task(full._replace(changes=ViewChanges(full.table, None)), crew(2, 8)), memory)
+    plans.clear()
+    changes = ViewChanges(free.table, full.table, frozenset(filter(None, [named])))
+
+    found = run_plan(_task(free._replace(changes=changes), crew(2, 8)), memory)
 
     assert (len(plans), len(found.created)) == (planned, planned)
 
