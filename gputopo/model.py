@@ -181,10 +181,12 @@ class Link(_Bond, frozen=True, kw_only=True, omit_defaults=True):
 
     a: int  # GPU index
     b: int  # GPU index
+    one_sided: bool = False  # one end reports it as active, the other reports no link at all: NVIDIA's plugin crashes
 
     def __post_init__(self) -> None:
         _check(self.a < self.b, f"link {self.a}-{self.b}: ends must differ, smaller first")
         _check_lanes(self, f"link {self.a}-{self.b}")
+        _check(not (self.one_sided and self.lanes), f"link {self.a}-{self.b}: one-sided, but {self.lanes} lanes")
 
 
 class Uplink(_Bond, frozen=True, kw_only=True, omit_defaults=True):

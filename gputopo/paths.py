@@ -190,7 +190,8 @@ def _no_nvlink(nvlink: Nvlink, a: int, b: int) -> str:
     """Return why no NVLink is active between the two: none exists, or it is down."""
     for link in nvlink.links:
         if (link.a, link.b) == _pair(a, b) and not link.lanes:
-            return f"degraded: no NVLink between them is active, of {link.expected_lanes} expected"
+            why = f"degraded: no NVLink between them is active, of {link.expected_lanes} expected"
+            return f"{why}: only one of the two reports it" if link.one_sided else why
     for up in nvlink.uplinks:
         if up.gpu in (a, b) and not up.lanes:
             return f"degraded: no NVLink of GPU{up.gpu} into its fabric is active, of {up.expected_lanes} expected"

@@ -94,6 +94,7 @@ def _edges(topology: NodeTopology, names: dict[int, str], shared: frozenset[str]
         return {}
     facts = {
         f"nvlink {' - '.join(sorted((names[link.a], names[link.b])))}": _lanes(link.lanes, link.gbps)
+        + (", at one end only" if link.one_sided else "")
         for link in topology.nvlink.links
         if shared.issuperset((names[link.a], names[link.b]))
     }

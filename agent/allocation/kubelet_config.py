@@ -1,9 +1,9 @@
-"""Reads the settings of the Topology Manager in the files of the kubelet's ``KubeletConfiguration``, YAML or JSON."""
+"""Reads the settings of Topology Manager and CPU Manager in the kubelet's ``KubeletConfiguration``, YAML or JSON."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,6 @@ import yaml
 from gputopo.process.yaml_loader import load_yaml
 
 _MAX_BYTES = 256 * 1024
-_CLOSEST = "prefer-closest-numa-nodes"
 _TRUE = {"1", "t", "T", "true", "TRUE", "True"}  # strconv.ParseBool
 
 
@@ -21,7 +20,9 @@ class KubeletConfig(NamedTuple):
 
     policy: str = "none"  # topologyManagerPolicy
     scope: str = "container"  # topologyManagerScope
-    closest: bool = False  # topologyManagerPolicyOptions
+    closest: bool = False  # topologyManagerPolicyOptions: prefer-closest-numa-nodes
+    full_cores: bool = False  # cpuManagerPolicyOptions: full-pcpus-only
+    by_socket: bool = False  # cpuManagerPolicyOptions: align-by-socket
 
 
 class KubeletConfigError(ValueError):
@@ -31,20 +32,45 @@ class KubeletConfigError(ValueError):
 def read_kubelet_config(paths: Iterable[Path]) -> KubeletConfig:
     """Return the settings in these files; later files override. Of a directory, ``*.conf`` in the order of their names.
 
-    Raises ``KubeletConfigError``.
+    Raises ``KubeletConfigError``, also for a setting of another type: the kubelet does not start with it.
     """
     merged: dict[str, Any] = {}
     for path in paths:
         for file in sorted(path.glob("*.conf")) if path.is_dir() else [path]:
-            merged |= {key: value for key, value in _read_document(file).items() if value is not None}
+            document = _read_document(file)
+            found = {name: check(file, name, document.get(name)) for name, check in _SETTINGS.items()}
+            merged |= {name: value for name, value in found.items() if value is not None}
     default = KubeletConfig()
-    options = merged.get("topologyManagerPolicyOptions")
-    closest = options.get(_CLOSEST) if isinstance(options, dict) else None
+    options, cpu_options = merged.get("topologyManagerPolicyOptions", {}), merged.get("cpuManagerPolicyOptions", {})
     return KubeletConfig(
-        str(merged.get("topologyManagerPolicy") or default.policy)[:63],
-        str(merged.get("topologyManagerScope") or default.scope)[:63],
-        str(closest) in _TRUE,
+        (merged.get("topologyManagerPolicy") or default.policy)[:63],
+        (merged.get("topologyManagerScope") or default.scope)[:63],
+        options.get("prefer-closest-numa-nodes") in _TRUE,
+        cpu_options.get("full-pcpus-only") in _TRUE,
+        cpu_options.get("align-by-socket") in _TRUE,
     )
+
+
+def _text(path: Path, name: str, value: object) -> str | None:
+    """Return a text, or None. A YAML word like ``off`` is no text without quotes."""
+    if value is not None and not isinstance(value, str):
+        raise KubeletConfigError(f"{path}: {name}: {str(value)[:40]!r} is not a text: correct it, or put it in quotes")
+    return value
+
+
+def _texts(path: Path, name: str, value: object) -> dict[str, str | None] | None:
+    """Return texts by name, or None."""
+    if value is not None and not isinstance(value, dict):
+        raise KubeletConfigError(f"{path}: {name}: {str(value)[:40]!r} is not a mapping of option names to texts")
+    return value and {str(key): _text(path, f"{name}: {str(key)[:63]}", text) for key, text in value.items()}
+
+
+_SETTINGS: dict[str, Callable[[Path, str, object], Any]] = {
+    "topologyManagerPolicy": _text,
+    "topologyManagerScope": _text,
+    "topologyManagerPolicyOptions": _texts,
+    "cpuManagerPolicyOptions": _texts,
+}
 
 
 def _read_document(path: Path) -> dict[str, Any]:

@@ -192,7 +192,7 @@ def _worst_nvlink(newest: Nvlink, views: list[tuple[NodeTopology, dict[int, int]
         older = topology.nvlink or Nvlink()
         for link in older.links:
             if link.a in to and link.b in to and (now := links.get(_ordered_pair(to[link.a], to[link.b]))):
-                links[now.a, now.b] = _fewer_lanes(now, link)
+                links[now.a, now.b] = _worst_link(now, link)
         for up in older.uplinks:
             if up.gpu in to and (there := uplinks.get(to[up.gpu])):
                 uplinks[there.gpu] = _fewer_lanes(there, up)
@@ -201,6 +201,12 @@ def _worst_nvlink(newest: Nvlink, views: list[tuple[NodeTopology, dict[int, int]
 
 def _ordered_pair(a: int, b: int) -> tuple[int, int]:
     return (a, b) if a < b else (b, a)
+
+
+def _worst_link(link: Link, other: Link) -> Link:
+    """The link with the fewer lanes; one-sided if it was in one of the observations."""
+    worst = _fewer_lanes(link, other)
+    return msgspec.structs.replace(worst, one_sided=True) if other.one_sided else worst
 
 
 def _fewer_lanes(edge: NvlinkEdge, other: NvlinkEdge) -> NvlinkEdge:

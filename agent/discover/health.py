@@ -119,7 +119,7 @@ def find_degradations(
     """
     found = [*_lost_gpus(gpus), *_fabric_faults(gpus), *_slow_pcie(gpu for gpu in gpus if gpu.index in gpus_at_p0)]
     if nvlink is not None:
-        found += _short_edges(nvlink)
+        found += _short_edges(nvlink, ports)
         found += _fewer_than_siblings(gpus, nvlink, ports)
     return sorted(found)
 
@@ -140,7 +140,7 @@ def _slow_pcie(gpus: Iterable[Gpu]) -> Iterator[Degradation]:
             yield Degradation(f"gpu{gpu.index}.pcie", f"PCIe x{link.width} of x{link.max_width} under load")
 
 
-def _short_edges(nvlink: Nvlink) -> Iterator[Degradation]:
+def _short_edges(nvlink: Nvlink, ports: Mapping[int, GpuPorts]) -> Iterator[Degradation]:
     for up in nvlink.uplinks:
         if up.lanes == 0:
             yield Degradation(f"gpu{up.gpu}.nvlink", "fallen out of the NVSwitch fabric: no NVLink is active")
@@ -149,7 +149,14 @@ def _short_edges(nvlink: Nvlink) -> Iterator[Degradation]:
     for link in nvlink.links:
         if link.short:
             text = f"{link.lanes} of {link.expected_lanes} NVLinks active"
-            yield Degradation(f"gpu{link.a}-gpu{link.b}", text)
+            yield Degradation(f"gpu{link.a}-gpu{link.b}", text + (_one_end(link, ports) if link.one_sided else ""))
+
+
+def _one_end(link: Link, ports: Mapping[int, GpuPorts]) -> str:
+    """Return what the ends of a one-sided link report."""
+    here, there = (link.a, link.b) if ports[link.a].gpus.get(link.b) else (link.b, link.a)
+    lanes = ports[here].gpus.get(there, 0)
+    return f" (gpu{here} reports {lanes}, gpu{there} reports none): NVIDIA's device plugin crashes on this"
 
 
 def _fewer_than_siblings(gpus: tuple[Gpu, ...], nvlink: Nvlink, ports: Mapping[int, GpuPorts]) -> Iterator[Degradation]:

@@ -1,6 +1,7 @@
 """Builds the graph of NVLinks from the ports of each GPU. Pure.
 
-Both ends must agree: a link has the lanes of the end with fewer lanes, and is degraded where the ends differ. GPUs on
+Both ends must agree: a link has the lanes of the end with fewer lanes, and is degraded where the ends differ. A link
+that only one end has is one-sided. GPUs on
 NVSwitches are grouped by working peer access, never by the ids of the switches: a DGX-2 has two boards of switches and
 one fabric, and Fabric Manager can split one board in two.
 """
@@ -48,6 +49,7 @@ def _link(a: int, b: int, ports: Mapping[int, GpuPorts]) -> Link | None:
         lanes=lanes,
         expected_lanes=most if lanes < most else None,
         gbps=None if rate is None else rate * lanes,
+        one_sided=not lanes,
     )
 
 

@@ -12,7 +12,8 @@
 Written by ``src/graph/xml.cc``, read by ``src/graph/topo.cc`` of NCCL. A dump holds the GPUs of one communicator only,
 and a hand-written file may stop at the PCI devices. PCIe speeds are left out: by version they are current, maximal, or
 a guess; the width is read. Interfaces of NCCL's socket transport (``src/transport/net_socket.cc``) are not RDMA devices
-and are left out. ``name`` of a ``<pci>`` is an attribute of ``gputopo show -o nccl-xml``, which NCCL ignores.
+and are left out. ``name`` and ``speed`` of a ``<pci>`` are attributes of ``gputopo show -o nccl-xml``, which NCCL
+ignores.
 """
 
 from __future__ import annotations
@@ -160,7 +161,8 @@ class _NcclDevices:
         elif device.find("nic") is not None:
             self._add_nets(device, bus_id, location)
         elif pci_class.startswith("0x02"):
-            self.nics.append(NcclNic(name=device.attributes.get("name"), bus_id=bus_id, location=location))
+            name, speed = device.attributes.get("name"), _speed(device)
+            self.nics.append(NcclNic(name=name, bus_id=bus_id, location=location, speed_mbps=speed))
         below = PciLocation(location.numa_node, (*(location.switches or ()), bus_id))
         for child in device.all("pci"):
             self._add_pci(child, below)
@@ -168,7 +170,7 @@ class _NcclDevices:
     def _add_nets(self, above: Element, bus_id: str | None, location: PciLocation) -> None:
         nets = [net for nic in above.all("nic") for net in nic.all("net") if net.attributes.get("net") != "0"]
         for net in nets:  # net="0": a duplicate of the port for GPU-initiated networking
-            speed = _integer(net, "speed", least=-1) if "speed" in net.attributes else -1
+            speed = _speed(net)
             name = net.attributes.get("name")
             if _is_socket_interface(net):
                 continue
@@ -178,9 +180,15 @@ class _NcclDevices:
                     name=name,
                     bus_id=bus_id,
                     location=location if bus_id is not None or merged else PciLocation(None),
-                    speed_mbps=speed if speed > 0 else None,
+                    speed_mbps=speed,
                 )
             )
+
+
+def _speed(device: Element) -> int | None:
+    """Return the speed of a network device in Mbit/s; None if NCCL does not know it."""
+    speed = _integer(device, "speed", least=-1) if "speed" in device.attributes else -1
+    return speed if speed > 0 else None
 
 
 def _is_socket_interface(net: Element) -> bool:

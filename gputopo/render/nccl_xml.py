@@ -3,8 +3,8 @@
 NCCL reads the file, detects this process's GPU and its NICs, and adds what is missing in the file (src/graph/xml.cc).
 So unknown facts are left out: the CPU's ``arch``, ``vendor``, ``familyid`` and ``modelid``; ``rank`` and ``gdr`` of
 a GPU; the ``<nic>`` below a network device (a file that names one keeps NCCL from completing the CPU above it; its
-name is an attribute of the ``<pci>`` that NCCL ignores). NICs and GPUs are found by bus id: a NIC without one is left
-out, a GPU without one makes the whole file useless.
+name and speed are attributes of the ``<pci>`` that NCCL ignores). NICs and GPUs are found by bus id: a NIC without one
+is left out, a GPU without one makes the whole file useless.
 
 Three things are conventions rather than facts. A PCIe switch gets a made-up bus id (``ffff:ff:01.0``, as in the files
 that cloud providers ship) and the widest link found below it. An NVSwitch is ``fffffff:ffff:ff``, which is what NCCL
@@ -36,6 +36,7 @@ _NVSWITCH_CLASS = "0x068000"
 _HIDDEN_NVSWITCH = "fffffff:ffff:ff"
 # NCCL's speeds by PCIe generation (kvDictPciGen in src/graph/topo.cc).
 _SPEEDS = {1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0"}
+_MAX_RATE_GBPS = 900_000  # readers take nine digits of Mbit/s
 _MAX_CPUS = 896  # 28 words of a mask fit into the 254 characters that NCCL keeps of a value
 
 Line = tuple[int, str]  # depth, text
@@ -143,7 +144,11 @@ def _link(pcie: Pcie) -> str:
 
 def _devices(topology: NodeTopology, group: DeviceGroup) -> list[Line]:
     gpus = [line for gpu in group.gpus if gpu.usable for line in _gpu(topology, gpu)]
-    nics = [(0, f'<pci busid="{nic.bus_id}" class="{_NIC_CLASS}"{_name(nic)}/>') for nic in group.nics if nic.bus_id]
+    nics = [
+        (0, f'<pci busid="{nic.bus_id}" class="{_NIC_CLASS}"{_name(nic)}{_speed(nic)}/>')
+        for nic in group.nics
+        if nic.bus_id
+    ]
     return gpus + nics
 
 
@@ -151,6 +156,11 @@ def _name(nic: Nic) -> str:
     """Return the name as an attribute; a bus id does not count. NCCL's parser knows no entities."""
     usable = nic.name != nic.bus_id and re.fullmatch(r"[\w.:+-]{1,64}", nic.name, re.ASCII)
     return f' name="{nic.name}"' if usable else ""
+
+
+def _speed(nic: Nic) -> str:
+    """Return the rate as NCCL writes it, in Mbit/s; "" while it is unknown."""
+    return f' speed="{nic.rate_gbps * 1000}"' if nic.rate_gbps and nic.rate_gbps <= _MAX_RATE_GBPS else ""
 
 
 def _gpu(topology: NodeTopology, gpu: Gpu) -> list[Line]:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from math import comb
 from typing import NamedTuple
 
-from scheduler_core.allocation.device_plugin import MOST_WORK, Prediction, preferred_sets, search_work
+from scheduler_core.allocation.device_plugin import MOST_WORK, Prediction, crashes_on_links, preferred_sets, search_work
 from scheduler_core.allocation.gpu_sets import (
     MAX_SETS,
     ExactSets,
@@ -65,10 +65,9 @@ def predict_sets(
     """Return the sets of GPUs that a pod may hold after all containers started. ``free``: at admission."""
     devices = total_devices(steps)
     if isinstance(free, SomeSet):
-        enough = devices <= free.among.bit_count()
-        return Prediction(some_set(free.among, devices) if enough else ExactSets(()))
+        return _some_gpus(shape, free.among, steps)
     if len(free.masks) > 1 and sum(_effort(mask.bit_count(), steps) for mask in free.masks) > MOST_WORK:
-        return Prediction(some_set(free.among, devices))
+        return _some_gpus(shape, free.among, steps)
     outcomes, may_crash = set[int](), False
     for mask in free.masks:
         found = predict_exact(shape, mask, steps, kubelet)
@@ -82,9 +81,8 @@ def predict_sets(
 @lru_cache(maxsize=1 << 14)
 def predict_exact(shape: MachineShape, free: int, steps: ContainerSteps, kubelet: KubeletModel) -> Prediction:
     """Predict for a known set of free GPUs, container by container."""
-    devices = total_devices(steps)
     if kubelet.aligns and shape.has_partial_numa:  # what the device plugin reports of the others is unknown
-        return Prediction(some_set(free, devices) if devices <= free.bit_count() else ExactSets(()))
+        return _some_gpus(shape, free, steps)
     held, may_crash = set[int](), False
     try:
         for alignment in _relevant_alignments(shape, kubelet, steps):
@@ -96,8 +94,18 @@ def predict_exact(shape: MachineShape, free: int, steps: ContainerSteps, kubelet
             held |= found
             may_crash |= crashed
     except _TooManyError:
-        return Prediction(SomeSet(free, devices), may_crash)
+        crashes = any(crashes_on_links(shape, free, step.devices) for step in steps)
+        return Prediction(SomeSet(free, total_devices(steps)), may_crash or crashes)
     return Prediction(exact_sets(held), may_crash)
+
+
+def _some_gpus(shape: MachineShape, among: int, steps: ContainerSteps) -> Prediction:
+    """Return the prediction that any of these GPUs may be allocated."""
+    devices = total_devices(steps)
+    if devices > among.bit_count():
+        return Prediction(ExactSets(()))
+    crashes = any(crashes_on_links(shape, among, step.devices) for step in steps)
+    return Prediction(some_set(among, devices), crashes)
 
 
 def _relevant_alignments(

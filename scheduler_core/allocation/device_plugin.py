@@ -7,9 +7,12 @@ of all best divisions; for each of them, some order of the offer makes it the fi
 only divisions with a set that contains them count, and that set wins.
 
 If the GPUs do not fill the last set, the plugin pads it; a padded set that wins makes the plugin crash
-(NVIDIA/go-gpuallocator#80): ``may_crash``. In divisions into seven and more sets, later candidates partly overwrite
-earlier sets during the search; then any set may result, and the prediction is ``SomeSet``. So it is if the points of a
-pair are unknown, and if the search would take too long. Every prediction contains all possible outcomes.
+(NVIDIA/go-gpuallocator#80): ``may_crash``. It also crashes when it compares two GPUs of which only one reports the
+links between them (``calculateGPUPairScore``), in whichever division these are in one set.
+
+In divisions into seven and more sets, later candidates partly overwrite earlier sets during the search; then any set
+may result, and the prediction is ``SomeSet``. So it is if the points of a pair are unknown, and if the search would
+take too long. Every prediction contains all possible outcomes.
 
 Source: ``gpuallocator/besteffort_policy.go`` of NVIDIA/go-gpuallocator.
 """
@@ -48,7 +51,7 @@ def preferred_sets(shape: MachineShape, free: int, size: int, required: int = 0)
 
     ``required``: the GPUs among ``free`` that each set contains.
     """
-    count = free.bit_count()
+    count, crashes = free.bit_count(), crashes_on_links(shape, free, size)
     if size > count:
         return Prediction(ExactSets(()))
     if (
@@ -57,8 +60,8 @@ def preferred_sets(shape: MachineShape, free: int, size: int, required: int = 0)
         or -(-count // size) > _MOST_GROUPS
         or search_work(count, size) > MOST_WORK
     ):
-        return Prediction(_some_set_with(required, free & ~required, size - required.bit_count()))
-    sets, may_crash = set[int](), False
+        return Prediction(_some_set_with(required, free & ~required, size - required.bit_count()), crashes)
+    sets, may_crash = set[int](), crashes
     for view in range(len(shape.points)):
         if required:
             sets |= _best_with(shape, view, free, size, required)
@@ -67,6 +70,11 @@ def preferred_sets(shape: MachineShape, free: int, size: int, required: int = 0)
         sets |= {mask for _, mask, padded in winners if not padded}
         may_crash |= any(padded for _, _, padded in winners)
     return Prediction(exact_sets(sets), may_crash)
+
+
+def crashes_on_links(shape: MachineShape, free: int, size: int) -> bool:
+    """Return whether the plugin compares two of these GPUs whose links only one of them reports."""
+    return size > 1 and any(pair & free == pair for pair in shape.one_sided_links)
 
 
 def _best_with(shape: MachineShape, view: int, free: int, size: int, required: int) -> set[int]:

@@ -47,6 +47,7 @@ class MachineShape:
         known = union(self.numa_gpus.values())
         self.has_partial_numa = known not in (0, self.whole)  # the NUMA node of some GPUs only is known
         self.points = _points(topology)
+        self.one_sided_links = self._one_sided_links()
         self.nic_nearness = _nic_nearness(topology)
         self.degraded = self._degraded()
         self._rings = rings_of(topology)
@@ -116,6 +117,12 @@ class MachineShape:
         if self.topology.islands is None:
             return None
         return tuple(_mask(self._place[index] for index in island.gpus) for island in self.topology.islands)
+
+    def _one_sided_links(self) -> tuple[int, ...]:
+        """Return the pairs of whole GPUs of which only one reports the links between them."""
+        links = () if self.topology.nvlink is None else self.topology.nvlink.links
+        pairs = [_mask((self._place[link.a], self._place[link.b])) for link in links if link.one_sided]
+        return tuple(pair for pair in pairs if pair & self.whole == pair)
 
     def _degraded(self) -> int:
         """Return the GPUs that degradations name; all GPUs for a degradation that names none."""

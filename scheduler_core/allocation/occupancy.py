@@ -137,7 +137,7 @@ def follow_admissions(
         for at, kind in enumerate(kinds):
             if not waiting[at]:
                 continue
-            sets = predict_exact(shape, mask, kind.program, kubelet).sets
+            sets, may_crash = predict_exact(shape, mask, kind.program, kubelet)
             if isinstance(sets, SomeSet):
                 return None
             admissions.add((mask, kind))
@@ -146,7 +146,9 @@ def follow_admissions(
                 (mask & ~chosen, left, tuple(sorted((*releases, chosen))) if kind.ended else releases)
                 for chosen in sets.masks
             ]
-            if kind.ended and not sets.masks:  # the device plugin crashed, and the pod ended without GPUs
+            if kind.ended and (
+                may_crash or not sets.masks
+            ):  # the device plugin crashed, and the pod ended without GPUs
                 following.append((mask, left, releases))
         steps += len(following)
         if steps > _MAX_BRANCHES:

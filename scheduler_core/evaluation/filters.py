@@ -85,7 +85,11 @@ def required_shape(profile: PodProfile, node: NodeState, _: Policy) -> Reason | 
     if node.shape is None or found is None:
         return Reason.UNKNOWN_TOPOLOGY
     reason = first_violation(profile.constraints, node.shape, found.sets)
-    return _first_constraint(profile) if reason is None and found.may_crash else reason
+    if reason is not None or not found.may_crash:
+        return reason
+    free = node.shape.whole if node.free is None else node.free.among
+    crashes = any(pair & free == pair for pair in node.shape.one_sided_links)
+    return Reason.DEVICE_PLUGIN if crashes else _first_constraint(profile)
 
 
 def free_nic(profile: PodProfile, node: NodeState, _: Policy) -> Reason | None:

@@ -118,7 +118,7 @@ def _candidate(found: CandidateNode, place: int) -> Iterator[str | Table]:
         if found.worst is not None:
             yield f"  - or one of {found.more_outcomes} more sets, at worst {gpu_set_words(found.worst)}"
     if found.may_crash:
-        yield "  or the device plugin crashes (NVIDIA/go-gpuallocator#80)"
+        yield "  or the device plugin crashes (docs/troubleshooting.md)"
     if found.choice is not None and (found.outcomes is None or list(found.outcomes) != [found.choice]):
         yield f"  gputopo would choose {gpu_set_words(found.choice)}"
 

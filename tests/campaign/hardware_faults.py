@@ -149,6 +149,8 @@ def _link_faults(snapshot: Snapshot) -> dict[str, Fault]:
         found["all links down at one end"] = lambda each: ports_down(each, VICTIM, *numbers)
         if not whole_bridge:
             found["all links to one GPU down"] = lambda each: _down(each, edge)
+            ports = [link.link for link in edge]
+            found["all links to one GPU down at one end"] = lambda each: ports_down(each, VICTIM, *ports)
     return found
 
 

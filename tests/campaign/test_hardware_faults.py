@@ -42,6 +42,16 @@ def test_a_fault_is_found(shape: str, fault: str, *, smi: bool) -> None:
     assert check(faults_of(SHAPES[shape])[fault](machine)) == 1
 
 
+def test_a_link_of_one_end_only_names_both_ends_and_the_crash_of_the_plugin() -> None:
+    machine = faults_of(SHAPES["cube"])["all links to one GPU down at one end"](SHAPES["cube"])
+    document = msgspec.json.encode(msgspec.to_builtins(machine) | {"format": machine.format})
+
+    result = CliRunner().invoke(show, ["--check", "--from", "-"], input=document)
+
+    assert result.exit_code == 1
+    assert "(gpu0 reports 1, gpu1 reports none): NVIDIA's device plugin crashes on this" in result.output
+
+
 @pytest.mark.parametrize("folder", MACHINES, ids=lambda each: each.name)
 def test_a_bundled_machine_is_degraded_where_its_case_says_so(folder: Path) -> None:
     expect = tomllib.loads((folder / "case.toml").read_text(encoding="utf-8"))["expect"]

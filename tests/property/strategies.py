@@ -122,6 +122,13 @@ def edges(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @st.composite
+def links(draw: st.DrawFn, a: int, b: int) -> Link:
+    """A link between two GPUs; without lanes it may be one-sided."""
+    edge = draw(edges())
+    return Link(a=a, b=b, **edge, one_sided=not edge["lanes"] and draw(st.booleans()))
+
+
+@st.composite
 def nvlinks(draw: st.DrawFn, indices: list[int]) -> Nvlink:
     """A graph of NVLinks among those GPUs: meshes, fabrics, both, links that are down."""
     if not indices:
@@ -133,7 +140,7 @@ def nvlinks(draw: st.DrawFn, indices: list[int]) -> Nvlink:
     unread = draw(st.lists(st.sampled_from(pairs), unique=True, max_size=3)) if pairs else []
     return Nvlink(
         unknown=tuple(sorted(set(unread) - set(chosen))),
-        links=tuple(Link(a=a, b=b, **draw(edges())) for a, b in sorted(chosen)),
+        links=tuple(draw(links(a, b)) for a, b in sorted(chosen)),
         uplinks=tuple(
             Uplink(gpu=gpu, fabric=draw(st.integers(0, 2)), assumed=draw(st.booleans()), **draw(edges()))
             for gpu in sorted(switched)

@@ -8,6 +8,8 @@ What it does wrong is modelled too, because pods meet it:
 
 * GPUs that do not fill a last set are padded. A padded set may win, and then the plugin dereferences a null pointer
   and crashes (NVIDIA/go-gpuallocator#80).
+* Two GPUs of which only one reports the links between them make it panic, in any division that it scores
+  (``calculateGPUPairScore``).
 * A division into seven or more sets is overwritten in part while the search goes on: see ``_as_remembered``.
 * An NVSwitch is not seen: only links whose far end is a GPU count.
 
@@ -38,13 +40,14 @@ PCIE_POINTS = {
 NVLINK_POINTS = 100
 MOST_NVLINKS = 18  # further ones are not counted
 
-# (GPU index, greater GPU index) -> points; both orders of a pair where its ends report different links.
-Scores = Mapping[tuple[int, int], int]
+# (GPU index, greater GPU index) -> points; both orders of a pair where its ends report different links. None: only one
+# end reports links.
+Scores = Mapping[tuple[int, int], int | None]
 Members = tuple[int, ...]  # GPU indices in the order in which they were offered
 
 
 class PluginCrashError(Exception):
-    """The device plugin dereferences a null pointer here."""
+    """The device plugin dereferences a null pointer, or panics, here."""
 
 
 class Group(NamedTuple):
@@ -63,13 +66,14 @@ class Division(NamedTuple):
 
 def pair_scores(topology: NodeTopology) -> Scores:
     """Points of every pair of GPUs of a machine. Its PCIe matrix must be complete."""
-    scores = {}
+    scores: dict[tuple[int, int], int | None] = {}
     for a, b in combinations([gpu.index for gpu in topology.gpus], 2):
         if (distance := topology.distance(a, b)) is None:
             raise ValueError(f"what lies between GPU {a} and GPU {b} is not known")
         scores[a, b] = PCIE_POINTS[distance]
     for link in () if topology.nvlink is None else topology.nvlink.links:
-        scores[link.a, link.b] += NVLINK_POINTS * min(link.lanes, MOST_NVLINKS)
+        points = (scores[link.a, link.b] or 0) + NVLINK_POINTS * min(link.lanes, MOST_NVLINKS)
+        scores[link.a, link.b] = None if link.one_sided else points
     return scores
 
 
@@ -160,4 +164,10 @@ def _last_groups(left: Members, padding: int, size: int) -> list[Group]:
 
 def _score(members: Members, scores: Scores) -> int:
     """The points of each pair, as read at the GPU that was offered first."""
-    return sum(scores.get(pair, scores.get(pair[::-1], 0)) for pair in combinations(members, 2))
+    points = 0
+    for pair in combinations(members, 2):
+        found = scores.get(pair, scores.get(pair[::-1], 0))
+        if found is None:
+            raise PluginCrashError(f"links between GPU {pair[0]} and GPU {pair[1]} are not bidirectional")
+        points += found
+    return points

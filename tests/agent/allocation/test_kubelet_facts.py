@@ -106,6 +106,17 @@ def test_configuration(tmp_path: Path) -> None:
     assert read_kubelet_config([path, overrides]) == KubeletConfig("restricted", "pod", True)
 
 
+def test_configuration_of_the_cpu_manager(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        "cpuManagerPolicyOptions: {full-pcpus-only: 'true', align-by-socket: 'T', strict-cpu-reservation: ''}\n"
+    )
+
+    found = read_kubelet_config([path])
+
+    assert (found.full_cores, found.by_socket) == (True, True)
+
+
 def test_configuration_without_the_settings_has_the_defaults_of_the_kubelet(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text('{"kind": "KubeletConfiguration", "topologyManagerPolicy": null}')
@@ -121,6 +132,17 @@ def test_configuration_without_the_settings_has_the_defaults_of_the_kubelet(tmp_
         pytest.param("kind: Config\n", "expected a KubeletConfiguration, found", id="a kubeconfig"),
         pytest.param("# " + "x" * 300_000, "longer than 256 KiB", id="too long"),
         pytest.param("[" * 5_000, "not YAML", id="nested"),
+        pytest.param("topologyManagerPolicy: off\n", "topologyManagerPolicy: 'False' is not a text", id="off"),
+        pytest.param("topologyManagerPolicy: 0\n", "topologyManagerPolicy: '0' is not a text", id="zero"),
+        pytest.param("topologyManagerPolicy: []\n", "topologyManagerPolicy: '[]' is not a text", id="list"),
+        pytest.param("topologyManagerScope: {}\n", "topologyManagerScope: '{}' is not a text", id="scope"),
+        pytest.param("topologyManagerPolicyOptions: 0\n", "'0' is not a mapping", id="options"),
+        pytest.param("topologyManagerPolicyOptions: false\n", "'False' is not a mapping", id="options false"),
+        pytest.param(
+            "cpuManagerPolicyOptions: {full-pcpus-only: true}\n",
+            "cpuManagerPolicyOptions: full-pcpus-only: 'True' is not a text",
+            id="option",
+        ),
     ],
 )
 def test_other_files_are_refused_with_their_name(tmp_path: Path, text: str, error: str) -> None:

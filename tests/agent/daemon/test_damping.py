@@ -228,6 +228,17 @@ def test_degradations_are_reindexed_when_indices_change() -> None:
     assert damped.degraded[1:] == (Degradation("gpu4.fabric", "route-unhealthy"),)
 
 
+def test_a_one_sided_link_stays_one_sided_during_the_hold() -> None:
+    def bare(link: Link) -> NodeTopology:
+        return msgspec.structs.replace(MESH, nvlink=Nvlink(links=(link,)))
+
+    broken = Link(a=0, b=1, lanes=0, expected_lanes=2, one_sided=True)
+    down = Link(a=0, b=1, lanes=0, expected_lanes=2)
+
+    assert damped_after((0.0, bare(broken)), (60.0, bare(Link(a=0, b=1, lanes=2)))).nvlink == Nvlink(links=(broken,))
+    assert damped_after((0.0, bare(broken)), (60.0, bare(down))).nvlink == Nvlink(links=(broken,))
+
+
 def test_lanes_are_held_for_the_gpu_and_not_for_the_index() -> None:
     damped = damped_after((0.0, uplink_at(17)), (60.0, without(HEALTHY, 1)))
 

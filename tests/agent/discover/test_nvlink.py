@@ -12,10 +12,10 @@ def test_a_link_has_the_lanes_and_the_speed_of_its_lower_end() -> None:
     assert build_nvlink_graph(ports, {}) == Nvlink(links=(Link(a=0, b=1, lanes=3, expected_lanes=4, gbps=120.0),))
 
 
-def test_a_link_of_one_end_only_is_down() -> None:
+def test_a_link_of_one_end_only_is_down_and_one_sided() -> None:
     ports = {0: GpuPorts(gpus={1: 4}, gbps=50.0), 1: GpuPorts()}
 
-    assert build_nvlink_graph(ports, {}) == Nvlink(links=(Link(a=0, b=1, lanes=0, expected_lanes=4),))
+    assert build_nvlink_graph(ports, {}) == Nvlink(links=(Link(a=0, b=1, lanes=0, expected_lanes=4, one_sided=True),))
 
 
 def test_gpus_on_switches_are_one_fabric_by_default() -> None:

@@ -11,6 +11,7 @@ from gputopo.labels import AnnotationError, EncodeError, annotation, decode_topo
 from gputopo.model import (
     Degradation,
     Gpu,
+    Link,
     MigDevice,
     Nic,
     NodeTopology,
@@ -88,6 +89,35 @@ def test_what_does_not_fit_is_left_out_in_order_and_said(topology: NodeTopology,
     assert [problem.what for problem in back.problems] == left_out
     assert back.islands == topology.islands
     assert [each.what for each in back.degraded] == [each.what for each in topology.degraded]
+
+
+def one_sided() -> NodeTopology:
+    """Sixteen GPUs, all pairs linked, every third link at one end only."""
+    pairs = [(a, b) for a in range(16) for b in range(a + 1, 16)]
+    links = tuple(
+        Link(a=a, b=b, lanes=0, expected_lanes=2, one_sided=True) if at % 3 == 0 else Link(a=a, b=b, lanes=2)
+        for at, (a, b) in enumerate(pairs)
+    )
+    return NodeTopology(gpus=tuple(Gpu(index=each, uuid=f"GPU-{each:036}") for each in range(16)), nvlink=Nvlink(links))
+
+
+def test_one_sided_links_are_a_column_that_older_readers_ignore() -> None:
+    text = annotation.encode_annotation(one_sided())
+    document = json.loads(text)
+    column = document["links"]["columns"].pop("one_sided")
+    document["links"]["columns"]["of_a_newer_version"] = column
+
+    assert len(text) <= annotation.BYTES_FOR_16
+    assert annotation.decode_annotation(text) == one_sided()
+    older = annotation.decode_annotation(json.dumps(document)).nvlink
+    assert older is not None
+    assert [link.lanes for link in older.links] == [link.lanes for link in (one_sided().nvlink or Nvlink()).links]
+
+
+def test_machines_without_one_sided_links_have_no_such_column() -> None:
+    assert "one_sided" not in annotation.encode_annotation(
+        NodeTopology(gpus=(Gpu(index=0), Gpu(index=1)), nvlink=Nvlink((Link(a=0, b=1, lanes=2),)))
+    )
 
 
 def test_more_gpus_may_take_more() -> None:

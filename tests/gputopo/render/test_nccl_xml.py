@@ -34,7 +34,7 @@ MACHINE = NodeTopology(
         ),
     ),
     nics=(
-        Nic(name="mlx5_0", bus_id="0000:0b:00.0", distances=(PIX, PIX, PXB, SYS)),
+        Nic(name="mlx5_0", bus_id="0000:0b:00.0", rate_gbps=400, distances=(PIX, PIX, PXB, SYS)),
         Nic(name="not on PCI", distances=(SYS, SYS, SYS, SYS)),
     ),
     numa_nodes=(NumaNode(id=0, cpus="0-7,32"),),
@@ -56,7 +56,7 @@ XML = """\
             <nvlink target="fffffff:ffff:ff" count="17" tclass="0x068000"/>
           </gpu>
         </pci>
-        <pci busid="0000:0b:00.0" class="0x02" name="mlx5_0"/>
+        <pci busid="0000:0b:00.0" class="0x02" name="mlx5_0" speed="400000"/>
       </pci>
       <pci busid="ffff:ff:03.0" class="0x060400">
         <pci busid="0000:0f:00.0" class="0x03">

@@ -88,9 +88,11 @@ def test_the_nccl_file_reads_back_with_the_same_nvlinks(name: str) -> None:
 @pytest.mark.parametrize("name", WITH_BUS_IDS)
 def test_the_nccl_file_reads_back_with_the_same_nics_and_pcie_lanes(name: str) -> None:
     machine = MACHINES[name]()
+    rates = {nic.bus_id: nic.rate_gbps and nic.rate_gbps * 1000 for nic in machine.nics if nic.bus_id}
 
     read = parse_nccl(render_nccl_xml(machine))
 
     assert {nic.bus_id: nic.name for nic in read.nics} == {nic.bus_id: nic.name for nic in machine.nics if nic.bus_id}
+    assert {nic.bus_id: nic.speed_mbps for nic in read.nics} == rates
     known = {gpu.bus_id: gpu.pcie.max_width for gpu in machine.usable if gpu.pcie.max_generation}
     assert {gpu.bus_id: gpu.pcie_width for gpu in read.gpus if gpu.pcie_width} == known

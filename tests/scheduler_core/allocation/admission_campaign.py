@@ -133,6 +133,8 @@ def random_machine(random: Random) -> NodeTopology:
         for (a, b), count in lanes.items()
         if count
     ]
+    if links and random.random() < 0.1:
+        links[0] = Link(a=links[0].a, b=links[0].b, lanes=0, expected_lanes=1, one_sided=True)
     return NodeTopology(
         gpus=tuple(Gpu(index=each, uuid=f"GPU-{each}", numa_node=random.choice(ids)) for each in range(size)),
         nvlink=Nvlink(links=tuple(links)),
@@ -218,13 +220,13 @@ def _kubelet(case: Case, random: Random) -> DeviceManager:
 
 def _directed_scores(topology: NodeTopology, random: Random) -> Scores:
     """Return points by (GPU offered first, GPU offered second): where the ends of a link disagree, one reads more."""
-    scores = {}
+    scores: dict[tuple[int, int], int | None] = {}
     for (a, b), points in pair_scores(topology).items():
         scores[a, b] = scores[b, a] = points
     for link in () if topology.nvlink is None else topology.nvlink.links:
         if link.lanes and link.short:
             end = random.choice([(link.a, link.b), (link.b, link.a)])
-            scores[end] += 100 * ((link.expected_lanes or 0) - link.lanes)
+            scores[end] = (scores[end] or 0) + 100 * ((link.expected_lanes or 0) - link.lanes)
     return scores
 
 

@@ -15,17 +15,24 @@ from tests.simulated_node.topology_manager import NumaPolicy
 
 @st.composite
 def graphs(draw: st.DrawFn, most: int = 6) -> NodeTopology:
-    """Small machines with any PCIe tree and any links: ties, near ties, and crashes of the plugin."""
+    """Small machines with any PCIe tree and any links: ties, near ties, one-sided links, and crashes of the plugin."""
     size = draw(st.integers(2, most))
     pairs = [(a, b) for a in range(size) for b in range(a + 1, size)]
     distance = {pair: draw(st.sampled_from(PcieDistance)) for pair in pairs}
     lanes = {pair: draw(st.sampled_from((0, 0, 1, 2, 12, 20))) for pair in pairs}
+    if draw(st.integers(0, 7)) == 0:
+        lanes[draw(st.sampled_from(pairs))] = -1
     numa = [draw(st.sampled_from((0, 1))) for _ in range(size)]
     return NodeTopology(
         gpus=_gpus(size, numa),
-        nvlink=Nvlink(links=tuple(Link(a=a, b=b, lanes=n) for (a, b), n in lanes.items() if n)),
+        nvlink=Nvlink(links=tuple(_link(a, b, n) for (a, b), n in lanes.items() if n)),
         pcie=tuple(tuple(None if a == b else distance[min(a, b), max(a, b)] for b in range(size)) for a in range(size)),
     )
+
+
+def _link(a: int, b: int, lanes: int) -> Link:
+    """-1: only one end reports the link."""
+    return Link(a=a, b=b, lanes=0, expected_lanes=1, one_sided=True) if lanes < 0 else Link(a=a, b=b, lanes=lanes)
 
 
 def _gpus(size: int, numa: list[int] | None = None) -> tuple[Gpu, ...]:

@@ -198,6 +198,33 @@ def test_required_shape_is_not_left_to_a_plugin_that_may_crash(wish: dict[str, s
     assert _on(_node(ties), profile(3, **wish)) is reason
 
 
+@pytest.mark.parametrize(
+    ("busy", "asked", "reason"),
+    [
+        pytest.param((), profile(4, island="required"), Reason.DEVICE_PLUGIN, id="both ends are free"),
+        pytest.param(
+            (), profile(8, numa="preferred", min_bandwidth="50"), Reason.DEVICE_PLUGIN, id="the whole machine"
+        ),
+        pytest.param((0,), profile(4, island="required"), None, id="one end is in use"),
+        pytest.param((), profile(1, island="required"), None, id="the plugin compares nothing for a single GPU"),
+        pytest.param((), profile(4), None, id="nothing required"),
+    ],
+)
+def test_a_required_shape_is_not_left_to_a_plugin_that_compares_the_ends_of_a_one_sided_link(
+    busy: tuple[int, ...], asked: PodProfile, reason: Reason | None
+) -> None:
+    """A cube mesh: without the link between GPU 0 and GPU 1 it stays one island."""
+    dgx1 = MACHINES["dgx1"]()
+    assert dgx1.nvlink is not None
+    broken = Link(a=0, b=1, lanes=0, expected_lanes=1, one_sided=True)
+    links = tuple(broken if (each.a, each.b) == (0, 1) else each for each in dgx1.nvlink.links)
+    node = _node(
+        msgspec.structs.replace(dgx1, nvlink=Nvlink(links)), *busy, labels={"gputopo.io/topology-manager": "none"}
+    )
+
+    assert _on(node, asked) is reason
+
+
 class TestMigAndShares:
     """Devices that are parts of GPUs."""
 
