@@ -116,6 +116,11 @@ COMMANDS = {
         "simulate",
         "Simulate a workload with several placement policies.",
     ),
+    "ui": Command(
+        "gputopo.cli.ui",
+        "ui",
+        "Show the GPUs of a cluster in a browser.",
+    ),
     "what-if": Command(
         "gputopo.cli.simulate",
         "what_if",

@@ -159,6 +159,16 @@ EXTENDER = Role(
 )
 # `gputopo observe`: read-only.
 OBSERVER = Role("observer", _WATCHED)
+# `gputopo ui`: read-only. Sizes of gangs are read if the API server serves them.
+UI = Role(
+    "reader",
+    {
+        **_WATCHED,
+        RESERVATIONS: ("list", "watch"),
+        LEDGERS: ("list", "watch"),
+        **dict.fromkeys(GANG_SIZE_SOURCES, ("list", "watch")),
+    },
+)
 # `gputopo planner`. It ungates and pins pods, and rolls back pods that were not placed.
 PLANNER = Role(
     "planner",
@@ -186,6 +196,7 @@ ROLES = (
     RELEASER,
     EXTENDER,
     OBSERVER,
+    UI,
     PLANNER,
     ELECTION,
     PAGE_REVIEWER,

@@ -18,6 +18,7 @@ from gputopo.kube.rbac import (
     RESERVATION_STATUS,
     RESERVATIONS,
     ROLES,
+    UI,
     Resource,
     Role,
 )
@@ -41,7 +42,7 @@ WATCHED = dict.fromkeys((NODES, PODS, NODE_GPUS), ("list", "watch"))
 def test_only_the_scheduler_component_watches_and_it_changes_nothing_but_its_acknowledgement() -> None:
     watching = [role for role in ROLES if any("watch" in verbs for verbs in role.verbs.values())]
 
-    assert watching == [EXTENDER, OBSERVER, PLANNER]
+    assert watching == [EXTENDER, OBSERVER, UI, PLANNER]
     assert OBSERVER.verbs == WATCHED
     placed = dict.fromkeys((RESERVATIONS, LEDGERS), ("list", "watch"))
     assert EXTENDER.verbs == {**WATCHED, **placed, LEDGER_STATUS: ("patch",), EVENTS: ("create",)}

@@ -1,0 +1,65 @@
+"""``gputopo ui``: the GPUs of a cluster as web pages on this machine. Heavy imports are in the functions."""
+
+from __future__ import annotations
+
+import click
+
+from gputopo.cli.cluster import cluster_options, connected_cluster
+from gputopo.cli.terminal import exit_with_error, read_bytes
+
+
+@click.command()
+@cluster_options
+@click.option(
+    "--from",
+    "source",
+    metavar="FILE|-",
+    help="Instead of the cluster of the kubeconfig: the output of `kubectl get "
+    "nodes,pods,nodegpus,placementreservations,placementledgers -A -o json`.",
+)
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    default="127.0.0.1:8480",
+    show_default=True,
+    help="The address of the pages; port 0: any free port. It must be a loopback address.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["pages", "html"]),
+    default="pages",
+    show_default=True,
+    help="html: print the page of the cluster as one file, and exit.",
+)
+def ui(kubeconfig: str | None, context: str | None, source: str | None, listen: str, output: str) -> None:
+    """Show the GPUs of a cluster in a browser.
+
+    A row for each node: its GPUs, joined where NVLink joins them, who has them, what is free together, and what waits
+    and why. It reads the cluster with your own rights, changes nothing, and is reachable from this machine only.
+
+    \b
+    Examples:
+      gputopo ui
+      gputopo ui --from cluster.json
+      gputopo ui -o html > cluster.html
+    """
+    from scheduler_core.ui.main import StartError, file_service, list_service, serve, serve_cluster, static_page  # noqa: PLC0415  start-up of all other commands
+
+    try:
+        if source is not None:
+            service = file_service(read_bytes(source), source)
+            if output == "html":
+                click.echo(static_page(service), nl=False)
+            else:
+                serve(service, listen, click.echo)
+            return
+        from gputopo.kube.rbac import UI  # noqa: PLC0415
+
+        with connected_cluster(kubeconfig, context, UI) as kube:
+            if output == "html":
+                click.echo(static_page(list_service(kube)), nl=False)
+            else:
+                serve_cluster(kube, listen, click.echo)
+    except StartError as error:
+        exit_with_error(str(error))

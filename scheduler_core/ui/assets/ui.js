@@ -1,0 +1,107 @@
+// Keeps the page up to date: replaces the parts that the server sends, or fetches the page again.
+// Without this module the page works too, and is fetched again every ten seconds.
+
+const state = document.getElementById("state");
+const REFRESH_MS = 3000;
+const POLL_MS = 5000;
+let stream = null;
+let failures = 0;
+let polling = null;
+let refreshing = null;
+let etag = null;
+
+function show(words) {
+  if (state.textContent !== words) state.textContent = words;
+}
+
+function fragment(markup) {
+  // A table row is only parsed inside a table body.
+  const holder = document.createElement("template");
+  holder.innerHTML = markup;
+  return holder.content.firstElementChild;
+}
+
+function replacePart(id, markup) {
+  const old = document.getElementById(id);
+  if (!old) return false;
+  const part = fragment(markup);
+  if (!part) return false;
+  const focused = old.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+  old.replaceWith(part);
+  if (focused) part.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
+  if (part.tagName === "TR") {
+    part.classList.add("changed");
+    setTimeout(() => part.classList.remove("changed"), 2000);
+  }
+  return true;
+}
+
+async function refresh() {
+  refreshing = null;
+  try {
+    const answer = await fetch(location.href, { headers: etag ? { "If-None-Match": etag } : {}, cache: "no-store" });
+    if (answer.status === 304) return show(stream ? "live" : "polling");
+    if (!answer.ok) throw new Error(String(answer.status));
+    etag = answer.headers.get("ETag");
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const main = page.getElementById("main");
+    const old = document.getElementById("main");
+    if (!main || old.contains(document.activeElement) && document.activeElement.matches("input")) return;
+    const open = [...old.querySelectorAll("details")].map((each) => each.open);
+    [...main.querySelectorAll("details")].forEach((each, place) => { each.open = open[place] ?? each.open; });
+    old.replaceWith(main);
+    show(stream ? "live" : "polling");
+  } catch {
+    show("not reachable; trying again");
+  }
+}
+
+function refreshSoon() {
+  refreshing ??= setTimeout(refresh, REFRESH_MS);
+}
+
+function receive(message) {
+  failures = 0;
+  const found = JSON.parse(message.data);
+  // Parts belong to the page of the whole cluster; any other page is fetched.
+  if (found.refresh || location.search || !document.getElementById("summary")) return refreshSoon();
+  const known = Object.entries(found.parts).map(([id, markup]) => replacePart(id, markup));
+  if (known.includes(false)) refreshSoon();
+  show("live");
+}
+
+function connect() {
+  if (stream || polling) return;
+  stream = new EventSource("events");
+  stream.onmessage = receive;
+  stream.onopen = () => { failures = 0; show("live"); refreshSoon(); }; // what changed since the page was made
+  stream.onerror = () => {
+    failures += 1;
+    show("reconnecting");
+    if (failures >= 3) {
+      disconnect();
+      polling = setInterval(refresh, POLL_MS);
+      refresh();
+    }
+  };
+}
+
+function disconnect() {
+  stream?.close();
+  stream = null;
+}
+
+// A browser opens at most six connections to a server: a hidden tab gives its own back.
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) {
+    disconnect();
+    clearInterval(polling);
+    polling = null;
+  } else {
+    failures = 0;
+    refresh();
+    connect();
+  }
+});
+
+connect();

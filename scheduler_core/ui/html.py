@@ -1,0 +1,49 @@
+"""HTML and SVG elements. Only this module makes ``Html`` out of text, and it escapes all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+from typing import NewType
+from urllib.parse import urlencode
+
+from gputopo.render.wording import escape_invisible
+
+Html = NewType("Html", str)  # markup; a plain str is text that was not escaped yet
+NOTHING = Html("")
+_VOID = frozenset({"link", "meta", "input", "img", "br"})
+
+
+def text(words: str) -> Html:
+    """Return text as markup. Control and direction characters are made visible."""
+    return Html(escape(escape_invisible(words), quote=False))
+
+
+def element(name: str, /, *inside: Html, **attributes: str | float | None) -> Html:
+    """Return an element, without None attributes. ``class_`` is class, ``data_x`` is data-x, ``viewBox`` stays."""
+    pairs = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(escape_invisible(_value(value)))}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    return Html(f"<{name}{pairs}>" if name in _VOID else f"<{name}{pairs}>{''.join(inside)}</{name}>")
+
+
+def joined(parts: Iterable[Html], between: str = "") -> Html:
+    """Return the parts one after the other, with text between them."""
+    return Html(text(between).join(parts))
+
+
+def link(words: str, page: str, /, **query: str | int | None) -> Html:
+    """Return a link to a page of this server. Addresses are relative, so a proxy may serve the pages at any path."""
+    return element("a", text(words), href=address(page, **query))
+
+
+def address(page: str, /, **query: str | int | None) -> str:
+    """Return the relative address of a page."""
+    pairs = {key: value for key, value in query.items() if value not in (None, "")}
+    return f"{page or './'}{'?' if pairs else ''}{urlencode(pairs)}"
+
+
+def _value(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{value:.1f}".removesuffix(".0")

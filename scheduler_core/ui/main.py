@@ -1,0 +1,111 @@
+"""Builds and runs ``gputopo ui``, from a cluster or from a file."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from gputopo.kube.client import Kube
+from gputopo.process.daemon import bind_socket
+from gputopo.process.settings import is_loopback, parse_address
+from scheduler_core.cache.events import WatchStatus
+from scheduler_core.cache.watch import RESERVATION_SOURCES, Sources, list_kind, make_watches
+from scheduler_core.planner.gang.pod_source import planner_sources
+from scheduler_core.policy.profiles import BUILT_IN
+from scheduler_core.runtime.event_loop import Deliver, WatchSet, run_daemon
+from scheduler_core.runtime.http_server import Listener
+from scheduler_core.ui.cluster_file import ClusterFileError, read_cluster_file
+from scheduler_core.ui.overview_page import PageQuery, overview_page
+from scheduler_core.ui.rows_html import Viewer
+from scheduler_core.ui.server import LIMITS, style_sheet, ui_app
+from scheduler_core.ui.service import UiService
+
+
+class StartError(ValueError):
+    """The pages cannot be served; the message says why and what to do."""
+
+
+def sources() -> Sources:
+    """Return everything that the pages show."""
+    return {**planner_sources(BUILT_IN.parse_pod), **RESERVATION_SOURCES}
+
+
+def file_service(text: bytes, name: str) -> UiService:
+    """Return the service of a cluster as kubectl prints it. Raises ``StartError``."""
+    service = UiService()
+    try:
+        batches, unreadable = read_cluster_file(text, sources())
+    except ClusterFileError as error:
+        raise StartError(f"{name}: {error}") from None
+    for batch in batches:
+        service.apply_batch(batch)
+    service.notice = f"From the file {name}"
+    service.troubles = tuple(f"{each}; it is left out" for each in unreadable)
+    return service
+
+
+def list_service(kube: Kube) -> UiService:
+    """Return the service of a cluster that was listed once. Raises ``KubeError``."""
+    service = UiService()
+    for kind, source in sources().items():
+        service.apply_batch(list_kind(kube, kind, source))
+    return service
+
+
+def static_page(service: UiService) -> str:
+    """Return the page of the whole cluster as one file."""
+    viewer = Viewer(live=False, style=style_sheet())
+    return overview_page(service.overview, service.history, PageQuery(), viewer)
+
+
+def serve_cluster(kube: Kube, listen: str, say: Callable[[str], None]) -> None:
+    """Serve the pages of a cluster until a signal. Raises ``StartError``."""
+
+    def watches(deliver: Deliver) -> WatchSet:
+        return make_watches(kube, deliver, time.monotonic, sources=sources())
+
+    serve(UiService(), listen, say, watches)
+
+
+class _NoWatches:
+    """The watches of a file: nothing changes."""
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+    def status(self, now: float) -> tuple[WatchStatus, ...]:  # noqa: ARG002  the signature of ``WatchSet``
+        """Return no status."""
+        return ()
+
+
+def serve(
+    service: UiService,
+    listen: str,
+    say: Callable[[str], None],
+    watches: Callable[[Deliver], WatchSet] = lambda _: _NoWatches(),
+) -> None:
+    """Serve the pages until a signal. Raises ``StartError``."""
+    host, port = _address(listen)
+    try:
+        listener = Listener(ui_app(service, loopback_only=True), bind_socket((host, port)), limits=LIMITS)
+    except OSError as error:
+        raise StartError(f"cannot listen on {listen}: {error.strerror}; choose another port with --listen") from None
+    say(f"gputopo ui: http://localhost:{listener.port}/ (Ctrl-C ends it)")
+    asyncio.run(run_daemon(service, (listener,), watches))
+
+
+def _address(listen: str) -> tuple[str, int]:
+    try:
+        found = parse_address(listen)
+    except ValueError as error:
+        raise StartError(f"--listen {listen!r} is invalid: {error}") from None
+    if found is None or not is_loopback(found[0]):
+        raise StartError(
+            f"--listen {listen!r} is no loopback address: the pages show everything that you may read to anyone who "
+            "can reach them; use 127.0.0.1:PORT, and ssh -L or kubectl port-forward from elsewhere"
+        )
+    return found

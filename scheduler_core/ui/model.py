@@ -1,0 +1,122 @@
+"""The values of the cluster page. Unknown is None. Pure."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from gputopo.render.wording import counted_noun
+from scheduler_core.explain.model import ReservedGpus
+from scheduler_core.planner.report.listing import GangSummary
+
+
+class GpuState(Enum):
+    """What one GPU can be used for now."""
+
+    FREE = "free"
+    RESERVED = "reserved"  # free, and kept for a gang or a planned pod
+    MAY_BE_RESERVED = "may be reserved"  # free; the kubelet takes the reserved GPUs from these
+    USED = "used"
+    PENDING = "pending"  # a pod was bound or ended; the kubelet has not reported the GPUs yet
+    SHARED = "shared"  # pods hold shares or MIG devices of it
+    UNAVAILABLE = "unavailable"  # lost, or the device plugin does not offer it
+    UNKNOWN = "unknown"  # no agent reports which GPUs the pods hold
+
+
+class PodOnNode(NamedTuple):
+    """A pod that holds GPUs of a node."""
+
+    namespace: str
+    name: str
+    gpus: int  # devices; shares and MIG devices count as one each
+    reserved: bool = False  # not bound yet: a reservation keeps its place
+
+    @property
+    def title(self) -> str:
+        """``namespace/name``."""
+        return f"{self.namespace}/{self.name}"
+
+
+class GpuCell(NamedTuple):
+    """A GPU of a node."""
+
+    gpu: int | None  # its index on the node; None: only the number of GPUs is known
+    state: GpuState
+    degraded: bool = False
+    pods: tuple[int, ...] = ()  # places in ``NodeRow.pods`` of the pods that hold it
+
+
+class Island(NamedTuple):
+    """GPUs that NVLinks join; without known NVLinks all GPUs of the node."""
+
+    cells: tuple[GpuCell, ...]
+    joined: bool  # by NVLink; False: one GPU, or unknown
+    free: int | None = None  # GPUs that are certainly free
+
+
+class NodeRow(NamedTuple):
+    """A GPU node."""
+
+    name: str
+    product: str | None
+    islands: tuple[Island, ...]
+    pods: tuple[PodOnNode, ...] = ()
+    free: int | None = None  # whole GPUs that are certainly free
+    together: int | None = None  # the most of these in one island
+    notes: tuple[str, ...] = ()  # what limits its use: "cordoned", "no report for 20m"
+    faults: tuple[str, ...] = ()  # degraded hardware: "gpu3: lost"
+    domains: tuple[tuple[str, str], ...] = ()  # topology levels, widest first: (("block", "b1"), ("rack", "r7"))
+    allocatable: int = 0  # devices that pods could request here: GPUs or shares
+
+    @property
+    def cells(self) -> tuple[GpuCell, ...]:
+        """All GPUs."""
+        return tuple(cell for island in self.islands for cell in island.cells)
+
+    @property
+    def summary(self) -> str:
+        """``3 of 8 free, 2 together``."""
+        total = sum(cell.state is not GpuState.UNAVAILABLE for cell in self.cells)
+        if self.free is None:
+            return f"{counted_noun(total, 'GPU')}, free: unknown"
+        if self.free < 2 or self.together is None:
+            return f"{self.free} of {total} free"
+        return f"{self.free} of {total} free, {self.together} together"
+
+
+class Totals(NamedTuple):
+    """Counts of GPUs, by state, and of free islands."""
+
+    nodes: int
+    by_state: tuple[tuple[GpuState, int], ...]
+    islands: tuple[tuple[int, int], ...]  # (free GPUs of an island, number of such islands), largest first
+
+    @property
+    def gpus(self) -> int:
+        """All GPUs."""
+        return sum(number for _, number in self.by_state)
+
+    def count(self, *states: GpuState) -> int:
+        """Return the number of GPUs in these states."""
+        return sum(number for state, number in self.by_state if state in states)
+
+
+class NodeGroup(NamedTuple):
+    """The nodes of one topology domain, or of one product where nodes have no such labels."""
+
+    key: str  # in the address of its page
+    title: str
+    rows: tuple[NodeRow, ...]
+    totals: Totals
+
+
+class Overview(NamedTuple):
+    """The cluster at one moment."""
+
+    at: float  # seconds since 1970
+    totals: Totals
+    groups: tuple[NodeGroup, ...]
+    gangs: tuple[GangSummary, ...]
+    reserved: tuple[ReservedGpus, ...]
+    troubles: tuple[str, ...] = ()  # why this may be incomplete
+    notice: str = ""  # where it is from, if not from a running cluster

@@ -1,0 +1,118 @@
+"""The overview of a cluster from the planner's view of it. Pure; rows of unchanged nodes are kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from scheduler_core.explain.model import ReservedGpus
+from scheduler_core.explain.reservations import reserved_gpus
+from scheduler_core.planner.leader.view import PlannerView
+from scheduler_core.planner.report.listing import GangSummary, list_gangs
+from scheduler_core.planner.report.read import GangSnapshot
+from scheduler_core.ui.model import GpuState, NodeGroup, NodeRow, Overview, Totals
+from scheduler_core.ui.node_rows import NodeInput, node_row
+
+GROUP_SIZE = 128  # nodes of a group by product
+_MINUTE = 60.0
+
+
+class RowCache:
+    """The rows of all nodes. A row is made again when its node has changed, and while its age counts."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, tuple[NodeInput, float, NodeRow | None]] = {}
+
+    def rows(self, view: PlannerView, now: float) -> list[NodeRow]:
+        """Return the rows of all GPU nodes, by name."""
+        snapshot, rules = view.cache.snapshot, view.rules
+        rows = {}
+        for name, record in snapshot.records.items():
+            node = NodeInput(record, snapshot.states[name], rules.get(name))
+            known = self._rows.get(name)
+            if known is None or not _is_same(known[0], node) or (node.state.stale and now >= known[1] + _MINUTE):
+                known = node, now, node_row(node, now)
+            rows[name] = known
+        self._rows = rows
+        return [rows[name][2] for name in sorted(rows) if rows[name][2] is not None]  # type: ignore[misc]
+
+
+def _is_same(one: NodeInput, other: NodeInput) -> bool:
+    return one.record is other.record and one.state is other.state and one.rules is other.rules
+
+
+def overview(
+    view: PlannerView, rows: Sequence[NodeRow], now: float, troubles: Iterable[str] = (), notice: str = ""
+) -> Overview:
+    """Return the overview. ``rows``: of ``RowCache``."""
+    return Overview(
+        at=now,
+        totals=totals(rows),
+        groups=tuple(grouped(rows)),
+        gangs=gangs_that_matter(view, now),
+        reserved=_reserved(view),
+        troubles=tuple(troubles),
+        notice=notice,
+    )
+
+
+def totals(rows: Iterable[NodeRow]) -> Totals:
+    """Return the counts of these nodes."""
+    states, islands, nodes = Counter[GpuState](), Counter[int](), 0
+    for row in rows:
+        nodes += 1
+        for island in row.islands:
+            states.update(cell.state for cell in island.cells)
+            if island.free:
+                islands[island.free] += 1
+    return Totals(
+        nodes,
+        tuple((state, states[state]) for state in GpuState if states[state]),
+        tuple(sorted(islands.items()))[::-1],
+    )
+
+
+def grouped(rows: Sequence[NodeRow]) -> list[NodeGroup]:
+    """Return the nodes by topology domain; nodes without such labels by product, in groups of bounded size."""
+    by_domain: dict[tuple[tuple[str, str], ...], list[NodeRow]] = {}
+    by_product: dict[str, list[NodeRow]] = {}
+    for row in rows:
+        if row.domains:
+            by_domain.setdefault(row.domains, []).append(row)
+        else:
+            by_product.setdefault(row.product or "unknown GPUs", []).append(row)
+    groups = [
+        NodeGroup("/".join(f"{level}={name}" for level, name in path), _domain_title(path), tuple(found), totals(found))
+        for path, found in sorted(by_domain.items())
+    ]
+    for product, found in sorted(by_product.items()):
+        parts = [found[start : start + GROUP_SIZE] for start in range(0, len(found), GROUP_SIZE)]
+        for number, part in enumerate(parts):
+            title = product if len(parts) == 1 else f"{product}: {part[0].name} to {part[-1].name}"
+            groups.append(NodeGroup(f"product={product}/{number}", title, tuple(part), totals(part)))
+    return groups
+
+
+def _domain_title(path: Sequence[tuple[str, str]]) -> str:
+    return ", ".join(f"{level} {name}" for level, name in path)
+
+
+def gangs_that_matter(view: PlannerView, now: float) -> tuple[GangSummary, ...]:
+    """Return the gangs: failed ones, waiting ones in queue order, then running ones."""
+    return list_gangs(GangSnapshot(view), now)
+
+
+def _reserved(view: PlannerView) -> tuple[ReservedGpus, ...]:
+    """Return the active reservations that keep GPUs, by name."""
+    found = []
+    for uid, active in view.cache.reservations.active.items():
+        gpus: Counter[str] = Counter()
+        for seat in active.seats:
+            pod = view.cache.pods.get(seat.uid)
+            if seat.node is not None and (pod is None or pod.node is None):
+                gpus[seat.node] += sum(number for _, number in seat.gpus)
+        for hold in active.holdings:
+            gpus[hold.node] += hold.gpus
+        if gpus:
+            found.append((uid, reserved_gpus(active, gpus)))
+    return tuple(sorted((each for _, each in found), key=lambda each: each.reservation))

@@ -1,0 +1,271 @@
+"""The page of the whole cluster, and the frame of every page, as HTML. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from gputopo.render.report import age_words
+from scheduler_core.explain.text import reserved_words
+from scheduler_core.planner.report.listing import FAILED_PHASES, GangSummary
+from scheduler_core.ui.history import Change, History
+from scheduler_core.ui.html import NOTHING, Html, address, element, joined, link, text
+from scheduler_core.ui.model import GpuState, NodeGroup, NodeRow, Overview
+from scheduler_core.ui.overview import totals
+from scheduler_core.ui.rows_html import ANYONE, ShowName, Viewer, group_line, group_rows, legend, node_line, state_bar
+from scheduler_core.ui.timeline import timeline
+
+MAX_ROWS = 1200  # nodes on one page; larger clusters are shown by group
+_MAX_GANGS = 200
+_MAX_CHANGES = 100
+_NODE_TITLES = ("Node", "GPUs", "Free", "Pods", "Remarks")
+_GROUP_TITLES = ("Nodes", "GPUs", "Free", "Islands", "Remarks")
+_REFRESH_S = 10  # without JavaScript
+
+
+class PageQuery(NamedTuple):
+    """What part of the cluster a page shows: its address is its whole state."""
+
+    group: str = ""  # the key of a group
+    words: str = ""  # nodes whose name, product, pods or remarks contain this
+    free: int = 0  # nodes with at least so many free GPUs together
+
+    @property
+    def selects(self) -> bool:
+        """True if only some nodes are shown."""
+        return bool(self.group or self.words or self.free)
+
+
+def overview_page(found: Overview, history: History, query: PageQuery = PageQuery(), viewer: Viewer = ANYONE) -> Html:  # noqa: B008  immutable
+    """Return the page of the cluster, or of the part that the query selects."""
+    return page("GPUs of the cluster", main_part(found, history, query, viewer), viewer, refresh=True)
+
+
+def main_part(found: Overview, history: History, query: PageQuery, viewer: Viewer) -> Html:
+    """Return the content of the page: live updates replace it, or parts of it."""
+    groups = selected(found.groups, query, viewer.shown)
+    rows = [row for group in groups for row in group.rows]
+    return element(
+        "main",
+        *(element("p", text(each), class_="trouble", role="alert") for each in found.troubles),
+        element("p", text(found.notice), class_="note") if found.notice else NOTHING,
+        summary_part(found, rows, query),
+        _form(query) if viewer.live else NOTHING,
+        _nodes(groups, len(rows), query, viewer),
+        element("details", element("summary", text("Legend")), legend()),
+        *sections(found, history, viewer).values(),
+        id="main",
+    )
+
+
+def sections(found: Overview, history: History, viewer: Viewer) -> dict[str, Html]:
+    """Return the parts below the nodes, by element id."""
+    return {
+        "gangs": _gangs(found, viewer),
+        "reserved": _reserved(found, viewer.shown),
+        "history": _history(history, viewer),
+    }
+
+
+def summary_part(found: Overview, rows: Sequence[NodeRow], query: PageQuery) -> Html:
+    """Return the counts: of the nodes shown, where the query selects some."""
+    counted = totals(rows) if query.selects else found.totals
+    figures = [
+        (f"{counted.count(GpuState.FREE)}", f"of {counted.gpus} GPUs free"),
+        (f"{counted.nodes}", "nodes"),
+    ]
+    waiting = sum(gang.waiting_seconds is not None for gang in found.gangs)
+    if waiting:
+        figures.append((f"{waiting}", "gangs waiting" if waiting > 1 else "gang waiting"))
+    kept = counted.count(GpuState.RESERVED, GpuState.MAY_BE_RESERVED)
+    if kept:
+        figures.append((f"{sum(each.gpus for each in found.reserved)}", "GPUs reserved"))
+    degraded = sum(bool(row.faults) for row in rows)
+    if degraded:
+        figures.append((f"{degraded}", "nodes degraded" if degraded > 1 else "node degraded"))
+    numbers = (element("li", element("strong", text(number)), text(f" {words}")) for number, words in figures)
+    sizes = [
+        element("tr", element("th", text(str(size)), scope="row"), element("td", text(str(number))))
+        for size, number in counted.islands
+    ]
+    together = element(
+        "table",
+        element("caption", text("Free together")),
+        element(
+            "thead",
+            element("tr", element("th", text("GPUs"), scope="col"), element("th", text("islands"), scope="col")),
+        ),
+        element("tbody", *sizes),
+        class_="islands",
+    )
+    return element(
+        "section",
+        element("ul", *numbers, class_="figures"),
+        state_bar(counted, 480),
+        together if sizes else element("p", text("No GPU is certainly free.")),
+        id="summary",
+        aria_live="polite",
+    )
+
+
+def selected(groups: Iterable[NodeGroup], query: PageQuery, shown: ShowName) -> list[NodeGroup]:
+    """Return the groups with the nodes that the query selects."""
+    if not query.selects:
+        return list(groups)
+    found = []
+    for group in groups:
+        if query.group and group.key != query.group:
+            continue
+        rows = tuple(row for row in group.rows if _is_selected(row, query, shown))
+        if rows:
+            found.append(group._replace(rows=rows, totals=totals(rows)))
+    return found
+
+
+def _is_selected(row: NodeRow, query: PageQuery, shown: ShowName) -> bool:
+    if query.free and (row.together is None or row.together < query.free):
+        return False
+    pods = (pod.title for pod in row.pods if shown(pod.namespace))
+    texts = (row.name, row.product or "", *row.notes, *row.faults, *pods)
+    return any(query.words.casefold() in each.casefold() for each in texts)
+
+
+def _form(query: PageQuery) -> Html:
+    return element(
+        "form",
+        element("input", type="hidden", name="group", value=query.group) if query.group else NOTHING,
+        element(
+            "label", text("Find "), element("input", type="search", name="q", value=query.words, size=24, maxlength=100)
+        ),
+        element(
+            "label",
+            text("Free together, at least "),
+            element("input", type="number", name="free", min=0, max=64, value=str(query.free or "")),
+        ),
+        element("button", text("Show"), type="submit"),
+        link("all nodes", "") if query.selects else NOTHING,
+        method="get",
+        action="./",
+        role="search",
+    )
+
+
+def _nodes(groups: Sequence[NodeGroup], number: int, query: PageQuery, viewer: Viewer) -> Html:
+    if not groups:
+        return element("p", text("No GPU node matches." if query.selects else "This cluster has no GPU node yet."))
+    if number > MAX_ROWS and len(groups) > 1 and viewer.live:
+        return _table("Groups of nodes", _GROUP_TITLES, [element("tbody", *map(group_line, groups))])
+    if len(groups) == 1:
+        rows = groups[0].rows[:MAX_ROWS]
+        bodies = [element("tbody", *(node_line(row, viewer) for row in rows))]
+        title = groups[0].title if number <= MAX_ROWS else f"{groups[0].title}: the first {MAX_ROWS} of {number} nodes"
+        return _table(title, _NODE_TITLES, bodies)
+    return _table("Nodes", _NODE_TITLES, [body for group in groups for body in group_rows(group, viewer)])
+
+
+def _table(caption: str, titles: Sequence[str], bodies: Iterable[Html]) -> Html:
+    head = element("thead", element("tr", *(element("th", text(title), scope="col") for title in titles)))
+    return element(
+        "div",
+        element("table", element("caption", text(caption)), head, *bodies, class_="nodes"),
+        class_="wide",
+        tabindex=0,
+        role="region",
+        aria_label=caption,
+    )
+
+
+def _gangs(found: Overview, viewer: Viewer) -> Html:
+    gangs = [gang for gang in found.gangs if viewer.shown(gang.namespace)]
+    hidden = len(found.gangs) - len(gangs)
+    rows = [_gang_line(gang, viewer) for gang in gangs[:_MAX_GANGS]]
+    more = len(gangs) - len(rows)
+    remarks = [f"{more} more gangs"] * bool(more) + [f"{hidden} gangs of other namespaces"] * bool(hidden)
+    if not found.gangs:
+        return element("section", id="gangs")
+    return element(
+        "section",
+        element("h2", text("Gangs")),
+        _table("Gangs", ("Gang", "Phase", "Members", "GPUs", "Waiting", "Reason"), [element("tbody", *rows)]),
+        *(element("p", text(remark)) for remark in remarks),
+        id="gangs",
+    )
+
+
+def _gang_line(gang: GangSummary, viewer: Viewer) -> Html:
+    name = f"{gang.namespace}/{gang.name}"
+    size = "?" if gang.size is None else str(gang.size)
+    waiting = "" if gang.waiting_seconds is None else age_words(gang.waiting_seconds)
+    phase = element("span", text(gang.phase), class_="fault" if gang.phase in FAILED_PHASES else "phase")
+    return element(
+        "tr",
+        element("th", viewer.link(name, "gang", namespace=gang.namespace, name=gang.name), scope="row"),
+        element("td", phase),
+        element("td", text(f"{gang.there} of {size}, {gang.bound} bound")),
+        element("td", text("?" if gang.gpus is None else str(gang.gpus))),
+        element("td", text(waiting)),
+        element("td", text(gang.reason)),
+    )
+
+
+def _reserved(found: Overview, shown: ShowName) -> Html:
+    if not found.reserved:
+        return element("section", id="reserved")
+    lines = [
+        reserved_words(each) if shown(each.reservation.partition("/")[0]) else f"{each.gpus} GPUs, another namespace"
+        for each in found.reserved[:_MAX_GANGS]
+    ]
+    return element(
+        "section",
+        element("h2", text("Reserved GPUs")),
+        element("ul", *(element("li", text(line)) for line in lines)),
+        id="reserved",
+    )
+
+
+def _history(history: History, viewer: Viewer) -> Html:
+    changes = list(history.changes)[::-1][:_MAX_CHANGES]
+    if not changes and len(history.samples) < 2:
+        return element("section", id="history")
+    items = (element("li", element("time", text(clock(each.at))), text(f" {_words(each, viewer)}")) for each in changes)
+    return element(
+        "section", element("h2", text("The last hour")), timeline(history.samples), element("ul", *items), id="history"
+    )
+
+
+def _words(change: Change, viewer: Viewer) -> str:
+    is_shown = change.namespace is None or viewer.shown(change.namespace)
+    return change.words if is_shown else change.without_name
+
+
+def clock(at: float) -> str:
+    """Return the time of day, in UTC."""
+    return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S")
+
+
+def page(title: str, main: Html, viewer: Viewer = ANYONE, *, refresh: bool = False) -> Html:
+    """Return a whole page. ``refresh``: the page is kept up to date."""
+    live = viewer.live and refresh
+    style = (
+        element("style", Html(viewer.style))
+        if viewer.style
+        else element("link", rel="stylesheet", href=address("ui.css"))
+    )
+    reload = element("meta", http_equiv="refresh", content=str(_REFRESH_S))
+    head = (
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", text(f"{title} - gputopo")),
+        style,
+        element("script", src="ui.js", type="module") if live else NOTHING,
+        element("noscript", reload) if live else NOTHING,
+    )
+    links = (link("Cluster", ""), link("Where would it fit?", "where")) if viewer.live else ()
+    top = element(
+        "header",
+        element("h1", text(title)),
+        element("nav", joined(links, " ")) if links else NOTHING,
+        element("span", text("live" if live else ""), id="state", role="status"),
+    )
+    return Html(f"<!doctype html>\n{element('html', element('head', *head), element('body', top, main), lang='en')}\n")

@@ -1,0 +1,75 @@
+"""The reports of pods and gangs for the pages, as ``gputopo why`` prints them, from the watched cluster. No I/O."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from gputopo.model import NodeTopology
+from gputopo.render.report import document
+from scheduler_core.explain import explain, explanation_text, with_reservations
+from scheduler_core.planner.gang.member import GangName
+from scheduler_core.planner.packing.model import LEVELS
+from scheduler_core.planner.report.explain import GangQuestion, NoGangError, explain_gang
+from scheduler_core.planner.report.prospects import PlanRules
+from scheduler_core.planner.report.read import GangSnapshot
+from scheduler_core.planner.report.text import gang_explanation_text
+from scheduler_core.request.pod_request import PodRequest
+from scheduler_core.ui.model import Overview
+from scheduler_core.ui.service import UiService
+
+WIDTH = 110  # columns
+_TRIAL_PLANS_S = 2.0
+Topology = NodeTopology
+
+
+class NoReportError(LookupError):
+    """There is no such pod or gang."""
+
+
+def topology_of(service: UiService, name: str) -> NodeTopology | None:
+    """Return the topology of a node; None: unknown."""
+    record = service.view.cache.snapshot.records.get(name)
+    return None if record is None else record.machine.topology
+
+
+def gang_report(service: UiService, namespace: str, name: str) -> str:
+    """Return what ``gputopo why gang`` prints. Raises ``NoReportError``."""
+    end = time.monotonic() + _TRIAL_PLANS_S
+    rules = PlanRules(service.policies, LEVELS, lambda: time.monotonic() > end)
+    question = GangQuestion(GangName(namespace, name), rules, None, None)
+    try:
+        return gang_explanation_text(explain_gang(GangSnapshot(service.view), question, service.now()), WIDTH)
+    except NoGangError as error:
+        raise NoReportError(str(error)) from None
+
+
+def pod_report(service: UiService, namespace: str, name: str) -> str:
+    """Return what ``gputopo why pod`` prints, without the rules of kube-scheduler. Raises ``NoReportError``."""
+    cache = service.view.cache
+    pod = next((each for each in cache.pods.values() if each.occupant[1:3] == (namespace, name)), None)
+    if pod is None:
+        raise NoReportError(f"there is no pod {namespace}/{name} that requests GPUs and has not finished")
+    occupant = pod.occupant
+    request = PodRequest(occupant.uid, namespace, name, pod.scheduler, occupant.profile, owner=occupant.owner)
+    snapshot = cache.snapshot_for_pod(occupant.uid, cache.reservations.holds_below(pod.priority))
+    policy = service.policies.policy_for(request)
+    found = explain(request, snapshot, list(snapshot.records), policy, service.now(), pod.node)
+    found = with_reservations(found, snapshot, tuple(cache.reservations.active.values()), occupant.uid)
+    return explanation_text(found, WIDTH)
+
+
+def overview_document(found: Overview) -> dict[str, Any]:
+    """Return the totals of the overview as a document of kind ``ClusterMap``."""
+    totals = found.totals
+    return document(
+        "ClusterMap",
+        {
+            "nodes": totals.nodes,
+            "gpus": {state.value: number for state, number in totals.by_state},
+            "freeIslands": {str(size): number for size, number in totals.islands},
+            "gangs": list(found.gangs),
+            "reserved": list(found.reserved),
+            "troubles": list(found.troubles),
+        },
+    )

@@ -1,0 +1,202 @@
+"""Rows of GPU cells as HTML. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+from zlib import crc32
+
+from scheduler_core.ui.html import NOTHING, Html, element, joined, link, text
+from scheduler_core.ui.model import GpuCell, GpuState, Island, NodeGroup, NodeRow, PodOnNode, Totals
+
+# The class and the sign of each state: no state is shown by its colour alone.
+SIGNS = {
+    GpuState.FREE: ("f", ""),
+    GpuState.RESERVED: ("r", "R"),
+    GpuState.MAY_BE_RESERVED: ("m", "r"),
+    GpuState.USED: ("u", "■"),
+    GpuState.PENDING: ("p", "…"),
+    GpuState.SHARED: ("s", "◧"),
+    GpuState.UNAVAILABLE: ("x", "/"),
+    GpuState.UNKNOWN: ("q", "?"),
+}
+MEANINGS = {
+    GpuState.FREE: "free",
+    GpuState.RESERVED: "free, reserved for a gang or a planned pod",
+    GpuState.MAY_BE_RESERVED: "free; the kubelet takes the reserved GPUs from these",
+    GpuState.USED: "used; letters name the pods of the row",
+    GpuState.PENDING: "about to be used or freed; the kubelet has not reported it",
+    GpuState.SHARED: "shared: pods hold shares or MIG devices",
+    GpuState.UNAVAILABLE: "unavailable: lost, or not offered by the device plugin",
+    GpuState.UNKNOWN: "unknown: no agent reports which GPUs the pods hold",
+}
+_MAX_PODS = 4  # named in a row
+_TINTS = 6  # colours of namespaces
+ShowName = Callable[[str], bool]  # of a namespace: whether the viewer may see its pods
+
+
+def show_all(_: str) -> bool:
+    """Return True: for a viewer who may list all pods."""
+    return True
+
+
+class Viewer(NamedTuple):
+    """What the viewer may see, and whether the page is kept up to date."""
+
+    shown: ShowName = show_all
+    live: bool = True  # False: a file that is sent by mail, without links
+    style: str = ""  # the style sheet, for a file; "": linked
+
+    def link(self, words: str, page: str, /, **query: str | int | None) -> Html:
+        """Return a link to a page, where there are pages."""
+        return link(words, page, **query) if self.live else text(words)
+
+
+ANYONE = Viewer()
+
+
+def legend() -> Html:
+    """Return the meaning of each cell."""
+    items = (
+        element("li", element("b", text(sign), class_=name, aria_hidden="true"), text(f" {MEANINGS[state]}"))
+        for state, (name, sign) in SIGNS.items()
+    )
+    degraded = element("li", element("b", class_="f bad", aria_hidden="true"), text(" degraded hardware"))
+    joined_gpus = element(
+        "li",
+        element("span", element("b", class_="f"), element("b", class_="f"), class_="isl", aria_hidden="true"),
+        text(" joined by NVLink"),
+    )
+    return element("ul", *items, degraded, joined_gpus, class_="legend")
+
+
+def node_cells(row: NodeRow) -> Html:
+    """Return the cells of a node, island by island. For the eye only: ``NodeRow.summary`` says the same in words."""
+    return element("span", *(_island(row, island) for island in row.islands), class_="gpus", aria_hidden="true")
+
+
+def _island(row: NodeRow, island: Island) -> Html:
+    cells = (_cell(row, cell) for cell in island.cells)
+    return element("span", *cells, class_="isl" if island.joined else "one")
+
+
+def _cell(row: NodeRow, cell: GpuCell) -> Html:
+    name, sign = SIGNS[cell.state]
+    if cell.pods and cell.state is GpuState.USED:
+        sign = pod_letter(cell.pods[0])
+        name = f"{name} {_tint(row.pods[cell.pods[0]])}"
+    return element("b", text(sign), class_=f"{name} bad" if cell.degraded else name)
+
+
+def pod_letter(place: int) -> str:
+    """Return the letter of a pod in its row: a, b, ... z, then +."""
+    return chr(ord("a") + place) if place < 26 else "+"
+
+
+def node_line(row: NodeRow, viewer: Viewer = ANYONE) -> Html:
+    """Return the table row of a node. Its id names the node: live updates replace it."""
+    remarks = [element("span", text(note), class_="note") for note in row.notes]
+    if row.faults:
+        words = row.faults[0] if len(row.faults) == 1 else f"{row.faults[0]} (+{len(row.faults) - 1})"
+        remarks.append(element("span", text(words), class_="fault"))
+    return element(
+        "tr",
+        element("th", viewer.link(row.name, "node", name=row.name), scope="row"),
+        element("td", node_cells(row)),
+        element("td", text(row.summary)),
+        element("td", pod_names(row, viewer)),
+        element("td", joined(remarks, " ")),
+        id=row_id(row.name),
+    )
+
+
+def row_id(name: str) -> str:
+    """Return the element id of a node's row."""
+    return f"node-{name}"
+
+
+def pod_names(row: NodeRow, viewer: Viewer, most: int = _MAX_PODS) -> Html:
+    """Return the pods with their letters; without names those of namespaces that the viewer may not list."""
+    parts = [
+        element("span", pod_mark(pod, place), text(" "), pod_name(pod, viewer), class_="pod")
+        for place, pod in enumerate(row.pods[:most])
+    ]
+    if len(row.pods) > most:
+        parts.append(viewer.link(f"+{len(row.pods) - most} more", "node", name=row.name))
+    return joined(parts, " ")
+
+
+def pod_mark(pod: PodOnNode, place: int) -> Html:
+    """Return the letter of a pod in the colour of its namespace."""
+    return element("i", text(pod_letter(place)), class_=_tint(pod))
+
+
+def _tint(pod: PodOnNode) -> str:
+    """Return the class of a namespace's colour. Colours repeat; the names say which it is."""
+    return f"t{crc32(pod.namespace.encode()) % _TINTS}"
+
+
+def pod_name(pod: PodOnNode, viewer: Viewer) -> Html:
+    """Return the pod as a link, with its number of GPUs."""
+    count = f" ({pod.gpus}{', reserved' if pod.reserved else ''})"
+    if not viewer.shown(pod.namespace):
+        return text(f"another namespace's pod{count}")
+    if not pod.name:
+        return text(f"a pod not listed{count}")
+    return Html(viewer.link(pod.title, "pod", namespace=pod.namespace, name=pod.name) + text(count))
+
+
+def totals_words(totals: Totals) -> str:
+    """``14 of 96 GPUs free; free islands: 8: 1, 4: 2``."""
+    return f"{totals.count(GpuState.FREE)} of {totals.gpus} GPUs free; {islands_words(totals)}"
+
+
+def islands_words(totals: Totals) -> str:
+    """Return the free islands by size: ``free together: 1 of 8, 2 of 4``."""
+    if not totals.islands:
+        return "no free island"
+    return "free together: " + ", ".join(f"{number}x{size}" for size, number in totals.islands)
+
+
+def group_rows(group: NodeGroup, viewer: Viewer) -> Iterable[Html]:
+    """Return the head of a group and its rows, as one table body."""
+    head = element(
+        "tr",
+        element(
+            "th",
+            viewer.link(group.title, "./", group=group.key),
+            element("small", text(f" {group.totals.nodes} nodes, {totals_words(group.totals)}")),
+            colspan=5,
+            scope="rowgroup",
+        ),
+        class_="group",
+    )
+    yield element("tbody", head, *(node_line(row, viewer) for row in group.rows))
+
+
+def group_line(group: NodeGroup) -> Html:
+    """Return a group as one row of a large cluster's page."""
+    totals = group.totals
+    return element(
+        "tr",
+        element("th", link(group.title, "./", group=group.key), scope="row"),
+        element("td", state_bar(totals)),
+        element("td", text(f"{totals.nodes} nodes, {totals.count(GpuState.FREE)} of {totals.gpus} GPUs free")),
+        element("td", text(islands_words(totals))),
+        element("td", text(_faults_words(group))),
+    )
+
+
+def _faults_words(group: NodeGroup) -> str:
+    number = sum(bool(row.faults) for row in group.rows)
+    return f"{number} degraded" if number else ""
+
+
+def state_bar(totals: Totals, width: int = 240) -> Html:
+    """Return the share of each state as a bar, for the eye only."""
+    parts, x = [NOTHING], 0.0
+    for state, number in totals.by_state:
+        wide = width * number / max(1, totals.gpus)
+        parts.append(element("rect", x=x, y=0, width=wide, height=14, class_=SIGNS[state][0]))
+        x += wide
+    return element("svg", *parts, viewBox=f"0 0 {width} 14", width=width, height=14, class_="bar", aria_hidden="true")

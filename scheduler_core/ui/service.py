@@ -1,0 +1,132 @@
+"""The state of ``gputopo ui`` on the event loop: the watches' view of the cluster, its overview, and its history."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from scheduler_core.cache.events import Batch, WatchStatus
+from scheduler_core.cache.watch import WatchErrorLog, restart_reason, silence_reason
+from scheduler_core.planner.leader.view import PlannerView
+from scheduler_core.policy.profiles import BUILT_IN, Policies
+from scheduler_core.runtime.clock import SlewedClock
+from scheduler_core.runtime.event_loop import WatchSet
+from scheduler_core.ui.history import History
+from scheduler_core.ui.model import NodeRow, Overview
+from scheduler_core.ui.overview import RowCache, overview
+from scheduler_core.ui.overview_page import MAX_ROWS, PageQuery, sections, summary_part
+from scheduler_core.ui.rows_html import ANYONE, node_line, row_id
+from scheduler_core.ui.streams import Streams
+
+_POOL = ""  # no ledger has this name: all ledgers count
+_IDLE_S = 10.0  # without changes the page is made again after this time, because ages are shown
+_MAX_CHANGED = 300  # rows in one message; after more changes the page is fetched again
+
+
+class UiService:
+    """The cluster as the pages show it. All methods are called on the thread of the loop."""
+
+    def __init__(self, policies: Policies = BUILT_IN) -> None:
+        self.policies = policies
+        self.view = PlannerView(policies.node_policy, _POOL, "")
+        self.history = History()
+        self.streams = Streams()
+        self.stop_requested = asyncio.Event()
+        self.troubles: tuple[str, ...] = ()  # of a file: what could not be read
+        self.notice = ""  # of a file: its name
+        self.version = 0  # of the overview
+        self._now = SlewedClock()
+        self._cache = RowCache()
+        self._rows: list[NodeRow] = []
+        self._overview: Overview | None = None
+        self._is_changed = True
+        self._watches: WatchSet | None = None
+        self._watch_errors = WatchErrorLog()
+
+    @property
+    def overview(self) -> Overview:
+        """The cluster as of the last tick."""
+        if self._overview is None:
+            self._update()
+        assert self._overview is not None
+        return self._overview
+
+    def row(self, name: str) -> NodeRow | None:
+        """Return the row of a node."""
+        return next((row for row in self._rows if row.name == name), None)
+
+    @contextmanager
+    def running_watches(self, watches: WatchSet) -> Iterator[None]:
+        """Run the watches."""
+        self._watches = watches
+        watches.start()
+        try:
+            yield
+        finally:
+            self.streams.close()
+            watches.stop()
+
+    def apply_batch(self, batch: Batch[Any]) -> None:
+        """Apply a batch of a watch."""
+        self.view.apply_batch(batch, self._now())
+        self._is_changed = True
+
+    def tick(self) -> None:
+        """Make the overview again if something has changed, and send the changes to the viewers."""
+        self._watch_errors.log_errors(self._statuses())
+        self.view.cache.advance_time(self._now())
+        if self.stop_requested.is_set():
+            self.streams.close()
+        idle = self._overview is not None and self._now() - self._overview.at >= _IDLE_S
+        if self._is_changed or idle:
+            self._update()
+        self.streams.wake()
+
+    def now(self) -> float:
+        """Return the time that ages are computed from: seconds since 1970."""
+        return self._now()
+
+    def not_ready_reason(self) -> str | None:
+        """Return why the cluster is not shown yet; None: it is."""
+        return self.view.cache.not_ready_reason or silence_reason(self._statuses())
+
+    def unhealthy(self) -> str | None:
+        """Return why this process must be restarted; None: it need not be."""
+        return restart_reason(self._statuses())
+
+    def _update(self) -> None:
+        self._is_changed = False
+        before, now = self._rows, self._now()
+        self._rows = self._cache.rows(self.view, now)
+        self._overview = overview(self.view, self._rows, now, self._troubles(), self.notice)
+        if self.view.cache.synced or self._watches is None:
+            self.history.add(self._overview, self._rows)
+        self.version += 1
+        if self.streams.open:
+            self.streams.send(self._changed_parts(before))
+
+    def _changed_parts(self, before: Sequence[NodeRow]) -> dict[str, str] | None:
+        """Return the changed parts of the unfiltered page, by element id; None: it must be fetched again."""
+        found = self.overview
+        if len(before) != len(self._rows) or len(self._rows) > MAX_ROWS or found.troubles:
+            return None
+        changed = [new for old, new in zip(before, self._rows, strict=True) if old is not new]
+        names = all(old.name == new.name for old, new in zip(before, self._rows, strict=True))
+        if not names or len(changed) > _MAX_CHANGED:
+            return None
+        parts = {"summary": summary_part(found, self._rows, PageQuery()), **sections(found, self.history, ANYONE)}
+        return {**parts, **{row_id(row.name): node_line(row) for row in changed}}
+
+    def _troubles(self) -> list[str]:
+        found = list(self.troubles)
+        if self._watches is None:
+            return found
+        reason = self.not_ready_reason()
+        errors = [f"{each.kind}: {each.error}" for each in self._statuses() if each.error]
+        return found + ([reason] if reason else []) + errors
+
+    def _statuses(self) -> tuple[WatchStatus, ...]:
+        return () if self._watches is None else self._watches.status(time.monotonic())

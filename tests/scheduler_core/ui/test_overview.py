@@ -1,0 +1,179 @@
+"""The page of the cluster: counts, groups, gangs, history, and names that try to be markup."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from scheduler_core.ui import overview_page
+from scheduler_core.ui.html import Html, address, element, text
+from scheduler_core.ui.main import StartError, file_service
+from scheduler_core.ui.model import GpuState
+from scheduler_core.ui.overview import GROUP_SIZE
+from scheduler_core.ui.overview_page import PageQuery, main_part
+from scheduler_core.ui.rows_html import Viewer
+from tests.api_objects import Object, gpu_node
+from tests.scheduler_core.ui.cluster_documents import (
+    allocation,
+    cluster,
+    gpu_machine,
+    gpu_pod,
+    node_gpus,
+    waiting_gang,
+)
+from tests.scheduler_core.ui.pages import Page, now, page_of, service_of
+
+
+def test_counts_agree_with_the_cells() -> None:
+    service = service_of(cluster(60)["items"])
+    found = service.overview
+    cells = [cell for group in found.groups for row in group.rows for cell in row.cells]
+
+    assert found.totals.gpus == len(cells)
+    for state in GpuState:
+        assert found.totals.count(state) == sum(cell.state is state for cell in cells)
+    free = sum(size * number for size, number in found.totals.islands)
+    assert free == found.totals.count(GpuState.FREE)
+    assert [size for size, _ in found.totals.islands] == sorted(
+        {size for size, _ in found.totals.islands}, reverse=True
+    )
+
+
+def test_nodes_are_grouped_by_rack_and_without_racks_by_product() -> None:
+    found = service_of(cluster(40, per_rack=16)["items"]).overview
+    assert [(group.title, len(group.rows)) for group in found.groups] == [
+        ("rack r001", 16),
+        ("rack r002", 16),
+        ("rack r003", 8),
+    ]
+    plain = service_of(gpu_node(f"n-{number:03}", 8) for number in range(GROUP_SIZE + 1)).overview
+    assert [len(group.rows) for group in plain.groups] == [GROUP_SIZE, 1]
+
+
+def test_hostile_names_are_text() -> None:
+    evil = '<script>alert(1)</script>"onmouseover="x'
+    at = now()
+    node, topology = gpu_machine(evil, "8a100-2n-pairs12", {"cloud.provider.com/topology-rack": evil})
+    pods = [gpu_pod(evil, evil, 1, evil, at), *waiting_gang(evil, evil, 2, 8, at)]
+    held = [allocation(topology.gpus[0].uuid or "", evil, evil)]
+    page = page_of([node, *pods, node_gpus(evil, node, held, at)])
+
+    names = {tag for tag, _ in page.tags}
+    assert "script" not in names
+    assert not [key for _, attributes in page.tags for key in attributes if key.startswith("on")]
+    assert evil in page.words
+
+
+def test_control_and_direction_characters_are_visible() -> None:
+    assert "\u202e" not in text("a\u202eb")
+    assert "\x1b" not in element("p", title="\x1b[31m")
+    assert text("<&>") == "&lt;&amp;&gt;"
+    assert address("pod", name="a b&c", namespace="") == "pod?name=a+b%26c"
+
+
+def test_ids_are_unique_and_the_file_has_no_links() -> None:
+    page = page_of(cluster(45)["items"])
+
+    ids = page.ids()
+    assert len(ids) == len(set(ids))
+    assert not [tag for tag, _ in page.tags if tag in ("a", "script", "form", "link")]
+    assert "gpu-0044" in page.words
+
+
+def test_every_row_says_in_words_what_its_cells_show() -> None:
+    service = service_of(cluster(20)["items"])
+    page = Page(main_part(service.overview, service.history, PageQuery(), Viewer()))
+
+    for group in service.overview.groups:
+        for row in group.rows:
+            assert row.summary in page.words
+    assert all(
+        attributes.get("aria-hidden") == "true" for tag, attributes in page.tags if attributes.get("class") == "gpus"
+    )
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        (PageQuery(free=8), {"empty"}),
+        (PageQuery(words="TRAIN"), {"busy"}),
+        (PageQuery(words="cordoned"), {"off"}),
+        (PageQuery(group="rack=r1"), {"busy", "empty"}),
+        (PageQuery(words="nothing has this name"), set()),
+    ],
+)
+def test_a_query_selects_nodes(query: PageQuery, expected: set[str]) -> None:
+    at = now()
+    items: list[Object] = []
+    for name, rack, pods in (("busy", "r1", 8), ("empty", "r1", 0), ("off", "r2", 1)):
+        node, topology = gpu_machine(name, "8h100-2n-nvswitch18", {"cloud.provider.com/topology-rack": rack})
+        node["spec"] = {"unschedulable": name == "off"}
+        held = [allocation(gpu.uuid or "", "team", f"train-{name}") for gpu in topology.gpus[:pods]]
+        pod = [gpu_pod("team", f"train-{name}" if name == "busy" else f"x-{name}", pods, name, at)] if pods else []
+        items += [node, *pod, node_gpus(name, node, held if name == "busy" else [], at)]
+    service = service_of(items)
+    page = Page(main_part(service.overview, service.history, query, Viewer()))
+
+    assert {each.removeprefix("node-") for each in page.ids() if each.startswith("node-")} == expected
+
+
+def test_names_of_other_namespaces_are_hidden() -> None:
+    at = now()
+    node, topology = gpu_machine("n", "8a100-2n-pairs12")
+    held = [allocation(topology.gpus[0].uuid or "", "secret", "model-x")]
+    items = [node, gpu_pod("secret", "model-x", 1, "n", at), node_gpus("n", node, held, at)]
+    service = service_of([*items, *waiting_gang("secret", "next-x", 2, 8, at)])
+    mine = Viewer(shown=lambda namespace: namespace == "mine")
+    page = Page(main_part(service.overview, service.history, PageQuery(words="model-x"), mine))
+    whole = Page(main_part(service.overview, service.history, PageQuery(), mine))
+
+    assert "No GPU node matches" in page.words  # a search does not tell either
+    assert "secret" not in whole.words
+    assert "another namespace's pod (1)" in whole.words
+
+
+def test_a_large_cluster_is_shown_by_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview_page, "MAX_ROWS", 30)
+    service = service_of(cluster(48, per_rack=16)["items"])
+    page = Page(main_part(service.overview, service.history, PageQuery(), Viewer()))
+    one = Page(main_part(service.overview, service.history, PageQuery(group="rack=r002"), Viewer()))
+
+    assert not [each for each in page.ids() if each.startswith("node-")]
+    assert "rack r002" in page.words
+    assert len([each for each in one.ids() if each.startswith("node-")]) == 16
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "invalid JSON"),
+        (b"{not json", "invalid JSON"),
+        (b"[1, 2]", "invalid JSON, or not printed by kubectl"),
+        (b'{"kind": "List", "items": []}', "no Node found"),
+        (b'{"kind": "List", "items": [1]}', "an item is no Kubernetes object"),
+        (b'{"items": 7}', "not printed by kubectl"),
+    ],
+)
+def test_a_file_that_is_no_cluster_is_refused_with_the_command_that_prints_one(content: bytes, words: str) -> None:
+    with pytest.raises(StartError) as found:
+        file_service(content, "c.json")
+    assert words in str(found.value)
+    assert str(found.value).startswith("c.json: ")
+    assert "kubectl get nodes,pods" in str(found.value)
+
+
+def test_a_broken_object_is_left_out_and_named() -> None:
+    broken = {"kind": "Pod", "metadata": {"name": "bad", "namespace": "team", "uid": "u"}, "spec": 7}
+    service = service_of([*cluster(3)["items"], broken])
+
+    assert service.overview.totals.nodes == 3
+    assert any("team/bad" in each for each in service.overview.troubles)
+
+
+def test_html_is_made_by_element_only() -> None:
+    assert element("img", alt='"<') == '<img alt="&quot;&lt;">'
+    assert element("b", text("x"), Html("<i></i>"), class_="c", hidden=None) == '<b class="c">x<i></i></b>'
+    assert json.dumps(element("svg", width=1.25, viewBox="0 0 1 1")) == json.dumps(
+        '<svg width="1.2" viewBox="0 0 1 1"></svg>'
+    )
