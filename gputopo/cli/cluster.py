@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MAX_LISTED = 10  # objects that cannot be decoded
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-_OUTPUT = click.Choice(["table", "json", "yaml"])
+_OUTPUT = click.Choice(["table", "wide", "json", "yaml"])
 
 
 def cluster_options(command: _Command) -> _Command:
@@ -43,19 +43,14 @@ def cluster_options(command: _Command) -> _Command:
 @click.command()
 @cluster_options
 @click.option("-l", "--selector", metavar="LABELS", default="", help="Only nodes with these labels, as in kubectl.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "wide", "json", "yaml"]),
-    default="table",
-    show_default=True,
-    help="What to print.",
-)
+@click.option("-o", "--output", type=_OUTPUT, default="table", show_default=True, help="What to print.")
 def nodes(kubeconfig: str | None, context: str | None, selector: str, output: str) -> None:
     """List the GPU nodes of a cluster: free GPUs and faults.
 
     FREE counts the GPUs of each island that no container holds; `?` if no agent reports allocations. LAST SEEN is
-    the age of the agent's last report.
+    the age of the agent's last report. `-o wide` adds, among others, the memory of the GPUs that is in use (VRAM USED)
+    and that containers hold (VRAM CLAIMED), and the part of the last 10 minutes in which a kernel ran (BUSY), of the
+    lowest and the highest GPU, in steps of 10 %.
 
     \b
     Examples:
@@ -89,11 +84,13 @@ def pods(kubeconfig: str | None, context: str | None, namespace: str | None, out
     best ring through the pod's GPUs: it bounds an all-reduce. BEST ON NODE and BEST IN CLUSTER are the best ring
     bandwidth that as many GPUs of the same product reach on that node, and on any node, when the node is empty. % OF
     BEST compares RING with the larger of the two. ISLANDS and NUMA count the NVLink islands and the NUMA nodes of the
-    pod's GPUs.
+    pod's GPUs. `-o wide` adds the memory used and claimed, and the busy share, of the pod's GPUs, by all pods on them
+    (`gputopo nodes --help`), and the memory of a shared GPU that the pod says it will use.
 
     \b
     Examples:
       gputopo pods | head
+      gputopo pods -o wide
       gputopo pods -n training -o json | jq '.items[] | select((.gpusByIsland | length) > 1) | .name'
     """
     from gputopo.cluster.document import pod_list  # noqa: PLC0415  start-up of all other commands
@@ -109,7 +106,7 @@ def pods(kubeconfig: str | None, context: str | None, namespace: str | None, out
     if output in ("json", "yaml"):
         print_document(pod_list(found), output)
         return
-    print_table(lambda: pod_table(found), bool(found), "no running GPU pods found")
+    print_table(lambda: pod_table(found, wide=output == "wide"), bool(found), "no running GPU pods found")
 
 
 @click.command()

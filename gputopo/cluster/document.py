@@ -11,6 +11,7 @@ import msgspec
 
 from gputopo.cluster.nodes import GpuNode
 from gputopo.cluster.pods import PodGpus
+from gputopo.cluster.usage import GpuUse
 from gputopo.render.report import document
 
 
@@ -35,6 +36,7 @@ class _NodeEntry(msgspec.Struct, rename="camel"):
     age_seconds: int | None
     agent_version: str | None
     trouble: str | None
+    usage: tuple[GpuUse, ...] | None
 
 
 def node_list(nodes: Iterable[GpuNode], now: datetime) -> dict[str, Any]:
@@ -71,4 +73,5 @@ def _node(node: GpuNode, now: datetime) -> _NodeEntry:
         age_seconds=None if age is None else int(age.total_seconds()),
         agent_version=None if node.state is None else node.state.agent_version,
         trouble=node.trouble,
+        usage=node.uses,
     )

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
+from gputopo.cluster.usage import GpuUse, gpu_uses
 from gputopo.crd.nodegpus import NodeGpus
 from gputopo.kube.objects import ObjectMeta
 from gputopo.labels import AnnotationError, NoTopologyError, decode_topology
@@ -42,6 +43,11 @@ class GpuNode(msgspec.Struct, frozen=True):
         """The usable GPUs without an allocation; None: unknown."""
         held = self.held_devices
         return None if held is None else frozenset(gpu.index for gpu in self.topology.usable if gpu.index not in held)
+
+    @property
+    def uses(self) -> tuple[GpuUse, ...] | None:
+        """The use of each GPU that the agent reports; None: unknown."""
+        return gpu_uses(self.topology, self.state)
 
     def age(self, now: datetime) -> timedelta | None:
         """Return the age of the agent's last observation; None: there is none, or its time cannot be parsed."""

@@ -7,13 +7,14 @@ nothing else runs there: it follows from the shapes, not from what was free at t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import NamedTuple
 
 import msgspec
 
 from gputopo.cluster.nodes import GpuNode
+from gputopo.cluster.usage import GpuUse
 from gputopo.paths import PathKind
 from gputopo.rings import Ring, rings_of
 
@@ -40,6 +41,8 @@ class PodGpus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ring: Ring | None = None
     best_ring_on_node: Ring | None = None
     best_ring_in_cluster: Ring | None = None
+    usage: tuple[GpuUse, ...] | None = None  # of its GPUs, by all pods that share them
+    vram_mib: int | None = None  # memory of a shared GPU that the pod says it will use
 
     @property
     def of_node(self) -> float | None:
@@ -67,15 +70,16 @@ def is_worse(ring: Ring | None, best: Ring | None) -> bool:
     return ring.sort_key < best.sort_key and not (rates_decide and None in (ring.gbps, best.gbps))
 
 
-def pod_placements(nodes: Iterable[GpuNode], running: frozenset[PodName]) -> list[PodGpus]:
+def pod_placements(nodes: Iterable[GpuNode], running: Mapping[PodName, int | None]) -> list[PodGpus]:
     """Return every running pod that holds GPUs of these nodes, worst first.
 
-    The kubelet may go on listing a pod that has ended (before Kubernetes 1.34); ``running`` leaves such a pod out.
+    ``running``: running pods, and the MiB of a shared GPU that each says it will use. The kubelet may go on listing a
+    pod that has ended (before Kubernetes 1.34); such a pod is left out.
     """
     machines = [_NodeRings(node) for node in nodes]
     in_cluster = _BestRings(machines)
     found = [
-        _placement(machine, pod, devices, in_cluster)
+        msgspec.structs.replace(_placement(machine, pod, devices, in_cluster), vram_mib=running[pod])
         for machine in machines
         for pod, devices in _devices_by_pod(machine.node).items()
         if pod in running
@@ -91,6 +95,7 @@ class _NodeRings:
         self.node = node
         self.usable = {gpu.uuid: gpu for gpu in topology.usable if gpu.uuid is not None}
         self.rings = rings_of(topology)
+        self._uses = None if node.uses is None else {each.gpu: each for each in node.uses}
         self.products = tuple((gpu.product, gpu.index) for gpu in topology.usable)
         islands = topology.islands
         self.island_of = (
@@ -100,6 +105,11 @@ class _NodeRings:
     def best(self, product: str | None, size: int) -> Ring | None:
         """Return the best ring that ``size`` usable GPUs of a product form here."""
         return self.rings.best_ring(size, [index for each, index in self.products if each == product])
+
+    def usage(self, indices: tuple[int, ...]) -> tuple[GpuUse, ...] | None:
+        """Return the reported use of these GPUs."""
+        uses = self._uses
+        return None if uses is None else tuple(uses[index] for index in indices if index in uses)
 
     def gpus_by_island(self, indices: tuple[int, ...]) -> tuple[int, ...] | None:
         """Return how many of these GPUs are in each island, most first."""
@@ -151,6 +161,7 @@ def _placement(machine: _NodeRings, pod: PodName, held: _PodDevices, in_cluster:
         gpus=indices,
         shared=held.shared,
         missing=missing,
+        usage=machine.usage(indices),
     )
     if missing:
         return plain

@@ -10,9 +10,10 @@ from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.errors import NotFoundError
 from gputopo.kube.objects import NodeGpusObject, ObjectMeta, PartialObject, PartialPod
 from gputopo.kube.rbac import NODE_GPUS, NODES, PODS
-from gputopo.labels.keys import GPU_RESOURCES, MIG_RESOURCE_PREFIX
-from gputopo.quantities import parse_count
+from gputopo.labels.keys import GPU_RESOURCES, MIG_RESOURCE_PREFIX, POD_VRAM
+from gputopo.quantities import parse_count, parse_mib
 
+_MAX_MIB = 2**40  # a claim is a text that any user may write
 _ASK_EACH = 32  # nodes; for more nodes, all pods are listed at once
 
 
@@ -27,11 +28,19 @@ def read_node(kube: Kube, name: str) -> ObjectMeta:
     return kube.get(NODES, name, PartialObject, ListOptions(metadata_only=True)).metadata
 
 
-def running_pods(kube: Kube, namespace: str | None) -> frozenset[PodName]:
-    """Return the running pods of a namespace or of all: names only, which a large cluster can list."""
+def running_pods(kube: Kube, namespace: str | None) -> dict[PodName, int | None]:
+    """Return the running pods of a namespace or of all, with the MiB that each claims of a shared GPU.
+
+    Only the metadata is listed, which is small in a large cluster. An invalid claim is None.
+    """
     query = ListOptions(namespace, fields="status.phase=Running", metadata_only=True)
     pods = kube.list_objects(PODS, PartialObject, query)
-    return frozenset(PodName(pod.metadata.namespace, pod.metadata.name) for pod in pods)
+    return {PodName(pod.metadata.namespace, pod.metadata.name): _vram_mib(pod.metadata) for pod in pods}
+
+
+def _vram_mib(metadata: ObjectMeta) -> int | None:
+    memory = parse_mib(metadata.annotations.get(POD_VRAM.key, ""))
+    return None if memory is None else min(_MAX_MIB, memory)
 
 
 def pods_without_allocation(kube: Kube, nodes: Iterable[GpuNode], namespace: str | None) -> list[PodGpus]:

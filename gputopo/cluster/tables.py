@@ -9,23 +9,25 @@ from itertools import groupby
 
 from gputopo.cluster.nodes import STALE_AFTER, GpuNode
 from gputopo.cluster.pods import PodGpus, is_worse
+from gputopo.cluster.usage import use_cells
 from gputopo.model import Island, NodeTopology
 from gputopo.paths import PathKind
 from gputopo.render.report import NONE, Cell, Table, age_words, listed
 from gputopo.render.wording import UNKNOWN, escape_invisible, format_gib, format_number, gpu_names
 from gputopo.rings import Ring
 
+_USE = ("VRAM USED", "VRAM CLAIMED", "BUSY")
 _LISTED = 2  # degraded things and missing UUIDs named in a cell; the rest is counted
 
 
 def node_table(nodes: Iterable[GpuNode], now: datetime, *, wide: bool) -> Table:
     """Return a row for each node."""
     titles = ("NODE", "PRODUCT", "GPUS", "ISLANDS", "FREE", "DEGRADED", "LAST SEEN")
-    more = ("INTERCONNECT", "GB/S", "NUMA", "VRAM", "DRIVER", "AGENT", "NOTE") if wide else ()
+    more = ("INTERCONNECT", "GB/S", "NUMA", "VRAM", *_USE, "DRIVER", "AGENT", "NOTE") if wide else ()
     return Table(titles + more, [_node_row(node, now) + (_wide(node) if wide else ()) for node in nodes])
 
 
-def pod_table(pods: Iterable[PodGpus]) -> Table:
+def pod_table(pods: Iterable[PodGpus], *, wide: bool = False) -> Table:
     """Return a row for each pod, in the order given. Rates are GB/s, both ways, of a ring's weakest hop."""
     titles = (
         "NAMESPACE",
@@ -39,7 +41,8 @@ def pod_table(pods: Iterable[PodGpus]) -> Table:
         "BEST IN CLUSTER",
         "% OF BEST",
     )
-    return Table(titles, [_pod_row(pod) for pod in pods])
+    more = (*_USE, "VRAM SHARE") if wide else ()
+    return Table(titles + more, [_pod_row(pod) + (_pod_use(pod) if wide else ()) for pod in pods])
 
 
 def _node_row(node: GpuNode, now: datetime) -> tuple[Cell, ...]:
@@ -107,6 +110,7 @@ def _wide(node: GpuNode) -> tuple[Cell, ...]:
         Cell(NONE if largest is None or largest.gbps is None else format_number(largest.gbps)),
         Cell(UNKNOWN if None in numa else "-".join(str(numa[each]) for each in sorted(numa, key=str)) or NONE),
         Cell(" ".join(sorted(UNKNOWN if each is None else format_gib(each) for each in memory)) or NONE),
+        *map(Cell, use_cells(node.uses)),
         Cell(escape_invisible(topology.driver_version or UNKNOWN)),
         Cell(escape_invisible(node.state.agent_version) if node.state is not None else NONE),
         Cell(escape_invisible("; ".join(notes)), "bad" if node.trouble else ""),
@@ -128,6 +132,11 @@ def _pod_row(pod: PodGpus) -> tuple[Cell, ...]:
         Cell(_ring(pod.best_ring_in_cluster) if known else UNKNOWN),
         _share_of_best(pod),
     )
+
+
+def _pod_use(pod: PodGpus) -> tuple[Cell, ...]:
+    share = NONE if pod.vram_mib is None else format_gib(pod.vram_mib)
+    return (*map(Cell, use_cells(pod.usage)), Cell(share))
 
 
 def _gpus(pod: PodGpus) -> Cell:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -30,7 +30,7 @@ from scheduler_core.cache.kubelet_model import kubelet_model
 from scheduler_core.cache.node_cost import NodeCost
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.staleness import CONFIRMATION_GRACE_S, is_stale
-from scheduler_core.policy.policy import Policy
+from scheduler_core.policy.policy import READS_NOTHING_MORE, NodeReads, Policy
 from scheduler_core.request.device_request import SHARED, WHOLE
 from scheduler_core.request.pod_request import PodProfile
 
@@ -48,6 +48,13 @@ _DECISION_LOG_KEYS = {  # format 1 of decision logs keeps the fields' former nam
     "unadmitted_profiles": "waiting",
     "unreserved": "open",
 }
+
+
+class NodeExtras(NamedTuple):
+    """What only some policies read of a node (``NodeReads``)."""
+
+    reads: NodeReads
+    busy_percent: int | None = None  # mean busy share of its GPUs, in steps of 10; None: unknown
 
 
 class NodeState(msgspec.Struct, frozen=True, eq=False, rename=_DECISION_LOG_KEYS):
@@ -75,6 +82,7 @@ class NodeState(msgspec.Struct, frozen=True, eq=False, rename=_DECISION_LOG_KEYS
     reserved_mib: tuple[int, ...] = ()  # held by shares on each GPU, by place; only where ``honours_gpu_choice``
     unadmitted_profiles: frozenset[PodProfile] = frozenset()  # with a required shape, perhaps not yet admitted
     unreserved: NodeState | None = None  # the state without reservations and holds; None: nothing is reserved
+    extras: NodeExtras | None = None  # None: the policy reads nothing of this
     busy_nics: int = 0  # NICs that pods hold, by place in ``shape.topology.nics``
 
     def free_devices(self, resource: str) -> int:
@@ -85,7 +93,7 @@ class NodeState(msgspec.Struct, frozen=True, eq=False, rename=_DECISION_LOG_KEYS
 def state_of(record: NodeRecord, now: float, policy: Policy) -> NodeState:
     """Return the state of a node. ``now``: seconds since 1970."""
     stale, pending = _link_graph_status(record, now, policy)
-    return state_from_record(record, stale=stale, confirmation_pending=pending)
+    return state_from_record(record, stale=stale, confirmation_pending=pending, reads=policy.reads)
 
 
 def is_changed_by_time(state: NodeState, record: NodeRecord, now: float, policy: Policy) -> bool:
@@ -99,13 +107,15 @@ def _link_graph_status(record: NodeRecord, now: float, policy: Policy) -> tuple[
     return is_stale(record, now, policy), since is not None and now <= since + CONFIRMATION_GRACE_S
 
 
-def state_from_record(record: NodeRecord, *, stale: bool, confirmation_pending: bool) -> NodeState:
+def state_from_record(
+    record: NodeRecord, *, stale: bool, confirmation_pending: bool, reads: NodeReads = READS_NOTHING_MORE
+) -> NodeState:
     """Return the state of a node for which staleness has been decided."""
     facts, unreserved = record.machine, None
     if record.reserved:
         others = tuple(pod for pod in record.pods if pod.uid not in record.reserved)
         without = msgspec.structs.replace(record, pods=others, reserved=())
-        unreserved = state_from_record(without, stale=stale, confirmation_pending=confirmation_pending)
+        unreserved = state_from_record(without, stale=stale, confirmation_pending=confirmation_pending, reads=reads)
     shape = _shape(record, stale=stale)
     sliced = shape is not None and _sliced(record, shape)
     occupied: Occupancy | None = None
@@ -141,6 +151,7 @@ def state_from_record(record: NodeRecord, *, stale: bool, confirmation_pending: 
             # Shares of GPUs have no shape that another pod could break.
             unadmitted_profiles=frozenset() if sliced else unallocated_profiles(record.pods, report),
             unreserved=unreserved,
+            extras=None if reads is READS_NOTHING_MORE else _extras(record, reads, stale=stale),
             busy_nics=_busy_nics(record),
         )
     )
@@ -243,6 +254,14 @@ def _busy_nics(record: NodeRecord) -> int:
         return 0
     names = {each.nic for each in held if each.virtual_function is None}
     return union(1 << place for place, nic in enumerate(topology.nics) if nic.name in names)
+
+
+def _extras(record: NodeRecord, reads: NodeReads, *, stale: bool) -> NodeExtras | None:
+    if reads == READS_NOTHING_MORE:
+        return None
+    usage = None if record.gpus is None or stale or not reads.load else record.gpus.usage
+    busy = [each.busy_percent for each in usage or () if each.busy_percent is not None]
+    return NodeExtras(reads, 10 * round(sum(busy) / len(busy) / 10) if busy else None)
 
 
 def _cpu(record: NodeRecord, shape: MachineShape | None, free: Sets | None, taken: tuple[int, ...]) -> CpuPerGpu | None:

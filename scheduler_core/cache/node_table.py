@@ -10,7 +10,7 @@ from immutables import Map
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_record import NodeRecord, is_hold
 from scheduler_core.cache.node_state import NodeState, state_from_record, state_of
-from scheduler_core.policy.policy import Policy
+from scheduler_core.policy.policy import READS_NOTHING_MORE, Policy
 
 
 class ClusterSnapshot(msgspec.Struct, frozen=True):
@@ -46,7 +46,8 @@ def without_own_reservation(snapshot: ClusterSnapshot, uid: str, names: Iterable
 
 
 def _with_same_staleness(record: NodeRecord, state: NodeState) -> NodeState:
-    return state_from_record(record, stale=state.stale, confirmation_pending=state.confirmation_pending)
+    reads = READS_NOTHING_MORE if state.extras is None else state.extras.reads
+    return state_from_record(record, stale=state.stale, confirmation_pending=state.confirmation_pending, reads=reads)
 
 
 def snapshot_of(records: Iterable[NodeRecord], now: float, policy: Policy, generation: int = 0) -> ClusterSnapshot:

@@ -99,6 +99,11 @@ def utilisation(profile: PodProfile, node: NodeState, _: Policy) -> float:
     return max(0.0, min(1.0, min(shares, default=0.0)))
 
 
+def measured_idle(_: PodProfile, node: NodeState, __: Policy) -> float:
+    """Return 1 - b for the mean busy share b of the node's GPUs in the last minutes, in steps of 0.1."""
+    return 0.0 if node.extras is None or node.extras.busy_percent is None else 1 - node.extras.busy_percent / 100
+
+
 def cost(_: PodProfile, node: NodeState, policy: Policy) -> float:
     """Return half_cost / (half_cost + c) for a cost of c per GPU and hour: free is 1, half_cost is 0.5."""
     return 0.0 if node.cost.per_gpu_hour is None else policy.half_cost / (policy.half_cost + node.cost.per_gpu_hour)

@@ -24,7 +24,7 @@ from scheduler_core.policy.models import (
     SettingsModel,
     WantModel,
 )
-from scheduler_core.policy.policy import FillBand, Policy, WorkloadWeights
+from scheduler_core.policy.policy import FillBand, NodeReads, Policy, WorkloadWeights
 from scheduler_core.policy.profiles import BUILT_IN, Policies, PolicyProfile, ProfileMatch
 from scheduler_core.policy.yaml_positions import Position, YamlPositions
 from scheduler_core.request.pod_request import ParsingPolicy
@@ -93,7 +93,13 @@ def policies_from_model(model: PolicyModel, built_in: Policy) -> Policies:
         profile._replace(policy=profile.policy._replace(name=each.name))
         for profile, each in zip(profiles, model.profiles, strict=True)
     ]
-    return Policies((*named, base), reading, _gang_limits(model.gangs))
+    reads = NodeReads(load=any(_reads_load(each.policy) for each in (*named, base)))
+    profiles = [each._replace(policy=each.policy._replace(reads=reads)) for each in (*named, base)]
+    return Policies(tuple(profiles), reading, _gang_limits(model.gangs))
+
+
+def _reads_load(policy: Policy) -> bool:
+    return any(weights.measured_idle for weights in (policy.weights, *policy.workload_weights))
 
 
 def _gang_limits(written: GangLimitsModel) -> GangLimits:

@@ -38,6 +38,18 @@ class FillBand(NamedTuple):
     high: float = 0.8
 
 
+class NodeReads(NamedTuple):
+    """What the weights of a policy file read of a node beyond what all evaluations read.
+
+    Nodes in equal states share their results, so a state has only what some profile reads.
+    """
+
+    load: bool = False  # the measured load of the GPUs
+
+
+READS_NOTHING_MORE = NodeReads()
+
+
 class Policy(NamedTuple):
     """All decisions of a profile."""
 
@@ -53,4 +65,5 @@ class Policy(NamedTuple):
     enough_generation: int | None = None  # index in ``gpu_families.FAMILIES``; newer families are not better
     name: str = "default"  # of the profile in the policy file
     demand_mix: DemandMix = DEFAULT_MIX  # the usual requests, by which free GPUs count as usable or fragmented
+    reads: NodeReads = READS_NOTHING_MORE  # of all profiles, because they share the states of nodes
     tolerance: float = 0.05  # points; nodes this close to the best are equal, and kube-scheduler chooses among them

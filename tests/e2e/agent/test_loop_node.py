@@ -7,11 +7,17 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
 
+from agent.recording.io import dump_snapshot, load_snapshot
+from gputopo.cli.cluster import nodes, pods
+from gputopo.kube.rbac import READER
 from gputopo.labels import decode_topology, keys
 from tests import api_objects
 from tests.agent.allocation.kubelet import kubelet, listing, pod
 from tests.api_objects import Object
+from tests.e2e.agent.access import grant
 from tests.e2e.agent.conftest import ACCOUNT
 from tests.e2e.agent.forwarder import forwarder
 from tests.e2e.agent.running import (
@@ -189,6 +195,39 @@ def test_pods_are_published_with_the_gpus_they_hold(
     assert sorted(each["gpu"] for each in held) == sorted(str(uuids[index]) for index in given)
     assert {each["pod"]["name"] for each in held} == {"train-0"}
     assert agent_writes(cluster).count(("nodes", "patch")) == nodes
+
+
+def test_the_use_of_gpus_is_published_and_listed(
+    cluster: Cluster, fleet: Fleet, options: tuple[str, ...], tmp_path: Path
+) -> None:
+    node = fleet[NODE]
+    recorded = load_snapshot(node.snapshot.read_bytes())
+    assert recorded.nvml is not None
+    gpus = tuple(
+        replace(gpu, memory_used_bytes=(gpu.memory_bytes or 0) // 2, busy_percent=93) for gpu in recorded.nvml.gpus
+    )
+    node.snapshot.write_text(dump_snapshot(replace(recorded, nvml=replace(recorded.nvml, gpus=gpus))))
+    cluster.create_pod(api_objects.pod("train-0", 8, nodeName=NODE))
+
+    with running(cluster, tmp_path, *options):
+        usage = wait_for(
+            lambda: [each for each in (node_gpus(cluster, NODE) or {}).get("usage") or () if each.get("busyPercent")],
+            "the use of GPUs",
+            PATIENCE_S,
+        )
+        wait_for(lambda: (node_gpus(cluster, NODE) or {}).get("allocations"), "an allocation", PATIENCE_S)
+        stored = (node_gpus(cluster, NODE) or {})["usage"]
+
+    assert len(usage) == 8
+    assert {(each["usedMemoryPercent"], each["claimedMemoryPercent"], each["busyPercent"]) for each in stored} == {
+        (50, 100, 90)
+    }
+    grant(cluster, "reader", READER)
+    config = cluster.kubeconfig(tmp_path / "reader.kubeconfig", cluster.token("reader"))
+    for command in (nodes, pods):
+        printed = CliRunner().invoke(command, ["--kubeconfig", str(config), "-o", "wide"]).output.splitlines()[1]
+        assert "50 %" in printed
+        assert "90 %" in printed
 
 
 def test_a_kubelet_that_is_not_there_then_comes_restarts_and_stays(

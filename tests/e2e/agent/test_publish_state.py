@@ -91,6 +91,7 @@ def test_a_state_is_stored_as_it_was_told(cluster: Cluster, agent_kube: Kube, no
         ],
         "nics": None,
         "kubelet": None,
+        "usage": None,
     }
 
 

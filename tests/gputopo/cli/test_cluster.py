@@ -16,7 +16,7 @@ from gputopo.cli import main
 from gputopo.cli.cluster import COMMANDS, cleanup, nodes, pods, topology_of_node
 from gputopo.kube.rbac import NODE_GPUS, NODES, PODS
 from gputopo.labels import encode_topology
-from gputopo.labels.keys import NVIDIA_COUNT, TOPOLOGY
+from gputopo.labels.keys import NVIDIA_COUNT, POD_VRAM, TOPOLOGY
 from gputopo.render.label_lines import render_labels
 from tests.api_server import Answer, ApiServer, Asked, api_server
 from tests.machines import dgx1
@@ -31,6 +31,7 @@ STATE = {
     "contentHash": "",
     "agentVersion": "0.1.0",
     "allocations": HELD,
+    "usage": [{"gpu": UUIDS[i], "usedMemoryPercent": 60, "busyPercent": 30 * i} for i in (0, 1)],
 }
 
 
@@ -46,7 +47,7 @@ def cluster(request: Asked) -> Answer:
         NODES.path("bare"): Answer({"metadata": {"name": "bare"}}),
         NODES.path("broken"): Answer({"metadata": {"name": "broken", "annotations": {TOPOLOGY.key: "{"}}}),
         NODE_GPUS.path(): listed(STATE),
-        PODS.path(): listed({"metadata": {"name": "train", "namespace": "a"}}),
+        PODS.path(): listed({"metadata": {"name": "train", "namespace": "a", "annotations": {POD_VRAM.key: "15Gi"}}}),
     }
     return answers.get(request.path, Answer({"message": "not found", "details": {"name": "x"}}, 404))
 
@@ -63,6 +64,13 @@ def test_nodes_in_every_format(tmp_path: Path) -> None:
 
     assert table.splitlines()[1].split()[-5:-1] == ["8", "8", "6/8", "-"]
     assert "DRIVER" in wide.splitlines()[0]
+    assert " 60 % ? 0-30 % " in " ".join(wide.splitlines()[1].split())
+    assert json.loads(as_json)["items"][0]["usage"][1] == {
+        "gpu": 1,
+        "usedMemoryPercent": 60,
+        "claimedMemoryPercent": None,
+        "busyPercent": 30,
+    }
     assert [each["name"] for each in json.loads(as_json)["items"]] == ["gpu-0"]
     assert yaml.safe_load(as_yaml)["kind"] == "GpuNodeList"
 
@@ -78,10 +86,13 @@ def test_nodes_ask_for_metadata_of_selected_nodes_only(tmp_path: Path) -> None:
 
 def test_pods_in_every_format(tmp_path: Path) -> None:
     with api_server(cluster) as server:
-        table, as_json, as_yaml = (run(pods, server, tmp_path, "-o", each).output for each in ("table", "json", "yaml"))
+        table, wide, as_json, as_yaml = (
+            run(pods, server, tmp_path, "-o", each).output for each in ("table", "wide", "json", "yaml")
+        )
 
     row = " ".join(table.splitlines()[1].split())
     assert row == "a train gpu-0 GPU0,1 2 0 50 nvlink 100 nvlink 100 nvlink 50 %"
+    assert " ".join(wide.splitlines()[1].split()) == f"{row} 60 % ? 0-30 % 15 GiB"
     assert json.loads(as_json) == yaml.safe_load(as_yaml)
     assert [each["name"] for each in json.loads(as_json)["items"]] == ["train"]
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from gputopo.cluster.document import node_list, pod_list
 from gputopo.cluster.nodes import GpuNode
 from gputopo.cluster.pods import PodGpus, PodName, pod_placements
+from gputopo.crd.nodegpus import GpuUsage
 from gputopo.model import Gpu, NodeTopology
 from tests.gputopo.cluster.machines import NOW, gpu_node
 from tests.machines import a100_bridged
@@ -34,6 +37,7 @@ def test_a_list_of_nodes() -> None:
                 "ageSeconds": 30,
                 "agentVersion": "0.1.0",
                 "trouble": None,
+                "usage": None,
             }
         ],
     }
@@ -56,11 +60,12 @@ def test_what_is_unknown_of_a_node_is_null() -> None:
         "ageSeconds": None,
         "agentVersion": None,
         "trouble": "why",
+        "usage": None,
     }
 
 
 def test_a_list_of_pods() -> None:
-    found = pod_placements([gpu_node("n", a100_bridged(), {"p": (0, 2)})], frozenset({PodName("team-a", "p")}))
+    found = pod_placements([gpu_node("n", a100_bridged(), {"p": (0, 2)})], {PodName("team-a", "p"): None})
     unseen = PodGpus(namespace="ns", name="q", node="m", count=2)
 
     first, second = pod_list([*found, unseen])["items"]
@@ -78,5 +83,25 @@ def test_a_list_of_pods() -> None:
         "ring": {"kind": "pcie", "gbps": 63.0, "lanes": None, "distance": "SYS"},
         "bestRingOnNode": {"kind": "nvlink", "gbps": 600.0, "lanes": 12, "distance": None},
         "bestRingInCluster": {"kind": "nvlink", "gbps": 600.0, "lanes": 12, "distance": None},
+        "usage": None,
+        "vramMib": None,
     }
     assert (second["gpus"], second["ring"], second["numa"], second["gpusByIsland"]) == (None, None, None, None)
+
+
+def test_the_use_of_gpus_is_by_index() -> None:
+    machine = a100_bridged()
+    usage = (
+        GpuUsage(str(machine.gpus[2].uuid), 80, 50, None),
+        GpuUsage(str(machine.gpus[0].uuid), 10, 100, 90),
+        GpuUsage("GPU-gone", 10, 10, 10),
+    )
+    node = gpu_node("n", machine, {"p": (0, 2)})
+    assert node.state is not None
+    node = GpuNode("n", machine, msgspec.structs.replace(node.state, usage=usage))
+
+    first = {"gpu": 0, "usedMemoryPercent": 10, "claimedMemoryPercent": 100, "busyPercent": 90}
+    third = {"gpu": 2, "usedMemoryPercent": 80, "claimedMemoryPercent": 50, "busyPercent": None}
+    assert node_list([node], NOW)["items"][0]["usage"] == [first, third]
+    (pod,) = pod_list(pod_placements([node], {PodName("team-a", "p"): 15360}))["items"]
+    assert (pod["usage"], pod["vramMib"]) == ([first, third], 15360)

@@ -21,8 +21,8 @@ NO_RATE = Ring(PathKind.NVSWITCH, None, 18, None)
 NEAR, FAR = (Ring(PathKind.PCIE, 63.0, None, distance) for distance in (PcieDistance.PIX, PcieDistance.SYS))
 
 
-def names(*pods: str) -> frozenset[PodName]:
-    return frozenset(PodName("team-a", pod) for pod in pods)
+def names(*pods: str) -> dict[PodName, int | None]:
+    return {PodName("team-a", pod): None for pod in pods}
 
 
 def test_a_pod_is_compared_with_its_node_and_with_the_cluster() -> None:

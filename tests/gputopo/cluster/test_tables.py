@@ -10,6 +10,7 @@ import pytest
 from gputopo.cluster.nodes import GpuNode
 from gputopo.cluster.pods import PodGpus, PodName, pod_placements
 from gputopo.cluster.tables import node_table, pod_table
+from gputopo.crd.nodegpus import GpuUsage
 from gputopo.model import Degradation, Gpu, NodeTopology, Nvlink, PcieDistance
 from gputopo.paths import PathKind
 from gputopo.render.report import Cell
@@ -133,6 +134,9 @@ def test_a_wide_line_says_more() -> None:
         "GB/S": "900",
         "NUMA": "4-4",
         "VRAM": "79.6 GiB",
+        "VRAM USED": "?",
+        "VRAM CLAIMED": "?",
+        "BUSY": "?",
         "DRIVER": "580.95.05",
         "AGENT": "0.1.0",
         "NOTE": "",
@@ -167,8 +171,43 @@ def test_a_wide_line_of_a_poor_node(node: GpuNode, expected: dict[str, str]) -> 
     assert {title: row[title] for title in expected} == expected
 
 
+def used(*percents: int | None) -> GpuNode:
+    """A node of which the agent reports the use of the first GPUs."""
+    machine = dgx1()
+    usage = tuple(GpuUsage(str(gpu.uuid), each, 100, each) for gpu, each in zip(machine.gpus, percents, strict=False))
+    report = state(machine, {"train": (0, 1)})
+    return GpuNode("n", machine, msgspec.structs.replace(report, usage=usage))
+
+
+@pytest.mark.parametrize(
+    ("node", "cells"),
+    [
+        pytest.param(used(40, 40), ("40 %", "100 %", "40 %"), id="all alike"),
+        pytest.param(used(0, 90, 50), ("0-90 %", "100 %", "0-90 %"), id="a range"),
+        pytest.param(used(None, None), ("?", "100 %", "?"), id="not measured"),
+        pytest.param(gpu_node("n", dgx1()), ("?", "?", "?"), id="an agent that does not report it"),
+    ],
+)
+def test_the_use_of_the_gpus_of_a_node(node: GpuNode, cells: tuple[str, str, str]) -> None:
+    row = node_row(node, wide=True)
+
+    assert (row["VRAM USED"], row["VRAM CLAIMED"], row["BUSY"]) == cells
+
+
+def test_a_wide_line_of_a_pod_has_the_use_of_its_gpus() -> None:
+    (pod,) = pod_placements([used(20, 70, 100)], {PodName("team-a", "train"): 15 * 1024})
+    table = pod_table([pod], wide=True)
+
+    assert dict(zip(table.titles[-4:], (cell.text for cell in table.rows[0][-4:]), strict=True)) == {
+        "VRAM USED": "20-70 %",
+        "VRAM CLAIMED": "100 %",
+        "BUSY": "20-70 %",
+        "VRAM SHARE": "15 GiB",
+    }
+
+
 def test_a_pod_on_a_line() -> None:
-    (pod,) = pod_placements([gpu_node("gpu-7", dgx1(), {"train": (0, 1)})], frozenset({PodName("team-a", "train")}))
+    (pod,) = pod_placements([gpu_node("gpu-7", dgx1(), {"train": (0, 1)})], {PodName("team-a", "train"): None})
 
     assert pod_row(pod) == {
         "NAMESPACE": Cell("team-a"),

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputopo.crd.nodegpus import GpuUsage
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.colocation import OwnerPods
 from scheduler_core.cache.node_state import NodeState, state_of, with_owner_pods
 from scheduler_core.evaluation.score import MAX_POINTS, RAW_SCORES, combine_factors, score_state
 from scheduler_core.policy.factors import FACTORS, Weights
+from scheduler_core.policy.file import parse_policy_file
 from scheduler_core.policy.gpu_families import GPU_FAMILIES
-from scheduler_core.policy.policy import Policy, WorkloadWeights
+from scheduler_core.policy.models import API_VERSION
+from scheduler_core.policy.policy import NodeReads, Policy, WorkloadWeights
 from scheduler_core.request.pod_request import PodProfile, SiblingHardware
 from tests.machines import MACHINES
-from tests.scheduler_core.builders import NOW, mask, occupant, profile, record
+from tests.scheduler_core.builders import NOW, OBSERVED, mask, occupant, profile, record
 
 POLICY = Policy()
 TRAINING, INFERENCE = profile(1, workload="training"), profile(1, workload="inference")
@@ -31,6 +35,17 @@ def _node(
 
 def _like(product: str | None, driver: str | None) -> PodProfile:
     return TRAINING._replace(sibling_hardware=SiblingHardware(product, driver))
+
+
+READS_LOAD = Policy(weights=Weights(measured_idle=1.0), reads=NodeReads(load=True))
+
+
+def _loaded(*busy: int | None, policy: Policy = READS_LOAD, observed: str = OBSERVED) -> NodeState:
+    found = record(topology=MACHINES["hgx_h100"](), held={}, observed=observed)
+    assert found.gpus is not None
+    usage = tuple(GpuUsage(f"GPU-{at}", busy_percent=percent) for at, percent in enumerate(busy))
+    gpus = msgspec.structs.replace(found.gpus, usage=usage)
+    return state_of(msgspec.structs.replace(found, gpus=gpus), NOW, policy)
 
 
 _H100 = MACHINES["hgx_h100"]()
@@ -90,10 +105,34 @@ _TRAINS = (occupant("t", 1, workload="training"),)
         ("utilisation", profile(2), _node("hgx_h100", 0, 1, 2, 3), POLICY, 6 / 8),
         ("utilisation", profile(8), _node(), POLICY, 1.0),
         ("utilisation", profile(1), state_of(record(), NOW, POLICY), POLICY, 0.0),
+        # measured load: 1 - b
+        ("measured_idle", profile(1), _loaded(0, 0), READS_LOAD, 1.0),
+        ("measured_idle", profile(1), _loaded(100, 0, None, 60), READS_LOAD, 0.5),  # (100 + 0 + 60) / 3 is 53: 50
+        ("measured_idle", profile(1), _loaded(None), READS_LOAD, 0.0),  # unknown
+        ("measured_idle", profile(1), _node(), READS_LOAD, 0.0),  # unknown
+        ("measured_idle", profile(1), _loaded(0, observed="2026-01-01T00:00:00Z"), READS_LOAD, 0.0),  # of long ago
     ],
 )  # fmt: skip
 def test_raw_value(factor: str, asked: PodProfile, node: NodeState, policy: Policy, raw: float) -> None:
     assert RAW_SCORES[factor](asked, node, policy) == pytest.approx(raw)
+
+
+def test_the_measured_load_makes_no_difference_where_no_profile_reads_it() -> None:
+    """Every change of a state costs each ranking an evaluation."""
+    assert _loaded(0, policy=POLICY) is _loaded(100, policy=POLICY)
+    assert _loaded(0) is not _loaded(100)
+
+
+def test_a_weight_in_any_profile_of_the_file_makes_all_states_have_the_load() -> None:
+    text = f"apiVersion: {API_VERSION}\nkind: PlacementPolicy\n"
+    busy = "profiles: [{name: busy, match: {namespace: a}, weights: {measuredIdle: 2}}]"
+    reading, plain = (parse_policy_file(text + more, "p").policies for more in (busy, ""))
+
+    assert reading.node_policy.reads == NodeReads(load=True)
+    assert plain.node_policy.reads == NodeReads()
+    assert score_state(profile(1), _loaded(0, policy=reading.node_policy), reading.profiles[0].policy).points > (
+        score_state(profile(1), _loaded(90, policy=reading.node_policy), reading.profiles[0].policy).points
+    )
 
 
 def test_each_weight_has_a_factor_and_a_raw_score() -> None:
