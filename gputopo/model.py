@@ -13,6 +13,9 @@ from enum import Enum
 
 import msgspec
 
+from gputopo.summary import Interconnect as Interconnect  # noqa: PLC0414  a name of the model
+from gputopo.summary import TopologySummary as TopologySummary  # noqa: PLC0414
+
 MAX_GPUS = 64  # more than any machine built (DGX-2 and HGX trays hold 16); bounds every matrix below
 _BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
@@ -36,15 +39,6 @@ class Health(Enum):
 
     OK = "ok"
     LOST = "lost"  # on the bus or in the driver's count, but NVML cannot talk to it
-
-
-class Interconnect(Enum):
-    """What joins the GPUs of an island, best first."""
-
-    NVSWITCH = "nvswitch"
-    NVLINK = "nvlink"
-    PCIE = "pcie"  # no NVLink: GPUs reach each other over PCIe
-    NONE = "none"  # fewer than two GPUs: nothing to join
 
 
 class FabricState(Enum):
@@ -263,6 +257,7 @@ class NodeTopology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     # Facts that a damaged or contradictory input leaves open (``problems`` say why): nothing that depends on them is
     # published.
     uncertain: tuple[FactGroup, ...] = ()
+    summary: TopologySummary | None = None  # where labels describe the machine, and not its link graph
 
     def __post_init__(self) -> None:
         indices = [gpu.index for gpu in self.gpus]
@@ -369,11 +364,13 @@ def _island(gpus: tuple[int, ...], links: list[Link], uplinks: list[Uplink]) -> 
         for end in (link.a, link.b):
             if end in edges:
                 edges[end].append(link.gbps)
-    switched = False
+    fabrics = {up.gpu: up.fabric for up in uplinks if up.gpu in edges}
     for up in uplinks:
         if up.gpu in edges:
             edges[up.gpu].append(up.gbps)
-            switched = True
+    direct = any(link.a in edges for link in links)
+    # Where direct links take part, not every pair of GPUs has a path through an NVSwitch, nor the rate of its sum.
+    switched = len(fabrics) == len(gpus) and len(set(fabrics.values())) == 1 and not direct
     rates = [None if None in each else sum(rate for rate in each if rate is not None) for each in edges.values()]
     slowest = None if None in rates else min(rate for rate in rates if rate is not None)
     return Island(gpus, Interconnect.NVSWITCH if switched else Interconnect.NVLINK, slowest)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gputopo.labels import annotation, keys
+from gputopo.labels.label_summary import plain_number, summarize_labels
 from gputopo.model import MAX_GPUS, Gpu, NodeTopology, Problem, ProblemKind
 
 
@@ -21,7 +22,7 @@ def decode_topology(labels: Mapping[str, str], annotations: Mapping[str, str]) -
 
     The topology annotation contains everything (``decode(*encode(t)) == t.stable_facts()``). Labels alone, of any
     client, give the number of GPUs, their product, memory and NUMA node, but not which of them are linked: ``nvlink``
-    is None, and the problems quote the labels.
+    is None, the problems quote the labels, and ``summary`` has what holds for all GPUs together.
     """
     text = annotations.get(keys.TOPOLOGY.key)
     if text is None:
@@ -47,34 +48,46 @@ def _from_labels(labels: Mapping[str, str]) -> NodeTopology:
             f"the labels count MIG devices, not GPUs ({keys.NVIDIA_PRODUCT.key}={product}); run the agent on the node"
         )
     numa = labels.get(keys.NVIDIA_NUMA.key)
-    mixed = sum(key.startswith(keys.PRODUCT_PREFIX) for key in labels) > 1
+    uniform = _is_uniform(labels, count)
     gpus = [
         Gpu(
             index=index,
-            product=None if mixed else product.removesuffix("-SHARED") or None,
-            architecture=None if mixed else labels.get(keys.NVIDIA_FAMILY.key),
-            memory_mib=None if mixed else _number(labels, keys.NVIDIA_MEMORY, keys.VRAM_MIB) or None,
+            product=_product(labels) if uniform else None,
+            architecture=labels.get(keys.NVIDIA_FAMILY.key) if uniform else None,
+            memory_mib=_number(labels, keys.VRAM_MIB, keys.NVIDIA_MEMORY) or None if uniform else None,
             numa_node=_number(labels, keys.NVIDIA_NUMA),
             numa_affinity=None if numa is None else numa.replace("_", ","),
         )
         for index in range(count)
     ]
-    return NodeTopology(gpus=tuple(gpus), problems=_unknown(labels))
+    summary, contradictions = summarize_labels(labels, count)
+    return NodeTopology(gpus=tuple(gpus), problems=(_unknown(labels), *contradictions), summary=summary)
 
 
 def _number(labels: Mapping[str, str], *sources: keys.LabelKey) -> int | None:
     """Return the value of the first of these labels that is a plain number."""
-    for source in sources:
-        value = labels.get(source.key, "")
-        if value.isascii() and value.isdecimal() and len(value) < 10:
-            return int(value)
-    return None
+    return next((value for each in sources if (value := plain_number(labels.get(each.key, ""))) is not None), None)
 
 
-def _unknown(labels: Mapping[str, str]) -> tuple[Problem, ...]:
+def _is_uniform(labels: Mapping[str, str], count: int) -> bool:
+    """Return whether the labels of a product and its memory describe all GPUs.
+
+    gputopo leaves out the counters of products if the product of a GPU is unknown.
+    """
+    counters = [value for key, value in labels.items() if key.startswith(keys.PRODUCT_PREFIX)]
+    return counters == [str(count)] if counters else keys.SCHEMA.key not in labels
+
+
+def _product(labels: Mapping[str, str]) -> str | None:
+    named = labels.get(keys.NVIDIA_PRODUCT.key, "").removesuffix("-SHARED")
+    counted = (key.removeprefix(keys.PRODUCT_PREFIX) for key in labels if key.startswith(keys.PRODUCT_PREFIX))
+    return named or next(counted, None)
+
+
+def _unknown(labels: Mapping[str, str]) -> Problem:
     labelled = [f"{key.key}={labels[key.key]}" for key in _SHAPE if key.key in labels]
     hint = f"; the labels say {', '.join(labelled)}, but not which GPUs" if labelled else ""
-    return (Problem("nvlink", ProblemKind.UNKNOWN, f"the node has no annotation {keys.TOPOLOGY.key}{hint}"),)
+    return Problem("nvlink", ProblemKind.UNKNOWN, f"the node has no annotation {keys.TOPOLOGY.key}{hint}")
 
 
 _SHAPE = (keys.INTERCONNECT, keys.ISLANDS, keys.NVIDIA_TOPOLOGY)

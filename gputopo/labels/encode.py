@@ -94,7 +94,7 @@ def _island_labels(topology: NodeTopology) -> dict[str, str]:
     labels[keys.LARGEST_ISLAND.key] = str(sizes[0])
     largest = largest_island(islands)
     if largest.gbps is not None and topology.nvlink is not None and not topology.nvlink.unknown:
-        labels[keys.ISLAND_BANDWIDTH.key] = str(round(largest.gbps))
+        labels[keys.ISLAND_BANDWIDTH.key] = str(int(largest.gbps))  # rounded down: a bound that a reader can trust
     return labels
 
 

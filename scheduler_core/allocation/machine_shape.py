@@ -14,7 +14,8 @@ from itertools import combinations, product
 import msgspec
 
 from gputopo.labels.values import gfd_value
-from gputopo.model import Degradation, Gpu, MigDevice, NodeTopology, PcieDistance
+from gputopo.model import Degradation, Gpu, Interconnect, MigDevice, NodeTopology, PcieDistance, TopologySummary
+from gputopo.paths import PathKind
 from gputopo.rings import Ring, rings_of
 from scheduler_core.allocation.gpu_sets import member_places, union
 
@@ -36,6 +37,7 @@ class MachineShape:
     def __init__(self, topology: NodeTopology) -> None:
         gpus = topology.gpus
         self.topology = topology
+        self.summary = topology.summary
         self.gpus = gpus
         self._place = {gpu.index: place for place, gpu in enumerate(gpus)}
         # GPUs that are allocated whole: neither lost nor partitioned by MIG.
@@ -64,12 +66,19 @@ class MachineShape:
         if mask.bit_count() < 2:
             return True
         if self.islands is None:
-            return None
+            return None if self.summary is None else self.summary.in_one_island(mask.bit_count())
         return any(mask & island == mask for island in self.islands)
 
     def count_numa_nodes(self, mask: int) -> int | None:
         """Return the number of NUMA nodes of the set; None if the node of one of its GPUs is unknown."""
         return self._numa_nodes_of(mask)
+
+    def is_on_one_numa_node(self, mask: int) -> bool | None:
+        """Return whether the set is on one NUMA node; None if the node of one of its GPUs is unknown."""
+        count = self.count_numa_nodes(mask)
+        if count is None:
+            return None if self.summary is None else self.summary.on_one_numa_node(mask.bit_count())
+        return count == 1
 
     def on_numa(self, node: int, mask: int) -> int:
         """Return the GPUs of the set on this NUMA node."""
@@ -111,7 +120,10 @@ class MachineShape:
         return None if None in nodes else len(nodes)
 
     def _ring(self, mask: int) -> Ring | None:
-        return self._rings.ring_through(self.gpus[place].index for place in member_places(mask))
+        found = self._rings.ring_through(self.gpus[place].index for place in member_places(mask))
+        return (
+            found if found is None or self.summary is None else _ring_by_summary(self.summary, mask.bit_count(), found)
+        )
 
     def _islands(self) -> tuple[int, ...] | None:
         if self.topology.islands is None:
@@ -173,6 +185,7 @@ def _shape_of_same(same: _ByIdentity, without_links: bool) -> MachineShape:
                 for nic in topology.nics
             ),
             degraded=tuple(Degradation(each.what, "") for each in topology.degraded),
+            summary=topology.summary,
         )
     )
 
@@ -210,6 +223,16 @@ def _nameless(gpu: Gpu) -> Gpu:
         mig_devices=tuple(MigDevice(each.profile, None, each.memory_mib) for each in gpu.mig_devices),
         health=gpu.health,
     )
+
+
+def _ring_by_summary(summary: TopologySummary, size: int, found: Ring) -> Ring:
+    """Return the ring through any ``size`` GPUs of a machine known by its labels; ``found``, where they differ."""
+    interconnect = summary.ring_interconnect(size)
+    if interconnect is None:
+        return found
+    if interconnect in (Interconnect.PCIE, Interconnect.NONE):
+        return Ring(PathKind.PCIE, None, None, found.distance)
+    return Ring(PathKind(interconnect.value), summary.island_gbps, None, None)
 
 
 def _points(topology: NodeTopology) -> tuple[PairPoints, ...] | None:

@@ -9,6 +9,7 @@ import msgspec
 from gputopo.crd.nodegpus import content_hash
 from gputopo.labels import annotation, keys
 from gputopo.labels.decode import NoTopologyError, decode_topology
+from gputopo.labels.label_summary import parse_interconnect
 from gputopo.labels.resources import is_gpu
 from gputopo.model import Interconnect, NodeTopology
 from gputopo.quantities import parse_count, parse_quantity
@@ -60,13 +61,15 @@ def parse_node(node: Node) -> NodeFacts:
     described, error = _topology(labels, annotations) if keys.TOPOLOGY.key in annotations else (None, None)
     # Labels set by hand often name the GPU model and leave the count to the device plugin.
     with_count = {keys.NVIDIA_COUNT.key: str(allocatable.get(WHOLE, 0)), **labels}
-    topology = _topology(with_count, {})[0] if described is None else described
+    topology = described
+    if topology is None:
+        topology = _labelled(_topology(with_count, {})[0], labels, dict(allocatable), damaged=error is not None)
     return NodeFacts(
         topology=topology,
         described=described is not None,
         allocatable=tuple(sorted(allocatable.items())),
         degraded=labels.get(keys.DEGRADED.key) == "true",
-        interconnect=_interconnect(labels),
+        interconnect=parse_interconnect(labels),
         numa_policy=parse_numa_policy(labels.get(keys.TOPOLOGY_MANAGER.key)),
         cost=parse_node_cost(labels, topology, allocatable.get(WHOLE, 0)),
         replicas=parse_count(labels.get(keys.NVIDIA_REPLICAS, "")) or None,
@@ -75,6 +78,26 @@ def parse_node(node: Node) -> NodeFacts:
         cpu_milli=_cpu_milli(node),
         annotation_error=error,
     )
+
+
+def _labelled(
+    topology: NodeTopology | None, labels: Mapping[str, str], allocatable: Mapping[str, int], *, damaged: bool
+) -> NodeTopology | None:
+    """Return the topology by labels, without facts about all GPUs where it is in doubt that the labels describe them.
+
+    ``damaged``: an annotation that cannot be read lies beside the labels.
+    """
+    if topology is None or topology.summary is None:
+        return topology
+    product = labels.get(keys.NVIDIA_PRODUCT.key, "")
+    shared = (
+        "-MIG-" in product
+        or product.endswith("-SHARED")
+        or (parse_count(labels.get(keys.NVIDIA_REPLICAS, "")) or 0) > 1
+    )
+    if damaged or shared or allocatable.get(WHOLE, 0) > len(topology.gpus):
+        return msgspec.structs.replace(topology, summary=None)
+    return topology
 
 
 def _replica_policy(labels: Mapping[str, str]) -> ReplicaPolicy:
@@ -100,8 +123,3 @@ def _allocatable(node: Node) -> Iterable[tuple[str, int]]:
         healthy = parse_count(str(text))
         if is_gpu(resource) and healthy is not None:
             yield resource, healthy
-
-
-def _interconnect(labels: Mapping[str, str]) -> Interconnect | None:
-    value = labels.get(keys.INTERCONNECT.key, labels.get(keys.NVIDIA_TOPOLOGY.key))
-    return next((each for each in Interconnect if each.value == value), None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from gputopo.labels.keys import MIG_RESOURCE_PREFIX
 from gputopo.labels.reasons import Reason
 from scheduler_core.allocation.admission import predict_exact, whole_gpu_steps
 from scheduler_core.allocation.device_plugin import Prediction
@@ -82,7 +83,7 @@ def required_shape(profile: PodProfile, node: NodeState, _: Policy) -> Reason | 
     if not profile.requires_shape:
         return None
     found = whole_gpu_outcome(profile.device_request, node)
-    if node.shape is None or found is None:
+    if node.shape is None or found is None or _may_reject_by_numa(node, node.shape):
         return Reason.UNKNOWN_TOPOLOGY
     reason = first_violation(profile.constraints, node.shape, found.sets)
     if reason is not None or not found.may_crash:
@@ -217,7 +218,20 @@ def _is_model(shape: MachineShape, outcome: PossibleGpus, wanted: str) -> bool:
 
 def _has_memory(shape: MachineShape, outcome: PossibleGpus, needed_mib: int) -> bool:
     """Return whether all GPUs have the memory. Unknown memory does not suffice."""
-    return all(size is not None and size >= needed_mib for size in possible_memory_mib(shape, outcome))
+    unknown = (
+        None
+        if shape.summary is None or outcome.resource.startswith(MIG_RESOURCE_PREFIX)
+        else shape.summary.min_memory_mib
+    )
+    sizes = (unknown if size is None else size for size in possible_memory_mib(shape, outcome))
+    return all(size is not None and size >= needed_mib for size in sizes)
+
+
+def _may_reject_by_numa(node: NodeState, shape: MachineShape) -> bool:
+    """Return whether the kubelet may reject a pod by the NUMA nodes of its GPUs, of which labels state too little."""
+    if shape.summary is None or not node.kubelet.rejects or union(shape.numa_gpus.values()) == shape.whole:
+        return False
+    return shape.summary.on_one_numa_node(shape.whole.bit_count()) is not True
 
 
 def _first_constraint(profile: PodProfile) -> Reason:

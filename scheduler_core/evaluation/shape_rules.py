@@ -27,7 +27,7 @@ def island(constraints: Constraints, shape: MachineShape, sets: Sets) -> Reason 
     """Require all GPUs in one NVLink island."""
     if constraints.island is not Strength.REQUIRED:
         return None
-    return _worst_reason([shape.is_one_island(mask) for mask in candidate_sets(sets)], Reason.ISLAND)
+    return _worst_reason(_in_one_island(shape, sets), Reason.ISLAND)
 
 
 def interconnect(constraints: Constraints, shape: MachineShape, sets: Sets) -> Reason | None:
@@ -48,6 +48,8 @@ def parallel(constraints: Constraints, shape: MachineShape, sets: Sets) -> Reaso
     degree = constraints.parallel
     if degree is None:
         return None
+    if isinstance(sets, SomeSet) and shape.summary is not None:
+        return _worst_reason([shape.summary.in_one_island(degree)], Reason.ISLAND)
     if isinstance(sets, SomeSet):  # the groups cannot be known
         return _worst_reason([shape.is_one_island(sets.among)], Reason.ISLAND)
     groups = {group for mask in sets.masks for group in _groups(mask, degree)}
@@ -70,8 +72,10 @@ def numa(constraints: Constraints, shape: MachineShape, sets: Sets) -> Reason | 
     """Require all GPUs on one NUMA node."""
     if constraints.numa is not Strength.REQUIRED:
         return None
-    counts = [shape.count_numa_nodes(mask) for mask in candidate_sets(sets) if mask.bit_count() > 1]
-    return _worst_reason([None if count is None else count == 1 for count in counts], Reason.NUMA)
+    several = [mask for mask in candidate_sets(sets) if mask.bit_count() > 1]
+    if isinstance(sets, SomeSet) and shape.summary is not None and shape.count_numa_nodes(sets.among) is None:
+        return _worst_reason([shape.summary.on_one_numa_node(sets.size)], Reason.NUMA)
+    return _worst_reason([shape.is_on_one_numa_node(mask) for mask in several], Reason.NUMA)
 
 
 def pcie_distance(constraints: Constraints, shape: MachineShape, sets: Sets) -> Reason | None:
@@ -98,6 +102,13 @@ SHAPE_RULES: tuple[ShapeRule, ...] = (island, interconnect, parallel, bandwidth,
 def first_violation(constraints: Constraints, shape: MachineShape, sets: Sets) -> Reason | None:
     """Return the reason of the first constraint that some set violates, or may violate."""
     return next((reason for rule in SHAPE_RULES if (reason := rule(constraints, shape, sets)) is not None), None)
+
+
+def _in_one_island(shape: MachineShape, sets: Sets) -> list[bool | None]:
+    """Return whether each set lies in one island. Of GPUs that labels describe, only the number in a set matters."""
+    if isinstance(sets, SomeSet) and shape.summary is not None and shape.islands is None:
+        return [shape.summary.in_one_island(sets.size)]
+    return [shape.is_one_island(mask) for mask in candidate_sets(sets)]
 
 
 def _groups(mask: int, degree: int) -> list[int]:

@@ -23,6 +23,7 @@ from scheduler_core.explain.advice import ADVICE
 from scheduler_core.explain.candidates import candidate_node
 from scheduler_core.explain.gpu_wording import certainly_free, gpu_set, gpus_held_by
 from scheduler_core.explain.hindrances import impossible_advice, staleness_notes
+from scheduler_core.explain.label_notes import label_notes
 from scheduler_core.explain.model import (
     CandidateNode,
     CurrentPlacement,
@@ -79,6 +80,7 @@ def explain(
         notes=(
             *_notes(decision, snapshot, bound),
             *staleness_notes(refused, snapshot, now, policy),
+            *label_notes(decision, profile, snapshot),
             *map(_class_note, request.detection),
         ),
     )

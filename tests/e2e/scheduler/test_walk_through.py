@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gputopo.labels import keys
+from gputopo.labels import encode_topology, keys
 from gputopo.labels.reasons import Reason
 from tests.api_objects import gpu_node
 from tests.e2e.cluster import Cluster
 from tests.e2e.scheduler.running import Extender, gpu_pod, placed, refused
+from tests.machines import MACHINES
 
 pytestmark = pytest.mark.e2e
 A100, V100 = "NVIDIA-A100-SXM4-80GB", "Tesla-V100-SXM2-16GB"
@@ -51,3 +52,18 @@ def test_the_next_one_takes_what_is_left_and_the_last_is_told_why_not_the_v100(l
     said = refused(labelled, "third")
 
     assert said.startswith(f"0/3 nodes are available: 1 {Reason.MODEL.value}, 2 Insufficient nvidia.com/gpu. "), said
+
+
+@pytest.mark.usefixtures("gputopo_scheduler")
+def test_labels_that_leave_no_doubt_place_a_pod_that_requires_an_island(cluster: Cluster) -> None:
+    """Nodes labelled as by ``gputopo labels``, no agent: one NVSwitch island, and four bridged pairs."""
+    for name, machine in (("switch", "hgx_h100"), ("pairs", "a100_mesh")):
+        facts = encode_topology(MACHINES[machine]())
+        gpus = int(facts.labels[keys.GPUS.key])
+        cluster.api.create("/api/v1/nodes", gpu_node(name, gpus, facts.labels | facts.mirrors))
+    for name in ("first", "second"):
+        wanted = gpu_pod(name, 4)
+        wanted["metadata"]["annotations"] = {keys.POD_ISLAND.key: "required"}
+        cluster.create_pod(wanted)
+
+        assert placed(cluster, name)["spec"]["nodeName"] == "switch"

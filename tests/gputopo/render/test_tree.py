@@ -239,7 +239,7 @@ def test_what_little_is_known_is_shown() -> None:
         "   └─ GPU4     B200         LOST\n"
         "\n"
         "NVLink islands\n"
-        "  A  GPU0,3  NVSwitch · bandwidth unknown\n"
+        "  A  GPU0,3  NVLink · bandwidth unknown\n"
         "\n"
         "Caveats\n"
         "  ? GPU0 memory: sources disagree: NVML says 1, nvidia-smi 2: believed NVML\n"

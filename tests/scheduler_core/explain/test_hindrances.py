@@ -133,4 +133,9 @@ def test_labels_need_no_confirmation() -> None:
     found = told(ASKED, labelled)
 
     assert [each.reason for each in found.refused] == ["UNKNOWN_TOPOLOGY"]
-    assert found.notes == ()
+    assert found.notes == (
+        (
+            "a: no agent describes these GPUs, and no label decides this shape; missing: gputopo.io/islands "
+            "(gputopo labels)"
+        ),
+    )
