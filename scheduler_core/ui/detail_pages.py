@@ -23,7 +23,7 @@ def node_page(row: NodeRow, *, has_drawing: bool, viewer: Viewer = ANYONE) -> Ht
         )
         for place, pod in enumerate(row.pods)
     ]
-    titles = (element("th", text(title), scope="col") for title in ("", "Pod", "GPUs"))
+    titles = (element("th", text(title), scope="col") for title in ("Mark", "Pod", "GPUs"))
     drawing = element(
         "img",
         src=address("node.svg", name=row.name),

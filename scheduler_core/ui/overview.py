@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -15,6 +16,8 @@ from scheduler_core.ui.node_rows import NodeInput, node_row
 
 GROUP_SIZE = 128  # nodes of a group by product
 _MINUTE = 60.0
+_LONG_NAME = 24  # characters
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 class RowCache:
@@ -94,7 +97,15 @@ def grouped(rows: Sequence[NodeRow]) -> list[NodeGroup]:
 
 
 def _domain_title(path: Sequence[tuple[str, str]]) -> str:
-    return ", ".join(f"{level} {name}" for level, name in path)
+    return ", ".join(f"{level} {_shortened(name)}" for level, name in path)
+
+
+def _shortened(name: str) -> str:
+    """Return the name of a domain; of the UUID of an NVLink fabric the first part and the clique."""
+    if len(name) <= _LONG_NAME:
+        return name
+    uuid, _, clique = name.rpartition(".")
+    return f"{uuid[:8]}….{clique}" if _UUID.fullmatch(uuid) else name
 
 
 def gangs_that_matter(view: PlannerView, now: float) -> tuple[GangSummary, ...]:

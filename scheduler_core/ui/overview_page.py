@@ -258,6 +258,7 @@ def page(title: str, main: Html, viewer: Viewer = ANYONE, *, refresh: bool = Fal
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", text(f"{title} - gputopo")),
         style,
+        element("link", rel="icon", href="icon.svg") if viewer.live else NOTHING,
         element("script", src="ui.js", type="module") if live else NOTHING,
         element("noscript", reload) if live else NOTHING,
     )

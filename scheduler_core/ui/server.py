@@ -62,6 +62,7 @@ def ui_app(service: UiService, *, loopback_only: bool) -> ASGIApp:
         "/map.json": pages.document,
         "/ui.css": _asset("ui.css", "text/css"),
         "/ui.js": _asset("ui.js", "text/javascript"),
+        "/icon.svg": _asset("icon.svg", "image/svg+xml"),
         "/healthz": pages.health,
         "/readyz": pages.ready,
     }
