@@ -90,21 +90,22 @@ class MachineShape:
         distances = [self.topology.pcie[one][other] if self.topology.pcie else None for one, other in pairs]
         return None if None in distances else max(filter(None, distances), key=list(PcieDistance).index)
 
-    def gpus_near_nics(self, busy_nics: int = 0) -> int | None:
+    def gpus_near_nics(self, busy_nics: int = 0, pending_nics: int = 0) -> int | None:
         """Return the GPUs with a NIC on their NUMA node; None if the NICs are unknown.
 
-        ``busy_nics``: NICs that do not count, by their place in ``topology.nics``.
+        ``busy_nics``: NICs that do not count, by their place in ``topology.nics``. ``pending_nics``: the number of
+        further NICs that pods have or will get; any of them.
         """
-        return self._gpus_near_nics(busy_nics)
+        return self._gpus_near_nics(busy_nics, pending_nics)
 
-    def _near_nics(self, busy_nics: int) -> int | None:
+    def _near_nics(self, busy_nics: int, pending_nics: int) -> int | None:
         if not self.topology.nics and self.topology.nvlink is None:
             return None
         nics = [nic for place, nic in enumerate(self.topology.nics) if not busy_nics >> place & 1]
         return _mask(
             place
             for place in range(len(self.gpus))
-            if any(nic.distances[place] not in (None, PcieDistance.SYS) for nic in nics)
+            if sum(nic.distances[place] not in (None, PcieDistance.SYS) for nic in nics) > pending_nics
         )
 
     def _numa_gpus(self) -> dict[int, int]:

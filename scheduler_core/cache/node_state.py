@@ -84,6 +84,7 @@ class NodeState(msgspec.Struct, frozen=True, eq=False, rename=_DECISION_LOG_KEYS
     unreserved: NodeState | None = None  # the state without reservations and holds; None: nothing is reserved
     extras: NodeExtras | None = None  # None: the policy reads nothing of this
     busy_nics: int = 0  # NICs that pods hold, by place in ``shape.topology.nics``
+    pending_nics: int = 0  # further NICs, of pods that the kubelet has not reported yet; only where the node has NICs
 
     def free_devices(self, resource: str) -> int:
         """Return the number of free healthy devices of a resource."""
@@ -153,6 +154,7 @@ def state_from_record(
             unreserved=unreserved,
             extras=None if reads is READS_NOTHING_MORE else _extras(record, reads, stale=stale),
             busy_nics=_busy_nics(record),
+            pending_nics=_pending_nics(record),
         )
     )
 
@@ -262,6 +264,25 @@ def _extras(record: NodeRecord, reads: NodeReads, *, stale: bool) -> NodeExtras 
     usage = None if record.gpus is None or stale or not reads.load else record.gpus.usage
     busy = [each.busy_percent for each in usage or () if each.busy_percent is not None]
     return NodeExtras(reads, 10 * round(sum(busy) / len(busy) / 10) if busy else None)
+
+
+def _pending_nics(record: NodeRecord) -> int:
+    """Return how many NICs pods may have or get that no report names: none of their devices is known to be no NIC."""
+    topology = record.machine.topology
+    if (
+        topology is None
+        or not topology.nics
+        or not any(pod.profile.device_request.other_devices for pod in record.pods)
+    ):
+        return 0  # most nodes
+    report = record.gpus
+    reported = set()
+    if report is not None and report.nics is not None:
+        holders = [each.pod for each in report.allocations or ()] + [each.pod for each in report.nics]
+        departed = {(pod.namespace, pod.name) for pod in record.departed}
+        reported = {(pod.namespace, pod.name) for pod in holders} - departed
+    waiting = (pod for pod in record.pods if (pod.namespace, pod.name) not in reported)
+    return min(len(topology.nics), sum(pod.profile.device_request.other_devices for pod in waiting))
 
 
 def _cpu(record: NodeRecord, shape: MachineShape | None, free: Sets | None, taken: tuple[int, ...]) -> CpuPerGpu | None:

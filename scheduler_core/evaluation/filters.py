@@ -100,7 +100,7 @@ def free_nic(profile: PodProfile, node: NodeState, _: Policy) -> Reason | None:
     if node.shape is None:
         return Reason.UNKNOWN_TOPOLOGY
     found = [
-        nic(profile.constraints, node.shape, each.sets, node.busy_nics)
+        nic(profile.constraints, node.shape, each.sets, node.busy_nics, node.pending_nics)
         for each in possible_gpus(profile.device_request, node)
     ]
     return next(filter(None, found), None)

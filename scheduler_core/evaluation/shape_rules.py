@@ -88,11 +88,16 @@ def pcie_distance(constraints: Constraints, shape: MachineShape, sets: Sets) -> 
     return _worst_reason(near, Reason.PCIE_DISTANCE)
 
 
-def nic(constraints: Constraints, shape: MachineShape, sets: Sets, busy_nics: int = 0) -> Reason | None:
-    """Require a NIC on the NUMA node of each GPU. ``busy_nics``: held by pods, by place in ``topology.nics``."""
+def nic(
+    constraints: Constraints, shape: MachineShape, sets: Sets, busy_nics: int = 0, pending_nics: int = 0
+) -> Reason | None:
+    """Require a NIC on the NUMA node of each GPU.
+
+    ``busy_nics``: held by pods, by place in ``topology.nics``. ``pending_nics``: how many more pods have or will get.
+    """
     if constraints.nic is not Strength.REQUIRED:
         return None
-    near = shape.gpus_near_nics(busy_nics)
+    near = shape.gpus_near_nics(busy_nics, pending_nics)
     return _worst_reason([None if near is None else mask & ~near == 0 for mask in candidate_sets(sets)], Reason.NIC)
 
 

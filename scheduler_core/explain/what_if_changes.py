@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from gputopo.crd.nodegpus import NodeGpus
+from gputopo.crd.nodegpus import NodeGpus, PodRef
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_table import ClusterSnapshot, with_records
@@ -20,13 +20,15 @@ def after_evictions(record: NodeRecord, ended: Collection[Occupant]) -> NodeReco
     names = {(each.namespace, each.name) for each in ended}
     gpus = record.gpus
     if gpus is not None and gpus.allocations is not None:
-        kept = tuple(
-            each
-            for each in gpus.allocations
-            if each.pod.uid not in uids
-            and (each.pod.uid is not None or (each.pod.namespace, each.pod.name) not in names)
+
+        def stays(pod: PodRef) -> bool:
+            return pod.uid not in uids and (pod.uid is not None or (pod.namespace, pod.name) not in names)
+
+        gpus = msgspec.structs.replace(
+            gpus,
+            allocations=tuple(each for each in gpus.allocations if stays(each.pod)),
+            nics=None if gpus.nics is None else tuple(each for each in gpus.nics if stays(each.pod)),
         )
-        gpus = msgspec.structs.replace(gpus, allocations=kept)
         if gpus.kubelet is not None and any(each.profile.device_request.aligned_steps for each in ended):
             # The NUMA nodes whose CPUs and memory would be free are unknown.
             gpus = msgspec.structs.replace(gpus, kubelet=msgspec.structs.replace(gpus.kubelet, numa_nodes=None))

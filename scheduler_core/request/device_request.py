@@ -27,6 +27,7 @@ _MAX_STEPS = 2 * MAX_GPUS  # containers that are modelled one by one: no node ha
 _MAX_RESOURCES = 64  # kinds of GPUs, shares and MIG devices: each is looked up on every node; a node has a few
 _MAX_IDLE_STEPS = 8  # init containers that only reuse GPUs: they matter to the kubelet's Topology Manager alone
 _NO_CORES = Fraction()
+_MAX_OTHER_DEVICES = 256  # more than any node has network cards and virtual functions
 MAX_DEVICES = 1 << 16  # devices that a container may request: more than any node has
 
 
@@ -51,6 +52,7 @@ class DeviceRequest(NamedTuple):
     cpu_milli: int = 0  # CPU of the pod, rounded up to whole cores; 0: none requested, or invalid
     # All containers with everything that a kubelet may align with their whole GPUs; (): only GPUs.
     aligned_steps: ContainerSteps = ()
+    other_devices: int = 0  # of other device plugins, at most at once: network cards may be among them
 
     @property
     def whole_gpu_steps(self) -> ContainerSteps:
@@ -109,7 +111,7 @@ def parse_device_request(spec: PodSpec) -> DeviceRequest:
         )
     found = tuple((resource, _without_idle_steps(steps)) for resource, steps in sorted(steps_by_resource.items()))
     aligned = _aligned_steps(spec) if WHOLE in steps_by_resource else ()
-    return DeviceRequest(found, _cpu(spec) if found else 0, aligned)
+    return DeviceRequest(found, _cpu(spec) if found else 0, aligned, _other_devices(spec) if found else 0)
 
 
 def _without_idle_steps(steps: Iterable[ContainerStep]) -> ContainerSteps:
@@ -160,6 +162,19 @@ def _has_others(container: Container, guaranteed: bool) -> bool:
     """Return whether the container requests other things that a kubelet may align."""
     names = (*(container.resources.limits or ()), *(container.resources.requests or ()))
     return any(("/" in name and not is_gpu(name)) or (guaranteed and name.startswith("hugepages-")) for name in names)
+
+
+def _other_devices(spec: PodSpec) -> int:
+    """Return the devices of other plugins that the pod holds at most: those of init containers are reused."""
+    first = [each for each in spec.init_containers or () if each.restart_policy != "Always"]
+    staying = [each for each in spec.init_containers or () if each.restart_policy == "Always"]
+    running = sum(map(_others_of, (*(spec.containers or ()), *staying)))
+    return min(_MAX_OTHER_DEVICES, max(running, sum(map(_others_of, staying)) + max(map(_others_of, first), default=0)))
+
+
+def _others_of(container: Container) -> int:
+    quantities = _quantities(container)
+    return sum(parse_count(str(text)) or 0 for name, text in quantities.items() if "/" in name and not is_gpu(name))
 
 
 def _is_guaranteed(container: Container) -> bool:

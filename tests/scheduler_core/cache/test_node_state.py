@@ -321,7 +321,7 @@ def test_keys_of_decision_logs_do_not_change() -> None:
     """Decision logs of format 1 are read by later versions."""
     state = (
         "shape free counts sliced unsettled described stale degraded interconnect kubelet offered driver company "
-        "economy ledger awaited kin cpu obeys promised waiting open extras busy_nics"
+        "economy ledger awaited kin cpu obeys promised waiting open extras busy_nics pending_nics"
     )
     facts = (
         "topology described allocatable degraded interconnect numa_policy economy replicas choice topology_hash "

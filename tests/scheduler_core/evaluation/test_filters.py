@@ -199,6 +199,33 @@ def test_required_shape_is_not_left_to_a_plugin_that_may_crash(wish: dict[str, s
 
 
 @pytest.mark.parametrize(
+    ("nics", "pending", "reported", "reason"),
+    [
+        pytest.param(1, 1, False, Reason.NIC, id="the only card may be taken"),
+        pytest.param(1, 1, True, None, id="the report names no card of the pod: it shares them"),
+        pytest.param(2, 1, False, None, id="one of two is left"),
+        pytest.param(2, 2, False, Reason.NIC, id="both may be taken"),
+        pytest.param(1, 0, False, None, id="a pod without devices of other plugins"),
+    ],
+)
+def test_cards_of_pods_that_the_agent_has_not_reported_count(
+    nics: int, pending: int, reported: bool, reason: Reason | None
+) -> None:
+    near, far = PcieDistance.NODE, PcieDistance.SYS
+    cards = tuple(Nic(name=f"mlx5_{at}", distances=(near, near, far, far)) for at in range(nics))
+    topology = msgspec.structs.replace(PAIRS, nics=cards)
+    far_gpus, new = occupant("far", 2), occupant("new", 1)
+    request = new.profile.device_request._replace(other_devices=pending)
+    new = new._replace(profile=new.profile._replace(device_request=request))
+    held = {"far": (2, 3), "new": (1,)} if reported else {"far": (2, 3)}
+    found = record(topology=topology, held=held, pods=[far_gpus, new])
+    assert found.gpus is not None
+    found = msgspec.structs.replace(found, gpus=msgspec.structs.replace(found.gpus, nics=()))
+
+    assert _on(state_of(found, NOW, Policy()), profile(1, nic="required")) is reason
+
+
+@pytest.mark.parametrize(
     ("busy", "asked", "reason"),
     [
         pytest.param((), profile(4, island="required"), Reason.DEVICE_PLUGIN, id="both ends are free"),

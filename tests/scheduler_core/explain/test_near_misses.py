@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.crd.nodegpus import DeviceAllocation, KubeletFacts, NumaResources, PodRef
+from gputopo.crd.nodegpus import DeviceAllocation, KubeletFacts, NicAllocation, NumaResources, PodRef
 from gputopo.labels.keys import TOPOLOGY_MANAGER
 from gputopo.labels.reasons import Reason
-from gputopo.model import NodeTopology
+from gputopo.model import Nic, NodeTopology, PcieDistance
 from gputopo.quantities import parse_mib
 from scheduler_core.cache.node_record import NodeRecord, parse_occupant, with_gpus, without_pod
 from scheduler_core.cache.node_state import NodeState, state_of
@@ -292,6 +292,21 @@ def test_pods_of_one_name_differ_by_uid() -> None:
     ended = after_evictions(before, before.pods)
 
     assert (ended.pods, ended.gpus and ended.gpus.allocations) == ((), (old,))
+
+
+def test_the_end_of_a_pod_frees_its_network_card() -> None:
+    near, far = PcieDistance.NODE, PcieDistance.SYS
+    topology = msgspec.structs.replace(PAIRS, nics=(Nic(name="mlx5_0", distances=(near, near, far, far)),))
+    before = _busy("node-1", topology, a=[0], b=[2, 3])
+    assert before.gpus is not None
+    nic = NicAllocation("mlx5_0", PodRef("team", "a", "c"))
+    before = msgspec.structs.replace(before, gpus=msgspec.structs.replace(before.gpus, nics=(nic,)))
+
+    found = told(request(1, nic="required"), before).nearest
+
+    assert found[0].text == (
+        "node-1 has 1 free GPU; 1 with a free network card on the NUMA node of each after pod team/a ends"
+    )
 
 
 def test_work_is_bounded() -> None:

@@ -87,6 +87,21 @@ def test_no_devices(container: dict[str, object]) -> None:
     assert parse_device_request(_spec([container])) == DeviceRequest()
 
 
+def test_devices_of_other_plugins_are_counted_at_most_at_once() -> None:
+    nics: dict[str, object] = {
+        "resources": {"limits": {"nvidia.com/hostdev": "2", "nvidia.com/gpu": 1, "cpu": "4", "hugepages-2Mi": "1Gi"}}
+    }
+    first: dict[str, object] = {"resources": {"limits": {"example.com/nic": "7"}}}
+    sidecar: dict[str, object] = {"resources": {"limits": {"example.com/nic": "1"}}}
+    spec = msgspec.convert(
+        {"initContainers": [first, {**sidecar, "restartPolicy": "Always"}], "containers": [nics, nics]}, PodSpec
+    )
+
+    assert parse_device_request(spec).other_devices == 8  # 7 + 1 at first, then 2 + 2 + 1
+    assert parse_device_request(_spec([nics, nics, first])).other_devices == 11
+    assert parse_device_request(_spec([first])).other_devices == 0  # not on a GPU: never asked about
+
+
 @pytest.mark.parametrize("text", ["two", "1.5", "-1", "99999999"])
 def test_invalid_number_of_devices_is_quoted(text: str) -> None:
     message = f"the pod's request is malformed: nvidia.com/gpu: '{text}' is not a number of devices"
