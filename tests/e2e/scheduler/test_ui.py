@@ -11,6 +11,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -141,11 +142,11 @@ def test_the_page_works_without_javascript(cluster: Cluster, browser: Browser, u
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing(cluster: Cluster, browser: Browser, url: str, scheme: str) -> None:
+def test_axe_finds_nothing(cluster: Cluster, browser: Browser, url: str, scheme: Literal["light", "dark"]) -> None:
     cluster.create_pod(pod("train", 2, nodeName="pairs"))
     cluster.create_pod(gated("llm", 0, 2))
     started(cluster, "train")
-    context = browser.new_context(color_scheme=scheme)  # type: ignore[arg-type]  one of two words
+    context = browser.new_context(color_scheme=scheme)
     page = context.new_page()
     for path in (
         "/",
