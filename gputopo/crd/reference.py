@@ -6,7 +6,9 @@ from collections.abc import Iterable
 
 from gputopo.crd.nodegpus import KIND, VERSION
 from gputopo.labels import annotation, keys
-from gputopo.labels.capacity import SPOT_LABELS
+from gputopo.labels.aliases import ALIASES
+from gputopo.labels.capacity import INSTANCE_TYPE_LABELS, SPOT_LABELS
+from gputopo.labels.domains import DOMAIN_LABELS, TOPOGRAPH_DOMAIN, TOPOGRAPH_SUB_DOMAIN
 from gputopo.labels.reasons import Reason
 
 _INTRODUCTION = f"""# Labels, annotations and reasons
@@ -49,6 +51,8 @@ def labels_page() -> str:
             "gputopo reads these labels and never writes them. They contain facts that a node cannot report itself.",
             keys.NODE_KEYS_READ,
         ),
+        _aliases(),
+        _domains(),
         _capacity(),
         _section(
             "Pod annotations and labels",
@@ -66,11 +70,35 @@ def _section(title: str, text: str, rows: Iterable[keys.LabelKey]) -> str:
     return f"## {title}\n\n{text}\n\n| key | example | meaning |\n|---|---|---|\n{table}\n"
 
 
+def _aliases() -> str:
+    rows = "\n".join(
+        f"| `{each.key}` | `{each.example}` | {_values(key.key for key in each.replaces)} | {each.meaning} |"
+        for each in ALIASES
+    )
+    return (
+        "## Labels of other tools\n\nRead in place of gputopo's labels where these are absent, on nodes that no "
+        "annotation describes; the cost and the NVLink domain on all nodes. A value that cannot be understood is "
+        "ignored: `gputopo why pod` and `gputopo show --node` name it.\n\n"
+        f"| key | example | in place of | meaning |\n|---|---|---|---|\n{rows}\n"
+    )
+
+
+def _domains() -> str:
+    rows = "\n".join(f"| `{level}` | {', '.join(f'`{key}`' for key in found)} |" for level, found in DOMAIN_LABELS)
+    return (
+        "## Topology domains\n\nThe first of these labels that a node has names its domain of a level. Of "
+        f"`{TOPOGRAPH_DOMAIN}` with `{TOPOGRAPH_SUB_DOMAIN}`, both together.\n\n"
+        f"| level | labels |\n|---|---|\n{rows}\n"
+    )
+
+
 def _capacity() -> str:
     rows = "\n".join(f"| `{key}` | {_values(values)} | {source} |" for key, values, source in SPOT_LABELS)
+    instance = _values(INSTANCE_TYPE_LABELS)
     return (
         "## Spot and preemptible capacity\n\nThe cloud may remove a node with one of these labels at any time. "
-        f"Values are compared without case.\n\n| key | value | set by |\n|---|---|---|\n{rows}\n"
+        f"Values are compared without case. The word `spot` in {instance} "
+        f"counts where none of them is set.\n\n| key | value | set by |\n|---|---|---|\n{rows}\n"
     )
 
 

@@ -7,6 +7,7 @@ Terraform modules and kOps.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 SPOT_LABELS: tuple[tuple[str, tuple[str, ...], str], ...] = (
@@ -22,6 +23,14 @@ SPOT_LABELS: tuple[tuple[str, tuple[str, ...], str], ...] = (
 )
 
 
+INSTANCE_TYPE_LABELS = ("instance-type", "node.kubernetes.io/instance-type")
+_SPOT_WORD = re.compile(r"(?:^|[-_.])spot(?:$|[-_.])", re.IGNORECASE)
+
+
 def is_spot(labels: Mapping[str, str]) -> bool:
-    """Return whether a node has a label of ``SPOT``."""
-    return any(labels.get(key, "").lower() in values for key, values, _ in SPOT_LABELS)
+    """Return whether a label says that the node may be removed at any time.
+
+    The word "spot" in the name of the instance type counts only where no label of ``SPOT_LABELS`` is set.
+    """
+    stated = [labels[key].lower() in values for key, values, _ in SPOT_LABELS if key in labels]
+    return any(stated) if stated else any(_SPOT_WORD.search(labels.get(key, "")) for key in INSTANCE_TYPE_LABELS)

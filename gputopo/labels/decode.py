@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gputopo.labels import annotation, keys
+from gputopo.labels.aliases import with_aliases
 from gputopo.labels.label_summary import plain_number, summarize_labels
 from gputopo.model import MAX_GPUS, Gpu, NodeTopology, Problem, ProblemKind
 
@@ -34,7 +35,9 @@ def decode_topology(labels: Mapping[str, str], annotations: Mapping[str, str]) -
     return topology
 
 
-def _from_labels(labels: Mapping[str, str]) -> NodeTopology:
+def _from_labels(on_node: Mapping[str, str]) -> NodeTopology:
+    aliased = with_aliases(on_node)
+    labels = aliased.labels
     count = _number(labels, keys.GPUS, keys.NVIDIA_COUNT)
     if count is None or count > MAX_GPUS:
         found = ", ".join(f"{key}={labels[key]}" for key in sorted(labels) if "gpu" in key) or "none about GPUs"
@@ -60,8 +63,9 @@ def _from_labels(labels: Mapping[str, str]) -> NodeTopology:
         )
         for index in range(count)
     ]
-    summary, contradictions = summarize_labels(labels, count)
-    return NodeTopology(gpus=tuple(gpus), problems=(_unknown(labels), *contradictions), summary=summary)
+    summary, contradictions = summarize_labels(aliased, count)
+    faults = (Problem("labels", ProblemKind.UNKNOWN, fault) for fault in aliased.faults)
+    return NodeTopology(gpus=tuple(gpus), problems=(_unknown(on_node), *contradictions, *faults), summary=summary)
 
 
 def _number(labels: Mapping[str, str], *sources: keys.LabelKey) -> int | None:

@@ -10,17 +10,19 @@ import re
 from collections.abc import Mapping
 
 from gputopo.labels import keys
+from gputopo.labels.aliases import AliasedLabels
 from gputopo.labels.values import MAX_LENGTH
 from gputopo.model import Interconnect, Problem, ProblemKind, TopologySummary
 
 _SIZES = re.compile(r"[1-9][0-9]?(?:-[1-9][0-9]?)*")
 
 
-def summarize_labels(labels: Mapping[str, str], count: int) -> tuple[TopologySummary | None, tuple[Problem, ...]]:
+def summarize_labels(aliased: AliasedLabels, count: int) -> tuple[TopologySummary | None, tuple[Problem, ...]]:
     """Return the facts that labels state of all ``count`` GPUs, and which labels contradict that number.
 
     None: the labels state no such fact.
     """
+    labels = aliased.labels
     islands, island_key = _islands(labels, count)
     numa = _sizes(labels.get(keys.NUMA_LAYOUT.key, ""))
     contradictions = tuple(
@@ -38,7 +40,7 @@ def summarize_labels(labels: Mapping[str, str], count: int) -> tuple[TopologySum
         if islands is None:
             islands = _islands_by_interconnect(interconnect, count)
         elif (max(islands) > 1) is not (interconnect in (Interconnect.NVSWITCH, Interconnect.NVLINK)):
-            text = f"{interconnect_key.key}={labels[interconnect_key.key]} contradicts the island sizes: both ignored"
+            text = f"{aliased.quote(interconnect_key)} contradicts the island sizes: both ignored"
             contradictions += (Problem(interconnect_key.key, ProblemKind.CONFLICT, text),)
             islands, interconnect, used = None, None, [keys.NUMA_LAYOUT] if numa else []
     gbps = plain_number(labels.get(keys.ISLAND_BANDWIDTH.key, "")) if islands is not None else None
@@ -46,7 +48,7 @@ def summarize_labels(labels: Mapping[str, str], count: int) -> tuple[TopologySum
     used += [key for key, value in ((keys.ISLAND_BANDWIDTH, gbps), (keys.VRAM_MIB, memory)) if value is not None]
     if islands is None and numa is None and memory is None:
         return None, contradictions
-    sources = tuple(f"{key.key}={labels[key.key]}" for key in used)
+    sources = tuple(map(aliased.quote, used))
     return TopologySummary(islands, interconnect, gbps, numa, memory, sources), contradictions
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from gputopo.crd.nodegpus import content_hash
 from gputopo.labels import annotation, keys
+from gputopo.labels.aliases import with_aliases
 from gputopo.labels.decode import NoTopologyError, decode_topology
 from gputopo.labels.label_summary import parse_interconnect
 from gputopo.labels.resources import is_gpu
@@ -52,6 +53,7 @@ class NodeFacts(msgspec.Struct, frozen=True, rename=_DECISION_LOG_KEYS):
     cpu_milli: int | None = None  # allocatable
     honours_gpu_choice: bool = False  # its device plugin takes a share from the GPU that the scheduler chose
     annotation_error: str | None = None  # why the topology annotation cannot be read; None: it can, or there is none
+    label_faults: tuple[str, ...] = ()  # labels of other tools that are ignored, and what is expected of them
 
 
 def parse_node(node: Node) -> NodeFacts:
@@ -60,6 +62,7 @@ def parse_node(node: Node) -> NodeFacts:
     allocatable = dict(_allocatable(node))
     described, error = _topology(labels, annotations) if keys.TOPOLOGY.key in annotations else (None, None)
     # Labels set by hand often name the GPU model and leave the count to the device plugin.
+    aliased = with_aliases(labels)
     with_count = {keys.NVIDIA_COUNT.key: str(allocatable.get(WHOLE, 0)), **labels}
     topology = described
     if topology is None:
@@ -69,7 +72,7 @@ def parse_node(node: Node) -> NodeFacts:
         described=described is not None,
         allocatable=tuple(sorted(allocatable.items())),
         degraded=labels.get(keys.DEGRADED.key) == "true",
-        interconnect=parse_interconnect(labels),
+        interconnect=parse_interconnect(aliased.labels),
         numa_policy=parse_numa_policy(labels.get(keys.TOPOLOGY_MANAGER.key)),
         cost=parse_node_cost(labels, topology, allocatable.get(WHOLE, 0)),
         replicas=parse_count(labels.get(keys.NVIDIA_REPLICAS, "")) or None,
@@ -77,6 +80,7 @@ def parse_node(node: Node) -> NodeFacts:
         topology_hash=None if described is None else content_hash(annotations[keys.TOPOLOGY.key]),
         cpu_milli=_cpu_milli(node),
         annotation_error=error,
+        label_faults=aliased.faults,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from gputopo.labels import keys
+from gputopo.labels.aliases import with_aliases
 from gputopo.labels.capacity import is_spot
 from gputopo.model import NodeTopology
 from scheduler_core.policy.gpu_families import GPU_FAMILIES, family_of
@@ -25,7 +26,7 @@ class NodeCost(NamedTuple):
 def parse_node_cost(labels: Mapping[str, str], topology: NodeTopology | None, allocatable: int) -> NodeCost:
     """Return the cost by labels and GPUs. ``allocatable``: GPUs, used where the topology lists none."""
     gpus = allocatable if topology is None else len(topology.usable) or allocatable
-    text = labels.get(keys.COST_PER_HOUR.key, labels.get(keys.COST_PER_HOUR_SHORT.key, ""))
+    text = with_aliases(labels).labels.get(keys.COST_PER_HOUR.key, "")
     per_gpu_hour = float(text) / gpus if gpus and _COST.fullmatch(text) else None
     return NodeCost(per_gpu_hour, is_spot(labels), _generation(topology))
 

@@ -17,7 +17,11 @@ _MOST_NOTES = 4  # groups of nodes with equal labels
 
 
 def label_notes(decision: Decision, profile: PodProfile, table: ClusterSnapshot) -> Iterator[str]:
-    """Yield which labels a required shape was decided by, and which labels are missing on rejected nodes."""
+    """Yield which labels are ignored, which decided a required shape, and which are missing on rejected nodes."""
+    considered = sorted((*decision.scores, *decision.rejected))
+    faulty = ((name, table.records[name].machine.label_faults) for name in considered if name in table.records)
+    for faults, names in _grouped((name, faults) for name, faults in faulty if faults):
+        yield f"{listed(names)}: {'; '.join(faults)}"
     if not profile.requires_shape:
         return
     named = table.states

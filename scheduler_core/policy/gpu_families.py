@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
+from gputopo.labels.aliases import FAMILIES
 from gputopo.labels.values import gfd_value
 from scheduler_core.request.gpu_model import is_model
 
-# GPU Feature Discovery's families, oldest first (k8s-device-plugin, ``getArchFamily``).
-GPU_FAMILIES = (
-    "tesla", "fermi", "kepler", "maxwell", "pascal", "volta", "turing", "ampere", "ada-lovelace", "hopper",
-    "blackwell", "rubin",
-)  # fmt: skip
-
+GPU_FAMILIES = FAMILIES  # oldest first
 
 # Nodes that are labelled by hand may have nothing but the product. NVIDIA's data centre GPUs, by a word of the product.
 _PRODUCTS = (

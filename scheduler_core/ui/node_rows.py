@@ -231,5 +231,5 @@ def _notes(node: NodeInput, now: float) -> tuple[str, ...]:
 
 def _domains(rules: FullNode | None) -> tuple[tuple[str, str], ...]:
     labels = {} if rules is None else rules.metadata.labels or {}
-    found = ((level, next((labels[key] for key in keys if key in labels), None)) for level, keys in LEVELS)
+    found = ((level, domains.first_domain(labels, keys)) for level, keys in LEVELS)
     return tuple((level, value) for level, value in found if value is not None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from gputopo.labels.domains import first_domain
 from scheduler_core.planner.packing.model import Levels
 
 SearchLevel = tuple[str, ...]  # levels of which all members must be in one domain; (): anywhere
@@ -17,7 +18,7 @@ _UNIQUE = "clique"  # its domains have unique names
 
 def domain_of(labels: Mapping[str, str], level: str, levels: Levels) -> str | None:
     """Return the node's domain of a level; a level that is not named in ``levels`` is a label's key."""
-    return next((labels[key] for key in levels.get(level, (level,)) if labels.get(key)), None)
+    return first_domain(labels, levels.get(level, (level,)))
 
 
 def domain_path_of(labels: Mapping[str, str], search_level: SearchLevel, levels: Levels) -> DomainPath | None:

@@ -136,3 +136,12 @@ def test_a_node_of_labels_alone_is_scored_by_its_interconnect() -> None:
     scores = evaluate(request(8), _table(nodes), ["pcie", "switch"], Policy()).scores
 
     assert scores["switch"].points > scores["pcie"].points
+
+
+def test_why_names_a_label_of_another_tool_that_it_ignores() -> None:
+    odd = record("odd", labels={**GFD, "gpu-interconnect": "NV18"}, allocatable={"nvidia.com/gpu": 8})
+
+    found = explain(request(1), _table([odd]), None, Policy(), NOW)
+
+    expected = "nvswitch, nvlink, pcie or none"
+    assert f"odd: the label gpu-interconnect=NV18 is ignored: expected {expected}" in found.notes
