@@ -17,6 +17,7 @@ import yaml
 from daemonset import agent_guarding, gating, guarding, images
 from gputopo.crd import nodegpus, reservations
 from scheduler_core.extender.scheduler_config import Caller, render_configuration
+from scheduler_core.policy.quality_and_cost import QUALITY_AND_COST_POLICY
 
 HERE = Path(__file__).parent
 RULES = "alerts/rules.yaml"
@@ -127,6 +128,12 @@ FILES: dict[str, Callable[[], str]] = {
     "scheduler/default/kustomization.yaml": partial(pinned, "scheduler/default/kustomization.yaml"),
     "chart/files/kube-scheduler-digests.yaml": image_digests,
     "chart/files/scheduler-config.yaml": partial(render_configuration, ()),
+    "chart/files/quality-and-cost-config.yaml": partial(render_configuration, (), quality_and_cost=True),
+    "chart/files/quality-and-cost-policy.yaml": lambda: QUALITY_AND_COST_POLICY,
+    "scheduler/components/quality-and-cost/scheduler-config.yaml": partial(
+        render_configuration, (), quality_and_cost=True
+    ),
+    "scheduler/components/quality-and-cost/policy.yaml": lambda: QUALITY_AND_COST_POLICY,
 }
 
 

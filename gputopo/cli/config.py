@@ -29,6 +29,14 @@ class _Nodes(msgspec.Struct, frozen=True):
     items: tuple[_Node, ...]
 
 
+def _print_policy(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if value and not context.resilient_parsing:
+        from scheduler_core.policy.quality_and_cost import QUALITY_AND_COST_POLICY  # noqa: PLC0415  start-up of all other commands
+
+        write_out(QUALITY_AND_COST_POLICY)
+        context.exit()
+
+
 @click.command("scheduler-config")
 @cluster_options
 @click.option(
@@ -60,6 +68,19 @@ class _Nodes(msgspec.Struct, frozen=True):
     help="Namespace of the scheduler and its Lease, or of the extender's Service.",
 )
 @click.option(
+    "--quality-and-cost",
+    is_flag=True,
+    help="Add the scheduler names gpu-aware-scheduler (fast) and cost-optimized-scheduler (cheap).",
+)
+@click.option(
+    "--policy",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_policy,
+    help="Print the policy file for --quality-and-cost instead, and exit.",
+)
+@click.option(
     "--check",
     "checked",
     metavar="FILE|-",
@@ -71,6 +92,7 @@ def scheduler_config(
     named: tuple[str, ...],
     caller: str,
     namespace: str,
+    quality_and_cost: bool,
     checked: str | None,
     **where: str | None,
 ) -> None:
@@ -80,11 +102,16 @@ def scheduler_config(
     resource of an exact list: the GPU resources of the cluster's nodes. Print the configuration again when nodes get
     other resources, such as MIG profiles.
 
+    One scheduler can serve several names. With --quality-and-cost, a pod chooses between fast and cheap placement by
+    its schedulerName; the extender needs the policy file that --policy prints.
+
     \b
     Examples:
       gputopo scheduler-config > scheduler-config.yaml
       gputopo scheduler-config --namespace gpu-system > scheduler-config.yaml
       gputopo scheduler-config --check scheduler-config.yaml
+      gputopo scheduler-config --quality-and-cost > scheduler-config.yaml
+      gputopo scheduler-config --policy > policy.yaml
       kubectl get nodes -o json | gputopo scheduler-config --from - --for cluster
       gputopo scheduler-config --resource nvidia.com/gpu --resource nvidia.com/mig-1g.10gb
     """
@@ -101,7 +128,7 @@ def scheduler_config(
     if checked is None:
         from scheduler_core.extender.scheduler_config import Caller, render_configuration  # noqa: PLC0415  start-up of all other commands
 
-        write_out(render_configuration(resources, Caller(caller), namespace))
+        write_out(render_configuration(resources, Caller(caller), namespace, quality_and_cost=quality_and_cost))
         return
     findings = _findings(checked, resources)
     if findings:

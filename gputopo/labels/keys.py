@@ -11,6 +11,10 @@ SCHEMA_VERSION = 1
 API_GROUP = "gputopo.io"
 FIELD_MANAGER = "gputopo-agent"  # owns the gputopo.io/ keys under server-side apply
 SCHEDULER_NAME = "gputopo-scheduler"  # the second kube-scheduler, in the manifests and in pods that opt in
+# Two more names of that scheduler, if it is installed with them: a policy profile for fast and one for cheap placement.
+QUALITY_SCHEDULER_NAME = "gpu-aware-scheduler"
+COST_SCHEDULER_NAME = "cost-optimized-scheduler"
+SCHEDULER_NAMES = (SCHEDULER_NAME, QUALITY_SCHEDULER_NAME, COST_SCHEDULER_NAME)
 MIRROR_FIELD_MANAGER = "gputopo-mirror"  # owns the mirrors: a conflict on a mirror does not affect the other keys
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from enum import Enum
 
-from gputopo.labels.keys import GPU_RESOURCES, SCHEDULER_NAME
+from gputopo.labels.keys import GPU_RESOURCES, SCHEDULER_NAME, SCHEDULER_NAMES
 from gputopo.labels.resources import is_gpu
 from scheduler_core.request.device_request import WHOLE
 
@@ -44,22 +44,31 @@ def managed_resources(resources: Iterable[str]) -> tuple[str, ...]:
     return (*GPU_RESOURCES, *others)
 
 
-def render_configuration(resources: Collection[str], caller: Caller = Caller.SECOND, namespace: str = NAMESPACE) -> str:
+def render_configuration(
+    resources: Collection[str],
+    caller: Caller = Caller.SECOND,
+    namespace: str = NAMESPACE,
+    *,
+    quality_and_cost: bool = False,
+) -> str:
     """Return the file as YAML, with comments.
 
     ``resources``: all resources of the nodes of the cluster. ``namespace``: of scheduler and extender.
+    ``quality_and_cost``: with the scheduler names of the policy in ``policy.quality_and_cost``, too.
     """
     names = managed_resources(resources)
     balanced = "\n".join(f"            - {{name: {name}, weight: 1}}" for name in (*names, "cpu", "memory"))
     packed = "\n".join(f"              - {{name: {name}, weight: 1}}" for name in names if name != WHOLE)
     listed = "\n".join(f"      - {{name: {name}, ignoredByScheduler: false}}" for name in names)
+    scoring = _SCORING.format(balanced=balanced, packed=packed)
+    profiles = SCHEDULER_NAMES if quality_and_cost else (SCHEDULER_NAME,)
     return _FRAMES[caller].format(
         type=f"apiVersion: {API_VERSION}\nkind: {KIND}",
         name=SCHEDULER_NAME,
         loopback=LOOPBACK,
         service=f"gputopo-extender.{namespace}.svc",
         namespace=namespace,
-        scoring=_SCORING.format(balanced=balanced, packed=packed),
+        profiles="\n".join(_PROFILES[caller].format(name=name, scoring=scoring) for name in profiles),
         behaviour=_BEHAVIOUR.format(weight=WEIGHT, timeout=TIMEOUT_S, listed=listed),
     )
 
@@ -76,8 +85,7 @@ clientConnection: # the default of 50 and 100 limits a scheduler to 54 pods a se
   burst: 1000
 percentageOfNodesToScore: 100 # a smaller sample may miss the only free island
 profiles:
-  - schedulerName: {name}
-{scoring}
+{profiles}
 extenders:
   - urlPrefix: {loopback}
 {behaviour}"""
@@ -92,9 +100,7 @@ clientConnection: # the default of 50 and 100 limits a scheduler to 54 pods a se
   burst: 1000
 profiles:
   - schedulerName: default-scheduler
-  - schedulerName: {name}
-    percentageOfNodesToScore: 100 # a smaller sample may miss the only free island
-{scoring}
+{profiles}
 extenders:
   # The address of the Service: `kubectl -n {namespace} get service gputopo-extender`. kube-scheduler runs in the
   # network of its host, which cannot resolve names of Services; serverName is the name in the certificate.
@@ -136,3 +142,10 @@ _BEHAVIOUR = """\
 """
 
 _FRAMES = {Caller.SECOND: _SECOND, Caller.CLUSTER: _CLUSTER}
+_PROFILES = {
+    Caller.SECOND: "  - schedulerName: {name}\n{scoring}",
+    Caller.CLUSTER: (
+        "  - schedulerName: {name}\n"
+        "    percentageOfNodesToScore: 100 # a smaller sample may miss the only free island\n{scoring}"
+    ),
+}

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gputopo.durations import parse_duration
-from gputopo.labels.keys import SCHEDULER_NAME
+from gputopo.labels.keys import SCHEDULER_NAMES
 from gputopo.labels.resources import is_gpu
 from gputopo.process.decoding import convert
 from scheduler_core.extender.scheduler_config import KIND
@@ -138,11 +138,11 @@ class SchedulerConfiguration(msgspec.Struct, frozen=True):
 
     @property
     def gpu_profiles(self) -> dict[str, SchedulerProfile]:
-        """Return the profiles of GPU pods by their path: gputopo's profile if present, else all."""
+        """Return the profiles of GPU pods by their path: gputopo's profiles if present, else all."""
         every = {f"profiles[{place}].": each for place, each in enumerate(self.profiles or ())} or {
             "": SchedulerProfile()
         }
-        return {place: each for place, each in every.items() if each.name == SCHEDULER_NAME} or every
+        return {place: each for place, each in every.items() if each.name in SCHEDULER_NAMES} or every
 
 
 def parse_configuration(document: object) -> SchedulerConfiguration:

@@ -74,3 +74,51 @@ def test_the_lease_is_in_the_namespace_of_the_release_whatever_the_configuration
     (pod,) = (each["spec"]["template"]["spec"] for each in documents if each["kind"] == "Deployment")
 
     assert "--leader-elect-resource-namespace=gputopo" in pod["containers"][0]["command"]
+
+
+GATED = ("gputopo-gangs", "gputopo-gangs-of-namespaces", "gputopo-planned-all")
+NAMES = ("gputopo-scheduler", "gpu-aware-scheduler", "cost-optimized-scheduler")
+
+
+def assert_two_names(documents: tuple[Object, ...]) -> None:
+    """Both names have a profile in the scheduler's configuration and in the policy, and their gangs are gated."""
+    config, policy = (
+        yaml.safe_load(next(iter(each["data"].values())))
+        for start in ("gputopo-scheduler-config", "gputopo-policy")
+        for each in documents
+        if each["kind"] == "ConfigMap" and each["metadata"]["name"].startswith(start)
+    )
+    assert tuple(each["schedulerName"] for each in config["profiles"]) == NAMES
+    assert tuple(each["match"]["schedulerName"] for each in policy["profiles"]) == NAMES[1:]
+    for of in ("extender", "planner"):
+        _, container = deciding(documents, of)
+        assert {"name": "GPUTOPO_POLICY", "value": "/etc/gputopo/policy/policy.yaml"} in container["env"]
+    gates = [
+        each["spec"]["matchConditions"]
+        for each in documents
+        if each["kind"] == "MutatingAdmissionPolicy" and each["metadata"]["name"] in GATED
+    ]
+    assert len(gates) >= 2
+    for conditions in gates:
+        (expression,) = (each["expression"] for each in conditions if each["name"] == "opted-in")
+        assert all(f"'{name}'" in expression for name in NAMES), expression
+
+
+def test_the_component_adds_the_names_for_quality_and_for_cost(tmp_path: Path) -> None:
+    here = os.path.relpath(DAEMONSET / "scheduler", tmp_path)
+    document = {
+        "resources": [f"{here}/default", f"{here}/planner"],
+        "components": [f"{here}/components/planned-all", f"{here}/components/quality-and-cost"],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(document))
+
+    assert_two_names(tuple(yaml.safe_load_all(run("kubectl", "kustomize", tmp_path))))
+
+
+def test_the_chart_adds_the_names_for_quality_and_for_cost() -> None:
+    switches = ("scheduler.enabled=true", "planner.enabled=true", "planner.all=true")
+    documents = helm_rendered(*switches, "scheduler.qualityAndCost=true")
+    plain = helm_rendered(*switches)
+
+    assert_two_names(documents)
+    assert not any(each["metadata"]["name"] == "gputopo-policy" for each in plain)

@@ -15,5 +15,5 @@
 {{- end }}
 
 {{- define "gputopo.schedulerConfig" -}}
-{{ .Values.scheduler.config | default (.Files.Get "files/scheduler-config.yaml") | trim }}
+{{ .Values.scheduler.config | default (.Files.Get (ternary "files/quality-and-cost-config.yaml" "files/scheduler-config.yaml" .Values.scheduler.qualityAndCost)) | trim }}
 {{- end }}

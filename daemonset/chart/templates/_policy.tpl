@@ -1,5 +1,18 @@
+{{- define "gputopo.policyText" -}}
+{{- .Values.scheduler.policy | default (ternary (.Files.Get "files/quality-and-cost-policy.yaml") "" .Values.scheduler.qualityAndCost) }}
+{{- end }}
+
+{{- /* Gates, with the scheduler names of scheduler.qualityAndCost. */}}
+{{- define "gputopo.gating" -}}
+{{- if .root.Values.scheduler.qualityAndCost }}
+{{- .root.Files.Get .file | replace "'gputopo-scheduler'" "'gputopo-scheduler', 'gpu-aware-scheduler', 'cost-optimized-scheduler'" }}
+{{- else }}
+{{- .root.Files.Get .file }}
+{{- end }}
+{{- end }}
+
 {{- define "gputopo.policyMap" -}}
-{{- if .Values.scheduler.policy }}
+{{- if (include "gputopo.policyText" .) }}
 ---
 apiVersion: v1
 kind: ConfigMap
@@ -10,7 +23,7 @@ metadata:
     {{- include "gputopo.labelsOf" (list . "gputopo-scheduler") | nindent 4 }}
 data:
   policy.yaml: |
-    {{- .Values.scheduler.policy | trim | nindent 4 }}
+    {{- include "gputopo.policyText" . | trim | nindent 4 }}
 {{- end }}
 {{- end }}
 

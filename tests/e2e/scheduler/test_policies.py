@@ -8,10 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from gputopo.cli.config import scheduler_config
 from gputopo.labels import keys
 from gputopo.model import NodeTopology
-from tests.api_objects import pod
+from tests.api_objects import GPU, pod
 from tests.e2e.cluster import Cluster
 from tests.e2e.fixtures import StartScheduler
 from tests.e2e.scheduler.conftest import StartAgents
@@ -22,30 +24,24 @@ from tests.simulated_node.shapes import bridged_pairs_8, nvswitch_8
 
 pytestmark = pytest.mark.e2e
 CHEAP, FAST = "cost-optimized-scheduler", "gpu-aware-scheduler"
-POLICY = f"""\
-apiVersion: gputopo.io/v1alpha1
-kind: PlacementPolicy
-profiles:
-  - name: cheap
-    match: {{schedulerName: {CHEAP}}}
-    weights: {{cost: 8, spot: 4, bandwidth: 1}}
-  - name: fast
-    match: {{schedulerName: {FAST}}}
-    weights: {{bandwidth: 12, leftover: 1, generation: 4, onDemand: 2}}
-"""
 TRITON = "nvcr.io/nvidia/tritonserver:26.10-py3"
 TORCHRUN = ["torchrun", "--nproc-per-node=2", "train.py"]
+
+
+def printed(*options: str) -> str:
+    """The output of `gputopo scheduler-config`."""
+    return CliRunner().invoke(scheduler_config, options, catch_exceptions=False).output
 
 
 @pytest.fixture
 def two_policies(cluster: Cluster, scheduler: StartScheduler, tmp_path: Path) -> Iterator[Extender]:
     """One extender with a policy file, and one kube-scheduler with a profile for each of its policies."""
-    (tmp_path / "policy.yaml").write_text(POLICY)
+    (tmp_path / "policy.yaml").write_text(printed("--policy"))
     prepare(cluster)
     with running(cluster, "--policy", str(tmp_path / "policy.yaml")) as extender:
         extender.wait_until_ready()
-        (profile,) = yaml.safe_load(extender.configuration())["profiles"]
-        scheduler(extender.configuration(profiles=[profile | {"schedulerName": name} for name in (CHEAP, FAST)]))
+        shipped = yaml.safe_load(printed("--quality-and-cost", "--resource", GPU))
+        scheduler(extender.configuration(profiles=shipped["profiles"]))
         yield extender
 
 

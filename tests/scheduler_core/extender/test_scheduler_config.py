@@ -12,7 +12,10 @@ from scheduler_core.cache.node_state import NodeState, state_of
 from scheduler_core.evaluation.score import score_state
 from scheduler_core.extender.scheduler_config import WEIGHT, Caller, managed_resources, render_configuration
 from scheduler_core.extender.scheduler_config_check import check_configuration, parse_configuration
+from scheduler_core.policy.file import parse_policy_file
 from scheduler_core.policy.policy import Policy
+from scheduler_core.policy.quality_and_cost import QUALITY_AND_COST_POLICY
+from scheduler_core.request.pod_request import PodRequest
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, occupant, profile, record
 
@@ -149,3 +152,44 @@ def test_a_point_outvotes_what_plugins_say_unasked_and_not_all_wishes_of_a_pod_a
     wishes = 2 + 2 + 2  # NodeAffinity, PodTopologySpread, InterPodAffinity
 
     assert 100 * unasked < WEIGHT * 10 < 100 * (unasked + wishes)
+
+
+@pytest.mark.parametrize("caller", list(Caller))
+def test_one_flag_adds_the_names_for_quality_and_for_cost(caller: Caller) -> None:
+    usual = yaml.safe_load(render_configuration(RESOURCES, caller))
+    found = yaml.safe_load(render_configuration(RESOURCES, caller, quality_and_cost=True))
+
+    ours = usual["profiles"][-1]
+    assert found["profiles"] == [
+        *usual["profiles"],
+        *(ours | {"schedulerName": name} for name in ("gpu-aware-scheduler", "cost-optimized-scheduler")),
+    ]
+    assert {**found, "profiles": None} == {**usual, "profiles": None}
+    assert check_configuration(parse_configuration(found), RESOURCES) == ()
+
+
+@pytest.mark.parametrize("name", ["gpu-aware-scheduler", "cost-optimized-scheduler"])
+def test_the_check_finds_faults_in_the_profiles_of_both_names(name: str) -> None:
+    document = yaml.safe_load(render_configuration(RESOURCES, quality_and_cost=True))
+    (profile,) = (each for each in document["profiles"] if each["schedulerName"] == name)
+    profile["percentageOfNodesToScore"] = 5
+
+    (finding,) = check_configuration(parse_configuration(document), RESOURCES)
+
+    assert "percentageOfNodesToScore is 5" in str(finding)
+
+
+def test_each_name_has_a_policy_profile_and_its_wish_decides() -> None:
+    policies = parse_policy_file(QUALITY_AND_COST_POLICY, "policy.yaml").policies
+    plain = record(topology=MACHINES["a100_bridged"](), held={}, labels={"gputopo.io/cost-per-hour": "4"})
+    fast = record(topology=MACHINES["hgx_h100"](), held={}, labels={"gputopo.io/cost-per-hour": "32"})
+    nodes = {"cheap": state_of(plain, NOW, Policy()), "fast": state_of(fast, NOW, Policy())}
+
+    def best(scheduler: str) -> str:
+        request = PodRequest("u", "a", "p", scheduler, profile(2))
+        policy = policies.policy_for(request)
+        return max(nodes, key=lambda name: score_state(request.profile, nodes[name], policy).points)
+
+    assert best("gpu-aware-scheduler") == "fast"
+    assert best("cost-optimized-scheduler") == "cheap"
+    assert [each.policy.name for each in policies.profiles] == ["quality", "cost", "default"]
