@@ -53,6 +53,11 @@ LEASES = Resource("leases", "coordination.k8s.io", namespaced=True)
 TOKEN_REVIEWS = Resource("tokenreviews", "authentication.k8s.io")
 ACCESS_REVIEWS = Resource("subjectaccessreviews", "authorization.k8s.io")
 DEFINITIONS = Resource("customresourcedefinitions", "apiextensions.k8s.io")
+# Volumes, which restrict the nodes of their pods.
+CLAIMS = Resource("persistentvolumeclaims", namespaced=True)
+VOLUMES = Resource("persistentvolumes")
+STORAGE_CLASSES = Resource("storageclasses", "storage.k8s.io")
+VOLUME_SOURCES = (CLAIMS, VOLUMES, STORAGE_CLASSES)
 # Objects of other projects that contain the size of a gang; read if the API server serves them.
 JOBS = Resource("jobs", "batch", namespaced=True)
 JOBSETS = Resource("jobsets", "jobset.x-k8s.io", "v1alpha2", namespaced=True)
@@ -126,9 +131,15 @@ READER = Role(
         LEDGERS: ("list",),
     },
 )
-# `gputopo gangs`, `why gang`. Sizes of gangs, the planner's Lease and the namespace are read if that is allowed.
+# `gputopo gangs`, `why gang`. Sizes of gangs, volumes, the planner's Lease and the namespace are read if allowed.
 GANG_READER = Role(
-    "reader", {**READER.verbs, **dict.fromkeys(GANG_SIZE_SOURCES, ("list",)), LEASES: ("get",), NAMESPACES: ("get",)}
+    "reader",
+    {
+        **READER.verbs,
+        **dict.fromkeys((*GANG_SIZE_SOURCES, *VOLUME_SOURCES), ("list",)),
+        LEASES: ("get",),
+        NAMESPACES: ("get",),
+    },
 )
 # `gputopo cleanup`. It lists pods to find scheduling gates that no planner would remove.
 CLEANER = Role(
@@ -166,7 +177,7 @@ UI = Role(
         **_WATCHED,
         RESERVATIONS: ("list", "watch"),
         LEDGERS: ("list", "watch"),
-        **dict.fromkeys(GANG_SIZE_SOURCES, ("list", "watch")),
+        **dict.fromkeys((*GANG_SIZE_SOURCES, *VOLUME_SOURCES), ("list", "watch")),
     },
 )
 # `gputopo planner`. It ungates and pins pods, and rolls back pods that were not placed.
@@ -180,7 +191,7 @@ PLANNER = Role(
         LEDGERS: ("list", "watch", "get", "create", "update"),
         LEDGER_STATUS: ("update",),
         EVENTS: ("create",),
-        **dict.fromkeys(GANG_SIZE_SOURCES, ("list", "watch")),
+        **dict.fromkeys((*GANG_SIZE_SOURCES, *VOLUME_SOURCES), ("list", "watch")),
     },
 )
 # `--lease`: leader election.

@@ -5,10 +5,11 @@ The extender does not need these rules: kube-scheduler applies them before it ca
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from scheduler_core.cache.events import NodeUpdate, PodUpdate
-from scheduler_core.cache.kube_scheduler_filters import FullNode, SchedulingRules
+from scheduler_core.cache.kube_scheduler_filters import FullNode, SchedulingRules, selector_matches
 from scheduler_core.cache.watch import SOURCES, Sources, node_fingerprint, node_update, pod_update
 from scheduler_core.request.full_pod import (
     FullAffinity,
@@ -22,20 +23,29 @@ from scheduler_core.request.pod import Metadata, RequiredTerm, Requirement
 
 HOSTNAME = "kubernetes.io/hostname"  # a different value for each node
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")  # of a label selector
-POD_AFFINITY, TOPOLOGY_SPREAD = "pod affinity", "topology spread"
+POD_AFFINITY, TOPOLOGY_SPREAD, VOLUME_CLAIMS = "pod affinity", "topology spread", "volume claims"
 TOO_MANY_RULES = "more node selectors, affinity expressions and tolerations than are checked"
 # Per pod, of its rules about nodes and of its anti-affinity: every plan compares each with all nodes, or all members.
 MAX_RULES = 256
 MAX_VALUES = 20_000  # of these rules: more than one for each node
+_MAX_OWN_TERMS = 16  # of required podAffinity
 _EVERYWHERE = LabelSelector()
 
 
-def scheduling_rules(spec: FullPodSpec, *, anti_affinity_checked: bool = False) -> SchedulingRules:
-    """Return the rules of a pod about its nodes. With ``TOO_MANY_RULES`` none of them is checked.
+class CheckedRules(NamedTuple):
+    """Rules of a pod that the caller checks itself."""
 
-    ``anti_affinity_checked``: the caller checks ``host_anti_affinity`` itself.
-    """
-    unchecked = tuple(_unchecked_rules(spec, anti_affinity_checked=anti_affinity_checked))
+    anti_affinity: bool = False  # ``host_anti_affinity``
+    affinity: bool = False  # required podAffinity, all terms
+    volumes: bool = False  # volume claims
+
+
+NOTHING_CHECKED = CheckedRules()
+
+
+def scheduling_rules(spec: FullPodSpec, checked: CheckedRules = NOTHING_CHECKED) -> SchedulingRules:
+    """Return the rules of a pod about its nodes. With ``TOO_MANY_RULES`` none of them is checked."""
+    unchecked = tuple(_unchecked_rules(spec, checked))
     if _exceeds_limits(_node_requirements(spec), rule_count(spec)):
         return SchedulingRules(FullPodSpec(), (*unchecked, TOO_MANY_RULES))
     rules = FullPodSpec(affinity=spec.affinity, node_selector=spec.node_selector, tolerations=spec.tolerations)
@@ -77,25 +87,48 @@ def host_anti_affinity(spec: FullPodSpec) -> tuple[PodAffinityTerm, ...]:
     return () if _exceeds_limits(requirements, len(terms) + len(requirements) + labels) else terms
 
 
+def own_affinity_key(spec: FullPodSpec, labels: Mapping[str, str], namespace: str) -> str | None:
+    """Return the topology key in whose domain the pod wants to be with pods like itself; None: it has another rule.
+
+    For a gang whose members have this rule, one domain for all members satisfies it.
+    """
+    terms = _required_terms((spec.affinity or FullAffinity()).pod_affinity)
+    keys = {each.topology_key for each in terms}
+    own = all(
+        each.label_selector is not None
+        and _is_known(each)
+        and (each.namespace_selector == _EVERYWHERE or namespace in (each.namespaces or (namespace,)))
+        and selector_matches(each.label_selector, labels)
+        for each in terms
+    )
+    return keys.pop() if own and len(keys) == 1 and len(terms) <= _MAX_OWN_TERMS else None
+
+
 def _required_terms(of_pods: RequiredPodAffinity | None) -> tuple[PodAffinityTerm, ...]:
     return (of_pods and of_pods.required_during_scheduling_ignored_during_execution) or ()
 
 
 def _decided_by_labels(term: PodAffinityTerm) -> bool:
-    """Return whether pod labels decide the term: the labels of namespaces are not watched."""
+    """Return whether pod labels decide the term, by host."""
+    return term.topology_key == HOSTNAME and _is_known(term)
+
+
+def _is_known(term: PodAffinityTerm) -> bool:
+    """Return whether pod labels decide which pods the term selects: the labels of namespaces are not watched."""
     known = (each.operator in _OPERATORS for each in (term.label_selector or _EVERYWHERE).match_expressions or ())
-    return term.topology_key == HOSTNAME and term.namespace_selector in (None, _EVERYWHERE) and all(known)
+    return term.namespace_selector in (None, _EVERYWHERE) and all(known)
 
 
-def _unchecked_rules(spec: FullPodSpec, *, anti_affinity_checked: bool) -> Iterator[str]:
+def _unchecked_rules(spec: FullPodSpec, checked: CheckedRules) -> Iterator[str]:
     affinity = spec.affinity or FullAffinity()
-    checked = host_anti_affinity(spec) if anti_affinity_checked else ()
-    if _required_terms(affinity.pod_affinity) or len(_required_terms(affinity.pod_anti_affinity)) > len(checked):
+    apart = host_anti_affinity(spec) if checked.anti_affinity else ()
+    near = () if checked.affinity else _required_terms(affinity.pod_affinity)
+    if near or len(_required_terms(affinity.pod_anti_affinity)) > len(apart):
         yield POD_AFFINITY
     if any(each.when_unsatisfiable == "DoNotSchedule" for each in spec.topology_spread_constraints or ()):
         yield TOPOLOGY_SPREAD
-    if any(each.persistent_volume_claim or each.ephemeral for each in spec.volumes or ()):
-        yield "volume claims"
+    if not checked.volumes and any(each.persistent_volume_claim or each.ephemeral for each in spec.volumes or ()):
+        yield VOLUME_CLAIMS
 
 
 def _full_node_update(name: str, node: FullNode) -> NodeUpdate:

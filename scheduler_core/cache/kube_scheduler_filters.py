@@ -8,7 +8,7 @@ Source: the plugins NodeUnschedulable, TaintToleration and NodeAffinity of kube-
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from hashlib import blake2b
 
@@ -16,8 +16,9 @@ import msgspec
 
 from scheduler_core.cache.node import Node
 from scheduler_core.request.full_pod import FullPodSpec, LabelSelector, Toleration
-from scheduler_core.request.pod import Affinity, RequiredTerm, Requirement
+from scheduler_core.request.pod import Affinity, RequiredTerm, RequiredTerms, Requirement
 
+VOLUMES_REASON = "a volume of the pod cannot be used there: the node affinity of the volume, or its storage class"
 _CORDON = "node.kubernetes.io/unschedulable"
 
 
@@ -50,6 +51,7 @@ class SchedulingRules(msgspec.Struct, frozen=True, dict=True):
 
     spec: FullPodSpec  # nodeSelector, affinity and tolerations only
     unchecked: tuple[str, ...] = ()  # rules of the pod that ``rejection`` does not check
+    volumes: tuple[RequiredTerms, ...] = ()  # node affinity of its volumes: all must match
 
     @cached_property
     def key(self) -> bytes:
@@ -70,6 +72,15 @@ def rejection(pod: FullPodSpec, node: FullNode) -> str | None:
         if labels.get(key) != value:
             return f"it is not {key}={value}, as nodeSelector requires"
     return None if _affinity_matches(pod.affinity, node) else "its node affinity does not match"
+
+
+def volume_rejection(volumes: Iterable[RequiredTerms], node: FullNode) -> str | None:
+    """Return why kube-scheduler would reject the node because of the pod's volumes; None: no volume rejects it.
+
+    Source: the plugin VolumeBinding of kube-scheduler.
+    """
+    matches = all(any(_matches(term, node) for term in each.node_selector_terms or ()) for each in volumes)
+    return None if matches else VOLUMES_REASON
 
 
 def _tolerates(toleration: Toleration, taint: Taint) -> bool:

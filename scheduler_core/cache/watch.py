@@ -305,6 +305,11 @@ def uid_key(which: ObjectIdentity) -> str:
     return which.uid
 
 
+def full_name_key(which: ObjectIdentity) -> str:
+    """Return the key of objects that other objects name: NAMESPACE/NAME, or NAME."""
+    return which.full_name
+
+
 Sources = Mapping[type[Any], WatchSource[Any]]  # by the type of the updates that the source delivers
 SOURCES: Sources = {
     NodeUpdate: WatchSource(NODES, Node, _name_key, node_update, node_fingerprint),

@@ -36,7 +36,8 @@ COUNTERS = {
     ),
     "gputopo_planner_rollbacks": MetricHelp((), "Placements that were rolled back because not all members were bound."),
     "gputopo_planner_released": MetricHelp(
-        ("reason",), "Pods that were released to ordinary scheduling without a place: unplaceable, gate-timeout."
+        ("reason",),
+        "Pods that were released to ordinary scheduling without a place: unplaceable, gate-timeout, pod-rules.",
     ),
 }
 TIMES = {

@@ -6,7 +6,17 @@ from functools import cached_property
 
 import msgspec
 
-from scheduler_core.request.pod import Affinity, Metadata, Pod, PodSpec, PodStatus, PreferredTerms, Requirement
+from scheduler_core.request.pod import (
+    Affinity,
+    AffinityTerm,
+    Metadata,
+    Pod,
+    PodSpec,
+    PodStatus,
+    PreferredTerms,
+    Requirement,
+    Volume,
+)
 
 
 class LabelSelector(msgspec.Struct, frozen=True, rename="camel"):
@@ -52,6 +62,19 @@ class Toleration(msgspec.Struct, frozen=True):
     effect: str = ""
 
 
+class ClaimVolume(AffinityTerm, frozen=True, rename="camel"):
+    """``persistentVolumeClaim`` of a volume."""
+
+    claim_name: str = ""
+
+
+class FullVolume(Volume, frozen=True, rename="camel"):
+    """An item of ``spec.volumes`` with its claim."""
+
+    name: str = ""
+    persistent_volume_claim: ClaimVolume | None = None
+
+
 class PodSchedulingGroup(msgspec.Struct, frozen=True, rename="camel"):
     """``spec.schedulingGroup`` (Kubernetes 1.36)."""
 
@@ -72,6 +95,7 @@ class FullPodSpec(PodSpec, frozen=True, rename="camel"):
     affinity: FullAffinity | None = None
     node_selector: dict[str, str] | None = None
     tolerations: tuple[Toleration, ...] | None = None
+    volumes: tuple[FullVolume, ...] | None = None
     scheduling_group: PodSchedulingGroup | None = None
     active_deadline_seconds: int | None = None
 

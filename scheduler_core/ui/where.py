@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.labels.keys import GPU_RESOURCES, POD_ISLAND
-from scheduler_core.cache.full_pods import scheduling_rules
+from scheduler_core.cache.full_pods import CheckedRules, scheduling_rules
 from scheduler_core.planner.gang.member import GangName, GangRequest, Member
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.packing.model import NodeView, PlanOptions, Unplaced
@@ -72,7 +72,7 @@ def _members(query: WhereQuery, policies: Policies, tolerated: Sequence[str]) ->
     if isinstance(request, InvalidRequest):
         return request
     gang = GangRequest(GangName("", "where"), size=query.pods)
-    rules = scheduling_rules(pod.spec, anti_affinity_checked=True)
+    rules = scheduling_rules(pod.spec, CheckedRules(anti_affinity=True))
     return tuple(
         Member(
             uid=f"where-{number}",

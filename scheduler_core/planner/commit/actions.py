@@ -177,7 +177,7 @@ class ReleasePod(PodAction, frozen=True):
     """Remove our gate without a pin: for kube-scheduler and a cluster autoscaler it is an ordinary pod."""
 
     reason: str  # for people
-    policy: str  # that asks for it: "unplaceable", "gate-timeout"
+    policy: str  # that asks for it: "unplaceable", "gate-timeout", "pod-rules"
 
     def member_after(self, member: Member) -> Member:
         return member._replace(gates=other_gates(member.gates))

@@ -75,6 +75,7 @@ class Gang(NamedTuple):
     priority: int = 0  # the lowest of its members that ask for GPUs; of all members where none asks for GPUs
     priorities: tuple[int, ...] = ()  # priorities of these members, lowest first, where they differ
     created: float = 0.0  # its first member's creation, seconds since 1970
+    unplanned: tuple[str, ...] = ()  # rules of ``ready`` members that only kube-scheduler can follow
     newest: float = 0.0  # its last member's creation: the gang was incomplete before
 
     @property
@@ -126,6 +127,7 @@ def gang_of(name: GangName, members: Sequence[Member], declared: DeclaredSize | 
     surplus = _surplus(gated, placed, left) if gated else frozenset()
     chosen = [each for each in gated if each.uid not in surplus] if surplus else gated
     gang = gang._replace(
+        unplanned=tuple(sorted({rule for each in chosen for rule in each.unplanned})),
         placed=tuple(placed),
         succeeded=succeeded,
         ready=tuple(each for each in chosen if each.gates == _OURS),

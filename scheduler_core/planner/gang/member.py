@@ -58,6 +58,9 @@ class Member(NamedTuple):
     anti_affinity: tuple[PodAffinityTerm, ...] = ()  # required anti-affinity by host
     bind_error: str | None = None  # kube-scheduler's message after it was ungated, while it cannot be bound
     pinned_terms: str | None = None  # node that its pin claims; ``PlannerView`` checks the claim
+    claims: tuple[str, ...] = ()  # names of its volume claims, while it is gated
+    blocked: str | None = None  # why it fits no node for now, whatever the nodes: a volume claim is not bound
+    unplanned: tuple[str, ...] = ()  # rules, of a pod that asks for GPUs, which only kube-scheduler can follow
 
     @property
     def devices(self) -> tuple[tuple[str, int], ...]:

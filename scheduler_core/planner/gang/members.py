@@ -42,6 +42,7 @@ class GangMembers:
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}  # by UID
         self._with_anti_affinity: set[str] = set()  # UIDs of members with required anti-affinity by host
+        self._with_claims: set[str] = set()  # UIDs of gated members with volume claims
         self._awaiting_binding: dict[str, Member] = {}  # ungated members that are not bound
         self._gangs: dict[GangName, _SortedMembers] = {}  # without empty gangs
         self._declared: dict[type[Any], dict[str, DeclaredSizes]] = {}  # by kind, then by UID of the object
@@ -63,6 +64,8 @@ class GangMembers:
                 self._members[member.uid] = member
                 if member.anti_affinity:
                     self._with_anti_affinity.add(member.uid)
+                if member.claims:
+                    self._with_claims.add(member.uid)
                 if _awaits_binding(member):
                     self._awaiting_binding[member.uid] = member
                 self._gangs.setdefault(member.gang_request.gang, _SortedMembers()).add(member)
@@ -115,6 +118,10 @@ class GangMembers:
         """True if any member has required anti-affinity by host."""
         return bool(self._with_anti_affinity)
 
+    def members_with_claims(self) -> Iterator[Member]:
+        """Yield the gated members of all gangs that have volume claims."""
+        return (self._members[uid] for uid in self._with_claims)
+
     def awaiting_binding(self) -> Collection[Member]:
         """Return members of all gangs that are ungated and have no node yet."""
         return self._awaiting_binding.values()
@@ -129,6 +136,7 @@ class GangMembers:
         if member is not None:
             name = member.gang_request.gang
             self._with_anti_affinity.discard(uid)
+            self._with_claims.discard(uid)
             self._gangs[name].remove(member)
             if not self._gangs[name].members:
                 del self._gangs[name]

@@ -19,7 +19,9 @@ from scheduler_core.cache.full_pods import (
     MAX_RULES,
     MAX_VALUES,
     TOO_MANY_RULES,
+    CheckedRules,
     host_anti_affinity,
+    own_affinity_key,
     rule_count,
     scheduling_rules,
 )
@@ -33,6 +35,7 @@ from scheduler_core.planner.gang.conventions import (
 from scheduler_core.planner.gang.member import GangRequest, Member
 from scheduler_core.planner.gang.pod_deadlines import PodDeadline
 from scheduler_core.planner.gang.size_sources import SIZE_SOURCES
+from scheduler_core.planner.gang.volume_sources import VOLUME_SOURCES
 from scheduler_core.request.full_pod import FullPod, FullPodSpec
 from scheduler_core.request.pod import Pod, RequiredTerms, pin_claim
 from scheduler_core.request.pod_request import InvalidRequest, PodRequest, parse_request
@@ -58,13 +61,13 @@ class PodStreams(NamedTuple):
 
 
 def planner_sources(parse: ParsePod = parse_request, sizes: Sources = SIZE_SOURCES) -> Sources:
-    """Return the watch sources: ``NodeUpdate`` with rules, ``PlannerPod``, NodeGpus, and kinds of ``DeclaredSizes``.
+    """Return the watch sources: ``NodeUpdate`` with rules, ``PlannerPod``, NodeGpus, sizes of gangs, and volumes.
 
     ``parse``: returns the request of a pod by a policy; called on a watch's thread.
     """
     pods: WatchSource[PlannerPod] = WatchSource(PODS, FullPod, uid_key, partial(planner_pod, parse=parse))
     kept = {kind: source for kind, source in FULL_POD_SOURCES.items() if kind is not PodUpdate}
-    return {**kept, PlannerPod: pods, **sizes}
+    return {**kept, PlannerPod: pods, **sizes, **VOLUME_SOURCES}
 
 
 def planner_pod(uid: str, pod: FullPod, parse: ParsePod = parse_request) -> PlannerPod | None:
@@ -97,6 +100,7 @@ def fan_out(batch: Batch[PlannerPod]) -> PodStreams:
 def _member(uid: str, pod: FullPod, parse: ParsePod) -> Member | None:
     """Return the pod as a member; None: the planner need not act on it, nor count it for other members."""
     metadata, spec = pod.metadata, pod.spec
+    labels = metadata.labels or {}
     gates = tuple(gate.name for gate in spec.scheduling_gates or ())
     reservation = (metadata.annotations or {}).get(POD_RESERVATION.key)
     gated = GATE in gates
@@ -105,13 +109,17 @@ def _member(uid: str, pod: FullPod, parse: ParsePod) -> Member | None:
         not (gated or reservation) and (invalid or is_single_pod_gang(gang_request.gang) or pod.is_finished)
     ):
         return None
-    rules = scheduling_rules(spec, anti_affinity_checked=True) if gated else None
+    own_key = None if is_single_pod_gang(gang_request.gang) else own_affinity_key(spec, labels, metadata.namespace)
+    if own_key is not None and gang_request.required in (None, own_key):
+        gang_request = gang_request._replace(required=own_key)
+    checked = CheckedRules(anti_affinity=True, affinity=gang_request.required == own_key is not None, volumes=True)
+    rules = scheduling_rules(spec, checked) if gated else None
     if rules is not None and TOO_MANY_RULES in rules.unchecked:
         invalid = invalid or InvalidRequest(_excess_reason(spec))
     started = pod.status.start_time is not None
     owner = metadata.owner
     claim = pin_claim(pod)
-    return Member(
+    member = Member(
         uid=uid,
         namespace=metadata.namespace,
         name=metadata.name,
@@ -130,11 +138,25 @@ def _member(uid: str, pod: FullPod, parse: ParsePod) -> Member | None:
         rules=rules,
         terms=_required_terms(spec) if gated else None,
         finalizers=metadata.finalizers or (),
-        labels=metadata.labels or {},
+        labels=labels,
         anti_affinity=host_anti_affinity(spec),
         bind_error=pod.status.unschedulable_message if reservation and not spec.node_name else None,
         pinned_terms=None if claim is None else claim.node,
+        claims=_claims(pod) if gated else (),
     )
+    return member._replace(unplanned=rules.unchecked) if rules is not None and member.asks_for_gpus else member
+
+
+def _claims(pod: FullPod) -> tuple[str, ...]:
+    """Return the names of the pod's volume claims. Kubernetes creates the claim of an ephemeral volume."""
+    found = (
+        each.persistent_volume_claim.claim_name
+        if each.persistent_volume_claim is not None
+        else f"{pod.metadata.name}-{each.name}"
+        for each in pod.spec.volumes or ()
+        if each.persistent_volume_claim is not None or each.ephemeral is not None
+    )
+    return tuple(sorted(set(found)))
 
 
 def _gang_request_of(pod: FullPod) -> tuple[GangRequest | None, InvalidRequest | None]:

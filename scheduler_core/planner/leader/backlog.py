@@ -54,7 +54,7 @@ class GangBacklog:
 
     def mark_unplaced(self, name: GangName, unplaced: Unplaced, state: Hashable) -> None:
         """Record that no place was found for a gang, on this state."""
-        is_known = self.unplaced.get(name) is unplaced
+        is_known = self.unplaced.get(name) == unplaced
         self.unplaced[name] = unplaced
         self.queue.mark_unplaced(name, state)
         if unplaced.missing and not is_known:

@@ -12,9 +12,11 @@ from itertools import chain
 
 from scheduler_core.planner.commit.actions import CreateReservation, ReleasePod
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
+from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.leader.backlog import GangBacklog
 from scheduler_core.planner.leader.capacity_holds import CapacityHolds, HoldRequest
 from scheduler_core.planner.leader.context import TermContext
+from scheduler_core.planner.leader.hand_over import hand_overs, may_be_handed_over
 from scheduler_core.planner.leader.hold_search import HoldResult, HoldTask
 from scheduler_core.planner.leader.plan_task import PlanResult, PlanTask, ReservationNames, options_of
 from scheduler_core.planner.leader.queue import QueuedGang, QueueOrder
@@ -72,6 +74,14 @@ class PlanScheduler:
         self._is_searching_hold = False
         return self.holds.apply_result(result, now)
 
+    def due_hand_overs(self) -> Iterator[ReleasePod]:
+        """Yield the pods whose rules only kube-scheduler can follow, to be released to it."""
+        queue = self._backlog.queue
+        if not queue.has_queued(may_be_handed_over):
+            return
+        in_progress = self._view.in_progress()
+        yield from (release for gang, release in hand_overs(queue.ordered()) if in_progress.is_free(gang))
+
     def due_releases(self, now: float) -> Iterator[ReleasePod]:
         """Yield the pods that waited too long, to be released to ordinary scheduling. ``now``: monotonic seconds."""
         config, queue = self._context.config, self._backlog.queue
@@ -101,7 +111,11 @@ class PlanScheduler:
         if not queue.has_queued(in_progress.is_free):
             return ()
         apart = {each.gang for each in self.holds.open_holds()}
-        found = tuple(queue.batches(now, self._view.plan_state(now), _BATCH, apart, in_progress.is_free))
+
+        def is_wanted(gang: Gang) -> bool:
+            return not gang.unplanned and in_progress.is_free(gang)
+
+        found = tuple(queue.batches(now, self._view.plan_state(now), _BATCH, apart, is_wanted))
         if not found and (due := queue.next_due_at(now)) is not None:
             self._context.executor.schedule_round(max(0.0, due - now))
         return found

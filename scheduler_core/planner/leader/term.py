@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from gputopo.crd.reservations import EntryPhase
@@ -166,7 +167,7 @@ class LeaderTerm:
             self._outbox.submit_action(action, now)
         if self.leads:
             self.view.reservation_index.park(idle_reservations(state, config.terms))
-            for release in self._scheduler.due_releases(now):
+            for release in chain(self._scheduler.due_hand_overs(), self._scheduler.due_releases(now)):
                 self._outbox.submit_action(release, now)
         return any(isinstance(each, WriteLedger) and each.relisted for each in actions)
 

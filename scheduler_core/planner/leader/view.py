@@ -29,6 +29,7 @@ from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.gang.members import GangMembers
 from scheduler_core.planner.gang.pod_deadlines import PodDeadlines
 from scheduler_core.planner.gang.pod_source import PlannerPod, fan_out
+from scheduler_core.planner.gang.volumes import VOLUME_KINDS, VolumeIndex, with_volume_rules
 from scheduler_core.planner.leader.own_writes import OwnWrite, OwnWrites
 from scheduler_core.planner.leader.reservation_index import GangReservationIndex
 from scheduler_core.planner.packing.anti_affinity import PlacedMember
@@ -89,6 +90,7 @@ class PlannerView:
         self.reservation_index = GangReservationIndex(self.reservations, self.gang_members.get_member)
         self.deadlines = PodDeadlines()
         self.observations = Observations()
+        self._volumes = VolumeIndex()
         self.rules: Mapping[str, FullNode] = {}  # replaced, never changed in place: a plan may read it
         self._rules_log = ChangeLog()  # names of nodes whose rules may have changed
         self._pool, self._identity, self._guarded = pool, identity, guarded
@@ -116,6 +118,8 @@ class PlannerView:
             touched = self.gang_members.apply_declared_sizes(batch)
             self.reservation_index.mark_gangs_dirty(touched)
             return touched
+        if batch.kind in VOLUME_KINDS:
+            return self._apply_volumes(batch)
         if batch.kind is ReservationUpdate:
             newest, unanswered = self._own_writes.newest_reservations(batch, self.reservations)
             if unanswered:
@@ -283,7 +287,21 @@ class PlannerView:
         self.cache.apply_batch(batch, now)
         self.reservation_index.update_reservations(sorted(uids))
 
+    def _apply_volumes(self, batch: Batch[Any]) -> frozenset[GangName]:
+        """Apply volume claims, volumes or storage classes: the nodes that members with such claims can use."""
+        claims = self._volumes.apply_batch(batch)
+        affected = tuple(
+            each
+            for each in self.gang_members.members_with_claims()
+            if claims is None or any(f"{each.namespace}/{name}" in claims for name in each.claims)
+        )
+        return self._apply_members(Batch(Member, affected)) if affected else frozenset()
+
     def _apply_members(self, members: Batch[Member]) -> frozenset[GangName]:
+        if any(each.claims for each in members.updates):
+            members = members._replace(
+                updates=tuple(with_volume_rules(each, self._volumes) for each in members.updates)
+            )
         touched = self.gang_members.apply_members(members)
         self.reservation_index.mark_gangs_dirty(touched)
         return touched

@@ -60,6 +60,9 @@ def group_members(members: Sequence[Member], view: NodeView, options: PlanOption
     ]
     if invalid:
         return Unplaced(invalid[0][1], tuple(invalid))
+    blocked = [(each.name, each.blocked) for each in sort_by_rank(members) if each.blocked is not None]
+    if blocked:
+        return Unplaced(f"no node fits {blocked[0][0]}: {blocked[0][1]}", tuple(blocked))
     anti_affinities = AntiAffinities(members, options.placed_members)
     kinds: dict[tuple[MemberKind, bytes | None, AntiAffinity], list[Member]] = {}
     without_gpus = []

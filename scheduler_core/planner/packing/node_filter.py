@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 
-from scheduler_core.cache.kube_scheduler_filters import FullNode, SchedulingRules, rejection
+from scheduler_core.cache.kube_scheduler_filters import FullNode, SchedulingRules, rejection, volume_rejection
 from scheduler_core.planner.packing.anti_affinity import ANTI_AFFINITY_REASON
 from scheduler_core.request.full_pod import FullPodSpec
+from scheduler_core.request.pod import RequiredTerms
 
 _Key = tuple[object, ...]
 
@@ -18,8 +20,9 @@ class NodeFilter:
         """``excluded``: nodes with pods that they may not share a node with."""
         self._excluded = excluded
         self._spec = FullPodSpec() if rules is None else rules.spec
+        self._volumes = () if rules is None else rules.volumes
         self._known: dict[_Key, str | None] = {}
-        self._labels, self._by_name = _labels_read(self._spec)
+        self._labels, self._by_name = _labels_read(self._spec, self._volumes)
 
     def rejection_of(self, node: FullNode) -> str | None:
         """Return why kube-scheduler would reject the node; None: no known reason."""
@@ -27,7 +30,7 @@ class NodeFilter:
             return ANTI_AFFINITY_REASON
         key = self._key(node)
         if key not in self._known:
-            self._known[key] = rejection(self._spec, node)
+            self._known[key] = rejection(self._spec, node) or volume_rejection(self._volumes, node)
         return self._known[key]
 
     def _key(self, node: FullNode) -> _Key:
@@ -37,10 +40,10 @@ class NodeFilter:
         return (node.spec.taints, node.spec.unschedulable, name, *map(labels.get, self._labels))
 
 
-def _labels_read(spec: FullPodSpec) -> tuple[tuple[str, ...], bool]:
+def _labels_read(spec: FullPodSpec, volumes: Iterable[RequiredTerms]) -> tuple[tuple[str, ...], bool]:
     """Return the labels that the rules read, and whether they read the node's name."""
     own = None if spec.affinity is None else spec.affinity.node_affinity
     required = None if own is None else own.required_during_scheduling_ignored_during_execution
-    terms = (required and required.node_selector_terms) or ()
+    terms = [term for each in (required, *volumes) if each is not None for term in each.node_selector_terms or ()]
     labels = {each.key for term in terms for each in term.match_expressions or ()} | {*(spec.node_selector or {})}
     return tuple(sorted(labels)), any(term.match_fields for term in terms)

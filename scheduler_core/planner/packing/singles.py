@@ -69,8 +69,8 @@ class SinglePodPlacer:
             if options.out_of_time():
                 break
             request = member.request
-            if isinstance(request, InvalidRequest):
-                missing.append((member.uid, request.reason))
+            if isinstance(request, InvalidRequest) or member.blocked is not None:
+                missing.append((member.uid, _own_reason(member)))
                 continue
             if not request.profile.device_request.steps_by_resource:
                 seats.append(PlannedMember(member.uid, member.name))
@@ -109,6 +109,11 @@ class SinglePodPlacer:
             growing.add_pod(best, request)
             anti_affinities.add_placed(best, anti_affinity)
         return SinglePodPlan(tuple(seats), tuple(missing))
+
+
+def _own_reason(member: Member) -> str:
+    """Return why a pod fits no node, whatever the nodes: an invalid request, or a volume claim that is not bound."""
+    return member.request.reason if isinstance(member.request, InvalidRequest) else member.blocked or ""
 
 
 class _GrowingSnapshot:

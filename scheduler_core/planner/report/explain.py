@@ -15,15 +15,16 @@ from gputopo.labels.keys import GATE
 from gputopo.labels.reasons import Reason
 from gputopo.render.report import listed
 from gputopo.timestamps import format_timestamp
-from scheduler_core.cache.full_pods import POD_AFFINITY, TOPOLOGY_SPREAD
 from scheduler_core.cache.reservations import ActiveReservation
 from scheduler_core.explain.advice import SEE
 from scheduler_core.explain.model import ReservedGpus
 from scheduler_core.explain.reservations import reserved_gpus
 from scheduler_core.planner.commit.members import is_finished
 from scheduler_core.planner.commit.progress import PHASES, ROLLING_BACK, Progress
+from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang, GangPhase, single_pod_of
 from scheduler_core.planner.gang.member import GangName, Member
+from scheduler_core.planner.leader.hand_over import hand_over_text
 from scheduler_core.planner.leader.hold_candidates import HoldCandidate
 from scheduler_core.planner.leader.plan_task import DEFAULT_BIND_TIMEOUT_S, placed_seats
 from scheduler_core.planner.packing.model import Levels, Unplaced
@@ -225,7 +226,7 @@ def _notes(snapshot: GangSnapshot, gang: Gang, state: Progress, about: GangQuest
     if about.planner_state is not None:
         yield from _planner_notes(about.planner_state)
     yield from _level_notes(snapshot, gang, about.rules.levels)
-    yield from _pod_rule_notes((*gang.ready, *gang.held))
+    yield from _pod_rule_notes((*gang.ready, *gang.held), alone=is_single_pod_gang(gang.name))
     if snapshot.unread:
         yield f"you may not read {', '.join(snapshot.unread)}, so these are not counted"
 
@@ -254,15 +255,11 @@ def _level_notes(snapshot: GangSnapshot, gang: Gang, levels: Levels) -> Iterator
         yield "the planner does not publish the labels of topology levels, so the default labels were used"
 
 
-def _pod_rule_notes(members: Iterable[Member]) -> Iterator[str]:
-    """Yield the rules about other pods that plans do not follow."""
-    unchecked = Counter(rule for each in members if each.rules is not None for rule in set(each.rules.unchecked))
-    for rule in (POD_AFFINITY, TOPOLOGY_SPREAD):
-        if number := unchecked[rule]:
-            yield (
-                f"{number} of its members {'requires' if number == 1 else 'require'} {rule} that the planner does not "
-                "check: kube-scheduler may reject the node that the planner chooses"
-            )
+def _pod_rule_notes(members: Iterable[Member], *, alone: bool) -> Iterator[str]:
+    """Yield why the planner removes the gates of these members without choosing nodes."""
+    rules = sorted({rule for each in members for rule in each.unplanned})
+    if rules:
+        yield f"the planner removes the gates without choosing nodes: {hand_over_text(rules, alone=alone)}"
 
 
 def _no_gang_message(snapshot: GangSnapshot, name: GangName, now: float) -> str:

@@ -9,6 +9,7 @@ from gputopo.labels.keys import GATE
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.gang.pod_source import planner_pod
+from scheduler_core.planner.leader.hand_over import hand_over_text
 from scheduler_core.request.full_pod import FullPod
 from scheduler_core.request.pod_request import InvalidRequest
 
@@ -37,6 +38,9 @@ def _ours(member: Member | None) -> str:
             f"the gate {GATE} holds it until the quoted value is corrected: in the object that creates the pod, and by "
             f"kubectl annotate --overwrite pod {member.name} -n {member.namespace}"
         )
+    if member is not None and member.unplanned:
+        why = hand_over_text(member.unplanned, alone=is_single_pod_gang(member.gang_request.gang))
+        return f"the planner removes the gate {GATE} without choosing a node: {why}"
     waits = f"the gate {GATE} holds it until the planner has a place for it"
     return (
         waits

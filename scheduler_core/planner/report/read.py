@@ -17,6 +17,7 @@ from scheduler_core.cache.watch import RESERVATION_SOURCES, Sources, list_kind
 from scheduler_core.planner.gang import size_sources
 from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.pod_source import PlannerPod, planner_sources
+from scheduler_core.planner.gang.volume_sources import VOLUME_SOURCES
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.policy.profiles import Policies
 from scheduler_core.request.full_pod import FullPod
@@ -102,6 +103,8 @@ def _read_snapshot(kube: Kube, sources: Sources, namespace: str | None, policies
         view.apply_batch(list_kind(kube, kind, _in_namespace(source, namespace)), now)
     unread = [*_apply_optional(kube, RESERVATION_SOURCES, namespace, view, now)]
     unread += _apply_optional(kube, _size_sources(view.gang_members.all_gangs()), namespace, view, now)
+    if NodeUpdate in sources and any(view.gang_members.members_with_claims()):
+        unread += _apply_optional(kube, VOLUME_SOURCES, None, view, now)
     planners: list[PlannerLease] = []
     for name in sorted({each.spec.lease for each in view.cache.reservations.ledgers.values() if each.spec.lease}):
         try:

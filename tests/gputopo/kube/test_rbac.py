@@ -19,6 +19,7 @@ from gputopo.kube.rbac import (
     RESERVATIONS,
     ROLES,
     UI,
+    VOLUME_SOURCES,
     Resource,
     Role,
 )
@@ -58,7 +59,7 @@ def test_the_planner_changes_pods_and_what_it_writes_down_and_never_what_it_plan
         LEDGERS: ("list", "watch", "get", "create", "update"),
         LEDGER_STATUS: ("update",),
         EVENTS: ("create",),
-        **dict.fromkeys(GANG_SIZE_SOURCES, ("list", "watch")),
+        **dict.fromkeys((*GANG_SIZE_SOURCES, *VOLUME_SOURCES), ("list", "watch")),
     }
 
 

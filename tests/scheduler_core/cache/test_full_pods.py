@@ -13,6 +13,7 @@ from scheduler_core.cache.full_pods import (
     FULL_POD_SOURCES,
     POD_AFFINITY,
     TOO_MANY_RULES,
+    CheckedRules,
     host_anti_affinity,
     scheduling_rules,
 )
@@ -100,7 +101,7 @@ def test_terms_of_anti_affinity_are_looked_at_up_to_a_number(
     spec = msgspec.convert({"affinity": affinity}, FullPodSpec)
 
     assert len(host_anti_affinity(spec)) == looked_at  # a term and its label are two rules
-    assert scheduling_rules(spec, anti_affinity_checked=True).unchecked == unchecked
+    assert scheduling_rules(spec, CheckedRules(anti_affinity=True)).unchecked == unchecked
 
 
 def _expressions(number: int, values: int = 1) -> dict[str, Any]:
@@ -149,7 +150,7 @@ def test_too_many_rules_about_other_pods_are_not_checked(spec: dict[str, Any]) -
     found = msgspec.convert(spec, FullPodSpec)
 
     assert host_anti_affinity(found) == ()
-    assert scheduling_rules(found, anti_affinity_checked=True).unchecked == (POD_AFFINITY,)
+    assert scheduling_rules(found, CheckedRules(anti_affinity=True)).unchecked == (POD_AFFINITY,)
 
 
 def test_a_pod_may_name_every_node_of_the_cluster() -> None:

@@ -20,6 +20,7 @@ from scheduler_core.planner.gang.members import GangMembers
 from scheduler_core.planner.gang.pod_deadlines import PodDeadline, PodDeadlines
 from scheduler_core.planner.gang.pod_source import PlannerPod, fan_out, planner_pod, planner_sources
 from scheduler_core.planner.gang.size_sources import SIZE_SOURCES
+from scheduler_core.planner.gang.volumes import VOLUME_KINDS
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.full_pod import FullPodSpec, LabelSelector, PodAffinityTerm
 from scheduler_core.request.pod import Pod, RequiredTerm, RequiredTerms, Requirement
@@ -282,11 +283,11 @@ def test_the_streams_have_the_types_of_their_consumers() -> None:
 def test_the_planner_watches_pods_nodes_with_rules_and_objects_that_declare_sizes() -> None:
     kinds = planner_sources()
 
-    assert set(kinds) == {NodeUpdate, PlannerPod, NodeGpusUpdate, *SIZE_SOURCES}
+    assert set(kinds) == {NodeUpdate, PlannerPod, NodeGpusUpdate, *SIZE_SOURCES, *VOLUME_KINDS}
     assert kinds[NodeUpdate] == FULL_POD_SOURCES[NodeUpdate]
     assert kinds[PlannerPod].resource == PODS
     assert kinds[PlannerPod].query == ListOptions()
-    assert set(planner_sources(sizes={})) == {NodeUpdate, PlannerPod, NodeGpusUpdate}
+    assert set(planner_sources(sizes={})) == {NodeUpdate, PlannerPod, NodeGpusUpdate, *VOLUME_KINDS}
     assert all(issubclass(kind, DeclaredSizes) for kind in SIZE_SOURCES)
 
 
@@ -299,6 +300,7 @@ def test_affinity_without_requirements_has_no_terms() -> None:
 
 
 BY_HOST = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "llm"}}}
+BY_OTHERS = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "cache"}}}
 NO_SHARING = PodAffinityTerm("kubernetes.io/hostname", LabelSelector({"app": "llm"}))
 
 
@@ -329,10 +331,10 @@ def _anti_affinity_pod(*terms: dict[str, Any]) -> dict[str, Any]:
             id="unknown operator",
         ),
         pytest.param(
-            {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [BY_HOST]}},
+            {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [BY_OTHERS]}},
             (),
             ("pod affinity",),
-            id="pod affinity",
+            id="pod affinity to others",
         ),
     ],
 )
@@ -347,6 +349,68 @@ def test_the_anti_affinity_of_a_member(
     assert (gated.anti_affinity, gated.labels, gated.rules.unchecked) == (apart, {"app": "llm"}, unchecked)
     assert running is not None
     assert (running.anti_affinity, running.labels) == (apart, {"app": "llm"})
+
+
+def _near(*terms: dict[str, Any]) -> dict[str, Any]:
+    return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": list(terms)}}
+
+
+OWN_HALL = {"topologyKey": "example.com/hall", "labelSelector": {"matchLabels": {"app": "llm"}}}
+
+
+@pytest.mark.parametrize(
+    ("terms", "annotations", "required", "unplanned"),
+    [
+        pytest.param([OWN_HALL], {}, "example.com/hall", (), id="with pods like itself"),
+        pytest.param([OWN_HALL, OWN_HALL], {}, "example.com/hall", (), id="twice"),
+        pytest.param(
+            [OWN_HALL], {"gputopo.io/gang-required-topology": "rack"}, "rack", ("pod affinity",), id="two levels"
+        ),
+        pytest.param(
+            [OWN_HALL, {**OWN_HALL, "topologyKey": "zone"}], {}, None, ("pod affinity",), id="two topology keys"
+        ),
+        pytest.param([OWN_HALL, BY_OTHERS], {}, None, ("pod affinity",), id="with others too"),
+        pytest.param([{**OWN_HALL, "namespaces": ["other"]}], {}, None, ("pod affinity",), id="of another namespace"),
+        pytest.param([{"topologyKey": "example.com/hall"}], {}, None, ("pod affinity",), id="with no pod"),
+    ],
+)
+def test_the_affinity_of_a_gang_to_itself_is_its_required_topology(
+    terms: list[dict[str, Any]], annotations: dict[str, str], required: str | None, unplanned: tuple[str, ...]
+) -> None:
+    found = member(annotations=LLM | annotations, schedulingGates=[GATE], affinity=_near(*terms), labels={"app": "llm"})
+    single = {"gputopo.io/planned": "true"}
+    alone = member(annotations=single, schedulingGates=[GATE], affinity=_near(*terms), labels={"app": "llm"})
+
+    assert found is not None
+    assert (found.gang_request.required, found.unplanned) == (required, unplanned)
+    assert alone is not None
+    assert (alone.gang_request.required, alone.unplanned) == (None, ("pod affinity",))
+
+
+def test_rules_of_a_member_without_gpus_are_left_to_kube_scheduler() -> None:
+    spread = [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]
+    with_gpus = member(annotations=LLM, schedulingGates=[GATE], topologySpreadConstraints=spread)
+    without = member(gpus=0, annotations=LLM, schedulingGates=[GATE], topologySpreadConstraints=spread)
+
+    assert with_gpus is not None
+    assert with_gpus.unplanned == ("topology spread",)
+    assert without is not None
+    assert without.unplanned == ()
+
+
+def test_the_volume_claims_of_a_member() -> None:
+    volumes = [
+        {"name": "data", "persistentVolumeClaim": {"claimName": "data-w-0"}},
+        {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {}}},
+        {"name": "config", "configMap": {"name": "c"}},
+    ]
+    gated = member(annotations=LLM, schedulingGates=[GATE], volumes=volumes)
+    running = member(annotations=RESERVED, nodeName="n1", status=STARTED, volumes=volumes)
+
+    assert gated is not None
+    assert (gated.claims, gated.unplanned) == (("data-w-0", "w-0-scratch"), ())
+    assert running is not None
+    assert running.claims == ()
 
 
 @pytest.mark.parametrize(

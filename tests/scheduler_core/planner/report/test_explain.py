@@ -6,13 +6,12 @@ import pytest
 
 from gputopo.crd.reservations import EntryPhase
 from scheduler_core.cache.full_pods import HOSTNAME, POD_AFFINITY, TOPOLOGY_SPREAD
-from scheduler_core.cache.kube_scheduler_filters import SchedulingRules
 from scheduler_core.planner.gang.conventions import single_pod_request
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.packing.model import LEVELS
 from scheduler_core.planner.report.explain import NoGangError
 from scheduler_core.planner.report.leadership import planner_levels
-from scheduler_core.request.full_pod import FullPodSpec, LabelSelector, PodAffinityTerm
+from scheduler_core.request.full_pod import LabelSelector, PodAffinityTerm
 from scheduler_core.request.pod import Metadata
 from scheduler_core.request.pod_request import InvalidRequest
 from tests.scheduler_core.builders import NOW, occupant, record
@@ -190,17 +189,18 @@ def test_a_pod_with_a_place_counts_on_its_node() -> None:
     assert [stop.node for stop in place.stops] == ["b"]
 
 
-def test_unchecked_rules_about_other_pods_are_notes() -> None:
-    far, spread = (
-        SchedulingRules(FullPodSpec(), (POD_AFFINITY, "volume claims")),
-        SchedulingRules(FullPodSpec(), (POD_AFFINITY, TOPOLOGY_SPREAD)),
-    )
-    members = [each._replace(rules=rules) for each, rules in zip(crew(3), (far, spread, None), strict=True)]
+def test_rules_that_plans_do_not_follow_are_notes() -> None:
+    members = [
+        each._replace(unplanned=rules)
+        for each, rules in zip(crew(3), ((POD_AFFINITY,), (POD_AFFINITY, TOPOLOGY_SPREAD), ()), strict=True)
+    ]
 
-    refuse = "that the planner does not check: kube-scheduler may reject the node that the planner chooses"
     assert story(seen(members, [FREE])).notes == (
-        f"2 of its members require pod affinity {refuse}",
-        f"1 of its members requires topology spread {refuse}",
+        (
+            "the planner removes the gates without choosing nodes: plans do not follow the rules of its members (pod "
+            "affinity, topology spread), so kube-scheduler chooses their nodes, one by one: the gang may start in part."
+            " For one domain for all members, use gputopo.io/gang-required-topology in place of it"
+        ),
     )
 
 
