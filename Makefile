@@ -9,7 +9,7 @@ WORKERS ?= -n logical --maxprocesses 4 --dist worksteal
 # each starts a control plane of 700 MiB.
 WAITERS ?= -n 4 --dist worksteal
 
-.PHONY: demo test mutants e2e manifests check bench bench-scheduler bench-planner campaign chaos docs lock digests release clean
+.PHONY: demo test mutants e2e manifests check bench bench-scheduler bench-planner campaign chaos docs screenshots lock digests release clean
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "gputopo needs Python 3.11 or newer; none is on PATH. Install it, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
@@ -68,6 +68,10 @@ docs: $(VENV)/.test
 	$(BIN)/python docs/generate.py
 	$(BIN)/python -m daemonset.copies
 
+# The pictures of `gputopo ui`; needs a Chromium.
+screenshots: $(VENV)/.check
+	PYTHONPATH=. $(BIN)/python docs/screenshots.py
+
 # All versions and hashes: of the image, of what builds it, of the tests and of the tools. After a change of
 # pyproject.toml; for newer versions: make lock UPGRADE=--upgrade.
 UPGRADE ?=
@@ -108,6 +112,7 @@ bench: $(VENV)/.test
 	PYTHONPATH=. $(BIN)/python bench/planner_loop.py
 	PYTHONPATH=. $(BIN)/python bench/queue_fairness.py
 	$(BIN)/python bench/agent_costs.py
+	PYTHONPATH=. $(BIN)/python bench/ui.py --seconds 20
 
 # A real kube-scheduler with and without the extender: 20 minutes, by hand (docs/scheduler-performance.md).
 bench-scheduler: $(VENV)/.test
