@@ -6,13 +6,13 @@ The cluster is synthetic and always the same; nothing here is recorded from a re
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
+from scheduler_core.ui.main import file_service, static_page
 from tests.scheduler_core.ui.cluster_documents import cluster_text
 
 IMAGES = Path(__file__).parent / "images"
@@ -26,14 +26,12 @@ def main() -> None:
     if chromium is None:
         sys.exit("no Chromium on PATH; with Debian: apt install chromium")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        file, page_file = Path(folder) / "cluster.json", Path(folder) / "cluster.html"
-        file.write_bytes(cluster_text(NODES))
-        command = [sys.executable, "-m", "gputopo", "ui", "--from", file.name, "-o", "html"]
-        page_file.write_bytes(subprocess.run(command, stdout=subprocess.PIPE, check=True, cwd=folder).stdout)
+        file = Path(folder) / "cluster.html"
+        file.write_text(static_page(file_service(cluster_text(NODES), "cluster.json")), encoding="utf-8")
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for scheme in ("light", "dark"):
             page = browser.new_page(viewport=SIZE, color_scheme=scheme)
-            page.goto(page_file.as_uri())
+            page.goto(file.as_uri())
             page.screenshot(path=IMAGES / f"ui-{scheme}.png")
         browser.close()
 
