@@ -18,9 +18,11 @@ from itertools import count
 import psutil
 import urllib3
 
+from gputopo.process.decoding import convert
 from scheduler_core.cache.events import Batch
 from scheduler_core.planner.gang.pod_source import PlannerPod, planner_pod
 from scheduler_core.request.full_pod import FullPod
+from scheduler_core.runtime.event_loop import Deliver
 from scheduler_core.ui import main
 from tests.scheduler_core.ui.cluster_documents import cluster_text, gpu_pod
 
@@ -30,7 +32,7 @@ EVENTS = 10  # pods a second that are bound or end
 class _Changes:
     """A watch set that delivers pods that come and go."""
 
-    def __init__(self, deliver: main.Deliver, nodes: int) -> None:
+    def __init__(self, deliver: Deliver, nodes: int) -> None:
         self._deliver, self._nodes = deliver, nodes
         self._task: asyncio.Task[None] | None = None
 
@@ -45,8 +47,6 @@ class _Changes:
         return ()
 
     async def _run(self) -> None:
-        from gputopo.process.decoding import convert  # noqa: PLC0415
-
         for number in count():
             node = f"gpu-{number * 7919 % self._nodes:04}"
             pod = convert(gpu_pod("bench", f"p-{number}", 1, node, time.time()), FullPod)

@@ -10,14 +10,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import ViewportSize, sync_playwright
 
 from scheduler_core.ui.main import file_service, static_page
 from tests.scheduler_core.ui.cluster_documents import cluster_text
 
 IMAGES = Path(__file__).parent / "images"
 NODES = 20
-SIZE = {"width": 1240, "height": 800}
+SIZE: ViewportSize = {"width": 1240, "height": 800}
 
 
 def main() -> None:
