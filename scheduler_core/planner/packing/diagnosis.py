@@ -51,7 +51,6 @@ def _of_nodes(
     at: int, gang: MemberGroups, search: Search, view: NodeView, options: PlanOptions
 ) -> Iterator[Reason | str]:
     """Yield the reason against each node that has such devices, for a member that is alone there."""
-    class_of = {candidate.name: candidate.of for candidate in search.candidates}
     asked = {resource for resource, _ in gang.groups[at].kind.profile.device_request.totals}
     load = tuple(int(kind == at) for kind in range(len(gang.groups)))
     for name, state in view.table.states.items():
@@ -66,10 +65,11 @@ def _of_nodes(
         if rejection is not None:
             yield rejection
             continue
-        if name not in class_of:
+        of = search.candidates.class_of(name)
+        if of is None:
             yield OUT_OF_TIME_REASON
             continue
-        points = search.node_fit.points_of(class_of[name].node_class, load)
+        points = search.node_fit.points_of(of.node_class, load)
         if not isinstance(points, int):
             yield points
         elif gang.required is not None:

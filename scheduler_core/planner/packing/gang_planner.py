@@ -7,26 +7,31 @@ such a gang is planned only if it fits. Gangs with equal requests share a verdic
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from collections.abc import Set as AbstractSet
+from typing import TypeVar
 
 import msgspec
 
 from scheduler_core.planner.gang.member import GangName, Member
+from scheduler_core.planner.packing.candidates import Candidates, own_levels
 from scheduler_core.planner.packing.diagnosis import diagnosis_summary
 from scheduler_core.planner.packing.groups import MemberGroups, group_members
-from scheduler_core.planner.packing.model import GangPlan, NodeView, PlanOptions, Unplaced
+from scheduler_core.planner.packing.model import GangPlan, Levels, NodeView, PlanOptions, Unplaced
 from scheduler_core.planner.packing.node_classes import NodeClasses
 from scheduler_core.planner.packing.node_filter import NodeFilter
-from scheduler_core.planner.packing.node_fit import Load, NodeFit
-from scheduler_core.planner.packing.nodes import FILTERS_PER_CLOCK_READ
+from scheduler_core.planner.packing.node_fit import Load
 from scheduler_core.planner.packing.plan import plan_groups
-from scheduler_core.planner.packing.topology_domains import DomainPath, domain_path_of
+from scheduler_core.planner.packing.search import FitResults, SearchMemory
 from scheduler_core.planner.packing.view_changes import ViewReader
 
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 _MAX_REQUESTS = 1 << 11  # gangs: those that were tried last
 _MAX_VERDICTS = 1 << 10  # different requests
+_MAX_RESULTS = 32  # different requests with kept results: those that were planned last
+_MAX_CANDIDATES = 8  # different rules with kept candidates
+_MAX_KINDS = 8  # of a gang for which anything is kept
 _MAX_CHANGED = 1 << 12  # changed nodes that a verdict remembers: with more, the bound is computed again
 
 
@@ -46,6 +51,7 @@ class _Request(msgspec.Struct):
     members: Sequence[Member]
     minimum: int | None
     groups: MemberGroups
+    key: Hashable  # equal for gangs with equal requests
     verdicts: dict[AbstractSet[str], _Verdict]  # by avoided nodes; shared by all gangs with equal requests
     source: Unplaced | None = None  # ``unplaced`` is this result with the names of this gang
     unplaced: Unplaced | None = None
@@ -59,6 +65,8 @@ class GangPlanner:
         self._nodes = NodeClasses()
         self._requests: dict[GangName, _Request] = {}
         self._verdicts: dict[Hashable, dict[AbstractSet[str], _Verdict]] = {}  # by all that decides whether gangs fit
+        self._results: dict[Hashable, FitResults] = {}  # by request, the last used last
+        self._candidates: dict[Hashable, Candidates] = {}  # by the rules of a request, the last used last
         self._inputs: tuple[object, ...] = ()  # of all requests
 
     def see_view(self, view: NodeView) -> None:
@@ -77,23 +85,24 @@ class GangPlanner:
             return request
         self._nodes.update(view.table, view.rules, self._reader.take_changed(view))
         groups, verdict = request.groups, request.verdicts.get(options.avoid)
-        if verdict is None or self._has_improved(verdict, groups):
-            trial = _GangFit(groups, self._nodes, {} if verdict is None else verdict.loads)
+        if verdict is None or self._has_improved(verdict, request, options.levels):
+            memory = self._memory(request, options.levels)
+            trial = _GangFit(groups, self._nodes, memory)
             most = trial.count_members(options)
             if most >= groups.minimum:
-                found = plan_groups(groups, view, options, self._nodes)
+                found = plan_groups(groups, view, options, self._nodes, memory)
                 if isinstance(found, GangPlan) or options.out_of_time():
                     return found
-                trial.load_all()
             elif verdict is None or verdict.unplaced.best != most:
                 missing = () if verdict is None else verdict.unplaced.missing
                 found = Unplaced(diagnosis_summary(most, groups), missing, most)
             else:
                 found = verdict.unplaced
+            trial.load_all()
             names = _names(groups) if verdict is None or most >= groups.minimum else verdict.names
             verdict = request.verdicts[options.avoid] = _Verdict(found, names, self._nodes.mark, trial.loads)
         if diagnose and not verdict.unplaced.missing:
-            found = plan_groups(groups, view, options, self._nodes)
+            found = plan_groups(groups, view, options, self._nodes, self._memory(request, options.levels))
             if isinstance(found, GangPlan):
                 return found
             verdict.unplaced, verdict.names = found, _names(groups)
@@ -103,6 +112,8 @@ class GangPlanner:
         inputs = (view.policy_of, options.levels, options.placed_members)
         if inputs != self._inputs or len(self._verdicts) > _MAX_VERDICTS:
             self._inputs, self._requests, self._verdicts = inputs, {}, {}
+            self._results.clear()
+            self._candidates.clear()
         name = members[0].gang_request.gang
         known = self._requests.pop(name, None)
         if known is not None and known.members is members and known.minimum == options.minimum and not options.placed:
@@ -111,19 +122,34 @@ class GangPlanner:
         groups = group_members(members, view, options)
         if isinstance(groups, Unplaced):
             return groups
-        verdicts = self._verdicts.setdefault(_fit_key(groups, view, options), {})
-        if len(self._requests) >= _MAX_REQUESTS:
-            del self._requests[next(iter(self._requests))]
-        known = self._requests[name] = _Request(members, options.minimum, groups, verdicts)
-        return known
+        key = _fit_key(groups, view, options)
+        verdicts = self._verdicts.setdefault(key, {})
+        found = _Request(members, options.minimum, groups, key, verdicts)
+        if not options.placed:
+            _keep(self._requests, name, found, _MAX_REQUESTS)
+        return found
 
-    def _has_improved(self, verdict: _Verdict, groups: MemberGroups) -> bool:
+    def _memory(self, request: _Request, levels: Levels) -> SearchMemory:
+        """Return what is kept for gangs with equal requests."""
+        groups = request.groups
+        rules = tuple(each.rules and each.rules.key for each in groups.groups), own_levels(groups, levels)
+        candidates = self._candidates.pop(rules, None)
+        if candidates is None or not candidates.is_complete:
+            candidates = Candidates(groups, levels)
+        results = self._results.pop(request.key, None) or FitResults(groups, self._nodes)
+        if len(groups.groups) <= _MAX_KINDS:
+            _keep(self._candidates, rules, candidates, _MAX_CANDIDATES)
+            _keep(self._results, request.key, results, _MAX_RESULTS)
+        return SearchMemory(candidates, results)
+
+    def _has_improved(self, verdict: _Verdict, request: _Request, levels: Levels) -> bool:
         """Return whether a node may take more members than when the verdict was found."""
+        groups = request.groups
         nodes, nothing = self._nodes, (0,) * len(groups.groups)
         changes = nodes.changed_since(verdict.mark)
         if changes is None or len(verdict.before) > _MAX_CHANGED:
             return True
-        trial = _GangFit(groups, nodes, verdict.loads) if changes else None
+        trial = _GangFit(groups, nodes, self._memory(request, levels)) if changes else None
         for name, before in changes.items():
             assert trial is not None  # there are changes
             was: tuple[int | None, Load] = (None, nothing)
@@ -144,15 +170,11 @@ class GangPlanner:
 class _GangFit:
     """The fit of one gang on the present nodes."""
 
-    def __init__(self, groups: MemberGroups, nodes: NodeClasses, loads: dict[int, Load]) -> None:
-        """``loads``: those already known."""
-        if len(loads) > 2 * len(nodes.classes):
-            loads = {number: load for number, load in loads.items() if number in nodes.classes}
-        self.loads = loads
+    def __init__(self, groups: MemberGroups, nodes: NodeClasses, memory: SearchMemory) -> None:
+        self.loads = memory.results.loads
         self._groups, self._nodes = groups, nodes
+        self._candidates, self._fit = memory.candidates, memory.results.node_fit
         self._filters = [NodeFilter(each.rules, each.excluded_nodes) for each in groups.groups]
-        kinds = [each.kind for each in groups.groups]
-        self._fit = NodeFit(nodes, kinds, groups.wanted, groups.conflicting_kinds)
 
     def load_of(self, number: int) -> Load:
         """Return how many members of each kind fit alone on a node of the class."""
@@ -178,29 +200,28 @@ class _GangFit:
 
         Where the time does not suffice, they may.
         """
-        groups, nodes, required = self._groups, self._nodes, self._groups.required
-        level = () if required is None else (required,)
-        totals: defaultdict[DomainPath, list[int]] = defaultdict(lambda: [0] * len(self._filters))
-        most, every = len(groups.without_gpus), max(1, FILTERS_PER_CLOCK_READ // max(1, len(self._filters)))
-        for number, names in nodes.nodes.items():
-            if options.out_of_time():
-                return groups.minimum
-            load = self.load_of(number)
-            for at_node, name in enumerate(names if any(load) else (), 1):
-                if at_node % every == 0 and options.out_of_time():
+        groups, required = self._groups, self._groups.required
+        if not self._candidates.update(groups, self._nodes, options):
+            return groups.minimum
+        most = len(groups.without_gpus)
+        for counts in self._candidates.at_level(() if required is None else (required,)).groups():
+            total = [0] * len(self._filters)
+            for of, number in counts:
+                if of.node_class not in self.loads and options.out_of_time():
                     return groups.minimum
-                node = None if name in options.avoid else nodes.rules.get(name)
-                path = None if node is None else domain_path_of(node.metadata.labels or {}, level, options.levels)
-                if node is None or path is None:
-                    continue
-                total = totals[path]
-                for at, number_of_kind in enumerate(load):
-                    if number_of_kind and self._filters[at].rejection_of(node) is None:
-                        total[at] += number_of_kind
-                most = max(most, len(groups.without_gpus) + sum(map(min, total, groups.wanted)))
-                if most >= groups.minimum:
-                    return most
+                for at, load in enumerate(self.load_of(of.node_class)):
+                    total[at] += number * load if of.allowed[at] else 0
+            most = max(most, len(groups.without_gpus) + sum(map(min, total, groups.wanted)))
+            if most >= groups.minimum:
+                return most
         return most
+
+
+def _keep(known: dict[K, T], key: K, value: T, most: int) -> None:
+    """Add a value, in place of the one that was used longest ago if there are too many."""
+    if len(known) >= most:
+        del known[next(iter(known))]
+    known[key] = value
 
 
 def _fit_key(groups: MemberGroups, view: NodeView, options: PlanOptions) -> Hashable:

@@ -24,6 +24,7 @@ from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodProfile
 
 NO_CPU = "too little CPU left on the node, as far as known"
+_MAX_RESULTS = 1 << 15  # of one gang
 MICRO = 1_000_000  # integer sums do not depend on the order
 
 Load = tuple[int, ...]  # members of each kind
@@ -38,7 +39,7 @@ class MemberKind(NamedTuple):
 
 
 class NodeFit:
-    """Fit of one gang on one snapshot, computed once for each class of nodes. Classes have the numbers of ``nodes``."""
+    """Fit of equal gangs, computed once for each class of nodes. Classes have the numbers of ``nodes``."""
 
     def __init__(
         self,
@@ -57,6 +58,12 @@ class NodeFit:
         self._points: dict[tuple[int, Load], int | Reason | str] = {}
         self._states: dict[tuple[int, Load], NodeState] = {}
         self._alone: dict[tuple[int, int], int] = {}
+
+    def drop_unused(self) -> None:
+        """Drop all results if they are many: most of them are of former classes."""
+        if len(self._points) > _MAX_RESULTS:
+            for each in (self._points, self._states, self._alone):
+                each.clear()
 
     def points_of(self, node_class: int, load: Load) -> int | Reason | str:
         """Return the sum of the members' points on the node, in millionths; or why they do not fit."""

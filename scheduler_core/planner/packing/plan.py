@@ -24,7 +24,7 @@ from scheduler_core.planner.packing.model import (
 from scheduler_core.planner.packing.node_classes import NodeClasses
 from scheduler_core.planner.packing.nodes import UsedNode, choose_nodes
 from scheduler_core.planner.packing.ranks import RankedMember, Slot, assign_ranks
-from scheduler_core.planner.packing.search import Search
+from scheduler_core.planner.packing.search import Search, SearchMemory
 from scheduler_core.planner.packing.topology_domains import shared_domain
 
 
@@ -36,22 +36,27 @@ def plan_gang(members: Sequence[Member], view: NodeView, options: PlanOptions = 
     return plan_groups(groups, view, options, NodeClasses(view.table, view.rules))
 
 
-def plan_groups(gang: MemberGroups, view: NodeView, options: PlanOptions, nodes: NodeClasses) -> GangPlan | Unplaced:
-    """Return the result of ``plan_gang``. ``nodes``: of this view."""
-    search = Search(gang, view, options, nodes)
+def plan_groups(
+    gang: MemberGroups,
+    view: NodeView,
+    options: PlanOptions,
+    nodes: NodeClasses,
+    memory: SearchMemory | None = None,
+) -> GangPlan | Unplaced:
+    """Return the result of ``plan_gang``. ``nodes``: of this view. ``memory``: of an equal gang."""
+    search = Search(gang, view, options, nodes, memory)
     found = search.best_result()
     placed = found.packing.members + len(gang.without_gpus)
     if placed < gang.minimum:
         missing = missing_by_member(gang, found.packing, search, view, options)
         return Unplaced(diagnosis_summary(placed, gang), missing, placed, search.budget.taken)
-    used = choose_nodes(found.packing, found.candidates)
-    return GangPlan(
-        _seats(gang, used, view, options),
-        _domain(gang, used, view, options),
-        _gbps(gang, used, view),
-        search.budget.taken,
-        found.exact,
-    )
+    used = choose_nodes(found.packing, () if found.domain is None else found.domain.leaves)
+    return plan_on_nodes(gang, used, view, options)._replace(steps=search.budget.taken, exact=found.exact)
+
+
+def plan_on_nodes(gang: MemberGroups, used: Sequence[UsedNode], view: NodeView, options: PlanOptions) -> GangPlan:
+    """Return the plan that uses these nodes."""
+    return GangPlan(_seats(gang, used, view, options), _domain(gang, used, view, options), _gbps(gang, used, view))
 
 
 def _seats(

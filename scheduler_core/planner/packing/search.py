@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Iterator
 from typing import NamedTuple
 
+from scheduler_core.planner.packing.candidates import Candidates, Domain
 from scheduler_core.planner.packing.groups import MemberGroups
 from scheduler_core.planner.packing.model import NodeView, PlanOptions
 from scheduler_core.planner.packing.node_classes import NodeClasses
 from scheduler_core.planner.packing.node_filter import NodeFilter
-from scheduler_core.planner.packing.node_fit import NodeFit
-from scheduler_core.planner.packing.nodes import GangNode, class_counts, gang_nodes, group_by_domain
+from scheduler_core.planner.packing.node_fit import Load, NodeFit
 from scheduler_core.planner.packing.pack import PackingBound, best_packing, packing_bound
-from scheduler_core.planner.packing.stock import Budget, ClassCounts, Packing, PlacementClass
+from scheduler_core.planner.packing.stock import Budget, ClassCounts, CountsKey, Packing
 from scheduler_core.planner.packing.topology_domains import DomainPath, SearchLevel, domain_path_of, search_levels
+
+_MAX_UNUSED = 1 << 14  # results that are kept, whether or not they are still used
 
 
 class SearchResult(NamedTuple):
     """The best packing found."""
 
     packing: Packing = Packing()
-    candidates: Sequence[GangNode] = ()  # nodes that the packing may use
+    domain: Domain | None = None  # nodes that the packing may use
     exact: bool = True  # no better packing exists
 
     def is_better(self, other: SearchResult) -> bool:
@@ -29,25 +31,55 @@ class SearchResult(NamedTuple):
         return self.packing.members > other.packing.members
 
 
-class _Domain(NamedTuple):
-    path: DomainPath
-    candidates: Sequence[GangNode]
-    counts: ClassCounts
+class FitResults:
+    """Results for equal gangs by class and by class counts, which no change of nodes makes wrong. For one thread."""
+
+    def __init__(self, gang: MemberGroups, nodes: NodeClasses) -> None:
+        self.node_fit = NodeFit(nodes, [group.kind for group in gang.groups], gang.wanted, gang.conflicting_kinds)
+        self.loads: dict[int, Load] = {}  # by class: members of each kind that fit alone; classes without any left out
+        self._bounds: dict[CountsKey, PackingBound] = {}
+
+    def bound_of(self, counts: CountsKey) -> PackingBound:
+        """Return a bound of all packings on so many nodes."""
+        found = self._bounds.get(counts)
+        if found is None:
+            found = self._bounds[counts] = packing_bound(dict(counts), self.node_fit)
+        return found
+
+    def drop_unused(self, classes: Container[int], number: int) -> None:
+        """Drop results of former classes and counts if they are many. ``number``: of present counts."""
+        if len(self._bounds) > 2 * number + _MAX_UNUSED:
+            self._bounds.clear()
+        if len(self.loads) > _MAX_UNUSED:
+            for each in [each for each in self.loads if each not in classes]:
+                del self.loads[each]
+        self.node_fit.drop_unused()
+
+
+class SearchMemory(NamedTuple):
+    """What a search needs, and later searches need again."""
+
+    candidates: Candidates  # of gangs with equal rules
+    results: FitResults  # of equal gangs
 
 
 class Search:
     """Search for one gang on one snapshot."""
 
-    def __init__(self, gang: MemberGroups, view: NodeView, options: PlanOptions, nodes: NodeClasses) -> None:
-        """``nodes``: of this view."""
+    def __init__(
+        self, gang: MemberGroups, view: NodeView, options: PlanOptions, nodes: NodeClasses, memory: SearchMemory | None
+    ) -> None:
+        """``nodes``: of this view. ``memory``: of an equal gang."""
         self._gang, self._view, self._options = gang, view, options
+        self._nodes = nodes
+        memory = memory or SearchMemory(Candidates(gang, options.levels), FitResults(gang, nodes))
+        self.candidates, self._results = memory
         self.node_filters = [NodeFilter(group.rules, group.excluded_nodes) for group in gang.groups]
-        self.node_fit = NodeFit(nodes, [group.kind for group in gang.groups], gang.wanted, gang.conflicting_kinds)
-        self.candidates = gang_nodes(view, options, nodes, self.node_filters)
+        self.node_fit = self._results.node_fit
+        self.candidates.update(gang, nodes, options)
         self.budget = Budget(options.steps, options.out_of_time)
         self._siblings = [seat.node for seat in options.placed if seat.node in view.rules]
-        self._packings: dict[frozenset[tuple[PlacementClass, int]], Packing] = {}
-        self._bounds: dict[frozenset[tuple[PlacementClass, int]], PackingBound] = {}
+        self._packings: dict[CountsKey, Packing] = {}
 
     def best_result(self) -> SearchResult:
         """Return the result of the first level that places all members; else the result that places most."""
@@ -75,43 +107,51 @@ class Search:
         """Return the best result among the domains of a level. Domains with the best bound are tried first."""
         best: tuple[tuple[object, ...], SearchResult] | None = None
         exact = True
-        for bound, domain in sorted(self._domains(level, at_least), key=lambda each: (each[0], each[1].path)):
+        for bound, path, counts in self._bounded(level, at_least):
             if best is not None and bound > best[0][: len(bound)]:
                 break
             if best is not None and self.budget.is_exhausted:
                 exact = False
                 break
-            packing = self._packed(domain.counts)
+            domain = self.candidates.at_level(level).domains[path]
+            packing = self._packed(counts, domain)
             exact = exact and packing.exact
             if packing.members >= at_least:
                 members, nodes, points = packing.rank
-                rank = (members, bound[1], nodes, points, self._spare(domain.counts), domain.path)
+                rank = (members, bound[1], nodes, points, self._spare(domain.counts), path)
                 if best is None or rank < best[0]:
-                    best = rank, SearchResult(packing, domain.candidates)
+                    best = rank, SearchResult(packing, domain)
         return (SearchResult() if best is None else best[1])._replace(exact=exact)
 
-    def _domains(self, level: SearchLevel, at_least: int) -> Iterator[tuple[tuple[float, ...], _Domain]]:
-        """Yield the domains that may take so many members, with the bound of each."""
-        siblings_in = self._siblings_by_domain(level)
-        for path, candidates in group_by_domain(self._reachable(), level, self._view, self._options.levels).items():
-            if self._siblings and path not in siblings_in:
-                continue
-            counts = class_counts(candidates)
-            members, nodes, points = self._bound(counts)
-            if -members >= at_least:
-                yield (members, -siblings_in[path], nodes, points), _Domain(path, candidates, counts)
+    def _bounded(self, level: SearchLevel, at_least: int) -> Iterator[tuple[tuple[float, ...], DomainPath, CountsKey]]:
+        """Yield the domains that may take so many members by their bound, then by their path.
 
-    def _reachable(self) -> Sequence[GangNode]:
-        """Return the candidates; with a required level only those in the domain of the placed siblings."""
+        Of domains with equal counts and as many placed siblings, only the first: it is the best of them.
+        """
+        groups = self.candidates.at_level(level).groups()
+        self._results.drop_unused(self._nodes.classes, len(groups))
+        siblings_in = self._siblings_by_domain(level)
+        by_bound: defaultdict[tuple[float, ...], list[tuple[CountsKey, Iterable[DomainPath]]]] = defaultdict(list)
+        for counts, paths in groups.items():
+            members, nodes, points = self._results.bound_of(counts)
+            if -members < at_least:
+                continue
+            if not self._siblings:
+                by_bound[members, 0, nodes, points].append((counts, paths))
+            elif self._is_reachable():
+                for path in paths & siblings_in.keys():
+                    by_bound[members, -siblings_in[path], nodes, points].append((counts, (path,)))
+        for bound, same in sorted(by_bound.items(), key=lambda each: each[0]):
+            for path, counts in sorted(((min(paths), counts) for counts, paths in same), key=lambda each: each[0]):
+                yield bound, path, counts
+
+    def _is_reachable(self) -> bool:
+        """Return whether more members can be placed: with a required level, all siblings are in one domain of it."""
         required = self._gang.required
-        if required is None or not self._siblings:
-            return self.candidates
+        if required is None:
+            return True
         siblings_in = self._siblings_by_domain((required,))
-        if len(siblings_in) != 1 or siblings_in.total() < len(self._siblings):
-            return ()
-        return group_by_domain(self.candidates, (required,), self._view, self._options.levels).get(
-            next(iter(siblings_in)), ()
-        )
+        return len(siblings_in) == 1 and siblings_in.total() == len(self._siblings)
 
     def _siblings_by_domain(self, level: SearchLevel) -> Counter[DomainPath]:
         """Count placed siblings by domain."""
@@ -119,18 +159,12 @@ class Search:
         found = (domain_path_of(rules[node].metadata.labels or {}, level, levels) for node in self._siblings if node)
         return Counter(path for path in found if path is not None)
 
-    def _bound(self, counts: ClassCounts) -> PackingBound:
-        key = frozenset(counts.items())
-        if key not in self._bounds:
-            self._bounds[key] = packing_bound(counts, self.node_fit)
-        return self._bounds[key]
-
-    def _packed(self, counts: ClassCounts) -> Packing:
+    def _packed(self, counts: CountsKey, domain: Domain) -> Packing:
         """Return the best packing, which domains with equal class counts share."""
-        key = frozenset(counts.items())
-        if key not in self._packings:
-            self._packings[key] = best_packing(counts, self.node_fit, self.budget, self._bound(counts))
-        return self._packings[key]
+        if counts not in self._packings:
+            bound = self._results.bound_of(counts)
+            self._packings[counts] = best_packing(domain.ordered_counts(), self.node_fit, self.budget, bound)
+        return self._packings[counts]
 
     def _spare(self, counts: ClassCounts) -> int:
         """Return the devices that the gang could use there; among equals the domain with fewer comes first."""

@@ -69,6 +69,7 @@ class Budget:
         return self._exhausted
 
 
+CountsKey = frozenset[tuple[PlacementClass, int]]  # number of nodes by class, in no order
 ClassCounts = Mapping[PlacementClass, int]  # number of nodes by class, in the order that decides between equals
 
 
