@@ -23,7 +23,7 @@ NODE_BYTES, POD_BYTES = 10_000, 6_000
 Object = dict[str, Any]
 
 
-def _padded(made: Object, size: int) -> bytes:
+def padded(made: Object, size: int) -> bytes:
     """Return JSON of about that size, filled up like managedFields and container statuses."""
     missing = size - len(msgspec.json.encode(made))
     names = [f"f:field-{number}" for number in range(max(0, missing) // 38)]
@@ -51,7 +51,7 @@ def _node() -> bytes:
         "annotations": facts.annotations,
     }
     status = {"allocatable": allocatable, "capacity": allocatable, "conditions": conditions, "images": images}
-    text = _padded({"metadata": metadata, "spec": {}, "status": status}, NODE_BYTES)
+    text = padded({"metadata": metadata, "spec": {}, "status": status}, NODE_BYTES)
     for gpu in topology.gpus:  # each node has its own GPUs
         assert gpu.uuid is not None
         text = text.replace(gpu.uuid.encode(), b"GPU-@hex@" + gpu.uuid[12:].encode())
@@ -73,7 +73,7 @@ def _pod(gpus: int) -> bytes:
     }
     spec = {"containers": [container], "nodeName": "@node@", "schedulerName": "gputopo-scheduler"}
     status = {"phase": "Running", "startTime": "2026-11-21T08:00:10Z", "podIP": "@ip@"}
-    return _padded({"metadata": metadata, "spec": spec, "status": status}, POD_BYTES)
+    return padded({"metadata": metadata, "spec": spec, "status": status}, POD_BYTES)
 
 
 NODE, PLAIN, TRAIN = _node(), _pod(0), _pod(4)
@@ -152,8 +152,8 @@ class Handler(BaseHTTPRequestHandler):
         self.watchers[kind].put(line(each) for each in (*map(make, range(number)), last))
         self._answer(b"{}")
 
-    def _answer(self, body: bytes) -> None:
-        self.send_response(200)
+    def _answer(self, body: bytes, status: int = 200) -> None:
+        self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

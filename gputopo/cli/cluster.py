@@ -95,14 +95,12 @@ def pods(kubeconfig: str | None, context: str | None, namespace: str | None, out
     """
     from gputopo.cluster.document import pod_list  # noqa: PLC0415  start-up of all other commands
     from gputopo.cluster.pods import pod_placements  # noqa: PLC0415
-    from gputopo.cluster.read import pods_without_allocation, read_nodes, running_pods  # noqa: PLC0415
+    from gputopo.cluster.read import pods_without_allocation, read_running  # noqa: PLC0415
     from gputopo.cluster.tables import pod_table  # noqa: PLC0415
 
     with connected_cluster(kubeconfig, context) as kube:
-        machines = read_nodes(kube)
-        found = pod_placements(machines, running_pods(kube, namespace)) + pods_without_allocation(
-            kube, machines, namespace
-        )
+        machines, running = read_running(kube, namespace)
+        found = pod_placements(machines, running) + pods_without_allocation(kube, machines, namespace)
     if output in ("json", "yaml"):
         print_document(pod_list(found), output)
         return
@@ -191,11 +189,14 @@ def topology_of_node(name: str, kubeconfig: str | None = None, context: str | No
 @contextmanager
 def connected_cluster(kubeconfig: str | None, context: str | None, role: Role | None = None) -> Iterator[Kube]:
     """Connect to a cluster with the rights of ``role``. An error of the API server exits with its message."""
+    import gc  # noqa: PLC0415  start-up of all other commands
+
     from gputopo.kube.connect import connect  # noqa: PLC0415
     from gputopo.kube.errors import ForbiddenError, KubeError  # noqa: PLC0415
     from gputopo.kube.rbac import READER  # noqa: PLC0415  start-up of all other commands
 
     wanted = role or READER
+    gc.disable()  # lists are millions of objects that all stay: a fifth of a command's time would be spent on them
     try:
         kube = connect(wanted, kubeconfig, context)
         try:

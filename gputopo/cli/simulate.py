@@ -125,7 +125,7 @@ def what_if(kubeconfig: str | None, context: str | None, filename: str, source: 
 
     import msgspec  # noqa: PLC0415
 
-    from scheduler_core.cache.list_once import read_cluster, rejected_nodes  # noqa: PLC0415
+    from scheduler_core.cache.list_once import ListedFor, read_cluster, rejected_nodes  # noqa: PLC0415
     from scheduler_core.policy.policy import Policy  # noqa: PLC0415
     from scheduler_core.request.pod_request import InvalidRequest, parse_request  # noqa: PLC0415
     from scheduler_core.simulation.what_if import render_text  # noqa: PLC0415
@@ -141,7 +141,7 @@ def what_if(kubeconfig: str | None, context: str | None, filename: str, source: 
         found = _snapshot(source, now)
     else:
         with connected_cluster(kubeconfig, context) as kube:
-            found = read_cluster(kube, now, policy)
+            found = read_cluster(kube, now, ListedFor(policy))
     barred = rejected_nodes(pod.spec, found)
     answer = answered(request, found.snapshot, [name for name in found.snapshot.records if name not in barred], policy)
     write_out(render_text(answer) if output == "text" else json.dumps(msgspec.to_builtins(answer), indent=2) + "\n")

@@ -166,18 +166,19 @@ def _explain_cluster_pod(kube: Kube, named: tuple[str, str], query: PodQuery) ->
 
     from scheduler_core.cache.list_once import read_pod  # noqa: PLC0415
     from scheduler_core.planner.report.gates import gates_reason  # noqa: PLC0415
-    from scheduler_core.planner.report.read import read_gang_pod as read_member  # noqa: PLC0415
 
-    pod, member = read_pod(kube, *named), read_member(kube, *named)
+    pod = read_pod(kube, *named)
     explanation = _explain(kube, pod, query, None if pod.is_finished else pod.spec.node_name)
     ended = (
         (f"the pod has ended ({pod.status.phase}): this explains a new pod with the same spec",)
         if pod.is_finished
         else ()
     )
-    before = None if member is None else gates_reason(member)
     return replace(
-        explanation, beforehand=before, scheduler_said=pod.status.scheduler_message, notes=(*explanation.notes, *ended)
+        explanation,
+        beforehand=gates_reason(pod),
+        scheduler_said=pod.status.scheduler_message,
+        notes=(*explanation.notes, *ended),
     )
 
 
@@ -201,8 +202,9 @@ def _explain(kube: Kube, pod: FullPod, query: PodQuery, bound: str | None) -> Ex
     from msgspec.structs import replace  # noqa: PLC0415
 
     from gputopo.labels.keys import GPU_RESOURCES, MIG_RESOURCE_PREFIX  # noqa: PLC0415
-    from scheduler_core.cache.list_once import read_cluster, rejected_nodes, snapshot_for_pod  # noqa: PLC0415
+    from scheduler_core.cache.list_once import ListedFor, read_cluster, rejected_nodes, snapshot_for_pod  # noqa: PLC0415
     from scheduler_core.explain import explain, explain_malformed, group_excluded, with_reservations  # noqa: PLC0415
+    from scheduler_core.policy.cached_reader import MemoizedParser  # noqa: PLC0415
     from scheduler_core.request.pod_request import InvalidRequest  # noqa: PLC0415
 
     node, policies = query
@@ -215,7 +217,8 @@ def _explain(kube: Kube, pod: FullPod, query: PodQuery, bound: str | None) -> Ex
             f"{MIG_RESOURCE_PREFIX}*), so gputopo is not involved: see kubectl describe pod"
         )
     now = time.time()
-    cluster = read_cluster(kube, now, policies.node_policy, pod.spec.priority or 0)
+    parse = MemoizedParser(lambda: policies)
+    cluster = read_cluster(kube, now, ListedFor(policies.node_policy, pod.spec.priority or 0, parse))
     if node is not None and node not in cluster.snapshot.records:
         exit_with_error(f"node {node} not found", NO_CLUSTER)
     rejected = {} if bound is not None else rejected_nodes(pod.spec, cluster)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from gputopo.cluster.nodes import GpuNode, gpu_nodes
 from gputopo.cluster.pods import PodGpus, PodName
@@ -10,6 +11,7 @@ from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.errors import NotFoundError
 from gputopo.kube.objects import NodeGpusObject, ObjectMeta, PartialObject, PartialPod
 from gputopo.kube.rbac import NODE_GPUS, NODES, PODS
+from gputopo.kube.run_ahead import run_ahead
 from gputopo.labels.keys import GPU_RESOURCES, MIG_RESOURCE_PREFIX, POD_VRAM
 from gputopo.quantities import parse_count, parse_mib
 
@@ -19,8 +21,15 @@ _ASK_EACH = 32  # nodes; for more nodes, all pods are listed at once
 
 def read_nodes(kube: Kube, selector: str = "") -> list[GpuNode]:
     """Return the GPU nodes. Where the cluster does not serve ``NodeGpus``, their allocations are unknown."""
+    listing_states = run_ahead(partial(_states, kube))
     nodes = kube.list_objects(NODES, PartialObject, ListOptions(labels=selector, metadata_only=True))
-    return gpu_nodes((node.metadata for node in nodes), _states(kube))
+    return gpu_nodes((node.metadata for node in nodes), listing_states())
+
+
+def read_running(kube: Kube, namespace: str | None) -> tuple[list[GpuNode], dict[PodName, int | None]]:
+    """Return ``read_nodes`` and ``running_pods``, listed side by side."""
+    listing_pods = run_ahead(partial(running_pods, kube, namespace))
+    return read_nodes(kube), listing_pods()
 
 
 def read_node(kube: Kube, name: str) -> ObjectMeta:

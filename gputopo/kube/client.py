@@ -6,8 +6,9 @@ is not retried here. Calls raise the errors of ``gputopo.kube.errors``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import msgspec
 import urllib3
@@ -15,8 +16,9 @@ import urllib3
 from gputopo.kube.errors import GoneError, KubeError, UnavailableError, error_of_response
 from gputopo.kube.objects import ListPage, ObjectMeta, PartialObject, Unreadable
 from gputopo.kube.rbac import Resource, Role
+from gputopo.kube.run_ahead import run_ahead
 from gputopo.kube.watch_stream import WatchStream, name_of
-from gputopo.process.decoding import decode
+from gputopo.process.decoding import decode, decoder_without_repair
 from gputopo.timing import WATCH_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
 
 T = TypeVar("T")
+P = TypeVar("P", bound=ListPage[Any])
 PAGE = 500  # objects; an unpaged list of 50,000 pods is 300 MB at once, on both sides
 CONNECT_S, READ_S = 5.0, 30.0
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
@@ -88,17 +91,31 @@ class Kube:
         query: ListOptions = ListOptions(),  # noqa: B008
     ) -> Iterator[ListPage[T]]:
         """Yield all objects in pages. Raises ``GoneError`` if the list expires between two pages."""
-        self._assert_permitted(resource, "list")
-        parameters = _selectors(query) | {"limit": str(PAGE)}
-        path = resource.path(namespace=query.namespace)
         page_of: Any = ListPage  # the type is made at run time
-        while True:
-            body = self._call("GET", path, parameters, _accept(query, "List"))
-            page: ListPage[T] = _decoded(body, page_of[kind], path)
-            yield page
-            if not page.metadata.next:
-                return
-            parameters["continue"] = page.metadata.next
+        path = resource.path(namespace=query.namespace)
+        return self._decoded_pages(resource, query, lambda body: _decoded(body, page_of[kind], path))
+
+    def list_readable(
+        self,
+        resource: Resource,
+        kind: type[T],
+        query: ListOptions = ListOptions(),  # noqa: B008
+    ) -> Iterator[ListPage[T | msgspec.Raw]]:
+        """Yield all objects in pages. A page with an object that cannot be decoded consists of undecoded objects.
+
+        So a usual page is parsed once, and a damaged object cannot hide the others. Raises as ``list_pages``.
+        """
+        page_of: Any = ListPage
+        path = resource.path(namespace=query.namespace)
+        decode_page = decoder_without_repair(page_of[kind])
+
+        def decoded(body: bytes) -> ListPage[T | msgspec.Raw]:
+            try:
+                return cast("ListPage[T | msgspec.Raw]", decode_page(body))
+            except (ValueError, RecursionError):  # ValueError includes DecodeError and UnicodeError
+                return cast("ListPage[T | msgspec.Raw]", _decoded(body, page_of[msgspec.Raw], path))
+
+        return self._decoded_pages(resource, query, decoded)
 
     def list_objects(self, resource: Resource, kind: type[T], query: ListOptions = ListOptions()) -> list[T]:  # noqa: B008
         """Return all objects that can be decoded; add the others to ``unreadable``.
@@ -187,13 +204,26 @@ class Kube:
     def _decode_items(self, resource: Resource, kind: type[T], query: ListOptions) -> tuple[list[T], list[Unreadable]]:
         found: list[T] = []
         unreadable: list[Unreadable] = []
-        for page in self.list_pages(resource, msgspec.Raw, query):
-            for text in page.items:
+        for page in self.list_readable(resource, kind, query):
+            for each in page.items:
                 try:
-                    found.append(decode(text, kind))
+                    found.append(decode(each, kind) if isinstance(each, msgspec.Raw) else each)
                 except msgspec.DecodeError as error:
-                    unreadable.append(Unreadable(resource.plural, name_of(text), str(error)))
+                    unreadable.append(Unreadable(resource.plural, name_of(cast("msgspec.Raw", each)), str(error)))
         return found, unreadable
+
+    def _decoded_pages(self, resource: Resource, query: ListOptions, decoded: Callable[[bytes], P]) -> Iterator[P]:
+        """Yield all pages. The next page is requested while the caller works on the current one."""
+        self._assert_permitted(resource, "list")
+        path, headers = resource.path(namespace=query.namespace), _accept(query, "List")
+        parameters = _selectors(query) | {"limit": str(PAGE)}
+        page = decoded(self._call("GET", path, parameters, dict(headers)))
+        while page.metadata.next:
+            following = parameters | {"continue": page.metadata.next}
+            wait = run_ahead(partial(self._call, "GET", path, following, dict(headers)))
+            yield page
+            page = decoded(wait())
+        yield page
 
     def _assert_permitted(self, resource: Resource, verb: str) -> None:
         if not self._role.allows(resource, verb):

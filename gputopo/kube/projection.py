@@ -21,6 +21,7 @@ from gputopo.process.decoding import decoder
 
 S = TypeVar("S")
 _REASON_LENGTH = 200  # characters
+_IDENTITY = {"name", "uid", "namespace"}  # of an object's metadata
 
 
 class WatchSource(NamedTuple, Generic[S]):
@@ -67,18 +68,28 @@ class Projection(Generic[S]):
         """Return the objects that cannot be decoded."""
         return tuple(self._unreadable.copy().values())  # a copy, because any thread may call this
 
-    def apply_list(self, objects: Iterable[msgspec.Raw]) -> Delta[S]:
-        """Replace all values. If iterating ``objects`` raises an error, it is passed on and nothing changes."""
+    @property
+    def listed_kind(self) -> type[Any]:
+        """Return the type to decode listed objects into: that of the source, if it contains an object's identity."""
+        kind = self._source.kind
+        metadata = next((each.type for each in msgspec.structs.fields(kind) if each.name == "metadata"), None)
+        return kind if set(getattr(metadata, "__struct_fields__", ())) >= _IDENTITY else msgspec.Raw
+
+    def apply_list(self, objects: Iterable[Any]) -> Delta[S]:
+        """Replace all values. If iterating ``objects`` raises an error, it is passed on and nothing changes.
+
+        ``objects``: decoded into ``listed_kind``, or undecoded (``msgspec.Raw``).
+        """
         projected: dict[str, _Projected[S]] = {}
         unreadable: dict[str, Unreadable] = {}
-        for raw in objects:
+        for each in objects:
             try:
-                identity = parse_identity(raw)
+                identity = parse_identity(each) if isinstance(each, msgspec.Raw) else _identity(each.metadata)
             except DamagedError as error:
                 unreadable[f"({len(unreadable)})"] = self._make_unreadable("(unknown)", error)
                 continue
             key = self._source.key(identity)
-            found = self._project_or_keep(identity, raw, unreadable)
+            found = self._project_or_keep(identity, each, unreadable)
             if found is not None:
                 projected[key] = found
         self._projected, self._unreadable = projected, unreadable
@@ -109,13 +120,13 @@ class Projection(Generic[S]):
         )
 
     def _project_or_keep(
-        self, identity: ObjectIdentity, raw: msgspec.Raw, unreadable: dict[str, Unreadable]
+        self, identity: ObjectIdentity, listed: Any, unreadable: dict[str, Unreadable]
     ) -> _Projected[S] | None:
         """Return the value of an object: the last one (the same Python object) if it is equal, or after an error."""
         key = self._source.key(identity)
         before = self._projected.get(key)
         try:
-            found = self._project(key, raw, before)
+            found = self._project(key, listed, before)
         except Exception as error:  # noqa: BLE001  hostile input: an error in an object must not hide the others
             unreadable[key] = self._make_unreadable(identity.full_name, error)
             return before
@@ -126,8 +137,8 @@ class Projection(Generic[S]):
         reason = str(error) if isinstance(error, (msgspec.DecodeError, DamagedError)) else repr(error)
         return Unreadable(self._source.resource.plural, name, reason[:_REASON_LENGTH])
 
-    def _project(self, key: str, raw: msgspec.Raw, before: _Projected[S] | None) -> _Projected[S] | None:
-        decoded = self._decode(raw)
+    def _project(self, key: str, listed: Any, before: _Projected[S] | None) -> _Projected[S] | None:
+        decoded = self._decode(listed) if isinstance(listed, msgspec.Raw) else listed
         fingerprint = None if self._source.fingerprint is None else self._source.fingerprint(decoded)
         if before is not None and fingerprint is not None and fingerprint == before.fingerprint:
             return before
@@ -135,3 +146,9 @@ class Projection(Generic[S]):
         if value is None:
             return None
         return _Projected(before.value if before is not None and before.value == value else value, fingerprint)
+
+
+def _identity(metadata: Any) -> ObjectIdentity:
+    if not metadata.name:
+        raise DamagedError("an object without a name")
+    return ObjectIdentity(name=metadata.name, uid=metadata.uid, namespace=metadata.namespace)

@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any, Generic, NamedTuple, TypeVar
 
-import msgspec
-
 from gputopo.kube.client import Kube
 from gputopo.kube.errors import DamagedError, GoneError, KubeError, NotFoundError, UnavailableError
 from gputopo.kube.objects import Unreadable
@@ -144,8 +142,9 @@ class Reflector(Generic[S]):
             self._version = versions[-1]
             self._update_status(synced=True, served=True, error=None)
 
-    def _objects(self, versions: list[str]) -> Iterator[msgspec.Raw]:
-        for page in self._kube.list_pages(self._source.resource, msgspec.Raw, self._source.query):
+    def _objects(self, versions: list[str]) -> Iterator[Any]:
+        kind = self._projection.listed_kind
+        for page in self._kube.list_readable(self._source.resource, kind, self._source.query):
             self._update_status(last_event_at=self._timing.clock())
             versions.append(page.metadata.resource_version)
             yield from page.items

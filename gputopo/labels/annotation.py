@@ -11,13 +11,15 @@ the machine stays the same (the current PCIe speed, the rate of a NIC) are left 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import combinations
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
-from gputopo.model import MAX_GPUS, NodeTopology, PcieDistance, Problem, ProblemKind
+from gputopo.model import MAX_GPUS, Gpu, MigDevice, NodeTopology, PcieDistance, Problem, ProblemKind
 from gputopo.process.decoding import convert, decode
 
 VERSION = 1
@@ -34,6 +36,9 @@ _LETTERS: dict[PcieDistance | None, str] = {
     PcieDistance.SYS: "s",
 }
 _DISTANCES = {letter: distance for distance, letter in _LETTERS.items()}
+
+
+_MACHINE_MODELS = 256  # decoded at a time; a cluster has some dozen
 
 
 class AnnotationError(ValueError):
@@ -103,9 +108,62 @@ def decode_annotation(text: str) -> NodeTopology:
             raise AnnotationError(
                 f"the topology annotation has version {wire.v}; this gputopo reads {VERSION}: upgrade the older side"
             )
-        return _from_wire(wire)
-    except (msgspec.DecodeError, RecursionError) as error:  # RecursionError: a value is looked at that nests
+        own = _pop_own_facts(wire)
+        return _from_wire(wire) if own is None else _with_own_facts(_machine_model(msgspec.json.encode(wire)), own)
+    # RecursionError: a value is looked at that nests; OverflowError: a number that no field can have
+    except (msgspec.DecodeError, RecursionError, OverflowError) as error:
         raise AnnotationError(f"the topology annotation is damaged ({error}): {text[:80]!r}") from error
+
+
+class _OwnFacts(msgspec.Struct, frozen=True):
+    """The facts in which machines of one model differ."""
+
+    uuids: list[str | None] | None
+    mig_devices: list[tuple[MigDevice, ...]] | None
+    boot_id: str | None = None
+
+
+def _pop_own_facts(wire: _Wire) -> _OwnFacts | None:
+    """Remove and return the facts that only this machine has; None, and nothing is removed, if they are not usual."""
+    rows, columns = (0, {}) if wire.gpus is None else (wire.gpus.n, wire.gpus.columns)
+    uuids, devices, boot_id = columns.get("uuid"), columns.get("mig_devices"), wire.node.get("boot_id")
+    if not (_is_usual(uuids, rows) and _is_usual(devices, rows) and isinstance(boot_id, str | None)):
+        return None
+    rows_of_devices = None if devices is None else [each or () for each in devices]
+    own = convert({"uuids": uuids, "mig_devices": rows_of_devices, "boot_id": boot_id}, _OwnFacts)
+    columns.pop("uuid", None)
+    columns.pop("mig_devices", None)
+    wire.node.pop("boot_id", None)
+    return own
+
+
+def _is_usual(column: list[Any] | _Coded | None, rows: int) -> TypeGuard[list[Any] | None]:
+    """Return whether a column is left out, or has a value for each row."""
+    return column is None or (isinstance(column, list) and len(column) == rows)
+
+
+@lru_cache(maxsize=_MACHINE_MODELS)
+def _machine_model(text: bytes) -> NodeTopology:
+    """Return the topology of an annotation without own facts. All machines of a model share it, and its memory."""
+    return _from_wire(decode(text, _Wire))
+
+
+def _with_own_facts(model: NodeTopology, own: _OwnFacts) -> NodeTopology:
+    """Return a copy with these facts. UUIDs and boot ids have no rules to check, so the copies are not validated."""
+    gpus = [_with_uuid(gpu, uuid) for gpu, uuid in zip(model.gpus, own.uuids, strict=True)] if own.uuids else model.gpus
+    if own.mig_devices is not None:
+        pairs = zip(gpus, own.mig_devices, strict=True)
+        gpus = [msgspec.structs.replace(gpu, mig_devices=devices) for gpu, devices in pairs]
+    found = copy.copy(model)
+    msgspec.structs.force_setattr(found, "gpus", tuple(gpus))
+    msgspec.structs.force_setattr(found, "boot_id", own.boot_id)
+    return found
+
+
+def _with_uuid(gpu: Gpu, uuid: str | None) -> Gpu:
+    found = copy.copy(gpu)
+    msgspec.structs.force_setattr(found, "uuid", uuid)
+    return found
 
 
 # The parts that are left out, in this order, until the rest fits: the least important for placement first.

@@ -25,6 +25,7 @@ T = TypeVar("T")
 Text = bytes | str | msgspec.Raw
 _lock = threading.Lock()
 _decoders: dict[object, Callable[[Text], Any]] = {}
+_plain_decoders: dict[object, Callable[[Text], Any]] = {}
 
 
 def learn_type(kind: type[T]) -> type[T]:
@@ -38,8 +39,15 @@ def decoder(kind: type[T]) -> Callable[[Text], T]:
     decode_kind = _decoders.get(kind)
     if decode_kind is None:
         with _lock:
-            decode_kind = _decoders[kind] = _with_repair(msgspec.json.Decoder(kind).decode)
+            plain = _plain_decoders[kind] = msgspec.json.Decoder(kind).decode
+            decode_kind = _decoders[kind] = _with_repair(plain)
     return cast("Callable[[Text], T]", decode_kind)
+
+
+def decoder_without_repair(kind: type[T]) -> Callable[[Text], T]:
+    """Return a function as ``decoder`` does, for a first attempt. It raises ``ValueError`` or ``RecursionError``."""
+    decoder(kind)
+    return cast("Callable[[Text], T]", _plain_decoders[kind])
 
 
 def decode(text: Text, kind: type[T]) -> T:

@@ -14,7 +14,19 @@ from itertools import combinations, product
 import msgspec
 
 from gputopo.labels.values import gfd_value
-from gputopo.model import Degradation, Gpu, Interconnect, MigDevice, NodeTopology, PcieDistance, TopologySummary
+from gputopo.model import (
+    Degradation,
+    Gpu,
+    Health,
+    Interconnect,
+    MigDevice,
+    Nic,
+    NodeTopology,
+    Nvlink,
+    Pcie,
+    PcieDistance,
+    TopologySummary,
+)
 from gputopo.paths import PathKind
 from gputopo.rings import Ring, rings_of
 from scheduler_core.allocation.gpu_sets import member_places, union
@@ -29,6 +41,9 @@ _POINTS_PER_NVLINK = 100
 _MOST_NVLINKS = 18
 _MOST_UNEVEN = 4  # pairs whose ends disagree; beyond them the points are unknown
 PairPoints = tuple[tuple[int, ...], ...]
+MigFacts = tuple[str | None, int | None]  # profile and memory
+# Index, product, memory, NUMA node, PCIe, MIG mode, MIG devices, health.
+GpuFacts = tuple[int, str | None, int | None, int | None, Pcie, bool | None, tuple[MigFacts, ...], Health]
 
 
 class MachineShape:
@@ -176,17 +191,42 @@ class _ByIdentity:
 @lru_cache(maxsize=1 << 15)
 def _shape_of_same(same: _ByIdentity, without_links: bool) -> MachineShape:
     topology = _without_links(same.topology) if without_links else same.topology
+    gpus = tuple(
+        (
+            gpu.index,
+            gpu.product,
+            gpu.memory_mib,
+            gpu.numa_node,
+            gpu.pcie,
+            gpu.mig_enabled,
+            tuple((each.profile, each.memory_mib) for each in gpu.mig_devices),
+            gpu.health,
+        )
+        for gpu in topology.gpus
+    )
+    return _shape_of_facts(gpus, topology.nvlink, topology.pcie, topology.nics, topology.degraded, topology.summary)
+
+
+@lru_cache(maxsize=1024)
+def _shape_of_facts(
+    gpus: tuple[GpuFacts, ...],
+    nvlink: Nvlink | None,
+    pcie: tuple[tuple[PcieDistance | None, ...], ...],
+    nics: tuple[Nic, ...],
+    degraded: tuple[Degradation, ...],
+    summary: TopologySummary | None,
+) -> MachineShape:
+    """Return the shape of machines with these facts. To compare them costs less than to make the nameless topology."""
     return _interned(
         NodeTopology(
-            gpus=tuple(_nameless(gpu) for gpu in topology.gpus),
-            nvlink=topology.nvlink,
-            pcie=topology.pcie,
+            gpus=tuple(_nameless(facts) for facts in gpus),
+            nvlink=nvlink,
+            pcie=pcie,
             nics=tuple(
-                msgspec.structs.replace(nic, name="", bus_id=None, numa_node=None, rate_gbps=None)
-                for nic in topology.nics
+                msgspec.structs.replace(nic, name="", bus_id=None, numa_node=None, rate_gbps=None) for nic in nics
             ),
-            degraded=tuple(Degradation(each.what, "") for each in topology.degraded),
-            summary=topology.summary,
+            degraded=tuple(Degradation(each.what, "") for each in degraded),
+            summary=summary,
         )
     )
 
@@ -213,16 +253,17 @@ def _interned(topology: NodeTopology) -> MachineShape:
     return MachineShape(topology)
 
 
-def _nameless(gpu: Gpu) -> Gpu:
+def _nameless(facts: GpuFacts) -> Gpu:
+    index, name, memory_mib, numa_node, pcie, mig_enabled, mig_devices, health = facts
     return Gpu(
-        index=gpu.index,
-        product=None if gpu.product is None else gfd_value(gpu.product),
-        memory_mib=gpu.memory_mib,
-        numa_node=gpu.numa_node,
-        pcie=msgspec.structs.replace(gpu.pcie, generation=None, width=None),
-        mig_enabled=gpu.mig_enabled,
-        mig_devices=tuple(MigDevice(each.profile, None, each.memory_mib) for each in gpu.mig_devices),
-        health=gpu.health,
+        index=index,
+        product=None if name is None else gfd_value(name),
+        memory_mib=memory_mib,
+        numa_node=numa_node,
+        pcie=msgspec.structs.replace(pcie, generation=None, width=None),
+        mig_enabled=mig_enabled,
+        mig_devices=tuple(MigDevice(profile, None, memory) for profile, memory in mig_devices),
+        health=health,
     )
 
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
 from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.errors import ForbiddenError, KubeError, NotFoundError
 from gputopo.kube.rbac import NODES, PODS
+from gputopo.kube.run_ahead import run_ahead
 from scheduler_core.allocation.occupancy import Occupant
-from scheduler_core.cache.events import LedgerUpdate, NodeGpusUpdate, NodeUpdate, PodUpdate, ReservationUpdate
+from scheduler_core.cache.events import Batch, LedgerUpdate, NodeGpusUpdate, NodeUpdate, PodUpdate, ReservationUpdate
 from scheduler_core.cache.kube_scheduler_filters import FullNode, rejection
 from scheduler_core.cache.node import parse_node
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_table import ClusterSnapshot, snapshot_of, without_own_reservation
 from scheduler_core.cache.reservations import ActiveReservation, ReservationIndex
-from scheduler_core.cache.watch import list_all
+from scheduler_core.cache.watch import SOURCES, list_all, list_kind, sources_with_parser
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.full_pod import FullPod, FullPodSpec
+from scheduler_core.request.pod import Pod
+from scheduler_core.request.pod_request import InvalidRequest, PodRequest, parse_request
 
 
 class ListedCluster(NamedTuple):
@@ -38,18 +42,30 @@ def read_pod(kube: Kube, namespace: str, name: str) -> FullPod:
     return found[0]
 
 
-def read_cluster(kube: Kube, now: float, policy: Policy, priority: int = 0) -> ListedCluster:
+class ListedFor(NamedTuple):
+    """What the snapshot is for."""
+
+    policy: Policy
+    priority: int = 0  # of a pod, which ignores capacity holds of gangs of a lower priority
+    parse: Callable[[Pod], PodRequest | InvalidRequest] = parse_request
+
+
+def read_cluster(kube: Kube, now: float, listed_for: ListedFor) -> ListedCluster:
     """List nodes, pods, PodResources reports and reservations, and return the snapshot. Raises ``KubeError``.
 
-    ``priority``: of the pod that the snapshot is for: it ignores capacity holds of gangs of a lower priority.
+    All kinds are listed side by side.
     """
+    policy = listed_for.policy
+    listing_pods = run_ahead(partial(list_kind, kube, PodUpdate, sources_with_parser(listed_for.parse)[PodUpdate]))
+    listing_gpus = run_ahead(partial(list_kind, kube, NodeGpusUpdate, SOURCES[NodeGpusUpdate]))
+    listing_reservations = run_ahead(partial(list_all, kube, ReservationUpdate, LedgerUpdate))
     nodes = tuple(kube.list_objects(NODES, FullNode))
     updates = [NodeUpdate(node.metadata.name, parse_node(node)) for node in nodes]
-    pods, gpus = (batch.updates for batch in list_all(kube, PodUpdate, NodeGpusUpdate))
-    index = _reservation_index(kube, pods)
+    pods, gpus = listing_pods().updates, listing_gpus().updates
+    index = _reservation_index(pods, listing_reservations)
     if index is None:
         return ListedCluster(snapshot_of(node_records(updates, pods, gpus), now, policy), nodes, None)
-    ignored = index.holds_below(priority)
+    ignored = index.holds_below(listed_for.priority)
     records = (index.with_reservations(record, ignored) for record in node_records(updates, pods, gpus))
     snapshot = snapshot_of(records, now, policy)
     return ListedCluster(snapshot, nodes, tuple(index.active.values()))
@@ -61,11 +77,13 @@ def snapshot_for_pod(uid: str, cluster: ListedCluster) -> ClusterSnapshot:
     return without_own_reservation(cluster.snapshot, uid, [seat.node for seat in seats if seat.node is not None])
 
 
-def _reservation_index(kube: Kube, pods: Iterable[PodUpdate]) -> ReservationIndex | None:
+def _reservation_index(
+    pods: Iterable[PodUpdate], listing: Callable[[], tuple[Batch[Any], ...]]
+) -> ReservationIndex | None:
     """Return the reservations; None where the user may not list them."""
     found = ReservationIndex({pod.key: pod for pod in pods})
     try:
-        reservations, ledgers = list_all(kube, ReservationUpdate, LedgerUpdate)
+        reservations, ledgers = listing()
     except ForbiddenError:
         return None
     found.apply_reservations(reservations)

@@ -46,7 +46,6 @@ _log = logging.getLogger(__name__)
 
 # Finished pods hold no GPU. The API server leaves them out of lists, and sends DELETED when a pod finishes.
 _UNFINISHED_PODS = ListOptions(fields="status.phase!=Succeeded,status.phase!=Failed")
-_SHARED_FIELDS = ("nvlink", "pcie", "nics", "numa_nodes")
 _JOIN_S = 1.0  # longest wait for all threads; a thread that still waits for the API server delivers nothing any more
 # A thread that did nothing for so long, not even fail, hangs, and only a new process helps. Longer than any call may
 # take by its own timeouts, including DNS and the retries of the transport.
@@ -208,9 +207,10 @@ def list_kind(kube: Kube, kind: type[Any], source: WatchSource[Any]) -> Batch[An
 
 
 def _list_objects(kube: Kube, source: WatchSource[Any]) -> Delta[Any]:
-    pages, reduction = kube.list_pages(source.resource, msgspec.Raw, source.query), Projection(source)
-    found = reduction.apply_list(text for page in pages for text in page.items)
-    kube.unreadable += reduction.unreadable
+    projection = Projection(source)
+    pages = kube.list_readable(source.resource, projection.listed_kind, source.query)
+    found = projection.apply_list(each for page in pages for each in page.items)
+    kube.unreadable += projection.unreadable
     return found
 
 
@@ -220,12 +220,7 @@ def _deliver_delta(kind: type[Any], deliver: Callable[[Batch[Any]], None], delta
 
 def node_update(name: str, node: Node) -> NodeUpdate:
     """Return the update of a Node. Machines of one model share all values but their GPUs: 5 of 8 kB."""
-    facts = parse_node(node)
-    topology = facts.topology
-    if topology is not None:
-        shared = {field: _interned(getattr(topology, field)) for field in _SHARED_FIELDS}
-        facts = msgspec.structs.replace(facts, topology=msgspec.structs.replace(topology, **shared))
-    return NodeUpdate(name, facts)
+    return NodeUpdate(name, parse_node(node))
 
 
 def node_fingerprint(node: Node) -> Hashable:

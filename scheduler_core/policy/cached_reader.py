@@ -1,7 +1,9 @@
 """Parsed requests of pods, cached by content: replicas have the same content, and a pod keeps it from event to event.
 
 Parsing a pod takes 0.1 ms, most of it for detecting its workload type. A pod that waits, is ungated, bound and started
-causes five events. The identity of the pod and the annotations of planners are not part of the content.
+causes five events. The identity of the pod, the annotations of planners, and the labels and annotations of other
+projects that nothing here reads are not part of the content: many of them differ from replica to replica, such as the
+index of a Job's pod or its IP address.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from gputopo.labels.keys import WRITTEN_ON_PODS
 from scheduler_core.policy.profiles import Policies
 from scheduler_core.request.pod import Pod, has_soft_preferences
 from scheduler_core.request.pod_request import InvalidRequest, PodRequest
+from scheduler_core.request.unknown_keys import is_own_key
+from scheduler_core.request.workload_type import RULE_LABELS
 
 MAX_ENTRIES = 4096  # cached requests, of one to two kilobytes each
 _WRITTEN = frozenset(key.key for key in WRITTEN_ON_PODS)
@@ -50,11 +54,16 @@ def _relevant_parts(pod: Pod) -> bytes:
     return _packed(
         (
             metadata.namespace,
-            metadata.labels,
-            {key: text for key, text in (metadata.annotations or {}).items() if key not in _WRITTEN},
+            {key: text for key, text in (metadata.labels or {}).items() if key in RULE_LABELS or is_own_key(key)},
+            {
+                key: text
+                for key, text in (metadata.annotations or {}).items()
+                if is_own_key(key) and key not in _WRITTEN
+            },
             None if owner is None else (owner.api_version, owner.kind),
             spec.containers,
             spec.init_containers,
+            spec.resources is not None,
             spec.scheduler_name,
             spec.priority_class_name,
             has_soft_preferences(spec),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from gputopo.labels import keys
 from gputopo.labels.keys import LabelKey
@@ -208,23 +208,11 @@ def _with_workload_needs(annotated: Constraints, gpus: int, found: Detection, de
 
 
 def _constraints(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Constraints:
-    def parsed(key: LabelKey, parse: Callable[[LabelKey, str], T]) -> T | None:
-        return None if key.key not in annotations else parse(key, annotations[key.key])
-
-    return Constraints(
-        model=_model(labels, annotations),
-        island=parsed(keys.POD_ISLAND, _one_of(Strength)),
-        interconnect=parsed(keys.POD_INTERCONNECT, _one_of((Interconnect.NVLINK, Interconnect.NVSWITCH))),
-        numa=parsed(keys.POD_NUMA, _one_of(Strength)),
-        nic=parsed(keys.POD_NIC, _one_of(Strength)),
-        max_pcie_distance=parsed(keys.POD_MAX_PCIE_DISTANCE, _one_of(PCIE_LIMITS)),
-        min_vram_mib=parsed(keys.POD_MIN_VRAM, _memory),
-        vram_mib=parsed(keys.POD_VRAM, _memory),
-        min_gbps=parsed(keys.POD_MIN_BANDWIDTH, _rate),
-        workload=parsed(keys.POD_WORKLOAD, _one_of(WorkloadType)),
-        isolation=parsed(keys.POD_ISOLATION, _one_of(Strength)),
-        spread=parsed(keys.POD_SPREAD, _one_of((Strength.PREFERRED, Strength.IGNORE))),
-    )
+    model = _model(labels, annotations)
+    found = {
+        field: parse(key, annotations[key.key]) for field, key, parse in _PARSED_ANNOTATIONS if key.key in annotations
+    }
+    return Constraints(model, **found)
 
 
 def _model(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str | None:
@@ -271,3 +259,20 @@ def _rate(key: LabelKey, text: str) -> float:
 
 def _alternatives(words: list[str]) -> str:
     return f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+_STRENGTH = _one_of(Strength)
+# Field of ``Constraints``, annotation, parser of its value.
+_PARSED_ANNOTATIONS: tuple[tuple[str, LabelKey, Callable[[LabelKey, str], Any]], ...] = (
+    ("island", keys.POD_ISLAND, _STRENGTH),
+    ("interconnect", keys.POD_INTERCONNECT, _one_of((Interconnect.NVLINK, Interconnect.NVSWITCH))),
+    ("numa", keys.POD_NUMA, _STRENGTH),
+    ("nic", keys.POD_NIC, _STRENGTH),
+    ("max_pcie_distance", keys.POD_MAX_PCIE_DISTANCE, _one_of(PCIE_LIMITS)),
+    ("min_vram_mib", keys.POD_MIN_VRAM, _memory),
+    ("vram_mib", keys.POD_VRAM, _memory),
+    ("min_gbps", keys.POD_MIN_BANDWIDTH, _rate),
+    ("workload", keys.POD_WORKLOAD, _one_of(WorkloadType)),
+    ("isolation", keys.POD_ISOLATION, _STRENGTH),
+    ("spread", keys.POD_SPREAD, _one_of((Strength.PREFERRED, Strength.IGNORE))),
+)

@@ -20,6 +20,11 @@ _SIMILARITY = 0.6  # of the letters
 _MAX_COMPARED = 64  # unknown keys that are compared with the known keys: each takes 50 us, and a pod has any number
 
 
+def is_own_key(key: str) -> bool:
+    """Return whether gputopo reads the label or annotation of a pod, apart from the labels of detection rules."""
+    return key.startswith((_OURS, _CLASSIC)) or key in _KNOWN
+
+
 def unknown_key_reason(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str | None:
     """Return why a GPU pod with these keys is rejected; None: all keys are known. The same text at each call."""
     for key in sorted(labels):

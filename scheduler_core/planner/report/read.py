@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.errors import ForbiddenError, NotFoundError
 from gputopo.kube.objects import PartialObject
 from gputopo.kube.projection import WatchSource
-from gputopo.kube.rbac import LEASES, NAMESPACES, PODS, Resource
+from gputopo.kube.rbac import LEASES, NAMESPACES, Resource
+from gputopo.kube.run_ahead import run_ahead
 from gputopo.labels.keys import GANGS_ENABLED
-from scheduler_core.cache.events import NodeGpusUpdate, NodeUpdate
+from scheduler_core.cache.events import Batch, NodeGpusUpdate, NodeUpdate
 from scheduler_core.cache.full_pods import FULL_POD_SOURCES
 from scheduler_core.cache.watch import RESERVATION_SOURCES, Sources, list_kind
 from scheduler_core.planner.gang import size_sources
@@ -19,8 +21,8 @@ from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.pod_source import PlannerPod, planner_sources
 from scheduler_core.planner.gang.volume_sources import VOLUME_SOURCES
 from scheduler_core.planner.leader.view import PlannerView
+from scheduler_core.policy.cached_reader import MemoizedParser
 from scheduler_core.policy.profiles import Policies
-from scheduler_core.request.full_pod import FullPod
 from scheduler_core.runtime.leader_election import Lease, LeaseSpec, parse_lease_name
 
 # The kinds that declare the sizes of gangs, by the prefix of the gang's name.
@@ -41,6 +43,7 @@ SIZE_SOURCES_BY_PREFIX: dict[str, tuple[type[Any], ...]] = {
     ),
 }
 _NOT_OURS = (GangPhase.ELSEWHERE, GangPhase.FINISHED)
+_Listings = Mapping[type[Any], Callable[[], Batch[Any]]]  # each returns the whole list of a kind
 _POOL = ""  # no ledger has this name: all ledgers count
 
 
@@ -79,11 +82,6 @@ def read_all(kube: Kube, policies: Policies, now: float) -> GangSnapshot:
     return _read_snapshot(kube, sources, None, policies, now)
 
 
-def read_gang_pod(kube: Kube, namespace: str, name: str) -> FullPod | None:
-    """Return a pod; None: no pod has that name. Raises ``KubeError``."""
-    return next(iter(kube.list_objects(PODS, FullPod, ListOptions(namespace, fields=f"metadata.name={name}"))), None)
-
-
 def read_opted_in(kube: Kube, namespace: str) -> bool | None:
     """Return whether new pods of that namespace are gated; None: not readable. Raises ``KubeError``."""
     try:
@@ -94,17 +92,19 @@ def read_opted_in(kube: Kube, namespace: str) -> bool | None:
 
 
 def _pods(policies: Policies) -> Sources:
-    return {PlannerPod: planner_sources(policies.parse_pod)[PlannerPod]}
+    return {PlannerPod: planner_sources(MemoizedParser(lambda: policies))[PlannerPod]}
 
 
 def _read_snapshot(kube: Kube, sources: Sources, namespace: str | None, policies: Policies, now: float) -> GangSnapshot:
     view = PlannerView(policies.node_policy, _POOL, "")
-    for kind, source in sources.items():
-        view.apply_batch(list_kind(kube, kind, _in_namespace(source, namespace)), now)
-    unread = [*_apply_optional(kube, RESERVATION_SOURCES, namespace, view, now)]
-    unread += _apply_optional(kube, _size_sources(view.gang_members.all_gangs()), namespace, view, now)
+    listings, optional = _start_lists(kube, sources, namespace), _start_lists(kube, RESERVATION_SOURCES, namespace)
+    for wait in listings.values():
+        view.apply_batch(wait(), now)
+    unread = [*_apply_optional(RESERVATION_SOURCES, optional, view, now)]
+    sizes = _size_sources(view.gang_members.all_gangs())
+    unread += _apply_optional(sizes, _start_lists(kube, sizes, namespace), view, now)
     if NodeUpdate in sources and any(view.gang_members.members_with_claims()):
-        unread += _apply_optional(kube, VOLUME_SOURCES, None, view, now)
+        unread += _apply_optional(VOLUME_SOURCES, _start_lists(kube, VOLUME_SOURCES, None), view, now)
     planners: list[PlannerLease] = []
     for name in sorted({each.spec.lease for each in view.cache.reservations.ledgers.values() if each.spec.lease}):
         try:
@@ -123,12 +123,20 @@ def _lease(kube: Kube, name: str) -> LeaseSpec | None:
         return None
 
 
-def _apply_optional(kube: Kube, sources: Sources, namespace: str | None, view: PlannerView, now: float) -> list[str]:
+def _start_lists(kube: Kube, sources: Sources, namespace: str | None) -> _Listings:
+    """List kinds side by side."""
+    return {
+        kind: run_ahead(partial(list_kind, kube, kind, _in_namespace(source, namespace)))
+        for kind, source in sources.items()
+    }
+
+
+def _apply_optional(sources: Sources, listings: _Listings, view: PlannerView, now: float) -> list[str]:
     """Apply kinds that this user may not be allowed to list; return the names of the forbidden kinds."""
     unread = []
     for kind, source in sources.items():
         try:
-            view.apply_batch(list_kind(kube, kind, _in_namespace(source, namespace)), now)
+            view.apply_batch(listings[kind](), now)
         except ForbiddenError:
             unread.append(_kind_title(source.resource))
     return unread

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from urllib3.connection import HTTPSConnection
@@ -38,6 +39,7 @@ from gputopo.kube.rbac import (
 from tests.api_server import Answer, Asked, Stream, api_server, kubeconfig
 
 ALL = Role("test", dict.fromkeys((NODES, NODE_GPUS, EVENTS, PODS), ("get", "list", "create", "patch", "delete")))
+PATIENCE_S = 20.0
 NODE = {"metadata": {"name": "n", "uid": "u", "resourceVersion": "7"}}
 
 
@@ -80,6 +82,36 @@ def test_lists_are_read_page_by_page(tmp_path: Path) -> None:
     assert [each.query for each in requests] == [selected, selected | {"continue": "more"}]
     assert {each.path for each in requests} == {"/api/v1/namespaces/ns/pods"}
     assert requests[0].headers["accept"] == "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+
+def test_the_next_page_is_requested_while_the_caller_works_on_the_current_one(tmp_path: Path) -> None:
+    requested = threading.Event()
+
+    def answer(request: Asked) -> Answer:
+        more = request.query.get("continue") == "more"
+        if more:
+            requested.set()
+        return Answer({"metadata": {"continue": "" if more else "more"}, "items": [NODE]})
+
+    def call(kube: Kube) -> list[bool]:
+        return [requested.wait(PATIENCE_S) for _ in kube.list_pages(NODES, PartialObject)]
+
+    assert asked(answer, call, tmp_path)[1] == [True, True]
+
+
+def test_a_page_with_a_damaged_object_is_returned_undecoded_and_the_others_decoded(tmp_path: Path) -> None:
+    bad = {"metadata": {"name": 5}}
+
+    def answer(request: Asked) -> Answer:
+        more = request.query.get("continue") == "more"
+        return Answer({"metadata": {"continue": "" if more else "more"}, "items": [NODE, bad] if more else [NODE]})
+
+    _, pages = asked(answer, lambda kube: list(kube.list_readable(NODES, PartialObject)), tmp_path)
+    _, found = asked(answer, lambda kube: (kube.list_objects(NODES, PartialObject), kube.unreadable), tmp_path)
+
+    assert [[isinstance(each, msgspec.Raw) for each in page.items] for page in pages] == [[False], [True, True]]
+    assert [each.metadata.name for each in found[0]] == ["n", "n"]
+    assert [each.plural for each in found[1]] == ["nodes"]
 
 
 def test_a_list_that_grows_old_between_two_pages_is_read_anew_once(tmp_path: Path) -> None:

@@ -45,6 +45,35 @@ def value(key: str, thing: Thing) -> Size | None:
 SOURCE: WatchSource[Size] = WatchSource(NODES, Thing, lambda which: which.name, value)
 
 
+class Named(msgspec.Struct, frozen=True):
+    """Metadata with an identity."""
+
+    name: str = ""
+    uid: str = ""
+    namespace: str = ""
+
+
+class NamedThing(msgspec.Struct, frozen=True):
+    """A Thing that is listed decoded."""
+
+    metadata: Named = Named()
+    size: int | None = None
+
+
+def test_decoded_objects_are_projected_as_undecoded_ones() -> None:
+    source = SOURCE._replace(kind=NamedThing)
+    objects = [NamedThing(Named("a"), 1), NamedThing(Named(""), 2), raw("c", 3), raw("d", "big")]
+    projection = Projection(source)
+
+    assert projection.listed_kind is NamedThing
+    assert projection.apply_list(objects).updates == (Size("a", 1), Size("c", 3))
+    assert [each.name for each in projection.unreadable] == ["(unknown)", "d"]
+
+
+def test_kinds_without_an_identity_are_listed_undecoded() -> None:
+    assert Projection(SOURCE).listed_kind is msgspec.Raw
+
+
 @pytest.fixture
 def reduction() -> Projection[Size]:
     return Projection(SOURCE)

@@ -4,7 +4,7 @@ import json
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gputopo.labels import AnnotationError, EncodeError, annotation, decode_topology, encode_topology
@@ -32,6 +32,37 @@ def test_decoding_what_was_encoded_gives_the_slow_facts_back(topology: NodeTopol
         assert back == topology.stable_facts()
     assert back.islands == topology.islands
     assert encode_topology(topology).annotations == facts.annotations
+
+
+@given(topologies(), st.data())
+def test_machines_of_one_model_keep_their_own_facts(topology: NodeTopology, data: st.DataObject) -> None:
+    """Decoding shares what two machines have in common; UUIDs, MIG devices and the boot id are of each machine."""
+    text = st.none() | st.text(min_size=1, max_size=8)
+    gpus = [
+        msgspec.structs.replace(
+            gpu,
+            uuid=data.draw(text),
+            mig_devices=tuple(MigDevice("1g.10gb", data.draw(text)) for _ in gpu.mig_devices),
+        )
+        for gpu in topology.gpus
+    ]
+    other = msgspec.structs.replace(topology, gpus=tuple(gpus), boot_id=data.draw(text))
+    texts = [encode_topology(each).annotations for each in (topology, other)]
+    back = [decode_topology({}, each) for each in texts]
+
+    assume(not any('"left_out"' in each["gputopo.io/topology"] for each in texts))
+    assert back == [topology.stable_facts(), other.stable_facts()]
+
+
+def test_machines_of_one_model_share_the_link_graph() -> None:
+    one, other = (
+        decode_topology({}, encode_topology(each).annotations)
+        for each in (crowded(), msgspec.structs.replace(crowded(), boot_id="later"))
+    )
+
+    assert other.nvlink is one.nvlink
+    assert other.pcie is one.pcie
+    assert other != one
 
 
 @given(topologies())

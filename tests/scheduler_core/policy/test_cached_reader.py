@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.labels.workloads import SCAVENGER
+from gputopo.labels.workloads import JOB_INDEX, JOBSET, PART_OF, SCAVENGER
 from scheduler_core.policy.cached_reader import MemoizedParser
 from scheduler_core.policy.profiles import BUILT_IN, Policies, PolicyProfile, ProfileMatch
 from scheduler_core.request.pod import Pod
@@ -22,7 +22,15 @@ _PARTS: dict[str, tuple[Any, ...]] = {
     "name": ("a", "b"),
     "namespace": ("team", "other"),
     "uid": ("uid-a", "uid-b"),
-    "labels": ({}, {"app": "x"}, {"gpu-model": "A100"}, {"gputopo.io/island": "required"}),
+    "labels": (
+        {},
+        {"app": "x"},
+        {"gpu-model": "A100"},
+        {"gputopo.io/island": "required"},
+        {"accelerator.sched.io/gpu-modle": "A100"},
+        {JOBSET: "a"},
+        {PART_OF: "llminferenceservice"},
+    ),
     "annotations": (
         {},
         {"gputopo.io/island": "required"},
@@ -48,6 +56,7 @@ _PARTS: dict[str, tuple[Any, ...]] = {
         [{"name": "main"}],
     ),
     "initContainers": (None, [{"name": "first", "resources": {"limits": {"nvidia.com/gpu": "4"}}}]),
+    "resources": (None, {"limits": {"cpu": "4"}}),
     "schedulerName": (None, "gputopo-scheduler"),
     "priorityClassName": (None, SCAVENGER),
     "nodeName": (None, "node-1"),
@@ -104,6 +113,18 @@ def test_replicas_share_a_request_and_an_ungated_pod_keeps_it() -> None:
     assert isinstance(first, PodRequest)
     assert isinstance(again, PodRequest)
     assert again.profile is first.profile
+
+
+def test_replicas_with_labels_and_annotations_of_their_own_share_a_request() -> None:
+    reader = MemoizedParser(lambda: BUILT_IN)
+    found = [
+        reader(_pod(labels={"app": "x", JOB_INDEX: each}, annotations={JOB_INDEX: each, "cni.example/ip": each}))
+        for each in ("0", "1")
+    ]
+
+    assert isinstance(found[0], PodRequest)
+    assert isinstance(found[1], PodRequest)
+    assert found[1].profile is found[0].profile
 
 
 def test_invalid_request_is_returned_each_time() -> None:
