@@ -26,6 +26,7 @@ class AssumedPod(NamedTuple):
     pod: Occupant
     nodes: AbstractSet[str]  # must not be changed
     expires_at: float  # in seconds; infinity while the API server shows the pod nominated to the node
+    admitted_until: float = 0.0  # then, when it would expire without the nomination
 
     @property
     def is_on_one_node(self) -> bool:
@@ -69,7 +70,9 @@ class AssumedPods:
         """True if a pod may be in flight that was dropped because there were too many."""
         return self._now < self._overflowed_until
 
-    def add_pod(self, pod: Occupant, nodes: AbstractSet[str], until: float) -> tuple[AssumedPod, ...]:
+    def add_pod(
+        self, pod: Occupant, nodes: AbstractSet[str], until: float, admitted_until: float = 0.0
+    ) -> tuple[AssumedPod, ...]:
         """Assume the pod on one of the nodes, in place of its former assumption. Return the assumptions that end.
 
         ``nodes`` is not copied: it may contain 15,000 names.
@@ -77,7 +80,7 @@ class AssumedPods:
         ended = self.drop_pod(pod.uid)
         if len(self._by_uid) >= MAX_PODS:
             ended += self._overflow(next(iter(self._by_uid)))
-        assumed = self._by_uid[pod.uid] = AssumedPod(pod, nodes, until)
+        assumed = self._by_uid[pod.uid] = AssumedPod(pod, nodes, until, admitted_until)
         self._next_expiry = min(self._next_expiry, until)
         if assumed.is_on_one_node:
             (node,) = assumed.nodes

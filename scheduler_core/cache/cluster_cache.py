@@ -208,8 +208,8 @@ class ClusterCache:
                 self._assume_on(pod, frozenset({node}), inf)
             elif assumed is None or not assumed.is_on_one_node:  # it was ungated, and may be bound there by now
                 self._assume_on(pod, frozenset({node}), until)
-        for proved in self._ungated.proved_by(batch, self._pods, self._now):
-            self._update_pod(proved, self._pods[proved.key])
+        for pod_update in self._ungated.changed_by(batch, self._pods, self._now):
+            self._update_pod(pod_update, self._pods[pod_update.key])
 
     def _apply_pods(self, batch: Batch[PodUpdate], *, first: bool) -> CacheChanges:
         removed = self._pod_index.pop_pods(removed_keys(batch, self._pods))
@@ -270,9 +270,17 @@ class ClusterCache:
             return
         if node is None:
             if assumed is not None and assumed.expires_at == inf:
-                self.forget_assumed_pod(pod.key)
+                self._end_nomination(pod, assumed)
         elif assumed is None or assumed.expires_at == inf or node in assumed.nodes:
             self._assume_on(pod.occupant, frozenset({node}), inf)
+
+    def _end_nomination(self, pod: PodUpdate, assumed: AssumedPod) -> None:
+        """Stop assuming the pod; if its claim counts no more, only when no binding can be under way."""
+        if pod.claim is None:
+            self.forget_assumed_pod(pod.key)
+        else:
+            until = max(self._now + ASSUMED_POD_LIFETIME_S, assumed.admitted_until)
+            self._assume_on(pod.occupant, assumed.nodes, until)
 
     def _apply_nodes(self, batch: Batch[NodeUpdate]) -> None:
         for name in removed_keys(batch, self._nodes):
@@ -322,7 +330,11 @@ class ClusterCache:
         return pod.occupant if assumed is None or node in assumed.nodes else None
 
     def _assume_on(self, pod: Occupant, nodes: AbstractSet[str], until: float) -> None:
-        self._mark_dirty((*self.assumed_pods.add_pod(pod, nodes, until), AssumedPod(pod, nodes, until)))
+        before = self.assumed_pods.get_pod(pod.uid)
+        admitted_until = 0.0
+        if until == inf and before is not None:
+            admitted_until = before.admitted_until if before.expires_at == inf else before.expires_at
+        self._mark_dirty((*self.assumed_pods.add_pod(pod, nodes, until, admitted_until), AssumedPod(pod, nodes, until)))
 
     def _mark_dirty(self, changed: Iterable[AssumedPod]) -> None:
         """Mark the nodes of pods that are, or were, assumed on one node: other assumed pods change no state."""

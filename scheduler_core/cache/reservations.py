@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from gputopo.crd.reservations import EntryPhase, HeldCapacity, LedgerEntry, PlannedMember
+from gputopo.crd.reservations import EntryPhase, HeldCapacity, LedgerEntry, PlannedMember, ReservationState
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.events import Batch, LedgerUpdate, PodUpdate, ReservationUpdate, removed_keys
 from scheduler_core.cache.node_record import NodeRecord, hold_uid, with_pod
@@ -155,9 +155,18 @@ class ReservationIndex:
         """Return whether an active reservation, or the one that the claim names, lists the pod for the node."""
         if claim.node in self._nodes_by_pod.get(uid, {}).values():
             return True
-        return any(
-            self._nodes_of(each).get(uid) == claim.node for each in self._uids_by_name.get(claim.reservation, ())
-        )
+        return any(self._naming(uid, claim))
+
+    def has_failed(self, uid: str, claim: PinClaim) -> bool:
+        """Return whether the reservation that the claim names, and that lists the pod for the node, has failed."""
+        states = [each.status.state for each in self._naming(uid, claim)]
+        return bool(states) and all(each is ReservationState.FAILED for each in states)
+
+    def _naming(self, uid: str, claim: PinClaim) -> Iterator[ReservationUpdate]:
+        """Yield the reservations of the claim's name that list the pod for the node."""
+        for each in self._uids_by_name.get(claim.reservation, ()):
+            if self._nodes_of(each).get(uid) == claim.node:
+                yield self._reservations[each]
 
     def has_name(self, namespace: str, name: str) -> bool:
         """Return whether a reservation of that name exists, active or not."""

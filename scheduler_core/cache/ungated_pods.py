@@ -7,6 +7,9 @@ well. Therefore a claim counts only where it is proved:
 - this process saw such a reservation before it was deleted: an ungated pod stays pinned to its node; or
 - only planners can write that annotation (``guarded``: an admission policy), and the reservation that the pod
   names does not exist. Only planners that recover deleted reservations rely on that.
+
+A claim of a reservation that has failed does not count: the pod was not bound in time, and nobody deletes it. It stays
+pinned, and may be bound as any other pod that was admitted to that node.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from scheduler_core.cache.reservations import ReservationIndex
 class _Proved(NamedTuple):
     node: str
     until: float  # seconds since 1970; inf: until the pod is bound or deleted
+    nominated: str | None = None  # the node that kube-scheduler nominated, where the pod has been resolved
 
 
 class UngatedPods:
@@ -42,13 +46,16 @@ class UngatedPods:
             if proved is not None and (pod.node is not None or proved.until == inf):
                 del self._proved[pod.key]
             return pod
+        if self._reserved.has_failed(pod.key, claim):
+            self._proved.pop(pod.key, None)
+            return pod
         if self.node_of(pod.key, now) != claim.node and not self._is_proved(pod):
             return pod
-        self._proved[pod.key] = _Proved(claim.node, inf)
+        self._proved[pod.key] = _Proved(claim.node, inf, pod.nominated_node)
         return pod._replace(nominated_node=claim.node)
 
-    def proved_by(self, batch: Batch[Any], pods: Mapping[str, PodUpdate], now: float) -> list[PodUpdate]:
-        """Return the pods whose claims a batch of reservations proves, as ``resolve`` returns them.
+    def changed_by(self, batch: Batch[Any], pods: Mapping[str, PodUpdate], now: float) -> list[PodUpdate]:
+        """Return the pods whose claims begin or cease to count by a batch of reservations, as ``resolve`` does.
 
         The watches may show claims before the reservations that prove them. ``pods``: all pods by UID, resolved.
         """
@@ -57,8 +64,15 @@ class UngatedPods:
         self._listed |= batch.is_full_list
         uids = pods if batch.is_full_list else [seat.uid for each in batch.updates for seat in each.spec.seats]
         claiming = [pod for uid in uids if (pod := pods.get(uid)) is not None and pod.claim is not None]
-        found = [(pod, self.resolve(pod, now)) for pod in claiming]
+        found = [(pod, self.resolve(self._unresolved(pod), now)) for pod in claiming]
         return [pod for before, pod in found if pod != before]
+
+    def _unresolved(self, pod: PodUpdate) -> PodUpdate:
+        """Return the pod with the node that kube-scheduler nominated."""
+        proved = self._proved.get(pod.key)
+        if proved is None or proved.until != inf:
+            return pod
+        return pod._replace(nominated_node=proved.nominated)
 
     def node_of(self, uid: str, now: float) -> str | None:
         """Return the node to which the pod was ungated; None where nothing proves that it was."""

@@ -105,8 +105,8 @@ def _reads_load(policy: Policy) -> bool:
 def _gang_limits(written: GangLimitsModel) -> GangLimits:
     default = _namespace_limits(written, NamespaceLimits())
     by_namespace = {name: _namespace_limits(each, default) for each in written.namespaces for name in each.name}
-    age = {} if written.max_hold_age is None else {"max_hold_age_s": written.max_hold_age}
-    return GangLimits(**age, default=default, by_namespace=by_namespace)
+    times = _set_values({"max_hold_age_s": written.max_hold_age, "max_timeout_s": written.max_timeout})
+    return GangLimits(**times, default=default, by_namespace=by_namespace)
 
 
 def _namespace_limits(written: NamespaceLimitsModel, base: NamespaceLimits) -> NamespaceLimits:

@@ -37,6 +37,8 @@ class GangLimits(NamedTuple):
     """The limits of all namespaces."""
 
     max_hold_age_s: float = 12 * 3600.0  # of a capacity hold; then the namespace gets none for as long
+    # From ungating a gang until its rollback. kube-scheduler waits up to 10 minutes for a pod's volumes.
+    max_timeout_s: float = 900.0
     default: NamespaceLimits = NamespaceLimits()
     by_namespace: Mapping[str, NamespaceLimits] = MappingProxyType({})
 

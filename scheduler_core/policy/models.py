@@ -243,6 +243,10 @@ class GangLimitsModel(NamespaceLimitsModel):
         default=None,
         description="A capacity hold ends at this age; then its namespace gets no hold of this priority for as long.",
     )
+    max_timeout: Duration | None = Field(
+        default=None,
+        description="A gang that asks for a longer gang-timeout is rolled back after this time.",
+    )
     namespaces: tuple[NamedLimitsModel, ...] = Field(default=(), description="Other limits of some namespaces.")
 
     @model_validator(mode="after")

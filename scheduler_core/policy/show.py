@@ -86,7 +86,8 @@ def _common(policies: Policies, file: PolicyFile | None) -> Iterable[EffectiveVa
 def _gang_limits(policies: Policies, file: PolicyFile | None) -> Iterable[EffectiveValue]:
     """Yield the limits of all namespaces, then the limits that the file sets for some."""
     limits, model = policies.limits, None if file is None else file.model
-    rows = [("maxHoldAge", f"{limits.max_hold_age_s:g}s"), *_namespace_limits(limits.default)]
+    times = [("maxHoldAge", f"{limits.max_hold_age_s:g}s"), ("maxTimeout", f"{limits.max_timeout_s:g}s")]
+    rows = [*times, *_namespace_limits(limits.default)]
     for key, value in rows:
         path = ("gangs", key)
         yield EffectiveValue(f"gangs.{key}", value, _line(file, path) if file and _is_set(model, path) else _BUILT_IN)

@@ -173,7 +173,7 @@ def _reservation_step(
         return continue_rollback(inputs, terms, reservation)
     if entry.phase is EntryPhase.PROPOSED:
         return _proposed_step(inputs, terms, reservation)
-    return _committed_step(inputs, reservation)
+    return _committed_step(inputs, terms, reservation)
 
 
 def _capacity_hold_step(inputs: ReconcileInput, reservation: ReservationUpdate) -> ReservationStep:
@@ -209,7 +209,7 @@ def _reproposed_step(inputs: ReconcileInput, terms: CommitTerms, reservation: Re
     """Return the step of a proposal whose members are ungated already: commit it, or roll back."""
     uid, since = reservation.key, inputs.observations.since[reservation.key]
     acknowledgement = _acknowledgement(inputs, terms, uid)
-    rollback = rollback_reason(inputs, reservation, unbound_members(inputs, reservation))
+    rollback = rollback_reason(inputs, terms, reservation, unbound_members(inputs, reservation))
     if uid in inputs.no_longer_fitting or (
         acknowledgement is Acknowledgement.BLOCKED and inputs.now - since.at >= BLOCKED_S
     ):
@@ -241,9 +241,9 @@ def _unacknowledged_step(
     return ReservationStep((status_write(inputs, reservation, ReservationState.PROPOSED, reason + until),))
 
 
-def _committed_step(inputs: ReconcileInput, reservation: ReservationUpdate) -> ReservationStep:
+def _committed_step(inputs: ReconcileInput, terms: CommitTerms, reservation: ReservationUpdate) -> ReservationStep:
     open_, status = unbound_members(inputs, reservation), reservation.status
-    rollback = rollback_reason(inputs, reservation, open_)
+    rollback = rollback_reason(inputs, terms, reservation, open_)
     if rollback is not None:
         return start_rollback(inputs, reservation, rollback)
     if not open_:
@@ -253,7 +253,8 @@ def _committed_step(inputs: ReconcileInput, reservation: ReservationUpdate) -> R
     if status.state is ReservationState.BOUND:  # written by a successor, which has seen later pods: this one is deposed
         return ReservationStep()
     if status.state is not ReservationState.COMMITTED:
-        return ReservationStep((status_write(inputs, reservation, ReservationState.COMMITTED),))
+        write = status_write(inputs, reservation, ReservationState.COMMITTED, timeout_s=terms.timeout_of(reservation))
+        return ReservationStep((write,))
     return ReservationStep(
         tuple(UngateAndPin(member, seat, reservation.name) for seat, member in open_ if is_gated(member))
     )

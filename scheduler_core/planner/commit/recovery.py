@@ -18,7 +18,6 @@ from gputopo.crd.reservations import EntryPhase, PlannedMember, ReservationSpec,
 from gputopo.timestamps import format_timestamp
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.actions import CreateReservation, DeleteReservation
-from scheduler_core.planner.commit.controllers import is_recreated
 from scheduler_core.planner.commit.members import (
     is_bound,
     is_gated,
@@ -48,6 +47,9 @@ def recover_unlisted(inputs: ReconcileInput, terms: CommitTerms, reservation: Re
         if state is ReservationState.BOUND:
             return ReservationStep()
         return ReservationStep((status_write(inputs, reservation, ReservationState.BOUND),))
+    waiting = [member for _, member in unbound_members(inputs, reservation) if not is_gated(member)]
+    if state is ReservationState.FAILED and waiting:
+        return ReservationStep(deletions)  # while it exists, pods that it ungated in vain count nowhere
     if deletions or (placed and reservation.spec.gang and state in (ReservationState.FAILED, ReservationState.BOUND)):
         return ReservationStep(deletions)
     if reservation.key not in inputs.observations.created or not _may_be_listed(inputs, reservation):
@@ -99,10 +101,7 @@ def _may_be_listed(inputs: ReconcileInput, reservation: ReservationUpdate) -> bo
 
 
 def recreate_deleted(inputs: ReconcileInput) -> Iterator[CreateReservation]:
-    """Yield a new reservation for each deleted one, under the name that its members state.
-
-    Single pods that no controller would recreate are left as they are.
-    """
+    """Yield a new reservation for each deleted one, under the name that its members state."""
     if not inputs.awaiting_binding:
         return
     plans = inputs.plans
@@ -112,9 +111,7 @@ def recreate_deleted(inputs: ReconcileInput) -> Iterator[CreateReservation]:
     awaiting = {each.uid for each in inputs.awaiting_binding}
     for each in inputs.awaiting_binding:
         name, gang = each.reservation or "", each.gang_request.gang
-        if (gang.namespace, name) in plans or (
-            is_single_pod_gang(gang) and ((each.uid, name) in plans or not is_recreated(each))
-        ):
+        if (gang.namespace, name) in plans or (is_single_pod_gang(gang) and (each.uid, name) in plans):
             continue
         key = gang.namespace, name, "" if is_single_pod_gang(gang) else gang.name
         if key not in members_of_plan:

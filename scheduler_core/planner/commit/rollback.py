@@ -29,7 +29,10 @@ _ERROR_LENGTH = 1000  # characters kept of the API server's message
 
 
 def rollback_reason(
-    inputs: ReconcileInput, reservation: ReservationUpdate, open_: Sequence[tuple[PlannedMember, Member]]
+    inputs: ReconcileInput,
+    terms: CommitTerms,
+    reservation: ReservationUpdate,
+    open_: Sequence[tuple[PlannedMember, Member]],
 ) -> str | None:
     """Return why the plan must be rolled back; None: it proceeds. ``open_``: its ``unbound_members``."""
     if reservation.spec.gang:
@@ -39,11 +42,11 @@ def rollback_reason(
         without_node = [seat for seat, _ in open_ if seat.node is not None and seat.node not in inputs.nodes]
         if without_node:
             return f"node {without_node[0].node}, planned for {without_node[0].name}, is gone"
-    if open_ and inputs.now - inputs.observations.since[reservation.key].at >= reservation.spec.timeout_s:
+    timeout_s = terms.timeout_of(reservation)
+    if open_ and inputs.now - inputs.observations.since[reservation.key].at >= timeout_s:
         cause = next((f" (kube-scheduler: {member.bind_error})" for _, member in open_ if member.bind_error), "")
-        late = (
-            f"{first_names([seat.name for seat, _ in open_])} not bound within {reservation.spec.timeout_s:g} s{cause}"
-        )
+        limit = " (gangs.maxTimeout)" if timeout_s < reservation.spec.timeout_s else ""
+        late = f"{first_names([seat.name for seat, _ in open_])} not bound within {timeout_s:g} s{limit}{cause}"
         return late + _refusal(
             inputs, "ungating", [UngateAndPin(member, seat, reservation.name) for seat, member in open_]
         )
@@ -63,11 +66,7 @@ def continue_rollback(inputs: ReconcileInput, terms: CommitTerms, reservation: R
     to_delete = _to_delete(inputs, terms, reservation)
     kept = [member.name for member in to_delete if not is_recreated(member)]
     if kept and reservation.spec.gang:
-        reason = (
-            f"{reservation.status.reason}; no controller would recreate {first_names(kept)}, so all pods are left as"
-            " they are"
-        )
-        return ReservationStep((status_write(inputs, reservation, ReservationState.FAILED, reason),))
+        return _failed_step(inputs, reservation, kept, "all pods are left as they are")
     deletions = _deletions(to_delete)
     gated = [member for _, member in seats if is_gated(member)]
     untouched = [each for each in gated if (reservation.key, each.uid) not in inputs.observations.touched]
@@ -76,7 +75,17 @@ def continue_rollback(inputs: ReconcileInput, terms: CommitTerms, reservation: R
         refused = _refusal(inputs, "deletion", deletions)
         reason = f"{reservation.status.reason}{refused}. The planner retries: allow the deletion, or delete the pods"
         return ReservationStep((status_write(inputs, reservation, ReservationState.FAILED, reason),))
+    if kept and not deletions and not touches:
+        return _failed_step(inputs, reservation, kept, "nothing is deleted, and nothing is reserved any more")
     return ReservationStep((*deletions, *touches), remove=not deletions and not touches)
+
+
+def _failed_step(
+    inputs: ReconcileInput, reservation: ReservationUpdate, kept: Iterable[str], result: str
+) -> ReservationStep:
+    """Return the write of status Failed. ``kept``: pods that stay, because no controller would recreate them."""
+    reason = f"{reservation.status.reason}; no controller would recreate {first_names(kept)}, so {result}"
+    return ReservationStep((status_write(inputs, reservation, ReservationState.FAILED, reason),))
 
 
 def rollback_deletions(

@@ -13,6 +13,7 @@ from scheduler_core.planner.commit.actions import Action
 from scheduler_core.planner.commit.observations import Observations
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import GangName, Member
+from scheduler_core.policy.limits import DEFAULT_LIMITS
 
 
 class Rollback(Enum):
@@ -32,7 +33,12 @@ class CommitTerms(NamedTuple):
     ended_s: float = EXTENDER_ENDED_S
     lease: str = ""  # NAMESPACE/NAME; the ledger states the Lease and the levels for other programs
     levels: str = ""
+    max_timeout_s: float = DEFAULT_LIMITS.max_timeout_s  # gangs with a longer timeout are rolled back after this time
     guarded: bool = False  # an admission policy allows the planner's annotations on pods to planners only
+
+    def timeout_of(self, reservation: ReservationUpdate) -> float:
+        """Return the seconds from ungating until all members must be bound."""
+        return min(reservation.spec.timeout_s, self.max_timeout_s)
 
 
 class ReconcileInput(NamedTuple):

@@ -16,13 +16,18 @@ from scheduler_core.planner.commit.state import CommitTerms, ReconcileInput
 
 
 def status_write(
-    inputs: ReconcileInput, reservation: ReservationUpdate, state: ReservationState, reason: str | None = None
+    inputs: ReconcileInput,
+    reservation: ReservationUpdate,
+    state: ReservationState,
+    reason: str | None = None,
+    *,
+    timeout_s: float | None = None,
 ) -> WriteStatus:
-    """Return the write of the reservation's status, in this state."""
+    """Return the write of the reservation's status, in this state. ``timeout_s``: from now to a new deadline."""
     seats, held = members_of(inputs, reservation), reservation.spec.held
     deadline, estimate = reservation.status.deadline, inputs.estimates.get(reservation.key)
-    if state is ReservationState.COMMITTED:
-        deadline = format_timestamp(inputs.wall_time + reservation.spec.timeout_s)
+    if timeout_s is not None:
+        deadline = format_timestamp(inputs.wall_time + timeout_s)
     status = ReservationStatus(
         state=state,
         reason=reason,

@@ -32,7 +32,11 @@ _BAD = (ReservationState.ROLLING_BACK, ReservationState.FAILED)
 def status_events(action: WriteStatus, members: Iterable[Member]) -> Iterator[EventDraft]:
     """Yield the Events of a changed state of a reservation. ``members``: its pods that exist."""
     state, reservation = action.status.state, action.reservation
-    if state is None or state not in _REASONS or not reservation.spec.gang:
+    if state is None or state not in _REASONS:
+        return
+    if not reservation.spec.gang:
+        if state is ReservationState.FAILED:
+            yield from _failed_single_pods(reservation, members)
         return
     message = _status_message(reservation, action.status)
     yield EventDraft(
@@ -47,6 +51,15 @@ def status_events(action: WriteStatus, members: Iterable[Member]) -> Iterator[Ev
     if state in _BAD:
         for each in list(members)[:_MAX_PODS]:
             yield _warning(each, f"Gang{_REASONS[state]}", f"reservation {reservation.name}: {message}")
+
+
+def _failed_single_pods(reservation: ReservationUpdate, members: Iterable[Member]) -> Iterator[EventDraft]:
+    """Yield an Event for each pod that was not bound. The reason of the status names pods of other namespaces too."""
+    for each in members:
+        if each.node is None and each.reservation == reservation.name:
+            cause = f" (kube-scheduler: {each.bind_error})" if each.bind_error else ""
+            message = f"not bound in time{cause}; its GPUs on {each.pinned_terms} are no longer reserved"
+            yield _warning(each, "GangFailed", f"reservation {reservation.name}: {message}")
 
 
 def unplaced_events(gang: Gang, unplaced: Unplaced) -> Iterator[EventDraft]:

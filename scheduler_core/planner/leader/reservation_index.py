@@ -79,7 +79,8 @@ class GangReservationIndex:
             members = map(self._get_member, (seat.uid for seat in self._reservations[uid].spec.seats))
             # A member may have moved to another gang meanwhile.
             current = (each.gang_request.gang for each in members if each is not None)
-            self._gangs_of_parked[uid] = frozenset((self._gangs[uid], *current))
+            own = (self._gangs[uid],) if uid in self._gangs else ()  # none: for single pods
+            self._gangs_of_parked[uid] = frozenset((*own, *current))
             for name in self._gangs_of_parked[uid]:
                 self._parked.setdefault(name, set()).add(uid)
 

@@ -162,11 +162,12 @@ class LeaderTerm:
             has_stale_view=self._is_stale,
         )
         state = self.view.reconcile_input(now, wall, findings)
-        actions = reconcile(state, config.terms, config.pool)
+        terms = config.terms._replace(max_timeout_s=self._context.policies().limits.max_timeout_s)
+        actions = reconcile(state, terms, config.pool)
         for action in actions:
             self._outbox.submit_action(action, now)
         if self.leads:
-            self.view.reservation_index.park(idle_reservations(state, config.terms))
+            self.view.reservation_index.park(idle_reservations(state, terms))
             for release in chain(self._scheduler.due_hand_overs(), self._scheduler.due_releases(now)):
                 self._outbox.submit_action(release, now)
         return any(isinstance(each, WriteLedger) and each.relisted for each in actions)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gputopo.crd.reservations import EntryPhase, ReservationState, ReservationStatus
 from gputopo.timing import ASSUMED_POD_LIFETIME_S
+from scheduler_core.cache.assumed_pods import WITH_VOLUMES_S
 from scheduler_core.cache.events import Batch, LedgerUpdate, ReservationUpdate
 from tests.machines import MACHINES
 from tests.scheduler_core.fake_scheduler import FakeScheduler, pod_update, unbound_pod
@@ -30,7 +33,8 @@ ALL, NONE_OF_A = {"a": 8, "b": 8}, {"a": 0, "b": 8}
     [
         pytest.param((), ALL, id="there is no such reservation"),
         pytest.param((PLAN,), NONE_OF_A, id="the ledger does not list it yet, or any more"),
-        pytest.param((FAILED,), NONE_OF_A, id="it failed"),
+        pytest.param((FAILED,), ALL, id="it failed: the pod was not bound in time"),
+        pytest.param((FAILED, PLAN._replace(key="2")), NONE_OF_A, id="it failed, and was created again"),
         pytest.param((plan("g", {"m0": ("b", 8)}),), ALL, id="it lists the pod for another node"),
         pytest.param((plan("g", {"m1": ("a", 8)}),), ALL, id="it lists another pod for that node"),
         pytest.param((plan("h", {"m0": ("a", 8)}),), ALL, id="one of another name lists it, and does not count"),
@@ -57,7 +61,7 @@ def test_a_forged_claim_reserves_nothing() -> None:
 
 
 def test_a_proved_claim_counts_until_the_pod_ends_whatever_happens_to_the_reservation() -> None:
-    stage = FakeScheduler.synced_with_reservations(NODES, UNGATED, kept=[FAILED])
+    stage = FakeScheduler.synced_with_reservations(NODES, UNGATED, kept=[PLAN])
 
     stage.cache.apply_batch(Batch(ReservationUpdate, (), (PLAN.key,)), stage.now)
     stage.now += 10 * ASSUMED_POD_LIFETIME_S
@@ -72,7 +76,7 @@ def test_a_proved_claim_counts_until_the_pod_ends_whatever_happens_to_the_reserv
 
 
 def test_a_proved_claim_ends_when_the_pod_is_bound() -> None:
-    stage = FakeScheduler.synced_with_reservations(NODES, UNGATED, kept=[FAILED])
+    stage = FakeScheduler.synced_with_reservations(NODES, UNGATED, kept=[PLAN])
 
     stage.watch_pods(pod_update("m0", 8, on="a"))
 
@@ -95,6 +99,41 @@ def test_a_claim_may_be_shown_a_little_later_than_the_end_of_its_reservation(
     stage.cache.advance_time(stage.now)
 
     assert free(stage) == expected
+
+
+def test_a_claim_ends_with_the_failure_of_its_reservation_when_no_binding_can_be_under_way() -> None:
+    stage = FakeScheduler.synced_with_reservations(NODES, UNGATED)
+    stage.write_ledger((PLAN, COMMITTED))
+
+    stage.cache.apply_batch(Batch(LedgerUpdate, (ledger(generation=2),)), stage.now)
+    stage.cache.apply_batch(Batch(ReservationUpdate, (FAILED,)), stage.now)
+    assert free(stage) == NONE_OF_A
+    assert stage.cache.ungated_to("uid-m0") is None
+    stage.now += ASSUMED_POD_LIFETIME_S
+    stage.cache.advance_time(stage.now)
+    assert free(stage) == ALL
+
+    assert stage.filter(unbound_pod("x", 8)).nodes
+    stage.watch_pods(pod_update("m0", 8, on="a"))
+    assert free(stage)["a"] == 0
+
+
+@pytest.mark.parametrize("first", ["ledger", "status"])
+def test_an_admission_outlasts_the_failure_of_the_reservation(first: str) -> None:
+    """The pod passed Filter with its volumes, which kube-scheduler binds for up to ten minutes."""
+    stage = FakeScheduler.synced_with_reservations(NODES, UNGATED)
+    stage.write_ledger((PLAN, COMMITTED))
+    stage.cache.assume_pod(UNGATED.occupant, frozenset({"a"}), WITH_VOLUMES_S)
+
+    batches: list[Batch[Any]] = [Batch(LedgerUpdate, (ledger(generation=2),)), Batch(ReservationUpdate, (FAILED,))]
+    for each in batches if first == "ledger" else reversed(batches):
+        stage.cache.apply_batch(each, stage.now)
+    stage.now += WITH_VOLUMES_S - 1.0
+    stage.cache.advance_time(stage.now)
+    assert free(stage) == NONE_OF_A
+    stage.now += 1.0
+    stage.cache.advance_time(stage.now)
+    assert free(stage) == ALL
 
 
 @pytest.mark.parametrize(("phase", "expected"), [(PROPOSED, NONE_OF_A), (COMMITTED, NONE_OF_A)])

@@ -276,6 +276,7 @@ class TestShow:
             "personality.demands": ("required", "built in"),
             "personality.rules": ("all", "built in"),
             "gangs.maxHoldAge": ("43200s", "built in"),
+            "gangs.maxTimeout": ("900s", "built in"),
             "gangs.heldGpus": ("50%", "built in"),
             "gangs.queuedGangs": ("1000", "built in"),
             "gangs.gatedPods": ("10000", "built in"),
@@ -327,6 +328,7 @@ LIMITS = (
     + """
 gangs:
   maxHoldAge: 2h
+  maxTimeout: 5m
   heldGpus: 25%
   namespaces:
   - name: [team-a, team-b]
@@ -343,7 +345,7 @@ class TestGangLimits:
     def test_limits_of_a_namespace_override_those_of_all(self) -> None:
         limits = parse_policy_file(LIMITS, "p").policies.limits
 
-        assert limits.max_hold_age_s == 7200.0
+        assert (limits.max_hold_age_s, limits.max_timeout_s) == (7200.0, 300.0)
         assert limits.limits_of("other") == NamespaceLimits(GpuLimit(percent=25))
         assert limits.limits_of("team-a") == limits.limits_of("team-b") == NamespaceLimits(GpuLimit(64))
         assert limits.limits_of("team-c") == NamespaceLimits(GpuLimit(percent=25), queued_gangs=5)
@@ -366,11 +368,12 @@ class TestGangLimits:
         shown = [value for value in everything.values if value.setting.startswith("gangs.")]
         assert shown == [
             EffectiveValue("gangs.maxHoldAge", "7200s", f"line {start + 3}"),
-            EffectiveValue("gangs.heldGpus", "25%", f"line {start + 4}"),
+            EffectiveValue("gangs.maxTimeout", "300s", f"line {start + 4}"),
+            EffectiveValue("gangs.heldGpus", "25%", f"line {start + 5}"),
             EffectiveValue("gangs.queuedGangs", "1000", "built in"),
             EffectiveValue("gangs.gatedPods", "10000", "built in"),
-            EffectiveValue("gangs.heldGpus of team-a, team-b", "64", f"line {start + 7}"),
-            EffectiveValue("gangs.queuedGangs of team-c", "5", f"line {start + 9}"),
+            EffectiveValue("gangs.heldGpus of team-a, team-b", "64", f"line {start + 8}"),
+            EffectiveValue("gangs.queuedGangs of team-c", "5", f"line {start + 10}"),
         ]
 
     @pytest.mark.parametrize(

@@ -28,13 +28,16 @@ from scheduler_core.planner.commit.actions import (
     WriteLedger,
     WriteStatus,
     reserved_gang,
+    reserved_gangs,
 )
 from scheduler_core.planner.commit.ledger import LedgerRole, active_entries, ledger_role
 from scheduler_core.planner.commit.reconcile import idle_reservations, reconcile
 from scheduler_core.planner.commit.state import CommitTerms
+from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import GangPhase
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.gang.pod_source import PlannerPod
+from scheduler_core.planner.leader.plan_task import DEFAULT_BIND_TIMEOUT_S
 from scheduler_core.planner.leader.view import PlanFindings, PlannerView, WriteResponse
 from scheduler_core.policy.policy import Policy
 from scheduler_core.policy.profiles import BUILT_IN
@@ -111,9 +114,9 @@ class Planner:
         if view.observations.created:
             return None
         entries, holds = active_entries(ledger.spec, view.reservations), self._holds()
-        busy = {
-            reserved_gang(view.reservations[uid]) for uid, each in entries.items() if each.phase is not EntryPhase.HELD
-        }
+        plans = [view.reservations[uid] for uid, each in entries.items() if each.phase is not EntryPhase.HELD]
+        member = view.gang_members.get_member
+        busy = {name for each in plans for name in reserved_gangs(each.namespace, each.spec, member)}
         waiting = sorted(self._queued() - busy)
         for name in waiting:
             members = self._queued_members(name)
@@ -122,15 +125,18 @@ class Planner:
             if len(places) >= len(members):
                 pairs = zip(members, places, strict=False)
                 seats = tuple(PlannedMember(each.uid, each.name, place, ((GPU, 1),)) for each, place in pairs)
-                return self._created(ReservationSpec(name.name, seats))
-        unserved = next((name for name in waiting if name not in holds.values()), None)
+                timeout = members[0].gang_request.timeout_s or DEFAULT_BIND_TIMEOUT_S
+                gang = "" if is_single_pod_gang(name) else name.name
+                return self._created(ReservationSpec(gang, seats, timeout_s=timeout))
+        gangs = (name for name in waiting if not is_single_pod_gang(name))
+        unserved = next((name for name in gangs if name not in holds.values()), None)
         if unserved is None:
             return None
         return self._created(ReservationSpec(unserved.name, held=(HeldCapacity("n0", 2), HeldCapacity("n1", 2))))
 
     def _created(self, spec: ReservationSpec) -> CreateReservation:
         self._tried += 1
-        return CreateReservation(SPACE, f"{spec.gang}-{self.me}-{self._tried}", spec)
+        return CreateReservation(SPACE, f"{spec.gang or 'pods'}-{self.me}-{self._tried}", spec)
 
     def _holds(self) -> dict[str, GangName]:
         """Return the holds' gangs, by UID."""

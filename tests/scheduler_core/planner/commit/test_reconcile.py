@@ -623,13 +623,30 @@ def test_a_gang_without_members_has_no_minimum() -> None:
     )
 
 
-def test_of_single_pods_only_late_ones_are_deleted_and_bare_ones_are_left() -> None:
-    batch = in_state(ReservationState.ROLLING_BACK, of=BATCH)
+def test_the_policy_limits_the_timeout_that_a_gang_asks_for() -> None:
+    asked = PLAN._replace(spec=msgspec.structs.replace(PLAN.spec, timeout_s=86_400.0))
+    terms, committed = MIXED._replace(max_timeout_s=60.0), in_state(ReservationState.COMMITTED, of=asked)
+
+    started = only(Scene((A, B), (asked,), COMMITTED), terms)
+    assert isinstance(started, WriteStatus)
+    assert started.status.deadline == "1970-01-01T00:01:00Z"
+    assert found(Scene((A_BOUND, B_GOES), (committed,), COMMITTED, age=59.0), terms) == ()
+    assert state_of(only(Scene((A_BOUND, B_GOES), (committed,), COMMITTED, age=60.0), terms)) == (
+        ReservationState.ROLLING_BACK,
+        "b not bound within 60 s (gangs.maxTimeout)",
+    )
+
+
+def test_of_single_pods_only_late_ones_are_deleted_and_bare_ones_fail() -> None:
+    batch = in_state(ReservationState.ROLLING_BACK, "late", of=BATCH)
     late = ungated("b")._replace(reservation=BATCH.name)
     bare = late._replace(owner_kind=None)
 
     assert found(Scene((A_BOUND, late), (batch,), COMMITTED)) == (DeletePod(late),)
-    assert phases(only(Scene((A_BOUND, bare), (batch,), COMMITTED))) == []
+    assert state_of(only(Scene((A_BOUND, bare), (batch,), COMMITTED))) == (
+        ReservationState.FAILED,
+        "late; no controller would recreate b, so nothing is deleted, and nothing is reserved any more",
+    )
 
 
 @pytest.mark.parametrize(
@@ -748,7 +765,7 @@ SEAT_A, SEAT_B = (PlannedMember(f"uid-{name}", name, node, ((WHOLE, 1),)) for na
         ),
         pytest.param((A_BOUND, B_BOUND), (), id="all bound: nothing to recover"),
         pytest.param((single(),), by_pods("", SEAT_A), id="a single pod that its controller recreates"),
-        pytest.param((single(owner_kind=None),), (), id="a single pod without a controller"),
+        pytest.param((single(owner_kind=None),), by_pods("", SEAT_A), id="a single pod without a controller"),
     ],
 )
 def test_a_deleted_plan_is_recreated_from_its_pods(members: tuple[Member, ...], written: tuple[Action, ...]) -> None:
@@ -758,7 +775,8 @@ def test_a_deleted_plan_is_recreated_from_its_pods(members: tuple[Member, ...], 
 def test_an_existing_plan_is_not_recreated() -> None:
     batch = in_state(ReservationState.FAILED, of=BATCH._replace(name=PLAN.name, namespace="gputopo"))
 
-    assert found(Scene((single(owner_kind=None),), (batch,))) == (DeleteReservation(batch),)
+    assert found(Scene((single(owner_kind=None),), (batch,))) == ()
+    assert found(Scene((single(owner_kind=None, node="n1"),), (batch,))) == (DeleteReservation(batch),)
     assert found(Scene((single(),), (in_state(ReservationState.COMMITTED, of=batch),), COMMITTED)) == ()
 
 

@@ -1,0 +1,90 @@
+"""Ungated pods that kube-scheduler never binds keep no GPUs from others, and may be bound late."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gputopo.labels import keys
+from tests.api_objects import Object
+from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.gangs.conftest import StartPlanner
+from tests.e2e.gangs.holds import nodes
+from tests.e2e.gangs.members import GATES, Asked, create, gang, node_of
+from tests.e2e.gangs.running import reserved
+from tests.e2e.gangs.test_hold_limits import policy_file
+from tests.e2e.scheduler import volumes
+from tests.e2e.scheduler.conftest import StartAgents
+from tests.e2e.scheduler.running import condition, gpu_pod, placed, started
+from tests.simulated_node.fleet import Fleet
+
+pytestmark = pytest.mark.e2e
+POOLS = {"mixed": ("--pool", "mixed", "--settle", "1s"), "gated": ("--pool", "gated")}
+RELEASED_WITHIN_S = 75.0  # timeout of 30 s, and the time in which a binding may be under way
+
+
+def without_volume(pods: list[Object]) -> list[Object]:
+    """Return the pods with a volume claim that does not exist."""
+    return [volumes.using(each) for each in pods]
+
+
+def failed(cluster: Cluster) -> Object | None:
+    """Return the reservation that has failed."""
+    found = [each for each in reserved(cluster) if each.get("status", {}).get("state") == "Failed"]
+    return found[0] if found else None
+
+
+PODS = {
+    "a single pod": [gpu_pod("stuck", 8, schedulingGates=GATES)],
+    "a gang that asks for a day": gang("stuck", Asked(2, 4, {"gang-timeout": "24h"})),
+}
+
+
+@pytest.mark.usefixtures("served", "gputopo_scheduler")
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("pods", PODS.values(), ids=PODS)
+def test_pods_that_cannot_be_bound_give_their_gpus_to_others(  # noqa: PLR0917  fixtures
+    cluster: Cluster,
+    fleet: Fleet,
+    agents_of: StartAgents,
+    planner: StartPlanner,
+    tmp_path: Path,
+    pods: list[Object],
+    pool: str,
+) -> None:
+    nodes(fleet, gpu_0={})
+    agents_of()
+    planner(*POOLS[pool], "--policy", policy_file(tmp_path, maxTimeout="10s"))
+    create(cluster, *without_volume(pods))
+    wait_for(lambda: all(pinned(each) for each in cluster.api.items(cluster.pods())), "the pods to be ungated", 60.0)
+
+    gates = GATES if pool == "gated" else []
+    cluster.create_pod(gpu_pod("next", 8, schedulingGates=gates))
+    started(cluster, "next", RELEASED_WITHIN_S)
+
+    reason = wait_for(lambda: failed(cluster), "a reservation that failed")["status"]["reason"]
+    assert 'persistentvolumeclaim "data" not found' in reason
+    events = cluster.api.items("/api/v1/namespaces/" + cluster.namespace + "/events")
+    assert any(each["reason"] == "GangFailed" for each in events)
+
+    volumes.offer(cluster, "gpu-0")  # it may be bound now, and no GPU is free
+    first = pods[0]["metadata"]["name"]
+    wait_for(lambda: "volume" not in said(cluster, first) and said(cluster, first), "another reason")
+    assert node_of(cluster.api.get(f"{cluster.pods()}/{first}")) is None
+    cluster.api.request("DELETE", f"{cluster.pods()}/next", {"gracePeriodSeconds": 0})
+    with volumes.completed(cluster):
+        for each in pods:
+            assert node_of(placed(cluster, each["metadata"]["name"])) == "gpu-0"
+
+
+def pinned(found: Object) -> bool:
+    """Return whether a planner has ungated the pod."""
+    return (
+        keys.POD_RESERVATION.key in found["metadata"].get("annotations", {}) and "schedulingGates" not in found["spec"]
+    )
+
+
+def said(cluster: Cluster, name: str) -> str:
+    """Return kube-scheduler's message on a pod."""
+    return str(condition(cluster.api.get(f"{cluster.pods()}/{name}")).get("message", ""))
