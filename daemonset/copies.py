@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from daemonset import agent_guarding, gating, guarding, images
+from daemonset import agent_guarding, event_guarding, gating, guarding, images
 from gputopo.crd import nodegpus, reservations
 from scheduler_core.extender.scheduler_config import Caller, render_configuration
 from scheduler_core.policy.quality_and_cost import QUALITY_AND_COST_POLICY
@@ -46,14 +46,17 @@ def gates(of: Callable[[], list[dict[str, Any]]]) -> str:
 def guard() -> str:
     """Return the policies that restrict the planner to its pods and its Lease, and its annotations to the planner."""
     own_lease = guarding.leases("gputopo-planner-leases", "gputopo-planner")
-    policies = (*guarding.planner_policy(), *guarding.pod_annotations(), *own_lease)
+    events = event_guarding.planner_events()
+    policies = (*guarding.planner_policy(), *guarding.pod_annotations(), *own_lease, *events)
     return _head("daemonset/guarding.py") + gating.manifest(policies)
 
 
 def extender_guard() -> str:
     """Return the policies that restrict extenders to their own entries in ledgers and their own Leases."""
     own_leases = guarding.leases("gputopo-scheduler-leases", *guarding.EXTENDERS)
-    return _head("daemonset/guarding.py") + gating.manifest((*guarding.extender_ledgers(), *own_leases))
+    return _head("daemonset/guarding.py") + gating.manifest(
+        (*guarding.extender_ledgers(), *own_leases, *event_guarding.extender_events())
+    )
 
 
 def agent_guard(of: Callable[[], list[dict[str, Any]]]) -> str:

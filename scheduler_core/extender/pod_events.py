@@ -6,6 +6,8 @@ from gputopo.labels.reasons import Reason
 from scheduler_core.evaluation.prediction_check import PredictionCheck
 from scheduler_core.runtime.event_writer import EventDraft
 
+_SHAPE_BROKEN = "GpuShapeBroken"
+EVENT_REASONS = (_SHAPE_BROKEN,)
 _VIOLATIONS = {
     Reason.ISLAND: "are not in one NVLink island",
     Reason.INTERCONNECT: "do not have the required interconnect",
@@ -24,4 +26,4 @@ def violated_shape_event(found: PredictionCheck) -> EventDraft:
         f"the GPUs that the kubelet of {found.node} allocated to this pod {_VIOLATIONS[found.violated]}. The pod keeps "
         "running; delete it to place it again. For causes see docs/troubleshooting.md"
     )
-    return EventDraft("Pod", pod.namespace, pod.name, pod.uid, "GpuShapeBroken", message, warning=True)
+    return EventDraft("Pod", pod.namespace, pod.name, pod.uid, _SHAPE_BROKEN, message, warning=True)

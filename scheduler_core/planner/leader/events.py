@@ -26,6 +26,16 @@ _REASONS = {
     ReservationState.ROLLING_BACK: "RolledBack",
     ReservationState.FAILED: "Failed",
 }
+# Of all Events of planners: an admission policy denies others.
+EVENT_REASONS = (
+    *_REASONS.values(),
+    "GangRolledBack",
+    "GangFailed",
+    "GangUnplaced",
+    "GangRefused",
+    "GangNotUngated",
+    "GangReleased",
+)
 _BAD = (ReservationState.ROLLING_BACK, ReservationState.FAILED)
 
 

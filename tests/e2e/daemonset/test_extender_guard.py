@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -11,9 +12,11 @@ import pytest
 
 from gputopo.crd.reservations import POOL, ExtenderAck
 from gputopo.kube.connect import from_kubeconfig
-from gputopo.kube.rbac import EXTENDER, LEASES, LEDGER_STATUS, LEDGERS
+from gputopo.kube.events import EventReporter
+from gputopo.kube.rbac import EVENTS, EXTENDER, LEASES, LEDGER_STATUS, LEDGERS
 from scheduler_core.cache.events import LedgerUpdate
 from scheduler_core.extender.ledger_writer import LedgerWriter
+from scheduler_core.runtime.event_writer import EventDraft, event_body
 from tests.api_client import Client
 from tests.api_objects import Object
 from tests.daemonset.tools import kustomized
@@ -171,4 +174,36 @@ def test_every_account_writes_only_its_own_lease(cluster: Cluster, who: str) -> 
         own = refusal(client, "POST", ours, lease(who))
 
     assert [status for status, _ in answers] == [403] * len(answers)
+    assert own == (200, "")
+
+
+def event(who: str, **changes: Object | str) -> Object:
+    """Return the Event that the program of an account writes, with changes of its fields."""
+    reason = "GpuShapeBroken" if who == "gputopo-extender" else "GangUnplaced"
+    draft = EventDraft("Pod", "default", "w-0", "uid-w-0", reason, "message", warning=True)
+    found = event_body(draft, EventReporter(who), datetime.now(UTC))
+    merged = {key: {**found[key], **each} if isinstance(each, dict) else each for key, each in changes.items()}
+    return found | merged
+
+
+@pytest.mark.parametrize("who", ACCOUNTS[1:])
+def test_programs_with_their_own_account_write_only_events_of_their_own(cluster: Cluster, who: str) -> None:
+    attacks: dict[str, Object] = {
+        "about a Node": event(who, involvedObject={"kind": "Node", "namespace": ""}),
+        "about a Secret": event(who, involvedObject={"kind": "Secret"}),
+        "about a Pod of another group": event(who, involvedObject={"apiVersion": "example.com/v1"}),
+        "as the kubelet": event(who, source={"component": "kubelet"}),
+        "as kube-scheduler": event(who, reportingComponent="default-scheduler"),
+        "from a node": event(who, source={"host": "gpu-0"}),
+        "with another reason": event(who, reason="Evicted"),
+        "with a long message": event(who, message="x" * 1025),
+        "with a label": event(who, metadata={"labels": {"a": "b"}}),
+        "with a long field path": event(who, involvedObject={"fieldPath": "x" * 100_000}),
+    }
+    events = EVENTS.path(namespace="default")
+    with bearer(cluster, cluster.token(who, namespace=NAMESPACE)) as client:
+        answers = {name: refusal(client, "POST", events, body) for name, body in attacks.items()}
+        own = refusal(client, "POST", events, event(who))
+
+    assert {name: status for name, (status, _) in answers.items()} == dict.fromkeys(attacks, 403)
     assert own == (200, "")

@@ -14,7 +14,7 @@ from gputopo.labels import keys
 from scheduler_core.planner.commit import pod_patches
 from scheduler_core.planner.gang.member import GangName, GangRequest, Member
 from scheduler_core.request.pod_request import InvalidRequest
-from tests.api_client import Client
+from tests.api_client import ApiError, Client
 from tests.api_objects import Object, pod
 from tests.e2e import cleaning
 from tests.e2e.agent.access import RBAC
@@ -26,6 +26,7 @@ pytestmark = pytest.mark.e2e
 GATE = {"name": keys.GATE}
 PLANNER = "gputopo-planner"
 REFUSED = "gputopo's planner"  # in the messages of both policies
+SUBRESOURCES = ("status", "binding", "ephemeralcontainers", "resize")
 OWN = {key.key: key.example for key in keys.WRITTEN_ON_PODS}
 
 
@@ -75,7 +76,7 @@ def tenant(cluster: Cluster, client: Any, account: str) -> Client:
     """A service account of the test's namespace that may do everything with its pods."""
     space = cluster.namespace
     cluster.api.create(f"/api/v1/namespaces/{space}/serviceaccounts", {"metadata": {"name": account}})
-    rules = [{"apiGroups": [""], "resources": ["pods", "pods/status", "pods/binding"], "verbs": ["*"]}]
+    rules = [{"apiGroups": [""], "resources": ["pods", *(f"pods/{each}" for each in SUBRESOURCES)], "verbs": ["*"]}]
     role = {"metadata": {"name": account}, "rules": rules}
     cluster.api.create(f"{RBAC}/namespaces/{space}/roles", role)
     binding = {
@@ -131,6 +132,30 @@ def test_nobody_else_does(cluster: Cluster, clients: Clients, who: str, key: str
     ]
 
     assert [(status, REFUSED in message) for status, message in tried] == [(403, True)] * 7
+
+
+@pytest.mark.parametrize("name", ["gated", "ungated"])
+@pytest.mark.parametrize("subresource", ["ephemeralcontainers", "resize"])
+def test_no_other_subresource_writes_them(cluster: Cluster, clients: Clients, name: str, subresource: str) -> None:
+    """The API server may take metadata from such a request, or leave it out; the stored pod must stay the same."""
+    path, before = cluster.pods(name), tuple(sorted(cluster.pod(name)["metadata"]["annotations"].items()))
+    container = {"name": "debug", "image": "x"}
+    change = {"ephemeralContainers": [container]} if subresource == "ephemeralcontainers" else {}
+    for key in sorted(OWN):
+        for value in ("x", None):
+            body = {"metadata": {"annotations": {key: value}}, "spec": change}
+            assert stored_annotations(clients.tenant, f"{path}/{subresource}", body) in {None, before}
+
+
+def stored_annotations(client: Client, path: str, body: Object) -> tuple[tuple[str, str], ...] | None:
+    """Return the annotations of the pod after a patch; None: the patch is denied. Nothing is stored."""
+    try:
+        stored = client.patch(path, body, "strategic", dryRun="All")
+    except ApiError as refused:
+        if refused.status == 403:
+            return None
+        raise
+    return tuple(sorted(stored["metadata"].get("annotations", {}).items()))
 
 
 def binding(name: str, annotations: dict[str, str]) -> Object:

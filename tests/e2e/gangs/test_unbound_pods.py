@@ -1,4 +1,4 @@
-"""Ungated pods that kube-scheduler never binds keep no GPUs from others, and may be bound late."""
+"""Ungated pods that kube-scheduler does not bind keep no GPUs from others, and may be bound late."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 from gputopo.labels import keys
-from tests.api_objects import Object
+from tests.api_objects import Object, pod
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.gangs.conftest import StartPlanner
 from tests.e2e.gangs.holds import nodes
 from tests.e2e.gangs.members import GATES, Asked, create, gang, node_of
 from tests.e2e.gangs.running import reserved
 from tests.e2e.gangs.test_hold_limits import policy_file
-from tests.e2e.scheduler import volumes
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import condition, gpu_pod, placed, started
 from tests.simulated_node.fleet import Fleet
@@ -24,9 +23,15 @@ POOLS = {"mixed": ("--pool", "mixed", "--settle", "1s"), "gated": ("--pool", "ga
 RELEASED_WITHIN_S = 75.0  # timeout of 30 s, and the time in which a binding may be under way
 
 
-def without_volume(pods: list[Object]) -> list[Object]:
-    """Return the pods with a volume claim that does not exist."""
-    return [volumes.using(each) for each in pods]
+def with_ports(pods: list[Object], **spec: str) -> list[Object]:
+    """Return the pods with a host port each. The planner does not know which ports of a node are free."""
+
+    def ported(made: Object, port: int) -> Object:
+        (container,) = made["spec"]["containers"]
+        ports = [{"containerPort": port, "hostPort": port}]
+        return {**made, "spec": {**made["spec"], **spec, "containers": [{**container, "ports": ports}]}}
+
+    return [ported(each, 8000 + number) for number, each in enumerate(pods)]
 
 
 def failed(cluster: Cluster) -> Object | None:
@@ -56,26 +61,28 @@ def test_pods_that_cannot_be_bound_give_their_gpus_to_others(  # noqa: PLR0917  
     nodes(fleet, gpu_0={})
     agents_of()
     planner(*POOLS[pool], "--policy", policy_file(tmp_path, maxTimeout="10s"))
-    create(cluster, *without_volume(pods))
-    wait_for(lambda: all(pinned(each) for each in cluster.api.items(cluster.pods())), "the pods to be ungated", 60.0)
+    others = [pod(f"port-{number}", 0) for number, _ in enumerate(pods)]
+    create(cluster, *with_ports(others, nodeName="gpu-0"))
+    create(cluster, *with_ports(pods))
+    waiting = [each["metadata"]["name"] for each in pods]
+    wait_for(lambda: all(pinned(cluster.pod(name)) for name in waiting), "the pods to be ungated", 60.0)
 
     gates = GATES if pool == "gated" else []
     cluster.create_pod(gpu_pod("next", 8, schedulingGates=gates))
     started(cluster, "next", RELEASED_WITHIN_S)
 
     reason = wait_for(lambda: failed(cluster), "a reservation that failed")["status"]["reason"]
-    assert 'persistentvolumeclaim "data" not found' in reason
+    assert "didn't have free ports" in reason
     events = cluster.api.items("/api/v1/namespaces/" + cluster.namespace + "/events")
     assert any(each["reason"] == "GangFailed" for each in events)
 
-    volumes.offer(cluster, "gpu-0")  # it may be bound now, and no GPU is free
-    first = pods[0]["metadata"]["name"]
-    wait_for(lambda: "volume" not in said(cluster, first) and said(cluster, first), "another reason")
-    assert node_of(cluster.api.get(f"{cluster.pods()}/{first}")) is None
-    cluster.api.request("DELETE", f"{cluster.pods()}/next", {"gracePeriodSeconds": 0})
-    with volumes.completed(cluster):
-        for each in pods:
-            assert node_of(placed(cluster, each["metadata"]["name"])) == "gpu-0"
+    for each in others:  # they may be bound now, and no GPU is free
+        cluster.api.delete(cluster.pods(each["metadata"]["name"]))
+    wait_for(lambda: "ports" not in said(cluster, waiting[0]), "another reason")
+    assert not any(node_of(cluster.pod(name)) for name in waiting)
+    cluster.api.delete(cluster.pods("next"))
+    for name in waiting:
+        assert node_of(placed(cluster, name)) == "gpu-0"
 
 
 def pinned(found: Object) -> bool:

@@ -1,8 +1,8 @@
 """The model check with pods that are ungated and never bind, or bind late: their places do not stay reserved.
 
-A tenant's gated pods name a volume claim that does not exist, and a long ``gang-timeout``. No controller owns them, so
-a rollback deletes nothing. Some get their volume at any moment, and kube-scheduler then tries them on the nodes to
-which they are pinned.
+A tenant's gated pods wait for something that the planner does not know, as a host port, and have a long
+``gang-timeout``. No controller owns them, so a rollback deletes nothing. Some get it at any moment, and kube-scheduler
+then tries them on the nodes to which they are pinned.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class Unbound(Commit):
 
     mutant = Mutant(_BOUNDED)
     harmless = mutant
-    actions = _weighed(_OFTEN | {"stuck_pods_come": 14, "volume_comes": 5, "stuck_pod_goes": 2})
+    actions = _weighed(_OFTEN | {"stuck_pods_come": 14, "port_is_freed": 5, "stuck_pod_goes": 2})
 
     def __init__(self) -> None:
         super().__init__()
         self.bare: dict[str, str | None] = {}  # UIDs of these pods, with their gangs
-        self.stuck: set[str] = set()  # UIDs of pods without their volume
+        self.stuck: set[str] = set()  # UIDs of pods without their port
 
     def stuck_pods_come(self, side: int, pick: int) -> None:
-        """Create a single pod, or a gang of two: one or both of them without a volume."""
+        """Create a single pod, or a gang of two: one or both of them without its port."""
         self.bare = {uid: gang for uid, gang in self.bare.items() if uid in self.server.pods}
         if len(self.bare) >= 4:
             return
@@ -51,7 +51,7 @@ class Unbound(Commit):
             if number == 0 or pick % 2:
                 self.stuck.add(uid)
 
-    def volume_comes(self, _: int, pick: int) -> None:
+    def port_is_freed(self, _: int, pick: int) -> None:
         if self.stuck:
             self.stuck.discard(_pick(sorted(self.stuck), pick))
 
@@ -94,7 +94,7 @@ class Unbound(Commit):
             self._all_works()
             self.no_node_is_promised_twice()
         left = [uid for uid in waiting & self.server.pods.keys() if self._fits_where_pinned(uid)]
-        assert not left, "a pod that got its volume late is not bound although it fits"
+        assert not left, "a pod that got its port late is not bound although it fits"
 
     def _counted(self) -> set[str]:
         for each in (*self.planners, *self.extenders):
