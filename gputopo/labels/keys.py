@@ -139,8 +139,9 @@ COST_PER_HOUR_SHORT = LabelKey("node-cost-per-hour", "32.77", "Short key with th
 SHARING = LabelKey(
     "gputopo.io/sharing",
     "packed",
-    "How the device plugin chooses among replicas of shared GPUs: `distributed` (its default), or `packed` where its "
-    "`sharedDevicesAllocationPolicy` (0.20 and newer) is `packed`. Any other value: either.",
+    "How the device plugin chooses among replicas of shared GPUs: `distributed` (its default, and the only way "
+    "before 0.20), or `packed` where its `sharedDevicesAllocationPolicy` is `packed`. Without it, or with another value, either "
+    "is possible until an allocation shows the policy.",
 )
 NODE_KEYS_READ = (TOPOLOGY_MANAGER, COST_PER_HOUR, COST_PER_HOUR_SHORT, SHARING)
 

@@ -59,6 +59,7 @@ class SharedGpus(NamedTuple):
     ended_replicas: int = 0  # replicas of pods that came and went since the report
     has_memory_requests: bool = False  # a pod on the node claims memory; else there is nothing to account for
     replica_policy: ReplicaPolicy = ReplicaPolicy.DISTRIBUTED
+    reported: bool = True  # the kubelet's allocations are known
 
 
 class ReplicaClaim(NamedTuple):
@@ -127,6 +128,7 @@ def _empty(offer: SharingConfig, *, known: bool) -> SharedGpus:
         max_replicas=offer.replicas_per_gpu or offer.replicas,
         default_mib=max(memory or 0 for memory in offer.memories.values()) // even,
         replica_policy=offer.replica_policy if known else ReplicaPolicy.UNKNOWN,
+        reported=known,
     )
 
 

@@ -48,7 +48,7 @@ class NodeFacts(msgspec.Struct, frozen=True, rename=_DECISION_LOG_KEYS):
     numa_policy: NumaPolicy | None = None  # of its Topology Manager, by its label
     cost: NodeCost = NodeCost()
     replicas: int | None = None  # of each GPU, by its label
-    replica_policy: ReplicaPolicy = ReplicaPolicy.DISTRIBUTED
+    replica_policy: ReplicaPolicy = ReplicaPolicy.UNKNOWN  # by its label
     topology_hash: str | None = None  # ``content_hash`` of the topology annotation; None: it has no valid one
     cpu_milli: int | None = None  # allocatable
     honours_gpu_choice: bool = False  # its device plugin takes a share from the GPU that the scheduler chose
@@ -105,7 +105,7 @@ def _labelled(
 
 
 def _replica_policy(labels: Mapping[str, str]) -> ReplicaPolicy:
-    value = labels.get(keys.SHARING.key, ReplicaPolicy.DISTRIBUTED.value)
+    value = labels.get(keys.SHARING.key)
     return next((each for each in ReplicaPolicy if each.value == value), ReplicaPolicy.UNKNOWN)
 
 

@@ -9,7 +9,9 @@ import msgspec
 
 from gputopo.crd.nodegpus import NodeGpus
 from scheduler_core.allocation.occupancy import Occupant
+from scheduler_core.allocation.shared_gpus import ReplicaPolicy
 from scheduler_core.cache.node import NodeFacts
+from scheduler_core.cache.replica_policy import learned, policy_shown
 from scheduler_core.request.device_request import MalformedDeviceRequestError, parse_device_request, requests_gpus
 from scheduler_core.request.pod import Pod
 from scheduler_core.request.pod_request import InvalidRequest, PodProfile, PodRequest, parse_request
@@ -29,6 +31,7 @@ class NodeRecord(msgspec.Struct, frozen=True, rename={"hash_mismatch_since": "pa
     # The UIDs in ``pods`` that are there only because a reservation or a capacity hold counts on the node.
     reserved: tuple[str, ...] = ()
     hash_mismatch_since: float | None = None  # when Node and ``gpus`` began to differ; seconds since 1970
+    observed_policy: ReplicaPolicy | None = None  # of its device plugin, as allocations of shared GPUs showed it
 
 
 def hold_uid(node: str) -> str:
@@ -95,4 +98,7 @@ def with_gpus(record: NodeRecord, gpus: NodeGpus | None) -> NodeRecord:
     """
     named = {(each.pod.namespace, each.pod.name) for each in (gpus and gpus.allocations) or ()}
     departed = tuple(each for each in record.departed if (each.namespace, each.name) in named)
-    return msgspec.structs.replace(record, gpus=gpus, departed=departed)
+    # A pod that came and went between the reports would make another policy look right.
+    shown = None if record.departed else policy_shown(record.machine, record.gpus, gpus)
+    observed = learned(record.observed_policy, shown)
+    return msgspec.structs.replace(record, gpus=gpus, departed=departed, observed_policy=observed)

@@ -24,7 +24,7 @@ from scheduler_core.allocation.occupancy import (
     reconcile_report,
     unallocated_profiles,
 )
-from scheduler_core.allocation.shared_gpus import ReplicaClaim, SharedGpus, SharingConfig, shared_gpus_of
+from scheduler_core.allocation.shared_gpus import ReplicaClaim, ReplicaPolicy, SharedGpus, SharingConfig, shared_gpus_of
 from scheduler_core.cache.colocation import Colocation, OwnerPods, colocation_of
 from scheduler_core.cache.kubelet_model import kubelet_model
 from scheduler_core.cache.node_cost import NodeCost
@@ -215,10 +215,16 @@ def _shared_gpus_of(record: NodeRecord, *, sliced: bool) -> SharedGpus | None:
         {gpu.uuid or str(gpu.index): gpu.memory_mib for gpu in gpus},
         allocatable[resource],
         record.machine.replicas,
-        record.machine.replica_policy,
+        _replica_policy(record),
     )
     allocations = None if record.gpus is None else record.gpus.allocations
     return shared_gpus_of(config, _claims(record.pods, resource), allocations, _claims(record.departed, resource))
+
+
+def _replica_policy(record: NodeRecord) -> ReplicaPolicy:
+    """Return the policy by the label of the node, else as its allocations showed it."""
+    labelled = record.machine.replica_policy
+    return labelled if labelled is not ReplicaPolicy.UNKNOWN else record.observed_policy or ReplicaPolicy.UNKNOWN
 
 
 def _claims(pods: Iterable[Occupant], resource: str) -> list[ReplicaClaim]:

@@ -103,10 +103,11 @@ def _has_good_set(profile: PodProfile, shape: MachineShape, among: int) -> bool:
 def _may_have_memory(profile: PodProfile, state: NodeState) -> bool:
     """Return whether a shared GPU may have enough memory once the kubelet has reported all allocations."""
     shared = state.shared_gpus
-    if state.stale or shared is None or shared.replica_policy is ReplicaPolicy.UNKNOWN:
+    if state.stale or shared is None or not shared.reported:
         return False
     share = profile.constraints.vram_mib or shared.default_mib
-    return any(sum(gpu.shares) + share <= (gpu.memory_mib or 0) for gpu in shared.gpus)
+    fits = [sum(gpu.shares) + share <= (gpu.memory_mib or 0) for gpu in shared.gpus]
+    return all(fits) if shared.replica_policy is ReplicaPolicy.UNKNOWN else any(fits)
 
 
 def _groups(profile: PodProfile, shape: MachineShape) -> Iterable[int]:

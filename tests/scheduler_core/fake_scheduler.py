@@ -126,7 +126,8 @@ class FakeScheduler:
 
     def set_allocatable(self, name: str, allocatable: Mapping[str, int]) -> CacheChanges:
         """Show a node that offers these devices instead of whole GPUs."""
-        machine = parse_node(node(self.machines[name], allocatable=allocatable))
+        labels = {"gputopo.io/sharing": "distributed"}
+        machine = parse_node(node(self.machines[name], labels=labels, allocatable=allocatable))
         return self.cache.apply_batch(Batch(NodeUpdate, (NodeUpdate(name, machine),)), self.now)
 
     def watch_pods(self, *pods: PodUpdate, complete: bool = False, gone: Iterable[str] = ()) -> CacheChanges:

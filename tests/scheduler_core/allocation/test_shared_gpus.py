@@ -279,7 +279,8 @@ def test_no_shared_gpus(observed: NodeRecord) -> None:
         ("packed", ReplicaPolicy.PACKED),
         ("distributed", ReplicaPolicy.DISTRIBUTED),
         ("dice", ReplicaPolicy.UNKNOWN),
-        (None, ReplicaPolicy.DISTRIBUTED),
+        ("spread", ReplicaPolicy.UNKNOWN),
+        (None, ReplicaPolicy.UNKNOWN),
     ],
 )
 def test_label_sets_how_replicas_are_chosen(said: str | None, choice: ReplicaPolicy) -> None:

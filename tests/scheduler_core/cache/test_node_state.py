@@ -329,4 +329,6 @@ def test_keys_of_decision_logs_do_not_change() -> None:
     )
     assert " ".join(NodeState.__struct_encode_fields__) == state
     assert " ".join(NodeFacts.__struct_encode_fields__) == facts
-    assert " ".join(NodeRecord.__struct_encode_fields__) == "name machine gpus pods departed reserved parted"
+    assert " ".join(NodeRecord.__struct_encode_fields__) == (
+        "name machine gpus pods departed reserved parted observed_policy"
+    )

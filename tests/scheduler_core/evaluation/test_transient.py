@@ -210,7 +210,7 @@ EACH = {name: [at] for at, name in enumerate("wxyz")}
 def test_free_memory_of_a_shared_gpu_may_be_reported(
     held: Mapping[str, list[int]] | None, pods: list[tuple[str, str]], share: str, hope: bool
 ) -> None:
-    labels = {"nvidia.com/gpu.replicas": "4"}
+    labels = {"nvidia.com/gpu.replicas": "4", "gputopo.io/sharing": "distributed"}
     there = [occupant(name, 1, vram=said) for name, said in pods]
     table = snapshot_of(
         [record("a", PAIRS, held=held, pods=there, labels=labels, allocatable={WHOLE: 16})], NOW, Policy()
