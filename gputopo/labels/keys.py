@@ -140,8 +140,8 @@ SHARING = LabelKey(
     "gputopo.io/sharing",
     "packed",
     "How the device plugin chooses among replicas of shared GPUs: `distributed` (its default, and the only way "
-    "before 0.20), or `packed` where its `sharedDevicesAllocationPolicy` is `packed`. Without it, or with another value, either "
-    "is possible until an allocation shows the policy.",
+    "before 0.20), or `packed` where its `sharedDevicesAllocationPolicy` is `packed`. Without it, or with another "
+    "value, either is possible until an allocation shows the policy.",
 )
 NODE_KEYS_READ = (TOPOLOGY_MANAGER, COST_PER_HOUR, COST_PER_HOUR_SHORT, SHARING)
 
