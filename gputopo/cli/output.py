@@ -56,7 +56,10 @@ def token_option(command: Command) -> Command:
 
 def _keep_token(ctx: click.Context, _: click.Parameter, file: IO[str] | None) -> None:
     if file is not None:
-        ctx.meta[_TOKEN] = file.read(_MAX_TOKEN).strip()
+        try:
+            ctx.meta[_TOKEN] = file.read(_MAX_TOKEN).strip()
+        except (UnicodeDecodeError, OSError) as error:
+            raise click.BadParameter(f"not a file with a token: {error}") from None
 
 
 def page_token() -> str | None:

@@ -35,7 +35,7 @@ class _Source(click.File):
                 value, (line for page in read_pages(value, page_token()) for line in page.splitlines())
             )
         file = super().convert(value, param, ctx)
-        return DecisionLines(file.name, file)
+        return DecisionLines(getattr(file, "name", "-"), file)
 
 
 @click.command()

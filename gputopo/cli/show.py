@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
@@ -11,6 +12,7 @@ from gputopo.cli.source import cluster_topology, name_uncertain_facts, topology_
 from gputopo.cli.terminal import (
     DEGRADED,
     INCOMPLETE,
+    NO_GPU,
     exit_with_error,
     supports_unicode,
     terminal_paint,
@@ -32,7 +34,20 @@ _NODE = click.option("--node", metavar="NAME", help="Read the topology annotatio
 _ASCII = click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASCII characters only.")
 
 
+class _GpuIndex(click.ParamType[int]):
+    """The index of a GPU: ``3``, ``GPU3``."""
+
+    name = "gpu"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        digits = str(value).lower().removeprefix("gpu")
+        if not (digits.isascii() and digits.isdecimal() and len(digits) <= 4):
+            self.fail(f"{str(value)[:60]!r} is not the index of a GPU; examples: 3, GPU3", param, ctx)
+        return int(digits)
+
+
 @click.command()
+@click.argument("machine", required=False)
 @_FROM
 @_NODE
 @cluster_options
@@ -43,19 +58,30 @@ _ASCII = click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASC
     is_flag=True,
     help="Exit with 1 if a link, a PCIe lane or a GPU is degraded, with 5 if the input is damaged.",
 )
-def show(*, source: str | None, output: str, ascii_only: bool, check: bool, **from_cluster: str | None) -> None:
+def show(
+    *,
+    machine: str | None,
+    source: str | None,
+    output: str,
+    ascii_only: bool,
+    check: bool,
+    **from_cluster: str | None,
+) -> None:
     """Show the topology of a machine or of a cluster node.
 
-    Default: this machine.
+    Default: this machine. MACHINE is a value of `--from`.
 
     \b
     Examples:
       gputopo show
       gputopo show --check || echo "call the vendor"
       gputopo show --from topo.txt -o json | jq .islands
-      gputopo show --from dgx-1 -o matrix --ascii
+      gputopo show dgx-1 -o matrix --ascii
       gputopo show --node gpu-7
     """
+    if machine is not None and source is not None:
+        raise click.UsageError(f"{machine} and --from {source} exclude each other")
+    source = source or machine
     topology = cluster_topology(source, **from_cluster) or topology_of(source)
     from gputopo.render import RenderError, renderer  # noqa: PLC0415  start-up of --help and --version
 
@@ -140,8 +166,8 @@ def diff(*, before: str | None, after: str | None, exit_code: bool, **from_clust
 
 
 @click.command()
-@click.argument("a", type=int)
-@click.argument("b", type=int)
+@click.argument("a", type=_GpuIndex())
+@click.argument("b", type=_GpuIndex())
 @_FROM
 @_ASCII
 def path(a: int, b: int, source: str | None, ascii_only: bool) -> None:
@@ -170,7 +196,8 @@ def path(a: int, b: int, source: str | None, ascii_only: bool) -> None:
 def record(output: str | None, scrub_uuids: bool) -> None:
     """Record this machine's hardware as JSON, for bug reports.
 
-    It contains the output of NVML, nvidia-smi and sysfs. Serial numbers and host names are always removed.
+    It contains the output of NVML, nvidia-smi and sysfs. Serial numbers and host names are always removed. Without a
+    GPU the recording is written too, with exit code 3.
 
     \b
     Examples:
@@ -180,12 +207,17 @@ def record(output: str | None, scrub_uuids: bool) -> None:
     from agent.recording.io import dump_snapshot  # noqa: PLC0415
     from agent.recording.probe import probe_machine  # noqa: PLC0415  imports NVML
     from agent.recording.scrub import scrub_snapshot  # noqa: PLC0415
+    from agent.recording.topology import observe_snapshot  # noqa: PLC0415
 
-    text = dump_snapshot(scrub_snapshot(probe_machine(), uuids=scrub_uuids))
+    snapshot = probe_machine()
+    text = dump_snapshot(scrub_snapshot(snapshot, uuids=scrub_uuids))
     if output is None:
         write_out(text)
     else:
         write_file(output, text)
+    found = observe_snapshot(snapshot)
+    if not found.topology.gpus:
+        exit_with_error(f"this recording shows no GPU: {found.advice}", NO_GPU)
 
 
 @click.command()

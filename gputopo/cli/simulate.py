@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -22,7 +23,21 @@ if TYPE_CHECKING:
 _POLICIES = "ours,spread,pack,fgd"
 _SIZES = "1:45,2:25,3:8,4:15,5:7"
 _MANY = re.compile(r"(?P<machine>.+)\*(?P<count>\d{1,5})")
+_MAX_WEIGHT = 1e12
 _SIZE = re.compile(r"(\d{1,4}):(\d+(?:\.\d+)?)")
+
+
+class _Share(click.FloatRange):
+    """A positive number; nan and inf, which compare with nothing or with everything, are refused."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found = super().convert(value, param, ctx)
+        return found if isfinite(found) else self.fail(f"{value} is not a number", param, ctx)
+
+
+_SHARE = _Share(0.0, 100.0, min_open=True)
 
 
 class _Compared(NamedTuple):
@@ -54,10 +69,15 @@ class _Load(NamedTuple):
 )
 @click.option("--workload", metavar="FILE", help="Jobs: a CSV or JSON file, see docs/quality.md. Default: random jobs.")
 @click.option("--sizes", metavar="GPUS:WEIGHT,..", default=_SIZES, show_default=True, help="Sizes of random jobs.")
-@click.option("--load", default=0.9, show_default=True, help="Requested share of the GPUs over time, of random jobs.")
-@click.option("--jobs", default=4000, show_default=True, help="Number of random jobs.")
+@click.option(
+    "--load", type=_SHARE, default=0.9, show_default=True, help="Requested share of the GPUs over time, of random jobs."
+)
+@click.option(
+    "--jobs", type=click.IntRange(1, 1_000_000), default=4000, show_default=True, help="Number of random jobs."
+)
 @click.option(
     "--until",
+    type=_SHARE,
     default=1.3,
     show_default=True,
     help="If the jobs of --workload have no times: draw jobs at random up to this load.",
@@ -69,7 +89,13 @@ class _Load(NamedTuple):
     "--policy", "policy_file", metavar="FILE", help="A policy file: also run each of its profiles, as ours:NAME."
 )
 @click.option("--seed", default=42, show_default=True, help="Random seed of the first run.")
-@click.option("--seeds", default=1, show_default=True, help="Runs with each policy, with consecutive seeds.")
+@click.option(
+    "--seeds",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    help="Runs with each policy, with consecutive seeds.",
+)
 @click.option("-o", "--output", type=click.Choice(["text", "json", "html"]), default="text", show_default=True)
 def simulate(
     *,
@@ -161,6 +187,8 @@ def _simulate(
         if name not in POLICIES:
             exit_with_error(f"unknown policy {name!r}; expected: {', '.join(POLICIES)}")
     gpus = sum(len(spec.topology.usable) for spec in specs)
+    if not gpus:
+        exit_with_error("--cluster: no node with usable GPUs; see `gputopo machines`, and `gputopo simulate --help`")
     figures = []
     for seed in seeds:
         jobs = _jobs(wanted, gpus, seed)
@@ -213,16 +241,19 @@ def _jobs(wanted: _Load, gpus: int, seed: int) -> list[SimulatedJob]:
     random = Random(seed)  # noqa: S311  not a secret
     if wanted.workload is None:
         sizes = {int(size): float(weight) for size, weight in _SIZE.findall(wanted.sizes)}
-        if not sizes or not _valid(wanted.sizes):
-            exit_with_error(f"--sizes {wanted.sizes!r}: expected GPUS:WEIGHT, separated by commas; example: {_SIZES}")
+        if not _valid(wanted.sizes) or not all(size and 0 < weight < _MAX_WEIGHT for size, weight in sizes.items()):
+            exit_with_error(
+                f"--sizes {wanted.sizes!r}: expected GPUS:WEIGHT, positive numbers, separated by commas; "
+                f"example: {_SIZES}"
+            )
         return generate_jobs(WorkloadRecipe(sizes, wanted.load, wanted.jobs), gpus, random)
     try:
         jobs = read_jobs(read_bytes(wanted.workload).decode())
+        if any(job.duration != float("inf") for job in jobs):
+            return jobs
+        return draw_jobs(jobs, gpus * WHOLE_GPU, wanted.until, random)
     except (WorkloadError, UnicodeDecodeError) as error:
         exit_with_error(f"{wanted.workload}: {error}")
-    if any(job.duration != float("inf") for job in jobs):
-        return jobs
-    return draw_jobs(jobs, gpus * WHOLE_GPU, wanted.until, random)
 
 
 def _valid(sizes: str) -> bool:

@@ -13,6 +13,9 @@ from gputopo.cli.terminal import NO_GPU, exit_with_error, read_bytes
 if TYPE_CHECKING:
     from gputopo.model import NodeTopology
 
+_QUOTED = 60  # characters of a name that is not found
+_MAX_UNPACKED = 64 << 20  # bytes; the recording of a machine has 0.2 MiB
+
 
 def cluster_topology(
     source: str | None, *, node: str | None, kubeconfig: str | None, context: str | None
@@ -65,22 +68,47 @@ def _read(source: str) -> str:
     from agent.recording.inputs import decode_text  # noqa: PLC0415  start-up of --help and --version
 
     is_file = source == "-" or os.path.exists(source)  # noqa: PTH110  pathlib costs 8 ms of start-up
-    return decode_text(read_bytes(source if is_file else _recording(source)))
+    return decode_text(_unpacked(read_bytes(source if is_file else _recording(source)), source))
+
+
+def _unpacked(data: bytes, source: str) -> bytes:
+    """Return the content of a gzip file, as `gputopo record | gzip` writes it; other content as it is."""
+    if not data.startswith(b"\x1f\x8b"):
+        return data
+    import zlib  # noqa: PLC0415  only for a packed file
+
+    try:
+        unpacker = zlib.decompressobj(wbits=31)
+        found = unpacker.decompress(data, _MAX_UNPACKED)
+    except zlib.error as error:
+        exit_with_error(f"{source}: not a valid gzip file: {error}")
+    if unpacker.unconsumed_tail or not unpacker.eof:
+        what = "it is cut off" if not unpacker.unconsumed_tail else f"it unpacks to more than {_MAX_UNPACKED >> 20} MiB"
+        exit_with_error(f"{source}: not a recording: {what}")
+    return found
 
 
 def _recording(name: str) -> str:
     """Return the path of the recording of a bundled example machine."""
     from agent.recording import bundled  # noqa: PLC0415  only for a name
 
-    snapshot = bundled.find_recording(name, bundled.bundled_directory())
+    folder = bundled.bundled_directory()
+    snapshot = bundled.find_recording(name, folder) or bundled.find_recording(name.lower(), folder)
     if snapshot is None:
-        exit_with_error(f"{name!r} is neither a file nor a bundled example machine ({_names()})")
+        from difflib import get_close_matches  # noqa: PLC0415  only for a message
+
+        close = get_close_matches(name.lower(), _aliases(), n=1)
+        meant = f"; did you mean {close[0]}?" if close else ""
+        quoted = repr(name if len(name) <= _QUOTED else f"{name[:_QUOTED]}...")
+        exit_with_error(f"{quoted} is neither a file nor a bundled example machine{meant} ({_names()})")
     return snapshot
 
 
 def _names() -> str:
+    return ", ".join(_aliases())
+
+
+def _aliases() -> list[str]:
     from agent.recording import bundled  # noqa: PLC0415  only for a message
 
-    return ", ".join(
-        sorted(alias for each in bundled.list_machines(bundled.bundled_directory()) for alias in each.aliases)
-    )
+    return sorted(alias for each in bundled.list_machines(bundled.bundled_directory()) for alias in each.aliases)

@@ -22,6 +22,9 @@ MAX_BYTES = 64 * 1024 * 1024  # larger than any real document; a device file is 
 _ISLANDS = ("cyan", "yellow", "magenta", "green", "blue", "bright_cyan", "bright_yellow", "bright_magenta")
 
 
+_QUOTED = 60  # characters of a file name
+
+
 def exit_with_error(message: str, code: int = BAD_INPUT) -> NoReturn:
     """Print the message to standard error and exit."""
     click.echo(f"gputopo: {message}", err=True)
@@ -47,17 +50,23 @@ def read_bytes(source: str) -> bytes:
 
 def write_file(name: str, text: str) -> None:
     """Write a file atomically. A pipe or a device is written to directly, not replaced."""
-    from pathlib import Path  # noqa: PLC0415  as above
+    from contextlib import suppress  # noqa: PLC0415  as above
+    from pathlib import Path  # noqa: PLC0415
 
-    target = Path(name).resolve()
-    direct = target.exists() and not target.is_file()
+    target = Path(name)
+    try:
+        target = target.resolve()
+        direct = target.exists() and not target.is_file()
+    except OSError as error:
+        exit_with_error(f"cannot write {name[:_QUOTED]!r}: {error.strerror}")
     partial = target if direct else target.with_name(f"{target.name}.{os.getpid()}.partial")
     try:
         partial.write_text(text, encoding="utf-8")
         partial.replace(target)
     except OSError as error:
         if not direct:
-            partial.unlink(missing_ok=True)
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
         exit_with_error(f"cannot write {name!r}: {error.strerror}")
 
 

@@ -7,13 +7,14 @@ import io
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gputopo.model import NodeTopology
+from gputopo.model import MAX_GPUS, NodeTopology
 from scheduler_core.allocation.gpu_sets import member_places
 from scheduler_core.allocation.machine_shape import MachineShape, shape_of
 from scheduler_core.policy.demand_mix import WHOLE_GPU
 from scheduler_core.simulation.assumed_machines import machine_of
 from scheduler_core.simulation.workload import JobKind
 
+_EXPECTED = "expected columns: sn, cpu_milli, memory_mib, gpu, model"
 UNLIMITED = 1 << 40  # CPU milli and MiB of a node if unknown
 
 
@@ -103,16 +104,23 @@ class SimulatedCluster:
         self.changed.append(placement.host)
 
 
+def _gpu_count(text: str) -> int:
+    found = int(text)
+    if not 0 <= found <= MAX_GPUS:
+        raise ValueError(f"gpu {found} is not between 0 and {MAX_GPUS}")
+    return found
+
+
 def read_nodes(text: str) -> list[SimulatedNode]:
     """Parse nodes from CSV in the format of the public "openb" traces: sn, cpu_milli, memory_mib, gpu, model."""
     specs = []
     for number, row in enumerate(csv.DictReader(io.StringIO(text)), 1):
         try:
-            gpus = int(row["gpu"])
+            gpus = _gpu_count(row["gpu"])
             cpu_milli, memory_mib = int(row["cpu_milli"]), int(row["memory_mib"])
             specs.append(SimulatedNode(row["sn"], machine_of(row["model"], gpus), cpu_milli, memory_mib))
         except (KeyError, TypeError, ValueError) as error:
-            raise ClusterError(
-                f"node {number}: {error!r} in {dict(row)!r}; expected columns: sn, cpu_milli, ..."
-            ) from None
+            raise ClusterError(f"node {number}: {error!r} in {str(dict(row))[:300]}; {_EXPECTED}") from None
+    if not specs:
+        raise ClusterError(f"no node found; {_EXPECTED}")
     return specs

@@ -17,6 +17,8 @@ import msgspec
 from gputopo.process.decoding import decode
 from scheduler_core.policy.demand_mix import WHOLE_GPU
 
+_MAX_COUNT = 2**40
+_QUOTED = 300  # characters of a faulty row
 _COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 
 
@@ -57,7 +59,10 @@ def read_jobs(text: str) -> list[SimulatedJob]:
     rows: Sequence[Mapping[str, Any]] = (
         _json(text) if text.lstrip().startswith("[") else list(csv.DictReader(io.StringIO(text)))
     )
-    return [_job(number, row) for number, row in enumerate(rows, 1)]
+    jobs = [_job(number, row) for number, row in enumerate(rows, 1)]
+    if not jobs:
+        raise WorkloadError(f"no job found; expected a row for each job, with the columns {', '.join(_COLUMNS)}")
+    return jobs
 
 
 def draw_jobs(kinds: Sequence[SimulatedJob], capacity: int, ratio: float, random: Random) -> list[SimulatedJob]:
@@ -66,6 +71,10 @@ def draw_jobs(kinds: Sequence[SimulatedJob], capacity: int, ratio: float, random
     If all jobs together request less, jobs are drawn again. They arrive one by one and never end, as in "Beware of
     Fragmentation" (USENIX ATC 2023).
     """
+    if not any(job.kind.demand for job in kinds):
+        raise WorkloadError(
+            "no job requests a GPU, so no number of jobs makes up the load; add times, or jobs with GPUs"
+        )
     order = random.sample(list(kinds), len(kinds))
     chosen: list[SimulatedJob] = []
     asked = 0
@@ -117,18 +126,34 @@ def _json(text: str) -> Sequence[Mapping[str, Any]]:
 def _job(number: int, row: Mapping[str, Any]) -> SimulatedJob:
     missing = [column for column in _COLUMNS if row.get(column) in (None, "")]
     if missing:
-        raise WorkloadError(f"job {number} has no {missing[0]}: {dict(row)!r}")
+        raise WorkloadError(f"job {number} has no {missing[0]}: {str(dict(row))[:_QUOTED]}")
     try:
-        gpus, milli = int(row["num_gpu"]), int(row["gpu_milli"])
+        gpus, milli = _count(row, "num_gpu"), _count(row, "gpu_milli")
         kind = JobKind(
             gpus=gpus if milli >= WHOLE_GPU else 0,
             share=milli if gpus and milli < WHOLE_GPU else 0,
-            cpu_milli=int(row["cpu_milli"]),
-            memory_mib=int(row["memory_mib"]),
+            cpu_milli=_count(row, "cpu_milli"),
+            memory_mib=_count(row, "memory_mib"),
             products=frozenset(str(row["gpu_spec"]).split("|")) if row.get("gpu_spec") else None,
             island=str(row.get("island", "")) == "required",
         )
-        arrival = float(row.get("arrival_s") or number)
-        return SimulatedJob(str(row["name"]), kind, arrival, float(row.get("duration_s") or inf))
-    except ValueError as error:
-        raise WorkloadError(f"job {number}: {error}: {dict(row)!r}") from None
+        return SimulatedJob(
+            str(row["name"]), kind, _seconds(row, "arrival_s", number), _seconds(row, "duration_s", inf)
+        )
+    except (TypeError, ValueError, OverflowError) as error:
+        raise WorkloadError(f"job {number}: {error}: {str(dict(row))[:_QUOTED]}") from None
+
+
+def _count(row: Mapping[str, Any], column: str) -> int:
+    found = int(row[column])
+    if not 0 <= found <= _MAX_COUNT:
+        raise ValueError(f"{column} {found} is not between 0 and {_MAX_COUNT}")
+    return found
+
+
+def _seconds(row: Mapping[str, Any], column: str, default: float) -> float:
+    """Return a time; an empty cell is the default, nan and negative numbers are refused."""
+    found = float(row.get(column) or default)
+    if not found >= 0 or (found == inf != default):
+        raise ValueError(f"{column} {found} is not a time in seconds")
+    return found
