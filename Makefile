@@ -111,6 +111,7 @@ bench: $(VENV)/.test
 	PYTHONPATH=. $(BIN)/python bench/planner_pure.py
 	PYTHONPATH=. $(BIN)/python bench/planner_loop.py
 	PYTHONPATH=. $(BIN)/python bench/queue_fairness.py
+	PYTHONPATH=. $(BIN)/python bench/gang_rate.py
 	$(BIN)/python bench/agent_costs.py
 	PYTHONPATH=. $(BIN)/python bench/ui.py --seconds 20
 

@@ -14,7 +14,7 @@ from scheduler_core.planner.packing.groups import MemberGroups
 from scheduler_core.planner.packing.model import Levels, PlanOptions
 from scheduler_core.planner.packing.node_classes import NodeClasses
 from scheduler_core.planner.packing.node_filter import NodeFilter
-from scheduler_core.planner.packing.stock import ClassCounts, CountsKey, PlacementClass
+from scheduler_core.planner.packing.stock import CountsKey, OrderedCounts, PlacementClass
 from scheduler_core.planner.packing.topology_domains import (
     DomainPath,
     SearchLevel,
@@ -42,22 +42,32 @@ class Leaf:
 class Domain:
     """A domain of one search level."""
 
-    __slots__ = ("counts", "key", "leaves")
+    __slots__ = ("_ordered", "counts", "key", "leaves")
 
     def __init__(self) -> None:
         self.leaves: dict[Leaf, None] = {}
         self.counts: dict[PlacementClass, int] = {}
         self.key: CountsKey | None = None  # of its group; None: not in a group yet
+        self._ordered: OrderedCounts | None = None
 
-    def ordered_counts(self) -> ClassCounts:
+    def mark_changed(self) -> None:
+        """Drop what was computed from the nodes."""
+        self._ordered = None
+
+    def ordered_counts(self) -> OrderedCounts:
         """Return the number of nodes by class, in the order of the first node of each class."""
+        if self._ordered is None:
+            self._ordered = self._order_counts()
+        return self._ordered
+
+    def _order_counts(self) -> OrderedCounts:
         first: dict[PlacementClass, tuple[DomainPath, str]] = {}
         for leaf in self.leaves:
             for of, names in leaf.names.items():
                 at = leaf.path, min(names)
                 if of not in first or at < first[of]:
                     first[of] = at
-        return {of: self.counts[of] for of in sorted(first, key=first.__getitem__)}
+        return tuple((of, self.counts[of]) for of in sorted(first, key=first.__getitem__))
 
 
 class LevelDomains:
@@ -108,6 +118,7 @@ class LevelDomains:
             domain.leaves[leaf] = None
         else:
             domain.leaves.pop(leaf, None)
+        domain.mark_changed()
         self._changed.add(path)
 
 

@@ -21,21 +21,41 @@ class PackingBound(NamedTuple):
     points: int  # negative
 
 
-def best_packing(counts: ClassCounts, node_fit: NodeFit, budget: Budget, bound: PackingBound) -> Packing:
+class PackingRun(NamedTuple):
+    """A packing, and the steps that it took."""
+
+    packing: Packing
+    greedy_steps: int
+    exact_steps: int = 0
+    is_cut: bool = False  # with more time or steps the packing may be another
+
+    def is_repeated_by(self, budget: Budget) -> bool:
+        """Return whether a run with this budget would give the same packing."""
+        if self.is_cut:
+            return False
+        return not self.exact_steps or (
+            budget.share_after(self.greedy_steps) >= self.exact_steps and not budget.is_exhausted
+        )
+
+
+def best_packing(counts: ClassCounts, node_fit: NodeFit, budget: Budget, bound: PackingBound) -> PackingRun:
     """Return the best packing of as many wanted members as fit. ``bound``: its ``packing_bound``."""
-    kinds = range(len(node_fit.wanted))
+    began, kinds = budget.taken, range(len(node_fit.wanted))
     orders = [kinds, kinds[::-1]][: max(1, len(kinds))]
     attempts = [pack_greedily(counts, node_fit, budget, order) for order in orders]
     found = min((improve_packing(each, counts, node_fit, budget) for each in attempts), key=lambda each: each.rank)
+    greedy_steps = budget.taken - began
     if found.rank <= bound:
-        return found._replace(exact=True)
+        return PackingRun(found._replace(exact=True), greedy_steps)
     if budget.is_exhausted:
-        return found
+        return PackingRun(found, greedy_steps, is_cut=True)
     # The node count of ``found`` limits others only if it places all members that may fit, without nodes of siblings.
     complete = found.members == -bound.members and not any(each.has_siblings for each in counts)
     most = max(sum(max_members(each, node_fit)) for each in counts)
     known = KnownPacking(found.members if complete else 0, found.nodes, most)
-    return pack_exactly(counts, node_fit, budget, known) or found
+    exact = pack_exactly(counts, node_fit, budget, known)
+    exact_steps = budget.taken - began - greedy_steps
+    return PackingRun(exact or found, greedy_steps, exact_steps, is_cut=exact is None)
 
 
 def packing_bound(counts: ClassCounts, node_fit: NodeFit) -> PackingBound:

@@ -12,11 +12,11 @@ from scheduler_core.planner.packing.model import NodeView, PlanOptions
 from scheduler_core.planner.packing.node_classes import NodeClasses
 from scheduler_core.planner.packing.node_filter import NodeFilter
 from scheduler_core.planner.packing.node_fit import Load, NodeFit
-from scheduler_core.planner.packing.pack import PackingBound, best_packing, packing_bound
-from scheduler_core.planner.packing.stock import Budget, ClassCounts, CountsKey, Packing
+from scheduler_core.planner.packing.pack import PackingBound, PackingRun, best_packing, packing_bound
+from scheduler_core.planner.packing.stock import Budget, CountsKey, OrderedCounts, Packing
 from scheduler_core.planner.packing.topology_domains import DomainPath, SearchLevel, domain_path_of, search_levels
 
-_MAX_UNUSED = 1 << 14  # results that are kept, whether or not they are still used
+_MAX_UNUSED = 1 << 11  # results that are kept, whether or not they are still used
 
 
 class SearchResult(NamedTuple):
@@ -38,6 +38,8 @@ class FitResults:
         self.node_fit = NodeFit(nodes, [group.kind for group in gang.groups], gang.wanted, gang.conflicting_kinds)
         self.loads: dict[int, Load] = {}  # by class: members of each kind that fit alone; classes without any left out
         self._bounds: dict[CountsKey, PackingBound] = {}
+        self._packings: dict[OrderedCounts, PackingRun] = {}
+        self._spare: dict[CountsKey, int] = {}
 
     def bound_of(self, counts: CountsKey) -> PackingBound:
         """Return a bound of all packings on so many nodes."""
@@ -46,10 +48,32 @@ class FitResults:
             found = self._bounds[counts] = packing_bound(dict(counts), self.node_fit)
         return found
 
+    def packing_on(self, counts: OrderedCounts, bound: PackingBound, budget: Budget) -> Packing:
+        """Return the best packing on so many nodes, within the budget."""
+        run = self._packings.get(counts)
+        if run is not None and run.is_repeated_by(budget):
+            budget.taken += run.greedy_steps + run.exact_steps
+        else:
+            run = self._packings[counts] = best_packing(dict(counts), self.node_fit, budget, bound)
+        return run.packing
+
+    def spare_on(self, counts: CountsKey) -> int:
+        """Return the devices that the gang could use on so many nodes."""
+        if counts not in self._spare:
+            wanted, order = self.node_fit.wanted, range(len(self.node_fit.wanted))
+            self._spare[counts] = sum(
+                nodes * self.node_fit.devices_of(self.node_fit.fill_node(of.node_class, wanted, of.allowed, order))
+                for of, nodes in counts
+            )
+        return self._spare[counts]
+
     def drop_unused(self, classes: Container[int], number: int) -> None:
         """Drop results of former classes and counts if they are many. ``number``: of present counts."""
         if len(self._bounds) > 2 * number + _MAX_UNUSED:
             self._bounds.clear()
+            self._spare.clear()
+        if len(self._packings) > _MAX_UNUSED:
+            self._packings.clear()
         if len(self.loads) > _MAX_UNUSED:
             for each in [each for each in self.loads if each not in classes]:
                 del self.loads[each]
@@ -118,7 +142,8 @@ class Search:
             exact = exact and packing.exact
             if packing.members >= at_least:
                 members, nodes, points = packing.rank
-                rank = (members, bound[1], nodes, points, self._spare(domain.counts), path)
+                # Among equals the domain with fewer devices that the gang could use.
+                rank = (members, bound[1], nodes, points, self._results.spare_on(counts), path)
                 if best is None or rank < best[0]:
                     best = rank, SearchResult(packing, domain)
         return (SearchResult() if best is None else best[1])._replace(exact=exact)
@@ -163,11 +188,5 @@ class Search:
         """Return the best packing, which domains with equal class counts share."""
         if counts not in self._packings:
             bound = self._results.bound_of(counts)
-            self._packings[counts] = best_packing(domain.ordered_counts(), self.node_fit, self.budget, bound)
+            self._packings[counts] = self._results.packing_on(domain.ordered_counts(), bound, self.budget)
         return self._packings[counts]
-
-    def _spare(self, counts: ClassCounts) -> int:
-        """Return the devices that the gang could use there; among equals the domain with fewer comes first."""
-        wanted, order = self._gang.wanted, range(len(self._gang.wanted))
-        loads = {of: self.node_fit.fill_node(of.node_class, wanted, of.allowed, order) for of in counts}
-        return sum(nodes * self.node_fit.devices_of(loads[of]) for of, nodes in counts.items())

@@ -60,7 +60,11 @@ class Budget:
     @property
     def share(self) -> int:
         """Steps that the next packing may take."""
-        return max(0, self._steps - self.taken) // _MIN_SHARES
+        return self.share_after(0)
+
+    def share_after(self, steps: int) -> int:
+        """Return the steps that the next packing may take after so many more steps."""
+        return max(0, self._steps - self.taken - steps) // _MIN_SHARES
 
     @property
     def is_exhausted(self) -> bool:
@@ -70,6 +74,7 @@ class Budget:
 
 
 CountsKey = frozenset[tuple[PlacementClass, int]]  # number of nodes by class, in no order
+OrderedCounts = tuple[tuple[PlacementClass, int], ...]  # the same in the order that decides between equals
 ClassCounts = Mapping[PlacementClass, int]  # number of nodes by class, in the order that decides between equals
 
 

@@ -224,7 +224,7 @@ class PlainSearch:
         """Return the best packing, which domains with equal class counts share."""
         key = frozenset(counts.items())
         if key not in self._packings:
-            self._packings[key] = best_packing(counts, self.node_fit, self.budget, self._bound(counts))
+            self._packings[key] = best_packing(counts, self.node_fit, self.budget, self._bound(counts)).packing
         return self._packings[key]
 
     def _spare(self, counts: ClassCounts) -> int:
