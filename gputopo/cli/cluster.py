@@ -64,7 +64,7 @@ def nodes(kubeconfig: str | None, context: str | None, selector: str, output: st
     from gputopo.cluster.read import read_nodes  # noqa: PLC0415
     from gputopo.cluster.tables import node_table  # noqa: PLC0415
 
-    with connected_cluster(kubeconfig, context) as kube:
+    with listing_cluster(kubeconfig, context) as kube:
         found = read_nodes(kube, selector)
     now = datetime.now(UTC)
     if output in ("json", "yaml"):
@@ -98,7 +98,7 @@ def pods(kubeconfig: str | None, context: str | None, namespace: str | None, out
     from gputopo.cluster.read import pods_without_allocation, read_running  # noqa: PLC0415
     from gputopo.cluster.tables import pod_table  # noqa: PLC0415
 
-    with connected_cluster(kubeconfig, context) as kube:
+    with listing_cluster(kubeconfig, context) as kube:
         machines, running = read_running(kube, namespace)
         found = pod_placements(machines, running) + pods_without_allocation(kube, machines, namespace)
     if output in ("json", "yaml"):
@@ -189,14 +189,11 @@ def topology_of_node(name: str, kubeconfig: str | None = None, context: str | No
 @contextmanager
 def connected_cluster(kubeconfig: str | None, context: str | None, role: Role | None = None) -> Iterator[Kube]:
     """Connect to a cluster with the rights of ``role``. An error of the API server exits with its message."""
-    import gc  # noqa: PLC0415  start-up of all other commands
-
     from gputopo.kube.connect import connect  # noqa: PLC0415
     from gputopo.kube.errors import ForbiddenError, KubeError  # noqa: PLC0415
     from gputopo.kube.rbac import READER  # noqa: PLC0415  start-up of all other commands
 
     wanted = role or READER
-    gc.disable()  # lists are millions of objects that all stay: a fifth of a command's time would be spent on them
     try:
         kube = connect(wanted, kubeconfig, context)
         try:
@@ -209,6 +206,23 @@ def connected_cluster(kubeconfig: str | None, context: str | None, role: Role | 
         if isinstance(error, ForbiddenError):
             click.echo(f"this command needs a ClusterRole with {_rights(wanted)}", err=True)
         sys.exit(NO_CLUSTER)
+
+
+@contextmanager
+def listing_cluster(kubeconfig: str | None, context: str | None, role: Role | None = None) -> Iterator[Kube]:
+    """Connect as ``connected_cluster`` does, for lists only: without garbage collection, also of the lists later.
+
+    All objects of the lists stay until the command ends. To search them for cycles takes a fifth of its time.
+    """
+    import gc  # noqa: PLC0415  start-up of all other commands
+
+    with connected_cluster(kubeconfig, context, role) as kube:
+        gc.disable()
+        try:
+            yield kube
+        finally:
+            gc.freeze()
+            gc.enable()
 
 
 def _print_unreadable(found: Sequence[Unreadable]) -> None:

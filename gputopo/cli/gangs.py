@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from gputopo.cli.cluster import cluster_options, connected_cluster
+from gputopo.cli.cluster import cluster_options, listing_cluster
 from gputopo.cli.output import fetch_pages, print_document, print_table, print_text, token_option
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error
 
@@ -87,7 +87,7 @@ def gangs(
     if namespace is not None and all_namespaces:
         raise click.UsageError(f"--namespace {namespace} and --all-namespaces exclude each other")
     planner_states = {} if server is None else _planner_states(server)
-    with connected_cluster(kubeconfig, context, GANG_READER) as kube:
+    with listing_cluster(kubeconfig, context, GANG_READER) as kube:
         seen = read_gangs(kube, namespace, BUILT_IN, time.time())
     found = list_gangs(seen, time.time(), planner_states)
     if output in ("json", "yaml"):
@@ -145,7 +145,7 @@ def why_gang(query: GangQuery, output: str) -> None:
 
     name = GangName(query.namespace, query.name)
     state = None if query.server is None else _planner_states(query.server).get(name)
-    with connected_cluster(query.kubeconfig, query.context, GANG_READER) as kube:
+    with listing_cluster(query.kubeconfig, query.context, GANG_READER) as kube:
         seen = read_all(kube, query.policies, time.time())
         gang = seen.view.gang_members.get_gang(name)
         elsewhere = gang is not None and gang.phase is GangPhase.ELSEWHERE

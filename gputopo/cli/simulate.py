@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from gputopo.cli.cluster import cluster_options, connected_cluster
+from gputopo.cli.cluster import cluster_options, listing_cluster
 from gputopo.cli.policy import read_policy_file
 from gputopo.cli.terminal import exit_with_error, read_bytes, write_out
 
@@ -166,7 +166,7 @@ def what_if(kubeconfig: str | None, context: str | None, filename: str, source: 
     if source is not None:
         found = _snapshot(source, now)
     else:
-        with connected_cluster(kubeconfig, context) as kube:
+        with listing_cluster(kubeconfig, context) as kube:
             found = read_cluster(kube, now, ListedFor(policy))
     barred = rejected_nodes(pod.spec, found)
     answer = answered(request, found.snapshot, [name for name in found.snapshot.records if name not in barred], policy)

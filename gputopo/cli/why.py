@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from gputopo.cli.cluster import cluster_options, connected_cluster
+from gputopo.cli.cluster import cluster_options, listing_cluster
 from gputopo.cli.output import fetch_page, print_document, print_text, token_option
 from gputopo.cli.policy import read_policy_file
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, read_bytes
@@ -102,7 +102,7 @@ def why(what: tuple[str, ...], output: str, **flags: str | None) -> None:
     if options.server is not None:
         explanation = _explanation_of_extender(f"{options.server.rstrip('/')}/explain/{namespace}/{name}")
     else:
-        with connected_cluster(options.kubeconfig, options.context) as kube:
+        with listing_cluster(options.kubeconfig, options.context) as kube:
             if manifest_pod is not None:
                 explanation = _explain_manifest(kube, manifest_pod, namespace, PodQuery(options.node, policies))
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from gputopo.cli import main
-from gputopo.cli.cluster import COMMANDS, cleanup, nodes, pods, topology_of_node
+from gputopo.cli.cluster import COMMANDS, cleanup, connected_cluster, listing_cluster, nodes, pods, topology_of_node
 from gputopo.kube.rbac import NODE_GPUS, NODES, PODS
 from gputopo.labels import encode_topology
 from gputopo.labels.keys import NVIDIA_COUNT, POD_VRAM, TOPOLOGY
@@ -33,6 +34,18 @@ STATE = {
     "allocations": HELD,
     "usage": [{"gpu": UUIDS[i], "usedMemoryPercent": 60, "busyPercent": 30 * i} for i in (0, 1)],
 }
+
+
+def test_garbage_collection_pauses_while_lists_are_read_and_goes_on_in_programs_that_run_long(tmp_path: Path) -> None:
+    with api_server(lambda _: Answer({"items": []})) as server:
+        config = str(server.kubeconfig(tmp_path / "config"))
+        with listing_cluster(config, None):
+            while_listing = gc.isenabled()
+        after = gc.isenabled()
+        with connected_cluster(config, None):
+            while_connected = gc.isenabled()
+
+    assert (while_listing, after, while_connected) == (False, True, True)
 
 
 def listed(*items: object) -> Answer:
