@@ -9,7 +9,7 @@ WORKERS ?= -n logical --maxprocesses 4 --dist worksteal
 # each starts a control plane of 700 MiB.
 WAITERS ?= -n 4 --dist worksteal
 
-.PHONY: demo test mutants e2e manifests check bench bench-scheduler bench-planner campaign chaos docs screenshots lock digests release clean
+.PHONY: demo test mutants e2e manifests check bench bench-scheduler bench-planner bench-scale campaign chaos docs screenshots lock digests release clean
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "gputopo needs Python 3.11 or newer; none is on PATH. Install it, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
@@ -114,6 +114,10 @@ bench: $(VENV)/.test
 	PYTHONPATH=. $(BIN)/python bench/gang_rate.py
 	$(BIN)/python bench/agent_costs.py
 	PYTHONPATH=. $(BIN)/python bench/ui.py --seconds 20
+
+# Growth from 1,000 to 50,000 nodes: docs/performance.md. 15 minutes; BEFORE=DIR also measures another checkout.
+bench-scale: $(VENV)/.test
+	PYTHONPATH=. $(BIN)/python bench/scale.py $(if $(BEFORE),--before $(BEFORE))
 
 # A real kube-scheduler with and without the extender: 20 minutes, by hand (docs/scheduler-performance.md).
 bench-scheduler: $(VENV)/.test

@@ -81,7 +81,7 @@ def _pod(name: str, gpus: int, annotations: dict[str, str] | None = None, **spec
 
 def _gang_member() -> Object:
     annotations = {keys.POD_GANG.key: "gang-@gang@", keys.POD_GANG_SIZE.key: str(GANG_SIZE)}
-    return _pod("gang-@gang@-@number@", 8, annotations, schedulingGates=[{"name": keys.GATE}])
+    return _pod("gang-@gang@-@number@", 2, annotations, schedulingGates=[{"name": keys.GATE}])
 
 
 def _texts(made: Object) -> tuple[bytes, bytes]:
