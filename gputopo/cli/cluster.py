@@ -48,7 +48,8 @@ def nodes(kubeconfig: str | None, context: str | None, selector: str, output: st
     """List the GPU nodes of a cluster: free GPUs and faults.
 
     FREE counts the GPUs of each island that no container holds; `?` if no agent reports allocations. LAST SEEN is
-    the age of the agent's last report. `-o wide` adds, among others, the memory of the GPUs that is in use (VRAM USED)
+    the age of the agent's last report. GPU nodes without an agent are listed with what the kubelet advertises, and
+    counted below the table. `-o wide` adds, among others, the memory of the GPUs that is in use (VRAM USED)
     and that containers hold (VRAM CLAIMED), and the part of the last 10 minutes in which a kernel ran (BUSY), of the
     lowest and the highest GPU, in steps of 10 %.
 
@@ -61,6 +62,7 @@ def nodes(kubeconfig: str | None, context: str | None, selector: str, output: st
     from datetime import UTC, datetime  # noqa: PLC0415  start-up of all other commands
 
     from gputopo.cluster.document import node_list  # noqa: PLC0415
+    from gputopo.cluster.nodes import missing_agents_text  # noqa: PLC0415
     from gputopo.cluster.read import read_nodes  # noqa: PLC0415
     from gputopo.cluster.tables import node_table  # noqa: PLC0415
 
@@ -71,6 +73,8 @@ def nodes(kubeconfig: str | None, context: str | None, selector: str, output: st
         print_document(node_list(found, now), output)
         return
     print_table(lambda: node_table(found, now, wide=output == "wide"), bool(found), "no GPU nodes found")
+    if (missing := missing_agents_text(found)) is not None:
+        click.echo(missing, err=True)
 
 
 @click.command()
@@ -85,7 +89,8 @@ def pods(kubeconfig: str | None, context: str | None, namespace: str | None, out
     bandwidth that as many GPUs of the same product reach on that node, and on any node, when the node is empty. % OF
     BEST compares RING with the larger of the two. ISLANDS and NUMA count the NVLink islands and the NUMA nodes of the
     pod's GPUs. `-o wide` adds the memory used and claimed, and the busy share, of the pod's GPUs, by all pods on them
-    (`gputopo nodes --help`), and the memory of a shared GPU that the pod says it will use.
+    (`gputopo nodes --help`), and the memory of a shared GPU that the pod says it will use. Agents that report no more
+    are named below the table, with their pods.
 
     \b
     Examples:
@@ -93,18 +98,26 @@ def pods(kubeconfig: str | None, context: str | None, namespace: str | None, out
       gputopo pods -o wide
       gputopo pods -n training -o json | jq '.items[] | select((.gpusByIsland | length) > 1) | .name'
     """
-    from gputopo.cluster.document import pod_list  # noqa: PLC0415  start-up of all other commands
-    from gputopo.cluster.pods import pod_placements  # noqa: PLC0415
+    from datetime import UTC, datetime  # noqa: PLC0415  start-up of all other commands
+
+    from gputopo.cluster.document import pod_list  # noqa: PLC0415
+    from gputopo.cluster.nodes import silent_agents  # noqa: PLC0415
+    from gputopo.cluster.pods import pod_placements, silent_agents_text, with_silent_agents  # noqa: PLC0415
     from gputopo.cluster.read import pods_without_allocation, read_running  # noqa: PLC0415
     from gputopo.cluster.tables import pod_table  # noqa: PLC0415
 
     with listing_cluster(kubeconfig, context) as kube:
         machines, running = read_running(kube, namespace)
-        found = pod_placements(machines, running) + pods_without_allocation(kube, machines, namespace)
+        silent = silent_agents(machines, datetime.now(UTC))
+        found = with_silent_agents(
+            pod_placements(machines, running), pods_without_allocation(kube, machines, namespace, silent), silent
+        )
     if output in ("json", "yaml"):
         print_document(pod_list(found), output)
         return
     print_table(lambda: pod_table(found, wide=output == "wide"), bool(found), "no running GPU pods found")
+    if (notes := silent_agents_text(found)) is not None:
+        click.echo(notes, err=True)
 
 
 @click.command()

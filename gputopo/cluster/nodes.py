@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 
 import msgspec
 
@@ -11,7 +12,10 @@ from gputopo.cluster.usage import GpuUse, gpu_uses
 from gputopo.crd.nodegpus import NodeGpus
 from gputopo.kube.objects import ObjectMeta
 from gputopo.labels import AnnotationError, NoTopologyError, decode_topology
+from gputopo.labels.keys import NVIDIA_COUNT
 from gputopo.model import NodeTopology
+from gputopo.render.report import age_words, listed
+from gputopo.render.wording import counted_noun
 from gputopo.timestamps import parse_timestamp
 from gputopo.timing import STALE_AFTER_S
 
@@ -55,17 +59,47 @@ class GpuNode(msgspec.Struct, frozen=True):
         return None if seen is None else timedelta(seconds=now.timestamp() - seen)
 
 
-def gpu_nodes(nodes: Iterable[ObjectMeta], states: Mapping[str, NodeGpus]) -> list[GpuNode]:
-    """Return the nodes with GPUs, by name."""
-    found = (_gpu_node(metadata, states.get(metadata.name)) for metadata in nodes)
+def gpu_nodes(
+    nodes: Iterable[ObjectMeta], states: Mapping[str, NodeGpus], advertised: Mapping[str, int] = MappingProxyType({})
+) -> list[GpuNode]:
+    """Return the nodes with GPUs, by name. ``advertised``: GPUs of nodes without labels about them."""
+    found = (_gpu_node(metadata, states.get(metadata.name), advertised.get(metadata.name, 0)) for metadata in nodes)
     return sorted((node for node in found if node is not None), key=lambda node: node.name)
 
 
-def _gpu_node(metadata: ObjectMeta, state: NodeGpus | None) -> GpuNode | None:
+def silent_agents(nodes: Iterable[GpuNode], now: datetime) -> dict[str, str]:
+    """Return what is known of the agents that do not report, by node: "no agent on gpu-1 reports", ..."""
+    found = {}
+    for node in nodes:
+        age = node.age(now)
+        if age is None:
+            found[node.name] = f"no agent on {node.name} reports"
+        elif age > STALE_AFTER:
+            found[node.name] = f"agent on {node.name} silent for {age_words(age.total_seconds())}"
+    return found
+
+
+def missing_agents_text(nodes: Iterable[GpuNode]) -> str | None:
+    """Return how many GPU nodes have no agent, with their GPUs and names; None: all have one."""
+    every = list(nodes)
+    found = [node for node in every if node.state is None]
+    if not found:
+        return None
+    gpus = counted_noun(sum(len(node.topology.gpus) for node in found), "GPU")
+    verb = "has" if len(found) == 1 else "have"
+    return (
+        f"{len(found)} of {counted_noun(len(every), 'GPU node')}, with {gpus}, {verb} no agent: "
+        f"{listed([node.name for node in found], 5)}"
+    )
+
+
+def _gpu_node(metadata: ObjectMeta, state: NodeGpus | None, advertised: int) -> GpuNode | None:
     try:
         try:
             return GpuNode(metadata.name, decode_topology(metadata.labels, metadata.annotations), state)
         except AnnotationError as error:
             return GpuNode(metadata.name, decode_topology(metadata.labels, {}), state, str(error))
     except NoTopologyError:
-        return None
+        if not advertised:
+            return None
+        return GpuNode(metadata.name, decode_topology({NVIDIA_COUNT.key: str(advertised)}, {}), state)

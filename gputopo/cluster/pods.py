@@ -16,6 +16,7 @@ import msgspec
 from gputopo.cluster.nodes import GpuNode
 from gputopo.cluster.usage import GpuUse
 from gputopo.paths import PathKind
+from gputopo.render.report import listed
 from gputopo.rings import Ring, rings_of
 
 
@@ -42,6 +43,7 @@ class PodGpus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     best_ring_on_node: Ring | None = None
     best_ring_in_cluster: Ring | None = None
     usage: tuple[GpuUse, ...] | None = None  # of its GPUs, by all pods that share them
+    silent_agent: str | None = None  # why the facts are missing or old: the agent of its node does not report
     vram_mib: int | None = None  # memory of a shared GPU that the pod says it will use
 
     @property
@@ -85,6 +87,31 @@ def pod_placements(nodes: Iterable[GpuNode], running: Mapping[PodName, int | Non
         if pod in running
     ]
     return sorted(found, key=_worst_first)
+
+
+def with_silent_agents(
+    placed: Iterable[PodGpus], others: Iterable[PodGpus], silent: Mapping[str, str]
+) -> list[PodGpus]:
+    """Return all pods, each with the reason if the agent of its node does not report.
+
+    ``others``: pods whose GPUs are not reported; pods that are in ``placed`` too are left out. ``silent``: by node.
+    """
+    found = list(placed)
+    known = {(each.namespace, each.name) for each in found}
+    found += [each for each in others if (each.namespace, each.name) not in known]
+    return [
+        msgspec.structs.replace(each, silent_agent=silent[each.node]) if each.node in silent else each for each in found
+    ]
+
+
+def silent_agents_text(pods: Iterable[PodGpus]) -> str | None:
+    """Return the silent agents with their pods; None: all agents of these pods report."""
+    found: dict[str, list[str]] = {}
+    for each in pods:
+        if each.silent_agent is not None:
+            found.setdefault(each.silent_agent, []).append(f"{each.namespace}/{each.name}")
+    rest = "are unknown, or of its last report"
+    return "\n".join(f"{agent}: the GPUs of {listed(names, 3)} {rest}" for agent, names in found.items()) or None
 
 
 class _NodeRings:

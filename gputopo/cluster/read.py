@@ -2,28 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 
 from gputopo.cluster.nodes import GpuNode, gpu_nodes
 from gputopo.cluster.pods import PodGpus, PodName
 from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.errors import NotFoundError
-from gputopo.kube.objects import NodeGpusObject, ObjectMeta, PartialObject, PartialPod
+from gputopo.kube.objects import NodeGpusObject, ObjectMeta, PartialNode, PartialObject, PartialPod
 from gputopo.kube.rbac import NODE_GPUS, NODES, PODS
 from gputopo.kube.run_ahead import run_ahead
-from gputopo.labels.keys import GPU_RESOURCES, MIG_RESOURCE_PREFIX, POD_VRAM
+from gputopo.labels.keys import GPU_RESOURCES, MIG_RESOURCE_PREFIX, NVIDIA_COUNT, POD_VRAM, SCHEMA
 from gputopo.quantities import parse_count, parse_mib
 
 _MAX_MIB = 2**40  # a claim is a text that any user may write
+_MAX_GPUS = 1024  # of a node; a larger number is no number of GPUs
 _ASK_EACH = 32  # nodes; for more nodes, all pods are listed at once
 
 
 def read_nodes(kube: Kube, selector: str = "") -> list[GpuNode]:
-    """Return the GPU nodes. Where the cluster does not serve ``NodeGpus``, their allocations are unknown."""
+    """Return the GPU nodes, also those without an agent.
+
+    Where the cluster does not serve ``NodeGpus``, their allocations are unknown.
+    """
     listing_states = run_ahead(partial(_states, kube))
+    listing_gpus = run_ahead(partial(_advertised_gpus, kube, selector))
     nodes = kube.list_objects(NODES, PartialObject, ListOptions(labels=selector, metadata_only=True))
-    return gpu_nodes((node.metadata for node in nodes), listing_states())
+    return gpu_nodes((node.metadata for node in nodes), listing_states(), listing_gpus())
+
+
+def _advertised_gpus(kube: Kube, selector: str) -> dict[str, int]:
+    """Return the GPUs that kubelets advertise on nodes without labels about GPUs: of these no agent publishes any.
+
+    Only such nodes are listed as a whole: an object of a Node has many kilobytes.
+    """
+    unlabelled = ",".join(filter(None, (selector, f"!{SCHEMA.key}", f"!{NVIDIA_COUNT.key}")))
+    nodes = kube.list_objects(NODES, PartialNode, ListOptions(labels=unlabelled))
+    counts = {node.metadata.name: _gpus_in(node.status.capacity) for node in nodes}
+    return {name: min(count, _MAX_GPUS) for name, count in counts.items() if count}
+
+
+def _gpus_in(capacity: dict[str, str | int]) -> int:
+    return parse_count(str(capacity.get(GPU_RESOURCES[0], 0))) or 0
 
 
 def read_running(kube: Kube, namespace: str | None) -> tuple[list[GpuNode], dict[PodName, int | None]]:
@@ -52,9 +72,14 @@ def _vram_mib(metadata: ObjectMeta) -> int | None:
     return None if memory is None else min(_MAX_MIB, memory)
 
 
-def pods_without_allocation(kube: Kube, nodes: Iterable[GpuNode], namespace: str | None) -> list[PodGpus]:
-    """Return the running pods with GPUs on nodes whose allocations are not reported, by name."""
-    wanted = sorted(node.name for node in nodes if node.held_devices is None)
+def pods_without_allocation(
+    kube: Kube, nodes: Iterable[GpuNode], namespace: str | None, silent: Collection[str] = ()
+) -> list[PodGpus]:
+    """Return the running pods with GPUs on nodes whose allocations are not reported, by name.
+
+    ``silent``: nodes whose agents report no more; their pods are returned too.
+    """
+    wanted = sorted(node.name for node in nodes if node.held_devices is None or node.name in silent)
     per_node = [f",spec.nodeName={name}" for name in wanted] if len(wanted) <= _ASK_EACH else [""]
     found = []
     for node in per_node:

@@ -152,6 +152,19 @@ class PartialPod(msgspec.Struct, frozen=True):
     spec: PartialPodSpec = PartialPodSpec()
 
 
+class PartialNodeStatus(msgspec.Struct, frozen=True):
+    """The status of a node."""
+
+    capacity: dict[str, str | int] = {}
+
+
+class PartialNode(msgspec.Struct, frozen=True):
+    """A node with the devices that its kubelet advertises."""
+
+    metadata: ObjectMeta
+    status: PartialNodeStatus = PartialNodeStatus()
+
+
 class Unreadable(NamedTuple):
     """An object that cannot be decoded. It is left out, or keeps its last value."""
 

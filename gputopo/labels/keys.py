@@ -214,6 +214,12 @@ POD_GANG_PREFERRED = LabelKey("gputopo.io/gang-preferred-topology", "rack", "The
 POD_PLANNED = LabelKey(
     "gputopo.io/planned", "true", "A single pod that the planner places like a gang: `true` or `false`."
 )
+POD_ON_MEMBER_FAILURE = LabelKey(
+    "gputopo.io/on-member-failure",
+    "end-gang",
+    "After a running member failed: `end-gang` deletes the other running members of its gang, `none` (default) "
+    "leaves them.",
+)
 GANG_KEYS = (
     POD_GANG,
     POD_GANG_SIZE,
@@ -221,6 +227,7 @@ GANG_KEYS = (
     POD_GANG_TIMEOUT,
     POD_GANG_REQUIRED,
     POD_GANG_PREFERRED,
+    POD_ON_MEMBER_FAILURE,
     POD_PLANNED,
 )
 # Annotations that the planner writes on a member, in the patch that ungates it.

@@ -23,6 +23,10 @@ INITIALIZERS = (
 JOBSET_GROUP = "jobset.sigs.k8s.io/group-name"  # default: "default"; since v0.9
 JOBSET_JOB_INDEX = "jobset.sigs.k8s.io/job-global-index"
 JOBSET_RESTART = "jobset.sigs.k8s.io/restart-attempt"
+# Annotations: one Job, or one group, for each topology domain. Further pods are created once the first has a node.
+JOBSET_EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+LWS_EXCLUSIVE = "leaderworkerset.sigs.k8s.io/exclusive-topology"
+LWS_SUBGROUP_EXCLUSIVE = "leaderworkerset.sigs.k8s.io/subgroup-exclusive-topology"
 LEADER_WORKER_SET = "leaderworkerset.sigs.k8s.io/name"  # kubernetes-sigs/lws, with all that follow
 LEADER_WORKER_GROUP = "leaderworkerset.sigs.k8s.io/group-index"  # label
 LEADER_WORKER_REVISION = "leaderworkerset.sigs.k8s.io/template-revision-hash"  # label; one per group and roll-out

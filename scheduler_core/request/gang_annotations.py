@@ -33,6 +33,7 @@ class GangAnnotations(NamedTuple):
     required: str | None = None  # one of ``LEVELS``, or the key of a node label
     preferred: str | None = None
     planned: bool = False
+    ends_on_failure: bool = False  # the gang ends when a member fails
 
 
 class MalformedGangError(ValueError):
@@ -52,6 +53,7 @@ def parse_gang_annotations(annotations: Mapping[str, str]) -> GangAnnotations:
         _level(keys.POD_GANG_REQUIRED, text[keys.POD_GANG_REQUIRED]),
         _level(keys.POD_GANG_PREFERRED, text[keys.POD_GANG_PREFERRED]),
         _planned(text[keys.POD_PLANNED]),
+        _ends_on_failure(text[keys.POD_ON_MEMBER_FAILURE]),
     )
     if parsed.size is not None and parsed.minimum is not None and parsed.minimum > parsed.size:
         raise _error(keys.POD_GANG_MINIMUM, str(parsed.minimum), f"at most its size, {parsed.size}")
@@ -97,6 +99,12 @@ def _planned(text: str | None) -> bool:
     if text not in (None, "true", "false"):
         raise _error(keys.POD_PLANNED, text, "true or false")
     return text == "true"
+
+
+def _ends_on_failure(text: str | None) -> bool:
+    if text not in (None, "end-gang", "none"):
+        raise _error(keys.POD_ON_MEMBER_FAILURE, text, "end-gang or none")
+    return text == "end-gang"
 
 
 def _error(key: LabelKey, value: str, expected: str) -> MalformedGangError:

@@ -208,6 +208,12 @@ class DeletePod(PodAction, frozen=True):
         return member._replace(is_terminating=True, pinned_terms=None)
 
 
+class EndPod(DeletePod, frozen=True):
+    """Delete a running member because another member of its gang has failed, as both ask for."""
+
+    failed: str  # name of the member that failed
+
+
 class ProbeExtenderPod(Action, frozen=True):
     """Ask whether the pod of a silent extender still runs. A read; the answer goes into ``Observations``."""
 

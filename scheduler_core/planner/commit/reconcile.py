@@ -7,6 +7,7 @@ reservation is deleted while the ledger lists it.
 
     ledger entry  members                          next
     none          all placed                       status Bound; the reservation stays for later members of the gang
+    none          one failed, gang ends with it    the other members are deleted, then the reservation
     none          none placed                      listed if this planner has just created it, else deleted
     Proposed      all gated, acknowledged          Committed
     Proposed      one gone, blocked, no fit        removed; the gang's capacity hold stays
@@ -39,6 +40,7 @@ from scheduler_core.planner.commit.actions import (
     reserved_gang,
     reserved_gangs,
 )
+from scheduler_core.planner.commit.ending import unlisted_step
 from scheduler_core.planner.commit.ledger import (
     Acknowledgement,
     LedgerRole,
@@ -52,7 +54,7 @@ from scheduler_core.planner.commit.ledger import (
     without_extenders,
 )
 from scheduler_core.planner.commit.members import find_gang, is_gated, is_still_gated, unbound_members
-from scheduler_core.planner.commit.recovery import recover_unlisted, recreate_deleted, remaining_settle_s, was_committed
+from scheduler_core.planner.commit.recovery import recreate_deleted, remaining_settle_s, was_committed
 from scheduler_core.planner.commit.rollback import continue_rollback, rollback_reason, start_rollback
 from scheduler_core.planner.commit.state import CommitTerms, ReconcileInput, ReservationStep
 from scheduler_core.planner.commit.status import hold_reason, pending_acknowledgement, status_write
@@ -88,7 +90,7 @@ def idle_reservations(inputs: ReconcileInput, terms: CommitTerms) -> frozenset[s
     listed = {each.uid for each in inputs.ledger.spec.entries}
     ended = (uid for uid in active if uid not in listed and inputs.reservations[uid].status.state in _ENDED_STATES)
     return frozenset(
-        uid for uid in ended if recover_unlisted(inputs, terms, inputs.reservations[uid]) == ReservationStep()
+        uid for uid in ended if unlisted_step(inputs, terms, inputs.reservations[uid]) == ReservationStep()
     )
 
 
@@ -164,7 +166,7 @@ def _reservation_step(
     inputs: ReconcileInput, terms: CommitTerms, reservation: ReservationUpdate, entry: LedgerEntry | None
 ) -> ReservationStep:
     if entry is None:
-        return recover_unlisted(inputs, terms, reservation)
+        return unlisted_step(inputs, terms, reservation)
     if entry.phase is EntryPhase.HELD:
         return _capacity_hold_step(inputs, reservation)
     if reservation.status.state is ReservationState.FAILED:

@@ -35,7 +35,7 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9]
 _LONGEST = 200  # characters; names of reservations begin with the gang's name
 _FIRST = ("master", "chief", "launcher")  # of Kubeflow's roles
 _THEN = "worker"
-_STRIDE = 1 << 16  # more than the pods of one Job: ranks of the next Job of a JobSet follow all of its ranks
+RANK_STRIDE = 1 << 16  # more than the pods of one Job: ranks of the next Job of a JobSet follow all of its ranks
 _GANG_SIZE = keys.POD_GANG_SIZE.key
 
 
@@ -203,6 +203,7 @@ def _with_annotations(request: GangRequest, annotations: GangAnnotations) -> Gan
         timeout_s=annotations.timeout_s,
         required=annotations.required,
         preferred=annotations.preferred,
+        ends_on_failure=annotations.ends_on_failure,
     )
 
 
@@ -282,7 +283,7 @@ def _rank(markers: Mapping[str, str], names: tuple[str, ...]) -> int | None:
         index = _index(markers.get(key))
         if index is None:
             return None
-        rank = rank * _STRIDE + index
+        rank = rank * RANK_STRIDE + index
     return rank if names else None
 
 

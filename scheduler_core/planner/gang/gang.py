@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from gputopo.labels.gate import other_gates
 from gputopo.labels.keys import GATE, POD_GANG_SIZE
 from gputopo.render.wording import counted_noun, first_of, part_of
-from scheduler_core.planner.gang.conventions import is_single_pod_gang
+from scheduler_core.planner.gang.conventions import RANK_STRIDE, is_single_pod_gang
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.request.pod_request import InvalidRequest
 
@@ -135,7 +135,25 @@ def gang_of(name: GangName, members: Sequence[Member], declared: DeclaredSize | 
         surplus=tuple(each for each in gated if each.uid in surplus),
     )
     phase, reason = _refusal(gated, live, values) or _phase_when_ungated(gang) or _phase_when_gated(gang)
-    return gang._replace(phase=phase, reason=reason)
+    gang = gang._replace(phase=phase, reason=reason)
+    return gang if phase is GangPhase.WAITING_FOR_MEMBERS else _with_consecutive_ranks(gang)
+
+
+def _with_consecutive_ranks(gang: Gang) -> Gang:
+    """Return the gang with ranks from 0, where the ranks of its members only order them: by Job, then by index."""
+    parts = gang.ready, gang.held, gang.placed, gang.succeeded
+    ranks = [each.gang_request.rank for part in parts for each in part if each.gang_request.rank is not None]
+    if max(ranks, default=0) < RANK_STRIDE or len(set(ranks)) < sum(map(len, parts)):
+        return gang
+    place = {rank: at for at, rank in enumerate(sorted(ranks))}
+
+    def ranked(members: tuple[Member, ...]) -> tuple[Member, ...]:
+        requests = (each.gang_request for each in members)
+        new = (each._replace(rank=None if each.rank is None else place[each.rank]) for each in requests)
+        return tuple(each._replace(gang_request=request) for each, request in zip(members, new, strict=True))
+
+    ready, held, placed, succeeded = map(ranked, parts)
+    return gang._replace(ready=ready, held=held, placed=placed, succeeded=succeeded)
 
 
 def devices_of(members: Iterable[Member]) -> Counter[str]:

@@ -30,6 +30,7 @@ class GangRequest(NamedTuple):
     preferred: str | None = None
     convention: str = ""  # the convention, for people: "annotations", "JobSet", ...
     attempt: int = 0  # recreation of the gang; members of earlier ones are ending
+    ends_on_failure: bool = False  # its running members are deleted when one fails
     creator_uid: str | None = None  # UID of the object that creates all members, else of the pod's controller
 
 
@@ -58,6 +59,7 @@ class Member(NamedTuple):
     anti_affinity: tuple[PodAffinityTerm, ...] = ()  # required anti-affinity by host
     bind_error: str | None = None  # kube-scheduler's message after it was ungated, while it cannot be bound
     pinned_terms: str | None = None  # node that its pin claims; ``PlannerView`` checks the claim
+    markers: tuple[str, ...] = ()  # annotations that delay the creation of other members, while it is gated
     claims: tuple[str, ...] = ()  # names of its volume claims, while it is gated
     blocked: str | None = None  # why it fits no node for now, whatever the nodes: a volume claim is not bound
     unplanned: tuple[str, ...] = ()  # rules, of a pod that asks for GPUs, which only kube-scheduler can follow

@@ -43,6 +43,7 @@ class GangMembers:
         self._members: dict[str, Member] = {}  # by UID
         self._with_anti_affinity: set[str] = set()  # UIDs of members with required anti-affinity by host
         self._with_claims: set[str] = set()  # UIDs of gated members with volume claims
+        self._ending: set[str] = set()  # UIDs of failed members whose gangs end with them
         self._awaiting_binding: dict[str, Member] = {}  # ungated members that are not bound
         self._gangs: dict[GangName, _SortedMembers] = {}  # without empty gangs
         self._declared: dict[type[Any], dict[str, DeclaredSizes]] = {}  # by kind, then by UID of the object
@@ -66,6 +67,8 @@ class GangMembers:
                     self._with_anti_affinity.add(member.uid)
                 if member.claims:
                     self._with_claims.add(member.uid)
+                if member.phase == "Failed" and member.gang_request.ends_on_failure:
+                    self._ending.add(member.uid)
                 if _awaits_binding(member):
                     self._awaiting_binding[member.uid] = member
                 self._gangs.setdefault(member.gang_request.gang, _SortedMembers()).add(member)
@@ -122,6 +125,10 @@ class GangMembers:
         """Yield the gated members of all gangs that have volume claims."""
         return (self._members[uid] for uid in self._with_claims)
 
+    def failed_members_that_end_gangs(self) -> Iterator[Member]:
+        """Yield the failed members, of all gangs, that ask for the end of their gang."""
+        return (self._members[uid] for uid in self._ending)
+
     def awaiting_binding(self) -> Collection[Member]:
         """Return members of all gangs that are ungated and have no node yet."""
         return self._awaiting_binding.values()
@@ -137,6 +144,7 @@ class GangMembers:
             name = member.gang_request.gang
             self._with_anti_affinity.discard(uid)
             self._with_claims.discard(uid)
+            self._ending.discard(uid)
             self._gangs[name].remove(member)
             if not self._gangs[name].members:
                 del self._gangs[name]

@@ -32,6 +32,7 @@ from scheduler_core.planner.gang.conventions import (
     parse_gang_request,
     single_pod_request,
 )
+from scheduler_core.planner.gang.knots import exclusive_markers
 from scheduler_core.planner.gang.member import GangRequest, Member
 from scheduler_core.planner.gang.pod_deadlines import PodDeadline
 from scheduler_core.planner.gang.size_sources import SIZE_SOURCES
@@ -142,6 +143,7 @@ def _member(uid: str, pod: FullPod, parse: ParsePod) -> Member | None:
         anti_affinity=host_anti_affinity(spec),
         bind_error=pod.status.unschedulable_message if reservation and not spec.node_name else None,
         pinned_terms=None if claim is None else claim.node,
+        markers=exclusive_markers(metadata.annotations or {}) if gated else (),
         claims=_claims(pod) if gated else (),
     )
     return member._replace(unplanned=rules.unchecked) if rules is not None and member.asks_for_gpus else member

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from gputopo.crd.reservations import RESERVATION_KIND, ReservationState, ReservationStatus
+from gputopo.labels.keys import POD_ON_MEMBER_FAILURE
 from gputopo.render.wording import counted_noun, part_of
 from scheduler_core.cache.events import ReservationUpdate
-from scheduler_core.planner.commit.actions import ReleasePod, UngateAndPin, WriteStatus
+from scheduler_core.planner.commit.actions import EndPod, ReleasePod, UngateAndPin, WriteStatus
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import Member
@@ -96,6 +97,12 @@ def failed_ungate_event(action: UngateAndPin, error: str) -> EventDraft:
 def release_event(action: ReleasePod) -> EventDraft:
     """Return the Event of a pod that was released to ordinary scheduling."""
     return _warning(action.member, "GangReleased", f"its gate was removed without a place: {action.reason}")
+
+
+def end_event(action: EndPod) -> EventDraft:
+    """Return the Event of a member that was deleted because another member failed."""
+    message = f"deleted, because {action.failed} of its gang failed ({POD_ON_MEMBER_FAILURE.key}: end-gang)"
+    return _warning(action.member, "GangEnded", message)
 
 
 def _gang_prefix(gang: Gang) -> str:

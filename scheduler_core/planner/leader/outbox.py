@@ -15,6 +15,7 @@ from scheduler_core.planner.commit.actions import (
     CreateLedger,
     CreateReservation,
     DeletePod,
+    EndPod,
     Key,
     ProbeExtenderPod,
     ReleasePod,
@@ -31,7 +32,7 @@ from scheduler_core.planner.commit.observations import with_refused_write, witho
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.backlog import GangBacklog
 from scheduler_core.planner.leader.context import TermContext
-from scheduler_core.planner.leader.events import failed_ungate_event, release_event, status_events
+from scheduler_core.planner.leader.events import end_event, failed_ungate_event, release_event, status_events
 from scheduler_core.planner.leader.view import PlannerView, WriteResponse
 from scheduler_core.planner.leader.writer import WriteAnswer, WriteOutcome
 
@@ -159,6 +160,8 @@ class Outbox:
             self._backlog.mark_released(action.member.gang_request.gang)
         elif isinstance(action, WriteLedger):
             self._apply_removed_entries(action)
+        elif isinstance(action, EndPod):
+            self._context.executor.write_event(end_event(action))
         return touched
 
     def _apply_refused(self, action: Action, error: str, now: float) -> None:

@@ -21,6 +21,7 @@ from scheduler_core.planner.commit.actions import (
     WriteStatus,
     reserved_gang,
 )
+from scheduler_core.planner.commit.ending import ends_gang
 from scheduler_core.planner.commit.ledger import active_entries
 from scheduler_core.planner.commit.observations import Observations, observe_ledger, without_refused_write
 from scheduler_core.planner.commit.state import ReconcileInput
@@ -246,9 +247,19 @@ class PlannerView:
         assert self.ledger is not None
         entries = active_entries(self.ledger.spec, self.reservations)
         plans = [self.reservations[uid] for uid, entry in entries.items() if entry.phase is not EntryPhase.HELD]
-        gangs = frozenset(name for each in plans if (name := reserved_gang(each)) is not None)
+        gangs = frozenset(name for each in plans if (name := reserved_gang(each)) is not None) | self._ending_gangs()
         single = (seat.uid for each in plans if not each.spec.gang for seat in each.spec.seats)
         return InProgress(gangs, frozenset(single))
+
+    def _ending_gangs(self) -> frozenset[GangName]:
+        """Return the gangs that end because a member failed: nothing of them is planned until all members are gone."""
+        members = self.gang_members
+        return frozenset(
+            each.gang_request.gang
+            for each in members.failed_members_that_end_gangs()
+            if each.uid in self.reservation_index.seats((each.gang_request.gang,))
+            and ends_gang(each, members.get_gang(each.gang_request.gang))
+        )
 
     def _awaiting_binding(self) -> tuple[Member, ...]:
         """Return the unbound members that a planner ungated. A claim in a pod's annotations alone proves nothing."""

@@ -26,6 +26,7 @@ from scheduler_core.planner.commit.actions import (
     DeletePod,
     DeleteReservation,
     DropRegistration,
+    EndPod,
     LedgerAction,
     ProbeExtenderPod,
     ReleasePod,
@@ -180,6 +181,7 @@ _SEND: dict[type[Any], Callable[[Kube, Any], ObjectMeta | None]] = {
     TouchPod: _touch_pod,
     StripFinalizer: _strip_finalizer,
     DeletePod: _delete_pod,
+    EndPod: _delete_pod,
     ProbeExtenderPod: _probe_extender_pod,
 }
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+import msgspec
+
 from gputopo.labels.reasons import Reason
 from gputopo.render.wording import part_of
 from scheduler_core.cache.kube_scheduler_filters import FullNode
-from scheduler_core.planner.packing.groups import MemberGroups
+from scheduler_core.cache.node_table import state_if
+from scheduler_core.evaluation.filters import rejection_reason
+from scheduler_core.explain.what_if_changes import after_evictions
+from scheduler_core.planner.packing.groups import MemberGroup, MemberGroups
 from scheduler_core.planner.packing.model import NodeView, PlanOptions
 from scheduler_core.planner.packing.search import Search
 from scheduler_core.planner.packing.stock import Packing
@@ -53,6 +58,7 @@ def _of_nodes(
     """Yield the reason against each node that has such devices, for a member that is alone there."""
     asked = {resource for resource, _ in gang.groups[at].kind.profile.device_request.totals}
     load = tuple(int(kind == at) for kind in range(len(gang.groups)))
+    lasting: dict[int, Reason | str] = {}  # by class of nodes
     for name, state in view.table.states.items():
         node = view.rules.get(name)
         if node is None or asked.isdisjoint(resource for resource, _ in state.allocatable):
@@ -71,9 +77,21 @@ def _of_nodes(
             continue
         points = search.node_fit.points_of(of.node_class, load)
         if not isinstance(points, int):
-            yield points
+            if of.node_class not in lasting:
+                lasting[of.node_class] = _lasting(points, name, gang.groups[at], view, options)
+            yield lasting[of.node_class]
         elif gang.required is not None:
             yield f"{OUTSIDE_DOMAIN_REASON} {gang.required}"
+
+
+def _lasting(reason: Reason | str, name: str, group: MemberGroup, view: NodeView, options: PlanOptions) -> Reason | str:
+    """Return what a node with too few free GPUs lacks even when it is empty, such as NVLink; else the reason itself."""
+    if reason is not Reason.TOO_FEW_GPUS or options.out_of_time():
+        return reason
+    record = view.table.records[name]
+    records = view.table.records.set(name, after_evictions(record, record.pods))
+    empty = state_if(msgspec.structs.replace(view.table, records=records), name, ())
+    return rejection_reason(group.kind.profile, empty, group.kind.policy) or reason
 
 
 def _unlabelled(node: FullNode, gang: MemberGroups, options: PlanOptions) -> str | None:

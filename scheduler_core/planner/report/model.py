@@ -73,6 +73,7 @@ class GangExplanation(msgspec.Struct, frozen=True, rename="camel", kw_only=True)
     before: tuple[str, ...] = ()  # gangs before it in the queue, and single pods: "pod namespace/name"
     places: tuple[GangPlacement, ...] = ()
     unfit: NoPlacement | None = None
+    never: NoPlacement | None = None  # why it does not fit these nodes even if all other pods end; None: it may fit
     kept: tuple[ReservedGpus, ...] = ()  # the gang would fit without any one of these reservations of others
     kept_together: bool = False  # it would fit only without all of them
     relief: GangEviction | None = None

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gputopo.crd.reservations import ReservationSpec
+from gputopo.labels.reasons import Reason
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_table import ClusterSnapshot, with_records
 from scheduler_core.cache.reservations import ActiveReservation
@@ -40,6 +41,7 @@ class GangProspects(NamedTuple):
     unplaced: Unplaced | None = None  # why it does not fit
     kept: tuple[ActiveReservation, ...] = ()  # reservations of others, without any one of which it would fit
     together: bool = False  # it would fit only without all of them
+    never: Unplaced | None = None  # why it does not fit even if all other pods end; None: it does, or unknown
     eviction: HoldCandidate | None = None  # nodes whose pods would have to end
 
 
@@ -56,6 +58,9 @@ def find_prospects(view: PlannerView, gang: Gang, rules: PlanRules, now: float) 
         return GangProspects(None, found, kept)
     if others and trial.fits(view.cache.snapshot_without({*own, *others})):
         return GangProspects(None, found, tuple(others.values()), together=True)
+    never = _never(trial, view.cache.snapshot_without({*own, *others}), now)
+    if never is not None:
+        return GangProspects(None, found, never=never)
     return GangProspects(None, found, eviction=_eviction(trial, table, now))
 
 
@@ -106,6 +111,26 @@ def _in_the_way(
 ) -> tuple[ActiveReservation, ...]:
     """Return the reservations of others without any one of which the gang would fit."""
     return tuple(each for uid, each in list(others.items())[:TRIALS] if trial.fits(without([uid])))
+
+
+# Nodes with such a reason may fit once their agents report, their hardware is repaired, or their network is known.
+_UNCERTAIN = (Reason.UNKNOWN_TOPOLOGY, Reason.UNKNOWN_NODE, Reason.DEGRADED, Reason.DEVICE_PLUGIN)
+
+
+def _never(trial: _Trial, table: ClusterSnapshot, now: float) -> Unplaced | None:
+    """Return why the gang would not fit these nodes if all other pods ended; None: it would, or it is not certain."""
+    if any(each.blocked for each in trial.gang.ready):
+        return None
+    own = {each.uid for each in trial.gang.placed}
+    emptied = [
+        after_evictions(record, evictable_pods(table, name, own))
+        for name, record in table.records.items()
+        if any(pod.uid not in own for pod in record.pods)
+    ]
+    found = trial.plan(with_records(table, emptied, now, trial.rules.policies.node_policy))
+    if isinstance(found, ReservationSpec) or trial.rules.over():
+        return None
+    return None if {reason for _, reason in found.missing} & set(_UNCERTAIN) else found
 
 
 def _eviction(trial: _Trial, table: ClusterSnapshot, now: float) -> HoldCandidate | None:

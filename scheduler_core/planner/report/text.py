@@ -43,7 +43,10 @@ def _sections(explanation: GangExplanation) -> Iterator[Section]:
     yield [f"Before it in the queue: {listed(explanation.before)}."] if explanation.before else []
     for place in explanation.places:
         yield _placement(place, gang)
-    yield [] if explanation.unfit is None else _no_placement(explanation.unfit, gang)
+    if explanation.never is not None:
+        yield _never(explanation.never)
+    elif explanation.unfit is not None:
+        yield _no_placement(explanation.unfit, gang)
     yield titled(_without(explanation), (f"- {reserved_words(each)}" for each in explanation.kept))
     yield [] if explanation.relief is None else [_eviction(explanation.relief)]
     yield [] if gang.advice is None else [f"What to do: {gang.advice}."]
@@ -96,6 +99,11 @@ def _placement(place: GangPlacement, gang: GangSummary) -> Iterator[str | Table]
 def _no_placement(unfit: NoPlacement, gang: GangSummary) -> Iterator[str]:
     yield f"{_IF.get(gang.phase, _NOW)[1]} {unfit.reason}."
     yield from (f"- {each.reason.removesuffix(SEE)}: {listed(each.members)}" for each in unfit.lacks)
+
+
+def _never(lacks: NoPlacement) -> Iterator[str]:
+    yield f"It can never fit on these nodes, even if all other pods end: {lacks.reason}."
+    yield from (f"- {each.reason.removesuffix(SEE)}: {listed(each.members)}" for each in lacks.lacks)
 
 
 def _without(explanation: GangExplanation) -> str:

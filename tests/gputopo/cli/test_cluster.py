@@ -92,9 +92,12 @@ def test_nodes_ask_for_metadata_of_selected_nodes_only(tmp_path: Path) -> None:
     with api_server(cluster) as server:
         run(nodes, server, tmp_path, "-l", "pool=a")
 
-    asked = next(request for request in server.asked if request.path == NODES.path())
-    assert asked.query["labelSelector"] == "pool=a"
-    assert "PartialObjectMetadataList" in asked.headers["accept"]
+    asked = {
+        request.query["labelSelector"]: "PartialObjectMetadataList" in request.headers["accept"]
+        for request in server.asked
+        if request.path == NODES.path()
+    }
+    assert asked == {"pool=a": True, "pool=a,!gputopo.io/schema,!nvidia.com/gpu.count": False}
 
 
 def test_pods_in_every_format(tmp_path: Path) -> None:

@@ -84,6 +84,7 @@ def test_a_list_of_pods() -> None:
         "bestRingOnNode": {"kind": "nvlink", "gbps": 600.0, "lanes": 12, "distance": None},
         "bestRingInCluster": {"kind": "nvlink", "gbps": 600.0, "lanes": 12, "distance": None},
         "usage": None,
+        "silentAgent": None,
         "vramMib": None,
     }
     assert (second["gpus"], second["ring"], second["numa"], second["gpusByIsland"]) == (None, None, None, None)

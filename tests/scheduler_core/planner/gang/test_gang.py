@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gputopo.labels.keys import GATE
+from scheduler_core.planner.gang.conventions import RANK_STRIDE
 from scheduler_core.planner.gang.gang import DeclaredSize, Gang, GangPhase, by_rank, gang_of, natural_key
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.request.pod_request import InvalidRequest
@@ -357,3 +358,19 @@ def test_a_member_without_our_gate_is_not_planned() -> None:
     found = of(member("a", GATED, gates=(KUEUE,)))
 
     assert found.phase is GangPhase.ELSEWHERE
+
+
+def test_ranks_of_a_jobset_with_several_jobs_are_consecutive() -> None:
+    """Its Jobs have two pods each; the ranks of its pods only order them."""
+    found = [member(f"j{job}-{at}", rank=job * RANK_STRIDE + at, size=6) for job in range(3) for at in range(2)]
+    found[1] = member("j0-1", BOUND, rank=1, size=6)
+    whole = gang_of(LLM, sorted(found, key=by_rank))
+
+    assert [each.gang_request.rank for each in whole.ready] == [0, 2, 3, 4, 5]
+    assert [each.gang_request.rank for each in whole.placed] == [1]
+
+
+def test_ranks_of_an_incomplete_jobset_stay_as_they_are() -> None:
+    found = [member(f"j{job}", rank=job * RANK_STRIDE, size=6) for job in (0, 2)]
+
+    assert [each.gang_request.rank for each in gang_of(LLM, found).ready] == [0, 2 * RANK_STRIDE]

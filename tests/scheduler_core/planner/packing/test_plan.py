@@ -597,3 +597,12 @@ def test_many_different_selectors_do_not_exceed_the_time_of_a_plan() -> None:
     assert len(found.missing) == 60
     assert found.missing[-1][1] == OUT_OF_TIME_REASON
     assert next(looked_up) < 10_000  # of 18,000 and more
+
+
+def test_the_reason_names_what_a_busy_node_lacks_even_when_it_is_empty() -> None:
+    busy = [record(name, RTX, held={f"x-{name}": [0, 1, 2, 3, 4, 5]}, pods=[occupant(f"x-{name}", 6)]) for name in "ab"]
+
+    found = _unplaced([member("w-0", 4, interconnect="nvlink")], view(*busy))
+
+    assert found.missing == (("w-0", Reason.INTERCONNECT),)
+    assert _unplaced([member("w-0", 4)], view(*busy)).missing == (("w-0", Reason.TOO_FEW_GPUS),)

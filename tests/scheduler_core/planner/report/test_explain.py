@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gputopo.crd.reservations import EntryPhase
@@ -11,6 +13,7 @@ from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.packing.model import LEVELS
 from scheduler_core.planner.report.explain import NoGangError
 from scheduler_core.planner.report.leadership import planner_levels
+from scheduler_core.planner.report.text import gang_explanation_text
 from scheduler_core.request.full_pod import LabelSelector, PodAffinityTerm
 from scheduler_core.request.pod import Metadata
 from scheduler_core.request.pod_request import InvalidRequest
@@ -227,3 +230,45 @@ def test_a_note_says_that_the_time_ran_out() -> None:
     assert found.kept == ()
     assert found.notes[-1] == "the time for trials ran out, so this explanation may be incomplete"
     assert asked
+
+
+def test_a_gang_that_no_end_of_other_pods_helps_can_never_fit() -> None:
+    there = [record("a", QUADS, held={"x": [0, 1, 2, 3]}, pods=[occupant("x", 4)]), record("b", QUADS, held={})]
+    found = story(seen(crew(3, 8), there))
+
+    assert found.unfit is not None
+    assert found.never is not None
+    assert (found.never.reason, found.never.best) == ("2 of 3 members fit at once", 2)
+    text = gang_explanation_text(found, 200)
+    assert "It can never fit on these nodes, even if all other pods end: 2 of 3 members fit at once." in text
+    assert "fit now" not in text
+    assert story(seen(crew(2, 8), there)).never is None  # the pod on node a may end
+
+
+def test_a_gang_that_waits_for_a_volume_may_fit_one_day() -> None:
+    members = [each._replace(blocked="its volume claim data is not bound yet") for each in crew(3, 8)]
+
+    assert story(seen(members, [FREE])).never is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        pytest.param(
+            {"markers": ("alpha.jobset.sigs.k8s.io/exclusive-topology",)},
+            "JobSet creates the other pods of a Job only after its first pod has a node",
+            id="exclusive topology of a JobSet",
+        ),
+        pytest.param(
+            {"markers": ("leaderworkerset.sigs.k8s.io/exclusive-topology",)},
+            "LeaderWorkerSet creates workers only after their leader has a node",
+            id="exclusive topology of a LeaderWorkerSet",
+        ),
+        pytest.param({"owner_kind": "apps/StatefulSet"}, "podManagementPolicy: Parallel", id="ordered StatefulSet"),
+    ],
+)
+def test_controllers_that_wait_for_a_member_are_notes(changed: dict[str, Any], words: str) -> None:
+    members = [each._replace(**changed) for each in crew(4)]
+
+    assert words in " ".join(story(seen(members[:1], [FREE])).notes)
+    assert words not in " ".join(story(seen(members, [FREE])).notes)
