@@ -3,6 +3,9 @@
 On Nodes these are the fields that our two field managers own by ``metadata.managedFields``. An empty apply gives them
 up: the API server removes the fields without another owner and keeps the others. ``NodeGpus``, ledgers and
 reservations are ours by their kind, NFD's ``NodeFeature`` objects where our field manager created them.
+
+A node's own credentials can write the managed fields of its Node, so a compromised node may claim that an agent set
+taints or labels of administrators. There only the keys that agents write are removed, one by one.
 """
 
 from __future__ import annotations
@@ -10,14 +13,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.errors import KubeError, NotFoundError
 from gputopo.kube.objects import Managed, ManagedMetadata, ObjectMeta, PartialObject
-from gputopo.kube.ownership import OwnedField, owned_fields, owners
+from gputopo.kube.ownership import OwnedField, owned_fields, owners, owns_other_fields
 from gputopo.kube.rbac import DEFINITIONS, LEDGERS, NODE_FEATURES, NODE_GPUS, NODES, RESERVATIONS, Resource
-from gputopo.labels.keys import FIELD_MANAGER, MIRROR_FIELD_MANAGER, NFD_NODE_NAME
+from gputopo.labels.keys import (
+    FIELD_MANAGER,
+    MIRROR_FIELD_MANAGER,
+    MIRRORS,
+    NFD_NODE_NAME,
+    is_node_annotation,
+    is_node_label,
+)
 
 MANAGERS = (FIELD_MANAGER, MIRROR_FIELD_MANAGER)
 T = TypeVar("T")
@@ -32,6 +42,8 @@ class Removal(NamedTuple):
     manager: str = ""  # of a Node's fields; "" of an object
     fields: tuple[OwnedField, ...] = ()  # to be removed
     shared: tuple[OwnedField, ...] = ()  # with other owners, so they stay
+    foreign: tuple[OwnedField, ...] = ()  # no agent writes them, so they stay
+    is_forged: bool = False  # the managed fields contain what no agent writes
 
     def __str__(self) -> str:
         within = f"{self.metadata.namespace}/" if self.metadata.namespace and self.resource == RESERVATIONS else ""
@@ -40,7 +52,11 @@ class Removal(NamedTuple):
             return name
         removed = [f"{field.section[:-1]} {field.key}" for field in self.fields]
         return f"{name}: " + ", ".join(
-            [*removed, *(f"{field.key} (others own it too: it stays)" for field in self.shared)]
+            [
+                *removed,
+                *(f"{field.key} (others own it too: it stays)" for field in self.shared),
+                *(f"{field.key} (no agent writes it: it stays)" for field in self.foreign),
+            ]
         )
 
 
@@ -87,8 +103,23 @@ def node_removals(metadata: ManagedMetadata) -> Iterator[Removal]:
         own = sorted(owned_fields(metadata, manager))
         others = owners(metadata, besides=manager)
         if own:
-            removed = tuple(field for field in own if field not in others)
-            yield Removal(NODES, metadata, manager, removed, tuple(field for field in own if field in others))
+            foreign = tuple(field for field in own if not _is_written_by_agents(field))
+            ours = [field for field in own if field not in foreign]
+            yield Removal(
+                NODES,
+                metadata,
+                manager,
+                fields=tuple(field for field in ours if field not in others),
+                shared=tuple(field for field in ours if field in others),
+                foreign=foreign,
+                is_forged=bool(foreign) or owns_other_fields(metadata, manager),
+            )
+
+
+def _is_written_by_agents(field: OwnedField) -> bool:
+    if field.section == "annotations":
+        return is_node_annotation(field.key)
+    return is_node_label(field.key) or any(field.key == mirror.key for mirror in MIRRORS)
 
 
 def apply_removals(kube: Kube, removals: Iterable[Removal]) -> Iterator[tuple[Removal, KubeError | None]]:
@@ -99,7 +130,10 @@ def apply_removals(kube: Kube, removals: Iterable[Removal]) -> Iterator[tuple[Re
 
 def _removed(kube: Kube, removal: Removal) -> KubeError | None:
     try:
-        if removal.manager:
+        if removal.is_forged:
+            if removal.fields:
+                kube.patch(NODES, _without_fields(removal))
+        elif removal.manager:
             name, uid = removal.metadata.name, removal.metadata.uid
             nothing = {"apiVersion": NODES.api_version, "kind": "Node", "metadata": {"name": name, "uid": uid}}
             kube.apply(NODES, removal.manager, nothing)
@@ -110,6 +144,18 @@ def _removed(kube: Kube, removal: Removal) -> KubeError | None:
     except KubeError as error:
         return error
     return None
+
+
+def _without_fields(removal: Removal) -> dict[str, Any]:
+    """Return the merge patch that removes the fields and nothing else."""
+    metadata: dict[str, Any] = {
+        "name": removal.metadata.name,
+        "uid": removal.metadata.uid,
+        "resourceVersion": removal.metadata.resource_version,
+    }
+    for field in removal.fields:
+        metadata.setdefault(field.section, {})[field.key] = None
+    return {"metadata": metadata}
 
 
 def _states(kube: Kube, node: str | None) -> list[PartialObject]:

@@ -15,17 +15,32 @@ from gputopo.crd.reservations import LedgerSpec, LedgerStatus, ReservationSpec, 
 T = TypeVar("T")
 
 
-class OwnedMetadata(msgspec.Struct, frozen=True, rename={"labels": "f:labels", "annotations": "f:annotations"}):
+_ABSENT = msgspec.Raw()
+
+
+class OwnedMetadata(
+    msgspec.Struct, frozen=True, rename=lambda name: f"f:{'ownerReferences' if name == 'owners' else name}"
+):
     """The labels and annotations that a field manager owns: ``f:<key>`` -> {}, and "." for the map itself."""
 
     labels: dict[str, msgspec.Raw] = {}
     annotations: dict[str, msgspec.Raw] = {}
+    finalizers: msgspec.Raw = _ABSENT
+    owners: msgspec.Raw = _ABSENT
 
 
-class OwnedFields(msgspec.Struct, frozen=True, rename={"metadata": "f:metadata"}):
-    """``fieldsV1``, metadata only."""
+class OwnedFields(msgspec.Struct, frozen=True, rename=lambda name: f"f:{name}"):
+    """``fieldsV1`` of a Node."""
 
     metadata: OwnedMetadata = OwnedMetadata()
+    spec: msgspec.Raw = _ABSENT
+    status: msgspec.Raw = _ABSENT
+
+    @property
+    def has_others(self) -> bool:
+        """True if it contains more than labels and annotations."""
+        others = (self.spec, self.status, self.metadata.finalizers, self.metadata.owners)
+        return any(bytes(each) for each in others)
 
 
 class ManagedFields(msgspec.Struct, frozen=True, rename={"fields": "fieldsV1"}):

@@ -23,6 +23,12 @@ def owned_fields(metadata: ManagedMetadata, manager: str) -> frozenset[OwnedFiel
     return frozenset(field for entry in entries for field in _fields(entry))
 
 
+def owns_other_fields(metadata: ManagedMetadata, manager: str) -> bool:
+    """Return whether a manager owns more than labels and annotations by server-side apply."""
+    entries = (each for each in metadata.managed_fields if each.manager == manager and each.operation == "Apply")
+    return any(entry.fields.has_others for entry in entries)
+
+
 def owners(metadata: ManagedMetadata, *, besides: str) -> dict[OwnedField, tuple[str, ...]]:
     """Return every field that managers other than ``besides`` have set, with the sorted names of the managers."""
     found: dict[OwnedField, set[str]] = {}

@@ -117,6 +117,32 @@ def test_a_key_that_others_set_too_stays_theirs(cluster: Cluster, published: lis
     assert left["managers"] == published[0]["managers"] | {"somebody"}
 
 
+def test_forged_managed_fields_remove_nothing_of_others(cluster: Cluster, published: list[Object], config: str) -> None:
+    """The token of a node's agent may write the managed fields of its Node, not taints and labels of others."""
+    path, taints = "/api/v1/nodes/gpu-0", [{"key": "tenant", "value": "a", "effect": "NoSchedule"}]
+    cluster.api.patch(path, {"spec": {"taints": taints}})
+    own = next(
+        each
+        for each in cluster.api.get(path)["metadata"]["managedFields"]
+        if each["manager"] == keys.FIELD_MANAGER and each["operation"] == "Apply"
+    )
+    own["fieldsV1"]["f:metadata"]["f:labels"]["f:team"] = {}
+    own["fieldsV1"]["f:spec"] = {"f:taints": {}}
+    agent = cluster.client(cluster.token("agent"))
+    agent.patch(path, {"metadata": {"managedFields": [own]}})
+    agent.close()
+
+    result = run(config, "--node", "gpu-0")
+
+    assert result.exit_code == 0, result.output
+    assert "team (no agent writes it: it stays)" in result.output
+    left = cluster.api.get(path)
+    assert left["spec"]["taints"] == taints
+    assert left["metadata"]["labels"]["team"] == THEIRS["team"]
+    assert keys.ISLANDS.key not in left["metadata"]["labels"]
+    assert carried(cluster, "gpu-0")["annotations"] == published[0]["annotations"]
+
+
 def test_a_second_clean_up_finds_nothing(cluster: Cluster, published: list[Object], config: str) -> None:
     assert published
     run(config, "--all")

@@ -24,7 +24,8 @@ from gputopo.kube.rbac import CLEANER, NODE_FEATURES, NODE_GPUS, NODES
 from gputopo.labels.keys import FIELD_MANAGER, MIRROR_FIELD_MANAGER
 from tests.api_server import Answer, Asked, api_server
 
-OWN, MIRROR = OwnedField("labels", "own"), OwnedField("labels", "mirror")
+ISLANDS, GPUS, COUNT = "gputopo.io/islands", "gputopo.io/gpus", "nvidia.com/gpu.count"
+OWN, MIRROR = OwnedField("labels", ISLANDS), OwnedField("labels", COUNT)
 
 
 def entry(manager: str, *keys: str, operation: str = "Apply") -> dict[str, object]:
@@ -38,16 +39,49 @@ def node(*entries: dict[str, object]) -> ManagedMetadata:
 
 def test_only_fields_of_our_managers_are_removed() -> None:
     metadata = node(
-        entry(FIELD_MANAGER, "own", "shared"),
-        entry(MIRROR_FIELD_MANAGER, "mirror"),
-        entry("kubectl-label", "shared", "theirs", operation="Update"),
+        entry(FIELD_MANAGER, ISLANDS, GPUS),
+        entry(MIRROR_FIELD_MANAGER, COUNT),
+        entry("kubectl-label", GPUS, "theirs", operation="Update"),
     )
 
     own, mirrors = node_removals(metadata)
 
-    assert own == Removal(NODES, metadata, FIELD_MANAGER, (OWN,), (OwnedField("labels", "shared"),))
+    assert own == Removal(NODES, metadata, FIELD_MANAGER, (OWN,), (OwnedField("labels", GPUS),))
     assert mirrors == Removal(NODES, metadata, MIRROR_FIELD_MANAGER, (MIRROR,))
-    assert str(own) == "nodes/n: label own, shared (others own it too: it stays)"
+    assert str(own) == f"nodes/n: label {ISLANDS}, {GPUS} (others own it too: it stays)"
+
+
+@pytest.mark.parametrize(
+    ("fields", "foreign"),
+    [
+        pytest.param({"f:labels": {"f:gputopo.io/islands": {}, "f:team": {}}}, ("team",), id="a label"),
+        pytest.param(
+            {"f:labels": {"f:gputopo.io/islands": {}, "f:gputopo.io/cost-per-hour": {}}},
+            ("gputopo.io/cost-per-hour",),
+            id="a label of administrators",
+        ),
+        pytest.param({"f:labels": {"f:gputopo.io/islands": {}}, "f:finalizers": {}}, (), id="finalizers"),
+        pytest.param({"f:labels": {"f:gputopo.io/islands": {}}, "f:ownerReferences": {}}, (), id="owners"),
+    ],
+)
+def test_fields_that_no_agent_writes_stay(fields: dict[str, object], foreign: tuple[str, ...]) -> None:
+    forged: dict[str, object] = {"manager": FIELD_MANAGER, "operation": "Apply", "fieldsV1": {"f:metadata": fields}}
+
+    (removal,) = node_removals(node(forged))
+
+    assert (removal.fields, tuple(each.key for each in removal.foreign)) == ((OWN,), foreign)
+    assert removal.is_forged
+
+
+@pytest.mark.parametrize("field", ["f:spec", "f:status"])
+def test_a_spec_or_status_that_an_agent_seems_to_own_stays(field: str) -> None:
+    forged = entry(FIELD_MANAGER, ISLANDS)
+    forged["fieldsV1"] |= {field: {"f:taints": {}}}  # type: ignore[operator]
+
+    (removal,) = node_removals(node(forged))
+
+    assert removal.is_forged
+    assert removal.fields == (OWN,)
 
 
 @pytest.mark.parametrize(
