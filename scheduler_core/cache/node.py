@@ -17,6 +17,7 @@ from gputopo.quantities import parse_count, parse_quantity
 from scheduler_core.allocation.numa_alignment import NumaPolicy, parse_numa_policy
 from scheduler_core.allocation.shared_gpus import ReplicaPolicy
 from scheduler_core.cache.node_cost import NodeCost, parse_node_cost
+from scheduler_core.policy.extensions import kept_node_labels
 from scheduler_core.request.device_request import WHOLE
 from scheduler_core.request.pod import Metadata
 
@@ -54,6 +55,7 @@ class NodeFacts(msgspec.Struct, frozen=True, rename=_DECISION_LOG_KEYS):
     honours_gpu_choice: bool = False  # its device plugin takes a share from the GPU that the scheduler chose
     annotation_error: str | None = None  # why the topology annotation cannot be read; None: it can, or there is none
     label_faults: tuple[str, ...] = ()  # labels of other tools that are ignored, and what is expected of them
+    extension_labels: tuple[tuple[str, str], ...] = ()  # that installed extensions may read, sorted by key
 
 
 def parse_node(node: Node) -> NodeFacts:
@@ -81,7 +83,15 @@ def parse_node(node: Node) -> NodeFacts:
         cpu_milli=_cpu_milli(node),
         annotation_error=error,
         label_faults=aliased.faults,
+        extension_labels=_extension_labels(labels),
     )
+
+
+def _extension_labels(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    kept = kept_node_labels()
+    if kept is not None and not kept:
+        return ()
+    return tuple(sorted((key, value) for key, value in labels.items() if kept is None or key in kept))
 
 
 def _labelled(

@@ -55,6 +55,8 @@ class NodeExtras(NamedTuple):
 
     reads: NodeReads
     busy_percent: int | None = None  # mean busy share of its GPUs, in steps of 10; None: unknown
+    labels: tuple[tuple[str, str], ...] = ()  # that extensions read, sorted by key
+    name: str | None = None  # only for extensions that do not declare what they read
 
 
 class NodeState(msgspec.Struct, frozen=True, eq=False, rename=_DECISION_LOG_KEYS):
@@ -85,6 +87,10 @@ class NodeState(msgspec.Struct, frozen=True, eq=False, rename=_DECISION_LOG_KEYS
     extras: NodeExtras | None = None  # None: the policy reads nothing of this
     busy_nics: int = 0  # NICs that pods hold, by place in ``shape.topology.nics``
     pending_nics: int = 0  # further NICs, of pods that the kubelet has not reported yet; only where the node has NICs
+
+    def label(self, key: str) -> str | None:
+        """Return a label that an extension of the policy reads; None: the node does not have it."""
+        return None if self.extras is None else dict(self.extras.labels).get(key)
 
     def free_devices(self, resource: str) -> int:
         """Return the number of free healthy devices of a resource."""
@@ -269,7 +275,13 @@ def _extras(record: NodeRecord, reads: NodeReads, *, stale: bool) -> NodeExtras 
         return None
     usage = None if record.gpus is None or stale or not reads.load else record.gpus.usage
     busy = [each.busy_percent for each in usage or () if each.busy_percent is not None]
-    return NodeExtras(reads, 10 * round(sum(busy) / len(busy) / 10) if busy else None)
+    labels = record.machine.extension_labels
+    return NodeExtras(
+        reads,
+        10 * round(sum(busy) / len(busy) / 10) if busy else None,
+        labels if reads.everything else tuple(each for each in labels if each[0] in reads.labels),
+        record.name if reads.everything else None,
+    )
 
 
 def _pending_nics(record: NodeRecord) -> int:

@@ -46,10 +46,12 @@ class Evaluator:
 
     def __init__(self, profile: PodProfile, policy: Policy, max_states: int = _MAX_STATES) -> None:
         self.profile, self.policy = profile, policy
-        self._score = _cached_scores(scoring_key(profile), policy)
-        self._reason = _cached_reasons(
-            profile._replace(device_request=profile.device_request._replace(cpu_milli=0)), policy
-        )
+        # Extensions may read all of a profile.
+        scored = profile if policy.factors else scoring_key(profile)._replace(extras=None)
+        self._score = _cached_scores(scored, policy)
+        filtered = profile if policy.filters else profile._replace(extras=None)
+        filtered = filtered._replace(device_request=filtered.device_request._replace(cpu_milli=0))
+        self._reason = _cached_reasons(filtered, policy)
         self._evaluated: dict[NodeState, Evaluation] = {}
         self._max_states = max_states
 

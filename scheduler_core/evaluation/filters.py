@@ -19,6 +19,7 @@ from scheduler_core.allocation.occupancy import PendingAdmission, follow_admissi
 from scheduler_core.allocation.shared_gpus import replicas_fit
 from scheduler_core.cache.colocation import conflicts_with, refused_by
 from scheduler_core.cache.node_state import NodeState
+from scheduler_core.evaluation.extensions import extension_rejection
 from scheduler_core.evaluation.possible_gpus import (
     PossibleGpus,
     candidate_sets,
@@ -159,7 +160,8 @@ def rejection_reason(profile: PodProfile, node: NodeState, policy: Policy) -> Re
 
 
 def _first_rejection(profile: PodProfile, node: NodeState, policy: Policy) -> Reason | None:
-    return next((reason for each in FILTERS if (reason := each(profile, node, policy)) is not None), None)
+    own = next((reason for each in FILTERS if (reason := each(profile, node, policy)) is not None), None)
+    return extension_rejection(profile, node, policy) if own is None and policy.filters else own
 
 
 def may_be_degraded(profile: PodProfile, node: NodeState) -> bool:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from scheduler_core.cache.node_state import NodeState
 from scheduler_core.evaluation import score_hardware, score_workload
+from scheduler_core.evaluation.extensions import extension_factors
 from scheduler_core.policy.factors import FACTORS, Weights
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodProfile, Strength
@@ -57,6 +58,7 @@ def scorer_for(profile: PodProfile, policy: Policy) -> Callable[[NodeState], Sco
     weights = _weights_for(profile, policy)._asdict()
     applying = {name: weights[name] * factor.applies(profile) for name, factor in FACTORS.items()}
     counted = [(name, RAW_SCORES[name], weight) for name, weight in applying.items() if weight]
+    counted += extension_factors(policy)
 
     def score_of(node: NodeState) -> Score:
         return combine_factors([(factor, raw(profile, node, policy), weight) for factor, raw, weight in counted])

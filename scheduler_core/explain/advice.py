@@ -85,6 +85,10 @@ ADVICE: dict[Reason, ReasonAdvice] = {
         f"{keys.POD_ISOLATION.key}: required, by itself or by the policy.",
         "Wait until the pods there have ended, or find the profile that requires it with gputopo policy show.",
     ),
+    Reason.EXTENSION: ReasonAdvice(
+        "A filter of another Python package, which the policy file names, rejects the node or fails.",
+        "The notes below name the filter; gputopo policy show has the profile, and the extender's log the failures.",
+    ),
     Reason.MALFORMED: ReasonAdvice(
         "The request of the pod is invalid, so every node rejects it.",
         "Correct the quoted value: see docs/pods.md.",

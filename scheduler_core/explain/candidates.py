@@ -6,6 +6,7 @@ from scheduler_core.allocation.best_set import best_set
 from scheduler_core.allocation.gpu_sets import ExactSets, Sets, SomeSet
 from scheduler_core.allocation.machine_shape import MachineShape
 from scheduler_core.cache.node_state import NodeState
+from scheduler_core.evaluation.extensions import factor_measure
 from scheduler_core.evaluation.possible_gpus import possible_gpus
 from scheduler_core.evaluation.score import Score
 from scheduler_core.explain.gpu_wording import certainly_free, gpu_set
@@ -19,7 +20,7 @@ _LISTED = 4  # outcomes of each node
 def candidate_node(name: str, profile: PodProfile, state: NodeState, found: Score) -> CandidateNode:
     """Return a node that the pod fits, with its score."""
     factors = tuple(
-        FactorItem(part.factor, part.raw, part.weight, part.share, FACTORS[part.factor].measure) for part in found.parts
+        FactorItem(part.factor, part.raw, part.weight, part.share, _measure(part.factor)) for part in found.parts
     )
     possible = possible_gpus(profile.device_request, state)
     plain = CandidateNode(node=name, points=found.points, factors=factors, outcomes=None)
@@ -40,6 +41,10 @@ def candidate_node(name: str, profile: PodProfile, state: NodeState, found: Scor
         may_crash=only.may_crash,
         choice=_certain_choice(profile, state.shape, state.free),
     )
+
+
+def _measure(factor: str) -> str:
+    return FACTORS[factor].measure if factor in FACTORS else factor_measure(factor)
 
 
 def _ranked(shape: MachineShape, sets: ExactSets) -> list[int]:

@@ -21,6 +21,7 @@ from scheduler_core.evaluation.evaluate import Decision, evaluate
 from scheduler_core.evaluation.shape_rules import first_violation
 from scheduler_core.explain.advice import ADVICE
 from scheduler_core.explain.candidates import candidate_node
+from scheduler_core.explain.extension_notes import extension_notes
 from scheduler_core.explain.gpu_wording import certainly_free, gpu_set, gpus_held_by
 from scheduler_core.explain.hindrances import impossible_advice, staleness_notes
 from scheduler_core.explain.label_notes import label_notes
@@ -81,6 +82,7 @@ def explain(
             *_notes(decision, snapshot, bound),
             *staleness_notes(refused, snapshot, now, policy),
             *label_notes(decision, profile, snapshot),
+            *extension_notes(profile, refused, snapshot, policy),
             *map(_class_note, request.detection),
         ),
     )

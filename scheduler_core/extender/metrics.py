@@ -97,6 +97,11 @@ TIMES = {
     )
 }
 TALLIES = {
+    "gputopo_extension_failures": MetricHelp(
+        ("group", "name", "outcome"),
+        "Calls of a filter or factor of another package that failed: error (it raised, or answered something else "
+        "than its interface says), slow (over 50 ms).",
+    ),
     "gputopo_extender_connections_ended": MetricHelp(
         ("reason",),
         "Connections of kube-scheduler's listener closed by the extender: capacity (too many), slow (a request did not "
@@ -108,6 +113,9 @@ GAUGES = {
     "gputopo_extender_info": MetricHelp(("version", "python"), "Always 1; version and Python of this extender."),
     "gputopo_extender_ready": MetricHelp((), "1 while calls are answered, 0 while they get 503."),
     "gputopo_assumed_pods": MetricHelp((), "Assumed pods with one possible node, which no watch has confirmed yet."),
+    "gputopo_extension_disabled": MetricHelp(
+        ("group", "name"), "1 for a filter or factor of another package that is disabled after failures in a row."
+    ),
     "gputopo_policy_invalid": MetricHelp(
         (), "1 after an invalid change of the policy file: the previous policy stays in force."
     ),
@@ -129,6 +137,8 @@ class ExtenderStatus(NamedTuple):
     policy_invalid: bool = False
     reservations: ReservationIndex | None = None  # None: --reservations off
     identity: str | None = None  # in ledgers
+    extension_failures: Mapping[tuple[str, str, str], int] = {}  # by group, name and outcome
+    extensions_disabled: frozenset[tuple[str, str]] = frozenset()  # group and name
 
 
 class ExtenderMetrics:
@@ -197,6 +207,10 @@ def status_samples(status: ExtenderStatus) -> Iterator[Sample]:
     yield "gputopo_assumed_pods", (), status.assumed_pods
     yield "gputopo_in_flight_pods", (), status.in_flight_pods
     yield "gputopo_policy_invalid", (), status.policy_invalid
+    for labels, failures in sorted(status.extension_failures.items()):
+        yield "gputopo_extension_failures", labels, failures
+    for key in sorted(status.extensions_disabled):
+        yield "gputopo_extension_disabled", key, 1
     if status.reservations is not None:
         yield from reservation_samples(status.reservations, status.identity)
     for reason, count in sorted(status.connections_ended.items()):

@@ -22,6 +22,7 @@ from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.cluster_cache import ClusterCache
 from scheduler_core.cache.events import Batch, LedgerUpdate, ReservationUpdate, WatchStatus
 from scheduler_core.cache.watch import WatchErrorLog, restart_reason, silence_reason
+from scheduler_core.evaluation.extensions import CALLS
 from scheduler_core.evaluation.prediction_check import check_reports
 from scheduler_core.explain import explain, explanation_document, with_reservations
 from scheduler_core.extender.decision_log import DecisionFile, DecisionLog
@@ -202,6 +203,8 @@ class ExtenderService:
             policy_invalid=self._parts.policy.error is not None,
             reservations=cache.reservations if self._parts.settings.reservations else None,
             identity=None if registration is None else registration.identity,
+            extension_failures=dict(CALLS.failures),
+            extensions_disabled=frozenset(CALLS.disabled),
         )
 
     def explanation_job(self, namespace: str, name: str) -> Job | None:

@@ -15,7 +15,7 @@ import msgspec
 from gputopo.labels.keys import WRITTEN_ON_PODS
 from scheduler_core.policy.profiles import Policies
 from scheduler_core.request.pod import Pod, has_soft_preferences
-from scheduler_core.request.pod_request import InvalidRequest, PodRequest
+from scheduler_core.request.pod_request import InvalidRequest, PodExtras, PodRequest
 from scheduler_core.request.unknown_keys import is_own_key
 from scheduler_core.request.workload_type import RULE_LABELS
 
@@ -34,7 +34,8 @@ class MemoizedParser:
 
     def __call__(self, pod: Pod) -> PodRequest | InvalidRequest:
         """Parse a pod as ``Policies.parse_pod`` does."""
-        policies, key = self._policies(), _relevant_parts(pod)
+        policies = self._policies()
+        key = _relevant_parts(pod, policies.extras_of(pod))
         if policies is not self._parsed_by or len(self._cache) >= self._most:
             self._parsed_by, self._cache = policies, {}
         found = self._cache.get(key)
@@ -47,8 +48,8 @@ class MemoizedParser:
         return found._replace(uid=metadata.uid, name=metadata.name, owner=owner)
 
 
-def _relevant_parts(pod: Pod) -> bytes:
-    """Return everything that ``parse_request`` and profiles read, except the identity of the pod and of its owner."""
+def _relevant_parts(pod: Pod, extras: PodExtras | None) -> bytes:
+    """Return everything that ``parse_request``, profiles and extensions read, except the identity of pod and owner."""
     metadata, spec = pod.metadata, pod.spec
     owner = metadata.owner
     return _packed(
@@ -67,5 +68,6 @@ def _relevant_parts(pod: Pod) -> bytes:
             spec.scheduler_name,
             spec.priority_class_name,
             has_soft_preferences(spec),
+            extras,
         )
     )

@@ -87,13 +87,14 @@ class Weights(NamedTuple):
     ] = 6.0
     spread: Annotated[float, ScoreFactor("how few pods of the same owner are on the node", _spread)] = 4.0
     utilisation: Annotated[float, ScoreFactor("the share of the node's devices in use with this pod")] = 0.0
-    measured_idle: Annotated[
-        float, ScoreFactor("how little the node's GPUs are in use, as measured in the last minutes")
-    ] = 0.0
     cost: Annotated[float, ScoreFactor("how low the cost per GPU and hour is")] = 0.0
     spot: Annotated[float, ScoreFactor("whether the node is spot or preemptible capacity")] = 0.0
     on_demand: Annotated[float, ScoreFactor("whether the node is neither spot nor preemptible capacity")] = 0.0
     generation: Annotated[float, ScoreFactor("how new the GPU family of the node is")] = 0.0
+    # New factors are added at the end: decision logs have the weights by position.
+    measured_idle: Annotated[
+        float, ScoreFactor("how little the node's GPUs are in use, as measured in the last minutes")
+    ] = 0.0
 
 
 FACTORS: dict[str, ScoreFactor] = {

@@ -24,8 +24,9 @@ from scheduler_core.policy.models import (
     SettingsModel,
     WantModel,
 )
-from scheduler_core.policy.policy import FillBand, NodeReads, Policy, WorkloadWeights
+from scheduler_core.policy.policy import FillBand, FilterUse, Policy, WorkloadWeights
 from scheduler_core.policy.profiles import BUILT_IN, Policies, PolicyProfile, ProfileMatch
+from scheduler_core.policy.reads import policy_reads
 from scheduler_core.policy.yaml_positions import Position, YamlPositions
 from scheduler_core.request.pod_request import ParsingPolicy
 from scheduler_core.request.workload_type import DETECTION_RULES
@@ -93,13 +94,9 @@ def policies_from_model(model: PolicyModel, built_in: Policy) -> Policies:
         profile._replace(policy=profile.policy._replace(name=each.name))
         for profile, each in zip(profiles, model.profiles, strict=True)
     ]
-    reads = NodeReads(load=any(_reads_load(each.policy) for each in (*named, base)))
+    reads, pod_reads = policy_reads([each.policy for each in (*named, base)])
     profiles = [each._replace(policy=each.policy._replace(reads=reads)) for each in (*named, base)]
-    return Policies(tuple(profiles), reading, _gang_limits(model.gangs))
-
-
-def _reads_load(policy: Policy) -> bool:
-    return any(weights.measured_idle for weights in (policy.weights, *policy.workload_weights))
+    return Policies(tuple(profiles), reading, _gang_limits(model.gangs), pod_reads)
 
 
 def _gang_limits(written: GangLimitsModel) -> GangLimits:
@@ -127,6 +124,10 @@ def _profile(base: PolicyProfile, written: SettingsModel) -> PolicyProfile:
                 "prefer_numa_zero": written.prefer_numa_zero,
                 "shortlist": written.shortlist,
                 "half_cost": written.half_cost,
+                "filters": None
+                if written.filters is None
+                else tuple(FilterUse(each.name, each.on_failure == "refuse") for each in written.filters),
+                "factors": None if written.factors is None else tuple(sorted(written.factors.items())),
                 "demand_mix": None
                 if written.mix is None
                 else DemandMix(tuple((_want(each), each.weight) for each in written.mix)),

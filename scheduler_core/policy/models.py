@@ -25,6 +25,7 @@ from pydantic.alias_generators import to_camel
 
 from gputopo.durations import parse_duration
 from gputopo.labels.keys import API_GROUP
+from scheduler_core.policy.extensions import FACTORS_GROUP, FILTERS_GROUP, Extension, installed_extensions
 from scheduler_core.policy.factors import FACTORS
 from scheduler_core.policy.gpu_families import GPU_FAMILIES
 from scheduler_core.policy.limits import GpuLimit
@@ -164,6 +165,37 @@ def _check_not_empty(wants: tuple[WantModel, ...]) -> tuple[WantModel, ...]:
     return wants
 
 
+def _filter_name(name: str) -> str:
+    return _installed(name, installed_extensions().filters, FILTERS_GROUP)
+
+
+def _factor_name(name: str) -> str:
+    return _installed(name, installed_extensions().factors, FACTORS_GROUP)
+
+
+def _installed(name: str, extensions: dict[str, Extension], group: str) -> str:
+    found = extensions.get(name)
+    if found is None:
+        names = ", ".join(extensions) or "none"
+        raise ValueError(f"should be an installed entry point of the group {group}; installed: {names}")
+    if found.error is not None:
+        raise ValueError(f"cannot be used: {found.error}")
+    return name
+
+
+FilterName = Annotated[Name, AfterValidator(_filter_name)]
+FactorName = Annotated[Name, AfterValidator(_factor_name)]
+
+
+class FilterModel(_Model):
+    """A filter of an installed Python package."""
+
+    name: FilterName = Field(description="An entry point of the group gputopo.filters.")
+    on_failure: Literal["refuse", "ignore"] = Field(
+        default="refuse", description="What a node counts as if the function raises, is too slow, or is disabled."
+    )
+
+
 class SettingsModel(_Model):
     """What a profile decides."""
 
@@ -182,6 +214,12 @@ class SettingsModel(_Model):
     generation: GenerationModel | None = None
     mix: Annotated[tuple[WantModel, ...], AfterValidator(_check_not_empty)] | None = Field(
         default=None, description="What pods usually ask for: what is left over of a node is judged by it."
+    )
+    filters: Annotated[tuple[FilterModel, ...], Field(max_length=16)] | None = Field(
+        default=None, description="Filters of installed Python packages, after gputopo's own."
+    )
+    factors: Annotated[dict[FactorName, Weight], Field(max_length=16)] | None = Field(
+        default=None, description="Score factors of installed Python packages: entry points of gputopo.factors."
     )
 
 

@@ -45,9 +45,29 @@ class NodeReads(NamedTuple):
     """
 
     load: bool = False  # the measured load of the GPUs
+    labels: tuple[str, ...] = ()  # these labels
+    everything: bool = False  # every label that is kept, and the name: for extensions that declare nothing
 
 
 READS_NOTHING_MORE = NodeReads()
+
+
+class PodReads(NamedTuple):
+    """What the extensions of a policy file read of a pod beyond its requirements."""
+
+    labels: tuple[str, ...] = ()
+    annotations: tuple[str, ...] = ()
+    everything: bool = False
+
+
+READS_NO_MORE_OF_PODS = PodReads()
+
+
+class FilterUse(NamedTuple):
+    """A filter of another package that a profile uses."""
+
+    name: str
+    refuse_on_failure: bool = True  # what a failure of the function means for a node
 
 
 class Policy(NamedTuple):
@@ -65,5 +85,8 @@ class Policy(NamedTuple):
     enough_generation: int | None = None  # index in ``gpu_families.FAMILIES``; newer families are not better
     name: str = "default"  # of the profile in the policy file
     demand_mix: DemandMix = DEFAULT_MIX  # the usual requests, by which free GPUs count as usable or fragmented
-    reads: NodeReads = READS_NOTHING_MORE  # of all profiles, because they share the states of nodes
     tolerance: float = 0.05  # points; nodes this close to the best are equal, and kube-scheduler chooses among them
+    # New fields are added at the end: decision logs have the fields by position.
+    reads: NodeReads = READS_NOTHING_MORE  # of all profiles, because they share the states of nodes
+    filters: tuple[FilterUse, ...] = ()  # of other packages
+    factors: tuple[tuple[str, float], ...] = ()  # of other packages: name and weight

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
 from gputopo.model import Interconnect
 from scheduler_core.policy.limits import DEFAULT_LIMITS, GangLimits
-from scheduler_core.policy.policy import Policy
+from scheduler_core.policy.policy import READS_NO_MORE_OF_PODS, PodReads, Policy
 from scheduler_core.request.pod import Pod
 from scheduler_core.request.pod_request import (
     DEFAULT_PARSING,
     InvalidRequest,
     ParsingPolicy,
+    PodExtras,
     PodProfile,
     PodRequest,
     Strength,
@@ -62,6 +64,7 @@ class Policies(NamedTuple):
     profiles: tuple[PolicyProfile, ...] = (PolicyProfile(),)
     parsing: ParsingPolicy = DEFAULT_PARSING
     limits: GangLimits = DEFAULT_LIMITS
+    pod_reads: PodReads = READS_NO_MORE_OF_PODS  # by extensions of any profile
 
     @property
     def node_policy(self) -> Policy:
@@ -71,7 +74,21 @@ class Policies(NamedTuple):
     def parse_pod(self, pod: Pod) -> PodRequest | InvalidRequest:
         """Parse what the pod requests, and add the constraints of its profile."""
         request = parse_request(pod, self.parsing)
-        return request if isinstance(request, InvalidRequest) else _with_required(request, self.profile_for(request))
+        if isinstance(request, InvalidRequest):
+            return request
+        if (extras := self.extras_of(pod)) is not None:
+            request = request._replace(profile=request.profile._replace(extras=extras))
+        return _with_required(request, self.profile_for(request))
+
+    def extras_of(self, pod: Pod) -> PodExtras | None:
+        """Return what extensions of the profiles read of a pod; None: nothing."""
+        reads = self.pod_reads
+        if reads == READS_NO_MORE_OF_PODS:
+            return None
+        return PodExtras(
+            _selected(pod.metadata.labels or {}, None if reads.everything else reads.labels),
+            _selected(pod.metadata.annotations or {}, None if reads.everything else reads.annotations),
+        )
 
     def profile_for(self, request: PodRequest) -> PolicyProfile:
         """Return the profile of the pod."""
@@ -83,6 +100,11 @@ class Policies(NamedTuple):
 
 
 BUILT_IN = Policies()
+
+
+def _selected(texts: Mapping[str, str], keys: Iterable[str] | None) -> tuple[tuple[str, str], ...]:
+    """Return the keys that are there, with their values; None: all keys."""
+    return tuple(sorted((key, texts[key]) for key in (texts if keys is None else keys) if key in texts))
 
 
 def workload_class_of(profile: PodProfile) -> WorkloadClass:

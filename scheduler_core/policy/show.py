@@ -16,6 +16,7 @@ from scheduler_core.policy.file import PolicyFile
 from scheduler_core.policy.gpu_families import GPU_FAMILIES
 from scheduler_core.policy.limits import NamespaceLimits
 from scheduler_core.policy.models import WeightsModel
+from scheduler_core.policy.policy import FilterUse
 from scheduler_core.policy.profiles import BUILT_IN, Policies, PolicyProfile, ProfileMatch
 from scheduler_core.request.workload_type import DETECTION_RULES
 
@@ -118,9 +119,15 @@ def _values(placement: PolicyProfile, origin: Callable[[Path], str]) -> Iterable
         (("halfCost",), f"{policy.half_cost:g}"),
         (("generation", "enough"), "none: the newer the better" if enough is None else GPU_FAMILIES[enough]),
         (("mix",), _mix(policy.demand_mix)),
+        (("filters",), ", ".join(map(_filter_words, policy.filters)) or "none"),
+        (("factors",), ", ".join(f"{name} {weight:g}" for name, weight in policy.factors) or "none"),
     )
     for path, value in rows:
         yield EffectiveValue(".".join(path), value, origin(path))
+
+
+def _filter_words(use: FilterUse) -> str:
+    return f"{use.name} (on failure: {'refuse' if use.refuse_on_failure else 'ignore'})"
 
 
 def _mix(mix: DemandMix) -> str:

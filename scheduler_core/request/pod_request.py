@@ -71,6 +71,13 @@ class SiblingHardware(NamedTuple):
     driver: str | None
 
 
+class PodExtras(NamedTuple):
+    """Labels and annotations that only extensions of the policy read, sorted by key."""
+
+    labels: tuple[tuple[str, str], ...] = ()
+    annotations: tuple[tuple[str, str], ...] = ()
+
+
 class PodProfile(NamedTuple):
     """Everything that decides which nodes suit a pod. Equal profiles get equal decisions, so decisions are cached."""
 
@@ -78,6 +85,15 @@ class PodProfile(NamedTuple):
     constraints: Constraints = Constraints()
     scavenger: bool = False  # by its priority class: prefers leftover GPUs and spot capacity
     sibling_hardware: SiblingHardware | None = None  # of training with other pods placed already
+    extras: PodExtras | None = None  # None: no extension reads pods
+
+    def label(self, key: str) -> str | None:
+        """Return a label that an extension reads; None: the pod does not have it."""
+        return None if self.extras is None else dict(self.extras.labels).get(key)
+
+    def annotation(self, key: str) -> str | None:
+        """Return an annotation that an extension reads; None: the pod does not have it."""
+        return None if self.extras is None else dict(self.extras.annotations).get(key)
 
     @property
     def gpus(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -120,7 +120,9 @@ def prepare(cluster: Cluster) -> None:
 
 
 @contextmanager
-def running(cluster: Cluster, *options: str, server_url: str | None = None) -> Iterator[Extender]:
+def running(
+    cluster: Cluster, *options: str, server_url: str | None = None, environ: Mapping[str, str] = {}
+) -> Iterator[Extender]:
     """Run an extender within the block, ready or not; ``server_url``: a way to the API server of its own."""
     folder, name = cluster.plane.folder, f"extender-{cluster.namespace}"
     token = {"token": cluster.token(ACCOUNT)}
@@ -129,7 +131,9 @@ def running(cluster: Cluster, *options: str, server_url: str | None = None) -> I
     )
     verbs, pages = free_port(), free_port()
     command = [*COMMAND, "--verbs", f"127.0.0.1:{verbs}", "--listen", f"127.0.0.1:{pages}", *options]
-    server = Server("extender", command, folder / "logs" / f"{name}.log", _CLEAN | {"KUBECONFIG": str(kubeconfig)})
+    server = Server(
+        "extender", command, folder / "logs" / f"{name}.log", _CLEAN | {"KUBECONFIG": str(kubeconfig), **environ}
+    )
     try:
         yield Extender(server, verbs, pages)
     finally:

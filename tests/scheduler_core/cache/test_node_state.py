@@ -325,7 +325,7 @@ def test_keys_of_decision_logs_do_not_change() -> None:
     )
     facts = (
         "topology described allocatable degraded interconnect numa_policy economy replicas choice topology_hash "
-        "cpu_milli obeys annotation_error label_faults"
+        "cpu_milli obeys annotation_error label_faults extension_labels"
     )
     assert " ".join(NodeState.__struct_encode_fields__) == state
     assert " ".join(NodeFacts.__struct_encode_fields__) == facts

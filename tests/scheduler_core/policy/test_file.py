@@ -132,8 +132,8 @@ def test_empty_file_is_the_built_in_policy() -> None:
         pytest.param(
             "defaults:\n  weights:\n    cots: 5",
             "p:5:5: defaults.weights.cots: unknown key; allowed: bandwidth, leftover, numa, nic, health, "
-            "contiguous, isolation, siblings, packing, spread, utilisation, measuredIdle, cost, spot, onDemand, "
-            "generation",
+            "contiguous, isolation, siblings, packing, spread, utilisation, cost, spot, onDemand, generation, "
+            "measuredIdle",
             id="weight",
         ),
         pytest.param(
