@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from agent.allocation.devices import gpu_of_device
 from agent.allocation.kubelet_reading import KubeletReading
 from agent.allocation.wire import MemoryBlock, PinnedResources
@@ -21,20 +23,25 @@ def kubelet_facts(reading: KubeletReading, topology: NodeTopology) -> KubeletFac
     config, allocatable = reading.config, reading.allocatable
     if config is None and allocatable is None:
         return None
-    facts = KubeletFacts()
+    facts = KubeletFacts(cpus_per_core=reading.cpus_per_core)
     if config is not None:
-        facts = KubeletFacts(config.policy, config.scope, config.closest)
+        facts = replace(
+            facts,
+            topology_manager_policy=config.policy,
+            topology_manager_scope=config.scope,
+            prefer_closest_numa_nodes=config.closest,
+            full_physical_cores=config.full_cores,
+            align_by_socket=config.by_socket,
+        )
     if allocatable is None:
         return facts
     pinned = allocatable.pinned
-    return KubeletFacts(
-        facts.topology_manager_policy,
-        facts.topology_manager_scope,
-        facts.prefer_closest_numa_nodes,
-        bool(pinned.cpus),
-        any(block.kind == _MEMORY for block in pinned.memory),
-        _numa_resources(topology, pinned, reading.held),
-        _withdrawn(allocatable.devices, topology.gpus),
+    return replace(
+        facts,
+        exclusive_cpus=bool(pinned.cpus),
+        pinned_memory=any(block.kind == _MEMORY for block in pinned.memory),
+        numa_nodes=_numa_resources(topology, pinned, reading.held),
+        withdrawn=_withdrawn(allocatable.devices, topology.gpus),
     )
 
 

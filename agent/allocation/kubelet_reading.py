@@ -9,6 +9,9 @@ from typing import NamedTuple
 from agent.allocation.client import PodResourcesClient, PodResourcesError
 from agent.allocation.kubelet_config import KubeletConfig, KubeletConfigError, read_kubelet_config
 from agent.allocation.wire import AllocatableResources, PinnedResources
+from agent.sources.kernel_list import parse_numbers
+
+MAX_CPUS_PER_CORE = 64
 
 
 class KubeletReading(NamedTuple):
@@ -18,9 +21,10 @@ class KubeletReading(NamedTuple):
     config_error: str | None = None
     allocatable: AllocatableResources | None = None
     held: PinnedResources | None = None  # exclusively, by containers
+    cpus_per_core: int | None = None
 
 
-def read_kubelet(client: PodResourcesClient, paths: Sequence[Path]) -> KubeletReading:
+def read_kubelet(client: PodResourcesClient, paths: Sequence[Path], sysfs: Path = Path("/sys")) -> KubeletReading:
     """Read the configuration files and call the kubelet. A failure of one does not affect the other."""
     config, error, allocatable, held = None, None, None, None
     try:
@@ -32,4 +36,13 @@ def read_kubelet(client: PodResourcesClient, paths: Sequence[Path]) -> KubeletRe
         held = client.list_pinned() if allocatable.pinned != PinnedResources() else PinnedResources()
     except PodResourcesError:  # before Kubernetes 1.23; a kubelet that is away is reported by the list of pods
         allocatable = held = None
-    return KubeletReading(config, error, allocatable, held)
+    return KubeletReading(config, error, allocatable, held, _cpus_per_core(sysfs))
+
+
+def _cpus_per_core(sysfs: Path) -> int | None:
+    """Return the hardware threads of CPU 0's core: the kubelet, too, expects equal cores."""
+    try:
+        siblings = (sysfs / "devices/system/cpu/cpu0/topology/thread_siblings_list").read_text("ascii")
+    except (OSError, ValueError):
+        return None
+    return min(len(parse_numbers(siblings.strip())), MAX_CPUS_PER_CORE) or None

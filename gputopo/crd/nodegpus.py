@@ -107,6 +107,9 @@ class KubeletFacts(msgspec.Struct, frozen=True, rename="camel"):
     withdrawn: Annotated[tuple[ShortText, ...], Meta(max_length=MAX_GPUS)] | None = (
         None  # UUIDs of GPUs that the device plugin does not offer
     )
+    full_physical_cores: bool | None = None  # the CPU Manager's option full-pcpus-only
+    align_by_socket: bool | None = None  # the CPU Manager's option align-by-socket
+    cpus_per_core: Annotated[int, Meta(ge=1, le=64)] | None = None  # hardware threads
 
 
 class NodeGpus(msgspec.Struct, frozen=True, rename="camel"):

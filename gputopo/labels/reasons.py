@@ -22,7 +22,7 @@ class Reason(Enum):
     NUMA = "no NUMA node with enough free GPUs (see: gputopo why pod)"
     NIC = "no free network card near enough to the GPUs (see: gputopo why pod)"
     PCIE_DISTANCE = "PCIe distance between the GPUs above what is requested (see: gputopo why pod)"
-    DEVICE_PLUGIN = "allocation unknown: the device plugin may crash on the free GPUs (see: gputopo why pod)"
+    ADMISSION = "the kubelet may reject the pod, or its device plugin may crash (see: gputopo why pod)"
     DEGRADED = "degraded GPU hardware (see: gputopo why pod)"
     UNKNOWN_TOPOLOGY = "GPU topology unknown or too old for a required shape (see: gputopo why pod)"
     UNKNOWN_NODE = "node not yet known to gputopo (see: gputopo why pod)"

@@ -119,7 +119,12 @@ def _relevant_alignments(
     if len(steps) == 1:  # the scopes are equal
         if steps[0].devices == 1 and NO_ALIGNMENT[0] in kubelet.alignments:
             return NO_ALIGNMENT  # any free GPU, whatever else is possible
-        return tuple(dict.fromkeys(each._replace(pod_scope=False) for each in kubelet.alignments))
+        by_socket = steps[0].cpus > 0
+        return tuple(
+            dict.fromkeys(
+                each._replace(pod_scope=False, by_socket=each.by_socket and by_socket) for each in kubelet.alignments
+            )
+        )
     return kubelet.alignments
 
 
@@ -194,7 +199,8 @@ def _fresh_gpus(shape: MachineShape, free: int, aligned: int, kept: int, size: i
     if fresh <= 0:
         return (0,), False
     if fresh == aligned.bit_count():
-        return (aligned,), False
+        # Alignment to all NUMA nodes may be none (``single-numa-node``): then the kubelet asks the device plugin.
+        return (aligned,), aligned == free and crashes_on_links(shape, free | kept, size)
     if fresh < aligned.bit_count():
         sets, may_crash = preferred_sets(shape, aligned | kept, size, kept)
     else:  # all aligned GPUs, and others

@@ -49,6 +49,7 @@ class NumaAlignment(NamedTuple):
     policy: NumaPolicy
     pod_scope: bool = False  # one set of NUMA nodes for all containers of a pod
     closest: bool = False  # ``prefer-closest-numa-nodes``: of equally many nodes any may be the closest
+    by_socket: bool = False  # ``align-by-socket``: the sockets are unknown, so the hints for CPUs are
 
 
 class NumaCapacity(NamedTuple):
@@ -69,6 +70,8 @@ class KubeletModel(msgspec.Struct, frozen=True, eq=False):
     exclusive_cpus: bool | None = None  # the CPU Manager's policy is static; None: unknown
     pinned_memory: bool | None = None  # the Memory Manager's policy is Static; None: unknown
     numa_nodes: tuple[NumaCapacity, ...] | None = None  # None: unknown, or pods were admitted since the report
+    full_cores: bool | None = None  # the CPU Manager's option ``full-pcpus-only``
+    cpus_per_core: int | None = None
 
     @property
     def aligns(self) -> bool:
@@ -79,6 +82,19 @@ class KubeletModel(msgspec.Struct, frozen=True, eq=False):
     def rejects(self) -> bool:
         """Return whether the Topology Manager is known to reject pods that it cannot align."""
         return all(each.policy in _REJECTING for each in self.alignments)
+
+    def admits_cpus(self, steps: tuple[ContainerStep, ...]) -> bool | None:
+        """Return whether the CPU Manager gives the containers their exclusive CPUs; None: unknown.
+
+        With ``full-pcpus-only`` it rejects a number that does not fill physical cores, under every policy
+        (``SMTAlignmentError``).
+        """
+        cpus = [each.cpus for each in steps if each.cpus]
+        if not self.exclusive_cpus or self.full_cores is False or not cpus:
+            return True
+        if self.cpus_per_core is not None and not any(each % self.cpus_per_core for each in cpus):
+            return True
+        return False if self.full_cores and self.cpus_per_core else None
 
     def steps_of(
         self, plain: tuple[ContainerStep, ...], aligned: tuple[ContainerStep, ...]
@@ -95,7 +111,11 @@ NO_TOPOLOGY_MANAGER = KubeletModel(NO_ALIGNMENT)
 
 
 def possible_alignments(
-    policy: NumaPolicy | None, *, pod_scope: bool | None = None, closest: bool | None = None
+    policy: NumaPolicy | None,
+    *,
+    pod_scope: bool | None = None,
+    closest: bool | None = None,
+    by_socket: bool = False,
 ) -> tuple[NumaAlignment, ...]:
     """Return the configurations that are possible with these facts; None: unknown.
 
@@ -104,7 +124,9 @@ def possible_alignments(
     if policy is NumaPolicy.NONE:
         return NO_ALIGNMENT
     scopes = (False, True) if pod_scope is None else (pod_scope,)
-    found = tuple(NumaAlignment(policy or NumaPolicy.BEST_EFFORT, scope, closest is not False) for scope in scopes)
+    found = tuple(
+        NumaAlignment(policy or NumaPolicy.BEST_EFFORT, scope, closest is not False, by_socket) for scope in scopes
+    )
     return found if policy else NO_ALIGNMENT + found
 
 
@@ -135,15 +157,19 @@ def aligned_gpus(
     (): the kubelet rejects the pod. None as the rest: unknown.
     """
     ids = numa_ids(shape, request.numa_nodes)
-    hints, known = _all_hints(shape, ids, request)
+    hints, known = _all_hints(shape, ids, request, by_socket=alignment.by_socket)
     everything = (1 << len(ids)) - 1
     masks = _merge(alignment, hints, everything)
     if not known:
         masks = _any_merge(alignment, hints, everything)
+    if request.step.memory and request.numa_nodes is not None and not alignment.pod_scope:
+        masks = [mask for mask in masks if _can_hold(request.numa_nodes, ids, mask, request.step.memory)]
     return tuple({(_gpus_on(shape, ids, mask), _rest(request, ids, mask, known=known)): None for mask in masks})
 
 
-def _all_hints(shape: MachineShape, ids: tuple[int, ...], request: AlignmentRequest) -> tuple[list[Hints], bool]:
+def _all_hints(
+    shape: MachineShape, ids: tuple[int, ...], request: AlignmentRequest, *, by_socket: bool
+) -> tuple[list[Hints], bool]:
     """Return the hints of the managers that take part, and whether these are all."""
     step, nodes = request.step, request.numa_nodes
     hints, known = [], not step.others
@@ -154,7 +180,9 @@ def _all_hints(shape: MachineShape, ids: tuple[int, ...], request: AlignmentRequ
             known = False
         else:
             place = {node: at for at, node in enumerate(ids)}
-            if step.cpus:
+            if step.cpus and by_socket:
+                known = False
+            elif step.cpus:
                 hints.append(_cpu_hints(nodes, place, step.cpus))
             if step.memory:
                 hints.append(_memory_hints(nodes, place, step.memory))
@@ -202,6 +230,14 @@ def _memory_hints(nodes: tuple[NumaCapacity, ...], place: dict[int, int], memory
         return sum(tables[at].free_memory for at in member_places(mask)) >= memory
 
     return _hints(list(tables), lambda mask: sum(tables[at].memory for at in member_places(mask)) >= memory, fits)
+
+
+def _can_hold(nodes: tuple[NumaCapacity, ...], ids: tuple[int, ...], mask: int, memory: int) -> bool:
+    """Return whether the Memory Manager finds the memory on these NUMA nodes, or on more (``Allocate``)."""
+    place = {node: at for at, node in enumerate(ids)}
+    found = [each for each, _ in _memory_hints(nodes, place, memory)]
+    free = sum(each.free_memory for each in nodes if mask >> place[each.id] & 1)
+    return mask in found if free >= memory else any(each & mask == mask for each in found)
 
 
 def _hints(places: list[int], has_capacity: Callable[[int], bool], fits: Callable[[int], bool]) -> Hints:

@@ -38,13 +38,17 @@ def _model(published: KubeletFacts | None, labelled: NumaPolicy | None, outdated
         alignments = possible_alignments(labelled)
     else:
         scope, closest = facts.topology_manager_scope, facts.prefer_closest_numa_nodes
-        alignments = possible_alignments(policy, pod_scope=_POD_SCOPE.get(scope or ""), closest=closest)
+        alignments = possible_alignments(
+            policy, pod_scope=_POD_SCOPE.get(scope or ""), closest=closest, by_socket=facts.align_by_socket is True
+        )
         if labelled not in (None, policy):
             alignments += possible_alignments(labelled)
     nodes = None
     if facts.numa_nodes is not None and (facts.exclusive_cpus or facts.pinned_memory) and not outdated:
         nodes = tuple(map(_numa_node, facts.numa_nodes))
-    return KubeletModel(alignments, facts.exclusive_cpus, facts.pinned_memory, nodes)
+    return KubeletModel(
+        alignments, facts.exclusive_cpus, facts.pinned_memory, nodes, facts.full_physical_cores, facts.cpus_per_core
+    )
 
 
 def _numa_node(each: NumaResources) -> NumaCapacity:

@@ -128,7 +128,9 @@ def state_from_record(
     occupied: Occupancy | None = None
     report: KubeletReport | None = None
     kubelet = UNKNOWN_KUBELET
-    if shape is not None and not sliced:
+    if sliced:
+        kubelet = kubelet_model(record, None)
+    elif shape is not None:
         report = _kubelet_report(record, shape)
         kubelet = kubelet_model(record, report)
         occupied = occupancy(shape, _allocatable_gpus(record), record.pods, report, kubelet)

@@ -6,6 +6,7 @@ that they may choose.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from gputopo.labels.keys import MIG_RESOURCE_PREFIX
@@ -23,6 +24,7 @@ from scheduler_core.evaluation.extensions import extension_rejection
 from scheduler_core.evaluation.possible_gpus import (
     PossibleGpus,
     candidate_sets,
+    mig_profile,
     possible_gpus,
     possible_memory_mib,
     whole_gpu_outcome,
@@ -79,6 +81,30 @@ def shared_memory(profile: PodProfile, node: NodeState, _: Policy) -> Reason | N
     return Reason.VRAM
 
 
+def exclusive_cpus(profile: PodProfile, node: NodeState, _: Policy) -> Reason | None:
+    """Require numbers of exclusive CPUs that the kubelet admits; for a required shape it must be known."""
+    admitted = node.kubelet.admits_cpus(profile.device_request.aligned_steps)
+    refused = admitted is False or (admitted is None and profile.requires_shape)
+    return Reason.ADMISSION if refused else None
+
+
+def aligned_parts(profile: PodProfile, node: NodeState, _: Policy) -> Reason | None:
+    """Require that a Topology Manager that rejects pods admits several MIG devices or shares of one container.
+
+    They must surely fit on one NUMA node: the devices in use may all be on any of the nodes.
+    """
+    if not node.kubelet.rejects or node.shape is None:
+        return None
+    for resource, steps in profile.device_request.steps_by_resource:
+        most = max(step.devices for step in steps)
+        if (resource == WHOLE and not node.sliced) or most < 2:
+            continue
+        used = dict(node.allocatable).get(resource, 0) - node.free_devices(resource)
+        if max(_parts_by_numa(node, node.shape, resource), default=0) - used < most:
+            return Reason.NUMA
+    return None
+
+
 def required_shape(profile: PodProfile, node: NodeState, _: Policy) -> Reason | None:
     """Require island, interconnect, bandwidth and NUMA node as requested. A single device has no shape."""
     if not profile.requires_shape:
@@ -91,7 +117,7 @@ def required_shape(profile: PodProfile, node: NodeState, _: Policy) -> Reason | 
         return reason
     free = node.shape.whole if node.free is None else node.free.among
     crashes = any(pair & free == pair for pair in node.shape.one_sided_links)
-    return Reason.DEVICE_PLUGIN if crashes else _first_constraint(profile)
+    return Reason.ADMISSION if crashes else _first_constraint(profile)
 
 
 def free_nic(profile: PodProfile, node: NodeState, _: Policy) -> Reason | None:
@@ -140,6 +166,8 @@ FILTERS: tuple[Filter, ...] = (
     model,
     vram,
     shared_memory,
+    exclusive_cpus,
+    aligned_parts,
     required_shape,
     free_nic,
     admission_promises,
@@ -248,3 +276,17 @@ def _first_constraint(profile: PodProfile) -> Reason:
     if constraints.max_pcie_distance is not None:
         return Reason.PCIE_DISTANCE
     return Reason.NUMA if constraints.numa is Strength.REQUIRED else Reason.NIC
+
+
+def _parts_by_numa(node: NodeState, shape: MachineShape, resource: str) -> list[int]:
+    """Return how many devices of a resource each NUMA node has; none where it is unknown."""
+    total, profile = dict(node.allocatable).get(resource, 0), mig_profile(resource)
+    is_mig, gpus = resource.startswith(MIG_RESOURCE_PREFIX), Counter[int | None]()
+    for gpu, numa in zip(shape.gpus, shape.numa, strict=True):
+        gpus[numa] += sum(each.profile == profile for each in gpu.mig_devices) if is_mig else gpu.usable
+    if len(gpus) == 1 and (node.described or None not in gpus):
+        return [total]  # without NUMA nodes the kubelet aligns nothing
+    if None in gpus or not sum(gpus.values()):
+        return []
+    each = 1 if is_mig else total // sum(gpus.values())
+    return [number * each for number in gpus.values()]

@@ -57,7 +57,7 @@ def possible_memory_mib(shape: MachineShape, outcome: PossibleGpus) -> frozenset
     ]
     if not outcome.resource.startswith(MIG_RESOURCE_PREFIX):
         return frozenset(gpu.memory_mib for gpu in gpus)
-    profile = _mig_profile(outcome.resource)
+    profile = mig_profile(outcome.resource)
     devices = [[each.memory_mib for each in gpu.mig_devices if each.profile == profile] or [None] for gpu in gpus]
     return frozenset(size for sizes in devices for size in sizes)
 
@@ -98,14 +98,14 @@ def _predict(
     return Prediction(some_set(among, min(wanted, among.bit_count())))
 
 
-def _mig_profile(resource: str) -> str:
+def mig_profile(resource: str) -> str:
     """Return the MIG profile, as ``1g.5gb``, also of ``nvidia.com/mig-1g.5gb.shared``."""
     return resource.removeprefix(MIG_RESOURCE_PREFIX).removesuffix(".shared")
 
 
 def _mig_gpus(shape: MachineShape, resource: str) -> int:
     """Return the GPUs with MIG devices of the profile; where the devices are not known, all GPUs that may have some."""
-    profile = _mig_profile(resource)
+    profile = mig_profile(resource)
     found = union(
         1 << place
         for place in member_places(shape.partitioned)

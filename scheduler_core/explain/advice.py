@@ -58,10 +58,13 @@ ADVICE: dict[Reason, ReasonAdvice] = {
         "A GPU that the pod may get has no RDMA network card on its NUMA node, or other pods hold these cards.",
         f"Wait until a card is free, or set {keys.POD_NIC.key}: preferred.",
     ),
-    Reason.DEVICE_PLUGIN: ReasonAdvice(
-        "The pod requires a shape, and two free GPUs disagree about the NVLinks between them: one reports links, the "
-        "other none. NVIDIA's device plugin crashes when it compares them, and the kubelet rejects the pod.",
-        "gputopo nodes shows the degraded pair; reset or replace these GPUs, or do not require a shape.",
+    Reason.ADMISSION: ReasonAdvice(
+        "Two free GPUs disagree about the NVLinks between them (one reports links, the other none): NVIDIA's device "
+        "plugin crashes when it compares them, so which GPUs a required shape gets is unknown. Or exclusive CPUs do "
+        "not fill physical cores, and the kubelet's CPU Manager rejects that (full-pcpus-only), or may: its options "
+        "are unknown.",
+        "gputopo nodes shows a degraded pair: reset or replace these GPUs. For CPUs, request a multiple of the "
+        "hardware threads of a core, or let the agent read the kubelet's configuration (--kubelet-config).",
     ),
     Reason.DEGRADED: ReasonAdvice(
         "A GPU that the pod may get has lost links, lanes or PCIe width, and the policy rejects such GPUs.",

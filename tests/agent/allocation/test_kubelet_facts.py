@@ -106,6 +106,28 @@ def test_configuration(tmp_path: Path) -> None:
     assert read_kubelet_config([path, overrides]) == KubeletConfig("restricted", "pod", True)
 
 
+def test_options_of_the_cpu_manager_and_threads_are_published() -> None:
+    config = KubeletConfig("restricted", full_cores=True)
+
+    found = kubelet_facts(KubeletReading(config, cpus_per_core=2), MACHINE)
+
+    assert found == KubeletFacts(
+        "restricted", "container", False, full_physical_cores=True, align_by_socket=False, cpus_per_core=2
+    )
+
+
+@pytest.mark.parametrize(
+    ("siblings", "count"), [("0,64\n", 2), ("0\n", 1), ("0-7\n", 8), ("?\n", None), (None, None), ("0-500\n", 64)]
+)
+def test_threads_of_a_core(tmp_path: Path, siblings: str | None, count: int | None) -> None:
+    if siblings is not None:
+        folder = tmp_path / "devices/system/cpu/cpu0/topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(siblings)
+    with closing(PodResourcesClient(tmp_path / "no.sock", 1.0)) as client:
+        assert read_kubelet(client, [], tmp_path).cpus_per_core == count
+
+
 def test_configuration_of_the_cpu_manager(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(

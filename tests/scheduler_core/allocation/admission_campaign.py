@@ -24,6 +24,7 @@ from scheduler_core.allocation.numa_alignment import (
     UNKNOWN_KUBELET,
     KubeletModel,
     NumaCapacity,
+    pod_steps,
     possible_alignments,
 )
 from scheduler_core.allocation.numa_alignment import NumaPolicy as ModelledPolicy
@@ -118,7 +119,10 @@ def cases(machines: int, per_config: int, seed: int = 0) -> Iterator[Case]:
     for topology in topologies[:machines]:
         for policy, pod_scope, closest in CONFIGS:
             for _ in range(per_config):
-                yield _random_case(random, topology, policy, pod_scope=pod_scope, closest=closest)
+                case = _random_case(random, topology, policy, pod_scope=pod_scope, closest=closest)
+                while not _is_bound(case):
+                    case = _random_case(random, topology, policy, pod_scope=pod_scope, closest=closest)
+                yield case
 
 
 def random_machine(random: Random) -> NodeTopology:
@@ -171,6 +175,16 @@ def _random_steps(random: Random, free: int, *, cpus: bool, memory: bool) -> Ite
         devices = random.randint(1, max(1, free if count == 1 else free // 2 + 1))
         stays = number >= inits or random.random() < 0.2
         yield ContainerStep(devices, stays, random.choice((0, 2, 5, 9)) * cpus, random.choice((0, 40, 90)) * memory)
+
+
+def _is_bound(case: Case) -> bool:
+    """Return whether kube-scheduler binds the pod: all CPUs and memory that it requests at once are free."""
+    config, requested = case.config, pod_steps(case.steps)
+    cpus = sum(node.cpus - node.reserved_cpus for node in config.nodes) - sum(each.cpus for each in case.others)
+    memory = sum(node.memory for node in config.nodes) - sum(each.memory for each in case.others)
+    return (not config.static_cpus or requested.cpus <= cpus) and (
+        not config.static_memory or requested.memory <= memory
+    )
 
 
 def _free(case: Case) -> int:

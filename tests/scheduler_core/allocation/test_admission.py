@@ -157,6 +157,52 @@ def test_unknown_free_cpus_allow_every_alignment() -> None:
     assert set(_masks(predicted(single, 0xFF, four))) == {0x0F, 0xF0}
 
 
+def test_memory_of_a_group_of_nodes_is_not_given_to_one_node_under_any_policy() -> None:
+    """Pods hold memory of both nodes together: 40 of 60 are free on each, and neither gives 40 to another pod."""
+    group = (0, 1)
+    nodes = (
+        NumaCapacity(0, memory=100, free_memory=60, group=group),
+        NumaCapacity(1, memory=100, free_memory=60, group=group),
+    )
+    for policy in (NumaPolicy.BEST_EFFORT, *REJECTING):
+        kubelet = KubeletModel(possible_alignments(policy, pod_scope=False, closest=False), False, True, nodes)
+
+        assert (
+            predicted(kubelet, 0xFF, ContainerStep(2, memory=40)).sets == ExactSets(())
+            or policy is NumaPolicy.BEST_EFFORT
+        )
+    other = (
+        NumaCapacity(0, memory=100, free_memory=10, group=(0,)),
+        NumaCapacity(1, memory=100, free_memory=10, group=(1,)),
+    )
+    kubelet = KubeletModel(
+        possible_alignments(NumaPolicy.BEST_EFFORT, pod_scope=False, closest=False), False, True, other
+    )
+    assert predicted(kubelet, 0xFF, ContainerStep(2, memory=15)).sets == ExactSets(())
+
+
+@pytest.mark.parametrize("policy", list(NumaPolicy))
+def test_the_plugin_crashes_on_a_one_sided_link_under_every_policy(policy: NumaPolicy) -> None:
+    """One NUMA node and two GPUs: with single-numa-node, too, the kubelet asks the plugin about both."""
+    links = Nvlink(links=(Link(a=0, b=1, lanes=0, expected_lanes=1, one_sided=True),))
+    shape = shape_of(
+        NodeTopology(gpus=_gpus(2, [0, 0]), nvlink=links, pcie=((None, PcieDistance.PIX), (PcieDistance.PIX, None)))
+    )
+
+    assert predict_sets(shape, ExactSets((0b11,)), (ContainerStep(2),), model(policy)).may_crash
+    assert not predict_sets(shape, ExactSets((0b11,)), (ContainerStep(1),), model(policy)).may_crash
+
+
+def test_hints_for_cpus_are_unknown_with_align_by_socket() -> None:
+    """CPUs are free on node 0 only; whether both nodes are one socket, and so as good, is not known."""
+    nodes = (NumaCapacity(0, 32, 32), NumaCapacity(1, 32, 0))
+    alignments = possible_alignments(NumaPolicy.RESTRICTED, pod_scope=False, closest=False, by_socket=True)
+    kubelet = KubeletModel(alignments, True, False, nodes)
+
+    assert set(_masks(predicted(kubelet, 0xFF, ContainerStep(4, cpus=8)))) == {0x0F, 0xF0}
+    assert _masks(predicted(kubelet, 0xFF, ContainerStep(4))) == (0x0F,)
+
+
 def test_uneven_links_may_be_read_at_either_end() -> None:
     """GPU 0 reports two NVLinks to GPU 1, GPU 1 three; the pair of 2 and 3 has 250 points, which lies between."""
     links = Nvlink(links=(Link(a=0, b=1, lanes=2, expected_lanes=3), Link(a=1, b=2, lanes=2)))

@@ -76,6 +76,34 @@ def test_alignments(facts: KubeletFacts | None, labels: dict[str, str], alignmen
     assert state(reported(facts, labels=labels)).kubelet.alignments == alignments
 
 
+@pytest.mark.parametrize(
+    ("options", "cpus", "admitted"),
+    [
+        pytest.param({"full_physical_cores": True, "cpus_per_core": 2}, 3, False, id="half of a core"),
+        pytest.param({"full_physical_cores": True, "cpus_per_core": 2}, 4, True, id="whole cores"),
+        pytest.param({"full_physical_cores": True, "cpus_per_core": 1}, 3, True, id="one thread per core"),
+        pytest.param({"full_physical_cores": True}, 4, None, id="threads unknown"),
+        pytest.param({"full_physical_cores": False}, 3, True, id="off"),
+        pytest.param({"cpus_per_core": 2}, 3, None, id="option unknown"),
+        pytest.param({"cpus_per_core": 2}, 4, True, id="option unknown, whole cores"),
+        pytest.param(
+            {"exclusive_cpus": False, "full_physical_cores": True, "cpus_per_core": 2}, 3, True, id="not static"
+        ),
+        pytest.param({"full_physical_cores": True, "cpus_per_core": 2}, 0, True, id="no exclusive CPUs"),
+    ],
+)
+def test_full_physical_cores(options: dict[str, object], cpus: int, admitted: bool | None) -> None:
+    facts = msgspec.structs.replace(KubeletFacts("none", "container", False, True, False), **options)
+
+    assert state(reported(facts)).kubelet.admits_cpus((ContainerStep(1, cpus=cpus),)) is admitted
+
+
+def test_align_by_socket_of_the_configuration() -> None:
+    facts = KubeletFacts("restricted", "pod", False, align_by_socket=True)
+
+    assert state(reported(facts)).kubelet.alignments == (NumaAlignment(NumaPolicy.RESTRICTED, True, False, True),)
+
+
 def test_cpus_of_numa_nodes_are_known_until_pods_come_or_go() -> None:
     exclusive = occupant("b", 1)
     request = exclusive.profile.device_request._replace(aligned_steps=(ContainerStep(1, cpus=4),))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gputopo.crd.nodegpus import NicAllocation, PodRef
+from gputopo.crd.nodegpus import KubeletFacts, NicAllocation, PodRef
 from gputopo.labels.reasons import Reason
 from gputopo.model import Link, Nic, NodeTopology, Nvlink, PcieDistance
 from scheduler_core.allocation.device_plugin import preferred_sets
@@ -18,6 +18,7 @@ from scheduler_core.cache.node_record import parse_occupant
 from scheduler_core.cache.node_state import NodeState, state_of
 from scheduler_core.evaluation.filters import may_be_degraded, rejection_reason
 from scheduler_core.policy.policy import Handling, Policy
+from scheduler_core.request.device_request import ContainerStep
 from scheduler_core.request.pod_request import Constraints, PodProfile, PodRequest, parse_request
 from tests.machines import MACHINES
 from tests.scheduler_core.allocation.random_graphs import graphs
@@ -228,10 +229,8 @@ def test_cards_of_pods_that_the_agent_has_not_reported_count(
 @pytest.mark.parametrize(
     ("busy", "asked", "reason"),
     [
-        pytest.param((), profile(4, island="required"), Reason.DEVICE_PLUGIN, id="both ends are free"),
-        pytest.param(
-            (), profile(8, numa="preferred", min_bandwidth="50"), Reason.DEVICE_PLUGIN, id="the whole machine"
-        ),
+        pytest.param((), profile(4, island="required"), Reason.ADMISSION, id="both ends are free"),
+        pytest.param((), profile(8, numa="preferred", min_bandwidth="50"), Reason.ADMISSION, id="the whole machine"),
         pytest.param((0,), profile(4, island="required"), None, id="one end is in use"),
         pytest.param((), profile(1, island="required"), None, id="the plugin compares nothing for a single GPU"),
         pytest.param((), profile(4), None, id="nothing required"),
@@ -250,6 +249,52 @@ def test_a_required_shape_is_not_left_to_a_plugin_that_compares_the_ends_of_a_on
     )
 
     assert _on(node, asked) is reason
+
+
+@pytest.mark.parametrize(
+    ("full_cores", "asked", "reason"),
+    [
+        pytest.param(True, {}, Reason.ADMISSION, id="rejected in any case"),
+        pytest.param(None, {}, None, id="unknown, nothing required"),
+        pytest.param(None, {"island": "required"}, Reason.ADMISSION, id="unknown, a required shape"),
+        pytest.param(False, {"island": "required"}, None, id="the option is off"),
+    ],
+)
+def test_exclusive_cpus_that_do_not_fill_cores(
+    full_cores: bool | None, asked: dict[str, str], reason: Reason | None
+) -> None:
+    observed = record(topology=PAIRS, held={})
+    assert observed.gpus is not None
+    facts = KubeletFacts("none", "container", False, True, False, full_physical_cores=full_cores, cpus_per_core=2)
+    observed = msgspec.structs.replace(observed, gpus=msgspec.structs.replace(observed.gpus, kubelet=facts))
+    wanted = profile(2, **asked)
+    request = wanted.device_request._replace(aligned_steps=(ContainerStep(2, cpus=3),))
+
+    assert _on(state_of(observed, NOW, Policy()), wanted._replace(device_request=request)) is reason
+
+
+@pytest.mark.parametrize(
+    ("policy", "asked", "used", "reason"),
+    [
+        pytest.param("restricted", 4, 0, None, id="one of two nodes has eight"),
+        pytest.param("restricted", 4, 5, Reason.NUMA, id="of the eight, five may be in use on each"),
+        pytest.param("single-numa-node", 9, 0, Reason.NUMA, id="more than a node has"),
+        pytest.param("restricted", 1, 8, None, id="a single share is always aligned"),
+        pytest.param("best-effort", 9, 5, None, id="best-effort rejects nothing"),
+        pytest.param("none", 9, 5, None, id="no Topology Manager"),
+    ],
+)
+def test_several_shares_must_surely_fit_on_a_numa_node(
+    policy: str, asked: int, used: int, reason: Reason | None
+) -> None:
+    numa = tuple(msgspec.structs.replace(gpu, numa_node=gpu.index // 2) for gpu in PAIRS.gpus)
+    labels = {"gputopo.io/topology-manager": policy, "nvidia.com/gpu.replicas": "4"}
+    pods = [occupant("used", used)] if used else []
+    observed = record(
+        topology=msgspec.structs.replace(PAIRS, gpus=numa), pods=pods, labels=labels, allocatable={"nvidia.com/gpu": 16}
+    )
+
+    assert _on(state_of(observed, NOW, Policy()), profile(asked)) is reason
 
 
 class TestMigAndShares:
