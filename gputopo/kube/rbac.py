@@ -58,6 +58,9 @@ CLAIMS = Resource("persistentvolumeclaims", namespaced=True)
 VOLUMES = Resource("persistentvolumes")
 STORAGE_CLASSES = Resource("storageclasses", "storage.k8s.io")
 VOLUME_SOURCES = (CLAIMS, VOLUMES, STORAGE_CLASSES)
+# Requests for nodes to the Kubernetes cluster autoscaler, and the pods that they are for.
+PROVISIONING_REQUESTS = Resource("provisioningrequests", "autoscaling.x-k8s.io", namespaced=True)
+POD_TEMPLATES = Resource("podtemplates", namespaced=True)
 # Objects of other projects that contain the size of a gang; read if the API server serves them.
 JOBS = Resource("jobs", "batch", namespaced=True)
 JOBSETS = Resource("jobsets", "jobset.x-k8s.io", "v1alpha2", namespaced=True)
@@ -194,6 +197,8 @@ PLANNER = Role(
         **dict.fromkeys((*GANG_SIZE_SOURCES, *VOLUME_SOURCES), ("list", "watch")),
     },
 )
+# `gputopo planner --provisioning-class`: besides ``PLANNER``.
+PROVISIONER = Role("provisioner", {PROVISIONING_REQUESTS: ("create",), POD_TEMPLATES: ("create",)})
 # `--lease`: leader election.
 ELECTION = Role("election", {LEASES: ("get", "create", "update")})
 # `--pages authorized`: reviews of the tokens of readers.
@@ -209,6 +214,7 @@ ROLES = (
     OBSERVER,
     UI,
     PLANNER,
+    PROVISIONER,
     ELECTION,
     PAGE_REVIEWER,
 )

@@ -19,6 +19,10 @@ from scheduler_core.request.full_pod import FullPodSpec, LabelSelector, Tolerati
 from scheduler_core.request.pod import Affinity, RequiredTerm, RequiredTerms, Requirement
 
 VOLUMES_REASON = "a volume of the pod cannot be used there: the node affinity of the volume, or its storage class"
+# Taints of nodes that the cluster autoscaler, or Karpenter, is about to delete. Pods that tolerate all taints do not
+# keep such a node: it is emptied, whatever runs there.
+LEAVING_TAINTS = ("ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption")
+LEAVING_REASON = "an autoscaler is about to delete the node"
 _CORDON = "node.kubernetes.io/unschedulable"
 
 
@@ -72,6 +76,11 @@ def rejection(pod: FullPodSpec, node: FullNode) -> str | None:
         if labels.get(key) != value:
             return f"it is not {key}={value}, as nodeSelector requires"
     return None if _affinity_matches(pod.affinity, node) else "its node affinity does not match"
+
+
+def is_leaving(node: FullNode) -> bool:
+    """Return whether an autoscaler is about to delete the node."""
+    return any(each.key in LEAVING_TAINTS for each in node.spec.taints or ())
 
 
 def volume_rejection(volumes: Iterable[RequiredTerms], node: FullNode) -> str | None:

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 
 from gputopo.crd.reservations import POOL
 from gputopo.kube.client import Kube
-from gputopo.kube.rbac import PLANNER
+from gputopo.kube.rbac import PLANNER, PROVISIONER, Role
 from gputopo.process.daemon import bind_socket, fail
 from scheduler_core.cache.watch import RESERVATION_SOURCES, make_watches
 from scheduler_core.planner.gang.pod_source import planner_sources
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 def run_planner(settings: PlannerSettings) -> None:
     """Run the planner until the process receives a signal to stop."""
     with ExitStack() as parts:
-        kube = connect_or_exit(PLANNER)
+        kube = connect_or_exit(_role(settings))
         parts.callback(kube.close)
         leader = parts.enter_context(leader_election(settings.lease, new_identity()))
         policy = load_policy(settings.policy)
@@ -51,6 +51,12 @@ def run_planner(settings: PlannerSettings) -> None:
         uvloop.run(run_daemon(service, listeners, service.idle_watches))
         if service.fatal_error is not None:
             raise service.fatal_error
+
+
+def _role(settings: PlannerSettings) -> Role:
+    if settings.provisioning_class is None:
+        return PLANNER
+    return Role(PLANNER.name, {**PLANNER.verbs, **PROVISIONER.verbs})
 
 
 def _parts(
@@ -81,6 +87,7 @@ def _planner_config(settings: PlannerSettings) -> PlannerConfig:
         levels=settings.levels,
         release_after_s=settings.release_after_s,
         gate_timeout_s=settings.gate_timeout_s,
+        provisioning_class=settings.provisioning_class,
     )
 
 

@@ -29,6 +29,8 @@ from scheduler_core.planner.packing.model import LEVELS, Levels
 from scheduler_core.request import gang_annotations
 from scheduler_core.runtime.leader_election import LeaseName, parse_lease_name
 
+_CLASS = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_LONGEST_CLASS = 253  # characters
 _LABEL = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 
 
@@ -51,6 +53,13 @@ def parse_levels(text: str) -> Levels:
     if list(found) != [name for name in gang_annotations.LEVELS if name in found]:
         raise ValueError(f"write the narrowest level first: {', '.join(gang_annotations.LEVELS)}")
     return found or LEVELS
+
+
+def parse_provisioning_class(text: str) -> str:
+    """Return the name of a class of ProvisioningRequests. Raises ``ValueError``."""
+    if len(text) > _LONGEST_CLASS or _CLASS.fullmatch(text) is None:
+        raise ValueError("write the name of a class, such as check-capacity.autoscaling.x-k8s.io, or off")
+    return text
 
 
 def format_levels(found: Levels) -> str:
@@ -132,6 +141,12 @@ class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True):
         Setting("--gate-timeout", "SECONDS|off", "10m", parse_unless_off(parse_seconds(1))),
         "How long a single pod (gputopo.io/planned) may wait for a node; then it is released to ordinary scheduling. "
         "Members of gangs are not released: gates exist to prevent gangs that start in part.",
+    ]
+    provisioning_class: Annotated[
+        str | None,
+        Setting("--provisioning-class", "CLASS|off", "off", parse_unless_off(parse_provisioning_class)),
+        "Ask the cluster autoscaler for nodes for gangs that do not fit: make a ProvisioningRequest of this class, for "
+        "example check-capacity.autoscaling.x-k8s.io or best-effort-atomic-scale-up.autoscaling.x-k8s.io.",
     ]
     log: Annotated[str, log_setting(), LOG_HELP]
 

@@ -12,7 +12,18 @@ import pytest
 import yaml
 
 from gputopo import __version__
-from gputopo.kube.rbac import ELECTION, EXTENDER, LEASES, NODE_GPUS, NODES, OBSERVER, PLANNER, PODS, Role
+from gputopo.kube.rbac import (
+    ELECTION,
+    EXTENDER,
+    LEASES,
+    NODE_GPUS,
+    NODES,
+    OBSERVER,
+    PLANNER,
+    PODS,
+    PROVISIONER,
+    Role,
+)
 from gputopo.process.settings import options_of
 from scheduler_core.extender.main import own_pod_name
 from scheduler_core.extender.scheduler_config import LOOPBACK, SERVICE, Caller, render_configuration
@@ -397,3 +408,11 @@ def test_a_mistake_in_the_values_is_named(setting: str, complaint: str) -> None:
 
     assert done.returncode == 1
     assert complaint in done.stderr
+
+
+def test_the_provisioning_component_grants_what_the_planner_calls() -> None:
+    folder = DAEMONSET / "scheduler/components/provisioning"
+    documents = list(yaml.safe_load_all((folder / "roles.yaml").read_text(encoding="utf-8")))
+
+    assert granted(cluster_role(documents)) == used(PROVISIONER)
+    assert "GPUTOPO_PROVISIONING_CLASS" in (folder / "kustomization.yaml").read_text(encoding="utf-8")

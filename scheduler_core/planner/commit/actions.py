@@ -225,6 +225,24 @@ class ProbeExtenderPod(Action, frozen=True):
         return "extender", self.identity
 
 
+class RequestNodes(Action, frozen=True):
+    """Ask the cluster autoscaler for nodes for a gang that does not fit: a ProvisioningRequest and its PodTemplates."""
+
+    gang: GangName
+    name: str  # of the request; the same for the same pods
+    provisioning_class: str
+    owner: Member  # the first member: with it, Kubernetes deletes the request
+    groups: tuple[tuple[str, int], ...]  # a pod of each kind of members, and how many there are
+
+    @property
+    def key(self) -> Key:
+        return "provisioning", f"{self.gang.namespace}/{self.name}"
+
+    @property
+    def namespace(self) -> str:
+        return self.gang.namespace
+
+
 def reserved_gang(reservation: ReservationUpdate) -> GangName | None:
     """Return the gang that a reservation is for; None: it is for single pods."""
     return GangName(reservation.namespace, reservation.spec.gang) if reservation.spec.gang else None

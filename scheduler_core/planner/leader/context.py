@@ -28,6 +28,7 @@ class PlannerConfig(NamedTuple):
     levels: Levels
     release_after_s: float | None = None  # a gang that fits nowhere is released after this time; None: never
     gate_timeout_s: float | None = None  # a single pod is released after this time; None: never
+    provisioning_class: str | None = None  # of requests for nodes to a cluster autoscaler; None: none are made
 
 
 class TermClock(NamedTuple):

@@ -12,7 +12,7 @@ from gputopo.crd.reservations import RESERVATION_KIND, ReservationState, Reserva
 from gputopo.labels.keys import POD_ON_MEMBER_FAILURE
 from gputopo.render.wording import counted_noun, part_of
 from scheduler_core.cache.events import ReservationUpdate
-from scheduler_core.planner.commit.actions import EndPod, ReleasePod, UngateAndPin, WriteStatus
+from scheduler_core.planner.commit.actions import EndPod, ReleasePod, RequestNodes, UngateAndPin, WriteStatus
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import Member
@@ -103,6 +103,15 @@ def end_event(action: EndPod) -> EventDraft:
     """Return the Event of a member that was deleted because another member failed."""
     message = f"deleted, because {action.failed} of its gang failed ({POD_ON_MEMBER_FAILURE.key}: end-gang)"
     return _warning(action.member, "GangEnded", message)
+
+
+def node_request_event(action: RequestNodes, error: str | None) -> EventDraft:
+    """Return the Event of a request for nodes. ``error``: why it could not be made; None: it was made."""
+    member, what = action.owner, f"ProvisioningRequest {action.name} ({action.provisioning_class})"
+    if error is not None:
+        return _warning(member, "NodesNotRequested", f"{what} was not made: {error}")
+    message = f"{what} asks the cluster autoscaler for nodes for {sum(count for _, count in action.groups)} pods"
+    return EventDraft("Pod", member.namespace, member.name, member.uid, "NodesRequested", message, warning=False)
 
 
 def _gang_prefix(gang: Gang) -> str:

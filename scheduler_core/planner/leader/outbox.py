@@ -19,6 +19,7 @@ from scheduler_core.planner.commit.actions import (
     Key,
     ProbeExtenderPod,
     ReleasePod,
+    RequestNodes,
     StripFinalizer,
     TouchPod,
     UngateAndPin,
@@ -32,7 +33,13 @@ from scheduler_core.planner.commit.observations import with_refused_write, witho
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.backlog import GangBacklog
 from scheduler_core.planner.leader.context import TermContext
-from scheduler_core.planner.leader.events import end_event, failed_ungate_event, release_event, status_events
+from scheduler_core.planner.leader.events import (
+    end_event,
+    failed_ungate_event,
+    node_request_event,
+    release_event,
+    status_events,
+)
 from scheduler_core.planner.leader.view import PlannerView, WriteResponse
 from scheduler_core.planner.leader.writer import WriteAnswer, WriteOutcome
 
@@ -100,6 +107,8 @@ class Outbox:
             return touched
         if outcome is WriteOutcome.REFUSED:
             self._apply_refused(action, answer.error, now)
+        if isinstance(action, RequestNodes) and outcome is not WriteOutcome.CONFLICT:  # else it exists
+            executor.write_event(node_request_event(action, None if outcome is WriteOutcome.DONE else answer.error))
         if isinstance(action, ProbeExtenderPod):
             self._apply_probe(action, gone=outcome is WriteOutcome.GONE, now=now)
         elif outcome is WriteOutcome.DONE:

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Hashable, Iterable, Iterator
 from itertools import chain
 
-from scheduler_core.planner.commit.actions import CreateReservation, ReleasePod
+from scheduler_core.planner.commit.actions import CreateReservation, ReleasePod, RequestNodes
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.leader.backlog import GangBacklog
@@ -19,6 +19,7 @@ from scheduler_core.planner.leader.context import TermContext
 from scheduler_core.planner.leader.hand_over import hand_overs, may_be_handed_over
 from scheduler_core.planner.leader.hold_search import HoldResult, HoldTask
 from scheduler_core.planner.leader.plan_task import PlanResult, PlanTask, ReservationNames, options_of
+from scheduler_core.planner.leader.provisioning import NodeRequests
 from scheduler_core.planner.leader.queue import QueuedGang, QueueOrder
 from scheduler_core.planner.leader.view import PlannerView, SeenNodes
 
@@ -35,6 +36,7 @@ class PlanScheduler:
     def __init__(self, context: TermContext, view: PlannerView, backlog: GangBacklog) -> None:
         self.holds = CapacityHolds(view, backlog.queue, context)
         self._context, self._view, self._backlog = context, view, backlog
+        self._node_requests = NodeRequests(context.config.provisioning_class)
         self._is_planning = False
         self._is_searching_hold = False
         self._not_before = 0.0  # monotonic seconds: for gangs that did not fit
@@ -73,6 +75,12 @@ class PlanScheduler:
         """Return the hold to create."""
         self._is_searching_hold = False
         return self.holds.apply_result(result, now)
+
+    def due_node_requests(self, now: float) -> Iterator[RequestNodes]:
+        """Yield the requests for nodes for gangs that do not fit. ``now``: monotonic seconds."""
+        if self._context.config.provisioning_class is not None and self._backlog.queue.has_queued(lambda _: True):
+            is_free = self._view.in_progress().is_free
+            yield from self._node_requests.due_requests(self._backlog.queue.ordered(), is_free, now)
 
     def due_hand_overs(self) -> Iterator[ReleasePod]:
         """Yield the pods whose rules only kube-scheduler can follow, to be released to it."""

@@ -168,8 +168,11 @@ class LeaderTerm:
             self._outbox.submit_action(action, now)
         if self.leads:
             self.view.reservation_index.park(idle_reservations(state, terms))
-            for release in chain(self._scheduler.due_hand_overs(), self._scheduler.due_releases(now)):
-                self._outbox.submit_action(release, now)
+            scheduler = self._scheduler
+            for write in chain(
+                scheduler.due_hand_overs(), scheduler.due_releases(now), scheduler.due_node_requests(now)
+            ):
+                self._outbox.submit_action(write, now)
         return any(isinstance(each, WriteLedger) and each.relisted for each in actions)
 
     def _no_longer_fitting(self) -> frozenset[str]:

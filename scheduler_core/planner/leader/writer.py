@@ -6,6 +6,7 @@ Nothing is retried here: ``reconcile`` asks again, or asks for something else, w
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -15,7 +16,15 @@ from gputopo.crd.reservations import LEDGER_KIND, RESERVATION_KIND
 from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.errors import ConflictError, KubeError, NotFoundError, UnavailableError
 from gputopo.kube.objects import ObjectMeta, PartialObject, PlacementLedger
-from gputopo.kube.rbac import LEDGER_STATUS, LEDGERS, PODS, RESERVATION_STATUS, RESERVATIONS
+from gputopo.kube.rbac import (
+    LEDGER_STATUS,
+    LEDGERS,
+    POD_TEMPLATES,
+    PODS,
+    PROVISIONING_REQUESTS,
+    RESERVATION_STATUS,
+    RESERVATIONS,
+)
 from scheduler_core.cache.events import LedgerUpdate
 from scheduler_core.cache.watch import ledger_update
 from scheduler_core.planner.commit import pod_patches
@@ -30,6 +39,7 @@ from scheduler_core.planner.commit.actions import (
     LedgerAction,
     ProbeExtenderPod,
     ReleasePod,
+    RequestNodes,
     StripFinalizer,
     TouchPod,
     UngateAndPin,
@@ -169,6 +179,36 @@ def _probe_extender_pod(kube: Kube, action: ProbeExtenderPod) -> ObjectMeta:
     return kube.get(PODS, name, PartialObject, ListOptions(namespace, metadata_only=True)).metadata
 
 
+class _TemplatePod(msgspec.Struct, frozen=True):
+    """A pod as the template of others."""
+
+    spec: dict[str, Any]
+
+
+def _request_nodes(kube: Kube, action: RequestNodes) -> ObjectMeta:
+    """Create the templates, then the request that names them. Raises ``ConflictError`` if the request exists."""
+    namespace, owner = action.gang.namespace, action.owner
+    owners = [{"apiVersion": "v1", "kind": "Pod", "name": owner.name, "uid": owner.uid}]
+    pod_sets = []
+    for at, (pod, count) in enumerate(action.groups):
+        spec = kube.get(PODS, pod, _TemplatePod, ListOptions(namespace)).spec
+        metadata = {"name": f"{action.name}-{at}", "namespace": namespace, "ownerReferences": owners}
+        template = {"spec": {key: value for key, value in spec.items() if key != "schedulingGates"}}
+        body = {"apiVersion": POD_TEMPLATES.api_version, "kind": "PodTemplate", "metadata": metadata}
+        with suppress(ConflictError):  # from an earlier attempt
+            kube.create(POD_TEMPLATES, {**body, "template": template})
+        pod_sets.append({"podTemplateRef": {"name": metadata["name"]}, "count": count})
+    return kube.create(
+        PROVISIONING_REQUESTS,
+        {
+            "apiVersion": PROVISIONING_REQUESTS.api_version,
+            "kind": "ProvisioningRequest",
+            "metadata": {"name": action.name, "namespace": namespace, "ownerReferences": owners},
+            "spec": {"provisioningClassName": action.provisioning_class, "podSets": pod_sets},
+        },
+    )
+
+
 _SEND: dict[type[Any], Callable[[Kube, Any], ObjectMeta | None]] = {
     CreateLedger: _create_ledger,
     WriteLedger: _write_ledger,
@@ -182,6 +222,7 @@ _SEND: dict[type[Any], Callable[[Kube, Any], ObjectMeta | None]] = {
     StripFinalizer: _strip_finalizer,
     DeletePod: _delete_pod,
     EndPod: _delete_pod,
+    RequestNodes: _request_nodes,
     ProbeExtenderPod: _probe_extender_pod,
 }
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 
-from scheduler_core.cache.kube_scheduler_filters import FullNode, SchedulingRules, rejection, volume_rejection
+from scheduler_core.cache.kube_scheduler_filters import (
+    LEAVING_REASON,
+    FullNode,
+    SchedulingRules,
+    is_leaving,
+    rejection,
+    volume_rejection,
+)
 from scheduler_core.planner.packing.anti_affinity import ANTI_AFFINITY_REASON
 from scheduler_core.request.full_pod import FullPodSpec
 from scheduler_core.request.pod import RequiredTerms
@@ -30,7 +37,11 @@ class NodeFilter:
             return ANTI_AFFINITY_REASON
         key = self._key(node)
         if key not in self._known:
-            self._known[key] = rejection(self._spec, node) or volume_rejection(self._volumes, node)
+            self._known[key] = (
+                LEAVING_REASON
+                if is_leaving(node)
+                else rejection(self._spec, node) or volume_rejection(self._volumes, node)
+            )
         return self._known[key]
 
     def _key(self, node: FullNode) -> _Key:

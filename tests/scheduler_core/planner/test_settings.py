@@ -27,6 +27,7 @@ def test_where_nothing_is_said() -> None:
         rollback="gang",
         release_after_s=None,
         gate_timeout_s=600.0,
+        provisioning_class=None,
         log="json",
     )
 
@@ -90,3 +91,10 @@ def test_a_level_that_no_pod_could_name_is_refused(text: str, why: str) -> None:
 def test_what_cannot_be_is_refused_in_words_that_say_what_to_write(field: str, text: str, why: str) -> None:
     with pytest.raises(SettingError, match=why):
         read_settings({field: text}, {})
+
+
+@pytest.mark.parametrize("text", ["Check", "a b", "", "-a", "a" * 254])
+def test_classes_of_provisioning_requests_are_checked(text: str) -> None:
+    with pytest.raises(SettingError, match="write the name of a class"):
+        read_settings({"provisioning_class": text}, {})
+    assert read_settings({"provisioning_class": "check-capacity.x.io"}, {}).provisioning_class == "check-capacity.x.io"

@@ -9,9 +9,17 @@ import msgspec
 import pytest
 
 from scheduler_core.cache.full_pods import MAX_RULES, scheduling_rules
-from scheduler_core.cache.kube_scheduler_filters import FullNode, SchedulingRules, rejection
+from scheduler_core.cache.kube_scheduler_filters import (
+    LEAVING_REASON,
+    LEAVING_TAINTS,
+    FullNode,
+    FullNodeSpec,
+    SchedulingRules,
+    Taint,
+    rejection,
+)
 from scheduler_core.planner.packing.node_filter import NodeFilter
-from scheduler_core.request.full_pod import FullAffinity, FullPodSpec
+from scheduler_core.request.full_pod import FullAffinity, FullPodSpec, Toleration
 from scheduler_core.request.pod import Metadata, NodeAffinity, RequiredTerm, RequiredTerms, Requirement
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -104,3 +112,13 @@ def test_a_list_of_all_nodes_is_not_walked_for_each_node() -> None:
 
     assert taken.count(None) == 1_000
     assert _Name.compared <= 2_000
+
+
+@pytest.mark.parametrize("key", LEAVING_TAINTS)
+def test_nodes_that_an_autoscaler_deletes_are_rejected_whatever_a_pod_tolerates(key: str) -> None:
+    anything = SchedulingRules(FullPodSpec(tolerations=(Toleration(operator="Exists"),)))
+    leaving = FullNode(metadata=Metadata(name="a"), spec=FullNodeSpec(taints=(Taint(key, "", "NoSchedule"),)))
+    other = FullNode(metadata=Metadata(name="b"), spec=FullNodeSpec(taints=(Taint("other", "", "NoSchedule"),)))
+
+    assert NodeFilter(anything).rejection_of(leaving) == LEAVING_REASON
+    assert NodeFilter(anything).rejection_of(other) is None
