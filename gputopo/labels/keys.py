@@ -193,6 +193,11 @@ POD_ISOLATION = LabelKey(
 POD_SPREAD = LabelKey(
     "gputopo.io/spread", "ignore", "Replicas of one owner on different nodes and islands: `preferred` or `ignore`."
 )
+POD_SAME_PRODUCT = LabelKey(
+    "gputopo.io/same-product",
+    "required",
+    "All pods of the job, or of the gang, on GPUs of one product: `required`, `preferred` (default) or `ignore`.",
+)
 POD_GANG = LabelKey(
     "gputopo.io/gang", "llm-7", "The gang that the pod belongs to, within its namespace: all start, or none do."
 )
@@ -261,6 +266,7 @@ POD_KEYS = (
     POD_WORKLOAD,
     POD_ISOLATION,
     POD_SPREAD,
+    POD_SAME_PRODUCT,
     *GANG_KEYS,
     *WRITTEN_ON_PODS,
 )

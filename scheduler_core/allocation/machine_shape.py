@@ -58,6 +58,8 @@ class MachineShape:
         # GPUs that are allocated whole: neither lost nor partitioned by MIG.
         self.whole = _mask(place for place, gpu in enumerate(gpus) if gpu.usable and gpu.mig_enabled is not True)
         self.partitioned = _mask(place for place, gpu in enumerate(gpus) if gpu.usable and gpu.mig_enabled is True)
+        products = {gpu.product for gpu in gpus if gpu.usable}
+        self.product = products.pop() if len(products) == 1 else None  # of all usable GPUs; None: unknown, or several
         self.islands = self._islands()
         self.numa = tuple(gpu.numa_node for gpu in gpus)
         self.numa_gpus = self._numa_gpus()

@@ -167,6 +167,11 @@ def state_from_record(
     )
 
 
+def product_of(state: NodeState) -> str | None:
+    """Return the product of all GPUs of the node; None: unknown, or several."""
+    return None if state.shape is None else state.shape.product
+
+
 def whole_gpu_shape(record: NodeRecord) -> MachineShape | None:
     """Return the shape of a node that allocates whole GPUs; None where it shares them, or its GPUs are unknown."""
     shape = _shape(record, stale=False)

@@ -17,7 +17,7 @@ from scheduler_core.allocation.machine_shape import places_by_uuid
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.colocation import OwnerPods
 from scheduler_core.cache.node_record import NodeRecord
-from scheduler_core.cache.node_state import NodeState, with_owner_pods
+from scheduler_core.cache.node_state import NodeState, product_of, with_owner_pods
 from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.request.pod_request import PodRequest, SiblingHardware
 from scheduler_core.request.workload_type import WorkloadType
@@ -63,13 +63,8 @@ def with_owner(
 
 def _sibling_hardware(states: Iterable[NodeState]) -> SiblingHardware:
     """Return the hardware that most of the pods run on."""
-    counts = Counter(SiblingHardware(_product(state), state.driver) for state in states)
+    counts = Counter(SiblingHardware(product_of(state), state.driver) for state in states)
     return min(counts, key=lambda like: (-counts[like], like.product or "", like.driver or ""))
-
-
-def _product(state: NodeState) -> str | None:
-    products = set() if state.shape is None else {gpu.product for gpu in state.shape.gpus if gpu.usable}
-    return products.pop() if len(products) == 1 else None
 
 
 def _owner_pods(record: NodeRecord, pods: list[Occupant]) -> OwnerPods:

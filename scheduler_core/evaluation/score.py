@@ -76,6 +76,7 @@ def scoring_key(profile: PodProfile) -> PodProfile:
             min_gbps=None,
             interconnect=None,
             parallel=None,
+            same_product=None,
             island=_effective_strength(wishes.island),
             numa=_effective_strength(wishes.numa),
             isolation=_effective_strength(wishes.isolation),

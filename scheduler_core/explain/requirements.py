@@ -74,6 +74,7 @@ WORDING: dict[str, FieldWording] = {
     "workload": FieldWording(keys.POD_WORKLOAD, lambda value: f"workload class {value.value}", _value_word),
     "isolation": _wish(keys.POD_ISOLATION, "training and inference on different nodes", Reason.ISOLATION),
     "spread": _wish(keys.POD_SPREAD, "replicas of one owner on different nodes and islands"),
+    "same_product": _wish(keys.POD_SAME_PRODUCT, "all pods of the job on GPUs of one product", Reason.MODEL),
     "parallel": FieldWording(
         keys.POD_ISLAND,
         "each tensor-parallel group of {}, by index, in one NVLink island".format,

@@ -62,6 +62,7 @@ class Constraints(NamedTuple):
     isolation: Strength | None = None  # training and inference on different nodes
     spread: Strength | None = None  # PREFERRED or IGNORE: replicas of one owner on different nodes and islands
     parallel: int | None = None  # tensor-parallel degree: each group of this many GPUs, by index, in one island
+    same_product: Strength | None = None  # all pods of the job on GPUs of one product; None: PREFERRED
 
 
 class SiblingHardware(NamedTuple):
@@ -291,4 +292,5 @@ _PARSED_ANNOTATIONS: tuple[tuple[str, LabelKey, Callable[[LabelKey, str], Any]],
     ("workload", keys.POD_WORKLOAD, _one_of(WorkloadType)),
     ("isolation", keys.POD_ISOLATION, _STRENGTH),
     ("spread", keys.POD_SPREAD, _one_of((Strength.PREFERRED, Strength.IGNORE))),
+    ("same_product", keys.POD_SAME_PRODUCT, _STRENGTH),
 )

@@ -18,9 +18,12 @@ from scheduler_core.planner.packing.model import NodeView, PlanOptions
 from scheduler_core.planner.packing.search import Search
 from scheduler_core.planner.packing.stock import Packing
 from scheduler_core.planner.packing.topology_domains import domain_of
+from scheduler_core.request.pod_request import Strength
 
 AVOIDED_REASON = "a member of the gang failed to start on the node shortly before"
 OUTSIDE_DOMAIN_REASON = "fits on other nodes, but not in the same"
+ON_ONE_PRODUCT = " on GPUs of one product"
+OTHER_PRODUCT_REASON = f"fits on other nodes, but all members do not fit{ON_ONE_PRODUCT}"
 NO_NODE_REASON = "no node has the requested devices"
 OUT_OF_TIME_REASON = (
     "the members have too many different requests or node rules: a plan ended before it examined all nodes"
@@ -32,6 +35,7 @@ MissingReasons = tuple[tuple[str, Reason | str], ...]
 def diagnosis_summary(placed: int, gang: MemberGroups) -> str:
     """Return how many members fit, in one line."""
     where = "" if gang.required is None else f" in one {gang.required}"
+    where += ON_ONE_PRODUCT if gang.same_product is Strength.REQUIRED else ""
     fits = "no member fits" if gang.minimum == 1 else part_of(placed, gang.minimum, "fits", "fit")
     return f"{fits} at once{where}"
 
@@ -82,6 +86,8 @@ def _of_nodes(
             yield lasting[of.node_class]
         elif gang.required is not None:
             yield f"{OUTSIDE_DOMAIN_REASON} {gang.required}"
+        elif gang.same_product is Strength.REQUIRED:
+            yield OTHER_PRODUCT_REASON
 
 
 def _lasting(reason: Reason | str, name: str, group: MemberGroup, view: NodeView, options: PlanOptions) -> Reason | str:

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
+from scheduler_core.cache.node_state import product_of
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.packing.candidates import Candidates, own_levels
 from scheduler_core.planner.packing.diagnosis import diagnosis_summary
@@ -22,8 +23,9 @@ from scheduler_core.planner.packing.node_classes import NodeClasses
 from scheduler_core.planner.packing.node_filter import NodeFilter
 from scheduler_core.planner.packing.node_fit import Load
 from scheduler_core.planner.packing.plan import plan_groups
-from scheduler_core.planner.packing.search import FitResults, SearchMemory
+from scheduler_core.planner.packing.search import FitResults, SearchMemory, counts_by_product
 from scheduler_core.planner.packing.view_changes import ViewReader
+from scheduler_core.request.pod_request import Strength
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -203,17 +205,18 @@ class _GangFit:
         groups, required = self._groups, self._groups.required
         if not self._candidates.update(groups, self._nodes, options):
             return groups.minimum
-        most = len(groups.without_gpus)
-        for counts in self._candidates.at_level(() if required is None else (required,)).groups():
-            total = [0] * len(self._filters)
-            for of, number in counts:
-                if of.node_class not in self.loads and options.out_of_time():
-                    return groups.minimum
-                for at, load in enumerate(self.load_of(of.node_class)):
-                    total[at] += number * load if of.allowed[at] else 0
-            most = max(most, len(groups.without_gpus) + sum(map(min, total, groups.wanted)))
-            if most >= groups.minimum:
-                return most
+        most, one_product = len(groups.without_gpus), groups.same_product is Strength.REQUIRED
+        for whole in self._candidates.at_level(() if required is None else (required,)).groups():
+            for counts in counts_by_product(whole, self._nodes).values() if one_product else (whole,):
+                total = [0] * len(self._filters)
+                for of, number in counts:
+                    if of.node_class not in self.loads and options.out_of_time():
+                        return groups.minimum
+                    for at, load in enumerate(self.load_of(of.node_class)):
+                        total[at] += number * load if of.allowed[at] else 0
+                most = max(most, len(groups.without_gpus) + sum(map(min, total, groups.wanted)))
+                if most >= groups.minimum:
+                    return most
         return most
 
 
@@ -228,7 +231,13 @@ def _fit_key(groups: MemberGroups, view: NodeView, options: PlanOptions) -> Hash
     """Return all of a gang that decides whether it fits, except the nodes to avoid."""
     nodes = sorted({seat.node for seat in options.placed if seat.node is not None})
     siblings = tuple(
-        (name, tuple(sorted((view.rules[name].metadata.labels or {}).items()))) for name in nodes if name in view.rules
+        (
+            name,
+            tuple(sorted((view.rules[name].metadata.labels or {}).items())),
+            product_of(view.table.states[name]) if name in view.table.states else None,
+        )
+        for name in nodes
+        if name in view.rules
     )
     kinds = tuple(
         (each.kind, each.rules and each.rules.key, len(each.members), each.excluded_nodes) for each in groups.groups

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from gputopo.crd.reservations import PlannedMember
@@ -20,7 +20,7 @@ from scheduler_core.planner.packing.anti_affinity import (
 from scheduler_core.planner.packing.model import NodeView, PlanOptions, Unplaced
 from scheduler_core.planner.packing.node_fit import MemberKind
 from scheduler_core.planner.packing.ranks import sort_by_rank
-from scheduler_core.request.pod_request import InvalidRequest, PodProfile, PodRequest
+from scheduler_core.request.pod_request import InvalidRequest, PodProfile, PodRequest, Strength
 
 
 class MemberGroup(NamedTuple):
@@ -41,6 +41,7 @@ class MemberGroups(NamedTuple):
     minimum: int  # number of these members that must be placed
     required: str | None  # a level, or a label's key
     preferred: str | None
+    same_product: Strength = Strength.PREFERRED  # all members on GPUs of one product
 
     @property
     def wanted(self) -> tuple[int, ...]:
@@ -88,7 +89,16 @@ def group_members(members: Sequence[Member], view: NodeView, options: PlanOption
         _minimum(members, options),
         next((request.required for request in requests if request.required), None),
         next((request.preferred for request in requests if request.preferred), None),
+        _same_product(group.kind.profile for group in groups),
     )
+
+
+def _same_product(profiles: Iterable[PodProfile]) -> Strength:
+    """Return the strongest wish of the members; one that wants GPUs of one product wants all of them so."""
+    wishes = {each.constraints.same_product for each in profiles}
+    if Strength.REQUIRED in wishes:
+        return Strength.REQUIRED
+    return Strength.IGNORE if wishes == {Strength.IGNORE} else Strength.PREFERRED
 
 
 def _minimum(members: Sequence[Member], options: PlanOptions) -> int:

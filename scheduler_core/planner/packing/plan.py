@@ -1,8 +1,8 @@
 """Plan a gang on one snapshot: all members or none. Pure: equal members, nodes and options give equal plans.
 
-Criteria, in this order: required shapes hold whatever the kubelets choose; most members; the narrowest domain that
-holds all of them; the domain with most placed siblings; fewest nodes; the sum of the members' scores
-(``evaluation/score.py``: the worst possible ring, fragmentation, ...); the domain with the least free capacity.
+Criteria, in this order: required shapes hold whatever the kubelets choose; most members; GPUs of one product; the
+narrowest domain that holds all of them; the domain with most placed siblings; fewest nodes; the sum of the members'
+scores (``evaluation/score.py``: the worst possible ring, fragmentation, ...); the domain with the least free capacity.
 """
 
 from __future__ import annotations

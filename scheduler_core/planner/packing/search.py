@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterator
 from typing import NamedTuple
 
+from scheduler_core.cache.node_state import product_of
 from scheduler_core.planner.packing.candidates import Candidates, Domain
 from scheduler_core.planner.packing.groups import MemberGroups
 from scheduler_core.planner.packing.model import NodeView, PlanOptions
@@ -13,8 +14,9 @@ from scheduler_core.planner.packing.node_classes import NodeClasses
 from scheduler_core.planner.packing.node_filter import NodeFilter
 from scheduler_core.planner.packing.node_fit import Load, NodeFit
 from scheduler_core.planner.packing.pack import PackingBound, PackingRun, best_packing, packing_bound
-from scheduler_core.planner.packing.stock import Budget, CountsKey, OrderedCounts, Packing
+from scheduler_core.planner.packing.stock import Budget, CountsKey, OrderedCounts, Packing, PlacementClass
 from scheduler_core.planner.packing.topology_domains import DomainPath, SearchLevel, domain_path_of, search_levels
+from scheduler_core.request.pod_request import Strength
 
 _MAX_UNUSED = 1 << 11  # results that are kept, whether or not they are still used
 
@@ -106,6 +108,27 @@ class Search:
         self._packings: dict[CountsKey, Packing] = {}
 
     def best_result(self) -> SearchResult:
+        """Return the best result on GPUs of one product if it places as many members as any other, else the best."""
+        all_members = sum(self._gang.wanted)
+        if not self._has_several_products():
+            return self._best_of_levels()
+        uniform = self._best_of_levels(one_product=True)
+        if self._gang.same_product is Strength.REQUIRED or uniform.packing.members == all_members:
+            return uniform
+        found = self._best_of_levels()
+        return found if found.is_better(uniform) else uniform
+
+    def _has_several_products(self) -> bool:
+        """Return whether it matters that all members get GPUs of one product. In most clusters all are equal."""
+        if self._gang.same_product is Strength.REQUIRED:
+            return True
+        if self._gang.same_product is Strength.IGNORE:
+            return False
+        anywhere = frozenset[tuple[PlacementClass, int]]().union(*self.candidates.at_level(()).groups())
+        uniform = counts_by_product(anywhere, self._nodes)
+        return bool(uniform) and anywhere not in uniform.values()
+
+    def _best_of_levels(self, *, one_product: bool = False) -> SearchResult:
         """Return the result of the first level that places all members; else the result that places most."""
         all_members = sum(self._gang.wanted)
         best, exact = SearchResult(), True
@@ -117,7 +140,7 @@ class Search:
             if self.budget.is_exhausted and not last:  # most members fit in the widest
                 exact = False
                 continue
-            found = self._best_at(level, self._needed_members(best, last=last))
+            found = self._best_at(level, self._needed_members(best, last=last), one_product=one_product)
             exact = exact and found.exact
             best = found if found.is_better(best) else best
         return best._replace(exact=exact)
@@ -127,11 +150,11 @@ class Search:
         needed = self._gang.minimum - len(self._gang.without_gpus)
         return max(best.packing.members + 1, 1 if last else needed)
 
-    def _best_at(self, level: SearchLevel, at_least: int) -> SearchResult:
+    def _best_at(self, level: SearchLevel, at_least: int, *, one_product: bool) -> SearchResult:
         """Return the best result among the domains of a level. Domains with the best bound are tried first."""
         best: tuple[tuple[object, ...], SearchResult] | None = None
         exact = True
-        for bound, path, counts in self._bounded(level, at_least):
+        for bound, path, counts in self._bounded(level, at_least, one_product=one_product):
             if best is not None and bound > best[0][: len(bound)]:
                 break
             if best is not None and self.budget.is_exhausted:
@@ -148,7 +171,9 @@ class Search:
                     best = rank, SearchResult(packing, domain)
         return (SearchResult() if best is None else best[1])._replace(exact=exact)
 
-    def _bounded(self, level: SearchLevel, at_least: int) -> Iterator[tuple[tuple[float, ...], DomainPath, CountsKey]]:
+    def _bounded(
+        self, level: SearchLevel, at_least: int, *, one_product: bool
+    ) -> Iterator[tuple[tuple[float, ...], DomainPath, CountsKey]]:
         """Yield the domains that may take so many members by their bound, then by their path.
 
         Of domains with equal counts and as many placed siblings, only the first: it is the best of them.
@@ -156,19 +181,32 @@ class Search:
         groups = self.candidates.at_level(level).groups()
         self._results.drop_unused(self._nodes.classes, len(groups))
         siblings_in = self._siblings_by_domain(level)
-        by_bound: defaultdict[tuple[float, ...], list[tuple[CountsKey, Iterable[DomainPath]]]] = defaultdict(list)
-        for counts, paths in groups.items():
+        by_bound: defaultdict[tuple[float, ...], list[tuple[DomainPath, str, CountsKey]]] = defaultdict(list)
+        parts = (
+            (product, counts, paths)
+            for whole, paths in groups.items()
+            for product, counts in (self._parts(whole) if one_product else (("", whole),))
+        )
+        for product, counts, paths in parts:
             members, nodes, points = self._results.bound_of(counts)
             if -members < at_least:
                 continue
             if not self._siblings:
-                by_bound[members, 0, nodes, points].append((counts, paths))
+                by_bound[members, 0, nodes, points].append((min(paths), product, counts))
             elif self._is_reachable():
                 for path in paths & siblings_in.keys():
-                    by_bound[members, -siblings_in[path], nodes, points].append((counts, (path,)))
+                    by_bound[members, -siblings_in[path], nodes, points].append((path, product, counts))
         for bound, same in sorted(by_bound.items(), key=lambda each: each[0]):
-            for path, counts in sorted(((min(paths), counts) for counts, paths in same), key=lambda each: each[0]):
+            for path, _, counts in sorted(same, key=lambda each: each[:2]):
                 yield bound, path, counts
+
+    def _parts(self, counts: CountsKey) -> Iterator[tuple[str, CountsKey]]:
+        """Yield the nodes of each product; of the product of the placed siblings only, where there are some."""
+        states = self._view.table.states
+        placed = {product_of(states[node]) for node in self._siblings if node is not None and node in states}
+        for product, part in counts_by_product(counts, self._nodes).items():
+            if not placed or placed == {product}:
+                yield product, part
 
     def _is_reachable(self) -> bool:
         """Return whether more members can be placed: with a required level, all siblings are in one domain of it."""
@@ -188,5 +226,16 @@ class Search:
         """Return the best packing, which domains with equal class counts share."""
         if counts not in self._packings:
             bound = self._results.bound_of(counts)
-            self._packings[counts] = self._results.packing_on(domain.ordered_counts(), bound, self.budget)
+            number_of = dict(counts)
+            ordered = tuple((of, number_of[of]) for of, _ in domain.ordered_counts() if of in number_of)
+            self._packings[counts] = self._results.packing_on(ordered, bound, self.budget)
         return self._packings[counts]
+
+
+def counts_by_product(counts: CountsKey, nodes: NodeClasses) -> dict[str, CountsKey]:
+    """Return the counts of the nodes of each product, without nodes of several products or of an unknown one."""
+    found: defaultdict[str, set[tuple[PlacementClass, int]]] = defaultdict(set)
+    for of, number in counts:
+        if (product := product_of(nodes.classes[of.node_class].state)) is not None:
+            found[product].add((of, number))
+    return {product: frozenset(part) for product, part in found.items()}

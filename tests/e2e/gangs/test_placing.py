@@ -19,7 +19,7 @@ from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import placed, started
 from tests.simulated_node.fleet import Fleet
 from tests.simulated_node.node import NodeSpec
-from tests.simulated_node.shapes import islands_4_4
+from tests.simulated_node.shapes import cube_mesh_8, islands_4_4, nvswitch_8
 
 pytestmark = pytest.mark.e2e
 STOCK = "default-scheduler"
@@ -252,3 +252,22 @@ def test_members_that_may_not_share_a_node_have_one_each(cluster: Cluster, ready
     create(cluster, *later)
 
     assert there + places(wait_until_whole(cluster, "later", 1)) == {"gpu-0": 1, "gpu-1": 1, "gpu-2": 1}
+
+
+def test_a_gang_gets_gpus_of_one_product(
+    cluster: Cluster, fleet: Fleet, agents_of: StartAgents, scheduler: StartScheduler, planner: StartPlanner
+) -> None:
+    """One node is of another product, and in the clique of a node of the first."""
+    cliques = {CLIQUE: "fabric.1"}
+    fleet.add(
+        NodeSpec(name="v100-0", shape=cube_mesh_8(), labels=cliques),
+        NodeSpec(name="v100-1", shape=cube_mesh_8()),
+        NodeSpec(name="h100-0", shape=nvswitch_8(), labels=cliques),
+    )
+    agents_of()
+    scheduler()
+    planner()
+
+    create(cluster, *gang("train", asked(2, 8)))
+
+    assert places(wait_until_whole(cluster, "train", 2)) == {"v100-0": 1, "v100-1": 1}

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from scheduler_core.cache.node_state import product_of
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.packing.groups import MemberGroups, group_members
 from scheduler_core.planner.packing.model import GangPlan, Levels, NodeView, PlanOptions
@@ -23,6 +24,7 @@ from scheduler_core.planner.packing.topology_domains import (
     search_levels,
     sort_path_of,
 )
+from scheduler_core.request.pod_request import Strength
 
 
 def plan_plainly(members: Sequence[Member], view: NodeView, options: PlanOptions) -> GangPlan | None:
@@ -128,6 +130,7 @@ class _Domain(NamedTuple):
     path: DomainPath
     candidates: Sequence[GangNode]
     counts: ClassCounts
+    product: str = ""
 
 
 class PlainSearch:
@@ -145,6 +148,20 @@ class PlainSearch:
         self._bounds: dict[frozenset[tuple[PlacementClass, int]], PackingBound] = {}
 
     def best_result(self) -> PlainResult:
+        """Return the best result on GPUs of one product if it places as many members as any other, else the best."""
+        wish, products = self._gang.same_product, {self._product(each.of) for each in self.candidates}
+        if wish is Strength.IGNORE or (wish is Strength.PREFERRED and (len(products) < 2 or products == {None})):
+            return self._best_of_levels()
+        uniform = self._best_of_levels(one_product=True)
+        if wish is Strength.REQUIRED or uniform.packing.members == sum(self._gang.wanted):
+            return uniform
+        found = self._best_of_levels()
+        return found if found.is_better(uniform) else uniform
+
+    def _product(self, of: PlacementClass) -> str | None:
+        return product_of(self.node_fit.nodes.classes[of.node_class].state)
+
+    def _best_of_levels(self, *, one_product: bool = False) -> PlainResult:
         """Return the result of the first level that places all members; else the result that places most."""
         all_members = sum(self._gang.wanted)
         best, exact = PlainResult(), True
@@ -156,7 +173,7 @@ class PlainSearch:
             if self.budget.is_exhausted and not last:  # most members fit in the widest
                 exact = False
                 continue
-            found = self._best_at(level, self._needed_members(best, last=last))
+            found = self._best_at(level, self._needed_members(best, last=last), one_product=one_product)
             exact = exact and found.exact
             best = found if found.is_better(best) else best
         return best._replace(exact=exact)
@@ -166,11 +183,12 @@ class PlainSearch:
         needed = self._gang.minimum - len(self._gang.without_gpus)
         return max(best.packing.members + 1, 1 if last else needed)
 
-    def _best_at(self, level: SearchLevel, at_least: int) -> PlainResult:
+    def _best_at(self, level: SearchLevel, at_least: int, *, one_product: bool) -> PlainResult:
         """Return the best result among the domains of a level. Domains with the best bound are tried first."""
         best: tuple[tuple[object, ...], PlainResult] | None = None
         exact = True
-        for bound, domain in sorted(self._domains(level, at_least), key=lambda each: (each[0], each[1].path)):
+        domains = self._domains(level, at_least, one_product=one_product)
+        for bound, domain in sorted(domains, key=lambda each: (each[0], each[1].path, each[1].product)):
             if best is not None and bound > best[0][: len(bound)]:
                 break
             if best is not None and self.budget.is_exhausted:
@@ -185,16 +203,28 @@ class PlainSearch:
                     best = rank, PlainResult(packing, domain.candidates)
         return (PlainResult() if best is None else best[1])._replace(exact=exact)
 
-    def _domains(self, level: SearchLevel, at_least: int) -> Iterator[tuple[tuple[float, ...], _Domain]]:
+    def _domains(
+        self, level: SearchLevel, at_least: int, *, one_product: bool
+    ) -> Iterator[tuple[tuple[float, ...], _Domain]]:
         """Yield the domains that may take so many members, with the bound of each."""
         siblings_in = self._siblings_by_domain(level)
         for path, candidates in group_by_domain(self._reachable(), level, self._view, self._options.levels).items():
             if self._siblings and path not in siblings_in:
                 continue
-            counts = class_counts(candidates)
-            members, nodes, points = self._bound(counts)
-            if -members >= at_least:
-                yield (members, -siblings_in[path], nodes, points), _Domain(path, candidates, counts)
+            for product in self._products(candidates) if one_product else [""]:
+                counts = class_counts(
+                    each for each in candidates if not one_product or self._product(each.of) == product
+                )
+                members, nodes, points = self._bound(counts)
+                if -members >= at_least:
+                    yield (members, -siblings_in[path], nodes, points), _Domain(path, candidates, counts, product)
+
+    def _products(self, candidates: Iterable[GangNode]) -> set[str]:
+        """Return the products to try: of the placed siblings, where there are some."""
+        states = self._view.table.states
+        placed = {product_of(states[node]) for node in self._siblings if node is not None and node in states}
+        found = {self._product(each.of) for each in candidates}
+        return {each for each in found if each is not None and (not placed or placed == {each})}
 
     def _reachable(self) -> Sequence[GangNode]:
         """Return the candidates; with a required level only those in the domain of the placed siblings."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gputopo.crd.reservations import PlannedMember
 from gputopo.labels.reasons import Reason
 from scheduler_core.cache.kube_scheduler_filters import FullNode, Taint
+from scheduler_core.cache.node_state import product_of
 from scheduler_core.cache.node_table import state_if
 from scheduler_core.evaluation.evaluate import evaluate_state
 from scheduler_core.evaluation.score import Score
@@ -392,7 +393,9 @@ class _Brute:
         assert isinstance(found, MemberGroups)
         self._kinds = {each.uid: at for at, group in enumerate(found.groups) for each in group.members}
 
-    def best(self, racks: bool, used: frozenset[str] = frozenset()) -> tuple[int, int, int]:
+    def best(
+        self, racks: bool, used: frozenset[str] = frozenset(), *, one_product: bool = False
+    ) -> tuple[int, int, int]:
         """Return members, negative; unused nodes; points, negative. ``racks``: all members in one rack."""
         names = ["", *self.seen.table.records]
         found = [(0, 0, 0)]
@@ -401,6 +404,9 @@ class _Brute:
             if racks and len({self.rack(name) for name in assignment}) > 1:
                 continue
             if racks and None in {self.rack(name) for name in assignment}:
+                continue
+            products = {product_of(self.seen.table.states[name]) for name in assignment}
+            if one_product and (len(products) > 1 or None in products):
                 continue
             points = [self.points(name, load) for name, load in assignment.items()]
             if None not in points:
@@ -481,7 +487,8 @@ def test_plans_equal_the_best_of_all_assignments(seed: int) -> None:
     members, seen = _small(Random(seed))
     brute = _Brute(members, seen)
     wanted = members[0].gang_request
-    rungs = [brute.best(racks=True), *([] if wanted.required else [brute.best(racks=False)])]
+    levels = [True] if wanted.required else [True, False]
+    rungs = [brute.best(racks=racks, one_product=same) for same in (True, False) for racks in levels]
     best = min(rungs, key=lambda each: (each[0], rungs.index(each)))
 
     found = plan_gang(members, seen)
