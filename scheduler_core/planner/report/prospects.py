@@ -114,7 +114,7 @@ def _in_the_way(
 
 
 # Nodes with such a reason may fit once their agents report, their hardware is repaired, or their network is known.
-_UNCERTAIN = (Reason.UNKNOWN_TOPOLOGY, Reason.UNKNOWN_NODE, Reason.DEGRADED, Reason.DEVICE_PLUGIN)
+_UNCERTAIN = (Reason.UNKNOWN_TOPOLOGY, Reason.UNKNOWN_NODE, Reason.DEGRADED, Reason.ADMISSION)
 
 
 def _never(trial: _Trial, table: ClusterSnapshot, now: float) -> Unplaced | None:
