@@ -10,9 +10,9 @@ from gputopo.model import Gpu, Problem, ProblemKind
 
 # Field of Gpu -> its name in the public JSON, and the source that has it.
 _FACTS = {
-    "product": ("product", "`nvidia-smi -L` tells it"),
-    "memory_mib": ("memoryMiB", "`nvidia-smi -q` tells it"),
-    "numa_node": ("numaNode", "/sys/bus/pci/devices/*/numa_node tells it, except in most virtual machines"),
+    "product": ("product", "`nvidia-smi -L` shows it"),
+    "memory_mib": ("memoryMiB", "`nvidia-smi -q` shows it"),
+    "numa_node": ("numaNode", "/sys/bus/pci/devices/*/numa_node shows it, except in most virtual machines"),
 }
 
 
@@ -23,7 +23,7 @@ def unknown_facts(sources: ParsedSources, gpus: tuple[Gpu, ...]) -> Iterator[Pro
         without = [str(gpu.index) for gpu in gpus if gpu.usable and getattr(gpu, field) is None]
         which = "" if len(without) == len(gpus) else f" for GPU {', '.join(without)}"
         if without:
-            yield Problem(f"gpus.{name}", ProblemKind.UNKNOWN, f"not told by {source_names}{which}; {hint}")
+            yield Problem(f"gpus.{name}", ProblemKind.UNKNOWN, f"not shown by {source_names}{which}; {hint}")
     if sources.nvml is not None:
         for call, errors in failed_nvml_calls(sources.nvml).items():
             yield Problem("nvml", ProblemKind.UNKNOWN, f"{call} fails: {errors}")

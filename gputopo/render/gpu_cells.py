@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from gputopo.render.wording import format_gib, format_lanes, format_number, gpu_names, parse_subject
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gputopo.model import Gpu, Link, NodeTopology, Uplink
     from gputopo.render.glyphs import Glyphs
     from gputopo.render.wording import Cell
@@ -21,16 +23,32 @@ def gpu_cells(topology: NodeTopology, gpu: Gpu, glyphs: Glyphs) -> tuple[Cell, .
     name = glyphs.shown(gpu.product or "").removeprefix("NVIDIA ")
     if not gpu.usable:
         return ("dim", name), _NOTHING, ("bad", "LOST"), _NOTHING, _NOTHING, _NOTHING
-    memory = ("unknown", "? GiB") if gpu.memory_mib is None else ("text", format_gib(gpu.memory_mib))
+    # A column of question marks says no more than the note below the tree: where no GPU has a value, it is left out.
+    memory = (
+        ("text", format_gib(gpu.memory_mib)) if gpu.memory_mib is not None else _unknown("? GiB", topology, _memory)
+    )
     degraded = any(gpu.index in parse_subject(each.what)[1] for each in topology.degraded)
     return (
-        ("text", name) if name else ("unknown", "?"),
+        ("text", name) if name else _unknown("?", topology, _product),
         memory,
         _nvlinks(topology, gpu, glyphs),
         _rate(topology, gpu),
         ("bad", "! degraded" if degraded else ""),
         ("dim", _special(gpu, glyphs)),
     )
+
+
+def _unknown(sign: str, topology: NodeTopology, value: Callable[[Gpu], object]) -> Cell:
+    """Return the sign of an unknown value; nothing where the value of every GPU is unknown."""
+    return _NOTHING if all(value(gpu) is None for gpu in topology.usable) else ("unknown", sign)
+
+
+def _product(gpu: Gpu) -> str | None:
+    return gpu.product
+
+
+def _memory(gpu: Gpu) -> int | None:
+    return gpu.memory_mib
 
 
 def _edges(topology: NodeTopology, gpu: Gpu) -> tuple[list[Link], list[Uplink]]:
@@ -81,7 +99,11 @@ def _rate(topology: NodeTopology, gpu: Gpu) -> Cell:
     if gpu.mig_enabled is True or not active:
         return "text", ""
     known = [rate for rate in active if rate is not None]
-    return ("text", f"{format_number(sum(known))} GB/s") if len(known) == len(active) else ("unknown", "? GB/s")
+    if len(known) == len(active):
+        return "text", f"{format_number(sum(known))} GB/s"
+    nvlink = topology.nvlink
+    edges = [*nvlink.links, *nvlink.uplinks] if nvlink is not None else []
+    return _NOTHING if all(edge.gbps is None for edge in edges) else ("unknown", "? GB/s")
 
 
 def _special(gpu: Gpu, glyphs: Glyphs) -> str:

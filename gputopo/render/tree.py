@@ -63,8 +63,9 @@ def _title(topology: NodeTopology, name: str | None, glyphs: Glyphs) -> Iterator
 def _inventory(topology: NodeTopology, glyphs: Glyphs) -> list[str]:
     """Return ``8 x NVIDIA H100 80GB HBM3, 79.6 GiB``; several products in order of their first GPU."""
     counts: dict[str, int] = {}
+    named = any(gpu.product for gpu in topology.usable)
     for gpu in topology.usable:
-        product = glyphs.shown(gpu.product) if gpu.product else "GPU of unknown product"
+        product = glyphs.shown(gpu.product) if gpu.product else "GPU of unknown product" if named else "GPU"
         text = product if gpu.memory_mib is None else f"{product}, {format_gib(gpu.memory_mib)}"
         counts[text] = counts.get(text, 0) + 1
     facts = [f"{count} {glyphs.times} {text}" for text, count in counts.items()]

@@ -134,14 +134,14 @@ CLOUD_VM = """\
 machine - driver 550.90.07 - CUDA 12.4
 8 x NVIDIA H100 80GB HBM3, 79.6 GiB
 `- NUMA ?
-   |- GPU0  A  H100 80GB HBM3  79.6 GiB  NV18 -> NVSwitch (assumed)  ? GB/s
-   |- GPU1  A  H100 80GB HBM3  79.6 GiB  NV18 -> NVSwitch (assumed)  ? GB/s
-   |- GPU2  A  H100 80GB HBM3  79.6 GiB  NV18 -> NVSwitch (assumed)  ? GB/s
-   |- GPU3  A  H100 80GB HBM3  79.6 GiB  NV18 -> NVSwitch (assumed)  ? GB/s
-   |- GPU4  A  H100 80GB HBM3  79.6 GiB  NV18 -> NVSwitch (assumed)  ? GB/s
-   |- GPU5  A  H100 80GB HBM3  79.6 GiB  NV18 -> NVSwitch (assumed)  ? GB/s
-   |- GPU6  A  H100 80GB HBM3  79.6 GiB  NV18 -> NVSwitch (assumed)  ? GB/s
-   `- GPU7  A  H100 80GB HBM3  79.6 GiB  NV18 -> NVSwitch (assumed)  ? GB/s
+   |- GPU0  A  H100 80GB HBM3  79.6 GiB  NV18 -> NVSwitch (assumed)
+   |- GPU1  A  H100 80GB HBM3  79.6 GiB  NV18 -> NVSwitch (assumed)
+   |- GPU2  A  H100 80GB HBM3  79.6 GiB  NV18 -> NVSwitch (assumed)
+   |- GPU3  A  H100 80GB HBM3  79.6 GiB  NV18 -> NVSwitch (assumed)
+   |- GPU4  A  H100 80GB HBM3  79.6 GiB  NV18 -> NVSwitch (assumed)
+   |- GPU5  A  H100 80GB HBM3  79.6 GiB  NV18 -> NVSwitch (assumed)
+   |- GPU6  A  H100 80GB HBM3  79.6 GiB  NV18 -> NVSwitch (assumed)
+   `- GPU7  A  H100 80GB HBM3  79.6 GiB  NV18 -> NVSwitch (assumed)
 
 NVLink islands
   A  GPU0-7  NVSwitch - bandwidth unknown
@@ -232,11 +232,11 @@ def test_what_little_is_known_is_shown() -> None:
 
     assert render_tree(machine) == (
         "machine\n"
-        "2 × GPU of unknown product · 1 lost\n"
+        "2 × GPU · 1 lost\n"
         "└─ NUMA ?\n"
-        "   ├─ GPU0  A  ?     ? GiB  NV2 → NVSwitch 0  NV2 → GPU3  ? GB/s  fabric: route, bandwidth\n"
-        "   ├─ GPU3  A  ?     ? GiB  NV2 → NVSwitch 1  NV2 → GPU0  ? GB/s\n"
-        "   └─ GPU4     B200         LOST\n"
+        "   ├─ GPU0  A        NV2 → NVSwitch 0  NV2 → GPU3  ? GB/s  fabric: route, bandwidth\n"
+        "   ├─ GPU3  A        NV2 → NVSwitch 1  NV2 → GPU0  ? GB/s\n"
+        "   └─ GPU4     B200  LOST\n"
         "\n"
         "NVLink islands\n"
         "  A  GPU0,3  NVLink · bandwidth unknown\n"
