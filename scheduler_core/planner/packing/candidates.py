@@ -6,8 +6,9 @@ counted again, and domains with equal counts are one group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from itertools import chain
 
 from scheduler_core.cache.kube_scheduler_filters import FullNode
 from scheduler_core.planner.packing.groups import MemberGroups
@@ -178,6 +179,14 @@ class Candidates:
                 lambda leaf: domain_path_of(leaf.labels, level, self._levels), self._leaves.values()
             )
         return found
+
+    def count_groups(self) -> int:
+        """Return the number of different counts at all levels."""
+        return sum(len(each.groups()) for each in self._level_domains.values())
+
+    def present_counts(self) -> Iterator[CountsKey]:
+        """Yield the different counts at all levels."""
+        return chain.from_iterable(each.groups() for each in self._level_domains.values())
 
     def class_of(self, name: str) -> PlacementClass | None:
         """Return the class of a node; None: it is no candidate."""

@@ -94,6 +94,7 @@ class GangPlanner:
             if most >= groups.minimum:
                 found = plan_groups(groups, view, options, self._nodes, memory)
                 if isinstance(found, GangPlan) or options.out_of_time():
+                    self._forget_placed(members, found)
                     return found
             elif verdict is None or verdict.unplaced.best != most:
                 missing = () if verdict is None else verdict.unplaced.missing
@@ -106,6 +107,7 @@ class GangPlanner:
         if diagnose and not verdict.unplaced.missing:
             found = plan_groups(groups, view, options, self._nodes, self._memory(request, options.levels))
             if isinstance(found, GangPlan):
+                self._forget_placed(members, found)
                 return found
             verdict.unplaced, verdict.names = found, _names(groups)
         return _with_own_names(request, verdict)
@@ -130,6 +132,11 @@ class GangPlanner:
         if not options.placed:
             _keep(self._requests, name, found, _MAX_REQUESTS)
         return found
+
+    def _forget_placed(self, members: Sequence[Member], found: GangPlan | Unplaced) -> None:
+        """Keep no members of a gang that is placed."""
+        if isinstance(found, GangPlan):
+            self._requests.pop(members[0].gang_request.gang, None)
 
     def _memory(self, request: _Request, levels: Levels) -> SearchMemory:
         """Return what is kept for gangs with equal requests."""

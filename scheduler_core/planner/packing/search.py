@@ -18,7 +18,8 @@ from scheduler_core.planner.packing.stock import Budget, CountsKey, OrderedCount
 from scheduler_core.planner.packing.topology_domains import DomainPath, SearchLevel, domain_path_of, search_levels
 from scheduler_core.request.pod_request import Strength
 
-_MAX_UNUSED = 1 << 11  # results that are kept, whether or not they are still used
+_MAX_UNUSED = 1 << 8  # results that are kept, whether or not they are still used
+_MAX_LOADS = 1 << 13
 
 
 class SearchResult(NamedTuple):
@@ -69,14 +70,15 @@ class FitResults:
             )
         return self._spare[counts]
 
-    def drop_unused(self, classes: Container[int], number: int) -> None:
-        """Drop results of former classes and counts if they are many. ``number``: of present counts."""
-        if len(self._bounds) > 2 * number + _MAX_UNUSED:
-            self._bounds.clear()
-            self._spare.clear()
-        if len(self._packings) > _MAX_UNUSED:
+    def drop_unused(self, classes: Container[int], candidates: Candidates) -> None:
+        """Drop results of former classes and counts where they are more than those of the present ones."""
+        number = candidates.count_groups()
+        if max(len(self._bounds), len(self._spare), len(self._packings)) > 2 * number + _MAX_UNUSED:
+            counts = list(candidates.present_counts())
+            self._bounds = {each: self._bounds[each] for each in counts if each in self._bounds}
+            self._spare = {each: self._spare[each] for each in counts if each in self._spare}
             self._packings.clear()
-        if len(self.loads) > _MAX_UNUSED:
+        if len(self.loads) > _MAX_LOADS:
             for each in [each for each in self.loads if each not in classes]:
                 del self.loads[each]
         self.node_fit.drop_unused()
@@ -179,7 +181,7 @@ class Search:
         Of domains with equal counts and as many placed siblings, only the first: it is the best of them.
         """
         groups = self.candidates.at_level(level).groups()
-        self._results.drop_unused(self._nodes.classes, len(groups))
+        self._results.drop_unused(self._nodes.classes, self.candidates)
         siblings_in = self._siblings_by_domain(level)
         by_bound: defaultdict[tuple[float, ...], list[tuple[DomainPath, str, CountsKey]]] = defaultdict(list)
         parts = (

@@ -22,7 +22,7 @@ from scheduler_core.planner.leader.plan_task import PlanMemory, PlanResult, Plan
 from scheduler_core.planner.leader.queue import QueuedGang
 from scheduler_core.planner.packing import gang_planner
 from scheduler_core.planner.packing.anti_affinity import PlacedMember
-from scheduler_core.planner.packing.model import LEVELS, NodeView, TableVariant, ViewChanges
+from scheduler_core.planner.packing.model import LEVELS, GangPlan, NodeView, PlanOptions, TableVariant, ViewChanges
 from scheduler_core.planner.packing.plan import plan_groups
 from scheduler_core.policy.policy import Handling, Policy
 from scheduler_core.request.pod_request import PodRequest
@@ -365,3 +365,20 @@ def test_plans_keep_no_former_snapshot_alive() -> None:
         memory.singles.place_pods([single], seen._replace(policy_of=_built_in))
 
     assert _records_alive() - before <= 5
+
+
+def test_no_members_of_placed_gangs_stay_alive() -> None:
+    memory = PlanMemory()
+    for number in range(30):
+        renamed = GangName("team", f"placed-{number}")
+        members = [
+            each._replace(gang_request=each.gang_request._replace(gang=renamed), name=f"alive-{number}-{each.name}")
+            for each in crew(2, 8)
+        ]
+        seen = view(record("a", H100, held={}), record("b", H100, held={}))._replace(policy_of=_built_in)
+        assert isinstance(memory.gangs.plan_gang(tuple(members), seen, PlanOptions()), GangPlan)
+    del members
+
+    gc.collect()
+    alive = {each.name for each in gc.get_objects() if isinstance(each, Member) and each.name.startswith("alive-")}
+    assert len(alive) <= 2 * 2
