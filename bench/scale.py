@@ -124,7 +124,6 @@ ROWS: dict[str, Cell] = {
     "sync of the planner: CPU, s": _figure("planner", "cpu_s", "{:.1f}"),
     "memory of its view, MiB": _figure("planner", "mib", "{:.0f}"),
     "Filter, a profile never seen: median, ms": _figure("extender", "cold_ms", "{:.1f}"),
-    "Filter, a profile never seen: maximum, ms": _figure("extender", "cold_max_ms", "{:.1f}"),
     "Filter, a known profile: median, ms": _figure("extender", "warm_ms", "{:.1f}"),
     "of it, decoding the names, ms": _figure("extender", "names_ms", "{:.1f}"),
     "pod event: median, ms": _figure("extender", "event_ms", "{:.2f}"),

@@ -1,7 +1,7 @@
 """API calls of one agent in a quiet hour, in its own process: ``python bench/scale_agent.py``.
 
 The agent's own publication on a simulated clock; nothing changes but the time. Bytes are of the bodies that are sent;
-etcd also stores about 600 bytes of metadata with each. It uses only functions that older commits have too.
+etcd also stores the metadata of the object. It uses only functions that older commits have too.
 """
 
 from __future__ import annotations

@@ -99,9 +99,7 @@ def extender(kube: Kube) -> Figures:
     return found | {
         "names_ms": statistics.median(times_ms(lambda: decode(names))),
         "cold_ms": statistics.median(cold),
-        "cold_max_ms": max(cold),
         "warm_ms": statistics.median(warm),
-        "warm_max_ms": max(warm),
         "event_ms": statistics.median(events),
     }
 
