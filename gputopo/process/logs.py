@@ -55,6 +55,26 @@ def _printable(text: str) -> str:
 
 
 _FORMS = {"json": _json, "text": _text}
+DEBUG = ":debug"  # after the name of a form: lines of level debug, too
+
+
+class LineBudget:
+    """Limits the lines of one kind: ``per_second`` on average, and as many at once. It counts what is left out."""
+
+    def __init__(self, per_second: float) -> None:
+        self._per_second = per_second
+        self._spent_until = float("-inf")
+        self._left_out = 0
+
+    def take(self, now: float) -> int | None:
+        """Return the number of lines left out since the last line; None: this line is left out, too."""
+        self._spent_until = max(self._spent_until, now - 1.0)
+        if self._spent_until > now:
+            self._left_out += 1
+            return None
+        self._spent_until += 1.0 / self._per_second
+        left_out, self._left_out = self._left_out, 0
+        return left_out
 
 
 class LogSink(logging.StreamHandler[TextIO]):
@@ -66,13 +86,16 @@ class LogSink(logging.StreamHandler[TextIO]):
 
 
 def start_logging(form: str, stream: TextIO, packages: Sequence[str], about: Mapping[str, str]) -> LogSink:
-    """Write the log lines of packages, from level info, to a stream, with ``about`` in each line."""
+    """Write the log lines of packages to a stream, with ``about`` in each line. ``form``: json or text.
+
+    With ``:debug`` after the form, lines of level debug are written, too.
+    """
     sink = LogSink(stream, packages)
-    sink.setFormatter(_Formatter(about, _FORMS[form]))
+    sink.setFormatter(_Formatter(about, _FORMS[form.removesuffix(DEBUG)]))
     for name in packages:
         logger = logging.getLogger(name)
         logger.addHandler(sink)
-        logger.setLevel(logging.INFO)
+        logger.setLevel(logging.DEBUG if form.endswith(DEBUG) else logging.INFO)
         logger.propagate = False
     return sink
 

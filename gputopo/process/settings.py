@@ -174,9 +174,12 @@ PAGES_HELP = (
     "Readers of the pages that name pods. loopback: clients in this pod, such as kubectl port-forward. authorized: "
     "also bearers of a token for the audience gputopo, if its account may get the path (role gputopo-page-reader)."
 )
-LOG_HELP = "The format of the log on standard error: one line for each event, with fields."
+LOG_HELP = (
+    "The format of the log on standard error: one line for each event, with fields. With :debug, also the lines of "
+    "level debug, such as the nodes of each decision."
+)
 
 
 def log_setting(default: str = "json") -> Setting:
     """Return the declaration of ``--log``, which every program has."""
-    return Setting("--log", "json|text", default, parse_one_of("json", "text"))
+    return Setting("--log", "json|text[:debug]", default, parse_one_of("json", "text", "json:debug", "text:debug"))

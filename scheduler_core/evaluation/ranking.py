@@ -114,6 +114,11 @@ class NodeRanking:
         """The nodes where in-flight pods matter for every pod."""
         return self._index.with_commitments
 
+    @property
+    def rejection_counts(self) -> dict[str, int]:
+        """The number of all known nodes that are rejected for each reason; the cost does not depend on the nodes."""
+        return {reason: len(names) for reason, names in self._rejected.items()}
+
     def catch_up(self, changed: Iterable[str]) -> None:
         """Apply the changes up to the snapshot of the index."""
         before, after = self._states, self._index.snapshot.states
@@ -218,6 +223,11 @@ class PodRanking:
         """Return the points as ``NodeRanking.points_of`` does."""
         own = [(name, rounded_points(self.evaluator(state))) for name, state in self._own.items() if name in names]
         return self._ranking.points_of(names - self._own.keys()) + own
+
+    @property
+    def rejection_counts(self) -> dict[str, int]:
+        """As ``NodeRanking.rejection_counts``; nodes with a state of their own count as for other pods."""
+        return self._ranking.rejection_counts
 
     @property
     def with_commitments(self) -> AbstractSet[str]:

@@ -77,6 +77,7 @@ class DecisionRecord(NamedTuple):
     answer: FilterResult
     phases: DecisionPhases
     closed_nodes: AbstractSet[str] = frozenset()  # not considered: unknown pods may be in flight to them
+    rejection_counts: Mapping[str, int] = {}  # of all known nodes, by reason
 
     @property
     def considered(self) -> AbstractSet[str]:
@@ -153,6 +154,7 @@ class Extender:
                     answer=result,
                     phases=phases,
                     closed_nodes=closed,
+                    rejection_counts=ranking.rejection_counts,
                 )
             )
         if closed and not result.nodes:

@@ -17,7 +17,7 @@ from scheduler_core.planner.status import PlannerStatus
 from scheduler_core.policy.limits import LIMITS
 
 # A gang that fits waits a fraction of a second; a gang that waits for capacity, hours.
-_WAIT_SECONDS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800, 7200, 43200)
+_WAIT_SECONDS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 600, 1800, 7200, 43200)
 _PLAN_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2)
 _WRITE_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 10)
 PHASES = (

@@ -28,6 +28,7 @@ from scheduler_core.planner.leader.freshness import Freshness
 from scheduler_core.planner.leader.hold_search import HoldTask
 from scheduler_core.planner.leader.hold_throttle import HoldThrottle
 from scheduler_core.planner.leader.plan_task import PlanMemory, PlanResult, PlanTask, run_plan
+from scheduler_core.planner.leader.reservation_lines import ReservationLines
 from scheduler_core.planner.leader.term import LeaderTerm
 from scheduler_core.planner.leader.writer import ActionExecutor, WriteAnswer, WriteOutcome
 from scheduler_core.planner.metrics import PlannerMetrics
@@ -77,6 +78,7 @@ class PlannerService:
         self._not_before = 0.0  # monotonic seconds: no term begins before
         self._terms = 0
         self._watch_errors = WatchErrorLog()
+        self._lines = ReservationLines()
         self._not_served: str | None = None  # why the ledger cannot be created: its kind is unknown to the API server
 
     def idle_watches(self, _: Deliver) -> WatchSet:
@@ -269,6 +271,8 @@ class PlannerService:
             _log.warning("write", extra={"fields": fields | {"error": answer.error}})
         else:
             _log.debug("write", extra={"fields": fields | {"seconds": round(answer.seconds, 4)}})
+        if answer.outcome is WriteOutcome.DONE:
+            self._lines.write_done(answer.write, answer.seconds)
         self._parts.metrics.count_answer(answer)
 
     def _is_newly_not_served(self, answer: WriteAnswer) -> bool:
@@ -291,6 +295,7 @@ class PlannerService:
     def count_wait(self, outcome: str, gang: Gang, seconds: float) -> None:
         """Record how long a gang waited."""
         self._parts.metrics.count_wait(outcome, seconds, alone=is_single_pod_gang(gang.name))
+        self._lines.write_wait(f"{gang.name.namespace}/{gang.name.name}", outcome, seconds)
 
 
 def _no_leader_reason(holder: str | None, error: str | None) -> str | None:
