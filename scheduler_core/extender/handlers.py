@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
+from gputopo.labels.reasons import Reason
+from gputopo.process.logs import LineBudget
 from scheduler_core.evaluation.transient import RETRY_MESSAGE
 from scheduler_core.extender.extender import ExtenderCalls, NotReadyError
 from scheduler_core.extender.http import Clock, Handler, Reply
@@ -38,6 +41,7 @@ _NODE_CACHE_ADVICE = (
     "set nodeCacheCapable: true in the KubeSchedulerConfiguration: without it kube-scheduler sends 2 KB per node and "
     "call, and scores the nodes that an extender returns as if they were empty"
 )
+_MALFORMED_LINES_PER_S = 20.0
 _log = logging.getLogger(__name__)
 
 
@@ -75,6 +79,7 @@ class WaitBudget:
 def handlers(extender: ExtenderCalls, metrics: ExtenderMetrics, clock: Clock) -> dict[str, Handler]:
     """Return the handlers by verb."""
     waits = WaitBudget()
+    malformed_lines = LineBudget(_MALFORMED_LINES_PER_S)
     warned = False
 
     def parse_args(body: bytes) -> ExtenderArgs:
@@ -97,6 +102,7 @@ def handlers(extender: ExtenderCalls, metrics: ExtenderMetrics, clock: Clock) ->
         decided_at = clock()
         if not result.nodes:
             metrics.count_rejections(result.rejected)
+            _log_malformed(args, result.rejected, malformed_lines.take)
         if result.may_fit_soon:
             answer = filter_error(RETRY_MESSAGE)
         else:
@@ -116,6 +122,15 @@ def handlers(extender: ExtenderCalls, metrics: ExtenderMetrics, clock: Clock) ->
         "filter": _guarded_handler("filter", filter_, failed_filter, metrics, clock),
         "prioritize": _guarded_handler("prioritize", prioritize, failed_prioritize, metrics, clock),
     }
+
+
+def _log_malformed(args: ExtenderArgs, rejected: Mapping[str, str], take: Callable[[float], int | None]) -> None:
+    """Log the decision about a pod with an invalid request, which has no record."""
+    reason = next(iter(rejected.values()), "")
+    if reason.startswith(Reason.MALFORMED.value) and take(time.monotonic()) is not None:
+        metadata = args.pod.metadata
+        fields = {"pod": f"{metadata.namespace}/{metadata.name}", "nodes": len(args.names), "malformed": reason}
+        _log.info("decision", extra={"fields": fields})
 
 
 def _guarded_handler(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
-from gputopo.labels.reasons import Reason
+import pytest
+
+from gputopo.labels.reasons import Reason, malformed_text
 from scheduler_core.extender.extender import FilterResult
 from scheduler_core.extender.handlers import MAX_WAITS, RETRY_WAIT_S
 from scheduler_core.extender.metrics import ExtenderMetrics
@@ -70,3 +73,17 @@ def test_only_the_final_rejection_of_a_call_is_recorded() -> None:
 
     assert answers[0] == answers[1]
     assert [each.answer for each in stage.records] == answers[1:]
+
+
+def test_a_decision_about_a_malformed_pod_is_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    text = malformed_text("gputopo.io/island", "maybe", "one of required, preferred, ignore")
+
+    class Malformed(Passing):
+        def filter(self, pod: Pod, names: AbstractSet[str], *, final: bool = True) -> FilterResult:  # noqa: ARG002
+            return FilterResult((), dict.fromkeys(names, text))
+
+    with caplog.at_level(logging.INFO, "scheduler_core.extender.handlers"), serving(app_of(Malformed())) as running:
+        assert running.ask("POST", "/filter", call("n1", "n2"))[0] == 200
+
+    (fields,) = (each.__dict__["fields"] for each in caplog.records if each.getMessage() == "decision")
+    assert (fields["nodes"], fields["malformed"]) == (2, text)
