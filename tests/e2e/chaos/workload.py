@@ -37,9 +37,12 @@ class Workload(BackgroundWork):
         self._cluster = cluster
         self._random = Random(seed)
         self._numbers = itertools.count()
+        self.is_paused = False  # nothing is created or deleted
         self._since: dict[str, float] = {}  # when all pods of a Job were bound
 
     def _turn(self) -> None:
+        if self.is_paused:
+            return
         for turn in (self._turn_jobs, self._turn_singles):
             tolerate_absence(turn)
 
