@@ -19,7 +19,7 @@ from scheduler_core.cache.colocation import OwnerPods
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_state import NodeState, product_of, with_owner_pods
 from scheduler_core.cache.node_table import ClusterSnapshot
-from scheduler_core.request.pod_request import PodRequest, SiblingHardware
+from scheduler_core.request.pod_request import PodRequest, SiblingHardware, Strength
 from scheduler_core.request.workload_type import WorkloadType
 
 
@@ -46,7 +46,9 @@ def with_owner(
     elsewhere = [each for each in others if each.pod.uid != request.uid and each.node in snapshot.states]
     if not elsewhere:
         return request, snapshot
-    if request.profile.constraints.workload is WorkloadType.TRAINING:
+    constraints = request.profile.constraints
+    wishes = constraints.same_product in (Strength.REQUIRED, Strength.PREFERRED)
+    if wishes or (constraints.workload is WorkloadType.TRAINING and constraints.same_product is None):
         like = _sibling_hardware(snapshot.states[each.node] for each in elsewhere)
         request = request._replace(profile=request.profile._replace(sibling_hardware=like))
     if not request.profile.wants_spread:

@@ -58,6 +58,20 @@ def model(profile: PodProfile, node: NodeState, _: Policy) -> Reason | None:
     return None
 
 
+def same_product(profile: PodProfile, node: NodeState, _: Policy) -> Reason | None:
+    """Require the product of the job's other pods, where the pod requires it and some are placed."""
+    like = profile.sibling_hardware
+    if profile.constraints.same_product is not Strength.REQUIRED or like is None:
+        return None
+    products = {
+        None if node.shape is None else node.shape.gpus[place].product
+        for each in possible_gpus(profile.device_request, node)
+        for mask in candidate_sets(each.sets)
+        for place in member_places(mask)
+    }
+    return None if like.product is not None and products == {like.product} else Reason.MODEL
+
+
 def vram(profile: PodProfile, node: NodeState, _: Policy) -> Reason | None:
     """Require that every GPU, or MIG device, that may be allocated has the requested memory."""
     needed_mib = max(profile.constraints.min_vram_mib or 0, profile.constraints.vram_mib or 0)
@@ -164,6 +178,7 @@ def hardware_health(profile: PodProfile, node: NodeState, policy: Policy) -> Rea
 FILTERS: tuple[Filter, ...] = (
     enough_devices,
     model,
+    same_product,
     vram,
     shared_memory,
     exclusive_cpus,

@@ -23,7 +23,8 @@ ADVICE: dict[Reason, ReasonAdvice] = {
         "Wait for a pod to end, request fewer, or add nodes.",
     ),
     Reason.MODEL: ReasonAdvice(
-        "A GPU that the pod may get is not of the requested model, or its model is unknown.",
+        "A GPU that the pod may get is not of the requested model, or of the product that the job's other pods have "
+        f"({keys.POD_SAME_PRODUCT.key}), or its model is unknown.",
         f"Compare with the node's label {keys.NVIDIA_PRODUCT.key}; on mixed nodes the kubelet may give any of them.",
     ),
     Reason.VRAM: ReasonAdvice(

@@ -124,7 +124,12 @@ class PodProfile(NamedTuple):
     def has_hard_constraints(self) -> bool:
         """True if another pod on the node could violate a requirement of the pod; Filter then returns one node."""
         constraints = self.constraints
-        return self.requires_shape or constraints.isolation is Strength.REQUIRED or constraints.vram_mib is not None
+        return (
+            self.requires_shape
+            or constraints.isolation is Strength.REQUIRED
+            or constraints.vram_mib is not None
+            or constraints.same_product is Strength.REQUIRED
+        )
 
     @property
     def is_isolation_sensitive(self) -> bool:

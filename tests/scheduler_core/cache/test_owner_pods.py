@@ -133,3 +133,20 @@ def test_training_that_asks_to_be_spread_gets_both() -> None:
 
     assert asked.profile.sibling_hardware is not None
     assert seen.states["a"].owner_pods == OwnerPods(1, mask(0))
+
+
+@pytest.mark.parametrize(("wish", "fits"), [("required", ("b200",)), ("preferred", ("b200", "h100"))])
+def test_an_ungated_pod_gets_the_product_of_the_other_pods_of_its_owner(wish: str, fits: tuple[str, ...]) -> None:
+    running = owned_by(occupant("w-0", 8))
+    records = [
+        record("first", MACHINES["hgx_b200"](), held={"w-0": range(8)}, pods=[running]),
+        record("b200", MACHINES["hgx_b200"](), held={}),
+        record("h100", MACHINES["hgx_h100"](), held={}),
+    ]
+    table = snapshot_of(records, NOW, Policy())
+
+    asked, seen = with_owner(request(8, same_product=wish), pods_of_owner("job", table), table)
+
+    found = evaluate(asked, seen, ["first", "b200", "h100"], Policy())
+    assert tuple(sorted(found.scores)) == fits
+    assert found.nodes == ("b200",)
