@@ -126,6 +126,11 @@ bench-scheduler: $(VENV)/.test
 # The same with the planner: planned pods and small gangs; 15 minutes, by hand (docs/gangs-performance.md).
 bench-planner: $(VENV)/.test
 	PYTHONPATH=. $(BIN)/python bench/planner_cluster.py
+	PYTHONPATH=. $(BIN)/python bench/queue_fairness_cluster.py
+
+# Memory and latency of planner and extender over half an hour, by hand (docs/gangs-performance.md).
+soak: $(VENV)/.test
+	PYTHONPATH=. $(BIN)/python bench/soak.py
 
 # Hostile values in every field that a tenant may write; the table of docs/testing.md, in 40 minutes.
 campaign: $(VENV)/.test

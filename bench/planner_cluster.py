@@ -146,7 +146,9 @@ def samples(cluster: Cluster, scheduler: Server, processes: list[psutil.Process]
 class Bound:
     """The times when the last member of each gang was bound, from a watch."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, size: int = SMALL.size) -> None:
+        """``size``: members of each gang."""
+        self._size = size
         self.whole: dict[str, float] = {}
         self._nodes: dict[str, set[str]] = {}  # names of bound members
         version = cluster.api.get(cluster.pods(), limit="1")["metadata"]["resourceVersion"]
@@ -165,7 +167,7 @@ class Bound:
             if gang is not None and members.node_of(each):
                 bound = self._nodes.setdefault(gang, set())
                 bound.add(each["metadata"]["name"])
-                if len(bound) == SMALL.size:
+                if len(bound) == self._size:
                     self.whole.setdefault(gang, time.perf_counter())
 
 

@@ -74,10 +74,10 @@ class FitResults:
         """Drop results of former classes and counts where they are more than those of the present ones."""
         number = candidates.count_groups()
         if max(len(self._bounds), len(self._spare), len(self._packings)) > 2 * number + _MAX_UNUSED:
-            counts = list(candidates.present_counts())
+            counts = set(candidates.present_counts())
             self._bounds = {each: self._bounds[each] for each in counts if each in self._bounds}
             self._spare = {each: self._spare[each] for each in counts if each in self._spare}
-            self._packings.clear()
+            self._packings = {each: run for each, run in self._packings.items() if frozenset(each) in counts}
         if len(self.loads) > _MAX_LOADS:
             for each in [each for each in self.loads if each not in classes]:
                 del self.loads[each]

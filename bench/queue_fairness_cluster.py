@@ -1,0 +1,122 @@
+"""Waits of gangs that fit behind gangs that do not fit, in a real control plane, as ratios to waits without the latter.
+
+Fake nodes, a real kube-scheduler and the planner. The gangs that do not fit have no node with enough GPUs for all their
+members in one host, and the planner has tried all of them. Then gangs that fit arrive one after the other, each a
+second after the last one was created, while pods of another scheduler end and start on other nodes.
+
+    wait   from the creation of the last member to the binding of the last member, seconds
+Run: PYTHONPATH=. python bench/queue_fairness_cluster.py (the control plane of docs/testing.md)
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+
+from planner_cluster import Bound
+from scheduler import Setup, configuration, populate
+
+from gputopo.labels import keys
+from tests.api_objects import pod
+from tests.e2e import binaries, servers
+from tests.e2e.background import BackgroundWork
+from tests.e2e.cluster import Cluster
+from tests.e2e.gangs import members
+from tests.e2e.gangs import running as planners
+
+NODES, UNFIT, FIT = 500, (0, 10, 100, 1_000), 15
+FITS = members.Asked(4, 1)
+SWAP_S = 0.1  # between two pod events
+PATIENCE_S = 300.0
+
+
+def main() -> None:
+    """Print a row per number of gangs that do not fit."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--nodes", type=int, default=NODES)
+    options.add_argument("--unfit", type=int, nargs="+", default=UNFIT)
+    asked = options.parse_args()
+    found = binaries.find(os.environ)
+    with tempfile.TemporaryDirectory() as folder, servers.control_plane(found, Path(folder)) as plane:
+        cluster = Cluster(plane, plane.client(), "bench")
+        planners.prepare(cluster)
+        populate(cluster, asked.nodes)
+        tenant = Cluster(plane, cluster.api, "tenant")  # of one namespace only 1,000 gangs are planned
+        with ExitStack() as parts:
+            parts.enter_context(servers.scheduler(plane, configuration(Setup("fair", all_nodes=True), None), "bench"))
+            planner = parts.enter_context(planners.running(cluster, *planners.GATED, "--patience", "1h"))
+            planner.wait_until_ready()
+            parts.enter_context(Swaps(cluster, asked.nodes))
+            print(f"{asked.nodes:,} nodes\n{'do not fit':>11} {'started':>8} {'p50 s':>7} {'max s':>7} {'ratio':>6}")
+            base: float | None = None
+            there = 0
+            for unfit in asked.unfit:
+                add_unfit(tenant, there, unfit)
+                there = unfit
+                waits = measure(cluster, f"fit-{unfit}")
+                median = statistics.median(waits) if waits else float("nan")
+                base = median if base is None else base
+                most = max(waits, default=float("nan"))
+                print(f"{unfit:11,} {len(waits):5}/{FIT} {median:7.2f} {most:7.2f} {median / base:6.2f}", flush=True)
+        cluster.api.close()
+
+
+def add_unfit(cluster: Cluster, there: int, unfit: int) -> None:
+    """Create gangs that do not fit, until there are so many, and wait until the planner has tried them."""
+    pods = [
+        each
+        for number in range(there, unfit)
+        for each in members.gang(
+            f"unfit-{number}", members.Asked(2, 5 + number % 4, {keys.POD_GANG_REQUIRED.key: "kubernetes.io/hostname"})
+        )
+    ]
+    cluster.api.create_all([(cluster.pods(), each) for each in pods])
+    time.sleep(5.0 + unfit / 100)
+
+
+def measure(cluster: Cluster, name: str) -> list[float]:
+    """Let gangs that fit arrive. Return their waits; a gang that does not start in time has none."""
+    bound, came = Bound(cluster, FITS.size), dict[str, float]()
+    try:
+        for number in range(FIT):
+            gang = f"{name}-{number}"
+            cluster.api.create_all([(cluster.pods(), each) for each in members.gang(gang, FITS)], FITS.size)
+            came[gang] = time.perf_counter()
+            time.sleep(1.0)
+        deadline = time.monotonic() + PATIENCE_S
+        while len(bound.whole) < FIT and time.monotonic() < deadline:
+            time.sleep(0.1)
+    finally:
+        bound.stop()
+    return waits_of(came, bound)
+
+
+def waits_of(came: dict[str, float], bound: Bound) -> list[float]:
+    """Return the waits of the gangs that started."""
+    return [bound.whole[gang] - at for gang, at in came.items() if gang in bound.whole]
+
+
+class Swaps(BackgroundWork):
+    """Pods of another scheduler that end and start on the last nodes."""
+
+    def __init__(self, cluster: Cluster, nodes: int) -> None:
+        super().__init__("swaps", SWAP_S)
+        self._cluster, self._numbers = cluster, count()
+        self._nodes: Sequence[str] = [f"gpu-node-{at:05}-pool-a1b2c3" for at in range(nodes - 20, nodes)]
+
+    def _turn(self) -> None:
+        number = next(self._numbers)
+        if number >= len(self._nodes):
+            self._cluster.api.delete(self._cluster.pods(f"swap-{number - len(self._nodes)}"))
+        self._cluster.create_pod(pod(f"swap-{number}", 1, nodeName=self._nodes[number % len(self._nodes)]))
+
+
+if __name__ == "__main__":
+    main()
