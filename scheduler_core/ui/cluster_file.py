@@ -5,7 +5,7 @@ It is read by the conversions of the watches, so a page of a file shows what a p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import msgspec
 
@@ -15,15 +15,6 @@ from gputopo.process.decoding import decode
 from scheduler_core.cache.events import Batch
 from scheduler_core.cache.watch import Sources
 
-_KINDS = {
-    "Node": "nodes",
-    "Pod": "pods",
-    "NodeGpus": "nodegpus",
-    "PlacementReservation": "placementreservations",
-    "PlacementLedger": "placementledgers",
-    "Job": "jobs",
-    "JobSet": "jobsets",
-}
 EXPECTED = "kubectl get nodes,pods,nodegpus,placementreservations,placementledgers -A -o json"
 
 
@@ -42,6 +33,7 @@ class _List(msgspec.Struct):
 
 def read_cluster_file(text: bytes, sources: Sources) -> tuple[list[Batch[object]], list[Unreadable]]:
     """Return a full list of each kind, and the objects that cannot be read. Raises ``ClusterFileError``."""
+    known = {source.resource.plural for source in sources.values()}
     by_plural: dict[str, list[msgspec.Raw]] = {}
     for raw in _items(text):
         try:
@@ -50,7 +42,7 @@ def read_cluster_file(text: bytes, sources: Sources) -> tuple[list[Batch[object]
             raise ClusterFileError(
                 f"an item is no Kubernetes object: {error}; print the file with: {EXPECTED}"
             ) from None
-        by_plural.setdefault(_KINDS.get(kind, ""), []).append(raw)
+        by_plural.setdefault(_plural(kind, known), []).append(raw)
     if "nodes" not in by_plural:
         raise ClusterFileError(f"no Node found; print the file with: {EXPECTED}")
     batches: list[Batch[object]] = []
@@ -61,6 +53,11 @@ def read_cluster_file(text: bytes, sources: Sources) -> tuple[list[Batch[object]
         batches.append(Batch(update, *delta))
         unreadable += projection.unreadable
     return batches, unreadable
+
+
+def _plural(kind: str, known: Collection[str]) -> str:
+    """Return the plural of a kind, as in URLs; "" if it is none of these."""
+    return next((name for end in ("s", "es", "") if (name := f"{kind.lower()}{end}") in known), "")
 
 
 def _items(text: bytes) -> Iterator[msgspec.Raw]:

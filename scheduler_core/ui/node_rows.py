@@ -13,7 +13,7 @@ from gputopo.render.wording import parse_subject
 from scheduler_core.allocation.gpu_sets import ExactSets, Sets
 from scheduler_core.allocation.machine_shape import places_by_uuid
 from scheduler_core.cache.free_islands import min_free
-from scheduler_core.cache.kube_scheduler_filters import FullNode
+from scheduler_core.cache.kube_scheduler_filters import FullNode, is_leaving
 from scheduler_core.cache.node_record import NodeRecord, is_hold
 from scheduler_core.cache.node_state import NodeState, kubelet_report_of, whole_gpu_shape
 from scheduler_core.cache.staleness import observed_at
@@ -22,7 +22,6 @@ from scheduler_core.ui.model import GpuCell, GpuState, Island, NodeRow, PodOnNod
 
 MAX_CELLS = 64  # of a node whose GPUs are only counted
 LEVELS = (("block", domains.BLOCK_LABELS), ("rack", domains.RACK_LABELS), ("clique", domains.CLIQUE_LABELS))
-TO_BE_DELETED_TAINTS = ("ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted")
 GpuUse = tuple[GpuState, tuple[int, ...]]  # state, and the places of the pods that hold the GPU
 
 
@@ -217,7 +216,7 @@ def _notes(node: NodeInput, now: float) -> tuple[str, ...]:
     rules, record = node.rules, node.record
     if rules is not None and rules.spec.unschedulable:
         notes.append("cordoned")
-    if rules is not None and any(taint.key in TO_BE_DELETED_TAINTS for taint in rules.spec.taints or ()):
+    if rules is not None and is_leaving(rules):
         notes.append("about to be removed")
     if record.gpus is None:
         notes.append("no agent")
