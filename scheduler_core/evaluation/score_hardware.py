@@ -20,6 +20,7 @@ from scheduler_core.policy.policy import Handling, Policy
 from scheduler_core.request.pod_request import PodProfile
 
 _REMEMBERED = 1 << 14
+_HALF_AT_MIB = 80 * 1024.0
 _HALF_AT_GBPS = 300.0
 _PCIE = {distance: 0.1 - 0.02 * place for place, distance in enumerate(PcieDistance)}
 _HINT = {Interconnect.NVSWITCH: 0.2, Interconnect.NVLINK: 0.15}
@@ -65,6 +66,13 @@ def nic(profile: PodProfile, node: NodeState, _: Policy) -> float:
         (_farthest_from_nics(node.shape, each.sets) for each in possible_gpus(profile.device_request, node)),
         default=0.0,
     )
+
+
+def memory(_: PodProfile, node: NodeState, __: Policy) -> float:
+    """Return m / (m + 80 GiB) for the memory m of the node's smallest usable GPU; 0 if unknown."""
+    sizes = [gpu.memory_mib for gpu in (() if node.shape is None else node.shape.gpus) if gpu.usable]
+    known = [size for size in sizes if size is not None]
+    return min(known) / (min(known) + _HALF_AT_MIB) if known and len(known) == len(sizes) else 0.0
 
 
 def health(profile: PodProfile, node: NodeState, policy: Policy) -> float:

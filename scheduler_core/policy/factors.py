@@ -95,6 +95,7 @@ class Weights(NamedTuple):
     measured_idle: Annotated[
         float, ScoreFactor("how little the node's GPUs are in use, as measured in the last minutes")
     ] = 0.0
+    memory: Annotated[float, ScoreFactor("how much memory the node's GPUs have")] = 0.0
 
 
 FACTORS: dict[str, ScoreFactor] = {

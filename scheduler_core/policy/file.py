@@ -12,6 +12,7 @@ import yaml
 from pydantic import ValidationError
 
 from gputopo.model import Interconnect
+from gputopo.quantities import parse_mib
 from scheduler_core.policy.demand_mix import WHOLE_GPU, Demand, DemandMix
 from scheduler_core.policy.faults import fault_text
 from scheduler_core.policy.gpu_families import GPU_FAMILIES
@@ -142,6 +143,7 @@ def _profile(base: PolicyProfile, written: SettingsModel) -> PolicyProfile:
         base.match,
         base.interconnect if written.required_topologies is None else _interconnect(written.required_topologies),
         base.isolation if written.isolation is None else written.isolation,
+        base.min_vram_mib if written.min_vram is None else parse_mib(written.min_vram),
     )
 
 

@@ -25,6 +25,7 @@ from pydantic.alias_generators import to_camel
 
 from gputopo.durations import parse_duration
 from gputopo.labels.keys import API_GROUP
+from gputopo.quantities import parse_mib
 from scheduler_core.policy.extensions import FACTORS_GROUP, FILTERS_GROUP, Extension, installed_extensions
 from scheduler_core.policy.factors import FACTORS
 from scheduler_core.policy.gpu_families import GPU_FAMILIES
@@ -47,6 +48,8 @@ _PERCENT = re.compile(r"(\d{1,3})%", re.ASCII)
 Weight = Annotated[float, Field(ge=0, le=100, strict=True)]
 Share = Annotated[float, Field(gt=0, le=1, strict=True)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=253, strict=True)]
+
+_MOST_MEMORY_MIB = 1 << 24  # 16 TiB; more than any GPU has
 
 
 class _Model(BaseModel):
@@ -165,6 +168,13 @@ def _check_not_empty(wants: tuple[WantModel, ...]) -> tuple[WantModel, ...]:
     return wants
 
 
+def _check_memory(text: str) -> str:
+    found = parse_mib(text)
+    if not found or found > _MOST_MEMORY_MIB:
+        raise ValueError("should be an amount of GPU memory; example: 40Gi")
+    return text
+
+
 def _filter_name(name: str) -> str:
     return _installed(name, installed_extensions().filters, FILTERS_GROUP)
 
@@ -202,6 +212,9 @@ class SettingsModel(_Model):
     weights: WeightsModel = WeightsModel()
     required_topologies: Annotated[tuple[Literal["pcie", "nvlink", "nvswitch"], ...], Field(min_length=1)] | None = (
         Field(default=None, description="What may join the GPUs of a pod that has several. A better one always may.")
+    )
+    min_vram: Annotated[str, AfterValidator(_check_memory)] | None = Field(
+        default=None, description="Memory that each GPU of a pod must have: 40Gi. A pod may require more.", strict=True
     )
     vram: BandModel | None = None
     degraded: Handling | None = Field(default=None, description="GPUs that are worse than they should be.")

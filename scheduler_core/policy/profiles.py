@@ -56,6 +56,7 @@ class PolicyProfile(NamedTuple):
     match: ProfileMatch = ProfileMatch()
     interconnect: Interconnect | None = None  # at least required between the GPUs of a pod
     isolation: Strength | None = None  # REQUIRED: of all pods; else the default for pods that do not set it
+    min_vram_mib: int | None = None  # at least required of each GPU of a pod
 
 
 class Policies(NamedTuple):
@@ -124,6 +125,9 @@ def _with_required(request: PodRequest, policy_profile: PolicyProfile) -> PodReq
         and constraints.interconnect is not Interconnect.NVSWITCH
     ):
         constraints = constraints._replace(interconnect=policy_profile.interconnect)
+    floor = policy_profile.min_vram_mib
+    if floor is not None and floor > (constraints.min_vram_mib or 0):
+        constraints = constraints._replace(min_vram_mib=floor)
     if policy_profile.isolation is Strength.REQUIRED or constraints.isolation is None:
         constraints = constraints._replace(isolation=policy_profile.isolation)
     return request._replace(profile=profile._replace(constraints=constraints))

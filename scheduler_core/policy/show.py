@@ -10,6 +10,7 @@ from pydantic.alias_generators import to_camel
 
 from gputopo.model import Interconnect
 from gputopo.render.report import render, text_table
+from gputopo.render.wording import format_gib
 from scheduler_core.policy.demand_mix import WHOLE_GPU, Demand, DemandMix
 from scheduler_core.policy.factors import Weights
 from scheduler_core.policy.file import PolicyFile
@@ -110,6 +111,7 @@ def _values(placement: PolicyProfile, origin: Callable[[Path], str]) -> Iterable
     enough = policy.enough_generation
     rows = (
         (("requiredTopologies",), _ACCEPTED[placement.interconnect]),
+        (("minVram",), "none" if placement.min_vram_mib is None else format_gib(placement.min_vram_mib)),
         (("vram", "low"), f"{policy.fill_bands.low:g}"),
         (("vram", "high"), f"{policy.fill_bands.high:g}"),
         (("degraded",), policy.degraded.value),

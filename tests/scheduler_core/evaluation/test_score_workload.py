@@ -111,6 +111,9 @@ _TRAINS = (occupant("t", 1, workload="training"),)
         ("measured_idle", profile(1), _loaded(None), READS_LOAD, 0.0),  # unknown
         ("measured_idle", profile(1), _node(), READS_LOAD, 0.0),  # unknown
         ("measured_idle", profile(1), _loaded(0, observed="2026-01-01T00:00:00Z"), READS_LOAD, 0.0),  # of long ago
+        # memory: m / (m + 80 GiB)
+        ("memory", profile(1), _node("hgx_h100"), POLICY, 81559 / (81559 + 80 * 1024)),
+        ("memory", profile(1), state_of(record(), NOW, POLICY), POLICY, 0.0),  # unknown
     ],
 )  # fmt: skip
 def test_raw_value(factor: str, asked: PodProfile, node: NodeState, policy: Policy, raw: float) -> None:

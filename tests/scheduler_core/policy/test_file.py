@@ -153,7 +153,7 @@ def test_empty_file_is_the_built_in_policy() -> None:
         ),
         pytest.param(
             "profiles:\n  - match: {}\n    name: a\n    match2: 1",
-            "p:6:5: profiles.0.match2: unknown key; allowed: weights, requiredTopologies, vram, degraded, ",
+            "p:6:5: profiles.0.match2: unknown key; allowed: weights, requiredTopologies, minVram, vram, degraded, ",
             id="in a list",
         ),
         pytest.param(
@@ -187,6 +187,14 @@ def test_empty_file_is_the_built_in_policy() -> None:
         pytest.param("defaults: 5", "p:3:1: defaults should be a mapping of keys to values", id="no mapping either"),
         pytest.param(
             "personality: {rules: 5}", "p:3:15: personality.rules should be a mapping of keys to values", id="no dict"
+        ),
+        *(
+            pytest.param(
+                f"defaults: {{minVram: {value}}}",
+                f"p:3:12: defaults.minVram: {shown} should be an amount of GPU memory; example: 40Gi",
+                id=f"memory {value}",
+            )
+            for value, shown in (("lots", "'lots'"), ("0Gi", "'0Gi'"), ("-1Gi", "'-1Gi'"), ("9e99Gi", "'9e99Gi'"))
         ),
         pytest.param(
             "defaults: {requiredTopologies: []}",
@@ -286,6 +294,7 @@ class TestShow:
         assert values["weights.onDemand"] == ("0", "built in")
         assert values["requiredTopologies"] == ("pcie, nvlink, nvswitch", "built in")
         assert values["isolation"] == ("as pods say", "built in")
+        assert values["minVram"] == ("none", "built in")
         assert values["generation.enough"] == ("none: the newer the better", "built in")
         assert values["mix"] == ("1 GPU 50%, 2 GPUs 20%, 4 GPUs 15%, 8 GPUs 15%", "built in")
 

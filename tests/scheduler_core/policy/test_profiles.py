@@ -7,6 +7,8 @@ import pytest
 
 from gputopo.model import Interconnect
 from scheduler_core.cache.node_record import parse_occupant
+from scheduler_core.policy.file import parse_policy_file
+from scheduler_core.policy.models import API_VERSION
 from scheduler_core.policy.policy import Policy
 from scheduler_core.policy.profiles import (
     BUILT_IN,
@@ -139,3 +141,16 @@ def test_pods_on_nodes_get_the_same_constraints() -> None:
     assert found is not None
     assert found.profile == profile(2, interconnect="nvlink")
     assert parse_occupant(Pod(), policies.parse_pod) is None
+
+
+@pytest.mark.parametrize(
+    ("own", "needed_mib"), [({}, 40 * 1024), ({"min_vram": "20Gi"}, 40 * 1024), ({"min_vram": "80Gi"}, 80 * 1024)]
+)
+def test_a_pool_has_a_floor_of_gpu_memory_and_a_pod_may_require_more(own: dict[str, str], needed_mib: int) -> None:
+    text = f"apiVersion: {API_VERSION}\nkind: PlacementPolicy\nprofiles: [{{name: big, match: {{}}, minVram: 40Gi}}]"
+    policies = parse_policy_file(text, "p").policies
+    annotations = {key.replace("_", "-"): value for key, value in own.items()}
+    found = policies.parse_pod(pod("p", 1, annotations=annotations))
+
+    assert isinstance(found, PodRequest)
+    assert found.profile.constraints.min_vram_mib == needed_mib
