@@ -19,6 +19,7 @@ from scheduler_core.planner.packing.topology_domains import DomainPath, SearchLe
 from scheduler_core.request.pod_request import Strength
 
 _MAX_UNUSED = 1 << 8  # results that are kept, whether or not they are still used
+_MAX_SHARE = 8  # of results to present counts: domains are also counted by product
 _MAX_LOADS = 1 << 13
 
 
@@ -73,7 +74,7 @@ class FitResults:
     def drop_unused(self, classes: Container[int], candidates: Candidates) -> None:
         """Drop results of former classes and counts where they are more than those of the present ones."""
         number = candidates.count_groups()
-        if max(len(self._bounds), len(self._spare), len(self._packings)) > 2 * number + _MAX_UNUSED:
+        if max(len(self._bounds), len(self._spare), len(self._packings)) > _MAX_SHARE * number + _MAX_UNUSED:
             counts = set(candidates.present_counts())
             self._bounds = {each: self._bounds[each] for each in counts if each in self._bounds}
             self._spare = {each: self._spare[each] for each in counts if each in self._spare}
