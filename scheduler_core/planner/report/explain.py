@@ -28,7 +28,9 @@ from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.leader.hand_over import hand_over_text
 from scheduler_core.planner.leader.hold_candidates import HoldCandidate
 from scheduler_core.planner.leader.plan_task import DEFAULT_BIND_TIMEOUT_S, placed_seats
+from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.packing.model import Levels, Unplaced
+from scheduler_core.planner.packing.network import NetworkNode, network_rate
 from scheduler_core.planner.packing.topology_domains import domain_of
 from scheduler_core.planner.report.leadership import no_planner_reason, planner_levels
 from scheduler_core.planner.report.listing import gang_summary, list_gangs, progress_of
@@ -104,7 +106,9 @@ def _with_prospects(
     explanation: GangExplanation, snapshot: GangSnapshot, gang: Gang, found: GangProspects
 ) -> GangExplanation:
     if found.fits is not None:
-        return replace(explanation, places=(*explanation.places, _placement("now", found.fits.seats, found.fits)))
+        return replace(
+            explanation, places=(*explanation.places, _placement("now", found.fits.seats, found.fits, snapshot.view))
+        )
     assert found.unplaced is not None  # one of the two
     return replace(
         explanation,
@@ -180,14 +184,13 @@ def _queue_order(gang: Gang) -> tuple[int, float, GangName]:
 def _known_placements(snapshot: GangSnapshot, gang: Gang, state: Progress) -> Iterator[GangPlacement]:
     if state.open is not None:
         if state.open.spec.seats:
-            yield _placement("plan", state.open.spec.seats, state.open.spec)
+            yield _placement("plan", state.open.spec.seats, state.open.spec, snapshot.view)
     elif state.plan is not None and gang.phase in (GangPhase.BOUND, GangPhase.RUNNING):
-        yield _placement(
-            "there", placed_seats(gang, snapshot.view.reservation_index.seats((gang.name,))), state.plan.spec
-        )
+        seats = placed_seats(gang, snapshot.view.reservation_index.seats((gang.name,)))
+        yield _placement("there", seats, state.plan.spec, snapshot.view)
 
 
-def _placement(of: str, seats: Iterable[PlannedMember], spec: ReservationSpec) -> GangPlacement:
+def _placement(of: str, seats: Iterable[PlannedMember], spec: ReservationSpec, view: PlannerView) -> GangPlacement:
     by_node: dict[str | None, list[PlannedMember]] = {}
     for seat in seats:
         by_node.setdefault(seat.node, []).append(seat)
@@ -200,7 +203,21 @@ def _placement(of: str, seats: Iterable[PlannedMember], spec: ReservationSpec) -
         )
         for node, found in by_node.items()
     )
-    return GangPlacement(of=of, stops=stops, domain=spec.domain, gbps=spec.gbps)
+    network = network_rate([_network_node(view, each.node) for each in stops if each.node is not None and each.gpus])
+    return GangPlacement(
+        of=of,
+        stops=stops,
+        domain=spec.domain,
+        gbps=spec.gbps,
+        network_gbps=None if network is None else network.gbps,
+        network_source=None if network is None else network.source,
+    )
+
+
+def _network_node(view: PlannerView, name: str) -> NetworkNode:
+    record, rules = view.cache.snapshot.records.get(name), view.rules.get(name)
+    topology = None if record is None else record.machine.topology
+    return NetworkNode(name, topology, {} if rules is None else rules.metadata.labels or {})
 
 
 def _no_placement(found: Unplaced) -> NoPlacement:

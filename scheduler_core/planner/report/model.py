@@ -33,7 +33,9 @@ class GangPlacement(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     of: str  # "there": where its members are; "plan": as its reservation says; "now": where it would go
     stops: tuple[NodeMembers, ...]
     domain: str | None
-    gbps: float | None
+    gbps: float | None  # inside the nodes
+    network_gbps: float | None = None  # between the nodes: the slowest node; None: unknown, or one node
+    network_source: str | None = None  # where it comes from, or why it is unknown; None: one node
 
 
 class MissingReason(msgspec.Struct, frozen=True, rename="camel"):

@@ -82,6 +82,9 @@ def _placement(place: GangPlacement, gang: GangSummary) -> Iterator[str | Table]
     rate = "" if place.gbps is None else f", {format_number(place.gbps)} GB/s"
     titles = {"plan": f"Planned ({gang.reservation}):", "there": "Placed on"}
     yield f"{titles.get(place.of) or _IF.get(gang.phase, _NOW)[0]} {counted_noun(nodes, 'node')}{where}{rate}"
+    if place.network_source is not None:
+        between = "unknown" if place.network_gbps is None else f"at most {format_number(place.network_gbps)} GB/s"
+        yield f"Between the nodes: {between} ({place.network_source})"
     yield text_table(
         ("NODE", "GPUS", "RANKS", "MEMBERS"),
         (
