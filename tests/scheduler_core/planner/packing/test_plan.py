@@ -405,7 +405,7 @@ class _Brute:
                 continue
             if racks and None in {self.rack(name) for name in assignment}:
                 continue
-            products = {product_of(self.seen.table.states[name]) for name in assignment}
+            products = {product_of(self.seen.table.states[name]) for name in (*assignment, *used)}
             if one_product and (len(products) > 1 or None in products):
                 continue
             points = [self.points(name, load) for name, load in assignment.items()]
@@ -518,7 +518,8 @@ def test_later_members_are_placed_as_well_as_possible(seed: int, late: bool) -> 
     used = frozenset(random.sample(list(seen.table.records), random.randint(1, 2)))
     siblings = tuple(PlannedMember(f"s-{name}", f"s-{name}", name) for name in used)
     brute = _Brute(members, seen)
-    best = brute.best(racks=False, used=used)
+    anywhere, uniform = (brute.best(racks=False, used=used, one_product=same) for same in (False, True))
+    best = uniform if uniform[0] == anywhere[0] else anywhere  # one product, but never at the cost of a member
 
     found = plan_gang(members, seen, PlanOptions(placed=siblings, minimum=1 + len(used), out_of_time=lambda: late))
 
