@@ -14,7 +14,7 @@ from gputopo.cli.policy import read_policy_file
 from gputopo.cli.terminal import exit_with_error, read_bytes, write_out
 
 if TYPE_CHECKING:
-    from scheduler_core.cache.list_once import ListedCluster
+    from scheduler_core.cache.list_once import ListedCluster, ListedFor
     from scheduler_core.policy.policy import Policy
     from scheduler_core.request.full_pod import FullPod
     from scheduler_core.simulation.hosts import SimulatedNode
@@ -135,8 +135,22 @@ def simulate(
     metavar="FILE",
     help="The output of `kubectl get nodes,pods,nodegpus -A -o json`, instead of the cluster of the kubeconfig.",
 )
+@click.option(
+    "--policy",
+    "policy_file",
+    metavar="FILE|-",
+    help="The extender's policy file; the profile that matches the pod applies. Default: the built-in policy.",
+)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def what_if(kubeconfig: str | None, context: str | None, filename: str, source: str | None, output: str) -> None:
+def what_if(
+    *,
+    kubeconfig: str | None,
+    context: str | None,
+    filename: str,
+    source: str | None,
+    policy_file: str | None,
+    output: str,
+) -> None:
     """Show where a pod would be placed now, and on which GPUs.
 
     Nothing is created. CPU, memory and volumes are ignored. `gputopo why` explains the reasons.
@@ -144,6 +158,7 @@ def what_if(kubeconfig: str | None, context: str | None, filename: str, source: 
     \b
     Examples:
       gputopo what-if -f pod.yaml
+      gputopo what-if -f pod.yaml --policy policy.yaml
       kubectl get nodes,pods,nodegpus -A -o json > c.json && gputopo what-if -f pod.yaml --from c.json
     """
     import json  # noqa: PLC0415  start-up of all other commands
@@ -152,22 +167,28 @@ def what_if(kubeconfig: str | None, context: str | None, filename: str, source: 
     import msgspec  # noqa: PLC0415
 
     from scheduler_core.cache.list_once import ListedFor, read_cluster, rejected_nodes  # noqa: PLC0415
-    from scheduler_core.policy.policy import Policy  # noqa: PLC0415
-    from scheduler_core.request.pod_request import InvalidRequest, parse_request  # noqa: PLC0415
+    from scheduler_core.policy.cached_reader import MemoizedParser  # noqa: PLC0415
+    from scheduler_core.policy.profiles import BUILT_IN  # noqa: PLC0415
+    from scheduler_core.request.pod_request import InvalidRequest  # noqa: PLC0415
     from scheduler_core.simulation.what_if import render_text  # noqa: PLC0415
     from scheduler_core.simulation.what_if import what_if as answered  # noqa: PLC0415
 
-    pod, policy, now = _pod(filename), Policy(), time.time()
-    request = parse_request(pod)
+    if [filename, source, policy_file].count("-") > 1:
+        raise click.UsageError("only one of -f, --from and --policy can be standard input")
+    policies = BUILT_IN if policy_file is None else read_policy_file(policy_file).policies
+    parse = MemoizedParser(lambda: policies)
+    pod, now = _pod(filename), time.time()
+    request = policies.parse_pod(pod)
     if isinstance(request, InvalidRequest):
         exit_with_error(f"{filename}: {request.reason}")
     if not request.profile.device_request.steps_by_resource:
         exit_with_error(f"{filename}: pod {pod.metadata.name} requests no GPU")
     if source is not None:
-        found = _snapshot(source, now)
+        found = _snapshot(source, read_bytes(source), now, ListedFor(policies.node_policy, parse=parse))
     else:
         with listing_cluster(kubeconfig, context) as kube:
-            found = read_cluster(kube, now, ListedFor(policy))
+            found = read_cluster(kube, now, ListedFor(policies.node_policy, pod.spec.priority or 0, parse))
+    policy = policies.policy_for(request)
     barred = rejected_nodes(pod.spec, found)
     answer = answered(request, found.snapshot, [name for name in found.snapshot.records if name not in barred], policy)
     write_out(render_text(answer) if output == "text" else json.dumps(msgspec.to_builtins(answer), indent=2) + "\n")
@@ -216,6 +237,8 @@ def _nodes(source: str) -> list[SimulatedNode]:
     import time  # noqa: PLC0415  start-up of all other commands
 
     from gputopo.cli.source import topology_of  # noqa: PLC0415
+    from scheduler_core.cache.list_once import ListedFor  # noqa: PLC0415
+    from scheduler_core.policy.policy import Policy  # noqa: PLC0415
     from scheduler_core.simulation.hosts import ClusterError, SimulatedNode, read_nodes  # noqa: PLC0415
     from scheduler_core.simulation.snapshot import idle_nodes  # noqa: PLC0415
 
@@ -225,7 +248,7 @@ def _nodes(source: str) -> list[SimulatedNode]:
         return [SimulatedNode(f"{many['machine']}-{number:05}", machine) for number in range(int(many["count"]))]
     text = read_bytes(source)
     if text.lstrip().startswith(b"{"):
-        return idle_nodes(_snapshot(source, time.time(), text))
+        return idle_nodes(_snapshot(source, text, time.time(), ListedFor(Policy())))
     try:
         return read_nodes(text.decode())
     except (ClusterError, UnicodeDecodeError) as error:
@@ -260,13 +283,12 @@ def _valid(sizes: str) -> bool:
     return all(_SIZE.fullmatch(each) for each in sizes.split(","))
 
 
-def _snapshot(source: str, now: float, text: bytes | None = None) -> ListedCluster:
-    from scheduler_core.policy.policy import Policy  # noqa: PLC0415  start-up of all other commands
-    from scheduler_core.simulation.hosts import ClusterError  # noqa: PLC0415
+def _snapshot(source: str, text: bytes, now: float, listed_for: ListedFor) -> ListedCluster:
+    from scheduler_core.simulation.hosts import ClusterError  # noqa: PLC0415  start-up of all other commands
     from scheduler_core.simulation.snapshot import read_snapshot  # noqa: PLC0415
 
     try:
-        return read_snapshot(read_bytes(source) if text is None else text, now, Policy())
+        return read_snapshot(text, now, listed_for.policy, listed_for.parse)
     except ClusterError as error:
         exit_with_error(f"{source}: {error}")
 

@@ -45,8 +45,10 @@ class ExtensionCalls:
         try:
             answer = extension.function(*arguments)
             error = None if valid(answer) else f"answered {answer!r:.80}, a {type(answer).__name__}"
-        except Exception as raised:  # noqa: BLE001  whatever another package raises
-            answer, error = None, f"{type(raised).__name__}: {raised}"[:200]
+        except KeyboardInterrupt:  # a person ends the command
+            raise
+        except BaseException as raised:  # noqa: BLE001  whatever another package raises, such as the exit of sys.exit()
+            answer, error = None, _error_text(raised)
         seconds = self._clock() - started
         if error is None and seconds <= DEADLINE_S:
             self._in_a_row.pop(key, None)
@@ -106,6 +108,14 @@ def _reason(
     if answered:
         return reason if isinstance(reason, Reason) else None
     return Reason.EXTENSION if use.refuse_on_failure else None
+
+
+def _error_text(raised: BaseException) -> str:
+    try:
+        text = str(raised)
+    except Exception:  # noqa: BLE001  an exception of another package may fail to describe itself
+        text = "(no text)"
+    return f"{type(raised).__name__}: {text}"[:200]
 
 
 def _is_reason(answer: object) -> bool:

@@ -19,6 +19,7 @@ from scheduler_core.cache.events import WatchStatus
 from scheduler_core.cache.metrics import CLUSTER_GAUGES, CLUSTER_TALLIES, snapshot_samples, watch_samples
 from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.cache.reservations import ReservationIndex
+from scheduler_core.evaluation.extension_metrics import EXTENSION_GAUGES, EXTENSION_TALLIES, extension_samples
 from scheduler_core.evaluation.prediction_check import PredictionCheck
 from scheduler_core.evaluation.refusals import distinct_reasons
 from scheduler_core.extender.extender import DecisionRecord
@@ -97,11 +98,6 @@ TIMES = {
     )
 }
 TALLIES = {
-    "gputopo_extension_failures": MetricHelp(
-        ("group", "name", "outcome"),
-        "Calls of a filter or factor of another package that failed: error (it raised, or answered something else "
-        "than its interface says), slow (over 50 ms).",
-    ),
     "gputopo_extender_connections_ended": MetricHelp(
         ("reason",),
         "Connections of kube-scheduler's listener closed by the extender: capacity (too many), slow (a request did not "
@@ -113,15 +109,17 @@ GAUGES = {
     "gputopo_extender_info": MetricHelp(("version", "python"), "Always 1; version and Python of this extender."),
     "gputopo_extender_ready": MetricHelp((), "1 while calls are answered, 0 while they get 503."),
     "gputopo_assumed_pods": MetricHelp((), "Assumed pods with one possible node, which no watch has confirmed yet."),
-    "gputopo_extension_disabled": MetricHelp(
-        ("group", "name"), "1 for a filter or factor of another package that is disabled after failures in a row."
-    ),
     "gputopo_policy_invalid": MetricHelp(
         (), "1 after an invalid change of the policy file: the previous policy stays in force."
     ),
     "gputopo_in_flight_pods": MetricHelp((), "Assumed pods that may be on any of several nodes."),
 }
-CATALOGUE = MetricCatalogue(COUNTERS, GAUGES | CLUSTER_GAUGES | RESERVATION_GAUGES, TALLIES | CLUSTER_TALLIES, TIMES)
+CATALOGUE = MetricCatalogue(
+    COUNTERS,
+    GAUGES | EXTENSION_GAUGES | CLUSTER_GAUGES | RESERVATION_GAUGES,
+    TALLIES | EXTENSION_TALLIES | CLUSTER_TALLIES,
+    TIMES,
+)
 
 
 class ExtenderStatus(NamedTuple):
@@ -207,10 +205,7 @@ def status_samples(status: ExtenderStatus) -> Iterator[Sample]:
     yield "gputopo_assumed_pods", (), status.assumed_pods
     yield "gputopo_in_flight_pods", (), status.in_flight_pods
     yield "gputopo_policy_invalid", (), status.policy_invalid
-    for labels, failures in sorted(status.extension_failures.items()):
-        yield "gputopo_extension_failures", labels, failures
-    for key in sorted(status.extensions_disabled):
-        yield "gputopo_extension_disabled", key, 1
+    yield from extension_samples(status.extension_failures, status.extensions_disabled)
     if status.reservations is not None:
         yield from reservation_samples(status.reservations, status.identity)
     for reason, count in sorted(status.connections_ended.items()):

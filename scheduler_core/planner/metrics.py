@@ -11,6 +11,8 @@ from prometheus_client import CollectorRegistry
 from gputopo.crd.reservations import ReservationState
 from gputopo.process.metrics import BUILD, HistogramHelp, MetricCatalogue, MetricHelp, Sample, cached_samples
 from scheduler_core.cache.metrics import CLUSTER_GAUGES, CLUSTER_TALLIES, snapshot_samples, watch_samples
+from scheduler_core.evaluation.extension_metrics import EXTENSION_GAUGES, EXTENSION_TALLIES, extension_samples
+from scheduler_core.evaluation.extensions import CALLS
 from scheduler_core.planner.commit.actions import ReleasePod, WriteStatus
 from scheduler_core.planner.leader.writer import WriteAnswer, WriteOutcome
 from scheduler_core.planner.status import PlannerStatus
@@ -81,7 +83,9 @@ GAUGES = {
     "gputopo_planner_ledger_entries": MetricHelp((), "Reservations in the ledger."),
     "gputopo_planner_extenders": MetricHelp((), "Extenders registered in the ledger."),
 }
-CATALOGUE = MetricCatalogue(COUNTERS, GAUGES | CLUSTER_GAUGES, CLUSTER_TALLIES, TIMES)
+CATALOGUE = MetricCatalogue(
+    COUNTERS, GAUGES | EXTENSION_GAUGES | CLUSTER_GAUGES, EXTENSION_TALLIES | CLUSTER_TALLIES, TIMES
+)
 
 
 class PlannerMetrics:
@@ -127,6 +131,7 @@ class PlannerMetrics:
 
     def _samples(self, status: PlannerStatus) -> Iterator[Sample]:
         yield from status_samples(status, time.time())
+        yield from extension_samples(dict(CALLS.failures), frozenset(CALLS.disabled))
         yield from self._table_samples(status.table)
 
 

@@ -5,6 +5,7 @@ ClusterError    the input is not valid; the message quotes the fault
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,6 +23,8 @@ from scheduler_core.cache.node_table import snapshot_of
 from scheduler_core.cache.staleness import observed_at
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.full_pod import FullPod
+from scheduler_core.request.pod import Pod
+from scheduler_core.request.pod_request import InvalidRequest, PodRequest, parse_request
 from scheduler_core.simulation.hosts import UNLIMITED, ClusterError, SimulatedNode
 
 
@@ -30,10 +33,13 @@ class _Kinded(msgspec.Struct):
     items: list[dict[str, Any]] | None = None
 
 
-def read_snapshot(text: bytes, now: float, policy: Policy) -> ListedCluster:
+def read_snapshot(
+    text: bytes, now: float, policy: Policy, parse: Callable[[Pod], PodRequest | InvalidRequest] = parse_request
+) -> ListedCluster:
     """Parse nodes, pods and NodeGpus. Raises ``ClusterError``.
 
-    The cluster is evaluated at the time of the newest ``NodeGpus``; at ``now`` if there is none.
+    The cluster is evaluated at the time of the newest ``NodeGpus``; at ``now`` if there is none. ``parse`` reads
+    what the pods on the nodes request.
     """
     nodes: list[FullNode] = []
     pods: list[PodUpdate] = []
@@ -44,7 +50,7 @@ def read_snapshot(text: bytes, now: float, policy: Policy) -> ListedCluster:
             if kind == "Node":
                 nodes.append(convert(item, FullNode))
             elif kind == "Pod":
-                pods += _pod(convert(item, FullPod))
+                pods += _pod(convert(item, FullPod), parse)
             elif kind == "NodeGpus":
                 reports.append(NodeGpusUpdate(item["metadata"]["name"], convert(item, NodeGpus)))
         except (msgspec.ValidationError, KeyError) as error:
@@ -87,8 +93,8 @@ def _items(text: bytes) -> list[dict[str, Any]]:
     return [decode(text, dict[str, Any])] if found.items is None else found.items
 
 
-def _pod(pod: FullPod) -> list[PodUpdate]:
-    occupant = parse_occupant(pod)
+def _pod(pod: FullPod, parse: Callable[[Pod], PodRequest | InvalidRequest]) -> list[PodUpdate]:
+    occupant = parse_occupant(pod, parse)
     if occupant is None:
         return []
     return [PodUpdate(occupant.uid, occupant, pod.spec.node_name, None, pod.spec.scheduler_name)]

@@ -399,6 +399,12 @@ def test_what_clusters_differ_in_can_be_set() -> None:
         pytest.param("scheduler.kubeScheduler.tag=latest", "latest", id="a scheduler of no known version"),
         pytest.param("scheduler.settings.GPUTOPO_LEASE=a/b", "GPUTOPO_LEASE", id="a setting with a value of its own"),
         pytest.param("planner.settings.GPUTOPO_LEASE=a/b", "GPUTOPO_LEASE", id="a Lease of the planner's own"),
+        pytest.param("planner.provisioningClass=Check Capacity", "provisioningClass", id="no name of a class"),
+        pytest.param(
+            "planner.settings.GPUTOPO_PROVISIONING_CLASS=a.b",
+            "GPUTOPO_PROVISIONING_CLASS",
+            id="a class without its rights",
+        ),
         pytest.param("observe.enable=true", "additional properties 'enable' not allowed", id="a misspelled value"),
     ],
 )
@@ -416,3 +422,22 @@ def test_the_provisioning_component_grants_what_the_planner_calls() -> None:
 
     assert granted(cluster_role(documents)) == used(PROVISIONER)
     assert "GPUTOPO_PROVISIONING_CLASS" in (folder / "kustomization.yaml").read_text(encoding="utf-8")
+
+
+DEPLOYED = ("Deployment", "gputopo", "gputopo-planner")
+
+
+def test_the_chart_grants_what_the_component_grants() -> None:
+    """The flag without the rights would only write Events about requests that could not be made."""
+    folder = DAEMONSET / "scheduler/components/provisioning"
+    (patch,) = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))["patches"]
+    (added,) = yaml.safe_load(patch["patch"])
+    settings = ("planner.enabled=true", f"planner.provisioningClass={added['value']['value']}")
+
+    with_class, without = comparable(helm_adds(*settings)), comparable(helm_adds(settings[0]))
+
+    roles = comparable(yaml.safe_load_all((folder / "roles.yaml").read_text(encoding="utf-8")))
+    assert {name: with_class[name] for name in with_class.keys() - without.keys()} == roles
+    assert {name for name in without if with_class[name] != without[name]} == {DEPLOYED}
+    container = containers(with_class[DEPLOYED]["spec"]["template"]["spec"])["planner"]
+    assert added["value"] in container["env"]

@@ -116,6 +116,31 @@ def test_what_if(files: Path) -> None:
     assert "left  2+2 free by island" in said
 
 
+def test_what_if_by_a_policy_file(files: Path) -> None:
+    """The profile that matches the pod decides."""
+    (files / "policy.yaml").write_text(
+        "apiVersion: gputopo.io/v1alpha1\nkind: PlacementPolicy\n"
+        "profiles: [{name: fast, match: {namespace: team}, requiredTopologies: [nvswitch]}]\n"
+    )
+    asked = ["what-if", "-f", str(files / "pod.yaml"), "--from", str(files / "cluster.json")]
+
+    code, said = _run(*asked, "--policy", str(files / "policy.yaml"))
+
+    assert (code, said.splitlines()) == (
+        0,
+        [
+            "team/train fits no node now.",
+            "1 node rejected: interconnect below what is requested (see: gputopo why pod)",
+        ],
+    )
+    code, said = _run(*asked, "--policy", str(files / "nodes.csv"))
+    assert code == 2
+    assert "nodes.csv" in said
+    code, said = _run("what-if", "-f", "-", "--from", str(files / "cluster.json"), "--policy", "-")
+    assert code == 2
+    assert "only one of -f, --from and --policy can be standard input" in said
+
+
 def test_what_if_for_programs(files: Path) -> None:
     code, said = _run("what-if", "-f", str(files / "pod.yaml"), "--from", str(files / "cluster.json"), "-o", "json")
 

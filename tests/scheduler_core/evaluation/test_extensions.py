@@ -25,6 +25,8 @@ from scheduler_core.explain import explain
 from scheduler_core.extender.decision_record import encode_decision, parse_decision, replay_differences
 from scheduler_core.extender.extender import DecisionRecord, Extender
 from scheduler_core.extender.metrics import ExtenderStatus, status_samples
+from scheduler_core.planner.metrics import PlannerMetrics
+from scheduler_core.planner.status import PlannerStatus
 from scheduler_core.policy.cached_reader import MemoizedParser
 from scheduler_core.policy.extensions import Extension, installed_extensions
 from scheduler_core.policy.file import PolicyError, parse_policy_file
@@ -46,6 +48,16 @@ def raises(profile, node, policy):
     """It always raises."""
     raise RuntimeError("no such rack")
 
+class Nameless(Exception):
+    def __str__(self):
+        raise ValueError("no text")
+
+def nameless(profile, node, policy):
+    raise Nameless
+
+def exits(profile, node, policy):
+    raise SystemExit(1)
+
 def wrong(profile, node, policy):
     return True
 
@@ -61,7 +73,8 @@ def undeclared(profile, node, policy):
 '''
 BROKEN_NAMES = {
     "gputopo.filters": {
-        each.replace("_", "-"): f"broken_rules:{each}" for each in ("raises", "wrong", "slow", "undeclared")
+        each.replace("_", "-"): f"broken_rules:{each}"
+        for each in ("raises", "nameless", "exits", "wrong", "slow", "undeclared")
     }
     | {"missing": "no_such_module:f", "Bad_Name": "broken_rules:slow"},
     "gputopo.factors": {"too-much": "broken_rules:too_much", "raising": "broken_rules:raises"},
@@ -248,7 +261,7 @@ def test_names_that_cannot_be_used_are_faults_of_the_file(text: str, says: str) 
 
 
 @pytest.mark.usefixtures("broken")
-@pytest.mark.parametrize("name", ["raises", "wrong"])
+@pytest.mark.parametrize("name", ["raises", "nameless", "exits", "wrong"])
 @pytest.mark.parametrize(("on_failure", "passes"), [("refuse", False), ("ignore", True)])
 def test_a_filter_that_fails_is_on_the_safe_side_and_disabled_after_failures(
     name: str, on_failure: str, passes: bool
@@ -270,6 +283,11 @@ def test_a_filter_that_fails_is_on_the_safe_side_and_disabled_after_failures(
     samples = {(sample, labels): value for sample, labels, value in status_samples(status)}
     assert samples["gputopo_extension_failures", ("gputopo.filters", name, "error")] == MOST_FAILURES
     assert samples["gputopo_extension_disabled", ("gputopo.filters", name)] == 1
+    planner = PlannerMetrics()
+    planner.register_status(lambda: PlannerStatus(is_leader=True, not_ready_reason=None))
+    labels = {"group": "gputopo.filters", "name": name}
+    failed = planner.registry.get_sample_value("gputopo_extension_failures_total", {**labels, "outcome": "error"})
+    assert (failed, planner.registry.get_sample_value("gputopo_extension_disabled", labels)) == (MOST_FAILURES, 1)
 
 
 @pytest.mark.usefixtures("broken")
@@ -328,6 +346,8 @@ def test_a_package_that_cannot_be_loaded_affects_no_other() -> None:
 
     assert {name for name, each in installed.filters.items() if each.error is None} == {
         "raises",
+        "nameless",
+        "exits",
         "wrong",
         "slow",
         "undeclared",
