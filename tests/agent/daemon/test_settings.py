@@ -98,7 +98,7 @@ def test_an_invalid_value_is_quoted_with_the_expected_form(field: str, text: str
 
 
 def test_an_invalid_value_in_the_environment_is_reported_by_its_variable() -> None:
-    with pytest.raises(SettingError, match=r"^GPUTOPO_LOG: 'xml': choose one of json, text$"):
+    with pytest.raises(SettingError, match=r"^GPUTOPO_LOG: 'xml': choose one of json, text, json:debug, text:debug$"):
         read_settings({}, {"GPUTOPO_LOG": "xml"})
 
 
