@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gputopo.cli.output import print_document, print_table
+from gputopo.cli.output import no_headers_option, print_document, print_table
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gputopo.kube.rbac import Role
     from gputopo.model import NodeTopology
 
+_QUOTED = 60  # characters of a name that is not found
 _MAX_LISTED = 10  # objects that cannot be decoded
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _OUTPUT = click.Choice(["table", "wide", "json", "yaml"])
@@ -44,8 +45,12 @@ def cluster_options(command: _Command) -> _Command:
 @cluster_options
 @click.option("-l", "--selector", metavar="LABELS", default="", help="Only nodes with these labels, as in kubectl.")
 @click.option("-o", "--output", type=_OUTPUT, default="table", show_default=True, help="What to print.")
-def nodes(kubeconfig: str | None, context: str | None, selector: str, output: str) -> None:
+@no_headers_option
+@click.argument("names", metavar="[NODE]...", nargs=-1)
+def nodes(kubeconfig: str | None, context: str | None, selector: str, output: str, names: tuple[str, ...]) -> None:
     """List the GPU nodes of a cluster: free GPUs and faults.
+
+    With NODE: only these. `gputopo ui` shows them in a browser.
 
     FREE counts the GPUs of each island that no container holds; `?` if no agent reports allocations. LAST SEEN is
     the age of the agent's last report. GPU nodes without an agent are listed with what the kubelet advertises, and
@@ -56,6 +61,7 @@ def nodes(kubeconfig: str | None, context: str | None, selector: str, output: st
     \b
     Examples:
       gputopo nodes
+      gputopo nodes gpu-7
       gputopo nodes -o wide -l pool=training
       gputopo nodes -o json | jq '.items[] | select(.degraded != [])'
     """
@@ -68,6 +74,13 @@ def nodes(kubeconfig: str | None, context: str | None, selector: str, output: st
 
     with listing_cluster(kubeconfig, context) as kube:
         found = read_nodes(kube, selector)
+    if names:
+        unknown = sorted(set(names) - {each.name for each in found})
+        found = [each for each in found if each.name in names]
+        for name in unknown:
+            click.echo(f"gputopo: there is no GPU node {name[:_QUOTED]!r}", err=True)
+        if not found:
+            sys.exit(NO_CLUSTER)
     now = datetime.now(UTC)
     if output in ("json", "yaml"):
         print_document(node_list(found, now), output)
@@ -80,8 +93,12 @@ def nodes(kubeconfig: str | None, context: str | None, selector: str, output: st
 @click.command()
 @cluster_options
 @click.option("-n", "--namespace", metavar="NAME", help="Only this namespace; default: all namespaces.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces (default).")
 @click.option("-o", "--output", type=_OUTPUT, default="table", show_default=True, help="What to print.")
-def pods(kubeconfig: str | None, context: str | None, namespace: str | None, output: str) -> None:
+@no_headers_option
+def pods(
+    *, kubeconfig: str | None, context: str | None, namespace: str | None, all_namespaces: bool, output: str
+) -> None:
     """List running GPU pods, worst placed first.
 
     GPUS are the GPUs that the pod holds. RING is the bandwidth of the slowest hop, in GB/s in both directions, of the
@@ -106,6 +123,8 @@ def pods(kubeconfig: str | None, context: str | None, namespace: str | None, out
     from gputopo.cluster.read import pods_without_allocation, read_running  # noqa: PLC0415
     from gputopo.cluster.tables import pod_table  # noqa: PLC0415
 
+    if namespace is not None and all_namespaces:
+        raise click.UsageError(f"--namespace {namespace} and --all-namespaces exclude each other")
     with listing_cluster(kubeconfig, context) as kube:
         machines, running = read_running(kube, namespace)
         silent = silent_agents(machines, datetime.now(UTC))

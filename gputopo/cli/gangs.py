@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from gputopo.cli.cluster import cluster_options, listing_cluster
-from gputopo.cli.output import fetch_pages, print_document, print_table, print_text, token_option
+from gputopo.cli.output import fetch_pages, no_headers_option, print_document, print_table, print_text, token_option
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ _MAX_NAMED = 3  # gangs without gates that are listed by name
     show_default=True,
     help="What to print.",
 )
+@no_headers_option
 def gangs(
     *,
     kubeconfig: str | None,

@@ -13,6 +13,7 @@ from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, supports_unicode, 
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _TOKEN = "gputopo.page-token"  # noqa: S105  the key of the token in the context
+_NO_HEADERS = "gputopo.no-headers"
 _MAX_TOKEN = 64 * 2**10
 _WIDTH = 120  # columns, where standard output is not a terminal
 
@@ -25,8 +26,21 @@ def print_table(table: Callable[[], Any], has_rows: bool, if_empty: str) -> None
     from gputopo.render.report import table_lines  # noqa: PLC0415  start-up of all other commands
 
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    printed = table_lines(table(), lambda _, text: click.style(text, fg="red") if colour else text)
+    ctx = click.get_current_context(silent=True)
+    rows = table()._replace(titles=()) if ctx is not None and ctx.meta.get(_NO_HEADERS) else table()
+    printed = table_lines(rows, lambda _, text: click.style(text, fg="red") if colour else text)
     click.echo("\n".join(printed))
+
+
+def no_headers_option(command: Command) -> Command:
+    """Add ``--no-headers``, which ``print_table`` obeys within the command."""
+
+    def keep(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+        ctx.meta[_NO_HEADERS] = value
+
+    return click.option(
+        "--no-headers", is_flag=True, expose_value=False, callback=keep, help="Print tables without the titles."
+    )(command)
 
 
 def print_document(document: dict[str, Any], output: str) -> None:

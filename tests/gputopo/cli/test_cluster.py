@@ -289,3 +289,25 @@ def test_what_nests_too_deep_is_read_over_and_what_cannot_be_read_is_named(tmp_p
         "gputopo: nodes bad cannot be read: Expected `object`, got `int` - at `$.metadata.labels`; it is left out"
     )
     assert left_out in of_nodes.stderr
+
+
+def test_named_nodes_and_no_titles(tmp_path: Path) -> None:
+    with api_server(cluster) as server:
+        config = str(server.kubeconfig(tmp_path / "config"))
+
+        def run(command: click.Command, *arguments: str) -> Result:
+            return CliRunner().invoke(command, ["--kubeconfig", config, *arguments])
+
+        one, both = run(nodes, "gpu-0", "--no-headers"), run(nodes, "gpu-0", "gpu-9")
+        none, all_pods = run(nodes, "gpu-9"), run(pods, "-A", "--no-headers")
+        clash = run(pods, "-A", "-n", "a")
+
+    assert one.stdout.startswith("gpu-0")
+    assert (both.exit_code, both.stdout.split()[0], both.stderr) == (
+        0,
+        "NODE",
+        "gputopo: there is no GPU node 'gpu-9'\n",
+    )
+    assert (none.exit_code, none.stdout, none.stderr) == (4, "", "gputopo: there is no GPU node 'gpu-9'\n")
+    assert all_pods.stdout.split()[:2] == ["a", "train"]
+    assert (clash.exit_code, "exclude each other" in clash.stderr) == (2, True)
