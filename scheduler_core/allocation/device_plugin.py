@@ -12,23 +12,37 @@ links between them (``calculateGPUPairScore``), in whichever division these are 
 
 In divisions into seven and more sets, later candidates partly overwrite earlier sets during the search; then any set
 may result, and the prediction is ``SomeSet``. So it is if the points of a pair are unknown, and if the search would
-take too long. Every prediction contains all possible outcomes.
+take too long: on machines of 16 GPUs that are hardly symmetric. GPUs that can be exchanged (``symmetry``) are searched
+once. Every prediction contains all possible outcomes.
 
 Source: ``gpuallocator/besteffort_policy.go`` of NVIDIA/go-gpuallocator.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from functools import lru_cache
 from math import comb
 from typing import NamedTuple
 
-from scheduler_core.allocation.gpu_sets import ExactSets, Sets, SomeSet, exact_sets, member_places, some_set, subsets
+from scheduler_core.allocation.gpu_sets import (
+    MAX_SETS,
+    ExactSets,
+    Sets,
+    SomeSet,
+    count_subsets,
+    exact_sets,
+    member_places,
+    some_set,
+    subsets,
+)
 from scheduler_core.allocation.machine_shape import MachineShape
 
 _MOST_GROUPS = 6  # sets in a division that the plugin keeps correctly
-MOST_WORK = 25_000  # sets visited in the worst case, over all possible free sets; measured: 150 ms for 8 of 16 GPUs
+# Sets visited in one search, 10 us each: enough for all machines of 8 GPUs, and for trees of 16. Without any symmetry,
+# each set of free GPUs has a search of its own, so these are shorter.
+_MOST_WORK, _MOST_WORK_WITHOUT_SYMMETRY = 2200, 800
 
 
 class Prediction(NamedTuple):
@@ -38,11 +52,17 @@ class Prediction(NamedTuple):
     may_crash: bool = False
 
 
-class _Best(NamedTuple):
-    """The best divisions of some GPUs."""
+def most_work(shape: MachineShape) -> int:
+    """Return how many sets a search may visit, and the searches for several sets of free GPUs together."""
+    return _MOST_WORK_WITHOUT_SYMMETRY if shape.symmetry.is_trivial else _MOST_WORK
 
-    points: int  # of all sets of the division together
-    winners: frozenset[tuple[int, int, bool]]  # the points of a division's best set, the set, and whether it is padded
+
+class _Search(NamedTuple):
+    """A way of dividing GPUs into sets of equal size, by one of the plugin's views of the machine."""
+
+    shape: MachineShape
+    view: int
+    size: int
 
 
 @lru_cache(maxsize=1 << 14)
@@ -51,25 +71,15 @@ def preferred_sets(shape: MachineShape, free: int, size: int, required: int = 0)
 
     ``required``: the GPUs among ``free`` that each set contains.
     """
-    count, crashes = free.bit_count(), crashes_on_links(shape, free, size)
-    if size > count:
+    if size > free.bit_count():
         return Prediction(ExactSets(()))
-    if (
-        shape.points is None
-        or size in (1, count)
-        or -(-count // size) > _MOST_GROUPS
-        or search_work(count, size) > MOST_WORK
-    ):
-        return Prediction(_some_set_with(required, free & ~required, size - required.bit_count()), crashes)
-    sets, may_crash = set[int](), crashes
-    for view in range(len(shape.points)):
-        if required:
-            sets |= _best_with(shape, view, free, size, required)
-            continue
-        winners = _divide(shape, view, free, size).winners
-        sets |= {mask for _, mask, padded in winners if not padded}
-        may_crash |= any(padded for _, _, padded in winners)
-    return Prediction(exact_sets(sets), may_crash)
+    exchange = shape.symmetry.arrangement(free, required)
+    found, may_crash = _preferred(shape, exchange.apply(free), size, exchange.apply(required))
+    may_crash |= crashes_on_links(shape, free, size)
+    back = exchange.inverse.apply_all
+    if isinstance(found, SomeSet):
+        return Prediction(SomeSet(free, size), may_crash)
+    return Prediction(exact_sets(set(back(found.masks))), may_crash)
 
 
 def crashes_on_links(shape: MachineShape, free: int, size: int) -> bool:
@@ -77,14 +87,61 @@ def crashes_on_links(shape: MachineShape, free: int, size: int) -> bool:
     return size > 1 and any(pair & free == pair for pair in shape.one_sided_links)
 
 
-def _best_with(shape: MachineShape, view: int, free: int, size: int, required: int) -> set[int]:
-    """Return the sets that contain the required GPUs in the best divisions that have such a set."""
-    points: dict[int, int] = {}
-    for chosen in subsets(free & ~required, size - required.bit_count()):
-        group = required | chosen
-        points[group] = _points(shape, view, group) + _divide(shape, view, free & ~group, size).points
-    most = max(points.values())
-    return {group for group, found in points.items() if found == most}
+def search_work(shape: MachineShape, free: int, size: int) -> int:
+    """Return how many sets the search visits; more than ``most_work``: it is not done."""
+    if not _is_searched(shape, free.bit_count(), size):
+        return 1
+    left = shape.symmetry.canonical(free)
+    return sum(_work(_Search(shape, view, size), left) for view in range(len(shape.points or ())))
+
+
+def _is_searched(shape: MachineShape, count: int, size: int) -> bool:
+    return shape.points is not None and 1 < size < count and -(-count // size) <= _MOST_GROUPS
+
+
+@lru_cache(maxsize=1 << 14)
+def _preferred(shape: MachineShape, free: int, size: int, required: int) -> Prediction:
+    """Return the prediction for the canonical form of the GPUs."""
+    fresh = size - required.bit_count()
+    unknown = Prediction(_some_set_with(required, free & ~required, fresh))
+    views = range(len(shape.points or ()))
+    if not _is_searched(shape, free.bit_count(), size):
+        return unknown
+    sets, may_crash = set[int](), False
+    for search in (_Search(shape, view, size) for view in views):
+        if _are_alike(search, free):
+            return unknown
+        found, crashes = (_best_with(search, free, required), False) if required else _winning_sets(search, free)
+        may_crash |= crashes
+        if found is None:
+            return unknown._replace(may_crash=may_crash)
+        sets |= found
+    return Prediction(exact_sets(sets) if len(sets) <= MAX_SETS else SomeSet(free, size), may_crash)
+
+
+@lru_cache(maxsize=1 << 12)
+def _are_alike(search: _Search, free: int) -> bool:
+    """Return whether all pairs have the same points: then all divisions have, and a padded set never wins."""
+    assert search.shape.points is not None
+    points, members = search.shape.points[search.view], member_places(free)
+    return len({points[one][other] for at, one in enumerate(members) for other in members[:at]}) == 1
+
+
+def _best_with(search: _Search, free: int, required: int) -> set[int] | None:
+    """Return the sets that contain the required GPUs in the best divisions that have one; None: too many sets."""
+    added = search.size - required.bit_count()
+    work, most = count_subsets(free & ~required, added), most_work(search.shape)
+    if work > most:
+        return None
+    groups = [required | chosen for chosen in subsets(free & ~required, added)]
+    canonical = search.shape.symmetry.canonical
+    for rest in {canonical(free & ~group) for group in groups}:
+        work += _work(search, rest)
+        if work > most:
+            return None
+    points = {group: _points(search.shape, search.view, group) + _total(search, free & ~group) for group in groups}
+    highest = max(points.values())
+    return {group for group, found in points.items() if found == highest}
 
 
 def _some_set_with(required: int, free: int, count: int) -> Sets:
@@ -95,56 +152,107 @@ def _some_set_with(required: int, free: int, count: int) -> Sets:
     return ExactSets(tuple(mask | required for mask in found.masks)) if required else found
 
 
-@lru_cache(maxsize=1 << 16)
-def _divide(shape: MachineShape, view: int, left: int, size: int) -> _Best:
-    """Return the best divisions of these GPUs. Their number determines the padding of the last set."""
-    if not left:
-        return _Best(0, frozenset())
-    padding = -left.bit_count() % size
-    head = left & -left
-    best, winners = -1, frozenset[tuple[int, int, bool]]()
-    for others in {size, size - padding}:
-        for chosen in subsets(left ^ head, others - 1):
-            group = head | chosen
-            points = _points(shape, view, group)
-            tail = _divide(shape, view, left ^ group, size)
-            points_of_all = points + tail.points
-            if points_of_all >= best:
-                found = _win(points, group, others < size, tail)
-                winners = found if points_of_all > best else winners | found
-                best = points_of_all
-    return _Best(best, winners)
+@lru_cache(maxsize=1 << 14)
+def _work(search: _Search, left: int) -> int:
+    """Return how many sets the search visits, whether it remembers some or not; above ``most_work`` it is given up."""
+    canonical = search.shape.symmetry.canonical
+    work, most, lefts = 1, most_work(search.shape), [left]
+    known = {left}
+    for each in lefts:  # grows during the iteration
+        if each.bit_count() <= search.size:
+            continue
+        found = _first_groups(search, each)
+        work += most if found is None else len(found[0])
+        if found is None or work > most:
+            return most + 1
+        fresh = {canonical(each & ~group) for group in found[0]} - known
+        known |= fresh
+        lefts += fresh
+    return work
 
 
-def _win(points: int, group: int, padded: bool, tail: _Best) -> frozenset[tuple[int, int, bool]]:
-    """Return the best sets of the divisions that consist of this set and a best division of the rest."""
-    if not tail.winners:
-        return frozenset({(points, group, padded)})
-    won = {winner for winner in tail.winners if winner[0] >= points}
-    if any(winner[0] <= points for winner in tail.winners):
-        won.add((points, group, padded))
-    return frozenset(won)
+def _total(search: _Search, left: int) -> int:
+    """Return the points of all sets of the best divisions together. Equal sets of GPUs are searched once."""
+    return _total_of_canonical(search, search.shape.symmetry.canonical(left))
+
+
+@lru_cache(maxsize=1 << 14)
+def _total_of_canonical(search: _Search, left: int) -> int:
+    if left.bit_count() <= search.size:
+        return _points(search.shape, search.view, left)
+    groups, _ = _first_groups(search, left) or ((), False)
+    return max(_points(search.shape, search.view, group) + _total(search, left & ~group) for group in groups)
+
+
+@lru_cache(maxsize=1 << 14)
+def _first_groups(search: _Search, left: int) -> tuple[tuple[int, ...], bool] | None:
+    """Return sets such that every division has one of them, or one that is equal up to an exchange within ``left``.
+
+    Also whether exchanges were used. None: there are too many sets.
+    """
+    count, size, head = left.bit_count(), search.size, left & -left
+    sizes = {size, size - -count % size}
+    plain = sum(comb(count - 1, each - 1) for each in sizes)
+    symmetry, most = search.shape.symmetry, most_work(search.shape)
+    found = None if symmetry.is_trivial else symmetry.representatives(left, size, min(plain, most))
+    if found is not None and len(found) < plain:
+        return tuple(found), True
+    if plain > most:
+        return None
+    return tuple(head | others for each in sizes for others in subsets(left ^ head, each - 1)), False
+
+
+def _winning_sets(search: _Search, free: int) -> tuple[set[int] | None, bool]:
+    """Return the best sets of all best divisions, without padded ones, and whether a padded one may win.
+
+    None: there are too many, or they are unknown.
+    """
+    may_be_padded = free.bit_count() % search.size > 0
+    if _work(search, free) > most_work(search.shape):
+        return None, may_be_padded
+    winners = _winners(search, free)
+    if winners is None:
+        return None, may_be_padded
+    full = {mask for mask in winners if mask.bit_count() == search.size}
+    return full, len(full) < len(winners)
+
+
+@lru_cache(maxsize=1 << 14)
+def _winners(search: _Search, left: int) -> frozenset[int] | None:
+    """Return the best sets of all best divisions; None: too many. The number of GPUs determines their padding."""
+    if left.bit_count() <= search.size:
+        return frozenset({left})
+    best, found = _total(search, left), set[int]()
+    groups, exchanged = _first_groups(search, left) or ((), False)
+    for group in groups:
+        rest = left & ~group
+        points = _points(search.shape, search.view, group)
+        if points + _total(search, rest) == best:
+            exchange = search.shape.symmetry.arrangement(rest)
+            winners = _winners(search, exchange.apply(rest))
+            if winners is None:
+                return None
+            found |= _win(search, group, exchange.inverse.apply_all(winners))
+    equal = search.shape.symmetry.equals((left,), found, MAX_SETS) if exchanged else found
+    return None if equal is None else frozenset(equal)
+
+
+def _win(search: _Search, group: int, winners: Iterable[int]) -> set[int]:
+    """Return the best sets of the divisions that consist of this set and a best division of the rest.
+
+    ``winners``: of the rest.
+    """
+    limit = _points(search.shape, search.view, group)
+    points = {mask: _points(search.shape, search.view, mask) for mask in winners}
+    won = {mask for mask, found in points.items() if found >= limit}
+    return won | {group} if any(found <= limit for found in points.values()) else won
 
 
 @lru_cache(maxsize=1 << 16)
 def _points(shape: MachineShape, view: int, group: int) -> int:
     assert shape.points is not None
     points, members = shape.points[view], member_places(group)
-    return sum(points[one][other] for at, one in enumerate(members) for other in members[:at])
-
-
-@lru_cache(maxsize=1 << 10)
-def search_work(count: int, size: int) -> int:
-    """Return how many sets a search among ``count`` GPUs visits at most: for each remainder, its first sets."""
-    work = 0
-    lefts = {count}
-    while lefts:
-        left = lefts.pop()
-        padding = -left % size
-        for taken in {size, size - padding} if left else ():
-            work += comb(count - (left < count), left) * comb(left - 1, taken - 1)
-            lefts |= {left - taken} if taken <= left else set()
-    return work
+    return sum([points[one][other] for at, one in enumerate(members) for other in members[:at]])
 
 
 class PredictionResult(Enum):

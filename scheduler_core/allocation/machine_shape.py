@@ -7,8 +7,8 @@ computed results. It does not contain names that differ from node to node (UUIDs
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from functools import lru_cache
+from collections.abc import Hashable, Iterable
+from functools import cached_property, lru_cache
 from itertools import combinations, product
 
 import msgspec
@@ -30,6 +30,7 @@ from gputopo.model import (
 from gputopo.paths import PathKind
 from gputopo.rings import Ring, rings_of
 from scheduler_core.allocation.gpu_sets import member_places, union
+from scheduler_core.allocation.symmetry import Symmetry
 
 _NEARNESS = {distance: 1 - 0.2 * place for place, distance in enumerate(PcieDistance)}  # PIX 1.0 ... SYS 0.2
 _GPU_WORD = re.compile(r"gpu(\d+)")
@@ -114,6 +115,45 @@ class MachineShape:
         further NICs that pods have or will get; any of them.
         """
         return self._gpus_near_nics(busy_nics, pending_nics)
+
+    @cached_property
+    def symmetry(self) -> Symmetry:
+        """The exchanges of GPUs that change nothing where neither indices nor the ids of NUMA nodes matter."""
+        return self._symmetry(numa_ids=False)
+
+    @cached_property
+    def symmetry_on_numa_nodes(self) -> Symmetry:
+        """The exchanges of GPUs that leave each GPU on its NUMA node."""
+        return self._symmetry(numa_ids=True)
+
+    def _symmetry(self, *, numa_ids: bool) -> Symmetry:
+        near_nics = self.gpus_near_nics() or 0
+        named = self.numa if numa_ids else tuple(node is None for node in self.numa)
+
+        def label(place: int) -> Hashable:
+            sets = tuple(mask >> place & 1 for mask in (self.whole, self.partitioned, self.degraded, near_nics))
+            near = None if self.nic_nearness is None else self.nic_nearness[place]
+            return msgspec.structs.replace(self.gpus[place], index=0, numa_node=None), sets, near, named[place]
+
+        def pair(one: int, other: int) -> Hashable:
+            both, pcie = 1 << one | 1 << other, self.topology.pcie
+            if pcie and pcie[one][other] != pcie[other][one]:
+                return one + other, abs(one - other)  # exchanged with none
+            return (
+                None if self.points is None else tuple(view[one][other] for view in self.points),
+                self._rings.ring_through((self.gpus[one].index, self.gpus[other].index))
+                if self._is_usable(both)
+                else None,
+                pcie[one][other] if pcie else None,
+                self.numa[one] == self.numa[other],
+                self.is_one_island(both),
+                both in self.one_sided_links,
+            )
+
+        return Symmetry([label(place) for place in range(len(self.gpus))], pair)
+
+    def _is_usable(self, mask: int) -> bool:
+        return all(self.gpus[place].usable for place in member_places(mask))
 
     def _near_nics(self, busy_nics: int, pending_nics: int) -> int | None:
         if not self.topology.nics and self.topology.nvlink is None:

@@ -15,10 +15,11 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from gputopo.crd.nodegpus import DeviceAllocation
-from scheduler_core.allocation.admission import predict_exact, whole_gpu_steps
+from scheduler_core.allocation.admission import MAX_FREE_SETS, SearchBudget, predict_exact, whole_gpu_steps
 from scheduler_core.allocation.gpu_sets import MAX_SETS, Sets, SomeSet, count_subsets, exact_sets, subsets, union
 from scheduler_core.allocation.machine_shape import MachineShape
 from scheduler_core.allocation.numa_alignment import NO_TOPOLOGY_MANAGER, KubeletModel
+from scheduler_core.allocation.symmetry import Symmetry
 from scheduler_core.request.device_request import ContainerSteps
 from scheduler_core.request.pod_request import PodProfile
 
@@ -117,47 +118,97 @@ def unallocated_profiles(pods: Iterable[Occupant], report: KubeletReport | None)
 def follow_admissions(
     shape: MachineShape, open_admissions: OpenAdmissions, kubelet: KubeletModel = NO_TOPOLOGY_MANAGER
 ) -> AdmissionOutcomes | None:
-    """Follow every order of the open admissions, with every choice in each; None if there are too many."""
-    if len(open_admissions.pending) + len(open_admissions.releases) > _MAX_PENDING:
+    """Follow every order of the open admissions, with every choice in each; None if there are too many.
+
+    Nodes whose GPUs can be exchanged such that the admissions are equal share the work.
+    """
+    start, pending, releases = open_admissions
+    if len(pending) + len(releases) > _MAX_PENDING:
         return None
+    # On equal NUMA nodes the kubelet prefers the one with the lower id.
+    symmetry = shape.symmetry_on_numa_nodes if kubelet.aligns else shape.symmetry
+    exchange = symmetry.arrangement(start, *releases)
+    moved = tuple(sorted(map(exchange.apply, releases)))
+    found = _follow(shape, OpenAdmissions(exchange.apply(start), pending, moved), kubelet)
+    if found is None or symmetry.is_trivial:
+        return found
+    back = exchange.inverse.apply_all
+    masks = {mask for mask, _ in found.admissions}
+    moved_back = dict(zip(masks, back(masks), strict=True))
+    admissions = frozenset((moved_back[mask], profile) for mask, profile in found.admissions)
+    return AdmissionOutcomes(frozenset(back(found.free)), admissions)
+
+
+@lru_cache(maxsize=1 << 12)
+def _follow(shape: MachineShape, open_admissions: OpenAdmissions, kubelet: KubeletModel) -> AdmissionOutcomes | None:
+    """Follow one of all branches that are equal up to exchanges of GPUs, and return what all of them lead to."""
+    symmetry = shape.symmetry_on_numa_nodes if kubelet.aligns else shape.symmetry
+    fixed = (open_admissions.start, *open_admissions.releases)
     kinds: dict[_Kind, list[PodProfile]] = {}
     for each in open_admissions.pending:
         kind = _Kind(whole_gpu_steps(each.profile.device_request, kubelet), each.admitted, each.ended)
         kinds.setdefault(kind, []).append(each.profile)
     known = [at for at, kind in enumerate(kinds) if kind.admitted or kind.ended]
+
+    def canonical(branch: _Branch) -> _Branch:
+        if symmetry.is_trivial:
+            return branch
+        mask, waiting, releases = branch
+        apply = symmetry.arrangement(*fixed, mask, *releases).apply
+        return apply(mask), waiting, (*map(apply, releases), *map(apply, fixed))
+
     branches: list[_Branch] = [(open_admissions.start, tuple(map(len, kinds.values())), open_admissions.releases)]
-    seen = set(branches)
-    free, admissions = set(), set()
-    steps = 0
+    seen, known_forms = set(branches), set(map(canonical, branches))
+    free, admissions = set[int](), {kind: set[int]() for kind in kinds}
+    steps, searches = 0, SearchBudget(shape)
     for branch in branches:  # grows during the iteration
         mask, waiting, releases = branch
         if not releases and not any(waiting[at] for at in known):
             free.add(mask)
-        following = list(_released(branch))
+        following = set(_released(branch))
         for at, kind in enumerate(kinds):
             if not waiting[at]:
                 continue
+            if not searches.covers(mask, kind.program):
+                return None
             sets, may_crash = predict_exact(shape, mask, kind.program, kubelet)
             if isinstance(sets, SomeSet):
                 return None
-            admissions.add((mask, kind))
+            admissions[kind].add(mask)
             left = (*waiting[:at], waiting[at] - 1, *waiting[at + 1 :])
-            following += [
+            following |= {
                 (mask & ~chosen, left, tuple(sorted((*releases, chosen))) if kind.ended else releases)
                 for chosen in sets.masks
-            ]
-            if kind.ended and (
-                may_crash or not sets.masks
-            ):  # the device plugin crashed, and the pod ended without GPUs
-                following.append((mask, left, releases))
+            }
+            if kind.ended and (may_crash or not sets.masks):  # the device plugin crashed; the pod ended without GPUs
+                following.add((mask, left, releases))
         steps += len(following)
         if steps > _MAX_BRANCHES:
             return None
-        fresh = set(following) - seen
-        branches += fresh
+        fresh = following - seen
         seen |= fresh
-    named = frozenset((mask, profile) for mask, kind in admissions for profile in kinds[kind])
-    return AdmissionOutcomes(frozenset(free), named)
+        for following_branch in fresh:
+            if (form := canonical(following_branch)) not in known_forms:
+                known_forms.add(form)
+                branches.append(following_branch)
+    return _all_outcomes(symmetry, fixed, free, {kind: (admissions[kind], kinds[kind]) for kind in kinds})
+
+
+def _all_outcomes(
+    symmetry: Symmetry,
+    fixed: tuple[int, ...],
+    free: set[int],
+    admissions: Mapping[_Kind, tuple[set[int], list[PodProfile]]],
+) -> AdmissionOutcomes | None:
+    """Return the outcomes of all branches that are equal to the followed ones; None: too many."""
+    named = set[tuple[int, PodProfile]]()
+    for masks, profiles in admissions.values():
+        equal = symmetry.equals(fixed, masks, MAX_SETS)
+        if equal is None:
+            return None
+        named |= {(mask, profile) for mask in equal for profile in set(profiles)}
+    everywhere = symmetry.equals(fixed, free, MAX_FREE_SETS)
+    return None if everywhere is None else AdmissionOutcomes(frozenset(everywhere), frozenset(named))
 
 
 class _Kind(NamedTuple):

@@ -294,8 +294,9 @@ class ClusterCache:
                 self._set_record(msgspec.structs.replace(record, machine=node.facts))
 
     def _apply_kubelet_reports(self, batch: Batch[NodeGpusUpdate], *, first: bool) -> CacheChanges:
-        reported = [name for name, record in self._records.items() if record.gpus is not None and batch.is_full_list]
-        for name in removed_keys(batch, reported):
+        # Only a full list needs all records: there are thousands of nodes, and as many reports a minute.
+        records = self._records.items() if batch.is_full_list else ()
+        for name in removed_keys(batch, [name for name, record in records if record.gpus is not None]):
             self._set_record(with_gpus(self._record(name), None))
         reports = [report for each in batch.updates if (report := self._apply_kubelet_report(each)) is not None]
         return CacheChanges(kubelet_reports=() if first else tuple(reports))

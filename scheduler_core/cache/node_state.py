@@ -11,7 +11,7 @@ import msgspec
 
 from gputopo.model import Interconnect
 from scheduler_core.allocation.cpu_per_gpu import CpuPerGpu, cpu_per_gpu
-from scheduler_core.allocation.gpu_sets import Sets, union
+from scheduler_core.allocation.gpu_sets import ExactSets, Sets, SomeSet, exact_sets, union
 from scheduler_core.allocation.machine_shape import MachineShape, places_by_uuid, shape_of
 from scheduler_core.allocation.named_shares import free_fraction, reserved_mib
 from scheduler_core.allocation.numa_alignment import UNKNOWN_KUBELET, KubeletModel
@@ -25,6 +25,7 @@ from scheduler_core.allocation.occupancy import (
     unallocated_profiles,
 )
 from scheduler_core.allocation.shared_gpus import ReplicaClaim, ReplicaPolicy, SharedGpus, SharingConfig, shared_gpus_of
+from scheduler_core.allocation.symmetry import Arrangement
 from scheduler_core.cache.colocation import Colocation, OwnerPods, colocation_of
 from scheduler_core.cache.kubelet_model import kubelet_model
 from scheduler_core.cache.node_cost import NodeCost
@@ -34,6 +35,7 @@ from scheduler_core.policy.policy import READS_NOTHING_MORE, NodeReads, Policy
 from scheduler_core.request.device_request import SHARED, WHOLE
 from scheduler_core.request.pod_request import PodProfile
 
+_MOST_DIRECT = 8  # GPUs of a machine whose states are evaluated as they are
 _DECISION_LOG_KEYS = {  # format 1 of decision logs keeps the fields' former names
     "free_counts": "counts",
     "open_admissions": "unsettled",
@@ -325,3 +327,58 @@ def _interned(state: NodeState) -> NodeState:
 @lru_cache(maxsize=1 << 16)
 def _state_with(fields: tuple[Any, ...]) -> NodeState:
     return NodeState(*fields)
+
+
+def canonical_state(state: NodeState) -> NodeState:
+    """Return the same state for all that are equal up to an exchange of GPUs that neither filters nor scores notice.
+
+    Only where the exchange is known to be unnoticed, and on machines of more than ``_MOST_DIRECT`` GPUs: smaller ones
+    have few states.
+    """
+    shape = state.shape
+    if shape is None or len(shape.gpus) <= _MOST_DIRECT or _names_places(state):
+        return state
+    return _canonical_state(state)
+
+
+@lru_cache(maxsize=1 << 14)
+def _canonical_state(state: NodeState) -> NodeState:
+    assert state.shape is not None
+    # Hints of the Topology Manager prefer low ids of NUMA nodes; so does the classic rule for nodes without an agent.
+    by_id = state.kubelet.aligns or not state.described
+    symmetry = state.shape.symmetry_on_numa_nodes if by_id else state.shape.symmetry
+    if symmetry.is_trivial:
+        return state
+    return _exchanged(state, symmetry.arrangement(*_distinctive_sets(state)))
+
+
+def _names_places(state: NodeState) -> bool:
+    """Return whether the state refers to GPUs or NICs by more than the sets of free GPUs."""
+    nics, shares = bool(state.busy_nics or state.pending_nics), bool(state.shared_gpus or state.reserved_mib)
+    if nics or shares or state.owner_pods is not None:
+        return True
+    return state.unreserved is not None and _names_places(state.unreserved)
+
+
+def _distinctive_sets(state: NodeState) -> tuple[int, ...]:
+    own: tuple[int, ...] = ()
+    if state.open_admissions is not None:
+        own = state.open_admissions.start, *state.open_admissions.releases
+    elif state.free is not None:
+        own = (state.free.among,)
+    return own if state.unreserved is None else own + _distinctive_sets(state.unreserved)
+
+
+def _exchanged(state: NodeState, exchange: Arrangement) -> NodeState:
+    free, admissions, unreserved = state.free, state.open_admissions, state.unreserved
+    if isinstance(free, ExactSets):
+        free = exact_sets(set(exchange.apply_all(free.masks)))
+    elif free is not None:
+        free = SomeSet(exchange.apply(free.among), free.size)
+    if admissions is not None:
+        start, pending, releases = admissions
+        moved = tuple(sorted(map(exchange.apply, releases)))
+        admissions = OpenAdmissions(exchange.apply(start), tuple(sorted(pending, key=repr)), moved)
+    if unreserved is not None:
+        unreserved = _exchanged(unreserved, exchange)
+    return _interned(msgspec.structs.replace(state, free=free, open_admissions=admissions, unreserved=unreserved))

@@ -17,16 +17,16 @@ from typing import NamedTuple
 
 from gputopo.labels.reasons import Reason
 from scheduler_core.cache.assumed_pods import AssumedPod
-from scheduler_core.cache.node_state import NodeState
+from scheduler_core.cache.node_state import NodeState, canonical_state
 from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.evaluation.filters import rejection_reason
 from scheduler_core.evaluation.in_flight import fits_with_all
-from scheduler_core.evaluation.score import Score, score_state, scorer_for, scoring_key
+from scheduler_core.evaluation.score import Score, score_state, scorer_for, scores_indices, scoring_key
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodProfile, PodRequest
 
 Evaluation = Reason | Score
-_MAX_PROFILES = 64
+_MAX_PROFILES = 256  # most share their reasons and scores with others; each takes about a tenth of a megabyte
 _MAX_STATES = 1 << 14  # of each profile
 HASH_RANGE = 1 << 32
 
@@ -53,6 +53,7 @@ class Evaluator:
         filtered = filtered._replace(device_request=filtered.device_request._replace(cpu_milli=0))
         self._reason = _cached_reasons(filtered, policy)
         self._evaluated: dict[NodeState, Evaluation] = {}
+        self._exchanges = not _names_places(profile, policy)
         self._max_states = max_states
 
     def __len__(self) -> int:
@@ -64,8 +65,12 @@ class Evaluator:
         if found is None:
             if len(self._evaluated) >= self._max_states:
                 self._evaluated.clear()
-            found = self._evaluated[state] = self._evaluate(state)
+            found = self._evaluated[state] = self._evaluate(canonical_state(state) if self._exchanges else state)
         return found
+
+    def known(self, state: NodeState) -> Evaluation | None:
+        """Return what is known without any evaluation."""
+        return self._evaluated.get(state)
 
     def _evaluate(self, state: NodeState) -> Evaluation:
         reason = self._reason(state)
@@ -118,8 +123,16 @@ def max_points_below_best(request: PodRequest, policy: Policy) -> float:
 
 def evaluate_state(profile: PodProfile, state: NodeState, policy: Policy) -> Evaluation:
     """Return the reason for which a node in this state is rejected for the profile, or its score."""
-    reason = rejection_reason(profile, state, policy)
-    return score_state(profile, state, policy) if reason is None else reason
+    same = state if _names_places(profile, policy) else canonical_state(state)
+    reason = rejection_reason(profile, same, policy)
+    return score_state(profile, same, policy) if reason is None else reason
+
+
+def _names_places(profile: PodProfile, policy: Policy) -> bool:
+    """Return whether the indices of GPUs matter: then no GPU can be exchanged for another."""
+    if policy.factors or policy.filters:  # extensions may read all of a state
+        return True
+    return profile.constraints.parallel is not None or scores_indices(profile, policy)
 
 
 def spread_hash(text: str) -> int:

@@ -1,7 +1,9 @@
 """The ranking of all nodes for each profile, kept from one request to the next.
 
 The answers are those of ``evaluate``, at lower cost: only nodes that changed are evaluated again, and a request walks
-from the best node until it has enough nodes, instead of over all named nodes.
+from the best node until it has enough nodes, instead of over all named nodes. A profile never seen before may find
+thousands of states to evaluate. So evaluation can stop after a time, most promising nodes first, and go on later; the
+answers are then those of ``evaluate`` without the nodes that wait.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from heapq import merge
-from itertools import chain
+from itertools import chain, islice
 from math import inf
 from typing import Protocol
 
@@ -31,6 +33,7 @@ MAX_PROFILES = 64  # each takes about a megabyte with 15,000 nodes
 _TEXTS = {reason: reason.value for reason in Reason}
 _UNKNOWN = Reason.UNKNOWN_NODE.value
 _BATCH = 256  # hashed names that are tested at once
+_MIN_CHANGES, _REBUILT_AT = 256, 16  # where a 16th of the nodes changed, a new ranking of known states is faster
 _FEW = 16  # where this many times more nodes pass than are named, only the named nodes are ranked
 
 HashedName = tuple[int, str]  # ``spread_hash`` of a node's name, and the name
@@ -86,23 +89,70 @@ class NodeRanking:
     """
 
     def __init__(self, evaluator: Evaluator, index: NodeIndex) -> None:
+        """Rank the nodes whose evaluation is known; all others wait for ``evaluate_waiting``."""
         self.evaluator = evaluator
         self._index = index
         self._states = index.snapshot.states
         self._rejected: dict[str, set[str]] = {}  # reason -> nodes
         self._ranked: dict[float, list[HashedName]] = {}  # points -> nodes, ordered by hash
+        self._waiting: dict[
+            NodeState, list[HashedName]
+        ] = {}  # states to evaluate, most promising first, and their nodes
         rejected_by_reason: dict[Reason, list[HashedName]] = {}
+        waiting: dict[NodeState, list[HashedName]] = {}
         append_by_state = {}
         for state in set(index.states.values()):
-            found = evaluator(state)
+            found = evaluator.known(state)
             if isinstance(found, Score):
                 append_by_state[state] = self._ranked.setdefault(found.points, []).append
+            elif found is None:
+                append_by_state[state] = waiting.setdefault(state, []).append
             else:
                 append_by_state[state] = rejected_by_reason.setdefault(found, []).append
         for hashed in index.hash_order:  # this and ``points_of`` are the only loops over all nodes
             append_by_state[index.states[hashed[1]]](hashed)
         for reason, hashed_names in rejected_by_reason.items():
             self._rejected[_TEXTS[reason]] = {name for _, name in hashed_names}
+        for state in self._most_promising_first(waiting):
+            self._waiting[state] = waiting[state]
+
+    def _most_promising_first(self, states: Iterable[NodeState]) -> Iterator[NodeState]:
+        """Yield the states: known sets, enough devices and few free ones come first. Approximate, but fast."""
+        wanted = self.evaluator.profile.devices
+        buckets: dict[tuple[bool, bool, int], list[NodeState]] = {}
+        for state in states:
+            free = state.free_counts[0][1] if state.free_counts else 0
+            key = free < wanted, state.open_admissions is not None, free
+            buckets.setdefault(key, []).append(state)
+        return chain.from_iterable(buckets[key] for key in sorted(buckets))
+
+    @property
+    def waits(self) -> bool:
+        """True if some nodes are not evaluated yet."""
+        return bool(self._waiting)
+
+    @property
+    def accepts_some(self) -> bool:
+        """True if some node fits."""
+        return bool(self._ranked)
+
+    @property
+    def waiting_nodes(self) -> AbstractSet[str]:
+        """The nodes that are not evaluated yet."""
+        return frozenset([name for hashed in self._waiting.values() for _, name in hashed])
+
+    def evaluate_waiting(self, may_continue: Callable[[], bool] = lambda: True) -> None:
+        """Evaluate the states that wait. ``may_continue``: is asked before each state."""
+        while self._waiting and may_continue():
+            state = next(iter(self._waiting))
+            hashed_names = self._waiting.pop(state)
+            found = self.evaluator(state)
+            if not isinstance(found, Score):
+                self._rejected.setdefault(_TEXTS[found], set()).update([name for _, name in hashed_names])
+                continue
+            ranked = self._ranked.setdefault(found.points, [])
+            ranked += hashed_names
+            ranked.sort()  # two ordered runs: linear
 
     @property
     def snapshot(self) -> ClusterSnapshot:
@@ -130,15 +180,18 @@ class NodeRanking:
         self._states = after
 
     def score_of(self, name: str) -> Score | None:
-        """Return the score of the node; None where it is rejected."""
+        """Return the score of the node; None where it is rejected, or waits."""
         state = self._states.get(name)
-        found = None if state is None else self.evaluator(state)
+        found = None if state is None or state in self._waiting else self.evaluator(state)
         return found if isinstance(found, Score) else None
 
     def points_of(self, names: AbstractSet[str]) -> list[tuple[str, int]]:
-        """Return the points of each named node, as the extender protocol requires them."""
+        """Return the points of each named node, as the extender protocol requires them; 0 where it waits."""
         states = list(map(self._index.states.get, names))
-        points_of = {state: 0 if state is None else rounded_points(self.evaluator(state)) for state in set(states)}
+        points_of = {
+            state: 0 if state is None or state in self._waiting else rounded_points(self.evaluator(state))
+            for state in set(states)
+        }
         return list(zip(names, map(points_of.__getitem__, states), strict=True))
 
     def best_nodes(self, names: AbstractSet[str], uid: str) -> Iterator[str]:
@@ -158,7 +211,8 @@ class NodeRanking:
                     yield [name for _, name in batch if name in names]
 
     def rejections_of(self, names: AbstractSet[str]) -> Rejections:
-        """Return the reasons of the named nodes, all of which are rejected. Sets are faster than loops here."""
+        """Return the reasons of the named nodes, all of which are rejected or wait. Sets are faster than loops here."""
+        names = names - self.waiting_nodes if self._waiting else names
         usual = max(self._rejected, key=lambda reason: len(self._rejected[reason]), default=_UNKNOWN)
         left = names - self._rejected.get(usual, frozenset())
         others = dict.fromkeys(left, _UNKNOWN)
@@ -172,13 +226,20 @@ class NodeRanking:
         return frozenset().union(*(uncertain & rejected for rejected in self._rejected.values()))
 
     def _add_node(self, name: str, state: NodeState | None) -> None:
-        found = None if state is None else self.evaluator(state)
-        if isinstance(found, Score):
+        found = None if state is None else self.evaluator.known(state)
+        if state is not None and found is None:
+            self._waiting.setdefault(state, []).append((spread_hash(name), name))
+        elif isinstance(found, Score):
             insort(self._ranked.setdefault(found.points, []), (spread_hash(name), name))
         elif found is not None:
             self._rejected.setdefault(_TEXTS[found], set()).add(name)
 
     def _remove_node(self, name: str, state: NodeState | None) -> None:
+        if state is not None and state in self._waiting:
+            self._waiting[state].remove((spread_hash(name), name))
+            if not self._waiting[state]:
+                del self._waiting[state]
+            return
         found = None if state is None else self.evaluator(state)
         if isinstance(found, Score):
             same_points = self._ranked[found.points]
@@ -230,6 +291,11 @@ class PodRanking:
         return self._ranking.rejection_counts
 
     @property
+    def waiting_nodes(self) -> AbstractSet[str]:
+        """The nodes as ``NodeRanking.waiting_nodes``."""
+        return self._ranking.waiting_nodes - self._own.keys()
+
+    @property
     def with_commitments(self) -> AbstractSet[str]:
         """As ``NodeRanking.with_commitments``; may include a node with no reservation but the pod's own."""
         return self._ranking.with_commitments
@@ -272,8 +338,13 @@ class Rankings:
         self._index = NodeIndex()
         self._mark = -1  # of ``_index``; -1: before all changes
 
-    def ranking_for(self, profile: PodProfile, policy: Policy) -> NodeRanking:
-        """Return the current ranking for pods of this profile."""
+    def ranking_for(
+        self, profile: PodProfile, policy: Policy, may_continue: Callable[[NodeRanking], bool] = lambda _: True
+    ) -> NodeRanking:
+        """Return the current ranking for pods of this profile.
+
+        ``may_continue``: is asked before each evaluation; False: the remaining nodes wait.
+        """
         key = (profile, policy)
         snapshot = self._index.snapshot = self._source.snapshot
         kept = self._rankings.pop(key, None)
@@ -281,7 +352,7 @@ class Rankings:
             self._index.catch_up(snapshot, self._source.change_log.names_since(self._mark))
             self._mark = self._source.change_log.mark
         changed = None if kept is None else self._source.change_log.names_since(kept[1])
-        if kept is None or changed is None:
+        if kept is None or changed is None or len(changed) > max(_MIN_CHANGES, len(snapshot.states) // _REBUILT_AT):
             ranking = NodeRanking(evaluator_for(profile, policy), self._index)
         else:
             ranking = kept[0]
@@ -289,7 +360,17 @@ class Rankings:
         self._rankings[key] = (ranking, self._source.change_log.mark)
         if len(self._rankings) > self._most:
             self._rankings.popitem(last=False)
+        ranking.evaluate_waiting(lambda: may_continue(ranking))
         return ranking
+
+    def evaluate_ahead(self, most: int, may_continue: Callable[[], bool]) -> bool:
+        """Evaluate what waits in the rankings used last, at most ``most`` of them. Return whether something is left."""
+        for profile, policy in list(islice(reversed(self._rankings), most))[::-1]:  # the one used last stays the last
+            if not may_continue():
+                return True
+            if self.ranking_for(profile, policy, lambda _: may_continue()).waits:
+                return True
+        return False
 
 
 def rounded_points(found: Evaluation) -> int:

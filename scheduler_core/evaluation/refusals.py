@@ -42,8 +42,9 @@ class Rejections(Mapping[str, str]):
         return {name for name, each in self._others.items() if each == reason}
 
     def with_reasons(self, others: Mapping[str, str]) -> Rejections:
-        """Return the mapping with other reasons for some nodes."""
-        return Rejections(self._names, self._usual, {**self._others, **others})
+        """Return the mapping with other reasons for some nodes, and for further nodes."""
+        names = self._names if others.keys() <= self._names else self._names | others.keys()
+        return Rejections(names, self._usual, {**self._others, **others})
 
     def as_dict(self) -> dict[str, str]:
         """Return a plain dictionary."""

@@ -66,6 +66,11 @@ def scorer_for(profile: PodProfile, policy: Policy) -> Callable[[NodeState], Sco
     return score_of
 
 
+def scores_indices(profile: PodProfile, policy: Policy) -> bool:
+    """Return whether the score depends on the indices of the GPUs."""
+    return bool(_weights_for(profile, policy).contiguous * FACTORS["contiguous"].applies(profile))
+
+
 def scoring_key(profile: PodProfile) -> PodProfile:
     """Return the profile without the constraints that only filters use: both have the same scores."""
     wishes = profile.constraints

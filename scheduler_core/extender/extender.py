@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import islice
 from math import inf
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import NamedTuple, Protocol
 
 from gputopo.labels.reasons import Reason
@@ -31,6 +31,8 @@ from scheduler_core.policy.profiles import Policies, PolicyProfile
 from scheduler_core.request.pod import Pod, waits_for_volumes
 from scheduler_core.request.pod_request import InvalidRequest, PodRequest
 
+_AHEAD = 16  # profiles whose nodes are evaluated before they are requested again
+
 
 class NotReadyError(Exception):
     """The cache is incomplete; the message says what is missing. Answered with 503; kube-scheduler retries the pod."""
@@ -43,6 +45,7 @@ class FilterResult(NamedTuple):
     rejected: Mapping[str, str]  # reason by node if no node suits, else empty
     single: bool = False  # ``nodes`` is one name because the pod has hard constraints
     may_fit_soon: bool = False  # no node suits now, but one may without an event that kube-scheduler sees
+    unfinished: bool = False  # no evaluated node suits, but not all nodes are evaluated yet
 
 
 class ExtenderCalls(Protocol):
@@ -76,8 +79,9 @@ class DecisionRecord(NamedTuple):
     names: AbstractSet[str]
     answer: FilterResult
     phases: DecisionPhases
-    closed_nodes: AbstractSet[str] = frozenset()  # not considered: unknown pods may be in flight to them
-    rejection_counts: Mapping[str, int] = {}  # of all known nodes, by reason
+    # Not considered: unknown pods may be in flight to them, or they are not evaluated yet.
+    closed_nodes: AbstractSet[str] = frozenset()
+    rejection_counts: Mapping[str, int] = {}  # of all known nodes, by reason; without nodes that are not evaluated
 
     @property
     def considered(self) -> AbstractSet[str]:
@@ -92,6 +96,13 @@ class DecisionRecord(NamedTuple):
         return tuple(each for each in found if isinstance(each, Score))
 
 
+class EvaluationTimes(NamedTuple):
+    """How long one call may evaluate nodes, in seconds of CPU time. All that is left waits for the next call."""
+
+    enough_s: float = inf  # once a node fits
+    most_s: float = inf
+
+
 class Extender:
     """Answers the calls of one scheduler."""
 
@@ -101,7 +112,9 @@ class Extender:
         policy: Policy,
         clock: Callable[[], float],
         record: Callable[[DecisionRecord], None],
+        times: EvaluationTimes = EvaluationTimes(),  # noqa: B008  immutable
     ) -> None:
+        self._times = times
         self._cache = cache
         self.policies = Policies((PolicyProfile(policy),))  # in force
         # True while pods that other extenders accepted may be in flight: they may occupy the GPUs beside a reservation.
@@ -130,6 +143,7 @@ class Extender:
         ready = perf_counter()
         in_flight = self._cache.assumed_pods.on_several_nodes
         closed = self._closed_nodes(request.uid, ranking.snapshot, names) if self.settling else frozenset[str]()
+        waiting = ranking.waiting_nodes
         result = _choose_nodes(request, ranking, names - closed if closed else names, policy, in_flight)
         # Held GPUs are used only if no other GPUs suit. Another reason for a rejection holds without reservations too.
         ignored = frozenset[str]() if result.nodes else self._ignored_holds(pod, names)
@@ -153,13 +167,22 @@ class Extender:
                     names=names,
                     answer=result,
                     phases=phases,
-                    closed_nodes=closed,
+                    closed_nodes=closed | waiting,
                     rejection_counts=ranking.rejection_counts,
                 )
             )
-        if closed and not result.nodes:
-            return _with_closed_nodes(result, request, ranking, closed, policy)
-        return result
+        if result.nodes:
+            return result
+        if not waiting.isdisjoint(names):
+            return result._replace(may_fit_soon=True, unfinished=True)
+        return result if not closed else _with_closed_nodes(result, request, ranking, closed, policy)
+
+    def evaluate_ahead(self, for_s: float) -> bool:
+        """Evaluate nodes for profiles requested last, before they are requested again. Return whether some are left."""
+        if self._cache.not_ready_reason is not None:
+            return False
+        until = thread_time() + for_s
+        return self._rankings.evaluate_ahead(_AHEAD, lambda: thread_time() < until)
 
     def _ignored_holds(self, pod: Pod, names: AbstractSet[str]) -> frozenset[str]:
         """Return the UIDs of capacity holds that the pod ignores, if any of them is on a named node."""
@@ -211,10 +234,23 @@ class Extender:
         reserved = self._cache.reservations.nodes_for(request.uid) or self._cache.reservations.nodes_of(ignored)
         others = self._cache.placed_pods_of(request.owner)
         request, own_table = with_owner(request, others, self._cache.snapshot_for_pod(request.uid, ignored))
-        ranking = self._rankings.ranking_for(request.profile, policy)
+        ranking = self._rankings.ranking_for(request.profile, policy, self._limited())
         if own_table is table:
             return request, ranking
         return request, PodRanking(ranking, own_table, {each.node for each in others}.union(reserved))
+
+    def _limited(self) -> Callable[[NodeRanking], bool]:
+        """Return a function that allows evaluation for as long as one call may take."""
+        enough_s, most_s = self._times
+        if enough_s == inf:
+            return lambda _: True
+        started = thread_time()
+
+        def may_continue(ranking: NodeRanking) -> bool:
+            spent = thread_time() - started
+            return spent < enough_s or (spent < most_s and not ranking.accepts_some)
+
+        return may_continue
 
     def _advance_time(self) -> float:
         now = self._clock()

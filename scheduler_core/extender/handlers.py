@@ -95,7 +95,7 @@ def handlers(extender: ExtenderCalls, metrics: ExtenderMetrics, clock: Clock) ->
         decoded_at = clock()
         may_wait = waits.is_available(decoded_at)
         result = extender.filter(args.pod, args.names, final=not may_wait)
-        if may_wait and not result.nodes:
+        if may_wait and not result.nodes and not result.unfinished:
             waits.spend()
             await asyncio.sleep(RETRY_WAIT_S)
             result = extender.filter(args.pod, args.names)

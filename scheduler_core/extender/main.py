@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import resource
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -33,12 +34,14 @@ from scheduler_core.runtime.page_access import PageAccess, page_access
 from scheduler_core.runtime.tls import CertificateError
 
 _OPEN_FILES = 4 * ConnectionLimits().connections  # connections of two listeners, handshakes, watches
+_SWITCH_S = 0.0005  # watches decode and pages are encoded on other threads: a call waits for each so long, not 5 ms
 _log = logging.getLogger(__name__)
 
 
 def serve_forever(settings: ExtenderSettings) -> None:
     """Serve until a signal ends the process."""
     _raise_open_file_limit(_OPEN_FILES)
+    sys.setswitchinterval(_SWITCH_S)
     identity = new_identity()
     with ExitStack() as stack:
         kube = connect_or_exit(EXTENDER)

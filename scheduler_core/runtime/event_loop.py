@@ -1,22 +1,28 @@
 """The event loop of a daemon that watches the cluster. The loop owns all state.
 
-watch threads ──Batch──▶ loop: ``Daemon.apply_batch`` ◀── ``tick``, once a second
-SIGTERM, SIGINT ────────▶ loop: ``Daemon.stop_requested`` ──▶ stop listeners, drain, stop watches
+watch threads ──Batch──▶ inbox ──▶ loop: ``Daemon.apply_batch`` ◀── ``tick``, once a second
+SIGTERM, SIGINT ──────────────────▶ loop: ``Daemon.stop_requested`` ──▶ stop listeners, drain, stop watches
+
+Batches are applied for a few milliseconds at a time. In between, the loop serves the requests that have arrived.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
+import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from time import perf_counter
 from typing import Any, Protocol
 
 from scheduler_core.cache.events import Batch, WatchStatus
 from scheduler_core.runtime.http_server import Listener, serve_listeners
 
 _TICK_S = 1.0
+_APPLY_S = 0.002  # then requests come first
 Deliver = Callable[[Batch[Any]], None]
 
 
@@ -78,14 +84,12 @@ async def run_daemon(
             errors.append(error)
             service.stop_requested.set()
 
-    def deliver(batch: Batch[Any]) -> None:
-        loop.call_soon_threadsafe(guarded, service.apply_batch, batch)
-
+    inbox = Inbox(loop, partial(guarded, service.apply_batch))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, service.stop_requested.set)
     ticking = asyncio.create_task(_tick_forever(partial(guarded, service.tick)))
     try:
-        with service.running_watches(make_watches(deliver)):
+        with service.running_watches(make_watches(inbox.deliver)):
             await serve_listeners(listeners, service.stop_requested)
             if drain is not None:
                 await drain()
@@ -93,6 +97,38 @@ async def run_daemon(
         ticking.cancel()
     if errors:
         raise errors[0]
+
+
+class Inbox:
+    """Takes the batches of the watches' threads to the loop, in their order, and never occupies the loop for long."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, apply: Deliver, clock: Callable[[], float] = perf_counter
+    ) -> None:
+        self._loop, self._apply, self._clock = loop, apply, clock
+        self._batches: deque[Batch[Any]] = deque()
+        self._lock = threading.Lock()
+        self._scheduled = False
+
+    def deliver(self, batch: Batch[Any]) -> None:
+        """Queue a batch. May be called on any thread."""
+        with self._lock:
+            self._batches.append(batch)
+            if self._scheduled:
+                return
+            self._scheduled = True
+        self._loop.call_soon_threadsafe(self._apply_some)
+
+    def _apply_some(self) -> None:
+        until = self._clock() + _APPLY_S
+        while self._batches:
+            self._apply(self._batches.popleft())
+            if self._clock() > until:
+                break
+        with self._lock:
+            self._scheduled = bool(self._batches)
+            if self._scheduled:
+                self._loop.call_soon(self._apply_some)  # after the requests that have arrived
 
 
 async def _tick_forever(tick: Callable[[], None]) -> None:

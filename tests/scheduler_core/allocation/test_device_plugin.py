@@ -12,18 +12,28 @@ from hypothesis import strategies as st
 
 from gputopo.model import Gpu, Link, NodeTopology, Nvlink, PcieDistance
 from scheduler_core.allocation.admission import predict_sets
-from scheduler_core.allocation.device_plugin import Prediction, PredictionResult, check_prediction, preferred_sets
-from scheduler_core.allocation.gpu_sets import ExactSets, Sets, SomeSet, exact_sets, member_places, subsets
+from scheduler_core.allocation.device_plugin import (
+    Prediction,
+    PredictionResult,
+    check_prediction,
+    most_work,
+    preferred_sets,
+    search_work,
+)
+from scheduler_core.allocation.gpu_sets import ExactSets, Sets, SomeSet, exact_sets, member_places, some_set, subsets
 from scheduler_core.allocation.machine_shape import MachineShape, shape_of
 from scheduler_core.allocation.numa_alignment import KubeletModel, NumaPolicy, possible_alignments
 from scheduler_core.request.device_request import ContainerStep, ContainerSteps
 from tests.machines import MACHINES
+from tests.scheduler_core.allocation.machines16 import MACHINES16, SYMMETRIC, all_alike, uneven
 from tests.scheduler_core.allocation.random_graphs import _gpus, graphs
 from tests.scheduler_core.builders import mask
 from tests.simulated_node.preferred import PluginCrashError, best_effort, pair_scores
 
 DGX1 = shape_of(MACHINES["dgx1"]())
 DGX2 = shape_of(MACHINES["dgx2"]())
+ALIKE = shape_of(all_alike())
+UNEVEN = shape_of(uneven())
 H100 = shape_of(MACHINES["hgx_h100"]())
 PAIRS = shape_of(MACHINES["a100_bridged"]())
 UNKNOWN = shape_of(MACHINES["nvlink_unknown"]())
@@ -52,7 +62,7 @@ def test_search_is_bounded_over_all_free_sets() -> None:
     """Each of the 120 searches is within bounds; together they took seconds, while kube-scheduler waits."""
     two_are_taken = exact_sets(frozenset(subsets(0xFFFF, 14)))
 
-    assert predict_sets(DGX2, two_are_taken, (ContainerStep(8),)) == Prediction(SomeSet(0xFFFF, 8))
+    assert predict_sets(UNEVEN, two_are_taken, (ContainerStep(3),)) == Prediction(some_set(0xFFFF, 3))
 
 
 def test_padded_set_that_may_win_is_a_possible_crash() -> None:
@@ -80,7 +90,7 @@ def test_unpredictable_allocation_may_be_any_set(shape: MachineShape, free: int,
 
 
 def test_very_many_sets_are_not_listed() -> None:
-    assert preferred_sets(DGX2, 0xFFFF, 6) == Prediction(SomeSet(0xFFFF, 6))
+    assert preferred_sets(ALIKE, 0xFFFF, 6) == Prediction(SomeSet(0xFFFF, 6))
 
 
 def test_containers_are_served_one_after_the_other() -> None:
@@ -128,7 +138,7 @@ def test_unknown_free_gpus_give_any_set() -> None:
     ],
 )
 def test_too_many_outcomes_are_any_set(program: ContainerSteps, wanted: int) -> None:
-    assert predict_sets(DGX2, ExactSets((0xFFFF,)), program).sets == SomeSet(0xFFFF, wanted)
+    assert predict_sets(ALIKE, ExactSets((0xFFFF,)), program).sets == SomeSet(0xFFFF, wanted)
 
 
 def test_outcomes_of_many_free_sets_may_be_too_many_to_list() -> None:
@@ -216,6 +226,49 @@ def test_real_machines_in_random_orders(machine: str) -> None:
         found = preferred_sets(shape, mask(*order), size)
 
         assert mask(*best_effort(order, (), size, scores)) in _listed(found)
+
+
+@pytest.mark.parametrize("machine", sorted(MACHINES16))
+def test_machines_of_16_gpus_in_random_orders(machine: str) -> None:
+    """Whatever the plugin chooses was predicted, exactly or by a bound."""
+    topology = MACHINES16[machine]()
+    shape, scores, random = shape_of(topology), pair_scores(topology), Random(machine)
+    for _ in range(8):
+        count = random.randint(4, 12)
+        order = random.sample(range(16), count)
+        size = random.choice([each for each in range(2, count) if -(-count // each) <= 3])
+        found = preferred_sets(shape, mask(*order), size)
+
+        try:
+            chosen = mask(*best_effort(order, (), size, scores))
+        except PluginCrashError:
+            assert found.may_crash
+        else:
+            assert chosen in _listed(found)
+
+
+@pytest.mark.parametrize("machine", sorted(SYMMETRIC))
+def test_symmetric_machines_of_16_gpus_are_predicted_exactly(machine: str) -> None:
+    """No search is given up; the sets are listed, or any set is possible because all are alike."""
+    shape, random = shape_of(SYMMETRIC[machine]()), Random(machine)
+    for _ in range(40):
+        free = random.getrandbits(16) | random.getrandbits(16)
+        for size in range(2, free.bit_count()):
+            assert search_work(shape, free, size) <= most_work(shape)
+
+
+def test_pairs_of_a_dgx2_stay_on_one_switch() -> None:
+    """Four of sixteen: the four of one quad, and no other."""
+    quads = {0x000F << at for at in (0, 4, 8, 12)}
+
+    assert preferred_sets(DGX2, 0xFFFF, 4) == Prediction(exact_sets(quads))
+    assert preferred_sets(DGX2, 0xFFFF, 8) == Prediction(exact_sets({0x00FF, 0xFF00}))
+
+
+def test_given_up_search_may_crash_the_plugin() -> None:
+    """On the safe side: 16 GPUs in sets of 7 need padding, and a padded set may win."""
+    assert search_work(UNEVEN, 0xFFFF, 7) > most_work(UNEVEN)
+    assert preferred_sets(UNEVEN, 0xFFFF, 7) == Prediction(SomeSet(0xFFFF, 7), may_crash=True)
 
 
 def _listed(found: Prediction) -> set[int]:

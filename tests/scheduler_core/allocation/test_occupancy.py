@@ -19,6 +19,7 @@ from scheduler_core.cache.node_record import NodeRecord, with_gpus, with_pod, wi
 from scheduler_core.cache.node_state import NodeState, state_of
 from scheduler_core.policy.policy import Policy
 from tests.machines import MACHINES
+from tests.scheduler_core.allocation.machines16 import all_alike
 from tests.scheduler_core.allocation.random_graphs import graphs, kubelet
 from tests.scheduler_core.builders import NOW, kubelet_report, mask, occupant, profile, record
 from tests.simulated_node.kubelet import Container, Pod
@@ -157,7 +158,7 @@ class TestUnhealthyGpus:
     "pods",
     [
         pytest.param([occupant(f"p{at}", 1) for at in range(9)], id="too many pods"),
-        pytest.param([occupant("p", 6)], id="too many choices"),
+        pytest.param([occupant("p", 7)], id="too many choices"),
         pytest.param(
             [occupant("a", 3), occupant("b", 3, island="required"), occupant("c", 3, numa="ignore")],
             id="too many worlds",
@@ -165,7 +166,7 @@ class TestUnhealthyGpus:
     ],
 )  # fmt: skip
 def test_too_many_orders_give_any_set(pods: list[Occupant]) -> None:
-    found = _state(record(topology=DGX2, held={}, pods=pods))
+    found = _state(record(topology=all_alike(), held={}, pods=pods))
 
     assert found.free == SomeSet(0xFFFF, 16 - sum(pod.profile.gpus for pod in pods))
     assert found.open_admissions is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from random import Random
 
 import pytest
@@ -15,7 +17,7 @@ from scheduler_core.cache.change_log import ChangeLog
 from scheduler_core.cache.events import PodUpdate, ReservationUpdate
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_table import ClusterSnapshot, snapshot_of, with_records, without_nodes
-from scheduler_core.evaluation.evaluate import evaluate
+from scheduler_core.evaluation.evaluate import evaluate, evaluator_for
 from scheduler_core.evaluation.ranking import Rankings
 from scheduler_core.extender.decision_record import encode_decision, parse_decision, replay_differences
 from scheduler_core.extender.extender import DecisionRecord
@@ -270,3 +272,68 @@ def test_few_and_many_names_are_ranked_alike(count: int) -> None:
         everyone = [each for each in standing.best_nodes(set(feed.snapshot.records), f"uid-{name}") if each in names]
         assert found == everyone
         assert set(found) == {each for each in names if standing.score_of(each)}
+
+
+class TestWaiting:
+    """A profile never seen before: evaluation stops in between."""
+
+    def test_the_answer_is_that_of_the_evaluated_nodes(self) -> None:
+        table = mixed_fleet()
+        asked = request(2, "p")
+        for count in range(len(set(table.states.values())) + 1):
+            allowed = iter(range(count))
+            rankings = Rankings(Feed(table, ChangeLog()))
+            evaluator_for.cache_clear()
+            ranking = rankings.ranking_for(asked.profile, POLICY, partial(_is_left, allowed))
+            names = frozenset(table.states)
+            expected = evaluate(asked, table, names - ranking.waiting_nodes, POLICY)
+
+            assert list(ranking.best_nodes(names, asked.uid))[: len(expected.nodes)] == list(expected.nodes)
+            assert set(ranking.best_nodes(names, asked.uid)) == set(expected.scores)
+            assert ranking.rejections_of(names - expected.scores.keys()).as_dict() == {
+                name: reason.value for name, reason in expected.rejected.items()
+            }
+            assert ranking.waits == bool(ranking.waiting_nodes)
+
+    def test_nodes_that_change_while_they_wait(self) -> None:
+        feed = Feed(mixed_fleet(), ChangeLog())
+        rankings = Rankings(feed)
+        evaluator_for.cache_clear()
+        asked = request(2, "p")
+        ranking = rankings.ranking_for(asked.profile, POLICY, lambda _: False)
+        assert len(ranking.waiting_nodes) == len(feed.snapshot.states)
+
+        feed.snapshot = with_records(feed.snapshot, [busy("n000", 1), busy("new", 3)], NOW, POLICY)
+        feed.snapshot = without_nodes(feed.snapshot, ["n001"])
+        feed.change_log.add_names(["n000", "new", "n001"])
+        rankings.ranking_for(asked.profile, POLICY, lambda _: False)
+        assert ranking.waiting_nodes == set(feed.snapshot.states)
+        rankings.evaluate_ahead(1, lambda: True)
+
+        expected = evaluate(asked, feed.snapshot, feed.snapshot.states, POLICY)
+        names = frozenset(feed.snapshot.states)
+        assert not ranking.waits
+        assert set(ranking.best_nodes(names, asked.uid)) == set(expected.scores)
+        assert ranking.rejections_of(names - expected.scores.keys()).as_dict() == {
+            name: reason.value for name, reason in expected.rejected.items()
+        }
+
+    def test_the_most_promising_nodes_come_first(self) -> None:
+        evaluator_for.cache_clear()
+        feed = Feed(mixed_fleet(), ChangeLog())
+        allowed = iter(range(1))
+        ranking = Rankings(feed).ranking_for(profile(2), POLICY, partial(_is_left, allowed))
+
+        assert set(ranking.best_nodes(frozenset(feed.snapshot.states), "p")) == {"n002", "n005"}  # two are free
+
+
+def mixed_fleet() -> ClusterSnapshot:
+    """Nodes with four, three, two, one GPU free, and with none."""
+    free = [record(f"n{at:03}", PAIRS, held={}) for at in (0, 3)]
+    return snapshot_of(
+        [*free, *(busy(f"n{at:03}", at % 3 or 4) for at in (1, 2, 4, 5, 6)), busy("n007", 3)], NOW, POLICY
+    )
+
+
+def _is_left(numbers: Iterator[int], _: object) -> bool:
+    return next(numbers, None) is not None

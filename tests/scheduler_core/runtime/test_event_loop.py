@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scheduler_core.cache.events import Batch, NodeUpdate, WatchStatus
-from scheduler_core.runtime.event_loop import Deliver, WatchSet, run_daemon
+from scheduler_core.runtime.event_loop import Deliver, Inbox, WatchSet, run_daemon
 
 
 class Broken(Exception):  # noqa: N818  of a test
@@ -60,3 +60,25 @@ def test_an_error_of_its_own_ends_it(delivers: bool, by: str) -> None:
 
     with pytest.raises(Broken, match=by):
         asyncio.run(begin())
+
+
+def test_requests_are_served_between_batches() -> None:
+    """Each batch takes longer than a turn. What is ready when a turn ends comes before the next batch."""
+    order: list[str] = []
+
+    async def begin() -> None:
+        loop = asyncio.get_running_loop()
+        now = iter(range(100))
+        inbox = Inbox(loop, lambda batch: order.append(batch.removed[0]), lambda: float(next(now)))
+        for name in ("first", "second", "third"):
+            inbox.deliver(Batch(NodeUpdate, (), (name,)))
+        await asyncio.sleep(0)
+        loop.call_soon(order.append, "request")
+        await asyncio.sleep(0.05)
+        inbox.deliver(Batch(NodeUpdate, (), ("later",)))
+        await asyncio.sleep(0.05)
+
+    asyncio.run(asyncio.wait_for(begin(), 10.0))
+
+    assert [each for each in order if each != "request"] == ["first", "second", "third", "later"]
+    assert order.index("request") < order.index("third")

@@ -1,0 +1,201 @@
+"""Latency of Filter in the real extender process, under the load of a busy cluster, and a table of slow calls by cause.
+
+    python bench/filter_latency.py [CALLS] [NODES] [EVENTS_PER_S]      3600, 15000, 1000
+
+3,600 calls are those of an hour with a pod per second; here 20 come per second, so that the hour takes three minutes.
+All calls name all nodes. One of twenty has a profile never seen before, the others one of 200. The pages /metrics and
+/decisions are read beside them. The cluster: ``bench/filter_fleet.py``.
+
+On a shared machine a call also waits for a CPU. The kernel counts this (``/proc/PID/task/PID/schedstat``), for the
+extender's event loop and for this program; the second row is without that time. The extender of another commit:
+``PYTHONPATH=WORKTREE python bench/filter_latency.py``.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import filter_fleet
+import orjson
+
+from tests.api_server import kubeconfig
+
+HERE = Path(__file__).parent
+SLOW_S, PER_S, PROFILES, NEW_EVERY, UIDS = 0.050, 20, 200, 20, 64
+
+
+class Call(NamedTuple):
+    """A measured call."""
+
+    start: float
+    end: float
+    cpu_s: float  # of the extender's event loop
+    waited_s: float  # for a CPU: its event loop, and this program
+
+    @property
+    def own_s(self) -> float:
+        """The duration without waiting for a CPU."""
+        return max(0.0, self.end - self.start - self.waited_s)
+
+
+def main() -> None:
+    """Print the latencies, and the causes of the slow calls."""
+    count, nodes, per_s = map(int, (*sys.argv[1:], *("3600", "15000", "1000")[len(sys.argv) - 1 :]))
+    with tempfile.TemporaryDirectory() as folder:
+        config, spans = Path(folder) / "config", Path(folder) / "spans"
+        command = [sys.executable, str(HERE / "filter_fleet.py"), str(nodes), str(per_s)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as fleet:
+            assert fleet.stdout is not None
+            config.write_text(json.dumps(kubeconfig(f"http://127.0.0.1:{int(fleet.stdout.readline())}", "t")))
+            try:
+                calls = measure(count, nodes, config, spans)
+            finally:
+                fleet.kill()
+        report(calls, [line.split("\t") for line in spans.read_text(encoding="utf-8").splitlines()])
+
+
+def measure(count: int, nodes: int, config: Path, spans: Path) -> list[Call]:
+    """Start an extender and call it."""
+    options = ["--verbs", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--reservations", "off"]
+    command = [sys.executable, str(HERE / "filter_probe.py"), str(spans), *options]
+    environ = {**os.environ, "KUBECONFIG": str(config)}
+    with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        ports: dict[str, Any] = {}
+        for line in process.stderr:
+            told = json.loads(line) if line.startswith("{") else {"event": line}
+            ports = told if told["event"] == "listening" else ports
+            if told["event"] == "synced":
+                break
+        threading.Thread(target=process.stderr.read, daemon=True).start()
+        done = threading.Event()
+        threading.Thread(target=read_pages, args=(ports["pages"], done), daemon=True).start()
+        try:
+            calls = list(call_all(count, nodes, ports["verbs"], process.pid))
+        finally:
+            done.set()
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+    return calls
+
+
+def read_pages(port: int, done: threading.Event) -> None:
+    """Read the pages as Prometheus and an operator do."""
+    for path in ("/metrics", "/metrics", "/decisions") * 10**6:
+        if done.wait(7.5):
+            return
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("GET", path)
+        connection.getresponse().read()
+        connection.close()
+
+
+def call_all(count: int, nodes: int, port: int, pid: int) -> Any:
+    """Yield the measured calls."""
+    random = Random(1)
+    names = [filter_fleet.name(at) for at in range(nodes)]
+    profiles = [profile(random, 1 + at % 40) for at in range(PROFILES)]
+    popularity = [1 / (at + 1) for at in range(PROFILES)]
+    ours = f"/proc/self/task/{threading.get_native_id()}/schedstat"
+    theirs = f"/proc/{pid}/task/{pid}/schedstat"
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    for number in range(count):
+        new = number % NEW_EVERY == NEW_EVERY - 1
+        asked = profile(random, 1000 + number) if new else random.choices(profiles, popularity)[0]
+        body = orjson.dumps({"Pod": pod(number % UIDS, *asked), "Nodes": None, "NodeNames": names})
+        before = Path(theirs).read_text(), Path(ours).read_text()
+        start = time.monotonic()
+        connection.request("POST", "/filter", body)
+        response = connection.getresponse()
+        response.read()
+        end = time.monotonic()
+        assert response.status == 200, response.status
+        after = Path(theirs).read_text(), Path(ours).read_text()
+        (cpu, waited), (_, own_waited) = (difference(*both) for both in zip(before, after, strict=True))
+        yield Call(start, end, cpu, waited + own_waited)
+        time.sleep(max(0.0, 1 / PER_S - (time.monotonic() - start)))
+
+
+def difference(before: str, after: str) -> tuple[float, float]:
+    """Return the seconds that a thread ran, and that it waited for a CPU."""
+    ran, waited = (int(b) - int(a) for a, b in list(zip(before.split(), after.split(), strict=True))[:2])
+    return ran / 1e9, waited / 1e9
+
+
+def profile(random: Random, vram_gib: int) -> tuple[int, dict[str, str]]:
+    """Return a number of GPUs and annotations that make a profile of its own."""
+    wishes = {"min-vram": f"{vram_gib * 20}Mi"}
+    if random.random() < 0.3:
+        wishes["island"] = "required"
+    if random.random() < 0.2:
+        wishes["workload"] = random.choice(("training", "inference"))
+    if random.random() < 0.1:
+        wishes["numa"] = "required"
+    return random.choice((1, 1, 1, 2, 2, 4, 8)), wishes
+
+
+def pod(number: int, gpus: int, wishes: dict[str, str]) -> dict[str, Any]:
+    """Return an unbound pod."""
+    metadata = {"name": f"p-{number}", "namespace": "team", "uid": f"uid-ask-{number}"}
+    metadata["annotations"] = {f"gputopo.io/{key}": value for key, value in wishes.items()}  # type: ignore[assignment]
+    return {
+        "metadata": metadata,
+        "spec": {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}]},
+    }
+
+
+def report(calls: list[Call], spans: list[list[str]]) -> None:
+    """Print the tables."""
+    print(f"\n{len(calls)} Filter calls, in ms {'p50':>18} {'p99':>8} {'p99.9':>8} {'max':>8} {'>50 ms':>8}")
+    row("from request to answer", [each.end - each.start for each in calls])
+    row("without waiting for a CPU", [each.own_s for each in calls])
+    row("CPU of the event loop", [each.cpu_s for each in calls])
+    ordered = sorted((float(start), float(end), kind) for kind, start, end in spans)
+    slow = [each for each in calls if each.end - each.start > SLOW_S]
+    causes = Counter(cause(each, ordered) for each in slow)
+    print(f"\n{'work beside the calls and in them':<40} {'spans':>6} {'median, ms':>12} {'longest, ms':>12}")
+    for kind in sorted({kind for _, _, kind in ordered}):
+        lengths = sorted(end - start for start, end, each in ordered if each == kind)
+        print(f"{kind:<40} {len(lengths):>6} {lengths[len(lengths) // 2] * 1000:>12.1f} {lengths[-1] * 1000:>12.0f}")
+    print(f"\n{'cause of calls above 50 ms':<40} {'calls':>6} {'longest, ms':>12}")
+    for kind, number in causes.most_common():
+        longest = max(each.end - each.start for each in slow if cause(each, ordered) == kind)
+        print(f"{kind:<40} {number:>6} {longest * 1000:>12.0f}")
+
+
+def row(title: str, seconds: list[float]) -> None:
+    """Print percentiles."""
+    found = sorted(seconds)
+    shown = [found[min(len(found) - 1, int(len(found) * part))] * 1000 for part in (0.5, 0.99, 0.999, 1.0)]
+    print(f"{title:<40}" + "".join(f"{each:8.1f} " for each in shown) + f"{sum(each > SLOW_S for each in found):8}")
+
+
+def cause(call: Call, spans: list[tuple[float, float, str]]) -> str:
+    """Return what took the largest part of a call."""
+    parts: dict[str, float] = defaultdict(float)
+    parts["waiting for a CPU"] += call.waited_s
+    first = bisect_left(spans, (call.start - 5.0, 0.0, ""))
+    for start, end, kind in spans[first:]:
+        if start > call.end:
+            break
+        if (both := min(end, call.end) - max(start, call.start)) > 0:
+            parts[kind] += both
+    longest = max(parts, key=parts.__getitem__)
+    return longest if parts[longest] > (call.end - call.start) / 5 else "other"
+
+
+if __name__ == "__main__":
+    main()

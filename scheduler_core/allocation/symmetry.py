@@ -1,0 +1,284 @@
+"""Which GPUs of a machine can be exchanged without any other change: sets that are equal up to that. Pure.
+
+GPUs and pairs of GPUs have labels. GPUs with equal labels that all others see in the same way can be exchanged. They
+form a part, and parts of one kind that all others see in the same way can be exchanged too, and so on: up to the whole
+machine, if it is a tree of switches, or if all pairs are alike. There are machines with other exchanges, such as a cube
+mesh; not to find them costs time, not correctness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import chain, combinations_with_replacement, groupby, product
+from math import comb
+from typing import NamedTuple
+
+import msgspec
+
+from scheduler_core.allocation.gpu_sets import MAX_SETS, member_places, union
+
+_REMEMBERED = 1 << 14
+_FEW = 64
+_MOST_WASTED = 16  # combinations that are too large, for each that is not
+
+Order = tuple[int, ...]
+
+
+class _Part(msgspec.Struct, frozen=True, eq=False):
+    """GPUs that all other GPUs see in the same way; or the whole machine."""
+
+    kind: int  # parts of one kind can be exchanged: their places correspond by position
+    places: Order
+    gpus: int  # the same as a set
+    parts: tuple[_Part, ...] = ()
+    equal: bool = True  # its parts can be exchanged
+
+
+class _Arranged(NamedTuple):
+    """A part, its GPUs ordered by their marks as far as exchanges permit."""
+
+    marks: Order
+    places: Order
+    parts: tuple[_Arranged, ...] = ()
+    equal: bool = True  # its parts with the same marks can be exchanged
+
+
+class Arrangement(NamedTuple):
+    """An exchange of GPUs."""
+
+    places: Order  # the new place of each GPU
+
+    def apply(self, mask: int) -> int:
+        """Return the set after the exchange."""
+        moved = 0
+        for place in member_places(mask):
+            moved |= 1 << self.places[place]
+        return moved
+
+    def apply_all(self, masks: Collection[int]) -> list[int]:
+        """Return the sets after the exchange; many of them are looked up byte by byte."""
+        if len(masks) < _FEW:
+            return list(map(self.apply, masks))
+        if len(self.places) <= 8:
+            (low,) = _moved_bytes(self)
+            return [low[mask] for mask in masks]
+        if len(self.places) > 16:
+            return list(map(self.apply, masks))
+        low, high = _moved_bytes(self)
+        return [low[mask & 255] | high[mask >> 8] for mask in masks]
+
+    @property
+    def inverse(self) -> Arrangement:
+        """The exchange that undoes this one."""
+        return Arrangement(tuple(sorted(range(len(self.places)), key=self.places.__getitem__)))
+
+
+class Symmetry:
+    """The exchanges of GPUs that keep the label of each GPU and of each pair."""
+
+    def __init__(self, gpus: Sequence[Hashable], pair: Callable[[int, int], Hashable]) -> None:
+        """``gpus``: the label of each GPU; ``pair``: the label of two GPUs, whichever comes first."""
+        self._size = len(gpus)
+        self._whole = _join_parts(gpus, pair)
+        self._arranged_part = lru_cache(maxsize=_REMEMBERED)(self._arrange_part)
+        self.arrangement = lru_cache(maxsize=_REMEMBERED)(self._arrangement)
+        self._equal_sets = lru_cache(maxsize=_REMEMBERED)(self._find_equal_sets)
+        self.canonical = lru_cache(maxsize=_REMEMBERED)(self._canonical)
+
+    def _arrangement(self, *masks: int) -> Arrangement:
+        """Return an exchange for some sets together; sets that are equal up to exchanges become the same sets."""
+        places = [0] * self._size
+        for new, old in zip(self._whole.places, self._arrange_part(self._whole, *masks).places, strict=True):
+            places[old] = new
+        return Arrangement(tuple(places))
+
+    def _canonical(self, mask: int) -> int:
+        """Return the same set for all sets that are equal up to exchanges."""
+        return mask if self.is_trivial else self.arrangement(mask).apply(mask)
+
+    @property
+    def is_trivial(self) -> bool:
+        """True if no GPUs can be exchanged."""
+        return not self._whole.equal and len(self._whole.parts) == self._size
+
+    def representatives(self, among: int, size: int, most: int) -> list[int] | None:
+        """Return the subsets of this size, but only some of those that are equal up to exchanges within ``among``.
+
+        None: there would be more than ``most``.
+        """
+        found = _choices(self._arrange(self._whole, (among,)), size, most)
+        return None if found is None else [mask for mask in found if mask.bit_count() == size]
+
+    def equals(self, fixed: tuple[int, ...], masks: Iterable[int], most: int) -> set[int] | None:
+        """Return the sets and all that are equal to them up to exchanges that leave each set of ``fixed`` as it is.
+
+        None: there are more than ``most``.
+        """
+        found = set[int]()
+        for mask in masks:
+            if mask not in found:
+                equal = self._equal_sets(self._whole, mask, *fixed)
+                if equal is None:
+                    return None
+                found.update(equal)
+                if len(found) > most:
+                    return None
+        return found
+
+    def _find_equal_sets(self, part: _Part, mask: int, *fixed: int) -> list[int] | None:
+        """Return the sets that the part of ``mask`` in this part becomes by exchanges in it; None: very many."""
+        mask &= part.gpus
+        if not part.parts or not mask:
+            return [mask]
+        found = [0]
+        for parts in self._alike_parts(part, fixed):
+            longer = self._equal_in_parts(parts, mask, fixed)
+            if longer is None or len(found) * len(longer) > MAX_SETS:
+                return None
+            found = [one | other for one in found for other in longer]
+        return found
+
+    def _alike_parts(self, part: _Part, fixed: tuple[int, ...]) -> Iterable[list[tuple[_Part, Order]]]:
+        """Return the parts that can be exchanged with each other, each with its places in the same order."""
+        arranged = [(each, self._arrange(each, fixed)) for each in part.parts]
+        if not part.equal:
+            return [[(each, found.places)] for each, found in arranged]
+        alike: dict[Order, list[tuple[_Part, Order]]] = {}
+        for each, found in arranged:
+            alike.setdefault(found.marks, []).append((each, found.places))
+        return alike.values()
+
+    def _equal_in_parts(self, parts: list[tuple[_Part, Order]], mask: int, fixed: tuple[int, ...]) -> list[int] | None:
+        """Return what ``mask`` becomes in these parts, which can be exchanged; None: very many."""
+        patterns: dict[Order, Order] = {}  # the positions of a pattern's members, by its canonical form
+        counts: dict[Order, int] = {}
+        for part, places in parts:
+            form = self._arrange(part, (*fixed, mask)).marks
+            patterns.setdefault(form, tuple(at for at, place in enumerate(places) if mask >> place & 1))
+            counts[form] = counts.get(form, 0) + 1
+        found = {tuple(counts.values()): [0]}  # by the number of times that each pattern is still to be used
+        for part, places in parts:
+            longer: dict[Order, list[int]] = {}
+            for at, positions in enumerate(patterns.values()):
+                equal = self._equal_sets(part, union(1 << places[each] for each in positions), *fixed)
+                for left, masks in found.items():
+                    if left[at]:
+                        if equal is None or len(masks) * len(equal) > MAX_SETS:
+                            return None
+                        following = longer.setdefault((*left[:at], left[at] - 1, *left[at + 1 :]), [])
+                        following += [one | other for one in masks for other in equal]
+            found = longer
+        (masks,) = found.values()
+        return masks if len(masks) <= MAX_SETS else None
+
+    def _arrange(self, part: _Part, masks: tuple[int, ...]) -> _Arranged:
+        return self._arranged_part(part, *(mask & part.gpus for mask in masks))
+
+    def _arrange_part(self, part: _Part, *masks: int) -> _Arranged:
+        if not part.parts:
+            return _Arranged(tuple(_mark(place, masks) for place in part.places), part.places)
+        parts = [self._arrange(each, masks) for each in part.parts]
+        if part.equal:
+            parts.sort()
+        marks = tuple(chain.from_iterable([each.marks for each in parts]))
+        return _Arranged(marks, tuple(chain.from_iterable([each.places for each in parts])), tuple(parts), part.equal)
+
+
+def _join_parts(gpus: Sequence[Hashable], pair: Callable[[int, int], Hashable]) -> _Part:
+    """Return the machine, divided into parts."""
+    kinds: dict[Hashable, int] = {}
+
+    def kind(description: Hashable) -> int:
+        return kinds.setdefault(description, len(kinds))
+
+    def between(one: _Part, other: _Part) -> int:
+        first, second = sorted((one.places[0], other.places[0]))
+        return pairs[first, second]
+
+    size = len(gpus)
+    pairs = {(one, other): kind(("pair", pair(one, other))) for other in range(size) for one in range(other)}
+    parts = [_Part(kind(("gpu", label)), (place,), 1 << place) for place, label in enumerate(gpus)]
+    while True:
+        joined: list[list[_Part]] = []
+        for part in parts:
+            for members in joined:
+                one = members[0]
+                if one.kind == part.kind and all(
+                    between(one, each) == between(part, each) for each in parts if each is not one and each is not part
+                ):
+                    members.append(part)
+                    break
+            else:
+                joined.append([part])
+        if len(joined) == len(parts):
+            break
+        parts = [_joined(members, kind, between) for members in joined]
+    if len(parts) == 1:
+        return parts[0]
+    return _Part(
+        -1, tuple(place for each in parts for place in each.places), (1 << size) - 1, tuple(parts), equal=False
+    )
+
+
+def _joined(members: list[_Part], kind: Callable[[Hashable], int], between: Callable[[_Part, _Part], int]) -> _Part:
+    if len(members) == 1:
+        return members[0]
+    places = tuple(place for each in members for place in each.places)
+    number = kind((between(*members[:2]), members[0].kind, len(members)))
+    return _Part(number, places, union(each.gpus for each in members), tuple(members))
+
+
+@lru_cache(maxsize=256)
+def _moved_bytes(exchange: Arrangement) -> tuple[Order, ...]:
+    """Return the results of the exchange for each byte of a set."""
+    places = exchange.places
+    return tuple(
+        tuple(
+            sum(1 << places[first + bit] for bit in range(len(places[first : first + 8])) if byte >> bit & 1)
+            for byte in range(256)
+        )
+        for first in range(0, len(places), 8)
+    )
+
+
+def _mark(place: int, masks: tuple[int, ...]) -> int:
+    code = 0
+    for mask in masks:
+        code = code << 1 | mask >> place & 1
+    return code
+
+
+def _alike(arranged: _Arranged) -> Iterator[tuple[_Arranged, ...]]:
+    """Yield the parts that can be exchanged with each other in any way."""
+    if not arranged.equal:
+        yield from ((each,) for each in arranged.parts)
+        return
+    for _, parts in groupby(arranged.parts, key=lambda each: each.marks):
+        yield tuple(parts)
+
+
+def _choices(arranged: _Arranged, size: int, most: int) -> list[int] | None:
+    """Return subsets of the marked GPUs with at most ``size`` members, few of equal ones; None: more than ``most``."""
+    if not arranged.parts:
+        return [0, *(1 << place for place, mark in zip(arranged.places, arranged.marks, strict=True) if mark)]
+    found = [0]
+    for parts in _alike(arranged):
+        chosen = [choices for each in parts if (choices := _choices(each, size, most)) is not None]
+        if len(chosen) < len(parts):
+            return None
+        if comb(len(chosen[0]) + len(parts) - 1, len(parts)) > _MOST_WASTED * most:
+            return None
+        longer: list[int] = []
+        for indices in combinations_with_replacement(range(len(chosen[0])), len(parts)):
+            added = sum(choices[index] for choices, index in zip(chosen, indices, strict=True))
+            if added.bit_count() <= size:
+                longer.append(added)
+                if len(longer) > most:
+                    return None
+        if len(found) * len(longer) > _MOST_WASTED * most:
+            return None
+        found = [one | other for one, other in product(found, longer) if (one | other).bit_count() <= size]
+        if len(found) > most:
+            return None
+    return found

@@ -1,0 +1,55 @@
+"""Garbage collection of a daemon with many long-lived objects, at times when nobody waits.
+
+The interpreter's own collector searches all objects whenever enough are new: 0.2 s with 15,000 nodes, in the middle of
+a call. Here it is off. Once a second only the objects that were made since are searched, and those that remain are not
+searched again: they end when the last reference to them does. Only cycles among older objects are left. Code makes few
+of those, so all objects are searched once in hours, if possible in a pause.
+"""
+
+from __future__ import annotations
+
+import gc
+from math import inf
+
+_MOST_NEW = 2000  # objects that need no search yet
+FULL_S, LATEST_S = 6 * 3600.0, 12 * 3600.0  # between two full searches: in a pause; at the latest
+PAUSE_S = 2.0  # without a call
+
+
+class GarbageCollection:
+    """Replaces the automatic garbage collection of this process."""
+
+    def __init__(self) -> None:
+        self._full_at = -inf
+        self._last_call = -inf
+
+    def start(self, now: float) -> None:
+        """Search all objects once, and turn the automatic collection off. ``now``: monotonic seconds, as below."""
+        gc.disable()
+        self._collect_all(now)
+
+    @property
+    def started(self) -> bool:
+        """True after ``start``."""
+        return self._full_at > -inf
+
+    def note_call(self, now: float) -> None:
+        """Remember that somebody waited for an answer just now."""
+        self._last_call = now
+
+    def tick(self, now: float) -> None:
+        """Search the new objects; all objects after hours."""
+        if not self.started:
+            return
+        age = now - self._full_at
+        if age > LATEST_S or (age > FULL_S and now - self._last_call > PAUSE_S):
+            self._collect_all(now)
+        elif gc.get_count()[0] > _MOST_NEW:
+            gc.collect()
+            gc.freeze()
+
+    def _collect_all(self, now: float) -> None:
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        self._full_at = now

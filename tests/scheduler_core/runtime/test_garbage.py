@@ -1,0 +1,75 @@
+"""Garbage collection at chosen times."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from scheduler_core.runtime.garbage import FULL_S, LATEST_S, PAUSE_S, GarbageCollection
+
+
+class Cycle:
+    """An object that only a search finds."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+@pytest.fixture(autouse=True)
+def _automatic_again() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+    gc.enable()
+
+
+def many_objects() -> list[list[int]]:
+    return [[number] for number in range(5000)]
+
+
+def test_new_garbage_is_found_at_the_next_tick() -> None:
+    collection = GarbageCollection()
+    collection.start(0.0)
+    found = weakref.ref(Cycle())
+    kept = many_objects()
+
+    collection.tick(1.0)
+
+    assert not gc.isenabled()
+    assert found() is None
+    assert gc.get_freeze_count() > len(kept)  # what is left is not searched again
+
+
+def test_nothing_is_done_before_the_start() -> None:
+    many_objects()
+
+    GarbageCollection().tick(1.0)
+
+    assert gc.isenabled()
+
+
+@pytest.mark.parametrize(
+    ("at", "called_at", "searched"),
+    [
+        pytest.param(FULL_S - 1, 0.0, False, id="not yet"),
+        pytest.param(FULL_S + 1, FULL_S + 1 - PAUSE_S / 2, False, id="calls come"),
+        pytest.param(FULL_S + 1, FULL_S - PAUSE_S, True, id="a pause"),
+        pytest.param(LATEST_S + 1, LATEST_S + 1, True, id="at the latest"),
+    ],
+)
+def test_old_garbage_is_found_in_a_pause(at: float, called_at: float, searched: bool) -> None:
+    collection = GarbageCollection()
+    collection.start(0.0)
+    old = [Cycle()]
+    found = weakref.ref(old[0])
+    kept = many_objects()
+    collection.tick(1.0)  # survives, and is not searched any more
+    del old[:]
+
+    collection.note_call(called_at)
+    kept += many_objects()
+    collection.tick(at)
+
+    assert (found() is None) is searched
