@@ -6,6 +6,7 @@ from itertools import combinations
 
 import msgspec
 
+from gputopo.model import PcieDistance
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_table import ClusterSnapshot, snapshot_of
 from scheduler_core.explain import Explanation, explain
@@ -21,6 +22,8 @@ H100, PAIRS, ACROSS, DGX1, DGX2, MIXED, MIG = (
 )
 _QUAD_LINKS = {pair: 4 for quad in (range(4), range(4, 8)) for pair in combinations(quad, 2)}
 QUADS = msgspec.structs.replace(H100, nvlink=bonded(_QUAD_LINKS, 50.0))  # two islands of four, one per NUMA node
+_ALIKE = tuple(tuple(None if one == other else PcieDistance.NODE for other in range(16)) for one in range(16))
+ALIKE = msgspec.structs.replace(DGX2, pcie=_ALIKE)  # so the device plugin may choose any GPUs
 
 
 def fleet(*records: NodeRecord) -> ClusterSnapshot:

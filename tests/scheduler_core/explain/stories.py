@@ -6,7 +6,7 @@ import msgspec
 
 from scheduler_core.explain import explain, explain_malformed
 from tests.scheduler_core.builders import NOW, occupant, record, request
-from tests.scheduler_core.explain.fleets import ACROSS, DGX2, PAIRS, POLICY, QUADS, fleet, told
+from tests.scheduler_core.explain.fleets import ACROSS, ALIKE, DGX2, PAIRS, POLICY, QUADS, fleet, told
 from tests.scheduler_core.explain.ties import TIES
 
 BUSY = record(
@@ -33,7 +33,7 @@ STORIES = {
     ),
     "in-the-way": told(request(2, numa="required"), record("node-1", ACROSS, held={})),
     "too-large": told(request(9), record("n", QUADS, held={})),
-    "not-listed": told(request(6), record("n", DGX2, held={})),
+    "not-listed": told(request(6), record("n", ALIKE, held={})),
     "bound-unsettled": told(
         request(2),
         record("n", PAIRS, held={"new": [2, 3]}, pods=[occupant("new", 2), occupant("late", 2)]),

@@ -16,7 +16,7 @@ from scheduler_core.explain.model import CurrentPlacement, GpuSet
 from scheduler_core.request.pod_request import PodRequest, parse_request
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, occupant, pod, record, request
-from tests.scheduler_core.explain.fleets import ACROSS, DGX2, H100, MIG, PAIRS, POLICY, QUADS, fleet, told
+from tests.scheduler_core.explain.fleets import ACROSS, ALIKE, H100, MIG, PAIRS, POLICY, QUADS, fleet, told
 
 FREE = record("free", PAIRS, held={})
 FULL = record("full", PAIRS, held={"x": [0, 1, 2, 3]}, pods=[occupant("x", 4)])
@@ -112,7 +112,7 @@ def test_no_choice_among_gpus_that_may_not_be_free() -> None:
 
 
 def test_too_many_sets_are_not_listed() -> None:
-    (best,) = told(request(6), record("n", DGX2, held={})).best
+    (best,) = told(request(6), record("n", ALIKE, held={})).best
 
     assert best.outcomes is None
     assert best.choice is not None

@@ -29,7 +29,7 @@ from scheduler_core.request.device_request import ContainerStep
 from scheduler_core.request.pod_request import PodRequest, Strength, parse_request
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, OBSERVED, occupant, pod, record, request
-from tests.scheduler_core.explain.fleets import ACROSS, DGX2, H100, MIG, MIXED, PAIRS, POLICY, QUADS, fleet, told
+from tests.scheduler_core.explain.fleets import ACROSS, ALIKE, H100, MIG, MIXED, PAIRS, POLICY, QUADS, fleet, told
 from tests.scheduler_core.explain.ties import TIES
 
 
@@ -239,7 +239,7 @@ ISLAND, NUMA = "gputopo.io/island: required", "gputopo.io/numa: required"
         ),
         pytest.param(
             request(6, numa="required"),
-            [_busy("node-1", DGX2)],
+            [_busy("node-1", ALIKE)],
             [
                 f"fits on node-1 without {NUMA}",
                 (
