@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from gputopo.labels.gate import has_gate, other_gates
-from gputopo.labels.keys import GATE
+from gputopo.labels.keys import GATE, POD_PLANNED, POD_ROLLED_BACK
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.gang.pod_source import planner_pod
 from scheduler_core.planner.leader.hand_over import hand_over_text
 from scheduler_core.request.full_pod import FullPod
+from scheduler_core.request.pod import PodSchedulingGate
 from scheduler_core.request.pod_request import InvalidRequest
 
 
@@ -18,8 +21,7 @@ def gates_reason(pod: FullPod) -> str | None:
     """Return why no scheduler sees the pod yet, or where the planner placed it; None: neither."""
     if pod.is_finished:
         return None
-    found = planner_pod(pod.metadata.uid, pod)
-    member = None if found is None else found.member
+    member = _member(pod)
     gates = [each.name for each in pod.spec.scheduling_gates or ()]
     rest = other_gates(gates)
     if has_gate(gates):
@@ -27,9 +29,33 @@ def gates_reason(pod: FullPod) -> str | None:
     if rest:
         return f"{_holds(rest)}, and no scheduler sees it until then"
     if member is None or member.reservation is None:
-        return None
+        return _left_to_kube_scheduler(pod)
     placed = f"the planner ungated it for its place in the reservation {member.reservation}"
     return placed if is_single_pod_gang(member.gang_request.gang) else f"{placed}, {_with_its_gang(member)}"
+
+
+def _left_to_kube_scheduler(pod: FullPod) -> str | None:
+    """Return why no plan chose a node for a pod without gates; None: it need not have been planned."""
+    annotations = pod.metadata.annotations or {}
+    before = annotations.get(POD_ROLLED_BACK.key)
+    if before is not None:
+        return (
+            f"its gate was removed without a place after the plan {before} was rolled back, so kube-scheduler chooses "
+            "its node"
+        )
+    gate = PodSchedulingGate(GATE)
+    member = _member(msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, scheduling_gates=(gate,))))
+    if member is None or not member.unplanned:
+        return None
+    alone = is_single_pod_gang(member.gang_request.gang)
+    if alone and POD_PLANNED.key not in annotations:  # any pod
+        return None
+    return hand_over_text(member.unplanned, alone=alone)
+
+
+def _member(pod: FullPod) -> Member | None:
+    found = planner_pod(pod.metadata.uid, pod)
+    return None if found is None else found.member
 
 
 def _ours(member: Member | None) -> str:

@@ -13,6 +13,12 @@ from tests.scheduler_core.planner.gang.pod_objects import LLM, gang_pod
 OURS, KUEUE, QUOTA = {"name": GATE}, {"name": "kueue.x-k8s.io/admission"}, {"name": "example.com/quota"}
 WAITS = "the gate gputopo.io/gang holds it until the planner has a place for it"
 SEE = "with its gang llm: see `gputopo why gang llm -n team`"
+_HANDED_OVER = "plans do not follow the rules"
+SPREAD = {
+    "topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}
+    ]
+}
 RESERVED = {"gputopo.io/reservation": "llm-1"}
 
 
@@ -49,6 +55,24 @@ RESERVED = {"gputopo.io/reservation": "llm-1"}
             id="an invalid gang",
         ),
         pytest.param({"annotations": LLM}, None, id="a member without a gate"),
+        pytest.param(
+            {"annotations": LLM, **SPREAD},
+            f"{_HANDED_OVER} of its members (topology spread), so kube-scheduler chooses their nodes, one by "
+            "one: the gang may start in part",
+            id="a gang that was handed over",
+        ),
+        pytest.param(
+            {"annotations": {"gputopo.io/planned": "true"}, **SPREAD},
+            "plans do not follow its rules (topology spread), so kube-scheduler chooses its node",
+            id="a single pod that was handed over",
+        ),
+        pytest.param(SPREAD, None, id="any other pod, with rules"),
+        pytest.param(
+            {"annotations": {**LLM, "gputopo.io/taken-back": "llm-1"}},
+            "its gate was removed without a place after the plan llm-1 was rolled back, so kube-scheduler chooses its "
+            "node",
+            id="handed over after a rollback",
+        ),
         pytest.param({"gpus": 0}, None, id="a pod without GPUs"),
         pytest.param({}, None, id="any other pod"),
         pytest.param(
