@@ -47,6 +47,7 @@ class PlanTask(NamedTuple):
     placed_members: tuple[PlacedMember, ...] = ()
     is_retry_time_over: Callable[[], bool] = lambda: False  # for gangs that did not fit before
     resume_at: QueueOrder | None = None  # of the last result
+    finds_reasons_again: bool = False  # of gangs that still do not fit, where nodes have changed
 
 
 class PlanMemory:
@@ -110,11 +111,27 @@ def _plan_batches(task: PlanTask, memory: PlanMemory) -> PlanResult:
         steps += found.steps
         if found.created:
             return found._replace(unplaced=unplaced, steps=steps, resume_at=resume_at)
-    for batch in task.batches:
-        each = unplaced.get(batch[0].gang.name)
-        if each is not None and not each.missing and not is_batch(batch) and not task.is_out_of_time():
-            unplaced |= _plan_gang(task, batch[0], memory.gangs, diagnose=True).unplaced
+    waiting = [batch[0] for batch in task.batches if not is_batch(batch) and batch[0].gang.name in unplaced]
+    for each in waiting:
+        if not unplaced[each.gang.name].missing and not task.is_out_of_time():
+            unplaced |= _plan_gang(task, each, memory.gangs, diagnose=True).unplaced
+    if task.finds_reasons_again:
+        unplaced |= _find_reasons_again(task, waiting, memory.gangs)
     return PlanResult(unplaced=unplaced, steps=steps, resume_at=resume_at)
+
+
+def _find_reasons_again(
+    task: PlanTask, waiting: Sequence[QueuedGang], planner: GangPlanner
+) -> dict[GangName, Unplaced]:
+    """Return new results of gangs whose reasons may be out of date, the oldest first: at least one of them."""
+    changes = {each.gang.name: planner.changes_since_diagnosis(each.gang.name) for each in waiting}
+    outdated = sorted(filter(lambda each: changes[each.gang.name], waiting), key=lambda each: -changes[each.gang.name])
+    found: dict[GangName, Unplaced] = {}
+    for each in outdated:
+        if task.is_out_of_time() or (found and task.is_retry_time_over()):
+            break
+        found |= _plan_gang(task, each, planner, diagnose=True, again=True).unplaced
+    return found
 
 
 def _is_retry(batch: Sequence[QueuedGang]) -> bool:
@@ -135,7 +152,9 @@ def options_of(gang: Gang, seats: Mapping[str, PlannedMember], levels: Levels) -
     )
 
 
-def _plan_gang(task: PlanTask, waiting: QueuedGang, planner: GangPlanner, *, diagnose: bool) -> PlanResult:
+def _plan_gang(
+    task: PlanTask, waiting: QueuedGang, planner: GangPlanner, *, diagnose: bool, again: bool = False
+) -> PlanResult:
     gang = waiting.gang
     options = options_of(gang, task.seats, task.levels)._replace(
         avoid=frozenset(task.avoid.get(gang.name, ())),
@@ -143,7 +162,7 @@ def _plan_gang(task: PlanTask, waiting: QueuedGang, planner: GangPlanner, *, dia
         placed_members=task.placed_members,
     )
     view = task.view.with_table(task.tables_without_holds.get(gang.name))
-    found = planner.plan_gang(gang.ready, view, options, diagnose=diagnose)
+    found = planner.plan_gang(gang.ready, view, options, diagnose=diagnose, again=again)
     if isinstance(found, Unplaced):
         return PlanResult(unplaced={gang.name: found}, steps=found.steps)
     timeout = DEFAULT_BIND_TIMEOUT_S if gang.timeout_s is None else gang.timeout_s

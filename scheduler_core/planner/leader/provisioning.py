@@ -19,7 +19,7 @@ from scheduler_core.request.pod_request import PodRequest
 
 REQUEST_AFTER_S = 10.0  # that a complete gang has waited; a gang often fits a moment later
 REPEAT_S = 60.0
-MAX_OPEN = 16  # gangs, the first of the queue: more requests do not make nodes appear faster
+MAX_OPEN = 16  # gangs: more requests do not make nodes appear faster
 _NAME_LENGTH = 40  # characters of the gang's name in the name of its request
 
 
@@ -36,13 +36,27 @@ class NodeRequests:
         """Yield the requests to make now. ``queue``: in order. ``now``: monotonic seconds."""
         if self._class is None:
             return
-        unfit = [each for each in queue if _needs_nodes(each, now) and is_free(each.gang)][:MAX_OPEN]
+        unfit = _in_turns([each for each in queue if _needs_nodes(each, now) and is_free(each.gang)])[:MAX_OPEN]
         names = {each.gang.name for each in unfit}
         self._next = {name: at for name, at in self._next.items() if name in names}
         for each in unfit:
             if self._next.get(each.gang.name, 0.0) <= now:
                 self._next[each.gang.name] = now + REPEAT_S
                 yield node_request(each.gang, self._class)
+
+
+def _in_turns(queue: Iterable[QueuedGang]) -> list[QueuedGang]:
+    """Return the first gang of each namespace, then the second of each, and so on: each time in the queue's order.
+
+    Otherwise the gangs of one namespace that fit no node at all would keep all others from being requested.
+    """
+    before = Counter[str]()
+    turns: list[tuple[int, QueuedGang]] = []
+    for each in queue:
+        namespace = each.gang.name.namespace
+        turns.append((before[namespace], each))
+        before[namespace] += 1
+    return [each for _, each in sorted(turns, key=lambda pair: pair[0])]
 
 
 def node_request(gang: Gang, provisioning_class: str) -> RequestNodes:

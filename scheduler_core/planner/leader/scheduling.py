@@ -26,6 +26,7 @@ from scheduler_core.planner.leader.view import PlannerView, SeenNodes
 PLAN_S = 1.0  # for one task
 _RETRY_SHARE = 0.5  # of this time for gangs that did not fit before: the rest is for gangs that were never tried
 _RETRY_UNPLACED_S = 0.5  # between two plans of gangs that did not fit
+REASONS_S = 5.0  # between two plans that find the reasons of gangs that still do not fit again
 _BATCH = 256  # single pods in a reservation
 _BEYOND_LIMITS_S = 5.0  # between two looks for single pods to release among the gangs beyond the limits: any number
 
@@ -42,6 +43,7 @@ class PlanScheduler:
         self._not_before = 0.0  # monotonic seconds: for gangs that did not fit
         self._planned_state: Hashable = None
         self._next_beyond_limits = 0.0  # monotonic seconds
+        self._next_reasons = 0.0  # monotonic seconds
         self._resume_at: QueueOrder | None = None
         self._seen_nodes: SeenNodes | None = None  # by the last plan
 
@@ -148,6 +150,9 @@ class PlanScheduler:
 
     def _plan_task(self, batches: tuple[tuple[QueuedGang, ...], ...], now: float) -> PlanTask:
         monotonic = self._context.clock.monotonic
+        finds_reasons_again = now >= self._next_reasons
+        if finds_reasons_again:
+            self._next_reasons = now + REASONS_S
         nodes, self._seen_nodes = self._view.node_view(self._context.policies(), self._seen_nodes)
         return PlanTask(
             batches=batches,
@@ -161,6 +166,7 @@ class PlanScheduler:
             placed_members=self._view.placed_members(),
             is_retry_time_over=lambda: monotonic() > now + _RETRY_SHARE * PLAN_S,
             resume_at=self._resume_at,
+            finds_reasons_again=finds_reasons_again,
         )
 
     def _new_names(self) -> ReservationNames:

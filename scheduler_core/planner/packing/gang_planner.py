@@ -3,6 +3,9 @@
 The verdict on a gang that did not fit stands until a node takes more of its members than when the verdict was found, or
 has other labels or taints. Then an upper bound of the members that fit decides. It is exact with members of one kind:
 such a gang is planned only if it fits. Gangs with equal requests share a verdict.
+
+The reasons of a verdict are those of its last diagnosis. After changes of nodes they may be wrong while the gang still
+does not fit: the caller decides when to diagnose again.
 """
 
 from __future__ import annotations
@@ -44,6 +47,7 @@ class _Verdict(msgspec.Struct):
     names: tuple[str, ...]  # of the members that ``unplaced`` names
     mark: int  # of the node classes: changes until then are checked
     loads: dict[int, Load]  # by class: members of each kind that fit there alone; classes that take none are left out
+    diagnosed_at: int = -1  # mark of the node classes of the reasons in ``unplaced``
     before: dict[str, tuple[int | None, Load]] = {}  # nodes that changed since: class and load at the verdict
 
 
@@ -70,17 +74,29 @@ class GangPlanner:
         self._results: dict[Hashable, FitResults] = {}  # by request, the last used last
         self._candidates: dict[Hashable, Candidates] = {}  # by the rules of a request, the last used last
         self._inputs: tuple[object, ...] = ()  # of all requests
+        self._diagnosed_at: dict[GangName, int] = {}  # of the result that each gang was given last
 
     def see_view(self, view: NodeView) -> None:
         """Go on to another view, on which no gang is planned."""
         self._reader.see_view(view)
 
+    def changes_since_diagnosis(self, name: GangName) -> int:
+        """Return how many changes of nodes the reasons of a gang that did not fit do not know of."""
+        return self._nodes.mark - self._diagnosed_at.get(name, self._nodes.mark)
+
     def plan_gang(
-        self, members: Sequence[Member], view: NodeView, options: PlanOptions, *, diagnose: bool = True
+        self,
+        members: Sequence[Member],
+        view: NodeView,
+        options: PlanOptions,
+        *,
+        diagnose: bool = True,
+        again: bool = False,
     ) -> GangPlan | Unplaced:
         """Return the result of ``plan.plan_gang``.
 
-        ``diagnose``: False leaves ``Unplaced.missing`` empty where that saves a plan.
+        ``diagnose``: False leaves ``Unplaced.missing`` empty where that saves a plan. ``again``: also find the reasons
+        again if nodes have changed since.
         """
         request = self._request(members, view, options)
         if isinstance(request, Unplaced):
@@ -103,13 +119,17 @@ class GangPlanner:
                 found = verdict.unplaced
             trial.load_all()
             names = _names(groups) if verdict is None or most >= groups.minimum else verdict.names
-            verdict = request.verdicts[options.avoid] = _Verdict(found, names, self._nodes.mark, trial.loads)
-        if diagnose and not verdict.unplaced.missing:
+            mark = self._nodes.mark
+            known_at = mark if verdict is None or most >= groups.minimum else verdict.diagnosed_at
+            verdict = request.verdicts[options.avoid] = _Verdict(found, names, mark, trial.loads, known_at)
+        if diagnose and (not verdict.unplaced.missing or (again and verdict.diagnosed_at != self._nodes.mark)):
             found = plan_groups(groups, view, options, self._nodes, self._memory(request, options.levels))
             if isinstance(found, GangPlan):
                 self._forget_placed(members, found)
                 return found
-            verdict.unplaced, verdict.names = found, _names(groups)
+            if not (again and options.out_of_time()):
+                verdict.unplaced, verdict.names, verdict.diagnosed_at = found, _names(groups), self._nodes.mark
+        _keep(self._diagnosed_at, members[0].gang_request.gang, verdict.diagnosed_at, _MAX_REQUESTS)
         return _with_own_names(request, verdict)
 
     def _request(self, members: Sequence[Member], view: NodeView, options: PlanOptions) -> _Request | Unplaced:

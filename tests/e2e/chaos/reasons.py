@@ -179,9 +179,6 @@ def _fault_of_gang(
         for one in waiting
         for text in each.reasons(size(one), island=truth.needs_an_island(one))
     }
-    # The reason is that of the last plan. A workload for which GPUs were reserved then may have started since.
-    if any(len(each.free) < size(one) for each in nodes.values() for one in waiting):
-        allowed.add(Reason.RESERVED.value)
     wrong = {
         member: why for member, why in missing.items() if why in {each.value for each in Reason} and why not in allowed
     }

@@ -104,6 +104,13 @@ GANG = gang("g", Asked(2, 4))
             False,
             id="islands are not required",
         ),
+        pytest.param(
+            shown(phase="queued", missing=[{"member": "g-0", "reason": Reason.RESERVED.value}]),
+            GANG,
+            FULL,
+            False,
+            id="reserved for a workload that has started since",
+        ),
     ],
 )
 def test_reasons_of_gangs(page: Object, members: list[Object], node: NodeTruth, is_true: bool) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from scheduler_core.planner.commit.actions import RequestNodes
 from scheduler_core.planner.gang.gang import Gang
+from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.provisioning import MAX_OPEN, REPEAT_S, REQUEST_AFTER_S, NodeRequests, node_request
 from scheduler_core.planner.leader.queue import QueuedGang
 from tests.scheduler_core.builders import request
@@ -56,6 +57,17 @@ def test_it_is_off_by_default_and_leaves_planned_gangs_alone() -> None:
 
 def test_the_number_of_requests_is_limited() -> None:
     assert len(due(NodeRequests("check"), *(waiting(f"g{at}") for at in range(MAX_OPEN + 5)))) == MAX_OPEN
+
+
+def test_one_namespace_does_not_keep_others_from_being_requested() -> None:
+    mine = [waiting(f"never-{at}") for at in range(2 * MAX_OPEN)]
+    theirs = waiting("needed")
+    theirs = theirs._replace(gang=theirs.gang._replace(name=GangName("other", "needed")))
+
+    found = due(NodeRequests("check"), *mine, theirs)
+
+    assert [each.gang.name for each in found][:3] == ["never-0", "needed", "never-1"]
+    assert len(found) == MAX_OPEN
 
 
 def test_a_request_has_a_pod_of_each_kind_and_a_stable_name() -> None:

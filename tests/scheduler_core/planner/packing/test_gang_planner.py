@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputopo.crd.reservations import PlannedMember
+from gputopo.labels.reasons import Reason
 from scheduler_core.cache.kube_scheduler_filters import Taint
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_table import with_records
@@ -347,6 +348,42 @@ def test_more_members_that_fit_are_reported_without_a_plan(plans: list[object]) 
 
     assert [each.reason for each in found.unplaced.values()] == ["2 of 4 members fit at once"]
     assert len(plans) == 1
+
+
+def test_the_reasons_of_a_gang_that_still_does_not_fit_are_found_again(plans: list[object]) -> None:
+    seat = occupant("seat", 8)
+    reserved = msgspec.structs.replace(record("a", H100, held={}), pods=(seat,), reserved=(seat.uid,))
+    bound = record("a", H100, held={"seat": list(range(8))}, pods=[seat])
+    memory = PlanMemory()
+    before = run_plan(_task(view(reserved), crew(2, 8)), memory)
+
+    kept = run_plan(_task(view(bound), crew(2, 8)), memory)
+    task = _task(view(bound), crew(2, 8))._replace(finds_reasons_again=True)
+    again = run_plan(task, memory)
+
+    assert _reasons(before) == _reasons(kept) == {Reason.RESERVED}
+    assert _reasons(again) == {Reason.TOO_FEW_GPUS}
+    plans.clear()
+    assert run_plan(task, memory).unplaced == again.unplaced
+    assert plans == []  # no node has changed
+
+
+def test_reasons_are_found_again_for_the_gang_that_knows_least_first_if_there_is_no_time_for_all() -> None:
+    seat = occupant("seat", 8)
+    reserved = msgspec.structs.replace(record("a", H100, held={}), pods=(seat,), reserved=(seat.uid,))
+    bound = record("a", H100, held={"seat": list(range(8))}, pods=[seat])
+    memory, crews = PlanMemory(), (crew(2, 8), crew(3, 8), crew(4, 8))
+    run_plan(_task(view(reserved), *crews), memory)
+    task = _task(view(bound), *crews)._replace(finds_reasons_again=True, is_retry_time_over=lambda: True)
+
+    found = [run_plan(task, memory).unplaced for _ in crews]
+
+    told = [sum(Reason.RESERVED not in dict(one.missing).values() for one in each.values()) for each in found]
+    assert told == [1, 2, 3]
+
+
+def _reasons(found: PlanResult) -> set[Reason | str]:
+    return {reason for each in found.unplaced.values() for _, reason in each.missing}
 
 
 def _records_alive() -> int:
