@@ -204,7 +204,7 @@ def _ordered_pair(a: int, b: int) -> tuple[int, int]:
 
 
 def _worst_link(link: Link, other: Link) -> Link:
-    """The link with the fewer lanes; one-sided if it was in one of the observations."""
+    """Return the link with the fewer lanes; one-sided if it was in one of the observations."""
     worst = _fewer_lanes(link, other)
     return msgspec.structs.replace(worst, one_sided=True) if other.one_sided else worst
 

@@ -13,9 +13,9 @@ R = TypeVar("R")
 
 
 class SlowPart(NamedTuple, Generic[T]):
-    """The part of a value whose change alone is sent at most every ``every_s`` seconds after the last sending."""
+    """The part of a value whose change alone is sent at most every ``every_s`` seconds. ``select`` extracts it."""
 
-    of: Callable[[T], object]
+    select: Callable[[T], object]
     every_s: float
 
 
@@ -91,4 +91,4 @@ class Delivery(Generic[T, R]):
     def _slow_differs(self) -> bool:
         if self._slow is None or self.wanted is None or self.confirmed is None:
             return False
-        return self._slow.of(self.wanted) != self._slow.of(self.confirmed)
+        return self._slow.select(self.wanted) != self._slow.select(self.confirmed)

@@ -1,8 +1,8 @@
 """Used memory and busy share of each GPU over time: a mean for metrics, coarse steps for ``NodeGpus``. Pure.
 
-Both move all the time, and every change of a ``NodeGpus`` goes to every extender and planner. So a published value is a
-step of 10 %, and it changes only when the value is ``_LEAST_MOVE`` or more away from it: a GPU whose load moves around
-55 % is published once. Numbers from the driver, or from a recording, are cut to 0 to 100 %.
+Both change all the time, and every change of a ``NodeGpus`` goes to every extender and planner. So a published value is
+a step of 10 %, and it changes only when the value is ``_LEAST_MOVE`` or more away from it: a GPU whose load varies
+around 55 % is published once. Numbers from the driver, or from a recording, are limited to 0 to 100 %.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class GpuLoad(NamedTuple):
 
     @property
     def busy_percent(self) -> float | None:
-        """The mean of the samples."""
+        """Return the mean of the samples; None without a sample."""
         return sum(percent for _, percent in self.samples) / len(self.samples) if self.samples else None
 
 
@@ -77,7 +77,7 @@ def _percent(value: float) -> int:
 
 
 def _step(percent: float | None, published: int | None) -> int | None:
-    """Return the published step, or another one where the value has moved away from it."""
+    """Return the published step, or another one where the value differs enough from it."""
     if percent is None:
         return None
     if published is not None and abs(percent - published) < _LEAST_MOVE:

@@ -106,8 +106,8 @@ def pods(
     bandwidth that as many GPUs of the same product reach on that node, and on any node, when the node is empty. % OF
     BEST compares RING with the larger of the two. ISLANDS and NUMA count the NVLink islands and the NUMA nodes of the
     pod's GPUs. `-o wide` adds the memory used and claimed, and the busy share, of the pod's GPUs, by all pods on them
-    (`gputopo nodes --help`), and the memory of a shared GPU that the pod says it will use. Agents that report no more
-    are named below the table, with their pods.
+    (`gputopo nodes --help`), and the memory of a shared GPU that the pod declares (`gputopo.io/vram`). Agents that
+    no longer report are named below the table, with their pods.
 
     \b
     Examples:

@@ -35,8 +35,9 @@ from gputopo.cli.terminal import exit_with_error, read_bytes
 def ui(kubeconfig: str | None, context: str | None, source: str | None, listen: str, output: str) -> None:
     """Show the GPUs of a cluster in a browser.
 
-    A row for each node: its GPUs, joined where NVLink joins them, who has them, what is free together, and what waits
-    and why. It reads the cluster with your own rights, changes nothing, and is reachable from this machine only.
+    Each node is a row: its GPUs by NVLink island, the pods that hold them, and the free GPUs of one island. Below are
+    the waiting gangs with their reasons, reserved GPUs, and the last hour. The command reads the cluster with your own
+    rights, changes nothing, and serves the pages on a loopback address only.
 
     \b
     Examples:

@@ -50,7 +50,7 @@ class GpuNode(msgspec.Struct, frozen=True):
 
     @property
     def uses(self) -> tuple[GpuUse, ...] | None:
-        """The use of each GPU that the agent reports; None: unknown."""
+        """Return the use of each GPU that the agent reports; None: unknown."""
         return gpu_uses(self.topology, self.state)
 
     def age(self, now: datetime) -> timedelta | None:

@@ -44,7 +44,7 @@ class PodGpus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     best_ring_in_cluster: Ring | None = None
     usage: tuple[GpuUse, ...] | None = None  # of its GPUs, by all pods that share them
     silent_agent: str | None = None  # why the facts are missing or old: the agent of its node does not report
-    vram_mib: int | None = None  # memory of a shared GPU that the pod says it will use
+    vram_mib: int | None = None  # memory of a shared GPU that the pod declares
 
     @property
     def of_node(self) -> float | None:
@@ -75,7 +75,7 @@ def is_worse(ring: Ring | None, best: Ring | None) -> bool:
 def pod_placements(nodes: Iterable[GpuNode], running: Mapping[PodName, int | None]) -> list[PodGpus]:
     """Return every running pod that holds GPUs of these nodes, worst first.
 
-    ``running``: running pods, and the MiB of a shared GPU that each says it will use. The kubelet may go on listing a
+    ``running``: running pods, and the MiB of a shared GPU that each declares. The kubelet may go on listing a
     pod that has ended (before Kubernetes 1.34); such a pod is left out.
     """
     machines = [_NodeRings(node) for node in nodes]

@@ -16,7 +16,7 @@ from gputopo.labels.keys import GPU_RESOURCES, MIG_RESOURCE_PREFIX, NVIDIA_COUNT
 from gputopo.quantities import parse_count, parse_mib
 
 _MAX_MIB = 2**40  # a claim is a text that any user may write
-_MAX_GPUS = 1024  # of a node; a larger number is no number of GPUs
+_MAX_GPUS = 1024  # of a node; a larger number is an error
 _ASK_EACH = 32  # nodes; for more nodes, all pods are listed at once
 
 
@@ -77,7 +77,7 @@ def pods_without_allocation(
 ) -> list[PodGpus]:
     """Return the running pods with GPUs on nodes whose allocations are not reported, by name.
 
-    ``silent``: nodes whose agents report no more; their pods are returned too.
+    ``silent``: nodes with agents that no longer report; their pods are returned too.
     """
     wanted = sorted(node.name for node in nodes if node.held_devices is None or node.name in silent)
     per_node = [f",spec.nodeName={name}" for name in wanted] if len(wanted) <= _ASK_EACH else [""]

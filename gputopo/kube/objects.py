@@ -38,7 +38,7 @@ class OwnedFields(msgspec.Struct, frozen=True, rename=lambda name: f"f:{name}"):
 
     @property
     def has_others(self) -> bool:
-        """True if it contains more than labels and annotations."""
+        """Return whether it contains more than labels and annotations."""
         others = (self.spec, self.status, self.metadata.finalizers, self.metadata.owners)
         return any(bytes(each) for each in others)
 

@@ -59,15 +59,18 @@ DEBUG = ":debug"  # after the name of a form: lines of level debug, too
 
 
 class LineBudget:
-    """Limits the lines of one kind: ``per_second`` on average, and as many at once. It counts what is left out."""
+    """Limits the lines of one kind: ``per_second`` on average, and as many in a burst. It counts the omitted lines."""
 
     def __init__(self, per_second: float) -> None:
         self._per_second = per_second
         self._spent_until = float("-inf")
         self._left_out = 0
 
-    def take(self, now: float) -> int | None:
-        """Return the number of lines left out since the last line; None: this line is left out, too."""
+    def admit_line(self, now: float) -> int | None:
+        """Return the number of lines omitted since the last written line; None: omit this line, too.
+
+        ``now``: monotonic seconds.
+        """
         self._spent_until = max(self._spent_until, now - 1.0)
         if self._spent_until > now:
             self._left_out += 1

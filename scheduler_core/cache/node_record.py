@@ -11,7 +11,7 @@ from gputopo.crd.nodegpus import NodeGpus
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.allocation.shared_gpus import ReplicaPolicy
 from scheduler_core.cache.node import NodeFacts
-from scheduler_core.cache.replica_policy import learned, policy_shown
+from scheduler_core.cache.replica_policy import combine_policies, policy_shown
 from scheduler_core.request.device_request import MalformedDeviceRequestError, parse_device_request, requests_gpus
 from scheduler_core.request.pod import Pod
 from scheduler_core.request.pod_request import InvalidRequest, PodProfile, PodRequest, parse_request
@@ -100,5 +100,5 @@ def with_gpus(record: NodeRecord, gpus: NodeGpus | None) -> NodeRecord:
     departed = tuple(each for each in record.departed if (each.namespace, each.name) in named)
     # A pod that came and went between the reports would make another policy look right.
     shown = None if record.departed else policy_shown(record.machine, record.gpus, gpus)
-    observed = learned(record.observed_policy, shown)
+    observed = combine_policies(record.observed_policy, shown)
     return msgspec.structs.replace(record, gpus=gpus, departed=departed, observed_policy=observed)

@@ -32,7 +32,7 @@ def policy_shown(machine: NodeFacts, before: NodeGpus | None, after: NodeGpus | 
     return ReplicaPolicy.PACKED if chosen == max(free) else ReplicaPolicy.UNKNOWN
 
 
-def learned(known: ReplicaPolicy | None, shown: ReplicaPolicy | None) -> ReplicaPolicy | None:
+def combine_policies(known: ReplicaPolicy | None, shown: ReplicaPolicy | None) -> ReplicaPolicy | None:
     """Return what is known after another observation: a contradiction leaves the policy unknown for good."""
     if shown is None or known is ReplicaPolicy.UNKNOWN:
         return known

@@ -166,7 +166,7 @@ class NodeRanking:
 
     @property
     def rejection_counts(self) -> dict[str, int]:
-        """The number of all known nodes that are rejected for each reason; the cost does not depend on the nodes."""
+        """Return the number of known nodes that are rejected, by reason. Its cost does not depend on their number."""
         return {reason: len(names) for reason, names in self._rejected.items()}
 
     def catch_up(self, changed: Iterable[str]) -> None:

@@ -1,8 +1,9 @@
-"""The log of decisions: one line for each, so that a day later the log says why a pod was late.
+"""The log of decisions: one line for each, so that the log shows a day later why a pod was late.
 
 ``decision`` (level info) has the pod, its requests, the policy profile, the numbers of nodes, the chosen node and its
 score, and the milliseconds. ``decision node`` (level debug) has one answered or rejected node each. The lines are
-limited to ``LINES_PER_S``; a later line says how many were left out. The metrics count all decisions.
+limited to ``LINES_PER_S``; the next line has the number of omitted lines (``left_out``). The metrics count all
+decisions.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class DecisionLines:
         """Write the line of a decision, and at level debug those of its nodes."""
         if not _log.isEnabledFor(logging.INFO):
             return
-        left_out = self._budget.take(self._clock())
+        left_out = self._budget.admit_line(self._clock())
         if left_out is None:
             return
         fields = decision_fields(record) | ({"left_out": left_out} if left_out else {})

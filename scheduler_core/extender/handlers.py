@@ -102,7 +102,7 @@ def handlers(extender: ExtenderCalls, metrics: ExtenderMetrics, clock: Clock) ->
         decided_at = clock()
         if not result.nodes:
             metrics.count_rejections(result.rejected)
-            _log_malformed(args, result.rejected, malformed_lines.take)
+            _log_malformed(args, result.rejected, malformed_lines.admit_line)
         if result.may_fit_soon:
             answer = filter_error(RETRY_MESSAGE)
         else:

@@ -145,8 +145,8 @@ class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True):
     provisioning_class: Annotated[
         str | None,
         Setting("--provisioning-class", "CLASS|off", "off", parse_unless_off(parse_provisioning_class)),
-        "Ask the cluster autoscaler for nodes for gangs that do not fit: make a ProvisioningRequest of this class, for "
-        "example check-capacity.autoscaling.x-k8s.io or best-effort-atomic-scale-up.autoscaling.x-k8s.io.",
+        "Ask the cluster autoscaler for nodes for gangs that do not fit: create a ProvisioningRequest of this class, "
+        "for example check-capacity.autoscaling.x-k8s.io or best-effort-atomic-scale-up.autoscaling.x-k8s.io.",
     ]
     log: Annotated[str, log_setting(), LOG_HELP]
 

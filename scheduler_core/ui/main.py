@@ -59,13 +59,13 @@ def static_page(service: UiService) -> str:
     return overview_page(service.overview, service.history, PageQuery(), viewer)
 
 
-def serve_cluster(kube: Kube, listen: str, say: Callable[[str], None]) -> None:
+def serve_cluster(kube: Kube, listen: str, print_line: Callable[[str], None]) -> None:
     """Serve the pages of a cluster until a signal. Raises ``StartError``."""
 
     def watches(deliver: Deliver) -> WatchSet:
         return make_watches(kube, deliver, time.monotonic, sources=sources())
 
-    serve(UiService(), listen, say, watches)
+    serve(UiService(), listen, print_line, watches)
 
 
 class _NoWatches:
@@ -85,7 +85,7 @@ class _NoWatches:
 def serve(
     service: UiService,
     listen: str,
-    say: Callable[[str], None],
+    print_line: Callable[[str], None],
     watches: Callable[[Deliver], WatchSet] = lambda _: _NoWatches(),
 ) -> None:
     """Serve the pages until a signal. Raises ``StartError``."""
@@ -94,7 +94,7 @@ def serve(
         listener = Listener(ui_app(service, loopback_only=True), bind_socket((host, port)), limits=LIMITS)
     except OSError as error:
         raise StartError(f"cannot listen on {listen}: {error.strerror}; choose another port with --listen") from None
-    say(f"gputopo ui: http://localhost:{listener.port}/ (Ctrl-C ends it)")
+    print_line(f"gputopo ui: http://localhost:{listener.port}/ (Ctrl-C ends it)")
     asyncio.run(run_daemon(service, (listener,), watches))
 
 

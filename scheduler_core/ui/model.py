@@ -33,7 +33,7 @@ class PodOnNode(NamedTuple):
 
     @property
     def title(self) -> str:
-        """``namespace/name``."""
+        """Return ``namespace/name``."""
         return f"{self.namespace}/{self.name}"
 
 
@@ -70,12 +70,12 @@ class NodeRow(NamedTuple):
 
     @property
     def cells(self) -> tuple[GpuCell, ...]:
-        """All GPUs."""
+        """Return all GPUs."""
         return tuple(cell for island in self.islands for cell in island.cells)
 
     @property
     def summary(self) -> str:
-        """``3 of 8 free, 2 together``."""
+        """Return the free GPUs as text: ``3 of 8 free, 2 together``."""
         total = sum(cell.state is not GpuState.UNAVAILABLE for cell in self.cells)
         if self.free is None:
             return f"{counted_noun(total, 'GPU')}, free: unknown"
@@ -93,7 +93,7 @@ class Totals(NamedTuple):
 
     @property
     def gpus(self) -> int:
-        """All GPUs."""
+        """Return all GPUs."""
         return sum(number for _, number in self.by_state)
 
     def count(self, *states: GpuState) -> int:

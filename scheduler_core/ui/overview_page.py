@@ -33,7 +33,7 @@ class PageQuery(NamedTuple):
 
     @property
     def selects(self) -> bool:
-        """True if only some nodes are shown."""
+        """Return whether only some nodes are shown."""
         return bool(self.group or self.words or self.free)
 
 

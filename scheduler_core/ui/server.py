@@ -81,7 +81,7 @@ class UiPages:
         self._slots = asyncio.Semaphore(_MAX_REPORTS)
 
     async def overview(self, request: Request) -> Response:
-        """The cluster, or the part that the query selects."""
+        """Return the page of the cluster, or of the part that the query selects."""
         query = _page_query(request)
 
         async def work() -> Response:
@@ -91,7 +91,7 @@ class UiPages:
         return await self._page(request, query, work)
 
     async def node(self, request: Request) -> Response:
-        """A node."""
+        """Return the page of a node."""
         name = request.query_params.get("name", "")
         row = self._service.row(name)
         if row is None:
@@ -99,7 +99,7 @@ class UiPages:
         return _html(node_page(row, has_drawing=self._topology(name) is not None))
 
     async def drawing(self, request: Request) -> Response:
-        """The drawing of a node's machine."""
+        """Return the drawing of a node's machine."""
         topology = self._topology(request.query_params.get("name", ""))
         if topology is None:
             return _missing("the topology of this node is unknown")
@@ -132,12 +132,12 @@ class UiPages:
         return _html(where_page(query, answer))
 
     async def document(self, _: Request) -> Response:
-        """The totals for programs."""
+        """Return the totals as JSON."""
         found = self._service.overview
         return Response(orjson.dumps(reports.overview_document(found)), headers=_HEADERS, media_type="application/json")
 
     async def events(self, request: Request) -> Response:
-        """The stream of changes."""
+        """Return the stream of changes."""
         if self._service.streams.open >= MAX_STREAMS:
             return PlainTextResponse("too many viewers; the page refreshes itself instead\n", 503, _HEADERS)
         last = request.headers.get("Last-Event-ID", "")

@@ -48,7 +48,7 @@ class UiService:
 
     @property
     def overview(self) -> Overview:
-        """The cluster as of the last tick."""
+        """Return the cluster as of the last tick."""
         if self._overview is None:
             self._update()
         assert self._overview is not None

@@ -1,11 +1,11 @@
-"""The end of a gang whose members ask for it when a running member fails. Pure.
+"""Ends a gang when a running member fails, if its members request that (``on-member-failure: end-gang``). Pure.
 
 The failed pod itself is the record: while it exists and a reservation of its gang lists it, the other members are
 deleted, and no member of the gang is planned. Once they are gone the reservation is deleted, as that of any gang
 without pods, and the failed pod no longer counts: members that a controller creates then are a new gang. So a planner
 may be killed after any write, and the next one continues.
 
-A gang ends only if every member that has a place asks for it: no pod is deleted by the annotation of another pod.
+A gang ends only if every member that has a place requests it: no pod is deleted by the annotation of another pod.
 """
 
 from __future__ import annotations

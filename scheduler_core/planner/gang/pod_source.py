@@ -32,7 +32,7 @@ from scheduler_core.planner.gang.conventions import (
     parse_gang_request,
     single_pod_request,
 )
-from scheduler_core.planner.gang.knots import exclusive_markers
+from scheduler_core.planner.gang.creation_order import exclusive_markers
 from scheduler_core.planner.gang.member import GangRequest, Member
 from scheduler_core.planner.gang.pod_deadlines import PodDeadline
 from scheduler_core.planner.gang.size_sources import SIZE_SOURCES

@@ -1,8 +1,8 @@
 """Requests for nodes to the cluster autoscaler, for gangs that do not fit on the present nodes. Pure.
 
-The cluster autoscaler does not see gated pods. A ProvisioningRequest tells it which pods wait, all at once. The planner
-asks again from time to time: the name of a request follows from its pods, so an existing request is not made twice, and
-no state is needed. Kubernetes deletes the request with the first pod of the gang.
+The cluster autoscaler does not see gated pods. A ProvisioningRequest lists the waiting pods of a gang for it. The
+planner repeats a request from time to time: its name follows from its pods, so an existing request is not created
+twice, and no state is needed. Kubernetes deletes the request with the first pod of the gang.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class NodeRequests:
     def due_requests(
         self, queue: Iterable[QueuedGang], is_free: Callable[[Gang], bool], now: float
     ) -> Iterator[RequestNodes]:
-        """Yield the requests to make now. ``queue``: in order. ``now``: monotonic seconds."""
+        """Yield the requests to create now. ``queue``: in order. ``now``: monotonic seconds."""
         if self._class is None:
             return
         unfit = _in_turns([each for each in queue if _needs_nodes(each, now) and is_free(each.gang)])[:MAX_OPEN]

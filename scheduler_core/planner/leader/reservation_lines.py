@@ -70,6 +70,6 @@ class ReservationLines:
         self._emit("reservation", fields)
 
     def _emit(self, event: str, fields: dict[str, Any]) -> None:
-        left_out = self._budget.take(self._clock())
+        left_out = self._budget.admit_line(self._clock())
         if left_out is not None:
             _log.info(event, extra={"fields": fields | ({"left_out": left_out} if left_out else {})})

@@ -168,7 +168,7 @@ class Candidates:
 
     @property
     def is_complete(self) -> bool:
-        """True if all nodes were examined."""
+        """Return whether all nodes were examined."""
         return self._mark is not None
 
     def at_level(self, level: SearchLevel) -> LevelDomains:

@@ -22,8 +22,8 @@ from scheduler_core.explain.reservations import reserved_gpus
 from scheduler_core.planner.commit.members import is_finished
 from scheduler_core.planner.commit.progress import PHASES, ROLLING_BACK, Progress
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
+from scheduler_core.planner.gang.creation_order import blocked_creations
 from scheduler_core.planner.gang.gang import Gang, GangPhase, single_pod_of
-from scheduler_core.planner.gang.knots import creation_knots
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.leader.hand_over import hand_over_text
 from scheduler_core.planner.leader.hold_candidates import HoldCandidate
@@ -244,7 +244,7 @@ def _notes(snapshot: GangSnapshot, gang: Gang, state: Progress, about: GangQuest
         yield f"its capacity hold is expected to be free at {state.open.status.estimate}"
     if about.planner_state is not None:
         yield from _planner_notes(about.planner_state)
-    yield from creation_knots(gang, snapshot.view.gang_members.members_of(gang.name))
+    yield from blocked_creations(gang, snapshot.view.gang_members.members_of(gang.name))
     yield from _level_notes(snapshot, gang, about.rules.levels)
     yield from _pod_rule_notes((*gang.ready, *gang.held), alone=is_single_pod_gang(gang.name))
     if snapshot.unread:

@@ -16,7 +16,7 @@ from scheduler_core.planner.gang.member import Member
 _INSTEAD = f"remove it, and use {POD_GANG_REQUIRED.key} in the pod template in place of it"
 
 
-def creation_knots(gang: Gang, members: Iterable[Member]) -> Iterator[str]:
+def blocked_creations(gang: Gang, members: Iterable[Member]) -> Iterator[str]:
     """Yield why the missing members of a gang will not be created, with what to do. ``members``: all that exist."""
     if gang.phase is not GangPhase.WAITING_FOR_MEMBERS:
         return
