@@ -36,6 +36,7 @@ class Occupant(NamedTuple):
     profile: PodProfile
     admitted: bool = False  # by the kubelet, so its GPUs are chosen
     owner: str | None = None  # UID of its controller
+    job: str | None = None  # that it names by label or annotation (``request.job_key``)
 
 
 class PendingAdmission(NamedTuple):

@@ -21,6 +21,7 @@ from gputopo.timing import ASSUMED_POD_LIFETIME_S
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.assumed_pods import AssumedPod, AssumedPods
 from scheduler_core.cache.change_log import ChangeLog
+from scheduler_core.cache.domain_index import DomainIndex
 from scheduler_core.cache.events import (
     Batch,
     BoundPod,
@@ -40,7 +41,7 @@ from scheduler_core.cache.node_state import is_changed_by_time
 from scheduler_core.cache.node_table import ClusterSnapshot, with_records, without_nodes, without_own_reservation
 from scheduler_core.cache.owner_pods import PlacedPod
 from scheduler_core.cache.placeholder_pods import FullName, full_name, placeholder_pod, placeholder_uid
-from scheduler_core.cache.pod_index import PodIndex
+from scheduler_core.cache.pod_index import JobMember, PodIndex
 from scheduler_core.cache.reservations import NO_RESERVATIONS, ReservationIndex
 from scheduler_core.cache.staleness import StalenessTimer, mismatch_since
 from scheduler_core.cache.ungated_pods import UngatedPods
@@ -67,6 +68,7 @@ class ClusterCache:
         """
         self.change_log = ChangeLog()  # names of nodes whose state may have changed in the snapshot
         self.assumed_pods = AssumedPods()
+        self.domains = DomainIndex()  # of the nodes that the node watch shows
         self._policy = policy
         self._reports_bound = report_bound_pods
         self._kinds = _KINDS | (_RESERVATION_KINDS if reservations else {})
@@ -121,10 +123,10 @@ class ClusterCache:
         """All pods that request or hold GPUs, by UID."""
         return MappingProxyType(self._pods)
 
-    def placed_pods_of(self, owner: str | None) -> list[PlacedPod]:
-        """Return the pods of the owner that are bound to a node, or assumed to be on one."""
+    def placed_siblings_of(self, request: JobMember) -> list[PlacedPod]:
+        """Return the pods of the same owner or job that are bound to a node, or assumed to be on one."""
         found = []
-        for pod in self._pod_index.owned_by(owner):
+        for pod in self._pod_index.siblings_of(request):
             assumed = self.assumed_pods.get_pod(pod.key)
             if pod.node is not None:
                 found.append(PlacedPod(pod.node, pod.occupant))
@@ -286,11 +288,13 @@ class ClusterCache:
         for name in removed_keys(batch, self._nodes):
             if name in self._nodes:
                 self._nodes.remove(name)
+                self.domains.set_node(name, None)
                 self._set_record(msgspec.structs.replace(self._record(name), machine=_NO_FACTS))
         for node in batch.updates:
             record = self._record(node.key)
             if node.key not in self._nodes or record.machine != node.facts:
                 self._nodes.add(node.key)
+                self.domains.set_node(node.key, node.facts)
                 self._set_record(msgspec.structs.replace(record, machine=node.facts))
 
     def _apply_kubelet_reports(self, batch: Batch[NodeGpusUpdate], *, first: bool) -> CacheChanges:

@@ -7,6 +7,7 @@ power. ``Colocation`` is a property of the node; ``OwnerPods`` of the node and o
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import Enum
 from typing import NamedTuple
 
 from scheduler_core.allocation.occupancy import Occupant
@@ -28,6 +29,17 @@ class OwnerPods(NamedTuple):
 
     pods: int
     gpus: int  # the set that they may hold
+
+
+class Proximity(Enum):
+    """The narrowest domain that a node shares with a sibling of the pod being placed."""
+
+    NODE = "node"
+    CLIQUE = "clique"  # of multi-node NVLink
+    RACK = "rack"
+
+
+Domain = tuple[Proximity, str]  # a clique or a rack, by its name
 
 
 def colocation_of(pods: Iterable[Occupant]) -> Colocation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -10,6 +11,7 @@ from gputopo.crd.nodegpus import content_hash
 from gputopo.labels import annotation, keys
 from gputopo.labels.aliases import with_aliases
 from gputopo.labels.decode import NoTopologyError, decode_topology
+from gputopo.labels.domains import BLOCK_LABELS, CLIQUE_LABELS, RACK_LABELS, ZONE_LABELS, first_domain
 from gputopo.labels.label_summary import parse_interconnect
 from gputopo.labels.resources import is_gpu
 from gputopo.model import Interconnect, NodeTopology
@@ -56,6 +58,8 @@ class NodeFacts(msgspec.Struct, frozen=True, rename=_DECISION_LOG_KEYS):
     annotation_error: str | None = None  # why the topology annotation cannot be read; None: it can, or there is none
     label_faults: tuple[str, ...] = ()  # labels of other tools that are ignored, and what is expected of them
     extension_labels: tuple[tuple[str, str], ...] = ()  # that installed extensions may read, sorted by key
+    clique: str | None = None  # of multi-node NVLink, by its labels
+    rack: str | None = None  # by its labels: zone, block and rack, as far as they are named
 
 
 def parse_node(node: Node) -> NodeFacts:
@@ -84,7 +88,18 @@ def parse_node(node: Node) -> NodeFacts:
         annotation_error=error,
         label_faults=aliased.faults,
         extension_labels=_extension_labels(labels),
+        clique=first_domain(labels, CLIQUE_LABELS),
+        rack=_rack(labels),
     )
+
+
+def _rack(labels: Mapping[str, str]) -> str | None:
+    """Return the rack with its zone and block: the racks of two zones may have the same name."""
+    rack = first_domain(labels, RACK_LABELS)
+    if rack is None:
+        return None
+    wider = (first_domain(labels, each) for each in (ZONE_LABELS, BLOCK_LABELS))
+    return sys.intern("/".join(each for each in (*wider, rack) if each is not None))
 
 
 def _extension_labels(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

@@ -13,6 +13,7 @@ from scheduler_core.allocation.shared_gpus import ReplicaPolicy
 from scheduler_core.cache.node import NodeFacts
 from scheduler_core.cache.replica_policy import combine_policies, policy_shown
 from scheduler_core.request.device_request import MalformedDeviceRequestError, parse_device_request, requests_gpus
+from scheduler_core.request.job_key import job_key
 from scheduler_core.request.pod import Pod
 from scheduler_core.request.pod_request import InvalidRequest, PodProfile, PodRequest, parse_request
 
@@ -66,6 +67,7 @@ def parse_occupant(pod: Pod, parse: Callable[[Pod], PodRequest | InvalidRequest]
         profile=_shared_profile(profile),
         admitted=pod.status.start_time is not None,
         owner=None if metadata.owner is None else metadata.owner.uid,
+        job=job_key(metadata),
     )
 
 

@@ -26,7 +26,7 @@ from scheduler_core.allocation.occupancy import (
 )
 from scheduler_core.allocation.shared_gpus import ReplicaClaim, ReplicaPolicy, SharedGpus, SharingConfig, shared_gpus_of
 from scheduler_core.allocation.symmetry import Arrangement
-from scheduler_core.cache.colocation import Colocation, OwnerPods, colocation_of
+from scheduler_core.cache.colocation import Colocation, OwnerPods, Proximity, colocation_of
 from scheduler_core.cache.kubelet_model import kubelet_model
 from scheduler_core.cache.node_cost import NodeCost
 from scheduler_core.cache.node_record import NodeRecord
@@ -89,6 +89,7 @@ class NodeState(msgspec.Struct, frozen=True, eq=False, rename=_DECISION_LOG_KEYS
     extras: NodeExtras | None = None  # None: the policy reads nothing of this
     busy_nics: int = 0  # NICs that pods hold, by place in ``shape.topology.nics``
     pending_nics: int = 0  # further NICs, of pods that the kubelet has not reported yet; only where the node has NICs
+    proximity: Proximity | None = None  # to siblings of the pod being placed; only in snapshots made for that pod
 
     def label(self, key: str) -> str | None:
         """Return a label that an extension of the policy reads; None: the node does not have it."""
@@ -195,6 +196,12 @@ def are_offers_known(record: NodeRecord, shape: MachineShape, report: KubeletRep
 def with_owner_pods(state: NodeState, owner_pods: OwnerPods) -> NodeState:
     """Return the state with pods of one owner; one object for equal arguments."""
     return msgspec.structs.replace(state, owner_pods=owner_pods)
+
+
+@lru_cache(maxsize=1 << 14)
+def with_proximity(state: NodeState, proximity: Proximity) -> NodeState:
+    """Return the state of a node that is so near to siblings; one object for equal arguments."""
+    return msgspec.structs.replace(state, proximity=proximity)
 
 
 def _shape(record: NodeRecord, *, stale: bool) -> MachineShape | None:

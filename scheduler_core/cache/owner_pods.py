@@ -1,7 +1,7 @@
-"""Adapt a request and a snapshot to the other pods of the same owner. Pure.
+"""Adapt a request and a snapshot to the siblings of a pod: the other pods of its owner or job. Pure.
 
 Pods of one job should run on the same kind of GPU with the same driver; replicas of one service should not fail
-together. Both depend on where the owner's other pods are, so neither is part of the snapshot that all pods share.
+together. Both depend on where the siblings are, so neither is part of the snapshot that all pods share.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from scheduler_core.cache.colocation import OwnerPods
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_state import NodeState, product_of, with_owner_pods
 from scheduler_core.cache.node_table import ClusterSnapshot
+from scheduler_core.cache.pod_index import sibling_keys
 from scheduler_core.request.pod_request import PodRequest, SiblingHardware, Strength
 from scheduler_core.request.workload_type import WorkloadType
 
@@ -30,19 +31,23 @@ class PlacedPod(NamedTuple):
     pod: Occupant
 
 
-def pods_of_owner(owner: str | None, snapshot: ClusterSnapshot) -> tuple[PlacedPod, ...]:
-    """Return the pods of an owner by a search of the whole snapshot: for one request, not for a stream of them."""
-    if owner is None:
+def siblings_in(snapshot: ClusterSnapshot, request: PodRequest) -> tuple[PlacedPod, ...]:
+    """Return the pods of the same owner or job by a search of the whole snapshot: for one request, not for a stream."""
+    keys = frozenset(sibling_keys(request))
+    if not keys:
         return ()
     return tuple(
-        PlacedPod(name, pod) for name, record in snapshot.records.items() for pod in record.pods if pod.owner == owner
+        PlacedPod(name, pod)
+        for name, record in snapshot.records.items()
+        for pod in record.pods
+        if not keys.isdisjoint(sibling_keys(pod))
     )
 
 
 def with_owner(
     request: PodRequest, others: Iterable[PlacedPod], snapshot: ClusterSnapshot
 ) -> tuple[PodRequest, ClusterSnapshot]:
-    """Return the request and the snapshot for this pod. ``others``: pods of its owner."""
+    """Return the request and the snapshot for this pod. ``others``: pods of its owner or job."""
     elsewhere = [each for each in others if each.pod.uid != request.uid and each.node in snapshot.states]
     if not elsewhere:
         return request, snapshot

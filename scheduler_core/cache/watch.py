@@ -240,7 +240,7 @@ def pod_update(
     namespace, profile = sys.intern(occupant.namespace), _interned(occupant.profile)
     return PodUpdate(
         key=uid,
-        occupant=occupant._replace(namespace=namespace, profile=profile),
+        occupant=occupant._replace(namespace=namespace, profile=profile, job=_interned_name(occupant.job)),
         node=_interned_name(pod.spec.node_name),
         nominated_node=_interned_name(pod.status.nominated_node_name),
         scheduler=_interned_name(pod.spec.scheduler_name),

@@ -15,8 +15,11 @@ from gputopo.labels.reasons import Reason
 from scheduler_core.allocation.best_set import best_set
 from scheduler_core.allocation.gpu_sets import ExactSets, member_places
 from scheduler_core.allocation.machine_shape import MachineShape
+from scheduler_core.cache.colocation import Proximity
+from scheduler_core.cache.domain_index import DomainIndex
 from scheduler_core.cache.node_table import ClusterSnapshot
-from scheduler_core.cache.owner_pods import pods_of_owner, with_owner
+from scheduler_core.cache.owner_pods import siblings_in, with_owner
+from scheduler_core.cache.sibling_proximity import with_near_siblings
 from scheduler_core.evaluation.evaluate import Decision, evaluate
 from scheduler_core.evaluation.shape_rules import first_violation
 from scheduler_core.explain.advice import ADVICE
@@ -62,7 +65,10 @@ def explain(
     """
     pod = (request.namespace, request.name)
     without = table if bound is None else without_own_pod(table, bound, pod, now, policy)
-    request, snapshot = with_owner(request, pods_of_owner(request.owner, without), without)
+    siblings = siblings_in(without, request)
+    request, snapshot = with_owner(request, siblings, without)
+    domains = DomainIndex(without.records.values()) if siblings else DomainIndex()
+    request, snapshot, near = with_near_siblings(request, siblings, snapshot, domains)
     profile = request.profile
     considered = sorted(snapshot.states if names is None else names)
     offering = [name for name in considered if _offers(snapshot, name, profile)]
@@ -80,6 +86,7 @@ def explain(
         nearest=() if decision.scores else NearMissSearch(profile, refused, snapshot, policy, now).find(),
         notes=(
             *_notes(decision, snapshot, bound),
+            *_sibling_notes(near),
             *staleness_notes(refused, snapshot, now, policy),
             *label_notes(decision, profile, snapshot),
             *extension_notes(profile, refused, snapshot, policy),
@@ -175,6 +182,20 @@ def _notes(decision: Decision, table: ClusterSnapshot, bound: str | None) -> tup
     if Reason.MODEL in decision.rejected.values():
         return (f"products in the cluster: {_products(decision.rejected, table)}",)
     return ()
+
+
+def _sibling_notes(near: Mapping[str, Proximity]) -> tuple[str, ...]:
+    """Return where the siblings of the pod are, if nodes near them score higher."""
+    names = [name for name, proximity in near.items() if proximity is Proximity.NODE]
+    if not names:
+        return ()
+    more = f" and {len(names) - _BEST} more" if len(names) > _BEST else ""
+    counts = Counter(near.values())
+    text = (
+        f"other pods of its owner or job are on {', '.join(names[:_BEST])}{more}; these nodes score higher, and so do "
+        f"{counts[Proximity.CLIQUE]} more of their cliques and {counts[Proximity.RACK]} more of their racks (proximity)"
+    )
+    return (text,)
 
 
 def _products(names: Collection[str], table: ClusterSnapshot) -> str:

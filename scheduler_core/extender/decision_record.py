@@ -173,7 +173,7 @@ def _encode_state(state: NodeState, indices: Mapping[MachineShape, int]) -> dict
 
 def _decode_state(fields: dict[str, Any], shapes: list[MachineShape]) -> NodeState:
     kinds = {name: kind for name, kind in _FIELDS.items() if name not in _CONVERTED}
-    for name in ("busy_nics", "pending_nics", "extras"):
+    for name in ("busy_nics", "pending_nics", "extras", "proximity"):
         if _KEYS[name] not in fields:
             del kinds[name]  # a log of gputopo 0.1.0
     found = {name: msgspec.convert(fields[_KEYS[name]], kind) for name, kind in kinds.items()}

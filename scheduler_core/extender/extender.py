@@ -21,6 +21,7 @@ from scheduler_core.cache.cluster_cache import ClusterCache
 from scheduler_core.cache.node_record import is_hold
 from scheduler_core.cache.node_table import ClusterSnapshot, state_if
 from scheduler_core.cache.owner_pods import with_owner
+from scheduler_core.cache.sibling_proximity import with_near_siblings
 from scheduler_core.evaluation.evaluate import evaluator_for, max_nodes, max_points_below_best
 from scheduler_core.evaluation.in_flight import fits_with_all
 from scheduler_core.evaluation.ranking import NodeRanking, PodRanking, Rankings, rounded_points, within_points
@@ -226,18 +227,19 @@ class Extender:
     def _ranking_for(
         self, request: PodRequest, policy: Policy, ignored: Collection[str] = ()
     ) -> tuple[PodRequest, NodeRanking | PodRanking]:
-        """Return the request and its ranking of the nodes, given the owner's pods and the pod's own reservation.
+        """Return the request and its ranking of the nodes, given its siblings and the pod's own reservation.
 
         ``ignored``: UIDs of capacity holds.
         """
         table = self._cache.snapshot
         reserved = self._cache.reservations.nodes_for(request.uid) or self._cache.reservations.nodes_of(ignored)
-        others = self._cache.placed_pods_of(request.owner)
+        others = self._cache.placed_siblings_of(request)
         request, own_table = with_owner(request, others, self._cache.snapshot_for_pod(request.uid, ignored))
+        request, own_table, near = with_near_siblings(request, others, own_table, self._cache.domains)
         ranking = self._rankings.ranking_for(request.profile, policy, self._limited())
         if own_table is table:
             return request, ranking
-        return request, PodRanking(ranking, own_table, {each.node for each in others}.union(reserved))
+        return request, PodRanking(ranking, own_table, {each.node for each in others}.union(reserved, near))
 
     def _limited(self) -> Callable[[NodeRanking], bool]:
         """Return a function that allows evaluation for as long as one call may take."""
@@ -304,5 +306,5 @@ def _with_closed_nodes(
 
 
 def _occupant(request: PodRequest) -> Occupant:
-    profile = request.profile._replace(sibling_hardware=None)  # a comparison with siblings, not a constraint
+    profile = request.profile._replace(sibling_hardware=None, near_siblings=False)  # of the siblings, not constraints
     return Occupant(request.uid, request.namespace, request.name, profile, owner=request.owner)

@@ -236,6 +236,7 @@ class ExtenderService:
             scheduler=pod.scheduler,
             profile=pod.occupant.profile,
             owner=pod.occupant.owner,
+            job=pod.occupant.job,
             detection=() if last is None else last.request.detection,
         )
         policy = policies.policy_for(request)

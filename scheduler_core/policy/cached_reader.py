@@ -14,6 +14,7 @@ import msgspec
 
 from gputopo.labels.keys import WRITTEN_ON_PODS
 from scheduler_core.policy.profiles import Policies
+from scheduler_core.request.job_key import job_key
 from scheduler_core.request.pod import Pod, has_soft_preferences
 from scheduler_core.request.pod_request import InvalidRequest, PodExtras, PodRequest
 from scheduler_core.request.unknown_keys import is_own_key
@@ -45,11 +46,11 @@ class MemoizedParser:
             return found
         metadata = pod.metadata
         owner = None if metadata.owner is None else metadata.owner.uid
-        return found._replace(uid=metadata.uid, name=metadata.name, owner=owner)
+        return found._replace(uid=metadata.uid, name=metadata.name, owner=owner, job=job_key(metadata))
 
 
 def _relevant_parts(pod: Pod, extras: PodExtras | None) -> bytes:
-    """Return everything that ``parse_request``, profiles and extensions read, except the identity of pod and owner."""
+    """Return everything that ``parse_request``, profiles and extensions read, except pod, owner and job."""
     metadata, spec = pod.metadata, pod.spec
     owner = metadata.owner
     return _packed(

@@ -57,6 +57,10 @@ def _spread(pod: PodProfile) -> float:
     return pod.wants_spread
 
 
+def _near_siblings(pod: PodProfile) -> float:
+    return pod.near_siblings
+
+
 class ScoreFactor(NamedTuple):
     """A factor without its name and default weight, which ``Weights`` holds."""
 
@@ -96,6 +100,11 @@ class Weights(NamedTuple):
         float, ScoreFactor("how little the node's GPUs are in use, as measured in the last minutes")
     ] = 0.0
     memory: Annotated[float, ScoreFactor("how much memory the node's GPUs have")] = 0.0
+    # Low, so that a pair of GPUs with two NVLinks on another node is better than a pair without beside a sibling.
+    proximity: Annotated[
+        float,
+        ScoreFactor("whether other pods of the job are on the node, in its clique or in its rack", _near_siblings),
+    ] = 0.4
 
 
 FACTORS: dict[str, ScoreFactor] = {

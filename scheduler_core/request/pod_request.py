@@ -20,6 +20,7 @@ from scheduler_core.request.device_request import (
     total_devices,
 )
 from scheduler_core.request.gang_annotations import MalformedGangError, parse_gang_annotations
+from scheduler_core.request.job_key import job_key
 from scheduler_core.request.pod import Pod, has_soft_preferences
 from scheduler_core.request.unknown_keys import unknown_key_reason
 from scheduler_core.request.workload_type import (
@@ -87,6 +88,7 @@ class PodProfile(NamedTuple):
     scavenger: bool = False  # by its priority class: prefers leftover GPUs and spot capacity
     sibling_hardware: SiblingHardware | None = None  # of training with other pods placed already
     extras: PodExtras | None = None  # None: no extension reads pods
+    near_siblings: bool = False  # nodes near the other pods of the job score higher
 
     def label(self, key: str) -> str | None:
         """Return a label that an extension reads; None: the pod does not have it."""
@@ -157,6 +159,7 @@ class PodRequest(NamedTuple):
     has_soft_preferences: bool = False  # Filter returns all nodes that fit
     owner: str | None = None  # UID of its controller
     detection: tuple[str, ...] = ()  # why it has its workload type, and what follows, for people to read
+    job: str | None = None  # that it names by label or annotation (``job_key``)
 
 
 class InvalidRequest(NamedTuple):
@@ -209,6 +212,7 @@ def parse_request(pod: Pod, reading: ParsingPolicy = DEFAULT_PARSING) -> PodRequ
         has_soft_preferences(spec),
         None if metadata.owner is None else metadata.owner.uid,
         found.reasons,
+        job_key(metadata),
     )
 
 

@@ -51,7 +51,9 @@ def pod_report(service: UiService, namespace: str, name: str) -> str:
     if pod is None:
         raise NoReportError(f"there is no pod {namespace}/{name} that requests GPUs and has not finished")
     occupant = pod.occupant
-    request = PodRequest(occupant.uid, namespace, name, pod.scheduler, occupant.profile, owner=occupant.owner)
+    request = PodRequest(
+        occupant.uid, namespace, name, pod.scheduler, occupant.profile, owner=occupant.owner, job=occupant.job
+    )
     snapshot = cache.snapshot_for_pod(occupant.uid, cache.reservations.holds_below(pod.priority))
     policy = service.policies.policy_for(request)
     found = explain(request, snapshot, list(snapshot.records), policy, service.now(), pod.node)

@@ -141,7 +141,9 @@ class _GrowingSnapshot:
 
     def add_pod(self, name: str, request: PodRequest) -> None:
         """Place a pod on a node."""
-        pod = Occupant(request.uid, request.namespace, request.name, request.profile, owner=request.owner)
+        pod = Occupant(
+            request.uid, request.namespace, request.name, request.profile, owner=request.owner, job=request.job
+        )
         record = with_pod(self.snapshot.records[name], pod)
         state = state_if(self.snapshot, name, record.pods)
         records, states = self.snapshot.records.set(name, record), self.snapshot.states.set(name, state)

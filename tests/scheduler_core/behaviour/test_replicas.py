@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_core.cache.events import PodUpdate
-from scheduler_core.cache.owner_pods import pods_of_owner, with_owner
+from scheduler_core.cache.owner_pods import siblings_in, with_owner
+from scheduler_core.cache.sibling_proximity import with_near_siblings
 from scheduler_core.evaluation.evaluate import evaluate
 from scheduler_core.evaluation.score import Score
 from scheduler_core.explain import explain
@@ -19,10 +20,11 @@ from scheduler_core.policy.policy import Policy
 from scheduler_core.policy.profiles import Policies, PolicyProfile, ProfileMatch
 from scheduler_core.request.pod import Pod, PodOwner
 from tests.machines import MACHINES
-from tests.scheduler_core.builders import NOW, owned_by
+from tests.scheduler_core.builders import NOW, owned_by, request
 from tests.scheduler_core.fake_scheduler import FakeScheduler, pod_update, unbound_pod
 
 PAIRS, H100 = MACHINES["a100_bridged"](), MACHINES["hgx_h100"]()
+OF_OWNER = request()._replace(owner="uid-o")
 ALL = Policy(tolerance=10.0)  # also answers nodes below the best
 
 
@@ -59,12 +61,12 @@ def test_assumed_replica_counts_too() -> None:
 def test_ended_and_in_flight_replicas_do_not_count() -> None:
     stage = FakeScheduler.synced({"a": PAIRS, "b": PAIRS}, _placed("one", "a"), _placed("two", None), policy=ALL)
     stage.filter(_replica("two"))
-    assert [each.node for each in stage.cache.placed_pods_of("uid-o")] == ["a"]
+    assert [each.node for each in stage.cache.placed_siblings_of(OF_OWNER)] == ["a"]
 
     stage.watch_pods(gone=["uid-one"])
-    assert stage.cache.placed_pods_of("uid-o") == []
+    assert stage.cache.placed_siblings_of(OF_OWNER) == []
     stage.watch_pods(gone=["uid-two"])
-    assert stage.cache.placed_pods_of("uid-o") == stage.cache.placed_pods_of(None) == []
+    assert stage.cache.placed_siblings_of(OF_OWNER) == stage.cache.placed_siblings_of(request()) == []
 
 
 @settings(deadline=None, max_examples=60)
@@ -84,10 +86,12 @@ def test_results_equal_evaluation_and_can_be_replayed(there: Mapping[str, str], 
     answer = stage.filter(_replica("new", gpus, workload))
 
     (record,) = stage.records
-    asked = record.request._replace(profile=record.request.profile._replace(sibling_hardware=None))
-    request, as_seen = with_owner(asked, pods_of_owner("uid-o", table), table)
-    assert request == record.request
-    assert answer.nodes == evaluate(request, as_seen, sorted(machines), Policy()).nodes
+    asked = record.request._replace(profile=record.request.profile._replace(sibling_hardware=None, near_siblings=False))
+    siblings = siblings_in(table, asked)
+    found, as_seen = with_owner(asked, siblings, table)
+    found, as_seen, _ = with_near_siblings(found, siblings, as_seen, stage.cache.domains)
+    assert found == record.request
+    assert answer.nodes == evaluate(found, as_seen, sorted(machines), Policy()).nodes
     assert list(replay_differences(parse_decision(encode_decision(record)))) == []
     told = dict(stage.extender.prioritize(_replica("new", gpus, workload), set(machines)))
     assert told[answer.nodes[0]] == max(told.values())

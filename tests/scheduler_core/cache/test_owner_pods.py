@@ -7,7 +7,7 @@ import pytest
 from scheduler_core.cache.colocation import OwnerPods
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_table import ClusterSnapshot, snapshot_of
-from scheduler_core.cache.owner_pods import PlacedPod, pods_of_owner, with_owner
+from scheduler_core.cache.owner_pods import PlacedPod, siblings_in, with_owner
 from scheduler_core.evaluation.evaluate import evaluate
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodRequest, SiblingHardware
@@ -15,6 +15,7 @@ from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, mask, occupant, owned_by, record, request
 
 POLICY = Policy()
+OF_JOB = request()._replace(owner="job")
 H100, PAIRS, MIXED = (MACHINES[name]() for name in ("hgx_h100", "a100_bridged", "mixed"))
 
 
@@ -38,14 +39,14 @@ def _two_nodes(held: dict[str, list[int]] | None = None) -> ClusterSnapshot:
 def test_pods_of_an_owner_are_found() -> None:
     table = _two_nodes()
 
-    assert pods_of_owner("job", table) == (PlacedPod("a", owned_by(occupant("mine", 1))),)
-    assert pods_of_owner(None, table) == ()
+    assert siblings_in(table, OF_JOB) == (PlacedPod("a", owned_by(occupant("mine", 1))),)
+    assert siblings_in(table, request()) == ()
 
 
 def test_replicas_of_a_service_go_to_different_nodes() -> None:
     """Equal nodes but for the owner of the pod there. Weights 3 + 1 + 1 + 1 + 6 + 4 = 16, and spread 1 versus 0.5."""
     table = _two_nodes()
-    asked, seen = with_owner(_asks("inference"), pods_of_owner("job", table), table)
+    asked, seen = with_owner(_asks("inference"), siblings_in(table, OF_JOB), table)
 
     found = evaluate(asked, seen, ["a", "b"], POLICY)
 
@@ -63,7 +64,7 @@ def test_replicas_of_a_service_go_to_different_nodes() -> None:
 )
 def test_owner_pods_hold_the_gpus_in_the_report(held: dict[str, list[int]], kin: OwnerPods) -> None:
     table = _two_nodes(held)
-    _, seen = with_owner(_asks("inference"), pods_of_owner("job", table), table)
+    _, seen = with_owner(_asks("inference"), siblings_in(table, OF_JOB), table)
 
     assert seen.states["a"].owner_pods == kin
 
@@ -71,7 +72,7 @@ def test_owner_pods_hold_the_gpus_in_the_report(held: dict[str, list[int]], kin:
 def test_owner_pods_on_a_node_without_a_topology() -> None:
     mine = owned_by(occupant("mine", 1))
     table = _table(record("a", labels={"nvidia.com/gpu.count": "x"}, pods=[mine]))
-    _, seen = with_owner(_asks("inference"), pods_of_owner("job", table), table)
+    _, seen = with_owner(_asks("inference"), siblings_in(table, OF_JOB), table)
 
     assert seen.states["a"].owner_pods == OwnerPods(1, 0)
 
@@ -83,7 +84,7 @@ def test_sibling_hardware_is_that_of_most_pods_of_the_job() -> None:
         record("a1", PAIRS, held={}, pods=[jobs[1]]),
         record("a2", PAIRS, held={}, pods=[jobs[2]]),
     )
-    asked, seen = with_owner(_asks("training"), pods_of_owner("job", table), table)
+    asked, seen = with_owner(_asks("training"), siblings_in(table, OF_JOB), table)
 
     product = table.states["a1"].shape
     assert product is not None
@@ -100,7 +101,7 @@ def test_sibling_hardware_is_that_of_most_pods_of_the_job() -> None:
 )
 def test_no_sibling_product_where_products_differ_or_are_unknown(other: NodeRecord) -> None:
     table = _table(other)
-    asked, _ = with_owner(_asks("training"), pods_of_owner("job", table), table)
+    asked, _ = with_owner(_asks("training"), siblings_in(table, OF_JOB), table)
 
     assert asked.profile.sibling_hardware is not None
     assert asked.profile.sibling_hardware.product is None
@@ -116,7 +117,7 @@ def test_no_sibling_product_where_products_differ_or_are_unknown(other: NodeReco
 def test_other_requests_are_unchanged(asked: PodRequest) -> None:
     table = _two_nodes()
 
-    assert with_owner(asked, pods_of_owner("job", table), table) == (asked, table)
+    assert with_owner(asked, siblings_in(table, OF_JOB), table) == (asked, table)
 
 
 def test_neither_the_pod_itself_nor_pods_on_unknown_nodes_count() -> None:
@@ -129,7 +130,7 @@ def test_neither_the_pod_itself_nor_pods_on_unknown_nodes_count() -> None:
 
 def test_training_that_asks_to_be_spread_gets_both() -> None:
     table = _two_nodes()
-    asked, seen = with_owner(_asks("training", spread="preferred"), pods_of_owner("job", table), table)
+    asked, seen = with_owner(_asks("training", spread="preferred"), siblings_in(table, OF_JOB), table)
 
     assert asked.profile.sibling_hardware is not None
     assert seen.states["a"].owner_pods == OwnerPods(1, mask(0))
@@ -145,7 +146,7 @@ def test_an_ungated_pod_gets_the_product_of_the_other_pods_of_its_owner(wish: st
     ]
     table = snapshot_of(records, NOW, Policy())
 
-    asked, seen = with_owner(request(8, same_product=wish), pods_of_owner("job", table), table)
+    asked, seen = with_owner(request(8, same_product=wish), siblings_in(table, OF_JOB), table)
 
     found = evaluate(asked, seen, ["first", "b200", "h100"], Policy())
     assert tuple(sorted(found.scores)) == fits
