@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,6 +13,8 @@ from gputopo.model import NodeTopology
 
 if TYPE_CHECKING:
     from agent.failures import Failure
+
+_NVML_ERROR = re.compile(r"(?:\w+: )?[A-Z_0-9]+")  # "nvmlInit_v2: DRIVER_NOT_LOADED"
 
 
 class Observation(msgspec.Struct, frozen=True):
@@ -31,6 +34,9 @@ class Observation(msgspec.Struct, frozen=True):
         found = found or Failure.NO_DEVICE
         cards = None if self.snapshot is None or self.snapshot.sysfs is None else _count_cards(self.snapshot)
         bus = "" if cards is None else f"; NVIDIA GPUs on the PCI bus: {cards or 'none'}"
+        error = None if self.snapshot is None or self.snapshot.nvml is None else self.snapshot.nvml.error
+        if error is not None and not _NVML_ERROR.fullmatch(error):
+            return f"no GPU found: {error}{bus}."  # not an answer of the driver: it says itself what to do
         return f"no GPU found: {found.headline}{bus}.\n{found.advice}"
 
     @property

@@ -15,6 +15,7 @@ from agent.sources.nvml.calls import NvmlCalls, NvmlLibrary
 from agent.sources.nvml.counters import C2C_COUNT, read_c2c_links, read_ecc, read_platform
 from agent.sources.nvml.links import read_links, read_port_states, wanted_fields
 from agent.sources.nvml.structures import FabricInfoV1, FabricInfoV2, FabricInfoV3, LayoutError, check_layouts
+from gputopo.model import MAX_GPUS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,6 +24,7 @@ _WORD = 64  # bits of an affinity word: unsigned long on every supported platfor
 _SET_WORDS = 1024 // _WORD  # 1024 NUMA nodes is the kernel's maximum (NODES_SHIFT 10); CPU ids may have gaps
 _SCOPE_NODE = 0  # NVML_AFFINITY_SCOPE_NODE
 _P2P_NVLINK = 2  # NVML_P2P_CAPS_INDEX_NVLINK; a literal, because bindings 13.615.71 define its sibling as a tuple
+_MOST_MIG_DEVICES = 64  # of one GPU; NVIDIA's have 7 at most
 _MIG_ENABLED = 1  # NVML_DEVICE_MIG_ENABLE
 _FABRIC_CALLS = (  # newest first
     ("nvmlDeviceGetGpuFabricInfoV", FabricInfoV3),
@@ -60,6 +62,8 @@ def _read_all(calls: NvmlCalls, cpus: int) -> Nvml:
     cuda = calls.call("nvmlSystemGetCudaDriverVersion_v2")
     nvml = calls.call_text("nvmlSystemGetNVMLVersion")
     count = calls.call("nvmlDeviceGetCount_v2")
+    if count is not None and count > MAX_GPUS:
+        return Nvml(error=f"nvmlDeviceGetCount_v2: {count} GPUs; at most {MAX_GPUS} are supported; check the driver")
     gpus: list[NvmlGpu] = []
     handles: dict[int, Any] = {}
     for index in range(count or 0):
@@ -134,7 +138,8 @@ def _read_gpu(calls: NvmlCalls, index: int, handle: Any, cpus: int) -> NvmlGpu:
 
 def _read_mig_devices(calls: NvmlCalls, gpu: Any) -> Iterator[NvmlMigDevice]:
     """Yield the MIG devices of a GPU. NOT_FOUND is an empty slot, not the end of the list."""
-    for slot in range(calls.call("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0):
+    slots = calls.call("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0
+    for slot in range(min(slots, _MOST_MIG_DEVICES)):
         handle, error = calls.try_call("nvmlDeviceGetMigDeviceHandleByIndex", gpu, slot)
         if error == "NOT_FOUND":
             continue

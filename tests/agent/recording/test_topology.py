@@ -52,6 +52,10 @@ ADVICE = {
         Observation(NodeTopology(), Snapshot(smi={"-q -x": Output("<nvidia_smi_log/>")})),
         "driver runs and sees no GPU.\nCheck",
     ),
+    "bindings of another version": (
+        Observation(NodeTopology(), Snapshot(nvml=Nvml(error="the NVML bindings lack X; install Y"), sysfs=Sysfs())),
+        "no GPU found: the NVML bindings lack X; install Y; NVIDIA GPUs on the PCI bus: none.",
+    ),
     "a Node": (Observation(NodeTopology()), "the input describes no NVIDIA GPU"),
     "a file of another machine": (Observation(NodeTopology(), Snapshot(lstopo="")), "describes no NVIDIA GPU"),
 }

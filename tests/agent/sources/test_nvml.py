@@ -15,6 +15,7 @@ from tests.agent.sources.fake_nvml import (
     DRIVER_NOT_LOADED,
     GPU_IS_LOST,
     INVALID_ARGUMENT,
+    NOT_FOUND,
     NOT_SUPPORTED,
     FakeDriver,
     FakeGpu,
@@ -22,6 +23,7 @@ from tests.agent.sources.fake_nvml import (
     FakeMig,
     Fault,
     plug,
+    write,
 )
 from tests.agent.sources.fake_nvml_health import FIELD_VALUE, FakeFabric, FakeHealth
 
@@ -542,3 +544,32 @@ def test_pairs_tell_their_common_ancestor_and_peer_access() -> None:
         NvmlPair(a=0, b=2, ancestor=50, p2p_nvlink=5),
         NvmlPair(a=1, b=2, p2p_nvlink=5, errors={"nvmlDeviceGetTopologyCommonAncestor": "NOT_SUPPORTED"}),
     )
+
+
+class _ManyGpus(FakeDriver):
+    """A driver that counts too many GPUs and MIG devices."""
+
+    def _nvmlDeviceGetCount_v2(self, out: Any) -> int:  # noqa: N802
+        return write(out, 1 << 31) if not self.gpus else super()._nvmlDeviceGetCount_v2(out)
+
+    def _nvmlDeviceGetMaxMigDeviceCount(self, _handle: Any, out: Any) -> int:  # noqa: N802
+        return write(out, 1 << 16)
+
+    def _nvmlDeviceGetMigDeviceHandleByIndex(self, _handle: Any, _slot: Any, _out: Any) -> int:  # noqa: N802
+        return NOT_FOUND
+
+
+def test_too_many_gpus_are_refused() -> None:
+    driver = _ManyGpus()
+
+    nvml = read_nvml(plug(driver), 4)
+
+    assert nvml.error == "nvmlDeviceGetCount_v2: 2147483648 GPUs; at most 64 are supported; check the driver"
+    assert driver.initialised == 0
+
+
+def test_too_many_slots_of_mig_devices_are_not_read() -> None:
+    driver = _ManyGpus(FakeGpu(mig_mode=1))
+
+    assert read_nvml(plug(driver), 4).gpus[0].mig_devices == ()
+    assert driver.calls["nvmlDeviceGetMigDeviceHandleByIndex"] == 64

@@ -28,6 +28,7 @@ _INTERESTING = re.compile(r"GPU|NIC|mlx|topo|Legend|=|PIX|PXB|PHB|NODE|SYS|SOC|N
 _LABEL = re.compile(rf"(?:(?<![\w/.-])|(?<=^-))({DEVICE})[\s:,;]*", re.IGNORECASE)
 _NAMED_LABEL = re.compile(rf"[\s>#/:;,.+-]{{0,20}}({NAME}|[A-Z]{{2,12}})[\s:,;]+", re.IGNORECASE)
 _LEGEND = re.compile(r"\bLegend\b|(?:^|[\s>#])(?:X|SYS|SOC|NODE|PHB|PXB|PIX|NV#|OK)\s{1,8}=\s", re.IGNORECASE)
+_LOST_CELL = re.compile(r"(?<!\S)(?:X|PIX|PXB|PHB|NODE|SYS|SOC|NV[1-9]\d{0,2})(?!\S)", re.IGNORECASE)
 _NIC_NAME = re.compile(r"(?:^|[\s>#])(NIC\d{1,3})\s{0,8}[:=]\s{0,8}([\w.-]{1,80})", re.IGNORECASE)
 _DECORATION = " \t>#/+-"  # before a line, in quotations, comments and patches
 # For broken lines; compiled (and cached by ``re``) only when needed.
@@ -60,6 +61,12 @@ class MatrixBlock:
         self.pci_only = pci_only  # the command before it was `topo -mp`
         self.rows: list[MatrixRow] = []
         self.legend: list[str] = []
+        self.lost_rows = 0  # lines before the first row that have cells and no label of a device
+
+    @property
+    def number(self) -> int:
+        """The number of its first row; of its header where no row can be parsed."""
+        return self.rows[0].number if self.rows or self.header is None else self.header.number
 
     @property
     def is_p2p(self) -> bool:
@@ -75,11 +82,11 @@ class MatrixBlock:
 
 
 def find_blocks(lines: list[PastedLine]) -> list[MatrixBlock]:
-    """Return every matrix in the text, in order, without those that have no row."""
+    """Return every matrix in the text, in order. Without rows, it is one whose rows have lost their labels."""
     finder = _BlockFinder()
     for line in lines:
         finder.add_line(line)
-    return [block for block in finder.blocks if block.rows]
+    return [block for block in finder.blocks if block.rows or block.lost_rows]
 
 
 def _row_starts(text: str, header: MatrixHeader | None) -> list[re.Match[str]]:
@@ -152,10 +159,12 @@ class _BlockFinder:
             self.header_open = True
         elif not (self.row_open and self._continue_row(text)):
             self.header_open = self.row_open = False
+            if self.blocks and not self.blocks[-1].rows and len(_LOST_CELL.findall(text)) > 1:
+                self.blocks[-1].lost_rows += 1
             self._add_legend(text)
 
     def _start_block(self, header: MatrixHeader | None) -> None:
-        if self.blocks and not self.blocks[-1].rows:
+        if self.blocks and not self.blocks[-1].rows and not self.blocks[-1].lost_rows:
             self.blocks.pop()
         self.blocks.append(MatrixBlock(header, self.pci_only))
         if len(self.blocks) > MAX_BLOCKS:

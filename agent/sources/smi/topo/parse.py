@@ -38,22 +38,31 @@ def parse_topo(text: str) -> TopoMatrix:
 def _read_blocks(
     blocks: list[MatrixBlock], cut_at: int | None
 ) -> tuple[list[tuple[MatrixBlock, TopoMatrix]], list[MatrixBlock]]:
-    """Return the blocks that can be parsed, and those with a header that cannot; raise the first error if none can."""
+    """Return the blocks that can be parsed, and the matrices that cannot; raise the first error if none can."""
     matrices, errors, unreadable = [], [], []
     for block in blocks:
+        if not block.rows:
+            unreadable.append(block)
+            continue
         try:
             matrices.append((block, to_matrix(block, cut_at)))
         except ParseError as error:
             errors.append(error)
-            unreadable += [block] if block.header is not None else []
+            unreadable += [block] if _is_matrix(block) else []
     if errors and not matrices:
         raise errors[0]
     return matrices, unreadable
 
 
+def _is_matrix(block: MatrixBlock) -> bool:
+    """Return whether the rows are those of a matrix. A single row without a header may be a rest of another."""
+    return block.header is not None or sum(row.label.startswith("GPU") for row in block.rows) > 1
+
+
 def _no_matrix_error(lines: list[PastedLine], blocks: list[MatrixBlock]) -> str:
-    if blocks:
-        row = blocks[0].rows[0]
+    rows = [row for block in blocks for row in block.rows]
+    if rows:
+        row = rows[0]
         return (
             f"topo -m: {quote_line(row.number, row.text)} is of `nvidia-smi topo -p2p`, which shows peer "
             f"capabilities, not links.  {_EXPECTED}"
@@ -67,16 +76,24 @@ def _no_matrix_error(lines: list[PastedLine], blocks: list[MatrixBlock]) -> str:
 
 
 def _choose_matrix(matrices: list[tuple[MatrixBlock, TopoMatrix]], unreadable: list[MatrixBlock]) -> TopoMatrix:
+    empty = [block for block, matrix in matrices if not matrix.known_cells and len(matrix.gpus) > 1]
+    if len(empty) < len(matrices):  # a matrix without cells gives way to one that has some
+        matrices = [each for each in matrices if each[0] not in empty]
+        unreadable = unreadable + empty
     with_header = [each for each in matrices if each[0].header is not None]
-    matrices = with_header or matrices
-    matrices = [each for each in matrices if each[1].nvlink_shown] or matrices
-    first = matrices[0][1]
-    copies = [matrix for _, matrix in matrices if _is_copy(first, matrix)]
+    shown = with_header or matrices
+    shown = [each for each in shown if each[1].nvlink_shown] or shown
+    first = shown[0][1]
+    copies = [matrix for _, matrix in shown if matrix is first or _is_copy(first, matrix)]
     best = max(copies, key=lambda matrix: (matrix.known_cells, -len(matrix.problems)))
-    others = unreadable + [block for block, matrix in matrices if not _is_copy(first, matrix)]
+    without_header = (
+        [each for each in matrices if each[0].header is None and _is_matrix(each[0])] if with_header else []
+    )
+    differing = [block for block, matrix in shown + without_header if matrix not in copies]
+    others = unreadable + differing
     if not others:
         return best
-    lines = " and ".join(quote_line(block.rows[0].number, _block_name(block)) for block in others[:3])
+    lines = " and ".join(quote_line(block.number, _block_name(block)) for block in others[:3])
     why = f"the text has {len(others)} more matrices that cannot be parsed or differ from the one shown: {lines}"
     why += "; paste one machine's"
     problems = (*best.problems, Problem("topo -m", ProblemKind.CONFLICT, why))
@@ -88,8 +105,18 @@ def _block_name(block: MatrixBlock) -> str:
 
 
 def _is_copy(one: TopoMatrix, other: TopoMatrix) -> bool:
-    """Return whether two matrices can be of one machine: the same GPUs, and no contradicting cell."""
+    """Return whether two matrices are of one machine: the same GPUs, and cells and affinities that agree.
+
+    Where no cell is known in both, nothing shows that they are of one machine.
+    """
     if [gpu.index for gpu in one.gpus] != [gpu.index for gpu in other.gpus]:
         return False
     pairs = zip((c for row in one.cells for c in row), (c for row in other.cells for c in row), strict=True)
+    known = [a == b for a, b in pairs if a is not None and b is not None]
+    return all(known) and (bool(known) or len(one.gpus) == 1) and _same_affinities(one, other)
+
+
+def _same_affinities(one: TopoMatrix, other: TopoMatrix) -> bool:
+    """Return whether the NUMA affinities agree. CPU affinities of copies differ where the line was cut."""
+    pairs = zip((gpu.numa_affinity for gpu in one.gpus), (gpu.numa_affinity for gpu in other.gpus), strict=True)
     return all(a is None or b is None or a == b for a, b in pairs)

@@ -630,6 +630,23 @@ def test_a_matrix_that_cannot_be_read_gives_way_to_one_that_can() -> None:
     assert set(matrix.uncertain) == set(FactGroup)
 
 
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        pytest.param(re.sub(r"(?m)^(GPU\d\s+)(\S+)", r"\1NVx", RING), id="no cell known"),
+        pytest.param(re.sub(r"(?m)^GPU", "GPX", RING), id="labels lost"),
+        pytest.param(RING.split("\n", 1)[1], id="header lost"),
+    ],
+)
+def test_a_damaged_first_machine_is_not_hidden_by_a_whole_one(damaged: str) -> None:
+    whole = RING.replace("NV1", "PIX").replace("NV2", "PIX")
+
+    matrix = parse_topo(damaged + whole)
+
+    assert "cannot be parsed or differ from the one shown" in matrix.problems[-1].why
+    assert set(matrix.uncertain) == set(FactGroup)
+
+
 def test_rows_behind_a_legend_are_another_matrix_and_one_with_a_header_is_preferred() -> None:
     assert parse_topo(PAIR + LEGEND + "GPU0 SYS X\nNIC3 SYS\n").cells == ((None, 4), (4, None))
 
