@@ -11,10 +11,14 @@ from agent.daemon.schedule import NodeSchedule
 from agent.publish import NodeEvent, Publisher, PublishError, PublishOutcome, ReadsPublished
 from gputopo import __version__
 from gputopo.crd.nodegpus import (
+    MAX_NICS,
+    MAX_RATE_GBPS,
+    MAX_SHORT_TEXT,
     DeviceAllocation,
     GpuUsage,
     KubeletFacts,
     NicAllocation,
+    NicRate,
     NodeGpus,
     bounds_error,
     content_hash,
@@ -127,7 +131,8 @@ class Publication:
         """Set the content of ``NodeGpus`` for the current facts. Allocations beyond its bounds count as unknown."""
         if self._facts.wanted is not None:
             subject = content_hash(self._facts.wanted.annotations[keys.TOPOLOGY.key])
-            state = NodeGpus(observed_at, subject, __version__, allocations, nics, kubelet, usage)
+            rates = None if self._wanted_topology is None else nic_rates(self._wanted_topology)
+            state = NodeGpus(observed_at, subject, __version__, allocations, nics, kubelet, usage, rates)
             if (allocations, nics, kubelet) != self._checked:
                 self._checked, self.allocations_error = (allocations, nics, kubelet), bounds_error(state)
                 if self.allocations_error is not None:
@@ -182,6 +187,13 @@ class Publication:
     def _record_failure(self, what: str, error: str) -> None:
         self._metrics.publish_failures.labels(what).inc()
         _log.warning("publish", extra={"fields": {"object": what, "error": error}})
+
+
+def nic_rates(topology: NodeTopology) -> tuple[NicRate, ...] | None:
+    """Return the rates of the NICs whose rate is known and within the bounds of ``NodeGpus``; None if there is none."""
+    known = ((nic.name, nic.rate_gbps) for nic in topology.nics if len(nic.name) <= MAX_SHORT_TEXT)
+    found = [NicRate(name, rate) for name, rate in known if rate and rate <= MAX_RATE_GBPS]
+    return tuple(found[:MAX_NICS]) or None
 
 
 def _compared_fields(state: NodeGpus) -> object:

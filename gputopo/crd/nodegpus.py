@@ -29,12 +29,15 @@ MAX_NICS = 256  # network cards and virtual functions that pods hold
 
 Name = Annotated[str, Meta(max_length=253)]  # of a pod
 DnsLabel = Annotated[str, Meta(max_length=63)]
-ShortText = Annotated[str, Meta(max_length=96)]  # as NVML's identifiers of devices
+MAX_SHORT_TEXT = 96
+ShortText = Annotated[str, Meta(max_length=MAX_SHORT_TEXT)]  # as NVML's identifiers of devices
 Replica = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 MAX_NUMA_NODES = 64  # of a machine: the kubelet's bit masks hold no more
 _PER_NUMA_NODE = Meta(max_length=MAX_NUMA_NODES)
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 NumaId = Annotated[int, Meta(ge=0, lt=MAX_NUMA_NODES)]
+MAX_RATE_GBPS = 100_000
+LinkRate = Annotated[int, Meta(ge=1, le=MAX_RATE_GBPS)]  # Gbit/s
 Percent = Annotated[int, Meta(ge=0, le=100)]
 
 
@@ -62,6 +65,13 @@ class NicAllocation(msgspec.Struct, frozen=True, rename="camel"):
     nic: ShortText  # RDMA device: "mlx5_0"
     pod: PodRef
     virtual_function: ShortText | None = None  # PCI address of the function; None: the pod holds the whole card
+
+
+class NicRate(msgspec.Struct, frozen=True, rename="camel"):
+    """The rate of a network card of the topology. Source: ``/sys/class/infiniband/*/ports/1/rate``."""
+
+    nic: ShortText  # RDMA device: "mlx5_0"
+    gbps: LinkRate  # Gbit/s in each direction
 
 
 class NumaResources(msgspec.Struct, frozen=True, rename="camel"):
@@ -117,7 +127,8 @@ class NodeGpus(msgspec.Struct, frozen=True, rename="camel"):
 
     ``observed_at`` (RFC 3339, UTC) is the heartbeat: readers compute staleness from it. ``allocations`` is None if the
     kubelet's socket cannot be read; () means that no device is allocated. The same applies
-    to ``nics``, which lists the NICs of the topology only. ``usage`` has the GPUs of which something is known.
+    to ``nics``, which lists the NICs of the topology only. ``usage`` has the GPUs of which something is known,
+    ``nic_rates`` the NICs whose port is up: they depend on cables and switches, so they are no part of the annotation.
     """
 
     observed_at: ShortText
@@ -127,6 +138,7 @@ class NodeGpus(msgspec.Struct, frozen=True, rename="camel"):
     nics: Annotated[tuple[NicAllocation, ...], Meta(max_length=MAX_NICS)] | None = None
     kubelet: KubeletFacts | None = None
     usage: Annotated[tuple[GpuUsage, ...], Meta(max_length=MAX_GPUS)] | None = None
+    nic_rates: Annotated[tuple[NicRate, ...], Meta(max_length=MAX_NICS)] | None = None
 
 
 def content_hash(annotation: str) -> str:

@@ -112,8 +112,9 @@ def _reasons() -> str:
 
 `{keys.API_GROUP}/{VERSION}`, cluster-scoped, one object per node and named like it: `observedAt` (the heartbeat),
 `contentHash`, `agentVersion`, `allocations` (which pod holds which GPU), `nics` (which pod holds which RDMA network
-card, or a virtual function of it) and `kubelet` (settings of the Topology Manager, exclusive CPUs and memory of each
-NUMA node, and the GPUs that the device plugin does not offer). It changes often, so it is not part of the Node.
+card, or a virtual function of it), `nicRates` (the rate of each RDMA network card, Gbit/s) and `kubelet` (settings of
+the Topology Manager, exclusive CPUs and memory of each NUMA node, and the GPUs that the device plugin does not offer).
+It changes often, so it is not part of the Node.
 
 ## Rejection reasons
 

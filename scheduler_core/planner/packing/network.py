@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
+from gputopo.crd.nodegpus import NodeGpus
 from gputopo.labels.domains import CLIQUE_LABELS, first_domain
 from gputopo.model import NodeTopology, PcieDistance
 
@@ -43,6 +46,15 @@ def network_rate(nodes: Sequence[NetworkNode]) -> NetworkRate | None:
     if rate is None:
         return NetworkRate(None, f"the NIC rates of {slowest} are not published")
     return NetworkRate(rate, f"NICs near the GPUs of {slowest}, per node")
+
+
+def with_rates(topology: NodeTopology | None, gpus: NodeGpus | None) -> NodeTopology | None:
+    """Return the topology with the NIC rates of the node's ``NodeGpus``: a published topology has none."""
+    if topology is None or gpus is None or gpus.nic_rates is None:
+        return topology
+    rates = {each.nic: each.gbps for each in gpus.nic_rates}
+    nics = (msgspec.structs.replace(nic, rate_gbps=rates.get(nic.name)) for nic in topology.nics)
+    return msgspec.structs.replace(topology, nics=tuple(nics))
 
 
 def _slowest(rates: Sequence[tuple[str, float | None]]) -> tuple[str, float | None]:

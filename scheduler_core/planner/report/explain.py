@@ -30,7 +30,7 @@ from scheduler_core.planner.leader.hold_candidates import HoldCandidate
 from scheduler_core.planner.leader.plan_task import DEFAULT_BIND_TIMEOUT_S, placed_seats
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.packing.model import Levels, Unplaced
-from scheduler_core.planner.packing.network import NetworkNode, network_rate
+from scheduler_core.planner.packing.network import NetworkNode, network_rate, with_rates
 from scheduler_core.planner.packing.topology_domains import domain_of
 from scheduler_core.planner.report.leadership import no_planner_reason, planner_levels
 from scheduler_core.planner.report.listing import gang_summary, list_gangs, progress_of
@@ -216,7 +216,7 @@ def _placement(of: str, seats: Iterable[PlannedMember], spec: ReservationSpec, v
 
 def _network_node(view: PlannerView, name: str) -> NetworkNode:
     record, rules = view.cache.snapshot.records.get(name), view.rules.get(name)
-    topology = None if record is None else record.machine.topology
+    topology = None if record is None else with_rates(record.machine.topology, record.gpus)
     return NetworkNode(name, topology, {} if rules is None else rules.metadata.labels or {})
 
 

@@ -15,7 +15,7 @@ from agent.daemon.settings import AgentSettings
 from agent.discover import discover
 from agent.publish import NodeEvent, PublishError, RestoredField
 from agent.snapshot import Snapshot
-from gputopo.crd.nodegpus import MAX_ALLOCATIONS, DeviceAllocation, GpuUsage, NodeGpus, PodRef, content_hash
+from gputopo.crd.nodegpus import MAX_ALLOCATIONS, DeviceAllocation, GpuUsage, NicRate, NodeGpus, PodRef, content_hash
 from gputopo.labels import decode_topology, keys
 from gputopo.model import NodeTopology
 from tests.agent.daemon.fake_cluster import SETTINGS, FakeNodePublisher
@@ -101,6 +101,7 @@ def test_a_node_is_labelled_by_its_first_pass(cluster: FakeNodePublisher) -> Non
         content_hash=content_hash(cluster.facts.annotations[keys.TOPOLOGY.key]),
         agent_version=cluster.state.agent_version if cluster.state else "",
         allocations=None,
+        nic_rates=tuple(NicRate(nic.name, nic.rate_gbps) for nic in discover(HEALTHY).nics if nic.rate_gbps),
     )
     assert cluster.writes == ["node", "nodegpus"]
     assert node.loop.status.unready_reason is None

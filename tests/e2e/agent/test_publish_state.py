@@ -12,7 +12,7 @@ import pytest
 from agent.publish import NodeEvent, PublishError, PublishOutcome, RestoredField
 from agent.publish.node import NodePublisher
 from agent.publish.nodefeature import NodeFeaturePublisher
-from gputopo.crd.nodegpus import DeviceAllocation, NodeGpus, PodRef
+from gputopo.crd.nodegpus import DeviceAllocation, NicRate, NodeGpus, PodRef
 from gputopo.kube.client import Kube
 from gputopo.kube.rbac import AGENT_WITH_NFD, NODE_FEATURES, NODE_GPUS
 from gputopo.labels import encode_topology, keys
@@ -34,6 +34,7 @@ HELD = msgspec.structs.replace(
         DeviceAllocation("GPU-2", PodRef("team-a", "serve-0", "main"), replica=1),
         DeviceAllocation("GPU-3", PodRef("team-b", "slice-0", "main"), mig_device="MIG-1"),
     ),
+    nic_rates=(NicRate("mlx5_0", 400),),
 )
 
 
@@ -92,6 +93,7 @@ def test_a_state_is_stored_as_it_was_told(cluster: Cluster, agent_kube: Kube, no
         "nics": None,
         "kubelet": None,
         "usage": None,
+        "nicRates": [{"nic": "mlx5_0", "gbps": 400}],
     }
 
 

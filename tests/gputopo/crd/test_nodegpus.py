@@ -54,6 +54,7 @@ def test_every_text_and_every_list_of_the_definition_is_bounded() -> None:
     assert {name: each["maxItems"] for name, each in own.items() if each["type"] == "array"} == {
         "allocations": MAX_ALLOCATIONS,
         "nics": MAX_NICS,
+        "nicRates": MAX_NICS,
         "usage": MAX_GPUS,
     }
 

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
+from agent.daemon.publication import nic_rates
+from gputopo.crd.nodegpus import NodeGpus, bounds_error
 from gputopo.labels import keys
 from gputopo.model import NodeTopology
-from scheduler_core.planner.packing.network import NetworkNode, NetworkRate, network_rate
+from scheduler_core.planner.packing.network import NetworkNode, NetworkRate, network_rate, with_rates
 from tests.machines import MACHINES
 
 
@@ -34,6 +36,21 @@ def test_the_slowest_node_decides_by_the_sum_of_its_near_nics() -> None:
     found = network_rate([node("fast", rates=(400, 400)), node("slow", rates=(200, 100))])
 
     assert found == NetworkRate(75.0, "NICs near the GPUs of slow, per node")  # 300 Gbit/s, twice, in bytes
+
+
+def test_the_rates_that_an_agent_publishes_reach_the_planner() -> None:
+    """The annotation on the Node has no rates: they are in ``NodeGpus``."""
+    observed = MACHINES["hgx_h100"]()
+    published = observed.stable_facts()
+    gpus = NodeGpus("2026-11-22T10:00:00Z", "hash", "1", nic_rates=nic_rates(observed))
+    nodes = [NetworkNode(name, with_rates(published, gpus), {}) for name in "ab"]
+
+    assert bounds_error(gpus) is None
+    assert network_rate([NetworkNode(name, published, {}) for name in "ab"]) == NetworkRate(
+        None, "the NIC rates of a are not published"
+    )
+    assert network_rate(nodes) == network_rate([NetworkNode(name, observed, {}) for name in "ab"])
+    assert network_rate(nodes) == NetworkRate(900.0, "NICs near the GPUs of a, per node")
 
 
 def test_an_unknown_rate_makes_the_result_unknown() -> None:
