@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from gputopo.crd.reservations import EntryPhase, HeldCapacity
 from gputopo.labels import keys
+from gputopo.labels.reasons import Reason
+from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.queue import SETTLE_S, QueueTiming
 from scheduler_core.planner.leader.scheduling import REASONS_S
 from scheduler_core.planner.packing import plan
@@ -295,3 +297,19 @@ def test_a_gang_is_tried_again_though_earlier_gangs_use_up_the_time(
 def tolerating(at: int) -> dict[str, Any]:
     """Return rules that differ from gang to gang and change nothing."""
     return {"spec": {"tolerations": [{"key": f"example.com/{at}", "operator": "Exists"}]}}
+
+
+def test_a_waiting_gang_is_told_the_reason_of_now_after_the_pods_before_it_started() -> None:
+    server = ApiServer({"n0": 2})
+    first, _ = (server.create_pod(name, 2, name, 1, created=at) for name, at in (("first", NOON), ("second", LATER)))
+    planner = FakePlanner(server, pace=FAR)
+    planner.run()
+    name = GangName("team", "second")
+    before = [why for _, why in planner.term.backlog.unplaced[name].missing]
+    server.bind(first, "n0")
+
+    for _ in range(3):
+        wait(planner, REASONS_S)
+
+    after = [why for _, why in planner.term.backlog.unplaced[name].missing]
+    assert (before, after) == ([Reason.RESERVED], [Reason.TOO_FEW_GPUS])
