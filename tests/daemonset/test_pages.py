@@ -26,6 +26,7 @@ LABELS_WITHOUT_TENANTS = {
     "link", "module", "numa_node", "object", "outcome", "phase", "product", "python", "rack", "reason", "result",
     "scheduler", "size", "slot", "source", "state", "status", "tray", "type", "verb", "verdict", "version", "what",
     "workload_type",
+    "group", "name",  # of an extension, which the administrator installs
 }  # fmt: skip
 
 
