@@ -73,6 +73,8 @@ def _keep_token(ctx: click.Context, _: click.Parameter, file: IO[str] | None) ->
         try:
             ctx.meta[_TOKEN] = file.read(_MAX_TOKEN).strip()
         except (UnicodeDecodeError, OSError) as error:
+            if file is not click.get_text_stream("stdin"):
+                file.close()  # click closes it only if the command starts
             raise click.BadParameter(f"not a file with a token: {error}") from None
 
 

@@ -50,7 +50,9 @@ def test_the_custom_resource_accepts_what_the_agent_writes_and_refuses_what_it_w
     numa = nodegpus.NumaResources(0, 64, 60, 1 << 40, 1 << 39, (0, 1))
     kubelet = nodegpus.KubeletFacts("restricted", "pod", False, True, True, (numa,), ("GPU-2",), True, False, 2)
     usage = nodegpus.GpuUsage("GPU-1", 90, 100, 50)
-    observation = nodegpus.NodeGpus("2026-11-21T05:00:00Z", "abc", "0.1.0", (held,), (nic,), kubelet, (usage,))
+    rate = nodegpus.NicRate("mlx5_0", 400)
+    facts = (held,), (nic,), kubelet, (usage,), (rate,)
+    observation = nodegpus.NodeGpus("2026-11-21T05:00:00Z", "abc", "0.1.0", *facts)
     written = msgspec.json.decode(msgspec.json.encode(observation))
 
     assert list(validator.iter_errors(written)) == []
