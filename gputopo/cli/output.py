@@ -73,7 +73,7 @@ def _keep_token(ctx: click.Context, _: click.Parameter, file: IO[str] | None) ->
         try:
             ctx.meta[_TOKEN] = file.read(_MAX_TOKEN).strip()
         except (UnicodeDecodeError, OSError) as error:
-            if file is not click.get_text_stream("stdin"):
+            if file is not sys.stdin:
                 file.close()  # click closes it only if the command starts
             raise click.BadParameter(f"not a file with a token: {error}") from None
 
