@@ -1,4 +1,4 @@
-"""What `gputopo ui` costs: page weight, time to the first page, and the server's CPU time with many viewers.
+"""Costs of `gputopo ui`: page weight, time to the first page, and the server's CPU time with many viewers.
 
 A server process shows a synthetic cluster on which pods come and go (10 a second); another process holds the viewers'
 streams open and, as browsers do, fetches the page when it is told to. Run: PYTHONPATH=. python bench/ui.py

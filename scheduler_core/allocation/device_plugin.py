@@ -73,7 +73,7 @@ def preferred_sets(shape: MachineShape, free: int, size: int, required: int = 0)
     """
     if size > free.bit_count():
         return Prediction(ExactSets(()))
-    exchange = shape.symmetry.arrangement(free, required)
+    exchange = shape.symmetry.permutation(free, required)
     found, may_crash = _preferred(shape, exchange.apply(free), size, exchange.apply(required))
     may_crash |= crashes_on_links(shape, free, size)
     back = exchange.inverse.apply_all
@@ -228,7 +228,7 @@ def _winners(search: _Search, left: int) -> frozenset[int] | None:
         rest = left & ~group
         points = _points(search.shape, search.view, group)
         if points + _total(search, rest) == best:
-            exchange = search.shape.symmetry.arrangement(rest)
+            exchange = search.shape.symmetry.permutation(rest)
             winners = _winners(search, exchange.apply(rest))
             if winners is None:
                 return None

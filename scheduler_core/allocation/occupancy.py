@@ -128,7 +128,7 @@ def follow_admissions(
         return None
     # On equal NUMA nodes the kubelet prefers the one with the lower id.
     symmetry = shape.symmetry_on_numa_nodes if kubelet.aligns else shape.symmetry
-    exchange = symmetry.arrangement(start, *releases)
+    exchange = symmetry.permutation(start, *releases)
     moved = tuple(sorted(map(exchange.apply, releases)))
     found = _follow(shape, OpenAdmissions(exchange.apply(start), pending, moved), kubelet)
     if found is None or symmetry.is_trivial:
@@ -155,7 +155,7 @@ def _follow(shape: MachineShape, open_admissions: OpenAdmissions, kubelet: Kubel
         if symmetry.is_trivial:
             return branch
         mask, waiting, releases = branch
-        apply = symmetry.arrangement(*fixed, mask, *releases).apply
+        apply = symmetry.permutation(*fixed, mask, *releases).apply
         return apply(mask), waiting, (*map(apply, releases), *map(apply, fixed))
 
     branches: list[_Branch] = [(open_admissions.start, tuple(map(len, kinds.values())), open_admissions.releases)]

@@ -44,8 +44,8 @@ class _Arranged(NamedTuple):
     equal: bool = True  # its parts with the same marks can be exchanged
 
 
-class Arrangement(NamedTuple):
-    """An exchange of GPUs."""
+class Permutation(NamedTuple):
+    """A permutation of the GPUs of a machine."""
 
     places: Order  # the new place of each GPU
 
@@ -69,9 +69,9 @@ class Arrangement(NamedTuple):
         return [low[mask & 255] | high[mask >> 8] for mask in masks]
 
     @property
-    def inverse(self) -> Arrangement:
+    def inverse(self) -> Permutation:
         """The exchange that undoes this one."""
-        return Arrangement(tuple(sorted(range(len(self.places)), key=self.places.__getitem__)))
+        return Permutation(tuple(sorted(range(len(self.places)), key=self.places.__getitem__)))
 
 
 class Symmetry:
@@ -82,20 +82,20 @@ class Symmetry:
         self._size = len(gpus)
         self._whole = _join_parts(gpus, pair)
         self._arranged_part = lru_cache(maxsize=_REMEMBERED)(self._arrange_part)
-        self.arrangement = lru_cache(maxsize=_REMEMBERED)(self._arrangement)
+        self.permutation = lru_cache(maxsize=_REMEMBERED)(self._permutation)
         self._equal_sets = lru_cache(maxsize=_REMEMBERED)(self._find_equal_sets)
         self.canonical = lru_cache(maxsize=_REMEMBERED)(self._canonical)
 
-    def _arrangement(self, *masks: int) -> Arrangement:
+    def _permutation(self, *masks: int) -> Permutation:
         """Return an exchange for some sets together; sets that are equal up to exchanges become the same sets."""
         places = [0] * self._size
         for new, old in zip(self._whole.places, self._arrange_part(self._whole, *masks).places, strict=True):
             places[old] = new
-        return Arrangement(tuple(places))
+        return Permutation(tuple(places))
 
     def _canonical(self, mask: int) -> int:
         """Return the same set for all sets that are equal up to exchanges."""
-        return mask if self.is_trivial else self.arrangement(mask).apply(mask)
+        return mask if self.is_trivial else self.permutation(mask).apply(mask)
 
     @property
     def is_trivial(self) -> bool:
@@ -230,7 +230,7 @@ def _joined(members: list[_Part], kind: Callable[[Hashable], int], between: Call
 
 
 @lru_cache(maxsize=256)
-def _moved_bytes(exchange: Arrangement) -> tuple[Order, ...]:
+def _moved_bytes(exchange: Permutation) -> tuple[Order, ...]:
     """Return the results of the exchange for each byte of a set."""
     places = exchange.places
     return tuple(

@@ -43,7 +43,7 @@ def read_pod(kube: Kube, namespace: str, name: str) -> FullPod:
 
 
 class ListedFor(NamedTuple):
-    """What the snapshot is for."""
+    """Purpose of the snapshot."""
 
     policy: Policy
     priority: int = 0  # of a pod, which ignores capacity holds of gangs of a lower priority

@@ -25,7 +25,7 @@ from scheduler_core.allocation.occupancy import (
     unallocated_profiles,
 )
 from scheduler_core.allocation.shared_gpus import ReplicaClaim, ReplicaPolicy, SharedGpus, SharingConfig, shared_gpus_of
-from scheduler_core.allocation.symmetry import Arrangement
+from scheduler_core.allocation.symmetry import Permutation
 from scheduler_core.cache.colocation import Colocation, OwnerPods, Proximity, colocation_of
 from scheduler_core.cache.kubelet_model import kubelet_model
 from scheduler_core.cache.node_cost import NodeCost
@@ -53,7 +53,7 @@ _DECISION_LOG_KEYS = {  # format 1 of decision logs keeps the fields' former nam
 
 
 class NodeExtras(NamedTuple):
-    """What only some policies read of a node (``NodeReads``)."""
+    """Facts of a node that only some policies read (``NodeReads``)."""
 
     reads: NodeReads
     busy_percent: int | None = None  # mean busy share of its GPUs, in steps of 10; None: unknown
@@ -356,7 +356,7 @@ def _canonical_state(state: NodeState) -> NodeState:
     symmetry = state.shape.symmetry_on_numa_nodes if by_id else state.shape.symmetry
     if symmetry.is_trivial:
         return state
-    return _exchanged(state, symmetry.arrangement(*_distinctive_sets(state)))
+    return _exchanged(state, symmetry.permutation(*_distinctive_sets(state)))
 
 
 def _names_places(state: NodeState) -> bool:
@@ -376,7 +376,7 @@ def _distinctive_sets(state: NodeState) -> tuple[int, ...]:
     return own if state.unreserved is None else own + _distinctive_sets(state.unreserved)
 
 
-def _exchanged(state: NodeState, exchange: Arrangement) -> NodeState:
+def _exchanged(state: NodeState, exchange: Permutation) -> NodeState:
     free, admissions, unreserved = state.free, state.open_admissions, state.unreserved
     if isinstance(free, ExactSets):
         free = exact_sets(set(exchange.apply_all(free.masks)))

@@ -8,8 +8,8 @@ well. Therefore a claim counts only where it is proved:
 - only planners can write that annotation (``guarded``: an admission policy), and the reservation that the pod
   names does not exist. Only planners that recover deleted reservations rely on that.
 
-A claim of a reservation that has failed does not count: the pod was not bound in time, and nobody deletes it. It stays
-pinned, and may be bound as any other pod that was admitted to that node.
+A claim of a reservation that has failed does not count: the pod was not bound in time, and no controller deletes it.
+It stays pinned, and may be bound as any other pod that was admitted to that node.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the labels of nodes without the agent decide about a required shape, and what they leave open. Pure."""
+"""Notes on nodes without the agent: required shapes that their labels decide, and those that they leave open. Pure."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from msgspec.structs import replace
 
@@ -32,6 +32,17 @@ def with_reservations(
         if seat.uid == uid
     )
     return replace(explanation, kept=tuple(each for each in kept if each.gpus), notes=(*explanation.notes, *own))
+
+
+def devices_by_node(active: ActiveReservation, bound: Container[str] = ()) -> Counter[str]:
+    """Return the devices that the reservation takes on each node, without the seats of ``bound`` pods (UIDs)."""
+    devices = Counter[str]()
+    for seat in active.seats:
+        if seat.uid not in bound:
+            devices[str(seat.node)] += sum(number for _, number in seat.gpus)
+    for each in active.holdings:
+        devices[each.node] += each.gpus
+    return devices
 
 
 def reserved_gpus(active: ActiveReservation, gpus: Mapping[str, int]) -> ReservedGpus:

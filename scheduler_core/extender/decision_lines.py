@@ -26,7 +26,7 @@ _NAMES = {reason.value: reason.name.lower() for reason in Reason}
 _log = logging.getLogger(__name__)
 
 
-class DecisionLines:
+class DecisionLogger:
     """Writes the lines of decisions."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -24,7 +24,7 @@ from scheduler_core.cache.watch import WatchErrorLog, restart_reason, silence_re
 from scheduler_core.evaluation.extensions import CALLS
 from scheduler_core.evaluation.prediction_check import check_reports
 from scheduler_core.explain import explain, explanation_document, with_reservations
-from scheduler_core.extender.decision_lines import DecisionLines
+from scheduler_core.extender.decision_lines import DecisionLogger
 from scheduler_core.extender.decision_log import DecisionFile, DecisionLog
 from scheduler_core.extender.extender import DecisionRecord, EvaluationTimes, Extender
 from scheduler_core.extender.handlers import handlers
@@ -76,7 +76,7 @@ class ExtenderService:
         self.cache = parts.cache
         self.stop_requested = asyncio.Event()
         self.decisions = DecisionLog(parts.settings.decisions)
-        self._lines = DecisionLines()
+        self._lines = DecisionLogger()
         self._now = SlewedClock()
         self.extender = Extender(self.cache, parts.policy.current.node_policy, self._now, self._record, _TIMES)
         self.extender.policies = parts.policy.current

@@ -1,4 +1,4 @@
-"""Garbage collection of a daemon with many long-lived objects, at times when nobody waits.
+"""Garbage collection of a daemon with many long-lived objects, at times without requests.
 
 The interpreter's own collector searches all objects whenever enough are new: 0.2 s with 15,000 nodes, in the middle of
 a call. Here it is off. Once a second only the objects that were made since are searched, and those that remain are not

@@ -44,10 +44,10 @@ def program_app(
     metrics_page = SharedResults[bytes]()
 
     async def healthz(_: Request) -> Response:
-        return _verdict(unhealthy())
+        return probe_answer(unhealthy())
 
     async def readyz(_: Request) -> Response:
-        return _verdict(not_ready_reason())
+        return probe_answer(not_ready_reason())
 
     async def render_metrics() -> bytes:
         return generate_latest(registry)
@@ -93,8 +93,9 @@ def _limited(pages: Mapping[str, PageHandler]) -> dict[str, PageHandler]:
     return {path: limited(page) for path, page in pages.items()}
 
 
-def _verdict(reason: str | None) -> Response:
-    return PlainTextResponse("ok\n") if reason is None else PlainTextResponse(f"{reason}\n", 503)
+def probe_answer(reason: str | None, headers: Mapping[str, str] | None = None) -> Response:
+    """Return the answer to a probe. ``reason``: why it fails; None: it does not."""
+    return PlainTextResponse("ok\n" if reason is None else f"{reason}\n", 200 if reason is None else 503, headers)
 
 
 def json_page(document: Callable[[], Mapping[str, Any]]) -> PageHandler:

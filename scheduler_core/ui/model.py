@@ -46,7 +46,7 @@ class GpuCell(NamedTuple):
     pods: tuple[int, ...] = ()  # places in ``NodeRow.pods`` of the pods that hold it
 
 
-class Island(NamedTuple):
+class IslandCells(NamedTuple):
     """GPUs that NVLinks join; without known NVLinks all GPUs of the node."""
 
     cells: tuple[GpuCell, ...]
@@ -59,7 +59,7 @@ class NodeRow(NamedTuple):
 
     name: str
     product: str | None
-    islands: tuple[Island, ...]
+    islands: tuple[IslandCells, ...]
     pods: tuple[PodOnNode, ...] = ()
     free: int | None = None  # whole GPUs that are certainly free
     together: int | None = None  # the most of these in one island

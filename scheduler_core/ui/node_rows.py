@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from math import isinf
 from typing import NamedTuple
 
-from gputopo.labels import domains
 from gputopo.model import MAX_GPUS, NodeTopology
 from gputopo.render.report import age_words
 from gputopo.render.wording import parse_subject
@@ -17,11 +16,13 @@ from scheduler_core.cache.kube_scheduler_filters import FullNode, is_leaving
 from scheduler_core.cache.node_record import NodeRecord, is_hold
 from scheduler_core.cache.node_state import NodeState, kubelet_report_of, whole_gpu_shape
 from scheduler_core.cache.staleness import observed_at
+from scheduler_core.planner.packing.model import LEVELS
+from scheduler_core.planner.packing.topology_domains import domain_of
 from scheduler_core.request.device_request import WHOLE
-from scheduler_core.ui.model import GpuCell, GpuState, Island, NodeRow, PodOnNode
+from scheduler_core.ui.model import GpuCell, GpuState, IslandCells, NodeRow, PodOnNode
 
 MAX_CELLS = 64  # of a node whose GPUs are only counted
-LEVELS = (("block", domains.BLOCK_LABELS), ("rack", domains.RACK_LABELS), ("clique", domains.CLIQUE_LABELS))
+_GROUP_LEVELS = ("block", "rack", "clique")  # widest first
 GpuUse = tuple[GpuState, tuple[int, ...]]  # state, and the places of the pods that hold the GPU
 
 
@@ -52,7 +53,7 @@ def node_row(node: NodeInput, now: float) -> NodeRow | None:
     )
     if topology is None:
         cells = tuple(GpuCell(None, GpuState.UNKNOWN) for _ in range(min(devices, MAX_CELLS)))
-        return row._replace(islands=(Island(cells, joined=False),))
+        return row._replace(islands=(IslandCells(cells, joined=False),))
     free, together = _free(node.state)
     return row._replace(
         product=_product(topology),
@@ -190,19 +191,19 @@ def _free(state: NodeState) -> tuple[int | None, int | None]:
     return number, max((min_free(free, island) for island in shape.islands), default=0)
 
 
-def _islands(topology: NodeTopology, cells: tuple[GpuCell, ...], state: NodeState) -> tuple[Island, ...]:
+def _islands(topology: NodeTopology, cells: tuple[GpuCell, ...], state: NodeState) -> tuple[IslandCells, ...]:
     known = topology.islands
     if known is None:
-        return (Island(cells, joined=False),)
+        return (IslandCells(cells, joined=False),)
     by_index = {cell.gpu: cell for cell in cells}
     masks = (state.shape.islands if state.shape is not None else None) or ()
     free = state.free
     islands = []
     for place, each in enumerate(known):
         number = None if free is None or state.stale or place >= len(masks) else min_free(free, masks[place])
-        islands.append(Island(tuple(by_index[index] for index in each.gpus), each.size > 1, number))
+        islands.append(IslandCells(tuple(by_index[index] for index in each.gpus), each.size > 1, number))
     joined = {index for each in known for index in each.gpus}
-    islands += [Island((cell,), joined=False) for cell in cells if cell.gpu not in joined]
+    islands += [IslandCells((cell,), joined=False) for cell in cells if cell.gpu not in joined]
     return tuple(islands)
 
 
@@ -230,5 +231,5 @@ def _notes(node: NodeInput, now: float) -> tuple[str, ...]:
 
 def _domains(rules: FullNode | None) -> tuple[tuple[str, str], ...]:
     labels = {} if rules is None else rules.metadata.labels or {}
-    found = ((level, domains.first_domain(labels, keys)) for level, keys in LEVELS)
+    found = ((level, domain_of(labels, level, LEVELS)) for level in _GROUP_LEVELS)
     return tuple((level, value) for level, value in found if value is not None)

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from scheduler_core.explain.model import ReservedGpus
-from scheduler_core.explain.reservations import reserved_gpus
+from scheduler_core.explain.reservations import devices_by_node, reserved_gpus
 from scheduler_core.planner.leader.view import PlannerView
-from scheduler_core.planner.report.listing import GangSummary, list_gangs
+from scheduler_core.planner.report.listing import list_gangs
 from scheduler_core.planner.report.read import GangSnapshot
 from scheduler_core.ui.model import GpuState, NodeGroup, NodeRow, Overview, Totals
 from scheduler_core.ui.node_rows import NodeInput, node_row
@@ -52,7 +52,7 @@ def overview(
         at=now,
         totals=totals(rows),
         groups=tuple(grouped(rows)),
-        gangs=gangs_that_matter(view, now),
+        gangs=list_gangs(GangSnapshot(view), now),
         reserved=_reserved(view),
         troubles=tuple(troubles),
         notice=notice,
@@ -108,22 +108,12 @@ def _shortened(name: str) -> str:
     return f"{uuid[:8]}….{clique}" if _UUID.fullmatch(uuid) else name
 
 
-def gangs_that_matter(view: PlannerView, now: float) -> tuple[GangSummary, ...]:
-    """Return the gangs: failed ones, waiting ones in queue order, then running ones."""
-    return list_gangs(GangSnapshot(view), now)
-
-
 def _reserved(view: PlannerView) -> tuple[ReservedGpus, ...]:
     """Return the active reservations that keep GPUs, by name."""
-    found = []
-    for uid, active in view.cache.reservations.active.items():
-        gpus: Counter[str] = Counter()
-        for seat in active.seats:
-            pod = view.cache.pods.get(seat.uid)
-            if seat.node is not None and (pod is None or pod.node is None):
-                gpus[seat.node] += sum(number for _, number in seat.gpus)
-        for hold in active.holdings:
-            gpus[hold.node] += hold.gpus
-        if gpus:
-            found.append((uid, reserved_gpus(active, gpus)))
-    return tuple(sorted((each for _, each in found), key=lambda each: each.reservation))
+    pods, found = view.cache.pods, []
+    for active in view.cache.reservations.active.values():
+        bound = {seat.uid for seat in active.seats if (pod := pods.get(seat.uid)) is not None and pod.node is not None}
+        devices = devices_by_node(active, bound)
+        if devices:
+            found.append(reserved_gpus(active, devices))
+    return tuple(sorted(found, key=lambda each: each.reservation))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from scheduler_core.ui.html import NOTHING, Html, element, joined, link, text
-from scheduler_core.ui.model import GpuCell, GpuState, Island, NodeGroup, NodeRow, PodOnNode, Totals
+from scheduler_core.ui.model import GpuCell, GpuState, IslandCells, NodeGroup, NodeRow, PodOnNode, Totals
 
 # The class and the sign of each state: no state is shown by its colour alone.
 SIGNS = {
@@ -75,7 +75,7 @@ def node_cells(row: NodeRow) -> Html:
     return element("span", *(_island(row, island) for island in row.islands), class_="gpus", aria_hidden="true")
 
 
-def _island(row: NodeRow, island: Island) -> Html:
+def _island(row: NodeRow, island: IslandCells) -> Html:
     cells = (_cell(row, cell) for cell in island.cells)
     return element("span", *cells, class_="isl" if island.joined else "one")
 

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp
 
 from gputopo.render.svg import render_svg
 from scheduler_core.runtime.http_connection import ConnectionLimits
+from scheduler_core.runtime.http_pages import probe_answer
 from scheduler_core.runtime.shared_pages import SharedResults
 from scheduler_core.ui import reports
 from scheduler_core.ui.detail_pages import node_page, text_page, where_page
@@ -147,11 +148,11 @@ class UiPages:
 
     async def health(self, _: Request) -> Response:
         """Whether this process works."""
-        return _verdict(self._service.unhealthy())
+        return probe_answer(self._service.unhealthy(), _HEADERS)
 
     async def ready(self, _: Request) -> Response:
         """Whether the cluster is shown."""
-        return _verdict(self._service.not_ready_reason())
+        return probe_answer(self._service.not_ready_reason(), _HEADERS)
 
     async def _page(
         self, request: Request, key: tuple[object, ...], work: Callable[[], Awaitable[Response]]
@@ -221,10 +222,6 @@ def _missing(words: str) -> Response:
 
 def _not_found(request: Request, _: Exception) -> Response:
     return _missing(f"unknown page {request.url.path!r}")
-
-
-def _verdict(reason: str | None) -> Response:
-    return PlainTextResponse("ok\n" if reason is None else f"{reason}\n", 200 if reason is None else 503, _HEADERS)
 
 
 def _asset(name: str, media_type: str) -> Page:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from typing import NamedTuple
@@ -18,7 +17,7 @@ from gputopo.timestamps import format_timestamp
 from scheduler_core.cache.reservations import ActiveReservation
 from scheduler_core.explain.advice import SEE
 from scheduler_core.explain.model import ReservedGpus
-from scheduler_core.explain.reservations import reserved_gpus
+from scheduler_core.explain.reservations import devices_by_node, reserved_gpus
 from scheduler_core.planner.commit.members import is_finished
 from scheduler_core.planner.commit.progress import PHASES, ROLLING_BACK, Progress
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
@@ -229,12 +228,7 @@ def _no_placement(found: Unplaced) -> NoPlacement:
 
 
 def _blocking_reservation(active: ActiveReservation) -> ReservedGpus:
-    gpus = Counter[str]()
-    for seat in active.seats:
-        gpus[str(seat.node)] += sum(number for _, number in seat.gpus)
-    for each in active.holdings:
-        gpus[each.node] += each.gpus
-    return reserved_gpus(active, gpus)
+    return reserved_gpus(active, devices_by_node(active))
 
 
 def _notes(snapshot: GangSnapshot, gang: Gang, state: Progress, about: GangQuestion) -> Iterator[str]:

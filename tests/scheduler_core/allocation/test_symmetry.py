@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gputopo.model import NodeTopology
 from scheduler_core.allocation.gpu_sets import subsets
 from scheduler_core.allocation.machine_shape import MachineShape, shape_of
-from scheduler_core.allocation.symmetry import Arrangement, Symmetry
+from scheduler_core.allocation.symmetry import Permutation, Symmetry
 from tests.machines import MACHINES
 from tests.scheduler_core.allocation.machines16 import MACHINES16, two_cube_meshes
 from tests.scheduler_core.allocation.random_graphs import graphs
@@ -26,12 +26,12 @@ def test_exchanges_keep_everything_that_placement_uses(machine: str) -> None:
     everything = (1 << len(shape.gpus)) - 1
     for _ in range(30):
         mask = random.randint(0, everything)
-        exchange = shape.symmetry.arrangement(mask)
+        exchange = shape.symmetry.permutation(mask)
         moved = exchange.apply(mask & shape.whole)
 
         assert _measured(shape, mask & shape.whole) == _measured(shape, moved)
         assert exchange.inverse.apply(moved) == mask & shape.whole
-        assert shape.symmetry_on_numa_nodes.arrangement(mask).apply(mask).bit_count() == mask.bit_count()
+        assert shape.symmetry_on_numa_nodes.permutation(mask).apply(mask).bit_count() == mask.bit_count()
 
 
 def _measured(shape: MachineShape, mask: int) -> tuple[object, ...]:
@@ -58,13 +58,13 @@ def test_equal_sets_are_equal_by_some_permutation(topology: NodeTopology, data: 
         order
         for order in permutations(range(size))
         if all(points[order[a]][order[b]] == points[a][b] for a in range(size) for b in range(a))
-        and Arrangement(order).apply(among) == among
+        and Permutation(order).apply(among) == among
     ]
 
     found = shape.symmetry.equals((among,), [mask], 1 << size)
 
     assert found is not None
-    assert found <= {Arrangement(order).apply(mask) for order in kept}
+    assert found <= {Permutation(order).apply(mask) for order in kept}
     assert {shape.symmetry.canonical(each) for each in found} == {shape.symmetry.canonical(mask)}
 
 
@@ -92,11 +92,11 @@ def test_numa_nodes_are_not_exchanged_where_their_ids_matter() -> None:
 
 
 def test_many_sets_are_moved_as_single_ones_are() -> None:
-    exchange, random = DGX2.symmetry.arrangement(0b1010_0110_0000_1001), Random(1)
+    exchange, random = DGX2.symmetry.permutation(0b1010_0110_0000_1001), Random(1)
     masks = [random.getrandbits(16) for _ in range(200)]
 
     assert exchange.apply_all(masks) == [exchange.apply(mask) for mask in masks]
 
 
 def test_machine_without_gpus_has_an_empty_exchange() -> None:
-    assert Symmetry([], lambda *_: None).arrangement(0) == Arrangement(())
+    assert Symmetry([], lambda *_: None).permutation(0) == Permutation(())

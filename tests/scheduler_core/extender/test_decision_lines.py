@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from gputopo.process.logs import start_logging, stop_logging
-from scheduler_core.extender.decision_lines import LINES_PER_S, MAX_NODE_LINES, DecisionLines, decision_fields
+from scheduler_core.extender.decision_lines import LINES_PER_S, MAX_NODE_LINES, DecisionLogger, decision_fields
 from scheduler_core.extender.extender import DecisionRecord
 from tests.scheduler_core.builders import pod
 from tests.scheduler_core.extender.decisions import NAMES, PODS, decided
@@ -27,7 +27,7 @@ def written(form: str, *records: DecisionRecord) -> list[str]:
     """The lines of the log."""
     stream = io.StringIO()
     sink = start_logging(form, stream, (LOGGER,), {})
-    lines = DecisionLines()
+    lines = DecisionLogger()
     for each in records:
         lines.write(each)
     stop_logging(sink)
@@ -85,7 +85,7 @@ def test_the_lines_of_a_second_are_bounded_and_the_rest_is_counted(
     records: list[DecisionRecord], caplog: pytest.LogCaptureFixture
 ) -> None:
     now = [0.0]
-    lines = DecisionLines(lambda: now[0])
+    lines = DecisionLogger(lambda: now[0])
     with caplog.at_level(logging.INFO, LOGGER):
         for _ in range(3 * int(LINES_PER_S)):
             lines.write(records[0])
