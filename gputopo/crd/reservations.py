@@ -64,6 +64,33 @@ class HeldCapacity(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     resource: Annotated[str, _limit(minLength=1, maxLength=317)] = GPU_RESOURCES[0]
 
 
+class PlannedEviction(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A pod that is evicted for the gang of a capacity hold."""
+
+    uid: _Uid
+    namespace: _Name
+    name: _Name
+    node: _Name
+    unit: _Line  # the gang or single pod that it is evicted with, as NAMESPACE/NAME
+    gpus: _Count = 0  # devices that it returns
+
+
+class Preemption(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The intent to evict pods, so that the capacity of a hold becomes free.
+
+    The write of the ledger that makes the hold effective makes the intent effective too. From then on every planner
+    that leads continues it.
+    """
+
+    evictions: Annotated[tuple[PlannedEviction, ...], _MANY]
+    rule: _Line  # of the policy file that allows it
+    reason: Annotated[str, _limit(maxLength=4096)] = ""  # for people
+    # Work that is lost, of all units: GPUs x (time since the last checkpoint + restart + grace period).
+    gpu_hours: Annotated[float, _limit(minimum=0)] = 0.0
+    cost: Annotated[float, _limit(minimum=0)] | None = None  # the same as money, in the unit of node-cost-per-hour
+    timeout_s: Annotated[float, _limit(minimum=0)] = 600.0  # evictions that are refused are retried for this time
+
+
 class ReservationSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """A plan. Never changed: another plan is another reservation."""
 
@@ -80,6 +107,7 @@ class ReservationSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults
     # Of a capacity hold: pods and gangs of a higher priority than its gang ignore it.
     priority: int = 0
     held_since: _Time | None = None  # RFC 3339: when its gang got its first hold; the age of a hold is limited
+    preemption: Preemption | None = None  # of a capacity hold: pods that are evicted for it
 
 
 class ReservationState(Enum):
