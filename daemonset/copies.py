@@ -43,6 +43,11 @@ def gates(of: Callable[[], list[dict[str, Any]]]) -> str:
     )
 
 
+def planned_all() -> list[dict[str, Any]]:
+    """Return the policies by which every GPU pod has gputopo's gate until it is placed."""
+    return [*gating.planned_pod_policy(), *gating.gate_removal_policy()]
+
+
 def guard() -> str:
     """Return the policies that restrict the planner to its pods and its Lease, and its annotations to the planner."""
     own_lease = guarding.leases("gputopo-planner-leases", "gputopo-planner")
@@ -114,14 +119,14 @@ FILES: dict[str, Callable[[], str]] = {
     "scheduler/extender-role/admission.yaml": extender_guard,
     "chart/files/extender-admission.yaml": extender_guard,
     "scheduler/planner/gating.yaml": partial(gates, gating.gang_policies),
-    "scheduler/components/planned-all/gating.yaml": partial(gates, gating.planned_pod_policy),
+    "scheduler/components/planned-all/gating.yaml": partial(gates, planned_all),
     "scheduler/components/planner-monitoring/prometheus-rule.yaml": partial(
         prometheus_rule, "gputopo-planner", PLANNER_RULES
     ),
     "chart/files/crd.yaml": definition,
     "chart/files/planner-crds.yaml": planner_definitions,
     "chart/files/planner-gating.yaml": partial(gates, gating.gang_policies),
-    "chart/files/planned-all-gating.yaml": partial(gates, gating.planned_pod_policy),
+    "chart/files/planned-all-gating.yaml": partial(gates, planned_all),
     "chart/files/admission.yaml": partial(agent_guard, agent_guarding.agent_policies),
     "chart/files/admission-nfd.yaml": partial(agent_guard, agent_guarding.node_feature_policy),
     "chart/files/alerts.yaml": partial(copy, RULES),

@@ -1,4 +1,4 @@
-"""The MutatingAdmissionPolicies that gate the pods of gangs at creation. Pure: generated from keys and rules.
+"""The admission policies that gate the pods of gangs at creation and keep the gate. Pure: from keys and rules.
 
 The expressions are generated from the rules of ``scheduler_core.planner.gang.conventions``. Only pods that have opted
 in are gated: by gputopo's scheduler name or by a labelled namespace. Pods of other schedulers are never changed.
@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from daemonset.validating import API_VERSION, resource_rule, validating_policy
+from gputopo.kube.rbac import PODS
 from gputopo.labels import keys
 from gputopo.labels.keys import SCHEDULER_NAME
 from scheduler_core.planner.gang.conventions import GANG_CONVENTIONS, GangConvention
 
-API_VERSION = "admissionregistration.k8s.io/v1"
 STOCK_SCHEDULER = "default-scheduler"  # the API server's default for pods without a scheduler name
 # Labels and annotations, in which the rules look for keys. In a list with one element, to bind it to a variable in CEL.
 _METADATA = "[[object.metadata.?labels.orValue({}), object.metadata.?annotations.orValue({})]]"
@@ -46,6 +47,23 @@ def planned_pod_policy() -> list[dict[str, Any]]:
     asks = f"each.?resources.?limits.orValue({{}}).exists(name, {gpu})"
     which = (f"object.spec.{of}.exists(each, {asks})" for of in ("containers", "?initContainers.orValue([])"))
     return _policy(Gated("gputopo-planned-all", (SCHEDULER_NAME,), _either(which)))
+
+
+def gate_removal_policy() -> list[dict[str, Any]]:
+    """Return the policy by which no tenant removes the gate of its own pod, so that the pod is placed without a plan.
+
+    The planner and `gputopo release` may: both need the right to patch pods in all namespaces.
+    """
+    with_gate = f"spec.?schedulingGates.orValue([]).exists(each, each.name == '{keys.GATE}')"
+    everywhere = "authorizer.group('').resource('pods').check('patch').allowed()"
+    message = "only gputopo's planner, and users who may patch pods in all namespaces, remove the gate of a pod"
+    return validating_policy(
+        "gputopo-gate-removal",
+        resource_rule(["UPDATE"], PODS, "pods"),
+        {"the-gate-is-removed": f"oldObject.{with_gate} &&\n!object.{with_gate}"},
+        {},
+        [{"expression": everywhere, "message": message, "reason": "Forbidden"}],
+    )
 
 
 def manifest(documents: Iterable[dict[str, Any]]) -> str:

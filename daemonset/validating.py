@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from daemonset.gating import API_VERSION
 from gputopo.kube.rbac import Resource
+
+API_VERSION = "admissionregistration.k8s.io/v1"
 
 
 def resource_rule(operations: Iterable[str], of: Resource, *resources: str) -> dict[str, Any]:

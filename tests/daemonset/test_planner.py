@@ -24,7 +24,8 @@ from tests.daemonset.workloads import containers, deployment, helm_adds, pod
 
 PLANNER = "planner.enabled=true"
 WITHOUT_POLICIES = ("admissionPolicy.enabled=false", "admissionPolicy.unrestrictedTokens=accepted")
-POLICIES = ("MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding")
+MUTATING = ("MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding")
+VALIDATING = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 
 
 def of_kind(documents: Iterable[Object], *kinds: str) -> list[Object]:
@@ -32,7 +33,7 @@ def of_kind(documents: Iterable[Object], *kinds: str) -> list[Object]:
 
 
 def test_helm_and_kustomize_install_the_same_gates() -> None:
-    gates = of_kind(kustomized("scheduler/planner"), *POLICIES)
+    gates = of_kind(kustomized("scheduler/planner"), *MUTATING)
     every = tuple(yaml.safe_load_all((DAEMONSET / "scheduler/components/planned-all/gating.yaml").read_text()))
 
     assert [name_of(each)[::2] for each in (*gates, *every)] == [
@@ -42,17 +43,22 @@ def test_helm_and_kustomize_install_the_same_gates() -> None:
         ("MutatingAdmissionPolicyBinding", "gputopo-gangs-of-namespaces"),
         ("MutatingAdmissionPolicy", "gputopo-planned-all"),
         ("MutatingAdmissionPolicyBinding", "gputopo-planned-all"),
+        ("ValidatingAdmissionPolicy", "gputopo-gate-removal"),
+        ("ValidatingAdmissionPolicyBinding", "gputopo-gate-removal"),
     ]
-    assert comparable(of_kind(helm_adds(PLANNER), *POLICIES)) == comparable(gates)
-    assert comparable(of_kind(helm_adds(PLANNER, "planner.all=true"), *POLICIES)) == comparable((*gates, *every))
+    assert comparable(of_kind(helm_adds(PLANNER), *MUTATING)) == comparable(gates)
+    kinds = (*MUTATING, *VALIDATING)
+    added = comparable(of_kind(helm_adds(PLANNER, "planner.all=true"), *kinds))
+    plain = comparable(of_kind(helm_adds(PLANNER), *kinds))
+    assert {name: each for name, each in added.items() if name not in plain} == comparable(every)
 
 
 def test_the_planner_with_gates_is_the_planner_without_and_the_gates() -> None:
     bare = comparable(kustomized("scheduler/planner-without-gates"))
     gated = comparable(kustomized("scheduler/planner"))
 
-    assert of_kind(bare.values(), *POLICIES) == []
-    assert {name: each for name, each in gated.items() if each["kind"] not in POLICIES} == bare
+    assert of_kind(bare.values(), *MUTATING) == []
+    assert {name: each for name, each in gated.items() if each["kind"] not in MUTATING} == bare
 
 
 def test_the_definitions_are_those_that_the_code_writes_by() -> None:

@@ -16,7 +16,7 @@ from tests.api_client import Client
 from tests.api_objects import Object, container, pod
 from tests.e2e import cleaning
 from tests.e2e.cluster import Cluster, wait_for
-from tests.e2e.daemonset.installed import apply, documents
+from tests.e2e.daemonset.installed import apply, documents, refusal
 from tests.e2e.servers import ControlPlane
 
 pytestmark = pytest.mark.e2e
@@ -163,3 +163,38 @@ def test_in_planned_mode_every_pod_with_gpus_of_our_scheduler_is_gated(
 
     assert [gates(api, each) for each in (plain, mig, side, none)] == [[GATE], [GATE], [GATE], []]
     assert gates(api, made(member({}, scheduler=STOCK))) == []
+
+
+def test_in_planned_mode_a_tenant_cannot_remove_the_gate_of_its_own_pod(
+    api: Client, control_plane: ControlPlane
+) -> None:
+    cluster = Cluster(control_plane, api, "planned-tenant")
+    apply(cluster, documents("scheduler/components/planned-all/gating.yaml"))
+    named: Object = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "metadata": {"name": "tenant", "namespace": cluster.namespace},
+    }
+    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "create", "update", "patch", "delete"]}]
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "tenant"}
+    account = {"kind": "ServiceAccount", "name": "default", "namespace": cluster.namespace}
+    apply(
+        cluster,
+        [
+            named | {"kind": "Role", "rules": rules},
+            named | {"kind": "RoleBinding", "roleRef": reference, "subjects": [account]},
+        ],
+    )
+    cluster.create_pod(pod("train", 1, schedulingGates=[GATE, KUEUE]))
+    tenant = cluster.client(cluster.token("default"))
+    wait_for(lambda: refusal(tenant, "PATCH", cluster.pods("train"), only(KUEUE))[0] == 403, "the policy")
+
+    assert "only gputopo's planner" in refusal(tenant, "PATCH", cluster.pods("train"), only(KUEUE))[1]
+    assert refusal(tenant, "PATCH", cluster.pods("train"), only(GATE)) == (200, "")
+    assert refusal(tenant, "PATCH", cluster.pods("train"), {"metadata": {"labels": {"a": "b"}}}) == (200, "")
+    assert refusal(api, "PATCH", cluster.pods("train"), only(KUEUE)) == (200, "")
+    tenant.close()
+
+
+def only(gate: Object) -> Object:
+    """A patch that leaves a pod this gate alone."""
+    return {"spec": {"schedulingGates": [gate]}}
