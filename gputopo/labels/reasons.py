@@ -27,7 +27,7 @@ class Reason(Enum):
     UNKNOWN_TOPOLOGY = "GPU topology unknown or too old for a required shape (see: gputopo why pod)"
     UNKNOWN_NODE = "node not yet known to gputopo (see: gputopo why pod)"
     ISOLATION = "training and inference are to be apart (see: gputopo why pod)"
-    EXTENSION = "a constraint of this cluster is not met (see: gputopo why pod)"
+    EXTENSION = "a filter of the policy file rejects the node (see: gputopo why pod)"
     RESERVED = "GPUs reserved for another workload (see: gputopo why pod)"
     MALFORMED = "the pod's request is malformed"  # always through ``malformed``
 

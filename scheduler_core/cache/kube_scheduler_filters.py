@@ -21,8 +21,8 @@ from scheduler_core.request.pod import Affinity, RequiredTerm, RequiredTerms, Re
 VOLUMES_REASON = "a volume of the pod cannot be used there: the node affinity of the volume, or its storage class"
 # Taints of nodes that the cluster autoscaler, or Karpenter, is about to delete. Pods that tolerate all taints do not
 # keep such a node: it is emptied, whatever runs there.
-LEAVING_TAINTS = ("ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption")
-LEAVING_REASON = "an autoscaler is about to delete the node"
+NODE_REMOVAL_TAINTS = ("ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption")
+NODE_REMOVAL_REASON = "an autoscaler is about to delete the node"
 _CORDON = "node.kubernetes.io/unschedulable"
 
 
@@ -80,7 +80,7 @@ def rejection(pod: FullPodSpec, node: FullNode) -> str | None:
 
 def is_leaving(node: FullNode) -> bool:
     """Return whether an autoscaler is about to delete the node."""
-    return any(each.key in LEAVING_TAINTS for each in node.spec.taints or ())
+    return any(each.key in NODE_REMOVAL_TAINTS for each in node.spec.taints or ())
 
 
 def volume_rejection(volumes: Iterable[RequiredTerms], node: FullNode) -> str | None:

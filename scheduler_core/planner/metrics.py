@@ -68,7 +68,7 @@ GAUGES = {
     # Not by namespace: metrics are served to every pod, and must not name tenants.
     "gputopo_planner_capacity_hold_gpus": MetricHelp((), "GPUs in capacity holds; some may still be in use."),
     "gputopo_planner_capacity_hold_age_seconds": MetricHelp((), "Age of the oldest capacity hold; 0 if there is none."),
-    "gputopo_planner_capacity_hold_users": MetricHelp(
+    "gputopo_planner_capacity_hold_higher_priority_pods": MetricHelp(
         (), "Pods of a higher priority on the nodes of capacity holds that were not there when the hold began."
     ),
     "gputopo_planner_limited_gangs": MetricHelp(
@@ -152,7 +152,7 @@ def status_samples(status: PlannerStatus, now: float) -> Iterator[Sample]:
     yield "gputopo_planner_capacity_hold_gpus", (), sum(each.gpus for each in status.holds)
     age = max((now - each.since for each in status.holds), default=0.0)
     yield "gputopo_planner_capacity_hold_age_seconds", (), age
-    yield "gputopo_planner_capacity_hold_users", (), sum(each.users for each in status.holds)
+    yield "gputopo_planner_capacity_hold_higher_priority_pods", (), sum(each.users for each in status.holds)
     limits = Counter(each.limit for each in status.gangs)
     yield from (("gputopo_planner_limited_gangs", (limit,), limits[limit]) for limit in LIMITS)
     yield "gputopo_planner_oldest_gate_age_seconds", (), max((now - each for each in status.gated), default=0.0)

@@ -10,7 +10,7 @@ import msgspec
 
 from gputopo.labels.keys import GPU_RESOURCES, POD_ISLAND
 from scheduler_core.cache.full_pods import CheckedRules, scheduling_rules
-from scheduler_core.cache.kube_scheduler_filters import LEAVING_TAINTS
+from scheduler_core.cache.kube_scheduler_filters import NODE_REMOVAL_TAINTS
 from scheduler_core.planner.gang.member import GangName, GangRequest, Member
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.packing.model import NodeView, PlanOptions, Unplaced
@@ -63,7 +63,7 @@ def where(view: PlannerView, policies: Policies, query: WhereQuery, out_of_time:
 def _pool_taints(view: PlannerView) -> list[str]:
     """Return the keys of the taints that administrators have set. Kubernetes' own ones mean that a node is unusable."""
     found = {taint.key for node in view.rules.values() for taint in node.spec.taints or ()}
-    return sorted(key for key in found if not key.startswith(_KUBERNETES) and key not in LEAVING_TAINTS)
+    return sorted(key for key in found if not key.startswith(_KUBERNETES) and key not in NODE_REMOVAL_TAINTS)
 
 
 def _members(query: WhereQuery, policies: Policies, tolerated: Sequence[str]) -> tuple[Member, ...] | InvalidRequest:

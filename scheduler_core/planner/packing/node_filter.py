@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 
 from scheduler_core.cache.kube_scheduler_filters import (
-    LEAVING_REASON,
+    NODE_REMOVAL_REASON,
     FullNode,
     SchedulingRules,
     is_leaving,
@@ -38,7 +38,7 @@ class NodeFilter:
         key = self._key(node)
         if key not in self._known:
             self._known[key] = (
-                LEAVING_REASON
+                NODE_REMOVAL_REASON
                 if is_leaving(node)
                 else rejection(self._spec, node) or volume_rejection(self._volumes, node)
             )

@@ -70,7 +70,7 @@ def test_a_hold_yields_to_ungated_pods_of_a_higher_priority(
     wait_for(lambda: refused_for_a_reservation(cluster, "equal"), "the pod of the same priority to be refused")
     users = f"pods of a higher priority on these nodes: {cluster.namespace}/urgent and 1 more"
     wait_for(lambda: users in (held(cluster, "greedy") or {"status": {}})["status"].get("reason", ""), users)
-    assert running.count("gputopo_planner_capacity_hold_users") == 2
+    assert running.count("gputopo_planner_capacity_hold_higher_priority_pods") == 2
 
 
 def policy_file(folder: Path, **gangs: object) -> str:

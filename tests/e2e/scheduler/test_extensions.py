@@ -49,7 +49,7 @@ def test_licences_of_racks_and_cooling_decide(
     message = refused(cluster, "unlicensed")
 
     assert nodes == {"free": "bare", "licensed": "cool"}
-    assert "3 a constraint of this cluster is not met (see: gputopo why pod)" in message
+    assert "3 a filter of the policy file rejects the node (see: gputopo why pod)" in message
     why = json.loads(extended.text(f"/explain/{cluster.namespace}/unlicensed"))
     assert [each["reason"] for each in why["refused"]] == ["EXTENSION"]
     assert any("rejected by the filter rack-licence" in note for note in why["notes"])

@@ -109,7 +109,7 @@ def test_holds_and_limits_are_in_the_metrics() -> None:
     assert [each for each in samples if "_hold_" in each[0] or "limited" in each[0]] == [
         ("gputopo_planner_capacity_hold_gpus", (), 12),
         ("gputopo_planner_capacity_hold_age_seconds", (), 100.0),
-        ("gputopo_planner_capacity_hold_users", (), 2),
+        ("gputopo_planner_capacity_hold_higher_priority_pods", (), 2),
         ("gputopo_planner_limited_gangs", ("queuedGangs",), 0),
         ("gputopo_planner_limited_gangs", ("gatedPods",), 0),
         ("gputopo_planner_limited_gangs", ("heldGpus",), 1),

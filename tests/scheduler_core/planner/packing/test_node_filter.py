@@ -10,8 +10,8 @@ import pytest
 
 from scheduler_core.cache.full_pods import MAX_RULES, scheduling_rules
 from scheduler_core.cache.kube_scheduler_filters import (
-    LEAVING_REASON,
-    LEAVING_TAINTS,
+    NODE_REMOVAL_REASON,
+    NODE_REMOVAL_TAINTS,
     FullNode,
     FullNodeSpec,
     SchedulingRules,
@@ -114,11 +114,11 @@ def test_a_list_of_all_nodes_is_not_walked_for_each_node() -> None:
     assert _Name.compared <= 2_000
 
 
-@pytest.mark.parametrize("key", LEAVING_TAINTS)
+@pytest.mark.parametrize("key", NODE_REMOVAL_TAINTS)
 def test_nodes_that_an_autoscaler_deletes_are_rejected_whatever_a_pod_tolerates(key: str) -> None:
     anything = SchedulingRules(FullPodSpec(tolerations=(Toleration(operator="Exists"),)))
     leaving = FullNode(metadata=Metadata(name="a"), spec=FullNodeSpec(taints=(Taint(key, "", "NoSchedule"),)))
     other = FullNode(metadata=Metadata(name="b"), spec=FullNodeSpec(taints=(Taint("other", "", "NoSchedule"),)))
 
-    assert NodeFilter(anything).rejection_of(leaving) == LEAVING_REASON
+    assert NodeFilter(anything).rejection_of(leaving) == NODE_REMOVAL_REASON
     assert NodeFilter(anything).rejection_of(other) is None
