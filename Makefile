@@ -9,7 +9,7 @@ WORKERS ?= -n logical --maxprocesses 4 --dist worksteal
 # each starts a control plane of 700 MiB.
 WAITERS ?= -n 4 --dist worksteal
 
-.PHONY: demo test mutants e2e manifests check bench bench-scheduler bench-planner bench-scale campaign chaos docs screenshots lock digests release clean
+.PHONY: demo test mutants e2e dashboards manifests check bench bench-scheduler bench-planner bench-scale campaign chaos docs screenshots lock digests release clean
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "gputopo needs Python 3.11 or newer; none is on PATH. Install it, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
@@ -50,6 +50,12 @@ mutants: $(VENV)/.test
 e2e: $(VENV)/.test
 	$(BIN)/python -m tests.e2e.binaries
 	$(BIN)/python -m pytest $(WAITERS) -m e2e tests/e2e
+
+# A real Prometheus scrapes all programs on a control plane, and answers every query of the dashboards.
+dashboards: $(VENV)/.test
+	$(BIN)/python -m tests.e2e.binaries
+	PYTHON=$(BIN)/python scripts/tools
+	$(BIN)/python -m pytest -n 2 -m e2e tests/e2e/daemonset/test_dashboards.py
 
 # Manifests, chart, image and alerts, with helm, kubectl and promtool; `make test` skips these tests without them.
 manifests: $(VENV)/.check

@@ -15,6 +15,8 @@ from typing import Any
 import yaml
 
 from daemonset import agent_guarding, event_guarding, gating, guarding, images
+from daemonset.dashboards import DASHBOARDS
+from daemonset.dashboards.model import to_json
 from gputopo.crd import nodegpus, reservations
 from scheduler_core.extender.scheduler_config import Caller, render_configuration
 from scheduler_core.policy.quality_and_cost import QUALITY_AND_COST_POLICY
@@ -84,6 +86,11 @@ def prometheus_rule(name: str, source: str, namespace: str = "gputopo") -> str:
     )
 
 
+def dashboard(name: str) -> str:
+    """Return a dashboard as JSON for Grafana."""
+    return to_json(DASHBOARDS[name]())
+
+
 def pinned(target: str) -> str:
     """Return a file of this folder with the tags and digests of ``images.yaml``."""
     return images.pinned((HERE / target).read_text(encoding="utf-8"), _images())
@@ -142,6 +149,11 @@ FILES: dict[str, Callable[[], str]] = {
         render_configuration, (), quality_and_cost=True
     ),
     "scheduler/components/quality-and-cost/policy.yaml": lambda: QUALITY_AND_COST_POLICY,
+    **{
+        f"{folder}/dashboards/{name}.json": partial(dashboard, name)
+        for name in DASHBOARDS
+        for folder in ("components", "chart/files")
+    },
 }
 
 

@@ -1,0 +1,86 @@
+"""The dashboard about waiting: gated pods, the gang queue, limits of namespaces and capacity holds."""
+
+from __future__ import annotations
+
+from daemonset.dashboards.model import Dashboard, Panel, Query, Row
+
+
+def dashboard() -> Dashboard:
+    """Return the dashboard "Queues and capacity holds"."""
+    return Dashboard(
+        "gputopo-queues",
+        "gputopo / Queues and capacity holds",
+        "Gangs and planned pods that wait, why they wait, and the capacity that is held for them.",
+        (Row("Queue", _queue()), Row("Capacity holds", _holds())),
+    )
+
+
+def _queue() -> tuple[Panel, ...]:
+    return (
+        Panel(
+            "Gangs that wait, by phase",
+            "gathering: members are missing. queued: the gang does not fit. held: capacity is held for it.",
+            (
+                Query(
+                    'max by (phase) (gputopo_planner_gangs{phase=~"gathering|waiting|queued|held|proposed"})',
+                    "{{phase}}",
+                ),
+            ),
+            "short",
+            stacked=True,
+        ),
+        Panel(
+            "Gated pods",
+            "Pods with the gate of gputopo.",
+            (Query("max(gputopo_planner_gated_pods)", "pods"),),
+            "short",
+        ),
+        Panel(
+            "Age of the oldest gate",
+            "The alert GputopoGateOld fires at 10 minutes.",
+            (Query("max(gputopo_planner_oldest_gate_age_seconds)", "oldest gate"),),
+            "s",
+        ),
+        Panel(
+            "Gangs at a limit of their namespace",
+            "queuedGangs, gatedPods: the gang is not planned. heldGpus, maxHoldAge: no capacity is held for it.",
+            (Query("max by (limit) (gputopo_planner_limited_gangs)", "{{limit}}"),),
+            "short",
+            width=12,
+            stacked=True,
+        ),
+        Panel(
+            "Pods released without a place",
+            "Pods in an hour that the planner gave back to ordinary scheduling, by reason.",
+            (Query("sum by (reason) (increase(gputopo_planner_released_total[1h]))", "{{reason}}"),),
+            "short",
+            width=12,
+        ),
+    )
+
+
+def _holds() -> tuple[Panel, ...]:
+    return (
+        Panel(
+            "GPUs in capacity holds and reservations",
+            "held: GPUs that are held for gangs that do not fit yet; some may still be in use. reserved: all GPUs that "
+            "are reserved or held for members without a node.",
+            (
+                Query("max(gputopo_planner_capacity_hold_gpus)", "held"),
+                Query("max(gputopo_planner_reserved_gpus)", "reserved"),
+            ),
+            "short",
+        ),
+        Panel(
+            "Age of the oldest capacity hold",
+            "A hold that grows old keeps GPUs free for a gang that still does not fit.",
+            (Query("max(gputopo_planner_capacity_hold_age_seconds)", "oldest hold"),),
+            "s",
+        ),
+        Panel(
+            "Pods of a higher priority on held nodes",
+            "Pods that came to the nodes of a hold after it began, and delay its gang.",
+            (Query("max(gputopo_planner_capacity_hold_users)", "pods"),),
+            "short",
+        ),
+    )
