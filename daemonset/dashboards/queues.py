@@ -80,7 +80,7 @@ def _holds() -> tuple[Panel, ...]:
         Panel(
             "Pods of a higher priority on held nodes",
             "Pods that came to the nodes of a hold after it began, and delay its gang.",
-            (Query("max(gputopo_planner_capacity_hold_users)", "pods"),),
+            (Query("max(gputopo_planner_capacity_hold_higher_priority_pods)", "pods"),),
             "short",
         ),
     )
