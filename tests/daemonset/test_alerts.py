@@ -71,3 +71,9 @@ def test_metrics_and_labels_are_those_that_there_are(alerts: Alerts) -> None:
         grouped = [name for names in re.findall(r"\bby \(([^)]*)\)", rule["expr"]) for name in names.split(", ")]
         shown = re.findall(r"\$labels\.(\w+)", str(rule["annotations"]))
         assert {*selected, *grouped, *shown} <= known, rule["alert"]
+
+
+def test_every_alert_links_to_its_runbook(alerts: Alerts) -> None:
+    links = {rule["alert"]: rule["annotations"].get("runbook_url") for rule in alerts.read()}
+
+    assert links == {name: f"docs/runbooks.md#{name.lower()}" for name in links}

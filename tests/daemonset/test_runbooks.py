@@ -1,0 +1,71 @@
+"""Each alert has a runbook and each runbook an alert, and their commands exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import click
+import pytest
+import yaml
+
+from gputopo.cli import main as cli
+from tests.daemonset.tools import DAEMONSET, ROOT, helm_rendered
+
+PAGE = (ROOT / "docs/runbooks.md").read_text(encoding="utf-8")
+SECTIONS = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL))
+PARTS = ["Meaning", "Impact", "Diagnosis", "Action"]
+
+
+def alert_names() -> list[str]:
+    files = ("rules.yaml", "scheduler.yaml", "planner.yaml")
+    groups = [yaml.safe_load((DAEMONSET / "alerts" / file).read_text())["groups"] for file in files]
+    return [rule["alert"] for each in groups for group in each for rule in group["rules"]]
+
+
+def test_alerts_and_runbooks_are_the_same_and_in_one_order() -> None:
+    assert list(SECTIONS) == alert_names()
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_runbook_has_its_four_parts_and_at_least_one_command(name: str) -> None:
+    assert re.findall(r"^\*\*(\w+)\*\*:", SECTIONS[name], re.MULTILINE) == PARTS
+    assert re.search(r"^\$ ", SECTIONS[name], re.MULTILINE)
+
+
+def commands() -> list[str]:
+    """The gputopo commands of code blocks and of code spans with arguments."""
+    lines = re.findall(r"^\$ (gputopo .*)$", PAGE, re.MULTILINE)
+    lines += re.findall(r"`(gputopo \S[^`]*)`", PAGE)
+    return [re.split(r"\s+#|\s\|", line)[0] for line in lines]
+
+
+@pytest.mark.parametrize("line", sorted(set(commands())))
+def test_the_commands_of_gputopo_take_these_arguments(line: str) -> None:
+    """Parsed, not run: they need a cluster."""
+    command: click.Command = cli.main
+    arguments = shlex.split(line)[1:]
+    context = click.Context(command)
+    while isinstance(command, click.Group):
+        name = arguments.pop(0)
+        found = command.get_command(context, name)
+        assert found is not None, line
+        command, context = found, click.Context(found, parent=context, info_name=name)
+
+    command.make_context(command.name, arguments, parent=context.parent)
+
+
+def test_the_chart_links_to_the_page_that_an_administrator_serves() -> None:
+    on = ("monitoring.prometheusRule.enabled=true", "scheduler.enabled=true", "planner.enabled=true")
+    served = "https://docs.example.com/gputopo/runbooks/"
+    rules = [
+        rule
+        for each in helm_rendered(*on, f"monitoring.prometheusRule.runbookUrl={served}")
+        if each["kind"] == "PrometheusRule"
+        for group in each["spec"]["groups"]
+        for rule in group["rules"]
+    ]
+
+    assert {rule["alert"]: rule["annotations"]["runbook_url"] for rule in rules} == {
+        name: f"{served}#{name.lower()}" for name in alert_names()
+    }
