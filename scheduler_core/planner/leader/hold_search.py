@@ -27,10 +27,11 @@ from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.pod_deadlines import PodDeadlines
 from scheduler_core.planner.leader.hold_candidates import find_hold_nodes, node_deadlines
 from scheduler_core.planner.leader.plan_task import ReservationNames, reservation_name
+from scheduler_core.planner.packing.holdings import holdings_of
 from scheduler_core.planner.packing.model import GangPlan, NodeView, PlanOptions
 from scheduler_core.planner.packing.plan import plan_gang
 from scheduler_core.policy.policy import Policy
-from scheduler_core.request.pod_request import InvalidRequest, PodRequest
+from scheduler_core.request.pod_request import InvalidRequest
 
 _STEPS = 2_000  # of one plan: a search makes many plans
 _TRIES = 20  # to drop spare nodes: a plan uses few nodes already
@@ -136,27 +137,12 @@ def _limited_to(record: NodeRecord, held: Counter[str]) -> NodeRecord:
 def _holdings(task: HoldTask, view: NodeView) -> tuple[HeldCapacity, ...]:
     """Return the devices of these nodes that the gang would use."""
     found = _plan_on(task, view)
-    requests = {each.uid: each.request for each in task.gang.ready}
-    taken = Counter[tuple[str, str]]()
-    for seat in () if found is None else found.seats:
-        for resource, number in seat.gpus if seat.node is not None else ():
-            assert seat.node is not None  # by the condition above
-            offered = dict(view.table.records[seat.node].machine.allocatable)[resource]
-            key = seat.node, resource
-            taken[key] = min(offered, taken[key] + (offered if _needs_specific_gpus(requests[seat.uid]) else number))
-    return tuple(HeldCapacity(node, number, resource) for (node, resource), number in sorted(taken.items()))
+    return () if found is None else holdings_of(found, task.gang.ready, task.view.table)
 
 
 def _plan_on(task: HoldTask, view: NodeView) -> GangPlan | None:
     found = plan_gang(task.gang.ready, view, task.options._replace(steps=_STEPS, out_of_time=task.is_out_of_time))
     return found if isinstance(found, GangPlan) else None
-
-
-def _needs_specific_gpus(request: object) -> bool:
-    """Return True if the pod may not be able to use some devices of a node."""
-    assert isinstance(request, PodRequest)  # the pod was planned
-    constraints = request.profile.constraints
-    return request.profile.has_hard_constraints or constraints.model is not None or constraints.min_vram_mib is not None
 
 
 class _EmptiedNodes:

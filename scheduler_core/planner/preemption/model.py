@@ -1,0 +1,136 @@
+"""Input and result of the search of pods to evict. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from gputopo.crd.reservations import HeldCapacity, PlannedEviction, Preemption
+from gputopo.render.wording import counted_noun, first_of
+from scheduler_core.planner.gang.gang import Gang
+from scheduler_core.planner.packing.model import NodeView, PlanOptions
+from scheduler_core.policy.policy import Policy
+
+MAX_PLANS = 400  # of one search
+DEFAULT_TIMEOUT_S = 600.0  # evictions that are refused are retried for this time
+
+
+class VictimPod(NamedTuple):
+    """A running pod that may be evicted, and the work that is lost with it."""
+
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    devices: tuple[tuple[str, int], ...] = ()  # by resource; (): a pod that requests only CPU and memory
+    gpu_hours: float = 0.0  # GPUs x (time since the last checkpoint + restart + grace period)
+    cost: float | None = None  # the same as money, in the unit of node-cost-per-hour; None: unknown
+
+    @property
+    def device_count(self) -> int:
+        """Return the number of devices that the eviction returns."""
+        return sum(number for _, number in self.devices)
+
+
+class EvictionUnit(NamedTuple):
+    """Pods that are evicted together or not at all: a gang, or a single pod.
+
+    Of an elastic gang, up to ``spare`` pods may be evicted while the others go on.
+    """
+
+    name: str  # NAMESPACE/NAME
+    pods: tuple[VictimPod, ...]
+    spare: int = 0
+    rule: str = ""  # of the policy, which allows it
+    reason: str = ""  # for people: "scavenger; last checkpoint 12m ago"
+    price: float = 1.0  # factor of the rule by which units are compared
+    priority: int = 0
+    grace_s: float = 30.0  # the longest grace period of its pods: the least time until the devices are free
+
+    @property
+    def gpu_hours(self) -> float:
+        """Return the work that is lost."""
+        return sum(each.gpu_hours for each in self.pods)
+
+    @property
+    def cost(self) -> float | None:
+        """Return the money that is lost; None: unknown for a pod."""
+        return total_cost(self.pods)
+
+
+class PreemptionTask(NamedTuple):
+    """A gang that does not fit, and the pods that the policy allows to evict for it."""
+
+    gang: Gang
+    # The cluster without the gang's own hold and holds that it may ignore. All other reservations count as used.
+    view: NodeView
+    units: tuple[EvictionUnit, ...]
+    options: PlanOptions
+    policy: Policy  # for node states
+    now: float  # seconds since 1970
+    max_plans: int = MAX_PLANS
+    is_out_of_time: Callable[[], bool] = lambda: False  # called often
+
+
+class PreemptionPlan(NamedTuple):
+    """The cheapest units found that make the gang fit. None of them can be spared."""
+
+    gang: Gang
+    units: tuple[EvictionUnit, ...]  # with the pods to evict only
+    held: tuple[HeldCapacity, ...]  # what the gang will use, once free
+    plans: int = 0  # that the planner made
+    gave_up: bool = False  # the limit of plans or of time was reached: a cheaper set may exist
+
+    @property
+    def pods(self) -> tuple[VictimPod, ...]:
+        """Return the pods to evict."""
+        return tuple(pod for unit in self.units for pod in unit.pods)
+
+    @property
+    def gpu_hours(self) -> float:
+        """Return the work that is lost."""
+        return sum(each.gpu_hours for each in self.pods)
+
+    @property
+    def cost(self) -> float | None:
+        """Return the money that is lost; None: unknown for a pod."""
+        return total_cost(self.pods)
+
+    @property
+    def reason(self) -> str:
+        """Return the result for people."""
+        names = [each.name for each in self.units]
+        text = f"evicts {counted_noun(len(self.pods), 'pod')} of {first_of(names)}"
+        text += f"; {self.gpu_hours:.1f} GPU-hours of work are lost"
+        return text + (f"; gave up after {counted_noun(self.plans, 'plan')}" if self.gave_up else "")
+
+    def intent(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Preemption:
+        """Return the intent for the spec of the capacity hold."""
+        return Preemption(
+            evictions=tuple(
+                PlannedEviction(pod.uid, pod.namespace, pod.name, pod.node, unit.name, pod.device_count)
+                for unit in self.units
+                for pod in unit.pods
+            ),
+            rule=", ".join(sorted({unit.rule for unit in self.units}))[:512],
+            reason=self.reason,
+            gpu_hours=round(self.gpu_hours, 3),
+            cost=None if self.cost is None else round(self.cost, 2),
+            timeout_s=timeout_s,
+        )
+
+
+class NoPreemption(NamedTuple):
+    """No pod is evicted for the gang."""
+
+    gang: Gang
+    reason: str  # for people; stable while the cause is the same
+    plans: int = 0
+    gave_up: bool = False  # the limit of plans or of time was reached: a set may exist
+
+
+def total_cost(pods: Iterable[VictimPod]) -> float | None:
+    """Return the money of all pods; None: unknown for one of them."""
+    costs = [each.cost for each in pods]
+    known = [each for each in costs if each is not None]
+    return sum(known) if len(known) == len(costs) else None
