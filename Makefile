@@ -9,7 +9,7 @@ WORKERS ?= -n logical --maxprocesses 4 --dist worksteal
 # each starts a control plane of 700 MiB.
 WAITERS ?= -n 4 --dist worksteal
 
-.PHONY: demo test mutants e2e dashboards manifests check bench bench-scheduler bench-planner bench-scale campaign chaos docs screenshots lock digests release clean
+.PHONY: demo test mutants e2e dashboards manifests check bench bench-scheduler bench-planner bench-scale campaign chaos docs screenshots lock digests release dist image clean
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "gputopo needs Python 3.11 or newer; none is on PATH. Install it, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
@@ -97,13 +97,31 @@ lock: $(VENV)/.check
 digests: $(VENV)/.run
 	$(BIN)/python -m daemonset.images --update
 
-# What a release consists of, in dist/: docs/release.md. Refused while the digest of an image is missing.
+# Check, write version and changelog, commit, tag: docs/release.md. Pushes nothing.
 release: $(VENV)/.check
+	@test -n "$(VERSION)" || { echo "usage: make release VERSION=MAJOR.MINOR.PATCH"; exit 2; }
+	$(BIN)/python -m daemonset.images --release
+	$(BIN)/python -m daemonset.release $(VERSION)
+
+# The files of a release, in dist/: wheel, chart, SBOM, checksums. The same commit gives the same bytes. Refused while the
+# digest of an image is missing.
+EPOCH = $(shell git log -1 --format=%ct)
+dist: $(VENV)/.check
 	$(BIN)/python -m daemonset.images --release
 	rm -rf dist
 	$(BIN)/python -m hatchling build --target wheel
-	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m daemonset.sbom dist/*.whl > dist/sbom.cdx.json
-	cd dist && sha256sum *.whl sbom.cdx.json > SHA256SUMS && cat SHA256SUMS
+	SOURCE_DATE_EPOCH=$(EPOCH) $(BIN)/python -m daemonset.chart_package dist
+	SOURCE_DATE_EPOCH=$(EPOCH) $(BIN)/python -m daemonset.sbom dist/*.whl > dist/sbom.cdx.json
+	cd dist && sha256sum *.whl *.tgz sbom.cdx.json > SHA256SUMS && cat SHA256SUMS
+
+# Build and push the image of this commit: make image IMAGE=registry.example.com/gputopo. Needs docker with buildx.
+image:
+	@test -n "$(IMAGE)" || { echo "usage: make image IMAGE=registry.example.com/gputopo"; exit 2; }
+	mkdir -p dist
+	SOURCE_DATE_EPOCH=$(EPOCH) docker buildx build -f daemonset/Dockerfile --platform linux/amd64,linux/arm64 \
+		--build-arg SOURCE_DATE_EPOCH --build-arg REVISION=$$(git rev-parse HEAD) \
+		--provenance=mode=max --sbom=true --metadata-file dist/image.json \
+		--output type=image,name=$(IMAGE):$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' gputopo/__init__.py),push=true,rewrite-timestamp=true .
 
 # Ratios measured in one run; see the docstring of each file.
 bench: $(VENV)/.test

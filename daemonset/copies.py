@@ -5,6 +5,7 @@ Helm reads no file outside of its chart, and kustomize none outside of its tree,
 
 from __future__ import annotations
 
+import re
 import sys
 import textwrap
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any
 
 import yaml
 
+import gputopo
 from daemonset import agent_guarding, event_guarding, gating, guarding, images
 from daemonset.dashboards import DASHBOARDS
 from daemonset.dashboards.model import to_json
@@ -25,6 +27,15 @@ HERE = Path(__file__).parent
 RULES = "alerts/rules.yaml"
 SCHEDULER_RULES = "alerts/scheduler.yaml"
 PLANNER_RULES = "alerts/planner.yaml"
+
+# Files that people edit, except for versions and digests of images.
+PINNED = (
+    "Dockerfile",
+    "base/kustomization.yaml",
+    "chart/Chart.yaml",
+    *(f"scheduler/{part}/kustomization.yaml" for part in ("default", "cluster-scheduler", "observe")),
+    "scheduler/planner-without-gates/kustomization.yaml",
+)
 
 
 def definition() -> str:
@@ -92,8 +103,10 @@ def dashboard(name: str) -> str:
 
 
 def pinned(target: str) -> str:
-    """Return a file of this folder with the tags and digests of ``images.yaml``."""
-    return images.pinned((HERE / target).read_text(encoding="utf-8"), _images())
+    """Return a file of this folder with the tags and digests of ``images.yaml``, and the version of gputopo."""
+    ours = images.Image("gputopo", gputopo.__version__, "")
+    text = images.pinned((HERE / target).read_text(encoding="utf-8"), [*_images(), ours])
+    return re.sub(r"(?m)^((?:app)?[vV]ersion: |ARG VERSION=)\S+$", rf"\g<1>{gputopo.__version__}", text)
 
 
 def image_digests() -> str:
@@ -139,8 +152,7 @@ FILES: dict[str, Callable[[], str]] = {
     "chart/files/alerts.yaml": partial(copy, RULES),
     "chart/files/scheduler-alerts.yaml": partial(copy, SCHEDULER_RULES),
     "chart/files/planner-alerts.yaml": partial(copy, PLANNER_RULES),
-    "Dockerfile": partial(pinned, "Dockerfile"),
-    "scheduler/default/kustomization.yaml": partial(pinned, "scheduler/default/kustomization.yaml"),
+    **{target: partial(pinned, target) for target in PINNED},
     "chart/files/kube-scheduler-digests.yaml": image_digests,
     "chart/files/scheduler-config.yaml": partial(render_configuration, ()),
     "chart/files/quality-and-cost-config.yaml": partial(render_configuration, (), quality_and_cost=True),
