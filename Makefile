@@ -9,7 +9,7 @@ WORKERS ?= -n logical --maxprocesses 4 --dist worksteal
 # each starts a control plane of 700 MiB.
 WAITERS ?= -n 4 --dist worksteal
 
-.PHONY: demo test mutants e2e dashboards manifests check bench bench-scheduler bench-planner bench-scale campaign chaos docs screenshots lock digests release dist image clean
+.PHONY: demo test mutants e2e dashboards manifests check bench bench-scheduler bench-planner bench-scale campaign chaos docs site screenshots lock digests release dist image clean
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "gputopo needs Python 3.11 or newer; none is on PATH. Install it, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
@@ -74,6 +74,17 @@ docs: $(VENV)/.test
 	$(BIN)/python docs/generate.py
 	$(BIN)/python -m daemonset.copies
 
+# The documentation as a static site, in build/site; fails on a broken link. In an environment of its own.
+site: build/site-venv/.installed
+	NO_MKDOCS_2_WARNING=1 build/site-venv/bin/python docs/build_site.py build/site
+
+build/site-venv/.installed: locks/site.lock
+	@test -n "$(PYTHON)" || { echo "gputopo needs Python 3.11 or newer; none is on PATH"; exit 1; }
+	$(PYTHON) -m venv build/site-venv
+	build/site-venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: \
+		--no-deps -r locks/site.lock
+	@touch $@
+
 # The pictures of `gputopo ui`; needs a Chromium.
 screenshots: $(VENV)/.check
 	PYTHONPATH=. $(BIN)/python docs/screenshots.py
@@ -92,6 +103,8 @@ lock: $(VENV)/.check
 	$(COMPILE) --extra all --constraint locks/check.lock $(NEVER_LOADED:%=--no-emit-package %) -o daemonset/requirements.lock
 	echo hatchling | $(BIN)/python -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 		--custom-compile-command 'make lock' --no-annotate --constraint locks/check.lock - -o daemonset/build.lock
+	echo 'mkdocs-material>=9.8,<10' | $(BIN)/python -m uv pip compile --quiet --universal --python-version 3.11 \
+		--generate-hashes --custom-compile-command 'make lock' --no-annotate $(UPGRADE) - -o locks/site.lock
 
 # The digests of daemonset/images.yaml that are missing, from the registries.
 digests: $(VENV)/.run

@@ -57,7 +57,7 @@ def test_the_commands_of_gputopo_take_these_arguments(line: str) -> None:
 
 def test_the_chart_links_to_the_page_that_an_administrator_serves() -> None:
     on = ("monitoring.prometheusRule.enabled=true", "scheduler.enabled=true", "planner.enabled=true")
-    served = "https://docs.example.com/gputopo/runbooks/"
+    served = "https://docs.example.com/gputopo/runbooks.html"
     rules = [
         rule
         for each in helm_rendered(*on, f"monitoring.prometheusRule.runbookUrl={served}")
