@@ -2,8 +2,8 @@
 
 python docs/build_site.py FOLDER    needs the packages of locks/site.lock; ``make site`` brings them
 
-The menu is docs/README.md: its groups and their order. Pages of the repository's root are staged beside the others. Links
-to files that are no pages become plain text, because the site has no address of the repository.
+The menu is docs/README.md: its groups and their order. Pages of the repository's root are staged beside the
+others. Links to files that are no pages become plain text, because the site has no address of the repository.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def site_name(source: str) -> str:
 def menu(index: str) -> list[dict[str, list[dict[str, str]]]]:
     """Return mkdocs' ``nav``: the groups of docs/README.md with their pages, under the same titles."""
     groups = []
-    for title, body in re.findall(r"^## (.+)\n(.*?)(?=^## |\Z)", index, re.MULTILINE | re.DOTALL):
+    for title, body in re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", index, re.MULTILINE | re.DOTALL):
         entries = re.findall(r"^- \[([^\]]+)\]\(([^)#\s]+\.md)\)", body, re.MULTILINE)
         groups.append({title: [{name: site_name(_target(INDEX, path))} for name, path in entries]})
     return groups
