@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
+from references import crds_page, values_page
 
 from agent.daemon.metrics import CATALOGUE as OF_AGENT
 from agent.recording.bundled import bundled_directory, find_recording
@@ -151,6 +152,8 @@ PAGES = {
     "labels.md": labels_page,
     "metrics.md": metrics,
     "cli.md": command_line,
+    "helm-values.md": values_page,
+    "custom-resources.md": crds_page,
     "schema/node-topology.v1.json": schema_text,
     "schema/snapshot.v1.json": snapshots,
     "schema/policy.v1alpha1.json": policies,
