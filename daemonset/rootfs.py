@@ -36,6 +36,8 @@ ETC = (
     *("ssl/certs/ca-certificates.crt", "ld.so.cache", "ld.so.conf", "ld.so.conf.d"),
 )
 
+TIME_ZONES = Path("/usr/share/zoneinfo")  # of the windows in a policy file
+
 
 def write_rootfs(venv: Path, root: Path) -> None:
     """Write the root file system."""
@@ -52,6 +54,8 @@ def write_rootfs(venv: Path, root: Path) -> None:
     for name in ETC:
         if (source := Path("/etc", name)).exists():
             copy_tree(source, root) if source.is_dir() else copy_file(source, root)
+    if TIME_ZONES.exists():
+        copy_tree(TIME_ZONES, root)
     describe_packages(libraries, root)
 
 

@@ -26,6 +26,7 @@ from scheduler_core.policy.models import (
     WantModel,
 )
 from scheduler_core.policy.policy import FillBand, FilterUse, Policy, WorkloadWeights
+from scheduler_core.policy.preemption_models import preemption_policy
 from scheduler_core.policy.profiles import BUILT_IN, Policies, PolicyProfile, ProfileMatch
 from scheduler_core.policy.reads import policy_reads
 from scheduler_core.policy.yaml_positions import Position, YamlPositions
@@ -97,7 +98,7 @@ def policies_from_model(model: PolicyModel, built_in: Policy) -> Policies:
     ]
     reads, pod_reads = policy_reads([each.policy for each in (*named, base)])
     profiles = [each._replace(policy=each.policy._replace(reads=reads)) for each in (*named, base)]
-    return Policies(tuple(profiles), reading, _gang_limits(model.gangs), pod_reads)
+    return Policies(tuple(profiles), reading, _gang_limits(model.gangs), pod_reads, preemption_policy(model.preemption))
 
 
 def _gang_limits(written: GangLimitsModel) -> GangLimits:

@@ -13,25 +13,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
-    StringConstraints,
     create_model,
     model_validator,
 )
-from pydantic.alias_generators import to_camel
 
-from gputopo.durations import parse_duration
 from gputopo.labels.keys import API_GROUP
 from gputopo.quantities import parse_mib
 from scheduler_core.policy.extensions import FACTORS_GROUP, FILTERS_GROUP, Extension, installed_extensions
 from scheduler_core.policy.factors import FACTORS
+from scheduler_core.policy.field_types import Count, Duration, FileModel, Name, Names, Personalities
 from scheduler_core.policy.gpu_families import GPU_FAMILIES
 from scheduler_core.policy.limits import GpuLimit
 from scheduler_core.policy.policy import Handling
-from scheduler_core.policy.profiles import WorkloadClass
+from scheduler_core.policy.preemption_models import PreemptionModel
+from scheduler_core.policy.workload_class import WorkloadClass
 from scheduler_core.request.pod_request import Strength
 from scheduler_core.request.workload_type import DETECTION_RULE_NAMES
 
@@ -47,24 +44,8 @@ _PERCENT = re.compile(r"(\d{1,3})%", re.ASCII)
 
 Weight = Annotated[float, Field(ge=0, le=100, strict=True)]
 Share = Annotated[float, Field(gt=0, le=1, strict=True)]
-Name = Annotated[str, StringConstraints(min_length=1, max_length=253, strict=True)]
 
 _MOST_MEMORY_MIB = 1 << 24  # 16 TiB; more than any GPU has
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel)
-
-
-def _as_list(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
-def _seconds(value: object) -> object:
-    found = parse_duration(value) if isinstance(value, str) else None
-    if found is None:
-        raise ValueError("should be a duration like 90s, 15m or 1h")
-    return found
 
 
 def _gpu_limit(value: object) -> GpuLimit:
@@ -93,32 +74,22 @@ Version = Annotated[str, AfterValidator(_among((API_VERSION,))), _enum((API_VERS
 Kind = Annotated[str, AfterValidator(_among((KIND,))), _enum((KIND,))]
 Family = Annotated[str, AfterValidator(_among(GPU_FAMILIES)), _enum(GPU_FAMILIES)]
 RuleName = Annotated[str, AfterValidator(_among(DETECTION_RULE_NAMES)), _enum(DETECTION_RULE_NAMES)]
-Names = Annotated[
-    tuple[Name, ...], BeforeValidator(_as_list, json_schema_input_type=Name | tuple[Name, ...]), Field(min_length=1)
-]
-Personalities = Annotated[
-    tuple[WorkloadClass, ...],
-    BeforeValidator(_as_list, json_schema_input_type=WorkloadClass | tuple[WorkloadClass, ...]),
-    Field(min_length=1),
-]
-Duration = Annotated[float, BeforeValidator(_seconds, json_schema_input_type=str)]
-Count = Annotated[int, Field(ge=0, le=1_000_000, strict=True)]
 # Any: the validator returns a GpuLimit.
 HeldGpus = Annotated[Any, BeforeValidator(_gpu_limit, json_schema_input_type=int | str)]
 
 
 if TYPE_CHECKING:
-    WeightsModel = _Model
+    WeightsModel = FileModel
 else:
     WeightsModel = create_model(
         "WeightsModel",
-        __base__=_Model,
+        __base__=FileModel,
         __doc__="How much each factor counts. What is left out stays as it is; 0 turns a factor off.",
         **dict.fromkeys(FACTORS, (Weight | None, None)),
     )
 
 
-class BandModel(_Model):
+class BandModel(FileModel):
     """How full the memory of a shared GPU should be."""
 
     low: Share = 0.7
@@ -131,13 +102,13 @@ class BandModel(_Model):
         return self
 
 
-class GenerationModel(_Model):
+class GenerationModel(FileModel):
     """What counts as new."""
 
     enough: Family | None = Field(default=None, description="From this GPU family on all are equally good.")
 
 
-class WantModel(_Model):
+class WantModel(FileModel):
     """One kind of request, and how often it comes."""
 
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] = Field(
@@ -197,7 +168,7 @@ FilterName = Annotated[Name, AfterValidator(_filter_name)]
 FactorName = Annotated[Name, AfterValidator(_factor_name)]
 
 
-class FilterModel(_Model):
+class FilterModel(FileModel):
     """A filter of an installed Python package."""
 
     name: FilterName = Field(description="An entry point of the group gputopo.filters.")
@@ -206,7 +177,7 @@ class FilterModel(_Model):
     )
 
 
-class SettingsModel(_Model):
+class SettingsModel(FileModel):
     """What a profile decides."""
 
     weights: WeightsModel = WeightsModel()
@@ -236,7 +207,7 @@ class SettingsModel(_Model):
     )
 
 
-class MatchModel(_Model):
+class MatchModel(FileModel):
     """For which pods a profile is: all that is said must hold."""
 
     scheduler_name: Names | None = None
@@ -251,14 +222,14 @@ class ProfileModel(SettingsModel):
     match: MatchModel
 
 
-class StalenessModel(_Model):
+class StalenessModel(FileModel):
     """Nodes of which nobody has confirmed anything for too long. The same for all profiles."""
 
     after: Duration | None = None
     handling: Handling | None = None
 
 
-class PersonalityModel(_Model):
+class PersonalityModel(FileModel):
     """How pods are recognised."""
 
     demands: Strength = Field(
@@ -269,7 +240,7 @@ class PersonalityModel(_Model):
     )
 
 
-class NamespaceLimitsModel(_Model):
+class NamespaceLimitsModel(FileModel):
     """What the gangs of one namespace may take from others."""
 
     held_gpus: HeldGpus | None = Field(
@@ -310,7 +281,7 @@ class GangLimitsModel(NamespaceLimitsModel):
         return self
 
 
-class PolicyModel(_Model):
+class PolicyModel(FileModel):
     """A policy file."""
 
     api_version: Version
@@ -318,6 +289,7 @@ class PolicyModel(_Model):
     staleness: StalenessModel = StalenessModel()
     personality: PersonalityModel = PersonalityModel()
     gangs: GangLimitsModel = GangLimitsModel()
+    preemption: PreemptionModel = PreemptionModel()
     defaults: SettingsModel = SettingsModel()
     profiles: tuple[ProfileModel, ...] = ()
 

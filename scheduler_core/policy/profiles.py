@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from enum import Enum
 from typing import NamedTuple
 
 from gputopo.model import Interconnect
 from scheduler_core.policy.limits import DEFAULT_LIMITS, GangLimits
 from scheduler_core.policy.policy import READS_NO_MORE_OF_PODS, PodReads, Policy
+from scheduler_core.policy.preemption import DEFAULT_PREEMPTION, PreemptionPolicy
+from scheduler_core.policy.workload_class import WorkloadClass, workload_class_of
 from scheduler_core.request.pod import Pod
 from scheduler_core.request.pod_request import (
     DEFAULT_PARSING,
     InvalidRequest,
     ParsingPolicy,
     PodExtras,
-    PodProfile,
     PodRequest,
     Strength,
     parse_request,
 )
-from scheduler_core.request.workload_type import WorkloadType
-
-
-class WorkloadClass(Enum):
-    """The workload class of a pod, as policy files name it."""
-
-    TRAINING = "training"
-    INFERENCE = "inference"
-    BATCH = "batch"
-    SCAVENGER = "scavenger"
-    DEFAULT = "default"  # none of the others
 
 
 class ProfileMatch(NamedTuple):
@@ -66,6 +55,7 @@ class Policies(NamedTuple):
     parsing: ParsingPolicy = DEFAULT_PARSING
     limits: GangLimits = DEFAULT_LIMITS
     pod_reads: PodReads = READS_NO_MORE_OF_PODS  # by extensions of any profile
+    preemption: PreemptionPolicy = DEFAULT_PREEMPTION
 
     @property
     def node_policy(self) -> Policy:
@@ -108,14 +98,6 @@ def _selected(texts: Mapping[str, str], keys: Iterable[str] | None) -> tuple[tup
     return tuple(sorted((key, texts[key]) for key in (texts if keys is None else keys) if key in texts))
 
 
-def workload_class_of(profile: PodProfile) -> WorkloadClass:
-    """Return the workload class of the pod."""
-    if profile.scavenger:
-        return WorkloadClass.SCAVENGER
-    workload = profile.constraints.workload
-    return WorkloadClass.DEFAULT if workload is None else _CLASS_OF_WORKLOAD[workload]
-
-
 def _with_required(request: PodRequest, policy_profile: PolicyProfile) -> PodRequest:
     profile = request.profile
     constraints = profile.constraints
@@ -131,10 +113,3 @@ def _with_required(request: PodRequest, policy_profile: PolicyProfile) -> PodReq
     if policy_profile.isolation is Strength.REQUIRED or constraints.isolation is None:
         constraints = constraints._replace(isolation=policy_profile.isolation)
     return request._replace(profile=profile._replace(constraints=constraints))
-
-
-_CLASS_OF_WORKLOAD = {
-    WorkloadType.TRAINING: WorkloadClass.TRAINING,
-    WorkloadType.INFERENCE: WorkloadClass.INFERENCE,
-    WorkloadType.BATCH: WorkloadClass.BATCH,
-}

@@ -18,6 +18,8 @@ from scheduler_core.policy.gpu_families import GPU_FAMILIES
 from scheduler_core.policy.limits import NamespaceLimits
 from scheduler_core.policy.models import WeightsModel
 from scheduler_core.policy.policy import FilterUse
+from scheduler_core.policy.preemption import PreemptionPolicy, rule_text, window_text
+from scheduler_core.policy.preemption_models import PREEMPTION_FIELDS
 from scheduler_core.policy.profiles import BUILT_IN, Policies, PolicyProfile, ProfileMatch
 from scheduler_core.request.workload_type import DETECTION_RULES
 
@@ -83,6 +85,7 @@ def _common(policies: Policies, file: PolicyFile | None) -> Iterable[EffectiveVa
     for setting, value, path in rows:
         yield EffectiveValue(setting, value, _line(file, path) if file and _is_set(model, path) else _BUILT_IN)
     yield from _gang_limits(policies, file)
+    yield from _preemption(policies.preemption, file)
 
 
 def _gang_limits(policies: Policies, file: PolicyFile | None) -> Iterable[EffectiveValue]:
@@ -97,6 +100,23 @@ def _gang_limits(policies: Policies, file: PolicyFile | None) -> Iterable[Effect
         for key, value in _namespace_limits(limits.limits_of(each.name[0])):
             if _is_set(model, place := ("gangs", "namespaces", at, key)):
                 yield EffectiveValue(f"gangs.{key} of {', '.join(each.name)}", value, _line(file, place))
+
+
+def _preemption(policy: PreemptionPolicy, file: PolicyFile | None) -> Iterable[EffectiveValue]:
+    """Yield what decides which running pods are evicted for a gang: times, limits, then each rule."""
+
+    def value(key: str, text: str) -> EffectiveValue:
+        path = ("preemption", key)
+        is_set = file is not None and _is_set(file.model, path)
+        return EffectiveValue(f"preemption.{key}", text, _line(file, path) if is_set else _BUILT_IN)
+
+    for field, name in PREEMPTION_FIELDS.items():
+        found = getattr(policy, name)
+        is_time = name.endswith("_s")
+        yield value(to_camel(field), found.value if field == "mode" else f"{found:g}s" if is_time else str(found))
+    yield value("windows", "; ".join(map(window_text, policy.windows)) or "at any time")
+    for at, each in enumerate(policy.rules):
+        yield value("rules", rule_text(each))._replace(setting=f"preemption.rules.{at}")
 
 
 def _namespace_limits(limits: NamespaceLimits) -> list[tuple[str, str]]:

@@ -15,8 +15,9 @@ from scheduler_core.policy.file import PolicyError, parse_policy_file
 from scheduler_core.policy.limits import GpuLimit, NamespaceLimits
 from scheduler_core.policy.models import WeightsModel, policy_schema
 from scheduler_core.policy.policy import FillBand, Handling, Policy, WorkloadWeights
-from scheduler_core.policy.profiles import BUILT_IN, Policies, PolicyProfile, ProfileMatch, WorkloadClass
+from scheduler_core.policy.profiles import BUILT_IN, Policies, PolicyProfile, ProfileMatch
 from scheduler_core.policy.show import EffectiveSection, EffectiveValue, effective_values, effective_values_text
+from scheduler_core.policy.workload_class import WorkloadClass
 from scheduler_core.request.pod_request import ParsingPolicy, Strength
 from scheduler_core.request.workload_type import DETECTION_RULES
 
@@ -278,7 +279,9 @@ class TestShow:
 
         assert (everything.title, default.title) == ("all pods", "profile default: all others")
         assert {value.origin for part in (everything, default) for value in part.values} == {"built in"}
-        assert self._values(everything) == {
+        shown = self._values(everything)
+        assert shown["preemption.mode"] == ("dry-run", "built in")
+        assert {key: value for key, value in shown.items() if not key.startswith("preemption.")} == {
             "staleness.after": ("900s", "built in"),
             "staleness.handling": ("avoid", "built in"),
             "personality.demands": ("required", "built in"),

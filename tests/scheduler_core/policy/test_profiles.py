@@ -15,9 +15,8 @@ from scheduler_core.policy.profiles import (
     Policies,
     PolicyProfile,
     ProfileMatch,
-    WorkloadClass,
-    workload_class_of,
 )
+from scheduler_core.policy.workload_class import WorkloadClass, workload_class_of
 from scheduler_core.request.pod import Pod
 from scheduler_core.request.pod_request import Constraints, InvalidRequest, PodRequest, Strength
 from tests.scheduler_core.builders import pod, profile, request

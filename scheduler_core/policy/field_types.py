@@ -1,0 +1,42 @@
+"""Types of fields that several parts of the policy file share, as pydantic reads them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic.alias_generators import to_camel
+
+from gputopo.durations import parse_duration
+from scheduler_core.policy.workload_class import WorkloadClass
+
+
+class FileModel(BaseModel):
+    """A part of a policy file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel)
+
+
+def as_list(value: object) -> object:
+    """Return a single value as a list."""
+    return [value] if isinstance(value, str) else value
+
+
+def _seconds(value: object) -> object:
+    found = parse_duration(value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError("should be a duration like 90s, 15m or 1h")
+    return found
+
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=253, strict=True)]
+Names = Annotated[
+    tuple[Name, ...], BeforeValidator(as_list, json_schema_input_type=Name | tuple[Name, ...]), Field(min_length=1)
+]
+Personalities = Annotated[
+    tuple[WorkloadClass, ...],
+    BeforeValidator(as_list, json_schema_input_type=WorkloadClass | tuple[WorkloadClass, ...]),
+    Field(min_length=1),
+]
+Duration = Annotated[float, BeforeValidator(_seconds, json_schema_input_type=str)]
+Count = Annotated[int, Field(ge=0, le=1_000_000, strict=True)]
