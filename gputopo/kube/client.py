@@ -15,7 +15,7 @@ import urllib3
 
 from gputopo.kube.errors import GoneError, KubeError, UnavailableError, error_of_response
 from gputopo.kube.objects import ListPage, ObjectMeta, PartialObject, Unreadable
-from gputopo.kube.rbac import Resource, Role
+from gputopo.kube.rbac import EVICTIONS, Resource, Role
 from gputopo.kube.run_ahead import run_ahead
 from gputopo.kube.watch_stream import WatchStream, name_of
 from gputopo.process.decoding import decode, decoder_without_repair
@@ -200,6 +200,21 @@ class Kube:
         body = {**header, "preconditions": {"uid": metadata.uid, **version}, **dry}
         path = resource.path(metadata.name, metadata.namespace or None)
         self._call("DELETE", path, {}, {"Content-Type": JSON, "Accept": JSON}, body)
+
+    def evict(self, metadata: ObjectMeta) -> None:
+        """Evict the pod with this uid (policy/v1 Eviction), within its disruption budgets.
+
+        Raises ``BudgetError``, ``NotFoundError``, and ``ConflictError`` if another pod has its name.
+        """
+        self._assert_permitted(EVICTIONS, "create")
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": metadata.name, "namespace": metadata.namespace},
+            "deleteOptions": {"preconditions": {"uid": metadata.uid}},
+        }
+        path = EVICTIONS.path(metadata.name, metadata.namespace)
+        self._call("POST", path, {}, {"Content-Type": JSON, "Accept": JSON}, body)
 
     def _decode_items(self, resource: Resource, kind: type[T], query: ListOptions) -> tuple[list[T], list[Unreadable]]:
         found: list[T] = []

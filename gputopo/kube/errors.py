@@ -6,6 +6,7 @@ KubeError(Exception)        base class; itself: the server rejects the request f
 │   └── DamagedError        the answer is not JSON; the same request may get the same answer
 ├── ForbiddenError          the server denies access (401, 403)
 ├── NotFoundError           no such object; ``kind_missing``: the server does not serve the kind
+├── BudgetError             a disruption budget does not allow an eviction now (429, cause DisruptionBudget)
 ├── ConflictError           the object has changed or exists; ``fields``: owned by other field managers (409)
 └── GoneError               the resource version is too old, or of another history: list again (410)
 """
@@ -55,6 +56,10 @@ class ConflictError(KubeError):
         self.fields = fields  # path, as in ".metadata.labels.nvidia.com/gpu.count" -> the manager that owns it
 
 
+class BudgetError(KubeError):
+    """A PodDisruptionBudget does not allow the eviction of a pod now."""
+
+
 class GoneError(KubeError):
     """The resource version, or the list that a continue token belongs to, is too old."""
 
@@ -97,6 +102,8 @@ def error_of_response(call: str, status: int, body: bytes, retry_after: str | No
         return NotFoundError(message, kind_missing=not details.name)
     if status == 409:
         return ConflictError(message, _owners(details.causes))
+    if status == 429 and any(cause.reason == "DisruptionBudget" for cause in details.causes):
+        return BudgetError("; ".join([message, *(each.message for each in details.causes if each.message)]))
     # A server that was restored from a backup answers 504 (retry) forever.
     if status == 410 or any(cause.reason == "ResourceVersionTooLarge" for cause in details.causes):
         return GoneError(message)

@@ -42,14 +42,14 @@ class Resource(NamedTuple):
 NODES = Resource("nodes")
 NAMESPACES = Resource("namespaces")
 PODS = Resource("pods", namespaced=True)
+EVICTIONS = PODS._replace(subresource="eviction")
+DISRUPTION_BUDGETS = Resource("poddisruptionbudgets", "policy", namespaced=True)
 EVENTS = Resource("events", namespaced=True)
 NODE_GPUS = Resource(nodegpus.PLURAL, API_GROUP, nodegpus.VERSION)
 RESERVATIONS = Resource(reservations.RESERVATIONS, API_GROUP, reservations.VERSION, namespaced=True)
 RESERVATION_STATUS = RESERVATIONS._replace(subresource="status")
 LEDGERS = Resource(reservations.LEDGERS, API_GROUP, reservations.VERSION)
 LEDGER_STATUS = LEDGERS._replace(subresource="status")
-# Written by the topology updater of Node Feature Discovery, one object for each node.
-NODE_RESOURCE_TOPOLOGIES = Resource("noderesourcetopologies", "topology.node.k8s.io", "v1alpha2")
 NODE_FEATURES = Resource("nodefeatures", "nfd.k8s-sigs.io", "v1alpha1", namespaced=True)
 LEASES = Resource("leases", "coordination.k8s.io", namespaced=True)
 TOKEN_REVIEWS = Resource("tokenreviews", "authentication.k8s.io")
@@ -125,8 +125,6 @@ AGENT_WITH_NFD = Role(
         EVENTS: ("create",),
     },
 )
-# `gputopo agent --node-resource-topology`: besides ``AGENT``.
-AGENT_WITH_TOPOLOGY = Role("agent-topology", {NODE_RESOURCE_TOPOLOGIES: ("get",)})
 # `gputopo nodes`, `pods`, `why pod`, `show --node`, `diff --node`.
 READER = Role(
     "reader",
@@ -193,6 +191,7 @@ PLANNER = Role(
     {
         **_WATCHED,
         PODS: ("list", "watch", "get", "patch", "delete"),
+        DISRUPTION_BUDGETS: ("list",),
         RESERVATIONS: ("list", "watch", "create", "delete"),
         RESERVATION_STATUS: ("patch",),
         LEDGERS: ("list", "watch", "get", "create", "update"),
@@ -201,6 +200,8 @@ PLANNER = Role(
         **dict.fromkeys((*GANG_SIZE_SOURCES, *VOLUME_SOURCES), ("list", "watch")),
     },
 )
+# The planner, if the policy file allows it to evict pods: besides ``PLANNER``.
+PREEMPTOR = Role("preemptor", {EVICTIONS: ("create",)})
 # `gputopo planner --provisioning-class`: besides ``PLANNER``.
 PROVISIONER = Role("provisioner", {PROVISIONING_REQUESTS: ("create",), POD_TEMPLATES: ("create",)})
 # `--lease`: leader election.
@@ -210,7 +211,6 @@ PAGE_REVIEWER = Role("page-reviewer", {TOKEN_REVIEWS: ("create",), ACCESS_REVIEW
 ROLES = (
     AGENT,
     AGENT_WITH_NFD,
-    AGENT_WITH_TOPOLOGY,
     READER,
     GANG_READER,
     CLEANER,
@@ -219,6 +219,7 @@ ROLES = (
     OBSERVER,
     UI,
     PLANNER,
+    PREEMPTOR,
     PROVISIONER,
     ELECTION,
     PAGE_REVIEWER,

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 
 from gputopo.crd.reservations import POOL
 from gputopo.kube.client import Kube
-from gputopo.kube.rbac import PLANNER, PROVISIONER, Role
+from gputopo.kube.rbac import PLANNER, PREEMPTOR, PROVISIONER, Role
 from gputopo.process.daemon import bind_socket, fail
 from scheduler_core.cache.watch import RESERVATION_SOURCES, make_watches
 from scheduler_core.planner.gang.pod_source import planner_sources
@@ -54,9 +54,9 @@ def run_planner(settings: PlannerSettings) -> None:
 
 
 def _role(settings: PlannerSettings) -> Role:
-    if settings.provisioning_class is None:
-        return PLANNER
-    return Role(PLANNER.name, {**PLANNER.verbs, **PROVISIONER.verbs})
+    """Return the calls of this planner. The policy file decides later whether pods are evicted."""
+    provisioner = {} if settings.provisioning_class is None else PROVISIONER.verbs
+    return Role(PLANNER.name, {**PLANNER.verbs, **PREEMPTOR.verbs, **provisioner})
 
 
 def _parts(

@@ -130,7 +130,7 @@ def test_make_installs_no_tool_without_a_hash() -> None:
     )
     assert "-e . &&" in demo
     assert all("--require-hashes" in line or "--no-index" in line for line in others)
-    assert len(others) == 2
+    assert len(others) == 3
 
 
 def copy_context(source: Path) -> None:

@@ -11,7 +11,14 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from gputopo.crd.reservations import LedgerSpec, LedgerStatus, PlannedMember, ReservationSpec, ReservationStatus
+from gputopo.crd.reservations import (
+    LedgerSpec,
+    LedgerStatus,
+    PlannedEviction,
+    PlannedMember,
+    ReservationSpec,
+    ReservationStatus,
+)
 from gputopo.labels.gate import other_gates
 from scheduler_core.cache.events import LedgerUpdate, ReservationUpdate
 from scheduler_core.planner.gang.member import GangName, Member
@@ -212,6 +219,21 @@ class EndPod(DeletePod, frozen=True):
     """Delete a running member because another member of its gang has failed, as both ask for."""
 
     failed: str  # name of the member that failed
+
+
+class EvictPod(Action, frozen=True):
+    """Evict a pod for the gang of a capacity hold (Eviction API), within its disruption budgets."""
+
+    eviction: PlannedEviction
+    reservation: ReservationUpdate  # the hold
+
+    @property
+    def key(self) -> Key:
+        return "eviction", self.eviction.uid
+
+    @property
+    def namespace(self) -> str:
+        return self.eviction.namespace
 
 
 class ProbeExtenderPod(Action, frozen=True):

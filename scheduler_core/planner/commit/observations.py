@@ -50,6 +50,7 @@ class Observations(NamedTuple):
     silent_extenders: Mapping[str, SilentExtender] = {}  # by the identity of the extender
     replaced_extenders: Mapping[str, float] = {}  # when a successor in its pod first named it, by identity
     refused_writes: Mapping[tuple[type, str], RefusedWrite] = {}  # by type of action and UID of the pod
+    evicted: Mapping[str, float] = {}  # by UID: when the eviction of a pod was accepted, or found to be unnecessary
 
 
 _IN_A_ROW_S = 90.0  # an older refusal was not repeated: the write is no longer wanted
@@ -73,6 +74,11 @@ def without_refused_write(observations: Observations, action_type: type, uid: st
     )
 
 
+def with_evicted_pod(observations: Observations, uid: str, now: float) -> Observations:
+    """Record that the eviction of a pod was accepted, or that the pod is gone."""
+    return observations._replace(evicted={**observations.evicted, uid: now})
+
+
 def without_unanswered_writes(observations: Observations) -> Observations:
     """Forget writes without an answer: the API server itself was away, which says nothing about the pods."""
     return observations._replace(
@@ -94,7 +100,14 @@ def observe_ledger(
         else PhaseSince(entry.phase, now, ledger.generation)
         for uid, entry in entries.items()
     }
+    victims = {
+        each.uid
+        for uid in entries
+        if (preemption := reservations[uid].spec.preemption) is not None
+        for each in preemption.evictions
+    }
     return observations._replace(
+        evicted={uid: at for uid, at in observations.evicted.items() if uid in victims},
         ledger_seen_at=now if observations.ledger_seen_at is None else observations.ledger_seen_at,
         since=since,
         created=frozenset(

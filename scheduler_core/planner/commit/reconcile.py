@@ -13,6 +13,7 @@ reservation is deleted while the ledger lists it.
     Proposed      one gone, blocked, no fit        removed; the gang's capacity hold stays
     Held          gang waits                       stays until the gang is committed or gets another hold
     Held          gang no longer waits             removed
+    Held          pods are listed to be evicted    deadline written, then these pods are evicted (``eviction``)
     Committed     gated                            ungated and pinned
     Committed     all bound                        status Bound, removed
     Committed     member or node gone, too late    status RollingBack
@@ -41,6 +42,7 @@ from scheduler_core.planner.commit.actions import (
     reserved_gangs,
 )
 from scheduler_core.planner.commit.ending import unlisted_step
+from scheduler_core.planner.commit.eviction import due_evictions, preemption_status
 from scheduler_core.planner.commit.ledger import (
     Acknowledgement,
     LedgerRole,
@@ -185,10 +187,15 @@ def _capacity_hold_step(inputs: ReconcileInput, reservation: ReservationUpdate) 
     if reservation.key not in inputs.estimates:
         return ReservationStep()
     uid = reservation.key
-    reason = hold_reason(reservation, inputs.estimates[uid], inputs.hold_users.get(uid, ()))
-    write = status_write(inputs, reservation, ReservationState.HELD, reason)
+    estimate, preemption = inputs.estimates[uid], reservation.spec.preemption
+    if preemption is None:
+        reason = hold_reason(reservation, estimate, inputs.hold_users.get(uid, ()))
+        write = status_write(inputs, reservation, ReservationState.HELD, reason)
+    else:
+        write = preemption_status(inputs, reservation, preemption, estimate)
     status = msgspec.structs.replace(write.status, members=len(gang.ready))
-    return ReservationStep() if status == reservation.status else ReservationStep((WriteStatus(reservation, status),))
+    changed = () if status == reservation.status else (WriteStatus(reservation, status),)
+    return ReservationStep((*changed, *due_evictions(inputs, reservation)))
 
 
 def _proposed_step(inputs: ReconcileInput, terms: CommitTerms, reservation: ReservationUpdate) -> ReservationStep:

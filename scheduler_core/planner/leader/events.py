@@ -12,7 +12,7 @@ from gputopo.crd.reservations import RESERVATION_KIND, ReservationState, Reserva
 from gputopo.labels.keys import POD_ON_MEMBER_FAILURE
 from gputopo.render.wording import counted_noun, part_of
 from scheduler_core.cache.events import ReservationUpdate
-from scheduler_core.planner.commit.actions import EndPod, ReleasePod, RequestNodes, UngateAndPin, WriteStatus
+from scheduler_core.planner.commit.actions import EndPod, EvictPod, ReleasePod, RequestNodes, UngateAndPin, WriteStatus
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import Member
@@ -36,6 +36,8 @@ EVENT_REASONS = (
     "GangRefused",
     "GangNotUngated",
     "GangReleased",
+    "EvictedForGang",
+    "Evicts",
 )
 _BAD = (ReservationState.ROLLING_BACK, ReservationState.FAILED)
 
@@ -103,6 +105,18 @@ def end_event(action: EndPod) -> EventDraft:
     """Return the Event of a member that was deleted because another member failed."""
     message = f"deleted, because {action.failed} of its gang failed ({POD_ON_MEMBER_FAILURE.key}: end-gang)"
     return _warning(action.member, "GangEnded", message)
+
+
+def eviction_events(action: EvictPod) -> Iterator[EventDraft]:
+    """Yield the Events of an eviction: on the pod, and on the reservation of the gang that it is evicted for."""
+    pod, hold = action.eviction, action.reservation
+    preemption = hold.spec.preemption
+    if preemption is None:
+        return
+    message = f"evicted for a gang of priority {hold.spec.priority} ({preemption.rule}), reservation {hold.name}"
+    yield EventDraft("Pod", pod.namespace, pod.name, pod.uid, "EvictedForGang", message, warning=True)
+    message = f"evicts {counted_noun(pod.gpus, 'GPU')} on {pod.node} ({preemption.rule}): {preemption.reason}"
+    yield EventDraft(RESERVATION_KIND, hold.namespace, hold.name, hold.key, "Evicts", message, warning=False)
 
 
 def node_request_event(action: RequestNodes, error: str | None) -> EventDraft:

@@ -16,6 +16,7 @@ from scheduler_core.planner.commit.actions import (
     CreateReservation,
     DeletePod,
     EndPod,
+    EvictPod,
     Key,
     ProbeExtenderPod,
     ReleasePod,
@@ -29,12 +30,18 @@ from scheduler_core.planner.commit.actions import (
     reserved_gangs,
 )
 from scheduler_core.planner.commit.members import is_bound
-from scheduler_core.planner.commit.observations import with_refused_write, without_unanswered_writes
+from scheduler_core.planner.commit.observations import (
+    with_evicted_pod,
+    with_refused_write,
+    without_refused_write,
+    without_unanswered_writes,
+)
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.backlog import GangBacklog
 from scheduler_core.planner.leader.context import TermContext
 from scheduler_core.planner.leader.events import (
     end_event,
+    eviction_events,
     failed_ungate_event,
     node_request_event,
     release_event,
@@ -113,6 +120,8 @@ class Outbox:
             self._apply_probe(action, gone=outcome is WriteOutcome.GONE, now=now)
         elif outcome is WriteOutcome.DONE:
             touched = self._apply_done(answer)
+        elif isinstance(action, EvictPod) and outcome is not WriteOutcome.REFUSED:  # another pod has its name, or none
+            self._apply_evicted(action)
         elif action.key[0] == "ledger":
             self._view.apply_ledger(answer.ledger, self._context.clock.wall())
         executor.schedule_round(UNGATING_DELAY_S if action.key[0] == "pod" and self.is_busy else 0.0)
@@ -171,7 +180,17 @@ class Outbox:
             self._apply_removed_entries(action)
         elif isinstance(action, EndPod):
             self._context.executor.write_event(end_event(action))
+        elif isinstance(action, EvictPod):
+            self._apply_evicted(action)
+            for draft in eviction_events(action):
+                self._context.executor.write_event(draft)
         return touched
+
+    def _apply_evicted(self, action: EvictPod) -> None:
+        """Record that a pod is evicted, or is gone already."""
+        uid, now = action.eviction.uid, self._context.clock.monotonic()
+        observations = without_refused_write(self._view.observations, EvictPod, uid)
+        self._view.observations = with_evicted_pod(observations, uid, now)
 
     def _apply_refused(self, action: Action, error: str, now: float) -> None:
         """Record a refused write.
@@ -196,9 +215,10 @@ class Outbox:
             self._record_refused_write(action, error, now, answered=False)
 
     def _record_refused_write(self, action: Action, error: str, now: float, *, answered: bool) -> None:
-        if isinstance(action, UngateAndPin | TouchPod | StripFinalizer | DeletePod):
+        if isinstance(action, UngateAndPin | TouchPod | StripFinalizer | DeletePod | EvictPod):
+            uid = action.eviction.uid if isinstance(action, EvictPod) else action.member.uid
             self._view.observations = with_refused_write(
-                self._view.observations, type(action), action.member.uid, error, now, answered=answered
+                self._view.observations, type(action), uid, error, now, answered=answered
             )
 
     def _apply_probe(self, action: ProbeExtenderPod, *, gone: bool, now: float) -> None:

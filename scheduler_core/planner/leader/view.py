@@ -198,6 +198,7 @@ class PlannerView:
             unwanted_holds=findings.unwanted_holds,
             estimates=findings.estimates,
             hold_users=findings.hold_users,
+            exists=lambda uid: uid in self.cache.pods,
             observations=self.observations,
             now=monotonic,
             wall_time=wall,

@@ -36,6 +36,7 @@ from scheduler_core.planner.commit.actions import (
     DeleteReservation,
     DropRegistration,
     EndPod,
+    EvictPod,
     LedgerAction,
     ProbeExtenderPod,
     ReleasePod,
@@ -173,6 +174,10 @@ def _delete_pod(kube: Kube, action: DeletePod) -> None:
     kube.delete(PODS, found, unchanged=bool(member.version))
 
 
+def _evict_pod(kube: Kube, action: EvictPod) -> None:
+    kube.evict(ObjectMeta(action.eviction.name, action.eviction.uid, action.eviction.namespace))
+
+
 def _probe_extender_pod(kube: Kube, action: ProbeExtenderPod) -> ObjectMeta:
     """Read a pod of an extender. Raises ``NotFoundError``."""
     namespace, _, name = action.pod.partition("/")
@@ -222,6 +227,7 @@ _SEND: dict[type[Any], Callable[[Kube, Any], ObjectMeta | None]] = {
     StripFinalizer: _strip_finalizer,
     DeletePod: _delete_pod,
     EndPod: _delete_pod,
+    EvictPod: _evict_pod,
     RequestNodes: _request_nodes,
     ProbeExtenderPod: _probe_extender_pod,
 }

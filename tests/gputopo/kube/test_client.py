@@ -31,6 +31,7 @@ from gputopo.kube.rbac import (
     NODES,
     PLANNER,
     PODS,
+    PREEMPTOR,
     READER,
     RESERVATION_STATUS,
     RESERVATIONS,
@@ -209,6 +210,22 @@ def test_a_patch_names_the_very_object_as_it_was_seen(tmp_path: Path) -> None:
     assert (one.method, one.path, one.query, one.body) == ("PATCH", "/api/v1/namespaces/ns/pods/p", {}, body)
     assert one.headers["content-type"] == "application/merge-patch+json"
     assert metadata.resource_version == "7"
+
+
+def test_an_eviction_names_the_very_pod(tmp_path: Path) -> None:
+    pod = ObjectMeta("p", "u", "ns")
+
+    (one,), _ = asked(lambda _: Answer({}), lambda kube: kube.evict(pod), tmp_path, PREEMPTOR)
+
+    assert (one.method, one.path) == ("POST", "/api/v1/namespaces/ns/pods/p/eviction")
+    assert one.body == {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": "p", "namespace": "ns"},
+        "deleteOptions": {"preconditions": {"uid": "u"}},
+    }
+    with pytest.raises(AssertionError, match="may not create pods/eviction"):
+        asked(lambda _: Answer({}), lambda kube: kube.evict(pod), tmp_path, PLANNER)
 
 
 def test_the_status_is_written_apart(tmp_path: Path) -> None:

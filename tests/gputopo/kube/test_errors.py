@@ -5,6 +5,7 @@ import json
 import pytest
 
 from gputopo.kube.errors import (
+    BudgetError,
     ConflictError,
     ForbiddenError,
     GoneError,
@@ -42,6 +43,15 @@ def test_each_status_is_one_kind_of_error(code: int, kind: type[KubeError]) -> N
     error = error_of_response("GET /x", code, status("no"))
 
     assert (type(error), str(error)) == (kind, f"GET /x: {code}: no")
+
+
+def test_an_eviction_that_a_budget_refuses_is_no_busy_server() -> None:
+    told = "The disruption budget web needs 2 healthy pods and has 2 currently"
+    cause = {"reason": "DisruptionBudget", "message": told}
+
+    error = error_of_response("POST /x", 429, status("Cannot evict pod", causes=[cause]), "10")
+
+    assert (type(error), str(error)) == (BudgetError, f"POST /x: 429: Cannot evict pod; {told}")
 
 
 def test_a_conflict_names_the_fields_and_who_owns_them() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from gputopo.kube.rbac import (
     AGENT,
+    DISRUPTION_BUDGETS,
     EVENTS,
     EXTENDER,
     GANG_SIZE_SOURCES,
@@ -54,6 +55,7 @@ def test_the_planner_changes_pods_and_what_it_writes_down_and_never_what_it_plan
         NODES: ("list", "watch"),
         NODE_GPUS: ("list", "watch"),
         PODS: ("list", "watch", "get", "patch", "delete"),
+        DISRUPTION_BUDGETS: ("list",),
         RESERVATIONS: ("list", "watch", "create", "delete"),
         RESERVATION_STATUS: ("patch",),
         LEDGERS: ("list", "watch", "get", "create", "update"),

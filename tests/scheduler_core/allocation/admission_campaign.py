@@ -208,10 +208,7 @@ def _model(case: Case) -> KubeletModel:
     exact = not case.others or config.policy is not NumaPolicy.NONE
     return KubeletModel(
         possible_alignments(
-            ModelledPolicy(config.policy.value),
-            pod_scope=config.pod_scope,
-            closest=config.prefer_closest,
-            by_socket=False,
+            ModelledPolicy(config.policy.value), pod_scope=config.pod_scope, closest=config.prefer_closest
         ),
         config.static_cpus,
         config.static_memory,

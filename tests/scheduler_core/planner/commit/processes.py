@@ -6,7 +6,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gputopo.crd.reservations import POOL, EntryPhase, ExtenderAck, HeldCapacity, PlannedMember, ReservationSpec
+from gputopo.crd.reservations import (
+    POOL,
+    EntryPhase,
+    ExtenderAck,
+    HeldCapacity,
+    PlannedEviction,
+    PlannedMember,
+    Preemption,
+    ReservationSpec,
+)
 from gputopo.timing import ASSUMED_POD_LIFETIME_S
 from scheduler_core.cache.cluster_cache import ClusterCache
 from scheduler_core.cache.events import Batch, LedgerUpdate, NodeGpusUpdate, NodeUpdate, PodUpdate, ReservationUpdate
@@ -20,6 +29,7 @@ from scheduler_core.planner.commit.actions import (
     DeletePod,
     DeleteReservation,
     DropRegistration,
+    EvictPod,
     LedgerAction,
     ProbeExtenderPod,
     ReleasePod,
@@ -31,6 +41,7 @@ from scheduler_core.planner.commit.actions import (
     reserved_gangs,
 )
 from scheduler_core.planner.commit.ledger import LedgerRole, active_entries, ledger_role
+from scheduler_core.planner.commit.observations import with_evicted_pod
 from scheduler_core.planner.commit.reconcile import idle_reservations, reconcile
 from scheduler_core.planner.commit.state import CommitTerms
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
@@ -132,7 +143,17 @@ class Planner:
         unserved = next((name for name in gangs if name not in holds.values()), None)
         if unserved is None:
             return None
-        return self._created(ReservationSpec(unserved.name, held=(HeldCapacity("n0", 2), HeldCapacity("n1", 2))))
+        held = (HeldCapacity("n0", 2), HeldCapacity("n1", 2))
+        return self._created(ReservationSpec(unserved.name, held=held, preemption=self._preemption()))
+
+    def _preemption(self) -> Preemption | None:
+        """Evict pods without a gang on the held nodes, each a unit of its own."""
+        found = tuple(
+            PlannedEviction(pod.key, SPACE, pod.occupant.name, pod.node, pod.occupant.name, 1)
+            for pod in sorted(self.view.cache.pods.values())
+            if pod.node in {"n0", "n1"} and self.view.gang_members.get_member(pod.key) is None
+        )
+        return Preemption(found, "rule", timeout_s=30.0) if found else None
 
     def _created(self, spec: ReservationSpec) -> CreateReservation:
         self._tried += 1
@@ -173,11 +194,15 @@ class Planner:
             return server.patch_pod(pod_patches.touch_patch(what.member, what.reservation_uid))
         if isinstance(what, ReleasePod):
             return server.patch_pod(pod_patches.ungate_patch(what.member))
+        if isinstance(what, EvictPod):
+            return server.evict_pod(what.eviction.uid)
         assert isinstance(what, DeletePod)  # pods of ReplicaSets have no finalizer
         return server.delete_pod(what.member.uid, what.member.version)
 
     def answered(self, what: Action, made: Any) -> None:
         """Apply the answer of a successful write."""
+        if isinstance(what, EvictPod):
+            self.view.observations = with_evicted_pod(self.view.observations, what.eviction.uid, self.server.now)
         self.view.apply_write(what, _told(made), self.server.now)
         if isinstance(what, CreateLedger):
             self.view.observations = self.view.observations._replace(is_new_ledger=True)
