@@ -143,6 +143,7 @@ bench: $(VENV)/.test
 	$(BIN)/python bench/nvml_calls.py
 	PYTHONPATH=. $(BIN)/python bench/evaluate.py
 	PYTHONPATH=. $(BIN)/python bench/extender_http.py
+	PYTHONPATH=. $(BIN)/python bench/filter_latency.py 1200
 	PYTHONPATH=. $(BIN)/python bench/watch.py
 	PYTHONPATH=. $(BIN)/python bench/why.py
 	PYTHONPATH=. $(BIN)/python bench/planner_pure.py

@@ -2,7 +2,8 @@
 
 Prints its port. A seventh of the nodes has 16 GPUs. A tenth of these and a fifth of the others have pods whose GPUs the
 kubelet has not reported. Half of the events change a node: a pod is bound, reported, deleted, and no longer reported.
-The others are heartbeats of nodes and pods without GPUs.
+The others are heartbeats of nodes and pods without GPUs. Every 15 seconds a watch, of another kind each time, is told
+that it fell behind, and lists all objects again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import cycle
 from random import Random
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -25,6 +27,8 @@ from tests.machines import MACHINES
 
 SHAPES = ("hgx_h100", "hgx_b200", "dgx1", "a100_bridged", "dgx_a100", "rtx4090", "dgx2")
 _TICK_S = 0.01
+_RELIST_S = 15.0
+_GONE = b'{"type":"ERROR","object":{"kind":"Status","status":"Failure","reason":"Expired","code":410}}\n'
 Object = dict[str, Any]
 
 
@@ -161,7 +165,11 @@ def send_events(fleet: Fleet, per_s: int) -> None:
     while len(Handler.watchers) < len(Handler.objects):
         time.sleep(0.1)
     started, sent = time.monotonic(), 0
+    kinds, relist_at = cycle(("nodegpus", "pods", "nodes")), started + _RELIST_S
     while True:
+        if time.monotonic() > relist_at:
+            Handler.watchers[next(kinds)].put(_GONE)
+            relist_at += _RELIST_S
         while sent < (time.monotonic() - started) * per_s:
             kind, what, text = next(events)
             Handler.watchers[kind].put(b'{"type":"%s","object":%s}\n' % (what.encode(), text))

@@ -163,13 +163,18 @@ def report(calls: list[Call], spans: list[list[str]]) -> None:
     row("from request to answer", [each.end - each.start for each in calls])
     row("without waiting for a CPU", [each.own_s for each in calls])
     row("CPU of the event loop", [each.cpu_s for each in calls])
-    ordered = sorted((float(start), float(end), kind) for kind, start, end in spans)
+    ordered = sorted((float(start), float(end), kind) for kind, start, end, _ in spans)
     slow = [each for each in calls if each.end - each.start > SLOW_S]
     causes = Counter(cause(each, ordered) for each in slow)
-    print(f"\n{'work beside the calls and in them':<40} {'spans':>6} {'median, ms':>12} {'longest, ms':>12}")
+    titles = f"{'spans':>6} {'median, ms':>12} {'longest, ms':>12} {'CPU, ms':>8}"
+    print(f"\n{'work beside the calls and in them':<40} {titles}")
+    begun = calls[0].start
     for kind in sorted({kind for _, _, kind in ordered}):
-        lengths = sorted(end - start for start, end, each in ordered if each == kind)
-        print(f"{kind:<40} {len(lengths):>6} {lengths[len(lengths) // 2] * 1000:>12.1f} {lengths[-1] * 1000:>12.0f}")
+        lengths = sorted(end - start for start, end, each in ordered if each == kind and start > begun)
+        if lengths:
+            cpu = max(float(each) for named, start, _, each in spans if named == kind and float(start) > begun)
+            median, longest = lengths[len(lengths) // 2], lengths[-1]
+            print(f"{kind:<40} {len(lengths):>6} {median * 1000:>12.1f} {longest * 1000:>12.0f} {cpu * 1000:>8.0f}")
     print(f"\n{'cause of calls above 50 ms':<40} {'calls':>6} {'longest, ms':>12}")
     for kind, number in causes.most_common():
         longest = max(each.end - each.start for each in slow if cause(each, ordered) == kind)

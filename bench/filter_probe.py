@@ -1,7 +1,7 @@
 """``gputopo extender`` with probes, for ``bench/filter_latency.py``: ``python bench/filter_probe.py SPANS OPTION...``.
 
 The process and its code are the real ones. Probes note the spans of work that may delay a call, by monotonic seconds:
-lines ``KIND START END`` in the file SPANS, written at the end.
+lines ``KIND START END CPU`` in the file SPANS, written at the end. CPU: seconds that the thread ran.
 """
 
 from __future__ import annotations
@@ -19,14 +19,20 @@ from scheduler_core.evaluation import ranking
 from scheduler_core.extender import decision_log, metrics, service
 
 _LEAST_S = 0.0005
-_spans: list[tuple[str, float, float]] = []
+_spans: list[tuple[str, float, float, float]] = []
+Start = tuple[float, float]  # monotonic seconds, and the seconds that the thread has run
 
 
-def note(kind: str, started: float) -> None:
+def clocks() -> Start:
+    """Return the start of a span."""
+    return time.monotonic(), time.thread_time()
+
+
+def note(kind: str, start: Start) -> None:
     """Note a span that ends now."""
-    ended = time.monotonic()
-    if ended - started > _LEAST_S:
-        _spans.append((kind, started, ended))
+    ended, cpu = clocks()
+    if ended - start[0] > _LEAST_S:
+        _spans.append((kind, start[0], ended, cpu - start[1]))
 
 
 def probe(owner: Any, method: str, kind: Callable[..., str]) -> None:
@@ -35,7 +41,7 @@ def probe(owner: Any, method: str, kind: Callable[..., str]) -> None:
 
     @functools.wraps(original)
     def timed(*args: Any, **kwargs: Any) -> Any:
-        named, started = kind(*args), time.monotonic()
+        named, started = kind(*args), clocks()
         try:
             return original(*args, **kwargs)
         finally:
@@ -51,12 +57,12 @@ def profile_kind(rankings: Any, profile: Any, policy: Any, *_: Any) -> str:
 
 def watch_collections() -> None:
     """Note garbage collections."""
-    started = 0.0
+    started = clocks()
 
     def collected(phase: str, _: dict[str, int]) -> None:
         nonlocal started
         if phase == "start":
-            started = time.monotonic()
+            started = clocks()
         else:
             note("garbage", started)
 
@@ -71,14 +77,17 @@ def main() -> None:
     if hasattr(service.ExtenderService, "_evaluate_ahead"):
         probe(service.ExtenderService, "_evaluate_ahead", lambda *_: "ahead")
     probe(ranking.Rankings, "ranking_for", profile_kind)
-    probe(decision_log, "encode_decision", lambda *_: "decisions page")
+    probe(ranking.NodeRanking, "__init__", lambda *_: "ranking of known states")
+    probe(decision_log, "encode_decision", lambda *_: "decisions page, with rests")
     probe(metrics, "snapshot_samples", lambda *_: "metrics page")
     watch_collections()
     sys.argv = ["gputopo", "extender", *options]
     try:
         gputopo()
     finally:
-        Path(file).write_text("".join(f"{kind}\t{start}\t{end}\n" for kind, start, end in _spans), encoding="utf-8")
+        Path(file).write_text(
+            "".join(f"{kind}\t{start}\t{end}\t{cpu}\n" for kind, start, end, cpu in _spans), encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ show the node, and a pod that only a report names is assumed on the node until t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from math import inf
 from types import MappingProxyType
@@ -32,6 +32,7 @@ from scheduler_core.cache.events import (
     PodUpdate,
     ReportedNode,
     ReservationUpdate,
+    pieces,
     removed_keys,
 )
 from scheduler_core.cache.kubelet_reports import newly_named_pods, without_replaced_pods
@@ -47,6 +48,7 @@ from scheduler_core.cache.staleness import StalenessTimer, mismatch_since
 from scheduler_core.cache.ungated_pods import UngatedPods
 from scheduler_core.policy.policy import Policy
 
+_PIECE = 4  # objects of a batch that are applied at once
 _NO_FACTS = NodeFacts(topology=None, described=False, allocatable=())
 _KINDS: dict[type[Any], str] = {NodeUpdate: "nodes", PodUpdate: "pods", NodeGpusUpdate: "nodegpus"}
 _RESERVATION_KINDS: dict[type[Any], str] = {ReservationUpdate: RESERVATIONS, LedgerUpdate: LEDGERS}
@@ -157,6 +159,26 @@ class ClusterCache:
     def synced(self) -> bool:
         """True if every kind has been listed once."""
         return len(self._listed) == len(self._kinds)
+
+    def split_batch(self, batch: Batch[Any]) -> Iterator[Batch[Any]]:
+        """Yield batches of a few objects which together change the same, to be applied one after the other.
+
+        A list is compared with what is known when the first batch is requested. The first list of a kind stays whole:
+        it decides when the cache is ready. So do the objects of planners, which are few.
+        """
+        if batch.kind not in _KINDS or batch.kind not in self._listed:
+            yield batch
+            return
+        removed = removed_keys(batch, self._known_keys(batch.kind)) if batch.is_full_list else batch.removed
+        yield from (Batch(batch.kind, (), keys) for keys in pieces(removed, _PIECE))
+        yield from (Batch(batch.kind, updates) for updates in pieces(batch.updates, _PIECE))
+
+    def _known_keys(self, kind: type[Any]) -> Collection[str]:
+        if kind is NodeUpdate:
+            return self._nodes
+        if kind is PodUpdate:
+            return self._pods
+        return [name for name, record in self._records.items() if record.gpus is not None]
 
     def apply_batch(self, batch: Batch[Any], now: float) -> CacheChanges:
         """Apply a batch of updates from a watch. ``now``: seconds since 1970, as in all methods."""
@@ -299,8 +321,8 @@ class ClusterCache:
 
     def _apply_kubelet_reports(self, batch: Batch[NodeGpusUpdate], *, first: bool) -> CacheChanges:
         # Only a full list needs all records: there are thousands of nodes, and as many reports a minute.
-        records = self._records.items() if batch.is_full_list else ()
-        for name in removed_keys(batch, [name for name, record in records if record.gpus is not None]):
+        known = self._known_keys(NodeGpusUpdate) if batch.is_full_list else ()
+        for name in removed_keys(batch, known):
             self._set_record(with_gpus(self._record(name), None))
         reports = [report for each in batch.updates if (report := self._apply_kubelet_report(each)) is not None]
         return CacheChanges(kubelet_reports=() if first else tuple(reports))

@@ -6,7 +6,8 @@ drops pods without GPUs and fields that decide nothing: of 100,000 pods only tho
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from gputopo.crd.nodegpus import NodeGpus
@@ -121,6 +122,13 @@ class CacheChanges(NamedTuple):
     bound_pods: tuple[BoundPod, ...] = ()
     kubelet_reports: tuple[ReportedNode, ...] = ()
     removed_pods: tuple[PodUpdate, ...] = ()
+
+
+def pieces(values: Iterable[S], size: int) -> Iterator[tuple[S, ...]]:
+    """Yield the values, ``size`` at a time."""
+    left = iter(values)
+    while piece := tuple(islice(left, size)):
+        yield piece
 
 
 def removed_keys(batch: Batch[Any], known: Collection[str]) -> set[str]:

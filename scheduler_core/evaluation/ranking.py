@@ -58,27 +58,32 @@ class NodeIndex:
         self.states: dict[str, NodeState] = {}
         self.with_commitments: set[str] = set()  # nodes where in-flight pods matter (``has_commitments``)
         self.uncertain: set[str] = set()  # see ``is_uncertain``
-        self.hash_order: list[HashedName] = []
+        self.by_state: dict[NodeState, list[HashedName]] = {}  # ordered
 
     def catch_up(self, snapshot: ClusterSnapshot, changed: Iterable[str] | None) -> None:
         """Apply the changes up to a newer snapshot; all nodes where ``changed`` is None."""
         if changed is None:
-            self.states, self.with_commitments, self.uncertain = {}, set(), set()
+            self.states, self.with_commitments, self.uncertain, self.by_state = {}, set(), set(), {}
             changed = snapshot.states
-        moved = False
         for name in changed:
             old, new = self.states.pop(name, None), snapshot.states.get(name)
-            moved |= (old is None) is not (new is None)
             self.with_commitments.discard(name)
             self.uncertain.discard(name)
+            if old is not None:
+                self._remove_from(old, name)
             if new is not None:
                 self.states[name] = new
+                insort(self.by_state.setdefault(new, []), (spread_hash(name), name))
                 if has_commitments(new):
                     self.with_commitments.add(name)
                 if is_uncertain(new):
                     self.uncertain.add(name)
-        if moved:
-            self.hash_order = sorted((spread_hash(name), name) for name in self.states)
+
+    def _remove_from(self, state: NodeState, name: str) -> None:
+        same_state, hashed = self.by_state[state], (spread_hash(name), name)
+        del same_state[bisect_left(same_state, hashed)]
+        if not same_state:
+            del self.by_state[state]
 
 
 class NodeRanking:
@@ -94,27 +99,35 @@ class NodeRanking:
         self._index = index
         self._states = index.snapshot.states
         self._rejected: dict[str, set[str]] = {}  # reason -> nodes
-        self._ranked: dict[float, list[HashedName]] = {}  # points -> nodes, ordered by hash
-        self._waiting: dict[
-            NodeState, list[HashedName]
-        ] = {}  # states to evaluate, most promising first, and their nodes
-        rejected_by_reason: dict[Reason, list[HashedName]] = {}
-        waiting: dict[NodeState, list[HashedName]] = {}
-        append_by_state = {}
-        for state in set(index.states.values()):
+        self._ranked: dict[float, list[HashedName]] = {}  # points -> nodes, ordered except in ``_unordered``
+        self._unordered: set[float] = set()  # points
+        # States to evaluate, most promising first, and their nodes.
+        self._waiting: dict[NodeState, list[HashedName]] = {}
+        unknown = []
+        for state, hashed_names in index.by_state.items():  # this and ``points_of`` are the only loops over all states
             found = evaluator.known(state)
-            if isinstance(found, Score):
-                append_by_state[state] = self._ranked.setdefault(found.points, []).append
-            elif found is None:
-                append_by_state[state] = waiting.setdefault(state, []).append
+            if found is None:
+                unknown.append(state)
             else:
-                append_by_state[state] = rejected_by_reason.setdefault(found, []).append
-        for hashed in index.hash_order:  # this and ``points_of`` are the only loops over all nodes
-            append_by_state[index.states[hashed[1]]](hashed)
-        for reason, hashed_names in rejected_by_reason.items():
-            self._rejected[_TEXTS[reason]] = {name for _, name in hashed_names}
-        for state in self._most_promising_first(waiting):
-            self._waiting[state] = waiting[state]
+                self._place(found, hashed_names)
+        for state in self._most_promising_first(unknown):
+            self._waiting[state] = list(index.by_state[state])
+
+    def _place(self, found: Evaluation, hashed_names: list[HashedName]) -> None:
+        """Add nodes of one state."""
+        if isinstance(found, Score):
+            self._ranked.setdefault(found.points, []).extend(hashed_names)
+            self._unordered.add(found.points)
+        else:
+            self._rejected.setdefault(_TEXTS[found], set()).update([name for _, name in hashed_names])
+
+    def _nodes_with(self, points: float) -> list[HashedName]:
+        """Return the nodes of these points, ordered. Most points are never asked for, so they are ordered only here."""
+        found = self._ranked[points]
+        if points in self._unordered:
+            found.sort()
+            self._unordered.discard(points)
+        return found
 
     def _most_promising_first(self, states: Iterable[NodeState]) -> Iterator[NodeState]:
         """Yield the states: known sets, enough devices and few free ones come first. Approximate, but fast."""
@@ -145,14 +158,7 @@ class NodeRanking:
         """Evaluate the states that wait. ``may_continue``: is asked before each state."""
         while self._waiting and may_continue():
             state = next(iter(self._waiting))
-            hashed_names = self._waiting.pop(state)
-            found = self.evaluator(state)
-            if not isinstance(found, Score):
-                self._rejected.setdefault(_TEXTS[found], set()).update([name for _, name in hashed_names])
-                continue
-            ranked = self._ranked.setdefault(found.points, [])
-            ranked += hashed_names
-            ranked.sort()  # two ordered runs: linear
+            self._place(self.evaluator(state), self._waiting.pop(state))
 
     @property
     def snapshot(self) -> ClusterSnapshot:
@@ -201,9 +207,9 @@ class NodeRanking:
     def _batches(self, names: AbstractSet[str], uid: str) -> Iterator[list[str]]:
         start = (spread_hash(uid), "")
         only_named = len(names) * _FEW < len(self._states) - sum(map(len, self._rejected.values()))
-        ranked = self._rank_named(names) if only_named else self._ranked
-        for points in sorted(ranked, reverse=True):
-            same_points = ranked[points]
+        ranked = self._rank_named(names) if only_named else None
+        for points in sorted(self._ranked if ranked is None else ranked, reverse=True):
+            same_points = self._nodes_with(points) if ranked is None else ranked[points]
             at = bisect_left(same_points, start)
             for low, end in ((at, len(same_points)), (0, at)):
                 for since in range(low, end, _BATCH):
@@ -230,7 +236,8 @@ class NodeRanking:
         if state is not None and found is None:
             self._waiting.setdefault(state, []).append((spread_hash(name), name))
         elif isinstance(found, Score):
-            insort(self._ranked.setdefault(found.points, []), (spread_hash(name), name))
+            self._ranked.setdefault(found.points, [])
+            insort(self._nodes_with(found.points), (spread_hash(name), name))
         elif found is not None:
             self._rejected.setdefault(_TEXTS[found], set()).add(name)
 
@@ -242,7 +249,7 @@ class NodeRanking:
             return
         found = None if state is None else self.evaluator(state)
         if isinstance(found, Score):
-            same_points = self._ranked[found.points]
+            same_points = self._nodes_with(found.points)
             del same_points[bisect_left(same_points, (spread_hash(name), name))]
             if not same_points:
                 del self._ranked[found.points]

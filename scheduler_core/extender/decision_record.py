@@ -9,8 +9,8 @@ DecisionFormatError(ValueError)    a line is not a decision; the message quotes 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, get_type_hints
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 from immutables import Map
@@ -29,7 +29,9 @@ from scheduler_core.extender.extender import DecisionRecord
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodRequest
 
+V = TypeVar("V")
 FORMAT = 1
+_PER_REST = 64  # nodes or states that are encoded without a rest
 _NO_FACTS = NodeFacts(topology=None, described=False, allocatable=())
 _FIELDS = get_type_hints(NodeState)
 _KEYS = dict(zip(NodeState.__struct_fields__, NodeState.__struct_encode_fields__, strict=True))
@@ -61,9 +63,9 @@ class DecisionLine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     records: dict[str, NodeRecord] = {}  # of the nodes of in-flight pods
 
 
-def encode_decision(record: DecisionRecord) -> bytes:
-    """Return the line of a decision, with its newline."""
-    by_state = _nodes_by_state(record)
+def encode_decision(record: DecisionRecord, rest: Callable[[], None] = lambda: None) -> bytes:
+    """Return the line of a decision, with its newline. ``rest``: is called after each few milliseconds of work."""
+    by_state = _nodes_by_state(record, rest)
     shapes = {
         each.shape: None for state in by_state for each in (state, state.unreserved) if each and each.shape is not None
     }
@@ -82,7 +84,7 @@ def encode_decision(record: DecisionRecord) -> bytes:
         policy=record.policy,
         nodes=tuple(map(tuple, by_state.values())),
         unknown=tuple(sorted(name for name in record.considered if name not in record.table.states)),
-        states=tuple(_encode_state(state, indices) for state in by_state),
+        states=tuple(_encode_state(state, indices) for state in _with_rests(by_state, rest)),
         topologies=tuple(shape.topology for shape in shapes),
         doubtful=in_flight,
         records={name: record.table.records[name] for each in in_flight for name in sorted(each.nodes)},
@@ -117,10 +119,17 @@ def replay_differences(line: DecisionLine) -> Iterator[str]:
             yield f"{name} was rejected for {before.get(name)!r}; now for {now.get(name)!r}"
 
 
-def _nodes_by_state(record: DecisionRecord) -> dict[NodeState, list[str]]:
+def _with_rests(values: Iterable[V], rest: Callable[[], None]) -> Iterator[V]:
+    for number, value in enumerate(values):
+        if number % _PER_REST == 0:
+            rest()
+        yield value
+
+
+def _nodes_by_state(record: DecisionRecord, rest: Callable[[], None]) -> dict[NodeState, list[str]]:
     """Return the considered nodes that the cache has, sorted, by their states."""
     groups: dict[NodeState, list[str]] = {}
-    for name in sorted(record.considered):
+    for name in _with_rests(sorted(record.considered), rest):
         state = record.table.states.get(name)
         if state is not None:
             groups.setdefault(state, []).append(name)

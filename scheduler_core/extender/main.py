@@ -70,7 +70,7 @@ def serve_forever(settings: ExtenderSettings) -> None:
         def start_watches(deliver: Deliver) -> WatchSet:
             return make_watches(kube, deliver, time.monotonic, sources=sources)
 
-        uvloop.run(run_daemon(service, listeners, start_watches, service.drain))
+        uvloop.run(run_daemon(service, listeners, start_watches, service.drain, service.cache.split_batch))
 
 
 def own_pod_name(environ: Mapping[str, str]) -> str:

@@ -6,8 +6,7 @@ Long work runs on another thread, one job at a time, so that it does not delay t
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import orjson
@@ -83,15 +82,6 @@ def _first_number(request: Request) -> int | None:
 
 
 def _decisions_page(lines: NumberedLines) -> PageBytes:
-    page, more = fill_page(_with_pauses(lines))
+    page, more = fill_page(lines)
     continuation = str(page[-1][0] + 1) if more else None
     return PageBytes(b"".join(line for _, line in page), continuation)
-
-
-def _with_pauses(lines: NumberedLines) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines, and rest after each for as long as it took: calls are answered by the same interpreter."""
-    started = time.perf_counter()
-    for line in lines:
-        yield line
-        time.sleep(time.perf_counter() - started)
-        started = time.perf_counter()

@@ -112,6 +112,7 @@ class ExtenderService:
         if self.cache.synced:
             self._catch_up()
             self._update_registration(urgent=batch.kind in (LedgerUpdate, ReservationUpdate))
+        self._garbage.collect_new()
 
     def tick(self) -> None:
         """Do the periodic work, once a second."""
@@ -135,6 +136,7 @@ class ExtenderService:
     def _evaluate_ahead(self) -> None:
         """Evaluate nodes for profiles that were requested before, a little at a time; requests come first."""
         self._evaluating_ahead = self.extender.evaluate_ahead(_AHEAD_S)
+        self._garbage.collect_new()
         if self._evaluating_ahead:
             asyncio.get_running_loop().call_later(_AHEAD_PAUSE_S, self._evaluate_ahead)
 
@@ -169,9 +171,9 @@ class ExtenderService:
         _ = self.cache.snapshot
         if not self._synced:
             self._synced = True
+            self._garbage.start(time.monotonic())
             counts = {"nodes": len(self.cache.snapshot.records), "gpu_pods": len(self.cache.pods)}
             _log.info("synced", extra={"fields": counts | {"after_s": round(time.monotonic() - self._started, 3)}})
-            self._garbage.start(time.monotonic())
 
     def not_ready_reason(self) -> str | None:
         """Return why calls cannot be answered; None if they can."""
@@ -257,6 +259,8 @@ class ExtenderService:
         self.decisions.add_decision(record)
         if self._file is not None:
             self._file.append(record)
+        if self._garbage.due:
+            asyncio.get_running_loop().call_soon(self._garbage.collect_new)  # after the answer
 
 
 def _has_name(pod: Occupant, namespace: str, name: str) -> bool:

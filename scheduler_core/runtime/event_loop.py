@@ -3,7 +3,8 @@
 watch threads ──Batch──▶ inbox ──▶ loop: ``Daemon.apply_batch`` ◀── ``tick``, once a second
 SIGTERM, SIGINT ──────────────────▶ loop: ``Daemon.stop_requested`` ──▶ stop listeners, drain, stop watches
 
-Batches are applied for a few milliseconds at a time. In between, the loop serves the requests that have arrived.
+Batches are applied for a few milliseconds at a time, large ones in parts. In between, the loop serves the requests that
+have arrived.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import asyncio
 import signal
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
@@ -24,6 +25,7 @@ from scheduler_core.runtime.http_server import Listener, serve_listeners
 _TICK_S = 1.0
 _APPLY_S = 0.002  # then requests come first
 Deliver = Callable[[Batch[Any]], None]
+Split = Callable[[Batch[Any]], Iterator[Batch[Any]]]  # called on the thread of the loop when the batch is next
 
 
 class WatchSet(Protocol):
@@ -68,23 +70,34 @@ async def run_daemon(
     listeners: Sequence[Listener],
     make_watches: Callable[[Deliver], WatchSet],
     drain: Callable[[], Awaitable[None]] | None = None,
+    split: Split | None = None,
 ) -> None:
     """Run until ``stop_requested``, which SIGTERM and SIGINT set. Requests in progress are still answered.
 
-    ``drain``: called at the end, while the watches still run. An exception of ``apply_batch`` or ``tick`` ends the
-    daemon too and is raised here, because the state would be wrong from then on.
+    ``drain``: called at the end, while the watches still run. ``split``: divides a batch into parts, which are applied
+    in their order with requests in between; None: a batch is applied at once. An exception of ``apply_batch``,
+    ``split`` or ``tick`` ends the daemon too and is raised here, because the state would be wrong from then on.
     """
     loop = asyncio.get_running_loop()
     errors: list[Exception] = []
 
-    def guarded(work: Callable[..., None], *args: object) -> None:
+    @contextmanager
+    def guard() -> Iterator[None]:
         try:
-            work(*args)
+            yield
         except Exception as error:  # noqa: BLE001  raised below
             errors.append(error)
             service.stop_requested.set()
 
-    inbox = Inbox(loop, partial(guarded, service.apply_batch))
+    def guarded(work: Callable[..., None], *args: object) -> None:
+        with guard():
+            work(*args)
+
+    def parts_of(batch: Batch[Any]) -> Iterator[Batch[Any]]:
+        with guard():
+            yield from (batch,) if split is None else split(batch)
+
+    inbox = Inbox(loop, partial(guarded, service.apply_batch), split=parts_of)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, service.stop_requested.set)
     ticking = asyncio.create_task(_tick_forever(partial(guarded, service.tick)))
@@ -103,9 +116,14 @@ class Inbox:
     """Takes the batches of the watches' threads to the loop, in their order, and never occupies the loop for long."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, apply: Deliver, clock: Callable[[], float] = perf_counter
+        self,
+        loop: asyncio.AbstractEventLoop,
+        apply: Deliver,
+        clock: Callable[[], float] = perf_counter,
+        split: Split | None = None,
     ) -> None:
-        self._loop, self._apply, self._clock = loop, apply, clock
+        self._loop, self._apply, self._clock, self._split = loop, apply, clock, split
+        self._parts: Iterator[Batch[Any]] = iter(())  # of the batch in progress
         self._batches: deque[Batch[Any]] = deque()
         self._lock = threading.Lock()
         self._scheduled = False
@@ -121,14 +139,21 @@ class Inbox:
 
     def _apply_some(self) -> None:
         until = self._clock() + _APPLY_S
-        while self._batches:
-            self._apply(self._batches.popleft())
+        while (batch := self._next_batch()) is not None:
+            self._apply(batch)
             if self._clock() > until:
                 break
         with self._lock:
-            self._scheduled = bool(self._batches)
+            self._scheduled = batch is not None or bool(self._batches)
             if self._scheduled:
                 self._loop.call_soon(self._apply_some)  # after the requests that have arrived
+
+    def _next_batch(self) -> Batch[Any] | None:
+        """Return the next part of the batch in progress, else of the next batch; None: nothing is left."""
+        while (part := next(self._parts, None)) is None and self._batches:
+            batch = self._batches.popleft()
+            self._parts = iter((batch,)) if self._split is None else self._split(batch)
+        return part
 
 
 async def _tick_forever(tick: Callable[[], None]) -> None:

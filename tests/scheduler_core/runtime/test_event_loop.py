@@ -82,3 +82,41 @@ def test_requests_are_served_between_batches() -> None:
 
     assert [each for each in order if each != "request"] == ["first", "second", "third", "later"]
     assert order.index("request") < order.index("third")
+
+
+def test_a_large_batch_is_applied_in_parts_with_requests_in_between() -> None:
+    """A later batch comes after all parts, and is divided only then."""
+    order: list[str] = []
+
+    def split(batch: Batch[Any]) -> Iterator[Batch[Any]]:
+        order.append(f"divide {batch.removed[0]}")
+        for name in batch.removed:
+            yield Batch(NodeUpdate, (), (name,))
+
+    async def begin() -> None:
+        loop = asyncio.get_running_loop()
+        now = iter(range(100))
+        inbox = Inbox(loop, lambda batch: order.append(batch.removed[0]), lambda: float(next(now)), split)
+        inbox.deliver(Batch(NodeUpdate, (), ("first", "second", "third")))
+        inbox.deliver(Batch(NodeUpdate, (), ("later",)))
+        await asyncio.sleep(0)
+        loop.call_soon(order.append, "request")
+        await asyncio.sleep(0.05)
+
+    asyncio.run(asyncio.wait_for(begin(), 10.0))
+
+    applied = ["divide first", "first", "second", "third", "divide later", "later"]
+    assert [each for each in order if each != "request"] == applied
+    assert order.index("request") < order.index("third")
+
+
+def test_an_error_while_a_batch_is_divided_ends_the_daemon() -> None:
+    def split(_: Batch[Any]) -> Iterator[Batch[Any]]:
+        raise Broken("split")
+
+    async def begin() -> None:
+        made = run_daemon(Follower(), (), lambda deliver: Watch(deliver, delivers=True), split=split)
+        await asyncio.wait_for(made, 10.0)
+
+    with pytest.raises(Broken, match="split"):
+        asyncio.run(begin())

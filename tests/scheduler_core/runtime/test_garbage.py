@@ -42,6 +42,24 @@ def test_new_garbage_is_found_at_the_next_tick() -> None:
     assert gc.get_freeze_count() > len(kept)  # what is left is not searched again
 
 
+def test_many_new_objects_are_due_for_a_search_before_the_next_tick() -> None:
+    """A search is short because it is not put off until thousands more are there."""
+    collection = GarbageCollection()
+    few = many_objects()
+    assert not collection.due  # not started
+
+    collection.start(0.0)
+    assert not collection.due
+    found = weakref.ref(Cycle())
+    few += many_objects()
+    assert collection.due
+
+    collection.collect_new()
+
+    assert found() is None
+    assert not collection.due
+
+
 def test_nothing_is_done_before_the_start() -> None:
     many_objects()
 
