@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,17 +14,18 @@ import yaml
 from gputopo.process.yaml_loader import load_yaml
 
 _MAX_BYTES = 256 * 1024
+_MAX_FILES = 64  # of a directory
 _TRUE = {"1", "t", "T", "true", "TRUE", "True"}  # strconv.ParseBool
 
 
 class KubeletConfig(NamedTuple):
-    """The settings, with the kubelet's defaults. Source: ``kubelet.config.k8s.io/v1beta1``."""
+    """The settings, with the kubelet's defaults. None: unknown. Source: ``kubelet.config.k8s.io/v1beta1``."""
 
     policy: str = "none"  # topologyManagerPolicy
-    scope: str = "container"  # topologyManagerScope
-    closest: bool = False  # topologyManagerPolicyOptions: prefer-closest-numa-nodes
-    full_cores: bool = False  # cpuManagerPolicyOptions: full-pcpus-only
-    by_socket: bool = False  # cpuManagerPolicyOptions: align-by-socket
+    scope: str | None = "container"  # topologyManagerScope
+    closest: bool | None = False  # topologyManagerPolicyOptions: prefer-closest-numa-nodes
+    full_cores: bool | None = False  # cpuManagerPolicyOptions: full-pcpus-only
+    by_socket: bool | None = False  # cpuManagerPolicyOptions: align-by-socket
 
 
 class KubeletConfigError(ValueError):
@@ -36,19 +39,28 @@ def read_kubelet_config(paths: Iterable[Path]) -> KubeletConfig:
     """
     merged: dict[str, Any] = {}
     for path in paths:
-        for file in sorted(path.glob("*.conf")) if path.is_dir() else [path]:
+        for file in _files(path):
             document = _read_document(file)
             found = {name: check(file, name, document.get(name)) for name, check in _SETTINGS.items()}
             merged |= {name: value for name, value in found.items() if value is not None}
-    default = KubeletConfig()
     options, cpu_options = merged.get("topologyManagerPolicyOptions", {}), merged.get("cpuManagerPolicyOptions", {})
     return KubeletConfig(
-        (merged.get("topologyManagerPolicy") or default.policy)[:63],
-        (merged.get("topologyManagerScope") or default.scope)[:63],
+        (merged.get("topologyManagerPolicy") or "none")[:63],
+        (merged.get("topologyManagerScope") or "container")[:63],
         options.get("prefer-closest-numa-nodes") in _TRUE,
         cpu_options.get("full-pcpus-only") in _TRUE,
         cpu_options.get("align-by-socket") in _TRUE,
     )
+
+
+def _files(path: Path) -> list[Path]:
+    """Return the path, or the ``*.conf`` of a directory."""
+    if not path.is_dir():
+        return [path]
+    found = sorted(islice(path.glob("*.conf"), _MAX_FILES + 1))
+    if len(found) > _MAX_FILES:
+        raise KubeletConfigError(f"{path}: more than {_MAX_FILES} files *.conf: expected the kubelet's drop-in files")
+    return found
 
 
 def _text(path: Path, name: str, value: object) -> str | None:
@@ -75,8 +87,12 @@ _SETTINGS: dict[str, Callable[[Path, str, object], Any]] = {
 
 def _read_document(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_nlink == 0:
+        # O_NONBLOCK: without it, opening a FIFO waits for a writer.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise KubeletConfigError(f"{path}: not a regular file: remove it, or mount the right path")
+            if found.st_nlink == 0:
                 raise KubeletConfigError(f"{path}: the file was replaced on the host: restart the agent to read it")
             text = file.read(_MAX_BYTES + 1)
     except OSError as error:

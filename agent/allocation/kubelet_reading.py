@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from agent.allocation.client import PodResourcesClient, PodResourcesError
 from agent.allocation.kubelet_config import KubeletConfig, KubeletConfigError, read_kubelet_config
 from agent.allocation.wire import AllocatableResources, PinnedResources
 from agent.sources.kernel_list import parse_numbers
+
+if TYPE_CHECKING:
+    from agent.allocation.node_resource_topology import NodeResourceTopologyReader
 
 MAX_CPUS_PER_CORE = 64
 
@@ -24,13 +27,24 @@ class KubeletReading(NamedTuple):
     cpus_per_core: int | None = None
 
 
-def read_kubelet(client: PodResourcesClient, paths: Sequence[Path], sysfs: Path = Path("/sys")) -> KubeletReading:
-    """Read the configuration files and call the kubelet. A failure of one does not affect the other."""
+def read_kubelet(
+    client: PodResourcesClient,
+    paths: Sequence[Path],
+    sysfs: Path = Path("/sys"),
+    published: NodeResourceTopologyReader | None = None,
+) -> KubeletReading:
+    """Read the configuration files and call the kubelet. A failure of one does not affect the other.
+
+    ``published``: read where the files are not known.
+    """
     config, error, allocatable, held = None, None, None, None
     try:
         config = read_kubelet_config(paths) if paths else None
     except KubeletConfigError as failed:
         error = str(failed)
+    if config is None and published is not None:
+        config, unpublished = published.read_policy()
+        error = "; ".join(each for each in (error, unpublished) if each) or None
     try:
         allocatable = client.read_allocatable()
         held = client.list_pinned() if allocatable.pinned != PinnedResources() else PinnedResources()

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.daemon.loop import AgentLoop, Now, ProbeResult
 from agent.daemon.metrics import AgentMetrics
@@ -19,6 +19,9 @@ from agent.publish import Publisher
 from agent.snapshot import Snapshot, SnapshotError
 from gputopo.process.daemon import fail
 from gputopo.timing import STALE_AFTER_S
+
+if TYPE_CHECKING:
+    from agent.allocation.node_resource_topology import NodeResourceTopologyReader
 
 _LIFETIME = timedelta(seconds=STALE_AFTER_S)  # of a features.d file
 
@@ -68,7 +71,12 @@ def open_machine_access(settings: AgentSettings) -> MachineAccess:
         from agent.allocation.watch import AllocationWatch  # noqa: PLC0415
 
         # Two connections: a kubelet that refuses the second call must not cost the first its connection.
-        read = partial(read_kubelet, PodResourcesClient(settings.socket), settings.kubelet_config)
+        read = partial(
+            read_kubelet,
+            PodResourcesClient(settings.socket),
+            settings.kubelet_config,
+            published=_open_node_resource_topology(settings),
+        )
         watch = AllocationWatch(PodResourcesClient(settings.socket).list_held_devices, read_kubelet=read)
     if settings.node_source is not None:
         return MachineAccess(
@@ -83,6 +91,29 @@ def open_machine_access(settings: AgentSettings) -> MachineAccess:
         partial(_driver_version, Path("/sys/module/nvidia/version")),
     )
     return MachineAccess(probe_machine, driver, watch, _listen_for_driver_events if settings.events else None)
+
+
+def _open_node_resource_topology(settings: AgentSettings) -> NodeResourceTopologyReader | None:
+    """Return the reader of the node's ``NodeResourceTopology``, if it is on. Exits where credentials are missing."""
+    if not settings.node_resource_topology:
+        return None
+    from agent.allocation.node_resource_topology import (  # noqa: PLC0415  only where it is on
+        TIMEOUT_S,
+        NodeResourceTopology,
+        NodeResourceTopologyReader,
+    )
+    from agent.publish.choice import PublishTarget, open_node_reader  # noqa: PLC0415
+    from gputopo.kube.errors import ConfigError  # noqa: PLC0415
+    from gputopo.kube.rbac import AGENT_WITH_TOPOLOGY, NODE_RESOURCE_TOPOLOGIES  # noqa: PLC0415
+
+    try:
+        target = PublishTarget(kind="node", node=settings.node)
+        read_object = open_node_reader(
+            target, NODE_RESOURCE_TOPOLOGIES, AGENT_WITH_TOPOLOGY, NodeResourceTopology, TIMEOUT_S
+        )
+    except ConfigError as error:
+        fail(str(error))
+    return NodeResourceTopologyReader(read_object, settings.node)
 
 
 def _listen_for_driver_events(wake: Callable[[str], None], wait: Callable[[float], bool]) -> None:

@@ -99,6 +99,13 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         "the Topology Manager are read, every 5 seconds, and only with --socket. Without them, a label of the node "
         "names the policy; else a required shape must hold under every policy.",
     ]
+    node_resource_topology: Annotated[
+        bool,
+        Setting("--node-resource-topology", "on|off", "off", parse_flag("on")),
+        "Where the kubelet's configuration file is not known: read policy and scope of the Topology Manager from the "
+        "NodeResourceTopology that the topology updater of Node Feature Discovery writes for this node, every 5 "
+        "minutes, and only with --socket.",
+    ]
     events: Annotated[
         bool,
         Setting("--events", "on|off", "on", parse_flag("on")),

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from agent.publish import Publisher
-from gputopo.kube.rbac import AGENT, AGENT_WITH_NFD
+from gputopo.kube.rbac import AGENT, AGENT_WITH_NFD, Resource, Role
+
+T = TypeVar("T")
 
 
 class PublishTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +40,20 @@ def open_publisher(target: PublishTarget) -> Publisher:
 
         return FeaturesFilePublisher(target.features_file, target.lifetime)
     return _open_api_publisher(target)
+
+
+def open_node_reader(
+    target: PublishTarget, resource: Resource, role: Role, kind: type[T], timeout_s: float
+) -> Callable[[], T]:
+    """Return the function that reads the node's object of a kind, from the server's cache; it raises ``KubeError``.
+
+    Raises ``ConfigError`` where credentials are missing.
+    """
+    from gputopo.kube.client import ListOptions  # noqa: PLC0415  only with an API server
+    from gputopo.kube.connect import connect  # noqa: PLC0415
+
+    kube = connect(role, target.kubeconfig).with_timeout(timeout_s)
+    return lambda: kube.get(resource, target.node, kind, ListOptions(version="0"))
 
 
 def _open_api_publisher(target: PublishTarget) -> Publisher:

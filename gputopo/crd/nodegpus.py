@@ -104,8 +104,8 @@ class GpuUsage(msgspec.Struct, frozen=True, rename="camel"):
 class KubeletFacts(msgspec.Struct, frozen=True, rename="camel"):
     """The facts that determine which devices the kubelet allocates. None: unknown.
 
-    Source: ``KubeletConfiguration`` (kubelet.config.k8s.io/v1beta1) for the Topology Manager; PodResources'
-    ``GetAllocatableResources`` for the rest.
+    Source: ``KubeletConfiguration`` (kubelet.config.k8s.io/v1beta1), else ``NodeResourceTopology``
+    (topology.node.k8s.io/v1alpha2), for the Topology Manager; PodResources' ``GetAllocatableResources`` for the rest.
     """
 
     topology_manager_policy: DnsLabel | None = None

@@ -50,6 +50,8 @@ RESERVATIONS = Resource(reservations.RESERVATIONS, API_GROUP, reservations.VERSI
 RESERVATION_STATUS = RESERVATIONS._replace(subresource="status")
 LEDGERS = Resource(reservations.LEDGERS, API_GROUP, reservations.VERSION)
 LEDGER_STATUS = LEDGERS._replace(subresource="status")
+# Written by the topology updater of Node Feature Discovery, one object for each node.
+NODE_RESOURCE_TOPOLOGIES = Resource("noderesourcetopologies", "topology.node.k8s.io", "v1alpha2")
 NODE_FEATURES = Resource("nodefeatures", "nfd.k8s-sigs.io", "v1alpha1", namespaced=True)
 LEASES = Resource("leases", "coordination.k8s.io", namespaced=True)
 TOKEN_REVIEWS = Resource("tokenreviews", "authentication.k8s.io")
@@ -125,6 +127,8 @@ AGENT_WITH_NFD = Role(
         EVENTS: ("create",),
     },
 )
+# `gputopo agent --node-resource-topology`: besides ``AGENT``.
+AGENT_WITH_TOPOLOGY = Role("agent-topology", {NODE_RESOURCE_TOPOLOGIES: ("get",)})
 # `gputopo nodes`, `pods`, `why pod`, `show --node`, `diff --node`.
 READER = Role(
     "reader",
@@ -211,6 +215,7 @@ PAGE_REVIEWER = Role("page-reviewer", {TOKEN_REVIEWS: ("create",), ACCESS_REVIEW
 ROLES = (
     AGENT,
     AGENT_WITH_NFD,
+    AGENT_WITH_TOPOLOGY,
     READER,
     GANG_READER,
     CLEANER,

@@ -128,7 +128,8 @@ TOPOLOGY_MANAGER = LabelKey(
     "gputopo.io/topology-manager",
     "single-numa-node",
     "The kubelet's `topologyManagerPolicy`: `none`, `best-effort`, `restricted` or `single-numa-node`. Set it by hand "
-    "where the agent does not read the kubelet's configuration. Without either, a required shape must hold under all.",
+    "where the agent reads neither the kubelet's configuration nor a NodeResourceTopology. Without all of these, a "
+    "required shape must hold under every policy.",
 )
 COST_PER_HOUR = LabelKey(
     "gputopo.io/cost-per-hour",

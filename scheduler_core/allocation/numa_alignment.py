@@ -115,18 +115,20 @@ def possible_alignments(
     *,
     pod_scope: bool | None = None,
     closest: bool | None = None,
-    by_socket: bool = False,
+    by_socket: bool | None = None,
 ) -> tuple[NumaAlignment, ...]:
     """Return the configurations that are possible with these facts; None: unknown.
 
-    What ``restricted`` and ``single-numa-node`` admit, ``best-effort`` allocates in the same way.
+    What ``restricted`` and ``single-numa-node`` admit, ``best-effort`` allocates in the same way. Whatever the hints
+    for CPUs are without ``align-by-socket``, is also possible with it. A kubelet with ``single-numa-node`` does not
+    start with that option (``ValidateStaticPolicyOptions``).
     """
     if policy is NumaPolicy.NONE:
         return NO_ALIGNMENT
     scopes = (False, True) if pod_scope is None else (pod_scope,)
-    found = tuple(
-        NumaAlignment(policy or NumaPolicy.BEST_EFFORT, scope, closest is not False, by_socket) for scope in scopes
-    )
+    modelled = policy or NumaPolicy.BEST_EFFORT
+    sockets = by_socket is not False and modelled is not NumaPolicy.SINGLE_NUMA_NODE
+    found = tuple(NumaAlignment(modelled, scope, closest is not False, sockets) for scope in scopes)
     return found if policy else NO_ALIGNMENT + found
 
 
@@ -180,7 +182,7 @@ def _all_hints(
             known = False
         else:
             place = {node: at for at, node in enumerate(ids)}
-            if step.cpus and by_socket:
+            if step.cpus and by_socket and sum(each.cpus > 0 for each in nodes) > 1:
                 known = False
             elif step.cpus:
                 hints.append(_cpu_hints(nodes, place, step.cpus))

@@ -39,7 +39,7 @@ def _model(published: KubeletFacts | None, labelled: NumaPolicy | None, outdated
     else:
         scope, closest = facts.topology_manager_scope, facts.prefer_closest_numa_nodes
         alignments = possible_alignments(
-            policy, pod_scope=_POD_SCOPE.get(scope or ""), closest=closest, by_socket=facts.align_by_socket is True
+            policy, pod_scope=_POD_SCOPE.get(scope or ""), closest=closest, by_socket=facts.align_by_socket
         )
         if labelled not in (None, policy):
             alignments += possible_alignments(labelled)

@@ -11,7 +11,7 @@ import yaml
 from agent.daemon.events import REASONS
 from agent.daemon.settings import AgentSettings
 from gputopo import __version__
-from gputopo.kube.rbac import AGENT, AGENT_WITH_NFD, NODE_GPUS, NODES, Role
+from gputopo.kube.rbac import AGENT, AGENT_WITH_NFD, AGENT_WITH_TOPOLOGY, NODE_GPUS, NODES, Role
 from gputopo.labels import keys
 from gputopo.process.settings import options_of
 from tests.daemonset.roles import granted, used
@@ -41,6 +41,25 @@ def test_every_role_is_bound_to_the_agent_and_to_nobody_else(
         assert {(each["roleRef"]["kind"], each["roleRef"]["name"]) for each in bindings} == roles
         account = {"kind": "ServiceAccount", "name": "gputopo-agent", "namespace": "gputopo-agent"}
         assert all(each["subjects"] == [account] for each in bindings)
+
+
+def test_node_resource_topologies_are_read_only_where_they_are_switched_on() -> None:
+    folder = DAEMONSET / "components/node-resource-topology"
+    documents = list(yaml.safe_load_all((folder / "roles.yaml").read_text(encoding="utf-8")))
+    patch = yaml.safe_load((folder / "daemonset.yaml").read_text(encoding="utf-8"))["spec"]["template"]["spec"]
+    rendered = helm_rendered("nodeResourceTopology=true")
+
+    assert granted(documents) == used(AGENT_WITH_TOPOLOGY)
+    assert granted(rendered) == used(AGENT) | used(AGENT_WITH_TOPOLOGY)
+    (wanted,) = patch["containers"][0]["env"]
+    assert environment(rendered)[wanted["name"]] == wanted["value"]
+    assert wanted["name"] in {setting.variable for setting in options_of(AgentSettings)}
+    added = [each for each in rendered if each["metadata"]["name"] == "gputopo-agent-topology"]
+    assert [each["kind"] for each in added] == [each["kind"] for each in documents]
+    for each, ours in zip(documents, added, strict=True):
+        assert {name: ours[name] for name in each if name != "metadata"} == {
+            name: each[name] for name in each if name != "metadata"
+        }
 
 
 def environment(documents: Iterable[Object]) -> dict[str, str | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import closing
 from pathlib import Path
 
@@ -186,6 +187,29 @@ def test_a_file_that_was_replaced_on_the_host_is_not_believed(tmp_path: Path) ->
         path.unlink()
         with pytest.raises(KubeletConfigError, match="replaced on the host: restart the agent"):
             read_kubelet_config([Path(f"/proc/self/fd/{mounted.fileno()}")])
+
+
+def test_only_regular_files_are_opened(tmp_path: Path) -> None:
+    """Without ``O_NONBLOCK``, opening a FIFO waits for a writer, for ever."""
+    os.mkfifo(tmp_path / "10.conf")
+    with pytest.raises(KubeletConfigError, match=r"10\.conf: not a regular file"):
+        read_kubelet_config([tmp_path])
+    (tmp_path / "10.conf").unlink()
+    (tmp_path / "10.conf").symlink_to("/dev/zero")
+    with pytest.raises(KubeletConfigError, match=r"10\.conf: not a regular file"):
+        read_kubelet_config([tmp_path])
+    (tmp_path / "10.conf").unlink()
+    (tmp_path / "10.conf").mkdir()
+    with pytest.raises(KubeletConfigError, match=r"10\.conf"):
+        read_kubelet_config([tmp_path])
+
+
+def test_files_of_a_directory_are_limited(tmp_path: Path) -> None:
+    for each in range(65):
+        (tmp_path / f"{each}.conf").write_text("topologyManagerPolicy: none\n")
+
+    with pytest.raises(KubeletConfigError, match="more than 64 files"):
+        read_kubelet_config([tmp_path])
 
 
 def test_missing_file_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ SETTINGS = AgentSettings(
     grace_s=120.0,
     socket=Path("/run/kubelet.sock"),
     kubelet_config=(),
+    node_resource_topology=False,
     events=True,
     listen=None,
     log="json",

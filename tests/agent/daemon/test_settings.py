@@ -20,6 +20,7 @@ DEFAULTS = AgentSettings(
     grace_s=120.0,
     socket=Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
     kubelet_config=(),
+    node_resource_topology=False,
     events=True,
     listen=("", 9438),
     log="json",
@@ -106,4 +107,4 @@ def test_every_setting_has_a_help_text_and_there_are_few() -> None:
     options = options_of(AgentSettings)
     assert tuple(each.field for each in options) == AgentSettings.__struct_fields__
     assert all(len(each.help) > 40 for each in options)
-    assert len(options) <= 13
+    assert len(options) <= 14

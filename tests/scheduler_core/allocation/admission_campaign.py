@@ -208,7 +208,10 @@ def _model(case: Case) -> KubeletModel:
     exact = not case.others or config.policy is not NumaPolicy.NONE
     return KubeletModel(
         possible_alignments(
-            ModelledPolicy(config.policy.value), pod_scope=config.pod_scope, closest=config.prefer_closest
+            ModelledPolicy(config.policy.value),
+            pod_scope=config.pod_scope,
+            closest=config.prefer_closest,
+            by_socket=False,
         ),
         config.static_cpus,
         config.static_memory,

@@ -29,7 +29,8 @@ REJECTING = (NumaPolicy.RESTRICTED, NumaPolicy.SINGLE_NUMA_NODE)
 
 def model(policy: NumaPolicy, *, pod_scope: bool = False, closest: bool = False) -> KubeletModel:
     """Return a kubelet whose managers of CPUs and memory do not take part."""
-    return KubeletModel(possible_alignments(policy, pod_scope=pod_scope, closest=closest), False, False)
+    alignments = possible_alignments(policy, pod_scope=pod_scope, closest=closest, by_socket=False)
+    return KubeletModel(alignments, False, False)
 
 
 def predicted(kubelet: KubeletModel, free: int, *steps: ContainerStep) -> Prediction:
@@ -165,7 +166,9 @@ def test_memory_of_a_group_of_nodes_is_not_given_to_one_node_under_any_policy() 
         NumaCapacity(1, memory=100, free_memory=60, group=group),
     )
     for policy in (NumaPolicy.BEST_EFFORT, *REJECTING):
-        kubelet = KubeletModel(possible_alignments(policy, pod_scope=False, closest=False), False, True, nodes)
+        kubelet = KubeletModel(
+            possible_alignments(policy, pod_scope=False, closest=False, by_socket=False), False, True, nodes
+        )
 
         assert (
             predicted(kubelet, 0xFF, ContainerStep(2, memory=40)).sets == ExactSets(())
@@ -176,7 +179,7 @@ def test_memory_of_a_group_of_nodes_is_not_given_to_one_node_under_any_policy() 
         NumaCapacity(1, memory=100, free_memory=10, group=(1,)),
     )
     kubelet = KubeletModel(
-        possible_alignments(NumaPolicy.BEST_EFFORT, pod_scope=False, closest=False), False, True, other
+        possible_alignments(NumaPolicy.BEST_EFFORT, pod_scope=False, closest=False, by_socket=False), False, True, other
     )
     assert predicted(kubelet, 0xFF, ContainerStep(2, memory=15)).sets == ExactSets(())
 

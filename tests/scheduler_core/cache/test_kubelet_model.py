@@ -50,11 +50,14 @@ def labelled(policy: str) -> dict[str, str]:
         pytest.param(
             None,
             labelled("restricted"),
-            (NumaAlignment(NumaPolicy.RESTRICTED, False, True), NumaAlignment(NumaPolicy.RESTRICTED, True, True)),
+            (
+                NumaAlignment(NumaPolicy.RESTRICTED, False, True, True),
+                NumaAlignment(NumaPolicy.RESTRICTED, True, True, True),
+            ),
             id="the label does not name scope and options",
         ),
         pytest.param(
-            KubeletFacts("restricted", "pod", False),
+            KubeletFacts("restricted", "pod", False, align_by_socket=False),
             {},
             (NumaAlignment(NumaPolicy.RESTRICTED, True, False),),
             id="the configuration",
@@ -102,6 +105,23 @@ def test_align_by_socket_of_the_configuration() -> None:
     facts = KubeletFacts("restricted", "pod", False, align_by_socket=True)
 
     assert state(reported(facts)).kubelet.alignments == (NumaAlignment(NumaPolicy.RESTRICTED, True, False, True),)
+
+
+@pytest.mark.parametrize(
+    ("facts", "labels"),
+    [
+        pytest.param(KubeletFacts("restricted", "container", exclusive_cpus=True, numa_nodes=NUMA), {}, id="report"),
+        pytest.param(KubeletFacts(exclusive_cpus=True, numa_nodes=NUMA), labelled("restricted"), id="label"),
+    ],
+)
+def test_align_by_socket_is_possible_without_the_configuration(facts: KubeletFacts, labels: dict[str, str]) -> None:
+    assert all(each.by_socket for each in state(reported(facts, labels=labels)).kubelet.alignments)
+
+
+def test_align_by_socket_is_impossible_with_single_numa_node() -> None:
+    found = state(reported(KubeletFacts("single-numa-node", "container"))).kubelet
+
+    assert not any(each.by_socket for each in found.alignments)
 
 
 def test_cpus_of_numa_nodes_are_known_until_pods_come_or_go() -> None:
