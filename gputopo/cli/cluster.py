@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gputopo.cli.output import no_headers_option, print_document, print_table
-from gputopo.cli.terminal import NO_CLUSTER, exit_with_error
+from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, read_packed
 
 if TYPE_CHECKING:
     from gputopo.kube.client import Kube
@@ -41,13 +41,33 @@ def cluster_options(command: _Command) -> _Command:
     return command
 
 
+def file_option(command: _Command) -> _Command:
+    """Add ``--from FILE``: a cluster as kubectl prints it, instead of the cluster of the kubeconfig."""
+    return click.option(
+        "--from",
+        "source",
+        metavar="FILE|-",
+        help="Instead of a cluster: the output of `kubectl get "
+        "nodes,pods,nodegpus,placementreservations,placementledgers -A -o json`.",
+    )(command)
+
+
 @click.command()
 @cluster_options
+@file_option
 @click.option("-l", "--selector", metavar="LABELS", default="", help="Only nodes with these labels, as in kubectl.")
 @click.option("-o", "--output", type=_OUTPUT, default="table", show_default=True, help="What to print.")
 @no_headers_option
 @click.argument("names", metavar="[NODE]...", nargs=-1)
-def nodes(kubeconfig: str | None, context: str | None, selector: str, output: str, names: tuple[str, ...]) -> None:
+def nodes(
+    *,
+    kubeconfig: str | None,
+    context: str | None,
+    source: str | None,
+    selector: str,
+    output: str,
+    names: tuple[str, ...],
+) -> None:
     """List the GPU nodes of a cluster: free GPUs and faults.
 
     With NODE: only these. `gputopo ui` shows them in a browser.
@@ -62,6 +82,7 @@ def nodes(kubeconfig: str | None, context: str | None, selector: str, output: st
     Examples:
       gputopo nodes
       gputopo nodes gpu-7
+      gputopo nodes --from cluster.json
       gputopo nodes -o wide -l pool=training
       gputopo nodes -o json | jq '.items[] | select(.degraded != [])'
     """
@@ -72,8 +93,9 @@ def nodes(kubeconfig: str | None, context: str | None, selector: str, output: st
     from gputopo.cluster.read import read_nodes  # noqa: PLC0415
     from gputopo.cluster.tables import node_table  # noqa: PLC0415
 
-    with listing_cluster(kubeconfig, context) as kube:
+    with listing_cluster(kubeconfig, context, source=source) as kube:
         found = read_nodes(kube, selector)
+        now = datetime.fromtimestamp(kube.now(), UTC)
     if names:
         unknown = sorted(set(names) - {each.name for each in found})
         found = [each for each in found if each.name in names]
@@ -81,7 +103,6 @@ def nodes(kubeconfig: str | None, context: str | None, selector: str, output: st
             click.echo(f"gputopo: there is no GPU node {name[:_QUOTED]!r}", err=True)
         if not found:
             sys.exit(NO_CLUSTER)
-    now = datetime.now(UTC)
     if output in ("json", "yaml"):
         print_document(node_list(found, now), output)
         return
@@ -92,12 +113,19 @@ def nodes(kubeconfig: str | None, context: str | None, selector: str, output: st
 
 @click.command()
 @cluster_options
+@file_option
 @click.option("-n", "--namespace", metavar="NAME", help="Only this namespace; default: all namespaces.")
 @click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces (default).")
 @click.option("-o", "--output", type=_OUTPUT, default="table", show_default=True, help="What to print.")
 @no_headers_option
 def pods(
-    *, kubeconfig: str | None, context: str | None, namespace: str | None, all_namespaces: bool, output: str
+    *,
+    kubeconfig: str | None,
+    context: str | None,
+    source: str | None,
+    namespace: str | None,
+    all_namespaces: bool,
+    output: str,
 ) -> None:
     """List running GPU pods, worst placed first.
 
@@ -125,9 +153,9 @@ def pods(
 
     if namespace is not None and all_namespaces:
         raise click.UsageError(f"--namespace {namespace} and --all-namespaces exclude each other")
-    with listing_cluster(kubeconfig, context) as kube:
+    with listing_cluster(kubeconfig, context, source=source) as kube:
         machines, running = read_running(kube, namespace)
-        silent = silent_agents(machines, datetime.now(UTC))
+        silent = silent_agents(machines, datetime.fromtimestamp(kube.now(), UTC))
         found = with_silent_agents(
             pod_placements(machines, running), pods_without_allocation(kube, machines, namespace, silent), silent
         )
@@ -219,20 +247,24 @@ def topology_of_node(name: str, kubeconfig: str | None = None, context: str | No
 
 
 @contextmanager
-def connected_cluster(kubeconfig: str | None, context: str | None, role: Role | None = None) -> Iterator[Kube]:
-    """Connect to a cluster with the rights of ``role``. An error of the API server exits with its message."""
-    from gputopo.kube.connect import connect  # noqa: PLC0415
+def connected_cluster(
+    kubeconfig: str | None, context: str | None, role: Role | None = None, source: str | None = None
+) -> Iterator[Kube]:
+    """Connect to a cluster with the rights of ``role``, or read the file ``source``.
+
+    An error of the API server or of the file exits with its message.
+    """
     from gputopo.kube.errors import ForbiddenError, KubeError  # noqa: PLC0415
     from gputopo.kube.rbac import READER  # noqa: PLC0415  start-up of all other commands
 
     wanted = role or READER
     try:
-        kube = connect(wanted, kubeconfig, context)
+        kube = _connection(wanted, kubeconfig, context, source)
         try:
             yield kube
         finally:
             kube.close()
-            _print_unreadable(kube.unreadable)
+            print_unreadable(kube.unreadable)
     except KubeError as error:
         click.echo(f"gputopo: {error}", err=True)
         if isinstance(error, ForbiddenError):
@@ -240,15 +272,33 @@ def connected_cluster(kubeconfig: str | None, context: str | None, role: Role | 
         sys.exit(NO_CLUSTER)
 
 
+def _connection(role: Role, kubeconfig: str | None, context: str | None, source: str | None) -> Kube:
+    if source is None:
+        from gputopo.kube.connect import connect  # noqa: PLC0415  a file needs no credentials
+
+        return connect(role, kubeconfig, context)
+    from gputopo.kube.cluster_file import ClusterFileError, FileKube  # noqa: PLC0415  start-up of all other commands
+
+    for name, value in (("--kubeconfig", kubeconfig), ("--context", context)):
+        if value is not None:
+            raise click.UsageError(f"--from and {name} exclude each other")
+    try:
+        return FileKube(read_packed(source), role)
+    except ClusterFileError as error:
+        exit_with_error(f"{source}: {error}")
+
+
 @contextmanager
-def listing_cluster(kubeconfig: str | None, context: str | None, role: Role | None = None) -> Iterator[Kube]:
+def listing_cluster(
+    kubeconfig: str | None, context: str | None, role: Role | None = None, source: str | None = None
+) -> Iterator[Kube]:
     """Connect as ``connected_cluster`` does, for lists only: without garbage collection, also of the lists later.
 
     All objects of the lists stay until the command ends. To search them for cycles takes a fifth of its time.
     """
     import gc  # noqa: PLC0415  start-up of all other commands
 
-    with connected_cluster(kubeconfig, context, role) as kube:
+    with connected_cluster(kubeconfig, context, role, source) as kube:
         gc.disable()
         try:
             yield kube
@@ -257,7 +307,7 @@ def listing_cluster(kubeconfig: str | None, context: str | None, role: Role | No
             gc.enable()
 
 
-def _print_unreadable(found: Sequence[Unreadable]) -> None:
+def print_unreadable(found: Sequence[Unreadable]) -> None:
     """Print on standard error the objects that are left out."""
     messages = dict.fromkeys(map(str, found))
     for each in list(messages)[:_MAX_LISTED]:

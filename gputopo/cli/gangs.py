@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from gputopo.cli.cluster import cluster_options, listing_cluster
+from gputopo.cli.cluster import cluster_options, file_option, listing_cluster
 from gputopo.cli.output import fetch_pages, no_headers_option, print_document, print_table, print_text, token_option
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _TRIAL_PLANS_S = 5.0  # limit for all trial plans together; after it, only the results so far are printed
 _NO_PERMISSION = "gputopo: no permission to read {}: what they declare about gangs is not shown"
+_NOT_IN_FILE = "gputopo: the file has no {}: what they declare about gangs is not shown"
 _REFUSED_HINT = (
     "gputopo: to retry a refused gang, correct the quoted value in the workload's pod template, and on existing pods "
     "with kubectl annotate --overwrite pod"
@@ -36,6 +37,7 @@ _MAX_NAMED = 3  # gangs without gates that are listed by name
 
 @click.command()
 @cluster_options
+@file_option
 @token_option
 @click.option("-n", "--namespace", metavar="NAME", help="Only this namespace; default: all namespaces.")
 @click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces (default).")
@@ -53,12 +55,11 @@ _MAX_NAMED = 3  # gangs without gates that are listed by name
 @no_headers_option
 def gangs(
     *,
-    kubeconfig: str | None,
-    context: str | None,
     namespace: str | None,
     all_namespaces: bool,
     server: str | None,
     output: str,
+    **connection: str | None,
 ) -> None:
     """List the gangs of a cluster, their phases and problems.
 
@@ -73,11 +74,10 @@ def gangs(
     Examples:
       gputopo gangs
       gputopo gangs -n team-a -o wide
+      gputopo gangs --from cluster.json
       gputopo gangs -o json | jq '.items[] | select(.phase == "gathering") | {name, there, size}'
       kubectl -n gputopo port-forward deploy/gputopo-planner 9439 & gputopo gangs --server http://127.0.0.1:9439
     """
-    import time  # noqa: PLC0415  start-up of all other commands
-
     from gputopo.kube.rbac import GANG_READER  # noqa: PLC0415
     from scheduler_core.planner.report.document import gang_list  # noqa: PLC0415
     from scheduler_core.planner.report.listing import list_gangs  # noqa: PLC0415
@@ -88,28 +88,28 @@ def gangs(
     if namespace is not None and all_namespaces:
         raise click.UsageError(f"--namespace {namespace} and --all-namespaces exclude each other")
     planner_states = {} if server is None else _planner_states(server)
-    with listing_cluster(kubeconfig, context, GANG_READER) as kube:
-        seen = read_gangs(kube, namespace, BUILT_IN, time.time())
-    found = list_gangs(seen, time.time(), planner_states)
+    with listing_cluster(**connection, role=GANG_READER) as kube:
+        now = kube.now()
+        seen = read_gangs(kube, namespace, BUILT_IN, now)
+    found = list_gangs(seen, now, planner_states)
     if output in ("json", "yaml"):
         print_document(gang_list(found), output)
     else:
         print_table(lambda: gang_table(found, wide=output == "wide"), bool(found), "no gangs found")
-    for line in _remarks(seen, found):
+    if seen.unread:
+        unread = _NO_PERMISSION if connection["source"] is None else _NOT_IN_FILE
+        click.echo(unread.format(", ".join(seen.unread)), err=True)
+    for line in _remarks(seen, found, now):
         click.echo(line, err=True)
 
 
-def _remarks(seen: GangSnapshot, found: Sequence[GangSummary]) -> Iterator[str]:
+def _remarks(seen: GangSnapshot, found: Sequence[GangSummary], now: float) -> Iterator[str]:
     """Yield the remarks that go to standard error, below the table."""
-    import time  # noqa: PLC0415  start-up of all other commands
-
-    from scheduler_core.planner.gang.gang import GangPhase  # noqa: PLC0415
+    from scheduler_core.planner.gang.gang import GangPhase  # noqa: PLC0415  start-up of all other commands
     from scheduler_core.planner.report.leadership import no_planner_reason  # noqa: PLC0415
     from scheduler_core.planner.report.listing import gangs_without_gates  # noqa: PLC0415
 
-    if seen.unread:
-        yield _NO_PERMISSION.format(", ".join(seen.unread))
-    no_planner = no_planner_reason(seen, time.time())
+    no_planner = no_planner_reason(seen, now)
     if no_planner is not None:
         yield f"gputopo: {no_planner}"
     if any(each.phase == GangPhase.REFUSED.value for each in found):
@@ -125,8 +125,7 @@ class GangQuery(NamedTuple):
 
     name: str
     namespace: str
-    kubeconfig: str | None
-    context: str | None
+    connection: dict[str, str | None]
     server: str | None
     policies: Policies
 
@@ -146,15 +145,16 @@ def why_gang(query: GangQuery, output: str) -> None:
 
     name = GangName(query.namespace, query.name)
     state = None if query.server is None else _planner_states(query.server).get(name)
-    with listing_cluster(query.kubeconfig, query.context, GANG_READER) as kube:
-        seen = read_all(kube, query.policies, time.time())
+    with listing_cluster(**query.connection, role=GANG_READER) as kube:
+        now = kube.now()
+        seen = read_all(kube, query.policies, now)
         gang = seen.view.gang_members.get_gang(name)
         elsewhere = gang is not None and gang.phase is GangPhase.ELSEWHERE
         opted_in = read_opted_in(kube, query.namespace) if elsewhere else None
     deadline = time.monotonic() + _TRIAL_PLANS_S
     rules = PlanRules(query.policies, planner_levels(seen) or LEVELS, lambda: time.monotonic() > deadline)
     try:
-        explanation = explain_gang(seen, GangQuestion(name, rules, state, opted_in), time.time())
+        explanation = explain_gang(seen, GangQuestion(name, rules, state, opted_in), now)
     except NoGangError as error:
         exit_with_error(str(error), NO_CLUSTER)
     _print(explanation, output)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from gputopo.cli.cluster import cluster_options, listing_cluster
+from gputopo.cli.cluster import cluster_options, listing_cluster, print_unreadable
 from gputopo.cli.policy import read_policy_file
-from gputopo.cli.terminal import exit_with_error, read_bytes, write_out
+from gputopo.cli.terminal import exit_with_error, read_bytes, read_packed, write_out
 
 if TYPE_CHECKING:
-    from scheduler_core.cache.list_once import ListedCluster, ListedFor
+    from scheduler_core.cache.list_once import ListedCluster
     from scheduler_core.policy.policy import Policy
     from scheduler_core.request.full_pod import FullPod
     from scheduler_core.simulation.hosts import SimulatedNode
@@ -162,7 +162,6 @@ def what_if(
       kubectl get nodes,pods,nodegpus -A -o json > c.json && gputopo what-if -f pod.yaml --from c.json
     """
     import json  # noqa: PLC0415  start-up of all other commands
-    import time  # noqa: PLC0415
 
     import msgspec  # noqa: PLC0415
 
@@ -177,17 +176,14 @@ def what_if(
         raise click.UsageError("only one of -f, --from and --policy can be standard input")
     policies = BUILT_IN if policy_file is None else read_policy_file(policy_file).policies
     parse = MemoizedParser(lambda: policies)
-    pod, now = _pod(filename), time.time()
+    pod = _pod(filename)
     request = policies.parse_pod(pod)
     if isinstance(request, InvalidRequest):
         exit_with_error(f"{filename}: {request.reason}")
     if not request.profile.device_request.steps_by_resource:
         exit_with_error(f"{filename}: pod {pod.metadata.name} requests no GPU")
-    if source is not None:
-        found = _snapshot(source, read_bytes(source), now, ListedFor(policies.node_policy, parse=parse))
-    else:
-        with listing_cluster(kubeconfig, context) as kube:
-            found = read_cluster(kube, now, ListedFor(policies.node_policy, pod.spec.priority or 0, parse))
+    with listing_cluster(kubeconfig, context, source=source) as kube:
+        found = read_cluster(kube, kube.now(), ListedFor(policies.node_policy, pod.spec.priority or 0, parse))
     policy = policies.policy_for(request)
     barred = rejected_nodes(pod.spec, found)
     answer = answered(request, found.snapshot, [name for name in found.snapshot.records if name not in barred], policy)
@@ -234,25 +230,35 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def _nodes(source: str) -> list[SimulatedNode]:
-    import time  # noqa: PLC0415  start-up of all other commands
-
-    from gputopo.cli.source import topology_of  # noqa: PLC0415
-    from scheduler_core.cache.list_once import ListedFor  # noqa: PLC0415
-    from scheduler_core.policy.policy import Policy  # noqa: PLC0415
-    from scheduler_core.simulation.hosts import ClusterError, SimulatedNode, read_nodes  # noqa: PLC0415
-    from scheduler_core.simulation.snapshot import idle_nodes  # noqa: PLC0415
+    from gputopo.cli.source import topology_of  # noqa: PLC0415  start-up of all other commands
+    from scheduler_core.simulation.hosts import ClusterError, SimulatedNode, idle_nodes, read_nodes  # noqa: PLC0415
 
     many = _MANY.fullmatch(source)
     if many is not None:
         machine = topology_of(many["machine"])
         return [SimulatedNode(f"{many['machine']}-{number:05}", machine) for number in range(int(many["count"]))]
-    text = read_bytes(source)
+    text = read_packed(source)
     if text.lstrip().startswith(b"{"):
-        return idle_nodes(_snapshot(source, text, time.time(), ListedFor(Policy())))
+        return idle_nodes(_listed_file(source, text))
     try:
         return read_nodes(text.decode())
     except (ClusterError, UnicodeDecodeError) as error:
         exit_with_error(f"{source}: {error}")
+
+
+def _listed_file(source: str, text: bytes) -> ListedCluster:
+    from gputopo.kube.cluster_file import ClusterFileError, FileKube  # noqa: PLC0415  start-up of all other commands
+    from gputopo.kube.rbac import READER  # noqa: PLC0415
+    from scheduler_core.cache.list_once import ListedFor, read_cluster  # noqa: PLC0415
+    from scheduler_core.policy.policy import Policy  # noqa: PLC0415
+
+    try:
+        kube = FileKube(text, READER)
+    except ClusterFileError as error:
+        exit_with_error(f"{source}: {error}")
+    found = read_cluster(kube, kube.now(), ListedFor(Policy()))
+    print_unreadable(kube.unreadable)
+    return found
 
 
 def _jobs(wanted: _Load, gpus: int, seed: int) -> list[SimulatedJob]:
@@ -281,16 +287,6 @@ def _jobs(wanted: _Load, gpus: int, seed: int) -> list[SimulatedJob]:
 
 def _valid(sizes: str) -> bool:
     return all(_SIZE.fullmatch(each) for each in sizes.split(","))
-
-
-def _snapshot(source: str, text: bytes, now: float, listed_for: ListedFor) -> ListedCluster:
-    from scheduler_core.simulation.hosts import ClusterError  # noqa: PLC0415  start-up of all other commands
-    from scheduler_core.simulation.snapshot import read_snapshot  # noqa: PLC0415
-
-    try:
-        return read_snapshot(text, now, listed_for.policy, listed_for.parse)
-    except ClusterError as error:
-        exit_with_error(f"{source}: {error}")
 
 
 def _pod(filename: str) -> FullPod:

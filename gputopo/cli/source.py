@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from gputopo.cli.cluster import topology_of_node
-from gputopo.cli.terminal import NO_GPU, exit_with_error, read_bytes
+from gputopo.cli.terminal import NO_GPU, exit_with_error, read_packed
 
 if TYPE_CHECKING:
     from gputopo.model import NodeTopology
 
 _QUOTED = 60  # characters of a name that is not found
-_MAX_UNPACKED = 64 << 20  # bytes; the recording of a machine has 0.2 MiB
 
 
 def cluster_topology(
@@ -68,24 +67,7 @@ def _read(source: str) -> str:
     from agent.recording.inputs import decode_text  # noqa: PLC0415  start-up of --help and --version
 
     is_file = source == "-" or os.path.exists(source)  # noqa: PTH110  pathlib costs 8 ms of start-up
-    return decode_text(_unpacked(read_bytes(source if is_file else _recording(source)), source))
-
-
-def _unpacked(data: bytes, source: str) -> bytes:
-    """Return the content of a gzip file, as `gputopo record | gzip` writes it; other content as it is."""
-    if not data.startswith(b"\x1f\x8b"):
-        return data
-    import zlib  # noqa: PLC0415  only for a packed file
-
-    try:
-        unpacker = zlib.decompressobj(wbits=31)
-        found = unpacker.decompress(data, _MAX_UNPACKED)
-    except zlib.error as error:
-        exit_with_error(f"{source}: not a valid gzip file: {error}")
-    if unpacker.unconsumed_tail or not unpacker.eof:
-        what = "it is cut off" if not unpacker.unconsumed_tail else f"it unpacks to more than {_MAX_UNPACKED >> 20} MiB"
-        exit_with_error(f"{source}: not a recording: {what}")
-    return found
+    return decode_text(read_packed(source if is_file else _recording(source)))
 
 
 def _recording(name: str) -> str:

@@ -48,6 +48,24 @@ def read_bytes(source: str) -> bytes:
     return data
 
 
+def read_packed(source: str) -> bytes:
+    """Return the content of a file or of standard input as ``read_bytes`` does, of a gzip file its unpacked content."""
+    data = read_bytes(source)
+    if not data.startswith(b"\x1f\x8b"):
+        return data
+    import zlib  # noqa: PLC0415  only for a packed file
+
+    try:
+        unpacker = zlib.decompressobj(wbits=31)
+        found = unpacker.decompress(data, MAX_BYTES)
+    except zlib.error as error:
+        exit_with_error(f"{source}: not a valid gzip file: {error}")
+    if unpacker.unconsumed_tail or not unpacker.eof:
+        what = "it is cut off" if not unpacker.unconsumed_tail else f"it unpacks to more than {MAX_BYTES >> 20} MiB"
+        exit_with_error(f"{source}: {what}")
+    return found
+
+
 def write_file(name: str, text: str) -> None:
     """Write a file atomically. A pipe or a device is written to directly, not replaced."""
     from contextlib import suppress  # noqa: PLC0415  as above

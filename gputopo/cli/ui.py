@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from gputopo.cli.cluster import cluster_options, connected_cluster
-from gputopo.cli.terminal import exit_with_error, read_bytes
+from gputopo.cli.terminal import exit_with_error, read_packed
 
 
 @click.command()
@@ -49,7 +49,7 @@ def ui(kubeconfig: str | None, context: str | None, source: str | None, listen: 
 
     try:
         if source is not None:
-            service = file_service(read_bytes(source), source)
+            service = file_service(read_packed(source), source)
             if output == "html":
                 click.echo(static_page(service), nl=False)
             else:

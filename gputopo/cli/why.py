@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from gputopo.cli.cluster import cluster_options, listing_cluster
+from gputopo.cli.cluster import cluster_options, file_option, listing_cluster
 from gputopo.cli.output import fetch_page, print_document, print_text, token_option
 from gputopo.cli.policy import read_policy_file
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, read_bytes
@@ -33,6 +33,7 @@ class _Options(NamedTuple):
 
     kubeconfig: str | None
     context: str | None
+    source: str | None
     filename: str | None
     namespace: str | None
     node: str | None
@@ -49,6 +50,7 @@ class PodQuery(NamedTuple):
 
 @click.command()
 @cluster_options
+@file_option
 @token_option
 @click.argument("what", metavar="[pod|gang NAME]", nargs=-1)
 @click.option("-f", "--filename", metavar="FILE|-", help="A Pod, Job, Deployment ... that does not exist yet.")
@@ -78,6 +80,7 @@ def why(what: tuple[str, ...], output: str, **flags: str | None) -> None:
       gputopo why gang llm-7 -n team-a
       gputopo why -f job.yaml
       gputopo why pod train-0 --node gpu-7
+      gputopo why pod train-0 -n team-a --from cluster.json
       gputopo why pod train-0 --policy policy.yaml
       gputopo why pod train-0 -o json | jq '.refused[] | {reason, nodes: (.nodes | length)}'
     """
@@ -92,17 +95,19 @@ def why(what: tuple[str, ...], output: str, **flags: str | None) -> None:
         raise click.UsageError("--server needs pod NAME, and excludes -f and --node")
     if options.server is not None and not options.server.startswith(("http://", "https://")):
         raise click.UsageError(f"--server {options.server!r} is not a URL; example: http://127.0.0.1:9439")
+    if options.server is not None and options.source is not None:
+        raise click.UsageError("--from and --server exclude each other")
     if options.server is not None and options.policy is not None:
         raise click.UsageError("--policy and --server exclude each other: a running extender has its own policy")
-    if options.filename == options.policy == "-":
-        raise click.UsageError("-f and --policy cannot both be standard input")
+    if [options.filename, options.policy, options.source].count("-") > 1:
+        raise click.UsageError("only one of -f, --from and --policy can be standard input")
     policies = _policies(options.policy)
     manifest_pod = None if options.filename is None else _read_manifest_pod(options.filename)
     namespace = options.namespace or _namespace(options)
     if options.server is not None:
         explanation = _explanation_of_extender(f"{options.server.rstrip('/')}/explain/{namespace}/{name}")
     else:
-        with listing_cluster(options.kubeconfig, options.context) as kube:
+        with listing_cluster(options.kubeconfig, options.context, source=options.source) as kube:
             if manifest_pod is not None:
                 explanation = _explain_manifest(kube, manifest_pod, namespace, PodQuery(options.node, policies))
             else:
@@ -127,7 +132,8 @@ def _why_gang(name: str, options: _Options, output: str) -> None:
     if options.filename is not None or options.node is not None:
         raise click.UsageError("gang NAME excludes -f and --node")
     policies, namespace = _policies(options.policy), options.namespace or _namespace(options)
-    why_gang(GangQuery(name, namespace, options.kubeconfig, options.context, options.server, policies), output)
+    connection = {"kubeconfig": options.kubeconfig, "context": options.context, "source": options.source}
+    why_gang(GangQuery(name, namespace, connection, options.server, policies), output)
 
 
 def _read_manifest_pod(filename: str) -> ManifestPod:
@@ -156,6 +162,8 @@ def _requests_gpus(pod: FullPod) -> bool:
 
 
 def _namespace(options: _Options) -> str:
+    if options.source is not None:
+        return "default"
     from gputopo.kube.connect import default_namespace  # noqa: PLC0415  start-up of all other commands
 
     return default_namespace(options.kubeconfig, options.context)
@@ -197,9 +205,7 @@ def _explain_manifest(kube: Kube, manifest_pod: ManifestPod, namespace: str, que
 
 
 def _explain(kube: Kube, pod: FullPod, query: PodQuery, bound: str | None) -> Explanation:
-    import time  # noqa: PLC0415  start-up of all other commands
-
-    from msgspec.structs import replace  # noqa: PLC0415
+    from msgspec.structs import replace  # noqa: PLC0415  start-up of all other commands
 
     from gputopo.labels.keys import GPU_RESOURCES, MIG_RESOURCE_PREFIX  # noqa: PLC0415
     from scheduler_core.cache.list_once import ListedFor, read_cluster, rejected_nodes, snapshot_for_pod  # noqa: PLC0415
@@ -216,7 +222,7 @@ def _explain(kube: Kube, pod: FullPod, query: PodQuery, bound: str | None) -> Ex
             f"pod {metadata.namespace}/{metadata.name} requests no GPU ({', '.join(GPU_RESOURCES)}, "
             f"{MIG_RESOURCE_PREFIX}*), so gputopo is not involved: see kubectl describe pod"
         )
-    now = time.time()
+    now = kube.now()
     parse = MemoizedParser(lambda: policies)
     cluster = read_cluster(kube, now, ListedFor(policies.node_policy, pod.spec.priority or 0, parse))
     if node is not None and node not in cluster.snapshot.records:

@@ -6,6 +6,7 @@ is not retried here. Calls raise the errors of ``gputopo.kube.errors``.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
@@ -49,6 +50,8 @@ class ListOptions(NamedTuple):
 class Kube:
     """A connection to an API server, as a user, with a role. Thread-safe."""
 
+    from_file = False  # True: the objects are those of a file
+
     def __init__(
         self,
         api: ApiClient,
@@ -72,6 +75,10 @@ class Kube:
     def with_role(self, role: Role) -> Kube:
         """Return the same connection, of the same user, with the permitted calls of another role."""
         return Kube(self._api, role, connect_s=self._timeout[0], read_s=self._timeout[1])
+
+    def now(self) -> float:
+        """Return the time that the ages of objects are counted to, in seconds since 1970."""
+        return time.time()
 
     def close(self) -> None:
         """Close the idle connections."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
 
+from gputopo.crd.nodegpus import NodeGpus
 from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.errors import ForbiddenError, KubeError, NotFoundError
 from gputopo.kube.rbac import NODES, PODS
@@ -53,7 +55,8 @@ class ListedFor(NamedTuple):
 def read_cluster(kube: Kube, now: float, listed_for: ListedFor) -> ListedCluster:
     """List nodes, pods, PodResources reports and reservations, and return the snapshot. Raises ``KubeError``.
 
-    All kinds are listed side by side.
+    All kinds are listed side by side. The nodes of a file without any ``NodeGpus`` are trusted: nobody can report
+    that they have changed since.
     """
     policy = listed_for.policy
     listing_pods = run_ahead(partial(list_kind, kube, PodUpdate, sources_with_parser(listed_for.parse)[PodUpdate]))
@@ -62,6 +65,8 @@ def read_cluster(kube: Kube, now: float, listed_for: ListedFor) -> ListedCluster
     nodes = tuple(kube.list_objects(NODES, FullNode))
     updates = [NodeUpdate(node.metadata.name, parse_node(node)) for node in nodes]
     pods, gpus = listing_pods().updates, listing_gpus().updates
+    if kube.from_file and not gpus:
+        gpus = _assumed_reports(updates, now)
     index = _reservation_index(pods, listing_reservations)
     if index is None:
         return ListedCluster(snapshot_of(node_records(updates, pods, gpus), now, policy), nodes, None)
@@ -69,6 +74,15 @@ def read_cluster(kube: Kube, now: float, listed_for: ListedFor) -> ListedCluster
     records = (index.with_reservations(record, ignored) for record in node_records(updates, pods, gpus))
     snapshot = snapshot_of(records, now, policy)
     return ListedCluster(snapshot, nodes, tuple(index.active.values()))
+
+
+def _assumed_reports(nodes: Sequence[NodeUpdate], now: float) -> tuple[NodeGpusUpdate, ...]:
+    """Return reports that confirm the topologies at ``now``, with unknown allocations."""
+    at = datetime.fromtimestamp(now, UTC).isoformat()
+    hashes = [(node.key, node.facts.topology_hash) for node in nodes]
+    return tuple(
+        NodeGpusUpdate(name, NodeGpus(at, found, agent_version="")) for name, found in hashes if found is not None
+    )
 
 
 def snapshot_for_pod(uid: str, cluster: ListedCluster) -> ClusterSnapshot:

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gputopo.model import MAX_GPUS, NodeTopology
+from gputopo.quantities import parse_mib, parse_quantity
 from scheduler_core.allocation.gpu_sets import member_places
 from scheduler_core.allocation.machine_shape import MachineShape, shape_of
+from scheduler_core.cache.list_once import ListedCluster
 from scheduler_core.policy.demand_mix import WHOLE_GPU
 from scheduler_core.simulation.assumed_machines import machine_of
 from scheduler_core.simulation.workload import JobKind
@@ -109,6 +111,20 @@ def _gpu_count(text: str) -> int:
     if not 0 <= found <= MAX_GPUS:
         raise ValueError(f"gpu {found} is not between 0 and {MAX_GPUS}")
     return found
+
+
+def idle_nodes(cluster: ListedCluster) -> list[SimulatedNode]:
+    """Return the GPU nodes without their pods, as far as their GPUs are known."""
+    specs = []
+    for node in cluster.nodes:
+        topology = cluster.snapshot.records[node.metadata.name].machine.topology
+        if topology is not None and topology.usable:
+            allocatable = node.status.allocatable or {}
+            cpu = parse_quantity(str(allocatable.get("cpu", "")))
+            memory = parse_mib(str(allocatable.get("memory", "")))
+            cpu_milli = UNLIMITED if cpu is None else int(1000 * cpu)
+            specs.append(SimulatedNode(node.metadata.name, topology, cpu_milli, memory or UNLIMITED))
+    return specs
 
 
 def read_nodes(text: str) -> list[SimulatedNode]:

@@ -4,6 +4,5 @@ model, node_rows, overview    the values of a page, from the cluster cache; pure
 history                       the changes and samples of the last hour
 html, overview_page, detail_pages, timeline    values as HTML and SVG; pure
 where                         the form "where would N pods of M GPUs fit"
-cluster_file                  a cluster as kubectl prints it
 service, server, streams      watches, HTTP, server-sent events
 """

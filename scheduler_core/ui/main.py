@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 
 from gputopo.kube.client import Kube
+from gputopo.kube.cluster_file import ClusterFileError, FileKube
+from gputopo.kube.rbac import UI
 from gputopo.process.daemon import bind_socket
 from gputopo.process.settings import is_loopback, parse_address
 from scheduler_core.cache.events import WatchStatus
@@ -15,7 +17,6 @@ from scheduler_core.planner.gang.pod_source import planner_sources
 from scheduler_core.policy.profiles import BUILT_IN
 from scheduler_core.runtime.event_loop import Deliver, WatchSet, run_daemon
 from scheduler_core.runtime.http_server import Listener
-from scheduler_core.ui.cluster_file import ClusterFileError, read_cluster_file
 from scheduler_core.ui.overview_page import PageQuery, overview_page
 from scheduler_core.ui.rows_html import Viewer
 from scheduler_core.ui.server import LIMITS, style_sheet, ui_app
@@ -33,15 +34,13 @@ def sources() -> Sources:
 
 def file_service(text: bytes, name: str) -> UiService:
     """Return the service of a cluster as kubectl prints it. Raises ``StartError``."""
-    service = UiService()
     try:
-        batches, unreadable = read_cluster_file(text, sources())
+        kube = FileKube(text, UI)
     except ClusterFileError as error:
         raise StartError(f"{name}: {error}") from None
-    for batch in batches:
-        service.apply_batch(batch)
+    service = list_service(kube)
     service.notice = f"From the file {name}"
-    service.troubles = tuple(f"{each}; it is left out" for each in unreadable)
+    service.troubles = tuple(f"{each}; it is left out" for each in kube.unreadable)
     return service
 
 

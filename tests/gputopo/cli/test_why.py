@@ -171,7 +171,7 @@ def test_the_policy_file_decides(tmp_path: Path) -> None:
     assert (bad.exit_code, "bad.yaml:1:" in bad.output) == (2, True)
     assert "not UTF-8 text" in binary.output
     assert "--policy and --server exclude each other" in elsewhere.output
-    assert "cannot both be standard input" in twice.output
+    assert "only one of -f, --from and --policy can be standard input" in twice.output
 
 
 def test_wish_on_the_job_instead_of_its_template_is_named(tmp_path: Path) -> None:

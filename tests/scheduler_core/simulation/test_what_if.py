@@ -8,17 +8,25 @@ import msgspec
 import pytest
 
 from gputopo.crd.nodegpus import content_hash
+from gputopo.kube.cluster_file import ClusterFileError, FileKube
+from gputopo.kube.rbac import READER
 from gputopo.labels import encode_topology
 from gputopo.labels.keys import TOPOLOGY
 from scheduler_core.allocation.gpu_sets import SomeSet
+from scheduler_core.cache.list_once import ListedCluster, ListedFor, read_cluster
 from scheduler_core.policy.policy import Policy
-from scheduler_core.simulation.hosts import UNLIMITED, ClusterError, SimulatedNode
-from scheduler_core.simulation.snapshot import idle_nodes, read_snapshot
+from scheduler_core.simulation.hosts import UNLIMITED, SimulatedNode, idle_nodes
 from scheduler_core.simulation.what_if import WhatIf, render_text, what_if
 from tests.machines import MACHINES
-from tests.scheduler_core.builders import NOW, OBSERVED, request
+from tests.scheduler_core.builders import OBSERVED, request
 
 POLICY = Policy()
+
+
+def listed(text: bytes) -> ListedCluster:
+    """The cluster of a file, as the commands read it."""
+    kube = FileKube(text, READER)
+    return read_cluster(kube, kube.now(), ListedFor(POLICY))
 
 
 def _node(name: str, machine: str, gpus: int, **more: str) -> dict[str, Any]:
@@ -59,7 +67,7 @@ def _printed(items: list[dict[str, Any]]) -> bytes:
 
 
 def _answer(gpus: int, items: list[dict[str, Any]] | None = None, **wishes: str) -> WhatIf:
-    table = read_snapshot(_printed(items or CLUSTER), NOW, POLICY).snapshot
+    table = listed(_printed(items or CLUSTER)).snapshot
     return what_if(request(gpus, **wishes), table, list(table.records), POLICY)
 
 
@@ -116,7 +124,7 @@ def test_with_labels_only_the_gpus_are_unknown() -> None:
 
 
 def test_idle_nodes_for_a_simulation() -> None:
-    found = idle_nodes(read_snapshot(_printed(CLUSTER), NOW, POLICY))
+    found = idle_nodes(listed(_printed(CLUSTER)))
 
     assert [(spec.name, spec.cpu_milli, spec.memory_mib) for spec in found] == [
         ("switch", 96_000, 1 << 20),
@@ -126,7 +134,7 @@ def test_idle_nodes_for_a_simulation() -> None:
 
 
 def test_single_node_is_a_cluster_too() -> None:
-    assert list(read_snapshot(msgspec.json.encode(CLUSTER[0]), NOW, POLICY).snapshot.records) == ["switch"]
+    assert list(listed(msgspec.json.encode(CLUSTER[0])).snapshot.records) == ["switch"]
 
 
 @pytest.mark.parametrize(
@@ -134,26 +142,30 @@ def test_single_node_is_a_cluster_too() -> None:
     [
         pytest.param(b"nodes:", "invalid JSON", id="invalid JSON"),
         pytest.param(_printed([CLUSTER[3]]), "no Node", id="pods alone"),
-        pytest.param(_printed([{"kind": "Node", "metadata": {"name": 5}}]), "Node 5", id="a broken node"),
     ],
 )
 def test_invalid_cluster(text_: bytes, said: str) -> None:
-    with pytest.raises(ClusterError, match=said):
-        read_snapshot(text_, NOW, POLICY)
+    with pytest.raises(ClusterFileError, match=said):
+        listed(text_)
+
+
+def test_a_broken_node_is_left_out() -> None:
+    kube = FileKube(_printed([*CLUSTER, {"kind": "Node", "metadata": {"name": 5}}]), READER)
+
+    found = read_cluster(kube, kube.now(), ListedFor(POLICY))
+
+    assert set(found.snapshot.records) == {"switch", "pairs", "cpu-only"}
+    assert [each.plural for each in kube.unreadable] == ["nodes"]
 
 
 def test_cluster_is_evaluated_at_the_time_of_its_newest_report() -> None:
-    years = 10 * 365 * 86_400.0
-
-    states = read_snapshot(_printed(CLUSTER), NOW + years, POLICY).snapshot.states
+    states = listed(_printed(CLUSTER)).snapshot.states
 
     assert {name: state.stale for name, state in states.items()} == {"switch": True, "pairs": False, "cpu-only": False}
 
 
 def test_cluster_without_node_gpus_has_unknown_allocations() -> None:
-    states = read_snapshot(
-        _printed([each for each in CLUSTER if each["kind"] != "NodeGpus"]), NOW, POLICY
-    ).snapshot.states
+    states = listed(_printed([each for each in CLUSTER if each["kind"] != "NodeGpus"])).snapshot.states
 
     assert not any(state.stale for state in states.values())
     assert states["pairs"].open_admissions is None

@@ -1,0 +1,182 @@
+"""A cluster as ``kubectl get nodes,pods,nodegpus,placementreservations,placementledgers -A -o json`` prints it.
+
+``FileKube`` answers lists from such a file as the API server answered them, so that every command reads a file by the
+code that reads a cluster. No I/O.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+import msgspec
+
+from gputopo.kube.client import Kube
+from gputopo.kube.errors import ForbiddenError, NotFoundError
+from gputopo.kube.rbac import NODE_GPUS, NODES, Resource, Role
+from gputopo.kube.selectors import parse_selector
+from gputopo.kube.watch_stream import name_of
+from gputopo.process.decoding import decode
+from gputopo.timestamps import parse_timestamp
+
+EXPECTED = "kubectl get nodes,pods,nodegpus,placementreservations,placementledgers -A -o json"
+_AHEAD_S = 600.0  # a report further ahead of our clock says nothing about the time of the file
+
+
+class ClusterFileError(ValueError):
+    """The file is not what kubectl prints."""
+
+
+class NotInFileError(ForbiddenError):
+    """The file has no objects of that kind, so nothing is known about them."""
+
+
+class _List(msgspec.Struct):
+    items: list[msgspec.Raw] | None = None
+
+
+class _Kind(msgspec.Struct, rename="camel"):
+    kind: str = ""
+    api_version: str = ""
+
+
+class _Metadata(msgspec.Struct):
+    name: str = ""
+    namespace: str = ""
+    labels: dict[str, str] | None = None
+
+
+class _Spec(msgspec.Struct, rename="camel"):
+    node_name: str = ""
+
+
+class _Status(msgspec.Struct):
+    phase: str = ""
+
+
+class _Selected(msgspec.Struct, rename="camel"):
+    """The fields of an object that lists select by."""
+
+    metadata: _Metadata
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+    status: _Status = msgspec.field(default_factory=_Status)
+    observed_at: str | None = None
+
+    @property
+    def fields(self) -> dict[str, str]:
+        return {
+            "metadata.name": self.metadata.name,
+            "spec.nodeName": self.spec.node_name,
+            "status.phase": self.status.phase,
+        }
+
+
+class _Item(msgspec.Struct):
+    raw: msgspec.Raw
+    kind: _Kind
+    selected: _Selected | None  # None: the object is damaged; the reader of the list reports it
+    full_name: str = ""  # of a damaged object: NAMESPACE/NAME, as far as it can be read
+
+
+class FileKube(Kube):
+    """The cluster of a file. It permits what the role permits, and only lists and gets have an answer."""
+
+    from_file = True
+
+    def __init__(self, text: bytes, role: Role) -> None:
+        """Read the file. Raises ``ClusterFileError``."""
+        super().__init__(cast("Any", None), role)
+        self._items = [_item(raw) for raw in _raw_items(text)]
+        if not any(_is_of(each, NODES) for each in self._items):
+            raise ClusterFileError(f"no Node found; print the file with: {EXPECTED}")
+
+    def close(self) -> None:
+        """Do nothing: there is no connection."""
+
+    def now(self) -> float:
+        """Return the time of the newest ``NodeGpus``, which is about the time of the file; without any, our time."""
+        now = time.time()
+        reports = (each.selected for each in self._items if _is_of(each, NODE_GPUS))
+        times = [parse_timestamp(each.observed_at) for each in reports if each is not None]
+        return max((each for each in times if each is not None and each <= now + _AHEAD_S), default=now)
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        headers: dict[str, str],  # noqa: ARG002  the whole object is the answer, also where only metadata is requested
+        body: dict[str, Any] | None = None,  # noqa: ARG002  nothing is written
+    ) -> bytes:
+        call = f"{method} {path}"
+        group, version, namespace, plural, name = _parse_path(path)
+        resource = Resource(plural, group, version)
+        if method != "GET" or not plural:
+            raise NotInFileError(f"{call}: a file has no answer to this")
+        found = [each for each in self._items if _is_of(each, resource) and _in_namespace(each, namespace)]
+        if name is not None:
+            one = [each for each in found if each.selected is not None and each.selected.metadata.name == name]
+            if one:
+                return bytes(one[0].raw)
+            if not found:
+                raise NotInFileError(f"{call}: the file has no {plural}")
+            raise NotFoundError(f"there is no {plural.removesuffix('s')} {name} in the file", kind_missing=False)
+        listed = ",".join(bytes(each.raw).decode() for each in _selected(found, query))
+        return f'{{"metadata":{{}},"items":[{listed}]}}'.encode()
+
+
+def _raw_items(text: bytes) -> Iterator[msgspec.Raw]:
+    try:
+        found = decode(text, _List)
+    except msgspec.MsgspecError as error:
+        raise ClusterFileError(f"invalid JSON, or not printed by kubectl: {error}; expected: {EXPECTED}") from None
+    return iter([msgspec.Raw(text)] if found.items is None else found.items)
+
+
+def _item(raw: msgspec.Raw) -> _Item:
+    try:
+        kind = decode(raw, _Kind)
+    except msgspec.MsgspecError as error:
+        raise ClusterFileError(f"an item is no Kubernetes object: {error}; print the file with: {EXPECTED}") from None
+    try:
+        return _Item(raw, kind, decode(raw, _Selected))
+    except msgspec.MsgspecError:
+        return _Item(raw, kind, None, name_of(raw))
+
+
+def _is_of(item: _Item, resource: Resource) -> bool:
+    """Return whether an object is of a kind; one without an apiVersion, as in a hand-made file, is by its kind."""
+    kind, version = item.kind.kind.lower(), item.kind.api_version
+    return resource.plural in (f"{kind}s", f"{kind}es", kind) and version in ("", resource.api_version)
+
+
+def _in_namespace(item: _Item, namespace: str | None) -> bool:
+    return namespace is None or item.selected is None or item.selected.metadata.namespace == namespace
+
+
+def _selected(items: list[_Item], query: Mapping[str, str]) -> list[_Item]:
+    """Return the objects that match the selectors of a list; a damaged object matches all but the name of another."""
+    label_selector, field_selector = query.get("labelSelector", ""), query.get("fieldSelector", "")
+    labels, fields = parse_selector(label_selector), parse_selector(field_selector)
+    _, _, name = field_selector.partition("metadata.name=")
+    return [
+        each
+        for each in items
+        if (
+            name in ("", each.full_name.rpartition("/")[2])
+            if each.selected is None
+            else labels(each.selected.metadata.labels or {}) and fields(each.selected.fields)
+        )
+    ]
+
+
+def _parse_path(path: str) -> tuple[str, str, str | None, str, str | None]:
+    """Return group, version, namespace, plural and name of a path of ``Resource.path``."""
+    root, *parts = path.strip("/").split("/")
+    group = parts.pop(0) if root == "apis" else ""
+    version = parts.pop(0)
+    namespace = None
+    if parts[0] == "namespaces" and len(parts) > 2:
+        _, namespace, *parts = parts
+    return group, version, namespace, parts[0], parts[1] if len(parts) > 1 else None

@@ -1,0 +1,140 @@
+"""``--from FILE`` of the commands that read a cluster: the same output as from an API server with the same objects."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gputopo.cli import main
+from tests.api_server import Answer, Asked, api_server
+from tests.gputopo.cli import test_gangs, test_why
+from tests.gputopo.cli.cluster_objects import NODE, STATE, listed, pod
+
+KINDS = ((NODE, "Node", "v1"), (STATE, "NodeGpus", "gputopo.io/v1alpha1"))
+RUNNING = [each for each in test_why.THERE if each["status"].get("phase") != "Failed"]
+
+
+def of_kind(item: dict[str, Any], kind: str, version: str = "v1") -> dict[str, Any]:
+    return {"apiVersion": version, "kind": kind, **item}
+
+
+def file_of(folder: Path, pods: list[dict[str, Any]], *more: dict[str, Any]) -> str:
+    items = [of_kind(*each) for each in KINDS] + [of_kind(each, "Pod") for each in pods] + list(more)
+    (folder / "c.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}), encoding="utf-8")
+    return str(folder / "c.json")
+
+
+def run(*arguments: str, **options: Any) -> Result:
+    return CliRunner().invoke(main.main, list(arguments), **options)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("why", "pod", "train", "-n", "a"),
+        ("why", "pod", "waits", "-n", "a"),
+        ("why", "pod", "waits", "-n", "a", "-o", "json"),
+        ("why", "pod", "odd", "-n", "a"),
+        ("why", "pod", "no-such-pod", "-n", "a"),
+        ("why", "pod", "waits", "-n", "a", "--node", "gpu-9"),
+        ("nodes", "-o", "wide", "-l", "nosuch=label"),
+        ("nodes", "gpu-9"),
+    ],
+    ids=" ".join,
+)
+def test_a_file_shows_what_the_cluster_showed(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    def answered(asked: Asked) -> Answer:
+        if asked.query.get("labelSelector", "").startswith("nosuch=label"):
+            return listed()
+        return test_why.cluster(asked)
+
+    with api_server(answered) as server:
+        live = run(*arguments, "--kubeconfig", server.kubeconfig(tmp_path / "config"))
+    found = run(*arguments, "--from", file_of(tmp_path, test_why.THERE))
+
+    assert (found.exit_code, found.stdout) == (live.exit_code, live.stdout)
+    assert bool(found.stderr) == bool(live.stderr)
+
+
+def test_gangs_of_a_file(tmp_path: Path) -> None:
+    members = [test_gangs.member("w-0"), test_gangs.member("w-1"), test_gangs.member("x-0", "other", namespace="b")]
+    file = file_of(tmp_path, members)
+
+    every = json.loads(run("gangs", "--from", file, "-o", "json").stdout)["items"]
+    one = json.loads(run("gangs", "-n", "b", "--from", file, "-o", "json").stdout)["items"]
+    why = run("why", "gang", "llm", "-n", "a", "--from", file)
+
+    assert sorted((each["namespace"], each["name"], each["there"]) for each in every) == [
+        ("a", "llm", 2),
+        ("b", "other", 1),
+    ]
+    assert [each["name"] for each in one] == ["other"]
+    assert why.exit_code == 0
+    assert "llm" in why.stdout
+
+
+def test_nodes_and_pods_of_a_packed_file_and_of_standard_input(tmp_path: Path) -> None:
+    file = Path(file_of(tmp_path, test_why.THERE))
+    (tmp_path / "c.json.gz").write_bytes(gzip.compress(file.read_bytes()))
+
+    plain = run("nodes", "--from", str(file))
+    packed = run("nodes", "--from", str(tmp_path / "c.json.gz"))
+    piped = run("nodes", "--from", "-", input=file.read_bytes())
+    pods = json.loads(run("pods", "--from", str(file), "-o", "json").stdout)["items"]
+
+    assert plain.stdout.splitlines()[1].split()[0] == "gpu-0"
+    assert plain.stdout == packed.stdout == piped.stdout
+    assert [(each["name"], each["gpus"]) for each in pods] == [("train", [0, 1, 2])]
+
+
+def test_a_file_is_evaluated_at_the_time_of_its_newest_report(tmp_path: Path) -> None:
+    old = {**STATE, "observedAt": "2020-01-01T00:00:00Z"}
+    items = [of_kind(NODE, "Node"), of_kind(old, "NodeGpus", "gputopo.io/v1alpha1")]
+    (tmp_path / "c.json").write_text(json.dumps({"items": items}), encoding="utf-8")
+
+    shown = run("nodes", "--from", str(tmp_path / "c.json"))
+
+    assert shown.stdout.splitlines()[1].split()[-1] == "0s"
+
+
+def test_a_broken_object_is_left_out_and_named(tmp_path: Path) -> None:
+    broken = of_kind({"metadata": {"name": "bad", "namespace": "a", "uid": "u"}, "spec": 7}, "Pod")
+    file = file_of(tmp_path, [*RUNNING, pod("late", 1, phase="Pending")], broken)
+
+    shown = run("why", "pod", "waits", "-n", "a", "--from", file)
+
+    assert shown.exit_code == 0
+    assert "pods a/bad cannot be read" in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "invalid JSON"),
+        (b"[1]", "not printed by kubectl"),
+        (b'{"items": [1]}', "an item is no Kubernetes object"),
+        (b'{"items": []}', "no Node found"),
+        (b"\x1f\x8bgarbage", "gzip"),
+    ],
+)
+@pytest.mark.parametrize("command", [("nodes",), ("pods",), ("gangs",), ("why", "pod", "p"), ("why", "gang", "g")])
+def test_a_file_that_is_no_cluster(tmp_path: Path, command: tuple[str, ...], content: bytes, words: str) -> None:
+    (tmp_path / "c.json").write_bytes(content)
+
+    found = run(*command, "--from", str(tmp_path / "c.json"))
+
+    assert (found.exit_code, found.stdout) == (2, "")
+    assert words in found.stderr
+
+
+def test_a_file_excludes_a_connection(tmp_path: Path) -> None:
+    file = file_of(tmp_path, [])
+
+    for option in ("--context", "--kubeconfig"):
+        found = run("nodes", "--from", file, option, "x")
+        assert (found.exit_code, f"--from and {option} exclude each other" in found.stderr) == (2, True)
