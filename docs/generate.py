@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
+from diagrams import DIAGRAMS
 from references import crds_page, values_page
 
 from agent.daemon.metrics import CATALOGUE as OF_AGENT
@@ -159,6 +160,7 @@ PAGES = {
     "schema/policy.v1alpha1.json": policies,
     "images/dgx-1.svg": picture("dgx-1"),
     "images/link-down.svg": picture("link-down"),
+    **DIAGRAMS,
 }
 
 

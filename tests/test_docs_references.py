@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 import yaml
@@ -69,3 +70,16 @@ def test_every_field_of_a_definition_is_listed_below_its_kind(definition: Any) -
 def test_a_field_has_the_comment_of_its_source_and_the_limit_of_its_schema() -> None:
     assert '| `gpu` | string, at most 96 characters | yes | UUID of the physical GPU: "GPU-..." |' in RESOURCES
     assert "| `evictions` | list of [PlannedEviction](#plannedeviction), at most 10,000 | yes |" in RESOURCES
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "docs/images").glob("concept-*.svg")), ids=lambda file: file.stem)
+def test_a_diagram_is_well_formed_has_a_title_and_fits_light_and_dark_pages(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    root = ET.fromstring(text)
+    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    places = [(float(each.attrib["x"]), float(each.attrib["y"])) for each in root.iter() if "y" in each.attrib]
+
+    assert root.find("{http://www.w3.org/2000/svg}title") is not None
+    assert "prefers-color-scheme: dark" in text
+    assert [place for place in places if not (0 <= place[0] < width and 0 <= place[1] < height)] == []
+    assert f"(images/{file.name})" in (ROOT / "docs/concepts.md").read_text(encoding="utf-8")
