@@ -82,6 +82,7 @@ PADDLE_JOBS = Resource("paddlejobs", "kubeflow.org", namespaced=True)
 JAX_JOBS = Resource("jaxjobs", "kubeflow.org", namespaced=True)
 MPI_JOBS = Resource("mpijobs", "kubeflow.org", namespaced=True)
 MPI_JOBS_V2 = Resource("mpijobs", "kubeflow.org", "v2beta1", namespaced=True)
+TRAIN_JOBS = Resource("trainjobs", "trainer.kubeflow.org", "v1alpha1", namespaced=True)
 GANG_SIZE_SOURCES = (
     JOBS,
     JOBSETS,
@@ -98,6 +99,7 @@ GANG_SIZE_SOURCES = (
     JAX_JOBS,
     MPI_JOBS,
     MPI_JOBS_V2,
+    TRAIN_JOBS,
 )
 
 

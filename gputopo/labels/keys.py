@@ -236,6 +236,39 @@ GANG_KEYS = (
     POD_ON_MEMBER_FAILURE,
     POD_PLANNED,
 )
+# What is lost if a pod is evicted: on the pod, or on the object that creates it (Job, JobSet, TrainJob, ...). A program
+# of the workload may change them while it runs. Values that are not valid count as not set.
+POD_LAST_CHECKPOINT = LabelKey(
+    "gputopo.io/last-checkpoint", "2026-11-18T11:06:40Z", "When the last checkpoint was saved, in RFC 3339."
+)
+POD_CHECKPOINTS = LabelKey(
+    "gputopo.io/checkpoints", "true", "Whether the job saves checkpoints and resumes from them: `true` or `false`."
+)
+POD_EXPECTED_DURATION = LabelKey("gputopo.io/expected-duration", "6h", "Expected run time of the pod: `90m`, `6h`.")
+POD_ESTIMATED_COMPLETION = LabelKey(
+    "gputopo.io/estimated-completion", "2026-11-18T19:00:00Z", "When the job is expected to end, in RFC 3339."
+)
+POD_PROGRESS = LabelKey("gputopo.io/progress", "83", "Progress of the job since its start, in percent.")
+POD_RESTART_TIME = LabelKey(
+    "gputopo.io/restart-time",
+    "4m",
+    "Time from the start of a replacement until it works on: load image and checkpoint.",
+)
+POD_PREEMPTIBLE = LabelKey(
+    "gputopo.io/preemptible",
+    "never",
+    "`never`: the pod should not be evicted for other pods; the policy limits for how long this counts.",
+)
+DISRUPTION_KEYS = (
+    POD_LAST_CHECKPOINT,
+    POD_CHECKPOINTS,
+    POD_EXPECTED_DURATION,
+    POD_ESTIMATED_COMPLETION,
+    POD_PROGRESS,
+    POD_RESTART_TIME,
+    POD_PREEMPTIBLE,
+)
+
 # Annotations that the planner writes on a member, in the patch that ungates it.
 POD_GANG_RANK = LabelKey(
     "gputopo.io/gang-rank", "3", "Rank of the pod in the plan: pods with consecutive ranks are close in the network."
@@ -269,5 +302,6 @@ POD_KEYS = (
     POD_SPREAD,
     POD_SAME_PRODUCT,
     *GANG_KEYS,
+    *DISRUPTION_KEYS,
     *WRITTEN_ON_PODS,
 )

@@ -66,6 +66,16 @@ MPI_JOB = "kubeflow.org/MPIJob"
 KUBEFLOW_KINDS = tuple(f"kubeflow.org/{kind}" for kind in ("TFJob", "XGBoostJob", "PaddleJob", "JAXJob"))
 RAY_CLUSTER_KIND = "ray.io/RayCluster"
 
+# Annotations by which pods say whether they may be evicted, and which replica goes first.
+DO_NOT_DISRUPT = (
+    "karpenter.sh/do-not-disrupt"  # "true", or a duration since the pod's creation: kubernetes-sigs/karpenter
+)
+SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"  # "false": kubernetes/autoscaler
+PREFER_NO_EVICTION = "descheduler.alpha.kubernetes.io/prefer-no-eviction"  # any value: kubernetes-sigs/descheduler
+DELETION_COST = (
+    "controller.kubernetes.io/pod-deletion-cost"  # kubernetes; the replica with the lowest number goes first
+)
+
 # The PriorityClasses of gputopo's manifests.
 SCAVENGER = f"{API_GROUP.partition('.')[0]}-scavenger"
 NORMAL = f"{API_GROUP.partition('.')[0]}-normal"

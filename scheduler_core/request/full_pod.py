@@ -90,7 +90,7 @@ class FullPodMetadata(Metadata, frozen=True, rename="camel"):
 
 
 class FullPodSpec(PodSpec, frozen=True, rename="camel"):
-    """``spec`` with the fields that kube-scheduler's own filters read, and the pod's deadline."""
+    """``spec`` with the fields that kube-scheduler's own filters read, the pod's deadline and grace period."""
 
     affinity: FullAffinity | None = None
     node_selector: dict[str, str] | None = None
@@ -98,6 +98,7 @@ class FullPodSpec(PodSpec, frozen=True, rename="camel"):
     volumes: tuple[FullVolume, ...] | None = None
     scheduling_group: PodSchedulingGroup | None = None
     active_deadline_seconds: int | None = None
+    termination_grace_period_seconds: int | None = None
 
 
 class PodCondition(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ import msgspec
 from gputopo.labels.workloads import INITIALIZERS
 from gputopo.timestamps import parse_timestamp
 from scheduler_core.planner.gang.conventions import conventional_name
+from scheduler_core.planner.gang.disruption import MAX_DURATION_S, owner_disruption, parse_disruption
 from scheduler_core.planner.gang.gang import DeclaredSize, DeclaredSizes
 
 
@@ -21,6 +22,7 @@ class ObjectName(msgspec.Struct, frozen=True):
 
     name: str = ""
     namespace: str = ""
+    annotations: dict[str, str] | None = None
 
 
 class JobSpec(msgspec.Struct, frozen=True, rename="camel"):
@@ -186,7 +188,8 @@ def job_sizes(uid: str, job: BatchJob) -> DeclaredSizes:
     gang = conventional_name("job", job.metadata.namespace, job.metadata.name)
     size = DeclaredSize(gang, job.spec.completions if parallel else None, None if parallel else 1)
     started, deadline = parse_timestamp(job.status.start_time), job.spec.active_deadline_seconds
-    return DeclaredSizes(uid, (size,), None if started is None or deadline is None else started + deadline)
+    ends_at = None if started is None or deadline is None else started + deadline
+    return DeclaredSizes(uid, (size,), ends_at, owner_disruption(job.metadata.annotations, (gang,)))
 
 
 def jobset_sizes(uid: str, jobset: JobSet) -> DeclaredSizes:
@@ -203,7 +206,8 @@ def jobset_sizes(uid: str, jobset: JobSet) -> DeclaredSizes:
         size, minimum = sum(each.pods for each in members), sum(each.pods for each in first)
         gang = conventional_name("jobset", jobset.metadata.namespace, jobset.metadata.name, group)
         sizes.append(DeclaredSize(gang, size, minimum if minimum < size else None))
-    return DeclaredSizes(uid, tuple(sizes))
+    told = owner_disruption(jobset.metadata.annotations, tuple(each.gang for each in sizes))
+    return DeclaredSizes(uid, tuple(sizes), disruption=told)
 
 
 def _starts_later(job: ReplicatedJob) -> bool:
@@ -233,4 +237,38 @@ def training_job_sizes(uid: str, job: TrainingJob) -> DeclaredSizes:
     elif spec.launcher_creation_policy == "WaitForWorkersReady":
         minimum = size - replicas.get("launcher", 0)
     gang = conventional_name("kubeflow", job.metadata.namespace, job.metadata.name)
-    return DeclaredSizes(uid, (DeclaredSize(gang, size or None, minimum if 0 < minimum < size else None),))
+    declared = DeclaredSize(gang, size or None, minimum if 0 < minimum < size else None)
+    return DeclaredSizes(uid, (declared,), disruption=owner_disruption(job.metadata.annotations, (gang,)))
+
+
+class TrainerStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """``status.trainerStatus``, as the training program reports it (Kubeflow Trainer 2.2, gate TrainJobStatus)."""
+
+    progress_percentage: int | None = None
+    estimated_remaining_seconds: int | None = None
+    last_updated_time: str | None = None
+
+
+class TrainJobStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """``status`` of a TrainJob."""
+
+    trainer_status: TrainerStatus | None = None
+
+
+class TrainJob(msgspec.Struct, frozen=True):
+    """``trainer.kubeflow.org/v1alpha1`` TrainJob. Its JobSet, of the same name, declares the size."""
+
+    metadata: ObjectName = ObjectName()
+    status: TrainJobStatus = TrainJobStatus()
+
+
+def train_job_disruption(uid: str, job: TrainJob) -> DeclaredSizes:
+    """Return what a TrainJob tells about an eviction of its pods; what its program reports counts first."""
+    facts, status = parse_disruption(job.metadata.annotations or {}), job.status.trainer_status or TrainerStatus()
+    updated, left = parse_timestamp(status.last_updated_time), status.estimated_remaining_seconds
+    if updated is not None and left is not None and 0 <= left <= MAX_DURATION_S:
+        facts = facts._replace(completion=updated + left)
+    if status.progress_percentage is not None and 0 <= status.progress_percentage <= 100:
+        facts = facts._replace(progress=status.progress_percentage / 100)
+    gang = conventional_name("jobset", job.metadata.namespace, job.metadata.name)
+    return DeclaredSizes(uid, (), disruption=owner_disruption(None, (gang,), facts))

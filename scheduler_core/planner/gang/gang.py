@@ -18,6 +18,7 @@ from gputopo.labels.gate import other_gates
 from gputopo.labels.keys import GATE, POD_GANG_SIZE
 from gputopo.render.wording import counted_noun, first_of, part_of
 from scheduler_core.planner.gang.conventions import RANK_STRIDE, is_single_pod_gang
+from scheduler_core.planner.gang.disruption import OwnerDisruption
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.request.pod_request import InvalidRequest
 
@@ -53,6 +54,7 @@ class DeclaredSizes(NamedTuple):
     key: str
     sizes: tuple[DeclaredSize, ...]
     deadline: float | None = None  # when activeDeadlineSeconds ends its pods, in seconds since 1970
+    disruption: OwnerDisruption | None = None  # what it tells about an eviction of its pods
 
 
 class Gang(NamedTuple):

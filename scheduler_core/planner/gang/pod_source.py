@@ -33,6 +33,7 @@ from scheduler_core.planner.gang.conventions import (
     single_pod_request,
 )
 from scheduler_core.planner.gang.creation_order import exclusive_markers
+from scheduler_core.planner.gang.disruption import MAX_GRACE_S, PodDisruption, parse_disruption
 from scheduler_core.planner.gang.member import GangRequest, Member
 from scheduler_core.planner.gang.pod_deadlines import PodDeadline
 from scheduler_core.planner.gang.size_sources import SIZE_SOURCES
@@ -40,6 +41,8 @@ from scheduler_core.planner.gang.volume_sources import VOLUME_SOURCES
 from scheduler_core.request.full_pod import FullPod, FullPodSpec
 from scheduler_core.request.pod import Pod, RequiredTerms, pin_claim
 from scheduler_core.request.pod_request import InvalidRequest, PodRequest, parse_request
+
+_RECREATED_BY = ("DaemonSet", "Node")  # owners of pods that come back to the same node; a Node owns static pods
 
 ParsePod = Callable[[Pod], PodRequest | InvalidRequest]
 
@@ -51,6 +54,7 @@ class PlannerPod(NamedTuple):
     update: PodUpdate | None  # None: it needs no GPU, or has ended
     member: Member | None  # None: it has no gang and not our gate
     deadline: float | None = None  # by its own activeDeadlineSeconds, in seconds since 1970, if it holds GPUs
+    disruption: PodDisruption | None = None  # None: it has no node
 
 
 class PodStreams(NamedTuple):
@@ -59,6 +63,7 @@ class PodStreams(NamedTuple):
     pods: Batch[PodUpdate]  # for ClusterCache
     members: Batch[Member]  # for GangMembers
     deadlines: Batch[PodDeadline]  # for PodDeadlines
+    disruptions: Batch[PodDisruption]  # for Disruptions
 
 
 def planner_sources(parse: ParsePod = parse_request, sizes: Sources = SIZE_SOURCES) -> Sources:
@@ -76,7 +81,8 @@ def planner_pod(uid: str, pod: FullPod, parse: ParsePod = parse_request) -> Plan
     update, member = pod_update(uid, pod, parse), _member(uid, pod, parse)
     if update is None and member is None:
         return None
-    return PlannerPod(uid, update, member, None if update is None or update.node is None else _deadline(pod))
+    deadline = None if update is None or update.node is None else _deadline(pod)
+    return PlannerPod(uid, update, member, deadline, _disruption(uid, pod) if pod.spec.node_name else None)
 
 
 def fan_out(batch: Batch[PlannerPod]) -> PodStreams:
@@ -95,6 +101,7 @@ def fan_out(batch: Batch[PlannerPod]) -> PodStreams:
             PodDeadline,
             tuple(None if each.deadline is None else PodDeadline(each.key, each.deadline) for each in found),
         ),
+        part(PodDisruption, tuple(each.disruption for each in found)),
     )
 
 
@@ -180,6 +187,20 @@ def _excess_reason(spec: FullPodSpec) -> str:
 def _required_terms(spec: FullPodSpec) -> RequiredTerms | None:
     own = None if spec.affinity is None else spec.affinity.node_affinity
     return None if own is None else own.required_during_scheduling_ignored_during_execution
+
+
+def _disruption(uid: str, pod: FullPod) -> PodDisruption:
+    metadata, spec, owner = pod.metadata, pod.spec, pod.metadata.owner
+    grace = spec.termination_grace_period_seconds
+    return PodDisruption(
+        uid,
+        parse_disruption(metadata.annotations or {}),
+        spec.priority or 0,
+        parse_timestamp(pod.status.start_time),
+        30.0 if grace is None else min(MAX_GRACE_S, max(0.0, float(grace))),
+        parse_timestamp(metadata.deletion_timestamp),
+        owner is not None and owner.kind in _RECREATED_BY,
+    )
 
 
 def _deadline(pod: FullPod) -> float | None:

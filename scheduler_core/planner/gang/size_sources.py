@@ -14,9 +14,11 @@ from scheduler_core.planner.gang.declared_sizes import (
     JobSet,
     PodGroup,
     TrainingJob,
+    TrainJob,
     job_sizes,
     jobset_sizes,
     pod_group_sizes,
+    train_job_disruption,
     training_job_sizes,
 )
 from scheduler_core.planner.gang.gang import DeclaredSizes
@@ -43,6 +45,8 @@ JaxJobSizes = _kind("JaxJobSizes")  # a JAXJob
 MpiJobSizes = _kind("MpiJobSizes")  # an MPIJob of the training operator
 MpiJobV2Sizes = _kind("MpiJobV2Sizes")  # an MPIJob of the MPI operator
 
+TrainJobFacts = _kind("TrainJobFacts")  # a TrainJob of Kubeflow Trainer: no size, but its progress
+
 
 def _training_job_source(resource: Resource) -> WatchSource[Any]:
     return WatchSource(resource, TrainingJob, uid_key, training_job_sizes)
@@ -68,4 +72,5 @@ SIZE_SOURCES: Sources = {
     JaxJobSizes: _training_job_source(rbac.JAX_JOBS),
     MpiJobSizes: _training_job_source(rbac.MPI_JOBS),
     MpiJobV2Sizes: _training_job_source(rbac.MPI_JOBS_V2),
+    TrainJobFacts: WatchSource(rbac.TRAIN_JOBS, TrainJob, uid_key, train_job_disruption),
 }

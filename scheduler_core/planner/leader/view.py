@@ -25,6 +25,7 @@ from scheduler_core.planner.commit.ending import ends_gang
 from scheduler_core.planner.commit.ledger import active_entries
 from scheduler_core.planner.commit.observations import Observations, observe_ledger, without_refused_write
 from scheduler_core.planner.commit.state import ReconcileInput
+from scheduler_core.planner.gang.disruption import Disruptions
 from scheduler_core.planner.gang.gang import DeclaredSizes, Gang
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.gang.members import GangMembers
@@ -90,6 +91,7 @@ class PlannerView:
         self.gang_members = GangMembers()
         self.reservation_index = GangReservationIndex(self.reservations, self.gang_members.get_member)
         self.deadlines = PodDeadlines()
+        self.disruptions = Disruptions()
         self.observations = Observations()
         self._volumes = VolumeIndex()
         self.rules: Mapping[str, FullNode] = {}  # replaced, never changed in place: a plan may read it
@@ -110,12 +112,18 @@ class PlannerView:
     def apply_batch(self, batch: Batch[Any], now: float) -> frozenset[GangName]:
         """Apply events of a watch. Return the gangs that may have changed. ``now``: seconds since 1970."""
         if batch.kind is PlannerPod:
-            pods, members, deadlines = fan_out(self._own_writes.newest_pods(batch, self.gang_members.get_member))
+            pods, members, deadlines, disruptions = fan_out(
+                self._own_writes.newest_pods(batch, self.gang_members.get_member)
+            )
             self.cache.apply_batch(pods, now)
             self.deadlines.apply_pod_deadlines(deadlines)
+            self.disruptions.apply_pods(disruptions)
             return self._apply_members(members)
         if issubclass(batch.kind, DeclaredSizes):
             self.deadlines.apply_job_deadlines(batch)
+            self.disruptions.apply_owners(
+                batch, {each.key: each.disruption for each in batch.updates if each.disruption is not None}
+            )
             touched = self.gang_members.apply_declared_sizes(batch)
             self.reservation_index.mark_gangs_dirty(touched)
             return touched

@@ -14,6 +14,7 @@ from scheduler_core.cache.cluster_cache import ClusterCache
 from scheduler_core.cache.events import Batch, NodeGpusUpdate, NodeUpdate, PodUpdate
 from scheduler_core.cache.full_pods import FULL_POD_SOURCES
 from scheduler_core.cache.kube_scheduler_filters import SchedulingRules
+from scheduler_core.planner.gang.disruption import PodDisruption
 from scheduler_core.planner.gang.gang import DeclaredSizes, GangPhase
 from scheduler_core.planner.gang.member import GangName, GangRequest, Member
 from scheduler_core.planner.gang.members import GangMembers
@@ -237,7 +238,7 @@ def test_a_full_list_is_split_by_consumer() -> None:
     launcher = pod("launcher", 0, annotations=LLM)
     other = pod("other", nodeName="n1")
 
-    pods, members, ends = fan_out(found_of(gated, bound, launcher, other, pod("none", 0)))
+    pods, members, ends, disruptions = fan_out(found_of(gated, bound, launcher, other, pod("none", 0)))
 
     assert (pods.kind, pods.is_full_list, [each.key for each in pods.updates]) == (
         PodUpdate,
@@ -251,6 +252,8 @@ def test_a_full_list_is_split_by_consumer() -> None:
     )
     assert ends == Batch(PodDeadline, (PodDeadline("uid-w-1", 1_795_000_060.0),), (), is_full_list=True)
     assert (pods.removed, members.removed) == ((), ())
+    assert (disruptions.kind, disruptions.is_full_list) == (PodDisruption, True)
+    assert disruptions.updates == (PodDisruption("uid-w-1", started=1_795_000_000.0), PodDisruption("uid-other"))
 
 
 def test_a_pod_that_no_longer_concerns_a_consumer_is_removed_for_it() -> None:
@@ -259,7 +262,7 @@ def test_a_pod_that_no_longer_concerns_a_consumer_is_removed_for_it() -> None:
     plain = seen("c", nodeName="n1")
     assert placed is not None and through is not None and plain is not None  # noqa: PT018
 
-    pods, members, ends = fan_out(Batch(PlannerPod, (placed, through, plain), ("uid-d",)))
+    pods, members, ends, _ = fan_out(Batch(PlannerPod, (placed, through, plain), ("uid-d",)))
 
     assert (pods.updates, pods.removed) == ((placed.update, plain.update), ("uid-d", "uid-b"))
     assert (members.updates, members.removed) == ((placed.member, through.member), ("uid-d", "uid-c"))
@@ -270,7 +273,7 @@ def test_a_pod_that_no_longer_concerns_a_consumer_is_removed_for_it() -> None:
 def test_the_streams_have_the_types_of_their_consumers() -> None:
     knowledge, roster, ends = ClusterCache(Policy()), GangMembers(), PodDeadlines()
     gated = pod("w-0", annotations=LLM, schedulingGates=[GATE])
-    pods, members, deadlines = fan_out(found_of(gated, pod("w-1", annotations=LLM, schedulingGates=[GATE])))
+    pods, members, deadlines, _ = fan_out(found_of(gated, pod("w-1", annotations=LLM, schedulingGates=[GATE])))
 
     knowledge.apply_batch(pods, 0.0)
     ends.apply_pod_deadlines(deadlines)
