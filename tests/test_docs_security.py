@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gputopo.kube.rbac import AGENT, EXTENDER, GANG_SIZE_SOURCES, OBSERVER, PLANNER, Role
+from gputopo.kube.rbac import AGENT, EXTENDER, GANG_SIZE_SOURCES, OBSERVER, PAGE_REVIEWER, PLANNER, UI, Role
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs/security.md").read_text(encoding="utf-8")
@@ -29,7 +29,10 @@ def granted(text: str) -> set[tuple[str, str]]:
     return {(name, verb) for names, verbs in parts for name in names.split(", ") for verb in verbs.split(", ")}
 
 
-@pytest.mark.parametrize("role", [AGENT, EXTENDER, PLANNER, OBSERVER], ids=lambda role: role.name)
+UI_SERVER = Role("ui-server", {**UI.verbs, **PAGE_REVIEWER.verbs})
+
+
+@pytest.mark.parametrize("role", [AGENT, EXTENDER, PLANNER, OBSERVER, UI_SERVER], ids=lambda role: role.name)
 def test_the_rights_of_each_program_are_those_of_its_role(role: Role) -> None:
     (listed,) = (cells[1] for cells in ROWS if cells[0] == role.name and ": " in cells[1])
     sources = "the kinds that define the size of a gang"

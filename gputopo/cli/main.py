@@ -121,6 +121,11 @@ COMMANDS = {
         "ui",
         "Show the GPUs of a cluster in a browser.",
     ),
+    "ui-server": Command(
+        "gputopo.cli.ui_server",
+        "ui_server",
+        "Serve the pages of `gputopo ui` to the users of a cluster.",
+    ),
     "what-if": Command(
         "gputopo.cli.simulate",
         "what_if",

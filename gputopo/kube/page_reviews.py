@@ -11,9 +11,19 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gputopo.kube.client import Kube
-from gputopo.kube.rbac import ACCESS_REVIEWS, TOKEN_REVIEWS
+from gputopo.kube.rbac import ACCESS_REVIEWS, PODS, TOKEN_REVIEWS
 
 AUDIENCE = "gputopo"
+PAGE_READER = "gputopo-page-reader"
+
+
+class PageUser(msgspec.Struct, frozen=True):
+    """The bearer of a token, as the API server knows it."""
+
+    username: str = ""
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: dict[str, tuple[str, ...]] = {}
 
 
 class Verdict(NamedTuple):
@@ -21,18 +31,12 @@ class Verdict(NamedTuple):
 
     status: int
     reason: str = ""
-
-
-class _User(msgspec.Struct, frozen=True):
-    username: str = ""
-    uid: str = ""
-    groups: tuple[str, ...] = ()
-    extra: dict[str, tuple[str, ...]] = {}
+    user: PageUser | None = None  # where the status is 200
 
 
 class _Token(msgspec.Struct, frozen=True):
     authenticated: bool = False
-    user: _User = _User()
+    user: PageUser = PageUser()
     audiences: tuple[str, ...] = ()  # empty: the authenticator does not know audiences
 
 
@@ -48,17 +52,32 @@ class _AccessReview(msgspec.Struct, frozen=True):
     status: _Access = _Access()
 
 
-def review_reader(kube: Kube, token: str, path: str) -> Verdict:
-    """Return whether the bearer of a token may ``get`` the non-resource URL ``path``. Raises ``KubeError``."""
-    found = kube.review(TOKEN_REVIEWS, _body("TokenReview", token=token, audiences=[AUDIENCE]), _TokenReview).status
-    user = found.user
-    if not found.authenticated or AUDIENCE not in found.audiences:
-        return Verdict(401, f"the API server does not accept this token for the audience {AUDIENCE}")
-    asked = {"nonResourceAttributes": {"path": path, "verb": "get"}, "user": user.username, "uid": user.uid}
-    body = _body("SubjectAccessReview", **asked, groups=user.groups, extra=user.extra)
-    if not kube.review(ACCESS_REVIEWS, body, _AccessReview).status.allowed:
-        return Verdict(403, f"{user.username} may not get {path}: bind it to the ClusterRole gputopo-page-reader")
-    return Verdict(200)
+def review_reader(
+    kube: Kube, token: str, path: str, audience: str | None = AUDIENCE, role: str = PAGE_READER
+) -> Verdict:
+    """Return whether the bearer of a token may ``get`` the non-resource URL ``path``. Raises ``KubeError``.
+
+    ``audience``: of the token; None: the API server's own. ``role``: the ClusterRole that a refused reader lacks.
+    """
+    asked = {} if audience is None else {"audiences": [audience]}
+    found = kube.review(TOKEN_REVIEWS, _body("TokenReview", token=token, **asked), _TokenReview).status
+    if not found.authenticated or (audience is not None and audience not in found.audiences):
+        where = "" if audience is None else f" for the audience {audience}"
+        return Verdict(401, f"the API server does not accept this token{where}")
+    if not _is_allowed(kube, found.user, {"nonResourceAttributes": {"path": path, "verb": "get"}}):
+        return Verdict(403, f"{found.user.username} may not get {path}: bind it to the ClusterRole {role}")
+    return Verdict(200, user=found.user)
+
+
+def may_list_pods(kube: Kube, user: PageUser, namespace: str) -> bool:
+    """Return whether a user may list the pods of a namespace; of "": of all namespaces. Raises ``KubeError``."""
+    pods = {"verb": "list", "resource": PODS.plural, "version": PODS.version, "namespace": namespace}
+    return _is_allowed(kube, user, {"resourceAttributes": pods})
+
+
+def _is_allowed(kube: Kube, user: PageUser, attributes: dict[str, Any]) -> bool:
+    who = {"user": user.username, "uid": user.uid, "groups": user.groups, "extra": user.extra}
+    return kube.review(ACCESS_REVIEWS, _body("SubjectAccessReview", **attributes, **who), _AccessReview).status.allowed
 
 
 def _body(kind: str, **spec: Any) -> dict[str, Any]:

@@ -34,9 +34,16 @@ Review = Callable[[str, str], Verdict]  # token, path
 class PageAccess:
     """Authorizes the readers of one listener. For one event loop."""
 
-    def __init__(self, review: Review | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        """``review``: blocks; None: only peers on loopback may read."""
+    def __init__(
+        self,
+        review: Review | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        valid_s: float = _VALID_S,
+        max_verdicts: int = _MAX_VERDICTS,
+    ) -> None:
+        """``review``: blocks; None: only peers on loopback may read. ``valid_s``: how long a verdict counts."""
         self._review, self._clock = review, clock
+        self._valid_s, self._max_verdicts = valid_s, max_verdicts
         self._turn, self._waiting = asyncio.Lock(), 0
         self._verdicts: dict[tuple[bytes, str], tuple[float, Verdict]] = {}  # oldest first
 
@@ -48,13 +55,17 @@ class PageAccess:
             return _refusal(
                 403, "this page is served on loopback only: use kubectl port-forward, or --pages authorized"
             )
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not token:
+        token = bearer_token(request)
+        if not token:
             return _refusal(401, "this page needs a bearer token: kubectl create token NAME --audience gputopo")
-        verdict = await self._verdict(self._review, token, request.scope["path"])
-        return None if verdict.status == 200 else _refusal(*verdict)
+        verdict = await self.verdict(token, request.scope["path"])
+        return None if verdict.status == 200 else _refusal(verdict.status, verdict.reason)
 
-    async def _verdict(self, review: Review, token: str, path: str) -> Verdict:
+    async def verdict(self, token: str, path: str) -> Verdict:
+        """Return whether the bearer of a token may read a page; with status 503 where that could not be reviewed."""
+        review = self._review
+        if review is None:
+            return Verdict(403, "tokens are not reviewed")
         key = sha256(token.encode()).digest(), path
         if (known := self._known(key)) is not None:
             return known
@@ -71,8 +82,8 @@ class PageAccess:
         finally:
             self._waiting -= 1
         self._verdicts.pop(key, None)
-        self._verdicts[key] = self._clock() + _VALID_S, verdict
-        if len(self._verdicts) > _MAX_VERDICTS:
+        self._verdicts[key] = self._clock() + self._valid_s, verdict
+        if len(self._verdicts) > self._max_verdicts:
             del self._verdicts[next(iter(self._verdicts))]
         return verdict
 
@@ -85,6 +96,12 @@ def page_access(pages: str, kube: Kube) -> PageAccess:
     """Return the access of the setting ``--pages``. ``kube``: connects as the account of this program."""
     reviewer = kube.with_role(PAGE_REVIEWER).with_timeout(_REVIEW_S)
     return PageAccess(partial(review_reader, reviewer) if pages == "authorized" else None)
+
+
+def bearer_token(request: Request) -> str:
+    """Return the token of the header ``Authorization``; "" without one."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token if scheme.lower() == "bearer" else ""
 
 
 def _refusal(status: int, reason: str) -> Response:

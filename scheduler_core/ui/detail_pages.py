@@ -17,7 +17,7 @@ def node_page(row: NodeRow, *, has_drawing: bool, viewer: Viewer = ANYONE) -> Ht
     pods = [
         element(
             "tr",
-            element("th", pod_mark(pod, place), scope="row"),
+            element("th", pod_mark(pod, place, viewer), scope="row"),
             element("td", pod_name(pod, viewer)),
             element("td", text(", ".join(_gpus_of(row, place)) or "not reported yet")),
         )
@@ -35,7 +35,7 @@ def node_page(row: NodeRow, *, has_drawing: bool, viewer: Viewer = ANYONE) -> Ht
         element(
             "main",
             element("p", text(row.product or "unknown GPUs")),
-            element("p", node_cells(row)),
+            element("p", node_cells(row, viewer)),
             element("ul", *(element("li", text(fact)) for fact in facts)),
             element("ul", *(element("li", text(fault), class_="fault") for fault in row.faults))
             if row.faults
@@ -61,10 +61,10 @@ def _gpus_of(row: NodeRow, place: int) -> list[str]:
     return [str(cell.gpu) for cell in row.cells if place in cell.pods]
 
 
-def text_page(title: str, report: str) -> Html:
+def text_page(title: str, report: str, viewer: Viewer = ANYONE) -> Html:
     """Return a page of a report for people, as ``gputopo why`` prints it."""
     region = element("pre", text_lines(report), tabindex=0, role="region", aria_label=title)
-    return page(title, element("main", region, id="main"))
+    return page(title, element("main", region, id="main"), viewer)
 
 
 def text_lines(report: str) -> Html:
@@ -72,7 +72,9 @@ def text_lines(report: str) -> Html:
     return Html("\n".join(text(line) for line in report.splitlines()))
 
 
-def where_page(query: WhereQuery, answer: WhereAnswer | None, errors: Sequence[str] = ()) -> Html:
+def where_page(
+    query: WhereQuery, answer: WhereAnswer | None, errors: Sequence[str] = (), viewer: Viewer = ANYONE
+) -> Html:
     """Return the form, with the answer."""
     form = element(
         "form",
@@ -92,7 +94,7 @@ def where_page(query: WhereQuery, answer: WhereAnswer | None, errors: Sequence[s
     if answer is not None:
         parts.append(element("p", text(answer.words), class_="answer", role="status"))
         parts += [_seat_table(answer)] if answer.seats else []
-    return page("Where would it fit?", element("main", form, *parts, id="main"))
+    return page("Where would it fit?", element("main", form, *parts, id="main"), viewer)
 
 
 def _number(title: str, name: str, value: int, most: int) -> Html:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
+from functools import partial
 
 from gputopo.kube.client import Kube
 from gputopo.kube.cluster_file import ClusterFileError, FileKube
-from gputopo.kube.rbac import UI
-from gputopo.process.daemon import bind_socket
+from gputopo.kube.page_reviews import may_list_pods, review_reader
+from gputopo.kube.rbac import PAGE_REVIEWER, UI
+from gputopo.process.daemon import bind_socket, ignore_sigpipe
 from gputopo.process.settings import is_loopback, parse_address
 from scheduler_core.cache.events import WatchStatus
 from scheduler_core.cache.watch import RESERVATION_SOURCES, Sources, list_kind, make_watches
@@ -17,10 +20,20 @@ from scheduler_core.planner.gang.pod_source import planner_sources
 from scheduler_core.policy.profiles import BUILT_IN
 from scheduler_core.runtime.event_loop import Deliver, WatchSet, run_daemon
 from scheduler_core.runtime.http_server import Listener
+from scheduler_core.runtime.page_access import PageAccess
+from scheduler_core.runtime.tls import CertificateError
 from scheduler_core.ui.overview_page import PageQuery, overview_page
 from scheduler_core.ui.rows_html import Viewer
 from scheduler_core.ui.server import LIMITS, style_sheet, ui_app
 from scheduler_core.ui.service import UiService
+from scheduler_core.ui.settings import UiServerSettings
+from scheduler_core.ui.viewers import ReviewedViewers
+
+VIEWER_ROLE = "gputopo-ui-viewer"
+_REVIEW_S = 3.0  # for one answer of the API server
+_VALID_S = 30.0  # of a token: 200 viewers cost 7 reviews a second
+_MAX_VERDICTS = 1000  # more than are reviewed while one is valid
+_log = logging.getLogger(__name__)
 
 
 class StartError(ValueError):
@@ -60,11 +73,29 @@ def static_page(service: UiService) -> str:
 
 def serve_cluster(kube: Kube, listen: str, print_line: Callable[[str], None]) -> None:
     """Serve the pages of a cluster until a signal. Raises ``StartError``."""
+    serve(UiService(), listen, print_line, partial(_cluster_watches, kube))
 
-    def watches(deliver: Deliver) -> WatchSet:
-        return make_watches(kube, deliver, time.monotonic, sources=sources())
 
-    serve(UiService(), listen, print_line, watches)
+def _cluster_watches(kube: Kube, deliver: Deliver) -> WatchSet:
+    return make_watches(kube, deliver, time.monotonic, sources=sources())
+
+
+def serve_users(kube: Kube, settings: UiServerSettings) -> None:
+    """Serve the pages of a cluster to its users until a signal. Raises ``StartError``."""
+    reviewer = kube.with_role(PAGE_REVIEWER).with_timeout(_REVIEW_S)
+    review = partial(review_reader, reviewer, audience=settings.token_audience, role=VIEWER_ROLE)
+    access = PageAccess(review, valid_s=_VALID_S, max_verdicts=_MAX_VERDICTS)
+    service = UiService()
+    app = ui_app(service, ReviewedViewers(access, partial(may_list_pods, reviewer)))
+    host, port = settings.listen
+    try:
+        listener = Listener(app, bind_socket((host, port)), settings.certificates, LIMITS)
+    except OSError as error:
+        raise StartError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+    except CertificateError as error:
+        raise StartError(str(error)) from None
+    _log.info("listening", extra={"fields": {"port": listener.port, "tls": settings.certificates is not None}})
+    asyncio.run(run_daemon(service, (listener,), partial(_cluster_watches, kube)))
 
 
 class _NoWatches:
@@ -90,9 +121,10 @@ def serve(
     """Serve the pages until a signal. Raises ``StartError``."""
     host, port = _address(listen)
     try:
-        listener = Listener(ui_app(service, loopback_only=True), bind_socket((host, port)), limits=LIMITS)
+        listener = Listener(ui_app(service), bind_socket((host, port)), limits=LIMITS)
     except OSError as error:
         raise StartError(f"cannot listen on {listen}: {error.strerror}; choose another port with --listen") from None
+    ignore_sigpipe()  # a browser may close a connection at any time
     print_line(f"gputopo ui: http://localhost:{listener.port}/ (Ctrl-C ends it)")
     asyncio.run(run_daemon(service, (listener,), watches))
 

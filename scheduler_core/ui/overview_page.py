@@ -9,6 +9,7 @@ from typing import NamedTuple
 from gputopo.render.report import age_words
 from scheduler_core.explain.text import reserved_words
 from scheduler_core.planner.report.listing import FAILED_PHASES, GangSummary
+from scheduler_core.ui.hidden_names import visible_overview, without_hidden_names
 from scheduler_core.ui.history import Change, History
 from scheduler_core.ui.html import NOTHING, Html, address, element, joined, link, text
 from scheduler_core.ui.model import GpuState, NodeGroup, NodeRow, Overview
@@ -44,6 +45,7 @@ def overview_page(found: Overview, history: History, query: PageQuery = PageQuer
 
 def main_part(found: Overview, history: History, query: PageQuery, viewer: Viewer) -> Html:
     """Return the content of the page: live updates replace it, or parts of it."""
+    found = visible_overview(found, viewer)
     groups = selected(found.groups, query, viewer.shown)
     rows = [row for group in groups for row in group.rows]
     return element(
@@ -236,7 +238,7 @@ def _history(history: History, viewer: Viewer) -> Html:
 
 def _words(change: Change, viewer: Viewer) -> str:
     is_shown = change.namespace is None or viewer.shown(change.namespace)
-    return change.words if is_shown else change.without_name
+    return without_hidden_names(change.words, viewer) if is_shown else change.without_name
 
 
 def clock(at: float) -> str:
@@ -262,11 +264,13 @@ def page(title: str, main: Html, viewer: Viewer = ANYONE, *, refresh: bool = Fal
         element("script", src="ui.js", type="module") if live else NOTHING,
         element("noscript", reload) if live else NOTHING,
     )
-    links = (link("Cluster", ""), link("Where would it fit?", "where")) if viewer.live else ()
+    links = (link("Cluster", ""), link("Where would it fit?", "where")) if viewer.live and viewer.navigable else ()
+    log_out = element("form", element("button", text("Log out"), type="submit"), method="post", action="logout")
     top = element(
         "header",
         element("h1", text(title)),
         element("nav", joined(links, " ")) if links else NOTHING,
         element("span", text("live" if live else ""), id="state", role="status"),
+        log_out if viewer.logged_in else NOTHING,
     )
     return Html(f"<!doctype html>\n{element('html', element('head', *head), element('body', top, main), lang='en')}\n")

@@ -15,7 +15,9 @@ from scheduler_core.planner.report.prospects import PlanRules
 from scheduler_core.planner.report.read import GangSnapshot
 from scheduler_core.planner.report.text import gang_explanation_text
 from scheduler_core.request.pod_request import PodRequest
+from scheduler_core.ui.hidden_names import visible_overview, without_hidden_names
 from scheduler_core.ui.model import Overview
+from scheduler_core.ui.rows_html import Viewer
 from scheduler_core.ui.service import UiService
 
 WIDTH = 110  # columns
@@ -33,23 +35,34 @@ def topology_of(service: UiService, name: str) -> NodeTopology | None:
     return None if record is None else record.machine.topology
 
 
-def gang_report(service: UiService, namespace: str, name: str) -> str:
+def gang_report(service: UiService, viewer: Viewer, namespace: str, name: str) -> str:
     """Return what ``gputopo why gang`` prints. Raises ``NoReportError``."""
+    # A gang that is hidden and a gang that does not exist get the same answer, after the same work.
+    if not viewer.shown(namespace):
+        raise NoReportError(_no_gang(namespace, name))
     end = time.monotonic() + _TRIAL_PLANS_S
     rules = PlanRules(service.policies, LEVELS, lambda: time.monotonic() > end)
     question = GangQuestion(GangName(namespace, name), rules, None, None)
     try:
-        return gang_explanation_text(explain_gang(GangSnapshot(service.view), question, service.now()), WIDTH)
+        found = explain_gang(GangSnapshot(service.view), question, service.now())
     except NoGangError as error:
-        raise NoReportError(str(error)) from None
+        # The message lists gangs of other namespaces.
+        raise NoReportError(str(error) if viewer.namespaces is None else _no_gang(namespace, name)) from None
+    return gang_explanation_text(without_hidden_names(found, viewer), WIDTH)
 
 
-def pod_report(service: UiService, namespace: str, name: str) -> str:
+def _no_gang(namespace: str, name: str) -> str:
+    return f"there is no gang {name} in the namespace {namespace}, or you may not list its pods"
+
+
+def pod_report(service: UiService, viewer: Viewer, namespace: str, name: str) -> str:
     """Return what ``gputopo why pod`` prints, without the rules of kube-scheduler. Raises ``NoReportError``."""
     cache = service.view.cache
-    pod = next((each for each in cache.pods.values() if each.occupant[1:3] == (namespace, name)), None)
+    pods = cache.pods.values() if viewer.shown(namespace) else ()
+    pod = next((each for each in pods if each.occupant[1:3] == (namespace, name)), None)
     if pod is None:
-        raise NoReportError(f"there is no pod {namespace}/{name} that requests GPUs and has not finished")
+        refused = "" if viewer.namespaces is None else ", or you may not list the pods of its namespace"
+        raise NoReportError(f"there is no pod {namespace}/{name} that requests GPUs and has not finished{refused}")
     occupant = pod.occupant
     request = PodRequest(
         occupant.uid, namespace, name, pod.scheduler, occupant.profile, owner=occupant.owner, job=occupant.job
@@ -58,11 +71,12 @@ def pod_report(service: UiService, namespace: str, name: str) -> str:
     policy = service.policies.policy_for(request)
     found = explain(request, snapshot, list(snapshot.records), policy, service.now(), pod.node)
     found = with_reservations(found, snapshot, tuple(cache.reservations.active.values()), occupant.uid)
-    return explanation_text(found, WIDTH)
+    return explanation_text(without_hidden_names(found, viewer), WIDTH)
 
 
-def overview_document(found: Overview) -> dict[str, Any]:
-    """Return the totals of the overview as a document of kind ``ClusterMap``."""
+def overview_document(found: Overview, viewer: Viewer) -> dict[str, Any]:
+    """Return the totals of the overview as a document of kind ``ClusterMap``, without hidden gangs."""
+    found = visible_overview(found, viewer)
     totals = found.totals
     return document(
         "ClusterMap",
@@ -70,7 +84,7 @@ def overview_document(found: Overview) -> dict[str, Any]:
             "nodes": totals.nodes,
             "gpus": {state.value: number for state, number in totals.by_state},
             "freeIslands": {str(size): number for size, number in totals.islands},
-            "gangs": list(found.gangs),
+            "gangs": [gang for gang in found.gangs if viewer.shown(gang.namespace)],
             "reserved": list(found.reserved),
             "troubles": list(found.troubles),
         },

@@ -35,17 +35,19 @@ _TINTS = 6  # colours of namespaces
 ShowName = Callable[[str], bool]  # of a namespace: whether the viewer may see its pods
 
 
-def show_all(_: str) -> bool:
-    """Return True: for a viewer who may list all pods."""
-    return True
-
-
 class Viewer(NamedTuple):
     """What the viewer may see, and whether the page is kept up to date."""
 
-    shown: ShowName = show_all
+    namespaces: frozenset[str] | None = None  # whose pods and gangs are named; None: all
+    hidden: frozenset[str] = frozenset()  # the other namespaces of the cluster
+    logged_in: bool = False  # by a cookie
+    navigable: bool = True  # with links to the other pages
     live: bool = True  # False: a file that is sent by mail, without links
     style: str = ""  # the style sheet, for a file; "": linked
+
+    def shown(self, namespace: str) -> bool:
+        """Return whether the viewer may see the names of a namespace's pods and gangs."""
+        return self.namespaces is None or namespace in self.namespaces
 
     def link(self, words: str, page: str, /, **query: str | int | None) -> Html:
         """Return a link to a page, where there are pages."""
@@ -70,21 +72,22 @@ def legend() -> Html:
     return element("ul", *items, degraded, joined_gpus, class_="legend")
 
 
-def node_cells(row: NodeRow) -> Html:
+def node_cells(row: NodeRow, viewer: Viewer = ANYONE) -> Html:
     """Return the cells of a node, island by island. For the eye only: ``NodeRow.summary`` says the same in words."""
-    return element("span", *(_island(row, island) for island in row.islands), class_="gpus", aria_hidden="true")
+    islands = (_island(row, island, viewer) for island in row.islands)
+    return element("span", *islands, class_="gpus", aria_hidden="true")
 
 
-def _island(row: NodeRow, island: IslandCells) -> Html:
-    cells = (_cell(row, cell) for cell in island.cells)
+def _island(row: NodeRow, island: IslandCells, viewer: Viewer) -> Html:
+    cells = (_cell(row, cell, viewer) for cell in island.cells)
     return element("span", *cells, class_="isl" if island.joined else "one")
 
 
-def _cell(row: NodeRow, cell: GpuCell) -> Html:
+def _cell(row: NodeRow, cell: GpuCell, viewer: Viewer) -> Html:
     name, sign = SIGNS[cell.state]
     if cell.pods and cell.state is GpuState.USED:
         sign = pod_letter(cell.pods[0])
-        name = f"{name} {_tint(row.pods[cell.pods[0]])}"
+        name = f"{name} {_tint(row.pods[cell.pods[0]], viewer)}"
     return element("b", text(sign), class_=f"{name} bad" if cell.degraded else name)
 
 
@@ -102,7 +105,7 @@ def node_line(row: NodeRow, viewer: Viewer = ANYONE) -> Html:
     return element(
         "tr",
         element("th", viewer.link(row.name, "node", name=row.name), scope="row"),
-        element("td", node_cells(row)),
+        element("td", node_cells(row, viewer)),
         element("td", text(row.summary)),
         element("td", pod_names(row, viewer)),
         element("td", joined(remarks, " ")),
@@ -118,7 +121,7 @@ def row_id(name: str) -> str:
 def pod_names(row: NodeRow, viewer: Viewer, most: int = _MAX_PODS) -> Html:
     """Return the pods with their letters; without names those of namespaces that the viewer may not list."""
     parts = [
-        element("span", pod_mark(pod, place), text(" "), pod_name(pod, viewer), class_="pod")
+        element("span", pod_mark(pod, place, viewer), text(" "), pod_name(pod, viewer), class_="pod")
         for place, pod in enumerate(row.pods[:most])
     ]
     if len(row.pods) > most:
@@ -126,13 +129,15 @@ def pod_names(row: NodeRow, viewer: Viewer, most: int = _MAX_PODS) -> Html:
     return joined(parts, " ")
 
 
-def pod_mark(pod: PodOnNode, place: int) -> Html:
+def pod_mark(pod: PodOnNode, place: int, viewer: Viewer = ANYONE) -> Html:
     """Return the letter of a pod in the colour of its namespace."""
-    return element("i", text(pod_letter(place)), class_=_tint(pod))
+    return element("i", text(pod_letter(place)), class_=_tint(pod, viewer))
 
 
-def _tint(pod: PodOnNode) -> str:
-    """Return the class of a namespace's colour. Colours repeat; the names say which it is."""
+def _tint(pod: PodOnNode, viewer: Viewer) -> str:
+    """Return the class of a namespace's colour; of hidden namespaces the same. Colours repeat; the names tell more."""
+    if not viewer.shown(pod.namespace):
+        return "th"
     return f"t{crc32(pod.namespace.encode()) % _TINTS}"
 
 

@@ -43,6 +43,7 @@ class UiService:
         self._rows: list[NodeRow] = []
         self._overview: Overview | None = None
         self._is_changed = True
+        self._namespaces: tuple[int, frozenset[str]] = (0, frozenset())  # with the version that they are of
         self._watches: WatchSet | None = None
         self._watch_errors = WatchErrorLog()
 
@@ -57,6 +58,19 @@ class UiService:
     def row(self, name: str) -> NodeRow | None:
         """Return the row of a node."""
         return next((row for row in self._rows if row.name == name), None)
+
+    def namespaces(self) -> frozenset[str]:
+        """Return the namespaces that any page may name, as of the last tick."""
+        found = self.overview
+        if self._namespaces[0] != self.version:
+            names = {pod.occupant.namespace for pod in self.view.cache.pods.values()}
+            names |= {pod.namespace for row in self._rows for pod in row.pods}
+            names |= {gang.name.namespace for gang in self.view.gang_members.all_gangs()}
+            names |= {each.reservation.partition("/")[0] for each in found.reserved}
+            names |= {each.entry.namespace for each in self.view.cache.reservations.active.values()}
+            names |= {each.namespace for each in self.history.changes if each.namespace is not None}
+            self._namespaces = self.version, frozenset(names)
+        return self._namespaces[1]
 
     @contextmanager
     def running_watches(self, watches: WatchSet) -> Iterator[None]:

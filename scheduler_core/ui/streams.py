@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 import orjson
 
@@ -15,6 +15,7 @@ MAX_STREAMS = 500
 _KEPT = 32  # messages, for viewers that reconnect
 _COMMENT_S = 15.0  # proxies close streams that are silent for a minute
 REFRESH = b'{"refresh":true}'
+SeesAll = Callable[[], Awaitable[bool | None]]  # whether the viewer may see all names; None: no page any more
 
 
 class Streams:
@@ -44,8 +45,11 @@ class Streams:
         self._closed = True
         self.wake()
 
-    async def follow(self, last: int | None, *, sees_all: bool) -> AsyncIterator[bytes]:
-        """Yield the events after the message ``last`` (None: from now on). ``sees_all``: names of all namespaces."""
+    async def follow(self, last: int | None, sees_all: SeesAll) -> AsyncIterator[bytes]:
+        """Yield the events after the message ``last`` (None: from now on), while the viewer may see the pages.
+
+        ``sees_all`` is called before each message: a viewer's rights may end while its stream is open.
+        """
         loop = asyncio.get_running_loop()
         at, said = self._newest if last is None else last, loop.time()
         self.open += 1
@@ -53,7 +57,10 @@ class Streams:
             yield b"retry: 3000\n\n"
             while not self._closed:
                 for number, body in self._after(at):
-                    yield _event(number, body if sees_all else REFRESH)
+                    everything = await sees_all()
+                    if everything is None:
+                        return
+                    yield _event(number, body if everything else REFRESH)
                     at, said = number, loop.time()
                 if loop.time() - said > _COMMENT_S:
                     yield b": still here\n\n"

@@ -19,9 +19,11 @@ from gputopo.kube.rbac import (
     NODE_GPUS,
     NODES,
     OBSERVER,
+    PAGE_REVIEWER,
     PLANNER,
     PODS,
     PROVISIONER,
+    UI,
     Role,
 )
 from gputopo.process.settings import options_of
@@ -40,12 +42,14 @@ SETTINGS = {
     "cluster-scheduler": ("scheduler.enabled=true", "scheduler.caller=cluster"),
     "planner-without-gates": ("planner.enabled=true", "planner.gates=false"),
     "observe": ("observe.enabled=true",),
+    "ui": ("ui.enabled=true",),
 }
 ROLES = {
     "default": EXTENDER,
     "cluster-scheduler": EXTENDER,
     "planner-without-gates": PLANNER,
     "observe": OBSERVER,
+    "ui": Role("ui-server", {**UI.verbs, **PAGE_REVIEWER.verbs}),
 }
 MONITORING = ("monitoring.podMonitor.enabled=true", "monitoring.prometheusRule.enabled=true")
 
@@ -150,20 +154,24 @@ def test_objects_of_others_have_the_shape_that_they_want() -> None:
 def test_the_monitor_scrapes_the_pods_that_there_are() -> None:
     (monitor, _) = kustomized("scheduler/components/monitoring")
     (expression,) = monitor["spec"]["selector"]["matchExpressions"]
+    scraped = set(SETTINGS) - {"ui"}  # it serves no metrics
     labels = {
         deployment(kustomized(f"scheduler/{overlay}"))["spec"]["template"]["metadata"]["labels"][expression["key"]]
-        for overlay in SETTINGS
+        for overlay in scraped
     }
 
     assert set(expression["values"]) == labels
-    for overlay in SETTINGS:
+    for overlay in scraped:
         assert [
             port for each in containers(pod(overlay)).values() for port in each["ports"] if port["name"] == "metrics"
         ] == [{"name": "metrics", "containerPort": 9439}]
 
 
 def cluster_role(documents: Iterable[Object]) -> list[Object]:
-    return [each for each in documents if each["kind"] == "ClusterRole"]
+    """The roles of accounts, without the one that viewers are bound to."""
+    return [
+        each for each in documents if each["kind"] == "ClusterRole" and each["metadata"]["name"] != "gputopo-ui-viewer"
+    ]
 
 
 @pytest.mark.parametrize("overlay", SETTINGS)
@@ -228,6 +236,7 @@ def test_of_leases_only_the_own_one_can_be_changed(overlay: str, lease: str) -> 
             id="the planner",
         ),
         pytest.param("observe", "gputopo-observe", {("ClusterRole", "gputopo-observe", "")}, id="the observer"),
+        pytest.param("ui", "gputopo-ui", {("ClusterRole", "gputopo-ui", "")}, id="the pages"),
     ],
 )
 def test_what_each_account_is_bound_to(overlay: str, account: str, bound: set[tuple[str, str, str]]) -> None:

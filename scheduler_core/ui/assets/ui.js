@@ -40,6 +40,7 @@ async function refresh() {
   refreshing = null;
   try {
     const answer = await fetch(location.href, { headers: etag ? { "If-None-Match": etag } : {}, cache: "no-store" });
+    if (answer.status === 401 || answer.status === 403) return location.reload(); // the token has expired: log in again
     if (answer.status === 304) return show(stream ? "live" : "polling");
     if (!answer.ok) throw new Error(String(answer.status));
     etag = answer.headers.get("ETag");
@@ -78,7 +79,7 @@ function connect() {
   stream.onerror = () => {
     failures += 1;
     show("reconnecting");
-    if (failures >= 3) {
+    if (failures >= 3 || stream.readyState === EventSource.CLOSED) { // closed: the server refused the stream
       disconnect();
       polling = setInterval(refresh, POLL_MS);
       refresh();

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser, sync_playwright
 
 from tests.e2e.cluster import Cluster
 from tests.e2e.fixtures import StartScheduler
@@ -15,6 +17,18 @@ from tests.e2e.scheduler.running import Extender, prepare, running
 from tests.simulated_node.fleet import Fleet
 
 StartAgents = Callable[[], Agents]
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A Chromium of the system; without one the test is skipped."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on PATH; with Debian: apt install chromium")
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
 
 
 @pytest.fixture

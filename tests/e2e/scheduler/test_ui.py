@@ -6,7 +6,6 @@ It needs a Chromium of the system (Debian: `apt install chromium`); without one 
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import urllib.request
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from typing import Literal
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from gputopo.kube.rbac import UI
 from gputopo.labels import keys
@@ -32,19 +31,8 @@ from tests.simulated_node.shapes import islands_4_4, nvswitch_8
 
 pytestmark = pytest.mark.e2e
 ACCOUNT = "viewer"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 _CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("GPUTOPO_", "KUBE"))}
 _SOON = 20_000  # milliseconds
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    if CHROMIUM is None:
-        pytest.skip("no Chromium on PATH; with Debian: apt install chromium")
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 @pytest.fixture

@@ -202,6 +202,7 @@ def test_the_base_install_checks_a_scheduler_configuration_and_asks_a_running_ex
         ("release --all", "cluster"),
         ("scheduler-config", "cluster"),
         ("show --node gpu-1", "cluster"),
+        ("ui-server", "cluster"),
         ("what-if -f pod.yaml", "cluster"),
         ("why -f pod.yaml", "cluster"),
         ("why gang llm -n team", "cluster"),

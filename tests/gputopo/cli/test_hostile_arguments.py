@@ -64,7 +64,7 @@ NEEDED = {
     "completion": ("bash",),
 }
 # They serve until a signal once their settings are valid: their settings are tested without a value that is.
-SERVERS = {"agent", "extender", "planner", "observe"}
+SERVERS = {"agent", "extender", "planner", "observe", "ui-server"}
 POD = json.dumps(
     {
         "apiVersion": "v1",

@@ -10,8 +10,21 @@ from functools import lru_cache
 from random import Random
 from typing import Any
 
+import msgspec
+
 from gputopo.cli.source import topology_of
 from gputopo.crd.nodegpus import content_hash
+from gputopo.crd.reservations import (
+    LEDGER_KIND,
+    RESERVATION_KIND,
+    VERSION,
+    EntryPhase,
+    HeldCapacity,
+    LedgerEntry,
+    LedgerSpec,
+    ReservationSpec,
+    spec_hash,
+)
 from gputopo.labels import encode_topology, keys
 from gputopo.model import NodeTopology
 from tests.api_objects import GPU, Object, container
@@ -133,3 +146,20 @@ def _machine(number: int, random: Random, at: float, per_rack: int, load: float)
         held += [allocation(gpu, namespace, pod["metadata"]["name"]) for gpu in free[:size]]
         free = free[size:]
     return [node, *pods, node_gpus(name, node, held, at)]
+
+
+def capacity_hold(namespace: str, gang: str, node: str, gpus: int) -> list[Object]:
+    """A reservation that keeps GPUs of a node for a gang, and the ledger that lists it."""
+    spec = ReservationSpec(gang=gang, held=(HeldCapacity(node=node, resource=GPU, gpus=gpus),))
+    metadata = {"name": f"{gang}-1", "namespace": namespace, "uid": f"hold-{gang}", "resourceVersion": "1"}
+    entry = LedgerEntry(metadata["uid"], namespace, metadata["name"], spec_hash(spec), EntryPhase.HELD)
+    version = f"{keys.API_GROUP}/{VERSION}"
+    return [
+        {"apiVersion": version, "kind": RESERVATION_KIND, "metadata": metadata, "spec": msgspec.to_builtins(spec)},
+        {
+            "apiVersion": version,
+            "kind": LEDGER_KIND,
+            "metadata": {"name": "default", "uid": "ledger", "resourceVersion": "1", "generation": 1},
+            "spec": msgspec.to_builtins(LedgerSpec(entries=(entry,))),
+        },
+    ]

@@ -124,7 +124,7 @@ def test_names_of_other_namespaces_are_hidden() -> None:
     held = [allocation(topology.gpus[0].uuid or "", "secret", "model-x")]
     items = [node, gpu_pod("secret", "model-x", 1, "n", at), node_gpus("n", node, held, at)]
     service = service_of([*items, *waiting_gang("secret", "next-x", 2, 8, at)])
-    mine = Viewer(shown=lambda namespace: namespace == "mine")
+    mine = Viewer(namespaces=frozenset({"mine"}))
     page = Page(main_part(service.overview, service.history, PageQuery(words="model-x"), mine))
     whole = Page(main_part(service.overview, service.history, PageQuery(), mine))
 

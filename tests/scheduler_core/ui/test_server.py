@@ -22,6 +22,7 @@ class Running(NamedTuple):
 
     url: str
     http: urllib3.PoolManager
+    pid: int
 
     def get(self, path: str, headers: dict[str, str] | None = None) -> urllib3.BaseHTTPResponse:
         return self.http.request("GET", f"{self.url}{path}", headers=headers, timeout=30, redirect=False)
@@ -39,7 +40,7 @@ def ui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         assert process.stdout is not None
         line = process.stdout.readline()
         with urllib3.PoolManager() as http:
-            yield Running(line.split()[2].rstrip("/"), http)
+            yield Running(line.split()[2].rstrip("/"), http, process.pid)
         process.send_signal(signal.SIGTERM)
         assert process.wait(15) == 0
 
@@ -116,6 +117,13 @@ def test_an_unchanged_page_is_not_sent_again(ui: Running) -> None:
 
     assert ui.get("/?free=4", {"If-None-Match": tag}).status in (200, 304)  # 200 once its ages were counted anew
     assert ui.get("/?free=5", {"If-None-Match": tag}).status == 200
+
+
+def test_a_browser_that_closes_its_connection_ends_nothing(ui: Running) -> None:
+    """A write to a closed connection raises SIGPIPE, which ends a process that does not ignore it."""
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{ui.pid}/status").read_text().splitlines())
+
+    assert int(status["SigIgn"], 16) >> (signal.SIGPIPE - 1) & 1
 
 
 def test_the_server_only_reads(ui: Running) -> None:

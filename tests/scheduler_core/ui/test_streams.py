@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
 
 from scheduler_core.ui.streams import REFRESH, Streams
 
@@ -13,8 +14,16 @@ async def next_event(stream: AsyncIterator[bytes]) -> bytes:
     return await asyncio.wait_for(anext(stream), 5)
 
 
-async def opened(streams: Streams, last: int | None = None, **options: Any) -> AsyncIterator[bytes]:
-    stream = streams.follow(last, **{"sees_all": True, **options})
+async def opened(
+    streams: Streams, last: int | None = None, answers: Sequence[bool | None] = ()
+) -> AsyncIterator[bytes]:
+    """A stream. ``answers``: whether the viewer may see all names, before each message; afterwards: yes."""
+    left = list(answers)
+
+    async def sees_all() -> bool | None:
+        return left.pop(0) if left else True
+
+    stream = streams.follow(last, sees_all)
     assert await next_event(stream) == b"retry: 3000\n\n"
     return stream
 
@@ -48,9 +57,24 @@ def test_a_viewer_that_comes_back_gets_what_it_missed_or_fetches_the_page() -> N
 def test_a_viewer_who_may_not_see_all_names_gets_none() -> None:
     async def run() -> None:
         streams = Streams()
-        viewer = await opened(streams, sees_all=False)
+        viewer = await opened(streams, answers=[False])
         streams.send({"row": "secret"})
         assert await next_event(viewer) == b"id: 1\ndata: " + REFRESH + b"\n\n"
+
+    asyncio.run(run())
+
+
+def test_a_stream_ends_with_the_right_of_its_viewer() -> None:
+    async def run() -> None:
+        streams = Streams()
+        viewer = await opened(streams, answers=[True, False, None])
+        for number in range(3):
+            streams.send({"row": f"secret-{number}"})
+        assert await next_event(viewer) == b'id: 1\ndata: {"parts":{"row":"secret-0"}}\n\n'
+        assert await next_event(viewer) == b"id: 2\ndata: " + REFRESH + b"\n\n"
+        with pytest.raises(StopAsyncIteration):
+            await next_event(viewer)
+        assert streams.open == 0
 
     asyncio.run(run())
 

@@ -1,0 +1,182 @@
+"""The handlers of the pages of ``gputopo ui``. Each gets what its viewer may see."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+
+from gputopo.kube.page_reviews import Verdict
+from gputopo.render.svg import render_svg
+from scheduler_core.runtime.shared_pages import SharedResults
+from scheduler_core.ui import reports
+from scheduler_core.ui.answers import HEADERS, html_answer, missing_answer
+from scheduler_core.ui.detail_pages import node_page, text_page, where_page
+from scheduler_core.ui.hidden_names import without_hidden_names
+from scheduler_core.ui.overview_page import PageQuery, overview_page
+from scheduler_core.ui.rows_html import Viewer
+from scheduler_core.ui.service import UiService
+from scheduler_core.ui.streams import MAX_STREAMS
+from scheduler_core.ui.viewers import Viewers
+from scheduler_core.ui.where import MAX_GPUS, MAX_PODS, WhereQuery, where
+
+_WHERE_S = 2.0  # for one search
+_MAX_WORDS = 100
+_MAX_REPORTS = 4  # reports and searches at a time
+Answer = Callable[[Request], Awaitable[Response]]
+Page = Callable[[Request, Viewer], Awaitable[Response]]
+Refuse = Callable[[Request, Verdict], Response]
+
+
+class UiPages:
+    """The handlers of the pages."""
+
+    def __init__(self, service: UiService, viewers: Viewers, refuse: Refuse) -> None:
+        self._service, self._viewers, self._refuse = service, viewers, refuse
+        self._shared = SharedResults[Response](max_results=64)
+        self._slots = asyncio.Semaphore(_MAX_REPORTS)
+
+    def by_path(self) -> dict[str, Page]:
+        """Return the pages."""
+        return {
+            "/": self.overview,
+            "/node": self.node,
+            "/node.svg": self.drawing,
+            "/pod": self.pod,
+            "/gang": self.gang,
+            "/where": self.where,
+            "/events": self.events,
+            "/map.json": self.document,
+        }
+
+    def guarded(self, page: Page) -> Answer:
+        """Return the page for viewers that may see it."""
+
+        async def answer(request: Request) -> Response:
+            viewer = await self._viewers.viewer(request, self._service.namespaces)
+            return await page(request, viewer) if isinstance(viewer, Viewer) else self._refuse(request, viewer)
+
+        return answer
+
+    async def overview(self, request: Request, viewer: Viewer) -> Response:
+        """Return the page of the cluster, or of the part that the query selects."""
+        query = _page_query(request)
+
+        async def work() -> Response:
+            service = self._service
+            return html_answer(overview_page(service.overview, service.history, query, viewer))
+
+        return await self._page(request, (query, viewer), work)
+
+    async def node(self, request: Request, viewer: Viewer) -> Response:
+        """Return the page of a node."""
+        name = request.query_params.get("name", "")
+        row = self._service.row(name)
+        if row is None:
+            return missing_answer(f"there is no GPU node {name!r}", viewer)
+        return html_answer(node_page(row, has_drawing=self._topology(name) is not None, viewer=viewer))
+
+    async def drawing(self, request: Request, viewer: Viewer) -> Response:
+        """Return the drawing of a node's machine."""
+        topology = self._topology(request.query_params.get("name", ""))
+        if topology is None:
+            return missing_answer("the topology of this node is unknown", viewer)
+        svg = await asyncio.to_thread(render_svg, topology)
+        policy = "default-src 'none'; style-src 'unsafe-inline'"  # an image runs no script
+        return Response(svg, headers={**HEADERS, "Content-Security-Policy": policy}, media_type="image/svg+xml")
+
+    async def pod(self, request: Request, viewer: Viewer) -> Response:
+        """What ``gputopo why pod`` says."""
+        namespace, name = _named(request)
+        title = f"Pod {namespace}/{name}"
+        return await self._report(title, viewer, lambda: reports.pod_report(self._service, viewer, namespace, name))
+
+    async def gang(self, request: Request, viewer: Viewer) -> Response:
+        """What ``gputopo why gang`` says."""
+        namespace, name = _named(request)
+        title = f"Gang {namespace}/{name}"
+        return await self._report(title, viewer, lambda: reports.gang_report(self._service, viewer, namespace, name))
+
+    async def where(self, request: Request, viewer: Viewer) -> Response:
+        """Where pods would be placed now."""
+        if not request.query_params:
+            return html_answer(where_page(WhereQuery(), None, viewer=viewer))
+        query, errors = _where_query(request)
+        if errors:
+            return html_answer(where_page(query, None, errors, viewer), 400)
+        end = time.monotonic() + _WHERE_S
+        async with self._slots:
+            answer = where(self._service.view, self._service.policies, query, lambda: time.monotonic() > end)
+        return html_answer(where_page(query, without_hidden_names(answer, viewer), viewer=viewer))
+
+    async def document(self, _: Request, viewer: Viewer) -> Response:
+        """Return the totals as JSON."""
+        found = reports.overview_document(self._service.overview, viewer)
+        return Response(orjson.dumps(found), headers=HEADERS, media_type="application/json")
+
+    async def events(self, request: Request, viewer: Viewer) -> Response:  # noqa: ARG002  asked again for each message
+        """Return the stream of changes."""
+        if self._service.streams.open >= MAX_STREAMS:
+            return PlainTextResponse("too many viewers; the page refreshes itself instead\n", 503, HEADERS)
+
+        async def sees_all() -> bool | None:
+            now = await self._viewers.viewer(request, self._service.namespaces)
+            return now.namespaces is None if isinstance(now, Viewer) else None
+
+        last = request.headers.get("Last-Event-ID", "")
+        number = int(last) if last.isdecimal() and len(last) < 16 else None
+        headers = {**HEADERS, "X-Accel-Buffering": "no", "Cache-Control": "no-store"}
+        return StreamingResponse(
+            self._service.streams.follow(number, sees_all), headers=headers, media_type="text/event-stream"
+        )
+
+    async def _page(
+        self, request: Request, key: tuple[object, ...], work: Callable[[], Awaitable[Response]]
+    ) -> Response:
+        """Return the page of this version of the overview, rendered once for all viewers who may see the same."""
+        tag = f'"{hash((self._service.version, key)) & (2**64 - 1):016x}"'
+        if request.headers.get("If-None-Match") == tag:
+            return Response(status_code=304, headers={**HEADERS, "ETag": tag})
+        found = await self._shared.get((self._service.version, key), work)
+        found.headers["ETag"] = tag
+        return found
+
+    async def _report(self, title: str, viewer: Viewer, make: Callable[[], str]) -> Response:
+        async with self._slots:
+            try:
+                return html_answer(text_page(title, make(), viewer))
+            except reports.NoReportError as error:
+                return missing_answer(str(error), viewer)
+
+    def _topology(self, name: str) -> reports.Topology | None:
+        return reports.topology_of(self._service, name)
+
+
+def _page_query(request: Request) -> PageQuery:
+    found = request.query_params
+    free = found.get("free", "")
+    return PageQuery(
+        group=found.get("group", "")[:1000],
+        words=found.get("q", "")[:_MAX_WORDS],
+        free=min(MAX_GPUS, int(free)) if free.isdecimal() and len(free) < 6 else 0,
+    )
+
+
+def _where_query(request: Request) -> tuple[WhereQuery, list[str]]:
+    found, errors, numbers = request.query_params, [], {}
+    for field, most in (("pods", MAX_PODS), ("gpus", MAX_GPUS)):
+        words = found.get(field, "")
+        if words.isdecimal() and len(words) < 6 and 1 <= int(words) <= most:
+            numbers[field] = int(words)
+        else:
+            errors.append(f"{field} {words[:_MAX_WORDS]!r} is invalid: expected a number from 1 to {most}")
+    return WhereQuery(**numbers, island=found.get("island") == "1", model=found.get("model", "")[:63]), errors
+
+
+def _named(request: Request) -> tuple[str, str]:
+    found = request.query_params
+    return found.get("namespace", "")[:253], found.get("name", "")[:253]

@@ -1,0 +1,336 @@
+"""The pages for the users of a cluster: tokens, the login form, and the names that a tenant does not see."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+import pytest
+from starlette.types import ASGIApp, Message
+
+from gputopo.kube.errors import UnavailableError
+from gputopo.kube.page_reviews import PageUser, Verdict
+from scheduler_core.runtime.page_access import PageAccess
+from scheduler_core.ui.hidden_names import ANOTHER, without_hidden_names
+from scheduler_core.ui.login import MAX_TOKEN, local_address
+from scheduler_core.ui.rows_html import Viewer
+from scheduler_core.ui.server import ui_app
+from scheduler_core.ui.service import UiService
+from scheduler_core.ui.viewers import ALL, COOKIE, NamespaceReviews, ReviewedViewers
+from scheduler_core.ui.where import WhereAnswer
+from tests.api_objects import Object
+from tests.scheduler_core.ui.cluster_documents import (
+    allocation,
+    capacity_hold,
+    gpu_machine,
+    gpu_pod,
+    node_gpus,
+    waiting_gang,
+)
+from tests.scheduler_core.ui.pages import Page, now, service_of
+
+POD_NETWORK = "10.244.1.7"
+SECRETS = ("secret", "model-x", "next-x", "secret-ns")
+HTML = ("accept", "text/html")
+MAY_LIST = {"admin": (ALL,), "tenant": ("mine",), "guest": ()}
+
+
+class Answered(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    text: str
+
+
+def tenants() -> list[Object]:
+    """A full node of two tenants, each with a gang that waits; capacity is held for the gang of one."""
+    at = now()
+    node, topology = gpu_machine("n", "8a100-2n-pairs12")
+    gpus = [gpu.uuid or "" for gpu in topology.gpus]
+    pods = {("mine", "web"): gpus[:2], ("secret-ns", "model-x"): gpus[2:6]}
+    held = [allocation(gpu, *pod) for pod, own in pods.items() for gpu in own]
+    running = [gpu_pod(*pod, len(own), "n", at) for pod, own in pods.items()]
+    waiting = [*waiting_gang("secret-ns", "next-x", 1, 2, at - 900), *waiting_gang("mine", "llm", 1, 2, at)]
+    alone = gpu_pod("mine", "alone", 2, None, at)
+    return [
+        node,
+        *running,
+        *waiting,
+        alone,
+        node_gpus("n", node, held, at),
+        *capacity_hold("secret-ns", "next-x", "n", 2),
+    ]
+
+
+def review(token: str, _: str) -> Verdict:
+    if token == "broken":
+        raise UnavailableError("no answer", None)
+    if token in MAY_LIST:
+        return Verdict(200, user=PageUser(token))
+    return Verdict(403, f"{token} may not get /map") if token == "nobody" else Verdict(401, "not accepted")
+
+
+@pytest.fixture(scope="module")
+def service() -> UiService:
+    found = service_of(tenants())
+    assert found.overview.reserved
+    return found
+
+
+@pytest.fixture
+def app(service: UiService) -> ASGIApp:
+    return ui_app(service, ReviewedViewers(PageAccess(review), lambda user, space: space in MAY_LIST[user.username]))
+
+
+def ask(
+    app: ASGIApp, path: str, token: str = "", *headers: tuple[str, str], method: str = "GET", body: str = "",
+    peer: str = POD_NETWORK, scheme: str = "http",
+) -> Answered:  # fmt: skip
+    """The answer to a request."""
+    sent: list[Message] = []
+    where, _, query = path.partition("?")
+    found = [("host", "ui.example"), *([("authorization", f"Bearer {token}")] if token else []), *headers]
+    raw = [(name.encode(), value.encode()) for name, value in dict(found).items()]
+    scope = {
+        "type": "http", "method": method, "path": where, "query_string": query.encode(), "headers": raw,
+        "client": (peer, 1), "scheme": scheme, "server": ("ui.example", 80),
+    }  # fmt: skip
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body.encode(), "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def run() -> None:
+        await app(scope, receive, send)
+
+    asyncio.run(run())
+    text = b"".join(each.get("body", b"") for each in sent[1:]).decode()
+    return Answered(sent[0]["status"], {key.decode(): value.decode() for key, value in sent[0]["headers"]}, text)
+
+
+PAGES = (
+    "/", "/?q=secret", "/?q=model", "/?group=product%3D", "/node?name=n", "/pod?namespace=mine&name=web",
+    "/pod?namespace=mine&name=alone", "/gang?namespace=mine&name=llm", "/gang?namespace=mine&name=next-x",
+    "/where?pods=1&gpus=2", "/where?pods=1&gpus=8", "/where", "/map.json", "/node.svg?name=n",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_no_page_names_what_a_tenant_may_not_list(app: ASGIApp, path: str) -> None:
+    tenant, admin = ask(app, path, "tenant"), ask(app, path, "admin")
+    echoed = {"next-x"} if "next-x" in path else {"secret", "model"} if "q=" in path else set()
+    words = [each for each in SECRETS if each not in echoed]
+
+    assert tenant.status == admin.status == (404 if "next-x" in path else 200)
+    assert not [each for each in words if each in tenant.text.replace('value="secret"', "")]
+
+
+def test_an_administrator_sees_all_names(app: ASGIApp) -> None:
+    assert "secret-ns/model-x" in ask(app, "/", "admin").text
+    assert "secret-ns/next-x" in ask(app, "/gang?namespace=mine&name=llm", "admin").text
+    assert "secret-ns/next-x" in ask(app, "/pod?namespace=mine&name=alone", "admin").text
+    assert json.loads(ask(app, "/map.json", "admin").text)["gangs"][0]["namespace"] == "secret-ns"
+
+
+def test_a_tenant_sees_its_own_names_and_the_number_of_the_others(app: ASGIApp) -> None:
+    words = Page(ask(app, "/", "tenant").text).words
+    found = json.loads(ask(app, "/map.json", "tenant").text)
+
+    for each in ("mine/web (2)", "another namespace's pod (4)", "mine/llm", "1 gangs of other namespaces"):
+        assert each in words
+    assert "2 GPUs, another namespace" in words
+    assert [gang["name"] for gang in found["gangs"]] == ["llm"]
+    assert found["reserved"][0]["gpus"] == 2
+    assert ANOTHER in Page(ask(app, "/pod?namespace=mine&name=alone", "tenant").text).words
+    assert ANOTHER in Page(ask(app, "/gang?namespace=mine&name=llm", "tenant").text).words
+
+
+def test_hidden_pods_have_one_colour_whatever_their_namespace(app: ASGIApp) -> None:
+    classes = {attributes.get("class") for tag, attributes in Page(ask(app, "/", "guest").text).tags if tag == "i"}
+
+    assert classes == {"th"}
+
+
+@pytest.mark.parametrize("token", ["tenant", "guest"])
+@pytest.mark.parametrize(
+    ("hidden", "absent"),
+    [
+        ("/pod?namespace=secret-ns&name=model-x", "/pod?namespace=secret-ns&name=model-y"),
+        ("/pod?namespace=secret-ns&name=model-x", "/pod?namespace=nowhere-x&name=model-x"),
+        ("/gang?namespace=secret-ns&name=next-x", "/gang?namespace=secret-ns&name=next-y"),
+        ("/gang?namespace=secret-ns&name=next-x", "/gang?namespace=nowhere-x&name=next-x"),
+    ],
+)
+def test_what_is_hidden_answers_like_what_does_not_exist(app: ASGIApp, token: str, hidden: str, absent: str) -> None:
+    def shape(answer: Answered) -> tuple[int, str]:
+        text = answer.text.replace("nowhere-x", "secret-ns")
+        return answer.status, text.replace("model-y", "model-x").replace("next-y", "next-x")
+
+    assert shape(ask(app, hidden, token)) == shape(ask(app, absent, token))
+    assert ask(app, hidden, token).status == 404
+
+
+@pytest.mark.parametrize(
+    ("token", "status"), [("", 401), ("forged", 401), ("nobody", 403), ("broken", 503), ("tenant", 200)]
+)
+@pytest.mark.parametrize("peer", [POD_NETWORK, "127.0.0.1"])
+def test_every_page_needs_a_permitted_token_from_loopback_too(app: ASGIApp, token: str, status: int, peer: str) -> None:
+    for path in (each for each in PAGES if "next-x" not in each):
+        answer = ask(app, path, token, peer=peer)
+        assert answer.status == status, path
+        assert (answer.headers.get("www-authenticate") == "Bearer") == (status == 401)
+        assert status == 200 or "GPUs" not in answer.text
+    if status != 200:
+        assert ask(app, "/events", token).status == status
+
+
+def test_probes_and_assets_are_public_and_name_nothing(app: ASGIApp) -> None:
+    for path in ("/healthz", "/readyz", "/ui.css", "/ui.js", "/icon.svg"):
+        assert ask(app, path).status == 200
+    broken = ui_app(_Broken(), ReviewedViewers(PageAccess(review), lambda _, __: True))
+    for path in ("/healthz", "/readyz"):
+        assert ask(broken, path) == (503, ask(broken, path).headers, "not working; the log says why\n")
+
+
+class _Broken(UiService):
+    def not_ready_reason(self) -> str | None:
+        return "the object pods secret-ns/model-x is damaged"
+
+    unhealthy = not_ready_reason
+
+
+def test_pages_of_different_viewers_are_kept_apart(app: ASGIApp) -> None:
+    admin, tenant = ask(app, "/", "admin"), ask(app, "/", "tenant")
+    again = ask(app, "/", "tenant", ("if-none-match", admin.headers["etag"]))
+
+    assert admin.headers["etag"] != tenant.headers["etag"]
+    assert again.status == 200
+    assert ask(app, "/", "tenant", ("if-none-match", tenant.headers["etag"])).status == 304
+    assert (tenant.headers["cache-control"], tenant.headers["vary"]) == ("private, no-cache", "Authorization, Cookie")
+
+
+PRIVATE = ({"scheme": "https"}, {"peer": "127.0.0.1"})
+
+
+def form(token: str, page: str = "./") -> str:
+    return urlencode({"token": token, "page": page})
+
+
+def test_a_browser_logs_in_and_out() -> None:
+    for origin in range(2):
+        app = ui_app(service_of(tenants()), ReviewedViewers(PageAccess(review), lambda _, space: space == "mine"))
+        tls = origin == 0
+        host = ("host", "ui.example" if tls else "localhost:8480")
+        how = {"scheme": "https"} if tls else {"peer": "127.0.0.1"}
+        first = ask(app, "/node?name=n", "", HTML, host, **how)
+        sent = ask(app, "/login", "", host, method="POST", body=form("tenant", "./node?name=n"), **how)
+        cookie = sent.headers["set-cookie"]
+        inside = ask(app, "/node?name=n", "", host, ("cookie", cookie.partition(";")[0]), **how)
+        out = ask(app, "/logout", "", host, method="POST", **how)
+
+        assert (first.status, 'type="password"' in first.text) == (401, True)
+        assert (sent.status, sent.headers["location"]) == (303, "./node?name=n")
+        assert cookie == f"{COOKIE}=tenant; HttpOnly; SameSite=Strict" + ("; Secure" if tls else "")
+        assert (inside.status, "Log out" in inside.text) == (200, True)
+        assert (out.status, out.headers["set-cookie"].startswith(f"{COOKIE}=;")) == (303, True)
+        assert "Max-Age=0" in out.headers["set-cookie"]
+
+
+def test_no_form_where_the_token_could_be_read_on_its_way(app: ASGIApp) -> None:
+    plain = ask(app, "/", "", HTML)
+    for host, peer in (("localhost", POD_NETWORK), ("ui.example", "127.0.0.1")):
+        assert 'type="password"' not in ask(app, "/", "", HTML, ("host", host), peer=peer).text
+    proxied = ask(app, "/", "", HTML, ("x-forwarded-proto", "https"))
+
+    assert (plain.status, 'type="password"' in plain.text, "not encrypted" in plain.text) == (401, False, True)
+    assert 'type="password"' in proxied.text
+    assert ask(app, "/login", method="POST", body=form("tenant")).status == 403
+
+
+@pytest.mark.parametrize("path", ["/login", "/logout"])
+def test_another_web_site_neither_logs_in_nor_out(app: ASGIApp, path: str) -> None:
+    for site in ("cross-site", "same-site"):
+        answer = ask(app, path, "", ("sec-fetch-site", site), method="POST", body=form("tenant"), scheme="https")
+        assert (answer.status, "set-cookie" in answer.headers) == (403, False)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ("", 401, "this is no token"),
+        (form("a b"), 401, "this is no token"),
+        (form("tenant\r\nSet-Cookie: x=y"), 401, "this is no token"),
+        (form("x" * (MAX_TOKEN + 1)), 401, "a cookie takes"),
+        (form("forged"), 401, "not accepted"),
+        (form("nobody"), 403, "may not get /map"),
+        (form("broken"), 503, "did not review the token"),
+        ("x" * 20_000, 413, "too long"),
+        ("&".join(f"f{number}=1" for number in range(20)), 401, ""),
+    ],
+)
+def test_a_form_that_cannot_work_sets_no_cookie(app: ASGIApp, body: str, status: int, words: str) -> None:
+    answer = ask(app, "/login", method="POST", body=body, scheme="https")
+
+    assert answer.status == status
+    assert words in answer.text
+    assert "set-cookie" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("./node?name=n", "./node?name=n"),
+        ("./", "./"),
+        ("", "./"),
+        ("https://evil.example/", "./"),
+        ("//evil.example/node", "./"),
+        ("./login", "./"),
+        ("./node?name=\u00e4", "./"),
+        ("./node?name=a\r\nb", "./node?name=ab"),
+        ("../../x", "./"),
+        ("javascript:alert(1)", "./"),
+    ],
+)
+def test_after_the_login_only_own_pages_are_opened(address: str, expected: str) -> None:
+    assert local_address(address, {"/", "/node"}) == expected
+
+
+def test_reviews_are_cached_and_bounded_and_an_api_server_that_fails_hides_names() -> None:
+    asked: list[str] = []
+    clock = [0.0]
+
+    def may_list(_: PageUser, namespace: str) -> bool:
+        asked.append(namespace)
+        if namespace == "z":
+            raise UnavailableError("no answer", None)
+        return namespace in ("a", "b")
+
+    async def run() -> Iterator[object]:
+        reviews, user = NamespaceReviews(may_list, lambda: clock[0]), PageUser("tenant")
+        first = await reviews.visible(user, frozenset("abcz"))
+        again = await reviews.visible(user, frozenset("abc"))
+        other = await reviews.visible(PageUser("other"), frozenset("a"))
+        number = len(asked)
+        clock[0] = 61.0  # allowed answers have expired, denied ones have not
+        later = await reviews.visible(user, frozenset("abc"))
+        return iter((first, again, other, later, asked[number:]))
+
+    first, again, other, later, more = asyncio.run(run())
+    assert (first, again, other, later) == ({"a", "b"}, {"a", "b"}, {"a"}, {"a", "b"})
+    assert asked[:5] == [ALL, "a", "b", "c", "z"]
+    assert more == ["a", "b"]
+
+
+def test_names_in_sentences_are_replaced_and_paths_are_not() -> None:
+    viewer = Viewer(namespaces=frozenset({"mine"}), hidden=frozenset({"other"}))
+    words = 'blocked by "other/x.y-1", mine/web and pod other/z; see docs/other.md, nvidia.com/gpu, other'
+
+    assert without_hidden_names(WhereAnswer(words, (("other/n", 1, 2),)), viewer) == WhereAnswer(
+        f'blocked by "{ANOTHER}", mine/web and pod {ANOTHER}; see docs/other.md, nvidia.com/gpu, other',
+        ((ANOTHER, 1, 2),),
+    )
+    assert without_hidden_names(words, Viewer()) == words
