@@ -39,6 +39,12 @@ def test_every_value_of_the_chart_has_one_row_with_its_default() -> None:
     assert '| `kubeletSocket.directory` | string | `"/var/lib/kubelet/pod-resources"` |' in VALUES
 
 
+def test_every_value_of_the_chart_has_a_meaning() -> None:
+    rows = re.findall(r"^\| `([\w.]+)` \| .* \| (.*) \|$", VALUES, re.MULTILINE)
+
+    assert [name for name, meaning in rows if not meaning.strip()] == []
+
+
 def test_a_comment_beside_a_value_and_one_above_it_are_its_meaning() -> None:
     assert '| `scheduler.caller` | `"second"` or `"cluster"` | `"second"` | second: a second kube-scheduler' in VALUES
     assert '| `image.tag` | string | `""` | the chart\'s appVersion |' in VALUES
