@@ -130,8 +130,11 @@ class ReservationStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaul
     members: _Count = 0
     nodes: _Count = 0
     gpus: _Count = 0
-    deadline: _Time | None = None  # RFC 3339; set when the first member is ungated
+    # RFC 3339; set when the first member is ungated; of a preemption: until when further units may be begun.
+    deadline: _Time | None = None
     estimate: _Time | None = None  # RFC 3339: expected start of a gang with a capacity hold; None: unknown
+    # Of a capacity hold with a preemption: units whose eviction has begun. Each planner that leads finishes them.
+    evicting: Annotated[tuple[_Line, ...], _MANY] = ()
 
 
 class EntryPhase(Enum):

@@ -87,6 +87,8 @@ class _Status(msgspec.Struct):
     details: _Details | None = None
 
 
+# kube-apiserver, status 500: the eviction of a pod with several budgets is never allowed.
+_MANY_BUDGETS = "more than one PodDisruptionBudget"
 # kube-apiserver: `conflict with "kubectl-label" using v1`, with `using v1` or a time only for some operations.
 _OWNER = re.compile(r'conflict with "(?P<manager>[^"]*)"')
 
@@ -102,7 +104,7 @@ def error_of_response(call: str, status: int, body: bytes, retry_after: str | No
         return NotFoundError(message, kind_missing=not details.name)
     if status == 409:
         return ConflictError(message, _owners(details.causes))
-    if status == 429 and any(cause.reason == "DisruptionBudget" for cause in details.causes):
+    if any(cause.reason == "DisruptionBudget" for cause in details.causes) or _MANY_BUDGETS in response.message:
         return BudgetError("; ".join([message, *(each.message for each in details.causes if each.message)]))
     # A server that was restored from a backup answers 504 (retry) forever.
     if status == 410 or any(cause.reason == "ResourceVersionTooLarge" for cause in details.causes):

@@ -236,6 +236,21 @@ class EvictPod(Action, frozen=True):
         return self.eviction.namespace
 
 
+class CheckBudgets(Action, frozen=True):
+    """Count which units the PodDisruptionBudgets allow to evict. A read; the answer goes into ``Observations``."""
+
+    hold: str  # UID
+    evictions: tuple[PlannedEviction, ...]
+
+    @property
+    def key(self) -> Key:
+        return "budgets", self.hold
+
+    @property
+    def namespace(self) -> str:
+        return self.evictions[0].namespace if self.evictions else ""
+
+
 class ProbeExtenderPod(Action, frozen=True):
     """Ask whether the pod of a silent extender still runs. A read; the answer goes into ``Observations``."""
 

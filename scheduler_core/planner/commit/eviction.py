@@ -2,53 +2,85 @@
 
 The ledger lists the hold and its evictions in one write, so the capacity is reserved before the first pod is evicted,
 and every planner that leads continues from the objects alone: a listed pod that still exists is evicted, again if
-necessary. The status of the hold has the deadline of refused evictions before the first pod is evicted.
+necessary. A unit is a gang, or the surplus of an elastic gang: half of it would be worthless. One unit after the other:
 
-    status without a deadline       the deadline is written; nothing is evicted yet
-    before the deadline             every listed pod that exists is evicted; a refused eviction is repeated
-    after the deadline              a unit of which a pod is gone is finished; the others are spared
-    no listed pod is left           the hold is an ordinary capacity hold
+    budgets not counted, or long ago     PodDisruptionBudgets are counted, for all units that are not begun
+    no unit begun, a budget forbids one  the hold is removed: nothing is evicted
+    budgets allow the next unit          ``status.evicting`` names it; the first time with the deadline
+    a unit is begun                      each pod of it that exists is evicted; a refused eviction is repeated
+    after the deadline                   a begun unit is finished; the others are spared
+    no listed pod is left                the hold is an ordinary capacity hold
 
-A unit is a gang, or the surplus of an elastic gang: half of it would be worthless.
+Nothing is evicted while the view may be old, nor once the gang has other places.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from gputopo.crd.reservations import PlannedEviction, Preemption, ReservationState
 from gputopo.render.wording import counted_noun
-from gputopo.timestamps import format_timestamp, parse_timestamp
+from gputopo.timestamps import parse_timestamp
 from scheduler_core.cache.events import ReservationUpdate
-from scheduler_core.planner.commit.actions import EvictPod, WriteStatus
+from scheduler_core.planner.commit.actions import CheckBudgets, EvictPod, WriteStatus, reserved_gang, reserved_gangs
+from scheduler_core.planner.commit.observations import BudgetCheck
 from scheduler_core.planner.commit.state import ReconcileInput
 from scheduler_core.planner.commit.status import first_names, hold_reason, status_write
 
 AGAIN_S = 60.0  # a pod that exists so long after its eviction was accepted is evicted again
+# Extenders read the hold before pods end: else they may give the devices to other pods.
+LISTED_S = 2.0
+CHECK_S = 10.0  # a count of the budgets is used for this time; while they forbid an eviction they are counted again
 _ERROR_LENGTH = 500  # characters kept of the API server's message
 
 
-def due_evictions(inputs: ReconcileInput, reservation: ReservationUpdate) -> Iterator[EvictPod]:
-    """Yield the evictions that may be done now for a hold that the ledger lists."""
-    preemption, deadline = reservation.spec.preemption, parse_timestamp(reservation.status.deadline)
-    if preemption is None or deadline is None or inputs.has_stale_view:
+def is_forbidden(inputs: ReconcileInput, reservation: ReservationUpdate) -> bool:
+    """Return True if a PodDisruptionBudget forbids the eviction of a unit, and no unit is begun."""
+    preemption, check = reservation.spec.preemption, inputs.observations.budgets.get(reservation.key)
+    if preemption is None or reservation.status.evicting or check is None:
+        return False
+    return any(each.unit in check.blocked for each in preemption.evictions if _is_left(inputs, each))
+
+
+def due_evictions(inputs: ReconcileInput, reservation: ReservationUpdate) -> Iterator[EvictPod | CheckBudgets]:
+    """Yield the evictions of begun units that may be done now, or the count of the budgets for further units."""
+    preemption, begun = reservation.spec.preemption, reservation.status.evicting
+    if preemption is None or not _may_evict(inputs, reservation):
         return
-    begun = _begun_units(inputs, preemption)
-    for each in preemption.evictions:
-        is_wanted = inputs.wall_time < deadline or each.unit in begun
-        evicted_at = inputs.observations.evicted.get(each.uid)
-        is_due = evicted_at is None or (each.gpus > 0 and inputs.now - evicted_at >= AGAIN_S)
-        if is_wanted and is_due and _is_left(inputs, each):
-            yield EvictPod(each, reservation)
+    if unfinished := [each for each in _unfinished(inputs, preemption) if each.unit in begun]:
+        yield from (EvictPod(each, reservation) for each in unfinished if _is_due(inputs, each))
+        return
+    left = [each for each in preemption.evictions if _is_left(inputs, each)]
+    yield from (EvictPod(each, reservation) for each in left if each.unit in begun and _is_due(inputs, each))
+    waiting = tuple(each for each in left if each.unit not in begun)
+    if waiting and not _is_late(inputs, reservation) and _fresh_check(inputs, reservation) is None:
+        yield CheckBudgets(reservation.key, waiting)
 
 
 def preemption_status(
     inputs: ReconcileInput, reservation: ReservationUpdate, preemption: Preemption, estimate: float | None
 ) -> WriteStatus:
-    """Return the status of a hold with evictions. The first one has the deadline of refused evictions."""
-    timeout_s = preemption.timeout_s if reservation.status.deadline is None else None
+    """Return the status of a hold with evictions. The first begun unit sets the deadline of further units."""
+    unit, status = _next_unit(inputs, reservation, preemption), reservation.status
+    timeout_s = preemption.timeout_s if unit is not None and status.deadline is None else None
     reason = _reason(inputs, reservation, preemption, estimate)
-    return status_write(inputs, reservation, ReservationState.HELD, reason, timeout_s=timeout_s)
+    write = status_write(inputs, reservation, ReservationState.HELD, reason, timeout_s=timeout_s)
+    begun = status.evicting if unit is None else (*status.evicting, unit)
+    return WriteStatus(reservation, msgspec.structs.replace(write.status, evicting=begun))
+
+
+def _next_unit(inputs: ReconcileInput, reservation: ReservationUpdate, preemption: Preemption) -> str | None:
+    """Return the unit whose eviction may begin now; None: none may, or another one is not finished."""
+    check, begun = _fresh_check(inputs, reservation), reservation.status.evicting
+    if check is None or not _may_evict(inputs, reservation) or _is_late(inputs, reservation):
+        return None
+    left = _unfinished(inputs, preemption)
+    units = dict.fromkeys(each.unit for each in left)
+    if any(unit in begun for unit in units) or (not begun and any(unit in check.blocked for unit in units)):
+        return None
+    return next((unit for unit in units if unit not in check.blocked), None)
 
 
 def _reason(
@@ -60,34 +92,57 @@ def _reason(
         users = inputs.hold_users.get(reservation.key, ())
         done = f"{counted_noun(len(preemption.evictions), 'pod')} evicted for it ({preemption.rule})"
         return f"{hold_reason(reservation, estimate, users)}; {done}"
-    deadline = parse_timestamp(reservation.status.deadline)
+    spared = sorted({each.unit for each in left} - set(reservation.status.evicting))
+    if spared and _is_late(inputs, reservation):
+        text = f"evictions were refused until {reservation.status.deadline}: {first_names(spared)} spared"
+        return text + _refusal(inputs, reservation, left)
     names = first_names([f"{each.namespace}/{each.name}" for each in left])
     of_all = f"{len(left)} of {counted_noun(len(preemption.evictions), 'pod')}"
-    if deadline is not None and inputs.wall_time >= deadline:
-        begun = _begun_units(inputs, preemption)
-        spared = sorted({each.unit for each in left} - begun)
-        if spared:
-            text = f"evictions were refused until {format_timestamp(deadline)}: {first_names(spared)} spared"
-            return text + _refusal(inputs, left)
-    return f"evicts {of_all} for it ({preemption.rule}): {names}{_refusal(inputs, left)}"
+    return f"evicts {of_all} for it ({preemption.rule}): {names}{_refusal(inputs, reservation, left)}"
 
 
-def _refusal(inputs: ReconcileInput, left: list[PlannedEviction]) -> str:
-    refused = inputs.observations.refused_writes
+def _refusal(inputs: ReconcileInput, reservation: ReservationUpdate, left: list[PlannedEviction]) -> str:
+    refused, check = inputs.observations.refused_writes, inputs.observations.budgets.get(reservation.key)
     for each in left:
         found = refused.get((EvictPod, each.uid))
         if found is not None:
             return f"; the API server refuses {each.namespace}/{each.name}: {found.error[:_ERROR_LENGTH]}"
+        if check is not None and each.unit in check.blocked:
+            return f"; {check.blocked[each.unit][:_ERROR_LENGTH]}"
     return ""
 
 
-def _begun_units(inputs: ReconcileInput, preemption: Preemption) -> set[str]:
-    """Return the units of which a pod is gone, or its eviction was accepted."""
-    return {
-        each.unit
-        for each in preemption.evictions
-        if each.uid in inputs.observations.evicted or not _is_left(inputs, each)
-    }
+def _may_evict(inputs: ReconcileInput, reservation: ReservationUpdate) -> bool:
+    """Return False while the view may be old, the hold is new, or the gang has other places."""
+    name, memory = reserved_gang(reservation), inputs.observations
+    since = memory.since.get(reservation.key)
+    if inputs.has_stale_view or name is None or since is None or inputs.now - since.at < LISTED_S:
+        return False
+    others = (inputs.reservations.get(uid) for uid in {*memory.since, *memory.created} - {reservation.key})
+    plans = (each for each in others if each is not None and not each.spec.held)
+    return all(name not in reserved_gangs(each.namespace, each.spec, inputs.member) for each in plans)
+
+
+def _is_late(inputs: ReconcileInput, reservation: ReservationUpdate) -> bool:
+    """Return True if the time in which units are begun is over."""
+    deadline = parse_timestamp(reservation.status.deadline)
+    return deadline is not None and inputs.wall_time >= deadline
+
+
+def _fresh_check(inputs: ReconcileInput, reservation: ReservationUpdate) -> BudgetCheck | None:
+    check = inputs.observations.budgets.get(reservation.key)
+    return None if check is None or inputs.now - check.at > CHECK_S else check
+
+
+def _unfinished(inputs: ReconcileInput, preemption: Preemption) -> list[PlannedEviction]:
+    """Return the pods that exist and whose eviction was not accepted."""
+    accepted = inputs.observations.evicted
+    return [each for each in preemption.evictions if each.uid not in accepted and _is_left(inputs, each)]
+
+
+def _is_due(inputs: ReconcileInput, eviction: PlannedEviction) -> bool:
+    evicted_at = inputs.observations.evicted.get(eviction.uid)
+    return evicted_at is None or (eviction.gpus > 0 and inputs.now - evicted_at >= AGAIN_S)
 
 
 def _is_left(inputs: ReconcileInput, eviction: PlannedEviction) -> bool:

@@ -39,6 +39,13 @@ class RefusedWrite(NamedTuple):
     answered: bool = True  # false: the last attempt got no answer, as when a webhook fails
 
 
+class BudgetCheck(NamedTuple):
+    """Which units the PodDisruptionBudgets allow to evict, as last counted."""
+
+    at: float  # monotonic seconds
+    blocked: Mapping[str, str]  # unit -> why, for people
+
+
 class Observations(NamedTuple):
     """Everything that this planner has observed."""
 
@@ -50,6 +57,7 @@ class Observations(NamedTuple):
     silent_extenders: Mapping[str, SilentExtender] = {}  # by the identity of the extender
     replaced_extenders: Mapping[str, float] = {}  # when a successor in its pod first named it, by identity
     refused_writes: Mapping[tuple[type, str], RefusedWrite] = {}  # by type of action and UID of the pod
+    budgets: Mapping[str, BudgetCheck] = {}  # by the UID of the capacity hold
     evicted: Mapping[str, float] = {}  # by UID: when the eviction of a pod was accepted, or found to be unnecessary
 
 
@@ -107,6 +115,7 @@ def observe_ledger(
         for each in preemption.evictions
     }
     return observations._replace(
+        budgets={uid: each for uid, each in observations.budgets.items() if uid in entries},
         evicted={uid: at for uid, at in observations.evicted.items() if uid in victims},
         ledger_seen_at=now if observations.ledger_seen_at is None else observations.ledger_seen_at,
         since=since,

@@ -13,7 +13,7 @@ reservation is deleted while the ledger lists it.
     Proposed      one gone, blocked, no fit        removed; the gang's capacity hold stays
     Held          gang waits                       stays until the gang is committed or gets another hold
     Held          gang no longer waits             removed
-    Held          pods are listed to be evicted    deadline written, then these pods are evicted (``eviction``)
+    Held          pods are listed to be evicted    one unit after the other is evicted (``eviction``)
     Committed     gated                            ungated and pinned
     Committed     all bound                        status Bound, removed
     Committed     member or node gone, too late    status RollingBack
@@ -42,7 +42,7 @@ from scheduler_core.planner.commit.actions import (
     reserved_gangs,
 )
 from scheduler_core.planner.commit.ending import unlisted_step
-from scheduler_core.planner.commit.eviction import due_evictions, preemption_status
+from scheduler_core.planner.commit.eviction import due_evictions, is_forbidden, preemption_status
 from scheduler_core.planner.commit.ledger import (
     Acknowledgement,
     LedgerRole,
@@ -182,7 +182,7 @@ def _reservation_step(
 
 def _capacity_hold_step(inputs: ReconcileInput, reservation: ReservationUpdate) -> ReservationStep:
     gang = find_gang(inputs, reservation)
-    if reservation.key in inputs.unwanted_holds or gang is None:
+    if reservation.key in inputs.unwanted_holds or gang is None or is_forbidden(inputs, reservation):
         return ReservationStep(remove=True)
     if reservation.key not in inputs.estimates:
         return ReservationStep()

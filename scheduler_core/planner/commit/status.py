@@ -37,6 +37,7 @@ def status_write(
         gpus=sum(number for seat, _ in seats for _, number in seat.gpus) + sum(each.gpus for each in held),
         deadline=deadline,
         estimate=None if estimate is None else format_timestamp(estimate),
+        evicting=reservation.status.evicting,
     )
     return WriteStatus(reservation, status)
 

@@ -12,6 +12,7 @@ from gputopo.crd.reservations import EntryPhase, ReservationState
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.actions import (
     Action,
+    CheckBudgets,
     CreateLedger,
     CreateReservation,
     DeletePod,
@@ -31,6 +32,7 @@ from scheduler_core.planner.commit.actions import (
 )
 from scheduler_core.planner.commit.members import is_bound
 from scheduler_core.planner.commit.observations import (
+    BudgetCheck,
     with_evicted_pod,
     with_refused_write,
     without_refused_write,
@@ -53,6 +55,7 @@ from scheduler_core.planner.leader.writer import WriteAnswer, WriteOutcome
 UNGATING_DELAY_S = 0.1  # until the next round while pods are ungated and bound: it has nothing to do before the last
 _RETRY_S = 2.0  # until a failed write for the same version of an object is sent again
 _REFUSED_S = 30.0  # until a refused write is sent again
+_EVICTION_S = 10.0  # until a refused eviction is sent again, as the API server asks for (Retry-After)
 _PAUSE_S, _MAX_PAUSE_S = 0.2, 10.0  # of all writes while the API server does not answer; doubled by each further one
 
 
@@ -118,6 +121,8 @@ class Outbox:
             executor.write_event(node_request_event(action, None if outcome is WriteOutcome.DONE else answer.error))
         if isinstance(action, ProbeExtenderPod):
             self._apply_probe(action, gone=outcome is WriteOutcome.GONE, now=now)
+        elif isinstance(action, CheckBudgets):
+            self._apply_budgets(action, answer, now)
         elif outcome is WriteOutcome.DONE:
             touched = self._apply_done(answer)
         elif isinstance(action, EvictPod) and outcome is not WriteOutcome.REFUSED:  # another pod has its name, or none
@@ -141,7 +146,8 @@ class Outbox:
             self._pauses = 0
             self._unanswered_in.clear()
         if outcome is not WriteOutcome.DONE or not isinstance(action, WriteLedger):
-            self._back_off(action, now, _REFUSED_S if outcome is WriteOutcome.REFUSED else _RETRY_S)
+            refused_s = _EVICTION_S if isinstance(action, EvictPod) else _REFUSED_S
+            self._back_off(action, now, refused_s if outcome is WriteOutcome.REFUSED else _RETRY_S)
         return outcome in (WriteOutcome.REFUSED, WriteOutcome.CONFLICT, WriteOutcome.GONE)
 
     def _record_unanswered(self, action: Action, now: float) -> bool:
@@ -230,6 +236,15 @@ class Outbox:
             self._view.observations = observations._replace(
                 silent_extenders={**observations.silent_extenders, action.identity: silent}
             )
+
+    def _apply_budgets(self, action: CheckBudgets, answer: WriteAnswer, now: float) -> None:
+        """Record which units may be evicted. If the budgets cannot be read, none may."""
+        blocked = answer.blocked
+        if answer.outcome is not WriteOutcome.DONE:
+            blocked = {each.unit: f"PodDisruptionBudgets cannot be read: {answer.error}" for each in action.evictions}
+        observations = self._view.observations
+        budgets = {**observations.budgets, action.hold: BudgetCheck(now, blocked)}
+        self._view.observations = observations._replace(budgets=budgets)
 
     def _apply_status(self, action: WriteStatus) -> None:
         """Write Events and count waiting times when the state of a reservation changed."""

@@ -5,7 +5,7 @@ Nothing is retried here: ``reconcile`` asks again, or asks for something else, w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import Enum
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ from scheduler_core.cache.watch import ledger_update
 from scheduler_core.planner.commit import pod_patches
 from scheduler_core.planner.commit.actions import (
     Action,
+    CheckBudgets,
     CreateLedger,
     CreateReservation,
     DeletePod,
@@ -48,6 +49,7 @@ from scheduler_core.planner.commit.actions import (
     WriteStatus,
 )
 from scheduler_core.planner.gang.member import Member
+from scheduler_core.planner.leader.budget_reads import check_budgets
 
 
 class WriteOutcome(Enum):
@@ -70,6 +72,7 @@ class WriteAnswer(NamedTuple):
     ledger: LedgerUpdate | None = None  # as read again after a failed write of it
     error: str = ""
     seconds: float = 0.0
+    blocked: Mapping[str, str] = {}  # of ``CheckBudgets``: units that may not be evicted, and why
 
 
 class ActionExecutor:
@@ -100,6 +103,8 @@ class ActionExecutor:
 
     def _attempt(self, action: Action) -> WriteAnswer:
         try:
+            if isinstance(action, CheckBudgets):
+                return WriteAnswer(action, WriteOutcome.DONE, blocked=check_budgets(self._kube, action))
             return WriteAnswer(action, WriteOutcome.DONE, _SEND[type(action)](self._kube, action))
         except ConflictError as error:
             return WriteAnswer(action, WriteOutcome.CONFLICT, error=str(error))

@@ -164,19 +164,19 @@ class ApiServer:
         self._tell(PlannerPod, uid, None)
 
     def evict_pod(self, uid: str) -> None:
-        """Evict a pod, for a hold that the ledger listed, with a deadline, before the first eviction."""
+        """Evict a pod, for a hold that the ledger listed, and whose status named the unit and a deadline before."""
         assert any(self._was_held(each) for each in self._holds_that_evict(uid)), f"{uid} is evicted for no hold"
         self.delete_pod(uid)
 
     def _holds_that_evict(self, uid: str) -> set[str]:
-        """Return the UIDs of holds, also former ones, that list a pod to be evicted and have a deadline."""
+        """Return the UIDs of holds, also former ones, that list a pod to be evicted and have begun its unit."""
         shown = (event.object for event in self.events if event.kind is ReservationUpdate and event.object is not None)
         return {
             each.key
             for each in shown
             if (intent := each.spec.preemption) is not None
             and each.status.deadline is not None
-            and any(eviction.uid == uid for eviction in intent.evictions)
+            and any(eviction.uid == uid and eviction.unit in each.status.evicting for eviction in intent.evictions)
         }
 
     def _was_held(self, reservation: str) -> bool:

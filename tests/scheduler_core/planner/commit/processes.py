@@ -24,6 +24,7 @@ from scheduler_core.extender.ledger_registration import LedgerRegistration
 from scheduler_core.planner.commit import pod_patches
 from scheduler_core.planner.commit.actions import (
     Action,
+    CheckBudgets,
     CreateLedger,
     CreateReservation,
     DeletePod,
@@ -40,8 +41,9 @@ from scheduler_core.planner.commit.actions import (
     reserved_gang,
     reserved_gangs,
 )
+from scheduler_core.planner.commit.eviction import is_forbidden
 from scheduler_core.planner.commit.ledger import LedgerRole, active_entries, ledger_role
-from scheduler_core.planner.commit.observations import with_evicted_pod
+from scheduler_core.planner.commit.observations import BudgetCheck, with_evicted_pod
 from scheduler_core.planner.commit.reconcile import idle_reservations, reconcile
 from scheduler_core.planner.commit.state import CommitTerms
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
@@ -79,7 +81,7 @@ class Planner:
         self.deposed = False
         self.view = PlannerView(Policy(), POOL, me, guarded=terms.guarded)
         self.view.apply_ledger(server.ledger, server.now)
-        self.unheld: frozenset[str] = frozenset()  # UIDs of holds that were unwanted at the last reconcile
+        self.unheld: frozenset[str] = frozenset()  # UIDs of holds that were unwanted or forbidden at the last reconcile
         self._tried = 0
 
     def hear(self, batch: Batch[Any]) -> None:
@@ -113,6 +115,7 @@ class Planner:
         world = self.view.reconcile_input(self.server.now, self.server.now, outlook)
         found, whole = (reconcile(each, self.terms, POOL) for each in (world, world._replace(active=None, plans=None)))
         assert sorted(map(_unordered, found)) == sorted(map(_unordered, whole))
+        self.unheld |= {uid for uid in self._holds() if is_forbidden(world, self.view.reservations[uid])}
         if ledger_role(world.ledger, self.me) is LedgerRole.LEAD:
             self.view.reservation_index.park(idle_reservations(world, self.terms))
         return found
@@ -211,6 +214,13 @@ class Planner:
         """Apply a failed write: read the ledger again."""
         if isinstance(what, LedgerAction):
             self.view.apply_ledger(self.server.ledger, self.server.now)
+
+    def budgets_counted(self, what: CheckBudgets) -> None:
+        """Apply the answer: every third second the budgets forbid the first unit."""
+        now = self.server.now
+        blocked = {what.evictions[0].unit: "no"} if int(now) % 3 == 0 else {}
+        budgets = {**self.view.observations.budgets, what.hold: BudgetCheck(now, blocked)}
+        self.view.observations = self.view.observations._replace(budgets=budgets)
 
     def heard_of(self, what: ProbeExtenderPod, *, gone: bool) -> None:
         silent = self.view.observations.silent_extenders

@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 from gputopo.crd import reservations
 from gputopo.labels import keys
 from scheduler_core.cache.events import LedgerUpdate, ReservationUpdate
-from scheduler_core.planner.commit.actions import Action, ProbeExtenderPod, UngateAndPin, WriteLedger
+from scheduler_core.planner.commit.actions import Action, CheckBudgets, ProbeExtenderPod, UngateAndPin, WriteLedger
 from scheduler_core.planner.commit.ledger import without_entries
 from scheduler_core.planner.commit.state import CommitTerms
 from tests.scheduler_core.planner.commit.apiserver import NODES, OWN, ApiServer, Conflict, Json, NotFound
@@ -320,6 +320,9 @@ class Commit(RuleBasedStateMachine):
         if isinstance(what, ProbeExtenderPod):
             living = {each.pod for each in self.extenders if each is not None}
             planner.heard_of(what, gone=what.pod not in living)
+            return
+        if isinstance(what, CheckBudgets):
+            planner.budgets_counted(what)
             return
         if isinstance(what, WriteLedger) and not self.mutant.falls_back:
             what = msgspec.structs.replace(what, spec=without_entries(what.spec, self._held_of_proposed(what)))

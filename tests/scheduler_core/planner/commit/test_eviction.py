@@ -1,9 +1,9 @@
-"""Evictions for a capacity hold: which are due, in which order, and what the status says."""
+"""Evictions for a capacity hold: the next steps of its intent, after any crash."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
+from typing import NamedTuple
 
 import msgspec
 import pytest
@@ -11,135 +11,186 @@ import pytest
 from gputopo.crd.reservations import PlannedEviction, Preemption, ReservationState, ReservationStatus, spec_hash
 from gputopo.timestamps import format_timestamp
 from scheduler_core.cache.events import ReservationUpdate
-from scheduler_core.planner.commit.actions import Action, EvictPod, WriteStatus
+from scheduler_core.planner.commit.actions import Action, CheckBudgets, EvictPod, WriteLedger, WriteStatus
 from scheduler_core.planner.commit.eviction import AGAIN_S
-from scheduler_core.planner.commit.observations import Observations, PhaseSince, RefusedWrite
+from scheduler_core.planner.commit.observations import BudgetCheck, Observations, PhaseSince, RefusedWrite
 from scheduler_core.planner.commit.reconcile import reconcile
 from scheduler_core.planner.commit.state import CommitTerms, ReconcileInput
 from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.member import GangName
-from tests.scheduler_core.planner.gang.gang_pods import member
-from tests.scheduler_core.planner.packing.plans import HELD, entry, ledger, plan
+from tests.scheduler_core.planner.packing.plans import HELD, PROPOSED, entry, ledger, plan
 
-NOW, WALL = 1000.0, 50_000.0
-A = PlannedEviction("uid-a", "other", "a", "n1", "other/scrap", 4)
-B = PlannedEviction("uid-b", "other", "b", "n1", "other/scrap", 4)
-C = PlannedEviction("uid-c", "other", "c", "n1", "other/c", 2)
-CPU_ONLY = PlannedEviction("uid-d", "other", "d", "n1", "other/d")
-LATER, PAST = format_timestamp(WALL + 100), format_timestamp(WALL - 100)
+ME, NOW, WALL = "me", 1000.0, 10_000.0
+PODS = {each: PlannedEviction(f"uid-{each}", "other", each, "n1", f"other/{each[0]}", 2) for each in ("a1", "a2", "b1")}
+INTENT = Preemption(tuple(PODS.values()), rule="scavengers-yield-to-all", reason="evicts 3 pods", timeout_s=60.0)
+UNITS = ("other/a", "other/b")
+ALLOWED: dict[str, str] = {}
 
 
-def hold(*evictions: PlannedEviction, deadline: str | None = LATER) -> ReservationUpdate:
-    made = plan("llm-h", held={"n1": 8}, status=ReservationStatus(state=ReservationState.HELD, deadline=deadline))
-    spec = msgspec.structs.replace(made.spec, preemption=Preemption(evictions, "scavengers-yield", timeout_s=600.0))
-    return made._replace(spec=spec, hash=spec_hash(spec))
+def hold(*begun: str, deadline: float | None = None) -> ReservationUpdate:
+    found = plan("llm-h", held={"n1": 6})
+    spec = msgspec.structs.replace(found.spec, preemption=INTENT)
+    text = None if deadline is None else format_timestamp(deadline)
+    status = ReservationStatus(state=ReservationState.HELD, evicting=begun, deadline=text)
+    return found._replace(spec=spec, hash=spec_hash(spec), status=status)
 
 
-def writes(
-    of: ReservationUpdate,
-    present: set[str],
-    *,
-    evicted: Mapping[str, float] = MappingProxyType({}),
-    refused: Mapping[tuple[type, str], RefusedWrite] = MappingProxyType({}),
-    is_listed: bool = True,
-    is_stale: bool = False,
-) -> tuple[Action, ...]:
-    listed = entry(of, HELD)
-    found = ledger(*((listed,) if is_listed else ()), generation=3)
-    found = found._replace(spec=msgspec.structs.replace(found.spec, planner="me"))
-    memory = Observations(
-        since={listed.uid: PhaseSince(HELD, NOW, 3)}, evicted=evicted, refused_writes=refused, ledger_seen_at=0.0
+class Scene(NamedTuple):
+    """Input of reconcile."""
+
+    intent: ReservationUpdate = hold()
+    present: tuple[str, ...] = ("a1", "a2", "b1")
+    evicted: tuple[str, ...] = ()
+    evicted_s: float = 1.0  # ago
+    blocked: Mapping[str, str] | None = None  # None: not counted
+    counted: float = NOW
+    listed: float = NOW - 10.0
+    stale: bool = False
+    others: tuple[ReservationUpdate, ...] = ()
+    unwanted: bool = False
+    refused: str | None = None
+    is_listed: bool = True
+
+
+def writes(scene: Scene) -> tuple[Action, ...]:
+    listed = [entry(scene.intent, HELD), *(entry(each, PROPOSED) for each in scene.others)]
+    found_ledger = ledger(*(listed if scene.is_listed else ()), generation=3)
+    found_ledger = found_ledger._replace(spec=msgspec.structs.replace(found_ledger.spec, planner=ME))
+    check = {} if scene.blocked is None else {scene.intent.key: BudgetCheck(scene.counted, scene.blocked)}
+    refusal = RefusedWrite(NOW, NOW, scene.refused or "")
+    observations = Observations(
+        since={each.uid: PhaseSince(each.phase, scene.listed, 3) for each in listed},
+        budgets=check,
+        evicted={f"uid-{each}": NOW - scene.evicted_s for each in scene.evicted},
+        refused_writes={(EvictPod, "uid-a1"): refusal} if scene.refused else {},
     )
-    gang = Gang(GangName("team", "llm"), GangPhase.QUEUED, "", ready=(member("x"),))
+    gang = Gang(GangName("team", "llm"), GangPhase.QUEUED, "")
     inputs = ReconcileInput(
-        identity="me",
-        ledger=found,
-        reservations={of.key: of},
+        identity=ME,
+        ledger=found_ledger,
+        reservations={each.key: each for each in (scene.intent, *scene.others)},
         member=lambda _: None,
         gang=lambda _: gang,
-        nodes={"n1"},
-        no_longer_fitting=(),
-        unwanted_holds=(),
-        estimates={of.key: None},
-        observations=memory,
+        nodes=frozenset({"n1"}),
+        exists={f"uid-{each}" for each in scene.present}.__contains__,
+        no_longer_fitting=frozenset(),
+        unwanted_holds=frozenset({scene.intent.key}) if scene.unwanted else frozenset(),
+        estimates={scene.intent.key: None},
+        observations=observations,
         now=NOW,
         wall_time=WALL,
-        exists=present.__contains__,
-        has_stale_view=is_stale,
+        has_stale_view=scene.stale,
     )
     return reconcile(inputs, CommitTerms(gated=True), "gpus")
 
 
-def evictions(found: tuple[Action, ...]) -> list[str]:
-    return [each.eviction.name for each in found if isinstance(each, EvictPod)]
+def evicted(scene: Scene) -> list[str]:
+    return [each.eviction.name for each in writes(scene) if isinstance(each, EvictPod)]
 
 
-def reason(found: tuple[Action, ...]) -> str:
-    (text,) = (each.status.reason for each in found if isinstance(each, WriteStatus))
-    return text or ""
+def counts(scene: Scene) -> list[tuple[str, ...]]:
+    found = [each for each in writes(scene) if isinstance(each, CheckBudgets)]
+    return [tuple(pod.name for pod in each.evictions) for each in found]
 
 
-ALL = {"uid-a", "uid-b", "uid-c"}
+def status(scene: Scene) -> ReservationStatus:
+    (found,) = (each.status for each in writes(scene) if isinstance(each, WriteStatus))
+    return found
 
 
-def test_nothing_is_evicted_before_the_ledger_lists_the_hold() -> None:
-    assert evictions(writes(hold(A, B), ALL, is_listed=False)) == []
+def test_the_budgets_are_counted_before_any_pod_is_evicted() -> None:
+    assert counts(Scene()) == [("a1", "a2", "b1")]
+    assert evicted(Scene()) == []
 
 
-def test_the_deadline_is_written_before_the_first_eviction() -> None:
-    found = writes(hold(A, B, deadline=None), ALL)
+def test_the_status_names_the_next_unit_and_a_deadline_before_its_pods_are_evicted() -> None:
+    scene = Scene(blocked=ALLOWED)
 
-    (write,) = found
-    assert isinstance(write, WriteStatus)
-    assert write.status.deadline == format_timestamp(WALL + 600)
-    assert write.status.state is ReservationState.HELD
-
-
-def test_all_listed_pods_that_exist_are_evicted() -> None:
-    assert evictions(writes(hold(A, B, C), ALL)) == ["a", "b", "c"]
-    assert evictions(writes(hold(A, B, C), {"uid-b"})) == ["b"]
-    assert evictions(writes(hold(A, B, C), set())) == []
-
-
-def test_nothing_is_evicted_on_a_stale_view() -> None:
-    assert evictions(writes(hold(A, B, C), ALL, is_stale=True)) == []
-
-
-def test_a_pod_whose_eviction_was_accepted_is_evicted_again_only_after_a_while() -> None:
-    assert evictions(writes(hold(A, B), ALL, evicted={"uid-a": NOW - 1})) == ["b"]
-    assert evictions(writes(hold(A, B), ALL, evicted={"uid-a": NOW - AGAIN_S})) == ["a", "b"]
-
-
-def test_after_the_deadline_a_unit_that_was_begun_is_finished_and_the_others_are_spared() -> None:
-    refused: dict[tuple[type, str], RefusedWrite] = {
-        (EvictPod, "uid-c"): RefusedWrite(NOW - 99, NOW, "429: the budget keeps 1 pod")
-    }
-
-    found = writes(hold(A, B, C, deadline=PAST), {"uid-b", "uid-c"}, refused=refused)
-
-    assert evictions(found) == ["b"]
-    assert "other/c spared" in reason(found)
-    assert "the API server refuses other/c: 429: the budget keeps 1 pod" in reason(found)
-    assert evictions(writes(hold(A, B, C, deadline=PAST), ALL)) == []
-
-
-def test_a_successor_continues_from_the_objects_alone() -> None:
-    """It has observed nothing: of the unit, one pod is gone."""
-    assert evictions(writes(hold(A, B, C, deadline=PAST), {"uid-b", "uid-c"})) == ["b"]
-
-
-def test_a_pod_without_gpus_is_not_watched_and_is_evicted_once() -> None:
-    assert evictions(writes(hold(CPU_ONLY), set())) == ["d"]
-    assert evictions(writes(hold(CPU_ONLY), set(), evicted={"uid-d": 0.0})) == []
+    assert (status(scene).evicting, status(scene).deadline) == (UNITS[:1], format_timestamp(WALL + 60.0))
+    assert evicted(scene) == []
 
 
 @pytest.mark.parametrize(
-    ("present", "text"),
+    ("scene", "expected"),
     [
-        ({"uid-a", "uid-b"}, "evicts 2 of 2 pods for it (scavengers-yield): other/a and 1 more"),
-        ({"uid-b"}, "evicts 1 of 2 pods for it (scavengers-yield): other/b"),
-        (set(), "; 2 pods evicted for it (scavengers-yield)"),
+        pytest.param(Scene(hold(UNITS[0]), blocked=ALLOWED), ["a1", "a2"], id="all pods of the begun unit"),
+        pytest.param(Scene(hold(UNITS[0])), ["a1", "a2"], id="a new leader finishes it without a count"),
+        pytest.param(Scene(hold(UNITS[0]), ("a2", "b1")), ["a2"], id="a pod is gone"),
+        pytest.param(Scene(hold(UNITS[0]), evicted=("a1",)), ["a2"], id="a pod is evicted already"),
+        pytest.param(Scene(hold(UNITS[0], deadline=WALL - 1)), ["a1", "a2"], id="a begun unit is finished late"),
+        pytest.param(Scene(hold(*UNITS), ("b1",)), ["b1"], id="the second unit"),
+        pytest.param(Scene(hold(*UNITS), stale=True), [], id="the view may be old"),
+        pytest.param(Scene(hold(*UNITS), listed=NOW - 1.0), [], id="extenders may not know of the hold yet"),
+        pytest.param(Scene(hold(*UNITS), unwanted=True), [], id="the hold is not wanted any more"),
+        pytest.param(Scene(hold(*UNITS), others=(plan("llm-1", {"p": ("n1", 4)}),)), [], id="the gang has places"),
+        pytest.param(Scene(hold(*UNITS), ()), [], id="all are gone"),
     ],
 )
-def test_the_status_says_what_is_left(present: set[str], text: str) -> None:
-    assert text in reason(writes(hold(A, B), present))
+def test_which_pods_are_evicted(scene: Scene, expected: list[str]) -> None:
+    assert evicted(scene) == expected
+
+
+def test_the_next_unit_begins_once_all_pods_of_the_last_one_are_evicted_or_gone() -> None:
+    first = hold(UNITS[0], deadline=WALL + 60.0)
+
+    assert status(Scene(first, ("a2", "b1"), blocked=ALLOWED)).evicting == UNITS[:1]
+    assert status(Scene(first, ("a2", "b1"), ("a2",), blocked=ALLOWED)).evicting == UNITS
+
+
+def test_a_late_unit_is_spared_and_the_status_says_so() -> None:
+    late = Scene(hold(UNITS[0], deadline=WALL), ("b1",), blocked=ALLOWED)
+
+    assert status(late).evicting == UNITS[:1]
+    assert counts(late) == []
+    assert "evictions were refused until 1970-01-01T02:46:40Z: other/b spared" in (status(late).reason or "")
+
+
+def test_where_a_budget_forbids_one_unit_none_is_begun_and_the_hold_is_removed() -> None:
+    (write,) = (each for each in writes(Scene(blocked={UNITS[1]: "no"})) if isinstance(each, WriteLedger))
+
+    assert write.spec.entries == ()
+    assert evicted(Scene(blocked={UNITS[1]: "no"})) == []
+
+
+def test_a_begun_intent_waits_for_a_budget_that_forbids_the_next_unit() -> None:
+    scene = Scene(hold(UNITS[0], deadline=WALL + 60.0), ("b1",), blocked={UNITS[1]: "PodDisruptionBudget other/b"})
+
+    assert status(scene).evicting == UNITS[:1]
+    assert (status(scene).reason or "").endswith(": other/b1; PodDisruptionBudget other/b")
+    assert counts(scene._replace(counted=NOW - 11.0)) == [("b1",)]
+
+
+def test_an_old_count_is_not_used() -> None:
+    scene = Scene(blocked=ALLOWED, counted=NOW - 11.0)
+
+    assert status(scene).evicting == ()
+    assert counts(scene) == [("a1", "a2", "b1")]
+
+
+def test_a_pod_that_outlives_its_accepted_eviction_is_evicted_again_after_a_while() -> None:
+    scene = Scene(hold(UNITS[0]), evicted=("a1", "a2"), blocked={UNITS[1]: "no"})
+
+    assert evicted(scene) == []
+    assert evicted(scene._replace(evicted_s=AGAIN_S)) == ["a1", "a2"]
+
+
+def test_a_pod_without_gpus_is_not_watched_and_is_evicted_once() -> None:
+    cpu_only = PlannedEviction("uid-d", "other", "d", "n1", "other/d")
+    found = hold("other/d")
+    spec = msgspec.structs.replace(found.spec, preemption=Preemption((cpu_only,), "rule"))
+    scene = Scene(found._replace(spec=spec, hash=spec_hash(spec)), present=())
+
+    assert evicted(scene) == ["d"]
+    assert evicted(scene._replace(evicted=("d",), evicted_s=0.0)) == []
+
+
+def test_nothing_is_evicted_before_the_ledger_lists_the_hold() -> None:
+    assert evicted(Scene(hold(*UNITS), is_listed=False)) == []
+
+
+def test_the_status_says_what_is_left_and_what_is_refused() -> None:
+    reason = status(Scene(hold(*UNITS), ("a1", "b1"), ("b1",), refused="429: budget")).reason or ""
+
+    assert reason.startswith("evicts 2 of 3 pods for it (scavengers-yield-to-all): other/a1 and 1 more")
+    assert reason.endswith("; the API server refuses other/a1: 429: budget")
+    assert (status(Scene(hold(*UNITS), ())).reason or "").endswith("; 3 pods evicted for it (scavengers-yield-to-all)")

@@ -9,17 +9,25 @@ from typing import Any
 
 import pytest
 
-from gputopo.crd.reservations import LedgerSpec, LedgerStatus, ReservationState, ReservationStatus
+from gputopo.crd.reservations import (
+    LedgerSpec,
+    LedgerStatus,
+    PlannedEviction,
+    ReservationState,
+    ReservationStatus,
+)
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.errors import UnavailableError
-from gputopo.kube.rbac import PLANNER
+from gputopo.kube.rbac import PLANNER, PREEMPTOR, Role
 from scheduler_core.planner.commit.actions import (
     Action,
+    CheckBudgets,
     CreateLedger,
     CreateReservation,
     DeletePod,
     DeleteReservation,
     DropRegistration,
+    EvictPod,
     ProbeExtenderPod,
     ReleasePod,
     StripFinalizer,
@@ -33,8 +41,10 @@ from tests.api_server import Answer, ApiServer, Asked, api_server
 from tests.scheduler_core.planner.gang.gang_pods import member
 from tests.scheduler_core.planner.packing.plans import ledger, plan
 
+ROLE = Role(PLANNER.name, {**PLANNER.verbs, **PREEMPTOR.verbs})
 PLAN = plan("llm-1", {"a": ("n1", 4)})._replace(version="5")
 POD = member("a")._replace(version="7")
+VICTIM = PlannedEviction("u", "team", "a", "n1", "team/batch", 4)
 
 
 def answering(uid: str, version: str) -> Callable[[Asked], Answer]:
@@ -52,7 +62,7 @@ def writing(
     folder: Path, answer: Callable[[Asked], Answer], *, holds: bool = True
 ) -> Iterator[tuple[ActionExecutor, ApiServer]]:
     with api_server(answer) as server:
-        kube = from_kubeconfig(PLANNER, server.kubeconfig(folder / "config"))
+        kube = from_kubeconfig(ROLE, server.kubeconfig(folder / "config"))
         try:
             yield ActionExecutor(kube, lambda: holds, lambda: 0.0), server
         finally:
@@ -73,6 +83,7 @@ SENT: list[tuple[Action, str, str]] = [
     (ReleasePod(POD, "no place", "gate-timeout"), "PATCH", PODS),
     (TouchPod(POD, PLAN.key), "PATCH", PODS),
     (DeletePod(POD), "DELETE", PODS),
+    (EvictPod(VICTIM, PLAN), "POST", f"{PODS}/eviction"),
     (ProbeExtenderPod("x", "team/a"), "GET", PODS),
 ]
 
@@ -86,7 +97,7 @@ def test_each_write_is_one_call(tmp_path: Path, what: Action, method: str, path:
         found = writer.execute_action(what)
 
     assert [(each.method, each.path) for each in server.asked] == [(method, path)]
-    version = None if method == "DELETE" else "9"
+    version = None if method == "DELETE" or path.endswith("/eviction") else "9"
     assert (found.outcome, found.metadata and found.metadata.resource_version) == (WriteOutcome.DONE, version)
 
 
@@ -198,3 +209,26 @@ def test_a_plan_is_rolled_back_only_if_its_late_pod_is_unchanged(
         found = writer.execute_action(WriteStatus(PLAN, ReservationStatus(ReservationState.ROLLING_BACK, "late"), POD))
 
     assert (found.outcome, [each.method for each in server.asked]) == (outcome, methods)
+
+
+def test_budgets_are_counted_for_pods_that_still_exist(tmp_path: Path) -> None:
+    replaced = PlannedEviction("old", "team", "b", "n1", "team/batch")
+
+    def answer(asked: Asked) -> Answer:
+        if asked.path.endswith("poddisruptionbudgets"):
+            budget = {"metadata": {"name": "web", "namespace": "team"}, "spec": {"selector": {}}}
+            return Answer({"items": [budget | {"status": {"disruptionsAllowed": 0}}], "metadata": {}})
+        return Answer({"metadata": {"name": asked.path.rpartition("/")[2], "uid": "u"}})
+
+    with writing(tmp_path, answer) as (writer, _):
+        found = writer.execute_action(CheckBudgets("hold", (VICTIM, replaced)))
+
+    reason = "PodDisruptionBudget team/web allows 0 more evictions of the 1 needed"
+    assert (found.outcome, found.blocked) == (WriteOutcome.DONE, {"team/batch": reason})
+
+
+def test_an_eviction_that_a_budget_forbids_is_refused_and_does_not_stop_other_writes(tmp_path: Path) -> None:
+    body = {"message": "no", "details": {"causes": [{"reason": "DisruptionBudget"}]}}
+
+    with writing(tmp_path, lambda _: Answer(body, 429)) as (writer, _):
+        assert writer.execute_action(EvictPod(VICTIM, PLAN)).outcome is WriteOutcome.REFUSED
