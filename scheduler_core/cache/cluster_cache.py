@@ -37,9 +37,15 @@ from scheduler_core.cache.events import (
 )
 from scheduler_core.cache.kubelet_reports import newly_named_pods, without_replaced_pods
 from scheduler_core.cache.node import NodeFacts
-from scheduler_core.cache.node_record import NodeRecord, with_gpus, with_pod, without_pod
+from scheduler_core.cache.node_record import NodeRecord, with_gpus, with_pod, without_pod, without_pods
 from scheduler_core.cache.node_state import is_changed_by_time
-from scheduler_core.cache.node_table import ClusterSnapshot, with_records, without_nodes, without_own_reservation
+from scheduler_core.cache.node_table import (
+    ClusterSnapshot,
+    with_changed_records,
+    with_records,
+    without_nodes,
+    without_own_reservation,
+)
 from scheduler_core.cache.owner_pods import PlacedPod
 from scheduler_core.cache.placeholder_pods import FullName, full_name, placeholder_pod, placeholder_uid
 from scheduler_core.cache.pod_index import JobMember, PodIndex
@@ -119,6 +125,22 @@ class ClusterCache:
             found = with_records(snapshot, records, self._now, self._policy) if records else snapshot
             self._without = snapshot, uids, found
         return self._without[2]
+
+    def snapshot_after(
+        self, ended: Mapping[str, Collection[str]], uid: str, ignored: Collection[str] = ()
+    ) -> ClusterSnapshot:
+        """Return the snapshot for a pod as it will be when these pods (UIDs by node) have ended, before any report.
+
+        Capacity holds take what the pods leave, except the ``ignored`` ones. The pod itself counts nowhere.
+        """
+        records = []
+        for name in self._nodes.intersection(ended):
+            record = without_pods(self._record(name), ended[name])
+            for pod in self.assumed_pods.pods_on(name):
+                record = record if pod.uid == uid else with_pod(record, pod)
+            records.append(self.reservations.with_reservations(record, ignored))
+        table = with_changed_records(self.snapshot, records)
+        return without_own_reservation(table, uid, self.reservations.nodes_for(uid))
 
     @property
     def pods(self) -> Mapping[str, PodUpdate]:

@@ -42,6 +42,7 @@ class PodUpdate(NamedTuple):
     rules: SchedulingRules | None = None  # only ``FULL_POD_SOURCES`` set them
     claim: PinClaim | None = None  # ``UngatedPods`` decides whether it counts
     priority: int = 0  # spec.priority
+    gang: str | None = None  # NAMESPACE/NAME of the reservation of the gang that the pod says it was placed with
 
 
 class NodeGpusUpdate(NamedTuple):

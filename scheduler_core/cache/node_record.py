@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import lru_cache
 
 import msgspec
@@ -91,6 +91,17 @@ def without_pod(record: NodeRecord, uid: str) -> NodeRecord:
         pods=tuple(each for each in record.pods if each.uid != uid),
         departed=(record.departed + ended)[-_MAX_DEPARTED:] if record.gpus is not None else (),
     )
+
+
+def without_pods(record: NodeRecord, uids: Collection[str]) -> NodeRecord:
+    """Return the record without these pods. Which NUMA nodes will have free CPUs and memory then is unknown."""
+    gone = [pod for pod in record.pods if pod.uid in uids]
+    for pod in gone:
+        record = without_pod(record, pod.uid)
+    gpus = record.gpus
+    if gpus is not None and gpus.kubelet is not None and any(pod.profile.device_request.aligned_steps for pod in gone):
+        gpus = msgspec.structs.replace(gpus, kubelet=msgspec.structs.replace(gpus.kubelet, numa_nodes=None))
+    return msgspec.structs.replace(record, gpus=gpus)
 
 
 def with_gpus(record: NodeRecord, gpus: NodeGpus | None) -> NodeRecord:

@@ -45,6 +45,15 @@ def without_own_reservation(snapshot: ClusterSnapshot, uid: str, names: Iterable
     return msgspec.structs.replace(snapshot, records=records, states=states)
 
 
+def with_changed_records(snapshot: ClusterSnapshot, changed: Iterable[NodeRecord]) -> ClusterSnapshot:
+    """Return the snapshot, of the same generation, with these records; the staleness of their nodes stays."""
+    records = {record.name: record for record in changed}
+    states = {name: _with_same_staleness(record, snapshot.states[name]) for name, record in records.items()}
+    return msgspec.structs.replace(
+        snapshot, records=snapshot.records.update(records), states=snapshot.states.update(states)
+    )
+
+
 def _with_same_staleness(record: NodeRecord, state: NodeState) -> NodeState:
     reads = READS_NOTHING_MORE if state.extras is None else state.extras.reads
     return state_from_record(record, stale=state.stale, confirmation_pending=state.confirmation_pending, reads=reads)

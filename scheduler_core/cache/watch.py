@@ -39,7 +39,7 @@ from scheduler_core.cache.events import (
 )
 from scheduler_core.cache.node import Node, parse_node
 from scheduler_core.cache.node_record import parse_occupant
-from scheduler_core.request.pod import Pod, pin_claim
+from scheduler_core.request.pod import Pod, pin_claim, placed_gang
 from scheduler_core.request.pod_request import InvalidRequest, PodRequest, parse_request
 
 _log = logging.getLogger(__name__)
@@ -246,6 +246,7 @@ def pod_update(
         scheduler=_interned_name(pod.spec.scheduler_name),
         claim=pin_claim(pod),
         priority=pod.spec.priority or 0,
+        gang=_interned_name(placed_gang(pod.metadata)),
     )
 
 

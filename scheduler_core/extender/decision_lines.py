@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -40,8 +41,9 @@ class DecisionLogger:
         left_out = self._budget.admit_line(self._clock())
         if left_out is None:
             return
-        fields = decision_fields(record) | ({"left_out": left_out} if left_out else {})
-        _log.info("decision", extra={"fields": fields})
+        fields = decision_fields(record) if record.victims is None else preemption_fields(record)
+        title = "decision" if record.victims is None else "preemption"
+        _log.info(title, extra={"fields": fields | ({"left_out": left_out} if left_out else {})})
         if _log.isEnabledFor(logging.DEBUG):
             for each in node_fields(record):
                 _log.debug("decision node", extra={"fields": each})
@@ -62,6 +64,21 @@ def decision_fields(record: DecisionRecord) -> dict[str, Any]:
         "node": nodes[0] if nodes else None,
         "score": None if score is None else score.points,
         "retry": record.answer.may_fit_soon,
+        "ms": round(1000 * sum(record.phases), 3),
+    }
+
+
+def preemption_fields(record: DecisionRecord) -> dict[str, Any]:
+    """Return the fields of a preemption. ``dropped``: offered nodes by the cause for which they were dropped."""
+    request, causes = record.request, Counter(cause.name.lower() for cause in record.dropped.values())
+    causes.update(_NAMES.get(text, "malformed") for text in record.answer.rejected.values())
+    return {
+        "pod": f"{request.namespace}/{request.name}",
+        "uid": request.uid,
+        "asks": _asks(request.profile),
+        "nodes": len(record.victims or ()),
+        "kept": len(record.answer.nodes),
+        "dropped": dict(sorted(causes.items())),
         "ms": round(1000 * sum(record.phases), 3),
     }
 

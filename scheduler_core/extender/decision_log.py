@@ -49,8 +49,9 @@ class DecisionLog:
             self._names -= len(records.popleft().names)
 
     def last_decision(self, uid: str) -> DecisionRecord | None:
-        """Return the last decision about a pod."""
-        return next((each for each in reversed(self._records) if each.request.uid == uid), None)
+        """Return the last decision of Filter about a pod."""
+        decisions = (each for each in reversed(self._records) if each.victims is None)
+        return next((each for each in decisions if each.request.uid == uid), None)
 
     def json_lines(self, start: int = 0) -> Iterator[tuple[int, bytes]]:
         """Return the number and JSON line of each decision, oldest first. Any thread may iterate.

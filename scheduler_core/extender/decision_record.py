@@ -61,6 +61,9 @@ class DecisionLine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     topologies: tuple[NodeTopology, ...]
     doubtful: tuple[AssumedPod, ...] = ()  # in-flight pods, and the nodes among ``nodes`` that they may go to
     records: dict[str, NodeRecord] = {}  # of the nodes of in-flight pods
+    # Of a preemption: victims by offered node. ``states`` are those without the victims, and ``answer`` the kept nodes.
+    victims: dict[str, tuple[str, ...]] | None = None
+    dropped: dict[str, tuple[str, ...]] = {}  # cause -> offered nodes that were not evaluated
 
 
 def encode_decision(record: DecisionRecord, rest: Callable[[], None] = lambda: None) -> bytes:
@@ -78,7 +81,7 @@ def encode_decision(record: DecisionRecord, rest: Callable[[], None] = lambda: N
         pod=f"{request.namespace}/{request.name}",
         generation=record.table.generation,
         answer=record.answer.nodes,
-        points=tuple(None if score is None else score.points for score in record.scores),
+        points=() if record.victims is not None else tuple(_points(record)),
         refused=_nodes_by_reason(record.answer.rejected),
         request=request,
         policy=record.policy,
@@ -88,8 +91,14 @@ def encode_decision(record: DecisionRecord, rest: Callable[[], None] = lambda: N
         topologies=tuple(shape.topology for shape in shapes),
         doubtful=in_flight,
         records={name: record.table.records[name] for each in in_flight for name in sorted(each.nodes)},
+        victims=None if record.victims is None else {name: each.uids for name, each in record.victims.items()},
+        dropped=_nodes_by_reason({name: cause.value for name, cause in record.dropped.items()}),
     )
     return msgspec.json.encode(line) + b"\n"
+
+
+def _points(record: DecisionRecord) -> Iterator[float | None]:
+    return (None if score is None else score.points for score in record.scores)
 
 
 def parse_decision(line: bytes) -> DecisionLine:
@@ -106,14 +115,19 @@ def parse_decision(line: bytes) -> DecisionLine:
 def replay_differences(line: DecisionLine) -> Iterator[str]:
     """Return how the decision differs when it is replayed. Raises ``DecisionFormatError``."""
     replayed = evaluate(line.request, _snapshot(line), _names(line), line.policy, line.doubtful)
-    if replayed.nodes != line.answer:
-        yield f"answered {_first_names(line.answer)}; now {_first_names(replayed.nodes)}"
+    nodes = replayed.nodes if line.victims is None else tuple(sorted(replayed.scores))
+    if nodes != line.answer:
+        yield f"answered {_first_names(line.answer)}; now {_first_names(nodes)}"
         return
     points = tuple(score.points if (score := replayed.scores.get(name)) is not None else None for name in line.answer)
-    if points != line.points:
+    if line.victims is None and points != line.points:
         yield f"points {line.points[:8]}; now {points[:8]}"
     before = {name: reason for reason, names in line.refused.items() for name in names}
-    now = {} if replayed.nodes else {name: reason.value for name, reason in replayed.rejected.items()}
+    now = (
+        {}
+        if line.victims is None and replayed.nodes
+        else {name: reason.value for name, reason in replayed.rejected.items()}
+    )
     for name in sorted(before.keys() | now.keys()):
         if before.get(name) != now.get(name):
             yield f"{name} was rejected for {before.get(name)!r}; now for {now.get(name)!r}"

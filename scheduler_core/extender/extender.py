@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from itertools import islice
 from math import inf
 from time import perf_counter, thread_time
@@ -27,6 +28,8 @@ from scheduler_core.evaluation.in_flight import fits_with_all
 from scheduler_core.evaluation.ranking import NodeRanking, PodRanking, Rankings, rounded_points, within_points
 from scheduler_core.evaluation.score import Score
 from scheduler_core.evaluation.transient import may_fit_soon
+from scheduler_core.extender.victims import DropCause, PreemptionResult, fits_after_eviction, plausible_nodes
+from scheduler_core.extender.wire import NodeVictims
 from scheduler_core.policy.policy import Policy
 from scheduler_core.policy.profiles import Policies, PolicyProfile
 from scheduler_core.request.pod import Pod, waits_for_volumes
@@ -50,7 +53,7 @@ class FilterResult(NamedTuple):
 
 
 class ExtenderCalls(Protocol):
-    """The calls of ``Extender``. Both raise ``NotReadyError``."""
+    """The calls of ``Extender`` that place a pod. Both raise ``NotReadyError``."""
 
     def filter(self, pod: Pod, names: AbstractSet[str], *, final: bool = True) -> FilterResult:
         """Return the named nodes that suit the pod. ``final``: record a rejection, because no retry follows."""
@@ -58,6 +61,14 @@ class ExtenderCalls(Protocol):
 
     def prioritize(self, pod: Pod, names: AbstractSet[str]) -> Iterable[tuple[str, int]]:
         """Return the score of each named node."""
+        ...
+
+
+class SchedulerCalls(ExtenderCalls, Protocol):
+    """All calls of ``Extender``. Each raises ``NotReadyError``."""
+
+    def preempt(self, pod: Pod, victims: Mapping[str, NodeVictims]) -> PreemptionResult:
+        """Return the nodes on which the pod fits once their victims are gone."""
         ...
 
 
@@ -83,6 +94,10 @@ class DecisionRecord(NamedTuple):
     # Not considered: unknown pods may be in flight to them, or they are not evaluated yet.
     closed_nodes: AbstractSet[str] = frozenset()
     rejection_counts: Mapping[str, int] = {}  # of all known nodes, by reason; without nodes that are not evaluated
+    # Of a preemption: the victims on each offered node. ``table`` has the nodes without them, ``names`` are those that
+    # were evaluated, and ``answer`` has the kept ones. None: a decision of Filter.
+    victims: Mapping[str, NodeVictims] | None = None
+    dropped: Mapping[str, DropCause] = {}  # offered nodes that were not evaluated
 
     @property
     def considered(self) -> AbstractSet[str]:
@@ -223,6 +238,51 @@ class Extender:
             others = [each for each in record.pods if each.uid != request.uid]
             found.append((name, rounded_points(evaluator(state_if(table, name, others)))))
         return found
+
+    def preempt(self, pod: Pod, victims: Mapping[str, NodeVictims]) -> PreemptionResult:
+        """Return the nodes on which the pod fits once their victims are gone, with all their victims.
+
+        Changes nothing: kube-scheduler chooses one of the nodes, and calls Filter for it when the victims are gone.
+
+        Raises ``NotReadyError``.
+        """
+        started = perf_counter()
+        now = self._advance_time()
+        request = self.policies.parse_pod(pod)
+        if isinstance(request, InvalidRequest):
+            return PreemptionResult({}, {}, dict.fromkeys(victims, request.reason))
+        for_gpus = bool(request.profile.device_request.steps_by_resource)
+        plausible, dropped = plausible_nodes(victims, self._cache.pods, for_gpus=for_gpus)
+        if not for_gpus:
+            return PreemptionResult(plausible, dropped, {})
+        policy = self.policies.policy_for(request)
+        if self.settling:
+            closed = self._closed_nodes(request.uid, self._cache.snapshot, plausible.keys())
+            plausible = {name: each for name, each in plausible.items() if name not in closed}
+            dropped |= dict.fromkeys(closed, DropCause.UNSETTLED)
+        ready = perf_counter()
+        in_flight = tuple(each for each in self._cache.assumed_pods.on_several_nodes if each.pod.uid != request.uid)
+        request, _ = with_owner(request, self._cache.placed_siblings_of(request), self._cache.snapshot)
+        tables = [partial(self._cache.snapshot_after, uid=request.uid)]
+        if ignored := self._ignored_holds(pod, plausible.keys()):
+            tables.append(partial(self._cache.snapshot_after, uid=request.uid, ignored=ignored))
+        found = fits_after_eviction(request, tables, plausible, in_flight, policy)
+        late = dict.fromkeys(plausible.keys() - found.evaluated, DropCause.OUT_OF_TIME)
+        self._record(
+            DecisionRecord(
+                at=now,
+                request=request,
+                policy=policy,
+                table=found.table,
+                in_flight=in_flight,
+                names=found.evaluated,
+                answer=FilterResult(found.fitting, found.rejected),
+                phases=DecisionPhases(ready - started, perf_counter() - ready, 0.0),
+                victims=victims,
+                dropped=dropped | late,
+            )
+        )
+        return PreemptionResult({name: victims[name] for name in found.fitting}, dropped | late, found.rejected)
 
     def _ranking_for(
         self, request: PodRequest, policy: Policy, ignored: Collection[str] = ()

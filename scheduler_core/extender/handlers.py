@@ -15,7 +15,7 @@ from typing import NamedTuple
 from gputopo.labels.reasons import Reason
 from gputopo.process.logs import LineBudget
 from scheduler_core.evaluation.transient import RETRY_MESSAGE
-from scheduler_core.extender.extender import ExtenderCalls, NotReadyError
+from scheduler_core.extender.extender import NotReadyError, SchedulerCalls
 from scheduler_core.extender.http import Clock, Handler, Reply
 from scheduler_core.extender.metrics import ExtenderMetrics
 from scheduler_core.extender.wire import (
@@ -25,6 +25,8 @@ from scheduler_core.extender.wire import (
     filter_result,
     host_priorities,
     parse_extender_args,
+    parse_preemption_args,
+    preemption_result,
 )
 
 SLOW_S = 0.050  # every call delays the scheduling of all pods
@@ -76,7 +78,7 @@ class WaitBudget:
         self._spent_until += _WAIT_INTERVAL_S
 
 
-def handlers(extender: ExtenderCalls, metrics: ExtenderMetrics, clock: Clock) -> dict[str, Handler]:
+def handlers(extender: SchedulerCalls, metrics: ExtenderMetrics, clock: Clock) -> dict[str, Handler]:
     """Return the handlers by verb."""
     waits = WaitBudget()
     malformed_lines = LineBudget(_MALFORMED_LINES_PER_S)
@@ -117,11 +119,29 @@ def handlers(extender: ExtenderCalls, metrics: ExtenderMetrics, clock: Clock) ->
         return AnsweredCall(Reply(200, host_priorities(scores)), DecidedCall(args, decoded_at, decided_at))
 
     failed_filter = Reply(200, filter_error(_INTERNAL_ERROR))
-    failed_prioritize = Reply(500, _INTERNAL_ERROR.encode(), _TEXT)
+    failed = Reply(500, _INTERNAL_ERROR.encode(), _TEXT)
     return {
         "filter": _guarded_handler("filter", filter_, failed_filter, metrics, clock),
-        "prioritize": _guarded_handler("prioritize", prioritize, failed_prioritize, metrics, clock),
+        "prioritize": _guarded_handler("prioritize", prioritize, failed, metrics, clock),
+        "preempt": _guarded_handler("preempt", _preemption(extender, metrics, clock), failed, metrics, clock),
     }
+
+
+def _preemption(
+    extender: SchedulerCalls, metrics: ExtenderMetrics, clock: Clock
+) -> Callable[[bytes], Awaitable[AnsweredCall]]:
+    """Return the handler of preemption calls. Where a call fails, kube-scheduler evicts nothing."""
+
+    async def preempt(body: bytes) -> AnsweredCall:
+        pod, victims = parse_preemption_args(body)
+        decoded_at = clock()
+        result = extender.preempt(pod, victims)
+        decided_at = clock()
+        metrics.count_preemption(result)
+        decided = DecidedCall(ExtenderArgs(pod, victims.keys()), decoded_at, decided_at)
+        return AnsweredCall(Reply(200, preemption_result(result.kept)), decided)
+
+    return preempt
 
 
 def _log_malformed(args: ExtenderArgs, rejected: Mapping[str, str], take: Callable[[float], int | None]) -> None:

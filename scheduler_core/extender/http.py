@@ -1,4 +1,4 @@
-"""The listener that kube-scheduler calls: ``POST <prefix>/filter`` and ``POST <prefix>/prioritize``.
+"""The listener that kube-scheduler calls: ``POST <prefix>/filter``, ``/prioritize`` and ``/preempt``.
 
 Statuses: 200 an answer, which may carry an ``Error`` that kube-scheduler shows at the pod; 400 not an extender call;
 404 unknown path; 405 not a POST; 413 body too large; 503 not ready, or too busy. Every status but 200 fails the

@@ -23,6 +23,7 @@ from scheduler_core.evaluation.extension_metrics import EXTENSION_GAUGES, EXTENS
 from scheduler_core.evaluation.prediction_check import PredictionCheck
 from scheduler_core.evaluation.refusals import distinct_reasons
 from scheduler_core.extender.extender import DecisionRecord
+from scheduler_core.extender.victims import PreemptionResult
 from scheduler_core.request.device_request import WHOLE
 
 RESERVATION_GAUGES = {
@@ -78,6 +79,11 @@ COUNTERS = {
     "gputopo_rejections": MetricHelp(
         ("reason",),
         "Filter calls without a suitable node, by each reason for which nodes were rejected.",
+    ),
+    "gputopo_preemption_nodes": MetricHelp(
+        ("outcome",),
+        "Nodes that kube-scheduler's preemption offered: kept, or why dropped: the reason for which the pod would not "
+        "fit without the victims either, no_victims, unknown_victim, other_node, part_of_gang, unsettled, out_of_time.",
     ),
     "gputopo_predictions": MetricHelp(
         ("outcome",),
@@ -150,6 +156,7 @@ class ExtenderMetrics:
         self.slow_calls = counter("gputopo_extender_slow_calls")
         self.internal_errors = counter("gputopo_extender_internal_errors")
         self.rejections = counter("gputopo_rejections")
+        self.preemption_nodes = counter("gputopo_preemption_nodes")
         self.predictions = counter("gputopo_predictions")
         self.shapes_violated = counter("gputopo_required_shapes_violated")
         self.events = counter("gputopo_events_written")
@@ -163,6 +170,14 @@ class ExtenderMetrics:
             self.rejections.labels(reason.name.lower()).inc()
             if reason is Reason.MALFORMED:
                 self.attempts.labels(UNSPECIFIED, "malformed").inc()
+
+    def count_preemption(self, result: PreemptionResult) -> None:
+        """Count the nodes that kube-scheduler's preemption offered."""
+        self.preemption_nodes.labels("kept").inc(len(result.kept))
+        for cause, count in Counter(result.dropped.values()).items():
+            self.preemption_nodes.labels(cause.name.lower()).inc(count)
+        for text, count in Counter(result.rejected.values()).items():
+            self.preemption_nodes.labels(_REASONS.get(text, Reason.MALFORMED).name.lower()).inc(count)
 
     def count_decision(self, record: DecisionRecord) -> None:
         """Count a decision about a pod with a valid request."""

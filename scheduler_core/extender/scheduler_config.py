@@ -133,6 +133,7 @@ _SCORING = """\
 _BEHAVIOUR = """\
     filterVerb: filter
     prioritizeVerb: prioritize
+    preemptVerb: preempt # without it, kube-scheduler deletes pods whose GPUs do not help the pod that preempts
     weight: {weight} # two points outweigh all plugins together
     nodeCacheCapable: true # node names only; false sends megabytes per pod, and nodes are scored as if they were idle
     ignorable: false # true would ignore topology and reservations while the extender starts

@@ -241,9 +241,11 @@ def _verbs(extender: ExtenderConfig) -> Iterator[Wrong]:
     for verb, configured in (("filter", extender.filter), ("prioritize", extender.prioritize)):
         if configured != verb:
             yield f"{verb}Verb", f"is {configured or 'not set'}", f"the extender answers {verb!r}"
-    for verb, configured in (("bind", extender.bind), ("preempt", extender.preempt)):
-        if configured:
-            yield f"{verb}Verb", "is set", "the extender does not have this verb; remove it"
+    if extender.preempt != "preempt":
+        why = "kube-scheduler deletes pods whose GPUs do not help the pod that preempts; set 'preempt'"
+        yield "preemptVerb", f"is {extender.preempt or 'not set'}", why
+    if extender.bind:
+        yield "bindVerb", "is set", "the extender does not have this verb; remove it"
 
 
 def _flags(extender: ExtenderConfig) -> Iterator[Wrong]:

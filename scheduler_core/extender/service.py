@@ -254,7 +254,8 @@ class ExtenderService:
 
     def _record(self, record: DecisionRecord) -> None:
         self._garbage.note_call(time.monotonic())
-        self.metrics.count_decision(record)
+        if record.victims is None:
+            self.metrics.count_decision(record)
         self._lines.write(record)
         self.decisions.add_decision(record)
         if self._file is not None:

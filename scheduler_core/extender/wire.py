@@ -21,6 +21,12 @@ from scheduler_core.request.pod import Pod
 _QUOTED = 80  # bytes of a body that an error quotes
 _EXPECTED = 'expected a call of kube-scheduler: {"Pod": {...}, "NodeNames": [...], "Nodes": null}'
 
+_EXPECTED_PREEMPTION = (
+    'expected a preemption call of kube-scheduler: {"Pod": {...}, "NodeNameToMetaVictims": {"node": {"Pods": '
+    '[{"UID": "..."}], "NumPDBViolations": 0}}}'
+)
+_VICTIM_KEYS = ("nodenametometavictims", "nodenametovictims")
+
 
 class InvalidCallError(ValueError):
     """A body is not an extender call."""
@@ -32,6 +38,20 @@ class ExtenderArgs(NamedTuple):
     pod: Pod
     names: AbstractSet[str]
     cache_capable: bool = True  # nodeCacheCapable: the call and its answer have node names only
+
+
+class NodeVictims(NamedTuple):
+    """The pods of one node that kube-scheduler would delete for another pod."""
+
+    uids: tuple[str, ...]
+    budget_violations: int = 0  # PodDisruptionBudgets that would be violated
+
+
+class PreemptionArgs(NamedTuple):
+    """The arguments of a preemption call: a pod, and the victims on each node that kube-scheduler considers."""
+
+    pod: Pod
+    victims: Mapping[str, NodeVictims]  # by node
 
 
 class _Metadata(msgspec.Struct, frozen=True):
@@ -63,6 +83,8 @@ class _Body(msgspec.Struct, frozen=True, rename={"pod": "Pod", "names": "NodeNam
 
 _BODY = decoder(_Body)
 _KEYS = decoder(dict[str, msgspec.Raw])
+_POD: Any = Pod | None
+_VICTIMS: Any = dict[str, dict[str, Any] | None] | None
 _KEY_TYPES: dict[str, Any] = {"pod": Pod | None, "nodenames": set[str] | None, "nodes": _NodeList | None}
 
 
@@ -101,6 +123,33 @@ def filter_result(passing: Collection[str], rejected: Mapping[str, str], *, cach
     )
 
 
+def parse_preemption_args(body: bytes) -> PreemptionArgs:
+    """Return the arguments of a preemption call. Raises ``InvalidCallError``."""
+    try:
+        raw = {key.lower(): value for key, value in _KEYS(body).items()}
+        pod = decode(raw["pod"], _POD) if "pod" in raw else None
+        named, full = (decode(raw[key], _VICTIMS) if key in raw else None for key in _VICTIM_KEYS)
+    except msgspec.DecodeError as error:
+        raise _not_a_call(body, str(error), _EXPECTED_PREEMPTION) from error
+    if pod is None or not pod.metadata.uid:
+        raise _not_a_call(body, "Pod, or its metadata.uid, is missing", _EXPECTED_PREEMPTION)
+    if named is None and full is None:
+        raise _not_a_call(body, "NodeNameToMetaVictims and NodeNameToVictims are missing", _EXPECTED_PREEMPTION)
+    return PreemptionArgs(pod, {node: _victims(body, each) for node, each in (named or full or {}).items()})
+
+
+def preemption_result(kept: Mapping[str, NodeVictims]) -> bytes:
+    """Return an ``ExtenderPreemptionResult``: the nodes that kube-scheduler may choose from, with all their victims.
+
+    kube-scheduler reads ``NodeNameToMetaVictims`` only, whatever it sent.
+    """
+    nodes = {
+        name: {"Pods": [{"UID": uid} for uid in each.uids], "NumPDBViolations": each.budget_violations}
+        for name, each in kept.items()
+    }
+    return orjson.dumps({"NodeNameToMetaVictims": nodes})
+
+
 def filter_error(message: str) -> bytes:
     """Return a result with an error, which kube-scheduler shows at the pod; it retries the pod with back-off."""
     return orjson.dumps({"Error": message})
@@ -121,5 +170,26 @@ def _decode_any_case(body: bytes, error: Exception) -> _Body:
     return _Body(values.get("pod"), values.get("nodenames"), values.get("nodes"))
 
 
-def _not_a_call(body: bytes, reason: str) -> InvalidCallError:
-    return InvalidCallError(f"{reason}; {_EXPECTED}; got {len(body)} bytes: {body[:_QUOTED]!r}")
+def _victims(body: bytes, each: Mapping[str, Any] | None) -> NodeVictims:
+    """Return the victims of one node; their UIDs are in ``Pods[].UID`` or in ``Pods[].metadata.uid``."""
+    fields = _lower(each or {})
+    pods, violations = fields.get("pods") or [], fields.get("numpdbviolations") or 0
+    if not isinstance(pods, list) or not isinstance(violations, int):
+        raise _not_a_call(body, "Pods is not a list, or NumPDBViolations not a number", _EXPECTED_PREEMPTION)
+    uids = []
+    for pod in pods:
+        values = _lower(pod)
+        uid = values.get("uid") or _lower(values.get("metadata")).get("uid")
+        if not uid or not isinstance(uid, str):
+            raise _not_a_call(body, "a victim has no UID", _EXPECTED_PREEMPTION)
+        uids.append(uid)
+    return NodeVictims(tuple(uids), violations)
+
+
+def _lower(fields: object) -> dict[str, Any]:
+    """Return the fields with lower-case keys; {} for anything but an object."""
+    return {key.lower(): value for key, value in fields.items()} if isinstance(fields, dict) else {}
+
+
+def _not_a_call(body: bytes, reason: str, expected: str = _EXPECTED) -> InvalidCallError:
+    return InvalidCallError(f"{reason}; {expected}; got {len(body)} bytes: {body[:_QUOTED]!r}")

@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.labels.keys import POD_RESERVATION
+from gputopo.labels.keys import POD_GANG, POD_RESERVATION
 
 _MOST = 253  # characters of an object's name
+SINGLE_PODS_PREFIX = "pods-"  # of the name of a reservation of single pods
 NODE_NAME = "metadata.name"  # the only field that ``matchFields`` of a node's affinity may name
 
 
@@ -215,6 +216,20 @@ def pin_claim(pod: Pod) -> PinClaim | None:
     own = None if spec.affinity is None else spec.affinity.node_affinity
     node = None if own is None else pinned_node(own.required_during_scheduling_ignored_during_execution)
     return None if node is None else PinClaim(reservation, node)
+
+
+def placed_gang(metadata: Metadata) -> str | None:
+    """Return ``namespace/reservation`` of the gang with which a planner placed the pod, as the pod says.
+
+    None: it names no reservation, or one of unrelated single pods.
+    """
+    annotations = metadata.annotations or {}
+    reservation = annotations.get(POD_RESERVATION.key)
+    if reservation is None or len(reservation) > _MOST:
+        return None
+    if reservation.startswith(SINGLE_PODS_PREFIX) and POD_GANG.key not in annotations:
+        return None
+    return f"{metadata.namespace}/{reservation}"
 
 
 def pinned_node(terms: RequiredTerms | None) -> str | None:

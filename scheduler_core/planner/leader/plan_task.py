@@ -19,6 +19,7 @@ from scheduler_core.planner.packing.anti_affinity import PlacedMember
 from scheduler_core.planner.packing.gang_planner import GangPlanner
 from scheduler_core.planner.packing.model import Levels, NodeView, PlanOptions, TableVariant, Unplaced
 from scheduler_core.planner.packing.singles import SinglePodPlacer
+from scheduler_core.request.pod import SINGLE_PODS_PREFIX
 
 DEFAULT_BIND_TIMEOUT_S = 30.0  # from ungated to all bound, where a gang sets no timeout
 _NAME_LENGTH = 200  # characters of a gang's name in the name of its reservation
@@ -202,7 +203,6 @@ def _plan_single_pods(task: PlanTask, batch: Sequence[QueuedGang], placer: Singl
         return PlanResult(unplaced=unplaced)
     gangs = [members[seat.uid] for seat in found.seats]
     timeout = max(DEFAULT_BIND_TIMEOUT_S if each.timeout_s is None else each.timeout_s for each in gangs)
-    created = CreateReservation(
-        task.names.namespace, f"pods-{task.names.suffix()}", ReservationSpec("", found.seats, timeout_s=timeout)
-    )
+    name = f"{SINGLE_PODS_PREFIX}{task.names.suffix()}"
+    created = CreateReservation(task.names.namespace, name, ReservationSpec("", found.seats, timeout_s=timeout))
     return PlanResult((created,), tuple(each.name for each in gangs), unplaced)

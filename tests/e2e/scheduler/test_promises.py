@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
 import pytest
 import yaml
 
 from gputopo.labels.reasons import Reason
+from scheduler_core.extender.decision_record import parse_decision, replay_differences
 from tests.api_objects import Object, pod
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.fixtures import StartScheduler
@@ -121,14 +123,14 @@ def test_a_pod_whose_pre_bind_fails_is_placed_again_and_breaks_no_promise(
         assert on_islands(cluster, fleet, "slow")
 
 
-def preempt(cluster: Cluster, names: list[str]) -> None:
+def preempt(cluster: Cluster, names: list[str], wishes: dict[str, str] = REQUIRED) -> None:
     """Fill the node with pods of low priority, and create ``urgent``, for which some of them must go."""
     high = {"metadata": {"name": "high"}, "value": 1000}
     cluster.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", high)
     for name in names:
         cluster.create_pod(gpu_pod(name, 2))
         started(cluster, name)
-    cluster.create_pod(gpu_pod("urgent", 4, REQUIRED, priorityClassName="high"))
+    cluster.create_pod(gpu_pod("urgent", 4, wishes, priorityClassName="high"))
 
 
 @pytest.mark.usefixtures("gputopo_scheduler")
@@ -147,22 +149,41 @@ def test_a_pod_that_preempts_is_placed_on_the_island_that_its_victims_leave(
     assert [each["metadata"]["name"] for each in cluster.api.items(cluster.pods())] == ["holder", "urgent"]
 
 
-@pytest.mark.usefixtures("gputopo_scheduler")
-def test_a_pod_whose_victims_leave_no_island_is_refused_and_nobody_else_evicted(
-    cluster: Cluster, fleet: Fleet, agents_of: StartAgents
+def test_victims_that_leave_no_island_are_not_evicted_and_the_pod_starts_once_an_island_is_free(
+    cluster: Cluster, fleet: Fleet, agents_of: StartAgents, gputopo_scheduler: Extender
 ) -> None:
     """The youngest go first: of pairs that were given in turn from one island and the other, one of each."""
     fleet.add(NodeSpec(name=NODE, shape=islands_4_4(), policy=pairs_in_turn))
     agents_of()
     preempt(cluster, ["low-0", "low-1", "low-2", "low-3"])
 
-    cluster.wait_for_pod("urgent", lambda each: Reason.ISLAND.value in condition(each).get("message", ""))
+    wait_for(lambda: gputopo_scheduler.count("gputopo_preemption_nodes_total", outcome="island"), "a dropped node")
+    said = refused(cluster, "urgent")
     left = [each["metadata"]["name"] for each in cluster.api.items(cluster.pods())]
-    assert left == ["low-0", "low-1", "urgent"]
-    fleet.finish(cluster.pod("low-0"))
+    assert left == ["low-0", "low-1", "low-2", "low-3", "urgent"]
+    assert not any("deletionTimestamp" in each["metadata"] for each in cluster.api.items(cluster.pods()))
+    assert gputopo_scheduler.count("gputopo_preemption_nodes_total", outcome="kept") == 0
+    assert said.startswith("0/1 nodes are available: 1 Insufficient nvidia.com/gpu."), said
+    for name in ("low-1", "low-3"):
+        fleet.finish(cluster.pod(name))
+
+    assert on_islands(cluster, fleet, "urgent")
+    truth.held(fleet, cluster.api.items(cluster.pods()))
+    (line,) = [each for each in gputopo_scheduler.lines("/decisions") if each.get("victims")][-1:]
+    assert list(replay_differences(parse_decision(msgspec.json.encode(line)))) == []
+
+
+def test_a_pod_of_no_shape_preempts_by_number_as_before(
+    cluster: Cluster, fleet: Fleet, agents_of: StartAgents, gputopo_scheduler: Extender
+) -> None:
+    fleet.add(NodeSpec(name=NODE, shape=islands_4_4(), policy=pairs_in_turn))
+    agents_of()
+    preempt(cluster, ["low-0", "low-1", "low-2", "low-3"], {})
 
     started(cluster, "urgent")
-    truth.held(fleet, cluster.api.items(cluster.pods()))
+    left = [each["metadata"]["name"] for each in cluster.api.items(cluster.pods())]
+    assert left == ["low-0", "low-1", "urgent"]
+    assert gputopo_scheduler.count("gputopo_preemption_nodes_total", outcome="kept") >= 1
 
 
 def test_pods_that_arrive_while_no_kubelet_admits_anybody_are_not_promised_the_same(

@@ -61,6 +61,7 @@ SCORING: dict[str, Any] = {
 BEHAVIOUR: dict[str, Any] = {
     "filterVerb": "filter",
     "prioritizeVerb": "prioritize",
+    "preemptVerb": "preempt",
     "weight": 75,
     "nodeCacheCapable": True,
     "ignorable": False,

@@ -112,7 +112,7 @@ def packed(*resources: str) -> dict[str, Any]:
         pytest.param(extender(filterVerb=None), "extenders[0].filterVerb", "is not set", id="no filter"),
         pytest.param(extender(prioritizeVerb="score"), "extenders[0].prioritizeVerb", "is score", id="another verb"),
         pytest.param(extender(bindVerb="bind"), "extenders[0].bindVerb", "is set", id="bind"),
-        pytest.param(extender(preemptVerb="preempt"), "extenders[0].preemptVerb", "is set", id="preempt"),
+        pytest.param(extender(preemptVerb=None), "extenders[0].preemptVerb", "is not set", id="no preemption"),
         pytest.param(
             extender(nodeCacheCapable=False), "extenders[0].nodeCacheCapable", "is not true", id="whole nodes"
         ),

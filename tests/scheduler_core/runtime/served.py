@@ -9,7 +9,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import Any
@@ -18,10 +18,12 @@ import uvloop
 from starlette.types import ASGIApp
 
 from gputopo.process.daemon import bind_socket
-from scheduler_core.extender.extender import ExtenderCalls, FilterResult
+from scheduler_core.extender.extender import FilterResult, SchedulerCalls
 from scheduler_core.extender.handlers import handlers
 from scheduler_core.extender.http import Clock, extender_app
 from scheduler_core.extender.metrics import ExtenderMetrics
+from scheduler_core.extender.victims import PreemptionResult
+from scheduler_core.extender.wire import NodeVictims
 from scheduler_core.request.pod import Pod
 from scheduler_core.runtime.http_connection import ConnectionLimits
 from scheduler_core.runtime.http_server import Listener, serve_listeners
@@ -105,9 +107,12 @@ class Passing:
     def prioritize(self, pod: Pod, names: AbstractSet[str]) -> list[tuple[str, int]]:  # noqa: ARG002
         return [(name, 5) for name in sorted(names)]
 
+    def preempt(self, pod: Pod, victims: Mapping[str, NodeVictims]) -> PreemptionResult:  # noqa: ARG002
+        return PreemptionResult(victims, {}, {})
+
 
 def app_of(
-    extender: ExtenderCalls,
+    extender: SchedulerCalls,
     *,
     metrics: ExtenderMetrics | None = None,
     unready: Callable[[], str | None] = lambda: None,
