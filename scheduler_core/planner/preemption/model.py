@@ -46,6 +46,8 @@ class EvictionUnit(NamedTuple):
     price: float = 1.0  # factor of the rule by which units are compared
     priority: int = 0
     grace_s: float = 30.0  # the longest grace period of its pods: the least time until the devices are free
+    key: str = ""  # NAMESPACE/NAME of the gang, NAMESPACE/UID of a single pod's owner: the same for replacements
+    deletion_cost: int = 0  # of equal units, the one with the lowest goes first
 
     @property
     def gpu_hours(self) -> float:
@@ -70,6 +72,7 @@ class PreemptionTask(NamedTuple):
     now: float  # seconds since 1970
     max_plans: int = MAX_PLANS
     is_out_of_time: Callable[[], bool] = lambda: False  # called often
+    ending: tuple[VictimPod, ...] = ()  # pods that terminate already: they count as gone
 
 
 class PreemptionPlan(NamedTuple):

@@ -1,0 +1,105 @@
+"""Everything that decides which running pods may be evicted for a gang, and what is believed of it. Pure.
+
+Tenants write most of it. A value counts only within limits, so that none protects a pod for ever or makes another
+tenant's pod look cheap (docs/preemption.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import inf
+from statistics import median
+from typing import NamedTuple
+
+from scheduler_core.cache.node_table import ClusterSnapshot
+from scheduler_core.planner.gang.disruption import NOTHING_TOLD, DisruptionFacts, Disruptions
+from scheduler_core.planner.gang.gang import Gang
+from scheduler_core.planner.gang.pod_deadlines import PodDeadlines
+from scheduler_core.policy.preemption import PreemptionPolicy
+from scheduler_core.policy.workload_class import WorkloadClass
+
+MAX_RESTART_S = 3_600.0
+_MAX_AHEAD_S = 366 * 86_400.0  # estimates of an end that is later are not believed
+_MIN_PROGRESS = 0.05  # an estimate from less progress says little
+_MIN_NAMESPACES = 3  # that tell a checkpoint, for a median
+
+
+class UnitInputs(NamedTuple):
+    """The cluster as far as evictions for one gang are concerned."""
+
+    beneficiary: Gang
+    table: ClusterSnapshot
+    gangs: tuple[Gang, ...]  # with placed members
+    disruptions: Disruptions
+    deadlines: PodDeadlines
+    policy: PreemptionPolicy
+    now: float  # seconds since 1970
+    evicted_at: Mapping[str, float] = {}  # by ``EvictionUnit.key``: the last eviction
+    near_end_since: Mapping[str, float] = {}  # by ``EvictionUnit.key``: ``UnitsFound.near_end_since`` of earlier calls
+
+
+class JobTimes(NamedTuple):
+    """What is believed of a running unit. Times in seconds since 1970; None: not told."""
+
+    started: float | None  # None: no kubelet has admitted it
+    last_checkpoint: float | None = None  # not before ``started``
+    ends_at: float | None = None  # as told
+    deadline: float | None = None  # as enforced
+    restart_s: float | None = None
+    checkpoints: bool | None = None
+    never: str | None = None  # the annotation
+    never_until: float = -inf
+    deletion_cost: int = 0
+
+    def runtime(self, now: float) -> float:
+        """Return the seconds since the start."""
+        return 0.0 if self.started is None else max(0.0, now - self.started)
+
+
+def job_times(
+    told: Iterable[DisruptionFacts], started: float | None, deadline: float | None, policy: PreemptionPolicy, now: float
+) -> JobTimes:
+    """Return what is believed. ``told``: by the pods of a unit and by their owner."""
+    facts = [each for each in told if each is not NOTHING_TOLD]
+    if not facts:
+        return JobTimes(started, deadline=deadline)
+    begin = now if started is None else started
+    saved = [each.last_checkpoint for each in facts if each.last_checkpoint is not None and each.last_checkpoint <= now]
+    restarts = [each.restart_s for each in facts if each.restart_s is not None]
+    saves = [each.checkpoints for each in facts if each.checkpoints is not None]
+    never = max((each for each in facts if each.never is not None), key=lambda each: each.never_s, default=None)
+    return JobTimes(
+        started,
+        last_checkpoint=max(begin, *saved) if saved else None,
+        ends_at=min((at for each in facts for at in _ends(each, begin, now)), default=None),
+        deadline=deadline,
+        restart_s=min(MAX_RESTART_S, max(restarts)) if restarts else None,
+        checkpoints=any(saves) if saves else None,
+        never=None if never is None else never.never,
+        never_until=-inf if never is None else begin + min(policy.never_limit_s, never.never_s),
+        deletion_cost=min(each.deletion_cost for each in facts),
+    )
+
+
+def _ends(facts: DisruptionFacts, begin: float, now: float) -> Iterable[float]:
+    """Yield the ends that the facts tell, as far as they can be true."""
+    found = [facts.completion, None if facts.duration_s is None else begin + facts.duration_s]
+    if facts.progress is not None and facts.progress >= _MIN_PROGRESS:
+        found.append(begin + (now - begin) / facts.progress)
+    return (at for at in found if at is not None and now <= at <= now + _MAX_AHEAD_S)
+
+
+class CheckpointAges:
+    """Ages of the last checkpoints that workloads tell, by workload class."""
+
+    def __init__(self) -> None:
+        self._ages: dict[WorkloadClass, dict[str, list[float]]] = {}  # by class and namespace
+
+    def add(self, workload_class: WorkloadClass, namespace: str, age_s: float) -> None:
+        """Add the age that a workload tells."""
+        self._ages.setdefault(workload_class, {}).setdefault(namespace, []).append(age_s)
+
+    def median_of(self, workload_class: WorkloadClass, default: float) -> float:
+        """Return the median over namespaces; the default where too few tell. One tenant cannot move it alone."""
+        found = self._ages.get(workload_class, {})
+        return median(map(median, found.values())) if len(found) >= _MIN_NAMESPACES else default

@@ -1,0 +1,77 @@
+"""Why a running pod is not evicted for a gang: the rules of the policy, its conditions, and its limits. Pure."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from scheduler_core.planner.preemption.inputs import JobTimes
+from scheduler_core.policy.preemption import PreemptionPolicy, PreemptionRule
+
+
+class Protection(Enum):
+    """Why a unit is not evicted, for people; the same text while the cause is the same."""
+
+    PRIORITY = "its priority is not lower"
+    NO_RULE = "no rule of the policy allows it"
+    RECREATED = "it comes back to the same node at once (DaemonSet or static pod)"
+    STARTING = "its gang is starting"
+    YOUNG = "it has run for less than the minimum runtime"
+    NEVER = "an annotation forbids it"
+    NEAR_END = "it is near its end"
+    NO_CHECKPOINTS = "it does not save checkpoints"
+    OLD_CHECKPOINT = "its last checkpoint is too old"
+    COOLDOWN = "it was evicted a short time ago"
+    GRACE = "its grace period is too long"
+    UNKNOWN = "it is not observed completely yet"
+
+
+class UnitConditions(NamedTuple):
+    """A unit, as far as conditions of a rule are concerned."""
+
+    times: JobTimes
+    age_s: float  # of its last checkpoint, assumed where it does not tell it
+    grace_s: float
+    evicted_at: float | None = None
+    near_end_since: float | None = None  # when a search first saw that it says it ends soon
+
+
+def protection_of(
+    unit: UnitConditions, rule: PreemptionRule, policy: PreemptionPolicy, now: float
+) -> Protection | None:
+    """Return why the unit stays, though the rule is for it; None: it may be evicted."""
+    times = unit.times
+    min_runtime = policy.min_runtime_s if rule.min_runtime_s is None else rule.min_runtime_s
+    if not rule.allow:
+        return Protection.NO_RULE
+    if unit.grace_s > policy.max_grace_s:
+        return Protection.GRACE
+    if unit.evicted_at is not None and now < unit.evicted_at + policy.cooldown_s:
+        return Protection.COOLDOWN
+    if times.runtime(now) < min_runtime:
+        return Protection.YOUNG
+    if rule.honours_never and times.never is not None and now < times.never_until:
+        return Protection.NEVER
+    if is_near_end(unit, rule, now):
+        return Protection.NEAR_END
+    if rule.needs_checkpoints and times.checkpoints is False:
+        return Protection.NO_CHECKPOINTS
+    if rule.max_checkpoint_age_s is not None and unit.age_s > rule.max_checkpoint_age_s:
+        return Protection.OLD_CHECKPOINT
+    return None
+
+
+def is_near_end(unit: UnitConditions, rule: PreemptionRule, now: float) -> bool:
+    """Return whether the unit ends soon. What it says itself is believed for twice the time of the rule."""
+    if rule.near_end_s is None:
+        return False
+    deadline = unit.times.deadline
+    if deadline is not None and now <= deadline <= now + rule.near_end_s:
+        return True
+    since = now if unit.near_end_since is None else unit.near_end_since
+    return claims_near_end(unit.times, rule, now) and now <= since + 2 * rule.near_end_s
+
+
+def claims_near_end(times: JobTimes, rule: PreemptionRule, now: float) -> bool:
+    """Return whether the unit says that it ends within the time of the rule."""
+    return rule.near_end_s is not None and times.ends_at is not None and times.ends_at - now <= rule.near_end_s

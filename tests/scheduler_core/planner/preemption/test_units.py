@@ -1,0 +1,262 @@
+"""Which running pods may be evicted, and what that costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scheduler_core.planner.gang.disruption import DisruptionFacts, OwnerDisruption
+from scheduler_core.planner.gang.member import GangName
+from scheduler_core.planner.preemption.inputs import UnitInputs
+from scheduler_core.planner.preemption.model import VictimPod
+from scheduler_core.planner.preemption.protection import Protection
+from scheduler_core.planner.preemption.units import find_units
+from tests.scheduler_core.builders import NOW
+from tests.scheduler_core.planner.packing.member_groups import member
+from tests.scheduler_core.planner.preemption.running import HOUR, RunningJob, deadlines, inputs, owners
+
+SAVED = DisruptionFacts(last_checkpoint=NOW - 600, checkpoints=True)
+TRAINING = RunningJob("train", "a", "training", told=SAVED)
+
+
+def protection(job: RunningJob, **changed: Any) -> Protection | None:
+    """Why the job stays; None: it may be evicted."""
+    return find_units(inputs([job], **changed)).protected.get(f"team/{job.name}")
+
+
+@pytest.mark.parametrize(
+    ("job", "priority", "why"),
+    [
+        pytest.param(RunningJob("s", "a", "scavenger", -1_000), 0, None, id="a scavenger yields to all"),
+        pytest.param(RunningJob("s", "a", "scavenger", -1_000), -1_000, Protection.PRIORITY, id="but not to equals"),
+        pytest.param(RunningJob("s", "a", "scavenger", -1_000, hours=0.0), 0, None, id="at any time"),
+        pytest.param(RunningJob("b", "a", "batch", 1_000), 100_000, None, id="normal yields to critical"),
+        pytest.param(RunningJob("b", "a", "inference", 1_000), 100_000, None, id="inference too"),
+        pytest.param(RunningJob("b", "a", "batch", 0), 1_000, Protection.NO_RULE, id="batch does not yield to normal"),
+        pytest.param(RunningJob("b", "a", hours=0.1), 100_000, Protection.YOUNG, id="minimum runtime"),
+        pytest.param(TRAINING, 1_000, None, id="training that was just saved yields to higher priority"),
+        pytest.param(TRAINING._replace(priority=1_000), 100_000, Protection.NO_RULE, id="training of 1000 never"),
+        pytest.param(
+            TRAINING._replace(told=SAVED._replace(last_checkpoint=NOW - 1_801)),
+            1_000,
+            Protection.OLD_CHECKPOINT,
+            id="training with an old checkpoint",
+        ),
+        pytest.param(TRAINING._replace(told=DisruptionFacts()), 1_000, Protection.OLD_CHECKPOINT, id="that tells none"),
+        pytest.param(
+            TRAINING._replace(told=DisruptionFacts(checkpoints=False)),
+            1_000,
+            Protection.NO_CHECKPOINTS,
+            id="training without checkpoints",
+        ),
+        pytest.param(
+            TRAINING._replace(told=SAVED._replace(completion=NOW + 2 * HOUR)),
+            1_000,
+            Protection.NEAR_END,
+            id="training two hours before its end",
+        ),
+        pytest.param(
+            TRAINING._replace(told=SAVED._replace(duration_s=12 * HOUR)), 1_000, Protection.NEAR_END, id="by duration"
+        ),
+        pytest.param(
+            TRAINING._replace(told=SAVED._replace(progress=0.9)), 1_000, Protection.NEAR_END, id="by progress"
+        ),
+        pytest.param(TRAINING._replace(told=SAVED._replace(progress=0.5)), 1_000, None, id="half way"),
+        pytest.param(
+            RunningJob("b", "a", changed={"grace_s": 7_200.0}), 100_000, Protection.GRACE, id="a long grace period"
+        ),
+        pytest.param(
+            RunningJob("b", "a", changed={"is_recreated": True}), 100_000, Protection.RECREATED, id="a DaemonSet"
+        ),
+        pytest.param(
+            RunningJob("b", "a", told=DisruptionFacts(never="karpenter.sh/do-not-disrupt")),
+            100_000,
+            Protection.NEVER,
+            id="never",
+        ),
+        pytest.param(
+            RunningJob("b", "a", told=DisruptionFacts(never="karpenter.sh/do-not-disrupt", never_s=HOUR)),
+            100_000,
+            None,
+            id="never for the first hour",
+        ),
+        pytest.param(
+            RunningJob("s", "a", "scavenger", -1_000, told=DisruptionFacts(never="x")), 0, None, id="never, a scavenger"
+        ),
+    ],
+)
+def test_the_built_in_policy(job: RunningJob, priority: int, why: Protection | None) -> None:
+    assert protection(job, priority=priority) is why
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        pytest.param(SAVED._replace(completion=NOW + 8_000 * 365 * 24 * HOUR), None, id="an end in the year 9999"),
+        pytest.param(SAVED._replace(completion=NOW - 1), None, id="an end in the past"),
+        pytest.param(SAVED._replace(duration_s=HOUR), None, id="a duration that is over"),
+        pytest.param(SAVED._replace(progress=0.0), None, id="no progress"),
+        pytest.param(
+            DisruptionFacts(last_checkpoint=NOW + 10 * HOUR), Protection.OLD_CHECKPOINT, id="a future checkpoint"
+        ),
+        pytest.param(SAVED._replace(restart_s=10_000 * HOUR), None, id="an endless restart"),
+    ],
+)
+def test_hostile_values_neither_protect_nor_expose(told: DisruptionFacts, why: Protection | None) -> None:
+    job = TRAINING._replace(told=told)
+
+    assert protection(job, priority=1_000) is why
+    for unit in find_units(inputs([job], 1_000)).units:
+        assert unit.gpu_hours <= 8 * (24 + 1 + 1)
+
+
+def test_never_protects_for_a_limited_time() -> None:
+    never = DisruptionFacts(never="gputopo.io/preemptible")
+
+    assert protection(RunningJob("b", "a", hours=23.9, told=never)) is Protection.NEVER
+    assert protection(RunningJob("b", "a", hours=24.1, told=never)) is None
+    ignored = inputs([]).policy._replace(never_limit_s=0.0)
+    assert protection(RunningJob("b", "a", hours=1.0, told=never), policy=ignored) is None
+
+
+def test_a_job_that_always_says_that_it_ends_soon_is_protected_for_a_limited_time() -> None:
+    job = TRAINING._replace(told=SAVED._replace(completion=NOW + 60))
+    first = find_units(inputs([job], 1_000))
+
+    assert first.near_end_since == {"team/uid-train": NOW}
+    since = {"team/uid-train": NOW - 4 * HOUR - 1}
+    later = find_units(inputs([job], 1_000, near_end_since=since | {"team/gone": NOW}))
+    assert [each.name for each in later.units] == ["team/train"]
+    assert later.near_end_since == since
+
+
+def test_an_enforced_deadline_protects_without_that_limit() -> None:
+    near = deadlines(train=NOW + HOUR)
+    since = {"team/uid-train": 0.0}
+
+    assert protection(TRAINING, priority=1_000, deadlines=near, near_end_since=since) is Protection.NEAR_END
+
+
+def test_a_workload_is_not_evicted_twice_in_a_short_time() -> None:
+    job = RunningJob("b", "a")
+
+    assert protection(job, evicted_at={"team/uid-b": NOW - 3_599}) is Protection.COOLDOWN
+    assert protection(job, evicted_at={"team/uid-b": NOW - 3_600}) is None
+
+
+def test_the_cost_is_the_work_since_the_last_checkpoint_the_restart_and_the_grace_period() -> None:
+    told = DisruptionFacts(last_checkpoint=NOW - 1_800, restart_s=600)
+    (unit,) = find_units(inputs([RunningJob("b", "a", told=told)], cost_per_hour="80")).units
+
+    # 8 GPUs x (1800 s + 600 s + 30 s), at 10 per GPU-hour.
+    hours = 8 * (1_800 + 600 + 30) / 3_600
+    gpus = (("nvidia.com/gpu", 8),)
+    assert [each._replace(gpu_hours=0.0, cost=None) for each in unit.pods] == [
+        VictimPod("uid-b", "team", "b", "a", gpus)
+    ]
+    assert unit.gpu_hours == pytest.approx(hours)
+    assert unit.cost == pytest.approx(10 * hours)
+    assert (unit.rule, unit.reason) == ("normal-yields-to-critical", "batch; last checkpoint 30 min ago")
+
+
+@pytest.mark.parametrize(
+    ("job", "seconds"),
+    [
+        pytest.param(RunningJob("j", "a", "inference"), 300 + 30, id="inference: restart and grace"),
+        pytest.param(RunningJob("j", "a", hours=0.5), 1_800 + 330, id="younger than the default age"),
+        pytest.param(RunningJob("j", "a"), 3_600 + 330, id="tells nothing: the default age"),
+        pytest.param(
+            RunningJob("j", "a", told=DisruptionFacts(checkpoints=False)),
+            36_000 + 330,
+            id="without checkpoints",
+        ),
+        pytest.param(
+            RunningJob("j", "a", hours=1_000, told=DisruptionFacts(checkpoints=False)), 86_400 + 330, id="at most a day"
+        ),
+        pytest.param(
+            RunningJob("j", "a", hours=0.5, told=DisruptionFacts(last_checkpoint=0.0)),
+            1_800 + 330,
+            id="a checkpoint before its start",
+        ),
+    ],
+)
+def test_lost_time_per_gpu(job: RunningJob, seconds: float) -> None:
+    (unit,) = find_units(inputs([job])).units
+
+    assert unit.gpu_hours == pytest.approx(8 * seconds / 3_600)
+    assert unit.cost is None
+
+
+def _moved_to(namespace: str, found: UnitInputs, node: str) -> UnitInputs:
+    """The inputs with the pod of this node in another namespace."""
+    record = found.table.records[node]
+    (pod,) = record.pods
+    moved = record.__class__(record.name, record.machine, record.gpus, (pod._replace(namespace=namespace),))
+    table = found.table.__class__(1, found.table.records.set(node, moved), found.table.states)
+    return found._replace(table=table)
+
+
+def test_who_tells_nothing_gets_the_median_over_namespaces() -> None:
+    def aged(name: str, node: str, age: float) -> RunningJob:
+        return RunningJob(name, node, told=DisruptionFacts(last_checkpoint=NOW - age))
+
+    jobs = [aged("p", "a", 60), aged("q", "b", 1_200), aged("r", "c", 7_200), RunningJob("silent", "d")]
+    one_tenant = inputs(jobs)
+    three = one_tenant
+    for node, namespace in (("a", "x"), ("b", "y"), ("c", "z")):
+        three = _moved_to(namespace, three, node)
+
+    def lost(found: UnitInputs) -> float:
+        (unit,) = (each for each in find_units(found).units if each.name == "team/silent")
+        return unit.gpu_hours * 3_600 / 8 - 330
+
+    assert lost(one_tenant) == pytest.approx(3_600)
+    assert lost(three) == pytest.approx(1_200)
+
+
+def test_a_gang_is_one_unit_with_its_members_without_gpus() -> None:
+    found = inputs([RunningJob("g", "abc", minimum=2)])
+    (gang,) = found.gangs
+    launcher = member("launcher", 0)._replace(node="cpu-1", phase="Running")
+    found.disruptions._pods["uid-launcher"] = found.disruptions._pods["uid-g-0"]._replace(key="uid-launcher")
+    (unit,) = find_units(found._replace(gangs=(gang._replace(placed=(*gang.placed, launcher)),))).units
+
+    assert [each.name for each in unit.pods] == ["g-0", "g-1", "g-2", "launcher"]
+    assert (unit.key, unit.spare) == ("team/g", 2)
+
+
+def test_a_gang_that_starts_is_left_alone() -> None:
+    found = inputs([RunningJob("g", "ab")])
+    (gang,) = found.gangs
+    waiting = gang.placed[1]._replace(node=None)
+
+    starting = find_units(found._replace(gangs=(gang._replace(placed=(gang.placed[0], waiting)),)))
+
+    assert starting.protected["team/g"] is Protection.STARTING
+
+
+def test_owners_tell_for_their_pods() -> None:
+    gang, single = RunningJob("g", "ab", "training"), RunningJob("t", "c", "training")
+    found = inputs([gang, single], 1_000)
+    told = owners({"u": OwnerDisruption(SAVED, (GangName("team", "g"),))}, found.disruptions)
+
+    units = find_units(found._replace(disruptions=told))
+
+    assert [each.name for each in units.units] == ["team/g"]
+    assert units.protected == {"team/t": Protection.OLD_CHECKPOINT}
+
+
+def test_terminating_pods_are_no_victims() -> None:
+    ending = RunningJob("e", "a", changed={"gone_by": NOW + 5})
+    stuck = RunningJob("s", "b", changed={"gone_by": NOW - 61})
+    found = find_units(inputs([ending, stuck]))
+
+    assert ([each.name for each in found.ending], found.units, found.protected) == (["e"], (), {})
+
+
+def test_pods_that_are_not_observed_completely_stay() -> None:
+    found = inputs([RunningJob("b", "a")])
+    found.disruptions._pods.clear()
+
+    assert find_units(found).protected == {"team/b": Protection.UNKNOWN}
