@@ -14,12 +14,15 @@ import click
 
 from gputopo.cli.output import no_headers_option, print_document, print_table
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, read_packed
+from gputopo.cli.watch import Watched, check_watch, watch_option, watch_table
 
 if TYPE_CHECKING:
+    from gputopo.cluster.pods import PodGpus
     from gputopo.kube.client import Kube
     from gputopo.kube.objects import Unreadable
     from gputopo.kube.rbac import Role
     from gputopo.model import NodeTopology
+    from gputopo.render.report import Table
 
 _QUOTED = 60  # characters of a name that is not found
 _MAX_LISTED = 10  # objects that cannot be decoded
@@ -58,15 +61,15 @@ def file_option(command: _Command) -> _Command:
 @click.option("-l", "--selector", metavar="LABELS", default="", help="Only nodes with these labels, as in kubectl.")
 @click.option("-o", "--output", type=_OUTPUT, default="table", show_default=True, help="What to print.")
 @no_headers_option
+@watch_option
 @click.argument("names", metavar="[NODE]...", nargs=-1)
 def nodes(
     *,
-    kubeconfig: str | None,
-    context: str | None,
-    source: str | None,
     selector: str,
     output: str,
+    watch: bool,
     names: tuple[str, ...],
+    **connection: str | None,
 ) -> None:
     """List the GPU nodes of a cluster: free GPUs and faults.
 
@@ -76,12 +79,14 @@ def nodes(
     the age of the agent's last report. GPU nodes without an agent are listed with what the kubelet advertises, and
     counted below the table. `-o wide` adds, among others, the memory of the GPUs that is in use (VRAM USED)
     and that containers hold (VRAM CLAIMED), and the part of the last 10 minutes in which a kernel ran (BUSY), of the
-    lowest and the highest GPU, in steps of 10 %.
+    lowest and the highest GPU, in steps of 10 %. A narrow terminal leaves out PRODUCT, LAST SEEN, ISLANDS, GPUS, in
+    this order.
 
     \b
     Examples:
       gputopo nodes
       gputopo nodes gpu-7
+      gputopo nodes -w
       gputopo nodes --from cluster.json
       gputopo nodes -o wide -l pool=training
       gputopo nodes -o json | jq '.items[] | select(.degraded != [])'
@@ -93,7 +98,11 @@ def nodes(
     from gputopo.cluster.read import read_nodes  # noqa: PLC0415
     from gputopo.cluster.tables import node_table  # noqa: PLC0415
 
-    with listing_cluster(kubeconfig, context, source=source) as kube:
+    check_watch(watch, output, connection["source"])
+    if watch:
+        with connected_cluster(**connection, role=None) as kube:
+            watch_table(_watched_nodes(kube, selector, names, wide=output == "wide"))
+    with listing_cluster(**connection, role=None) as kube:
         found = read_nodes(kube, selector)
         now = datetime.fromtimestamp(kube.now(), UTC)
     if names:
@@ -111,6 +120,19 @@ def nodes(
         click.echo(missing, err=True)
 
 
+def _watched_nodes(kube: Kube, selector: str, names: Sequence[str], *, wide: bool) -> Watched:
+    from datetime import UTC, datetime  # noqa: PLC0415  start-up of all other commands
+
+    from gputopo.cluster.read import read_nodes  # noqa: PLC0415
+    from gputopo.cluster.tables import node_table  # noqa: PLC0415
+
+    def read() -> Table:
+        found = read_nodes(kube, selector)
+        return node_table([each for each in found if not names or each.name in names], datetime.now(UTC), wide=wide)
+
+    return Watched(read, keys=1, ages=frozenset({"LAST SEEN"}), if_empty="no GPU nodes found")
+
+
 @click.command()
 @cluster_options
 @file_option
@@ -118,14 +140,14 @@ def nodes(
 @click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces (default).")
 @click.option("-o", "--output", type=_OUTPUT, default="table", show_default=True, help="What to print.")
 @no_headers_option
+@watch_option
 def pods(
     *,
-    kubeconfig: str | None,
-    context: str | None,
-    source: str | None,
     namespace: str | None,
     all_namespaces: bool,
     output: str,
+    watch: bool,
+    **connection: str | None,
 ) -> None:
     """List running GPU pods, worst placed first.
 
@@ -135,36 +157,49 @@ def pods(
     BEST compares RING with the larger of the two. ISLANDS and NUMA count the NVLink islands and the NUMA nodes of the
     pod's GPUs. `-o wide` adds the memory used and claimed, and the busy share, of the pod's GPUs, by all pods on them
     (`gputopo nodes --help`), and the memory of a shared GPU that the pod declares (`gputopo.io/vram`). Agents that
-    no longer report are named below the table, with their pods.
+    no longer report are named below the table, with their pods. A narrow terminal leaves out NUMA, BEST ON NODE,
+    ISLANDS, BEST IN CLUSTER, RING, NODE, in this order.
 
     \b
     Examples:
       gputopo pods | head
       gputopo pods -o wide
+      gputopo pods -w
       gputopo pods -n training -o json | jq '.items[] | select((.gpusByIsland | length) > 1) | .name'
     """
-    from datetime import UTC, datetime  # noqa: PLC0415  start-up of all other commands
-
-    from gputopo.cluster.document import pod_list  # noqa: PLC0415
-    from gputopo.cluster.nodes import silent_agents  # noqa: PLC0415
-    from gputopo.cluster.pods import pod_placements, silent_agents_text, with_silent_agents  # noqa: PLC0415
-    from gputopo.cluster.read import pods_without_allocation, read_running  # noqa: PLC0415
+    from gputopo.cluster.document import pod_list  # noqa: PLC0415  start-up of all other commands
+    from gputopo.cluster.pods import silent_agents_text  # noqa: PLC0415
     from gputopo.cluster.tables import pod_table  # noqa: PLC0415
 
     if namespace is not None and all_namespaces:
         raise click.UsageError(f"--namespace {namespace} and --all-namespaces exclude each other")
-    with listing_cluster(kubeconfig, context, source=source) as kube:
-        machines, running = read_running(kube, namespace)
-        silent = silent_agents(machines, datetime.fromtimestamp(kube.now(), UTC))
-        found = with_silent_agents(
-            pod_placements(machines, running), pods_without_allocation(kube, machines, namespace, silent), silent
-        )
+    check_watch(watch, output, connection["source"])
+    if watch:
+        with connected_cluster(**connection, role=None) as kube:
+            wide, none = output == "wide", "no running GPU pods found"
+            watch_table(Watched(lambda: pod_table(_read_pods(kube, namespace), wide=wide), 2, frozenset(), none))
+    with listing_cluster(**connection, role=None) as kube:
+        found = _read_pods(kube, namespace)
     if output in ("json", "yaml"):
         print_document(pod_list(found), output)
         return
     print_table(lambda: pod_table(found, wide=output == "wide"), bool(found), "no running GPU pods found")
     if (notes := silent_agents_text(found)) is not None:
         click.echo(notes, err=True)
+
+
+def _read_pods(kube: Kube, namespace: str | None) -> list[PodGpus]:
+    from datetime import UTC, datetime  # noqa: PLC0415  start-up of all other commands
+
+    from gputopo.cluster.nodes import silent_agents  # noqa: PLC0415
+    from gputopo.cluster.pods import pod_placements, with_silent_agents  # noqa: PLC0415
+    from gputopo.cluster.read import pods_without_allocation, read_running  # noqa: PLC0415
+
+    machines, running = read_running(kube, namespace)
+    silent = silent_agents(machines, datetime.fromtimestamp(kube.now(), UTC))
+    return with_silent_agents(
+        pod_placements(machines, running), pods_without_allocation(kube, machines, namespace, silent), silent
+    )
 
 
 @click.command()

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from gputopo.cli.cluster import cluster_options, file_option, listing_cluster
+from gputopo.cli.cluster import cluster_options, connected_cluster, file_option, listing_cluster
 from gputopo.cli.output import fetch_pages, no_headers_option, print_document, print_table, print_text, token_option
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error
+from gputopo.cli.watch import Watched, check_watch, watch_option, watch_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from gputopo.kube.client import Kube
+    from gputopo.render.report import Table
     from scheduler_core.planner.gang.member import GangName
     from scheduler_core.planner.report.listing import GangSummary
     from scheduler_core.planner.report.model import GangExplanation
@@ -53,12 +56,14 @@ _MAX_NAMED = 3  # gangs without gates that are listed by name
     help="What to print.",
 )
 @no_headers_option
+@watch_option
 def gangs(
     *,
     namespace: str | None,
     all_namespaces: bool,
     server: str | None,
     output: str,
+    watch: bool,
     **connection: str | None,
 ) -> None:
     """List the gangs of a cluster, their phases and problems.
@@ -68,12 +73,14 @@ def gangs(
     MEMBERS is the number of members that exist, of the gang's size. NODES is the number of nodes of its members,
     planned or bound. GB/S is the planned ring bandwidth inside the nodes, in both directions, of the slowest node.
     WAITING is the time since the gang was complete, or since its first member was created while members are missing.
-    Gangs whose pods lack gputopo's scheduling gate are not listed: the planner ignores them.
+    Gangs whose pods lack gputopo's scheduling gate are not listed: the planner ignores them. A narrow terminal leaves
+    out PRIORITY, GB/S, DOMAIN, NODES, GPUS, WAITING, MEMBERS, in this order.
 
     \b
     Examples:
       gputopo gangs
       gputopo gangs -n team-a -o wide
+      gputopo gangs -w
       gputopo gangs --from cluster.json
       gputopo gangs -o json | jq '.items[] | select(.phase == "gathering") | {name, there, size}'
       kubectl -n gputopo port-forward deploy/gputopo-planner 9439 & gputopo gangs --server http://127.0.0.1:9439
@@ -87,6 +94,10 @@ def gangs(
 
     if namespace is not None and all_namespaces:
         raise click.UsageError(f"--namespace {namespace} and --all-namespaces exclude each other")
+    check_watch(watch, output, connection["source"])
+    if watch:
+        with connected_cluster(**connection, role=GANG_READER) as kube:
+            watch_table(_watched_gangs(kube, namespace, server, wide=output == "wide"))
     planner_states = {} if server is None else _planner_states(server)
     with listing_cluster(**connection, role=GANG_READER) as kube:
         now = kube.now()
@@ -101,6 +112,22 @@ def gangs(
         click.echo(unread.format(", ".join(seen.unread)), err=True)
     for line in _remarks(seen, found, now):
         click.echo(line, err=True)
+
+
+def _watched_gangs(kube: Kube, namespace: str | None, server: str | None, *, wide: bool) -> Watched:
+    import time  # noqa: PLC0415  start-up of all other commands
+
+    from scheduler_core.planner.report.listing import list_gangs  # noqa: PLC0415
+    from scheduler_core.planner.report.read import read_gangs  # noqa: PLC0415
+    from scheduler_core.planner.report.tables import gang_table  # noqa: PLC0415
+    from scheduler_core.policy.profiles import BUILT_IN  # noqa: PLC0415
+
+    def read() -> Table:
+        planner_states = {} if server is None else _planner_states(server)
+        seen = read_gangs(kube, namespace, BUILT_IN, time.time())
+        return gang_table(list_gangs(seen, time.time(), planner_states), wide=wide)
+
+    return Watched(read, keys=2, ages=frozenset({"WAITING"}), if_empty="no gangs found")
 
 
 def _remarks(seen: GangSnapshot, found: Sequence[GangSummary], now: float) -> Iterator[str]:

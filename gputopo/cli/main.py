@@ -2,7 +2,7 @@
 
 Exit codes: 0 fine; 1 degraded hardware found, with `--check`; 2 bad input or usage, or the command needs an extra that
 is not installed; 3 no GPU or driver here; 4 the cluster cannot be reached, denies access, or does not have
-the object; 5 the input is damaged or incomplete; 70 an internal error.
+the object; 5 the input is damaged or incomplete; 70 an internal error; 130 ended by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import click
 
 from gputopo import __version__
 from gputopo.cli.extras import missing_extra_message
-from gputopo.cli.terminal import exit_with_error
+from gputopo.cli.terminal import INTERRUPTED, exit_with_error
 
 
 class Command(NamedTuple):
@@ -150,6 +150,8 @@ class _Commands(click.Group):
             if message is None:
                 raise
             exit_with_error(f"{ctx.invoked_subcommand}: {message}")
+        except KeyboardInterrupt:
+            exit_with_error("interrupted", INTERRUPTED)  # not 1, click's code, which means degraded hardware
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -178,7 +180,7 @@ def main() -> None:
     Exit codes: 0 fine; 1 degraded hardware found (with --check); 2 bad input or usage, or the
     command needs an extra that is not installed; 3 no GPU or driver here; 4 the cluster cannot
     be reached, denies access, or does not have the object; 5 the input is damaged or incomplete
-    (labels, show --check).
+    (labels, show --check); 130 ended by Ctrl-C.
     """
     # Without this the interpreter runs a garbage collection when it exits, which takes 7 ms.
     click.get_current_context().call_on_close(gc.freeze)

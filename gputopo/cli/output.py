@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import IO, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, supports_unicode, write_out
+
+if TYPE_CHECKING:
+    from gputopo.render.report import Table
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _TOKEN = "gputopo.page-token"  # noqa: S105  the key of the token in the context
@@ -23,13 +26,21 @@ def print_table(table: Callable[[], Any], has_rows: bool, if_empty: str) -> None
     if not has_rows:
         click.echo(if_empty, err=True)
         return
-    from gputopo.render.report import table_lines  # noqa: PLC0415  start-up of all other commands
+    click.echo("\n".join(printed_lines(table())))
 
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+def printed_lines(table: Table) -> list[str]:
+    """Return the lines of a table: on a terminal as wide as it, elsewhere all columns."""
+    from gputopo.render.report import fit_table, table_lines  # noqa: PLC0415  start-up of all other commands
+
+    terminal = sys.stdout.isatty()
+    width = os.get_terminal_size().columns if terminal else None
+    colour = terminal and not os.environ.get("NO_COLOR")
+    fitted = table if width is None else fit_table(table, width)
     ctx = click.get_current_context(silent=True)
-    rows = table()._replace(titles=()) if ctx is not None and ctx.meta.get(_NO_HEADERS) else table()
-    printed = table_lines(rows, lambda _, text: click.style(text, fg="red") if colour else text)
-    click.echo("\n".join(printed))
+    if ctx is not None and ctx.meta.get(_NO_HEADERS):
+        fitted = fitted._replace(titles=())
+    return [*table_lines(fitted, lambda _, text: click.style(text, fg="red") if colour else text, width)]
 
 
 def no_headers_option(command: Command) -> Command:

@@ -16,7 +16,7 @@ import click
 if TYPE_CHECKING:
     from gputopo.render.wording import Paint
 
-DEGRADED, BAD_INPUT, NO_GPU, NO_CLUSTER, INCOMPLETE = 1, 2, 3, 4, 5  # exit codes
+DEGRADED, BAD_INPUT, NO_GPU, NO_CLUSTER, INCOMPLETE, INTERRUPTED = 1, 2, 3, 4, 5, 130  # exit codes
 MAX_BYTES = 64 * 1024 * 1024  # larger than any real document; a device file is not read to its end
 # Colours that colour-blind readers can distinguish, on light and on dark terminals.
 _ISLANDS = ("cyan", "yellow", "magenta", "green", "blue", "bright_cyan", "bright_yellow", "bright_magenta")

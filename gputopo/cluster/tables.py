@@ -17,6 +17,9 @@ from gputopo.render.wording import UNKNOWN, escape_invisible, format_gib, format
 from gputopo.rings import Ring
 
 _USE = ("VRAM USED", "VRAM CLAIMED", "BUSY")
+# Columns that a narrow terminal does without, in the order in which they are dropped.
+NODE_DROPPABLE = ("PRODUCT", "LAST SEEN", "ISLANDS", "GPUS")
+POD_DROPPABLE = ("NUMA", "BEST ON NODE", "ISLANDS", "BEST IN CLUSTER", "RING", "NODE")
 _LISTED = 2  # degraded things and missing UUIDs named in a cell; the rest is counted
 
 
@@ -24,7 +27,8 @@ def node_table(nodes: Iterable[GpuNode], now: datetime, *, wide: bool) -> Table:
     """Return a row for each node."""
     titles = ("NODE", "PRODUCT", "GPUS", "ISLANDS", "FREE", "DEGRADED", "LAST SEEN")
     more = ("INTERCONNECT", "GB/S", "NUMA", "VRAM", *_USE, "DRIVER", "AGENT", "NOTE") if wide else ()
-    return Table(titles + more, [_node_row(node, now) + (_wide(node) if wide else ()) for node in nodes])
+    rows = [_node_row(node, now) + (_wide(node) if wide else ()) for node in nodes]
+    return Table(titles + more, rows, droppable=() if wide else NODE_DROPPABLE)
 
 
 def pod_table(pods: Iterable[PodGpus], *, wide: bool = False) -> Table:
@@ -42,7 +46,8 @@ def pod_table(pods: Iterable[PodGpus], *, wide: bool = False) -> Table:
         "% OF BEST",
     )
     more = (*_USE, "VRAM SHARE") if wide else ()
-    return Table(titles + more, [_pod_row(pod) + (_pod_use(pod) if wide else ()) for pod in pods])
+    rows = [_pod_row(pod) + (_pod_use(pod) if wide else ()) for pod in pods]
+    return Table(titles + more, rows, droppable=() if wide else POD_DROPPABLE)
 
 
 def _node_row(node: GpuNode, now: datetime) -> tuple[Cell, ...]:

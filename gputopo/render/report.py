@@ -37,6 +37,7 @@ class Table(NamedTuple):
     titles: tuple[str, ...]
     rows: list[tuple[Cell, ...]]
     numbers: bool = False  # all columns but the first hold numbers, which end at the right
+    droppable: tuple[str, ...] = ()  # titles of columns that a narrow terminal does without, least important first
 
 
 Section = Iterable[str | Table]
@@ -47,8 +48,33 @@ def text_table(titles: Sequence[str], rows: Iterable[Iterable[str]], *, numbers:
     return Table(tuple(titles), [tuple(map(Cell, row)) for row in rows], numbers)
 
 
-def table_lines(table: Table, paint: Paint = lambda _, text: text) -> Iterator[str]:
-    """Yield the table in columns, as kubectl prints tables: never folded or cut."""
+def fit_table(table: Table, width: int) -> Table:
+    """Return the table without the columns that are dropped, in their order, until it is at most ``width`` wide.
+
+    The last column counts with its longest word only: ``table_lines`` folds it.
+    """
+    for title in table.droppable:
+        if _natural_width(table) <= width:
+            break
+        if title in table.titles:
+            place = table.titles.index(title)
+            rows = [row[:place] + row[place + 1 :] for row in table.rows]
+            table = table._replace(titles=table.titles[:place] + table.titles[place + 1 :], rows=rows)
+    return table
+
+
+def _natural_width(table: Table) -> int:
+    rows = [table.titles, *(tuple(cell.text for cell in row) for row in table.rows)]
+    *widths, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
+    words = [len(word) for row in rows for word in row[-1].split()]
+    return sum(widths) + len(_GAP) * len(widths) + max(words, default=0)
+
+
+def table_lines(table: Table, paint: Paint = lambda _, text: text, columns: int | None = None) -> Iterator[str]:
+    """Yield the table in columns, as kubectl prints tables. Text is never cut.
+
+    Lines that are longer than ``columns`` are folded between words and cells; None: no line is folded.
+    """
     heads = [tuple(map(Cell, table.titles))] if table.titles else []
     rows = [*heads, *table.rows]
     widths = [max(map(len, column)) for column in zip(*([cell.text for cell in row] for row in rows), strict=True)]
@@ -58,7 +84,23 @@ def table_lines(table: Table, paint: Paint = lambda _, text: text) -> Iterator[s
             (cell.role, cell.text.rjust(width) if table.numbers and place else cell.text.ljust(width))
             for place, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
-        yield _GAP.join(paint(role, text) if role else text for role, text in padded).rstrip()
+        yield from _folded([*padded], paint, columns)
+
+
+def _folded(cells: Sequence[tuple[str, str]], paint: Paint, columns: int | None) -> Iterator[str]:
+    """Yield the line of a row; a line that is too long is folded in its last cell, or else anywhere between words."""
+    *first, (role, last) = cells
+    start = "".join(f"{text}{_GAP}" for _, text in first)
+    if columns is None or len((start + last).rstrip()) <= columns:
+        yield _GAP.join(paint(role, text) if role else text for role, text in cells).rstrip()
+        return
+    if len(start) + max(map(len, last.split()), default=0) <= columns:
+        begin = "".join(f"{paint(role, text) if role else text}{_GAP}" for role, text in first)
+        for number, line in enumerate(wrap(last, columns - len(start), break_long_words=False, break_on_hyphens=False)):
+            yield (" " * len(start) if number else begin) + (paint(role, line) if role else line)
+        return
+    words = " ".join(f"{text.rstrip()} " for _, text in cells)
+    yield from wrap(words, columns, subsequent_indent=_GAP * 2, break_long_words=False, break_on_hyphens=False)
 
 
 def titled(title: str, parts: Iterable[str | Table]) -> Section:

@@ -11,6 +11,8 @@ from scheduler_core.planner.commit.progress import PHASES
 from scheduler_core.planner.gang.gang import GangPhase
 from scheduler_core.planner.report.listing import FAILED_PHASES, GangSummary
 
+# Columns that a narrow terminal does without, in the order in which they are dropped.
+GANG_DROPPABLE = ("PRIORITY", "GB/S", "DOMAIN", "NODES", "GPUS", "WAITING", "MEMBERS")
 _BINDING = (PHASES[EntryPhase.COMMITTED], GangPhase.UNGATED.value)
 _PHASE_WORDS = {
     GangPhase.WAITING_FOR_MEMBERS.value: "waiting for members",
@@ -26,7 +28,7 @@ def gang_table(gangs: Iterable[GangSummary], *, wide: bool) -> Table:
     titles = ("NAMESPACE", "GANG", "PHASE", "PRIORITY", "MEMBERS", "GPUS", "NODES", "DOMAIN", "GB/S", "WAITING")
     more = ("DECLARED BY", "MINIMUM", "ATTEMPT", "RESERVATION", "DEADLINE", "ON") if wide else ()
     rows = [(*_row(each), *(_wide(each) if wide else ()), Cell(escape_invisible(each.reason))) for each in gangs]
-    return Table((*titles, *more, "REASON"), rows)
+    return Table((*titles, *more, "REASON"), rows, droppable=() if wide else GANG_DROPPABLE)
 
 
 def phase_word(phase: str) -> str:
