@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from scheduler_core.allocation.gpu_sets import MAX_SETS, member_places, union
+from scheduler_core.allocation.gpu_sets import MAX_SETS, union
 
 _REMEMBERED = 1 << 14
 _FEW = 64
@@ -51,9 +51,11 @@ class Permutation(NamedTuple):
 
     def apply(self, mask: int) -> int:
         """Return the set after the exchange."""
-        moved = 0
-        for place in member_places(mask):
-            moved |= 1 << self.places[place]
+        places, moved = self.places, 0
+        while mask:
+            lowest = mask & -mask
+            moved |= 1 << places[lowest.bit_length() - 1]
+            mask ^= lowest
         return moved
 
     def apply_all(self, masks: Collection[int]) -> list[int]:
@@ -81,6 +83,7 @@ class Symmetry:
         """``gpus``: the label of each GPU; ``pair``: the label of two GPUs, whichever comes first."""
         self._size = len(gpus)
         self._whole = _join_parts(gpus, pair)
+        self.is_trivial = not self._whole.equal and len(self._whole.parts) == self._size  # no GPUs can be exchanged
         self._arranged_part = lru_cache(maxsize=_REMEMBERED)(self._arrange_part)
         self.permutation = lru_cache(maxsize=_REMEMBERED)(self._permutation)
         self._equal_sets = lru_cache(maxsize=_REMEMBERED)(self._find_equal_sets)
@@ -96,11 +99,6 @@ class Symmetry:
     def _canonical(self, mask: int) -> int:
         """Return the same set for all sets that are equal up to exchanges."""
         return mask if self.is_trivial else self.permutation(mask).apply(mask)
-
-    @property
-    def is_trivial(self) -> bool:
-        """True if no GPUs can be exchanged."""
-        return not self._whole.equal and len(self._whole.parts) == self._size
 
     def representatives(self, among: int, size: int, most: int) -> list[int] | None:
         """Return the subsets of this size, but only some of those that are equal up to exchanges within ``among``.
@@ -232,14 +230,13 @@ def _joined(members: list[_Part], kind: Callable[[Hashable], int], between: Call
 @lru_cache(maxsize=256)
 def _moved_bytes(exchange: Permutation) -> tuple[Order, ...]:
     """Return the results of the exchange for each byte of a set."""
-    places = exchange.places
-    return tuple(
-        tuple(
-            sum(1 << places[first + bit] for bit in range(len(places[first : first + 8])) if byte >> bit & 1)
-            for byte in range(256)
-        )
-        for first in range(0, len(places), 8)
-    )
+    tables = []
+    for first in range(0, len(exchange.places), 8):
+        moved = [0]
+        for place in exchange.places[first : first + 8]:
+            moved += [one | 1 << place for one in moved]
+        tables.append(tuple(moved))
+    return tuple(tables)
 
 
 def _mark(place: int, masks: tuple[int, ...]) -> int:
