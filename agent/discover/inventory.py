@@ -75,7 +75,7 @@ def build_inventory(sources: ParsedSources) -> tuple[InventoryEntry, ...]:
     query = _queried_gpus(sources, nvml)
     listed = {gpu.index: gpu for gpu in sources.listing.gpus} if sources.listing else {}
     nccl = _nccl_gpus(sources, nvml)
-    unreachable = frozenset() if nvml else _unreachable_indices(sources)
+    unreachable = frozenset() if nvml else unreachable_indices(sources)
     indices: Iterable[int] = nvml or topo or query or listed or nccl
     entries = [
         InventoryEntry(
@@ -86,10 +86,19 @@ def build_inventory(sources: ParsedSources) -> tuple[InventoryEntry, ...]:
     return _match_pci_devices(entries, sources.sysfs.gpus)
 
 
-def _unreachable_indices(sources: ParsedSources) -> frozenset[int]:
-    """Indices of the GPUs that nvidia-smi lists and cannot reach."""
+def unreachable_indices(sources: ParsedSources) -> frozenset[int]:
+    """Return the indices of the GPUs that nvidia-smi lists and cannot reach.
+
+    ``-L`` prints one line for each GPU: where the line has no index, it has one of those that the other lines leave.
+    """
     reports = [each.unreachable for each in (sources.listing, sources.query) if each is not None]
-    return frozenset(gpu.index for gpus in reports for gpu in gpus if gpu.index is not None)
+    indices = {gpu.index for gpus in reports for gpu in gpus if gpu.index is not None}
+    if sources.listing is None:
+        return frozenset(indices)
+    printed = {gpu.index for gpu in sources.listing.gpus} | indices
+    unnamed = {gpu.bus_id for gpu in sources.listing.unreachable if gpu.index is None and gpu.bus_id is not None}
+    missing = set(range(len(printed) + len(unnamed))) - printed
+    return frozenset(indices | missing) if len(missing) == len(unnamed) else frozenset(indices)
 
 
 def unpermitted_gpus(sources: ParsedSources) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
 
+from agent.discover.inventory import unreachable_indices
 from agent.discover.links import compare_with_listed_ports
 from agent.discover.parsed import ParsedSources
 from agent.discover.ports import GpuPorts
@@ -50,8 +51,7 @@ def _gpu_conflicts(sources: ParsedSources, gpus: tuple[Gpu, ...]) -> Iterator[st
     if sources.query is not None and sources.query.attached != (described := len(sources.query.gpus)):
         attached = "an unknown number of" if sources.query.attached is None else sources.query.attached
         yield f"the driver has {attached} GPUs, and {described} are described (`nvidia-smi -i`?)"
-    reports = sources.listing.unreachable if sources.listing else ()
-    unreachable = {each.index for each in reports if each.index is not None}
+    unreachable = unreachable_indices(sources) if sources.listing else frozenset[int]()
     listed = {
         "topo -m": {gpu.index for gpu in sources.topo.gpus} if sources.topo else None,
         "-L": {gpu.index for gpu in sources.listing.gpus} | unreachable if sources.listing else None,

@@ -15,6 +15,7 @@ from agent.snapshot import Output
 from agent.sources.errors import ParseError
 
 _GPU_LINE = re.compile(r"[ \t]*GPU (\d{1,3}): [^\n]*\(UUID: ")
+_SHORT_GPU_LINE = re.compile(r"[ \t]*GPU (\d{1,3}): [^\n()]*\Z")  # its UUID was removed
 _LINK_LINE = re.compile(r"[ \t]*Link \d+: |[^\n]*all links are inactive", re.IGNORECASE)
 _MIG_LINE = re.compile(r"[ \t]*MIG \S+\s+Device\s+\d+:")
 _UNREACHABLE = re.compile(r"[ \t]*Unable to determine the device handle for gpu", re.IGNORECASE)
@@ -41,7 +42,10 @@ def split_commands(text: str) -> tuple[dict[str, Output], str]:
     regions: list[_Region] = []
     rest = []
     open_region = False
-    for line in text.splitlines():
+    lines = text.splitlines()
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        if (short := _SHORT_GPU_LINE.match(line)) and _LINK_LINE.match(following):
+            line = f"GPU {short[1]}: (UUID: ...)"  # noqa: PLW2901  the product may be shortened too: it is unknown
         if match := _GPU_LINE.match(line):
             if not open_region or int(match[1]) <= regions[-1].last:
                 regions.append(_Region([]))

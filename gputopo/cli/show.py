@@ -129,7 +129,8 @@ def labels(source: str | None, mirror: str, annotations: bool) -> None:
         exit_with_error(str(error))
     if uncertain := name_uncertain_facts(topology):
         exit_with_error(
-            f"the input is damaged or incomplete: labels that depend on {uncertain} are left out", INCOMPLETE
+            f"the input is damaged or incomplete ({uncertain} uncertain): uncertain labels are left out",
+            INCOMPLETE,
         )
 
 

@@ -40,7 +40,7 @@ def faults_of(snapshot: Snapshot) -> dict[str, Fault]:
     gpus = nvml_of(snapshot).gpus
     victim = gpus[VICTIM]
     found = dict(_gpu_faults(len(gpus)))
-    if victim.nvlinks:
+    if any(link.active for link in victim.nvlinks):
         found |= _link_faults(snapshot)
     if victim.fabric is not None and victim.fabric.state == 3:
         found |= dict(_fabric_faults(victim.fabric))

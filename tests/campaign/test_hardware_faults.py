@@ -11,12 +11,14 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from agent.recording.bundled import bundled_directory
+from agent.recording.io import load_snapshot
 from agent.snapshot import Snapshot
 from gputopo.cli.show import show
 from tests.campaign.hardware_faults import faults_of, shapes
 
 SHAPES = shapes()
 INJECTED = [(shape, fault) for shape, machine in SHAPES.items() for fault in faults_of(machine)]
+CORPUS = sorted((Path(__file__).parents[2].parent / "shared" / "corpus").glob("[0-9]*"))
 MACHINES = sorted(path.parent for path in Path(bundled_directory()).glob("*/case.toml"))
 
 
@@ -61,3 +63,31 @@ def test_a_bundled_machine_is_degraded_where_its_case_says_so(folder: Path) -> N
     result = CliRunner().invoke(show, ["--check", "--from", str(folder / "snapshot.json")])
 
     assert result.exit_code == int(bool(expect["degraded"]))
+
+
+@pytest.mark.skipif(not CORPUS, reason="../shared/corpus is not here")
+@pytest.mark.parametrize("path", CORPUS, ids=lambda each: each.name)
+def test_no_recording_of_a_real_machine_is_degraded(path: Path) -> None:
+    """Exit codes 2, 3 and 5: of a command that shows no GPUs, of a machine without GPUs, of an incomplete text."""
+    result = CliRunner().invoke(show, ["--check", "--from", str(path)])
+
+    assert result.exit_code in (0, 2, 3, 5)
+
+
+def _healthy(folder: Path) -> Snapshot | None:
+    """Return a healthy bundled machine with several GPUs that NVML sees."""
+    expect = tomllib.loads((folder / "case.toml").read_text(encoding="utf-8"))["expect"]
+    snapshot = load_snapshot((folder / "snapshot.json").read_text(encoding="utf-8"))
+    several = snapshot.nvml is not None and len(snapshot.nvml.gpus) > 1
+    return snapshot if several and "error" not in expect and not expect["degraded"] else None
+
+
+@pytest.mark.parametrize("folder", MACHINES, ids=lambda each: each.name)
+def test_faults_of_every_bundled_machine_are_found(folder: Path) -> None:
+    """Every fourth fault; the machines of ``shapes`` have all. With all faults, none is missed either."""
+    if (machine := _healthy(folder)) is None:
+        return
+    faults = faults_of(machine)
+
+    assert len(faults) >= 30
+    assert [name for name, inject in list(faults.items())[::4] if check(inject(machine)) != 1] == []

@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from gputopo.cli import main
-from tests.mutants.campaign import run_format
+from tests.mutants.campaign import run_first_of_two, run_format
 from tests.mutants.inputs import inputs
 from tests.mutants.judge import Verdict, judge, published_labels
 
@@ -19,6 +19,13 @@ def test_nothing_wrong_is_published_of_a_damaged_input(kind: str) -> None:
     assert [(case.mutant, case.labels) for case in result.wrong] == []
     # `topo -p2p` alone is no input: it shows no links.
     assert (result.counts[Verdict.REFUSED] == sum(result.counts.values())) == (kind == "`topo -p2p`")
+
+
+def test_a_damaged_matrix_does_not_give_way_to_that_of_another_machine() -> None:
+    result = run_first_of_two(SAMPLE)
+
+    assert [(case.mutant, case.labels) for case in result.wrong] == []
+    assert sum(result.counts.values()) >= SAMPLE // 2
 
 
 def test_every_input_is_published_undamaged_where_its_format_can_show_the_gpus() -> None:

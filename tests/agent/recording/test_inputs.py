@@ -194,6 +194,56 @@ def test_a_node_whose_product_label_is_not_that_of_its_annotation_is_uncertain()
     assert read_observation(json.dumps(node(labels=labels))).topology.uncertain == tuple(FactGroup)
 
 
+OTHER = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tSYS\t0-15\t0\nGPU1\tSYS\t X \t16-31\t1\n"
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(OTHER.splitlines()[0] + "\n", id="header"),
+        pytest.param(
+            "gpu-1$ nvidia-smi topo -m\n" + OTHER.splitlines()[0] + "\ngpu-2$ nvidia-smi topo -m\n", id="prompts"
+        ),
+        pytest.param(OTHER.splitlines()[2] + "\n\n", id="last row"),
+    ],
+)
+def test_a_rest_of_another_matrix_leaves_everything_uncertain(first: str) -> None:
+    found = read_observation(first + TOPO).topology
+
+    assert found.uncertain == tuple(FactGroup)
+    assert "differ from the one shown" in found.problems[0].why
+
+
+def test_a_name_or_a_quoted_row_beside_the_matrix_leaves_nothing_uncertain() -> None:
+    quoted = TOPO.splitlines()[2]
+
+    assert read_observation(f"GPU0\n{TOPO}\nLook at this row:\n{quoted}\n").topology.uncertain == ()
+
+
+def test_status_of_links_without_uuids() -> None:
+    text = "".join(
+        f"GPU {index}: NVIDIA A100-PCIE-40GB\nNVML: Unable to retrieve NVLink information as all links are inActive\n"
+        for index in range(2)
+    )
+
+    found = read_observation(text).topology
+
+    assert [(gpu.index, gpu.uuid, gpu.product) for gpu in found.gpus] == [(0, None, None), (1, None, None)]
+    assert FactGroup.GPUS in found.uncertain
+
+
+@pytest.mark.parametrize("lost", [(1,), (2,), (1, 2)], ids=["in the middle", "at the end", "two"])
+def test_unreachable_gpus_without_an_index_are_lost_and_not_hidden(lost: tuple[int, ...]) -> None:
+    gpus = [f"GPU {index}: NVIDIA A40 (UUID: {UUID[:-1]}{index})\n" for index in range(3)]
+    for index in lost:
+        gpus[index] = f"Unable to determine the device handle for gpu 0000:0{index}:00.0: GPU is lost.\n"
+
+    found = read_observation("".join(gpus)).topology
+
+    assert tuple(gpu.index for gpu in found.gpus if not gpu.usable) == lost
+    assert not found.partial
+
+
 @pytest.mark.parametrize("text", [LISTING, LINKS], ids=["-L", "nvlink -s"])
 def test_a_list_alone_never_shows_that_it_is_complete(text: str) -> None:
     topology = read_observation(text).topology

@@ -250,7 +250,7 @@ def test_labels_of_half_a_matrix_claim_no_islands_and_say_why() -> None:
     assert "gpu-topology" not in result.stdout
     assert "degraded" not in result.stdout
     assert "GPU2-GPU3" in result.stderr
-    assert (result.exit_code, "NVLinks are left out" in result.stderr) == (5, True)
+    assert (result.exit_code, "(NVLinks uncertain): uncertain labels are left out" in result.stderr) == (5, True)
 
 
 RING = """\

@@ -69,6 +69,11 @@ class MatrixBlock:
         return self.rows[0].number if self.rows or self.header is None else self.header.number
 
     @property
+    def names_matrix(self) -> bool:
+        """True if the header is that of a matrix, and not a name of one GPU in a sentence."""
+        return self.header is not None and bool(len(self.header.labels) > 1 or self.header.affinity)
+
+    @property
     def is_p2p(self) -> bool:
         """True if this is a matrix of `topo -p2p`, which looks the same and has no links."""
         cells = [cell for row in self.rows for cell in row.scanned.cells if cell != SELF]
@@ -82,11 +87,11 @@ class MatrixBlock:
 
 
 def find_blocks(lines: list[PastedLine]) -> list[MatrixBlock]:
-    """Return every matrix in the text, in order. Without rows, it is one whose rows have lost their labels."""
+    """Return every matrix in the text, in order. Without rows, it is one whose rows are missing or have no labels."""
     finder = _BlockFinder()
     for line in lines:
         finder.add_line(line)
-    return [block for block in finder.blocks if block.rows or block.lost_rows]
+    return [block for block in finder.blocks if block.rows or block.lost_rows or block.names_matrix]
 
 
 def _row_starts(text: str, header: MatrixHeader | None) -> list[re.Match[str]]:
@@ -164,8 +169,6 @@ class _BlockFinder:
             self._add_legend(text)
 
     def _start_block(self, header: MatrixHeader | None) -> None:
-        if self.blocks and not self.blocks[-1].rows and not self.blocks[-1].lost_rows:
-            self.blocks.pop()
         self.blocks.append(MatrixBlock(header, self.pci_only))
         if len(self.blocks) > MAX_BLOCKS:
             raise ParseError(f"topo -m: more than {MAX_BLOCKS} matrices in the text. Paste one machine's matrix")

@@ -48,15 +48,19 @@ def _read_blocks(
             matrices.append((block, to_matrix(block, cut_at)))
         except ParseError as error:
             errors.append(error)
-            unreadable += [block] if _is_matrix(block) else []
+            unreadable += [block] if block.header is not None or not _repeats_rows(block, blocks) else []
     if errors and not matrices:
         raise errors[0]
     return matrices, unreadable
 
 
-def _is_matrix(block: MatrixBlock) -> bool:
-    """Return whether the rows are those of a matrix. A single row without a header may be a rest of another."""
-    return block.header is not None or sum(row.label.startswith("GPU") for row in block.rows) > 1
+def _repeats_rows(block: MatrixBlock, others: list[MatrixBlock]) -> bool:
+    """Return whether each row without a header is, as far as it goes, a row of a matrix in the text: a quotation."""
+    known = [(row.label, row.scanned.cells) for other in others if other is not block for row in other.rows]
+    return all(
+        any(label == row.label and cells[: len(row.scanned.cells)] == row.scanned.cells for label, cells in known)
+        for row in block.rows
+    )
 
 
 def _no_matrix_error(lines: list[PastedLine], blocks: list[MatrixBlock]) -> str:
@@ -87,7 +91,9 @@ def _choose_matrix(matrices: list[tuple[MatrixBlock, TopoMatrix]], unreadable: l
     copies = [matrix for _, matrix in shown if matrix is first or _is_copy(first, matrix)]
     best = max(copies, key=lambda matrix: (matrix.known_cells, -len(matrix.problems)))
     without_header = (
-        [each for each in matrices if each[0].header is None and _is_matrix(each[0])] if with_header else []
+        [each for each in matrices if each[0].header is None and not _repeats_rows(each[0], _blocks(with_header))]
+        if with_header
+        else []
     )
     differing = [block for block, matrix in shown + without_header if matrix not in copies]
     others = unreadable + differing
@@ -98,6 +104,10 @@ def _choose_matrix(matrices: list[tuple[MatrixBlock, TopoMatrix]], unreadable: l
     why += "; paste one machine's"
     problems = (*best.problems, Problem("topo -m", ProblemKind.CONFLICT, why))
     return msgspec.structs.replace(best, problems=problems, uncertain=tuple(FactGroup))
+
+
+def _blocks(matrices: list[tuple[MatrixBlock, TopoMatrix]]) -> list[MatrixBlock]:
+    return [block for block, _ in matrices]
 
 
 def _block_name(block: MatrixBlock) -> str:
