@@ -27,7 +27,7 @@ from typing import Any
 import msgspec
 
 from gputopo.crd.nodegpus import content_hash
-from gputopo.crd.reservations import POOL
+from gputopo.crd.reservations import POOL, Preemption
 from gputopo.kube.objects import ObjectMeta
 from gputopo.kube.projection import Delta, Projection
 from gputopo.kube.watch_stream import WatchStream
@@ -49,10 +49,12 @@ from scheduler_core.planner.gang.pod_source import PlannerPod, planner_sources
 from scheduler_core.planner.leader.context import PlannerConfig, TermClock
 from scheduler_core.planner.leader.hold_search import HoldTask
 from scheduler_core.planner.leader.plan_task import PlanMemory, PlanTask, run_plan
+from scheduler_core.planner.leader.preemption_search import PreemptionSearch
 from scheduler_core.planner.leader.queue import QueueTiming
 from scheduler_core.planner.leader.term import LeaderTerm
 from scheduler_core.planner.leader.writer import WriteAnswer, WriteOutcome
 from scheduler_core.planner.packing.model import LEVELS
+from scheduler_core.planner.preemption.model import PreemptionPlan
 from scheduler_core.policy.cached_reader import MemoizedParser
 from scheduler_core.policy.profiles import BUILT_IN
 from scheduler_core.runtime.event_writer import EventDraft
@@ -248,6 +250,15 @@ class Stage:
         self._tasks.append(task)
 
     def start_hold_search(self, task: HoldTask) -> None:
+        """Do nothing."""
+
+    def start_preemption_search(self, search: PreemptionSearch) -> None:
+        """Do nothing."""
+
+    def report_preemption(self, outcome: str, plan: PreemptionPlan) -> None:
+        """Do nothing."""
+
+    def count_preemption(self, outcome: str, preemption: Preemption) -> None:
         """Do nothing."""
 
     def schedule_round(self, seconds: float) -> None:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry
 
-from gputopo.crd.reservations import ReservationState
+from gputopo.crd.reservations import Preemption, ReservationState
 from gputopo.process.metrics import BUILD, HistogramHelp, MetricCatalogue, MetricHelp, Sample, cached_samples
 from scheduler_core.cache.metrics import CLUSTER_GAUGES, CLUSTER_TALLIES, snapshot_samples, watch_samples
 from scheduler_core.evaluation.extension_metrics import EXTENSION_GAUGES, EXTENSION_TALLIES, extension_samples
 from scheduler_core.evaluation.extensions import CALLS
-from scheduler_core.planner.commit.actions import ReleasePod, WriteStatus
+from scheduler_core.planner.commit.actions import EvictPod, ReleasePod, WriteStatus
 from scheduler_core.planner.leader.writer import WriteAnswer, WriteOutcome
 from scheduler_core.planner.status import PlannerStatus
 from scheduler_core.policy.limits import LIMITS
@@ -37,6 +37,19 @@ COUNTERS = {
         ("outcome",), "Events by outcome: written, failed, dropped (too many at once)."
     ),
     "gputopo_planner_rollbacks": MetricHelp((), "Placements that were rolled back because not all members were bound."),
+    "gputopo_planner_preemptions": MetricHelp(
+        ("outcome",),
+        "Preemptions by outcome: dry-run (pods would have been evicted; once for the same pods), over-limit (the limit "
+        "of evictions per hour), planned, begun (the first unit is evicted), won (the gang has its places), in-vain "
+        "(pods were evicted, and the gang got no places from it).",
+    ),
+    "gputopo_planner_preemption_evictions": MetricHelp((), "Pods that were evicted for gangs."),
+    "gputopo_planner_preemption_lost_gpu_hours": MetricHelp(
+        ("outcome",), "GPU-hours of work that preemptions lost, when begun, and of those that were won or in vain."
+    ),
+    "gputopo_planner_preemption_lost_cost": MetricHelp(
+        ("outcome",), "The same as money, where it is known, in the unit of the nodes' cost per hour."
+    ),
     "gputopo_planner_released": MetricHelp(
         ("reason",),
         "Pods that were released to ordinary scheduling without a place: unplaceable, gate-timeout, pod-rules.",
@@ -95,6 +108,10 @@ class PlannerMetrics:
         self.registry = CollectorRegistry()
         self.writes = CATALOGUE.counter(self.registry, "gputopo_planner_writes")
         self.rollbacks = CATALOGUE.counter(self.registry, "gputopo_planner_rollbacks")
+        self.preemptions = CATALOGUE.counter(self.registry, "gputopo_planner_preemptions")
+        self.evictions = CATALOGUE.counter(self.registry, "gputopo_planner_preemption_evictions")
+        self.lost_gpu_hours = CATALOGUE.counter(self.registry, "gputopo_planner_preemption_lost_gpu_hours")
+        self.lost_cost = CATALOGUE.counter(self.registry, "gputopo_planner_preemption_lost_cost")
         self.released = CATALOGUE.counter(self.registry, "gputopo_planner_released")
         self.events = CATALOGUE.counter(self.registry, "gputopo_planner_events")
         self.wait_seconds = CATALOGUE.histogram(self.registry, "gang_scheduling_wait_seconds")
@@ -114,8 +131,17 @@ class PlannerMetrics:
         if answer.outcome is WriteOutcome.DONE:
             if isinstance(answer.write, ReleasePod):
                 self.released.labels(answer.write.policy).inc()
+            elif isinstance(answer.write, EvictPod):
+                self.evictions.inc()
             elif isinstance(answer.write, WriteStatus) and _is_rollback(answer.write):
                 self.rollbacks.inc()
+
+    def count_preemption(self, outcome: str, preemption: Preemption) -> None:
+        """Count a preemption that has begun, or ended."""
+        self.preemptions.labels(outcome).inc()
+        self.lost_gpu_hours.labels(outcome).inc(preemption.gpu_hours)
+        if preemption.cost is not None:
+            self.lost_cost.labels(outcome).inc(preemption.cost)
 
     def count_wait(self, outcome: str, seconds: float, *, alone: bool) -> None:
         """Record how long a gang waited."""

@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
+from gputopo.crd.reservations import Preemption
 from gputopo.kube.errors import KubeError
 from gputopo.kube.rbac import LEDGERS
 from scheduler_core.cache.events import Batch, LedgerUpdate, WatchStatus
@@ -28,10 +29,12 @@ from scheduler_core.planner.leader.freshness import Freshness
 from scheduler_core.planner.leader.hold_search import HoldTask
 from scheduler_core.planner.leader.hold_throttle import HoldThrottle
 from scheduler_core.planner.leader.plan_task import PlanMemory, PlanResult, PlanTask, run_plan
+from scheduler_core.planner.leader.preemption_search import PreemptionSearch
 from scheduler_core.planner.leader.reservation_lines import ReservationLines
 from scheduler_core.planner.leader.term import LeaderTerm
 from scheduler_core.planner.leader.writer import ActionExecutor, WriteAnswer, WriteOutcome
 from scheduler_core.planner.metrics import PlannerMetrics
+from scheduler_core.planner.preemption.model import PreemptionPlan
 from scheduler_core.planner.status import PlannerStatus, planner_status
 from scheduler_core.policy.reload import PolicyReload
 from scheduler_core.runtime.clock import SlewedClock
@@ -239,6 +242,33 @@ class PlannerService:
         term = self.term
         assert term is not None  # the caller
         self._run_in_pool(self._hold_pool, lambda: self._hold_throttle.search_hold(task), term.apply_hold_result)
+
+    def start_preemption_search(self, search: PreemptionSearch) -> None:
+        """Search pods to evict, on the hold search thread."""
+        term = self.term
+        assert term is not None  # the caller
+        self._run_in_pool(
+            self._hold_pool, lambda: self._hold_throttle.search_preemption(search), term.apply_preemption_result
+        )
+
+    def report_preemption(self, outcome: str, plan: PreemptionPlan) -> None:
+        """Log and count a found preemption."""
+        gang = plan.gang.name
+        fields = {
+            "outcome": outcome,
+            "gang": f"{gang.namespace}/{gang.name}",
+            "pods": len(plan.pods),
+            "units": [each.name for each in plan.units[:16]],
+            "gpu_hours": round(plan.gpu_hours, 2),
+            "cost": plan.cost,
+            "reason": plan.reason,
+        }
+        _log.info("preemption", extra={"fields": fields})
+        self._parts.metrics.preemptions.labels(outcome).inc()
+
+    def count_preemption(self, outcome: str, preemption: Preemption) -> None:
+        """Count a preemption that has begun, or ended."""
+        self._parts.metrics.count_preemption(outcome, preemption)
 
     def _run_in_pool(self, pool: ThreadPoolExecutor, work: Callable[[], T], apply: Callable[[T], None]) -> None:
         """Do the work on a thread; apply its result on the loop, unless the present term has ended by then."""

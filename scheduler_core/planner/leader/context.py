@@ -6,14 +6,17 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from gputopo.crd.reservations import Preemption
 from scheduler_core.planner.commit.actions import Action
 from scheduler_core.planner.commit.state import CommitTerms
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.leader.hold_search import HoldTask
 from scheduler_core.planner.leader.plan_task import PlanTask
+from scheduler_core.planner.leader.preemption_search import PreemptionSearch
 from scheduler_core.planner.leader.queue import QueueTiming
 from scheduler_core.planner.leader.writer import WriteAnswer
 from scheduler_core.planner.packing.model import Levels
+from scheduler_core.planner.preemption.model import PreemptionPlan
 from scheduler_core.policy.profiles import Policies
 from scheduler_core.runtime.event_writer import EventDraft
 
@@ -49,6 +52,15 @@ class Executor(Protocol):
 
     def start_hold_search(self, task: HoldTask) -> None:
         """Search nodes for a capacity hold; ``LeaderTerm.apply_hold_result`` receives the result."""
+
+    def start_preemption_search(self, search: PreemptionSearch) -> None:
+        """Search pods to evict; ``LeaderTerm.apply_preemption_result`` receives the result."""
+
+    def report_preemption(self, outcome: str, plan: PreemptionPlan) -> None:
+        """Log and count a found preemption. ``outcome``: dry-run, planned, over-limit."""
+
+    def count_preemption(self, outcome: str, preemption: Preemption) -> None:
+        """Count a preemption that has begun, or ended. ``outcome``: begun, won, in-vain."""
 
     def schedule_round(self, seconds: float) -> None:
         """Call ``LeaderTerm.run_round`` after this time, or earlier."""

@@ -8,6 +8,11 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from scheduler_core.planner.leader.hold_search import HoldResult, HoldTask, search_hold
+from scheduler_core.planner.leader.preemption_search import (
+    PreemptionResult,
+    PreemptionSearch,
+    run_preemption_search,
+)
 
 HOLD_SEARCH_S = 3.0  # CPU time of one search
 MAX_PAUSE_S = 10.0  # a search pauses at most this long
@@ -39,4 +44,16 @@ class HoldThrottle:
             return time.thread_time() - began > self._search_s
 
         found = search_hold(task._replace(is_out_of_time=is_out_of_time))
+        return found._replace(cpu_s=time.thread_time() - began)
+
+    def search_preemption(self, search: PreemptionSearch) -> PreemptionResult:
+        """Search pods to evict; pause while a plan runs."""
+        began, until = time.thread_time(), time.monotonic() + self._max_pause_s
+        search_s = search.units.policy.max_search_s
+
+        def is_out_of_time() -> bool:
+            self._idle.wait(max(0.0, until - time.monotonic()))
+            return time.thread_time() - began > search_s
+
+        found = run_preemption_search(search._replace(is_out_of_time=is_out_of_time))
         return found._replace(cpu_s=time.thread_time() - began)

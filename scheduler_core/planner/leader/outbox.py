@@ -6,6 +6,7 @@ consequences may not have been seen yet, or nothing has changed that makes anoth
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from gputopo.crd.reservations import EntryPhase, ReservationState
@@ -49,6 +50,7 @@ from scheduler_core.planner.leader.events import (
     release_event,
     status_events,
 )
+from scheduler_core.planner.leader.preemptions import Preemptions
 from scheduler_core.planner.leader.view import PlannerView, WriteResponse
 from scheduler_core.planner.leader.writer import WriteAnswer, WriteOutcome
 
@@ -69,8 +71,11 @@ class BackedOffWrite(NamedTuple):
 class Outbox:
     """Writes of one term of leadership. For one thread."""
 
-    def __init__(self, context: TermContext, view: PlannerView, backlog: GangBacklog) -> None:
+    def __init__(
+        self, context: TermContext, view: PlannerView, backlog: GangBacklog, preemptions: Preemptions | None = None
+    ) -> None:
         self._context, self._view, self._backlog = context, view, backlog
+        self._preemptions = preemptions
         self._in_flight: dict[Key, Action] = {}
         self._backed_off: dict[tuple[type[Any], Key], BackedOffWrite] = {}
         self._pauses = 0  # in a row
@@ -188,6 +193,8 @@ class Outbox:
             self._context.executor.write_event(end_event(action))
         elif isinstance(action, EvictPod):
             self._apply_evicted(action)
+            if self._preemptions is not None:
+                self._preemptions.mark_evicted(action, self._context.clock.monotonic())
             for draft in eviction_events(action):
                 self._context.executor.write_event(draft)
         return touched
@@ -249,6 +256,9 @@ class Outbox:
     def _apply_status(self, action: WriteStatus) -> None:
         """Write Events and count waiting times when the state of a reservation changed."""
         reservation, state, name = action.reservation, action.status.state, reserved_gang(action.reservation)
+        intent = reservation.spec.preemption
+        if intent is not None and action.status.evicting and not reservation.status.evicting:
+            self._context.executor.count_preemption("begun", intent)
         if state is reservation.status.state:  # only its numbers or its reason changed
             return
         members = (self._view.gang_members.get_member(seat.uid) for seat in reservation.spec.seats)
@@ -269,6 +279,7 @@ class Outbox:
     def _apply_removed_entries(self, action: WriteLedger) -> None:
         """Mark withdrawn proposals, and count the waiting times of single pods and rollbacks that ended."""
         kept = {each.uid for each in action.spec.entries}
+        self._apply_ended_preemptions(action, kept)
         for entry in action.ledger.spec.entries:
             if entry.uid in kept:
                 continue
@@ -282,6 +293,22 @@ class Outbox:
                     self._backlog.mark_withdrawn(name, state)
             elif entry.phase is EntryPhase.COMMITTED and not reservation.spec.gang:
                 self._end_single_waits(reservation, "bound", bound=True)
+
+    def _apply_ended_preemptions(self, action: WriteLedger, kept: Collection[str]) -> None:
+        """Count preemptions whose hold is no longer listed: won if the same write, or another hold, goes on for it."""
+        reservations, member = self._view.reservations, self._view.gang_members.get_member
+        listed = [reservations[each.uid] for each in action.spec.entries if each.uid in reservations]
+        for entry in action.ledger.spec.entries:
+            hold = reservations.get(entry.uid)
+            intent = None if hold is None else hold.spec.preemption
+            if entry.uid in kept or hold is None or intent is None or not hold.status.evicting:
+                continue
+            name = GangName(hold.namespace, hold.spec.gang)
+            served = (reserved_gangs(each.namespace, each.spec, member) for each in listed if not each.spec.held)
+            won = any(name in each for each in served)
+            self._context.executor.count_preemption("won" if won else "in-vain", intent)
+            if self._preemptions is not None:
+                self._preemptions.mark_ended(name, self._context.clock.monotonic(), won=won)
 
     def _end_single_waits(self, batch: ReservationUpdate, outcome: str, *, bound: bool) -> None:
         """Count the waiting times of the bound, or the unbound, single pods of a reservation."""

@@ -19,9 +19,12 @@ from scheduler_core.planner.leader.context import TermContext
 from scheduler_core.planner.leader.hand_over import hand_overs, may_be_handed_over
 from scheduler_core.planner.leader.hold_search import HoldResult, HoldTask
 from scheduler_core.planner.leader.plan_task import PlanResult, PlanTask, ReservationNames, options_of
+from scheduler_core.planner.leader.preemption_search import PreemptionResult, PreemptionSearch
+from scheduler_core.planner.leader.preemptions import Preemptions
 from scheduler_core.planner.leader.provisioning import NodeRequests
 from scheduler_core.planner.leader.queue import QueuedGang, QueueOrder
 from scheduler_core.planner.leader.view import PlannerView, SeenNodes
+from scheduler_core.planner.preemption.inputs import UnitInputs
 
 PLAN_S = 1.0  # for one task
 _RETRY_SHARE = 0.5  # of this time for gangs that did not fit before: the rest is for gangs that were never tried
@@ -36,6 +39,7 @@ class PlanScheduler:
 
     def __init__(self, context: TermContext, view: PlannerView, backlog: GangBacklog) -> None:
         self.holds = CapacityHolds(view, backlog.queue, context)
+        self.preemptions = Preemptions(view, backlog.queue, self.holds, context)
         self._context, self._view, self._backlog = context, view, backlog
         self._node_requests = NodeRequests(context.config.provisioning_class)
         self._is_planning = False
@@ -55,6 +59,9 @@ class PlanScheduler:
         if not self._is_searching_hold and (request := self.holds.next_request(now)) is not None:
             self._is_searching_hold = True
             executor.start_hold_search(self._hold_task(request, now))
+        elif not self._is_searching_hold and (waiting := self.preemptions.next_gang(now)) is not None:
+            self._is_searching_hold = True
+            executor.start_preemption_search(self._preemption_search(waiting, now))
         if self._is_planning:
             return
         if now < self._not_before and not self._backlog.queue.has_untried(now):
@@ -77,6 +84,11 @@ class PlanScheduler:
         """Return the hold to create."""
         self._is_searching_hold = False
         return self.holds.apply_result(result, now)
+
+    def apply_preemption_result(self, result: PreemptionResult, now: float) -> CreateReservation | None:
+        """Return the hold with evictions to create."""
+        self._is_searching_hold = False
+        return self.preemptions.apply_result(result, now)
 
     def due_node_requests(self, now: float) -> Iterator[RequestNodes]:
         """Yield the requests for nodes for gangs that do not fit. ``now``: monotonic seconds."""
@@ -146,6 +158,38 @@ class PlanScheduler:
             names=self._new_names(),
             now=self._context.clock.wall(),
             policy=self._context.policies().node_policy,
+        )
+
+    def _preemption_search(self, waiting: QueuedGang, now: float) -> PreemptionSearch:
+        gang, view, policies = waiting.gang, self._view, self._context.policies()
+        holds = self.holds.open_holds()
+        own = frozenset(
+            each.reservation.key for each in holds if each.gang == gang.name or each.priority < gang.priority
+        )
+        nodes = view.node_view(policies)[0]
+        if own:
+            nodes = nodes._replace(table=view.cache.snapshot_without(own), changes=None)
+        options = options_of(gang, view.reservation_index.seats((gang.name,)), self._context.config.levels)
+        return PreemptionSearch(
+            units=UnitInputs(
+                beneficiary=gang,
+                table=nodes.table,
+                gangs=tuple(each for each in view.gang_members.all_gangs() if each.placed),
+                disruptions=view.disruptions.copy(),
+                deadlines=view.deadlines.copy(),
+                policy=policies.preemption,
+                now=self._context.clock.wall(),
+                evicted_at=self.preemptions.evicted_at(),
+                near_end_since=self.preemptions.near_end_since,
+            ),
+            view=nodes,
+            options=options._replace(
+                avoid=self._backlog.avoided_nodes(gang.name, now), placed_members=view.placed_members()
+            ),
+            policy=policies.node_policy,
+            names=self._new_names(),
+            forbidden=self.preemptions.forbidden(now),
+            held_since=next((each.spec.held_since for each in holds if each.gang == gang.name), None),
         )
 
     def _plan_task(self, batches: tuple[tuple[QueuedGang, ...], ...], now: float) -> PlanTask:

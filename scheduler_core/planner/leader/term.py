@@ -32,6 +32,8 @@ from scheduler_core.planner.leader.freshness import Freshness
 from scheduler_core.planner.leader.hold_search import HoldResult
 from scheduler_core.planner.leader.outbox import UNGATING_DELAY_S, Outbox
 from scheduler_core.planner.leader.plan_task import PlanResult
+from scheduler_core.planner.leader.preemption_search import PreemptionResult
+from scheduler_core.planner.leader.preemptions import Preemptions
 from scheduler_core.planner.leader.scheduling import PlanScheduler
 from scheduler_core.planner.leader.view import PlanFindings, PlannerView
 from scheduler_core.planner.leader.writer import WriteAnswer
@@ -62,8 +64,8 @@ class LeaderTerm:
         self.leads = False  # the ledger names this term
         self._context, self._identity = context, identity
         self._ledger_read = False
-        self._outbox = Outbox(context, self.view, self.backlog)
         self._scheduler = PlanScheduler(context, self.view, self.backlog)
+        self._outbox = Outbox(context, self.view, self.backlog, self._scheduler.preemptions)
         self._checker = ReservationChecker()
         self._touched: set[GangName] = set()  # gangs that may have changed since the last round
 
@@ -131,6 +133,19 @@ class LeaderTerm:
             self._outbox.submit_action(action, now)
         self._schedule_round()
 
+    def apply_preemption_result(self, result: PreemptionResult) -> None:
+        """Apply the result of a search of pods to evict. Nothing is begun while the view may be old."""
+        now = self._context.clock.monotonic()
+        action = self._scheduler.apply_preemption_result(result, now)
+        if action is not None and not self._is_stale:
+            self._outbox.submit_action(action, now)
+        self._schedule_round()
+
+    @property
+    def preemptions(self) -> Preemptions:
+        """The preemptions."""
+        return self._scheduler.preemptions
+
     @property
     def holds(self) -> CapacityHolds:
         """The capacity holds."""
@@ -154,6 +169,7 @@ class LeaderTerm:
     def _submit_writes(self, now: float) -> bool:
         """Submit the writes of this round. Return whether lost plans are listed again: their places seem free yet."""
         config, wall, holds = self._context.config, self._context.clock.wall(), self._scheduler.holds
+        self._scheduler.preemptions.note_forbidden(now)
         findings = PlanFindings(
             no_longer_fitting=self._no_longer_fitting(),
             unwanted_holds=holds.unwanted_holds(now),

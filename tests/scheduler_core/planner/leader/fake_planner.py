@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gputopo.crd.reservations import POOL, LedgerEntry
+from gputopo.crd.reservations import POOL, LedgerEntry, Preemption
 from gputopo.kube.objects import ObjectMeta
 from scheduler_core.cache.events import LedgerUpdate, ReservationUpdate, WatchStatus
-from scheduler_core.planner.commit.actions import Action
+from scheduler_core.planner.commit.actions import Action, CheckBudgets
 from scheduler_core.planner.commit.state import CommitTerms
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.pod_source import PlannerPod
 from scheduler_core.planner.leader.context import PlannerConfig, TermClock
 from scheduler_core.planner.leader.hold_search import HoldTask, search_hold
 from scheduler_core.planner.leader.plan_task import PlanMemory, PlanTask, run_plan
+from scheduler_core.planner.leader.preemption_search import PreemptionSearch, run_preemption_search
 from scheduler_core.planner.leader.queue import QueueTiming
 from scheduler_core.planner.leader.term import LeaderTerm
 from scheduler_core.planner.leader.writer import WriteAnswer, WriteOutcome
 from scheduler_core.planner.packing.model import LEVELS
+from scheduler_core.planner.preemption.model import PreemptionPlan
 from scheduler_core.policy.profiles import BUILT_IN
 from scheduler_core.runtime.event_writer import EventDraft
 from tests.scheduler_core.planner.commit.apiserver import SPACE, ApiServer, Conflict, NotFound, Watcher, candidate_of
@@ -53,6 +55,8 @@ class FakePlanner:
             None
         )  # outcomes of writes that the API server does not do
         self._sender = Planner(server, me, CommitTerms())
+        self.blocked: dict[str, str] = {}  # units that disruption budgets forbid to evict
+        self.preemptions: list[str] = []  # outcomes
         self._pending: list[Callable[[], None]] = []
         self.watches: tuple[WatchStatus, ...] = ()  # their status
         self.is_deaf = False  # the watches are half-open: no data arrives
@@ -107,6 +111,18 @@ class FakePlanner:
         """Compute, and answer."""
         self._pending.append(lambda: self.term.apply_hold_result(search_hold(task)))
 
+    def start_preemption_search(self, search: PreemptionSearch) -> None:
+        """Compute, and answer."""
+        self._pending.append(lambda: self.term.apply_preemption_result(run_preemption_search(search)))
+
+    def report_preemption(self, outcome: str, plan: PreemptionPlan) -> None:  # noqa: ARG002  of the protocol
+        """Record the outcome."""
+        self.preemptions.append(outcome)
+
+    def count_preemption(self, outcome: str, preemption: Preemption) -> None:  # noqa: ARG002  of the protocol
+        """Record the outcome."""
+        self.preemptions.append(outcome)
+
     def schedule_round(self, seconds: float) -> None:
         """``run`` continues by itself."""
 
@@ -144,6 +160,8 @@ class FakePlanner:
             return WriteAnswer(
                 action, outcome, ledger=self.server.ledger if read_again else None, error="it is refused"
             )
+        if isinstance(action, CheckBudgets):
+            return WriteAnswer(action, WriteOutcome.DONE, blocked=self.blocked)
         try:
             made = self._sender.send(action)
         except (Conflict, NotFound) as refused:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from gputopo.crd.reservations import Preemption
 from scheduler_core.planner.commit.actions import Action
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.leader.hold_search import HoldTask
 from scheduler_core.planner.leader.plan_task import PlanTask
+from scheduler_core.planner.leader.preemption_search import PreemptionSearch
 from scheduler_core.planner.leader.writer import WriteAnswer
+from scheduler_core.planner.preemption.model import PreemptionPlan
 from scheduler_core.runtime.event_writer import EventDraft
 
 
@@ -21,6 +24,15 @@ class IdleExecutor:
 
     def start_hold_search(self, task: HoldTask) -> None:
         """Not computed."""
+
+    def start_preemption_search(self, search: PreemptionSearch) -> None:
+        """Not computed."""
+
+    def report_preemption(self, outcome: str, plan: PreemptionPlan) -> None:
+        """Not counted."""
+
+    def count_preemption(self, outcome: str, preemption: Preemption) -> None:
+        """Not counted."""
 
     def schedule_round(self, seconds: float) -> None:
         """Not scheduled."""

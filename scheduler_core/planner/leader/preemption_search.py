@@ -1,0 +1,75 @@
+"""Searches the pods to evict for a gang that does not fit. Pure: it runs on the hold search thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from gputopo.crd.reservations import ReservationSpec
+from gputopo.timestamps import format_timestamp
+from scheduler_core.planner.commit.actions import CreateReservation
+from scheduler_core.planner.gang.conventions import is_single_pod_gang
+from scheduler_core.planner.gang.gang import Gang
+from scheduler_core.planner.leader.plan_task import ReservationNames, reservation_name
+from scheduler_core.planner.packing.model import NodeView, PlanOptions
+from scheduler_core.planner.preemption.inputs import UnitInputs
+from scheduler_core.planner.preemption.model import NoPreemption, PreemptionPlan, PreemptionTask
+from scheduler_core.planner.preemption.search import search_preemption
+from scheduler_core.planner.preemption.units import find_units
+from scheduler_core.policy.policy import Policy
+
+
+class PreemptionSearch(NamedTuple):
+    """A gang that may take capacity from other pods, and the cluster."""
+
+    units: UnitInputs
+    view: NodeView  # without the gang's own hold and holds of lower priorities
+    options: PlanOptions
+    policy: Policy  # for node states
+    names: ReservationNames
+    forbidden: frozenset[str] = frozenset()  # names of units that a PodDisruptionBudget forbids
+    held_since: str | None = None  # of its present hold
+    is_out_of_time: Callable[[], bool] = lambda: False
+
+    @property
+    def gang(self) -> Gang:
+        """Return the gang that needs the capacity."""
+        return self.units.beneficiary
+
+
+class PreemptionResult(NamedTuple):
+    """Result of a search."""
+
+    found: PreemptionPlan | NoPreemption
+    create: CreateReservation | None = None  # the hold with the intent; None: nothing is evicted
+    near_end_since: Mapping[str, float] = {}  # for the next search
+    cpu_s: float = 0.0
+
+
+def run_preemption_search(search: PreemptionSearch) -> PreemptionResult:
+    """Return the cheapest units found, and the hold that reserves their devices for the gang."""
+    gang, now, policy = search.gang, search.units.now, search.units.policy
+    known = find_units(search.units)
+    task = PreemptionTask(
+        gang=gang,
+        view=search.view,
+        units=tuple(each for each in known.units if each.name not in search.forbidden),
+        options=search.options,
+        policy=search.policy,
+        now=now,
+        max_plans=policy.max_plans,
+        is_out_of_time=search.is_out_of_time,
+        ending=known.ending,
+    )
+    found = search_preemption(task)
+    if isinstance(found, NoPreemption) or not found.held:
+        return PreemptionResult(found, None, known.near_end_since)
+    name = reservation_name(gang.ready[0].name if is_single_pod_gang(gang.name) else gang.name.name, search.names)
+    spec = ReservationSpec(
+        gang.name.name,
+        held=found.held,
+        priority=gang.priority,
+        held_since=search.held_since or format_timestamp(now),
+        preemption=found.intent(policy.timeout_s),
+    )
+    return PreemptionResult(found, CreateReservation(gang.name.namespace, name, spec), known.near_end_since)

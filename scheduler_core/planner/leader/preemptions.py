@@ -1,0 +1,154 @@
+"""Preemption for gangs that do not fit: which gang may search, what follows from a result, and its limits. No I/O.
+
+A gang searches once it has waited for ``waitTime``, in a time window of the policy, if no gang of its priority has a
+hold with evictions. In dry-run mode the result is only reported. A preemption that ends without the gang in its places
+is counted as in vain, and its gang waits longer before the next one: the time is doubled each time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from scheduler_core.planner.commit.actions import CreateReservation, EvictPod
+from scheduler_core.planner.gang.member import GangName
+from scheduler_core.planner.leader.capacity_holds import CapacityHolds
+from scheduler_core.planner.leader.context import TermContext
+from scheduler_core.planner.leader.preemption_search import PreemptionResult
+from scheduler_core.planner.leader.queue import GangQueue, QueuedGang
+from scheduler_core.planner.leader.view import PlannerView
+from scheduler_core.planner.preemption.model import PreemptionPlan
+from scheduler_core.policy.preemption import PreemptionMode, PreemptionPolicy
+
+RETRY_S = 60.0  # until the next search for a gang; after a preemption in vain doubled each time
+MAX_RETRY_S = 3_600.0
+FORBIDDEN_S = 120.0  # a unit that a budget forbids is not chosen again for this time
+_HOUR_S = 3_600.0
+REST_FACTOR = 9.0  # after a search, none is started for nine times its CPU time
+
+
+class PreemptionReport(NamedTuple):
+    """The last result for a gang, for people."""
+
+    mode: PreemptionMode
+    result: PreemptionResult
+    at: float  # seconds since 1970
+
+
+class Preemptions:
+    """Preemption in one term of leadership. For one thread."""
+
+    def __init__(self, view: PlannerView, queue: GangQueue, holds: CapacityHolds, context: TermContext) -> None:
+        self.reports: dict[GangName, PreemptionReport] = {}  # of queued gangs
+        self.near_end_since: Mapping[str, float] = {}
+        self._view, self._queue, self._holds, self._context = view, queue, holds, context
+        self._evicted_at: dict[str, float] = {}  # by key of the unit, seconds since 1970
+        self._keys: dict[str, str] = {}  # name of a unit of an intent -> its key
+        self._evictions: deque[float] = deque()  # of the last hour, monotonic seconds
+        self._forbidden: dict[str, float] = {}  # name of a unit -> until when, monotonic seconds
+        self._not_before: dict[GangName, float] = {}  # monotonic seconds
+        self._in_vain: dict[GangName, int] = {}  # in a row
+        self._next_search = 0.0
+
+    def next_gang(self, now: float) -> QueuedGang | None:
+        """Return the next gang to search for; None: none may. ``now``: monotonic seconds."""
+        policy = self._policy
+        wall = self._context.clock.wall()
+        if policy.mode is PreemptionMode.OFF or now < self._next_search or not policy.is_open(wall):
+            return None
+        holds, in_progress = self._holds.open_holds(), self._view.in_progress()
+        evicting = {each.priority for each in holds if each.spec.preemption is not None}
+        self._forget_gone()
+        for waiting in self._queue.ordered():
+            gang = waiting.gang
+            if waiting.unfit_state is None or now - waiting.newest_seen_at < policy.wait_s:
+                continue
+            if gang.priority in evicting or now < self._not_before.get(gang.name, 0.0) or gang.unplanned:
+                continue
+            if not in_progress.is_free(gang):
+                continue
+            if policy.mode is PreemptionMode.DRY_RUN or self._holds.limits.allow(
+                gang.name, gang.priority, gang.asks.total(), holds, now
+            ):
+                return waiting
+        return None
+
+    def evicted_at(self) -> dict[str, float]:
+        """Return when units were evicted, by key: of this term of leadership only."""
+        return dict(self._evicted_at)
+
+    def forbidden(self, now: float) -> frozenset[str]:
+        """Return the units that a PodDisruptionBudget forbade a short time ago."""
+        self._forbidden = {unit: until for unit, until in self._forbidden.items() if now < until}
+        return frozenset(self._forbidden)
+
+    def note_forbidden(self, now: float) -> None:
+        """Remember the units that the budgets of an open intent forbid, before the hold is removed."""
+        for uid, check in self._view.observations.budgets.items():
+            reservation = self._view.reservations.get(uid)
+            if check.blocked and reservation is not None and not reservation.status.evicting:
+                self._forbidden |= dict.fromkeys(check.blocked, now + FORBIDDEN_S)
+                self._not_before.pop(GangName(reservation.namespace, reservation.spec.gang), None)
+
+    def apply_result(self, result: PreemptionResult, now: float) -> CreateReservation | None:
+        """Report a result. Return the hold to create; None: in dry-run mode, above a limit, or without a result."""
+        gang, policy = result.found.gang, self._policy
+        self.near_end_since = result.near_end_since
+        self._next_search = now + REST_FACTOR * result.cpu_s
+        self._not_before[gang.name] = now + RETRY_S
+        waiting = self._queue.get_queued(gang.name)
+        if waiting is None or not self._view.in_progress().is_free(waiting.gang):
+            return None
+        before = self.reports.get(gang.name)
+        self.reports[gang.name] = PreemptionReport(policy.mode, result, self._context.clock.wall())
+        if not isinstance(result.found, PreemptionPlan) or result.create is None:
+            return None
+        if policy.mode is not PreemptionMode.EVICT:
+            if before is None or _units(before.result) != _units(result):  # said once for the same units
+                self._context.executor.report_preemption("dry-run", result.found)
+            return None
+        if self._count_evictions(now) + len(result.found.pods) > policy.max_evictions_per_hour:
+            self._context.executor.report_preemption("over-limit", result.found)
+            return None
+        self._keys |= {unit.name: unit.key or unit.name for unit in result.found.units}
+        self._context.executor.report_preemption("planned", result.found)
+        return result.create
+
+    def mark_evicted(self, action: EvictPod, now: float) -> None:
+        """Record an accepted eviction. ``now``: monotonic seconds."""
+        unit = action.eviction.unit
+        self._evicted_at[self._keys.get(unit, unit)] = self._context.clock.wall()
+        self._evictions.append(now)
+
+    def mark_ended(self, gang: GangName, now: float, *, won: bool) -> None:
+        """Record the end of a preemption: the gang has its places, or pods were evicted in vain."""
+        if won:
+            self._in_vain.pop(gang, None)
+            return
+        self._in_vain[gang] = self._in_vain.get(gang, 0) + 1
+        self._not_before[gang] = now + min(MAX_RETRY_S, RETRY_S * 2.0 ** self._in_vain[gang])
+
+    @property
+    def _policy(self) -> PreemptionPolicy:
+        return self._context.policies().preemption
+
+    def _count_evictions(self, now: float) -> int:
+        while self._evictions and now - self._evictions[0] >= _HOUR_S:
+            self._evictions.popleft()
+        return len(self._evictions)
+
+    def _forget_gone(self) -> None:
+        def is_queued(name: GangName) -> bool:
+            return self._queue.get_queued(name) is not None
+
+        self.reports = {name: each for name, each in self.reports.items() if is_queued(name)}
+        self._not_before = {name: at for name, at in self._not_before.items() if is_queued(name)}
+        self._in_vain = {name: times for name, times in self._in_vain.items() if is_queued(name)}
+        oldest = self._context.clock.wall() - max(self._policy.cooldown_s, _HOUR_S)
+        self._evicted_at = {key: at for key, at in self._evicted_at.items() if at >= oldest}
+
+
+def _units(result: PreemptionResult) -> frozenset[str]:
+    found = result.found
+    return frozenset(each.name for each in found.units) if isinstance(found, PreemptionPlan) else frozenset()
