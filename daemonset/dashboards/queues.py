@@ -1,4 +1,4 @@
-"""The dashboard about waiting: gated pods, the gang queue, limits of namespaces and capacity holds."""
+"""The dashboard about waiting: preemption, gated pods, the gang queue, limits of namespaces and capacity holds."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from daemonset.dashboards.model import Dashboard, Panel, Query, Row
 
 
 def dashboard() -> Dashboard:
-    """Return the dashboard "Queues and capacity holds"."""
+    """Return the dashboard "Preemption and queues"."""
     return Dashboard(
         "gputopo-queues",
-        "gputopo / Queues and capacity holds",
+        "gputopo / Preemption and queues",
         "Gangs and planned pods that wait, why they wait, and the capacity that is held for them.",
-        (Row("Queue", _queue()), Row("Capacity holds", _holds())),
+        (Row("Queue", _queue()), Row("Capacity holds", _holds()), Row("Preemption", _preemption())),
     )
 
 
@@ -82,5 +82,31 @@ def _holds() -> tuple[Panel, ...]:
             "Pods that came to the nodes of a hold after it began, and delay its gang.",
             (Query("max(gputopo_planner_capacity_hold_higher_priority_pods)", "pods"),),
             "short",
+        ),
+    )
+
+
+def _preemption() -> tuple[Panel, ...]:
+    return (
+        Panel(
+            "Nodes offered by kube-scheduler's preemption",
+            "Nodes in an hour. kept: the pod gets what it requires there after the eviction. Others: why the extender "
+            "dropped the node, so that no pod is evicted in vain.",
+            (Query("sum by (outcome) (increase(gputopo_preemption_nodes_total[1h]))", "{{outcome}}"),),
+            "short",
+            width=12,
+            stacked=True,
+        ),
+        Panel(
+            "Calls of preemption",
+            "Calls a second of the verb preempt, by HTTP status.",
+            (
+                Query(
+                    'sum by (status) (rate(gputopo_extender_calls_total{verb="preempt"}[$__rate_interval]))',
+                    "{{status}}",
+                ),
+            ),
+            "reqps",
+            width=12,
         ),
     )

@@ -48,7 +48,12 @@ QUIET = {
         "Writes that did not succeed",
         "Failed watches and unacknowledged proposals",
     },
-    "gputopo-queues": {"Pods released without a place", "Gangs at a limit of their namespace"},
+    "gputopo-queues": {
+        "Nodes offered by kube-scheduler's preemption",
+        "Calls of preemption",
+        "Pods released without a place",
+        "Gangs at a limit of their namespace",
+    },
     "gputopo-hardware": {
         "Degradations",
         "Missing lanes of NVLinks",
