@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gputopo.cli import complete
 from gputopo.cli.output import no_headers_option, print_document, print_table
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, read_packed
 from gputopo.cli.watch import Watched, check_watch, watch_option, watch_table
@@ -37,6 +38,7 @@ def cluster_options(command: _Command) -> _Command:
         click.option(
             "--kubeconfig",
             metavar="FILE",
+            shell_complete=complete.files,
             help="The kubeconfig file; default: KUBECONFIG, ~/.kube/config, or the pod's ServiceAccount.",
         ),
     ):
@@ -50,6 +52,7 @@ def file_option(command: _Command) -> _Command:
         "--from",
         "source",
         metavar="FILE|-",
+        shell_complete=complete.files,
         help="Instead of a cluster: the output of `kubectl get "
         "nodes,pods,nodegpus,placementreservations,placementledgers -A -o json`.",
     )(command)
@@ -62,7 +65,7 @@ def file_option(command: _Command) -> _Command:
 @click.option("-o", "--output", type=_OUTPUT, default="table", show_default=True, help="What to print.")
 @no_headers_option
 @watch_option
-@click.argument("names", metavar="[NODE]...", nargs=-1)
+@click.argument("names", metavar="[NODE]...", nargs=-1, shell_complete=complete.nodes)
 def nodes(
     *,
     selector: str,
@@ -204,7 +207,7 @@ def _read_pods(kube: Kube, namespace: str | None) -> list[PodGpus]:
 
 @click.command()
 @cluster_options
-@click.option("--node", metavar="NAME", help="Clean up this Node.")
+@click.option("--node", metavar="NAME", shell_complete=complete.nodes, help="Clean up this Node.")
 @click.option("--all", "everything", is_flag=True, help="Clean up all Nodes.")
 @click.option(
     "--crd", is_flag=True, help="With --all: also remove the CustomResourceDefinitions and the planner's objects."

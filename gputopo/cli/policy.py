@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gputopo.cli import complete
 from gputopo.cli.terminal import exit_with_error, read_bytes, write_out
 
 if TYPE_CHECKING:
     from scheduler_core.policy.file import PolicyFile
 
-_FILE = click.argument("file")
+_FILE = click.argument("file", shell_complete=complete.files)
 
 
 @click.group(context_settings={"max_content_width": 100})
@@ -44,7 +45,7 @@ def check(file: str) -> None:
 
 
 @policy.command()
-@click.argument("file", required=False)
+@click.argument("file", required=False, shell_complete=complete.files)
 def show(file: str | None) -> None:
     """Show the effective values of a policy FILE and the line of each value; without FILE, the built-in values.
 

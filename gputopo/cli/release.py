@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from gputopo.cli import complete
 from gputopo.cli.cluster import cluster_options, connected_cluster
 from gputopo.cli.terminal import NO_CLUSTER
 
@@ -28,7 +29,7 @@ class _ReleaseQuery(NamedTuple):
 
 @click.command()
 @cluster_options
-@click.argument("pods", metavar="[POD]...", nargs=-1)
+@click.argument("pods", metavar="[POD]...", nargs=-1, shell_complete=complete.pods)
 @click.option(
     "-n",
     "--namespace",

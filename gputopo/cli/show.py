@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from gputopo.cli import complete
 from gputopo.cli.cluster import cluster_options
 from gputopo.cli.source import cluster_topology, name_uncertain_facts, topology_of
 from gputopo.cli.terminal import (
@@ -26,11 +27,17 @@ _FROM = click.option(
     "--from",
     "source",
     metavar="FILE|NAME|-",
+    shell_complete=complete.machines_and_files,
     help="Read another machine instead of this one: a recording, the output of `nvidia-smi topo -m` or of "
     "`kubectl get node -o json`, an NCCL topology XML file, or the name of a bundled example machine. `-` is "
     "standard input.",
 )
-_NODE = click.option("--node", metavar="NAME", help="Read the topology annotation of this Node of the cluster.")
+_NODE = click.option(
+    "--node",
+    metavar="NAME",
+    shell_complete=complete.nodes,
+    help="Read the topology annotation of this Node of the cluster.",
+)
 _ASCII = click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASCII characters only.")
 
 
@@ -47,7 +54,7 @@ class _GpuIndex(click.ParamType[int]):
 
 
 @click.command()
-@click.argument("machine", required=False)
+@click.argument("machine", required=False, shell_complete=complete.machines_and_files)
 @_FROM
 @_NODE
 @cluster_options
@@ -135,8 +142,8 @@ def labels(source: str | None, mirror: str, annotations: bool) -> None:
 
 
 @click.command()
-@click.argument("before", required=False)
-@click.argument("after", required=False)
+@click.argument("before", required=False, shell_complete=complete.machines_and_files)
+@click.argument("after", required=False, shell_complete=complete.machines_and_files)
 @_NODE
 @cluster_options
 @click.option("--exit-code", is_flag=True, help="Exit with 1 if the machines differ.")

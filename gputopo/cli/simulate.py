@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from gputopo.cli import complete
 from gputopo.cli.cluster import cluster_options, listing_cluster, print_unreadable
 from gputopo.cli.policy import read_policy_file
 from gputopo.cli.terminal import exit_with_error, read_bytes, read_packed, write_out
@@ -61,13 +62,19 @@ class _Load(NamedTuple):
 @click.option(
     "--cluster",
     "clusters",
+    shell_complete=complete.machines_and_files,
     metavar="FILE|MACHINE*N",
     multiple=True,
     required=True,
     help="Nodes: a CSV file (sn, cpu_milli, memory_mib, gpu, model), the output of `kubectl get nodes -o json`, or N "
     "machines of a value of `show --from`. Repeatable. Running pods are ignored.",
 )
-@click.option("--workload", metavar="FILE", help="Jobs: a CSV or JSON file, see docs/quality.md. Default: random jobs.")
+@click.option(
+    "--workload",
+    metavar="FILE",
+    shell_complete=complete.files,
+    help="Jobs: a CSV or JSON file, see docs/quality.md. Default: random jobs.",
+)
 @click.option("--sizes", metavar="GPUS:WEIGHT,..", default=_SIZES, show_default=True, help="Sizes of random jobs.")
 @click.option(
     "--load", type=_SHARE, default=0.9, show_default=True, help="Requested share of the GPUs over time, of random jobs."
@@ -83,10 +90,18 @@ class _Load(NamedTuple):
     help="If the jobs of --workload have no times: draw jobs at random up to this load.",
 )
 @click.option(
-    "--policies", default=_POLICIES, show_default=True, help="Policies to compare: the first with each other one."
+    "--policies",
+    default=_POLICIES,
+    show_default=True,
+    shell_complete=complete.policies,
+    help="Policies to compare: the first with each other one.",
 )
 @click.option(
-    "--policy", "policy_file", metavar="FILE", help="A policy file: also run each of its profiles, as ours:NAME."
+    "--policy",
+    "policy_file",
+    metavar="FILE",
+    shell_complete=complete.files,
+    help="A policy file: also run each of its profiles, as ours:NAME.",
 )
 @click.option("--seed", default=42, show_default=True, help="Random seed of the first run.")
 @click.option(
@@ -128,7 +143,14 @@ def simulate(
 
 @click.command("what-if")
 @cluster_options
-@click.option("-f", "--filename", metavar="FILE|-", required=True, help="A Pod, Job, Deployment ...")
+@click.option(
+    "-f",
+    "--filename",
+    metavar="FILE|-",
+    required=True,
+    shell_complete=complete.files,
+    help="A Pod, Job, Deployment ...",
+)
 @click.option(
     "--from",
     "source",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from gputopo.cli import complete
 from gputopo.cli.cluster import cluster_options, file_option, listing_cluster
 from gputopo.cli.output import fetch_page, print_document, print_text, token_option
 from gputopo.cli.policy import read_policy_file
@@ -52,11 +53,22 @@ class PodQuery(NamedTuple):
 @cluster_options
 @file_option
 @token_option
-@click.argument("what", metavar="[pod|gang NAME]", nargs=-1)
-@click.option("-f", "--filename", metavar="FILE|-", help="A Pod, Job, Deployment ... that does not exist yet.")
+@click.argument("what", metavar="[pod|gang NAME]", nargs=-1, shell_complete=complete.kind_and_name)
+@click.option(
+    "-f",
+    "--filename",
+    metavar="FILE|-",
+    shell_complete=complete.files,
+    help="A Pod, Job, Deployment ... that does not exist yet.",
+)
 @click.option("-n", "--namespace", metavar="NAME", help="Namespace of the pod or the gang; default: the context's.")
-@click.option("--node", metavar="NAME", help="Explain this node only.")
-@click.option("--policy", metavar="FILE|-", help="The extender's policy file; default: the built-in policy.")
+@click.option("--node", metavar="NAME", shell_complete=complete.nodes, help="Explain this node only.")
+@click.option(
+    "--policy",
+    metavar="FILE|-",
+    shell_complete=complete.files,
+    help="The extender's policy file; default: the built-in policy.",
+)
 @click.option("--server", metavar="URL", help="pod: query a running extender. gang: also query the leading planner.")
 @click.option(
     "-o",

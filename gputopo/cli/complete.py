@@ -1,0 +1,137 @@
+"""What a shell offers for an argument: machines and files, nodes and pods of the cluster, placement policies.
+
+A completion prints no message and never fails: without a cluster, nothing is offered.
+Heavy imports are in the functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from gputopo.kube.client import Kube
+
+_TIMEOUT_S = 3.0  # a person waits for it
+_MOST = 1000  # names offered at once
+_KINDS = ("pod", "gang")
+
+
+def machines_and_files(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the bundled example machines and the files that begin with ``incomplete``."""
+    from agent.recording import bundled  # noqa: PLC0415  reads the file system
+
+    found = bundled.list_machines(bundled.bundled_directory())
+    names = sorted(name for each in found for name in (each.name, *each.aliases) if name.startswith(incomplete))
+    # A shell offers either files or names: with names to offer, the files are listed here.
+    files = [_item(each) for each in _files(incomplete)] if names else [_item(incomplete, "file")]
+    return [*map(_item, names), *files]
+
+
+def files(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Let the shell offer files."""
+    return [_item(incomplete, "file")]
+
+
+def nodes(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the nodes of the cluster of the command, or of its file."""
+    return _offered(ctx, incomplete, _node_names)
+
+
+def pods(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the pods of the namespace of the command."""
+    return _offered(ctx, incomplete, lambda kube: _pod_names(kube, ctx))
+
+
+def kind_and_name(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the kinds of ``gputopo why``, and after ``pod`` the pods."""
+    before = ctx.params.get("what") or ()
+    if not before:
+        return [_item(kind) for kind in _KINDS if kind.startswith(incomplete)]
+    return pods(ctx, parameter, incomplete) if before[0] in ("pod", "pods", "po") else []
+
+
+def policies(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the placement policies of the simulation, for the last name of a list with commas."""
+    from scheduler_core.simulation.policies import POLICIES  # noqa: PLC0415  start-up of all other commands
+
+    before, comma, last = incomplete.rpartition(",")
+    return [_item(f"{before}{comma}{name}") for name in POLICIES if name.startswith(last)]
+
+
+def _item(value: str, kind: str = "plain") -> CompletionItem:
+    from click.shell_completion import CompletionItem  # noqa: PLC0415  start-up of all other commands
+
+    return CompletionItem(value, kind)
+
+
+def _files(incomplete: str) -> Iterator[str]:
+    import os  # noqa: PLC0415  only here
+
+    folder, _, start = incomplete.rpartition("/")
+    try:
+        with os.scandir(f"{folder}/" if "/" in incomplete else ".") as entries:
+            names = sorted(f"{each.name}/" if each.is_dir() else each.name for each in entries)
+    except OSError:
+        return
+    prefix = incomplete[: len(incomplete) - len(start)]
+    yield from (f"{prefix}{name}" for name in names[:_MOST] if name.startswith(start))
+
+
+def _offered(ctx: click.Context, incomplete: str, names: Callable[[Kube], list[str]]) -> list[CompletionItem]:
+    import io  # noqa: PLC0415  only here
+    from contextlib import redirect_stderr  # noqa: PLC0415
+
+    with redirect_stderr(io.StringIO()):  # a message would end up in the line that is being typed
+        try:
+            kube = _connection(ctx.params)
+            try:
+                found = names(kube)
+            finally:
+                kube.close()
+        except (Exception, SystemExit):  # noqa: BLE001  whatever is wrong, the person goes on typing
+            return []
+    return [_item(name) for name in sorted(found) if name.startswith(incomplete)][:_MOST]
+
+
+def _connection(parameters: dict[str, Any]) -> Kube:
+    from gputopo.kube.rbac import READER  # noqa: PLC0415  start-up of all other commands
+
+    if (source := parameters.get("source")) is not None:
+        from gputopo.cli.terminal import read_packed  # noqa: PLC0415
+        from gputopo.kube.cluster_file import FileKube  # noqa: PLC0415
+
+        if source == "-":
+            raise OSError("standard input is the terminal")
+        return FileKube(read_packed(source), READER)
+    from gputopo.kube.connect import connect  # noqa: PLC0415
+
+    return connect(READER, parameters.get("kubeconfig"), parameters.get("context")).with_timeout(_TIMEOUT_S)
+
+
+def _node_names(kube: Kube) -> list[str]:
+    from gputopo.kube.client import ListOptions  # noqa: PLC0415  start-up of all other commands
+    from gputopo.kube.objects import PartialObject  # noqa: PLC0415
+    from gputopo.kube.rbac import NODES  # noqa: PLC0415
+
+    return [each.metadata.name for each in kube.list_objects(NODES, PartialObject, ListOptions(metadata_only=True))]
+
+
+def _pod_names(kube: Kube, ctx: click.Context) -> list[str]:
+    from gputopo.kube.client import ListOptions  # noqa: PLC0415  start-up of all other commands
+    from gputopo.kube.objects import PartialObject  # noqa: PLC0415
+    from gputopo.kube.rbac import PODS  # noqa: PLC0415
+
+    namespace = ctx.params.get("namespace")
+    if namespace is None and kube.from_file:
+        namespace = "default"
+    elif namespace is None:
+        from gputopo.kube.connect import default_namespace  # noqa: PLC0415
+
+        namespace = default_namespace(ctx.params.get("kubeconfig"), ctx.params.get("context"))
+    query = ListOptions(namespace, metadata_only=True)
+    return [each.metadata.name for each in kube.list_objects(PODS, PartialObject, query)]

@@ -1,0 +1,100 @@
+"""What shells offer: of every shell, the words that its script asks for."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.shell_completion import ShellComplete
+
+from gputopo.cli.main import main
+from gputopo.kube.rbac import NODES, PODS
+from tests.api_server import Answer, Asked, api_server
+from tests.gputopo.cli.cluster_objects import NODE, listed, pod
+from tests.gputopo.cli.test_cluster_file import file_of
+
+PENDING = pod("waits", 2, phase="Pending")
+
+
+def offered(*words: str) -> list[str]:
+    """The words offered for the last word."""
+    *before, incomplete = words
+    found = ShellComplete(main, {}, "gputopo", "_GPUTOPO_COMPLETE").get_completions(before, incomplete)
+    return [f"{each.value}{'' if each.type == 'plain' else ' (' + each.type + ')'}" for each in found]
+
+
+def test_machines_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dgx-of-ours.json").touch()
+    (tmp_path / "dgx-all").mkdir()
+
+    for words in (
+        ("show", "dgx-"),
+        ("show", "--from", "dgx-"),
+        ("diff", "dgx-1", "dgx-"),
+        ("path", "0", "1", "--from", "dgx-"),
+    ):
+        assert {"dgx-1", "dgx-a100", "dgx-of-ours.json", "dgx-all/"} <= set(offered(*words))
+    assert offered("show", "--from", "./dg") == ["./dg (file)"]
+
+
+def test_policies() -> None:
+    assert offered("simulate", "--policies", "ours,sp") == ["ours,spread"]
+
+
+def test_nodes_and_pods_of_a_cluster(tmp_path: Path) -> None:
+    def answered(asked: Asked) -> Answer:
+        return listed(*{NODES.path(): [NODE], PODS.path(namespace="a"): [PENDING]}.get(asked.path, []))
+
+    with api_server(answered) as server:
+        there = ("--kubeconfig", server.kubeconfig(tmp_path / "config"))
+        assert offered("nodes", *there, "g") == ["gpu-0"]
+        assert offered("show", *there, "--node", "") == ["gpu-0"]
+        assert offered("why", *there, "-n", "a", "pod", "w") == ["waits"]
+        assert offered("release", *there, "-n", "a", "") == ["waits"]
+        assert offered("why", *there, "pod", "") == []  # of another namespace
+
+
+def test_nodes_and_pods_of_a_file(tmp_path: Path) -> None:
+    file = file_of(tmp_path, [PENDING])
+
+    assert offered("nodes", "--from", file, "") == ["gpu-0"]
+    assert offered("why", "--from", file, "-n", "a", "pod", "") == ["waits"]
+
+
+def test_kinds() -> None:
+    assert offered("why", "") == ["pod", "gang"]
+
+
+@pytest.mark.parametrize("content", ["", "}{", "clusters: 7"])
+def test_without_a_cluster_nothing_is_offered_and_nothing_is_printed(
+    tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config").write_text(content)
+
+    assert offered("nodes", "--kubeconfig", str(tmp_path / "config"), "") == []
+    assert offered("nodes", "--from", str(tmp_path / "config"), "") == []
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("shell", "words"),
+    [
+        ("bash", {"COMP_WORDS": "gputopo nodes --from c.json g", "COMP_CWORD": "4"}),
+        ("zsh", {"COMP_WORDS": "gputopo nodes --from c.json g", "COMP_CWORD": "4"}),
+        ("fish", {"COMP_WORDS": "gputopo nodes --from c.json ", "COMP_CWORD": "g"}),
+    ],
+)
+def test_each_shell_gets_the_answer(tmp_path: Path, shell: str, words: dict[str, str]) -> None:
+    file_of(tmp_path, [])
+    environ = {**os.environ, **words, "_GPUTOPO_COMPLETE": f"{shell}_complete"}
+    program = [sys.executable, "-c", "from gputopo.cli.main import main; main(prog_name='gputopo')"]
+
+    found = subprocess.run(program, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True)
+
+    assert "gpu-0" in found.stdout
+    assert json.dumps(found.stderr) == '""'
