@@ -71,16 +71,29 @@ async def view(url: str, viewers: int, seconds: float) -> int:
     async def one() -> int:
         reader, writer = await asyncio.open_connection(host, int(port), limit=2**24)
         writer.write(f"GET /events HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
-        received = 0
+        received, page = 0, None
         while (left := end - time.monotonic()) > 0:
             try:
-                received += len(await asyncio.wait_for(reader.read(2**20), left))
+                found = await asyncio.wait_for(reader.read(2**20), left)
             except TimeoutError:
                 break
+            received += len(found)
+            if b'"refresh":true' in found and (page is None or page.done()):
+                page = asyncio.create_task(fetch(host, int(port)))
         writer.close()
         return received
 
     return sum(await asyncio.gather(*(one() for _ in range(viewers))))
+
+
+async def fetch(host: str, port: int) -> None:
+    """Fetch the page three seconds later, as ``ui.js`` does."""
+    await asyncio.sleep(3)
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(f"GET / HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n".encode())
+    while await reader.read(2**20):
+        pass
+    writer.close()
 
 
 @contextmanager

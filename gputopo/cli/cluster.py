@@ -6,8 +6,9 @@ Exit code 4: the cluster cannot be reached, denies access, or does not have the 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -62,7 +63,14 @@ def file_option(command: _Command) -> _Command:
 @cluster_options
 @file_option
 @click.option("-l", "--selector", metavar="LABELS", default="", help="Only nodes with these labels, as in kubectl.")
-@click.option("-o", "--output", type=_OUTPUT, default="table", show_default=True, help="What to print.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice([*_OUTPUT.choices, "html"]),
+    default="table",
+    show_default=True,
+    help="What to print. html: the page of `gputopo ui` with these nodes, as one file.",
+)
 @no_headers_option
 @watch_option
 @click.argument("names", metavar="[NODE]...", nargs=-1, shell_complete=complete.nodes)
@@ -93,6 +101,7 @@ def nodes(
       gputopo nodes --from cluster.json
       gputopo nodes -o wide -l pool=training
       gputopo nodes -o json | jq '.items[] | select(.degraded != [])'
+      gputopo nodes -o html > nodes.html
     """
     from datetime import UTC, datetime  # noqa: PLC0415  start-up of all other commands
 
@@ -100,14 +109,16 @@ def nodes(
     from gputopo.cluster.nodes import missing_agents_text  # noqa: PLC0415
     from gputopo.cluster.read import read_nodes  # noqa: PLC0415
     from gputopo.cluster.tables import node_table  # noqa: PLC0415
+    from gputopo.kube.rbac import UI  # noqa: PLC0415
 
     check_watch(watch, output, connection["source"])
     if watch:
         with connected_cluster(**connection, role=None) as kube:
             watch_table(_watched_nodes(kube, selector, names, wide=output == "wide"))
-    with listing_cluster(**connection, role=None) as kube:
+    with listing_cluster(**connection, role=UI if output == "html" else None) as kube:
         found = read_nodes(kube, selector)
         now = datetime.fromtimestamp(kube.now(), UTC)
+        page = _page_of(kube) if output == "html" else None
     if names:
         unknown = sorted(set(names) - {each.name for each in found})
         found = [each for each in found if each.name in names]
@@ -117,6 +128,9 @@ def nodes(
             sys.exit(NO_CLUSTER)
     if output in ("json", "yaml"):
         print_document(node_list(found, now), output)
+        return
+    if page is not None:
+        click.echo(page({each.name for each in found}), nl=False)
         return
     print_table(lambda: node_table(found, now, wide=output == "wide"), bool(found), "no GPU nodes found")
     if (missing := missing_agents_text(found)) is not None:
@@ -134,6 +148,13 @@ def _watched_nodes(kube: Kube, selector: str, names: Sequence[str], *, wide: boo
         return node_table([each for each in found if not names or each.name in names], datetime.now(UTC), wide=wide)
 
     return Watched(read, keys=1, ages=frozenset({"LAST SEEN"}), if_empty="no GPU nodes found")
+
+
+def _page_of(kube: Kube) -> Callable[[Collection[str]], str]:
+    """Return a function that makes a page of the nodes with these names."""
+    from scheduler_core.ui.main import list_service, static_page  # noqa: PLC0415  start-up of all other commands
+
+    return partial(static_page, list_service(kube))
 
 
 @click.command()

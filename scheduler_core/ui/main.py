@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 from gputopo.kube.client import Kube
@@ -22,6 +22,7 @@ from scheduler_core.runtime.event_loop import Deliver, WatchSet, run_daemon
 from scheduler_core.runtime.http_server import Listener
 from scheduler_core.runtime.page_access import PageAccess
 from scheduler_core.runtime.tls import CertificateError
+from scheduler_core.ui.overview import with_nodes
 from scheduler_core.ui.overview_page import PageQuery, overview_page
 from scheduler_core.ui.rows_html import Viewer
 from scheduler_core.ui.server import LIMITS, style_sheet, ui_app
@@ -65,10 +66,11 @@ def list_service(kube: Kube) -> UiService:
     return service
 
 
-def static_page(service: UiService) -> str:
-    """Return the page of the whole cluster as one file."""
+def static_page(service: UiService, names: Collection[str] | None = None) -> str:
+    """Return the page of the cluster as one file. ``names``: of the nodes that it shows; None: all."""
     viewer = Viewer(live=False, style=style_sheet())
-    return overview_page(service.overview, service.history, PageQuery(), viewer)
+    found = service.overview if names is None else with_nodes(service.overview, names)
+    return overview_page(found, service.history, PageQuery(), viewer)
 
 
 def serve_cluster(kube: Kube, listen: str, print_line: Callable[[str], None]) -> None:

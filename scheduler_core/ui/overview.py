@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from scheduler_core.explain.model import ReservedGpus
 from scheduler_core.explain.reservations import devices_by_node, reserved_gpus
@@ -57,6 +57,12 @@ def overview(
         troubles=tuple(troubles),
         notice=notice,
     )
+
+
+def with_nodes(found: Overview, names: Collection[str]) -> Overview:
+    """Return the overview with only these nodes; gangs and reservations remain."""
+    rows = [row for group in found.groups for row in group.rows if row.name in names]
+    return found._replace(totals=totals(rows), groups=tuple(grouped(rows)))
 
 
 def totals(rows: Iterable[NodeRow]) -> Totals:

@@ -74,8 +74,8 @@ def summary_part(found: Overview, rows: Sequence[NodeRow], query: PageQuery) -> 
     """Return the counts: of the nodes shown, where the query selects some."""
     counted = totals(rows) if query.selects else found.totals
     figures = [
-        (f"{counted.count(GpuState.FREE)}", f"of {counted.gpus} GPUs free"),
-        (f"{counted.nodes}", "nodes"),
+        (f"{counted.count(GpuState.FREE):,}", f"of {counted.gpus:,} GPUs free"),
+        (f"{counted.nodes:,}", "node" if counted.nodes == 1 else "nodes"),
     ]
     waiting = sum(gang.waiting_seconds is not None for gang in found.gangs)
     if waiting:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 from zlib import crc32
 
+from gputopo.render.wording import counted_noun
 from scheduler_core.ui.html import NOTHING, Html, element, joined, link, text
 from scheduler_core.ui.model import GpuCell, GpuState, IslandCells, NodeGroup, NodeRow, PodOnNode, Totals
 
@@ -170,7 +171,7 @@ def group_rows(group: NodeGroup, viewer: Viewer) -> Iterable[Html]:
         element(
             "th",
             viewer.link(group.title, "./", group=group.key),
-            element("small", text(f" {group.totals.nodes} nodes, {totals_words(group.totals)}")),
+            element("small", text(f" {counted_noun(group.totals.nodes, 'node')}, {totals_words(group.totals)}")),
             colspan=5,
             scope="rowgroup",
         ),
@@ -186,7 +187,10 @@ def group_line(group: NodeGroup) -> Html:
         "tr",
         element("th", link(group.title, "./", group=group.key), scope="row"),
         element("td", state_bar(totals)),
-        element("td", text(f"{totals.nodes} nodes, {totals.count(GpuState.FREE)} of {totals.gpus} GPUs free")),
+        element(
+            "td",
+            text(f"{counted_noun(totals.nodes, 'node')}, {totals.count(GpuState.FREE)} of {totals.gpus} GPUs free"),
+        ),
         element("td", text(islands_words(totals))),
         element("td", text(_faults_words(group))),
     )
@@ -204,4 +208,13 @@ def state_bar(totals: Totals, width: int = 240) -> Html:
         wide = width * number / max(1, totals.gpus)
         parts.append(element("rect", x=x, y=0, width=wide, height=14, class_=SIGNS[state][0]))
         x += wide
-    return element("svg", *parts, viewBox=f"0 0 {width} 14", width=width, height=14, class_="bar", aria_hidden="true")
+    return element(
+        "svg",
+        *parts,
+        viewBox=f"0 0 {width} 14",
+        width=width,
+        height=14,
+        preserveAspectRatio="none",
+        class_="bar",
+        aria_hidden="true",
+    )

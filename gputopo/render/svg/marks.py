@@ -8,6 +8,8 @@ from gputopo.model import Link
 from gputopo.render.wording import escape_invisible, parse_subject
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gputopo.model import Island, NodeTopology, Uplink
 
 
@@ -29,14 +31,25 @@ def mark(topology: NodeTopology) -> Marks:
     """Return the marks of a topology."""
     islands = tuple(island for island in topology.islands or () if island.size > 1)
     number = {gpu: place for place, island in enumerate(islands) for gpu in island.gpus}
-    hurt = [parse_subject(each.what)[1] for each in topology.degraded]
+    subjects = [parse_subject(each.what) for each in topology.degraded]
+    hurt = [gpus for _, gpus in subjects]
     return Marks(
         islands,
         number,
         frozenset(gpus[0] for gpus in hurt if len(gpus) == 1),
-        frozenset((gpus[0], gpus[1]) for gpus in hurt if len(gpus) == 2),
+        frozenset((gpus[0], gpus[1]) for gpus in hurt if len(gpus) == 2) | _weak_pair(topology, subjects),
         topology.nvlink is not None,
     )
+
+
+def _weak_pair(topology: NodeTopology, subjects: Sequence[tuple[str, tuple[int, ...]]]) -> frozenset[tuple[int, int]]:
+    """Return the pair of GPUs whose link has lost lanes.
+
+    A lost NVLink is missing at both ends. If exactly two GPUs lack NVLinks and a link joins them, it is that one.
+    """
+    short = {gpus[0] for part, gpus in subjects if part == "NVLink" and len(gpus) == 1}
+    links = () if topology.nvlink is None or len(short) != 2 else topology.nvlink.links
+    return frozenset((link.a, link.b) for link in links if {link.a, link.b} == short)
 
 
 def part_name(what: str) -> str:

@@ -14,6 +14,8 @@ from gputopo.cli import main
 from tests.api_server import Answer, Asked, api_server
 from tests.gputopo.cli import test_gangs, test_why
 from tests.gputopo.cli.cluster_objects import NODE, STATE, listed, pod
+from tests.scheduler_core.ui.cluster_documents import cluster_text
+from tests.scheduler_core.ui.pages import Page
 
 KINDS = ((NODE, "Node", "v1"), (STATE, "NodeGpus", "gputopo.io/v1alpha1"))
 RUNNING = [each for each in test_why.THERE if each["status"].get("phase") != "Failed"]
@@ -138,3 +140,14 @@ def test_a_file_excludes_a_connection(tmp_path: Path) -> None:
     for option in ("--context", "--kubeconfig"):
         found = run("nodes", "--from", file, option, "x")
         assert (found.exit_code, f"--from and {option} exclude each other" in found.stderr) == (2, True)
+
+
+def test_nodes_as_one_file_to_mail_shows_the_chosen_nodes(tmp_path: Path) -> None:
+    (tmp_path / "c.json").write_bytes(cluster_text(20))
+    found = run("nodes", "gpu-0002", "gpu-0003", "--from", str(tmp_path / "c.json"), "-o", "html")
+    page = Page(found.stdout)
+
+    assert found.exit_code == 0
+    assert [each for each in page.ids() if each.startswith("node-")] == ["node-gpu-0002", "node-gpu-0003"]
+    assert "of 16 GPUs free" in page.words
+    assert not [tag for tag, _ in page.tags if tag in ("a", "script", "link", "form")]

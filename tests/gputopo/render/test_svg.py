@@ -71,6 +71,19 @@ def test_a_link_listed_as_degraded_is_marked_although_its_lanes_are_all_there() 
     assert [each.attrib["data-a"] for each in found(picture(listed), "link", "degraded")] == ["2"]
 
 
+def test_the_link_between_the_only_two_gpus_that_lack_nvlinks_is_marked() -> None:
+    two = tuple(Degradation(f"gpu{gpu}.nvlink", "5 of 6 NVLinks active") for gpu in (2, 3))
+    for degraded, expected in (
+        (two, [("2", "3")]),
+        (two[:1], []),  # the other end is unknown
+        ((*two, Degradation("gpu5.nvlink", "5 of 6 NVLinks active")), []),  # which links they lost is unknown
+        ((two[0], Degradation("gpu5.nvlink", "5 of 6 NVLinks active")), []),  # no link joins them
+    ):
+        root = picture(msgspec.structs.replace(dgx1(), degraded=degraded))
+        marked = [(each.attrib["data-a"], each.attrib["data-b"]) for each in found(root, "link", "degraded")]
+        assert marked == expected
+
+
 def test_a_gpu_outside_the_fabric_is_degraded_and_alone() -> None:
     root = picture(b200_fallen_out())
     assert gpus(root, "degraded", "alone") == ["5"]
