@@ -13,11 +13,11 @@ from gputopo.cli import complete
 from gputopo.cli.cluster import cluster_options, listing_cluster, print_unreadable
 from gputopo.cli.policy import read_policy_file
 from gputopo.cli.terminal import exit_with_error, read_bytes, read_packed, write_out
+from gputopo.cli.why import read_manifest_pod
 
 if TYPE_CHECKING:
     from scheduler_core.cache.list_once import ListedCluster
     from scheduler_core.policy.policy import Policy
-    from scheduler_core.request.full_pod import FullPod
     from scheduler_core.simulation.hosts import SimulatedNode
     from scheduler_core.simulation.workload import SimulatedJob
 
@@ -198,7 +198,7 @@ def what_if(
         raise click.UsageError("only one of -f, --from and --policy can be standard input")
     policies = BUILT_IN if policy_file is None else read_policy_file(policy_file).policies
     parse = MemoizedParser(lambda: policies)
-    pod = _pod(filename)
+    pod = read_manifest_pod(filename).pod
     request = policies.parse_pod(pod)
     if isinstance(request, InvalidRequest):
         exit_with_error(f"{filename}: {request.reason}")
@@ -309,12 +309,3 @@ def _jobs(wanted: _Load, gpus: int, seed: int) -> list[SimulatedJob]:
 
 def _valid(sizes: str) -> bool:
     return all(_SIZE.fullmatch(each) for each in sizes.split(","))
-
-
-def _pod(filename: str) -> FullPod:
-    from scheduler_core.request.manifest import ManifestError, parse_pods  # noqa: PLC0415  YAML: 20 ms, and only -f needs it
-
-    try:
-        return parse_pods(read_bytes(filename).decode())[0]
-    except (ManifestError, UnicodeDecodeError) as error:
-        exit_with_error(f"{filename}: {error}")

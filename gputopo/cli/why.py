@@ -114,7 +114,7 @@ def why(what: tuple[str, ...], output: str, **flags: str | None) -> None:
     if [options.filename, options.policy, options.source].count("-") > 1:
         raise click.UsageError("only one of -f, --from and --policy can be standard input")
     policies = _policies(options.policy)
-    manifest_pod = None if options.filename is None else _read_manifest_pod(options.filename)
+    manifest_pod = None if options.filename is None else read_manifest_pod(options.filename)
     namespace = options.namespace or _namespace(options)
     if options.server is not None:
         explanation = _explanation_of_extender(f"{options.server.rstrip('/')}/explain/{namespace}/{name}")
@@ -148,7 +148,7 @@ def _why_gang(name: str, options: _Options, output: str) -> None:
     why_gang(GangQuery(name, namespace, connection, options.server, policies), output)
 
 
-def _read_manifest_pod(filename: str) -> ManifestPod:
+def read_manifest_pod(filename: str) -> ManifestPod:
     """Return the first pod in a file that requests GPUs, or else its first pod."""
     from scheduler_core.request.manifest import ManifestError, parse_manifest  # noqa: PLC0415  YAML: 20 ms, and only -f needs it
 

@@ -142,7 +142,7 @@ def _check_not_empty(wants: tuple[WantModel, ...]) -> tuple[WantModel, ...]:
 def _check_memory(text: str) -> str:
     found = parse_mib(text)
     if not found or found > _MOST_MEMORY_MIB:
-        raise ValueError("should be an amount of GPU memory; example: 40Gi")
+        raise ValueError("should be an amount of GPU memory above 0, or left out; example: 40Gi")
     return text
 
 

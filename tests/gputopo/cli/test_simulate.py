@@ -116,6 +116,16 @@ def test_what_if(files: Path) -> None:
     assert "left  2+2 free by island" in said
 
 
+def test_what_if_is_about_the_first_gpu_pod_as_why_is(files: Path) -> None:
+    """The pod of a database beside it, first in the file, requests no GPU."""
+    first = "apiVersion: v1\nkind: Pod\nmetadata: {name: database}\nspec: {containers: [{name: main}]}\n---\n"
+    both = files / "both.yaml"
+    both.write_text(first + (files / "pod.yaml").read_text())
+    cluster = ("--from", str(files / "cluster.json"))
+
+    assert _run("what-if", "-f", str(both), *cluster) == _run("what-if", "-f", str(files / "pod.yaml"), *cluster)
+
+
 def test_what_if_by_a_policy_file(files: Path) -> None:
     """The profile that matches the pod decides."""
     (files / "policy.yaml").write_text(

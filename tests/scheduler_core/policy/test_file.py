@@ -192,7 +192,8 @@ def test_empty_file_is_the_built_in_policy() -> None:
         *(
             pytest.param(
                 f"defaults: {{minVram: {value}}}",
-                f"p:3:12: defaults.minVram: {shown} should be an amount of GPU memory; example: 40Gi",
+                f"p:3:12: defaults.minVram: {shown} should be an amount of GPU memory above 0, or left out; "
+                "example: 40Gi",
                 id=f"memory {value}",
             )
             for value, shown in (("lots", "'lots'"), ("0Gi", "'0Gi'"), ("-1Gi", "'-1Gi'"), ("9e99Gi", "'9e99Gi'"))
