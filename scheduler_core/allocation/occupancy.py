@@ -24,6 +24,8 @@ from scheduler_core.request.device_request import ContainerSteps
 from scheduler_core.request.pod_request import PodProfile
 
 _MAX_PENDING = 8  # pods that wait for a report at once
+# Outcomes that are remembered. Each takes 1 to 10 kB. Those of nodes with exchanged GPUs are derived from others.
+_FOLLOWED, _ON_NODES = 1 << 11, 1 << 9
 _MAX_BRANCHES = 4096  # from branch to branch: 3 ms at most for one event of a node; four pods of one GPU take 0.4 ms
 
 
@@ -115,7 +117,7 @@ def unallocated_profiles(pods: Iterable[Occupant], report: KubeletReport | None)
     )
 
 
-@lru_cache(maxsize=1 << 12)
+@lru_cache(maxsize=_ON_NODES)
 def follow_admissions(
     shape: MachineShape, open_admissions: OpenAdmissions, kubelet: KubeletModel = NO_TOPOLOGY_MANAGER
 ) -> AdmissionOutcomes | None:
@@ -140,7 +142,7 @@ def follow_admissions(
     return AdmissionOutcomes(frozenset(back(found.free)), admissions)
 
 
-@lru_cache(maxsize=1 << 12)
+@lru_cache(maxsize=_FOLLOWED)
 def _follow(shape: MachineShape, open_admissions: OpenAdmissions, kubelet: KubeletModel) -> AdmissionOutcomes | None:
     """Follow one of all branches that are equal up to exchanges of GPUs, and return what all of them lead to."""
     symmetry = shape.symmetry_on_numa_nodes if kubelet.aligns else shape.symmetry
