@@ -43,13 +43,13 @@ class FitProof:
         )
         return found if isinstance(found, GangPlan) else None
 
-    def plan_on_all(self, evicted: Collection[VictimPod]) -> tuple[GangPlan, ClusterSnapshot] | None:
-        """Return the places on all nodes of the cluster without the pods, and that snapshot."""
+    def confirm(self, nodes: Iterable[str], evicted: Collection[VictimPod]) -> GangPlan | None:
+        """Return the places by a plan that uses nothing of earlier plans; the limits do not apply."""
         self.plans += 1
-        task = self._task
-        table = self._without(task.view.table, evicted)
-        found = plan_gang(task.gang.ready, task.view._replace(table=table, changes=None), self._options)
-        return (found, table) if isinstance(found, GangPlan) else None
+        found = plan_gang(
+            self._task.gang.ready, self._view_of(nodes, evicted), self._task.options._replace(steps=_STEPS)
+        )
+        return found if isinstance(found, GangPlan) else None
 
     def _view_of(self, nodes: Iterable[str], evicted: Collection[VictimPod]) -> NodeView:
         """Return a view of these nodes, and of the nodes of placed members, without the pods."""
@@ -62,9 +62,9 @@ class FitProof:
         return view._replace(table=table, rules=rules, changes=None)
 
     def _without(self, table: ClusterSnapshot, evicted: Iterable[VictimPod]) -> ClusterSnapshot:
-        """Return the snapshot as it is when the kubelets have released the devices of these pods."""
+        """Return the snapshot as it is when the kubelets have released the devices of these and of ending pods."""
         uids: dict[str, set[str]] = {}
-        for pod in evicted:
+        for pod in (*evicted, *self._task.ending):
             if pod.node in table.records:
                 uids.setdefault(pod.node, set()).add(pod.uid)
         records, states = {}, {}

@@ -1,89 +1,179 @@
 """Search of the cheapest pods to evict so that a gang fits. Pure.
 
-Units (gangs and single pods) are removed in order of cost until the planner places the gang; then each unit that can
-be spared is put back, the most expensive first. Only a set that the planner itself has proved is a result.
+In each placement domain, the cheapest by device counts first: remove the best choices until the planner places the
+gang, put back what can be spared, the most expensive first, then try all cheaper sets as far as the limits allow. Only
+a set that the planner itself has proved is a result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
+from itertools import count
+from typing import NamedTuple
 
 from gputopo.render.wording import counted_noun
 from scheduler_core.planner.packing.holdings import holdings_of
 from scheduler_core.planner.packing.model import GangPlan
-from scheduler_core.planner.preemption.model import (
-    EvictionUnit,
-    NoPreemption,
-    PreemptionPlan,
-    PreemptionTask,
-    VictimPod,
+from scheduler_core.planner.preemption.choices import (
+    Choice,
+    Price,
+    Pricing,
+    choices_of,
+    evicted_units,
+    is_allowed,
+    normalised,
+    on_nodes,
+    pods_of,
+    pricing_of,
 )
+from scheduler_core.planner.preemption.domains import SearchDomain, search_domains, slot_demand
+from scheduler_core.planner.preemption.model import NoPreemption, PreemptionPlan, PreemptionTask, VictimPod
 from scheduler_core.planner.preemption.proof import FitProof
 
 FITS_ALREADY = "the gang fits without evictions"
 NO_UNITS = "the policy allows no running pod to be evicted for the gang"
 NEVER_FITS = "the gang does not fit, even without all pods that may be evicted for it"
+MAX_SETS = 20_000  # of choices that one search compares
+_ROUNDING = 1e-6  # of prices
+
+
+class _Best(NamedTuple):
+    price: Price
+    choices: list[Choice]
+    domain: SearchDomain
 
 
 def search_preemption(task: PreemptionTask) -> PreemptionPlan | NoPreemption:
     """Return the cheapest units found that make the gang fit, or why none is evicted."""
-    proof = FitProof(task)
-    nodes = tuple(task.view.table.records)
-    if not task.units:
+    demand = slot_demand(task.gang)
+    if not (task.units or task.ending) or demand is None:
         return NoPreemption(task.gang, NO_UNITS)
-    if proof.plan_on(nodes, ()) is not None:
-        return NoPreemption(task.gang, FITS_ALREADY, proof.plans)
-    found = _first_fit(sorted(task.units, key=_order), nodes, proof)
-    kept = None if found is None else _without_spare_units(*found, nodes, proof)
-    final = None if kept is None else proof.plan_on_all(_pods(kept))
-    if kept is None or final is None:
-        reason = f"gave up after {counted_noun(proof.plans, 'plan')}" if proof.is_over else NEVER_FITS
-        return NoPreemption(task.gang, reason, proof.plans, proof.is_over)
-    held = holdings_of(final[0], task.gang.ready, final[1])
-    return PreemptionPlan(task.gang, tuple(kept), held, proof.plans, proof.is_over)
+    pricing = pricing_of(task.units)
+    search = _PreemptionSearch(task, pricing)
+    for domain in search_domains(task, choices_of(task.units), pricing, demand):
+        if search.fits_already(domain):
+            return NoPreemption(task.gang, FITS_ALREADY, search.proof.plans)
+        search.try_domain(domain)
+    return search.result()
 
 
-def _order(unit: EvictionUnit) -> tuple[float, int, str]:
-    return unit.price * unit.gpu_hours, len(unit.pods), unit.name
+class _PreemptionSearch:
+    """The best choices so far. For one search."""
 
+    def __init__(self, task: PreemptionTask, pricing: Pricing) -> None:
+        self.proof = FitProof(task)
+        self._task, self._pricing = task, pricing
+        self._best: _Best | None = None
+        self._sets = 0
+        self._is_exact = True
 
-def _pods(units: Iterable[EvictionUnit]) -> list[VictimPod]:
-    return [pod for unit in units for pod in unit.pods]
+    def fits_already(self, domain: SearchDomain) -> bool:
+        """Return whether the gang fits the domain without evictions."""
+        return domain.may_suffice(()) and self.proof.plan_on(domain.nodes, ()) is not None
 
-
-def _first_fit(
-    units: Sequence[EvictionUnit], nodes: Sequence[str], proof: FitProof
-) -> tuple[list[EvictionUnit], GangPlan] | None:
-    """Return the shortest run of the first units that makes the gang fit, by doubling and bisecting its length."""
-    low, high = 1, 1
-    while (plan := proof.plan_on(nodes, _pods(units[:high]))) is None:
-        if high == len(units) or proof.is_over:
-            return None
-        low, high = high + 1, min(2 * high, len(units))
-    best = high, plan
-    while low < high:
-        middle = (low + high) // 2
-        found = proof.plan_on(nodes, _pods(units[:middle]))
-        low, high = (middle + 1, high) if found is None else (low, middle)
-        best = best if found is None else (middle, found)
-    return list(units[: best[0]]), best[1]
-
-
-def _without_spare_units(
-    units: Sequence[EvictionUnit], plan: GangPlan, nodes: Sequence[str], proof: FitProof
-) -> list[EvictionUnit]:
-    """Return the units that are needed: units on nodes that the plan does not use are not, then one after the other."""
-    kept = _on_used_nodes(units, plan)
-    for unit in sorted(kept, key=_order, reverse=True):
-        if unit not in kept:
-            continue
-        fewer = [each for each in kept if each is not unit]
-        found = proof.plan_on(nodes, _pods(fewer)) if fewer else None
+    def try_domain(self, domain: SearchDomain) -> None:
+        """Search a domain, if it may be cheaper than the best so far."""
+        if self._best is not None and domain.bound > self._best.price[0] + _ROUNDING:
+            return
+        if self.proof.is_over:
+            self._is_exact = False
+            return
+        found = self._first_fit(domain)
         if found is not None:
-            kept = _on_used_nodes(fewer, found)
-    return kept
+            self._keep(self._without_spare(*found, domain), domain)
+        self._try_cheaper(domain)
+        self._is_exact = self._is_exact and domain.is_whole
 
+    def result(self) -> PreemptionPlan | NoPreemption:
+        """Return the best choices, proved once more on their own."""
+        gave_up, plans = not self._is_exact or self.proof.is_over, self.proof.plans
+        final = None if self._best is None else self.proof.confirm(self._best.domain.nodes, pods_of(self._best.choices))
+        if self._best is None or final is None:
+            reason = f"gave up after {counted_noun(plans, 'plan')}" if self.proof.is_over else NEVER_FITS
+            return NoPreemption(self._task.gang, reason, plans, gave_up)
+        held = holdings_of(final, self._task.gang.ready, self._task.view.table)
+        return PreemptionPlan(self._task.gang, evicted_units(self._best.choices), held, plans, gave_up)
 
-def _on_used_nodes(units: Iterable[EvictionUnit], plan: GangPlan) -> list[EvictionUnit]:
-    used = {seat.node for seat in plan.seats}
-    return [unit for unit in units if any(pod.node in used for pod in unit.pods)]
+    def _keep(self, choices: list[Choice], domain: SearchDomain) -> None:
+        price = self._pricing.price_of(choices)
+        if self._best is None or price < self._best.price:
+            self._best = _Best(price, choices, domain)
+
+    def _plan(self, choices: Sequence[Choice], domain: SearchDomain) -> GangPlan | None:
+        return self.proof.plan_on(domain.nodes, pods_of(choices)) if domain.may_suffice(choices) else None
+
+    def _first_fit(self, domain: SearchDomain) -> tuple[list[Choice], GangPlan] | None:
+        """Return the shortest run of the first choices that makes the gang fit, by doubling and bisecting."""
+        order = domain.choices
+        low, high = 0, min(1, len(order))
+        while (plan := self._plan(chosen := normalised(order[:high]), domain)) is None:
+            if high == len(order) or self.proof.is_over:
+                return None
+            low, high = high + 1, min(2 * high, len(order))
+        best = chosen, plan
+        while low < high and not self.proof.is_over:
+            middle = (low + high) // 2
+            chosen = normalised(order[:middle])
+            found = self._plan(chosen, domain)
+            low, high = (middle + 1, high) if found is None else (low, middle)
+            best = best if found is None else (chosen, found)
+        return best
+
+    def _without_spare(self, choices: list[Choice], plan: GangPlan, domain: SearchDomain) -> list[Choice]:
+        """Return the choices that are needed: put back those away from used nodes, then one after the other."""
+        kept = self._on_used_nodes(choices, plan, domain)
+        while (fewer := self._without_first_spare(kept, domain)) is not None:
+            kept = fewer
+        return kept
+
+    def _without_first_spare(self, kept: list[Choice], domain: SearchDomain) -> list[Choice] | None:
+        """Return the choices without the most expensive one that can be spared; None: all are needed."""
+        for each in sorted(kept, key=lambda one: self._pricing.price_of((one,)), reverse=True):
+            fewer = [one for one in kept if one != each]
+            found = self._plan(fewer, domain)
+            if found is None and each.is_whole and each.unit.spare:
+                fewer += [Choice(each.unit, (pod,)) for pod in self._spare_pods(each, domain)]
+                found = self._plan(fewer, domain)
+            if found is not None:
+                return self._on_used_nodes(fewer, found, domain)
+        return None
+
+    def _spare_pods(self, choice: Choice, domain: SearchDomain) -> list[VictimPod]:
+        inside = [pod for pod in choice.unit.pods if pod.node in domain.free and pod.devices]
+        return sorted(inside, key=lambda pod: (pod.gpu_hours, pod.uid))[: choice.unit.spare]
+
+    def _on_used_nodes(self, choices: list[Choice], plan: GangPlan, domain: SearchDomain) -> list[Choice]:
+        """Return the choices on nodes that the plan uses: the others free devices that it does not need."""
+        fewer = on_nodes(choices, (seat.node for seat in plan.seats))
+        return fewer if fewer == choices or self._plan(fewer, domain) is not None else choices
+
+    def _try_cheaper(self, domain: SearchDomain) -> None:
+        """Try sets of choices in order of their price, up to that of the best so far."""
+        for price, chosen in self._by_price(domain.choices):
+            if self._best is not None and price >= self._best.price:
+                return
+            if self._sets >= MAX_SETS or self.proof.is_over:
+                self._is_exact = False
+                return
+            self._sets += 1
+            if is_allowed(chosen) and self._plan(chosen, domain) is not None:
+                self._keep(chosen, domain)
+                return
+
+    def _by_price(self, choices: Sequence[Choice]) -> Iterator[tuple[Price, list[Choice]]]:
+        """Yield all sets of choices, the cheapest first."""
+        order = sorted(choices, key=lambda each: self._pricing.price_of((each,)))
+        serial = count()
+        heap: list[tuple[Price, int, tuple[int, ...]]] = []
+
+        def push(places: tuple[int, ...]) -> None:
+            if places[-1] < len(order):
+                heappush(heap, (self._pricing.price_of(order[at] for at in places), next(serial), places))
+
+        push((0,))
+        while heap:
+            price, _, places = heappop(heap)
+            yield price, [order[at] for at in places]
+            push((*places, places[-1] + 1))
+            push((*places[:-1], places[-1] + 1))

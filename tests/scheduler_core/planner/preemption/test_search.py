@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
+import pytest
+
 from gputopo.crd.reservations import HeldCapacity, PlannedEviction, Preemption
-from scheduler_core.planner.preemption.model import NoPreemption, PreemptionPlan
+from scheduler_core.planner.preemption.model import EvictionUnit, NoPreemption, PreemptionPlan
 from scheduler_core.planner.preemption.search import FITS_ALREADY, NEVER_FITS, NO_UNITS, search_preemption
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import occupant, record
-from tests.scheduler_core.planner.packing.member_groups import crew
+from tests.scheduler_core.planner.packing.member_groups import RACK, crew, view
 from tests.scheduler_core.planner.preemption.tasks import task, unit, victim
 
 H100 = MACHINES["hgx_h100"]()
@@ -67,3 +72,108 @@ def test_a_result_needs_units_a_lack_of_room_and_a_fit() -> None:
     vain = search_preemption(task(crew(2, 8), one, *BUSY.values()))
     assert isinstance(vain, NoPreemption)
     assert (vain.reason, vain.gave_up) == (NEVER_FITS, False)
+
+
+def test_an_elastic_gang_gives_its_spare_pods_first() -> None:
+    elastic = unit(*(victim(f"on-{name}", name, hours=1.0) for name in "abc"), name="elastic", spare=1)
+
+    one = search_preemption(task(crew(1, 8), [elastic], *BUSY.values()))
+    two = search_preemption(task(crew(2, 8), [elastic], *BUSY.values()))
+
+    assert isinstance(one, PreemptionPlan)
+    assert isinstance(two, PreemptionPlan)
+    assert [len(each.pods) for each in one.units] == [1]
+    assert [len(each.pods) for each in two.units] == [3]
+
+
+def test_the_cheapest_mix_of_whole_gangs_and_spare_pods() -> None:
+    elastic = unit(victim("on-a", "a", hours=3.0), victim("on-b", "b", hours=3.0), name="elastic", spare=1)
+    single = unit(victim("on-c", "c", hours=4.0))
+
+    found = search_preemption(task(crew(2, 8), [elastic, single], *BUSY.values()))
+
+    assert isinstance(found, PreemptionPlan)
+    assert sorted(each.name for each in found.pods) == ["on-a", "on-b"]  # 6 hours, instead of 3 + 4
+
+
+def test_victims_are_in_one_domain_of_the_required_topology() -> None:
+    costs = {"a": 9.0, "b": 9.0, "c": 1.0, "d": 1.0}
+    racks = {"a": "r1", "b": "r1", "c": "r2", "d": "r3"}
+    nodes = [record(name, H100, pods=[occupant(f"on-{name}", 8)], held={f"on-{name}": range(8)}) for name in costs]
+    units = [unit(victim(f"on-{name}", name, hours=hours)) for name, hours in costs.items()]
+    seen = view(*nodes, labels={name: {RACK: rack} for name, rack in racks.items()})
+
+    found = search_preemption(task(crew(2, 8, required="rack"), units, *nodes, view=seen))
+
+    assert names(found) == ["team/on-a", "team/on-b"]
+
+
+def test_money_decides_where_it_is_known_for_all() -> None:
+    cheap, costly = victim("on-a", "a", hours=2.0), victim("on-b", "b", hours=1.0)
+    priced = [unit(cheap._replace(cost=1.0)), unit(costly._replace(cost=5.0))]
+
+    assert names(search_preemption(task(crew(1, 8), priced, *BUSY.values()))) == ["team/on-a"]
+    unknown = [priced[0], unit(costly)]
+    assert names(search_preemption(task(crew(1, 8), unknown, *BUSY.values()))) == ["team/on-b"]
+
+
+def test_the_price_of_the_rule_and_the_deletion_cost_decide() -> None:
+    one, other = victim("on-a", "a", hours=1.0), victim("on-b", "b", hours=2.0)
+
+    def chosen(first: EvictionUnit, second: EvictionUnit) -> list[str]:
+        return names(search_preemption(task(crew(1, 8), [first, second], *BUSY.values())))
+
+    assert chosen(unit(one, price=3.0), unit(other)) == ["team/on-b"]
+    assert chosen(unit(one, deletion_cost=5), unit(other._replace(gpu_hours=1.0), deletion_cost=-5)) == ["team/on-b"]
+
+
+def test_pods_that_terminate_already_are_not_evicted_for() -> None:
+    ending = (victim("on-a", "a"),)
+    one = [unit(victim("on-b", "b"))]
+
+    waits = search_preemption(task(crew(1, 8), one, *BUSY.values(), ending=ending))
+    both = search_preemption(task(crew(2, 8), one, *BUSY.values(), ending=ending))
+
+    assert isinstance(waits, NoPreemption)
+    assert waits.reason == FITS_ALREADY
+    assert names(both) == ["team/on-b"]
+
+
+def test_capacity_that_is_reserved_for_others_is_not_used() -> None:
+    reserved = occupant("held", 8)
+    a = record("a", H100, pods=[occupant("on-a", 8), reserved], held={"on-a": range(8)})
+    a = msgspec.structs.replace(a, reserved=(reserved.uid,))
+    units = [unit(victim("on-a", "a", hours=0.1)), unit(victim("on-b", "b", hours=5.0))]
+
+    found = search_preemption(task(crew(1, 8), units, a, BUSY["b"]))
+
+    assert names(found) == ["team/on-b"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "plans"),
+    [
+        pytest.param({"max_plans": 1}, 1, id="number of plans"),
+        pytest.param({"is_out_of_time": lambda: True}, 0, id="time"),
+    ],
+)
+def test_a_search_says_that_it_gave_up(changed: dict[str, Any], plans: int) -> None:
+    held = {"p": [0], "q": [1], "r": [2], "s": [3]}
+    node = record("n", MACHINES["a100_bridged"](), pods=[occupant(name, 1) for name in held], held=held)
+    units = [unit(victim(name, "n", 1, hours)) for name, hours in (("p", 0.1), ("r", 0.2), ("q", 3.0), ("s", 1.0))]
+
+    found = search_preemption(task(crew(1, 2, island="required"), units, node, **changed))
+
+    assert isinstance(found, NoPreemption)
+    assert (found.gave_up, found.plans) == (True, plans)
+    assert found.reason == f"gave up after {plans} plan{'' if plans == 1 else 's'}"
+
+
+def test_a_result_that_gave_up_is_proved_all_the_same() -> None:
+    units = [unit(victim(f"on-{name}", name)) for name in "abc"]
+
+    found = search_preemption(task(crew(1, 8), units, *BUSY.values(), max_plans=1))
+
+    assert isinstance(found, PreemptionPlan)
+    assert found.gave_up
+    assert "gave up after" in found.reason

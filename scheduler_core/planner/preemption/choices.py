@@ -1,0 +1,107 @@
+"""Choices of a search: whole units, and single pods of elastic gangs. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from scheduler_core.planner.preemption.model import EvictionUnit, VictimPod
+
+Price = tuple[float, int, int, tuple[str, ...]]  # lost work, pods, deletion cost, names: the lowest is best
+
+
+class Choice(NamedTuple):
+    """Pods that may be evicted: all pods of a unit, or a single pod of an elastic gang."""
+
+    unit: EvictionUnit
+    pods: tuple[VictimPod, ...]
+
+    def __hash__(self) -> int:
+        """Return a hash of the first pod and the number of pods: those of a large gang would take long."""
+        return hash((self.pods[0].uid, len(self.pods)))
+
+    @property
+    def is_whole(self) -> bool:
+        """Return True if it is the whole unit."""
+        return len(self.pods) == len(self.unit.pods)
+
+
+class Pricing(NamedTuple):
+    """How units are compared: by money if it is known for all of them, else by GPU-hours; times the rule's price."""
+
+    by_money: bool
+
+    def price_of(self, choices: Iterable[Choice]) -> Price:
+        """Return the price of choices that share no pod."""
+        chosen = list(choices)
+        lost = sum(each.unit.price * self._lost(pod) for each in chosen for pod in each.pods)
+        pods = sum(len(each.pods) for each in chosen)
+        names = tuple(sorted(pod.uid for each in chosen for pod in each.pods))
+        return round(lost, 9), pods, sum(each.unit.deletion_cost for each in chosen), names
+
+    def _lost(self, pod: VictimPod) -> float:
+        return (pod.cost or 0.0) if self.by_money else pod.gpu_hours
+
+
+def pricing_of(units: Iterable[EvictionUnit]) -> Pricing:
+    """Return how these units are compared."""
+    return Pricing(all(each.cost is not None for each in units))
+
+
+def choices_of(units: Iterable[EvictionUnit]) -> list[Choice]:
+    """Return all choices: each unit, and each pod of an elastic gang."""
+    found = []
+    for unit in units:
+        found.append(Choice(unit, unit.pods))
+        if unit.spare and len(unit.pods) > 1:
+            found += [Choice(unit, (pod,)) for pod in unit.pods if pod.devices]
+    return found
+
+
+def is_allowed(choices: Sequence[Choice]) -> bool:
+    """Return whether no pod is chosen twice, and no gang loses more than its spare pods without losing all."""
+    whole = Counter(each.unit.name for each in choices if each.is_whole)
+    single = Counter(each.unit.name for each in choices if not each.is_whole)
+    spare = {each.unit.name: each.unit.spare for each in choices}
+    return whole.keys().isdisjoint(single) and all(number <= spare[name] for name, number in single.items())
+
+
+def normalised(choices: Iterable[Choice]) -> list[Choice]:
+    """Return the choices with a whole gang in place of more single pods than it can spare."""
+    by_unit: dict[str, dict[Choice, None]] = {}
+    for each in choices:
+        by_unit.setdefault(each.unit.name, {})[each] = None
+    found: list[Choice] = []
+    for chosen in by_unit.values():
+        unit = next(iter(chosen)).unit
+        is_whole = any(each.is_whole for each in chosen) or len(chosen) > unit.spare
+        found += [Choice(unit, unit.pods)] if is_whole else list(chosen)
+    return found
+
+
+def pods_of(choices: Iterable[Choice]) -> list[VictimPod]:
+    """Return the pods of the choices."""
+    return [pod for each in choices for pod in each.pods]
+
+
+def evicted_units(choices: Iterable[Choice]) -> tuple[EvictionUnit, ...]:
+    """Return the units with the chosen pods only, by name."""
+    pods: dict[str, list[VictimPod]] = {}
+    units = {}
+    for each in choices:
+        units[each.unit.name] = each.unit
+        pods.setdefault(each.unit.name, []).extend(each.pods)
+    return tuple(units[name]._replace(pods=tuple(pods[name])) for name in sorted(units))
+
+
+def on_nodes(choices: Iterable[Choice], used: Iterable[str | None]) -> list[Choice]:
+    """Return the choices that free devices of these nodes; single pods in place of a gang that can spare them."""
+    nodes, found = set(used), []
+    for each in choices:
+        there = [pod for pod in each.pods if pod.node in nodes and pod.devices]
+        if there and len(there) <= each.unit.spare:
+            found += [Choice(each.unit, (pod,)) for pod in there]
+        elif there:
+            found.append(each)
+    return found
