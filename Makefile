@@ -147,6 +147,7 @@ bench: $(VENV)/.test
 	PYTHONPATH=. $(BIN)/python bench/watch.py
 	PYTHONPATH=. $(BIN)/python bench/why.py
 	PYTHONPATH=. $(BIN)/python bench/planner_pure.py
+	PYTHONPATH=. $(BIN)/python bench/preemption_search.py
 	PYTHONPATH=. $(BIN)/python bench/planner_loop.py
 	PYTHONPATH=. $(BIN)/python bench/queue_fairness.py
 	PYTHONPATH=. $(BIN)/python bench/gang_rate.py

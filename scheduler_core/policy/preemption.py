@@ -107,6 +107,11 @@ class PreemptionPolicy(NamedTuple):
     max_plans: int = 400  # of one search
     max_search_s: float = 2.0
 
+    @property
+    def plan_time_s(self) -> float:
+        """Return the time from the start of a search to its last plan; the rest is for the check of the result."""
+        return 0.75 * self.max_search_s
+
     def is_open(self, now: float) -> bool:
         """Return True if pods may be evicted at this time. ``now``: seconds since 1970."""
         return not self.windows or any(each.is_open(now) for each in self.windows)

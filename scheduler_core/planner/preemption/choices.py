@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from scheduler_core.planner.preemption.model import EvictionUnit, VictimPod
 
-Price = tuple[float, int, int, tuple[str, ...]]  # lost work, pods, deletion cost, names: the lowest is best
+Price = tuple[float, int, int]  # lost work, pods, deletion cost: the lowest is best
 
 
 class Choice(NamedTuple):
@@ -37,8 +37,11 @@ class Pricing(NamedTuple):
         chosen = list(choices)
         lost = sum(each.unit.price * self._lost(pod) for each in chosen for pod in each.pods)
         pods = sum(len(each.pods) for each in chosen)
-        names = tuple(sorted(pod.uid for each in chosen for pod in each.pods))
-        return round(lost, 9), pods, sum(each.unit.deletion_cost for each in chosen), names
+        return lost, pods, sum(each.unit.deletion_cost for each in chosen)
+
+    def order_of(self, choice: Choice) -> tuple[Price, str]:
+        """Return a sort key of choices, which is the same for equal choices only."""
+        return self.price_of((choice,)), choice.pods[0].uid
 
     def _lost(self, pod: VictimPod) -> float:
         return (pod.cost or 0.0) if self.by_money else pod.gpu_hours

@@ -8,7 +8,7 @@ and what cannot be enough; whether the gang fits is decided by the planner.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from heapq import nsmallest
 from math import inf
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.packing.node_filter import NodeFilter
 from scheduler_core.planner.packing.topology_domains import DomainPath, domain_path_of
-from scheduler_core.planner.preemption.choices import Choice, Pricing, pods_of
+from scheduler_core.planner.preemption.choices import Choice, Pricing
 from scheduler_core.planner.preemption.model import PreemptionTask
 from scheduler_core.request.pod_request import InvalidRequest
 
@@ -38,16 +38,21 @@ class SearchDomain(NamedTuple):
     choices: tuple[Choice, ...]
     demand: SlotDemand
     free: Mapping[str, int]  # devices by node
+    freed: Mapping[Choice, tuple[tuple[str, int], ...]]  # devices by node
+    free_slots: int
     bound: float  # no choices that are enough cost less
     estimate: float
     is_whole: bool  # no node of the domain that may take a member was left out
 
     def may_suffice(self, chosen: Iterable[Choice]) -> bool:
         """Return False if the choices free too few devices for the members, whatever their shape."""
-        freed = defaultdict[str, int](int, self.free)
-        for pod in pods_of(chosen):
-            freed[pod.node] += dict(pod.devices).get(self.demand.resource, 0)
-        return sum(freed[name] // self.demand.devices for name in self.nodes) >= self.demand.slots
+        there: dict[str, int] = {}
+        for each in chosen:
+            for name, devices in self.freed[each]:
+                there[name] = there.get(name, 0) + devices
+        size, free = self.demand.devices, self.free
+        gained = sum((free[name] + devices) // size - free[name] // size for name, devices in there.items())
+        return self.free_slots + gained >= self.demand.slots
 
 
 class _Slot(NamedTuple):
@@ -125,9 +130,10 @@ def _domain(
 ) -> SearchDomain | None:
     """Return the domain with its best nodes; None: even all choices free too few devices."""
     inside = list({each: None for name in names for each in by_node.get(name, ())})
-    here = dict.fromkeys(names)
+    inside_names = frozenset(names)
     share = {
-        each: _lost(pricing, each) / max(1, sum(_devices(pod.devices, demand) for pod in each.pods if pod.node in here))
+        each: _lost(pricing, each)
+        / max(1, sum(_devices(pod.devices, demand) for pod in each.pods if pod.node in inside_names))
         for each in inside
     }
     slots = [slot for name in names for slot in _slots(name, free[name], by_node.get(name, ()), share, demand)]
@@ -145,8 +151,26 @@ def _domain(
     needed = max(0, demand.slots - free_slots)
     estimate = sum(each.price for each in best[:needed])
     missing = demand.slots * demand.devices - sum(free.values())
-    bound = _bound(missing, inside, share, here, demand)
-    return SearchDomain(nodes, tuple(chosen), demand, free, bound, estimate, is_whole)
+    bound = _bound(missing, inside, share, inside_names, demand)
+    here = {name: free[name] for name in nodes}
+    return SearchDomain(
+        nodes,
+        tuple(chosen),
+        demand,
+        here,
+        {each: _freed_on(each, here, demand) for each in chosen},
+        sum(devices // demand.devices for devices in here.values()),
+        bound,
+        estimate,
+        is_whole,
+    )
+
+
+def _freed_on(choice: Choice, here: Mapping[str, int], demand: SlotDemand) -> tuple[tuple[str, int], ...]:
+    """Return the devices that the choice frees, by node."""
+    return tuple(
+        (pod.node, devices) for pod in choice.pods if pod.node in here and (devices := _devices(pod.devices, demand))
+    )
 
 
 def _slots(
@@ -172,7 +196,7 @@ def _slots(
 
 
 def _bound(
-    missing: int, choices: Iterable[Choice], share: Mapping[Choice, float], here: Mapping[str, None], demand: SlotDemand
+    missing: int, choices: Iterable[Choice], share: Mapping[Choice, float], here: Collection[str], demand: SlotDemand
 ) -> float:
     """Return a price below which no choices free so many devices: parts of choices, the cheapest per device first."""
     found = 0.0

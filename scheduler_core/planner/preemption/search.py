@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
-from itertools import count
 from typing import NamedTuple
 
 from gputopo.render.wording import counted_noun
@@ -34,8 +33,8 @@ from scheduler_core.planner.preemption.proof import FitProof
 FITS_ALREADY = "the gang fits without evictions"
 NO_UNITS = "the policy allows no running pod to be evicted for the gang"
 NEVER_FITS = "the gang does not fit, even without all pods that may be evicted for it"
-MAX_SETS = 20_000  # of choices that one search compares
-_ROUNDING = 1e-6  # of prices
+MAX_SETS = 5_000  # of choices that one search compares
+_DIGITS = 6  # of prices that are compared: sums in another order differ in the last digits
 
 
 class _Best(NamedTuple):
@@ -74,7 +73,7 @@ class _PreemptionSearch:
 
     def try_domain(self, domain: SearchDomain) -> None:
         """Search a domain, if it may be cheaper than the best so far."""
-        if self._best is not None and domain.bound > self._best.price[0] + _ROUNDING:
+        if self._best is not None and domain.bound > self._best.price[0] + 10**-_DIGITS:
             return
         if self.proof.is_over:
             self._is_exact = False
@@ -97,7 +96,7 @@ class _PreemptionSearch:
 
     def _keep(self, choices: list[Choice], domain: SearchDomain) -> None:
         price = self._pricing.price_of(choices)
-        if self._best is None or price < self._best.price:
+        if self._best is None or _rounded(price) < _rounded(self._best.price):
             self._best = _Best(price, choices, domain)
 
     def _plan(self, choices: Sequence[Choice], domain: SearchDomain) -> GangPlan | None:
@@ -129,7 +128,7 @@ class _PreemptionSearch:
 
     def _without_first_spare(self, kept: list[Choice], domain: SearchDomain) -> list[Choice] | None:
         """Return the choices without the most expensive one that can be spared; None: all are needed."""
-        for each in sorted(kept, key=lambda one: self._pricing.price_of((one,)), reverse=True):
+        for each in sorted(kept, key=self._pricing.order_of, reverse=True):
             fewer = [one for one in kept if one != each]
             found = self._plan(fewer, domain)
             if found is None and each.is_whole and each.unit.spare:
@@ -151,7 +150,7 @@ class _PreemptionSearch:
     def _try_cheaper(self, domain: SearchDomain) -> None:
         """Try sets of choices in order of their price, up to that of the best so far."""
         for price, chosen in self._by_price(domain.choices):
-            if self._best is not None and price >= self._best.price:
+            if self._best is not None and _rounded(price) >= _rounded(self._best.price):
                 return
             if self._sets >= MAX_SETS or self.proof.is_over:
                 self._is_exact = False
@@ -163,17 +162,21 @@ class _PreemptionSearch:
 
     def _by_price(self, choices: Sequence[Choice]) -> Iterator[tuple[Price, list[Choice]]]:
         """Yield all sets of choices, the cheapest first."""
-        order = sorted(choices, key=lambda each: self._pricing.price_of((each,)))
-        serial = count()
-        heap: list[tuple[Price, int, tuple[int, ...]]] = []
-
-        def push(places: tuple[int, ...]) -> None:
-            if places[-1] < len(order):
-                heappush(heap, (self._pricing.price_of(order[at] for at in places), next(serial), places))
-
-        push((0,))
+        order = sorted(choices, key=self._pricing.order_of)
+        prices = [self._pricing.price_of((each,)) for each in order]
+        heap: list[tuple[Price, tuple[int, ...]]] = [(prices[0], (0,))] if order else []
         while heap:
-            price, _, places = heappop(heap)
+            price, places = heappop(heap)
             yield price, [order[at] for at in places]
-            push((*places, places[-1] + 1))
-            push((*places[:-1], places[-1] + 1))
+            last = places[-1]
+            if last + 1 < len(order):
+                more = prices[last + 1]
+                longer = price[0] + more[0], price[1] + more[1], price[2] + more[2]
+                heappush(heap, (longer, (*places, last + 1)))
+                less = prices[last]
+                other = longer[0] - less[0], longer[1] - less[1], longer[2] - less[2]
+                heappush(heap, (other, (*places[:-1], last + 1)))
+
+
+def _rounded(price: Price) -> Price:
+    return round(price[0], _DIGITS), price[1], price[2]
