@@ -167,6 +167,10 @@ bench-planner: $(VENV)/.test
 	PYTHONPATH=. $(BIN)/python bench/planner_cluster.py
 	PYTHONPATH=. $(BIN)/python bench/queue_fairness_cluster.py
 
+# Preemption policies side by side: the tables and the plot of docs/preemption.md. About 10 minutes of CPU time.
+bench-preemption: $(VENV)/.test
+	PYTHONPATH=. $(BIN)/python bench/preemption.py --write
+
 # Memory and latency of planner and extender over half an hour, by hand (docs/gangs-performance.md).
 soak: $(VENV)/.test
 	PYTHONPATH=. $(BIN)/python bench/soak.py

@@ -73,7 +73,8 @@ class _Load(NamedTuple):
     "--workload",
     metavar="FILE",
     shell_complete=complete.files,
-    help="Jobs: a CSV or JSON file, see docs/quality.md. Default: random jobs.",
+    help="Jobs: a CSV or JSON file, see docs/quality.md. With the column `pods`, preemption policies are compared, see "
+    "docs/preemption.md. Default: random jobs.",
 )
 @click.option("--sizes", metavar="GPUS:WEIGHT,..", default=_SIZES, show_default=True, help="Sizes of random jobs.")
 @click.option(
@@ -133,9 +134,18 @@ def simulate(
       gputopo simulate --cluster 8a100-2n-pairs12*32 --sizes 1:60,2:40 --policies ours,ours-required,spread
       gputopo simulate --cluster nodes.csv --workload pods.csv --seeds 10 -o html > report.html
       kubectl get nodes -o json > nodes.json && gputopo simulate --cluster nodes.json
+      gputopo simulate --cluster 'dgx-a100*20' --workload docs/examples/preemption/workload.csv
     """
     specs = [spec for each in clusters for spec in _nodes(each)]
     wanted = _Load(**load)
+    text = None if wanted.workload is None else _workload_text(wanted.workload)
+    if text is not None:
+        from scheduler_core.simulation.preemption.jobs import has_tiers  # noqa: PLC0415  start-up of all other commands
+
+        if has_tiers(text):
+            names = None if policies == _POLICIES else policies.split(",")
+            _simulate_tiers(specs, text, f"{wanted.workload}", (names, range(seed, seed + seeds)), output)
+            return
     placements = () if policy_file is None else read_policy_file(policy_file).policies.profiles
     compared = _Compared(policies.split(","), {each.policy.name: each.policy for each in placements})
     _simulate(specs, wanted, compared, range(seed, seed + seeds), output)
@@ -245,6 +255,44 @@ def _simulate(
             f"ours:{name}": f"gputopo, all pods by the profile {name}" for name in compared.profiles
         }
         write_out((simulation_page if output == "html" else simulation_text)(summaries(figures), words, about))
+
+
+def _workload_text(workload: str) -> str:
+    try:
+        return read_bytes(workload).decode()
+    except UnicodeDecodeError as error:
+        exit_with_error(f"{workload}: {error}")
+
+
+def _simulate_tiers(
+    specs: Sequence[SimulatedNode],
+    text: str,
+    source: str,
+    runs: tuple[Sequence[str] | None, Sequence[int]],
+    output: str,
+) -> None:
+    """Compare rules of preemption. ``runs``: the names of rules, None for all; and the seeds."""
+    import json  # noqa: PLC0415  start-up of all other commands
+
+    from scheduler_core.simulation.preemption.jobs import TieredWorkloadError, read_tiered_jobs  # noqa: PLC0415
+    from scheduler_core.simulation.preemption.replay import RULES, replay_tiers  # noqa: PLC0415
+    from scheduler_core.simulation.preemption.report import tiers_document, tiers_text  # noqa: PLC0415
+
+    names, seeds = runs
+    for name in names or ():
+        if name not in RULES:
+            exit_with_error(f"unknown preemption policy {name!r}; for a workload of tiers expected: {', '.join(RULES)}")
+    if output == "html":
+        exit_with_error("-o html does not show preemption; for a workload of tiers use -o text or -o json")
+    try:
+        jobs = read_tiered_jobs(text)
+    except TieredWorkloadError as error:
+        exit_with_error(f"{source}: {error}")
+    found = [replay_tiers(name, specs, jobs, seed) for seed in seeds for name in names or RULES]
+    gpus = sum(len(spec.topology.usable) for spec in specs)
+    about = f"{len(specs)} nodes with {gpus} GPUs; {len(jobs)} jobs of {source}; {_seeds(seeds)}."
+    document = json.dumps(tiers_document(found, about), indent=2) + "\n"
+    write_out(document if output == "json" else tiers_text(found, about))
 
 
 def _seeds(seeds: Sequence[int]) -> str:

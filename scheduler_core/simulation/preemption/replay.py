@@ -1,0 +1,189 @@
+"""Replay of jobs of several tiers with one rule of preemption: what is lost, who waits, what was evicted in vain."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import NamedTuple
+
+from scheduler_core.simulation.hosts import SimulatedNode
+from scheduler_core.simulation.preemption.eviction_rules import (
+    DefaultPreemption,
+    EvictionRule,
+    KaiPreemption,
+    NoEviction,
+)
+from scheduler_core.simulation.preemption.jobs import TieredJob
+from scheduler_core.simulation.preemption.planner_rule import GRACE_S, PlannerPreemption
+from scheduler_core.simulation.preemption.running import RunningCluster, RunningJob, RunningPod
+
+RULES: dict[str, Callable[[], EvictionRule]] = {
+    "ours": PlannerPreemption,
+    "default": DefaultPreemption,
+    "kai": KaiPreemption,
+    "none": NoEviction,
+}
+RULE_DESCRIPTIONS = {
+    "ours": "gputopo: the built-in rules, cheapest proved set, or nothing",
+    "default": "kube-scheduler's default preemption, without gputopo's preemptVerb",
+    "kai": "KAI: whole jobs of priority below 100, by priority, without cost",
+    "none": "no preemption",
+}
+TIERS = ("critical", "normal", "scavenger")
+TICK_S = 300.0  # how often waiting jobs are tried again
+_RETRY_S = 600.0  # how often evictions are considered for a waiting job
+
+
+class TierWaits(NamedTuple):
+    """The waits of the jobs of a tier until their first start. Jobs that never started count until the end."""
+
+    jobs: int
+    p50_s: float
+    p95_s: float
+    never: int
+
+
+class PreemptionFigures(NamedTuple):
+    """The result of a replay."""
+
+    policy: str
+    seed: int
+    gpu_hours_lost: float  # work since the checkpoint, restart and grace period
+    money_lost: float
+    evicted_jobs: int
+    in_vain: int  # of these: the job for which they were evicted did not start
+    utilisation: float  # share of the GPUs in use over time, until the last arrival
+    useful: float  # the same without lost work
+    waits: dict[str, TierWaits]
+    gave_up: int = 0  # searches that reached their limit
+
+
+def replay_tiers(
+    name: str, specs: Sequence[SimulatedNode], jobs: Sequence[TieredJob], seed: int, money_per_gpu_hour: float = 2.0
+) -> PreemptionFigures:
+    """Run to the last arrival with the named rule. The same seed gives the same result."""
+    replay = _TierReplay(RunningCluster(specs, Random(seed)), RULES[name]())  # noqa: S311  not a secret
+    end = max(job.arrival for job in jobs)
+    replay.run(jobs, end)
+    lost = replay.lost_gpu_hours
+    total = replay.cluster.gpus * max(end, 1.0) / 3600.0
+    return PreemptionFigures(
+        policy=name,
+        seed=seed,
+        gpu_hours_lost=lost,
+        money_lost=lost * money_per_gpu_hour,
+        evicted_jobs=replay.evicted,
+        in_vain=replay.in_vain,
+        utilisation=replay.used_gpu_hours / total,
+        useful=(replay.used_gpu_hours - lost) / total,
+        waits={tier: _waits([each for each in replay.jobs if each.job.tier == tier], end) for tier in TIERS},
+        gave_up=replay.gave_up,
+    )
+
+
+def _waits(jobs: Sequence[RunningJob], end: float) -> TierWaits:
+    waits = sorted(each.waited if each.ever_started else end - each.job.arrival for each in jobs)
+    if not waits:
+        return TierWaits(0, 0.0, 0.0, 0)
+    never = sum(not each.ever_started for each in jobs)
+    return TierWaits(len(waits), waits[len(waits) // 2], waits[min(len(waits) - 1, len(waits) * 95 // 100)], never)
+
+
+class _TierReplay:
+    """The running and waiting jobs."""
+
+    def __init__(self, cluster: RunningCluster, rule: EvictionRule) -> None:
+        self.cluster = cluster
+        self.jobs: list[RunningJob] = []
+        self.evicted = self.in_vain = self.gave_up = 0
+        self.lost_gpu_hours = self.used_gpu_hours = 0.0
+        self._rule = rule
+        self._waiting: list[RunningJob] = []
+        self._ends: list[tuple[float, int, int, RunningJob]] = []  # a heap: time, order, run
+        self._order = 0
+        self._next_search: dict[str, float] = {}
+
+    def run(self, jobs: Sequence[TieredJob], end: float) -> None:
+        """Handle all arrivals, ends and retries until the end."""
+        for now, arriving in _moments(jobs, end):
+            self._finish(now)
+            self.jobs += arriving
+            self._waiting += arriving
+            self._waiting.sort(key=lambda each: (-each.job.priority, each.job.arrival, each.key))
+            self._retry(now)
+        for each in self.jobs:
+            if each.pods:
+                self._count_use(each, end)
+
+    def _finish(self, now: float) -> None:
+        while self._ends and self._ends[0][0] <= now:
+            at, _, run, running = heapq.heappop(self._ends)
+            if running.pods and running.run == run:
+                self._count_use(running, at)
+                self.cluster.stop(running)
+
+    def _retry(self, now: float) -> None:
+        """Try waiting jobs by priority. If a job does not fit, equal jobs do not fit either."""
+        failed: set[tuple[int, int, bool]] = set()
+        waiting, self._waiting = self._waiting, []
+        for running in waiting:
+            kind = running.job.pods, running.job.gpus, running.job.island
+            pods = None if kind in failed else self.cluster.place(running.job)
+            if pods is None:
+                failed.add(kind)
+                pods = self._preempt(running, now)
+                if pods is not None:
+                    failed.clear()  # what was evicted may leave more than the job takes
+            if pods is None:
+                self._waiting.append(running)
+            else:
+                self._start(running, pods, now)
+
+    def _preempt(self, running: RunningJob, now: float) -> tuple[RunningPod, ...] | None:
+        """Evict for the job, if the rule chooses victims; return its places, None: it does not fit."""
+        if now < self._next_search.get(running.key, 0.0):
+            return None
+        victims, gave_up, too_early = self._rule.choose(running, self.cluster, now)
+        self._next_search[running.key] = now if too_early else now + _RETRY_S
+        self.gave_up += gave_up
+        if not victims:
+            return None
+        for victim in victims:
+            self._evict(victim, now)
+        pods = self.cluster.place(running.job)
+        self.evicted += len(victims)
+        self.in_vain += len(victims) if pods is None else 0
+        return pods
+
+    def _evict(self, victim: RunningJob, now: float) -> None:
+        """End the run of a job. It begins again from its last checkpoint when it fits."""
+        self.lost_gpu_hours += victim.lost_gpu_hours(now, GRACE_S)
+        victim.done += victim.work(now) - victim.unsaved(now)
+        self._count_use(victim, now)
+        self.cluster.stop(victim)
+        victim.since = now
+        self._waiting.append(victim)
+
+    def _start(self, running: RunningJob, pods: tuple[RunningPod, ...], now: float) -> None:
+        if not running.ever_started:
+            running.waited, running.ever_started = now - running.job.arrival, True
+        running.started, running.run = now, running.run + 1
+        self.cluster.start(running, pods)
+        self._order += 1
+        heapq.heappush(self._ends, (running.ends_at(), self._order, running.run, running))
+
+    def _count_use(self, running: RunningJob, until: float) -> None:
+        self.used_gpu_hours += running.job.all_gpus * (until - running.started) / 3600.0
+
+
+def _moments(jobs: Sequence[TieredJob], end: float) -> Iterator[tuple[float, list[RunningJob]]]:
+    """Yield each tick, and the jobs that arrived since the last one."""
+    ordered, at, now = sorted(jobs, key=lambda job: (job.arrival, job.name)), 0, 0.0
+    while now <= end + TICK_S:
+        arriving = []
+        while at < len(ordered) and ordered[at].arrival <= now:
+            arriving.append(RunningJob(ordered[at]))
+            at += 1
+        yield now, arriving
+        now += TICK_S

@@ -1,0 +1,84 @@
+"""The figures of preemption rules side by side: text, JSON, Markdown and SVG. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from gputopo.render.report import render, text_table
+from scheduler_core.simulation.preemption.replay import RULE_DESCRIPTIONS, TIERS, PreemptionFigures
+from scheduler_core.simulation.report.plot import COLOURS
+
+_TITLES = ("", "GPU-hours lost", "money lost", "evicted jobs", "in vain", "GPUs in use", "useful")
+_WIDTH, _ROW, _LEFT = 720, 26, 110
+
+
+def tiers_document(found: Sequence[PreemptionFigures], about: str) -> dict[str, Any]:
+    """Return all figures as JSON values."""
+    runs = [
+        {**each._asdict(), "waits": {tier: waits._asdict() for tier, waits in each.waits.items()}} for each in found
+    ]
+    return {"kind": "PreemptionSimulation", "about": about, "replays": runs}
+
+
+def tiers_text(found: Sequence[PreemptionFigures], about: str) -> str:
+    """Return a table, and what each rule is."""
+    names = dict.fromkeys(each.policy for each in found)
+    notes = [(name, RULE_DESCRIPTIONS[name]) for name in names]
+    return render(
+        [[about], [text_table(titles(), [_row(each) for each in found], numbers=True)], [text_table((), notes)]]
+    )
+
+
+def tiers_markdown(found: Sequence[PreemptionFigures]) -> str:
+    """Return the table for the documentation."""
+    lines = [titles(), ["---"] + ["---:"] * (len(titles()) - 1), *(_row(each) for each in found)]
+    return "".join(f"| {' | '.join(each)} |\n" for each in lines)
+
+
+def tiers_svg(found: Sequence[PreemptionFigures]) -> str:
+    """Return bars: the GPU-hours that each rule loses, and the waits of each tier."""
+    charts = [("GPU-hours lost", [each.gpu_hours_lost for each in found])]
+    charts += [
+        (f"wait of {tier} jobs, p95, minutes", [each.waits[tier].p95_s / 60 for each in found]) for tier in TIERS[:2]
+    ]
+    body, top = [], 0
+    for title, values in charts:
+        body.append(f'<text x="{_LEFT}" y="{top + 18}" font-weight="bold">{escape(title)}</text>')
+        most = max([*values, 1e-9])
+        for at, (each, value) in enumerate(zip(found, values, strict=True)):
+            y = top + _ROW * (at + 1)
+            length = (_WIDTH - _LEFT - 110) * value / most
+            body.append(f'<text x="{_LEFT - 8}" y="{y + 16}" text-anchor="end">{escape(each.policy)}</text>')
+            body.append(f'<rect x="{_LEFT}" y="{y + 3}" width="{length:.1f}" height="18" fill="{COLOURS[at]}"/>')
+            body.append(f'<text x="{_LEFT + 6 + length:.1f}" y="{y + 16}">{value:,.0f}</text>')
+        top += _ROW * (len(found) + 2)
+    style = "text{font:13px sans-serif;fill:#1c2733}"
+    frame = f'<rect width="{_WIDTH}" height="{top}" fill="#ffffff"/>'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {top}" role="img" aria-label="Preemption">'
+    return f"{head}<style>{style}</style>{frame}{''.join(body)}</svg>\n"
+
+
+def titles() -> list[str]:
+    """Return the titles of the columns."""
+    return [*_TITLES, *(f"wait {tier} p50 / p95" for tier in TIERS)]
+
+
+def _row(each: PreemptionFigures) -> list[str]:
+    return [
+        each.policy,
+        f"{each.gpu_hours_lost:,.0f}",
+        f"{each.money_lost:,.0f}",
+        f"{each.evicted_jobs:,}",
+        f"{each.in_vain:,}",
+        f"{100 * each.utilisation:.1f} %",
+        f"{100 * each.useful:.1f} %",
+        *(f"{_time(each.waits[tier].p50_s)} / {_time(each.waits[tier].p95_s)}" for tier in TIERS),
+    ]
+
+
+def _time(seconds: float) -> str:
+    if seconds < 3_600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} d"

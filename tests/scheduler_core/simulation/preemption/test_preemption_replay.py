@@ -1,0 +1,170 @@
+"""Preemption rules side by side: what each evicts, what is lost, who waits, and what was in vain."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from gputopo.cli.main import main
+from scheduler_core.policy.preemption import CRITICAL_PRIORITY, NORMAL_PRIORITY
+from scheduler_core.policy.workload_class import WorkloadClass
+from scheduler_core.simulation.assumed_machines import islands
+from scheduler_core.simulation.hosts import SimulatedNode
+from scheduler_core.simulation.preemption.jobs import (
+    TieredJob,
+    TieredWorkloadError,
+    draw_tiered_jobs,
+    has_tiers,
+    read_tiered_jobs,
+)
+from scheduler_core.simulation.preemption.replay import RULES, PreemptionFigures, replay_tiers
+from scheduler_core.simulation.preemption.report import tiers_markdown, tiers_svg
+from scheduler_core.simulation.preemption.vain import count_vain_evictions
+
+HOUR = 3_600.0
+NODES = [SimulatedNode(f"n{at}", islands("A100", (4, 4))) for at in range(2)]
+EXAMPLE = Path(__file__).parents[4] / "docs" / "examples" / "preemption" / "workload.csv"
+
+
+def job(name: str, arrival: float, gpus: int = 8, hours: float = 20.0, **more: Any) -> TieredJob:
+    """A job of one pod, which saves every half hour."""
+    values: dict[str, Any] = {"pods": 1, "workload": WorkloadClass.TRAINING, "checkpoint_s": 1_800.0} | more
+    return TieredJob(name=name, gpus=gpus, arrival=arrival, duration=hours * HOUR, **values)
+
+
+def urgent(arrival: float, **more: Any) -> TieredJob:
+    """A critical job."""
+    return job("urgent", arrival, hours=1.0, priority=CRITICAL_PRIORITY, **more)
+
+
+def last(at: float) -> TieredJob:
+    """A job that ends the replay."""
+    return job("last", at, 1, hours=0.1, priority=-10)
+
+
+def test_no_cluster_of_a_hundred_has_evictions_in_vain_but_those_of_rules_that_count_gpus() -> None:
+    found = {name: count_vain_evictions(name, range(100)) for name in RULES}
+
+    assert found["ours"].in_vain == 0
+    assert found["default"].in_vain > 0
+    assert found["kai"].in_vain > 0
+    assert found["ours"].started > max(found["default"].started, found["kai"].started)
+    assert found["none"].evicted == 0
+
+
+def test_the_job_that_has_just_saved_is_evicted_and_only_what_it_had_not_saved_is_lost() -> None:
+    """At 5:05, one job saved 5 minutes ago, and the other 20 minutes ago. It begins again where it had saved."""
+    jobs = [job("fresh", 0.0), job("stale", 2_700.0), urgent(18_300.0), last(23_000.0)]
+
+    found = replay_tiers("ours", NODES, jobs, 1)
+
+    assert (found.evicted_jobs, found.in_vain) == (1, 0)
+    # 8 GPUs x (wait before the eviction until the next try + restart + grace)
+    assert found.gpu_hours_lost == pytest.approx(8 * (18_600 - 18_000 + 300 + 30) / HOUR)
+    assert found.waits["critical"].p95_s == 300.0
+    assert found.money_lost == 2 * found.gpu_hours_lost
+
+
+def test_training_near_its_end_is_spared_although_it_is_cheapest() -> None:
+    nearly_done = job("nearly-done", 0.0, hours=6.0)  # saved at 5:00, ends at 6:00
+    jobs = [nearly_done, job("long", 300.0 * 4), urgent(18_300.0), last(19_500.0)]
+    found = {name: replay_tiers(name, NODES, jobs, 1) for name in ("ours", "none")}
+
+    assert found["ours"].evicted_jobs == 1
+    assert found["ours"].gpu_hours_lost == pytest.approx(
+        8 * (18_600 - 1_200) % 1_800 * 8 / HOUR + 8 * 330 / HOUR, abs=8
+    )
+    assert found["none"].waits["critical"].never == 1
+
+
+@pytest.mark.parametrize(
+    "sacred",
+    [
+        pytest.param({"priority": NORMAL_PRIORITY}, id="important training"),
+        pytest.param({"checkpoint_s": None}, id="training without checkpoints"),
+        pytest.param({"hours": 6.0}, id="training near its end"),
+    ],
+)
+def test_protected_training_is_never_evicted(sacred: dict[str, Any]) -> None:
+    jobs = [job("a", 0.0, **sacred), job("b", 0.0, **sacred), urgent(18_300.0), last(19_500.0)]
+
+    assert replay_tiers("ours", NODES, jobs, 1).evicted_jobs == 0
+    assert replay_tiers("default", NODES, jobs, 1).evicted_jobs == 1
+
+
+def test_kai_evicts_no_job_of_priority_100_and_the_lowest_first() -> None:
+    build = [job("a", 0.0, priority=100), job("b", 0.0, priority=100), urgent(18_300.0), last(19_500.0)]
+    mixed = [job("a", 0.0, priority=50), job("b", 0.0, priority=-5), urgent(18_300.0), last(19_500.0)]
+
+    assert replay_tiers("kai", NODES, build, 1).evicted_jobs == 0
+    assert replay_tiers("kai", NODES, mixed, 1).evicted_jobs == 1
+
+
+def test_the_same_seed_gives_the_same_figures() -> None:
+    jobs = draw_tiered_jobs(16, 3.0, 1.2, Random(3))
+    figures = {name: replay_tiers(name, NODES, jobs, 3) for name in RULES}
+
+    assert {name: replay_tiers(name, NODES, jobs, 3) for name in RULES} == figures
+    assert figures["none"].gpu_hours_lost == 0.0
+    assert all(0.0 < each.useful <= each.utilisation <= 1.0 for each in figures.values())
+
+
+def test_the_report_has_a_row_and_a_bar_for_each_rule() -> None:
+    jobs = draw_tiered_jobs(16, 1.0, 1.0, Random(3))
+    found: list[PreemptionFigures] = [replay_tiers(name, NODES, jobs, 3) for name in RULES]
+
+    assert [line.split(" | ")[0] for line in tiers_markdown(found).splitlines()[2:]] == [f"| {name}" for name in RULES]
+    assert tiers_svg(found).count("<rect") == 1 + 3 * len(RULES)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"pods": 0}, "pods 0 is not between 1 and 4096"),
+        ({"num_gpu": "many"}, "could not convert string to float: 'many'"),
+        ({"duration_s": float("nan")}, "duration_s"),
+        ({"arrival_s": None}, "job 1 has no arrival_s; expected name, pods"),
+        ({"workload": "fun"}, "'fun' is not a valid WorkloadClass"),
+        ({"priority": 1e12}, "priority 1000000000000.0 is not between"),
+    ],
+)
+def test_a_faulty_job_is_quoted(changed: dict[str, Any], says: str) -> None:
+    row = {"name": "a", "pods": 1, "num_gpu": 8, "arrival_s": 1.5, "duration_s": 60} | changed
+    text = json.dumps([row]).replace("NaN", '"nan"')
+
+    with pytest.raises(TieredWorkloadError, match=says.replace("'", ".")):
+        read_tiered_jobs(text)
+
+
+def test_files_of_both_formats_are_read_and_recognized() -> None:
+    columns = "name,pods,num_gpu,arrival_s,duration_s,priority,workload,island,checkpoint_s"
+    csv = f"{columns}\na,2,8,0,60,1000,training,required,900\n"
+    as_json = '[{"name": "a", "pods": 2, "num_gpu": 8, "arrival_s": 0, "duration_s": 60}]'
+
+    assert read_tiered_jobs(csv) == [
+        TieredJob("a", 2, 8, 0.0, 60.0, 1_000, WorkloadClass.TRAINING, island=True, checkpoint_s=900.0)
+    ]
+    assert read_tiered_jobs(as_json) == [TieredJob("a", 2, 8, 0.0, 60.0)]
+    assert (has_tiers(csv), has_tiers(as_json)) == (True, True)
+    assert not has_tiers("name,cpu_milli,memory_mib,num_gpu,gpu_milli\n")
+    with pytest.raises(TieredWorkloadError, match="0 jobs"):
+        read_tiered_jobs("name,pods\n")
+
+
+def test_the_shipped_example_is_simulated_by_the_command() -> None:
+    command = ["simulate", "--cluster", "dgx-a100*4", "--workload", str(EXAMPLE)]
+
+    found = CliRunner().invoke(main, [*command, "--policies", "ours,none", "-o", "json"])
+    text = CliRunner().invoke(main, [*command, "--policies", "none"])
+
+    assert found.exit_code == 0, found.output
+    assert [each["policy"] for each in json.loads(found.output)["replays"]] == ["ours", "none"]
+    assert json.loads(found.output)["replays"][0]["in_vain"] == 0
+    assert "no preemption" in text.output
+    for wrong in (["--policies", "best"], ["-o", "html"]):
+        assert CliRunner().invoke(main, [*command, *wrong]).exit_code == 2
