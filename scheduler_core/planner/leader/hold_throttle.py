@@ -49,7 +49,7 @@ class HoldThrottle:
     def search_preemption(self, search: PreemptionSearch) -> PreemptionResult:
         """Search pods to evict; pause while a plan runs."""
         began, until = time.thread_time(), time.monotonic() + self._max_pause_s
-        search_s = search.units.policy.max_search_s
+        search_s = search.units.policy.plan_time_s
 
         def is_out_of_time() -> bool:
             self._idle.wait(max(0.0, until - time.monotonic()))

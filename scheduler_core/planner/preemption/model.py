@@ -82,7 +82,8 @@ class PreemptionPlan(NamedTuple):
     units: tuple[EvictionUnit, ...]  # with the pods to evict only
     held: tuple[HeldCapacity, ...]  # what the gang will use, once free
     plans: int = 0  # that the planner made
-    gave_up: bool = False  # the limit of plans or of time was reached: a cheaper set may exist
+    gave_up: bool = False  # the limit of plans or of time was reached
+    exact: bool = False  # all cheaper sets were tried: none makes the gang fit
 
     @property
     def pods(self) -> tuple[VictimPod, ...]:

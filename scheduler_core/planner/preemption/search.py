@@ -86,13 +86,15 @@ class _PreemptionSearch:
 
     def result(self) -> PreemptionPlan | NoPreemption:
         """Return the best choices, proved once more on their own."""
-        gave_up, plans = not self._is_exact or self.proof.is_over, self.proof.plans
+        gave_up, plans = self.proof.is_over, self.proof.plans
         final = None if self._best is None else self.proof.confirm(self._best.domain.nodes, pods_of(self._best.choices))
         if self._best is None or final is None:
             reason = f"gave up after {counted_noun(plans, 'plan')}" if self.proof.is_over else NEVER_FITS
             return NoPreemption(self._task.gang, reason, plans, gave_up)
         held = holdings_of(final, self._task.gang.ready, self._task.view.table)
-        return PreemptionPlan(self._task.gang, evicted_units(self._best.choices), held, plans, gave_up)
+        return PreemptionPlan(
+            self._task.gang, evicted_units(self._best.choices), held, plans, gave_up, self._is_exact and not gave_up
+        )
 
     def _keep(self, choices: list[Choice], domain: SearchDomain) -> None:
         price = self._pricing.price_of(choices)
