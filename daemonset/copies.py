@@ -31,10 +31,12 @@ PLANNER_RULES = "alerts/planner.yaml"
 # Files that people edit, except for versions and digests of images.
 PINNED = (
     "Dockerfile",
-    "base/kustomization.yaml",
     "chart/Chart.yaml",
-    *(f"scheduler/{part}/kustomization.yaml" for part in ("default", "cluster-scheduler", "observe")),
-    "scheduler/planner-without-gates/kustomization.yaml",
+    *sorted(
+        file.relative_to(HERE).as_posix()
+        for file in HERE.rglob("kustomization.yaml")
+        if "- name: gputopo\n" in file.read_text(encoding="utf-8")
+    ),
 )
 
 
