@@ -22,6 +22,7 @@ from gputopo.kube.rbac import (
     PAGE_REVIEWER,
     PLANNER,
     PODS,
+    PREEMPTOR,
     PROVISIONER,
     UI,
     Role,
@@ -431,6 +432,16 @@ def test_the_provisioning_component_grants_what_the_planner_calls() -> None:
 
     assert granted(cluster_role(documents)) == used(PROVISIONER)
     assert "GPUTOPO_PROVISIONING_CLASS" in (folder / "kustomization.yaml").read_text(encoding="utf-8")
+
+
+def test_the_preemption_component_and_the_chart_grant_what_the_planner_calls() -> None:
+    folder = DAEMONSET / "scheduler/components/preemption"
+    documents = list(yaml.safe_load_all((folder / "roles.yaml").read_text(encoding="utf-8")))
+    added = {name_of(each) for each in helm_adds("planner.enabled=true", "planner.preemption=true")}
+
+    assert granted(cluster_role(documents)) == used(PREEMPTOR)
+    assert {name_of(each) for each in documents} <= added
+    assert not any("preemptor" in str(each) for each in helm_adds("planner.enabled=true"))
 
 
 DEPLOYED = ("Deployment", "gputopo", "gputopo-planner")

@@ -83,6 +83,13 @@ class Preemptions:
         self._forbidden = {unit: until for unit, until in self._forbidden.items() if now < until}
         return frozenset(self._forbidden)
 
+    def unwanted_holds(self) -> frozenset[str]:
+        """Return the UIDs of holds with evictions that are not begun, where the policy allows no more evictions."""
+        if self._policy.mode is PreemptionMode.EVICT:
+            return frozenset()
+        found = (each.reservation for each in self._holds.open_holds() if each.spec.preemption is not None)
+        return frozenset(each.key for each in found if not each.status.evicting)
+
     def note_forbidden(self, now: float) -> None:
         """Remember the units that the budgets of an open intent forbid, before the hold is removed."""
         for uid, check in self._view.observations.budgets.items():

@@ -172,7 +172,7 @@ class LeaderTerm:
         self._scheduler.preemptions.note_forbidden(now)
         findings = PlanFindings(
             no_longer_fitting=self._no_longer_fitting(),
-            unwanted_holds=holds.unwanted_holds(now),
+            unwanted_holds=holds.unwanted_holds(now) | self._scheduler.preemptions.unwanted_holds(),
             estimates=holds.estimates(now),
             hold_users=holds.users,
             has_stale_view=self._is_stale,

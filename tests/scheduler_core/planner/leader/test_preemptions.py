@@ -10,6 +10,7 @@ from gputopo.crd.reservations import EntryPhase
 from scheduler_core.cache.events import LedgerUpdate, ReservationUpdate
 from scheduler_core.planner.commit.actions import CheckBudgets, EvictPod
 from scheduler_core.planner.commit.state import CommitTerms
+from scheduler_core.planner.leader.writer import WriteOutcome
 from scheduler_core.policy.preemption import (
     PreemptionMatch,
     PreemptionMode,
@@ -169,3 +170,18 @@ def test_a_successor_finishes_or_lets_be_after_any_write(writes: int) -> None:
 
     assert committed(server) == {"urgent"}
     assert len([uid for uid in pods.values() if uid not in server.pods]) == 1
+
+
+def test_with_mode_off_a_preemption_that_has_not_begun_ends() -> None:
+    server, pods = full(n0=2, n1=2)
+    urgent(server)
+    leader = planner(server)
+    leader.refuses = lambda action: WriteOutcome.UNANSWERED if isinstance(action, CheckBudgets) else None
+    run(leader, 10)
+    assert any(each.spec.preemption is not None for each in server.reservations.values())
+
+    leader.policies = BUILT_IN._replace(preemption=POLICY._replace(mode=PreemptionMode.OFF))
+    run(leader, 30)
+
+    assert (evicted(leader), set(pods.values()) <= server.pods.keys()) == ([], True)
+    assert all(each.spec.preemption is None for each in server.reservations.values())
