@@ -23,6 +23,7 @@ from tests.simulated_node.fleet import Fleet
 pytestmark = pytest.mark.e2e
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 CRITICAL = "critical"
+CHEAP = {"restart-time": "1s"}
 RULE = {"name": "lower-yields", "minRuntime": "0s", "nearEnd": "2h"}
 
 
@@ -66,11 +67,11 @@ def test_a_critical_gang_of_16_takes_two_gangs_and_the_surplus_of_an_elastic_gan
     nodes(fleet, gpu_0={}, gpu_1={}, gpu_2={})
     agents_of()
     planner(*options(tmp_path))
-    create(cluster, *gang("scrap-a", Asked(8, 1)))
-    create(cluster, *gang("scrap-b", Asked(6, 1)))
+    create(cluster, *gang("scrap-a", Asked(8, 1, CHEAP)))
+    create(cluster, *gang("scrap-b", Asked(6, 1, CHEAP)))
     wait_until_whole(cluster, "scrap-a", 8)
     wait_until_whole(cluster, "scrap-b", 6)
-    create(cluster, *gang("elastic", Asked(10, 1, {"gang-minimum": "8"})))
+    create(cluster, *gang("elastic", Asked(10, 1, {"gang-minimum": "8", "restart-time": "1h"})))
     wait_until_whole(cluster, "elastic", 10)
 
     create(cluster, *gang("urgent", Asked(16, 1), priorityClassName=CRITICAL))
