@@ -15,6 +15,10 @@ WATCH_SILENT_S = 120.0
 # A pod that Filter admitted counts on its node for this time. A scheduling cycle and its binding take seconds; then the
 # watch shows the pod as bound.
 ASSUMED_POD_LIFETIME_S = 30.0
+# An agent publishes a change of the kubelet's allocations within seconds, and nothing if a pod came and went between
+# two polls. A pod that ended this long ago, and that the report does not name, holds no GPUs. A pod that was deleted by
+# force may hold them for its grace period, 30 s by default; the report names it then.
+ENDED_POD_SETTLES_S = 40.0
 # A kind that the API server does not serve (no CRD yet) is retried after this time.
 MISSING_KIND_RETRY_S = 30.0
 # In a mixed pool, the time from the creation of the ledger to the first plan: by then every extender has listed the

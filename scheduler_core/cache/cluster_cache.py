@@ -22,6 +22,7 @@ from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.assumed_pods import AssumedPod, AssumedPods
 from scheduler_core.cache.change_log import ChangeLog
 from scheduler_core.cache.domain_index import DomainIndex
+from scheduler_core.cache.ended_pods import EndedPods
 from scheduler_core.cache.events import (
     Batch,
     BoundPod,
@@ -35,7 +36,7 @@ from scheduler_core.cache.events import (
     pieces,
     removed_keys,
 )
-from scheduler_core.cache.kubelet_reports import newly_named_pods, without_replaced_pods
+from scheduler_core.cache.kubelet_reports import newly_named_pods, without_replaced_pods, without_settled_pods
 from scheduler_core.cache.node import NodeFacts
 from scheduler_core.cache.node_record import NodeRecord, with_gpus, with_pod, without_pod, without_pods
 from scheduler_core.cache.node_state import is_changed_by_time
@@ -87,7 +88,7 @@ class ClusterCache:
         self._ungated = UngatedPods(self.reservations, guarded=guarded)
         self._nodes: set[str] = set()  # shown by the node watch
         self._records: dict[str, NodeRecord] = {}  # as observed, without assumed pods; also of nodes not shown
-        self._ended_at: dict[str, float] = {}  # when departed pods ended, by UID
+        self._ended_pods = EndedPods()
         self._staleness_timer = StalenessTimer()
         self._snapshot = ClusterSnapshot()
         self._without: tuple[ClusterSnapshot, frozenset[str], ClusterSnapshot] | None = None  # cache
@@ -226,6 +227,8 @@ class ClusterCache:
         """Advance the clock: observations become stale, assumed pods expire."""
         self._now = max(now, self._now)
         self._mark_dirty(self.assumed_pods.expire_pods(self._now))
+        for uid, name in self._ended_pods.pop_due(self._now):
+            self._set_record(without_settled_pods(self._record(name), {uid}))
         for name in self._staleness_timer.pop_due(self._now):
             state = self._snapshot.states.get(name)
             if state is None or is_changed_by_time(state, self._record(name), self._now, self._policy):
@@ -297,7 +300,7 @@ class ClusterCache:
         if pod.node is not None:
             record = without_pod(self._record(pod.node), pod.key)
             if pod.occupant in record.departed:
-                self._ended_at[pod.key] = self._now
+                self._ended_pods.add_pod(pod.key, pod.node, self._now)
             self._set_record(record)
 
     def _forget_assumed(self, pod: PodUpdate) -> None:
@@ -357,7 +360,7 @@ class ClusterCache:
         if PodUpdate in self._listed:
             self._assume_named_pods(name, update.gpus)
         before = self._record_with_assumed(name)
-        self._set_record(without_replaced_pods(with_gpus(self._record(name), update.gpus), self._ended_at))
+        self._set_record(without_replaced_pods(with_gpus(self._record(name), update.gpus), self._ended_pods.ended_at))
         return ReportedNode(before, self._record_with_assumed(name))
 
     def _assume_named_pods(self, node: str, gpus: NodeGpus) -> None:
@@ -406,7 +409,7 @@ class ClusterCache:
         name, before = record.name, self._record(record.name)
         for pod in before.departed:
             if pod not in record.departed:
-                self._ended_at.pop(pod.uid, None)
+                self._ended_pods.forget_pod(pod.uid)
         self._dirty.add(name)
         since = mismatch_since(record, before, self._now)
         if since != record.hash_mismatch_since:

@@ -7,7 +7,7 @@ yet, and it may name a pod that has ended while a new pod of the same name runs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from math import inf
 
 import msgspec
@@ -33,6 +33,19 @@ def newly_named_pods(
     for name, devices in gpu_holders(gpus).items():
         if name not in shown:
             yield name, devices
+
+
+def without_settled_pods(record: NodeRecord, ended_before: Container[str]) -> NodeRecord:
+    """Return the record without these departed pods (UIDs), where the report neither names them nor may be late.
+
+    A departed pod matters because its GPUs may have been in use while other pods were admitted. If the report names all
+    pods of the node, it is known which GPUs these got.
+    """
+    named = gpu_holders(record.gpus).keys()
+    if any(each.profile.devices and full_name(each) not in named for each in record.pods):
+        return record
+    departed = tuple(each for each in record.departed if each.uid not in ended_before or full_name(each) in named)
+    return record if departed == record.departed else msgspec.structs.replace(record, departed=departed)
 
 
 def without_replaced_pods(record: NodeRecord, ended_at: Mapping[str, float]) -> NodeRecord:

@@ -211,6 +211,8 @@ class Fleet:
             return
         elif "deletionTimestamp" in metadata:
             self._settle(node, uid)
+            if metadata.get("finalizers"):  # the pod stays: kubelets report that its containers have ended
+                self._write_status(node, pod, lifecycle.finished(pod, lifecycle.KILLED, _now()))
             path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
             options = {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}}
             self._kubelets.write(node.name, "DELETE", path, options)

@@ -8,6 +8,7 @@ from tests.api_objects import Object
 from tests.simulated_node.kubelet import Container, Pod, Rejection
 
 FINISHED = frozenset({"Succeeded", "Failed"})
+KILLED = 137  # exit code of a container that SIGKILL ended
 
 
 def kubelet_pod(pod: Object) -> Pod:

@@ -6,6 +6,7 @@ The waiting time of each attempt is counted once, by its outcome.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from scheduler_core.cache.events import ReservationUpdate
@@ -20,6 +21,8 @@ from scheduler_core.planner.packing.model import Unplaced
 from scheduler_core.runtime.event_writer import EventDraft
 
 AVOID_NODE_S = 300.0  # a node on which a member was not bound in time is avoided for this time
+WITHDRAWN_NODE_S = 60.0  # and a node of a proposal that was withdrawn: longer than a pod counts as admitted or ended
+WITHDRAWN = "a place was found, but other pods were admitted there or have just ended there: other nodes come first now"
 
 
 class Wait(NamedTuple):
@@ -60,10 +63,14 @@ class GangBacklog:
         if unplaced.missing and not is_known:
             self._write_unplaced_events(name, unplaced)
 
-    def mark_withdrawn(self, name: GangName, state: Hashable) -> None:
-        """Record that a proposal was withdrawn, so that the same plan is not made again at once."""
-        self.unplaced[name] = Unplaced("a place was found, and other pods took it first")
+    def mark_withdrawn(self, name: GangName, nodes: AbstractSet[str], state: Hashable) -> None:
+        """Record that a proposal was withdrawn: it is planned again later, on other nodes where possible."""
+        now = self._context.clock.monotonic()
+        self.unplaced[name] = Unplaced(WITHDRAWN)
         self.queue.mark_unplaced(name, state)
+        self._forget_avoided(now)
+        for node in nodes:
+            self._avoid_node(name, node, now + WITHDRAWN_NODE_S)
 
     def mark_refused(self, action: CreateReservation, error: str) -> None:
         """Start a back-off for gangs whose reservation is refused: else each plan would fail, and block the queue."""
@@ -78,8 +85,7 @@ class GangBacklog:
     def mark_rolled_back(self, reservation: ReservationUpdate, reason: str | None) -> None:
         """Start the back-off of gangs that are rolled back, and avoid the nodes on which members were not bound."""
         now = self._context.clock.monotonic()
-        # Avoided nodes outlive all members of a gang: a rollback deletes them, and their controller recreates them.
-        self._avoided = {name: nodes for name, nodes in self._avoided.items() if max(nodes.values()) > now}
+        self._forget_avoided(now)
         for seat in reservation.spec.seats:
             member = self._members.get_member(seat.uid)
             name = reserved_gang(reservation) or (
@@ -88,11 +94,22 @@ class GangBacklog:
             if name is None:
                 continue
             if seat.node is not None and member is not None and member.node is None:
-                self._avoided.setdefault(name, {})[seat.node] = now + AVOID_NODE_S
+                self._avoid_node(name, seat.node, now + AVOID_NODE_S)
             if not reservation.spec.gang:
                 self.queue.mark_rolled_back(name, now, reason)
         if (name := reserved_gang(reservation)) is not None:
             self.queue.mark_rolled_back(name, now, reason)
+
+    def _avoid_node(self, name: GangName, node: str, until: float) -> None:
+        nodes = self._avoided.setdefault(name, {})
+        nodes[node] = max(until, nodes.get(node, 0.0))
+
+    def _forget_avoided(self, now: float) -> None:
+        """Forget nodes that are avoided no more.
+
+        Avoided nodes outlive all members of a gang: a rollback deletes them, and their controller recreates them.
+        """
+        self._avoided = {name: nodes for name, nodes in self._avoided.items() if max(nodes.values()) > now}
 
     def avoided_nodes(self, name: GangName, now: float) -> frozenset[str]:
         """Return the nodes that this gang avoids. ``now``: monotonic seconds."""

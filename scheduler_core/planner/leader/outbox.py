@@ -289,8 +289,9 @@ class Outbox:
                 continue
             if entry.phase is EntryPhase.PROPOSED:
                 state = self._view.plan_state(self._context.clock.monotonic())
+                nodes = frozenset(seat.node for seat in reservation.spec.seats if seat.node is not None)
                 for name in reserved_gangs(reservation.namespace, reservation.spec, self._view.gang_members.get_member):
-                    self._backlog.mark_withdrawn(name, state)
+                    self._backlog.mark_withdrawn(name, nodes, state)
             elif entry.phase is EntryPhase.COMMITTED and not reservation.spec.gang:
                 self._end_single_waits(reservation, "bound", bound=True)
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gputopo.crd.nodegpus import DeviceAllocation, NodeGpus, PodRef
-from gputopo.timing import ASSUMED_POD_LIFETIME_S
+from gputopo.timing import ASSUMED_POD_LIFETIME_S, ENDED_POD_SETTLES_S
 from scheduler_core.allocation.device_plugin import PredictionResult
 from scheduler_core.allocation.gpu_sets import ExactSets
 from scheduler_core.cache.cluster_cache import ClusterCache
@@ -310,6 +310,40 @@ class TestKubeletReports:
 
         assert stage.state_of("a").free_devices("nvidia.com/gpu") == 4
         assert stage.cache.snapshot.records["a"].departed == ()
+
+    def test_pod_came_and_went_between_two_polls_of_the_agent(self) -> None:
+        """No report follows, because the kubelet's allocations are as they were."""
+        stage = FakeScheduler.synced(A, pod_update("p", 2, "a"))
+        stage.watch_reports({"a": {"p": [0, 1]}})
+        stage.watch_pods(pod_update("q", 2, "a"))
+        stage.watch_pods(gone=["uid-q"])
+
+        stage.cache.advance_time(stage.now + ENDED_POD_SETTLES_S - 1)
+        assert [each.uid for each in stage.cache.snapshot.records["a"].departed] == ["uid-q"]
+        stage.cache.advance_time(stage.now + ENDED_POD_SETTLES_S)
+
+        assert stage.cache.snapshot.records["a"].departed == ()
+
+    def test_pod_that_is_not_reported_yet_may_have_been_admitted_beside_a_departed_pod(self) -> None:
+        stage = FakeScheduler.synced(A, pod_update("p", 2, "a"), pod_update("q", 2, "a"))
+        stage.watch_reports({"a": {}})
+        stage.watch_pods(gone=["uid-q"])
+
+        stage.cache.advance_time(stage.now + 2 * ENDED_POD_SETTLES_S)
+        assert [each.uid for each in stage.cache.snapshot.records["a"].departed] == ["uid-q"]
+        stage.watch_pods(gone=["uid-p"])
+        stage.cache.advance_time(stage.now + 4 * ENDED_POD_SETTLES_S)
+
+        assert stage.cache.snapshot.records["a"].departed == ()
+
+    def test_departed_pod_that_the_report_names_stays(self) -> None:
+        stage = FakeScheduler.synced(A, pod_update("p", 2, "a"))
+        stage.watch_reports({"a": {"p": [0, 1]}})
+        stage.watch_pods(gone=["uid-p"])
+
+        stage.cache.advance_time(stage.now + 2 * ENDED_POD_SETTLES_S)
+
+        assert [each.uid for each in stage.cache.snapshot.records["a"].departed] == ["uid-p"]
 
     def test_stateful_pod_replaces_a_pod_of_the_same_name(self) -> None:
         """Reports contain no UIDs: only a report younger than the old pod's end can mean the new pod."""

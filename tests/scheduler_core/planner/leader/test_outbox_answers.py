@@ -24,7 +24,7 @@ from scheduler_core.planner.commit.state import CommitTerms
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.gang.pod_source import PlannerPod
-from scheduler_core.planner.leader.backlog import AVOID_NODE_S, GangBacklog
+from scheduler_core.planner.leader.backlog import AVOID_NODE_S, WITHDRAWN, WITHDRAWN_NODE_S, GangBacklog
 from scheduler_core.planner.leader.context import PlannerConfig, TermClock, TermContext
 from scheduler_core.planner.leader.outbox import Outbox
 from scheduler_core.planner.leader.queue import QueueTiming
@@ -100,13 +100,17 @@ def parts() -> Parts:
     return Parts(executor, view, backlog, Outbox(context, view, backlog))
 
 
-def test_a_withdrawn_proposal_is_not_planned_again_on_the_same_state(parts: Parts) -> None:
+def test_a_withdrawn_proposal_is_not_planned_again_at_once_and_then_on_other_nodes(parts: Parts) -> None:
     parts.show_pods(*members(2))
+    nodes = {seat.node for seat in PLAN.spec.seats}
+
     parts.remove_entry(PLAN, PROPOSED)
 
     (waiting,) = parts.backlog.queue.ordered()
-    assert parts.backlog.unplaced == {LLM: Unplaced("a place was found, and other pods took it first")}
+    assert parts.backlog.unplaced == {LLM: Unplaced(WITHDRAWN)}
     assert waiting.unfit_state is not None
+    assert parts.backlog.avoided_nodes(LLM, 50.0) == nodes
+    assert parts.backlog.avoided_nodes(LLM, 50.0 + WITHDRAWN_NODE_S) == set()
 
 
 @pytest.mark.parametrize(
