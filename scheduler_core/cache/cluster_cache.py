@@ -22,7 +22,6 @@ from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.assumed_pods import AssumedPod, AssumedPods
 from scheduler_core.cache.change_log import ChangeLog
 from scheduler_core.cache.domain_index import DomainIndex
-from scheduler_core.cache.ended_pods import EndedPods
 from scheduler_core.cache.events import (
     Batch,
     BoundPod,
@@ -37,8 +36,8 @@ from scheduler_core.cache.events import (
     removed_keys,
 )
 from scheduler_core.cache.kubelet_reports import newly_named_pods, without_replaced_pods, without_settled_pods
-from scheduler_core.cache.node import NodeFacts
 from scheduler_core.cache.node_record import NodeRecord, with_gpus, with_pod, without_pod, without_pods
+from scheduler_core.cache.node_records import NO_FACTS, NodeRecords
 from scheduler_core.cache.node_state import is_changed_by_time
 from scheduler_core.cache.node_table import (
     ClusterSnapshot,
@@ -51,12 +50,10 @@ from scheduler_core.cache.owner_pods import PlacedPod
 from scheduler_core.cache.placeholder_pods import FullName, full_name, placeholder_pod, placeholder_uid
 from scheduler_core.cache.pod_index import JobMember, PodIndex
 from scheduler_core.cache.reservations import NO_RESERVATIONS, ReservationIndex
-from scheduler_core.cache.staleness import StalenessTimer, mismatch_since
 from scheduler_core.cache.ungated_pods import UngatedPods
 from scheduler_core.policy.policy import Policy
 
 _PIECE = 4  # objects of a batch that are applied at once
-_NO_FACTS = NodeFacts(topology=None, described=False, allocatable=())
 _KINDS: dict[type[Any], str] = {NodeUpdate: "nodes", PodUpdate: "pods", NodeGpusUpdate: "nodegpus"}
 _RESERVATION_KINDS: dict[type[Any], str] = {ReservationUpdate: RESERVATIONS, LedgerUpdate: LEDGERS}
 
@@ -71,7 +68,7 @@ class ClusterCache:
 
         ``reservations``: planners' reservations and ledgers are watched too; the cache is not ready before their lists.
 
-        ``bound``: ``apply_batch`` returns bound pods, which costs a snapshot for each.
+        ``report_bound_pods``: ``apply_batch`` returns bound pods, which costs a snapshot for each.
 
         ``guarded``: only planners can write their annotations on pods (see ``UngatedPods``).
         """
@@ -86,10 +83,8 @@ class ClusterCache:
         self._pods = self._pod_index.by_uid
         self.reservations = ReservationIndex(self._pods)
         self._ungated = UngatedPods(self.reservations, guarded=guarded)
-        self._nodes: set[str] = set()  # shown by the node watch
-        self._records: dict[str, NodeRecord] = {}  # as observed, without assumed pods; also of nodes not shown
-        self._ended_pods = EndedPods()
-        self._staleness_timer = StalenessTimer()
+        self._records = NodeRecords(policy)
+        self._nodes = self._records.shown
         self._snapshot = ClusterSnapshot()
         self._without: tuple[ClusterSnapshot, frozenset[str], ClusterSnapshot] | None = None  # cache
         self._dirty: set[str] = set()  # nodes whose state must be derived again
@@ -162,9 +157,7 @@ class ClusterCache:
     def set_policy(self, policy: Policy) -> None:
         """Apply another policy to the age of observations."""
         self._policy = policy
-        self._staleness_timer = StalenessTimer()
-        for record in self._records.values():
-            self._staleness_timer.schedule(record, policy, self._now)
+        self._records.set_policy(policy, self._now)
         self._dirty |= self._nodes
 
     @property
@@ -201,7 +194,7 @@ class ClusterCache:
             return self._nodes
         if kind is PodUpdate:
             return self._pods
-        return [name for name, record in self._records.items() if record.gpus is not None]
+        return self._records.names_with_reports()
 
     def apply_batch(self, batch: Batch[Any], now: float) -> CacheChanges:
         """Apply a batch of updates from a watch. ``now``: seconds since 1970, as in all methods."""
@@ -227,9 +220,9 @@ class ClusterCache:
         """Advance the clock: observations become stale, assumed pods expire."""
         self._now = max(now, self._now)
         self._mark_dirty(self.assumed_pods.expire_pods(self._now))
-        for uid, name in self._ended_pods.pop_due(self._now):
+        for uid, name in self._records.ended_pods.pop_due(self._now):
             self._set_record(without_settled_pods(self._record(name), {uid}))
-        for name in self._staleness_timer.pop_due(self._now):
+        for name in self._records.pop_due(self._now):
             state = self._snapshot.states.get(name)
             if state is None or is_changed_by_time(state, self._record(name), self._now, self._policy):
                 self._dirty.add(name)
@@ -300,7 +293,7 @@ class ClusterCache:
         if pod.node is not None:
             record = without_pod(self._record(pod.node), pod.key)
             if pod.occupant in record.departed:
-                self._ended_pods.add_pod(pod.key, pod.node, self._now)
+                self._records.ended_pods.add_pod(pod.key, pod.node, self._now)
             self._set_record(record)
 
     def _forget_assumed(self, pod: PodUpdate) -> None:
@@ -336,7 +329,7 @@ class ClusterCache:
             if name in self._nodes:
                 self._nodes.remove(name)
                 self.domains.set_node(name, None)
-                self._set_record(msgspec.structs.replace(self._record(name), machine=_NO_FACTS))
+                self._set_record(msgspec.structs.replace(self._record(name), machine=NO_FACTS))
         for node in batch.updates:
             record = self._record(node.key)
             if node.key not in self._nodes or record.machine != node.facts:
@@ -360,7 +353,8 @@ class ClusterCache:
         if PodUpdate in self._listed:
             self._assume_named_pods(name, update.gpus)
         before = self._record_with_assumed(name)
-        self._set_record(without_replaced_pods(with_gpus(self._record(name), update.gpus), self._ended_pods.ended_at))
+        record = with_gpus(self._record(name), update.gpus)
+        self._set_record(without_replaced_pods(record, self._records.ended_pods.ended_at))
         return ReportedNode(before, self._record_with_assumed(name))
 
     def _assume_named_pods(self, node: str, gpus: NodeGpus) -> None:
@@ -402,21 +396,8 @@ class ClusterCache:
         return self.reservations.with_reservations(record, excluded)
 
     def _record(self, name: str) -> NodeRecord:
-        return self._records.get(name) or NodeRecord(name, _NO_FACTS)
+        return self._records.record_of(name)
 
     def _set_record(self, record: NodeRecord) -> None:
-        """Store the record of a node; drop it where the node is not shown and nothing is known of it."""
-        name, before = record.name, self._record(record.name)
-        for pod in before.departed:
-            if pod not in record.departed:
-                self._ended_pods.forget_pod(pod.uid)
-        self._dirty.add(name)
-        since = mismatch_since(record, before, self._now)
-        if since != record.hash_mismatch_since:
-            record = msgspec.structs.replace(record, hash_mismatch_since=since)
-        if name in self._nodes or record.pods or record.gpus is not None:
-            self._records[name] = record
-        else:
-            self._records.pop(name, None)
-        if record.gpus is not before.gpus or since != before.hash_mismatch_since:
-            self._staleness_timer.schedule(record, self._policy, self._now)
+        self._dirty.add(record.name)
+        self._records.set_record(record, self._now)
