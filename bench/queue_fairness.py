@@ -155,11 +155,15 @@ def running(name: str, gpus: int, node: str) -> Object:
 
 
 def gated(gang: str, gpus: int, rank: int, priority: int = 0) -> Object:
-    """Return a gated member. Gangs with a priority require one host for all members, which no host has GPUs for."""
+    """Return a gated member. Gangs with a priority are in another namespace, and require one host for all members.
+
+    No host has so many GPUs.
+    """
     pod = planned(0, gpus)
     annotations = {keys.POD_GANG.key: gang, keys.POD_GANG_SIZE.key: str(MEMBERS)}
     if priority:
         annotations[keys.POD_GANG_REQUIRED.key] = "kubernetes.io/hostname"
+        pod["metadata"]["namespace"] = "other"  # the limit of queued gangs is for each namespace
     pod["metadata"] |= {"name": f"{gang}-{rank}", "uid": f"uid-{gang}-{rank}", "annotations": annotations}
     pod["spec"]["priority"] = priority
     return pod

@@ -13,7 +13,7 @@ from scheduler_core.ui.rows_html import Viewer
 
 ANOTHER = "(another namespace)"
 PARTLY_READ = "a part of the cluster cannot be read, so this may be incomplete; the log of gputopo ui-server says why"
-# NAMESPACE/NAME, also within a sentence. A path or a label key has more before the slash: "nvidia.com/gpu".
+# NAMESPACE/NAME, also within a sentence. A path or a label key has more before the slash, as in nvidia.com/gpu.
 _NAME = re.compile(r"(?<![\w./-])([a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)/[^\s,;)\]'\"]*")
 _WHOLE = re.compile(r"(?:pod )?([a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)/")
 T = TypeVar("T")
