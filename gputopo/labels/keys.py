@@ -236,8 +236,8 @@ GANG_KEYS = (
     POD_ON_MEMBER_FAILURE,
     POD_PLANNED,
 )
-# What is lost if a pod is evicted: on the pod, or on the object that creates it (Job, JobSet, TrainJob, ...). A program
-# of the workload may change them while it runs. Values that are not valid count as not set.
+# How much work an eviction of the pod loses. The keys are on the pod, or on the object that creates it (Job, JobSet,
+# TrainJob, ...). A program of the workload may change them while it runs. Invalid values count as not set.
 POD_LAST_CHECKPOINT = LabelKey(
     "gputopo.io/last-checkpoint", "2026-11-18T11:06:40Z", "When the last checkpoint was saved, in RFC 3339."
 )
@@ -252,7 +252,7 @@ POD_PROGRESS = LabelKey("gputopo.io/progress", "83", "Progress of the job since 
 POD_RESTART_TIME = LabelKey(
     "gputopo.io/restart-time",
     "4m",
-    "Time from the start of a replacement until it works on: load image and checkpoint.",
+    "Time from the start of a replacement until it continues the work: load image and checkpoint.",
 )
 POD_PREEMPTIBLE = LabelKey(
     "gputopo.io/preemptible",
