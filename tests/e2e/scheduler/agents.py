@@ -29,7 +29,7 @@ from tests.simulated_node.fleet import Fleet
 ACCOUNT = "agent"
 PAUSE_S = 0.1  # between rounds; agents of their own poll once a second
 PATIENCE_S = 60.0
-_SETTINGS = {"interval": "1h", "heartbeat": "1h", "hold": "0s"}
+_SETTINGS = {"interval": "5m", "heartbeat": "5m", "hold": "0s"}
 
 
 class Agents:
@@ -103,19 +103,20 @@ class _Agent:
         )
         self._snapshot = snapshot
         self._text = ""
+        self._is_probe_due = False
 
     def turn(self) -> None:
         """What the agent does when its poll of the kubelet, or a look at the machine, has news."""
         now = Now(time.monotonic(), time.time())
         news: list[LoopInput] = []
-        if (text := self._snapshot.read_text()) != self._text:
+        if (text := self._snapshot.read_text()) != self._text or self._is_probe_due:
             self._text = text
             news.append(ProbeResult(load_snapshot(text), 0.0))
         if (reading := self._watch.poll(now.monotonic)) is not None:
             news.append(reading)
-        self._loop.run_iteration(now, news)
+        self._is_probe_due = self._loop.run_iteration(now, news).probe
         if news:  # the first turn recalls what an earlier agent published, the second publishes
-            self._loop.run_iteration(now, [])
+            self._is_probe_due |= self._loop.run_iteration(now, []).probe
 
     def close(self) -> None:
         self._kubelet.close()
