@@ -78,7 +78,7 @@ def main() -> None:
         probe(service.ExtenderService, "_evaluate_ahead", lambda *_: "ahead")
     probe(ranking.Rankings, "ranking_for", profile_kind)
     probe(ranking.NodeRanking, "__init__", lambda *_: "ranking of known states")
-    probe(decision_log, "encode_decision", lambda *_: "decisions page, with rests")
+    probe(decision_log, "encode_decision", lambda *_: "decisions page, with pauses")
     probe(metrics, "snapshot_samples", lambda *_: "metrics page")
     watch_collections()
     sys.argv = ["gputopo", "extender", *options]

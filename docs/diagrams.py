@@ -67,7 +67,7 @@ def _arrow(x1: int, y1: int, x2: int, y2: int, label: str = "", *, dy: int = -7)
 
 
 def programs() -> str:
-    """Return the picture of the programs and the objects between them."""
+    """Return the diagram of the programs and the objects between them."""
     parts = [
         _box(20, 30, 150, ("GPU node", "driver, kubelet"), "other"),
         _arrow(95, 80, 95, 128, "", dy=0),
@@ -110,7 +110,7 @@ def _key(x: int, style: str, label: str) -> str:
 
 
 def islands() -> str:
-    """Return the picture of free GPUs that are together and that are not."""
+    """Return the diagram of free GPUs in one NVLink island and in two."""
     parts = [
         _text(20, 30, "Two nodes with four free GPUs each, in islands of four:", "strong", "start"),
         _text(20, 72, "node a", "", "start"),
@@ -130,7 +130,7 @@ def islands() -> str:
 
 
 def prediction() -> str:
-    """Return the picture of the choices of the device plugin."""
+    """Return the diagram of the choices of the device plugin."""
     parts = [
         _text(
             20,
@@ -164,7 +164,7 @@ def prediction() -> str:
 
 
 def gang() -> str:
-    """Return the picture of the steps in which a gang starts."""
+    """Return the diagram of the steps in which a gang starts."""
     lanes = (("pods of the gang", 90), ("planner", 290), ("ledger", 470), ("extenders", 640), ("kube-scheduler", 800))
     steps = (
         (90, 290, "created, with a scheduling gate"),

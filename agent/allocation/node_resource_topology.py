@@ -20,7 +20,7 @@ TIMEOUT_S = 1.0  # it is read on the thread that polls the kubelet's allocations
 _MAX_TEXT = 63
 _KIND = "NodeResourceTopology"
 _POLICY, _SCOPE = "topologyManagerPolicy", "topologyManagerScope"  # names of attributes
-# ``topologyPolicies`` was replaced by attributes. A policy without a scope: the scope is not known.
+# The values of the deprecated ``topologyPolicies``. A value without a level leaves the scope unknown.
 _NAMED = {"BestEffort": "best-effort", "Restricted": "restricted", "SingleNUMANode": "single-numa-node"}
 _SCOPES = {"": None, "ContainerLevel": "container", "PodLevel": "pod"}
 _DEPRECATED = {"None": KubeletConfig("none", None, None, None, None)} | {
@@ -45,14 +45,14 @@ class NodeResourceTopology(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PolicyReading(NamedTuple):
-    """The settings, and why they are unknown."""
+    """The settings, or the error for which they are unknown."""
 
     config: KubeletConfig | None = None
     error: str | None = None
 
 
 class NodeResourceTopologyReader:
-    """Reads the object of one node at most every ``REREAD_S`` seconds. While the API server is away, the last counts.
+    """Reads the object of one node at most every ``REREAD_S`` seconds. Without an answer, the last one counts.
 
     ``read_object`` raises ``KubeError``.
     """

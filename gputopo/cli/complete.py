@@ -1,4 +1,4 @@
-"""What a shell offers for an argument: machines and files, nodes and pods of the cluster, placement policies.
+"""The shell completions of arguments: machines and files, nodes and pods of the cluster, placement policies.
 
 A completion prints no message and never fails: without a cluster, nothing is offered.
 Heavy imports are in the functions.

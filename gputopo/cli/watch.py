@@ -68,7 +68,7 @@ def watch_table(watched: Watched) -> NoReturn:
         except KubeError as error:
             if before is None:
                 raise
-            click.echo(f"gputopo: {error}; the table is as before", err=True)
+            click.echo(f"gputopo: {error}; the table was not updated", err=True)
         else:
             rows = _rows_by_key(watched, table)
             if before is None or _lasting(table, rows, watched.ages) != _lasting(table, before, watched.ages):

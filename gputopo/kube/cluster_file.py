@@ -29,7 +29,7 @@ class ClusterFileError(ValueError):
 
 
 class NotInFileError(ForbiddenError):
-    """The file has no objects of that kind, so nothing is known about them."""
+    """The file contains no objects of the requested kind: unknown, and not none."""
 
 
 class _List(msgspec.Struct):
@@ -138,7 +138,9 @@ def _item(raw: msgspec.Raw) -> _Item:
     try:
         kind = decode(raw, _Kind)
     except msgspec.MsgspecError as error:
-        raise ClusterFileError(f"an item is no Kubernetes object: {error}; print the file with: {EXPECTED}") from None
+        raise ClusterFileError(
+            f"an item is not a Kubernetes object: {error}; print the file with: {EXPECTED}"
+        ) from None
     try:
         return _Item(raw, kind, decode(raw, _Selected))
     except msgspec.MsgspecError:

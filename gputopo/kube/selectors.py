@@ -37,7 +37,7 @@ def _term(text: str) -> Matches:
         if found is not None:
             parts = found.groupdict()
             return _values(parts, many=many) if "value" in parts else _presence(parts)
-    raise KubeError(f"{text[:_QUOTED]!r} is no label selector; expected, as in kubectl: a=b,c!=d,e in (x,y),f,!g")
+    raise KubeError(f"{text[:_QUOTED]!r} is not a label selector; expected, as in kubectl: a=b,c!=d,e in (x,y),f,!g")
 
 
 def _presence(parts: Mapping[str, str]) -> Matches:

@@ -67,9 +67,7 @@ class ClusterCache:
         """Create an empty cache.
 
         ``reservations``: planners' reservations and ledgers are watched too; the cache is not ready before their lists.
-
         ``report_bound_pods``: ``apply_batch`` returns bound pods, which costs a snapshot for each.
-
         ``guarded``: only planners can write their annotations on pods (see ``UngatedPods``).
         """
         self.change_log = ChangeLog()  # names of nodes whose state may have changed in the snapshot
@@ -84,7 +82,7 @@ class ClusterCache:
         self.reservations = ReservationIndex(self._pods)
         self._ungated = UngatedPods(self.reservations, guarded=guarded)
         self._records = NodeRecords(policy)
-        self._nodes = self._records.shown
+        self._record, self._nodes = self._records.record_of, self._records.shown
         self._snapshot = ClusterSnapshot()
         self._without: tuple[ClusterSnapshot, frozenset[str], ClusterSnapshot] | None = None  # cache
         self._dirty: set[str] = set()  # nodes whose state must be derived again
@@ -394,9 +392,6 @@ class ClusterCache:
         for pod in self.assumed_pods.pods_on(name):
             record = with_pod(record, pod)
         return self.reservations.with_reservations(record, excluded)
-
-    def _record(self, name: str) -> NodeRecord:
-        return self._records.record_of(name)
 
     def _set_record(self, record: NodeRecord) -> None:
         self._dirty.add(record.name)

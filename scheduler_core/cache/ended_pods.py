@@ -1,4 +1,4 @@
-"""When departed pods ended, and when it is time to look whether they still matter."""
+"""When departed pods ended, and when to check again whether they still count."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class EndedPods:
 
     def __init__(self) -> None:
         self.ended_at: dict[str, float] = {}
-        self._due: dict[str, tuple[float, str]] = {}  # when to look next, and the node; the first is due first
+        self._due: dict[str, tuple[float, str]] = {}  # the time of the next check, and the node; the first is due first
 
     def add_pod(self, uid: str, node: str, now: float) -> None:
         """Record that a pod ended on a node."""

@@ -2,7 +2,7 @@
 
 Decisions share most of their snapshots. The node names of a call are new strings each time and take most of the memory,
 so the log limits the number of names too. A decision about 15,000 nodes takes up to 80 ms to encode, on another thread
-than the calls, but in the same interpreter. So the encoder rests every few milliseconds.
+than the calls, but in the same interpreter. So the encoder pauses every few milliseconds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from scheduler_core.extender.extender import DecisionRecord
 _MAX_NAMES = 300_000  # of all decisions together: about 40 MB
 _MAX_QUEUED = 64  # decisions that wait to be written to the file; further ones are dropped
 _MAX_FILE_BYTES = 64 * 2**20
-_WORK_S = 0.002  # between two rests of an encoder
+_WORK_S = 0.002  # between two pauses of an encoder
 _log = logging.getLogger(__name__)
 
 
@@ -61,12 +61,12 @@ class DecisionLog:
         oldest = self._next_number - len(self._records)
         first = max(oldest, self._next_number + start if start < 0 else start)
         records = tuple(islice(self._records, first - oldest, None))
-        rest = Rest()
-        return ((number, encode_decision(record, rest)) for number, record in enumerate(records, start=first))
+        pause = Pause()
+        return ((number, encode_decision(record, pause)) for number, record in enumerate(records, start=first))
 
 
-class Rest:
-    """Rests for as long as the work since the last rest took."""
+class Pause:
+    """Pauses for as long as the work since the last pause took."""
 
     def __init__(self, clock: Callable[[], float] = thread_time, sleep: Callable[[float], None] = sleep) -> None:
         """``clock``: the seconds that this thread has run."""
@@ -74,7 +74,7 @@ class Rest:
         self._since: float | None = None  # None: before the first call, which may come from another thread
 
     def __call__(self) -> None:
-        """Rest, unless there was little work."""
+        """Pause, unless there was little work."""
         now = self._clock()
         worked = 0.0 if self._since is None else now - self._since
         if self._since is None or worked > _WORK_S:
@@ -107,10 +107,10 @@ class DecisionFile:
         self._thread.join()
 
     def _run(self) -> None:
-        failed, rest = False, Rest()
+        failed, pause = False, Pause()
         while (record := self._queue.get()) is not None:
             try:
-                self._write(encode_decision(record, rest))
+                self._write(encode_decision(record, pause))
             except OSError as error:
                 if not failed:
                     _log.warning("decisions", extra={"fields": {"file": str(self._path), "error": str(error)}})

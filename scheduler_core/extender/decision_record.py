@@ -31,7 +31,7 @@ from scheduler_core.request.pod_request import PodRequest
 
 V = TypeVar("V")
 FORMAT = 1
-_PER_REST = 64  # nodes or states that are encoded without a rest
+_PER_PAUSE = 64  # nodes or states that are encoded without a pause
 _NO_FACTS = NodeFacts(topology=None, described=False, allocatable=())
 _FIELDS = get_type_hints(NodeState)
 _KEYS = dict(zip(NodeState.__struct_fields__, NodeState.__struct_encode_fields__, strict=True))
@@ -66,9 +66,9 @@ class DecisionLine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     dropped: dict[str, tuple[str, ...]] = {}  # cause -> offered nodes that were not evaluated
 
 
-def encode_decision(record: DecisionRecord, rest: Callable[[], None] = lambda: None) -> bytes:
-    """Return the line of a decision, with its newline. ``rest``: is called after each few milliseconds of work."""
-    by_state = _nodes_by_state(record, rest)
+def encode_decision(record: DecisionRecord, pause: Callable[[], None] = lambda: None) -> bytes:
+    """Return the line of a decision, with its newline. ``pause``: is called after each few milliseconds of work."""
+    by_state = _nodes_by_state(record, pause)
     shapes = {
         each.shape: None for state in by_state for each in (state, state.unreserved) if each and each.shape is not None
     }
@@ -87,7 +87,7 @@ def encode_decision(record: DecisionRecord, rest: Callable[[], None] = lambda: N
         policy=record.policy,
         nodes=tuple(map(tuple, by_state.values())),
         unknown=tuple(sorted(name for name in record.considered if name not in record.table.states)),
-        states=tuple(_encode_state(state, indices) for state in _with_rests(by_state, rest)),
+        states=tuple(_encode_state(state, indices) for state in _with_pauses(by_state, pause)),
         topologies=tuple(shape.topology for shape in shapes),
         doubtful=in_flight,
         records={name: record.table.records[name] for each in in_flight for name in sorted(each.nodes)},
@@ -133,17 +133,17 @@ def replay_differences(line: DecisionLine) -> Iterator[str]:
             yield f"{name} was rejected for {before.get(name)!r}; now for {now.get(name)!r}"
 
 
-def _with_rests(values: Iterable[V], rest: Callable[[], None]) -> Iterator[V]:
+def _with_pauses(values: Iterable[V], pause: Callable[[], None]) -> Iterator[V]:
     for number, value in enumerate(values):
-        if number % _PER_REST == 0:
-            rest()
+        if number % _PER_PAUSE == 0:
+            pause()
         yield value
 
 
-def _nodes_by_state(record: DecisionRecord, rest: Callable[[], None]) -> dict[NodeState, list[str]]:
+def _nodes_by_state(record: DecisionRecord, pause: Callable[[], None]) -> dict[NodeState, list[str]]:
     """Return the considered nodes that the cache has, sorted, by their states."""
     groups: dict[NodeState, list[str]] = {}
-    for name in _with_rests(sorted(record.considered), rest):
+    for name in _with_pauses(sorted(record.considered), pause):
         state = record.table.states.get(name)
         if state is not None:
             groups.setdefault(state, []).append(name)

@@ -1,4 +1,4 @@
-"""Which nodes kube-scheduler may preempt on: those whose victims would leave what the pod requires. Pure.
+"""The nodes on which kube-scheduler may preempt: without the victims, the pod gets what it requires there. Pure.
 
 kube-scheduler's default preemption counts devices. It chooses victims that leave enough GPUs by number, perhaps from
 two islands, deletes them, and the pod still waits. So each node that it offers is evaluated without its victims, as
@@ -39,7 +39,7 @@ TableAfter = Callable[[Mapping[str, Collection[str]]], ClusterSnapshot]
 
 
 class DropCause(Enum):
-    """Why a node is dropped before it is evaluated."""
+    """The causes for which a node is dropped before it is evaluated."""
 
     NO_VICTIMS = "kube-scheduler named no victim"
     UNKNOWN_VICTIM = "a victim is unknown, or requests no GPU"
@@ -60,7 +60,7 @@ class PreemptionResult(NamedTuple):
 def plausible_nodes(
     offered: Mapping[str, NodeVictims], pods: Mapping[str, PodUpdate], *, for_gpus: bool
 ) -> tuple[dict[str, NodeVictims], dict[str, DropCause]]:
-    """Return the nodes whose victims kube-scheduler can delete without harm to others, and why the rest is dropped.
+    """Return the nodes whose victims kube-scheduler can delete without harm to others, and the causes of dropped nodes.
 
     ``pods``: all GPU pods by UID. ``for_gpus``: the preempting pod requests GPUs; else victims may be any pods.
     """
@@ -87,7 +87,7 @@ def _drop_cause(node: str, victims: NodeVictims, pods: Mapping[str, PodUpdate], 
 
 
 def _is_whole_gang(offered: Mapping[str, NodeVictims], pods: Mapping[str, PodUpdate]) -> Callable[[NodeVictims], bool]:
-    """Return a function: whether victims are whole gangs only, all members together."""
+    """Return a function that returns whether the victims of a node contain each of their gangs as a whole."""
     named = {pod.gang for each in offered.values() for uid in each.uids if (pod := pods.get(uid)) is not None}
     gangs = named - {None}
     sizes = Counter(pod.gang for pod in pods.values() if pod.gang in gangs) if gangs else Counter[str | None]()
@@ -148,7 +148,7 @@ def _with_nodes_of(snapshot: ClusterSnapshot, other: ClusterSnapshot, names: Col
 
 
 def _in_turns(names: Collection[str], turn: int) -> Iterator[tuple[str, ...]]:
-    """Yield the names in groups, in an order that depends on ``turn``: what time did not allow may be first next."""
+    """Yield the names in groups, in an order that depends on ``turn``, so that no node is always last."""
     ordered = iter(sorted(names, key=lambda name: (spread_hash(f"{turn}/{name}"), name)))
     while group := tuple(islice(ordered, _AT_ONCE)):
         yield group

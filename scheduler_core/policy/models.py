@@ -36,9 +36,9 @@ API_VERSION = f"{API_GROUP}/v1alpha1"
 KIND = "PlacementPolicy"
 # The names and descriptions of enums in the published schema, whatever the classes are called.
 _PUBLISHED: dict[type[Enum], tuple[str, str]] = {
-    Handling: ("Handling", "What to do with a node that is worse than it should be."),
-    WorkloadClass: ("Personality", "What a pod is, for whoever writes a policy."),
-    Strength: ("Wish", "How much a pod wants something. Nothing said is None: it is preferred, and weighs as usual."),
+    Handling: ("Handling", "How degraded nodes are handled."),
+    WorkloadClass: ("Personality", "The workload class of a pod."),
+    Strength: ("Wish", "How strongly a pod requires a property. None: it is preferred, with the usual weight."),
 }
 _PERCENT = re.compile(r"(\d{1,3})%", re.ASCII)
 
@@ -84,13 +84,13 @@ else:
     WeightsModel = create_model(
         "WeightsModel",
         __base__=FileModel,
-        __doc__="How much each factor counts. What is left out stays as it is; 0 turns a factor off.",
+        __doc__="The weight of each factor. A factor that is left out keeps its weight; 0 turns it off.",
         **dict.fromkeys(FACTORS, (Weight | None, None)),
     )
 
 
 class BandModel(FileModel):
-    """How full the memory of a shared GPU should be."""
+    """The target fill level of the memory of a shared GPU."""
 
     low: Share = 0.7
     high: Share = 0.8
@@ -103,16 +103,16 @@ class BandModel(FileModel):
 
 
 class GenerationModel(FileModel):
-    """What counts as new."""
+    """The GPU generations that count as new."""
 
     enough: Family | None = Field(default=None, description="From this GPU family on all are equally good.")
 
 
 class WantModel(FileModel):
-    """One kind of request, and how often it comes."""
+    """A kind of request, and its frequency."""
 
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] = Field(
-        description="How often it comes, in any unit."
+        description="The frequency of such requests, in any unit."
     )
     gpus: Annotated[int, Field(ge=1, le=1024, strict=True)] | None = Field(default=None, description="Whole GPUs.")
     share: Annotated[float, Field(gt=0, lt=1, strict=True)] | None = Field(
@@ -178,17 +178,20 @@ class FilterModel(FileModel):
 
 
 class SettingsModel(FileModel):
-    """What a profile decides."""
+    """The settings of a profile."""
 
     weights: WeightsModel = WeightsModel()
     required_topologies: Annotated[tuple[Literal["pcie", "nvlink", "nvswitch"], ...], Field(min_length=1)] | None = (
-        Field(default=None, description="What may join the GPUs of a pod that has several. A better one always may.")
+        Field(
+            default=None,
+            description="Accepted interconnects between the GPUs of a pod. A better one is always accepted.",
+        )
     )
     min_vram: Annotated[str, AfterValidator(_check_memory)] | None = Field(
         default=None, description="Memory that each GPU of a pod must have: 40Gi. A pod may require more.", strict=True
     )
     vram: BandModel | None = None
-    degraded: Handling | None = Field(default=None, description="GPUs that are worse than they should be.")
+    degraded: Handling | None = Field(default=None, description="The handling of degraded GPUs.")
     isolation: Strength | None = Field(default=None, description="Training and inference on different nodes.")
     prefer_numa_zero: bool | None = Field(default=None, strict=True)
     shortlist: Annotated[int, Field(ge=1, le=100_000, strict=True)] | None = None
@@ -197,7 +200,7 @@ class SettingsModel(FileModel):
     )
     generation: GenerationModel | None = None
     mix: Annotated[tuple[WantModel, ...], AfterValidator(_check_not_empty)] | None = Field(
-        default=None, description="What pods usually ask for: what is left over of a node is judged by it."
+        default=None, description="The usual requests of pods: free capacity that they cannot use counts as a fragment."
     )
     filters: Annotated[tuple[FilterModel, ...], Field(max_length=16)] | None = Field(
         default=None, description="Filters of installed Python packages, after gputopo's own."
@@ -208,7 +211,7 @@ class SettingsModel(FileModel):
 
 
 class MatchModel(FileModel):
-    """For which pods a profile is: all that is said must hold."""
+    """The pods that a profile applies to: all given criteria must hold."""
 
     scheduler_name: Names | None = None
     namespace: Names | None = None
@@ -216,32 +219,32 @@ class MatchModel(FileModel):
 
 
 class ProfileModel(SettingsModel):
-    """One profile. The first that matches a pod counts."""
+    """A profile. The first profile that matches a pod applies."""
 
     name: Name
     match: MatchModel
 
 
 class StalenessModel(FileModel):
-    """Nodes of which nobody has confirmed anything for too long. The same for all profiles."""
+    """Nodes with a topology that was not confirmed for too long. The same for all profiles."""
 
     after: Duration | None = None
     handling: Handling | None = None
 
 
 class PersonalityModel(FileModel):
-    """How pods are recognised."""
+    """How the workload class of a pod is recognized."""
 
     demands: Strength = Field(
-        default=Strength.REQUIRED, description="How strong what rules demand is, where a pod says nothing."
+        default=Strength.REQUIRED, description="The strength of the requirements of rules, where a pod sets none."
     )
     rules: dict[RuleName, Annotated[bool, Field(strict=True)]] = Field(
-        default_factory=dict, description="Rules that do not count: false."
+        default_factory=dict, description="false turns a rule off."
     )
 
 
 class NamespaceLimitsModel(FileModel):
-    """What the gangs of one namespace may take from others."""
+    """The limits of the gangs of one namespace."""
 
     held_gpus: HeldGpus | None = Field(
         default=None, description="GPUs in capacity holds: a number, or a share of all GPUs (at least 16) like 50%."

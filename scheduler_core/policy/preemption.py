@@ -1,4 +1,4 @@
-"""Which running pods may be evicted for a gang that does not fit, and at what price. Values only.
+"""The policy of preemption: the running pods that may be evicted for a gang, and their price. Values only.
 
 The first rule that matches the victim and the beneficiary decides; without a rule, a pod is not evicted. A victim
 always has a lower priority than the beneficiary: so two gangs never evict each other in turn.
@@ -20,7 +20,7 @@ _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 class PreemptionMode(Enum):
-    """What follows from a found set of victims."""
+    """What the planner does with a found set of victims."""
 
     OFF = "off"  # nothing is searched
     DRY_RUN = "dry-run"  # it is reported, and no pod is evicted
@@ -54,7 +54,7 @@ class PreemptionMatch(NamedTuple):
 
 
 class PreemptionRule(NamedTuple):
-    """Who may take from whom, and under which conditions."""
+    """The pods that may be evicted for certain gangs, and the conditions."""
 
     name: str
     victims: PreemptionMatch = PreemptionMatch()
@@ -63,7 +63,7 @@ class PreemptionRule(NamedTuple):
     price: float = 1.0  # factor of the lost work, by which victims are compared
     min_runtime_s: float | None = None  # younger pods are protected; None: as for all rules
     near_end_s: float | None = None  # pods that end within this time are protected
-    needs_checkpoints: bool = False  # pods that say that they do not save checkpoints are protected
+    needs_checkpoints: bool = False  # pods without checkpoints are protected
     max_checkpoint_age_s: float | None = None  # pods that have not saved for longer are protected
     honours_never: bool = True  # "never" annotations protect, for a limited time
 

@@ -56,7 +56,7 @@ TimeOfDay = Annotated[float, BeforeValidator(_time_of_day, json_schema_input_typ
 
 
 class PreemptionMatchModel(FileModel):
-    """Pods on one side of a rule: all that is said must hold."""
+    """Pods on one side of a rule: all given criteria must hold."""
 
     personality: Personalities | None = None
     namespace: Names | None = None
@@ -72,23 +72,21 @@ class PreemptionMatchModel(FileModel):
 
 
 class PreemptionRuleModel(FileModel):
-    """Who may take from whom. The victim always has a lower priority than the gang that gets its GPUs."""
+    """Pods that may be evicted for certain gangs. A victim always has a lower priority than the gang."""
 
     name: Name
     victims: PreemptionMatchModel = Field(
         default=PreemptionMatchModel(), description="The running pods that the rule is for; all if absent."
     )
     beneficiaries: PreemptionMatchModel = Field(
-        default=PreemptionMatchModel(), description="The gangs that may take from them; all if absent."
+        default=PreemptionMatchModel(), description="The gangs for which they may be evicted; all if absent."
     )
     allow: Flag = Field(default=True, description="false: these victims are never evicted for these gangs.")
     price: Price = Field(default=1.0, description="Factor of the lost work, by which victims are compared.")
     min_runtime: Duration | None = Field(default=None, description="Younger pods stay; default: as for all rules.")
     near_end: Duration | None = Field(default=None, description="Pods that end within this time stay.")
-    needs_checkpoints: Flag = Field(default=False, description="Pods that say that they do not save checkpoints stay.")
-    max_checkpoint_age: Duration | None = Field(
-        default=None, description="Pods stay whose last checkpoint is older than this."
-    )
+    needs_checkpoints: Flag = Field(default=False, description="Pods that declare that they save no checkpoints stay.")
+    max_checkpoint_age: Duration | None = Field(default=None, description="Pods with an older last checkpoint stay.")
     honours_never: Flag = Field(
         default=True, description='"Never" annotations of pods are honoured, as far as neverLimit allows.'
     )
@@ -140,7 +138,9 @@ class PreemptionModel(FileModel):
         default=None, description="In place of the built-in rules. The first that matches decides; none: pods stay."
     )
     wait: Duration | None = Field(default=None, description="A gang waits so long before pods are evicted for it.")
-    min_runtime: Duration | None = Field(default=None, description="Younger pods stay, where a rule says nothing.")
+    min_runtime: Duration | None = Field(
+        default=None, description="Younger pods stay, where a rule sets no other time."
+    )
     cooldown: Duration | None = Field(default=None, description="A workload is not evicted again for so long.")
     max_evictions_per_hour: Count | None = Field(default=None, description="Pods of the whole cluster.")
     windows: Annotated[tuple[PreemptionWindowModel, ...], Field(max_length=64)] | None = Field(
@@ -150,9 +150,9 @@ class PreemptionModel(FileModel):
         default=None, description='A pod\'s "never" annotations protect it for so long after its start.'
     )
     default_checkpoint_age: Duration | None = Field(
-        default=None, description="Age of the last checkpoint where too few pods say it."
+        default=None, description="Age of the last checkpoint where too few pods report it."
     )
-    default_restart: Duration | None = Field(default=None, description="Time of a restart where a pod says none.")
+    default_restart: Duration | None = Field(default=None, description="Time of a restart where a pod reports none.")
     max_lost_work: Duration | None = Field(default=None, description="Lost work per GPU: more does not count.")
     max_grace: Duration | None = Field(default=None, description="Pods with a longer grace period stay.")
     timeout: Duration | None = Field(default=None, description="Refused evictions are retried for so long.")

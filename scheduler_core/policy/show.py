@@ -103,7 +103,7 @@ def _gang_limits(policies: Policies, file: PolicyFile | None) -> Iterable[Effect
 
 
 def _preemption(policy: PreemptionPolicy, file: PolicyFile | None) -> Iterable[EffectiveValue]:
-    """Yield what decides which running pods are evicted for a gang: times, limits, then each rule."""
+    """Yield the settings of preemption: times and limits, then each rule."""
 
     def value(key: str, text: str) -> EffectiveValue:
         path = ("preemption", key)

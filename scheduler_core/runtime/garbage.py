@@ -34,12 +34,12 @@ class GarbageCollection:
         return self._full_at > -inf
 
     def note_call(self, now: float) -> None:
-        """Remember that somebody waited for an answer just now."""
+        """Record the time of a call, so that full searches wait for a pause."""
         self._last_call = now
 
     @property
     def due(self) -> bool:
-        """True if there are enough new objects for a search. A cheap test, to be asked after each piece of work."""
+        """True if there are enough new objects for a search. The test is cheap: call it after each piece of work."""
         return gc.get_count()[0] > _MOST_NEW and self.started
 
     def collect_new(self) -> None:

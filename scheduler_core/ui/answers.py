@@ -32,5 +32,5 @@ def html_answer(page: str, status: int = 200, headers: Mapping[str, str] = HEADE
 
 
 def missing_answer(words: str, viewer: Viewer = ANYONE) -> Response:
-    """Return the page of something that does not exist."""
+    """Return the page for an object that does not exist."""
     return html_answer(text_page("Not found", words, viewer), 404)

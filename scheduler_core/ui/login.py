@@ -27,15 +27,15 @@ _HELP = "kubectl create token NAME --audience gputopo"
 
 
 class LoginForm:
-    """A form that was sent: the token, and the page to open."""
+    """The content of a sent login form: the token, and the page to open."""
 
     def __init__(self, body: bytes, pages: Collection[str]) -> None:
-        """``pages``: the paths of pages. Raises ``ValueError``: the token cannot be one, or does not fit a cookie."""
+        """``pages``: the paths of pages. Raises ``ValueError``: the token is invalid, or too long for a cookie."""
         fields = parse_qs(body.decode("ascii", "replace"), max_num_fields=8)
         self.token = fields.get("token", [""])[0].strip()
         self.page = local_address(fields.get("page", [""])[0], pages)
         if not _TOKEN.fullmatch(self.token):
-            raise ValueError(f"this is no token; create one with: {_HELP}")
+            raise ValueError(f"invalid token; create one with: {_HELP}")
         if len(self.token) > MAX_TOKEN:
             raise ValueError(f"the token has {len(self.token)} characters; a cookie takes {MAX_TOKEN}")
 
@@ -51,7 +51,7 @@ def local_address(address: str, pages: Collection[str]) -> str:
 
 
 def is_private(request: Request) -> bool:
-    """Return whether nobody on the network between can read a token: TLS, or a tunnel to this host."""
+    """Return whether the connection protects a token: TLS, or a tunnel to this host."""
     if request.url.scheme == "https" or request.headers.get("X-Forwarded-Proto", "") == "https":
         return True
     return request.client is not None and is_loopback(request.client.host) and _is_local_host(request)

@@ -1,4 +1,4 @@
-"""The handlers of the pages of ``gputopo ui``. Each gets what its viewer may see."""
+"""The handlers of the pages of ``gputopo ui``. Each handler shows what its viewer may see."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class UiPages:
         self._slots = asyncio.Semaphore(_MAX_REPORTS)
 
     def by_path(self) -> dict[str, Page]:
-        """Return the pages."""
+        """Return the handler of each page by its path."""
         return {
             "/": self.overview,
             "/node": self.node,
@@ -54,7 +54,7 @@ class UiPages:
         }
 
     def guarded(self, page: Page) -> Answer:
-        """Return the page for viewers that may see it."""
+        """Return a handler that serves the page to its viewers, and refuses other requests."""
 
         async def answer(request: Request) -> Response:
             viewer = await self._viewers.viewer(request, self._service.namespaces)
@@ -90,19 +90,19 @@ class UiPages:
         return Response(svg, headers={**HEADERS, "Content-Security-Policy": policy}, media_type="image/svg+xml")
 
     async def pod(self, request: Request, viewer: Viewer) -> Response:
-        """What ``gputopo why pod`` says."""
+        """Return the report of ``gputopo why pod``."""
         namespace, name = _named(request)
         title = f"Pod {namespace}/{name}"
         return await self._report(title, viewer, lambda: reports.pod_report(self._service, viewer, namespace, name))
 
     async def gang(self, request: Request, viewer: Viewer) -> Response:
-        """What ``gputopo why gang`` says."""
+        """Return the report of ``gputopo why gang``."""
         namespace, name = _named(request)
         title = f"Gang {namespace}/{name}"
         return await self._report(title, viewer, lambda: reports.gang_report(self._service, viewer, namespace, name))
 
     async def where(self, request: Request, viewer: Viewer) -> Response:
-        """Where pods would be placed now."""
+        """Return the page about where pods would be placed now."""
         if not request.query_params:
             return html_answer(where_page(WhereQuery(), None, viewer=viewer))
         query, errors = _where_query(request)

@@ -1,6 +1,8 @@
-"""Who may see the pages: on one's own machine everybody, in a cluster the bearers of a token with the right ``/map``.
+"""The viewers of the pages, and the names that each viewer may see.
 
-A viewer sees the names of pods and gangs in the namespaces whose pods it may list. Reviews are cached and bounded.
+``gputopo ui`` serves everybody on its own machine. ``gputopo ui-server`` serves bearers of tokens with the right to
+``get`` ``/map``.
+A viewer sees the names of pods and gangs in the namespaces where it may list pods. Reviews are cached and bounded.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class Viewers(Protocol):
 
 
 class LocalViewers:
-    """Everybody who reaches the pages sees all: they are on loopback, with the rights of the one who runs them."""
+    """Viewers on loopback. They see everything: the pages have the rights of the user of ``gputopo ui``."""
 
     async def viewer(self, request: Request, namespaces: Callable[[], frozenset[str]]) -> Viewer | Verdict:  # noqa: ARG002  the signature of ``Viewers``
         """Return a viewer who sees all."""
@@ -78,7 +80,7 @@ class ReviewedViewers:
 
 
 class NamespaceReviews:
-    """The namespaces whose pods each user may list. For one event loop."""
+    """The namespaces in which each user may list pods. For one event loop."""
 
     def __init__(self, may_list: MayList, clock: Callable[[], float] = time.monotonic) -> None:
         self._may_list, self._clock = may_list, clock
@@ -86,7 +88,7 @@ class NamespaceReviews:
         self._answers: dict[UserKey, dict[str, tuple[float, bool]]] = {}  # (valid until, allowed) by namespace
 
     async def visible(self, user: PageUser, namespaces: frozenset[str]) -> frozenset[str] | None:
-        """Return those of the namespaces whose pods the user may list; None: all. Unknown is hidden."""
+        """Return the namespaces in which the user may list pods; None: all. Unknown is hidden."""
         answers = self._answers_of(user)
         if not self._valid(answers, ALL):
             await self._review(user, answers, [ALL])

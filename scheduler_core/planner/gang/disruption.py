@@ -1,7 +1,7 @@
-"""What pods and the objects that create them tell about an eviction: checkpoints, progress, "never". Pure.
+"""The annotations of pods and their owners about evictions: checkpoints, progress, "never". Pure.
 
-Tenants write these values. A value that is not valid counts as not told, and every number is bounded here. How far a
-valid value is believed is decided where it is used (``preemption``).
+Tenants write these values. An invalid value counts as not set, and every number is bounded here. The package
+``preemption`` limits the effect of valid values.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _KEYS = (
 
 
 class DisruptionFacts(NamedTuple):
-    """What a pod or its owner tells. None: not told."""
+    """The facts in the annotations of a pod or its owner. None: not set."""
 
     last_checkpoint: float | None = None  # seconds since 1970
     checkpoints: bool | None = None  # it saves checkpoints and resumes from them
@@ -49,7 +49,7 @@ NOTHING_TOLD = DisruptionFacts()
 
 
 class PodDisruption(NamedTuple):
-    """A pod that has a node, as far as an eviction is concerned. Its key is its UID."""
+    """The facts that matter for the eviction of a pod that has a node. The key is the UID of the pod."""
 
     key: str
     facts: DisruptionFacts = NOTHING_TOLD
@@ -61,14 +61,14 @@ class PodDisruption(NamedTuple):
 
 
 class OwnerDisruption(NamedTuple):
-    """What an object that creates pods tells."""
+    """The facts in the annotations or the status of an object that creates pods."""
 
     facts: DisruptionFacts
     gangs: tuple[GangName, ...] = ()  # of its pods, beside the gangs that it declares the size of
 
 
 def parse_disruption(annotations: Mapping[str, str]) -> DisruptionFacts:
-    """Return what annotations tell."""
+    """Return the facts in annotations."""
     if not any(key in annotations for key in _KEYS):  # most pods
         return NOTHING_TOLD
     text = annotations.get
@@ -121,7 +121,7 @@ def _deletion_cost(text: str | None) -> int:
 
 
 class Disruptions:
-    """What all pods and their owners tell. For one thread."""
+    """The facts about evictions of all pods and their owners. For one thread."""
 
     def __init__(self) -> None:
         self._pods: dict[str, PodDisruption] = {}
@@ -136,7 +136,7 @@ class Disruptions:
         self._pods.update((each.key, each) for each in batch.updates)
 
     def apply_owners(self, batch: Batch[Any], told: Mapping[str, OwnerDisruption]) -> None:
-        """Apply a batch of objects that create pods. ``told``: by UID, objects of the batch that tell something."""
+        """Apply a batch of objects that create pods. ``told``: the facts by UID, of the objects that have any."""
         known = self._owners.setdefault(batch.kind, {})
         if batch.is_full_list:
             known.clear()
@@ -159,12 +159,12 @@ class Disruptions:
         return self._pods
 
     def owner_facts(self, uid: str | None) -> tuple[DisruptionFacts, ...]:
-        """Return what the owner with this UID tells."""
+        """Return the facts of the owner with this UID."""
         found = (each.get(uid or "") for each in self._owners.values())
         return tuple(each.facts for each in found if each is not None)
 
     def gang_facts(self) -> dict[GangName, tuple[DisruptionFacts, ...]]:
-        """Return what the owners of each gang tell."""
+        """Return the facts of the owners of each gang."""
         found: dict[GangName, tuple[DisruptionFacts, ...]] = {}
         for owners in self._owners.values():
             for each in owners.values():
@@ -176,6 +176,6 @@ class Disruptions:
 def owner_disruption(
     annotations: Mapping[str, str] | None, gangs: tuple[GangName, ...], facts: DisruptionFacts | None = None
 ) -> OwnerDisruption | None:
-    """Return what an object tells; None: nothing. ``facts``: from its status, in place of its annotations."""
+    """Return the facts of an object; None: it has none. ``facts``: from its status, in place of its annotations."""
     found = facts or parse_disruption(annotations or {})
     return None if found == NOTHING_TOLD else OwnerDisruption(found, gangs)

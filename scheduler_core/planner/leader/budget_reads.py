@@ -1,4 +1,4 @@
-"""Reads PodDisruptionBudgets and the labels of the pods to evict: in the moment, because no watch keeps them."""
+"""Reads PodDisruptionBudgets and the labels of the pods to evict when they are needed: no watch keeps them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FEW = 16  # so many pods of a namespace are read one by one
 
 
 def check_budgets(kube: Kube, action: CheckBudgets) -> dict[str, str]:
-    """Return the units that may not be evicted, and why. Raises ``KubeError``."""
+    """Return the reason for each unit that may not be evicted. Raises ``KubeError``."""
     budgets: list[DisruptionBudget] = []
     labels: dict[str, dict[str, str]] = {}
     names: dict[str, dict[str, str]] = {}

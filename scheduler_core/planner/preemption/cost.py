@@ -1,4 +1,4 @@
-"""What the eviction of a pod costs: GPU-hours of work, and money where the node says what it costs. Pure."""
+"""The cost of the eviction of a pod: GPU-hours of work, and money where the cost of the node is known. Pure."""
 
 from __future__ import annotations
 

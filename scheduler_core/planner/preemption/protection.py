@@ -1,4 +1,4 @@
-"""Why a running pod is not evicted for a gang: the rules of the policy, its conditions, and its limits. Pure."""
+"""The reasons that protect a running pod from eviction: rules, conditions and limits of the policy. Pure."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_a_broken_object_is_left_out_and_named(tmp_path: Path) -> None:
     [
         (b"", "invalid JSON"),
         (b"[1]", "not printed by kubectl"),
-        (b'{"items": [1]}', "an item is no Kubernetes object"),
+        (b'{"items": [1]}', "an item is not a Kubernetes object"),
         (b'{"items": []}', "no Node found"),
         (b"\x1f\x8bgarbage", "gzip"),
     ],

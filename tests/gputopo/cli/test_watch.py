@@ -105,7 +105,7 @@ def test_an_error_after_the_first_list_does_not_end_it(monkeypatch: pytest.Monke
     found = watched(monkeypatch, tmp_path, cluster, [cluster.stop_answering, nothing], "nodes")
 
     assert found.exit_code == 130
-    assert "the table is as before" in found.stderr
+    assert "the table was not updated" in found.stderr
 
 
 def test_an_error_of_the_first_list_ends_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

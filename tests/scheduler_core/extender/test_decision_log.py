@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler_core.extender.decision_log import DecisionFile, DecisionLog, Rest
+from scheduler_core.extender.decision_log import DecisionFile, DecisionLog, Pause
 from scheduler_core.extender.decision_record import (
     DecisionFormatError,
     DecisionLine,
@@ -164,20 +164,20 @@ def test_where_decisions_come_too_fast_some_are_left_out_of_the_file(
     assert noted.count("written") + noted.count("dropped") == 200
 
 
-def test_the_encoder_rests_while_it_encodes(records: list[DecisionRecord]) -> None:
-    """The line is the same. A decision about many nodes has a rest for each few."""
-    rests = list[int]()
+def test_the_encoder_pauses_while_it_encodes(records: list[DecisionRecord]) -> None:
+    """The line is the same. A decision about many nodes has a pause for each few."""
+    pauses = list[int]()
     many = records[0]._replace(names=frozenset(f"unknown-{at}" for at in range(1000)))
 
-    assert encode_decision(many, lambda: rests.append(1)) == encode_decision(many)
-    assert len(rests) >= 1000 / 64
+    assert encode_decision(many, lambda: pauses.append(1)) == encode_decision(many)
+    assert len(pauses) >= 1000 / 64
 
 
-def test_a_rest_takes_as_long_as_the_work_before_it() -> None:
+def test_a_pause_takes_as_long_as_the_work_before_it() -> None:
     clock, slept = iter([5.0, 5.001, 5.004, 5.004, 5.014]), list[float]()
-    rest = Rest(lambda: next(clock), slept.append)
+    pause = Pause(lambda: next(clock), slept.append)
 
     for _ in range(5):
-        rest()
+        pause()
 
     assert slept == pytest.approx([0.0, 0.004, 0.010])

@@ -261,9 +261,9 @@ def test_another_web_site_neither_logs_in_nor_out(app: ASGIApp, path: str) -> No
 @pytest.mark.parametrize(
     ("body", "status", "words"),
     [
-        ("", 401, "this is no token"),
-        (form("a b"), 401, "this is no token"),
-        (form("tenant\r\nSet-Cookie: x=y"), 401, "this is no token"),
+        ("", 401, "invalid token"),
+        (form("a b"), 401, "invalid token"),
+        (form("tenant\r\nSet-Cookie: x=y"), 401, "invalid token"),
         (form("x" * (MAX_TOKEN + 1)), 401, "a cookie takes"),
         (form("forged"), 401, "not accepted"),
         (form("nobody"), 403, "may not get /map"),

@@ -151,7 +151,7 @@ def test_a_large_cluster_is_shown_by_group(monkeypatch: pytest.MonkeyPatch) -> N
         (b"{not json", "invalid JSON"),
         (b"[1, 2]", "invalid JSON, or not printed by kubectl"),
         (b'{"kind": "List", "items": []}', "no Node found"),
-        (b'{"kind": "List", "items": [1]}', "an item is no Kubernetes object"),
+        (b'{"kind": "List", "items": [1]}', "an item is not a Kubernetes object"),
         (b'{"items": 7}', "not printed by kubectl"),
     ],
 )
