@@ -28,8 +28,13 @@ from scheduler_core.evaluation.in_flight import fits_with_all
 from scheduler_core.evaluation.ranking import NodeRanking, PodRanking, Rankings, rounded_points, within_points
 from scheduler_core.evaluation.score import Score
 from scheduler_core.evaluation.transient import may_fit_soon
-from scheduler_core.extender.victims import DropCause, PreemptionResult, fits_after_eviction, plausible_nodes
-from scheduler_core.extender.wire import NodeVictims
+from scheduler_core.extender.victims import (
+    DropCause,
+    NodeVictims,
+    PreemptionResult,
+    fits_after_eviction,
+    plausible_nodes,
+)
 from scheduler_core.policy.policy import Policy
 from scheduler_core.policy.profiles import Policies, PolicyProfile
 from scheduler_core.request.pod import Pod, waits_for_volumes

@@ -26,7 +26,6 @@ from scheduler_core.cache.assumed_pods import AssumedPod
 from scheduler_core.cache.events import PodUpdate
 from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.evaluation.evaluate import evaluate, spread_hash
-from scheduler_core.extender.wire import NodeVictims
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodRequest
 
@@ -47,6 +46,13 @@ class DropCause(Enum):
     PART_OF_GANG = "the victims are a part of a gang"
     UNSETTLED = "pods that another extender accepted may be on their way to the node"
     OUT_OF_TIME = "not evaluated in time"
+
+
+class NodeVictims(NamedTuple):
+    """The pods of one node that kube-scheduler would delete for another pod."""
+
+    uids: tuple[str, ...]
+    budget_violations: int = 0  # PodDisruptionBudgets that would be violated
 
 
 class PreemptionResult(NamedTuple):

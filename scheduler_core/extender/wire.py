@@ -16,6 +16,7 @@ import msgspec
 import orjson
 
 from gputopo.process.decoding import decode, decoder
+from scheduler_core.extender.victims import NodeVictims
 from scheduler_core.request.pod import Pod
 
 _QUOTED = 80  # bytes of a body that an error quotes
@@ -38,13 +39,6 @@ class ExtenderArgs(NamedTuple):
     pod: Pod
     names: AbstractSet[str]
     cache_capable: bool = True  # nodeCacheCapable: the call and its answer have node names only
-
-
-class NodeVictims(NamedTuple):
-    """The pods of one node that kube-scheduler would delete for another pod."""
-
-    uids: tuple[str, ...]
-    budget_violations: int = 0  # PodDisruptionBudgets that would be violated
 
 
 class PreemptionArgs(NamedTuple):

@@ -14,10 +14,9 @@ from scheduler_core.extender.decision_lines import preemption_fields
 from scheduler_core.extender.decision_log import DecisionLog
 from scheduler_core.extender.decision_record import encode_decision, parse_decision, replay_differences
 from scheduler_core.extender.metrics import ExtenderMetrics
-from scheduler_core.extender.victims import DropCause, PreemptionResult
+from scheduler_core.extender.victims import DropCause, NodeVictims, PreemptionResult
 from scheduler_core.extender.wire import (
     InvalidCallError,
-    NodeVictims,
     PreemptionArgs,
     parse_preemption_args,
     preemption_result,

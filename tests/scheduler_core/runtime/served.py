@@ -22,8 +22,7 @@ from scheduler_core.extender.extender import FilterResult, SchedulerCalls
 from scheduler_core.extender.handlers import handlers
 from scheduler_core.extender.http import Clock, extender_app
 from scheduler_core.extender.metrics import ExtenderMetrics
-from scheduler_core.extender.victims import PreemptionResult
-from scheduler_core.extender.wire import NodeVictims
+from scheduler_core.extender.victims import NodeVictims, PreemptionResult
 from scheduler_core.request.pod import Pod
 from scheduler_core.runtime.http_connection import ConnectionLimits
 from scheduler_core.runtime.http_server import Listener, serve_listeners
