@@ -89,6 +89,25 @@ def _holds() -> tuple[Panel, ...]:
 def _preemption() -> tuple[Panel, ...]:
     return (
         Panel(
+            "Preemptions for gangs",
+            "Preemptions in an hour, by outcome. in-vain: pods were evicted, and the gang got no places.",
+            (Query("sum by (outcome) (increase(gputopo_planner_preemptions_total[1h]))", "{{outcome}}"),),
+            "short",
+            stacked=True,
+        ),
+        Panel(
+            "Pods evicted for gangs",
+            "Pods in an hour that the planner evicted.",
+            (Query("sum(increase(gputopo_planner_preemption_evictions_total[1h]))", "pods"),),
+            "short",
+        ),
+        Panel(
+            "GPU-hours lost by preemptions",
+            "Lost work in an hour. begun: of all preemptions. won, in-vain: of preemptions with this outcome.",
+            (Query("sum by (outcome) (increase(gputopo_planner_preemption_lost_gpu_hours_total[1h]))", "{{outcome}}"),),
+            "short",
+        ),
+        Panel(
             "Nodes offered by kube-scheduler's preemption",
             "Nodes in an hour. kept: the pod gets what it requires there after the eviction. Others: why the extender "
             "dropped the node, so that no pod is evicted in vain.",

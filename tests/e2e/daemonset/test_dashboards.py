@@ -49,6 +49,8 @@ QUIET = {
         "Failed watches and unacknowledged proposals",
     },
     "gputopo-queues": {
+        "Preemptions for gangs",
+        "GPU-hours lost by preemptions",
         "Nodes offered by kube-scheduler's preemption",
         "Calls of preemption",
         "Pods released without a place",
