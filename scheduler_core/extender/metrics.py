@@ -82,8 +82,9 @@ COUNTERS = {
     ),
     "gputopo_preemption_nodes": MetricHelp(
         ("outcome",),
-        "Nodes that kube-scheduler's preemption offered: kept, or why dropped: the reason for which the pod would not "
-        "fit without the victims either, no_victims, unknown_victim, other_node, part_of_gang, unsettled, out_of_time.",
+        "Nodes that kube-scheduler's preemption offered: kept, or the cause for which the node was dropped: the "
+        "reason for which the pod would not fit without the victims, no_victims, unknown_victim, other_node, "
+        "part_of_gang, unsettled, out_of_time.",
     ),
     "gputopo_predictions": MetricHelp(
         ("outcome",),

@@ -45,10 +45,12 @@ COUNTERS = {
     ),
     "gputopo_planner_preemption_evictions": MetricHelp((), "Pods that were evicted for gangs."),
     "gputopo_planner_preemption_lost_gpu_hours": MetricHelp(
-        ("outcome",), "GPU-hours of work that preemptions lost, when begun, and of those that were won or in vain."
+        ("outcome",),
+        "GPU-hours of work that preemptions lost. begun: of all preemptions; won, in-vain: of those with this outcome.",
     ),
     "gputopo_planner_preemption_lost_cost": MetricHelp(
-        ("outcome",), "The same as money, where it is known, in the unit of the nodes' cost per hour."
+        ("outcome",),
+        "Cost of the work that preemptions lost, where it is known, in the unit of the nodes' cost per hour.",
     ),
     "gputopo_planner_released": MetricHelp(
         ("reason",),

@@ -8,10 +8,10 @@ necessary. A unit is a gang, or the surplus of an elastic gang: half of it would
     no unit begun, a budget forbids one  the hold is removed: nothing is evicted
     budgets allow the next unit          ``status.evicting`` names it; the first time with the deadline
     a unit is begun                      each pod of it that exists is evicted; a refused eviction is repeated
-    after the deadline                   a begun unit is finished; the others are spared
+    after the deadline                   a begun unit is finished; the others are not evicted
     no listed pod is left                the hold is an ordinary capacity hold
 
-Nothing is evicted while the view may be old, nor once the gang has other places.
+Nothing is evicted while the view may be outdated, nor once the gang has other places.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _reason(
         return f"{hold_reason(reservation, estimate, users)}; {done}"
     spared = sorted({each.unit for each in left} - set(reservation.status.evicting))
     if spared and _is_late(inputs, reservation):
-        text = f"evictions were refused until {reservation.status.deadline}: {first_names(spared)} spared"
+        text = f"evictions were refused until {reservation.status.deadline}: {first_names(spared)} not evicted"
         return text + _refusal(inputs, reservation, left)
     names = first_names([f"{each.namespace}/{each.name}" for each in left])
     of_all = f"{len(left)} of {counted_noun(len(preemption.evictions), 'pod')}"

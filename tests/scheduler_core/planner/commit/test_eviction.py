@@ -137,12 +137,12 @@ def test_the_next_unit_begins_once_all_pods_of_the_last_one_are_evicted_or_gone(
     assert status(Scene(first, ("a2", "b1"), ("a2",), blocked=ALLOWED)).evicting == UNITS
 
 
-def test_a_late_unit_is_spared_and_the_status_says_so() -> None:
+def test_a_late_unit_is_not_evicted_and_the_status_says_so() -> None:
     late = Scene(hold(UNITS[0], deadline=WALL), ("b1",), blocked=ALLOWED)
 
     assert status(late).evicting == UNITS[:1]
     assert counts(late) == []
-    assert "evictions were refused until 1970-01-01T02:46:40Z: other/b spared" in (status(late).reason or "")
+    assert "evictions were refused until 1970-01-01T02:46:40Z: other/b not evicted" in (status(late).reason or "")
 
 
 def test_where_a_budget_forbids_one_unit_none_is_begun_and_the_hold_is_removed() -> None:
