@@ -26,7 +26,7 @@ _REFRESH_S = 10  # without JavaScript
 
 
 class PageQuery(NamedTuple):
-    """What part of the cluster a page shows: its address is its whole state."""
+    """The part of the cluster that a page shows: its address is its whole state."""
 
     group: str = ""  # the key of a group
     words: str = ""  # nodes whose name, product, pods or remarks contain this

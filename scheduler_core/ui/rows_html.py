@@ -37,7 +37,7 @@ ShowName = Callable[[str], bool]  # of a namespace: whether the viewer may see i
 
 
 class Viewer(NamedTuple):
-    """What the viewer may see, and whether the page is kept up to date."""
+    """The names that the viewer may see, and the form of the page."""
 
     namespaces: frozenset[str] | None = None  # whose pods and gangs are named; None: all
     hidden: frozenset[str] = frozenset()  # the other namespaces of the cluster

@@ -1,4 +1,4 @@
-"""Where a gang of equal pods would be placed now, by the planner's own code. Pure; nothing is created."""
+"""The places that a gang of equal pods would get now, by the planner's own code. Pure; nothing is created."""
 
 from __future__ import annotations
 

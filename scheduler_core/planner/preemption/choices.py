@@ -28,7 +28,7 @@ class Choice(NamedTuple):
 
 
 class Pricing(NamedTuple):
-    """How units are compared: by money if it is known for all of them, else by GPU-hours; times the rule's price."""
+    """The comparison of units: by money if it is known for all of them, else by GPU-hours; times the rule's price."""
 
     by_money: bool
 

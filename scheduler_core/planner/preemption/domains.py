@@ -24,7 +24,7 @@ MAX_NODES = 128  # of a domain that are planned on: those on which a member slot
 
 
 class SlotDemand(NamedTuple):
-    """What the gang needs at least, by device counts."""
+    """The minimum need of the gang, by device counts."""
 
     resource: str
     devices: int  # of the smallest member

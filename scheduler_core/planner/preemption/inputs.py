@@ -1,4 +1,4 @@
-"""Everything that decides which running pods may be evicted for a gang, and what is believed of it. Pure.
+"""The inputs of a search for pods to evict, and the limits of values that tenants write. Pure.
 
 Tenants write most of it. A value counts only within limits, so that none protects a pod for ever or makes another
 tenant's pod look cheap (docs/preemption.md).
@@ -39,7 +39,7 @@ class UnitInputs(NamedTuple):
 
 
 class JobTimes(NamedTuple):
-    """What is believed of a running unit. Times in seconds since 1970; None: not told."""
+    """The limited facts about a running unit. Times in seconds since 1970; None: not set."""
 
     started: float | None  # None: no kubelet has admitted it
     last_checkpoint: float | None = None  # not before ``started``
@@ -59,7 +59,7 @@ class JobTimes(NamedTuple):
 def job_times(
     told: Iterable[DisruptionFacts], started: float | None, deadline: float | None, policy: PreemptionPolicy, now: float
 ) -> JobTimes:
-    """Return what is believed. ``told``: by the pods of a unit and by their owner."""
+    """Return the limited facts. ``told``: the facts of the pods of a unit and of their owner."""
     facts = [each for each in told if each is not NOTHING_TOLD]
     if not facts:
         return JobTimes(started, deadline=deadline)

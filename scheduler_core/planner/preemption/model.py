@@ -76,7 +76,7 @@ class PreemptionTask(NamedTuple):
 
 
 class PreemptionPlan(NamedTuple):
-    """The cheapest units found that make the gang fit. None of them can be spared."""
+    """The cheapest units found that make the gang fit. Each of them is necessary."""
 
     gang: Gang
     units: tuple[EvictionUnit, ...]  # with the pods to evict only

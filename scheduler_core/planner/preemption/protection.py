@@ -10,7 +10,7 @@ from scheduler_core.policy.preemption import PreemptionPolicy, PreemptionRule
 
 
 class Protection(Enum):
-    """Why a unit is not evicted, for people; the same text while the cause is the same."""
+    """The reason for which a unit is not evicted, for people; the same text while the cause is the same."""
 
     PRIORITY = "its priority is not lower"
     NO_RULE = "no rule of the policy allows it"

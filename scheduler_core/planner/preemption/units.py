@@ -205,7 +205,7 @@ def _class_of(pods: Iterable[_RunningPod]) -> WorkloadClass:
 
 
 def _times(pods: list[_RunningPod], told: tuple[DisruptionFacts, ...], inputs: UnitInputs) -> JobTimes:
-    """Return what is believed of these pods. The start is that of the first pod: a restarted member changes nothing."""
+    """Return the limited facts of these pods. The start is that of the first pod: restarts change nothing."""
     owners = [facts for uid in {each.owner for each in pods} for facts in inputs.disruptions.owner_facts(uid)]
     started = min((each.state.started for each in pods if each.state.started is not None), default=None)
     ends = [inputs.deadlines.deadline_of(each.occupant) for each in pods if each.occupant is not None]
