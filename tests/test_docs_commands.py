@@ -23,7 +23,19 @@ GPU1    NV12     X      0-31            0
 # Files that the commands name.
 FILES = ("topo.txt", "yesterday.json", "my-node.json", "node.json", "job.yaml", "pod.yaml", "policy.yaml")
 # They read a cluster, or this machine's GPUs, unless an option names a file or an example machine.
-NEED_CLUSTER = {"nodes", "pods", "gangs", "why", "what-if", "observe", "ui", "ui-server", "cleanup", "release"}
+NEED_CLUSTER = {
+    "nodes",
+    "pods",
+    "gangs",
+    "preemptions",
+    "why",
+    "what-if",
+    "observe",
+    "ui",
+    "ui-server",
+    "cleanup",
+    "release",
+}
 NEED_CLUSTER |= {"agent", "extender", "planner", "replay", "scheduler-config"}
 NEED_GPU = {"record"}
 # Documented with files of the reader's own cluster, or for minutes of work.

@@ -98,11 +98,11 @@ def gangs(
     if watch:
         with connected_cluster(**connection, role=GANG_READER) as kube:
             watch_table(_watched_gangs(kube, namespace, server, wide=output == "wide"))
-    planner_states = {} if server is None else _planner_states(server)
+    states = {} if server is None else planner_states(server)
     with listing_cluster(**connection, role=GANG_READER) as kube:
         now = kube.now()
         seen = read_gangs(kube, namespace, BUILT_IN, now)
-    found = list_gangs(seen, now, planner_states)
+    found = list_gangs(seen, now, states)
     if output in ("json", "yaml"):
         print_document(gang_list(found), output)
     else:
@@ -123,9 +123,9 @@ def _watched_gangs(kube: Kube, namespace: str | None, server: str | None, *, wid
     from scheduler_core.policy.profiles import BUILT_IN  # noqa: PLC0415
 
     def read() -> Table:
-        planner_states = {} if server is None else _planner_states(server)
+        states = {} if server is None else planner_states(server)
         seen = read_gangs(kube, namespace, BUILT_IN, time.time())
-        return gang_table(list_gangs(seen, time.time(), planner_states), wide=wide)
+        return gang_table(list_gangs(seen, time.time(), states), wide=wide)
 
     return Watched(read, keys=2, ages=frozenset({"WAITING"}), if_empty="no gangs found")
 
@@ -171,7 +171,7 @@ def why_gang(query: GangQuery, output: str) -> None:
     from scheduler_core.planner.report.read import read_all, read_opted_in  # noqa: PLC0415
 
     name = GangName(query.namespace, query.name)
-    state = None if query.server is None else _planner_states(query.server).get(name)
+    state = None if query.server is None else planner_states(query.server).get(name)
     with listing_cluster(**query.connection, role=GANG_READER) as kube:
         now = kube.now()
         seen = read_all(kube, query.policies, now)
@@ -187,7 +187,7 @@ def why_gang(query: GangQuery, output: str) -> None:
     _print(explanation, output)
 
 
-def _planner_states(server: str) -> Mapping[GangName, PlannerGangState]:
+def planner_states(server: str) -> Mapping[GangName, PlannerGangState]:
     """Return the states of all gangs, from the page of a running planner."""
     from scheduler_core.planner.report.planner_page import NotAPlannerError, parse_planner_page  # noqa: PLC0415
 

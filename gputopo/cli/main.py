@@ -90,6 +90,11 @@ COMMANDS = {
         "policy",
         "Check policy files, and show their effective values.",
     ),
+    "preemptions": Command(
+        "gputopo.cli.preemptions",
+        "preemptions",
+        "List the pods that are evicted for gangs, and what that costs.",
+    ),
     "record": Command(
         "gputopo.cli.show",
         "record",

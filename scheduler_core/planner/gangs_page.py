@@ -13,9 +13,11 @@ import orjson
 
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import single_pod_of
+from scheduler_core.planner.preemption.model import PreemptionPlan
 from scheduler_core.planner.status import PlannerStatus, QueuedGangStatus
 from scheduler_core.runtime.paging import PAGE_BYTES, PageBytes, fill_page
 
+_MAX_UNITS = 32  # of a dry run that are named
 _LISTS = ("gangs", "pods")
 Key = tuple[str, str, str]  # list, namespace, name
 
@@ -93,4 +95,17 @@ def _item(each: QueuedGangStatus, now: float) -> dict[str, Any]:
         "rollbacks": each.rollbacks,
         "trouble": each.rollback_reason,
         "next_try_s": None if each.next_try_s is None else round(each.next_try_s, 1),
+        "dry_run": None if each.dry_run is None else _dry_run(each.dry_run),
+    }
+
+
+def _dry_run(plan: PreemptionPlan) -> dict[str, Any]:
+    intent = plan.intent()
+    return {
+        "units": [unit.name for unit in plan.units[:_MAX_UNITS]],
+        "pods": len(plan.pods),
+        "gpu_hours": round(plan.gpu_hours, 2),
+        "cost": None if plan.cost is None else round(plan.cost, 2),
+        "rule": intent.rule,
+        "reason": intent.reason,
     }

@@ -13,6 +13,8 @@ from scheduler_core.planner.commit.progress import Progress, gang_progress, rese
 from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.leader.term import LeaderTerm
+from scheduler_core.planner.preemption.model import PreemptionPlan
+from scheduler_core.policy.preemption import PreemptionMode
 
 
 class QueuedGangStatus(NamedTuple):
@@ -28,6 +30,7 @@ class QueuedGangStatus(NamedTuple):
     rollback_reason: str | None = None  # of the last rollback
     since: float | None = None  # start of its wait, seconds since 1970; None: not queued
     limit: str | None = None  # key of a limit in the policy file: it is not planned, or may not hold capacity
+    dry_run: PreemptionPlan | None = None  # what the planner would have evicted for it
 
 
 class HoldStatus(NamedTuple):
@@ -120,6 +123,7 @@ def _gang_status(term: LeaderTerm, gang: Gang, progress: Progress, now: float) -
             next_try_s=max(0.0, queued.not_before - now) if queued.not_before else None,
             rollback_reason=queued.rollback_reason,
             since=queued.since,
+            dry_run=_dry_run(term, gang.name),
         )
     if progress.open is not None:
         return status._replace(reservation=progress.open.name)
@@ -134,6 +138,13 @@ def _gang_status(term: LeaderTerm, gang: Gang, progress: Progress, now: float) -
     if (reached := term.holds.limits.reached.get(gang.name)) is None:
         return status
     return status._replace(reason=f"{unplaced.reason}; holds no capacity: {reached.reason}", limit=reached.limit)
+
+
+def _dry_run(term: LeaderTerm, gang: GangName) -> PreemptionPlan | None:
+    report = term.preemptions.reports.get(gang)
+    if report is None or report.mode is not PreemptionMode.DRY_RUN:
+        return None
+    return report.result.found if isinstance(report.result.found, PreemptionPlan) else None
 
 
 def _reserved_gpus(reservation: ActiveReservation, member: Callable[[str], Member | None]) -> int:

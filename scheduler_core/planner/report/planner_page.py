@@ -21,6 +21,17 @@ class MissingMember(msgspec.Struct, frozen=True):
     reason: str
 
 
+class DryRunState(msgspec.Struct, frozen=True):
+    """What the planner would have evicted for a gang."""
+
+    units: tuple[str, ...]  # NAMESPACE/NAME
+    pods: int
+    gpu_hours: float
+    rule: str
+    cost: float | None = None  # None: unknown
+    reason: str = ""
+
+
 class PlannerGangState(msgspec.Struct, frozen=True):
     """The state of a gang in the planner."""
 
@@ -33,6 +44,7 @@ class PlannerGangState(msgspec.Struct, frozen=True):
     next_try_s: float | None = None  # None: at once
     trouble: str | None = None  # why it was rolled back last
     waiting_s: float | None = None  # in its queue; None: not queued
+    dry_run: DryRunState | None = None  # of the last search; None: it evicts nothing, or evicts in earnest
 
 
 class _Page(msgspec.Struct, kw_only=True):

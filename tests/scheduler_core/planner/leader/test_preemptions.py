@@ -11,6 +11,7 @@ from scheduler_core.cache.events import LedgerUpdate, ReservationUpdate
 from scheduler_core.planner.commit.actions import CheckBudgets, EvictPod
 from scheduler_core.planner.commit.state import CommitTerms
 from scheduler_core.planner.leader.writer import WriteOutcome
+from scheduler_core.planner.status import planner_status
 from scheduler_core.policy.preemption import (
     PreemptionMatch,
     PreemptionMode,
@@ -90,6 +91,10 @@ def test_in_dry_run_mode_nothing_is_evicted_and_the_same_units_are_reported_once
     assert set(pods.values()) <= server.pods.keys()
     assert leader.preemptions == ["dry-run"]
     assert all(each.spec.preemption is None for each in server.reservations.values())
+    gangs = planner_status(leader.term, True, None, (), leader.now).gangs
+    ((name, plan),) = ((each.gang.name.name, each.dry_run) for each in gangs if each.dry_run is not None)
+    assert (name, len(plan.pods)) == ("urgent", 1)
+    assert {each.uid for each in plan.pods} <= set(pods.values())
 
 
 @pytest.mark.parametrize("changed", [{"mode": PreemptionMode.OFF}, {"wait_s": 1e9}, {"rules": ()}])

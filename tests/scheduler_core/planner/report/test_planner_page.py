@@ -10,7 +10,9 @@ from scheduler_core.cache.events import Batch
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.gang.members import GangMembers
 from scheduler_core.planner.gangs_page import gangs_page, snapshot
+from scheduler_core.planner.preemption.model import EvictionUnit, PreemptionPlan, VictimPod
 from scheduler_core.planner.report.planner_page import (
+    DryRunState,
     MissingMember,
     NotAPlannerError,
     PlannerGangState,
@@ -20,8 +22,10 @@ from scheduler_core.planner.status import PlannerStatus, QueuedGangStatus
 from tests.scheduler_core.builders import NOW
 from tests.scheduler_core.planner.gang.gang_pods import LLM, members
 
+VICTIM = VictimPod("v", "b", "old", "n1", (("nvidia.com/gpu", 2),), gpu_hours=1.25, cost=3.5)
 
-def page(**changed: Any) -> bytes:
+
+def page(dry: tuple[EvictionUnit, ...] = (), **changed: Any) -> bytes:
     """As a planner writes it."""
     roster = GangMembers()
     roster.apply_members(Batch(Member, tuple(members(2)), (), is_full_list=True))
@@ -29,6 +33,8 @@ def page(**changed: Any) -> bytes:
     assert gang is not None
     missing = (("w-1", "too few"),)
     waiting = QueuedGangStatus(gang, "queued", "1 of 2 members fits at once", None, missing, 2, 30.0, since=NOW - 90.0)
+    if dry:
+        waiting = waiting._replace(dry_run=PreemptionPlan(gang, dry, ()))
     status = PlannerStatus(is_leader=True, not_ready_reason=None, gangs=(waiting,))._replace(**changed)
     return gangs_page(snapshot(status, NOW)).body
 
@@ -38,6 +44,13 @@ def test_what_it_says_of_each_gang() -> None:
     said = PlannerGangState("team", "llm", "queued", "1 of 2 members fits at once", missing, 2, 30.0, waiting_s=90.0)
 
     assert parse_planner_page(page()) == {LLM: said}
+
+
+def test_a_dry_run_is_told() -> None:
+    state = parse_planner_page(page((EvictionUnit("b/old", (VICTIM,), rule="scavengers"),)))[LLM]
+
+    reason = "evicts 1 pod of b/old; 1.2 GPU-hours of work are lost"
+    assert state.dry_run == DryRunState(("b/old",), 1, 1.25, "scavengers", 3.5, reason)
 
 
 @pytest.mark.parametrize(

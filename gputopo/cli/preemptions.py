@@ -1,0 +1,59 @@
+"""``gputopo preemptions``. Heavy imports are in the function."""
+
+from __future__ import annotations
+
+import click
+
+from gputopo.cli.cluster import cluster_options, file_option, listing_cluster
+from gputopo.cli.gangs import planner_states
+from gputopo.cli.output import no_headers_option, print_document, print_table, token_option
+
+_NO_SERVER = "gputopo: results of the dry run are on the planner's page /gangs: add --server URL to list them"
+_UNREAD = "gputopo: could not read {}: the list may be incomplete"
+
+
+@click.command()
+@cluster_options
+@file_option
+@token_option
+@click.option("-n", "--namespace", metavar="NAME", help="Only gangs of this namespace; default: all namespaces.")
+@click.option("--server", metavar="URL", help="Also query the leading planner: what it would evict in a dry run.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "yaml"]),
+    default="table",
+    show_default=True,
+    help="What to print.",
+)
+@no_headers_option
+def preemptions(*, namespace: str | None, server: str | None, output: str, **connection: str | None) -> None:
+    """List the pods that are evicted for gangs, and what that costs.
+
+    UNITS are the gangs and single pods to evict. PODS LEFT is the number of their pods with GPUs that still exist, of
+    all pods to evict. GPU-HOURS and COST are the work that is lost. No further unit is begun after DEADLINE.
+
+    \b
+    Examples:
+      gputopo preemptions
+      gputopo preemptions -n team-a -o json
+      gputopo preemptions --from cluster.json
+      kubectl -n gputopo port-forward deploy/gputopo-planner 9439 & gputopo preemptions --server http://127.0.0.1:9439
+    """
+    from gputopo.kube.rbac import GANG_READER  # noqa: PLC0415
+    from scheduler_core.planner.report import preemptions as listing  # noqa: PLC0415
+    from scheduler_core.planner.report.read import read_gangs  # noqa: PLC0415
+    from scheduler_core.policy.profiles import BUILT_IN  # noqa: PLC0415
+
+    states = () if server is None else tuple(planner_states(server).values())
+    with listing_cluster(**connection, role=GANG_READER) as kube:
+        seen = read_gangs(kube, None, BUILT_IN, kube.now())  # evicted pods may be in other namespaces
+    found = (*listing.running_preemptions(seen, namespace), *listing.dry_run_preemptions(states, namespace))
+    if output == "table":
+        print_table(lambda: listing.preemption_table(found), bool(found), "no preemptions found")
+    else:
+        print_document(listing.preemption_list(found), output)
+    if seen.unread:
+        click.echo(_UNREAD.format(", ".join(seen.unread)), err=True)
+    if server is None:
+        click.echo(_NO_SERVER, err=True)

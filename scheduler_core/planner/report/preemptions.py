@@ -1,0 +1,122 @@
+"""Preemptions in progress, from reservations, and results of the dry run, from the planner's page. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from gputopo.crd.reservations import EntryPhase, Preemption
+from gputopo.render import report
+from gputopo.render.report import NONE, Cell, Table
+from gputopo.render.wording import escape_invisible, format_number
+from scheduler_core.cache.events import ReservationUpdate
+from scheduler_core.planner.report.planner_page import PlannerGangState
+from scheduler_core.planner.report.read import GangSnapshot
+
+EVICTING, DRY_RUN = "evicting", "dry-run"
+PREEMPTION_DROPPABLE = ("RULE", "DEADLINE", "COST", "GPU-HOURS")
+
+
+class PreemptionSummary(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A preemption for a gang. None: unknown or absent."""
+
+    namespace: str
+    gang: str
+    mode: str  # EVICTING, DRY_RUN
+    units: tuple[str, ...]  # gangs and single pods, NAMESPACE/NAME
+    pods: int  # to be evicted
+    pods_left: int | None = None  # of these, pods with GPUs that still exist; None: a dry run
+    gpu_hours: float  # work that is lost
+    cost: float | None = None  # the same as money, in the unit of node-cost-per-hour
+    rule: str  # of the policy file
+    reason: str
+    deadline: str | None = None  # RFC 3339: until when further units may be begun
+    reservation: str | None = None
+
+
+def running_preemptions(snapshot: GangSnapshot, namespace: str | None) -> tuple[PreemptionSummary, ...]:
+    """Return the preemptions of holds in effect, by namespace and gang. ``namespace``: of the gangs; None: all.
+
+    Without the right to read ledgers, all holds count.
+    """
+    reserved = snapshot.view.cache.reservations
+    held = {uid for uid, each in reserved.active.items() if each.entry.phase is EntryPhase.HELD}
+    found = [
+        _running(each, each.spec.preemption, snapshot)
+        for each in reserved.reservations.values()
+        if each.spec.preemption is not None
+        and (each.key in held or not snapshot.ledgers)
+        and namespace in (None, each.namespace)
+    ]
+    return tuple(sorted(found, key=_order))
+
+
+def dry_run_preemptions(states: Iterable[PlannerGangState], namespace: str | None) -> tuple[PreemptionSummary, ...]:
+    """Return what the planner would have evicted, by namespace and gang."""
+    found = [
+        PreemptionSummary(
+            namespace=each.namespace,
+            gang=each.name,
+            mode=DRY_RUN,
+            units=dry.units,
+            pods=dry.pods,
+            gpu_hours=dry.gpu_hours,
+            cost=dry.cost,
+            rule=dry.rule,
+            reason=dry.reason,
+        )
+        for each in states
+        if (dry := each.dry_run) is not None and namespace in (None, each.namespace)
+    ]
+    return tuple(sorted(found, key=_order))
+
+
+def preemption_list(found: Sequence[PreemptionSummary]) -> dict[str, Any]:
+    """Return the preemptions as a document of kind ``PreemptionList``, in the order given."""
+    return report.document("PreemptionList", {"items": list(found)})
+
+
+def preemption_table(found: Iterable[PreemptionSummary]) -> Table:
+    """Return a row for each preemption, in the order given."""
+    titles = ("NAMESPACE", "GANG", "MODE", "UNITS", "PODS LEFT", "GPU-HOURS", "COST", "DEADLINE", "RULE", "REASON")
+    return Table(titles, [_row(each) for each in found], droppable=PREEMPTION_DROPPABLE)
+
+
+def _order(each: PreemptionSummary) -> tuple[str, str]:
+    return each.namespace, each.gang
+
+
+def _running(each: ReservationUpdate, intent: Preemption, snapshot: GangSnapshot) -> PreemptionSummary:
+    pods = snapshot.view.cache.pods
+    return PreemptionSummary(
+        namespace=each.namespace,
+        gang=each.spec.gang,
+        mode=EVICTING,
+        units=tuple(dict.fromkeys(pod.unit for pod in intent.evictions)),
+        pods=len(intent.evictions),
+        pods_left=sum(pod.gpus > 0 and pod.uid in pods for pod in intent.evictions),
+        gpu_hours=intent.gpu_hours,
+        cost=intent.cost,
+        rule=intent.rule,
+        reason=intent.reason,
+        deadline=each.status.deadline,
+        reservation=each.name,
+    )
+
+
+def _row(each: PreemptionSummary) -> tuple[Cell, ...]:
+    left = NONE if each.pods_left is None else str(each.pods_left)
+    return (
+        Cell(escape_invisible(each.namespace)),
+        Cell(escape_invisible(each.gang)),
+        Cell("would evict" if each.mode == DRY_RUN else each.mode),
+        Cell(escape_invisible(report.listed(each.units, 3))),
+        Cell(f"{left}/{each.pods}"),
+        Cell(format_number(each.gpu_hours)),
+        Cell(NONE if each.cost is None else format_number(each.cost)),
+        Cell(NONE if each.deadline is None else escape_invisible(each.deadline)),
+        Cell(escape_invisible(each.rule)),
+        Cell(escape_invisible(each.reason)),
+    )

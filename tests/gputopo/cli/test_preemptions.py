@@ -1,0 +1,106 @@
+"""``gputopo preemptions``, up to the wire."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from gputopo.cli import main
+from gputopo.crd.reservations import HeldCapacity, PlannedEviction, Preemption, ReservationSpec, spec_hash
+from tests.api_server import Answer, api_server
+from tests.gputopo.cli.cluster_objects import listed, pod
+from tests.gputopo.cli.test_gangs import LEDGER, cluster, run
+
+VICTIMS = (
+    PlannedEviction("u-old-0", "b", "old-0", "gpu-0", "b/old", 2),
+    PlannedEviction("u-old-1", "b", "old-1", "gpu-0", "b/old", 2),
+    PlannedEviction("u-gone", "b", "gone", "gpu-0", "b/gone", 1),
+)
+INTENT = Preemption(VICTIMS, "scavengers", "evicts 3 pods of b/old and b/gone", 4.5, 12.25)
+HOLD = ReservationSpec("llm", held=(HeldCapacity("gpu-0", 4),), preemption=INTENT)
+LINE = {"uid": "H", "namespace": "a", "name": "llm-1", "hash": spec_hash(HOLD), "phase": "Held"}
+HELD: dict[str, Any] = {
+    "metadata": {"name": "llm-1", "namespace": "a", "uid": "H", "resourceVersion": "7"},
+    "spec": msgspec.to_builtins(HOLD),
+    "status": {"state": "Held", "deadline": "2026-11-21T12:00:00Z", "evicting": ["b/old"]},
+}
+RUNNING = [pod(name, 2, namespace="b", node="gpu-0", phase="Running") for name in ("old-0", "old-1")]
+IN_EFFECT = {"placementledgers": listed({**LEDGER, "spec": {**LEDGER["spec"], "entries": [LINE]}})}
+CLUSTER = {"placementreservations": listed(HELD), "pods": listed(*RUNNING), **IN_EFFECT}
+DRY = {"units": ["c/idle"], "pods": 2, "gpu_hours": 0.5, "cost": None, "rule": "idle first", "reason": "evicts 2 pods"}
+STATE = {"namespace": "a", "name": "next", "phase": "queued", "reason": "too few", "dry_run": DRY}
+PAGE = Answer({"leads": True, "gangs": [STATE, {**STATE, "name": "none", "dry_run": None}]})
+HEAD = (
+    "NAMESPACE  GANG  MODE         UNITS          PODS LEFT  GPU-HOURS  COST  DEADLINE              RULE        "
+    "REASON\n"
+)
+EVICTS = (
+    "a          llm   evicting     b/old, b/gone  2/3        4.5        12.2  2026-11-21T12:00:00Z  scavengers  "
+    "evicts 3 pods of b/old and b/gone\n"
+)
+WOULD = (
+    "a          next  would evict  c/idle         -/2        0.5        -     -                     idle first  "
+    "evicts 2 pods\n"
+)
+
+
+def test_running_preemptions_and_the_dry_run(tmp_path: Path) -> None:
+    with api_server(cluster(**CLUSTER)) as server, api_server(lambda _: PAGE) as planner:
+        shown = run(server, tmp_path, "preemptions", "--server", planner.url)
+
+    assert (shown.exit_code, shown.stdout, shown.stderr) == (0, HEAD + EVICTS + WOULD, "")
+
+
+def test_the_document(tmp_path: Path) -> None:
+    with api_server(cluster(**CLUSTER)) as server:
+        shown = run(server, tmp_path, "preemptions", "-o", "json")
+
+    told = json.loads(shown.stdout)
+    assert told["kind"] == "PreemptionList"
+    assert told["items"] == [
+        {
+            "namespace": "a",
+            "gang": "llm",
+            "mode": "evicting",
+            "units": ["b/old", "b/gone"],
+            "pods": 3,
+            "podsLeft": 2,
+            "gpuHours": 4.5,
+            "cost": 12.25,
+            "rule": "scavengers",
+            "reason": "evicts 3 pods of b/old and b/gone",
+            "deadline": "2026-11-21T12:00:00Z",
+            "reservation": "llm-1",
+        }
+    ]
+    assert shown.stderr == (
+        "gputopo: results of the dry run are on the planner's page /gangs: add --server URL to list them\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changed"),
+    [
+        pytest.param(["-n", "b"], {}, id="of another namespace"),
+        pytest.param([], {"placementledgers": listed(LEDGER)}, id="not in the ledger"),
+    ],
+)
+def test_what_is_no_running_preemption(tmp_path: Path, arguments: list[str], changed: dict[str, Answer]) -> None:
+    with api_server(cluster(**{**CLUSTER, **changed})) as server:
+        shown = run(server, tmp_path, "preemptions", *arguments)
+
+    assert shown.exit_code == 0
+    assert "no preemptions found" in shown.output
+    assert "llm" not in shown.output
+
+
+def test_a_server_that_is_no_url() -> None:
+    shown = CliRunner().invoke(main.main, ["preemptions", "--server", "127.0.0.1"])
+
+    assert shown.exit_code == 2
+    assert "--server '127.0.0.1' is not a URL" in shown.output
