@@ -14,7 +14,7 @@ from gputopo.cli import main
 from gputopo.crd.reservations import HeldCapacity, PlannedEviction, Preemption, ReservationSpec, spec_hash
 from tests.api_server import Answer, api_server
 from tests.gputopo.cli.cluster_objects import listed, pod
-from tests.gputopo.cli.test_gangs import LEDGER, cluster, run
+from tests.gputopo.cli.test_gangs import LEDGER, cluster, member, run
 
 VICTIMS = (
     PlannedEviction("u-old-0", "b", "old-0", "gpu-0", "b/old", 2),
@@ -104,3 +104,16 @@ def test_a_server_that_is_no_url() -> None:
 
     assert shown.exit_code == 2
     assert "--server '127.0.0.1' is not a URL" in shown.output
+
+
+def test_a_gang_is_explained_with_its_victims(tmp_path: Path) -> None:
+    changed = {**CLUSTER, "pods": listed(*RUNNING, member("w-0"), member("w-1"))}
+    dry = Answer({"leads": True, "gangs": [{**STATE, "name": "llm"}]})
+    with api_server(cluster(**changed)) as server, api_server(lambda _: dry) as planner:
+        shown = run(server, tmp_path, "why", "gang", "llm", "-n", "a", "--server", planner.url)
+
+    assert shown.exit_code == 0
+    told = " ".join(shown.stdout.split())
+    evicts = "pods are evicted for it: b/old, b/gone (lost work: 4.5 GPU-hours, cost 12.25; rule: scavengers)."
+    assert f"Note: {evicts}" in told
+    assert "Note: dry run: would evict c/idle (lost work: 0.5 GPU-hours; rule: idle first)." in told
