@@ -80,11 +80,11 @@ class NumaResources(msgspec.Struct, frozen=True, rename="camel"):
     Source: ``AllocatableResourcesResponse`` and ``ContainerResources`` of PodResources, and the kernel's list of CPUs.
     """
 
-    id: NumaId
+    id: NumaId  # of the NUMA node, as in sysfs
     cpus: Count = 0  # all CPUs of the node
     free_cpus: Count = 0  # that the kubelet may allocate exclusively, and that no container has
     memory: Count = 0  # bytes that the kubelet may allocate
-    free_memory: Count = 0
+    free_memory: Count = 0  # bytes of it that no container has
     group: Annotated[tuple[NumaId, ...], _PER_NUMA_NODE] = ()  # NUMA nodes of which containers hold memory together
 
 
@@ -108,9 +108,9 @@ class KubeletFacts(msgspec.Struct, frozen=True, rename="camel"):
     (topology.node.k8s.io/v1alpha2), for the Topology Manager; PodResources' ``GetAllocatableResources`` for the rest.
     """
 
-    topology_manager_policy: DnsLabel | None = None
-    topology_manager_scope: DnsLabel | None = None
-    prefer_closest_numa_nodes: bool | None = None
+    topology_manager_policy: DnsLabel | None = None  # none, best-effort, restricted or single-numa-node
+    topology_manager_scope: DnsLabel | None = None  # container or pod
+    prefer_closest_numa_nodes: bool | None = None  # the Topology Manager's option prefer-closest-numa-nodes
     exclusive_cpus: bool | None = None  # the CPU Manager's policy is static
     pinned_memory: bool | None = None  # the Memory Manager's policy is Static
     numa_nodes: Annotated[tuple[NumaResources, ...], _PER_NUMA_NODE] | None = None
@@ -125,19 +125,21 @@ class KubeletFacts(msgspec.Struct, frozen=True, rename="camel"):
 class NodeGpus(msgspec.Struct, frozen=True, rename="camel"):
     """The frequently changing facts of a node.
 
-    ``observed_at`` (RFC 3339, UTC) is the heartbeat: readers compute staleness from it. ``allocations`` is None if the
-    kubelet's socket cannot be read; () means that no device is allocated. The same applies
-    to ``nics``, which lists the NICs of the topology only. ``usage`` has the GPUs of which something is known,
-    ``nic_rates`` the NICs whose port is up: they depend on cables and switches, so they are no part of the annotation.
+    ``observed_at`` is the heartbeat. The rates of network cards depend on cables and switches, so they are not part of
+    the annotation.
     """
 
-    observed_at: ShortText
+    observed_at: ShortText  # RFC 3339, UTC: when the agent last saw the GPUs; readers compute staleness from it
     content_hash: ShortText  # ``content_hash`` of the topology annotation that this observation belongs to
-    agent_version: ShortText
+    agent_version: ShortText  # the version of gputopo that wrote this
+    # Devices that containers hold; empty: no device is allocated; absent: the kubelet's socket cannot be read.
     allocations: Annotated[tuple[DeviceAllocation, ...], Meta(max_length=MAX_ALLOCATIONS)] | None = None
+    # Network cards of the topology that containers hold; empty and absent as for ``allocations``.
     nics: Annotated[tuple[NicAllocation, ...], Meta(max_length=MAX_NICS)] | None = None
-    kubelet: KubeletFacts | None = None
+    kubelet: KubeletFacts | None = None  # what determines which devices the kubelet allocates
+    # GPUs of which something is known.
     usage: Annotated[tuple[GpuUsage, ...], Meta(max_length=MAX_GPUS)] | None = None
+    # Network cards whose port is up.
     nic_rates: Annotated[tuple[NicRate, ...], Meta(max_length=MAX_NICS)] | None = None
 
 

@@ -53,7 +53,7 @@ class PlannedMember(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     gpus: Annotated[tuple[tuple[str, int], ...], _limit(maxItems=64)] = ()
     # Indices of the GPUs that the device plugin is expected to allocate; (): unknown.
     expected: Annotated[tuple[_Count, ...], _limit(maxItems=256)] = ()
-    rank: _Count | None = None
+    rank: _Count | None = None  # of the member in its gang, from 0
 
 
 class HeldCapacity(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -82,7 +82,7 @@ class Preemption(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     that leads continues it.
     """
 
-    evictions: Annotated[tuple[PlannedEviction, ...], _MANY]
+    evictions: Annotated[tuple[PlannedEviction, ...], _MANY]  # the pods that are evicted
     rule: _Line  # of the policy file that allows it
     reason: Annotated[str, _limit(maxLength=4096)] = ""  # for people
     # Work that is lost, of all units: GPUs x (time since the last checkpoint + restart + grace period).
@@ -97,13 +97,15 @@ class ReservationSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults
     gang: Annotated[
         str, _limit(maxLength=253)
     ]  # its name; its namespace is the reservation's. A batch of single pods: ""
+    # The members of the gang and their nodes.
     seats: Annotated[tuple[PlannedMember, ...], _MANY] = ()
+    # Devices that are reserved for a gang that does not fit yet.
     held: Annotated[tuple[HeldCapacity, ...], _MANY] = ()
     timeout_s: Annotated[float, _limit(minimum=0)] = 30.0  # from ungating until all members are bound
     domain: _Line | None = None  # "clique=7b96.1": all members are in it
     # Bottleneck of the rings inside the nodes, GB/s, both ways; None: unknown, or no ring.
     gbps: Annotated[float, _limit(minimum=0)] | None = None
-    attempt: Annotated[int, _limit(minimum=1)] = 1
+    attempt: Annotated[int, _limit(minimum=1)] = 1  # number of the plan, from 1
     # Of a capacity hold: pods and gangs of a higher priority than its gang ignore it.
     priority: int = 0
     held_since: _Time | None = None  # RFC 3339: when its gang got its first hold; the age of a hold is limited
@@ -124,12 +126,12 @@ class ReservationState(Enum):
 class ReservationStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """Information for people; a restarted planner reads ``deadline``."""
 
-    state: ReservationState | None = None
-    reason: Annotated[str, _limit(maxLength=4096)] | None = None
+    state: ReservationState | None = None  # for people: the ledger decides what is in effect
+    reason: Annotated[str, _limit(maxLength=4096)] | None = None  # of the state, for people
     bound: _Count = 0  # members
-    members: _Count = 0
-    nodes: _Count = 0
-    gpus: _Count = 0
+    members: _Count = 0  # that the plan places
+    nodes: _Count = 0  # that the plan uses
+    gpus: _Count = 0  # that the plan uses
     # RFC 3339; set when the first member is ungated; of a preemption: until when further units may be begun.
     deadline: _Time | None = None
     estimate: _Time | None = None  # RFC 3339: expected start of a gang with a capacity hold; None: unknown
