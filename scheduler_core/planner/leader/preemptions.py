@@ -55,6 +55,8 @@ class Preemptions:
         """Return the next gang to search for; None: none may. ``now``: monotonic seconds."""
         policy = self._policy
         wall = self._context.clock.wall()
+        # A result of another mode is out of date.
+        self.reports = {name: each for name, each in self.reports.items() if each.mode is policy.mode}
         if policy.mode is PreemptionMode.OFF or now < self._next_search or not policy.is_open(wall):
             return None
         holds, in_progress = self._holds.open_holds(), self._view.in_progress()

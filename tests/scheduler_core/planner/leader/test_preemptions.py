@@ -97,6 +97,19 @@ def test_in_dry_run_mode_nothing_is_evicted_and_the_same_units_are_reported_once
     assert {each.uid for each in plan.pods} <= set(pods.values())
 
 
+def test_the_result_of_a_dry_run_goes_with_the_mode() -> None:
+    server, _ = full(n0=2, n1=2)
+    urgent(server)
+    leader = planner(server, mode=PreemptionMode.DRY_RUN)
+    run(leader, 200)
+
+    leader.policies = BUILT_IN._replace(preemption=POLICY._replace(mode=PreemptionMode.OFF))
+    run(leader, 30)
+
+    gangs = planner_status(leader.term, True, None, (), leader.now).gangs
+    assert [each.dry_run for each in gangs if each.dry_run is not None] == []
+
+
 @pytest.mark.parametrize("changed", [{"mode": PreemptionMode.OFF}, {"wait_s": 1e9}, {"rules": ()}])
 def test_nothing_is_evicted_where_the_policy_does_not_allow_it(changed: dict[str, Any]) -> None:
     server, _ = full(n0=2, n1=2)
