@@ -48,15 +48,19 @@ class Samples:
         self.reset_probes = 0
 
     def take(self) -> None:
-        """Measure now. A process that was just killed does not count."""
-        for name, each in zip(("extender", "planner", "second planner"), self._programs.served, strict=True):
+        """Measure now. A process that was just killed does not count. The larger planner is the one that leads."""
+        sizes: dict[str, float] = {}
+        for name, each in zip(("extender", "planner", "planner"), self._programs.served, strict=True):
             try:
-                self.mib.setdefault(name, []).append(psutil.Process(each.server.pid).memory_info().rss / 2**20)
+                size = psutil.Process(each.server.pid).memory_info().rss / 2**20
+                sizes[name] = max(size, sizes.get(name, 0.0))
                 before = time.perf_counter()
                 each.text("/healthz")
                 self.health_s.append(time.perf_counter() - before)
             except (OSError, psutil.Error):
                 self.reset_probes += 1
+        for name, size in sizes.items():
+            self.mib.setdefault(name, []).append(size)
 
     def growth(self, name: str) -> float:
         """Return the memory at the end relative to that after a third of the run."""
