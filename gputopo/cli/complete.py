@@ -6,6 +6,7 @@ Heavy imports are in the functions.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 3.0  # a person waits for it
 _MOST = 1000  # names offered at once
 _KINDS = ("pod", "gang")
+_NAME = re.compile(r"[a-z0-9][-a-z0-9.]{0,252}")
 
 
 def machines_and_files(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -95,7 +97,8 @@ def _offered(ctx: click.Context, incomplete: str, names: Callable[[Kube], list[s
                 kube.close()
         except (Exception, SystemExit):  # noqa: BLE001  whatever is wrong, the person goes on typing
             return []
-    return [_item(name) for name in sorted(found) if name.startswith(incomplete)][:_MOST]
+    # A shell inserts a name as it is: only names that Kubernetes permits, so no "$(...)" of a file.
+    return [_item(each) for each in sorted(found) if each.startswith(incomplete) and _NAME.fullmatch(each)][:_MOST]
 
 
 def _connection(parameters: dict[str, Any]) -> Kube:

@@ -32,10 +32,13 @@ def print_table(table: Callable[[], Any], has_rows: bool, if_empty: str) -> None
 def printed_lines(table: Table) -> list[str]:
     """Return the lines of a table: on a terminal as wide as it, elsewhere all columns."""
     from gputopo.render.report import fit_table, table_lines  # noqa: PLC0415  start-up of all other commands
+    from gputopo.render.wording import escape_invisible  # noqa: PLC0415
 
     terminal = sys.stdout.isatty()
     width = os.get_terminal_size().columns if terminal else None
     colour = terminal and not os.environ.get("NO_COLOR")
+    rows = [tuple(cell._replace(text=escape_invisible(cell.text)) for cell in row) for row in table.rows]
+    table = table._replace(rows=rows)
     fitted = table if width is None else fit_table(table, width)
     ctx = click.get_current_context(silent=True)
     if ctx is not None and ctx.meta.get(_NO_HEADERS):

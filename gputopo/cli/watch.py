@@ -97,6 +97,8 @@ def _redraw(watched: Watched, table: Table, _: object) -> None:
 
 def _append(watched: Watched, table: Table, before: Rows | None) -> None:
     """Print the first table, and later the rows that changed; of a row that is gone, its first columns."""
+    from gputopo.render.wording import escape_invisible  # noqa: PLC0415  start-up of all other commands
+
     if before is None:
         if table.rows:
             click.echo("\n".join(printed_lines(table)))
@@ -110,4 +112,4 @@ def _append(watched: Watched, table: Table, before: Rows | None) -> None:
         click.echo("\n".join(printed_lines(table._replace(titles=(), rows=changed))))
     for key in before:
         if key not in rows:
-            click.echo("  ".join((*key, _GONE)))
+            click.echo(escape_invisible("  ".join((*key, _GONE))))

@@ -17,6 +17,7 @@ from gputopo.cluster.nodes import GpuNode
 from gputopo.cluster.usage import GpuUse
 from gputopo.paths import PathKind
 from gputopo.render.report import listed
+from gputopo.render.wording import escape_invisible
 from gputopo.rings import Ring, rings_of
 
 
@@ -111,7 +112,8 @@ def silent_agents_text(pods: Iterable[PodGpus]) -> str | None:
         if each.silent_agent is not None:
             found.setdefault(each.silent_agent, []).append(f"{each.namespace}/{each.name}")
     rest = "are unknown, or of its last report"
-    return "\n".join(f"{agent}: the GPUs of {listed(names, 3)} {rest}" for agent, names in found.items()) or None
+    lines = (f"{agent}: the GPUs of {listed(names, 3)} {rest}" for agent, names in found.items())
+    return "\n".join(map(escape_invisible, lines)) or None
 
 
 class _NodeRings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from functools import partial
 
@@ -18,6 +19,7 @@ from gputopo.quantities import parse_count, parse_mib
 _MAX_MIB = 2**40  # a claim is a text that any user may write
 _MAX_GPUS = 1024  # of a node; a larger number is an error
 _ASK_EACH = 32  # nodes; for more nodes, all pods are listed at once
+_SELECTABLE = re.compile(r"[a-z0-9][-a-z0-9.]{0,252}")  # a file may contain nodes whose names no selector takes
 
 
 def read_nodes(kube: Kube, selector: str = "") -> list[GpuNode]:
@@ -80,7 +82,8 @@ def pods_without_allocation(
     ``silent``: nodes with agents that no longer report; their pods are returned too.
     """
     wanted = sorted(node.name for node in nodes if node.held_devices is None or node.name in silent)
-    per_node = [f",spec.nodeName={name}" for name in wanted] if len(wanted) <= _ASK_EACH else [""]
+    ask_each = len(wanted) <= _ASK_EACH and all(map(_SELECTABLE.fullmatch, wanted))
+    per_node = [f",spec.nodeName={name}" for name in wanted] if ask_each else [""]
     found = []
     for node in per_node:
         for pod in kube.list_objects(PODS, PartialPod, ListOptions(namespace, fields=f"status.phase=Running{node}")):

@@ -122,8 +122,8 @@ class FileKube(Kube):
             if not found:
                 raise NotInFileError(f"{call}: the file has no {plural}")
             raise NotFoundError(f"there is no {plural.removesuffix('s')} {name} in the file", kind_missing=False)
-        listed = ",".join(bytes(each.raw).decode() for each in _selected(found, query))
-        return f'{{"metadata":{{}},"items":[{listed}]}}'.encode()
+        listed = b",".join(bytes(each.raw) for each in _selected(found, query))
+        return b'{"metadata":{},"items":[%b]}' % listed
 
 
 def _raw_items(text: bytes) -> Iterator[msgspec.Raw]:

@@ -24,7 +24,7 @@ from gputopo.kube.rbac import PAGE_REVIEWER
 _LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 _REVIEW_S = 3.0  # for one answer of the API server
 _PAUSE_S = 0.05  # one review at a time, and at most 20 per second: hostile tokens cost the API server no more
-_MAX_WAITING = 16
+_MAX_WAITING = 16  # tokens that were not accepted before
 _VALID_S = 10.0  # as in kube-scheduler
 _MAX_VERDICTS = 256  # more than are reviewed while one is valid
 
@@ -69,9 +69,11 @@ class PageAccess:
         key = sha256(token.encode()).digest(), path
         if (known := self._known(key)) is not None:
             return known
-        if self._waiting >= _MAX_WAITING:
+        # Tokens that nobody has accepted yet do not keep a reader out whose verdict has expired.
+        is_new = self._verdicts.get(key, (0.0, Verdict(401)))[1].status != 200
+        if is_new and self._waiting >= _MAX_WAITING:
             return Verdict(503, "too many tokens are being reviewed; try again")
-        self._waiting += 1
+        self._waiting += is_new
         try:
             async with self._turn:
                 if (known := self._known(key)) is not None:
@@ -80,7 +82,7 @@ class PageAccess:
         except KubeError as error:
             return Verdict(503, f"the API server did not review the token: {error}")
         finally:
-            self._waiting -= 1
+            self._waiting -= is_new
         self._verdicts.pop(key, None)
         self._verdicts[key] = self._clock() + self._valid_s, verdict
         if len(self._verdicts) > self._max_verdicts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 
 import orjson
 from starlette.requests import Request
@@ -64,11 +65,10 @@ class UiPages:
 
     async def overview(self, request: Request, viewer: Viewer) -> Response:
         """Return the page of the cluster, or of the part that the query selects."""
-        query = _page_query(request)
+        query, viewer, found = _page_query(request), self._at_present(viewer), self._service.overview
 
         async def work() -> Response:
-            service = self._service
-            return html_answer(overview_page(service.overview, service.history, query, viewer))
+            return html_answer(overview_page(found, self._service.history, query, viewer))
 
         return await self._page(request, (query, viewer), work)
 
@@ -93,13 +93,17 @@ class UiPages:
         """Return the report of ``gputopo why pod``."""
         namespace, name = _named(request)
         title = f"Pod {namespace}/{name}"
-        return await self._report(title, viewer, lambda: reports.pod_report(self._service, viewer, namespace, name))
+        return await self._report(
+            title, viewer, lambda seen_by: reports.pod_report(self._service, seen_by, namespace, name)
+        )
 
     async def gang(self, request: Request, viewer: Viewer) -> Response:
         """Return the report of ``gputopo why gang``."""
         namespace, name = _named(request)
         title = f"Gang {namespace}/{name}"
-        return await self._report(title, viewer, lambda: reports.gang_report(self._service, viewer, namespace, name))
+        return await self._report(
+            title, viewer, lambda seen_by: reports.gang_report(self._service, seen_by, namespace, name)
+        )
 
     async def where(self, request: Request, viewer: Viewer) -> Response:
         """Return the page about where pods would be placed now."""
@@ -110,12 +114,13 @@ class UiPages:
             return html_answer(where_page(query, None, errors, viewer), 400)
         end = time.monotonic() + _WHERE_S
         async with self._slots:
+            viewer = self._at_present(viewer)
             answer = where(self._service.view, self._service.policies, query, lambda: time.monotonic() > end)
         return html_answer(where_page(query, without_hidden_names(answer, viewer), viewer=viewer))
 
     async def document(self, _: Request, viewer: Viewer) -> Response:
         """Return the totals as JSON."""
-        found = reports.overview_document(self._service.overview, viewer)
+        found = reports.overview_document(self._service.overview, self._at_present(viewer))
         return Response(orjson.dumps(found), headers=HEADERS, media_type="application/json")
 
     async def events(self, request: Request, viewer: Viewer) -> Response:  # noqa: ARG002  asked again for each message
@@ -125,7 +130,10 @@ class UiPages:
 
         async def sees_all() -> bool | None:
             now = await self._viewers.viewer(request, self._service.namespaces)
-            return now.namespaces is None if isinstance(now, Viewer) else None
+            if isinstance(now, Viewer):
+                return now.namespaces is None
+            # Without a review the stream goes on, but names nothing.
+            return False if now.status == HTTPStatus.SERVICE_UNAVAILABLE else None
 
         last = request.headers.get("Last-Event-ID", "")
         number = int(last) if last.isdecimal() and len(last) < 16 else None
@@ -145,12 +153,18 @@ class UiPages:
         found.headers["ETag"] = tag
         return found
 
-    async def _report(self, title: str, viewer: Viewer, make: Callable[[], str]) -> Response:
+    async def _report(self, title: str, viewer: Viewer, make: Callable[[Viewer], str]) -> Response:
         async with self._slots:
             try:
-                return html_answer(text_page(title, make(), viewer))
+                return html_answer(text_page(title, make(self._at_present(viewer)), viewer))
             except reports.NoReportError as error:
                 return missing_answer(str(error), viewer)
+
+    def _at_present(self, viewer: Viewer) -> Viewer:
+        """Return the viewer with what is hidden now: the cluster may have changed while its rights were reviewed."""
+        if viewer.namespaces is None:
+            return viewer
+        return viewer._replace(hidden=self._service.namespaces() - viewer.namespaces)
 
     def _topology(self, name: str) -> reports.Topology | None:
         return reports.topology_of(self._service, name)

@@ -43,7 +43,7 @@ class UiService:
         self._rows: list[NodeRow] = []
         self._overview: Overview | None = None
         self._is_changed = True
-        self._namespaces: tuple[int, frozenset[str]] = (0, frozenset())  # with the version that they are of
+        self._namespaces: frozenset[str] | None = None  # None: the cluster has changed since
         self._watches: WatchSet | None = None
         self._watch_errors = WatchErrorLog()
 
@@ -60,17 +60,17 @@ class UiService:
         return next((row for row in self._rows if row.name == name), None)
 
     def namespaces(self) -> frozenset[str]:
-        """Return the namespaces that any page may name, as of the last tick."""
+        """Return the namespaces that any page may name: of the overview, and of changes that it does not show yet."""
         found = self.overview
-        if self._namespaces[0] != self.version:
+        if self._namespaces is None:
             names = {pod.occupant.namespace for pod in self.view.cache.pods.values()}
             names |= {pod.namespace for row in self._rows for pod in row.pods}
             names |= {gang.name.namespace for gang in self.view.gang_members.all_gangs()}
             names |= {each.reservation.partition("/")[0] for each in found.reserved}
             names |= {each.entry.namespace for each in self.view.cache.reservations.active.values()}
             names |= {each.namespace for each in self.history.changes if each.namespace is not None}
-            self._namespaces = self.version, frozenset(names)
-        return self._namespaces[1]
+            self._namespaces = frozenset(names)
+        return self._namespaces
 
     @contextmanager
     def running_watches(self, watches: WatchSet) -> Iterator[None]:
@@ -86,7 +86,7 @@ class UiService:
     def apply_batch(self, batch: Batch[Any]) -> None:
         """Apply a batch of a watch."""
         self.view.apply_batch(batch, self._now())
-        self._is_changed = True
+        self._is_changed, self._namespaces = True, None
 
     def tick(self) -> None:
         """Make the overview again if something has changed, and send the changes to the viewers."""
@@ -112,7 +112,7 @@ class UiService:
         return restart_reason(self._statuses())
 
     def _update(self) -> None:
-        self._is_changed = False
+        self._is_changed, self._namespaces = False, None
         before, now = self._rows, self._now()
         self._rows = self._cache.rows(self.view, now)
         self._overview = overview(self.view, self._rows, now, self._troubles(), self.notice)

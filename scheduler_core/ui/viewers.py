@@ -27,6 +27,7 @@ _DENIED_S = 300.0
 _BATCH = 200  # reviews for one request; the other namespaces stay hidden until the next one
 _BATCH_S = 2.0
 _REVIEW_PAUSE_S = 0.005  # at most 200 reviews per second, whatever the viewers do
+_WAIT_S = 3.0  # for the reviews of other viewers; after it the page is shown with what is known
 _MAX_USERS = 1000
 
 MayList = Callable[[PageUser, str], bool]  # blocks; namespace, or ALL
@@ -82,8 +83,8 @@ class ReviewedViewers:
 class NamespaceReviews:
     """The namespaces in which each user may list pods. For one event loop."""
 
-    def __init__(self, may_list: MayList, clock: Callable[[], float] = time.monotonic) -> None:
-        self._may_list, self._clock = may_list, clock
+    def __init__(self, may_list: MayList, clock: Callable[[], float] = time.monotonic, wait_s: float = _WAIT_S) -> None:
+        self._may_list, self._clock, self._wait_s = may_list, clock, wait_s
         self._turn = asyncio.Lock()
         self._answers: dict[UserKey, dict[str, tuple[float, bool]]] = {}  # (valid until, allowed) by namespace
 
@@ -115,11 +116,18 @@ class NamespaceReviews:
         return self._valid(answers, namespace) and answers[namespace][1]
 
     async def _review(self, user: PageUser, answers: dict[str, tuple[float, bool]], namespaces: Iterable[str]) -> None:
-        async with self._turn:
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await self._turn.acquire()
+        except TimeoutError:
+            return  # these namespaces stay hidden until the next request
+        try:
             missing = [each for each in namespaces if not self._valid(answers, each)]
             found, _ = await asyncio.gather(
                 asyncio.to_thread(self._ask, user, missing), asyncio.sleep(_REVIEW_PAUSE_S * len(missing))
             )
+        finally:
+            self._turn.release()
         now = self._clock()
         for namespace, allowed in found.items():
             answers[namespace] = now + (_ALLOWED_S if allowed else _DENIED_S), allowed

@@ -151,3 +151,33 @@ def test_nodes_as_one_file_to_mail_shows_the_chosen_nodes(tmp_path: Path) -> Non
     assert [each for each in page.ids() if each.startswith("node-")] == ["node-gpu-0002", "node-gpu-0003"]
     assert "of 16 GPUs free" in page.words
     assert not [tag for tag, _ in page.tags if tag in ("a", "script", "link", "form")]
+
+
+COMMANDS = (("nodes",), ("nodes", "-o", "wide"), ("nodes", "-o", "html"), ("pods",), ("gangs",))
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_file_that_is_not_utf_8_costs_only_the_damaged_object(tmp_path: Path, command: tuple[str, ...]) -> None:
+    damaged = cluster_text(3).replace(b'"name": "gpu-0001"', b'"name": "gpu-\xff01"')
+    assert b"\xff" in damaged
+    (tmp_path / "c.json").write_bytes(damaged)
+
+    found = run(*command, "--from", str(tmp_path / "c.json"))
+
+    assert found.exception is None or isinstance(found.exception, SystemExit)
+    assert found.exit_code == 0
+    assert command == ("gangs",) or "gpu-0002" in found.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_hostile_node_name_reaches_no_terminal_and_stops_no_command(tmp_path: Path, command: tuple[str, ...]) -> None:
+    cluster = json.loads(cluster_text(3))
+    next(each for each in cluster["items"] if each["kind"] == "Node")["metadata"]["name"] = "a\x1b[2J\x07\u202eb\nc,d"
+    (tmp_path / "c.json").write_text(json.dumps(cluster), encoding="utf-8")
+
+    found = run(*command, "--from", str(tmp_path / "c.json"), color=True)  # colour: click keeps escape sequences
+
+    assert found.exit_code == 0, found.output
+    assert command == ("gangs",) or "gpu-0002" in found.stdout
+    assert not [each for each in "\x07\u202e" if each in found.output]
+    assert "\x1b[2J" not in found.output

@@ -16,6 +16,7 @@ from gputopo.kube.rbac import NODES, PODS
 from tests.api_server import Answer, Asked, api_server
 from tests.gputopo.cli.cluster_objects import NODE, listed, pod
 from tests.gputopo.cli.test_cluster_file import file_of
+from tests.scheduler_core.ui.cluster_documents import cluster_text
 
 PENDING = pod("waits", 2, phase="Pending")
 
@@ -64,6 +65,15 @@ def test_nodes_and_pods_of_a_file(tmp_path: Path) -> None:
 
     assert offered("nodes", "--from", file, "") == ["gpu-0"]
     assert offered("why", "--from", file, "-n", "a", "pod", "") == ["waits"]
+
+
+@pytest.mark.parametrize("name", ["$(touch x)", "`touch x`", "a b", "a;b", "a\nplain,b", "-o", "a\x1b[2J", "A"])
+def test_a_name_that_a_shell_would_run_is_not_offered(tmp_path: Path, name: str) -> None:
+    cluster = json.loads(cluster_text(2))
+    next(each for each in cluster["items"] if each["kind"] == "Node")["metadata"]["name"] = name
+    (tmp_path / "c.json").write_text(json.dumps(cluster), encoding="utf-8")
+
+    assert offered("nodes", "--from", str(tmp_path / "c.json"), "") == ["gpu-0001"]
 
 
 def test_kinds() -> None:

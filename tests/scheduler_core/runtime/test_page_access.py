@@ -124,6 +124,35 @@ def test_hostile_tokens_wait_in_a_short_queue_and_metrics_are_answered_meanwhile
     assert time.monotonic() - started > 15 * 0.05  # one after the other, at most 20 per second
 
 
+def test_hostile_tokens_keep_no_reader_out_whose_verdict_has_expired() -> None:
+    now, is_open = [0.0], threading.Event()
+    is_open.set()
+
+    def review(token: str, _: str) -> Verdict:
+        is_open.wait(10)
+        return Verdict(200 if token.startswith("good") else 401)
+
+    async def run() -> tuple[list[int], list[int]]:
+        access = PageAccess(review, lambda: now[0])
+        known = [f"good-{number}" for number in range(20)]
+        for token in known:
+            await access.verdict(token, "/plans")
+        now[0] = 11.0
+        is_open.clear()
+        flood = [asyncio.create_task(access.verdict(f"junk-{number}", "/plans")) for number in range(100)]
+        await asyncio.sleep(0)
+        readers = [asyncio.create_task(access.verdict(token, "/plans")) for token in known]
+        await asyncio.sleep(0)
+        is_open.set()
+        return [each.status for each in await asyncio.gather(*readers)], [
+            each.status for each in await asyncio.gather(*flood)
+        ]
+
+    readers, flood = asyncio.run(run())
+    assert readers == [200] * 20
+    assert (flood.count(401), flood.count(503)) == (16, 84)
+
+
 def test_without_an_answer_of_the_api_server_nobody_reads_and_nothing_is_kept() -> None:
     answers = [UnavailableError("timed out"), None]
 

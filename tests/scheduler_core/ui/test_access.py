@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 from urllib.parse import urlencode
 
 import pytest
 from starlette.types import ASGIApp, Message
 
+from gputopo.kube.cluster_file import FileKube
 from gputopo.kube.errors import UnavailableError
 from gputopo.kube.page_reviews import PageUser, Verdict
+from gputopo.kube.rbac import UI
+from scheduler_core.cache.watch import list_kind
 from scheduler_core.runtime.page_access import PageAccess
 from scheduler_core.ui.hidden_names import ANOTHER, without_hidden_names
 from scheduler_core.ui.login import MAX_TOKEN, local_address
+from scheduler_core.ui.main import sources
 from scheduler_core.ui.rows_html import Viewer
 from scheduler_core.ui.server import ui_app
 from scheduler_core.ui.service import UiService
+from scheduler_core.ui.streams import REFRESH
 from scheduler_core.ui.viewers import ALL, COOKIE, NamespaceReviews, ReviewedViewers
 from scheduler_core.ui.where import WhereAnswer
 from tests.api_objects import Object
@@ -334,3 +339,104 @@ def test_names_in_sentences_are_replaced_and_paths_are_not() -> None:
         ((ANOTHER, 1, 2),),
     )
     assert without_hidden_names(words, Viewer()) == words
+
+
+class _Changing(NamedTuple):
+    """A service that shows only one tenant's pods, and a function that gives it those of all."""
+
+    service: UiService
+    add_the_others: Callable[[], None]
+
+
+def changing() -> _Changing:
+    every = tenants()
+    own = [each for each in every if "secret" not in json.dumps(each["metadata"]) and each["kind"] != "PlacementLedger"]
+    text = json.dumps({"kind": "List", "items": every}).encode()
+    found = service_of(own)
+
+    def add_the_others() -> None:
+        kube = FileKube(text, UI)
+        for kind, source in sources().items():
+            found.apply_batch(list_kind(kube, kind, source))
+
+    return _Changing(found, add_the_others)
+
+
+REPORTS = ("/pod?namespace=mine&name=alone", "/gang?namespace=mine&name=llm")
+
+
+@pytest.mark.parametrize("path", REPORTS)
+def test_a_namespace_that_is_newer_than_the_overview_is_hidden(path: str) -> None:
+    service, add_the_others = changing()
+    app = ui_app(service, ReviewedViewers(PageAccess(review), lambda _, space: space == "mine"))
+    first = ask(app, path, "tenant")
+    add_the_others()  # no tick follows
+    second = ask(app, path, "tenant")
+
+    assert (first.status, second.status) == (200, 200)
+    assert ANOTHER in Page(second.text).words
+    assert not [each for each in SECRETS if each in second.text]
+
+
+@pytest.mark.parametrize("path", REPORTS)
+def test_a_namespace_that_appears_while_rights_are_reviewed_is_hidden(path: str) -> None:
+    service, add_the_others = changing()
+
+    def may_list(_: PageUser, space: str) -> bool:
+        if space == "mine":
+            add_the_others()
+            service.tick()
+        return space == "mine"
+
+    answer = ask(ui_app(service, ReviewedViewers(PageAccess(review), may_list)), path, "tenant")
+
+    assert ANOTHER in Page(answer.text).words
+    assert not [each for each in SECRETS if each in answer.text]
+
+
+def test_a_stream_outlives_a_failed_review_without_names_and_ends_with_the_right() -> None:
+    service = service_of(tenants())
+    clock, verdicts = [0.0], {"now": "admin"}
+    access = PageAccess(lambda _, path: review(verdicts["now"], path), lambda: clock[0])
+    app = ui_app(service, ReviewedViewers(access, lambda user, space: space in MAY_LIST[user.username]))
+    sent: asyncio.Queue[Message] = asyncio.Queue()
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def message(token: str) -> bytes:
+        clock[0] += 60.0
+        verdicts["now"] = token
+        service.streams.send({"row": "secret-ns/model-x"})
+        return bytes((await asyncio.wait_for(sent.get(), 10))["body"])
+
+    async def run() -> list[bytes]:
+        scope = {
+            "type": "http", "method": "GET", "path": "/events", "query_string": b"", "scheme": "http",
+            "headers": [(b"authorization", b"Bearer t")], "client": (POD_NETWORK, 1), "server": ("ui.example", 80),
+        }  # fmt: skip
+
+        async def serve() -> None:
+            await app(scope, receive, sent.put)
+
+        served = asyncio.create_task(serve())
+        for _ in range(2):  # the head, and the first line
+            await asyncio.wait_for(sent.get(), 10)
+        found = [await message(token) for token in ("admin", "broken", "admin", "forged")]
+        await asyncio.wait_for(served, 10)
+        return found
+
+    named, unknown, again, ended = asyncio.run(run())
+    assert [b"secret" in each for each in (named, unknown, again, ended)] == [True, False, True, False]
+    assert (REFRESH in unknown, ended) == (True, b"")
+
+
+def test_a_viewer_does_not_wait_long_for_the_reviews_of_others() -> None:
+    async def run() -> tuple[object, object]:
+        reviews = NamespaceReviews(lambda _, space: space == "a", wait_s=0.01)
+        async with reviews._turn:  # another viewer's reviews
+            busy = await asyncio.wait_for(reviews.visible(PageUser("tenant"), frozenset("ab")), 10)
+        return busy, await reviews.visible(PageUser("tenant"), frozenset("ab"))
+
+    assert asyncio.run(run()) == (frozenset(), frozenset("a"))
