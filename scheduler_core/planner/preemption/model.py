@@ -10,9 +10,7 @@ from gputopo.render.wording import counted_noun, first_of
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.packing.model import NodeView, PlanOptions
 from scheduler_core.policy.policy import Policy
-
-MAX_PLANS = 400  # of one search
-DEFAULT_TIMEOUT_S = 600.0  # evictions that are refused are retried for this time
+from scheduler_core.policy.preemption import DEFAULT_PREEMPTION
 
 
 class VictimPod(NamedTuple):
@@ -70,7 +68,7 @@ class PreemptionTask(NamedTuple):
     options: PlanOptions
     policy: Policy  # for node states
     now: float  # seconds since 1970
-    max_plans: int = MAX_PLANS
+    max_plans: int = DEFAULT_PREEMPTION.max_plans
     is_out_of_time: Callable[[], bool] = lambda: False  # called often
     ending: tuple[VictimPod, ...] = ()  # pods that terminate already: they count as gone
 
@@ -108,7 +106,7 @@ class PreemptionPlan(NamedTuple):
         text += f"; {self.gpu_hours:.1f} GPU-hours of work are lost"
         return text + (f"; gave up after {counted_noun(self.plans, 'plan')}" if self.gave_up else "")
 
-    def intent(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Preemption:
+    def intent(self, timeout_s: float = DEFAULT_PREEMPTION.timeout_s) -> Preemption:
         """Return the intent for the spec of the capacity hold."""
         return Preemption(
             evictions=tuple(

@@ -16,7 +16,9 @@ from scheduler_core.cache.node_table import snapshot_of
 from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.member import GangName, GangRequest, Member
 from scheduler_core.planner.packing.model import NodeView, PlanOptions
+from scheduler_core.planner.preemption.inputs import JobTimes
 from scheduler_core.planner.preemption.model import EvictionUnit, PreemptionPlan, PreemptionTask, VictimPod
+from scheduler_core.planner.preemption.protection import UnitConditions, protection_of
 from scheduler_core.planner.preemption.search import search_preemption
 from scheduler_core.policy.policy import Policy
 from scheduler_core.policy.preemption import DEFAULT_PREEMPTION, PreemptionPeer, PreemptionPolicy, PreemptionRule
@@ -79,7 +81,7 @@ class PlannerPreemption:
         if job.priority >= beneficiary.priority:
             return None
         rule = self._rules.rule_for(_peer(job), _peer(beneficiary))
-        if rule is None or not rule.allow or self._is_protected(running, rule, now):
+        if rule is None or self._is_protected(running, rule, now):
             return None
         hours = running.lost_gpu_hours(now, GRACE_S) / len(running.pods)
         pods = tuple(
@@ -96,13 +98,11 @@ class PlannerPreemption:
         return EvictionUnit(job.name, pods, rule=rule.name, price=rule.price, priority=job.priority, grace_s=GRACE_S)
 
     def _is_protected(self, running: RunningJob, rule: PreemptionRule, now: float) -> bool:
-        """Return whether a condition of the rule protects the job now."""
-        least = self._rules.min_runtime_s if rule.min_runtime_s is None else rule.min_runtime_s
-        cooling = now - self._evicted_at.get(running.key, float("-inf")) < self._rules.cooldown_s
-        near_end = rule.near_end_s is not None and running.ends_at() - now <= rule.near_end_s
-        unsaved = rule.needs_checkpoints and running.job.checkpoint_s is None
-        old = rule.max_checkpoint_age_s is not None and running.unsaved(now) > rule.max_checkpoint_age_s
-        return now - running.started < least or cooling or near_end or unsaved or old
+        """Return whether a condition of the rule protects the job now. Its end counts as enforced: it is known."""
+        saves = running.job.checkpoint_s is not None
+        times = JobTimes(running.started, deadline=running.ends_at(), checkpoints=saves)
+        conditions = UnitConditions(times, running.unsaved(now), GRACE_S, self._evicted_at.get(running.key))
+        return protection_of(conditions, rule, self._rules, now) is not None
 
 
 def _peer(job: TieredJob) -> PreemptionPeer:
