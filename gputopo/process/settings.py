@@ -161,6 +161,14 @@ def parse_address(text: str) -> tuple[str, int] | None:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def parse_required_address(text: str) -> tuple[str, int]:
+    """Return host and port as ``parse_address`` does; "off" is not allowed."""
+    found = parse_address(text)
+    if found is None:
+        raise ValueError("this address cannot be off: expected HOST:PORT")
+    return found
+
+
 def is_loopback(host: str) -> bool:
     """Return whether an address is of this host only."""
     try:

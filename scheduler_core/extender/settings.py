@@ -22,20 +22,21 @@ from gputopo.process.settings import (
     parse_flag,
     parse_number,
     parse_path,
+    parse_required_address,
     parse_unless_off,
 )
 from scheduler_core.policy.policy import Policy
 from scheduler_core.runtime.leader_election import LeaseName, parse_lease_name
-from scheduler_core.runtime.tls import Certificates
+from scheduler_core.runtime.tls import (
+    TLS_CERT_HELP,
+    TLS_CERT_SETTING,
+    TLS_KEY_HELP,
+    TLS_KEY_SETTING,
+    Certificates,
+    certificates_of,
+)
 
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
-
-
-def _parse_verbs(text: str) -> tuple[str, int]:
-    found = parse_address(text)
-    if found is None:
-        raise ValueError("the verbs cannot be off: expected HOST:PORT")
-    return found
 
 
 def _parse_prefix(text: str) -> str:
@@ -57,7 +58,7 @@ class ExtenderSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     verbs: Annotated[
         tuple[str, int],
-        Setting("--verbs", "HOST:PORT", "127.0.0.1:9440", _parse_verbs),
+        Setting("--verbs", "HOST:PORT", "127.0.0.1:9440", parse_required_address),
         "The address where kube-scheduler calls filter and prioritize. Loopback, because the extender runs in the pod "
         "of kube-scheduler.",
     ]
@@ -66,16 +67,8 @@ class ExtenderSettings(msgspec.Struct, frozen=True, kw_only=True):
         Setting("--prefix", "PATH", "", _parse_prefix),
         "The part of the path before /filter and /prioritize: the path of urlPrefix in KubeSchedulerConfiguration.",
     ]
-    tls_cert: Annotated[
-        Path | None,
-        Setting("--tls-cert", "FILE", "", parse_path),
-        "The certificate of the verbs with its chain, PEM. It enables TLS. A rotated file is loaded within seconds.",
-    ]
-    tls_key: Annotated[
-        Path | None,
-        Setting("--tls-key", "FILE", "", parse_path),
-        "The private key of that certificate, PEM, not encrypted.",
-    ]
+    tls_cert: Annotated[Path | None, TLS_CERT_SETTING, TLS_CERT_HELP]
+    tls_key: Annotated[Path | None, TLS_KEY_SETTING, TLS_KEY_HELP]
     client_ca: Annotated[
         Path | None,
         Setting("--client-ca", "FILE", "", parse_path),
@@ -145,18 +138,13 @@ class ExtenderSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def certificates(self) -> Certificates | None:
         """Return the TLS files; None if the verbs are plain HTTP."""
-        if self.tls_cert is None or self.tls_key is None:
-            return None
-        return Certificates(self.tls_cert, self.tls_key, self.client_ca, self.client_name if self.client_ca else "")
+        return certificates_of(self.tls_cert, self.tls_key, self.client_ca, self.client_name)
 
 
 def read_settings(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> ExtenderSettings:
     """Return the settings. ``flags``: values by field, None where not given. Raises ``SettingError``."""
     found = settings.read_settings(ExtenderSettings, flags, environ)
-    if (found.tls_cert is None) != (found.tls_key is None):
-        raise SettingError("--tls-cert and --tls-key go together: give both or none")
-    if found.client_ca is not None and found.certificates is None:
-        raise SettingError("--client-ca needs --tls-cert and --tls-key: without TLS no client shows a certificate")
+    certificates_of(found.tls_cert, found.tls_key, found.client_ca)
     if found.client_ca is None and not found.plain and not is_loopback(found.verbs[0]):
         raise SettingError(
             f"--verbs {found.verbs[0] or 'on every address'}: every client that reaches the verbs could reserve GPUs "

@@ -1,4 +1,4 @@
-"""TLS of the verbs, with certificates from files that may rotate.
+"""TLS of the servers, with certificates from files that may rotate, and its settings.
 
 CertificateError(Exception)    the files are unusable; the message names them
 """
@@ -9,6 +9,15 @@ import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from gputopo.process.settings import Setting, SettingError, parse_path
+
+TLS_CERT_SETTING = Setting("--tls-cert", "FILE", "", parse_path)
+TLS_CERT_HELP = (
+    "The certificate of this server with its chain, PEM. It enables TLS. A rotated file is loaded within seconds."
+)
+TLS_KEY_SETTING = Setting("--tls-key", "FILE", "", parse_path)
+TLS_KEY_HELP = "The private key of that certificate, PEM, not encrypted."
 
 
 class CertificateError(Exception):
@@ -22,6 +31,19 @@ class Certificates(NamedTuple):
     key: Path
     client_ca: Path | None = None  # clients need a certificate of this CA; None: no client certificates
     client_name: str = ""  # that client certificates must have; "": any
+
+
+def certificates_of(
+    certificate: Path | None, key: Path | None, client_ca: Path | None = None, client_name: str = ""
+) -> Certificates | None:
+    """Return the files of the settings; None: plain HTTP. Raises ``SettingError``."""
+    if (certificate is None) != (key is None):
+        raise SettingError("--tls-cert and --tls-key go together: give both or none")
+    if certificate is not None and key is not None:
+        return Certificates(certificate, key, client_ca, client_name if client_ca else "")
+    if client_ca is not None:
+        raise SettingError("--client-ca needs --tls-cert and --tls-key: without TLS no client shows a certificate")
+    return None
 
 
 def read_files(files: Certificates) -> tuple[bytes | None, ...]:

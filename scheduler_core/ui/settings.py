@@ -10,17 +10,17 @@ import msgspec
 
 from gputopo.kube.page_reviews import AUDIENCE
 from gputopo.process import settings
-from gputopo.process.settings import LOG_HELP, Setting, SettingError, log_setting, parse_address, parse_path
-from scheduler_core.runtime.tls import Certificates
+from gputopo.process.settings import LOG_HELP, Setting, SettingError, log_setting, parse_required_address
+from scheduler_core.runtime.tls import (
+    TLS_CERT_HELP,
+    TLS_CERT_SETTING,
+    TLS_KEY_HELP,
+    TLS_KEY_SETTING,
+    Certificates,
+    certificates_of,
+)
 
 API_SERVER = "api-server"
-
-
-def _parse_listen(text: str) -> tuple[str, int]:
-    found = parse_address(text)
-    if found is None:
-        raise ValueError("the pages cannot be off: expected HOST:PORT")
-    return found
 
 
 class UiServerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,19 +28,11 @@ class UiServerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     listen: Annotated[
         tuple[str, int],
-        Setting("--listen", "HOST:PORT", ":8480", _parse_listen),
+        Setting("--listen", "HOST:PORT", ":8480", parse_required_address),
         "The address of the pages, /healthz and /readyz. Every page needs a token.",
     ]
-    tls_cert: Annotated[
-        Path | None,
-        Setting("--tls-cert", "FILE", "", parse_path),
-        "The certificate of the pages with its chain, PEM. It enables TLS. A rotated file is loaded within seconds.",
-    ]
-    tls_key: Annotated[
-        Path | None,
-        Setting("--tls-key", "FILE", "", parse_path),
-        "The private key of that certificate, PEM, not encrypted.",
-    ]
+    tls_cert: Annotated[Path | None, TLS_CERT_SETTING, TLS_CERT_HELP]
+    tls_key: Annotated[Path | None, TLS_KEY_SETTING, TLS_KEY_HELP]
     audience: Annotated[
         str,
         Setting("--audience", "NAME", AUDIENCE, str),
@@ -52,9 +44,7 @@ class UiServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def certificates(self) -> Certificates | None:
         """Return the TLS files; None: plain HTTP."""
-        if self.tls_cert is None or self.tls_key is None:
-            return None
-        return Certificates(self.tls_cert, self.tls_key)
+        return certificates_of(self.tls_cert, self.tls_key)
 
     @property
     def token_audience(self) -> str | None:
@@ -65,8 +55,7 @@ class UiServerSettings(msgspec.Struct, frozen=True, kw_only=True):
 def read_settings(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> UiServerSettings:
     """Return the settings. ``flags``: values by field, None where not given. Raises ``SettingError``."""
     found = settings.read_settings(UiServerSettings, flags, environ)
-    if (found.tls_cert is None) != (found.tls_key is None):
-        raise SettingError("--tls-cert and --tls-key go together: give both or none")
+    certificates_of(found.tls_cert, found.tls_key)
     if not found.audience:
         raise SettingError(f"--audience is empty: give a name such as {AUDIENCE}, or {API_SERVER}")
     return found

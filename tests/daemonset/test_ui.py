@@ -100,7 +100,7 @@ def test_tls_is_mounted_and_probed(tmp_path: Path) -> None:
     ("flags", "words"),
     [
         ({"tls_cert": "/a.pem"}, "--tls-cert and --tls-key go together"),
-        ({"listen": "off"}, "the pages cannot be off"),
+        ({"listen": "off"}, "this address cannot be off"),
         ({"audience": ""}, "--audience is empty"),
     ],
 )

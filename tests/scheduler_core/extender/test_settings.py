@@ -74,7 +74,7 @@ def test_a_value_is_parsed(field: str, text: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        pytest.param({"verbs": "off"}, "--verbs: 'off': the verbs cannot be off: expected HOST:PORT", id="no verbs"),
+        pytest.param({"verbs": "off"}, "--verbs: 'off': this address cannot be off: expected HOST:PORT", id="no verbs"),
         pytest.param({"prefix": "a b"}, "--prefix: 'a b': write a path like /gputopo", id="no path"),
         pytest.param({"max_body": "64"}, "--max-body: '64': write a size like 64Mi", id="no unit"),
         pytest.param({"max_body": "0Mi"}, "--max-body: '0Mi': write a size like 64Mi", id="zero"),
