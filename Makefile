@@ -9,7 +9,7 @@ WORKERS ?= -n logical --maxprocesses 4 --dist worksteal
 # each starts a control plane of 700 MiB.
 WAITERS ?= -n 4 --dist worksteal
 
-.PHONY: demo test mutants e2e dashboards manifests check bench bench-scheduler bench-planner bench-scale campaign chaos docs site screenshots lock digests release dist image clean
+.PHONY: demo test mutants e2e dashboards manifests check bench bench-scheduler bench-planner bench-scale campaign chaos docs install-man site screenshots lock digests release dist image clean
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "gputopo needs Python 3.11 or newer; none is on PATH. Install it, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
@@ -73,6 +73,12 @@ check: $(VENV)/.check
 docs: $(VENV)/.test
 	$(BIN)/python docs/generate.py
 	$(BIN)/python -m daemonset.copies
+
+# The manual pages, for `man gputopo`; the wheel installs them too.
+PREFIX ?= /usr/local
+install-man:
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 644 docs/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
 
 # The documentation as a static site, in build/site; fails on a broken link. In an environment of its own.
 site: build/site-venv/.installed

@@ -6,17 +6,17 @@ import ast
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-import click
 from diagrams import DIAGRAMS
+from man_pages import MANUAL_PAGES, documented_commands, help_context, manual_page
 from references import crds_page, values_page
 
 from agent.daemon.metrics import CATALOGUE as OF_AGENT
 from agent.recording.bundled import bundled_directory, find_recording
 from agent.recording.inputs import read_observation
 from agent.recording.io import snapshot_schema
-from gputopo.cli import main as cli
 from gputopo.crd.reference import labels_page
 from gputopo.render import renderer
 from gputopo.render.schema import schema_text
@@ -29,15 +29,8 @@ from scheduler_core.policy.models import policy_schema
 def command_line() -> str:
     """Return the page docs/cli.md: `--help` of every command."""
     parts = ["# The command line\n\nThis page is generated from `--help`; `make docs` rewrites it.\n"]
-    group = click.Context(cli.main)
-    commands: list[tuple[str, click.Command]] = [("gputopo", cli.main)]
-    for name in cli.main.list_commands(group):
-        command = cli.main.get_command(group, name) or cli.main
-        commands.append((f"gputopo {name}", command))
-        if isinstance(command, click.Group):
-            commands += [(f"gputopo {name} {each}", command.commands[each]) for each in sorted(command.commands)]
-    for path, command in commands:
-        context = click.Context(command, info_name=path, max_content_width=100, terminal_width=100)
+    for path, command, _ in documented_commands():
+        context = help_context(path, command)
         parts.append(f"## {path}\n\n```\n{command.get_help(context)}\n```\n")
     return "\n".join(parts)
 
@@ -148,7 +141,7 @@ def _first_line(file: Path) -> str:
 
 
 DOCS = Path(__file__).parent
-PAGES = {
+PAGES: dict[str, Callable[[], str]] = {
     "modules.md": modules,
     "labels.md": labels_page,
     "metrics.md": metrics,
@@ -161,6 +154,7 @@ PAGES = {
     "images/dgx-1.svg": picture("dgx-1"),
     "images/link-down.svg": picture("link-down"),
     **DIAGRAMS,
+    **{f"man/{name}.1": partial(manual_page, shown) for name, shown in MANUAL_PAGES.items()},
 }
 
 

@@ -63,7 +63,7 @@ def test_the_wheel_needs_nothing_that_is_not_copied() -> None:
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     sources = {source for group, _ in copied() for source in group}
 
-    assert set(build["targets"]["wheel"]["only-include"]) <= sources
+    assert {*build["targets"]["wheel"]["only-include"], *build["targets"]["wheel"]["shared-data"]} <= sources
 
 
 def test_the_base_image_has_a_digest_and_nothing_of_it_is_in_the_image_uncopied() -> None:
