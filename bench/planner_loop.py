@@ -261,6 +261,9 @@ class Stage:
     def count_preemption(self, outcome: str, preemption: Preemption) -> None:
         """Do nothing."""
 
+    def count_eviction(self) -> None:
+        """Count an evicted pod."""
+
     def schedule_round(self, seconds: float) -> None:
         """Request a round after that time, or sooner."""
         self._due = min(self._due, self._now + seconds)

@@ -13,7 +13,7 @@ from gputopo.process.metrics import BUILD, HistogramHelp, MetricCatalogue, Metri
 from scheduler_core.cache.metrics import CLUSTER_GAUGES, CLUSTER_TALLIES, snapshot_samples, watch_samples
 from scheduler_core.evaluation.extension_metrics import EXTENSION_GAUGES, EXTENSION_TALLIES, extension_samples
 from scheduler_core.evaluation.extensions import CALLS
-from scheduler_core.planner.commit.actions import EvictPod, ReleasePod, WriteStatus
+from scheduler_core.planner.commit.actions import ReleasePod, WriteStatus
 from scheduler_core.planner.leader.writer import WriteAnswer, WriteOutcome
 from scheduler_core.planner.status import PlannerStatus
 from scheduler_core.policy.limits import LIMITS
@@ -133,8 +133,6 @@ class PlannerMetrics:
         if answer.outcome is WriteOutcome.DONE:
             if isinstance(answer.write, ReleasePod):
                 self.released.labels(answer.write.policy).inc()
-            elif isinstance(answer.write, EvictPod):
-                self.evictions.inc()
             elif isinstance(answer.write, WriteStatus) and _is_rollback(answer.write):
                 self.rollbacks.inc()
 

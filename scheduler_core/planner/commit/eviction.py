@@ -1,13 +1,14 @@
 """Evicts pods for the gang of a capacity hold, as the spec of the hold lists them. Pure.
 
 The ledger lists the hold and its evictions in one write, so the capacity is reserved before the first pod is evicted,
-and every planner that leads continues from the objects alone: a listed pod that still exists is evicted, again if
-necessary. A unit is a gang, or the surplus of an elastic gang: half of it would be worthless. One unit after the other:
+and every planner that leads continues from the objects alone: a listed pod that exists and does not terminate is
+evicted, again if necessary. A unit is a gang, or the surplus of an elastic gang: half of it would be worthless. One
+unit after the other:
 
     budgets not counted, or long ago     PodDisruptionBudgets are counted, for all units that are not begun
     no unit begun, a budget forbids one  the hold is removed: nothing is evicted
     budgets allow the next unit          ``status.evicting`` names it; the first time with the deadline
-    a unit is begun                      each pod of it that exists is evicted; a refused eviction is repeated
+    a unit is begun                      its pods are evicted, unless they terminate; a refused eviction is repeated
     after the deadline                   a begun unit is finished; the others are not evicted
     no listed pod is left                the hold is an ordinary capacity hold
 
@@ -29,7 +30,7 @@ from scheduler_core.planner.commit.observations import BudgetCheck
 from scheduler_core.planner.commit.state import ReconcileInput
 from scheduler_core.planner.commit.status import first_names, hold_reason, status_write
 
-AGAIN_S = 60.0  # a pod that exists so long after its eviction was accepted is evicted again
+AGAIN_S = 60.0  # a pod that does not terminate so long after its eviction was accepted is evicted again
 # Extenders read the hold before pods end: else they may give the devices to other pods.
 LISTED_S = 2.0
 CHECK_S = 10.0  # a count of the budgets is used for this time; while they forbid an eviction they are counted again
@@ -135,18 +136,24 @@ def _fresh_check(inputs: ReconcileInput, reservation: ReservationUpdate) -> Budg
 
 
 def _unfinished(inputs: ReconcileInput, preemption: Preemption) -> list[PlannedEviction]:
-    """Return the pods that exist and whose eviction was not accepted."""
+    """Return the pods that exist, do not terminate, and whose eviction was not accepted."""
     accepted = inputs.observations.evicted
-    return [each for each in preemption.evictions if each.uid not in accepted and _is_left(inputs, each)]
+    return [
+        each
+        for each in preemption.evictions
+        if each.uid not in accepted and _is_left(inputs, each) and inputs.gone_by(each.uid) is None
+    ]
 
 
 def _is_due(inputs: ReconcileInput, eviction: PlannedEviction) -> bool:
+    if inputs.gone_by(eviction.uid) is not None:
+        return False
     evicted_at = inputs.observations.evicted.get(eviction.uid)
     return evicted_at is None or (eviction.gpus > 0 and inputs.now - evicted_at >= AGAIN_S)
 
 
 def _is_left(inputs: ReconcileInput, eviction: PlannedEviction) -> bool:
-    """Return whether the pod exists. Pods without GPUs are not watched: they exist until their eviction is accepted."""
+    """Return whether the pod exists. Not all pods without GPUs are watched: they count until they are evicted."""
     if eviction.gpus:
         return inputs.exists(eviction.uid)
-    return eviction.uid not in inputs.observations.evicted
+    return eviction.uid not in inputs.observations.evicted and inputs.gone_by(eviction.uid) is None

@@ -57,6 +57,8 @@ class ReconcileInput(NamedTuple):
     now: float  # monotonic seconds
     wall_time: float  # seconds since 1970, for people
     exists: Callable[[str], bool] = lambda _: False  # whether a pod with GPUs still exists, by UID
+    # By UID: when the grace period of a terminating pod ends, in seconds since 1970; None: it is not terminating.
+    gone_by: Callable[[str], float | None] = lambda _: None
     hold_users: Mapping[str, tuple[str, ...]] = {}  # by UID of a hold: pods of a higher priority that use its capacity
     awaiting_binding: Collection[Member] = ()  # ungated members without a node, where a planner provably ungated them
     has_stale_view: bool = False  # the view may be old: nothing is listed, proposed or committed

@@ -62,6 +62,9 @@ class Executor(Protocol):
     def count_preemption(self, outcome: str, preemption: Preemption) -> None:
         """Count a preemption that has begun, or ended. ``outcome``: begun, won, in-vain."""
 
+    def count_eviction(self) -> None:
+        """Count a pod that was evicted for a gang. Called once for each pod."""
+
     def schedule_round(self, seconds: float) -> None:
         """Call ``LeaderTerm.run_round`` after this time, or earlier."""
 

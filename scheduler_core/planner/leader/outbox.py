@@ -6,7 +6,6 @@ consequences may not have been seen yet, or nothing has changed that makes anoth
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from gputopo.crd.reservations import EntryPhase, ReservationState
@@ -192,12 +191,20 @@ class Outbox:
         elif isinstance(action, EndPod):
             self._context.executor.write_event(end_event(action))
         elif isinstance(action, EvictPod):
-            self._apply_evicted(action)
-            if self._preemptions is not None:
-                self._preemptions.mark_evicted(action, self._context.clock.monotonic())
-            for draft in eviction_events(action):
-                self._context.executor.write_event(draft)
+            self._apply_accepted_eviction(action)
         return touched
+
+    def _apply_accepted_eviction(self, action: EvictPod) -> None:
+        """Count and report an eviction, once for each pod: it may be repeated."""
+        is_repeated = action.eviction.uid in self._view.observations.evicted
+        self._apply_evicted(action)
+        if is_repeated:
+            return
+        self._context.executor.count_eviction()
+        if self._preemptions is not None:
+            self._preemptions.mark_evicted(action, self._context.clock.monotonic())
+        for draft in eviction_events(action):
+            self._context.executor.write_event(draft)
 
     def _apply_evicted(self, action: EvictPod) -> None:
         """Record that a pod is evicted, or is gone already."""
@@ -279,7 +286,6 @@ class Outbox:
     def _apply_removed_entries(self, action: WriteLedger) -> None:
         """Mark withdrawn proposals, and count the waiting times of single pods and rollbacks that ended."""
         kept = {each.uid for each in action.spec.entries}
-        self._apply_ended_preemptions(action, kept)
         for entry in action.ledger.spec.entries:
             if entry.uid in kept:
                 continue
@@ -294,22 +300,6 @@ class Outbox:
                     self._backlog.mark_withdrawn(name, nodes, state)
             elif entry.phase is EntryPhase.COMMITTED and not reservation.spec.gang:
                 self._end_single_waits(reservation, "bound", bound=True)
-
-    def _apply_ended_preemptions(self, action: WriteLedger, kept: Collection[str]) -> None:
-        """Count preemptions whose hold is no longer listed: won if the same write, or another hold, goes on for it."""
-        reservations, member = self._view.reservations, self._view.gang_members.get_member
-        listed = [reservations[each.uid] for each in action.spec.entries if each.uid in reservations]
-        for entry in action.ledger.spec.entries:
-            hold = reservations.get(entry.uid)
-            intent = None if hold is None else hold.spec.preemption
-            if entry.uid in kept or hold is None or intent is None or not hold.status.evicting:
-                continue
-            name = GangName(hold.namespace, hold.spec.gang)
-            served = (reserved_gangs(each.namespace, each.spec, member) for each in listed if not each.spec.held)
-            won = any(name in each for each in served)
-            self._context.executor.count_preemption("won" if won else "in-vain", intent)
-            if self._preemptions is not None:
-                self._preemptions.mark_ended(name, self._context.clock.monotonic(), won=won)
 
     def _end_single_waits(self, batch: ReservationUpdate, outcome: str, *, bound: bool) -> None:
         """Count the waiting times of the bound, or the unbound, single pods of a reservation."""

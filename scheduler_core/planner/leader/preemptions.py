@@ -1,30 +1,29 @@
 """Preemption for gangs that do not fit: which gang may search, what follows from a result, and its limits. No I/O.
 
-A gang searches once it has waited for ``waitTime``, in a time window of the policy, if no gang of its priority has a
-hold with evictions. In dry-run mode the result is only reported. A preemption that ends without the gang in its places
-is counted as in vain, and its gang waits longer before the next one: the time is doubled each time.
+A gang searches once it has waited for ``wait``, in a time window of the policy, if no gang of its priority has a hold
+with evictions. In dry-run mode the result is only reported. After a preemption that ends without the gang in its
+places, the gang waits longer before the next one: the time is doubled each time.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from gputopo.crd.reservations import PlannedEviction
 from scheduler_core.planner.commit.actions import CreateReservation, EvictPod
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.capacity_holds import CapacityHolds
 from scheduler_core.planner.leader.context import TermContext
+from scheduler_core.planner.leader.eviction_history import EvictionHistory, gang_key
+from scheduler_core.planner.leader.preemption_outcomes import PreemptionOutcomes
 from scheduler_core.planner.leader.preemption_search import PreemptionResult
 from scheduler_core.planner.leader.queue import GangQueue, QueuedGang
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.preemption.model import PreemptionPlan
 from scheduler_core.policy.preemption import PreemptionMode, PreemptionPolicy
 
-RETRY_S = 60.0  # until the next search for a gang; after a preemption in vain doubled each time
-MAX_RETRY_S = 3_600.0
 FORBIDDEN_S = 120.0  # a unit that a budget forbids is not chosen again for this time
-_HOUR_S = 3_600.0
 REST_FACTOR = 9.0  # after a search, none is started for nine times its CPU time
 
 
@@ -43,12 +42,10 @@ class Preemptions:
         self.reports: dict[GangName, PreemptionReport] = {}  # of queued gangs
         self.near_end_since: Mapping[str, float] = {}
         self._view, self._queue, self._holds, self._context = view, queue, holds, context
-        self._evicted_at: dict[str, float] = {}  # by key of the unit, seconds since 1970
-        self._keys: dict[str, str] = {}  # name of a unit of an intent -> its key
-        self._evictions: deque[float] = deque()  # of the last hour, monotonic seconds
+        self._history = EvictionHistory()
+        self._outcomes = PreemptionOutcomes(view, self._history, context)
+        self._unit_keys: dict[str, str] = {}  # name of a unit of an open intent -> its key
         self._forbidden: dict[str, float] = {}  # name of a unit -> until when, monotonic seconds
-        self._not_before: dict[GangName, float] = {}  # monotonic seconds
-        self._in_vain: dict[GangName, int] = {}  # in a row
         self._next_search = 0.0
 
     def next_gang(self, now: float) -> QueuedGang | None:
@@ -61,12 +58,12 @@ class Preemptions:
             return None
         holds, in_progress = self._holds.open_holds(), self._view.in_progress()
         evicting = {each.priority for each in holds if each.spec.preemption is not None}
-        self._forget_gone()
+        self._forget_old(now)
         for waiting in self._queue.ordered():
             gang = waiting.gang
             if waiting.unfit_state is None or now - waiting.newest_seen_at < policy.wait_s:
                 continue
-            if gang.priority in evicting or now < self._not_before.get(gang.name, 0.0) or gang.unplanned:
+            if gang.priority in evicting or gang.unplanned or not self._history.may_search(gang_key(gang), now):
                 continue
             if not in_progress.is_free(gang):
                 continue
@@ -76,9 +73,13 @@ class Preemptions:
                 return waiting
         return None
 
-    def evicted_at(self) -> dict[str, float]:
+    def observe_ledger(self, now: float) -> None:
+        """Count the preemptions that have ended. Called after each change of the ledger."""
+        self._outcomes.observe_ledger(now)
+
+    def evicted_at(self) -> Mapping[str, float]:
         """Return when units were evicted, by key: of this term of leadership only."""
-        return dict(self._evicted_at)
+        return self._history.evicted_at()
 
     def forbidden(self, now: float) -> frozenset[str]:
         """Return the units that a PodDisruptionBudget forbade a short time ago."""
@@ -98,14 +99,16 @@ class Preemptions:
             reservation = self._view.reservations.get(uid)
             if check.blocked and reservation is not None and not reservation.status.evicting:
                 self._forbidden |= dict.fromkeys(check.blocked, now + FORBIDDEN_S)
-                self._not_before.pop(GangName(reservation.namespace, reservation.spec.gang), None)
+                gang = self._view.gang_members.get_gang(GangName(reservation.namespace, reservation.spec.gang))
+                if gang is not None:
+                    self._history.allow_search_again(gang_key(gang))
 
     def apply_result(self, result: PreemptionResult, now: float) -> CreateReservation | None:
         """Report a result. Return the hold to create; None: in dry-run mode, above a limit, or without a result."""
         gang, policy = result.found.gang, self._policy
         self.near_end_since = result.near_end_since
         self._next_search = now + REST_FACTOR * result.cpu_s
-        self._not_before[gang.name] = now + RETRY_S
+        self._history.mark_searched(gang_key(gang), now)
         waiting = self._queue.get_queued(gang.name)
         if waiting is None or not self._view.in_progress().is_free(waiting.gang):
             return None
@@ -117,45 +120,35 @@ class Preemptions:
             if before is None or _units(before.result) != _units(result):  # said once for the same units
                 self._context.executor.report_preemption("dry-run", result.found)
             return None
-        if self._count_evictions(now) + len(result.found.pods) > policy.max_evictions_per_hour:
+        intended = {each.uid: each.unit for each in self._intended()}
+        if self._history.count_evictions(intended, now) + len(result.found.pods) > policy.max_evictions_per_hour:
             self._context.executor.report_preemption("over-limit", result.found)
             return None
-        self._keys |= {unit.name: unit.key or unit.name for unit in result.found.units}
+        open_units = set(intended.values())
+        self._unit_keys = {unit: key for unit, key in self._unit_keys.items() if unit in open_units}
+        self._unit_keys |= {unit.name: unit.key or unit.name for unit in result.found.units}
         self._context.executor.report_preemption("planned", result.found)
         return result.create
 
     def mark_evicted(self, action: EvictPod, now: float) -> None:
-        """Record an accepted eviction. ``now``: monotonic seconds."""
+        """Record the first accepted eviction of a pod. ``now``: monotonic seconds."""
         unit = action.eviction.unit
-        self._evicted_at[self._keys.get(unit, unit)] = self._context.clock.wall()
-        self._evictions.append(now)
-
-    def mark_ended(self, gang: GangName, now: float, *, won: bool) -> None:
-        """Record the end of a preemption: the gang has its places, or pods were evicted in vain."""
-        if won:
-            self._in_vain.pop(gang, None)
-            return
-        self._in_vain[gang] = self._in_vain.get(gang, 0) + 1
-        self._not_before[gang] = now + min(MAX_RETRY_S, RETRY_S * 2.0 ** self._in_vain[gang])
+        self._history.mark_evicted(
+            action.eviction.uid, self._unit_keys.get(unit, unit), now, self._context.clock.wall()
+        )
 
     @property
     def _policy(self) -> PreemptionPolicy:
         return self._context.policies().preemption
 
-    def _count_evictions(self, now: float) -> int:
-        while self._evictions and now - self._evictions[0] >= _HOUR_S:
-            self._evictions.popleft()
-        return len(self._evictions)
+    def _intended(self) -> Iterator[PlannedEviction]:
+        """Yield the evictions of open intents: they count as soon as the hold is created."""
+        intents = (each.spec.preemption for each in self._holds.open_holds())
+        return (eviction for each in intents if each is not None for eviction in each.evictions)
 
-    def _forget_gone(self) -> None:
-        def is_queued(name: GangName) -> bool:
-            return self._queue.get_queued(name) is not None
-
-        self.reports = {name: each for name, each in self.reports.items() if is_queued(name)}
-        self._not_before = {name: at for name, at in self._not_before.items() if is_queued(name)}
-        self._in_vain = {name: times for name, times in self._in_vain.items() if is_queued(name)}
-        oldest = self._context.clock.wall() - max(self._policy.cooldown_s, _HOUR_S)
-        self._evicted_at = {key: at for key, at in self._evicted_at.items() if at >= oldest}
+    def _forget_old(self, now: float) -> None:
+        self.reports = {name: each for name, each in self.reports.items() if self._queue.get_queued(name) is not None}
+        self._history.forget_old(now, self._context.clock.wall(), self._policy.cooldown_s)
 
 
 def _units(result: PreemptionResult) -> frozenset[str]:

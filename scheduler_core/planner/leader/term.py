@@ -109,6 +109,8 @@ class LeaderTerm:
             return
         self._update_backlog()
         self.view.observe(now)
+        if is_own:
+            self._scheduler.preemptions.observe_ledger(now)
         is_plan_restored = self._submit_writes(now)
         if is_own and not self._is_stale and not self._outbox.is_writing_plan and not is_plan_restored:
             self._scheduler.start_next_plan(now)

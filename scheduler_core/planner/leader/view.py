@@ -207,6 +207,7 @@ class PlannerView:
             estimates=findings.estimates,
             hold_users=findings.hold_users,
             exists=lambda uid: uid in self.cache.pods,
+            gone_by=self._gone_by,
             observations=self.observations,
             now=monotonic,
             wall_time=wall,
@@ -215,6 +216,10 @@ class PlannerView:
             active=self.reservation_index.active,
             plans=self.reservation_index.plans,
         )
+
+    def _gone_by(self, uid: str) -> float | None:
+        pod = self.disruptions.pod(uid)
+        return None if pod is None else pod.gone_by
 
     def oldest_unseen_write_at(self) -> float | None:
         """Return when the oldest own write that no watch has shown was answered, in seconds since 1970."""

@@ -54,6 +54,7 @@ class ApiServer:
         """``nodes``: GPUs by node."""
         self.nodes = nodes
         self.now = 0.0
+        self.deletion_timestamp = "2026-11-21T22:00:00Z"  # of pods that are evicted and do not end
         self.version = 0
         self.pods: dict[str, Json] = {}  # by UID
         self.reservations: dict[str, ReservationUpdate] = {}
@@ -164,9 +165,16 @@ class ApiServer:
         self._tell(PlannerPod, uid, None)
 
     def evict_pod(self, uid: str) -> None:
-        """Evict a pod, for a hold that the ledger listed, and whose status named the unit and a deadline before."""
+        """Evict a pod, for a hold that the ledger listed, and whose status named the unit and a deadline before.
+
+        A pod with a finalizer terminates, and stays until ``delete_pod``.
+        """
         assert any(self._was_held(each) for each in self._holds_that_evict(uid)), f"{uid} is evicted for no hold"
-        self.delete_pod(uid)
+        pod = self._pod(uid)
+        if pod["metadata"].get("finalizers"):
+            self._put_pod(_merged(pod, {"metadata": {"deletionTimestamp": self.deletion_timestamp}}))
+        else:
+            self.delete_pod(uid)
 
     def _holds_that_evict(self, uid: str) -> set[str]:
         """Return the UIDs of holds, also former ones, that list a pod to be evicted and have begun its unit."""

@@ -57,6 +57,7 @@ class FakePlanner:
         self._sender = Planner(server, me, CommitTerms())
         self.blocked: dict[str, str] = {}  # units that disruption budgets forbid to evict
         self.preemptions: list[str] = []  # outcomes
+        self.evicted = 0  # pods that were counted as evicted
         self._pending: list[Callable[[], None]] = []
         self.watches: tuple[WatchStatus, ...] = ()  # their status
         self.is_deaf = False  # the watches are half-open: no data arrives
@@ -122,6 +123,10 @@ class FakePlanner:
     def count_preemption(self, outcome: str, preemption: Preemption) -> None:  # noqa: ARG002  of the protocol
         """Record the outcome."""
         self.preemptions.append(outcome)
+
+    def count_eviction(self) -> None:
+        """Count."""
+        self.evicted += 1
 
     def schedule_round(self, seconds: float) -> None:
         """``run`` continues by itself."""

@@ -34,6 +34,9 @@ class IdleExecutor:
     def count_preemption(self, outcome: str, preemption: Preemption) -> None:
         """Not counted."""
 
+    def count_eviction(self) -> None:
+        """Count an evicted pod."""
+
     def schedule_round(self, seconds: float) -> None:
         """Not scheduled."""
 

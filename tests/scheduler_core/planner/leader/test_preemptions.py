@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from gputopo.crd.reservations import EntryPhase
+from gputopo.labels.keys import GATE
 from scheduler_core.cache.events import LedgerUpdate, ReservationUpdate
-from scheduler_core.planner.commit.actions import CheckBudgets, EvictPod
+from scheduler_core.planner.commit.actions import CheckBudgets, CreateReservation, EvictPod
 from scheduler_core.planner.commit.state import CommitTerms
+from scheduler_core.planner.gang.gang import Gang
+from scheduler_core.planner.gang.member import GangName
+from scheduler_core.planner.leader.eviction_history import EvictionHistory
+from scheduler_core.planner.leader.hold_search import HoldResult
 from scheduler_core.planner.leader.writer import WriteOutcome
 from scheduler_core.planner.status import planner_status
 from scheduler_core.policy.preemption import (
@@ -20,18 +26,22 @@ from scheduler_core.policy.preemption import (
 )
 from scheduler_core.policy.profiles import BUILT_IN
 from tests.scheduler_core.planner.commit.apiserver import SPACE, ApiServer
-from tests.scheduler_core.planner.leader.fake_planner import FakePlanner
+from tests.scheduler_core.planner.leader.fake_planner import START, FakePlanner
 
 RULE = PreemptionRule("lower-yields", PreemptionMatch(), min_runtime_s=0.0)
 POLICY = PreemptionPolicy(PreemptionMode.EVICT, (RULE,), wait_s=0.0, min_runtime_s=0.0)
 TERMS = CommitTerms(gated=True)
 
 
-def full(**gpus: int) -> tuple[ApiServer, dict[str, str]]:
-    """Return nodes of two GPUs, each with a running pod of so many GPUs; and these pods by node."""
+def full(*, ends: bool = True, **gpus: int) -> tuple[ApiServer, dict[str, str]]:
+    """Return nodes of two GPUs, each with a running pod of so many GPUs; and these pods by node.
+
+    ``ends``: false: the pods have a finalizer, and do not end.
+    """
     server = ApiServer(dict.fromkeys(gpus, 2))
     running = {"status": {"phase": "Running", "startTime": "2026-11-21T00:00:00Z"}}
-    pods = {node: server.create_pod(f"on-{node}", number, more=running) for node, number in gpus.items()}
+    kept = {} if ends else {"metadata": {"finalizers": ["example.com/keep"]}}
+    pods = {node: server.create_pod(f"on-{node}", number, more={**running, **kept}) for node, number in gpus.items()}
     for node, uid in pods.items():
         server.bind(uid, node)
     return server, pods
@@ -203,3 +213,134 @@ def test_with_mode_off_a_preemption_that_has_not_begun_ends() -> None:
 
     assert (evicted(leader), set(pods.values()) <= server.pods.keys()) == ([], True)
     assert all(each.spec.preemption is None for each in server.reservations.values())
+
+
+def test_a_pod_that_does_not_end_is_evicted_once_and_counts_once() -> None:
+    server, pods = full(n0=2, ends=False)
+    urgent(server)
+    leader = planner(server)
+
+    run(leader, 300)
+
+    assert evicted(leader) == [pods["n0"]]
+    assert leader.evicted == 1
+    assert [each.reason for each in leader.events].count("EvictedForGang") == 1
+
+
+def test_a_new_leader_does_not_evict_terminating_pods_again() -> None:
+    server, _ = full(n0=2, ends=False)
+    urgent(server)
+    run(planner(server), 100)
+    second = planner(server, "two")
+
+    run(second, 300)
+
+    assert (evicted(second), second.evicted) == ([], 0)
+
+
+def test_an_eviction_that_is_repeated_counts_once() -> None:
+    """The API server accepts the eviction, and the pod does not terminate."""
+    server, _ = full(n0=2)
+    urgent(server)
+    leader = planner(server)
+    leader.refuses = lambda action: WriteOutcome.DONE if isinstance(action, EvictPod) else None
+
+    run(leader, 300)
+
+    assert len(evicted(leader)) > 1
+    assert leader.evicted == 1
+    assert [each.reason for each in leader.events].count("EvictedForGang") == 1
+
+
+def test_the_pods_of_open_intents_count_against_the_limit_of_an_hour() -> None:
+    server, _ = full(n0=2, n1=2)
+    leader = planner(server, max_evictions_per_hour=1)
+    leader.refuses = lambda action: WriteOutcome.REFUSED if isinstance(action, EvictPod) else None
+    urgent(server, "first")
+    run(leader, 20)
+
+    server.create_pod("second", 2, "second", 1, priority=200)
+    run(leader, 60)
+
+    assert len([each for each in server.reservations.values() if each.spec.preemption is not None]) == 1
+    assert {"planned", "over-limit"} <= set(leader.preemptions)
+
+
+@pytest.mark.parametrize("again", ["gang", "pod of a controller"])
+def test_a_gang_that_is_deleted_and_created_again_waits_after_an_eviction_in_vain(again: str) -> None:
+    """The pod that is created again has another UID; a pod of a controller has another name too."""
+    server, _ = full(n0=2, n1=2, ends=False)
+
+    def create() -> str:
+        if again == "gang":
+            return urgent(server)[0]
+        gate = {"spec": {"schedulingGates": [{"name": GATE}]}}
+        return server.create_pod("single", 2, more=gate, priority=100)
+
+    leader = planner(server)
+    first = create()
+    run(leader, 60)
+    server.delete_pod(first)
+    run(leader, 20)
+    assert leader.preemptions[-1] == "in-vain"
+    ended = leader.now
+
+    create()
+    while len(evicted(leader)) < 2 and leader.now - ended < 600.0:
+        run(leader, 2)
+
+    assert 60.0 < leader.now - ended < 600.0
+
+
+def test_a_preemption_whose_hold_is_replaced_is_won_when_the_gang_has_its_places() -> None:
+    server, pods = full(n0=2, ends=False)
+    urgent(server)
+    leader = planner(server)
+    run(leader, 60)
+    (intent,) = (each for each in server.reservations.values() if each.spec.preemption is not None)
+
+    replace_hold(leader, intent)
+    run(leader, 20)
+    assert intent.key not in {each.uid for each in leader.ledgers[-1]}
+    assert leader.preemptions == ["planned", "begun"]
+    server.delete_pod(pods["n0"])
+    run(leader, 60)
+
+    assert committed(server) == {"urgent"}
+    assert leader.preemptions == ["planned", "begun", "won"]
+
+
+def replace_hold(of: FakePlanner, intent: ReservationUpdate) -> None:
+    """Give the gang another hold of the same devices."""
+    spec = msgspec.structs.replace(intent.spec, preemption=None)
+    of.term.apply_hold_result(HoldResult(gang_of(of), CreateReservation(SPACE, "another", spec)))
+
+
+def gang_of(of: FakePlanner, name: str = "urgent") -> Gang:
+    found = of.term.view.gang_members.get_gang(GangName(SPACE, name))
+    assert found is not None
+    return found
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    history = EvictionHistory()
+    for each in range(20_000):
+        history.mark_evicted(f"uid-{each}", f"team/{each}", now=0.0, wall=START + each)
+        history.mark_searched(f"team/{each}", float(each))
+        history.mark_failed(f"team/{each}", float(each))
+
+    history.forget_old(20_000.0, START + 20_000.0, cooldown_s=1e9)
+
+    assert (len(history.evicted_at()), history.count_evictions((), 20_000.0)) == (10_000, 0)
+    assert history.may_search("team/0", 20_000.0)
+    assert not history.may_search("team/19999", 20_000.0)
+
+
+def test_the_wait_after_evictions_in_vain_is_doubled_up_to_an_hour() -> None:
+    history = EvictionHistory()
+
+    def wait() -> float:
+        history.mark_failed("team/a", 0.0)
+        return next(at for at in range(0, 7_200, 60) if history.may_search("team/a", at))
+
+    assert [wait() for _ in range(8)] == [120, 240, 480, 960, 1920, 3600, 3600, 3600]

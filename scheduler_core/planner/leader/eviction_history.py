@@ -1,0 +1,102 @@
+"""Evictions and failed preemptions, as the leading planner remembers them: limits follow from them. No I/O.
+
+Lost with the term of leadership. Every collection is bounded, and nothing is forgotten because a tenant deletes an
+object and creates it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from scheduler_core.planner.gang.conventions import is_single_pod_gang
+from scheduler_core.planner.gang.gang import Gang
+
+RETRY_S = 60.0  # until the next search for a gang; after a preemption in vain doubled each time
+MAX_RETRY_S = 3_600.0
+HOUR_S = 3_600.0
+_MOST = 10_000  # entries of a collection: the oldest are forgotten first
+_MOST_DOUBLINGS = 10
+
+
+class _Failures(NamedTuple):
+    """Preemptions of a gang that ended without its places."""
+
+    times: int  # in a row
+    not_before: float  # monotonic seconds
+    forget_at: float
+
+
+class EvictionHistory:
+    """Evictions and failed preemptions in one term of leadership. For one thread. Times in monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._counted: dict[str, float] = {}  # by UID of the pod, of the last hour
+        self._evicted_at: dict[str, float] = {}  # by key of the unit, seconds since 1970
+        self._searched: dict[str, float] = {}  # by key of the gang: no search before
+        self._failures: dict[str, _Failures] = {}  # by key of the gang
+
+    def forget_old(self, now: float, wall: float, cooldown_s: float) -> None:
+        """Forget everything that limits nothing any more. ``wall``: seconds since 1970."""
+        self._counted = {uid: at for uid, at in self._counted.items() if now - at < HOUR_S}
+        oldest = wall - max(cooldown_s, HOUR_S)
+        self._evicted_at = _newest({key: at for key, at in self._evicted_at.items() if at >= oldest})
+        self._searched = _newest({key: until for key, until in self._searched.items() if now < until})
+        self._failures = {key: each for key, each in self._failures.items() if now < each.forget_at}
+        if len(self._failures) > _MOST:
+            ordered = sorted(self._failures.items(), key=lambda each: each[1].forget_at)
+            self._failures = dict(ordered[-_MOST:])
+
+    def evicted_at(self) -> Mapping[str, float]:
+        """Return when units were evicted, by key, in seconds since 1970."""
+        return dict(self._evicted_at)
+
+    def has_evicted(self, uid: str) -> bool:
+        """Return True if this planner evicted the pod in the last hour."""
+        return uid in self._counted
+
+    def count_evictions(self, intended: Collection[str], now: float) -> int:
+        """Return the number of pods that were evicted in the last hour, or will be. ``intended``: UIDs."""
+        return len({uid for uid, at in self._counted.items() if now - at < HOUR_S}.union(intended))
+
+    def mark_evicted(self, uid: str, unit_key: str, now: float, wall: float) -> None:
+        """Record the first accepted eviction of a pod."""
+        self._counted.setdefault(uid, now)
+        self._evicted_at[unit_key] = wall
+
+    def mark_searched(self, gang_key: str, now: float) -> None:
+        """Record a search for a gang."""
+        self._searched[gang_key] = now + RETRY_S
+
+    def mark_failed(self, gang_key: str, now: float) -> None:
+        """Record that pods were evicted, and the gang got no places from it."""
+        times = 1 + (self._failures[gang_key].times if gang_key in self._failures else 0)
+        wait_s = min(MAX_RETRY_S, RETRY_S * 2.0 ** min(times, _MOST_DOUBLINGS))
+        self._failures[gang_key] = _Failures(times, now + wait_s, now + wait_s + MAX_RETRY_S)
+
+    def mark_won(self, gang_key: str) -> None:
+        """Record that the gang has its places."""
+        self._failures.pop(gang_key, None)
+
+    def allow_search_again(self, gang_key: str) -> None:
+        """Let the next search for a gang begin at once."""
+        self._searched.pop(gang_key, None)
+
+    def may_search(self, gang_key: str, now: float) -> bool:
+        """Return True if a search for the gang may begin."""
+        failures = self._failures.get(gang_key)
+        return now >= self._searched.get(gang_key, 0.0) and (failures is None or now >= failures.not_before)
+
+
+def gang_key(gang: Gang) -> str:
+    """Return what identifies a gang after it was deleted and created again; of a single pod, its controller."""
+    if not is_single_pod_gang(gang.name) or not gang.ready:
+        return f"{gang.name.namespace}/{gang.name.name}"
+    pod = gang.ready[0]
+    return f"{pod.namespace}/{pod.gang_request.creator_uid or pod.name}"
+
+
+def _newest(entries: dict[str, float]) -> dict[str, float]:
+    if len(entries) <= _MOST:
+        return entries
+    return dict(sorted(entries.items(), key=lambda each: each[1])[-_MOST:])

@@ -1,0 +1,78 @@
+"""Outcomes of preemptions that have begun: whether their gangs got places. No I/O.
+
+A preemption ends when the ledger no longer lists its hold. It is won once the ledger lists committed places of the
+gang. While another hold or a proposal of the gang is listed, the outcome is open: the evicted pods may still help.
+Otherwise the pods were evicted in vain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gputopo.crd.reservations import EntryPhase, LedgerEntry, Preemption
+from scheduler_core.cache.events import ReservationUpdate
+from scheduler_core.planner.commit.actions import reserved_gang, reserved_gangs
+from scheduler_core.planner.commit.ledger import active_entries
+from scheduler_core.planner.gang.member import GangName
+from scheduler_core.planner.leader.context import TermContext
+from scheduler_core.planner.leader.eviction_history import EvictionHistory, gang_key
+from scheduler_core.planner.leader.view import PlannerView
+
+
+class _BegunPreemption(NamedTuple):
+    """A hold with a preemption of which a unit has begun."""
+
+    reservation: ReservationUpdate
+    intent: Preemption
+    gang: GangName
+    gang_key: str
+
+
+class PreemptionOutcomes:
+    """Outcomes in one term of leadership. For one thread."""
+
+    def __init__(self, view: PlannerView, history: EvictionHistory, context: TermContext) -> None:
+        self._view, self._history, self._context = view, history, context
+        self._begun: dict[str, _BegunPreemption] = {}  # by UID of the hold, while the ledger lists it
+        self._open: list[_BegunPreemption] = []  # the hold is no longer listed, and the outcome is open
+
+    def observe_ledger(self, now: float) -> None:
+        """Count the preemptions that have ended since the last call. Called after each change of the ledger."""
+        ledger = self._view.ledger
+        entries = {} if ledger is None else active_entries(ledger.spec, self._view.reservations)
+        before, self._begun = self._begun, {}
+        for uid, entry in entries.items():
+            if entry.phase is EntryPhase.HELD and (found := self._begun_preemption(uid, before.get(uid))) is not None:
+                self._begun[uid] = found
+        self._open += [each for uid, each in before.items() if uid not in entries]
+        if self._open:
+            self._decide(entries, now)
+
+    def _begun_preemption(self, uid: str, before: _BegunPreemption | None) -> _BegunPreemption | None:
+        reservation = self._view.reservations[uid]
+        intent, name = reservation.spec.preemption, reserved_gang(reservation)
+        if intent is None or name is None or not reservation.status.evicting:
+            return None
+        if before is not None:  # its gang may be gone by now
+            return before._replace(reservation=reservation)
+        gang = self._view.gang_members.get_gang(name)
+        key = f"{name.namespace}/{name.name}" if gang is None else gang_key(gang)
+        return _BegunPreemption(reservation, intent, name, key)
+
+    def _decide(self, entries: Mapping[str, LedgerEntry], now: float) -> None:
+        placed: set[GangName] = set()
+        waiting: set[GangName] = set()
+        for uid, entry in entries.items():
+            listed = self._view.reservations[uid]
+            found = reserved_gangs(listed.namespace, listed.spec, self._view.gang_members.get_member)
+            (placed if entry.phase is EntryPhase.COMMITTED else waiting).update(found)
+        ended = [each for each in self._open if each.gang in placed or each.gang not in waiting]
+        self._open = [each for each in self._open if each not in ended]
+        for each in ended:
+            won = each.gang in placed
+            self._context.executor.count_preemption("won" if won else "in-vain", each.intent)
+            if won:
+                self._history.mark_won(each.gang_key)
+            else:
+                self._history.mark_failed(each.gang_key, now)
