@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterable
-from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import yaml
 
 from gputopo.process.yaml_loader import load_yaml
 
 _MAX_BYTES = 256 * 1024
-_MAX_FILES = 64  # of a directory
+_MAX_FILES = 64  # of a directory, and folders in it
 _TRUE = {"1", "t", "T", "true", "TRUE", "True"}  # strconv.ParseBool
 
 
@@ -33,7 +32,7 @@ class KubeletConfigError(ValueError):
 
 
 def read_kubelet_config(paths: Iterable[Path]) -> KubeletConfig:
-    """Return the settings in these files; later files override. Of a directory, ``*.conf`` in the order of their names.
+    """Return the settings in these files; later files override. Of a directory, its drop-in files as the kubelet's.
 
     Raises ``KubeletConfigError``, also for a setting of another type: the kubelet does not start with it.
     """
@@ -42,7 +41,7 @@ def read_kubelet_config(paths: Iterable[Path]) -> KubeletConfig:
         for file in _files(path):
             document = _read_document(file)
             found = {name: check(file, name, document.get(name)) for name, check in _SETTINGS.items()}
-            merged |= {name: value for name, value in found.items() if value is not None}
+            merged = _merge_patch(merged, {name: value for name, value in found.items() if name in document})
     options, cpu_options = merged.get("topologyManagerPolicyOptions", {}), merged.get("cpuManagerPolicyOptions", {})
     return KubeletConfig(
         (merged.get("topologyManagerPolicy") or "none")[:63],
@@ -53,14 +52,43 @@ def read_kubelet_config(paths: Iterable[Path]) -> KubeletConfig:
     )
 
 
+def _merge_patch(target: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings after an overriding file: a JSON merge patch (RFC 7396), in which null removes a setting."""
+    merged = dict(target)
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = _merge_patch(merged.get(name) or {}, value) if isinstance(value, dict) else value
+    return merged
+
+
 def _files(path: Path) -> list[Path]:
-    """Return the path, or the ``*.conf`` of a directory."""
+    """Return the path, or the ``*.conf`` of a directory and its subdirectories, as ``mergeKubeletConfigurations``.
+
+    The order is that of Go's ``filepath.WalkDir``: by the names at each level, so ``10/a.conf`` before ``10.conf``.
+    """
     if not path.is_dir():
         return [path]
-    found = sorted(islice(path.glob("*.conf"), _MAX_FILES + 1))
-    if len(found) > _MAX_FILES:
-        raise KubeletConfigError(f"{path}: more than {_MAX_FILES} files *.conf: expected the kubelet's drop-in files")
-    return found
+    found: list[Path] = []
+    for walked, (folder, folders, files) in enumerate(os.walk(path, onerror=_cannot_list), 1):
+        found += [file for name in (*folders, *files) if _is_drop_in(file := Path(folder, name))]
+        if len(found) > _MAX_FILES or walked > _MAX_FILES:
+            raise KubeletConfigError(
+                f"{path}: more than {_MAX_FILES} folders or files *.conf: expected the kubelet's drop-in files"
+            )
+    return sorted(found, key=lambda file: file.relative_to(path).parts)
+
+
+def _is_drop_in(path: Path) -> bool:
+    """Return whether the kubelet reads this. It follows links to files, and does not walk links to folders."""
+    return path.name.endswith(".conf") and (path.is_symlink() or not path.is_dir())
+
+
+def _cannot_list(error: OSError) -> NoReturn:
+    raise KubeletConfigError(
+        f"{error.filename}: {error.strerror or error}: mount the kubelet's configuration files"
+    ) from error
 
 
 def _text(path: Path, name: str, value: object) -> str | None:

@@ -44,7 +44,10 @@ def _failures(nvml: Nvml) -> Iterator[tuple[str, str, str]]:
         for errors in gpu.part_errors:
             yield from ((call, error, str(gpu.index)) for call, error in errors.items() if _failed(error))
     expected = {_ANCESTOR} if all(pair.errors.get(_ANCESTOR) == "UNKNOWN" for pair in nvml.pairs) else set()
+    indices = {gpu.index for gpu in reachable}
     for pair in nvml.pairs:
+        if not {pair.a, pair.b} <= indices:
+            continue
         failures = ((call, error) for call, error in pair.errors.items() if _failed(error) and call not in expected)
         yield from ((call, error, f"{pair.a}-{pair.b}") for call, error in failures)
 

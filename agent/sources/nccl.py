@@ -11,9 +11,9 @@
 
 Written by ``src/graph/xml.cc``, read by ``src/graph/topo.cc`` of NCCL. A dump holds the GPUs of one communicator only,
 and a hand-written file may stop at the PCI devices. PCIe speeds are left out: by version they are current, maximal, or
-a guess; the width is read. Interfaces of NCCL's socket transport (``src/transport/net_socket.cc``) are not RDMA devices
-and are left out. ``name`` and ``speed`` of a ``<pci>`` are attributes of ``gputopo show -o nccl-xml``, which NCCL
-ignores.
+a guess; the width is read. NCCL's socket transport (``src/transport/net_socket.cc``) also lists bridges, tunnels and
+interfaces of containers, which are left out. ``name`` and ``speed`` of a ``<pci>`` are attributes of
+``gputopo show -o nccl-xml``, which NCCL ignores.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class _NcclDevices:
         for net in nets:  # net="0": a duplicate of the port for GPU-initiated networking
             speed = _speed(net)
             name = net.attributes.get("name")
-            if _is_socket_interface(net):
+            if _VIRTUAL_INTERFACE.match(name or ""):
                 continue
             merged = bus_id is None and name is not None and "+" in name
             self.nics.append(
@@ -189,13 +189,6 @@ def _speed(device: Element) -> int | None:
     """Return the speed of a network device in Mbit/s; None if NCCL does not know it."""
     speed = _integer(device, "speed", least=-1) if "speed" in device.attributes else -1
     return speed if speed > 0 else None
-
-
-def _is_socket_interface(net: Element) -> bool:
-    """Return whether NCCL reaches this interface by TCP: port and connections as its socket transport sets them."""
-    attributes = net.attributes
-    by_tcp = (attributes.get("port"), attributes.get("maxconn")) == ("0", "65536") and attributes.get("gdr") != "1"
-    return by_tcp or _VIRTUAL_INTERFACE.match(attributes.get("name", "")) is not None
 
 
 def _check_nesting(system: Element) -> None:

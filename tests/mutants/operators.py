@@ -44,7 +44,7 @@ def _joins_elements(first: str, second: str) -> bool:
 
 def _words(text: str) -> Iterator[tuple[str, str]]:
     found = list(re.finditer(r"\S+", text))
-    for one, other in zip(found, [*found[1:], None], strict=True):
+    for one, other in zip(found, [*found[1:], None], strict=False):
         start, end = one.span()
         yield f"without the word at {start}", text[:start] + text[end:]
         yield f"the word at {start} twice", f"{text[:end]} {one[0]}{text[end:]}"

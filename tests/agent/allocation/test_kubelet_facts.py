@@ -107,6 +107,57 @@ def test_configuration(tmp_path: Path) -> None:
     assert read_kubelet_config([path, overrides]) == KubeletConfig("restricted", "pod", True)
 
 
+def test_drop_in_files_of_subfolders_are_read_in_the_order_of_the_kubelet(tmp_path: Path) -> None:
+    """``filepath.WalkDir`` visits the folder ``20`` before the file ``20.conf``."""
+    for name, policy in (("20.conf", "restricted"), ("20/99.conf", "best-effort"), ("10/90.conf/a.conf", "none")):
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text(f"topologyManagerPolicy: {policy}\n")
+
+    assert read_kubelet_config([tmp_path]).policy == "restricted"
+    (tmp_path / "20.conf").unlink()
+    assert read_kubelet_config([tmp_path]).policy == "best-effort"
+    (tmp_path / "20/99.conf").unlink()
+    assert read_kubelet_config([tmp_path]).policy == "none"
+
+
+@pytest.mark.parametrize(
+    ("patch", "expected"),
+    [
+        pytest.param(
+            "topologyManagerPolicyOptions: {max-allowable-numa-nodes: '16'}\n",
+            KubeletConfig("restricted", "pod", True, True),
+            id="an option more keeps the others",
+        ),
+        pytest.param(
+            "topologyManagerPolicyOptions: {prefer-closest-numa-nodes: null}\n",
+            KubeletConfig("restricted", "pod", False, True),
+            id="null removes an option",
+        ),
+        pytest.param(
+            "topologyManagerPolicyOptions: null\ntopologyManagerPolicy: null\ncpuManagerPolicyOptions:\n",
+            KubeletConfig("none", "pod", False, False),
+            id="null gives the default",
+        ),
+        pytest.param(
+            "cpuManagerPolicyOptions: {align-by-socket: 'true', full-pcpus-only: 'false'}\n",
+            KubeletConfig("restricted", "pod", True, False, True),
+            id="options of the CPU Manager",
+        ),
+    ],
+)
+def test_a_drop_in_file_is_a_json_merge_patch(tmp_path: Path, patch: str, expected: KubeletConfig) -> None:
+    path, overrides = tmp_path / "config.yaml", tmp_path / "config.d"
+    overrides.mkdir()
+    path.write_text(
+        "topologyManagerPolicy: restricted\ntopologyManagerScope: pod\n"
+        "topologyManagerPolicyOptions: {prefer-closest-numa-nodes: 'true'}\n"
+        "cpuManagerPolicyOptions: {full-pcpus-only: 'true'}\n"
+    )
+    (overrides / "10.conf").write_text(patch)
+
+    assert read_kubelet_config([path, overrides]) == expected
+
+
 def test_options_of_the_cpu_manager_and_threads_are_published() -> None:
     config = KubeletConfig("restricted", full_cores=True)
 
@@ -199,7 +250,8 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
     with pytest.raises(KubeletConfigError, match=r"10\.conf: not a regular file"):
         read_kubelet_config([tmp_path])
     (tmp_path / "10.conf").unlink()
-    (tmp_path / "10.conf").mkdir()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "10.conf").symlink_to("folder")
     with pytest.raises(KubeletConfigError, match=r"10\.conf"):
         read_kubelet_config([tmp_path])
 
@@ -208,7 +260,15 @@ def test_files_of_a_directory_are_limited(tmp_path: Path) -> None:
     for each in range(65):
         (tmp_path / f"{each}.conf").write_text("topologyManagerPolicy: none\n")
 
-    with pytest.raises(KubeletConfigError, match="more than 64 files"):
+    with pytest.raises(KubeletConfigError, match="more than 64 folders or files"):
+        read_kubelet_config([tmp_path])
+
+
+def test_folders_of_a_directory_are_limited(tmp_path: Path) -> None:
+    for each in range(65):
+        (tmp_path / str(each)).mkdir()
+
+    with pytest.raises(KubeletConfigError, match="more than 64 folders"):
         read_kubelet_config([tmp_path])
 
 

@@ -135,15 +135,13 @@ def test_a_gpu_without_nvlinks_beside_gpus_on_an_nvswitch_is_unknown() -> None:
     assert "are missing" in found.problems[0].why
 
 
-def test_interfaces_of_the_socket_transport_are_no_rdma_devices() -> None:
-    nets = "".join(
-        f'<net name="{name}" dev="1" port="{port}" speed="10000" maxconn="65536" gdr="{gdr}"/>'
-        for name, port, gdr in (("enp34s0f0", 0, 0), ("veth268d912", 1, 0), ("mlx5_0", 1, 1), ("eth1", 0, 1))
-    )
+def test_virtual_interfaces_of_the_socket_transport_are_no_nics() -> None:
+    names = ("enp34s0f0", "veth268d912", "cali93a81d5cee2", "br-702d9f064725", "docker0", "tunl0", "mlx5_0", "eth0")
+    nets = "".join(f'<net name="{name}" dev="1" port="0" speed="10000" maxconn="65536" gdr="0"/>' for name in names)
 
     found = parse_nccl(machine(f'<pci busid="0000:02:00.0" class="0x020000"><nic>{nets}</nic></pci>'))
 
-    assert [nic.name for nic in found.nics] == ["mlx5_0", "eth1"]
+    assert [nic.name for nic in found.nics] == ["enp34s0f0", "mlx5_0", "eth0"]
 
 
 def test_a_network_device_without_pci_device_is_of_no_numa_node_unless_nccl_merged_it() -> None:
