@@ -122,8 +122,10 @@ release: $(VENV)/.check
 	$(BIN)/python -m daemonset.images --release
 	$(BIN)/python -m daemonset.release $(VERSION)
 
-# The files of a release, in dist/: wheel, chart, SBOM, checksums. The same commit gives the same bytes. Refused while the
+# The files of a release, in dist/: wheel, chart, SBOM, kubectl plugin, checksums. DOWNLOADS=URL, where they will be
+# published, also writes the krew manifest (docs/kubectl-plugin.md). The same commit gives the same bytes. Refused while the
 # digest of an image is missing.
+DOWNLOADS ?=
 EPOCH = $(shell git log -1 --format=%ct)
 dist: $(VENV)/.check
 	$(BIN)/python -m daemonset.images --release
@@ -131,7 +133,8 @@ dist: $(VENV)/.check
 	$(BIN)/python -m hatchling build --target wheel
 	SOURCE_DATE_EPOCH=$(EPOCH) $(BIN)/python -m daemonset.chart_package dist
 	SOURCE_DATE_EPOCH=$(EPOCH) $(BIN)/python -m daemonset.sbom dist/*.whl > dist/sbom.cdx.json
-	cd dist && sha256sum *.whl *.tgz sbom.cdx.json > SHA256SUMS && cat SHA256SUMS
+	SOURCE_DATE_EPOCH=$(EPOCH) $(BIN)/python -m daemonset.krew dist $(DOWNLOADS)
+	cd dist && sha256sum *.whl *.tgz *.tar.gz sbom.cdx.json > SHA256SUMS && cat SHA256SUMS
 
 # Build and push the image of this commit: make image IMAGE=registry.example.com/gputopo. Needs docker with buildx.
 image:

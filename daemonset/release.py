@@ -18,7 +18,11 @@ import gputopo
 
 ROOT = Path(__file__).parents[1]
 VERSION_FILE = Path("gputopo/__init__.py")
-PAGES = (Path("docs/install.md"), Path("docs/release.md"))  # whose commands name the current version
+PAGES = (
+    Path("docs/install.md"),
+    Path("docs/kubectl-plugin.md"),
+    Path("docs/release.md"),
+)  # whose commands name the current version
 CHANGELOG = Path("CHANGELOG.md")
 BRANCH = "main"
 _VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)")
