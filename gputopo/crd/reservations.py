@@ -137,6 +137,8 @@ class ReservationStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaul
     estimate: _Time | None = None  # RFC 3339: expected start of a gang with a capacity hold; None: unknown
     # Of a capacity hold with a preemption: units whose eviction has begun. Each planner that leads finishes them.
     evicting: Annotated[tuple[_Line, ...], _MANY] = ()
+    # Of a preemption: evicted pods, NAMESPACE/NAME, that did not end in time. Other gangs may preempt meanwhile.
+    stuck: Annotated[tuple[_Line, ...], _MANY] = ()
 
 
 class EntryPhase(Enum):

@@ -10,6 +10,8 @@ unit after the other:
     budgets allow the next unit          ``status.evicting`` names it; the first time with the deadline
     a unit is begun                      its pods are evicted, unless they terminate; a refused eviction is repeated
     after the deadline                   a begun unit is finished; the others are not evicted
+    the policy allows no eviction now    a begun unit is finished; the others wait, until the deadline
+    a pod does not end                   ``status.stuck`` names it (``eviction_progress``)
     no listed pod is left                the hold is an ordinary capacity hold
 
 Nothing is evicted while the view may be outdated, nor once the gang has other places.
@@ -23,9 +25,15 @@ import msgspec
 
 from gputopo.crd.reservations import PlannedEviction, Preemption, ReservationState
 from gputopo.render.wording import counted_noun
-from gputopo.timestamps import parse_timestamp
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.actions import CheckBudgets, EvictPod, WriteStatus, reserved_gang, reserved_gangs
+from scheduler_core.planner.commit.eviction_progress import (
+    is_late,
+    is_left,
+    left_evictions,
+    stuck_evictions,
+    unfinished_evictions,
+)
 from scheduler_core.planner.commit.observations import BudgetCheck
 from scheduler_core.planner.commit.state import ReconcileInput
 from scheduler_core.planner.commit.status import first_names, hold_reason, status_write
@@ -35,6 +43,7 @@ AGAIN_S = 60.0  # a pod that does not terminate so long after its eviction was a
 LISTED_S = 2.0
 CHECK_S = 10.0  # a count of the budgets is used for this time; while they forbid an eviction they are counted again
 _ERROR_LENGTH = 500  # characters kept of the API server's message
+_STUCK_NAMES = 100  # in the status
 
 
 def is_forbidden(inputs: ReconcileInput, reservation: ReservationUpdate) -> bool:
@@ -42,7 +51,7 @@ def is_forbidden(inputs: ReconcileInput, reservation: ReservationUpdate) -> bool
     preemption, check = reservation.spec.preemption, inputs.observations.budgets.get(reservation.key)
     if preemption is None or reservation.status.evicting or check is None:
         return False
-    return any(each.unit in check.blocked for each in preemption.evictions if _is_left(inputs, each))
+    return any(each.unit in check.blocked for each in preemption.evictions if is_left(inputs, each))
 
 
 def due_evictions(inputs: ReconcileInput, reservation: ReservationUpdate) -> Iterator[EvictPod | CheckBudgets]:
@@ -50,13 +59,13 @@ def due_evictions(inputs: ReconcileInput, reservation: ReservationUpdate) -> Ite
     preemption, begun = reservation.spec.preemption, reservation.status.evicting
     if preemption is None or not _may_evict(inputs, reservation):
         return
-    if unfinished := [each for each in _unfinished(inputs, preemption) if each.unit in begun]:
+    if unfinished := [each for each in unfinished_evictions(inputs, preemption) if each.unit in begun]:
         yield from (EvictPod(each, reservation) for each in unfinished if _is_due(inputs, each))
         return
-    left = [each for each in preemption.evictions if _is_left(inputs, each)]
+    left = left_evictions(inputs, preemption)
     yield from (EvictPod(each, reservation) for each in left if each.unit in begun and _is_due(inputs, each))
     waiting = tuple(each for each in left if each.unit not in begun)
-    if waiting and not _is_late(inputs, reservation) and _fresh_check(inputs, reservation) is None:
+    if waiting and _may_begin(inputs, reservation) and _fresh_check(inputs, reservation) is None:
         yield CheckBudgets(reservation.key, waiting)
 
 
@@ -69,15 +78,17 @@ def preemption_status(
     reason = _reason(inputs, reservation, preemption, estimate)
     write = status_write(inputs, reservation, ReservationState.HELD, reason, timeout_s=timeout_s)
     begun = status.evicting if unit is None else (*status.evicting, unit)
-    return WriteStatus(reservation, msgspec.structs.replace(write.status, evicting=begun))
+    stuck = [f"{each.namespace}/{each.name}" for each in stuck_evictions(inputs, reservation, preemption)]
+    changed = msgspec.structs.replace(write.status, evicting=begun, stuck=tuple(stuck[:_STUCK_NAMES]))
+    return WriteStatus(reservation, changed)
 
 
 def _next_unit(inputs: ReconcileInput, reservation: ReservationUpdate, preemption: Preemption) -> str | None:
     """Return the unit whose eviction may begin now; None: none may, or another one is not finished."""
     check, begun = _fresh_check(inputs, reservation), reservation.status.evicting
-    if check is None or not _may_evict(inputs, reservation) or _is_late(inputs, reservation):
+    if check is None or not _may_evict(inputs, reservation) or not _may_begin(inputs, reservation):
         return None
-    left = _unfinished(inputs, preemption)
+    left = unfinished_evictions(inputs, preemption)
     units = dict.fromkeys(each.unit for each in left)
     if any(unit in begun for unit in units) or (not begun and any(unit in check.blocked for unit in units)):
         return None
@@ -88,15 +99,20 @@ def _reason(
     inputs: ReconcileInput, reservation: ReservationUpdate, preemption: Preemption, estimate: float | None
 ) -> str:
     """Return the reason of the hold, stable while nothing changes."""
-    left = [each for each in preemption.evictions if _is_left(inputs, each)]
+    left = left_evictions(inputs, preemption)
     if not left:
         users = inputs.hold_users.get(reservation.key, ())
         done = f"{counted_noun(len(preemption.evictions), 'pod')} evicted for it ({preemption.rule})"
         return f"{hold_reason(reservation, estimate, users)}; {done}"
+    if stuck := stuck_evictions(inputs, reservation, preemption):
+        text = f"{first_names([f'{each.namespace}/{each.name}' for each in stuck])} did not end in time"
+        return f"{text}: gangs of this priority may evict other pods{_refusal(inputs, reservation, left)}"
     spared = sorted({each.unit for each in left} - set(reservation.status.evicting))
-    if spared and _is_late(inputs, reservation):
+    if spared and is_late(inputs, reservation):
         text = f"evictions were refused until {reservation.status.deadline}: {first_names(spared)} not evicted"
         return text + _refusal(inputs, reservation, left)
+    if spared and not inputs.may_evict:
+        return f"the policy allows no eviction now: {first_names(spared)} not evicted"
     names = first_names([f"{each.namespace}/{each.name}" for each in left])
     of_all = f"{len(left)} of {counted_noun(len(preemption.evictions), 'pod')}"
     return f"evicts {of_all} for it ({preemption.rule}): {names}{_refusal(inputs, reservation, left)}"
@@ -124,10 +140,9 @@ def _may_evict(inputs: ReconcileInput, reservation: ReservationUpdate) -> bool:
     return all(name not in reserved_gangs(each.namespace, each.spec, inputs.member) for each in plans)
 
 
-def _is_late(inputs: ReconcileInput, reservation: ReservationUpdate) -> bool:
-    """Return True if the time in which units are begun is over."""
-    deadline = parse_timestamp(reservation.status.deadline)
-    return deadline is not None and inputs.wall_time >= deadline
+def _may_begin(inputs: ReconcileInput, reservation: ReservationUpdate) -> bool:
+    """Return True if further units may be begun."""
+    return inputs.may_evict and not is_late(inputs, reservation)
 
 
 def _fresh_check(inputs: ReconcileInput, reservation: ReservationUpdate) -> BudgetCheck | None:
@@ -135,25 +150,8 @@ def _fresh_check(inputs: ReconcileInput, reservation: ReservationUpdate) -> Budg
     return None if check is None or inputs.now - check.at > CHECK_S else check
 
 
-def _unfinished(inputs: ReconcileInput, preemption: Preemption) -> list[PlannedEviction]:
-    """Return the pods that exist, do not terminate, and whose eviction was not accepted."""
-    accepted = inputs.observations.evicted
-    return [
-        each
-        for each in preemption.evictions
-        if each.uid not in accepted and _is_left(inputs, each) and inputs.gone_by(each.uid) is None
-    ]
-
-
 def _is_due(inputs: ReconcileInput, eviction: PlannedEviction) -> bool:
     if inputs.gone_by(eviction.uid) is not None:
         return False
     evicted_at = inputs.observations.evicted.get(eviction.uid)
     return evicted_at is None or (eviction.gpus > 0 and inputs.now - evicted_at >= AGAIN_S)
-
-
-def _is_left(inputs: ReconcileInput, eviction: PlannedEviction) -> bool:
-    """Return whether the pod exists. Not all pods without GPUs are watched: they count until they are evicted."""
-    if eviction.gpus:
-        return inputs.exists(eviction.uid)
-    return eviction.uid not in inputs.observations.evicted and inputs.gone_by(eviction.uid) is None

@@ -9,14 +9,14 @@ single pod is a gang of one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import isinf
 from typing import Any, NamedTuple
 
 from gputopo.crd.reservations import EntryPhase, ReservationSpec
 from scheduler_core.planner.commit.actions import CreateReservation, reserved_gang, reserved_gangs
 from scheduler_core.planner.commit.ledger import active_entries
-from scheduler_core.planner.gang.gang import GangPhase
+from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.gang.pod_deadlines import PodDeadlines
 from scheduler_core.planner.leader.context import TermContext
@@ -101,11 +101,16 @@ class CapacityHolds:
             self._known_pods = {uid: pods for uid, pods in self._known_pods.items() if uid in uids}
         return self._estimates
 
-    def next_request(self, now: float) -> HoldRequest | None:
-        """Return the next gang to search for: first gangs with a hold that may not fit any more, then the queue."""
+    def next_request(self, now: float, kept: Collection[str] = ()) -> HoldRequest | None:
+        """Return the next gang to search for: first gangs with a hold that may not fit any more, then the queue.
+
+        ``kept``: UIDs of holds that are not replaced now.
+        """
         holds = self.open_holds()
         for each in holds:
             waiting = self._queue.get_queued(each.gang)
+            if each.reservation.key in kept:
+                continue
             if waiting is None or not (_covers(each, waiting) or self._queue.is_entitled(waiting, now)):
                 continue  # a gang that has grown waits again before more is held for it
             if self._sufficient.get(each.reservation.key) != self._sufficiency_key(each, waiting):
@@ -161,9 +166,7 @@ class CapacityHolds:
         found: dict[GangName, TableVariant] = {}
         for first, *_ in batches if holds else ():
             gang = first.gang
-            free = frozenset(
-                each.reservation.key for each in holds if each.gang == gang.name or each.priority < gang.priority
-            )
+            free = ignored_holds(gang, holds)
             if free:
                 if free not in known:
                     nodes = frozenset(cache.reservations.nodes_of(free))
@@ -211,8 +214,7 @@ class CapacityHolds:
     ) -> HoldRequest:
         """Return a request on all nodes without holds of other gangs of the same or a higher priority."""
         gang, records = waiting.gang, self._view.cache.snapshot.records
-        others = [each for each in holds if each.gang != gang.name and each.priority >= gang.priority]
-        taken = set[str]().union(*(each.nodes for each in others))
+        taken = nodes_of_other_holds(gang, holds)
         nodes = tuple(name for name in self._view.rules if name in records and name not in taken)
         return HoldRequest(waiting, hold, nodes, self._view.deadlines.copy())
 
@@ -222,6 +224,20 @@ class CapacityHolds:
         ends = [each.at for each in node_deadlines(pods, self._view.deadlines)]
         known = [each for each in ends if each is not None and not isinf(each)]
         return max(known, default=None) if None not in ends else None
+
+
+def ignored_holds(gang: Gang, holds: Iterable[CapacityHold]) -> frozenset[str]:
+    """Return the UIDs of the holds whose capacity a gang may use: its own, and holds of lower priorities."""
+    return frozenset(each.reservation.key for each in holds if _is_ignored(each, gang))
+
+
+def nodes_of_other_holds(gang: Gang, holds: Iterable[CapacityHold]) -> set[str]:
+    """Return the nodes of holds whose capacity a gang may not use: nothing is held or evicted for it there."""
+    return set[str]().union(*(each.nodes for each in holds if not _is_ignored(each, gang)))
+
+
+def _is_ignored(hold: CapacityHold, gang: Gang) -> bool:
+    return hold.gang == gang.name or hold.priority < gang.priority
 
 
 def _covers(hold: CapacityHold, waiting: QueuedGang) -> bool:

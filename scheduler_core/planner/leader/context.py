@@ -60,7 +60,7 @@ class Executor(Protocol):
         """Log and count a found preemption. ``outcome``: dry-run, planned, over-limit."""
 
     def count_preemption(self, outcome: str, preemption: Preemption) -> None:
-        """Count a preemption that has begun, or ended. ``outcome``: begun, won, in-vain."""
+        """Count a preemption that has begun, is stuck, or has ended. ``outcome``: begun, stuck, won, in-vain."""
 
     def count_eviction(self) -> None:
         """Count a pod that was evicted for a gang. Called once for each pod."""

@@ -6,11 +6,11 @@ pod. Pods get Events that their users need: a rollback, a gang without a place, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from gputopo.crd.reservations import RESERVATION_KIND, ReservationState, ReservationStatus
+from gputopo.crd.reservations import RESERVATION_KIND, PlannedEviction, ReservationState, ReservationStatus
 from gputopo.labels.keys import POD_ON_MEMBER_FAILURE
-from gputopo.render.wording import counted_noun, part_of
+from gputopo.render.wording import counted_noun, first_of, part_of
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.actions import EndPod, EvictPod, ReleasePod, RequestNodes, UngateAndPin, WriteStatus
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
@@ -38,6 +38,8 @@ EVENT_REASONS = (
     "GangReleased",
     "EvictedForGang",
     "Evicts",
+    "EvictionStuck",
+    "EvictionStopped",
 )
 _BAD = (ReservationState.ROLLING_BACK, ReservationState.FAILED)
 
@@ -117,6 +119,26 @@ def eviction_events(action: EvictPod) -> Iterator[EventDraft]:
     yield EventDraft("Pod", pod.namespace, pod.name, pod.uid, "EvictedForGang", message, warning=True)
     message = f"evicts {counted_noun(pod.gpus, 'GPU')} on {pod.node} ({preemption.rule}): {preemption.reason}"
     yield EventDraft(RESERVATION_KIND, hold.namespace, hold.name, hold.key, "Evicts", message, warning=False)
+
+
+def stuck_event(action: WriteStatus) -> EventDraft:
+    """Return the Event of a preemption with a pod that does not end in time."""
+    hold = action.reservation
+    message = action.status.reason or ""
+    return EventDraft(RESERVATION_KIND, hold.namespace, hold.name, hold.key, "EvictionStuck", message, warning=True)
+
+
+def stopped_events(hold: ReservationUpdate, left: Sequence[PlannedEviction]) -> Iterator[EventDraft]:
+    """Yield the Events of a preemption that ended inside a unit: on the reservation, and on pods that are not evicted.
+
+    ``left``: these pods.
+    """
+    units = first_of(sorted({each.unit for each in left}))
+    message = f"the preemption has ended: {counted_noun(len(left), 'pod')} of {units} not evicted, others of it were"
+    yield EventDraft(RESERVATION_KIND, hold.namespace, hold.name, hold.key, "EvictionStopped", message, warning=True)
+    for each in left[:_MAX_PODS]:
+        message = f"not evicted, because the preemption has ended; other pods of {each.unit} were evicted"
+        yield EventDraft("Pod", each.namespace, each.name, each.uid, "EvictionStopped", message, warning=True)
 
 
 def node_request_event(action: RequestNodes, error: str | None) -> EventDraft:

@@ -48,6 +48,7 @@ from scheduler_core.planner.leader.events import (
     node_request_event,
     release_event,
     status_events,
+    stuck_event,
 )
 from scheduler_core.planner.leader.preemptions import Preemptions
 from scheduler_core.planner.leader.view import PlannerView, WriteResponse
@@ -266,6 +267,9 @@ class Outbox:
         intent = reservation.spec.preemption
         if intent is not None and action.status.evicting and not reservation.status.evicting:
             self._context.executor.count_preemption("begun", intent)
+        if intent is not None and action.status.stuck and not reservation.status.stuck:
+            self._context.executor.count_preemption("stuck", intent)
+            self._context.executor.write_event(stuck_event(action))
         if state is reservation.status.state:  # only its numbers or its reason changed
             return
         members = (self._view.gang_members.get_member(seat.uid) for seat in reservation.spec.seats)

@@ -7,6 +7,7 @@ Otherwise the pods were evicted in vain.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from scheduler_core.planner.commit.actions import reserved_gang, reserved_gangs
 from scheduler_core.planner.commit.ledger import active_entries
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.context import TermContext
+from scheduler_core.planner.leader.events import stopped_events
 from scheduler_core.planner.leader.eviction_history import EvictionHistory, gang_key
 from scheduler_core.planner.leader.view import PlannerView
 
@@ -45,9 +47,29 @@ class PreemptionOutcomes:
         for uid, entry in entries.items():
             if entry.phase is EntryPhase.HELD and (found := self._begun_preemption(uid, before.get(uid))) is not None:
                 self._begun[uid] = found
-        self._open += [each for uid, each in before.items() if uid not in entries]
+        ended = [each for uid, each in before.items() if uid not in entries]
+        for each in ended:
+            self._report_stopped(each)
+        self._open += ended
         if self._open:
             self._decide(entries, now)
+
+    def _report_stopped(self, ended: _BegunPreemption) -> None:
+        """Report the pods that are not evicted, of units of which other pods were."""
+        view, begun = self._view, ended.reservation.status.evicting
+        left = [
+            each
+            for each in ended.intent.evictions
+            if each.unit in begun
+            and each.uid in view.cache.pods
+            and view.gone_by(each.uid) is None
+            and not self._history.has_evicted(each.uid)
+        ]
+        sizes = Counter(each.unit for each in ended.intent.evictions)
+        found = Counter(each.unit for each in left)
+        partly = [each for each in left if found[each.unit] < sizes[each.unit]]
+        for draft in stopped_events(ended.reservation, partly) if partly else ():
+            self._context.executor.write_event(draft)
 
     def _begun_preemption(self, uid: str, before: _BegunPreemption | None) -> _BegunPreemption | None:
         reservation = self._view.reservations[uid]

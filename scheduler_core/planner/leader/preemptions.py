@@ -12,6 +12,12 @@ from typing import NamedTuple
 
 from gputopo.crd.reservations import PlannedEviction
 from scheduler_core.planner.commit.actions import CreateReservation, EvictPod
+from scheduler_core.planner.commit.eviction_progress import (
+    EvictionProgress,
+    eviction_progress,
+    unfinished_evictions,
+)
+from scheduler_core.planner.commit.state import ReconcileInput
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.capacity_holds import CapacityHolds
 from scheduler_core.planner.leader.context import TermContext
@@ -45,6 +51,10 @@ class Preemptions:
         self._history = EvictionHistory()
         self._outcomes = PreemptionOutcomes(view, self._history, context)
         self._unit_keys: dict[str, str] = {}  # name of a unit of an open intent -> its key
+        self.holds_in_a_unit: frozenset[str] = frozenset()  # UIDs: a begun unit is not evicted completely
+        self._running: set[str] = set()  # UIDs of holds whose evictions are not over
+        self._done_at: dict[str, float] = {}  # by UID of a hold: since when no pod is left, monotonic seconds
+        self._over: set[str] = set()  # UIDs of holds whose gang waits longer for that
         self._forbidden: dict[str, float] = {}  # name of a unit -> until when, monotonic seconds
         self._next_search = 0.0
 
@@ -57,7 +67,7 @@ class Preemptions:
         if policy.mode is PreemptionMode.OFF or now < self._next_search or not policy.is_open(wall):
             return None
         holds, in_progress = self._holds.open_holds(), self._view.in_progress()
-        evicting = {each.priority for each in holds if each.spec.preemption is not None}
+        evicting = {each.priority for each in holds if each.reservation.key in self._running}
         self._forget_old(now)
         for waiting in self._queue.ordered():
             gang = waiting.gang
@@ -87,18 +97,51 @@ class Preemptions:
         return frozenset(self._forbidden)
 
     def unwanted_holds(self) -> frozenset[str]:
-        """Return the UIDs of holds with evictions that are not begun, where the policy allows no more evictions."""
-        if self._policy.mode is PreemptionMode.EVICT:
+        """Return the UIDs of holds with evictions that are not begun, where the policy allows no eviction now."""
+        if self.may_evict():
             return frozenset()
         found = (each.reservation for each in self._holds.open_holds() if each.spec.preemption is not None)
         return frozenset(each.key for each in found if not each.status.evicting)
+
+    def may_evict(self) -> bool:
+        """Return True if the policy allows to evict pods now."""
+        return self._policy.mode is PreemptionMode.EVICT and self._policy.is_open(self._context.clock.wall())
+
+    def observe_evictions(self, inputs: ReconcileInput) -> None:
+        """Find the holds whose evictions are over: other gangs of their priority may preempt."""
+        intents = {
+            each.reservation.key: (each, intent)
+            for each in self._holds.open_holds()
+            if (intent := each.spec.preemption) is not None
+        }
+        found = {uid: eviction_progress(inputs, hold.reservation, intent) for uid, (hold, intent) in intents.items()}
+        done = [uid for uid, each in found.items() if each is EvictionProgress.DONE]
+        self._done_at = {uid: self._done_at.get(uid, inputs.now) for uid in done}
+        # Kubelets take a while to release the devices.
+        late = {uid for uid, at in self._done_at.items() if inputs.now - at >= intents[uid][1].timeout_s}
+        over = late | {uid for uid, each in found.items() if each is EvictionProgress.OVER}
+        self._running = set(intents) - over
+        for uid in over - self._over:
+            gang = self._view.gang_members.get_gang(intents[uid][0].gang)
+            if gang is not None:
+                self._history.mark_failed(gang_key(gang), inputs.now)
+        self._over = over
+        self.holds_in_a_unit = frozenset(
+            uid
+            for uid, (hold, intent) in intents.items()
+            if uid in self._running
+            and any(each.unit in hold.reservation.status.evicting for each in unfinished_evictions(inputs, intent))
+        )
 
     def note_forbidden(self, now: float) -> None:
         """Remember the units that the budgets of an open intent forbid, before the hold is removed."""
         for uid, check in self._view.observations.budgets.items():
             reservation = self._view.reservations.get(uid)
-            if check.blocked and reservation is not None and not reservation.status.evicting:
+            if not check.blocked or reservation is None:
+                continue
+            if uid in self._over or not reservation.status.evicting:
                 self._forbidden |= dict.fromkeys(check.blocked, now + FORBIDDEN_S)
+            if not reservation.status.evicting:
                 gang = self._view.gang_members.get_gang(GangName(reservation.namespace, reservation.spec.gang))
                 if gang is not None:
                     self._history.allow_search_again(gang_key(gang))

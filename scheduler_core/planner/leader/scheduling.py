@@ -14,7 +14,7 @@ from scheduler_core.planner.commit.actions import CreateReservation, ReleasePod,
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.leader.backlog import GangBacklog
-from scheduler_core.planner.leader.capacity_holds import CapacityHolds, HoldRequest
+from scheduler_core.planner.leader.capacity_holds import CapacityHolds, HoldRequest, ignored_holds, nodes_of_other_holds
 from scheduler_core.planner.leader.context import TermContext
 from scheduler_core.planner.leader.hand_over import hand_overs, may_be_handed_over
 from scheduler_core.planner.leader.hold_search import HoldResult, HoldTask
@@ -56,7 +56,7 @@ class PlanScheduler:
         if self._view.observations.created:
             return
         executor = self._context.executor
-        if not self._is_searching_hold and (request := self.holds.next_request(now)) is not None:
+        if not self._is_searching_hold and (request := self._next_hold_request(now)) is not None:
             self._is_searching_hold = True
             executor.start_hold_search(self._hold_task(request, now))
         elif not self._is_searching_hold and (waiting := self.preemptions.next_gang(now)) is not None:
@@ -142,6 +142,9 @@ class PlanScheduler:
             self._context.executor.schedule_round(max(0.0, due - now))
         return found
 
+    def _next_hold_request(self, now: float) -> HoldRequest | None:
+        return self.holds.next_request(now, self.preemptions.holds_in_a_unit)
+
     def _hold_task(self, request: HoldRequest, now: float) -> HoldTask:
         gang = request.waiting.gang
         options = options_of(gang, self._view.reservation_index.seats((gang.name,)), self._context.config.levels)
@@ -163,12 +166,12 @@ class PlanScheduler:
     def _preemption_search(self, waiting: QueuedGang, now: float) -> PreemptionSearch:
         gang, view, policies = waiting.gang, self._view, self._context.policies()
         holds = self.holds.open_holds()
-        own = frozenset(
-            each.reservation.key for each in holds if each.gang == gang.name or each.priority < gang.priority
-        )
         nodes = view.node_view(policies)[0]
-        if own:
-            nodes = nodes._replace(table=view.cache.snapshot_without(own), changes=None)
+        if ignored := ignored_holds(gang, holds):
+            nodes = nodes._replace(table=view.cache.snapshot_without(ignored), changes=None)
+        if others := nodes_of_other_holds(gang, holds):
+            known = {name: each for name, each in nodes.rules.items() if name not in others}
+            nodes = nodes._replace(rules=known, changes=None)
         options = options_of(gang, view.reservation_index.seats((gang.name,)), self._context.config.levels)
         return PreemptionSearch(
             units=UnitInputs(

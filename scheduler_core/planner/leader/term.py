@@ -177,9 +177,11 @@ class LeaderTerm:
             unwanted_holds=holds.unwanted_holds(now) | self._scheduler.preemptions.unwanted_holds(),
             estimates=holds.estimates(now),
             hold_users=holds.users,
+            may_evict=self._scheduler.preemptions.may_evict(),
             has_stale_view=self._is_stale,
         )
         state = self.view.reconcile_input(now, wall, findings)
+        self._scheduler.preemptions.observe_evictions(state)
         terms = config.terms._replace(max_timeout_s=self._context.policies().limits.max_timeout_s)
         actions = reconcile(state, terms, config.pool)
         for action in actions:

@@ -57,6 +57,7 @@ class PlanFindings(NamedTuple):
     unwanted_holds: frozenset[str] = frozenset()  # UIDs
     estimates: Mapping[str, float | None] = {}  # of holds: when their capacity will be free
     hold_users: Mapping[str, tuple[str, ...]] = {}  # of holds: pods of a higher priority that use their capacity
+    may_evict: bool = True  # the policy allows that further units are evicted
     has_stale_view: bool = False  # nothing more is committed for now
 
 
@@ -207,17 +208,19 @@ class PlannerView:
             estimates=findings.estimates,
             hold_users=findings.hold_users,
             exists=lambda uid: uid in self.cache.pods,
-            gone_by=self._gone_by,
+            gone_by=self.gone_by,
             observations=self.observations,
             now=monotonic,
             wall_time=wall,
             awaiting_binding=self._awaiting_binding(),
+            may_evict=findings.may_evict,
             has_stale_view=findings.has_stale_view,
             active=self.reservation_index.active,
             plans=self.reservation_index.plans,
         )
 
-    def _gone_by(self, uid: str) -> float | None:
+    def gone_by(self, uid: str) -> float | None:
+        """Return when the grace period of a terminating pod ends, in seconds since 1970; None: of other pods."""
         pod = self.disruptions.pod(uid)
         return None if pod is None else pod.gone_by
 

@@ -34,6 +34,7 @@ class PreemptionSummary(msgspec.Struct, frozen=True, rename="camel", kw_only=Tru
     reason: str
     deadline: str | None = None  # RFC 3339: until when further units may be begun
     reservation: str | None = None
+    stuck: tuple[str, ...] = ()  # evicted pods that did not end in time, NAMESPACE/NAME
 
 
 def running_preemptions(snapshot: GangSnapshot, namespace: str | None) -> tuple[PreemptionSummary, ...]:
@@ -103,7 +104,14 @@ def _running(each: ReservationUpdate, intent: Preemption, snapshot: GangSnapshot
         reason=intent.reason,
         deadline=each.status.deadline,
         reservation=each.name,
+        stuck=each.status.stuck,
     )
+
+
+def _mode(each: PreemptionSummary) -> str:
+    if each.mode == DRY_RUN:
+        return "would evict"
+    return f"{each.mode} ({len(each.stuck)} stuck)" if each.stuck else each.mode
 
 
 def _row(each: PreemptionSummary) -> tuple[Cell, ...]:
@@ -111,7 +119,7 @@ def _row(each: PreemptionSummary) -> tuple[Cell, ...]:
     return (
         Cell(escape_invisible(each.namespace)),
         Cell(escape_invisible(each.gang)),
-        Cell("would evict" if each.mode == DRY_RUN else each.mode),
+        Cell(_mode(each)),
         Cell(escape_invisible(report.listed(each.units, 3))),
         Cell(f"{left}/{each.pods}"),
         Cell(format_number(each.gpu_hours)),

@@ -76,8 +76,19 @@ def test_the_document(tmp_path: Path) -> None:
             "reason": "evicts 3 pods of b/old and b/gone",
             "deadline": "2026-11-21T12:00:00Z",
             "reservation": "llm-1",
+            "stuck": [],
         }
     ]
+
+
+def test_pods_that_did_not_end_in_time_are_counted(tmp_path: Path) -> None:
+    stuck = {**HELD, "status": {**HELD["status"], "stuck": ["b/old-0"]}}
+    with api_server(cluster(**{**CLUSTER, "placementreservations": listed(stuck)})) as server:
+        shown = run(server, tmp_path, "preemptions")
+        told = run(server, tmp_path, "preemptions", "-o", "json")
+
+    assert "evicting (1 stuck)" in shown.stdout
+    assert json.loads(told.stdout)["items"][0]["stuck"] == ["b/old-0"]
     assert shown.stderr == (
         "gputopo: results of the dry run are on the planner's page /gangs: add --server URL to list them\n"
     )

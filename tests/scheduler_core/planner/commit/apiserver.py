@@ -54,7 +54,7 @@ class ApiServer:
         """``nodes``: GPUs by node."""
         self.nodes = nodes
         self.now = 0.0
-        self.deletion_timestamp = "2026-11-21T22:00:00Z"  # of pods that are evicted and do not end
+        self.deletion_timestamp = "2026-11-21T22:26:00Z"  # of pods that are evicted and do not end
         self.version = 0
         self.pods: dict[str, Json] = {}  # by UID
         self.reservations: dict[str, ReservationUpdate] = {}
@@ -193,7 +193,12 @@ class ApiServer:
             each.uid == reservation and each.phase is EntryPhase.HELD for of in ledgers for each in of.spec.entries
         )
 
-    # Reservations and the ledger.
+    # Nodes, reservations and the ledger.
+
+    def change_node(self, name: str, number: int) -> None:
+        """Give a node another number of GPUs."""
+        self.nodes = {**self.nodes, name: number}
+        self._tell(NodeUpdate, name, _node(name, number))
 
     def create_reservation(self, name: str, spec: ReservationSpec) -> ReservationUpdate:
         """Create it."""

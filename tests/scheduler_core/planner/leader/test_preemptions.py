@@ -9,8 +9,10 @@ import pytest
 
 from gputopo.crd.reservations import EntryPhase
 from gputopo.labels.keys import GATE
+from gputopo.labels.workloads import DELETION_COST
+from gputopo.timestamps import format_timestamp
 from scheduler_core.cache.events import LedgerUpdate, ReservationUpdate
-from scheduler_core.planner.commit.actions import CheckBudgets, CreateReservation, EvictPod
+from scheduler_core.planner.commit.actions import Action, CheckBudgets, CreateReservation, EvictPod
 from scheduler_core.planner.commit.state import CommitTerms
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import GangName
@@ -23,6 +25,7 @@ from scheduler_core.policy.preemption import (
     PreemptionMode,
     PreemptionPolicy,
     PreemptionRule,
+    PreemptionWindow,
 )
 from scheduler_core.policy.profiles import BUILT_IN
 from tests.scheduler_core.planner.commit.apiserver import SPACE, ApiServer
@@ -308,6 +311,177 @@ def test_a_preemption_whose_hold_is_replaced_is_won_when_the_gang_has_its_places
 
     assert committed(server) == {"urgent"}
     assert leader.preemptions == ["planned", "begun", "won"]
+
+
+def gang_of_two(server: ApiServer, nodes: tuple[str, str], *, ends: bool = True) -> list[str]:
+    """Run a gang of two pods, a unit, on these nodes."""
+    kept: dict[str, Any] = {} if ends else {"finalizers": ["example.com/keep"]}
+    running = {"status": {"phase": "Running", "startTime": "2026-11-21T00:00:00Z"}, "metadata": kept}
+    pods = [server.create_pod("pair", 2, "pair", 2, running | {"spec": {"nodeName": each}}) for each in nodes]
+    for each in pods:
+        server.pods[each]["spec"]["schedulingGates"] = []
+    return pods
+
+
+def stopped(of: FakePlanner) -> list[tuple[str, str]]:
+    """Return the kind and the UID of the objects of Events."""
+    return [(each.kind, each.uid) for each in of.events if each.reason == "EvictionStopped"]
+
+
+def intents(server: ApiServer) -> list[ReservationUpdate]:
+    return [each for each in server.reservations.values() if each.spec.preemption is not None]
+
+
+def test_a_gang_that_is_deleted_inside_a_unit_spares_the_rest_of_it_and_says_so() -> None:
+    server = ApiServer({"n0": 2, "n1": 2})
+    pods = gang_of_two(server, ("n0", "n1"))
+    members = urgent(server, size=2)
+    leader = planner(server)
+    leader.refuses = lambda action: (
+        WriteOutcome.REFUSED if isinstance(action, EvictPod) and action.eviction.uid == pods[1] else None
+    )
+    run(leader, 20)
+    assert (pods[0] in server.pods, pods[1] in server.pods) == (False, True)
+
+    for each in members:
+        server.delete_pod(each)
+    run(leader, 60)
+    leader.refuses = lambda _: None
+    run(leader, 60)
+
+    assert pods[1] in server.pods
+    assert [kind for kind, _ in stopped(leader)] == ["PlacementReservation", "Pod"]
+    assert stopped(leader)[1][1] == pods[1]
+    assert leader.preemptions == ["planned", "begun", "in-vain"]
+
+
+def test_a_hold_is_not_replaced_while_a_unit_is_not_evicted_completely() -> None:
+    server = ApiServer({"n0": 2, "n1": 2, "n2": 2})
+    pods = gang_of_two(server, ("n0", "n1"))
+    server.bind(server.create_pod("important", 2, priority=100), "n2")
+    urgent(server, size=2)
+    leader = planner(server)
+    refused = {pods[1]}
+    leader.refuses = lambda action: (
+        WriteOutcome.REFUSED if isinstance(action, EvictPod) and action.eviction.uid in refused else None
+    )
+    run(leader, 20)
+    (intent,) = intents(server)
+
+    server.change_node("n0", 1)  # the hold is not enough any more
+    run(leader, 60)
+    assert [each.key for each in intents(server)] == [intent.key]
+    refused.clear()
+    run(leader, 60)
+
+    assert not set(pods) & server.pods.keys()
+    assert intents(server) == []
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"mode": PreemptionMode.OFF},
+        {"mode": PreemptionMode.DRY_RUN},
+        {"windows": (PreemptionWindow(opens_s=0.0, closes_s=1.0),)},
+    ],
+)
+def test_where_the_policy_allows_no_eviction_any_more_no_further_unit_is_begun(changed: dict[str, Any]) -> None:
+    server, pods = full(n0=2, n1=2)
+    urgent(server, size=2)
+    leader = planner(server)
+    leader.refuses = lambda action: WriteOutcome.REFUSED if isinstance(action, EvictPod) else None
+    run(leader, 20)
+    (intent,) = intents(server)
+    assert len(intent.status.evicting) == 1
+
+    leader.policies = BUILT_IN._replace(preemption=POLICY._replace(**changed))
+    leader.refuses = lambda _: None
+    run(leader, 60)
+
+    (intent,) = intents(server)
+    assert len(intent.status.evicting) == 1
+    assert len(set(pods.values()) & server.pods.keys()) == 1
+    assert (intent.status.reason or "").startswith("the policy allows no eviction now: team/on-n")
+
+
+def test_a_pod_that_does_not_end_blocks_other_gangs_for_a_limited_time_and_its_devices_stay_used() -> None:
+    server, pods = full(n0=2, n1=2, ends=False)
+    server.deletion_timestamp = format_timestamp(START + 100.0)
+    urgent(server)
+    leader = planner(server, timeout_s=300.0)
+    run(leader, 40)
+    urgent(server, "second")
+    (first,) = evicted(leader)
+    while leader.now < START + 380.0:
+        run(leader, 2)
+    assert (evicted(leader), leader.preemptions) == ([first], ["planned", "begun"])
+
+    server.deletion_timestamp = format_timestamp(START + 5_000.0)
+    while len(evicted(leader)) < 2 and leader.now < START + 1_000.0:
+        run(leader, 2)
+    for each in pods.values():
+        server.pods[each]["metadata"]["finalizers"] = []
+
+    assert leader.preemptions == ["planned", "begun", "stuck", "planned", "begun"]
+    assert set(evicted(leader)) == set(pods.values())
+    assert [each.reason for each in leader.events].count("EvictionStuck") == 1
+    (stuck,) = (each for each in intents(server) if each.status.stuck)
+    assert stuck.spec.gang == "urgent"
+    assert stuck.status.stuck == (f"{SPACE}/{server.pods[first]['metadata']['name']}",)
+    assert "did not end in time" in (stuck.status.reason or "")
+    assert committed(server) == set()
+    second = next(each for each in pods.values() if each != first)
+    server.delete_pod(second)
+    run(leader, 4)
+    assert committed(server) == {"second"}
+    server.delete_pod(first)
+    run(leader, 4)
+    assert committed(server) == {"urgent", "second"}
+    assert leader.preemptions[-2:] == ["won", "won"]
+
+
+def test_no_pod_is_evicted_on_a_node_of_another_hold_of_the_same_priority() -> None:
+    """Holds of one priority on one node would replace each other."""
+    server = ApiServer({"n0": 4, "n1": 2})
+    for at, node in enumerate(("n0", "n0", "n1")):
+        kept = {"finalizers": ["example.com/keep"], "annotations": {DELETION_COST: str(at)}}
+        more = {"status": {"phase": "Running", "startTime": "2026-11-21T00:00:00Z"}, "metadata": kept}
+        server.bind(server.create_pod(f"on-{node}", 2, more=more), node)
+    urgent(server)
+    leader = planner(server, timeout_s=100.0)
+    run(leader, 20)
+    urgent(server, "second")
+
+    while len(intents(server)) < 2 and leader.now < START + 1_000.0:
+        run(leader, 2)
+
+    nodes = {each.spec.gang: [held.node for held in each.spec.held] for each in intents(server)}
+    assert nodes == {"urgent": ["n0"], "second": ["n1"]}
+
+
+def test_a_refused_eviction_blocks_other_gangs_for_a_limited_time() -> None:
+    server, pods = full(n0=2, n1=2)
+    urgent(server)
+    leader = planner(server, timeout_s=300.0)
+    refused: set[str] = set()
+
+    def refuses(action: Action) -> WriteOutcome | None:
+        if isinstance(action, EvictPod) and not refused:
+            refused.add(action.eviction.uid)
+        return WriteOutcome.REFUSED if isinstance(action, EvictPod) and action.eviction.uid in refused else None
+
+    leader.refuses = refuses
+    run(leader, 20)
+    urgent(server, "second")
+
+    while not committed(server) and leader.now < START + 2_000.0:
+        run(leader, 10)
+
+    assert 600.0 < leader.now - START < 2_000.0
+    assert refused <= server.pods.keys()
+    assert len(set(pods.values()) & server.pods.keys()) == 1
+    assert leader.preemptions[:3] == ["planned", "begun", "stuck"]
 
 
 def replace_hold(of: FakePlanner, intent: ReservationUpdate) -> None:

@@ -1,0 +1,81 @@
+"""The progress of the evictions of a capacity hold: which pods are left, and which do not end in time. Pure.
+
+A pod that was evicted and does not end (a finalizer, a lost node), or whose eviction is refused for ever, must not keep
+other gangs from preempting. It is stuck once ``timeoutS`` of the intent has passed since the end of its grace period,
+or since the deadline of the evictions. Its devices count as used until the kubelet has released them.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from gputopo.crd.reservations import PlannedEviction, Preemption
+from gputopo.timestamps import parse_timestamp
+from scheduler_core.cache.events import ReservationUpdate
+from scheduler_core.planner.commit.state import ReconcileInput
+
+
+class EvictionProgress(Enum):
+    """The progress of the evictions of a hold."""
+
+    RUNNING = "running"  # pods are evicted, or about to end
+    DONE = "done"  # no listed pod is left: the kubelets release the devices
+    OVER = "over"  # all pods that are left are stuck, or are not evicted any more
+
+
+def eviction_progress(
+    inputs: ReconcileInput, reservation: ReservationUpdate, preemption: Preemption
+) -> EvictionProgress:
+    """Return the progress of the evictions of a hold."""
+    left, begun = left_evictions(inputs, preemption), reservation.status.evicting
+    if not left:
+        return EvictionProgress.DONE
+    if not begun or (not is_late(inputs, reservation) and any(each.unit not in begun for each in left)):
+        return EvictionProgress.RUNNING
+    stuck = stuck_evictions(inputs, reservation, preemption)
+    ending = [each for each in left if each.unit in begun and each not in stuck]
+    return EvictionProgress.RUNNING if ending else EvictionProgress.OVER
+
+
+def left_evictions(inputs: ReconcileInput, preemption: Preemption) -> list[PlannedEviction]:
+    """Return the pods that exist."""
+    return [each for each in preemption.evictions if is_left(inputs, each)]
+
+
+def unfinished_evictions(inputs: ReconcileInput, preemption: Preemption) -> list[PlannedEviction]:
+    """Return the pods that exist, do not terminate, and whose eviction was not accepted."""
+    accepted = inputs.observations.evicted
+    return [
+        each
+        for each in left_evictions(inputs, preemption)
+        if each.uid not in accepted and inputs.gone_by(each.uid) is None
+    ]
+
+
+def stuck_evictions(
+    inputs: ReconcileInput, reservation: ReservationUpdate, preemption: Preemption
+) -> tuple[PlannedEviction, ...]:
+    """Return the pods of begun units that did not end in time."""
+    begun, deadline = reservation.status.evicting, parse_timestamp(reservation.status.deadline)
+
+    def is_stuck(each: PlannedEviction) -> bool:
+        gone_by, accepted = inputs.gone_by(each.uid), inputs.observations.evicted.get(each.uid)
+        if gone_by is None and accepted is not None and inputs.now - accepted < preemption.timeout_s:
+            return False  # the watch may not show yet that it terminates
+        due = deadline if gone_by is None else gone_by
+        return due is not None and inputs.wall_time >= due + preemption.timeout_s
+
+    return tuple(each for each in left_evictions(inputs, preemption) if each.unit in begun and is_stuck(each))
+
+
+def is_late(inputs: ReconcileInput, reservation: ReservationUpdate) -> bool:
+    """Return True if the time in which units are begun is over."""
+    deadline = parse_timestamp(reservation.status.deadline)
+    return deadline is not None and inputs.wall_time >= deadline
+
+
+def is_left(inputs: ReconcileInput, eviction: PlannedEviction) -> bool:
+    """Return whether the pod exists. Not all pods without GPUs are watched: they count until they are evicted."""
+    if eviction.gpus:
+        return inputs.exists(eviction.uid)
+    return eviction.uid not in inputs.observations.evicted and inputs.gone_by(eviction.uid) is None
