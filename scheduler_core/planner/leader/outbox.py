@@ -59,6 +59,7 @@ _RETRY_S = 2.0  # until a failed write for the same version of an object is sent
 _REFUSED_S = 30.0  # until a refused write is sent again
 _EVICTION_S = 10.0  # until a refused eviction is sent again, as the API server asks for (Retry-After)
 _PAUSE_S, _MAX_PAUSE_S = 0.2, 10.0  # of all writes while the API server does not answer; doubled by each further one
+_MIN_PRUNED = 256  # backed-off writes; expired ones are removed when their number has doubled
 
 
 class BackedOffWrite(NamedTuple):
@@ -78,6 +79,7 @@ class Outbox:
         self._preemptions = preemptions
         self._in_flight: dict[Key, Action] = {}
         self._backed_off: dict[tuple[type[Any], Key], BackedOffWrite] = {}
+        self._prune_at = _MIN_PRUNED
         self._pauses = 0  # in a row
         self._unanswered_in: set[str] = set()  # namespaces of unanswered writes in a row; "": cluster-scoped
         self._paused_until = 0.0  # monotonic seconds
@@ -170,8 +172,9 @@ class Outbox:
 
     def _back_off(self, action: Action, now: float, seconds: float) -> None:
         """Do not send the same write again at once: the consequences of its answer may not have been seen yet."""
-        if len(self._backed_off) > 10_000:
+        if len(self._backed_off) >= self._prune_at:
             self._backed_off = {key: each for key, each in self._backed_off.items() if each.until > now}
+            self._prune_at = max(_MIN_PRUNED, 2 * len(self._backed_off))
         self._backed_off[type(action), action.key] = BackedOffWrite(action.version, now + seconds)
 
     def _apply_done(self, answer: WriteAnswer) -> frozenset[GangName]:

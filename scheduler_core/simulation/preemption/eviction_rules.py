@@ -45,6 +45,8 @@ class DefaultPreemption:
     def choose(self, waiting: RunningJob, cluster: RunningCluster, now: float) -> EvictionChoice:
         """See ``EvictionRule``. Pods of the job that fit without evictions take their GPUs first."""
         del now
+        if not cluster.has_lower(waiting.job.priority):
+            return EvictionChoice(())
         free, evicted = list(cluster.free), dict[str, RunningJob]()
         for _ in range(waiting.job.pods):
             node = _first_fit(waiting, cluster, free)
@@ -132,6 +134,8 @@ class KaiPreemption:
         """See ``EvictionRule``. It counts GPUs of nodes: islands inside of a node are no topology level of KAI."""
         del now
         below = min(waiting.job.priority, KAI_PREEMPTIBLE_BELOW)
+        if not cluster.has_lower(below):
+            return EvictionChoice(())
         running = {each.key: each for on in cluster.on for each in on.values() if each.job.priority < below}
         order = sorted(running.values(), key=lambda each: (each.job.priority, -each.started, each.key))
         free = [mask.bit_count() for mask in cluster.free]
@@ -143,7 +147,7 @@ class KaiPreemption:
             _add(free, each, 1)
         if not evicted or not _holds(free, waiting):
             return EvictionChoice(())
-        for each in tuple(evicted):  # put back whoever is not needed
+        for each in tuple(evicted):  # put back the jobs that are not needed
             _add(free, each, -1)
             if _holds(free, waiting):
                 evicted.remove(each)

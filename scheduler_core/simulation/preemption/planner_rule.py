@@ -49,6 +49,8 @@ class PlannerPreemption:
         """See ``EvictionRule``."""
         if now - waiting.since < self._rules.wait_s:
             return EvictionChoice((), too_early=True)
+        if not cluster.has_lower(waiting.job.priority):
+            return EvictionChoice(())
         units = {
             key: (running, unit)
             for key, running in {key: each for on in cluster.on for key, each in on.items()}.items()

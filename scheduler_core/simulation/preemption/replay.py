@@ -56,6 +56,7 @@ class PreemptionFigures(NamedTuple):
     utilisation: float  # share of the GPUs in use over time, until the last arrival
     useful: float  # the same without lost work
     waits: dict[str, TierWaits]
+    waiting_gpu_hours: float  # work of the jobs that wait at the end
     gave_up: int = 0  # searches that reached their limit
 
 
@@ -78,6 +79,7 @@ def replay_tiers(
         utilisation=replay.used_gpu_hours / total,
         useful=(replay.used_gpu_hours - lost) / total,
         waits={tier: _waits([each for each in replay.jobs if each.job.tier == tier], end) for tier in TIERS},
+        waiting_gpu_hours=replay.waiting_gpu_hours,
         gave_up=replay.gave_up,
     )
 
@@ -115,6 +117,11 @@ class _TierReplay:
         for each in self.jobs:
             if each.pods:
                 self._count_use(each, end)
+
+    @property
+    def waiting_gpu_hours(self) -> float:
+        """Return the work that the waiting jobs have left."""
+        return sum(each.job.all_gpus * (each.job.duration - each.done) / 3600.0 for each in self._waiting)
 
     def _finish(self, now: float) -> None:
         while self._ends and self._ends[0][0] <= now:

@@ -10,7 +10,16 @@ from gputopo.render.report import render, text_table
 from scheduler_core.simulation.preemption.replay import RULE_DESCRIPTIONS, TIERS, PreemptionFigures
 from scheduler_core.simulation.report.plot import COLOURS
 
-_TITLES = ("", "GPU-hours lost", "money lost", "evicted jobs", "in vain", "GPUs in use", "useful")
+_TITLES = (
+    "",
+    "GPU-hours lost",
+    "money lost",
+    "evicted jobs",
+    "in vain",
+    "GPUs in use",
+    "useful",
+    "GPU-hours waiting at the end",
+)
 _WIDTH, _ROW, _LEFT = 720, 26, 110
 
 
@@ -41,7 +50,7 @@ def tiers_svg(found: Sequence[PreemptionFigures]) -> str:
     """Return bars: the GPU-hours that each rule loses, and the waits of each tier."""
     charts = [("GPU-hours lost", [each.gpu_hours_lost for each in found])]
     charts += [
-        (f"wait of {tier} jobs, p95, minutes", [each.waits[tier].p95_s / 60 for each in found]) for tier in TIERS[:2]
+        (f"wait of {tier} jobs, p95, minutes", [each.waits[tier].p95_s / 60 for each in found]) for tier in TIERS
     ]
     body, top = [], 0
     for title, values in charts:
@@ -74,6 +83,7 @@ def _row(each: PreemptionFigures) -> list[str]:
         f"{each.in_vain:,}",
         f"{100 * each.utilisation:.1f} %",
         f"{100 * each.useful:.1f} %",
+        f"{each.waiting_gpu_hours:,.0f}",
         *(f"{_time(each.waits[tier].p50_s)} / {_time(each.waits[tier].p95_s)}" for tier in TIERS),
     ]
 

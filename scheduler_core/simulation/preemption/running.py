@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from random import Random
@@ -69,6 +70,7 @@ class RunningCluster:
         self.shapes: list[MachineShape] = [shape_of(each.topology) for each in specs]
         self.free = [shape.whole for shape in self.shapes]
         self.on: list[dict[str, RunningJob]] = [{} for _ in specs]
+        self._priorities = Counter[int]()  # of the running jobs
         self.gpus = sum(shape.whole.bit_count() for shape in self.shapes)
         self._random = random
 
@@ -93,6 +95,7 @@ class RunningCluster:
     def start(self, running: RunningJob, pods: tuple[RunningPod, ...]) -> None:
         """Start all pods of a job."""
         running.pods = pods
+        self._priorities[running.job.priority] += 1
         for pod in pods:
             self.free[pod.node] &= ~pod.gpus
             self.on[pod.node][running.key] = running
@@ -103,6 +106,11 @@ class RunningCluster:
             self.free[pod.node] |= pod.gpus
             self.on[pod.node].pop(running.key, None)
         running.pods = ()
+        self._priorities[running.job.priority] -= 1
+
+    def has_lower(self, priority: int) -> bool:
+        """Return whether a job of a lower priority runs."""
+        return any(count and each < priority for each, count in self._priorities.items())
 
 
 @lru_cache(maxsize=1 << 16)

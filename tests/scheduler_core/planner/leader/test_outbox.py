@@ -176,6 +176,13 @@ def test_only_expired_back_offs_are_dropped(outbox: Outbox, executor: RecordingE
     assert executor.written == [touches[0]]
 
 
+def test_expired_back_offs_do_not_pile_up(outbox: Outbox) -> None:
+    for number in range(2_000):
+        outbox.record_outcome(TouchPod(member(f"m-{number}"), PLAN.key), WriteOutcome.DONE, 10.0 * number)
+
+    assert len(outbox._backed_off) <= 256
+
+
 @pytest.mark.parametrize(
     ("what", "version", "namespace"),
     [

@@ -64,6 +64,7 @@ def test_the_job_that_has_just_saved_is_evicted_and_only_what_it_had_not_saved_i
     found = replay_tiers("ours", NODES, jobs, 1)
 
     assert (found.evicted_jobs, found.in_vain) == (1, 0)
+    assert found.waiting_gpu_hours > 0  # the victim still waits
     # 8 GPUs x (wait before the eviction until the next try + restart + grace)
     assert found.gpu_hours_lost == pytest.approx(8 * (18_600 - 18_000 + 300 + 30) / HOUR)
     assert found.waits["critical"].p95_s == 300.0
@@ -119,7 +120,7 @@ def test_the_report_has_a_row_and_a_bar_for_each_rule() -> None:
     found: list[PreemptionFigures] = [replay_tiers(name, NODES, jobs, 3) for name in RULES]
 
     assert [line.split(" | ")[0] for line in tiers_markdown(found).splitlines()[2:]] == [f"| {name}" for name in RULES]
-    assert tiers_svg(found).count("<rect") == 1 + 3 * len(RULES)
+    assert tiers_svg(found).count("<rect") == 1 + 4 * len(RULES)
 
 
 @pytest.mark.parametrize(
