@@ -10,7 +10,8 @@ pods hold theirs like other pods (through their mirror pods).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ from scheduler_core.request.pod_request import PodProfile
 _MAX_PENDING = 8  # pods that wait for a report at once
 # Outcomes that are remembered. Each takes 1 to 10 kB. Those of nodes with exchanged GPUs are derived from others.
 _FOLLOWED, _ON_NODES = 1 << 11, 1 << 9
-_MAX_BRANCHES = 4096  # from branch to branch: 3 ms at most for one event of a node; four pods of one GPU take 0.4 ms
+_MAX_BRANCHES = 4096  # from branch to branch: 2 us each; four pods of one GPU take 0.2 ms
 
 
 class Occupant(NamedTuple):
@@ -128,47 +129,76 @@ def follow_admissions(
     start, pending, releases = open_admissions
     if len(pending) + len(releases) > _MAX_PENDING:
         return None
-    # On equal NUMA nodes the kubelet prefers the one with the lower id.
-    symmetry = shape.symmetry_on_numa_nodes if kubelet.aligns else shape.symmetry
+    by_kind: dict[_AdmissionKind, set[PodProfile]] = {}
+    kinds = Counter[_AdmissionKind]()
+    for each in pending:
+        kind = _AdmissionKind(whole_gpu_steps(each.profile.device_request, kubelet), each.admitted, each.ended)
+        by_kind.setdefault(kind, set()).add(each.profile)
+        kinds[kind] += 1
+    symmetry = _symmetry_for(shape, kubelet)
     exchange = symmetry.permutation(start, *releases)
     moved = tuple(sorted(map(exchange.apply, releases)))
-    found = _follow(shape, OpenAdmissions(exchange.apply(start), pending, moved), kubelet)
-    if found is None or symmetry.is_trivial:
-        return found
+    found = _follow(shape, _OpenKinds(exchange.apply(start), moved, tuple(sorted(kinds.items()))), kubelet)
+    if found is None:
+        return None
     back = exchange.inverse.apply_all
-    masks = {mask for mask, _ in found.admissions}
-    moved_back = dict(zip(masks, back(masks), strict=True))
-    admissions = frozenset((moved_back[mask], profile) for mask, profile in found.admissions)
-    return AdmissionOutcomes(frozenset(back(found.free)), admissions)
+    admissions = {
+        (mask, profile) for kind, masks in found.admissions for mask in back(masks) for profile in by_kind[kind]
+    }
+    return AdmissionOutcomes(frozenset(back(found.free)), frozenset(admissions))
+
+
+def _symmetry_for(shape: MachineShape, kubelet: KubeletModel) -> Symmetry:
+    """Return the exchanges that the kubelet does not notice: of equal NUMA nodes it prefers the lowest id."""
+    return shape.symmetry_on_numa_nodes if kubelet.aligns else shape.symmetry
+
+
+class _AdmissionKind(NamedTuple):
+    """Pending admissions of one kind are interchangeable: their order makes no difference."""
+
+    program: ContainerSteps
+    admitted: bool
+    ended: bool
+
+
+class _OpenKinds(NamedTuple):
+    """Open admissions without the profiles of the pods: nodes that differ in these share the outcomes."""
+
+    free: int
+    releases: tuple[int, ...]
+    kinds: tuple[tuple[_AdmissionKind, int], ...]  # ascending, and how many are pending
+
+
+class _KindOutcomes(NamedTuple):
+    free: frozenset[int]
+    admissions: tuple[tuple[_AdmissionKind, frozenset[int]], ...]
+
+
+# Free GPUs, number of waiting admissions of each kind, future releases.
+_Branch = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
 @lru_cache(maxsize=_FOLLOWED)
-def _follow(shape: MachineShape, open_admissions: OpenAdmissions, kubelet: KubeletModel) -> AdmissionOutcomes | None:
+def _follow(shape: MachineShape, start: _OpenKinds, kubelet: KubeletModel) -> _KindOutcomes | None:
     """Follow one of all branches that are equal up to exchanges of GPUs, and return what all of them lead to."""
-    symmetry = shape.symmetry_on_numa_nodes if kubelet.aligns else shape.symmetry
-    fixed = (open_admissions.start, *open_admissions.releases)
-    kinds: dict[_Kind, list[PodProfile]] = {}
-    for each in open_admissions.pending:
-        kind = _Kind(whole_gpu_steps(each.profile.device_request, kubelet), each.admitted, each.ended)
-        kinds.setdefault(kind, []).append(each.profile)
+    symmetry, fixed = _symmetry_for(shape, kubelet), (start.free, *start.releases)
+    kinds = [kind for kind, _ in start.kinds]
     known = [at for at, kind in enumerate(kinds) if kind.admitted or kind.ended]
 
-    def canonical(branch: _Branch) -> _Branch:
-        if symmetry.is_trivial:
-            return branch
+    def form(branch: _Branch) -> Hashable:
         mask, waiting, releases = branch
-        apply = symmetry.permutation(*fixed, mask, *releases).apply
-        return apply(mask), waiting, (*map(apply, releases), *map(apply, fixed))
+        return branch if symmetry.is_trivial else (symmetry.form(*fixed, mask, *releases), waiting)
 
-    branches: list[_Branch] = [(open_admissions.start, tuple(map(len, kinds.values())), open_admissions.releases)]
-    seen, known_forms = set(branches), set(map(canonical, branches))
-    free, admissions = set[int](), {kind: set[int]() for kind in kinds}
+    branches: list[_Branch] = [(start.free, tuple(count for _, count in start.kinds), start.releases)]
+    known_forms = set(map(form, branches))
+    free, admissions = set[int](), [set[int]() for _ in kinds]
     steps, searches = 0, SearchBudget(shape)
     for branch in branches:  # grows during the iteration
         mask, waiting, releases = branch
         if not releases and not any(waiting[at] for at in known):
             free.add(mask)
-        following = set(_released(branch))
+        following = list(_released(branch))
+        steps += len(following)
         for at, kind in enumerate(kinds):
             if not waiting[at]:
                 continue
@@ -177,53 +207,39 @@ def _follow(shape: MachineShape, open_admissions: OpenAdmissions, kubelet: Kubel
             sets, may_crash = predict_exact(shape, mask, kind.program, kubelet)
             if isinstance(sets, SomeSet):
                 return None
-            admissions[kind].add(mask)
+            admissions[at].add(mask)
+            steps += len(sets.masks)
+            if steps > _MAX_BRANCHES:
+                return None
             left = (*waiting[:at], waiting[at] - 1, *waiting[at + 1 :])
-            following |= {
+            following += [
                 (mask & ~chosen, left, tuple(sorted((*releases, chosen))) if kind.ended else releases)
                 for chosen in sets.masks
-            }
+            ]
             if kind.ended and (may_crash or not sets.masks):  # the device plugin crashed; the pod ended without GPUs
-                following.add((mask, left, releases))
-        steps += len(following)
+                following.append((mask, left, releases))
+                steps += 1
         if steps > _MAX_BRANCHES:
             return None
-        fresh = following - seen
-        seen |= fresh
-        for following_branch in fresh:
-            if (form := canonical(following_branch)) not in known_forms:
-                known_forms.add(form)
-                branches.append(following_branch)
-    return _all_outcomes(symmetry, fixed, free, {kind: (admissions[kind], kinds[kind]) for kind in kinds})
+        for each in following:
+            if (new := form(each)) not in known_forms:
+                known_forms.add(new)
+                branches.append(each)
+    return _all_outcomes(symmetry, fixed, free, list(zip(kinds, admissions, strict=True)))
 
 
 def _all_outcomes(
-    symmetry: Symmetry,
-    fixed: tuple[int, ...],
-    free: set[int],
-    admissions: Mapping[_Kind, tuple[set[int], list[PodProfile]]],
-) -> AdmissionOutcomes | None:
+    symmetry: Symmetry, fixed: tuple[int, ...], free: set[int], admissions: Iterable[tuple[_AdmissionKind, set[int]]]
+) -> _KindOutcomes | None:
     """Return the outcomes of all branches that are equal to the followed ones; None: too many."""
-    named = set[tuple[int, PodProfile]]()
-    for masks, profiles in admissions.values():
+    found = []
+    for kind, masks in admissions:
         equal = symmetry.equals(fixed, masks, MAX_SETS)
         if equal is None:
             return None
-        named |= {(mask, profile) for mask in equal for profile in set(profiles)}
+        found.append((kind, frozenset(equal)))
     everywhere = symmetry.equals(fixed, free, MAX_FREE_SETS)
-    return None if everywhere is None else AdmissionOutcomes(frozenset(everywhere), frozenset(named))
-
-
-class _Kind(NamedTuple):
-    """Pending admissions of one kind are interchangeable: their order makes no difference."""
-
-    program: ContainerSteps
-    admitted: bool
-    ended: bool
-
-
-# Free GPUs, number of waiting admissions of each kind, future releases.
-_Branch = tuple[int, tuple[int, ...], tuple[int, ...]]
+    return None if everywhere is None else _KindOutcomes(frozenset(everywhere), tuple(found))
 
 
 def _released(branch: _Branch) -> Iterator[_Branch]:

@@ -100,6 +100,14 @@ class Symmetry:
         """Return the same set for all sets that are equal up to exchanges."""
         return mask if self.is_trivial else self.permutation(mask).apply(mask)
 
+    def form(self, *masks: int) -> Hashable:
+        """Return the same value for all sequences of sets that are equal up to exchanges."""
+        whole, arranged = self._whole, self._arranged_part
+        found = [arranged(each, *[mask & each.gpus for mask in masks]).marks for each in whole.parts or (whole,)]
+        if whole.equal:
+            found.sort()
+        return tuple(found)
+
     def representatives(self, among: int, size: int, most: int) -> list[int] | None:
         """Return the subsets of this size, but only some of those that are equal up to exchanges within ``among``.
 

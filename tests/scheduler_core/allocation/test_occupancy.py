@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputopo.model import Gpu, Health, Link, NodeTopology, Nvlink, PcieDistance
-from scheduler_core.allocation.admission import predict_sets
+from scheduler_core.allocation.admission import predict_exact, predict_sets
 from scheduler_core.allocation.device_plugin import Prediction
 from scheduler_core.allocation.gpu_sets import ExactSets, SomeSet, subsets
 from scheduler_core.allocation.machine_shape import shape_of
@@ -218,6 +218,30 @@ def test_pods_with_equal_requests_are_followed_as_one_kind() -> None:
     assert found is not None
     assert found.free == alike.free == frozenset(range(256))
     assert found.admissions == {(free, each) for free, _ in alike.admissions for each in differing}
+
+
+def test_open_admissions_are_followed_once_whatever_the_order_and_the_constraints_of_the_pods() -> None:
+    shape = shape_of(all_alike())
+    one, two, three = (PendingAdmission(profile(size)) for size in (1, 2, 3))
+    constrained = PendingAdmission(profile(3, min_vram="1Gi"))
+    found = follow_admissions(shape, OpenAdmissions(0x0F0F, (one, two, three)))
+    before = predict_exact.cache_info()
+
+    assert found is not None
+    for order in ((two, three, one), (three, one, two), (constrained, two, one)):
+        other = follow_admissions(shape, OpenAdmissions(0x0F0F, order))
+
+        assert other is not None
+        assert other.free == found.free
+    assert predict_exact.cache_info() == before  # nothing was searched again
+
+
+def test_admission_on_a_node_of_one_gpu_is_followed() -> None:
+    shape = shape_of(MACHINES["wsl"]())
+    found = follow_admissions(shape, OpenAdmissions(1, (PendingAdmission(profile(1)),)))
+
+    assert found is not None
+    assert found.free == {1, 0}
 
 
 @settings(deadline=None, max_examples=120)

@@ -34,6 +34,20 @@ def test_exchanges_keep_everything_that_placement_uses(machine: str) -> None:
         assert shape.symmetry_on_numa_nodes.permutation(mask).apply(mask).bit_count() == mask.bit_count()
 
 
+@pytest.mark.parametrize("machine", sorted(MACHINES | MACHINES16))
+def test_sets_have_one_form_if_and_only_if_an_exchange_makes_them_equal(machine: str) -> None:
+    symmetry, random = shape_of((MACHINES | MACHINES16)[machine]()).symmetry, Random(machine)
+    size = len(symmetry.permutation(0).places)
+    forms: dict[object, object] = {}
+    for _ in range(300):
+        masks = tuple(sum(1 << at for at in random.sample(range(size), min(size, count))) for count in (2, 1))
+        moved = tuple(map(symmetry.permutation(*masks).apply, masks))
+
+        assert forms.setdefault(symmetry.form(*masks), moved) == moved
+        assert symmetry.form(*moved) == symmetry.form(*masks)
+    assert len(forms) == len(set(forms.values()))
+
+
 def _measured(shape: MachineShape, mask: int) -> tuple[object, ...]:
     return (
         shape.ring(mask),
