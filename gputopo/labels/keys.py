@@ -144,7 +144,13 @@ SHARING = LabelKey(
     "before 0.20), or `packed` where its `sharedDevicesAllocationPolicy` is `packed`. Without it, or with another "
     "value, either is possible until an allocation shows the policy.",
 )
-NODE_KEYS_READ = (TOPOLOGY_MANAGER, COST_PER_HOUR, COST_PER_HOUR_SHORT, SHARING)
+STORAGE_NICS = LabelKey(
+    "gputopo.io/storage-nics",
+    "mlx5_4.mlx5_5",
+    "RDMA NICs that carry no traffic of jobs, their names joined by `.`. Needed only where such a NIC is as near to a "
+    "GPU as the NICs of the compute network: NICs that are farther from every GPU do not count anyway.",
+)
+NODE_KEYS_READ = (TOPOLOGY_MANAGER, COST_PER_HOUR, COST_PER_HOUR_SHORT, SHARING, STORAGE_NICS)
 
 # Replicas of each GPU, from GPU Feature Discovery.
 NVIDIA_REPLICAS = "nvidia.com/gpu.replicas"

@@ -14,6 +14,7 @@ from gputopo.labels.decode import NoTopologyError, decode_topology
 from gputopo.labels.domains import BLOCK_LABELS, CLIQUE_LABELS, RACK_LABELS, ZONE_LABELS, first_domain
 from gputopo.labels.label_summary import parse_interconnect
 from gputopo.labels.resources import is_gpu
+from gputopo.labels.values import MAX_LENGTH
 from gputopo.model import Interconnect, NodeTopology
 from gputopo.quantities import parse_count, parse_quantity
 from scheduler_core.allocation.numa_alignment import NumaPolicy, parse_numa_policy
@@ -60,6 +61,7 @@ class NodeFacts(msgspec.Struct, frozen=True, rename=_DECISION_LOG_KEYS):
     extension_labels: tuple[tuple[str, str], ...] = ()  # that installed extensions may read, sorted by key
     clique: str | None = None  # of multi-node NVLink, by its labels
     rack: str | None = None  # by its labels: zone, block and rack, as far as they are named
+    storage_nics: tuple[str, ...] = ()  # names of NICs that carry no traffic of jobs, by its label
 
 
 def parse_node(node: Node) -> NodeFacts:
@@ -90,7 +92,13 @@ def parse_node(node: Node) -> NodeFacts:
         extension_labels=_extension_labels(labels),
         clique=first_domain(labels, CLIQUE_LABELS),
         rack=_rack(labels),
+        storage_nics=_storage_nics(labels),
     )
+
+
+def _storage_nics(labels: Mapping[str, str]) -> tuple[str, ...]:
+    value = labels.get(keys.STORAGE_NICS.key, "")
+    return tuple(sorted({each for each in value.split(".") if each})) if len(value) <= MAX_LENGTH else ()
 
 
 def _rack(labels: Mapping[str, str]) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from scheduler_core.allocation.cpu_per_gpu import CpuPerGpu, cpu_per_gpu
 from scheduler_core.allocation.gpu_sets import ExactSets, Sets, SomeSet, exact_sets, union
 from scheduler_core.allocation.machine_shape import MachineShape, places_by_uuid, shape_of
 from scheduler_core.allocation.named_shares import free_fraction, reserved_mib
+from scheduler_core.allocation.network_rates import gpu_nics, gpu_rates
 from scheduler_core.allocation.numa_alignment import UNKNOWN_KUBELET, KubeletModel
 from scheduler_core.allocation.occupancy import (
     KubeletReport,
@@ -90,6 +91,7 @@ class NodeState(msgspec.Struct, frozen=True, eq=False, rename=_DECISION_LOG_KEYS
     busy_nics: int = 0  # NICs that pods hold, by place in ``shape.topology.nics``
     pending_nics: int = 0  # further NICs, of pods that the kubelet has not reported yet; only where the node has NICs
     proximity: Proximity | None = None  # to siblings of the pod being placed; only in snapshots made for that pod
+    network_gbps: tuple[float, ...] | None = None  # of each GPU over NICs, GB/s, both ways, by place; None: unknown
 
     def label(self, key: str) -> str | None:
         """Return a label that an extension of the policy reads; None: the node does not have it."""
@@ -166,6 +168,7 @@ def state_from_record(
             extras=None if reads is READS_NOTHING_MORE else _extras(record, reads, stale=stale),
             busy_nics=_busy_nics(record),
             pending_nics=_pending_nics(record),
+            network_gbps=None if stale else network_gbps(record),
         )
     )
 
@@ -277,13 +280,36 @@ def _reserved_mib_of(record: NodeRecord, shape: MachineShape) -> tuple[int, ...]
     return reserved_mib(places_by_uuid(record.machine.topology), len(shape.gpus), allocations, record.pods)
 
 
-def _busy_nics(record: NodeRecord) -> int:
-    """Return the NICs that pods hold as a whole. A held virtual function leaves its card to others."""
+def network_gbps(record: NodeRecord, own_pods: Collection[tuple[str, str]] = ()) -> tuple[float, ...] | None:
+    """Return the GB/s of each GPU over NICs that other pods do not hold; None: the rates are not published.
+
+    ``own_pods``: namespace and name of pods whose NICs count.
+    """
+    topology, gpus = record.machine.topology, record.gpus
+    if topology is None or gpus is None or gpus.nic_rates is None:
+        return None
+    near = gpu_nics(topology, record.machine.storage_nics)
+    if not near:
+        return None
+    rates = {each.nic: each.gbps for each in gpus.nic_rates}
+    return gpu_rates(topology, rates, near & ~_busy_nics(record, own_pods), _pending_nics(record, own_pods))
+
+
+def _busy_nics(record: NodeRecord, own_pods: Collection[tuple[str, str]] = ()) -> int:
+    """Return the NICs that carry storage traffic, or that pods hold as a whole.
+
+    A held virtual function leaves its card to others.
+    """
     topology, held = record.machine.topology, (record.gpus and record.gpus.nics) or ()
-    if topology is None or not held:
+    storage = record.machine.storage_nics
+    if topology is None or not (held or storage):
         return 0
-    names = {each.nic for each in held if each.virtual_function is None}
-    return union(1 << place for place, nic in enumerate(topology.nics) if nic.name in names)
+    names = {
+        each.nic
+        for each in held
+        if each.virtual_function is None and (each.pod.namespace, each.pod.name) not in own_pods
+    }
+    return union(1 << place for place, nic in enumerate(topology.nics) if nic.name in names or nic.name in storage)
 
 
 def _extras(record: NodeRecord, reads: NodeReads, *, stale: bool) -> NodeExtras | None:
@@ -300,7 +326,7 @@ def _extras(record: NodeRecord, reads: NodeReads, *, stale: bool) -> NodeExtras 
     )
 
 
-def _pending_nics(record: NodeRecord) -> int:
+def _pending_nics(record: NodeRecord, own_pods: Collection[tuple[str, str]] = ()) -> int:
     """Return how many NICs pods may have or get that no report names: none of their devices is known to be no NIC."""
     topology = record.machine.topology
     if (
@@ -315,6 +341,7 @@ def _pending_nics(record: NodeRecord) -> int:
         holders = [each.pod for each in report.allocations or ()] + [each.pod for each in report.nics]
         departed = {(pod.namespace, pod.name) for pod in record.departed}
         reported = {(pod.namespace, pod.name) for pod in holders} - departed
+    reported.update(own_pods)
     waiting = (pod for pod in record.pods if (pod.namespace, pod.name) not in reported)
     return min(len(topology.nics), sum(pod.profile.device_request.other_devices for pod in waiting))
 
@@ -361,8 +388,9 @@ def _canonical_state(state: NodeState) -> NodeState:
 
 def _names_places(state: NodeState) -> bool:
     """Return whether the state refers to GPUs or NICs by more than the sets of free GPUs."""
+    uneven = len(set(state.network_gbps or ())) > 1
     nics, shares = bool(state.busy_nics or state.pending_nics), bool(state.shared_gpus or state.reserved_mib)
-    if nics or shares or state.owner_pods is not None:
+    if uneven or nics or shares or state.owner_pods is not None:
         return True
     return state.unreserved is not None and _names_places(state.unreserved)
 

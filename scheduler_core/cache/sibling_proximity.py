@@ -45,7 +45,7 @@ def with_near_siblings(
     near = _near_nodes(siblings, snapshot, domains)
     states = {name: with_proximity(snapshot.states[name], proximity) for name, proximity in near.items()}
     return NearSiblings(
-        request._replace(profile=request.profile._replace(near_siblings=True)),
+        request._replace(profile=request.profile._replace(near_siblings=True, has_peers=True)),
         msgspec.structs.replace(snapshot, states=snapshot.states.update(states)),
         near,
     )

@@ -5,6 +5,7 @@ Each is that of the worst set of GPUs that the device plugin may choose. What is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from gputopo.model import Interconnect, PcieDistance
@@ -22,6 +23,7 @@ from scheduler_core.request.pod_request import PodProfile
 _REMEMBERED = 1 << 14
 _HALF_AT_MIB = 80 * 1024.0
 _HALF_AT_GBPS = 300.0
+_HALF_AT_NETWORK_GBPS = 100.0
 _PCIE = {distance: 0.1 - 0.02 * place for place, distance in enumerate(PcieDistance)}
 _HINT = {Interconnect.NVSWITCH: 0.2, Interconnect.NVLINK: 0.15}
 
@@ -65,6 +67,16 @@ def nic(profile: PodProfile, node: NodeState, _: Policy) -> float:
     return min(
         (_farthest_from_nics(node.shape, each.sets) for each in possible_gpus(profile.device_request, node)),
         default=0.0,
+    )
+
+
+def network(profile: PodProfile, node: NodeState, _: Policy) -> float:
+    """Return g / (g + 100) for g GB/s of each GPU over the NICs near it: 200 is 0.67, 100 is 0.5, 25 is 0.2."""
+    found = whole_gpu_outcome(profile.device_request, node)
+    if node.network_gbps is None or found is None:
+        return 0.0
+    return min(
+        (_network_share(node.network_gbps, found.sets, mask) for mask in candidate_sets(found.sets)), default=0.0
     )
 
 
@@ -122,6 +134,11 @@ def _locality(shape: MachineShape, mask: int, *, classic: bool) -> float:
     if classic and count == 1:
         return 1.0 if shape.on_numa(0, mask) == mask else 0.0
     return 1 / count
+
+
+def _network_share(rates: Sequence[float], sets: Sets, mask: int) -> float:
+    gbps = _worst_mean([rates[place] for place in member_places(mask)], sets, mask)
+    return gbps / (gbps + _HALF_AT_NETWORK_GBPS)
 
 
 def _worst_mean(near: list[float], sets: Sets, mask: int) -> float:

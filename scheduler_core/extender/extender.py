@@ -371,5 +371,7 @@ def _with_closed_nodes(
 
 
 def _occupant(request: PodRequest) -> Occupant:
-    profile = request.profile._replace(sibling_hardware=None, near_siblings=False)  # of the siblings, not constraints
+    profile = request.profile._replace(
+        sibling_hardware=None, near_siblings=False, has_peers=False
+    )  # of the siblings, not constraints
     return Occupant(request.uid, request.namespace, request.name, profile, owner=request.owner)

@@ -61,6 +61,10 @@ def _near_siblings(pod: PodProfile) -> float:
     return pod.near_siblings
 
 
+def _has_peers(pod: PodProfile) -> float:
+    return pod.has_peers
+
+
 class ScoreFactor(NamedTuple):
     """A factor without its name and default weight, which ``Weights`` holds."""
 
@@ -105,6 +109,9 @@ class Weights(NamedTuple):
         float,
         ScoreFactor("whether other pods of the job are on the node, in its clique or in its rack", _near_siblings),
     ] = 0.4
+    network: Annotated[
+        float, ScoreFactor("the bandwidth of the NICs near the pod's GPUs to other nodes", _has_peers)
+    ] = 2.0
 
 
 FACTORS: dict[str, ScoreFactor] = {

@@ -89,6 +89,7 @@ class PodProfile(NamedTuple):
     sibling_hardware: SiblingHardware | None = None  # of training with other pods placed already
     extras: PodExtras | None = None  # None: no extension reads pods
     near_siblings: bool = False  # nodes near the other pods of the job score higher
+    has_peers: bool = False  # pods of its gang, or placed pods of its job, with which it probably communicates
 
     def label(self, key: str) -> str | None:
         """Return a label that an extension reads; None: the pod does not have it."""

@@ -123,7 +123,17 @@ def _sysfs(topology: NodeTopology) -> Sysfs:
             files[f"{device}/local_cpulist"] = f"{gpu.cpu_affinity}\n"
     for node in topology.numa_nodes:
         files[f"devices/system/node/node{node.id}/cpulist"] = f"{node.cpus or ''}\n"
-    return Sysfs(files=files)
+    links = {}
+    for place, nic in enumerate(topology.nics):  # each on the PCIe switch of the GPU of its number
+        for bus_id in (nic.bus_id, topology.gpus[place].bus_id):
+            links[f"bus/pci/devices/{bus_id}"] = f"devices/pci0000:{place // 2:02x}/0000:{place // 2:02x}:01.0/{bus_id}"
+        card = f"bus/pci/devices/{topology.gpus[place].bus_id}"
+        files |= {f"{card}/class": "0x030200\n", f"{card}/vendor": "0x10de\n"}
+        files[f"bus/pci/devices/{nic.bus_id}/numa_node"] = f"{-1 if nic.numa_node is None else nic.numa_node}\n"
+        files[f"class/infiniband/{nic.name}/ports/1/state"] = "1: DOWN\n" if nic.rate_gbps is None else "4: ACTIVE\n"
+        files[f"class/infiniband/{nic.name}/ports/1/rate"] = f"{nic.rate_gbps or 10} Gb/sec (4X NDR)\n"
+        links[f"class/infiniband/{nic.name}/device"] = f"devices/{nic.bus_id}"
+    return Sysfs(files=files, links=links)
 
 
 def _nvml_bus_id(bus_id: str) -> str:

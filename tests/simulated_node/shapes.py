@@ -8,7 +8,7 @@ from itertools import combinations
 
 import msgspec
 
-from gputopo.model import Gpu, Link, NodeTopology, NumaNode, Nvlink, Pcie, PcieDistance, Uplink
+from gputopo.model import Gpu, Link, Nic, NodeTopology, NumaNode, Nvlink, Pcie, PcieDistance, Uplink
 
 _NAMES = uuid.UUID("6f1f9c54-3c1b-4c4a-9f70-5d5f2a3d8a11")  # a namespace of our own: same node and GPU, same UUID
 # The hybrid cube mesh of a DGX-1 with V100: links per pair. Every GPU has six; no pair across has both 2 and a switch.
@@ -44,6 +44,21 @@ def cube_mesh_8() -> NodeTopology:
 def pcie_8() -> NodeTopology:
     """8 cards without NVLink, two to a PCIe switch."""
     return _machine("NVIDIA L40S", 46068, (8, 9), Nvlink())
+
+
+def with_nics(shape: NodeTopology, gbps: int | None) -> NodeTopology:
+    """The machine with a NIC of this rate (Gbit/s) for each GPU, on its PCIe switch; None: the ports are down."""
+    nics = tuple(
+        Nic(
+            name=f"mlx5_{gpu.index}",
+            bus_id=f"0000:{0xA0 + gpu.index:02x}:00.0",
+            numa_node=gpu.numa_node,
+            rate_gbps=gbps,
+            distances=tuple(_distance(gpu.index, other.index) or PcieDistance.PIX for other in shape.gpus),
+        )
+        for gpu in shape.gpus
+    )
+    return msgspec.structs.replace(shape, nics=nics)
 
 
 SHAPES: Mapping[str, Callable[[], NodeTopology]] = {

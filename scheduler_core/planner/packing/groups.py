@@ -65,6 +65,7 @@ def group_members(members: Sequence[Member], view: NodeView, options: PlanOption
     if blocked:
         return Unplaced(f"no node fits {blocked[0][0]}: {blocked[0][1]}", tuple(blocked))
     anti_affinities = AntiAffinities(members, options.placed_members)
+    has_peers = len(members) + len(options.placed) > 1
     kinds: dict[tuple[MemberKind, bytes | None, AntiAffinity], list[Member]] = {}
     without_gpus = []
     for each in sort_by_rank(members):
@@ -72,7 +73,9 @@ def group_members(members: Sequence[Member], view: NodeView, options: PlanOption
         if not each.request.profile.device_request.steps_by_resource:
             without_gpus.append(each)
             continue
-        kind = MemberKind(_profile(each.request, options.placed, view.table), view.policy_of(each.request))
+        kind = MemberKind(
+            _profile(each.request, options.placed, view.table, has_peers=has_peers), view.policy_of(each.request)
+        )
         rules_key = None if each.rules is None else each.rules.key
         kinds.setdefault((kind, rules_key, anti_affinities.anti_affinity_of(each)), []).append(each)
     groups = sorted(
@@ -109,7 +112,9 @@ def _minimum(members: Sequence[Member], options: PlanOptions) -> int:
     return max(1, min(len(members), missing))
 
 
-def _profile(request: PodRequest, placed: Sequence[PlannedMember], table: ClusterSnapshot) -> PodProfile:
+def _profile(
+    request: PodRequest, placed: Sequence[PlannedMember], table: ClusterSnapshot, *, has_peers: bool
+) -> PodProfile:
     """Return the member's profile, with the hardware of its placed siblings."""
     uids = {seat.uid for seat in placed}
     nodes = {seat.node for seat in placed}
@@ -119,7 +124,7 @@ def _profile(request: PodRequest, placed: Sequence[PlannedMember], table: Cluste
         for pod in table.records[name].pods
         if pod.uid in uids
     ]
-    return with_owner(request, siblings, table)[0].profile
+    return with_owner(request, siblings, table)[0].profile._replace(has_peers=has_peers)
 
 
 def _order(group: MemberGroup) -> tuple[int, tuple[tuple[int, int, str], ...], str]:

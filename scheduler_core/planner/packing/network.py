@@ -9,13 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import msgspec
-
-from gputopo.crd.nodegpus import NodeGpus
 from gputopo.labels.domains import CLIQUE_LABELS, first_domain
-from gputopo.model import NodeTopology, PcieDistance
-
-_GBIT_BOTH_WAYS = 2 / 8  # GB/s in both directions, for each Gbit/s of a NIC in each direction
+from gputopo.model import NodeTopology
 
 
 class NetworkNode(NamedTuple):
@@ -24,6 +19,7 @@ class NetworkNode(NamedTuple):
     name: str
     topology: NodeTopology | None
     labels: Mapping[str, str]
+    gpu_gbps: tuple[float, ...] | None = None  # of each GPU over NICs, as ``network_gbps``
 
 
 class NetworkRate(NamedTuple):
@@ -42,19 +38,10 @@ def network_rate(nodes: Sequence[NetworkNode]) -> NetworkRate | None:
         slowest, rate = _slowest([(each.name, _island_rate(each.topology)) for each in nodes])
         unknown = f"NVLink of one clique; the rate of {slowest} is not published"
         return NetworkRate(rate, "NVLink of one clique, per GPU" if rate is not None else unknown)
-    slowest, rate = _slowest([(each.name, _nic_rate(each.topology)) for each in nodes])
+    slowest, rate = _slowest([(each.name, None if each.gpu_gbps is None else sum(each.gpu_gbps)) for each in nodes])
     if rate is None:
         return NetworkRate(None, f"the NIC rates of {slowest} are not published")
-    return NetworkRate(rate, f"NICs near the GPUs of {slowest}, per node")
-
-
-def with_rates(topology: NodeTopology | None, gpus: NodeGpus | None) -> NodeTopology | None:
-    """Return the topology with the NIC rates of the node's ``NodeGpus``: a published topology has none."""
-    if topology is None or gpus is None or gpus.nic_rates is None:
-        return topology
-    rates = {each.nic: each.gbps for each in gpus.nic_rates}
-    nics = (msgspec.structs.replace(nic, rate_gbps=rates.get(nic.name)) for nic in topology.nics)
-    return msgspec.structs.replace(topology, nics=tuple(nics))
+    return NetworkRate(round(rate, 1), f"NICs near the GPUs of {slowest}, per node")
 
 
 def _slowest(rates: Sequence[tuple[str, float | None]]) -> tuple[str, float | None]:
@@ -66,12 +53,3 @@ def _island_rate(topology: NodeTopology | None) -> float | None:
     rates = [] if topology is None else [each.gbps for each in topology.islands or () if each.size > 1]
     known = [rate for rate in rates if rate is not None]
     return min(known) if known and len(known) == len(rates) else None
-
-
-def _nic_rate(topology: NodeTopology | None) -> float | None:
-    """Return the sum over the NICs that are not behind another socket for every GPU; None: a rate is unknown."""
-    if topology is None:
-        return None
-    near = [nic for nic in topology.nics if any(each not in (None, PcieDistance.SYS) for each in nic.distances)]
-    rates = [nic.rate_gbps for nic in near if nic.rate_gbps is not None]
-    return sum(rates) * _GBIT_BOTH_WAYS if rates and len(rates) == len(near) else None

@@ -185,7 +185,7 @@ class NodeFit:
 
     def _added_pods(self, load: Load) -> AddedPods:
         return tuple(
-            (kind.profile._replace(sibling_hardware=None), number)
+            (kind.profile._replace(sibling_hardware=None, has_peers=False), number)
             for kind, number in zip(self._kinds, load, strict=True)
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from difflib import get_close_matches
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from gputopo.labels.keys import GATE
 from gputopo.labels.reasons import Reason
 from gputopo.render.report import listed
 from gputopo.timestamps import format_timestamp
+from scheduler_core.cache.node_state import network_gbps
 from scheduler_core.cache.reservations import ActiveReservation
 from scheduler_core.explain.advice import SEE
 from scheduler_core.explain.model import ReservedGpus
@@ -29,7 +30,7 @@ from scheduler_core.planner.leader.hold_candidates import HoldCandidate
 from scheduler_core.planner.leader.plan_task import DEFAULT_BIND_TIMEOUT_S, placed_seats
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.packing.model import Levels, Unplaced
-from scheduler_core.planner.packing.network import NetworkNode, network_rate, with_rates
+from scheduler_core.planner.packing.network import NetworkNode, network_rate
 from scheduler_core.planner.packing.topology_domains import domain_of
 from scheduler_core.planner.report.leadership import no_planner_reason, planner_levels
 from scheduler_core.planner.report.listing import gang_summary, list_gangs, progress_of
@@ -106,7 +107,8 @@ def _with_prospects(
 ) -> GangExplanation:
     if found.fits is not None:
         return replace(
-            explanation, places=(*explanation.places, _placement("now", found.fits.seats, found.fits, snapshot.view))
+            explanation,
+            places=(*explanation.places, _placement("now", gang, found.fits.seats, found.fits, snapshot.view)),
         )
     assert found.unplaced is not None  # one of the two
     return replace(
@@ -183,13 +185,15 @@ def _queue_order(gang: Gang) -> tuple[int, float, GangName]:
 def _known_placements(snapshot: GangSnapshot, gang: Gang, state: Progress) -> Iterator[GangPlacement]:
     if state.open is not None:
         if state.open.spec.seats:
-            yield _placement("plan", state.open.spec.seats, state.open.spec, snapshot.view)
+            yield _placement("plan", gang, state.open.spec.seats, state.open.spec, snapshot.view)
     elif state.plan is not None and gang.phase in (GangPhase.BOUND, GangPhase.RUNNING):
         seats = placed_seats(gang, snapshot.view.reservation_index.seats((gang.name,)))
-        yield _placement("there", seats, state.plan.spec, snapshot.view)
+        yield _placement("there", gang, seats, state.plan.spec, snapshot.view)
 
 
-def _placement(of: str, seats: Iterable[PlannedMember], spec: ReservationSpec, view: PlannerView) -> GangPlacement:
+def _placement(
+    of: str, gang: Gang, seats: Iterable[PlannedMember], spec: ReservationSpec, view: PlannerView
+) -> GangPlacement:
     by_node: dict[str | None, list[PlannedMember]] = {}
     for seat in seats:
         by_node.setdefault(seat.node, []).append(seat)
@@ -202,7 +206,11 @@ def _placement(of: str, seats: Iterable[PlannedMember], spec: ReservationSpec, v
         )
         for node, found in by_node.items()
     )
-    network = network_rate([_network_node(view, each.node) for each in stops if each.node is not None and each.gpus])
+    own_pods = {(gang.name.namespace, name) for each in stops for name in each.members}
+    own_pods |= {(each.namespace, each.name) for each in gang.placed}
+    network = network_rate(
+        [_network_node(view, each.node, own_pods) for each in stops if each.node is not None and each.gpus]
+    )
     return GangPlacement(
         of=of,
         stops=stops,
@@ -213,10 +221,12 @@ def _placement(of: str, seats: Iterable[PlannedMember], spec: ReservationSpec, v
     )
 
 
-def _network_node(view: PlannerView, name: str) -> NetworkNode:
+def _network_node(view: PlannerView, name: str, own_pods: Collection[tuple[str, str]]) -> NetworkNode:
     record, rules = view.cache.snapshot.records.get(name), view.rules.get(name)
-    topology = None if record is None else with_rates(record.machine.topology, record.gpus)
-    return NetworkNode(name, topology, {} if rules is None else rules.metadata.labels or {})
+    labels = {} if rules is None else rules.metadata.labels or {}
+    if record is None:
+        return NetworkNode(name, None, labels)
+    return NetworkNode(name, record.machine.topology, labels, network_gbps(record, own_pods))
 
 
 def _no_placement(found: Unplaced) -> NoPlacement:

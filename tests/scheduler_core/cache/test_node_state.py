@@ -321,11 +321,12 @@ def test_keys_of_decision_logs_do_not_change() -> None:
     """Decision logs of format 1 are read by later versions."""
     state = (
         "shape free counts sliced unsettled described stale degraded interconnect kubelet offered driver company "
-        "economy ledger awaited kin cpu obeys promised waiting open extras busy_nics pending_nics proximity"
+        "economy ledger awaited kin cpu obeys promised waiting open extras busy_nics pending_nics proximity "
+        "network_gbps"
     )
     facts = (
         "topology described allocatable degraded interconnect numa_policy economy replicas choice topology_hash "
-        "cpu_milli obeys annotation_error label_faults extension_labels clique rack"
+        "cpu_milli obeys annotation_error label_faults extension_labels clique rack storage_nics"
     )
     assert " ".join(NodeState.__struct_encode_fields__) == state
     assert " ".join(NodeFacts.__struct_encode_fields__) == facts
