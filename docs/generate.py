@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from diagrams import DIAGRAMS
+from hardware_faults import hardware_faults_page
 from man_pages import MANUAL_PAGES, documented_commands, help_context, manual_page
 from references import crds_page, values_page
 
@@ -148,6 +149,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "cli.md": command_line,
     "helm-values.md": values_page,
     "custom-resources.md": crds_page,
+    "hardware-faults.md": hardware_faults_page,
     "schema/node-topology.v1.json": schema_text,
     "schema/snapshot.v1.json": snapshots,
     "schema/policy.v1alpha1.json": policies,

@@ -44,6 +44,13 @@ _BRIDGE_LINKS = (
     (r"\b(A40|RTX A[456]\d00|3090)\b", 4),
     (r"Quadro RTX [568]000|RTX 2080", 2),
 )
+# NVLinks between two GPUs, as ``topo -m`` counts them: behind NVSwitches, on boards with four GPUs, or by bridges.
+_PAIR_LINKS = (
+    (r"\bA100-SXM", (12, 4)),
+    (r"\bH100\b.*\bHBM3\b|\bGH200\b|\bH200\b|\bH20\b", (18, 6)),
+    (r"\bG?B[23]00\b", (18,)),
+    (r"\b(A100|A800|H100|H800)\b.*\b(PCIe|NVL)\b|\b(A100|A800)-PCIE\b", (12, 8, 4)),
+)
 
 
 def architecture_family(compute_capability: tuple[int, int] | None, architecture: int | None) -> str | None:
@@ -71,3 +78,10 @@ def product_lane_bandwidth(product: str | None) -> float | None:
     if product is None:
         return None
     return next((gbps for pattern, gbps in _LANE_GBPS if re.search(pattern, product)), None)
+
+
+def pair_links(product: str | None) -> tuple[int, ...]:
+    """Return the possible NVLinks between two GPUs, the largest first; () for a product that is not in the table."""
+    if product is None:
+        return ()
+    return next((links for pattern, links in _PAIR_LINKS if re.search(pattern, product)), ())

@@ -10,13 +10,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 from agent.discover.inventory import unreachable_indices
 from agent.discover.links import compare_with_listed_ports
 from agent.discover.parsed import ParsedSources
 from agent.discover.ports import GpuPorts
 from agent.discover.precedence import SourcePrecedence
+from agent.discover.products import pair_links
 from gputopo.model import FactGroup, Gpu, ProblemKind
+
+if TYPE_CHECKING:
+    from agent.sources.smi.topo import TopoMatrix
+
+_SWITCHED_GPUS = 5  # so many GPUs that are all linked to each other need NVSwitches
+_LEAST_SWITCHED = 6  # NVLinks of a GPU behind NVSwitches
 
 
 def uncertain_facts(
@@ -40,6 +48,9 @@ def uncertain_facts(
     for why in compare_with_listed_ports(sources, ports):
         precedence.add_problem("nvlink", ProblemKind.CONFLICT, why)
         found.add(FactGroup.NVLINK)
+    for why in _lost_digits(sources.topo, gpus):
+        precedence.add_problem("nvlink", ProblemKind.CONFLICT, why)
+        found.add(FactGroup.NVLINK)
     return tuple(group for group in FactGroup if group in found)
 
 
@@ -61,6 +72,24 @@ def _gpu_conflicts(sources: ParsedSources, gpus: tuple[Gpu, ...]) -> Iterator[st
         if found is not None and found | unreachable != indices:
             others = f"the other sources have GPU {_numbers(indices)}"
             yield f"nvidia-smi {command} has GPU {_numbers(found)}, {others}"
+
+
+def _lost_digits(topo: TopoMatrix | None, gpus: tuple[Gpu, ...]) -> Iterator[str]:
+    """Yield a message where every NVLink cell of ``topo -m`` shows the same number, which lacks a digit.
+
+    Five GPUs or more that are all linked are behind NVSwitches, with 6 NVLinks or more (DGX-2).
+    """
+    cells = [] if topo is None else [cell for row in topo.cells for cell in row if cell is not None]
+    lanes = {cell for cell in cells if isinstance(cell, int)}
+    if topo is None or not topo.nvlink_shown or len(lanes) != 1:
+        return
+    (printed,) = lanes
+    products = {gpu.product for gpu in gpus}
+    whole = pair_links(products.pop()) if len(products) == 1 else ()
+    if printed not in whole and any(len(str(each)) == 2 and str(printed) in str(each) for each in whole):
+        yield f"topo -m shows NV{printed} for every NVLink, and {gpus[0].product} has NV{whole[0]}: a digit may be lost"
+    elif len(topo.gpus) >= _SWITCHED_GPUS and set(cells) == lanes and printed < _LEAST_SWITCHED:
+        yield f"topo -m shows NV{printed} for every pair of {len(topo.gpus)} GPUs: a digit may be lost"
 
 
 def _numbers(indices: Iterable[int]) -> str:

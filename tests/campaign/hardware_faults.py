@@ -32,6 +32,10 @@ def shapes() -> dict[str, Snapshot]:
         "mig": load_machine("8a100-8n-nvswitch12+mig"),
         "grace, nvswitch": load_machine("4gb200-2n-fabric18"),
         "grace, mesh": load_machine("4gh200-4n-mesh6"),
+        "sixteen on an nvswitch": load_machine("16v100-2n-nvswitch6"),
+        "ten PCIe cards": load_machine("10a40-2n-pcie"),
+        "mixed products": load_machine("4mixed-1n-pcie"),
+        "virtual machine": load_machine("8h100-1n-vm"),
     }
 
 

@@ -60,6 +60,8 @@ def _words(text: str) -> Iterator[tuple[str, str]]:
 def _digits(text: str) -> Iterator[tuple[str, str]]:
     for digit in re.finditer(r"\d", text):
         yield f"without the digit at {digit.start()}", text[: digit.start()] + text[digit.end() :]
+    yield "without the last digit of every NV", re.sub(r"\b(NV\d)\d\b", r"\1", text)
+    yield "without the first digit of every NV", re.sub(r"\bNV\d(\d)\b", r"NV\1", text)
 
 
 def _columns(text: str) -> Iterator[tuple[str, str]]:

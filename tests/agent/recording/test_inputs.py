@@ -51,6 +51,55 @@ def test_a_matrix_and_a_listing_in_one_paste_are_combined() -> None:
     assert products(f"$ nvidia-smi -L\n{LISTING}$ nvidia-smi topo -m\n{TOPO}") == ["NVIDIA A40", "NVIDIA A40"]
 
 
+def matrix(gpus: int, cell: str, product: str = "") -> str:
+    """Return a paste in which every pair shows the same cell."""
+    listing = [f"GPU {i}: {product} (UUID: {UUID[:-2]}{i:02x})" for i in range(gpus)] if product else []
+    header = "\t" + "\t".join(f"GPU{i}" for i in range(gpus)) + "\tCPU Affinity\tNUMA Affinity"
+    rows = ["\t".join([f"GPU{i}", *(" X " if i == j else cell for j in range(gpus)), "0-15", "0"]) for i in range(gpus)]
+    return "\n".join([*listing, header, *rows, "", "Legend:", ""])
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cell", "product"),
+    [
+        (8, "NV1", "NVIDIA H100 80GB HBM3"),
+        (8, "NV8", "NVIDIA H200"),
+        (4, "NV1", "NVIDIA GB200"),
+        (8, "NV2", "NVIDIA A100-SXM4-80GB"),
+        (2, "NV1", "NVIDIA A100 80GB PCIe"),
+        (16, "NV1", ""),
+        (5, "NV2", "NVIDIA H800"),
+    ],
+)
+def test_a_digit_that_every_nvlink_cell_lost_is_reported(gpus: int, cell: str, product: str) -> None:
+    topology = read_observation(matrix(gpus, cell, product)).topology
+
+    assert topology.uncertain == (FactGroup.NVLINK,)
+    assert [each.why for each in topology.problems if "a digit may be lost" in each.why]
+    assert not {"gputopo.io/island-bandwidth", "gputopo.io/degraded"} & set(encode_topology(topology).labels)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cell", "product"),
+    [
+        (8, "NV18", "NVIDIA H100 80GB HBM3"),
+        (8, "NV8", "NVIDIA H800"),
+        (8, "NV8", "NVIDIA A800-SXM4-80GB"),
+        (4, "NV6", "NVIDIA GH200 480GB"),
+        (4, "NV4", "NVIDIA A100-SXM4-40GB"),
+        (4, "NV1", "Tesla P100-SXM2-16GB"),
+        (4, "NV1", ""),
+        (16, "NV6", "Tesla V100-SXM3-32GB"),
+        (2, "NV4", "NVIDIA A100 80GB PCIe"),
+        (2, "NV12", "NVIDIA H100 NVL"),
+        (2, "NV2", "Quadro RTX 8000"),
+        (8, "PIX", "NVIDIA A100-SXM4-80GB"),
+    ],
+)
+def test_equal_cells_of_real_machines_are_believed(gpus: int, cell: str, product: str) -> None:
+    assert read_observation(matrix(gpus, cell, product)).topology.uncertain == ()
+
+
 def test_a_list_alone() -> None:
     assert products(LISTING) == ["NVIDIA A40", "NVIDIA A40"]
 
