@@ -82,7 +82,7 @@ install-man:
 
 # The documentation as a static site, in build/site; fails on a broken link. In an environment of its own.
 site: build/site-venv/.installed
-	NO_MKDOCS_2_WARNING=1 build/site-venv/bin/python docs/build_site.py build/site
+	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 build/site-venv/bin/python docs/build_site.py build/site
 
 build/site-venv/.installed: locks/site.lock
 	@test -n "$(PYTHON)" || { echo "gputopo needs Python 3.11 or newer; none is on PATH"; exit 1; }

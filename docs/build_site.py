@@ -20,6 +20,8 @@ from urllib.parse import unquote, urlsplit
 
 import yaml
 
+from gputopo.cli.progress import Progress
+
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 # Pages outside of docs/ -> their names on the site. The first page of the site is README.md of the repository.
@@ -186,14 +188,17 @@ def external_addresses(site: Path) -> set[str]:
 
 def main(output: Path) -> int:
     """Build the site into a folder; 1 if a link is broken or a page loads something from elsewhere."""
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory() as temporary, Progress("building the pages") as shown:
+        shown.draw()
         stage(Path(temporary) / "site")
         built = output.resolve()
         command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
         command += ["--config-file", str(Path(temporary) / "site/mkdocs.yml"), "--site-dir", str(built)]
         if (status := subprocess.run(command, check=False).returncode) != 0:  # noqa: S603
             return status
-    faults = [f"broken link: {each}" for each in broken_links(built)]
+    with Progress("checking links") as shown:
+        shown.draw()
+        faults = [f"broken link: {each}" for each in broken_links(built)]
     faults += [f"loaded from elsewhere: {each}" for each in sorted(external_addresses(built))]
     print(*faults, sep="\n", end="\n" if faults else "")
     print(f"{output}: {len(list(built.glob('*.html')))} pages")

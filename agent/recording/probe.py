@@ -25,16 +25,24 @@ class ProbeTarget(NamedTuple):
     nvml: Any = None  # the NVML bindings; None: pynvml
 
 
-def probe_machine(target: ProbeTarget | None = None) -> Snapshot:
-    """Return the unchanged output of all sources. Never raises: an exception of a source is in ``Snapshot.errors``."""
+def probe_machine(target: ProbeTarget | None = None, before: Callable[[str], None] = lambda _: None) -> Snapshot:
+    """Return the unchanged output of all sources. Never raises: an exception of a source is in ``Snapshot.errors``.
+
+    ``before`` is called with the name of each source before it is read.
+    """
     target = target or ProbeTarget()
     errors: dict[str, str] = {}
-    sysfs = _read_source("sysfs", errors, lambda: _read_sysfs(target))
+
+    def read(name: str, source: Callable[[], Facts]) -> Facts | None:
+        before(name)
+        return _read_source(name, errors, source)
+
+    sysfs = read("sysfs", lambda: _read_sysfs(target))
     return Snapshot(
         recorder=f"gputopo {__version__}",
-        host=_read_source("host", errors, lambda: _read_host(target, sysfs or Sysfs())),
-        nvml=_read_source("nvml", errors, lambda: _read_nvml(target)),
-        smi=_read_source("smi", errors, lambda: _read_smi(target)),
+        host=read("host", lambda: _read_host(target, sysfs or Sysfs())),
+        nvml=read("nvml", lambda: _read_nvml(target)),
+        smi=read("smi", lambda: _read_smi(target)),
         sysfs=sysfs,
         errors=errors,
     )

@@ -15,6 +15,7 @@ import click
 
 from gputopo.cli import complete
 from gputopo.cli.output import no_headers_option, print_document, print_table
+from gputopo.cli.progress import input_progress
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, read_packed
 from gputopo.cli.watch import Watched, check_watch, watch_option, watch_table
 
@@ -342,7 +343,9 @@ def _connection(role: Role, kubeconfig: str | None, context: str | None, source:
         if value is not None:
             raise click.UsageError(f"--from and {name} exclude each other")
     try:
-        return FileKube(read_packed(source), role)
+        text = read_packed(source)
+        with input_progress(source, len(text)):
+            return FileKube(text, role)
     except ClusterFileError as error:
         exit_with_error(f"{source}: {error}")
 

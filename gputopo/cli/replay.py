@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import click
 
 from gputopo.cli.output import page_token, token_option
+from gputopo.cli.progress import Progress
 from gputopo.cli.terminal import exit_with_error
 from gputopo.process.page_reader import PageError, read_pages
 from scheduler_core.extender.decision_record import DecisionFormatError, parse_decision, replay_differences
@@ -56,13 +57,17 @@ def replay(source: DecisionLines) -> None:
     """
     replayed = different = 0
     try:
-        for number, line in enumerate(source.lines, start=1):
-            decision = parse_decision(line)
-            replayed += 1
-            differences = list(replay_differences(decision))
-            different += bool(differences)
-            for each in differences:
-                click.echo(f"line {number}: pod {decision.pod}, generation {decision.generation}: {each}")
+        with Progress("replay", unit="decisions") as shown:
+            for number, line in enumerate(source.lines, start=1):
+                decision = parse_decision(line)
+                replayed += 1
+                differences = list(replay_differences(decision))
+                different += bool(differences)
+                if differences:
+                    shown.clear()
+                for each in differences:
+                    click.echo(f"line {number}: pod {decision.pod}, generation {decision.generation}: {each}")
+                shown.advance()
     except DecisionFormatError as error:
         exit_with_error(f"{source.name}: line {number}: {error}")
     except PageError as error:

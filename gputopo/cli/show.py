@@ -9,6 +9,7 @@ import click
 
 from gputopo.cli import complete
 from gputopo.cli.cluster import cluster_options
+from gputopo.cli.progress import Progress
 from gputopo.cli.source import cluster_topology, name_uncertain_facts, topology_of
 from gputopo.cli.terminal import (
     DEGRADED,
@@ -217,7 +218,13 @@ def record(output: str | None, scrub_uuids: bool) -> None:
     from agent.recording.scrub import scrub_snapshot  # noqa: PLC0415
     from agent.recording.topology import observe_snapshot  # noqa: PLC0415
 
-    snapshot = probe_machine()
+    with Progress("record") as shown:
+
+        def show_source(name: str) -> None:
+            shown.detail = name
+            shown.draw()
+
+        snapshot = probe_machine(before=show_source)
     text = dump_snapshot(scrub_snapshot(snapshot, uuids=scrub_uuids))
     if output is None:
         write_out(text)

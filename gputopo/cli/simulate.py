@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import product
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +13,7 @@ import click
 from gputopo.cli import complete
 from gputopo.cli.cluster import cluster_options, listing_cluster, print_unreadable
 from gputopo.cli.policy import read_policy_file
+from gputopo.cli.progress import Progress, input_progress
 from gputopo.cli.terminal import exit_with_error, read_bytes, read_packed, write_out
 from gputopo.cli.why import read_manifest_pod
 
@@ -227,8 +229,7 @@ def _simulate(
 ) -> None:
     import json  # noqa: PLC0415  start-up of all other commands
 
-    from scheduler_core.policy.policy import Policy  # noqa: PLC0415
-    from scheduler_core.simulation.policies import DESCRIPTIONS, POLICIES, run_policy  # noqa: PLC0415
+    from scheduler_core.simulation.policies import DESCRIPTIONS, POLICIES, PolicyRun, replay_workload  # noqa: PLC0415
     from scheduler_core.simulation.report.page import simulation_page  # noqa: PLC0415
     from scheduler_core.simulation.report.summary import simulation_document, simulation_text, summaries  # noqa: PLC0415
 
@@ -238,14 +239,15 @@ def _simulate(
     gpus = sum(len(spec.topology.usable) for spec in specs)
     if not gpus:
         exit_with_error("--cluster: no node with usable GPUs; see `gputopo machines`, and `gputopo simulate --help`")
+    runs = {name: PolicyRun(name, 0) for name in compared.policies}
+    runs |= {f"ours:{name}": PolicyRun("ours", 0, each, as_served=True) for name, each in compared.profiles.items()}
     figures = []
     for seed in seeds:
         jobs = _jobs(wanted, gpus, seed)
-        figures += [run_policy(name, specs, jobs, Policy(), seed) for name in compared.policies]
-        figures += [
-            run_policy("ours", specs, jobs, policy, seed, as_served=True)._replace(policy=f"ours:{name}")
-            for name, policy in compared.profiles.items()
-        ]
+        with Progress(f"simulate, seed {seed}", len(runs) * len(jobs)) as shown:
+            for shown.detail, run in runs.items():
+                found = replay_workload(run._replace(seed=seed), specs, jobs, shown.advance)
+                figures.append(found._replace(policy=shown.detail))
     asked = wanted.workload or f"{wanted.jobs} random jobs (GPUs:weight {wanted.sizes}), load {wanted.load:.0%}"
     about = f"{len(specs)} nodes with {gpus} GPUs; {asked}; {_seeds(seeds)}."
     if output == "json":
@@ -288,7 +290,11 @@ def _simulate_tiers(
         jobs = read_tiered_jobs(text)
     except TieredWorkloadError as error:
         exit_with_error(f"{source}: {error}")
-    found = [replay_tiers(name, specs, jobs, seed) for seed in seeds for name in names or RULES]
+    found = []
+    with Progress("simulate", len(seeds) * len(names or RULES) * len(jobs)) as shown:
+        for seed, name in product(seeds, names or RULES):
+            shown.detail = f"{name}, seed {seed}"
+            found.append(replay_tiers(name, specs, jobs, seed, advance=shown.advance))
     gpus = sum(len(spec.topology.usable) for spec in specs)
     about = f"{len(specs)} nodes with {gpus} GPUs; {len(jobs)} jobs of {source}; {_seeds(seeds)}."
     document = json.dumps(tiers_document(found, about), indent=2) + "\n"
@@ -323,7 +329,8 @@ def _listed_file(source: str, text: bytes) -> ListedCluster:
     from scheduler_core.policy.policy import Policy  # noqa: PLC0415
 
     try:
-        kube = FileKube(text, READER)
+        with input_progress(source, len(text)):
+            kube = FileKube(text, READER)
     except ClusterFileError as error:
         exit_with_error(f"{source}: {error}")
     found = read_cluster(kube, kube.now(), ListedFor(Policy()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from gputopo.cli.cluster import cluster_options, connected_cluster
+from gputopo.cli.progress import input_progress
 from gputopo.cli.terminal import exit_with_error, read_packed
 
 
@@ -49,7 +50,9 @@ def ui(kubeconfig: str | None, context: str | None, source: str | None, listen: 
 
     try:
         if source is not None:
-            service = file_service(read_packed(source), source)
+            text = read_packed(source)
+            with input_progress(source, len(text)):
+                service = file_service(text, source)
             if output == "html":
                 click.echo(static_page(service), nl=False)
             else:

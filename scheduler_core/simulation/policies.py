@@ -12,7 +12,7 @@ from scheduler_core.simulation.baselines.fgd import fgd_rank
 from scheduler_core.simulation.baselines.kube import default_mix, least_allocated, most_allocated
 from scheduler_core.simulation.baselines.packing import best_fit, dot_product, gpu_packing
 from scheduler_core.simulation.baselines.ranked import Rank, RankedScheduler, RatedNode, any_gpu
-from scheduler_core.simulation.engine import SimulatedScheduler, replay_jobs
+from scheduler_core.simulation.engine import Moment, SimulatedScheduler, replay_jobs
 from scheduler_core.simulation.gputopo_policy import GputopoScheduler
 from scheduler_core.simulation.hosts import SimulatedCluster, SimulatedHost, SimulatedNode
 from scheduler_core.simulation.measures import Figures, FragmentationMeter, compute_figures
@@ -53,26 +53,42 @@ def typical_demand(jobs: Iterable[SimulatedJob], coverage: float = _COVERAGE) ->
     return TypicalDemand(DemandMix(tuple(kept.items())), idle / (sum(kept.values()) or 1.0))
 
 
+class PolicyRun(NamedTuple):
+    """One run of a workload with a policy. The same seed gives the same placements."""
+
+    name: str  # of ``POLICIES``
+    seed: int
+    policy: Policy = Policy()  # of gputopo
+    as_served: bool = False  # gputopo measures fragments by its own demand mix instead of the mix of the workload
+
+
 def run_policy(
-    name: str,
+    name: str, specs: Sequence[SimulatedNode], jobs: Sequence[SimulatedJob], policy: Policy, seed: int
+) -> Figures:
+    """Replay the jobs on idle nodes with the named policy. The same seed gives the same placements."""
+    return replay_workload(PolicyRun(name, seed, policy), specs, jobs)
+
+
+def replay_workload(
+    run: PolicyRun,
     specs: Sequence[SimulatedNode],
     jobs: Sequence[SimulatedJob],
-    policy: Policy,
-    seed: int,
-    *,
-    as_served: bool = False,
+    advance: Callable[[], None] = lambda: None,
 ) -> Figures:
-    """Replay the jobs on idle nodes with the named policy. The same seed gives the same placements.
-
-    ``as_served``: gputopo measures fragments by its own demand mix instead of the mix of the workload.
-    """
+    """Replay the jobs on idle nodes. ``advance`` is called after each job."""
     hosts = SimulatedCluster(specs)
     mix = typical_demand(jobs).mix
     meter = FragmentationMeter(hosts, mix, max(1, len(jobs) // 100))
-    replayed = [_with_islands(job, hosts) for job in jobs] if name == "ours-required" else jobs
-    ours = policy if as_served else policy._replace(demand_mix=mix)
-    context = PolicyContext(hosts, replayed, ours, Random(seed))  # noqa: S311  not a secret
-    return compute_figures(name, seed, hosts, replay_jobs(replayed, hosts, POLICIES[name](context), meter), meter)
+    replayed = [_with_islands(job, hosts) for job in jobs] if run.name == "ours-required" else jobs
+    ours = run.policy if run.as_served else run.policy._replace(demand_mix=mix)
+    context = PolicyContext(hosts, replayed, ours, Random(run.seed))  # noqa: S311  not a secret
+
+    def watch(moment: Moment) -> None:
+        meter(moment)
+        advance()
+
+    result = replay_jobs(replayed, hosts, POLICIES[run.name](context), watch)
+    return compute_figures(run.name, run.seed, hosts, result, meter)
 
 
 def _with_islands(job: SimulatedJob, hosts: SimulatedCluster) -> SimulatedJob:

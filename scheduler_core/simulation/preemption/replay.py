@@ -61,12 +61,20 @@ class PreemptionFigures(NamedTuple):
 
 
 def replay_tiers(
-    name: str, specs: Sequence[SimulatedNode], jobs: Sequence[TieredJob], seed: int, money_per_gpu_hour: float = 2.0
+    name: str,
+    specs: Sequence[SimulatedNode],
+    jobs: Sequence[TieredJob],
+    seed: int,
+    money_per_gpu_hour: float = 2.0,
+    advance: Callable[[int], None] = lambda _: None,
 ) -> PreemptionFigures:
-    """Run to the last arrival with the named rule. The same seed gives the same result."""
+    """Run to the last arrival with the named rule. The same seed gives the same result.
+
+    ``advance`` is called with the number of jobs that arrived, after each tick.
+    """
     replay = _TierReplay(RunningCluster(specs, Random(seed)), RULES[name]())  # noqa: S311  not a secret
     end = max(job.arrival for job in jobs)
-    replay.run(jobs, end)
+    replay.run(jobs, end, advance)
     lost = replay.lost_gpu_hours
     total = replay.cluster.gpus * max(end, 1.0) / 3600.0
     return PreemptionFigures(
@@ -106,7 +114,7 @@ class _TierReplay:
         self._order = 0
         self._next_search: dict[str, float] = {}
 
-    def run(self, jobs: Sequence[TieredJob], end: float) -> None:
+    def run(self, jobs: Sequence[TieredJob], end: float, advance: Callable[[int], None]) -> None:
         """Handle all arrivals, ends and retries until the end."""
         for now, arriving in _moments(jobs, end):
             self._finish(now)
@@ -114,6 +122,7 @@ class _TierReplay:
             self._waiting += arriving
             self._waiting.sort(key=lambda each: (-each.job.priority, each.job.arrival, each.key))
             self._retry(now)
+            advance(len(arriving))
         for each in self.jobs:
             if each.pods:
                 self._count_use(each, end)

@@ -261,7 +261,7 @@ def test_the_commands_cost_nothing_until_they_are_used() -> None:
     code = "import sys, click; before = set(sys.modules); import gputopo.cli.cluster; print(*set(sys.modules) - before)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
-    light = {f"gputopo.cli.{name}" for name in ("cluster", "complete", "output", "terminal", "watch")}
+    light = {f"gputopo.cli.{name}" for name in ("cluster", "complete", "output", "progress", "terminal", "watch")}
     assert set(loaded) <= {"gputopo", "gputopo.cli", *light}
 
 
