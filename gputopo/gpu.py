@@ -31,7 +31,7 @@ class FabricState(Enum):
     COMPLETED = "completed"
 
 
-class Pcie(msgspec.Struct, frozen=True, omit_defaults=True):
+class Pcie(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A GPU's PCIe link. Current values drop while the GPU is idle; only the maxima are stable.
 
     Source: ``nvmlDeviceGet{Curr,Max}PcieLink{Generation,Width}``; sysfs ``{current,max}_link_{speed,width}``.
@@ -43,7 +43,7 @@ class Pcie(msgspec.Struct, frozen=True, omit_defaults=True):
     max_width: int | None = None
 
 
-class MigDevice(msgspec.Struct, frozen=True, omit_defaults=True):
+class MigDevice(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A MIG device. Source: ``nvmlDeviceGetMigDeviceHandleByIndex``."""
 
     profile: str | None = None  # "1g.10gb"; None: unknown (`nvidia-smi -q` does not print it)
@@ -51,7 +51,7 @@ class MigDevice(msgspec.Struct, frozen=True, omit_defaults=True):
     memory_mib: int | None = None
 
 
-class GpuFabric(msgspec.Struct, frozen=True, omit_defaults=True):
+class GpuFabric(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A GPU's membership in a multi-node NVLink fabric. Source: ``nvmlDeviceGetGpuFabricInfoV``."""
 
     state: FabricState
@@ -69,7 +69,7 @@ class GpuFabric(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.cluster_uuid, self.clique
 
 
-class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Gpu(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A physical GPU. ``index`` is NVML's and may change if a GPU is lost; ``uuid`` and ``bus_id`` identify the GPU."""
 
     index: int

@@ -88,7 +88,7 @@ class Degradation(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     why: str
 
 
-class Nic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Nic(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A network device that can reach GPUs (RDMA). Source: ``/sys/class/infiniband``, columns of ``topo -m``."""
 
     name: str  # "mlx5_0"
@@ -108,7 +108,7 @@ class NumaNode(msgspec.Struct, frozen=True, omit_defaults=True):
     memory_mib: int | None = None
 
 
-class NodeTopology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class NodeTopology(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A machine.
 
     ``nvlink`` is None if no source reports the NVLinks; a machine without NVLink has an empty ``Nvlink``.

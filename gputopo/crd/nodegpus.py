@@ -41,7 +41,7 @@ LinkRate = Annotated[int, Meta(ge=1, le=MAX_RATE_GBPS)]  # Gbit/s
 Percent = Annotated[int, Meta(ge=0, le=100)]
 
 
-class PodRef(msgspec.Struct, frozen=True, rename="camel"):
+class PodRef(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """The holder of a GPU. Source: the kubelet's PodResources API, ``PodResources`` and ``ContainerResources``."""
 
     namespace: DnsLabel
@@ -50,7 +50,7 @@ class PodRef(msgspec.Struct, frozen=True, rename="camel"):
     uid: ShortText | None = None  # PodResources does not report it; set if the agent knows it
 
 
-class DeviceAllocation(msgspec.Struct, frozen=True, rename="camel"):
+class DeviceAllocation(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """A device that a container holds. Source: ``ContainerDevices.device_ids``."""
 
     gpu: ShortText  # UUID of the physical GPU: "GPU-..."
@@ -59,7 +59,7 @@ class DeviceAllocation(msgspec.Struct, frozen=True, rename="camel"):
     mig_device: ShortText | None = None  # "MIG-..." where the pod holds a MIG device of that GPU
 
 
-class NicAllocation(msgspec.Struct, frozen=True, rename="camel"):
+class NicAllocation(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """A network card, or a virtual function of it, that a container holds. Source: ``ContainerDevices.device_ids``."""
 
     nic: ShortText  # RDMA device: "mlx5_0"
@@ -122,7 +122,7 @@ class KubeletFacts(msgspec.Struct, frozen=True, rename="camel"):
     cpus_per_core: Annotated[int, Meta(ge=1, le=64)] | None = None  # hardware threads
 
 
-class NodeGpus(msgspec.Struct, frozen=True, rename="camel"):
+class NodeGpus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """The frequently changing facts of a node.
 
     ``observed_at`` is the heartbeat. The rates of network cards depend on cables and switches, so they are not part of

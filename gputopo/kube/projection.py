@@ -44,7 +44,7 @@ class Delta(NamedTuple, Generic[S]):
     is_full_list: bool = False  # all values that are not in ``updates`` are removed
 
 
-class _Projected(NamedTuple, Generic[S]):
+class _Projected(msgspec.Struct, Generic[S], frozen=True, gc=False):
     value: S
     fingerprint: Hashable
 

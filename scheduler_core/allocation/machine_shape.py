@@ -217,11 +217,10 @@ def places_by_uuid(topology: NodeTopology | None) -> dict[str, int]:
     return {gpu.uuid: place for place, gpu in enumerate(gpus) if gpu.uuid is not None}
 
 
-class _ByIdentity:
+class _ByIdentity(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A topology, compared by identity: hashing it costs more than the rest of the handling of an event."""
 
-    def __init__(self, topology: NodeTopology) -> None:
-        self.topology = topology
+    topology: NodeTopology
 
     def __hash__(self) -> int:
         return id(self.topology)

@@ -41,7 +41,7 @@ class Node(msgspec.Struct, frozen=True):
 _DECISION_LOG_KEYS = {"cost": "economy", "replica_policy": "choice", "honours_gpu_choice": "obeys"}  # of format 1
 
 
-class NodeFacts(msgspec.Struct, frozen=True, rename=_DECISION_LOG_KEYS):
+class NodeFacts(msgspec.Struct, frozen=True, gc=False, rename=_DECISION_LOG_KEYS):
     """The facts about GPUs that a Node object states."""
 
     topology: NodeTopology | None  # None: neither annotation nor labels describe GPUs

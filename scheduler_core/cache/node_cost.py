@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from gputopo.labels import keys
@@ -28,7 +29,13 @@ def parse_node_cost(labels: Mapping[str, str], topology: NodeTopology | None, al
     gpus = allocatable if topology is None else len(topology.usable) or allocatable
     text = with_aliases(labels).labels.get(keys.COST_PER_HOUR.key, "")
     per_gpu_hour = float(text) / gpus if gpus and _COST.fullmatch(text) else None
-    return NodeCost(per_gpu_hour, is_spot(labels), _generation(topology))
+    return _shared_cost(NodeCost(per_gpu_hour, is_spot(labels), _generation(topology)))
+
+
+@lru_cache(maxsize=1 << 10)
+def _shared_cost(cost: NodeCost) -> NodeCost:
+    """Return one object for all equal costs."""
+    return cost
 
 
 def _generation(topology: NodeTopology | None) -> int | None:

@@ -21,7 +21,9 @@ _MAX_DEPARTED = 64  # kept for a node whose agent is silent; far more than the a
 _HOLD_PREFIX = "held/"
 
 
-class NodeRecord(msgspec.Struct, frozen=True, rename={"hash_mismatch_since": "parted"}):  # the key in decision logs
+class NodeRecord(
+    msgspec.Struct, frozen=True, gc=False, rename={"hash_mismatch_since": "parted"}
+):  # the key in decision logs
     """Everything observed of one node."""
 
     name: str

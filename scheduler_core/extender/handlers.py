@@ -28,6 +28,7 @@ from scheduler_core.extender.wire import (
     parse_preemption_args,
     preemption_result,
 )
+from scheduler_core.runtime.calls_in_progress import CallsInProgress
 
 SLOW_S = 0.050  # every call delays the scheduling of all pods
 # kube-scheduler and the extender have watches of their own. kube-scheduler retries rejected pods at once when it sees
@@ -78,8 +79,11 @@ class WaitBudget:
         self._spent_until += _WAIT_INTERVAL_S
 
 
-def handlers(extender: SchedulerCalls, metrics: ExtenderMetrics, clock: Clock) -> dict[str, Handler]:
-    """Return the handlers by verb."""
+def handlers(
+    extender: SchedulerCalls, metrics: ExtenderMetrics, clock: Clock, calls: CallsInProgress | None = None
+) -> dict[str, Handler]:
+    """Return the handlers by verb. ``calls``: the calls of the listener."""
+    in_progress = CallsInProgress() if calls is None else calls
     waits = WaitBudget()
     malformed_lines = LineBudget(_MALFORMED_LINES_PER_S)
     warned = False
@@ -99,7 +103,8 @@ def handlers(extender: SchedulerCalls, metrics: ExtenderMetrics, clock: Clock) -
         result = extender.filter(args.pod, args.names, final=not may_wait)
         if may_wait and not result.nodes and not result.unfinished:
             waits.spend()
-            await asyncio.sleep(RETRY_WAIT_S)
+            with in_progress.waiting():
+                await asyncio.sleep(RETRY_WAIT_S)
             result = extender.filter(args.pod, args.names)
         decided_at = clock()
         if not result.nodes:

@@ -70,7 +70,9 @@ def serve_forever(settings: ExtenderSettings) -> None:
         def start_watches(deliver: Deliver) -> WatchSet:
             return make_watches(kube, deliver, time.monotonic, sources=sources)
 
-        uvloop.run(run_daemon(service, listeners, start_watches, service.drain, service.cache.split_batch))
+        uvloop.run(
+            run_daemon(service, listeners, start_watches, service.drain, service.cache.split_batch, service.calls)
+        )
 
 
 def own_pod_name(environ: Mapping[str, str]) -> str:
@@ -85,7 +87,7 @@ def listeners_of(
     """Return the listener of the verbs, and the listener of the pages unless it is off. Exit if this fails."""
     verbs, pages = make_applications(service, settings, access)
     try:
-        listeners = [Listener(verbs, bind_socket(settings.verbs), settings.certificates)]
+        listeners = [Listener(verbs, bind_socket(settings.verbs), settings.certificates, calls=service.calls)]
         if settings.listen is not None:
             listeners.append(Listener(pages, bind_socket(settings.listen), limits=PAGE_LIMITS))
     except CertificateError as error:

@@ -37,6 +37,7 @@ from scheduler_core.extender.pod_events import violated_shape_event
 from scheduler_core.extender.settings import ExtenderSettings
 from scheduler_core.policy.reload import PolicyReload
 from scheduler_core.request.pod_request import PodRequest
+from scheduler_core.runtime.calls_in_progress import CallsInProgress
 from scheduler_core.runtime.clock import SlewedClock
 from scheduler_core.runtime.event_loop import WatchSet
 from scheduler_core.runtime.event_writer import EventWriter
@@ -88,6 +89,7 @@ class ExtenderService:
         self._watch_errors = WatchErrorLog()
         self._garbage = GarbageCollection()
         self._evaluating_ahead = False
+        self.calls = CallsInProgress()
 
     @contextmanager
     def running_watches(self, watches: WatchSet) -> Iterator[None]:
@@ -135,7 +137,7 @@ class ExtenderService:
 
     def _evaluate_ahead(self) -> None:
         """Evaluate nodes for profiles that were requested before, a little at a time; requests come first."""
-        self._evaluating_ahead = self.extender.evaluate_ahead(_AHEAD_S)
+        self._evaluating_ahead = self.calls.come_first or self.extender.evaluate_ahead(_AHEAD_S)
         self._garbage.collect_new()
         if self._evaluating_ahead:
             asyncio.get_running_loop().call_later(_AHEAD_PAUSE_S, self._evaluate_ahead)
@@ -272,7 +274,7 @@ def make_applications(
     service: ExtenderService, settings: ExtenderSettings, access: PageAccess | None = None
 ) -> tuple[ASGIApp, ASGIApp]:
     """Return the applications of the two listeners: the verbs and the pages."""
-    by_verb = handlers(service.extender, service.metrics, time.monotonic)
+    by_verb = handlers(service.extender, service.metrics, time.monotonic, service.calls)
     registry, decisions = service.metrics.registry, service.decisions.json_lines
     pages = PageSources(service.not_ready_reason, registry, decisions, service.explanation_job, service.unhealthy)
     return (

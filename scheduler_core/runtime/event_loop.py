@@ -4,7 +4,8 @@ watch threads ──Batch──▶ inbox ──▶ loop: ``Daemon.apply_batch`` 
 SIGTERM, SIGINT ──────────────────▶ loop: ``Daemon.stop_requested`` ──▶ stop listeners, drain, stop watches
 
 Batches are applied for a few milliseconds at a time, large ones in parts. In between, the loop serves the requests that
-have arrived.
+have arrived. While calls are in progress, batches and ticks wait for up to ``LONGEST_WAIT_S`` in a row. If calls
+never end, batches get a fifth of the time.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from scheduler_core.cache.events import Batch, WatchStatus
+from scheduler_core.runtime.calls_in_progress import CallsInProgress
 from scheduler_core.runtime.http_server import Listener, serve_listeners
 
 _TICK_S = 1.0
 _APPLY_S = 0.002  # then requests come first
+LONGEST_WAIT_S, _SHARE, _POLL_S = 0.025, 0.25, 0.001  # 25 ms for calls, then a quarter of that for batches
 Deliver = Callable[[Batch[Any]], None]
 Split = Callable[[Batch[Any]], Iterator[Batch[Any]]]  # called on the thread of the loop when the batch is next
 
@@ -71,14 +74,16 @@ async def run_daemon(
     make_watches: Callable[[Deliver], WatchSet],
     drain: Callable[[], Awaitable[None]] | None = None,
     split: Split | None = None,
+    calls: CallsInProgress | None = None,
 ) -> None:
     """Run until ``stop_requested``, which SIGTERM and SIGINT set. Requests in progress are still answered.
 
     ``drain``: called at the end, while the watches still run. ``split``: divides a batch into parts, which are applied
-    in their order with requests in between; None: a batch is applied at once. An exception of ``apply_batch``,
-    ``split`` or ``tick`` ends the daemon too and is raised here, because the state would be wrong from then on.
+    in their order with requests in between; None: a batch is applied at once. ``calls``: batches and ticks wait for
+    these. An exception of ``apply_batch``, ``split`` or ``tick`` ends the daemon too and is raised here, because the
+    state would be wrong from then on.
     """
-    loop = asyncio.get_running_loop()
+    loop, calls = asyncio.get_running_loop(), CallsInProgress() if calls is None else calls
     errors: list[Exception] = []
 
     @contextmanager
@@ -97,10 +102,10 @@ async def run_daemon(
         with guard():
             yield from (batch,) if split is None else split(batch)
 
-    inbox = Inbox(loop, partial(guarded, service.apply_batch), split=parts_of)
+    inbox = Inbox(loop, partial(guarded, service.apply_batch), split=parts_of, calls=calls)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, service.stop_requested.set)
-    ticking = asyncio.create_task(_tick_forever(partial(guarded, service.tick)))
+    ticking = asyncio.create_task(_tick_forever(partial(guarded, service.tick), calls))
     try:
         with service.running_watches(make_watches(inbox.deliver)):
             await serve_listeners(listeners, service.stop_requested)
@@ -121,7 +126,10 @@ class Inbox:
         apply: Deliver,
         clock: Callable[[], float] = perf_counter,
         split: Split | None = None,
+        calls: CallsInProgress | None = None,
     ) -> None:
+        self._calls = CallsInProgress() if calls is None else calls
+        self._waiting_since: float | None = None  # for calls
         self._loop, self._apply, self._clock, self._split = loop, apply, clock, split
         self._parts: Iterator[Batch[Any]] = iter(())  # of the batch in progress
         self._batches: deque[Batch[Any]] = deque()
@@ -138,7 +146,15 @@ class Inbox:
         self._loop.call_soon_threadsafe(self._apply_some)
 
     def _apply_some(self) -> None:
-        until = self._clock() + _APPLY_S
+        now = self._clock()
+        waited = 0.0 if self._waiting_since is None else now - self._waiting_since
+        if waited < LONGEST_WAIT_S and self._calls.come_first:
+            if self._waiting_since is None:
+                self._waiting_since = now
+            self._loop.call_later(_POLL_S, self._apply_some)
+            return
+        self._waiting_since = None
+        until = now + max(_APPLY_S, _SHARE * min(waited, LONGEST_WAIT_S))
         while (batch := self._next_batch()) is not None:
             self._apply(batch)
             if self._clock() > until:
@@ -156,7 +172,11 @@ class Inbox:
         return part
 
 
-async def _tick_forever(tick: Callable[[], None]) -> None:
+async def _tick_forever(tick: Callable[[], None], calls: CallsInProgress) -> None:
     while True:
         await asyncio.sleep(_TICK_S)
+        for _ in range(round(LONGEST_WAIT_S / _POLL_S)):
+            if not calls.come_first:
+                break
+            await asyncio.sleep(_POLL_S)
         tick()

@@ -3,25 +3,31 @@
 The interpreter's own collector searches all objects whenever enough are new: 0.2 s with 15,000 nodes, in the middle of
 a call. Here it is off. Between calls only the objects that were made since are searched, a few thousand at a time, and
 those that remain are not searched again: they end when the last reference to them does. Only cycles among older objects
-are left. Code makes few of those, so all objects are searched once in hours, if possible in a pause.
+are left. None were found after thousands of connections and events, so all objects are searched once in hours, in a
+pause. Where no pause comes, this is done between two calls, but only if the last search was short enough for that.
 """
 
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from math import inf
+from time import thread_time
 
 _MOST_NEW = 2000  # objects that need no search yet; a search of so many takes 2 to 6 ms
-FULL_S, LATEST_S = 6 * 3600.0, 12 * 3600.0  # between two full searches: in a pause; at the latest
+FULL_S, LATEST_S = 6 * 3600.0, 12 * 3600.0  # between two full searches: in a pause; without a pause
 PAUSE_S = 2.0  # without a call
+MOST_WITHOUT_PAUSE_S = 0.15  # CPU time of the last full search; a call may wait for the next
 
 
 class GarbageCollection:
     """Replaces the automatic garbage collection of this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, cpu_clock: Callable[[], float] = thread_time) -> None:
+        self._cpu_clock = cpu_clock
         self._full_at = -inf
         self._last_call = -inf
+        self._full_cpu_s = 0.0  # of the last full search
 
     def start(self, now: float) -> None:
         """Search all objects once, and turn the automatic collection off. ``now``: monotonic seconds, as below."""
@@ -52,14 +58,15 @@ class GarbageCollection:
         """Search all objects after hours, else the new objects."""
         if not self.started:
             return
-        age = now - self._full_at
-        if age > LATEST_S or (age > FULL_S and now - self._last_call > PAUSE_S):
+        age, pause = now - self._full_at, now - self._last_call > PAUSE_S
+        if age > FULL_S and (pause or (age > LATEST_S and self._full_cpu_s < MOST_WITHOUT_PAUSE_S)):
             self._collect_all(now)
         else:
             self.collect_new()
 
     def _collect_all(self, now: float) -> None:
+        began = self._cpu_clock()
         gc.unfreeze()
         gc.collect()
         gc.freeze()
-        self._full_at = now
+        self._full_at, self._full_cpu_s = now, self._cpu_clock() - began

@@ -20,6 +20,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from scheduler_core.runtime.calls_in_progress import CallsInProgress
 from scheduler_core.runtime.tls import has_name
 
 _MAX_HEAD = 64 * 1024  # bytes of the headers; kube-scheduler sends 200
@@ -76,15 +77,17 @@ class HttpConnection(HttpToolsProtocol):
         limits: ConnectionLimits,
         closed: Callable[[str], None],
         client_name: str = "",
+        calls: CallsInProgress | None = None,
     ) -> None:
         """``closed`` is called with the reason when a connection is closed: capacity, slow, head, stuck, client.
 
-        ``client_name``: that the client certificate must have; "": any.
+        ``client_name``: that the client certificate must have; "": any. ``calls``: note the requests there.
         """
         super().__init__(config, state, app_state={})
         self._limits = limits
         self._closed = closed
         self._client_name = client_name
+        self._calls = CallsInProgress() if calls is None else calls
         self._deadline: TimerHandle | None = None  # of a request
         self._write_deadline: TimerHandle | None = None
         self._head: int | None = None  # bytes of incomplete headers
@@ -165,6 +168,7 @@ class HttpConnection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Start the deadline of a request at its first byte."""
         super().on_message_begin()
+        self._calls.begin(self)
         self._head = 0
         self._since = time.monotonic()
         self._cancel_deadline()
@@ -192,6 +196,7 @@ class HttpConnection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Start the deadline for reading the answer, and apply the limit of unread bytes."""
         self._since = time.monotonic()
+        self._calls.end(self)
         if self.flow.write_paused or self.transport.is_closing():
             self._start_write_deadline()
             self._limit_unread()
@@ -228,6 +233,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the deadlines."""
+        self._calls.end(self)
         self._cancel_deadline()
         if self._write_deadline is not None:
             self._write_deadline.cancel()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 import uvicorn
 from starlette.types import ASGIApp
 
+from scheduler_core.runtime.calls_in_progress import CallsInProgress
 from scheduler_core.runtime.http_connection import ConnectionLimits, HttpConnection
 from scheduler_core.runtime.tls import CertificateError, Certificates, read_files, server_context
 from scheduler_core.runtime.tls_handshakes import Handshakes
@@ -35,8 +36,9 @@ class Listener(uvicorn.Server):
         bound: socket.socket,
         certificates: Certificates | None = None,
         limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008  frozen
+        calls: CallsInProgress | None = None,
     ) -> None:
-        """``bound``: a bound socket. Raises ``CertificateError``."""
+        """``bound``: a bound socket; ``calls``: note the requests there. Raises ``CertificateError``."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -59,6 +61,7 @@ class Listener(uvicorn.Server):
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limits.buffers)
         self._socket = bound
         self._limits = limits
+        self._calls = calls
         self._certificates = certificates
         self._contents = None if certificates is None else read_files(certificates)
         self._context = None if certificates is None else server_context(certificates)
@@ -89,7 +92,7 @@ class Listener(uvicorn.Server):
 
     def _connection(self) -> HttpConnection:
         name = "" if self._certificates is None else self._certificates.client_name
-        return HttpConnection(self.config, self.server_state, self._limits, self._note_closed, name)
+        return HttpConnection(self.config, self.server_state, self._limits, self._note_closed, name, self._calls)
 
     def _note_closed(self, reason: str) -> None:
         self.closed[reason] += 1

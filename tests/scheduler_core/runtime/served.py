@@ -24,6 +24,7 @@ from scheduler_core.extender.http import Clock, extender_app
 from scheduler_core.extender.metrics import ExtenderMetrics
 from scheduler_core.extender.victims import NodeVictims, PreemptionResult
 from scheduler_core.request.pod import Pod
+from scheduler_core.runtime.calls_in_progress import CallsInProgress
 from scheduler_core.runtime.http_connection import ConnectionLimits
 from scheduler_core.runtime.http_server import Listener, serve_listeners
 from scheduler_core.runtime.tls import Certificates
@@ -75,9 +76,10 @@ def serving(
     app: ASGIApp,
     limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008
     certificates: Certificates | None = None,
+    calls: CallsInProgress | None = None,
 ) -> Iterator[Running]:
     """Serve within the block."""
-    listener = Listener(app, bind_socket(LOOPBACK), certificates, limits)
+    listener = Listener(app, bind_socket(LOOPBACK), certificates, limits, calls)
     ready: list[Running] = []
     started = threading.Event()
 

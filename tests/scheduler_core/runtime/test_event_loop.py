@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from scheduler_core.cache.events import Batch, NodeUpdate, WatchStatus
-from scheduler_core.runtime.event_loop import Deliver, Inbox, WatchSet, run_daemon
+from scheduler_core.runtime.calls_in_progress import CallsInProgress
+from scheduler_core.runtime.event_loop import LONGEST_WAIT_S, Deliver, Inbox, WatchSet, run_daemon
 
 
 class Broken(Exception):  # noqa: N818  of a test
@@ -120,3 +122,70 @@ def test_an_error_while_a_batch_is_divided_ends_the_daemon() -> None:
 
     with pytest.raises(Broken, match="split"):
         asyncio.run(begin())
+
+
+def test_events_wait_for_calls_and_get_a_fifth_of_the_time() -> None:
+    """A call that never ends: each event takes 1 ms, and each look at the clock 1 ms more."""
+    now, applied, done = [0.0], list[float](), asyncio.Event()
+
+    def clock() -> float:
+        now[0] += 0.001
+        return now[0]
+
+    def apply(_: Batch[Any]) -> None:
+        now[0] += 0.001
+        applied.append(now[0])
+        if len(applied) == 12:
+            done.set()
+
+    async def begin() -> None:
+        calls = CallsInProgress(lambda: 0.0)
+        calls.begin("connection")
+        inbox = Inbox(asyncio.get_running_loop(), apply, clock, calls=calls)
+        for _ in range(12):
+            inbox.deliver(Batch(NodeUpdate, ()))
+        await done.wait()
+
+    asyncio.run(asyncio.wait_for(begin(), 10.0))
+
+    gaps = [later - before for before, later in pairwise(applied) if later - before > 0.01]
+    assert applied[0] >= LONGEST_WAIT_S
+    assert gaps
+    assert all(LONGEST_WAIT_S <= each < LONGEST_WAIT_S + 0.005 for each in gaps)
+    assert len(applied) / (len(gaps) + 1) >= 3  # 6 ms of events, here with the clock's own, after each wait
+
+
+def test_events_are_applied_at_once_after_a_call_and_while_a_call_waits_for_them() -> None:
+    order: list[str] = []
+
+    async def begin() -> None:
+        calls = CallsInProgress(lambda: 0.0)
+        inbox = Inbox(
+            asyncio.get_running_loop(), lambda batch: order.append(batch.removed[0]), lambda: 0.0, calls=calls
+        )
+        calls.begin("connection")
+        inbox.deliver(Batch(NodeUpdate, (), ("first",)))
+        await asyncio.sleep(0.02)
+        order.append("call waits")
+        with calls.waiting():
+            await asyncio.sleep(0.02)
+        inbox.deliver(Batch(NodeUpdate, (), ("second",)))
+        await asyncio.sleep(0.02)
+        order.append("call ends")
+        calls.end("connection")
+        await asyncio.sleep(0.02)
+
+    asyncio.run(asyncio.wait_for(begin(), 10.0))
+
+    assert order == ["call waits", "first", "call ends", "second"]
+
+
+def test_a_call_comes_first_for_a_limited_time() -> None:
+    now = [0.0]
+    calls = CallsInProgress(lambda: now[0])
+    calls.begin("slow client")
+    now[0] = 0.049
+
+    assert calls.come_first
+    now[0] = 0.051
+    assert not calls.come_first

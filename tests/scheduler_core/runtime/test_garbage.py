@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator
+from itertools import count
 
 import pytest
 
@@ -69,16 +70,18 @@ def test_nothing_is_done_before_the_start() -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "called_at", "searched"),
+    ("at", "called_at", "search_s", "searched"),
     [
-        pytest.param(FULL_S - 1, 0.0, False, id="not yet"),
-        pytest.param(FULL_S + 1, FULL_S + 1 - PAUSE_S / 2, False, id="calls come"),
-        pytest.param(FULL_S + 1, FULL_S - PAUSE_S, True, id="a pause"),
-        pytest.param(LATEST_S + 1, LATEST_S + 1, True, id="at the latest"),
+        pytest.param(FULL_S - 1, 0.0, 0.3, False, id="not yet"),
+        pytest.param(FULL_S + 1, FULL_S + 1 - PAUSE_S / 2, 0.01, False, id="calls come"),
+        pytest.param(FULL_S + 1, FULL_S - PAUSE_S, 0.3, True, id="a pause"),
+        pytest.param(LATEST_S + 1, LATEST_S + 1, 0.01, True, id="no pause comes and a search is short"),
+        pytest.param(LATEST_S * 9, LATEST_S * 9, 0.3, False, id="no pause comes and a search would delay a call"),
     ],
 )
-def test_old_garbage_is_found_in_a_pause(at: float, called_at: float, searched: bool) -> None:
-    collection = GarbageCollection()
+def test_old_garbage_is_found_in_a_pause(at: float, called_at: float, search_s: float, searched: bool) -> None:
+    cpu_times = count(0.0, search_s)
+    collection = GarbageCollection(lambda: next(cpu_times))
     collection.start(0.0)
     old = [Cycle()]
     found = weakref.ref(old[0])

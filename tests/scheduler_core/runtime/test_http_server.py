@@ -7,7 +7,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from itertools import islice
 from typing import Any
@@ -22,6 +22,7 @@ from scheduler_core.extender.http import Handler, Reply
 from scheduler_core.extender.metrics import ExtenderMetrics
 from scheduler_core.extender.pages import PageSources, pages_app
 from scheduler_core.request.pod import Pod
+from scheduler_core.runtime.calls_in_progress import CallsInProgress
 from tests.scheduler_core.runtime.served import Passing, Running, app_of, call, serving
 
 
@@ -259,3 +260,37 @@ def test_the_end_waits_for_what_is_being_asked_and_takes_nothing_new(running: Ru
     assert answer.endswith(b'"Error":""}')
     idle.close()
     busy.close()
+
+
+def test_a_call_comes_first_from_its_first_byte_until_it_is_answered() -> None:
+    calls, seen = CallsInProgress(lambda: 0.0), list[bool]()
+
+    class Watching(Passing):
+        def filter(self, pod: Pod, names: AbstractSet[str], *, final: bool = True) -> FilterResult:
+            seen.append(calls.come_first)
+            return super().filter(pod, names, final=final)
+
+    with serving(app_of(Watching()), calls=calls) as running:
+        assert not calls.come_first
+        first, second = running.client(), running.client()
+        for client in (first, second):
+            client.request("POST", "/filter", call("n1"))
+            assert client.getresponse().read()
+            assert eventually(lambda: not calls.come_first)
+        second.putrequest("POST", "/filter")
+        second.putheader("Content-Length", "5")
+        second.endheaders(b"")
+        assert eventually(lambda: calls.come_first)
+        second.close()
+        assert eventually(lambda: not calls.come_first)
+        first.close()
+
+    assert seen == [True, True]
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    """Return whether the condition becomes true within seconds."""
+    until = time.monotonic() + 5.0
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.01)
+    return condition()
