@@ -15,18 +15,17 @@ from typing import NamedTuple
 import msgspec
 from immutables import Map
 
-from gputopo.crd.reservations import HeldCapacity, ReservationSpec
+from gputopo.crd.reservations import HeldCapacity
 from gputopo.timestamps import format_timestamp
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_record import NodeRecord, is_hold, with_pod
 from scheduler_core.cache.node_table import ClusterSnapshot, with_records
 from scheduler_core.cache.placeholder_pods import full_name, unknown_pod
 from scheduler_core.planner.commit.actions import CreateReservation
-from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.pod_deadlines import PodDeadlines
 from scheduler_core.planner.leader.hold_candidates import find_hold_nodes, node_deadlines
-from scheduler_core.planner.leader.plan_task import ReservationNames, reservation_name
+from scheduler_core.planner.leader.plan_task import ReservationNames, create_hold
 from scheduler_core.planner.packing.holdings import holdings_of
 from scheduler_core.planner.packing.model import GangPlan, NodeView, PlanOptions
 from scheduler_core.planner.packing.plan import plan_gang
@@ -70,10 +69,7 @@ def search_hold(task: HoldTask) -> HoldResult:
     held = _find_holdings(task, emptied)
     if not held:
         return HoldResult(gang, is_enough=bool(task.held) and task.is_out_of_time())  # without a result: keep the hold
-    name = reservation_name(gang.ready[0].name if is_single_pod_gang(gang.name) else gang.name.name, task.names)
-    since = task.held_since or format_timestamp(task.now)
-    spec = ReservationSpec(gang.name.name, held=held, priority=gang.priority, held_since=since)
-    return HoldResult(gang, CreateReservation(gang.name.namespace, name, spec))
+    return HoldResult(gang, create_hold(gang, held, task.names, task.held_since or format_timestamp(task.now)))
 
 
 def _find_holdings(task: HoldTask, emptied: _EmptiedNodes) -> tuple[HeldCapacity, ...]:

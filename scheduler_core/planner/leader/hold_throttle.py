@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from scheduler_core.planner.leader.hold_search import HoldResult, HoldTask, search_hold
 from scheduler_core.planner.leader.preemption_search import (
-    PreemptionResult,
     PreemptionSearch,
+    PreemptionSearchResult,
     run_preemption_search,
 )
 
@@ -46,7 +46,7 @@ class HoldThrottle:
         found = search_hold(task._replace(is_out_of_time=is_out_of_time))
         return found._replace(cpu_s=time.thread_time() - began)
 
-    def search_preemption(self, search: PreemptionSearch) -> PreemptionResult:
+    def search_preemption(self, search: PreemptionSearch) -> PreemptionSearchResult:
         """Search pods to evict; pause while a plan runs."""
         began, until = time.thread_time(), time.monotonic() + self._max_pause_s
         search_s = search.units.policy.plan_time_s

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from gputopo.crd.reservations import PlannedMember, ReservationSpec
+from gputopo.crd.reservations import HeldCapacity, PlannedMember, Preemption, ReservationSpec
 from scheduler_core.planner.commit.actions import CreateReservation
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang
@@ -175,6 +175,19 @@ def _plan_gang(
 def reservation_name(gang: str, names: ReservationNames) -> str:
     """Return a new name for a reservation of this gang."""
     return f"{gang[:_NAME_LENGTH]}-{names.suffix()}"
+
+
+def create_hold(
+    gang: Gang,
+    held: tuple[HeldCapacity, ...],
+    names: ReservationNames,
+    since: str,
+    preemption: Preemption | None = None,
+) -> CreateReservation:
+    """Return the write of a capacity hold. ``since``: when the gang got its first hold, RFC 3339."""
+    name = reservation_name(gang.ready[0].name if is_single_pod_gang(gang.name) else gang.name.name, names)
+    spec = ReservationSpec(gang.name.name, held=held, priority=gang.priority, held_since=since, preemption=preemption)
+    return CreateReservation(gang.name.namespace, name, spec)
 
 
 def placed_seats(gang: Gang, seats: Mapping[str, PlannedMember]) -> tuple[PlannedMember, ...]:

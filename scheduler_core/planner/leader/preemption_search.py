@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from gputopo.crd.reservations import ReservationSpec
 from gputopo.timestamps import format_timestamp
 from scheduler_core.planner.commit.actions import CreateReservation
-from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang
-from scheduler_core.planner.leader.plan_task import ReservationNames, reservation_name
+from scheduler_core.planner.leader.plan_task import ReservationNames, create_hold
 from scheduler_core.planner.packing.model import NodeView, PlanOptions
 from scheduler_core.planner.preemption.inputs import UnitInputs
 from scheduler_core.planner.preemption.model import NoPreemption, PreemptionPlan, PreemptionTask
@@ -37,7 +35,7 @@ class PreemptionSearch(NamedTuple):
         return self.units.beneficiary
 
 
-class PreemptionResult(NamedTuple):
+class PreemptionSearchResult(NamedTuple):
     """Result of a search."""
 
     found: PreemptionPlan | NoPreemption
@@ -46,7 +44,7 @@ class PreemptionResult(NamedTuple):
     cpu_s: float = 0.0
 
 
-def run_preemption_search(search: PreemptionSearch) -> PreemptionResult:
+def run_preemption_search(search: PreemptionSearch) -> PreemptionSearchResult:
     """Return the cheapest units found, and the hold that reserves their devices for the gang."""
     gang, now, policy = search.gang, search.units.now, search.units.policy
     known = find_units(search.units)
@@ -63,13 +61,7 @@ def run_preemption_search(search: PreemptionSearch) -> PreemptionResult:
     )
     found = search_preemption(task)
     if isinstance(found, NoPreemption) or not found.held:
-        return PreemptionResult(found, None, known.near_end_since)
-    name = reservation_name(gang.ready[0].name if is_single_pod_gang(gang.name) else gang.name.name, search.names)
-    spec = ReservationSpec(
-        gang.name.name,
-        held=found.held,
-        priority=gang.priority,
-        held_since=search.held_since or format_timestamp(now),
-        preemption=found.intent(policy.timeout_s),
-    )
-    return PreemptionResult(found, CreateReservation(gang.name.namespace, name, spec), known.near_end_since)
+        return PreemptionSearchResult(found, None, known.near_end_since)
+    since, intent = search.held_since or format_timestamp(now), found.intent(policy.timeout_s)
+    create = create_hold(gang, found.held, search.names, since, intent)
+    return PreemptionSearchResult(found, create, known.near_end_since)

@@ -23,7 +23,7 @@ from scheduler_core.planner.leader.capacity_holds import CapacityHolds
 from scheduler_core.planner.leader.context import TermContext
 from scheduler_core.planner.leader.eviction_history import EvictionHistory, gang_key
 from scheduler_core.planner.leader.preemption_outcomes import PreemptionOutcomes
-from scheduler_core.planner.leader.preemption_search import PreemptionResult
+from scheduler_core.planner.leader.preemption_search import PreemptionSearchResult
 from scheduler_core.planner.leader.queue import GangQueue, QueuedGang
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.preemption.model import PreemptionPlan
@@ -37,7 +37,7 @@ class PreemptionReport(NamedTuple):
     """The last result for a gang, for people."""
 
     mode: PreemptionMode
-    result: PreemptionResult
+    result: PreemptionSearchResult
     at: float  # seconds since 1970
 
 
@@ -146,7 +146,7 @@ class Preemptions:
                 if gang is not None:
                     self._history.allow_search_again(gang_key(gang))
 
-    def apply_result(self, result: PreemptionResult, now: float) -> CreateReservation | None:
+    def apply_result(self, result: PreemptionSearchResult, now: float) -> CreateReservation | None:
         """Report a result. Return the hold to create; None: in dry-run mode, above a limit, or without a result."""
         gang, policy = result.found.gang, self._policy
         self.near_end_since = result.near_end_since
@@ -194,6 +194,6 @@ class Preemptions:
         self._history.forget_old(now, self._context.clock.wall(), self._policy.cooldown_s)
 
 
-def _units(result: PreemptionResult) -> frozenset[str]:
+def _units(result: PreemptionSearchResult) -> frozenset[str]:
     found = result.found
     return frozenset(each.name for each in found.units) if isinstance(found, PreemptionPlan) else frozenset()

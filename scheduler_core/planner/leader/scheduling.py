@@ -19,7 +19,7 @@ from scheduler_core.planner.leader.context import TermContext
 from scheduler_core.planner.leader.hand_over import hand_overs, may_be_handed_over
 from scheduler_core.planner.leader.hold_search import HoldResult, HoldTask
 from scheduler_core.planner.leader.plan_task import PlanResult, PlanTask, ReservationNames, options_of
-from scheduler_core.planner.leader.preemption_search import PreemptionResult, PreemptionSearch
+from scheduler_core.planner.leader.preemption_search import PreemptionSearch, PreemptionSearchResult
 from scheduler_core.planner.leader.preemptions import Preemptions
 from scheduler_core.planner.leader.provisioning import NodeRequests
 from scheduler_core.planner.leader.queue import QueuedGang, QueueOrder
@@ -85,7 +85,7 @@ class PlanScheduler:
         self._is_searching_hold = False
         return self.holds.apply_result(result, now)
 
-    def apply_preemption_result(self, result: PreemptionResult, now: float) -> CreateReservation | None:
+    def apply_preemption_result(self, result: PreemptionSearchResult, now: float) -> CreateReservation | None:
         """Return the hold with evictions to create."""
         self._is_searching_hold = False
         return self.preemptions.apply_result(result, now)

@@ -32,7 +32,7 @@ from scheduler_core.planner.leader.freshness import Freshness
 from scheduler_core.planner.leader.hold_search import HoldResult
 from scheduler_core.planner.leader.outbox import UNGATING_DELAY_S, Outbox
 from scheduler_core.planner.leader.plan_task import PlanResult
-from scheduler_core.planner.leader.preemption_search import PreemptionResult
+from scheduler_core.planner.leader.preemption_search import PreemptionSearchResult
 from scheduler_core.planner.leader.preemptions import Preemptions
 from scheduler_core.planner.leader.scheduling import PlanScheduler
 from scheduler_core.planner.leader.view import PlanFindings, PlannerView
@@ -135,7 +135,7 @@ class LeaderTerm:
             self._outbox.submit_action(action, now)
         self._schedule_round()
 
-    def apply_preemption_result(self, result: PreemptionResult) -> None:
+    def apply_preemption_result(self, result: PreemptionSearchResult) -> None:
         """Apply the result of a search of pods to evict. Nothing is begun while the view may be old."""
         now = self._context.clock.monotonic()
         action = self._scheduler.apply_preemption_result(result, now)
