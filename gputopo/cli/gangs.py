@@ -187,12 +187,12 @@ def why_gang(query: GangQuery, output: str) -> None:
     _print(explanation, output)
 
 
-def planner_states(server: str) -> Mapping[GangName, PlannerGangState]:
+def planner_states(server: str, option: str = "--server") -> Mapping[GangName, PlannerGangState]:
     """Return the states of all gangs, from the page of a running planner."""
     from scheduler_core.planner.report.planner_page import NotAPlannerError, parse_planner_page  # noqa: PLC0415
 
     if not server.startswith(("http://", "https://")):
-        raise click.UsageError(f"--server {server!r} is not a URL; example: http://127.0.0.1:9439")
+        raise click.UsageError(f"{option} {server!r} is not a URL; example: http://127.0.0.1:9439")
     url = f"{server.rstrip('/')}/gangs"
     try:
         return {name: state for text in fetch_pages(url) for name, state in parse_planner_page(text).items()}

@@ -39,6 +39,7 @@ class _Options(NamedTuple):
     namespace: str | None
     node: str | None
     server: str | None
+    planner: str | None
     policy: str | None
 
 
@@ -47,6 +48,7 @@ class PodQuery(NamedTuple):
 
     node: str | None  # None: all nodes
     policies: Policies
+    planner: str | None = None  # URL of the leading planner, for its dry run
 
 
 @click.command()
@@ -70,6 +72,7 @@ class PodQuery(NamedTuple):
     help="The extender's policy file; default: the built-in policy.",
 )
 @click.option("--server", metavar="URL", help="pod: query a running extender. gang: also query the leading planner.")
+@click.option("--planner", metavar="URL", help="pod: also query the leading planner: what it would evict in a dry run.")
 @click.option(
     "-o",
     "--output",
@@ -82,7 +85,8 @@ def why(what: tuple[str, ...], output: str, **flags: str | None) -> None:
     """Explain why a GPU pod or a gang is placed, or is not.
 
     For a pod: the rejection reason of each node, the scores, and the node that nearly fits. For a running pod: its
-    GPUs, compared with the best GPUs. With -f: where the pod would be placed, or why it would not; nothing is created.
+    GPUs, compared with the best GPUs. If the pod is evicted for a gang, or pods are evicted for it: for which gang, by
+    which rule. With -f: where the pod would be placed, or why it would not; nothing is created.
     For a gang: missing members, gates that hold members, where all members would be placed now, or which member
     does not fit and which pods would have to end.
 
@@ -107,6 +111,8 @@ def why(what: tuple[str, ...], output: str, **flags: str | None) -> None:
         raise click.UsageError("--server needs pod NAME, and excludes -f and --node")
     if options.server is not None and not options.server.startswith(("http://", "https://")):
         raise click.UsageError(f"--server {options.server!r} is not a URL; example: http://127.0.0.1:9439")
+    if options.planner is not None and (name is None or options.server is not None):
+        raise click.UsageError("--planner needs pod NAME, and excludes --server")
     if options.server is not None and options.source is not None:
         raise click.UsageError("--from and --server exclude each other")
     if options.server is not None and options.policy is not None:
@@ -123,7 +129,8 @@ def why(what: tuple[str, ...], output: str, **flags: str | None) -> None:
             if manifest_pod is not None:
                 explanation = _explain_manifest(kube, manifest_pod, namespace, PodQuery(options.node, policies))
             else:
-                explanation = _explain_cluster_pod(kube, (namespace, name or ""), PodQuery(options.node, policies))
+                query = PodQuery(options.node, policies, options.planner)
+                explanation = _explain_cluster_pod(kube, (namespace, name or ""), query)
     _print(explanation, output)
 
 
@@ -143,6 +150,8 @@ def _why_gang(name: str, options: _Options, output: str) -> None:
 
     if options.filename is not None or options.node is not None:
         raise click.UsageError("gang NAME excludes -f and --node")
+    if options.planner is not None:
+        raise click.UsageError("--planner needs pod NAME: for a gang use --server")
     policies, namespace = _policies(options.policy), options.namespace or _namespace(options)
     connection = {"kubeconfig": options.kubeconfig, "context": options.context, "source": options.source}
     why_gang(GangQuery(name, namespace, connection, options.server, policies), output)
@@ -219,13 +228,15 @@ def _explain_manifest(kube: Kube, manifest_pod: ManifestPod, namespace: str, que
 def _explain(kube: Kube, pod: FullPod, query: PodQuery, bound: str | None) -> Explanation:
     from msgspec.structs import replace  # noqa: PLC0415  start-up of all other commands
 
+    from gputopo.cli.gangs import planner_states  # noqa: PLC0415
     from gputopo.labels.keys import GPU_RESOURCES, MIG_RESOURCE_PREFIX  # noqa: PLC0415
     from scheduler_core.cache.list_once import ListedFor, read_cluster, rejected_nodes, snapshot_for_pod  # noqa: PLC0415
     from scheduler_core.explain import explain, explain_malformed, group_excluded, with_reservations  # noqa: PLC0415
+    from scheduler_core.planner.report.preemption_notes import pod_preemption_notes  # noqa: PLC0415
     from scheduler_core.policy.cached_reader import MemoizedParser  # noqa: PLC0415
     from scheduler_core.request.pod_request import InvalidRequest  # noqa: PLC0415
 
-    node, policies = query
+    node, policies, planner = query
     metadata, request = pod.metadata, policies.parse_pod(pod)
     if isinstance(request, InvalidRequest):
         return explain_malformed(metadata.namespace, metadata.name, request.reason)
@@ -245,8 +256,12 @@ def _explain(kube: Kube, pod: FullPod, query: PodQuery, bound: str | None) -> Ex
     explanation = explain(request, table, names, policies.policy_for(request), now, bound)
     explanation = with_reservations(explanation, table, cluster.active_reservations or (), metadata.uid)
     unread = (_NO_PERMISSION,) if cluster.active_reservations is None else ()
+    states = () if planner is None else planner_states(planner, "--planner").values()
+    evictions = pod_preemption_notes(pod, (each.reservation for each in cluster.active_reservations or ()), states)
     return replace(
-        explanation, barred=group_excluded(rejected if node is None else {}), notes=(*explanation.notes, *unread)
+        explanation,
+        barred=group_excluded(rejected if node is None else {}),
+        notes=(*explanation.notes, *evictions, *unread),
     )
 
 

@@ -44,6 +44,7 @@ from scheduler_core.planner.report.model import (
     NoPlacement,
 )
 from scheduler_core.planner.report.planner_page import PlannerGangState
+from scheduler_core.planner.report.preemption_notes import intent_note, lost_work
 from scheduler_core.planner.report.prospects import GangProspects, PlanRules, evictable_pods, find_prospects
 from scheduler_core.planner.report.read import GangSnapshot
 from scheduler_core.request.pod_request import InvalidRequest
@@ -247,8 +248,7 @@ def _notes(snapshot: GangSnapshot, gang: Gang, state: Progress, about: GangQuest
     if state.open is not None and state.open.status.estimate is not None:
         yield f"its capacity hold is expected to be free at {state.open.status.estimate}"
     if state.open is not None and (intent := state.open.spec.preemption) is not None:
-        units = listed(tuple(dict.fromkeys(each.unit for each in intent.evictions)))
-        yield f"pods are evicted for it: {units} ({_lost(intent.gpu_hours, intent.cost)}; rule: {intent.rule})"
+        yield intent_note(intent)
     if about.planner_state is not None:
         yield from _planner_notes(about.planner_state)
     yield from blocked_creations(gang, snapshot.view.gang_members.members_of(gang.name))
@@ -265,17 +265,13 @@ def _planner_notes(planner_state: PlannerGangState) -> Iterator[str]:
         reason = "" if planner_state.trouble is None else f" (last reason: {planner_state.trouble})"
         yield f"it was rolled back {often}{reason}; the planner tries again {again}"
     if (dry := planner_state.dry_run) is not None:
-        yield f"dry run: would evict {listed(dry.units)} ({_lost(dry.gpu_hours, dry.cost)}; rule: {dry.rule})"
+        yield f"dry run: would evict {listed(dry.units)} ({lost_work(dry.gpu_hours, dry.cost)}; rule: {dry.rule})"
     if planner_state.missing:
         names: dict[str, list[str]] = {}
         for each in planner_state.missing:
             names.setdefault(each.reason.removesuffix(SEE), []).append(each.member)
         missing = "; ".join(f"{reason} ({listed(members, 1)})" for reason, members in names.items())
         yield f"at the planner's last attempt, {planner_state.reason}: {missing}"
-
-
-def _lost(gpu_hours: float, cost: float | None) -> str:
-    return f"lost work: {gpu_hours:.1f} GPU-hours" + ("" if cost is None else f", cost {cost:.2f}")
 
 
 def _level_notes(snapshot: GangSnapshot, gang: Gang, levels: Levels) -> Iterator[str]:

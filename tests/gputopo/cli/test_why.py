@@ -11,8 +11,9 @@ import yaml
 from click.testing import CliRunner, Result
 
 from gputopo.cli import main
-from gputopo.crd.reservations import ReservationSpec, spec_hash
+from gputopo.crd.reservations import HeldCapacity, PlannedEviction, Preemption, ReservationSpec, spec_hash
 from gputopo.kube.rbac import LEDGERS, NODE_GPUS, NODES, PODS, RESERVATIONS
+from gputopo.labels.keys import GATE, POD_GANG, POD_GANG_SIZE
 from scheduler_core.explain import explanation_document, explanation_text
 from tests.api_server import Answer, ApiServer, Asked, api_server
 from tests.gputopo.cli.cluster_objects import NODE, STATE, listed, pod
@@ -410,3 +411,77 @@ def test_a_file_without_a_pod(content: bytes, told: str, tmp_path: Path) -> None
 
     assert shown.exit_code == 2
     assert told in shown.output
+
+
+EVICTIONS = (PlannedEviction("u-train", "a", "train", "gpu-0", "a/train", 3),)
+INTENT = Preemption(EVICTIONS, "scavengers-yield-to-all", "evicts 1 pod of a/train", 4.5, 12.25)
+
+
+def preempting(begun: tuple[str, ...] = ()) -> tuple[Answer, Answer]:
+    """A capacity hold of the gang b/llm, for which the pod a/train is evicted, and the ledger that lists it."""
+    spec = ReservationSpec("llm", held=(HeldCapacity("gpu-0", 3),), priority=100, preemption=INTENT)
+    metadata = {"name": "llm-1", "namespace": "b", "uid": "R", "resourceVersion": "7"}
+    entry = {"uid": "R", "namespace": "b", "name": "llm-1", "hash": spec_hash(spec), "phase": "Held"}
+    ledger = {"metadata": {"name": "gpus", "uid": "L", "generation": 1}, "spec": {"entries": [entry]}}
+    status = {"state": "Held", "evicting": list(begun)}
+    return listed({"metadata": metadata, "spec": msgspec.to_builtins(spec), "status": status}), listed(ledger)
+
+
+def notes(folder: Path, name: str, begun: tuple[str, ...] = (), *options: str) -> list[str]:
+    reservations, ledgers = preempting(begun)
+    answers = {RESERVATIONS.path(): reservations, LEDGERS.path(): ledgers}
+    member = pod("member", 3, namespace="b", phase="Pending")
+    member["metadata"]["annotations"] = {POD_GANG.key: "llm", POD_GANG_SIZE.key: "1"}
+    member["spec"]["schedulingGates"] = [{"name": GATE}]
+
+    def answer(asked: Asked) -> Answer:
+        if asked.path == PODS.path(namespace="b"):
+            return listed(member)
+        return answers.get(asked.path) or cluster(asked)
+
+    namespace = "b" if name == "member" else "a"
+    with api_server(answer) as server:
+        shown = why(server, folder, "pod", name, "-n", namespace, "-o", "json", *options)
+    assert shown.exit_code == 0, shown.output
+    return [each for each in json.loads(shown.output)["notes"] if "evict" in each]
+
+
+def test_a_pod_that_is_evicted_names_the_gang_the_rule_and_the_reservation(tmp_path: Path) -> None:
+    said = "for gang b/llm of priority 100, with its unit a/train (rule: scavengers-yield-to-all; reservation b/llm-1)"
+
+    assert notes(tmp_path, "train") == [f"it is to be evicted {said}"]
+    assert notes(tmp_path, "train", ("a/train",)) == [f"it is being evicted {said}"]
+    assert notes(tmp_path, "waits") == []
+
+
+def test_a_pod_for_which_others_are_evicted_names_them_and_the_cost(tmp_path: Path) -> None:
+    assert notes(tmp_path, "member") == [
+        "pods are evicted for it: a/train (lost work: 4.5 GPU-hours, cost 12.25; rule: scavengers-yield-to-all)"
+    ]
+
+
+def test_the_planner_tells_what_it_would_evict_in_a_dry_run(tmp_path: Path) -> None:
+    dry = {"units": ["a/waits"], "pods": 2, "gpu_hours": 0.5, "cost": None, "rule": "idle first"}
+    state = {"namespace": "b", "name": "llm", "phase": "queued", "reason": "too few", "dry_run": dry}
+    with api_server(lambda _: Answer({"leads": True, "gangs": [state]})) as planner:
+        victim = notes(tmp_path, "waits", (), "--planner", planner.url)
+        member = notes(tmp_path, "member", (), "--planner", planner.url)
+
+    assert victim == [
+        (
+            "dry run: it would be evicted for gang b/llm (lost work: 0.5 GPU-hours, of all pods that would be "
+            "evicted; rule: idle first)"
+        )
+    ]
+    assert member == [
+        "pods are evicted for it: a/train (lost work: 4.5 GPU-hours, cost 12.25; rule: scavengers-yield-to-all)",
+        "dry run: would evict a/waits for its gang (lost work: 0.5 GPU-hours; rule: idle first)",
+    ]
+
+
+@pytest.mark.parametrize("options", [("-f", "-"), ("pod", "x", "--server", "http://127.0.0.1:9")])
+def test_the_planner_is_asked_about_pods_of_the_cluster_only(tmp_path: Path, options: tuple[str, ...]) -> None:
+    with api_server(cluster) as server:
+        shown = why(server, tmp_path, *options, "--planner", "http://127.0.0.1:9", written=POD)
+
+    assert (shown.exit_code, "--planner needs pod NAME, and excludes --server" in shown.output) == (2, True)

@@ -1,0 +1,73 @@
+"""Sentences about preemptions that concern a pod: it is evicted, or other pods are evicted for it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from gputopo.crd.reservations import Preemption, gang_title
+from gputopo.render.report import listed
+from scheduler_core.cache.events import ReservationUpdate
+from scheduler_core.planner.commit.actions import reserved_gang
+from scheduler_core.planner.gang.member import GangName
+from scheduler_core.planner.gang.pod_source import planner_pod
+from scheduler_core.planner.report.planner_page import PlannerGangState
+from scheduler_core.request.full_pod import FullPod
+
+
+def pod_preemption_notes(
+    pod: FullPod, holds: Iterable[ReservationUpdate], states: Iterable[PlannerGangState] = ()
+) -> Iterator[str]:
+    """Yield the notes of a pod. ``holds``: reservations in effect; ``states``: from the planner, with its dry runs."""
+    gang = _gang_of(pod)
+    for hold in holds:
+        intent = hold.spec.preemption
+        if intent is None:
+            continue
+        if reserved_gang(hold) == gang:
+            yield intent_note(intent)
+        yield from _victim_notes(pod, hold, intent)
+    title = f"{pod.metadata.namespace}/{pod.metadata.name}"
+    units = {title} if gang is None else {title, f"{gang.namespace}/{gang.name}"}
+    for each in states:
+        if (dry := each.dry_run) is None:
+            continue
+        work = lost_work(dry.gpu_hours, dry.cost)
+        if GangName(each.namespace, each.name) == gang:
+            yield f"dry run: would evict {listed(dry.units)} for its gang ({work}; rule: {dry.rule})"
+        if units & set(dry.units):
+            yield (
+                f"dry run: it would be evicted for gang {each.namespace}/{each.name} ({work}, of all pods that would "
+                f"be evicted; rule: {dry.rule})"
+            )
+
+
+def intent_note(intent: Preemption) -> str:
+    """Return the note of a gang, or of its pods, for which other pods are evicted."""
+    units = listed(tuple(dict.fromkeys(each.unit for each in intent.evictions)))
+    return f"pods are evicted for it: {units} ({lost_work(intent.gpu_hours, intent.cost)}; rule: {intent.rule})"
+
+
+def lost_work(gpu_hours: float, cost: float | None) -> str:
+    """Return the work that is lost."""
+    return f"lost work: {gpu_hours:.1f} GPU-hours" + ("" if cost is None else f", cost {cost:.2f}")
+
+
+def _victim_notes(pod: FullPod, hold: ReservationUpdate, intent: Preemption) -> Iterator[str]:
+    found = next((each for each in intent.evictions if each.uid == pod.metadata.uid), None)
+    if found is None:
+        return
+    title = gang_title(hold.namespace, hold.spec)
+    beneficiary = f"a single pod of {hold.namespace}" if title is None else f"gang {title}"
+    state = "is being evicted" if found.unit in hold.status.evicting else "is to be evicted"
+    if found.unit in hold.status.evicting and pod.metadata.deletion_timestamp is not None:
+        state = "was evicted, and has not ended yet,"
+    yield (
+        f"it {state} for {beneficiary} of priority {hold.spec.priority}, with its unit {found.unit} "
+        f"(rule: {intent.rule}; reservation {hold.namespace}/{hold.name})"
+    )
+
+
+def _gang_of(pod: FullPod) -> GangName | None:
+    found = planner_pod(pod.metadata.uid, pod)
+    member = None if found is None else found.member
+    return None if member is None else member.gang_request.gang
