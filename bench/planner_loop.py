@@ -261,7 +261,7 @@ class Stage:
     def count_preemption(self, outcome: str, preemption: Preemption) -> None:
         """Do nothing."""
 
-    def count_eviction(self) -> None:
+    def count_eviction(self, *, again: bool) -> None:
         """Count an evicted pod."""
 
     def schedule_round(self, seconds: float) -> None:

@@ -45,6 +45,11 @@ COUNTERS = {
         "in-vain follows).",
     ),
     "gputopo_planner_preemption_evictions": MetricHelp((), "Pods that were evicted for gangs."),
+    "gputopo_planner_preemption_repeated": MetricHelp(
+        (),
+        "Workloads that were evicted for a gang, and had been evicted for another one within the 24 hours before, "
+        "as far as the leader knows.",
+    ),
     "gputopo_planner_preemption_lost_gpu_hours": MetricHelp(
         ("outcome",),
         "GPU-hours of work that preemptions lost. begun: of all preemptions; won, in-vain: of those with this outcome.",
@@ -113,6 +118,7 @@ class PlannerMetrics:
         self.rollbacks = CATALOGUE.counter(self.registry, "gputopo_planner_rollbacks")
         self.preemptions = CATALOGUE.counter(self.registry, "gputopo_planner_preemptions")
         self.evictions = CATALOGUE.counter(self.registry, "gputopo_planner_preemption_evictions")
+        self.repeated_evictions = CATALOGUE.counter(self.registry, "gputopo_planner_preemption_repeated")
         self.lost_gpu_hours = CATALOGUE.counter(self.registry, "gputopo_planner_preemption_lost_gpu_hours")
         self.lost_cost = CATALOGUE.counter(self.registry, "gputopo_planner_preemption_lost_cost")
         self.released = CATALOGUE.counter(self.registry, "gputopo_planner_released")
@@ -143,6 +149,12 @@ class PlannerMetrics:
         self.lost_gpu_hours.labels(outcome).inc(preemption.gpu_hours)
         if preemption.cost is not None:
             self.lost_cost.labels(outcome).inc(preemption.cost)
+
+    def count_eviction(self, *, again: bool) -> None:
+        """Count an evicted pod. ``again``: its workload was evicted not long ago, and it is the first pod of it."""
+        self.evictions.inc()
+        if again:
+            self.repeated_evictions.inc()
 
     def count_wait(self, outcome: str, seconds: float, *, alone: bool) -> None:
         """Record how long a gang waited."""

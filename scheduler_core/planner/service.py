@@ -270,9 +270,9 @@ class PlannerService:
         """Count a preemption that has begun, or ended."""
         self._parts.metrics.count_preemption(outcome, preemption)
 
-    def count_eviction(self) -> None:
+    def count_eviction(self, *, again: bool) -> None:
         """Count an evicted pod."""
-        self._parts.metrics.evictions.inc()
+        self._parts.metrics.count_eviction(again=again)
 
     def _run_in_pool(self, pool: ThreadPoolExecutor, work: Callable[[], T], apply: Callable[[T], None]) -> None:
         """Do the work on a thread; apply its result on the loop, unless the present term has ended by then."""

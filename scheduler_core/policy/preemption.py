@@ -127,23 +127,23 @@ class PreemptionPolicy(NamedTuple):
 _ONLY_CRITICAL = PreemptionMatch(at_least=CRITICAL_PRIORITY)
 DEFAULT_RULES = (
     PreemptionRule(
-        "scavengers-yield-to-all",
+        "scavengers-preemptible",
         PreemptionMatch(frozenset({WorkloadClass.SCAVENGER})),
         min_runtime_s=0.0,
         honours_never=False,
     ),
     PreemptionRule(
-        "normal-yields-to-critical",
+        "normal-preemptible-by-critical",
         PreemptionMatch(frozenset({WorkloadClass.INFERENCE, WorkloadClass.BATCH, WorkloadClass.DEFAULT})),
         _ONLY_CRITICAL,
     ),
     PreemptionRule(
-        "important-training-stays",
+        "important-training-protected",
         PreemptionMatch(frozenset({WorkloadClass.TRAINING}), at_least=NORMAL_PRIORITY),
         allow=False,
     ),
     PreemptionRule(
-        "saved-training-yields",
+        "checkpointed-training-preemptible",
         PreemptionMatch(frozenset({WorkloadClass.TRAINING})),
         near_end_s=7_200.0,
         needs_checkpoints=True,
@@ -161,7 +161,7 @@ def window_text(window: PreemptionWindow) -> str:
 
 
 def rule_text(rule: PreemptionRule) -> str:
-    """Return a rule for people: ``saved-training-yields: training; price 1; near end 7200s``."""
+    """Return a rule for people: ``checkpointed-training-preemptible: training; price 1; near end 7200s``."""
     parts = [f"{rule.name}: {_match_text(rule.victims)}"]
     if rule.beneficiaries != PreemptionMatch():
         parts[0] += f" to {_match_text(rule.beneficiaries)}"

@@ -58,7 +58,7 @@ TimeOfDay = Annotated[float, BeforeValidator(_time_of_day, json_schema_input_typ
 class PreemptionMatchModel(FileModel):
     """Pods on one side of a rule: all given criteria must hold."""
 
-    personality: Personalities | None = None
+    workload_class: Personalities | None = None
     namespace: Names | None = None
     min_priority: Priority | None = Field(default=None, description="This priority or a higher one.")
     below_priority: Priority | None = Field(default=None, description="A lower priority than this.")
@@ -67,7 +67,10 @@ class PreemptionMatchModel(FileModel):
     def match(self) -> PreemptionMatch:
         """Return the values."""
         return PreemptionMatch(
-            frozenset(self.personality or ()), frozenset(self.namespace or ()), self.min_priority, self.below_priority
+            frozenset(self.workload_class or ()),
+            frozenset(self.namespace or ()),
+            self.min_priority,
+            self.below_priority,
         )
 
 

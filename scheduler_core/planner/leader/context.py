@@ -62,8 +62,11 @@ class Executor(Protocol):
     def count_preemption(self, outcome: str, preemption: Preemption) -> None:
         """Count a preemption that has begun, is stuck, or has ended. ``outcome``: begun, stuck, won, in-vain."""
 
-    def count_eviction(self) -> None:
-        """Count a pod that was evicted for a gang. Called once for each pod."""
+    def count_eviction(self, *, again: bool) -> None:
+        """Count a pod that was evicted for a gang. Called once for each pod.
+
+        ``again``: it is the first pod of a workload that was evicted for another gang not long ago.
+        """
 
     def schedule_round(self, seconds: float) -> None:
         """Call ``LeaderTerm.run_round`` after this time, or earlier."""

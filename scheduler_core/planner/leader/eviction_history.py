@@ -6,15 +6,17 @@ object and creates it again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple, TypeVar
 
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang
 
+T = TypeVar("T")
 RETRY_S = 60.0  # until the next search for a gang; after a preemption in vain doubled each time
 MAX_RETRY_S = 3_600.0
 HOUR_S = 3_600.0
+REPEATED_S = 86_400.0  # a workload that is evicted again within this time is counted
 _MOST = 10_000  # entries of a collection: the oldest are forgotten first
 _MOST_DOUBLINGS = 10
 
@@ -27,29 +29,41 @@ class _Failures(NamedTuple):
     forget_at: float
 
 
+class EvictedFrom(NamedTuple):
+    """The unit of an evicted pod, and the hold for which it is evicted."""
+
+    key: str  # ``EvictionUnit.key``
+    hold: str  # UID
+
+
+class _EvictedUnit(NamedTuple):
+    at: float  # seconds since 1970
+    hold: str  # UID
+
+
 class EvictionHistory:
     """Evictions and failed preemptions in one term of leadership. For one thread. Times in monotonic seconds."""
 
     def __init__(self) -> None:
         self._counted: dict[str, float] = {}  # by UID of the pod, of the last hour
-        self._evicted_at: dict[str, float] = {}  # by key of the unit, seconds since 1970
+        self._units: dict[str, _EvictedUnit] = {}  # by key of the unit
         self._searched: dict[str, float] = {}  # by key of the gang: no search before
         self._failures: dict[str, _Failures] = {}  # by key of the gang
 
     def forget_old(self, now: float, wall: float, cooldown_s: float) -> None:
         """Forget everything that limits nothing any more. ``wall``: seconds since 1970."""
         self._counted = {uid: at for uid, at in self._counted.items() if now - at < HOUR_S}
-        oldest = wall - max(cooldown_s, HOUR_S)
-        self._evicted_at = _newest({key: at for key, at in self._evicted_at.items() if at >= oldest})
-        self._searched = _newest({key: until for key, until in self._searched.items() if now < until})
-        self._failures = {key: each for key, each in self._failures.items() if now < each.forget_at}
-        if len(self._failures) > _MOST:
-            ordered = sorted(self._failures.items(), key=lambda each: each[1].forget_at)
-            self._failures = dict(ordered[-_MOST:])
+        oldest = wall - max(cooldown_s, REPEATED_S)
+        units = {key: each for key, each in self._units.items() if each.at >= oldest}
+        self._units = _last(units, lambda each: each.at)
+        searched = {key: until for key, until in self._searched.items() if now < until}
+        self._searched = _last(searched, lambda until: until)
+        failures = {key: each for key, each in self._failures.items() if now < each.forget_at}
+        self._failures = _last(failures, lambda each: each.forget_at)
 
     def evicted_at(self) -> Mapping[str, float]:
         """Return when units were evicted, by key, in seconds since 1970."""
-        return dict(self._evicted_at)
+        return {key: each.at for key, each in self._units.items()}
 
     def has_evicted(self, uid: str) -> bool:
         """Return True if this planner evicted the pod in the last hour."""
@@ -59,10 +73,15 @@ class EvictionHistory:
         """Return the number of pods that were evicted in the last hour, or will be. ``intended``: UIDs."""
         return len({uid for uid, at in self._counted.items() if now - at < HOUR_S}.union(intended))
 
-    def mark_evicted(self, uid: str, unit_key: str, now: float, wall: float) -> None:
-        """Record the first accepted eviction of a pod."""
+    def mark_evicted(self, uid: str, unit: EvictedFrom, now: float, wall: float) -> bool:
+        """Record the first accepted eviction of a pod.
+
+        Return True if it is the first pod of a workload that was evicted for another hold within ``REPEATED_S``.
+        """
         self._counted.setdefault(uid, now)
-        self._evicted_at[unit_key] = wall
+        before = self._units.get(unit.key)
+        self._units[unit.key] = _EvictedUnit(wall, unit.hold)
+        return before is not None and before.hold != unit.hold and wall - before.at < REPEATED_S
 
     def mark_searched(self, gang_key: str, now: float) -> None:
         """Record a search for a gang."""
@@ -96,7 +115,8 @@ def gang_key(gang: Gang) -> str:
     return f"{pod.namespace}/{pod.gang_request.creator_uid or pod.name}"
 
 
-def _newest(entries: dict[str, float]) -> dict[str, float]:
+def _last(entries: dict[str, T], order: Callable[[T], float]) -> dict[str, T]:
+    """Return at most ``_MOST`` entries, the last ones in this order."""
     if len(entries) <= _MOST:
         return entries
-    return dict(sorted(entries.items(), key=lambda each: each[1])[-_MOST:])
+    return dict(sorted(entries.items(), key=lambda each: order(each[1]))[-_MOST:])

@@ -204,9 +204,9 @@ class Outbox:
         self._apply_evicted(action)
         if is_repeated:
             return
-        self._context.executor.count_eviction()
-        if self._preemptions is not None:
-            self._preemptions.mark_evicted(action, self._context.clock.monotonic())
+        preemptions, now = self._preemptions, self._context.clock.monotonic()
+        again = preemptions is not None and preemptions.mark_evicted(action, now)
+        self._context.executor.count_eviction(again=again)
         for draft in eviction_events(action):
             self._context.executor.write_event(draft)
 

@@ -21,7 +21,7 @@ from scheduler_core.planner.commit.state import ReconcileInput
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.capacity_holds import CapacityHolds
 from scheduler_core.planner.leader.context import TermContext
-from scheduler_core.planner.leader.eviction_history import EvictionHistory, gang_key
+from scheduler_core.planner.leader.eviction_history import EvictedFrom, EvictionHistory, gang_key
 from scheduler_core.planner.leader.preemption_outcomes import PreemptionOutcomes
 from scheduler_core.planner.leader.preemption_search import PreemptionSearchResult
 from scheduler_core.planner.leader.queue import GangQueue, QueuedGang
@@ -173,12 +173,14 @@ class Preemptions:
         self._context.executor.report_preemption("planned", result.found)
         return result.create
 
-    def mark_evicted(self, action: EvictPod, now: float) -> None:
-        """Record the first accepted eviction of a pod. ``now``: monotonic seconds."""
-        unit = action.eviction.unit
-        self._history.mark_evicted(
-            action.eviction.uid, self._unit_keys.get(unit, unit), now, self._context.clock.wall()
-        )
+    def mark_evicted(self, action: EvictPod, now: float) -> bool:
+        """Record the first accepted eviction of a pod. Return True if its workload was evicted not long ago.
+
+        ``now``: monotonic seconds.
+        """
+        name = action.eviction.unit
+        unit = EvictedFrom(self._unit_keys.get(name, name), action.reservation.key)
+        return self._history.mark_evicted(action.eviction.uid, unit, now, self._context.clock.wall())
 
     @property
     def _policy(self) -> PreemptionPolicy:

@@ -414,7 +414,7 @@ def test_a_file_without_a_pod(content: bytes, told: str, tmp_path: Path) -> None
 
 
 EVICTIONS = (PlannedEviction("u-train", "a", "train", "gpu-0", "a/train", 3),)
-INTENT = Preemption(EVICTIONS, "scavengers-yield-to-all", "evicts 1 pod of a/train", 4.5, 12.25)
+INTENT = Preemption(EVICTIONS, "scavengers-preemptible", "evicts 1 pod of a/train", 4.5, 12.25)
 
 
 def preempting(begun: tuple[str, ...] = ()) -> tuple[Answer, Answer]:
@@ -447,7 +447,7 @@ def notes(folder: Path, name: str, begun: tuple[str, ...] = (), *options: str) -
 
 
 def test_a_pod_that_is_evicted_names_the_gang_the_rule_and_the_reservation(tmp_path: Path) -> None:
-    said = "for gang b/llm of priority 100, with its unit a/train (rule: scavengers-yield-to-all; reservation b/llm-1)"
+    said = "for gang b/llm of priority 100, with its unit a/train (rule: scavengers-preemptible; reservation b/llm-1)"
 
     assert notes(tmp_path, "train") == [f"it is to be evicted {said}"]
     assert notes(tmp_path, "train", ("a/train",)) == [f"it is being evicted {said}"]
@@ -456,7 +456,7 @@ def test_a_pod_that_is_evicted_names_the_gang_the_rule_and_the_reservation(tmp_p
 
 def test_a_pod_for_which_others_are_evicted_names_them_and_the_cost(tmp_path: Path) -> None:
     assert notes(tmp_path, "member") == [
-        "pods are evicted for it: a/train (lost work: 4.5 GPU-hours, cost 12.25; rule: scavengers-yield-to-all)"
+        "pods are evicted for it: a/train (lost work: 4.5 GPU-hours, cost 12.25; rule: scavengers-preemptible)"
     ]
 
 
@@ -474,7 +474,7 @@ def test_the_planner_tells_what_it_would_evict_in_a_dry_run(tmp_path: Path) -> N
         )
     ]
     assert member == [
-        "pods are evicted for it: a/train (lost work: 4.5 GPU-hours, cost 12.25; rule: scavengers-yield-to-all)",
+        "pods are evicted for it: a/train (lost work: 4.5 GPU-hours, cost 12.25; rule: scavengers-preemptible)",
         "dry run: would evict a/waits for its gang (lost work: 0.5 GPU-hours; rule: idle first)",
     ]
 

@@ -47,12 +47,16 @@ def decision(policy: PreemptionPolicy, victim: str, priority: int, beneficiary: 
 @pytest.mark.parametrize(
     ("victim", "priority", "beneficiary", "of", "rule"),
     [
-        pytest.param("scavenger", SCAVENGER, "batch", 0, "scavengers-yield-to-all", id="scavengers yield to all"),
-        pytest.param("inference", NORMAL, "default", CRITICAL, "normal-yields-to-critical", id="inference to critical"),
-        pytest.param("batch", NORMAL, "training", CRITICAL, "normal-yields-to-critical", id="batch to critical"),
+        pytest.param("scavenger", SCAVENGER, "batch", 0, "scavengers-preemptible", id="scavengers yield to all"),
+        pytest.param(
+            "inference", NORMAL, "default", CRITICAL, "normal-preemptible-by-critical", id="inference to critical"
+        ),
+        pytest.param("batch", NORMAL, "training", CRITICAL, "normal-preemptible-by-critical", id="batch to critical"),
         pytest.param("batch", 0, "training", NORMAL, None, id="batch not to normal"),
         pytest.param("training", NORMAL, "inference", CRITICAL, None, id="training of priority 1000 never"),
-        pytest.param("training", 999, "batch", NORMAL, "saved-training-yields", id="other training to higher"),
+        pytest.param(
+            "training", 999, "batch", NORMAL, "checkpointed-training-preemptible", id="other training to higher"
+        ),
     ],
 )
 def test_the_built_in_table(victim: str, priority: int, beneficiary: str, of: int, rule: str | None) -> None:
@@ -71,7 +75,7 @@ def test_a_file_sets_every_value() -> None:
     text = """mode: evict
 rules:
   - name: a
-    victims: {personality: [batch, scavenger], namespace: lab, minPriority: -5, belowPriority: 5}
+    victims: {workloadClass: [batch, scavenger], namespace: lab, minPriority: -5, belowPriority: 5}
     beneficiaries: {minPriority: 7}
     price: 2.5
     minRuntime: 1m
@@ -147,7 +151,7 @@ def test_mode_off_needs_no_quotes() -> None:
         pytest.param("windows: [{opens: '6:00'}]", "'6:00' should be a time of day", id="time"),
         pytest.param("windows: [{opens: '06:00', closes: '06:00'}]", "should differ", id="empty window"),
         pytest.param("wait: -1m", "preemption.wait: '-1m' should be a duration", id="duration"),
-        pytest.param("rules: [{name: a, victims: {colour: red}}]", "unknown key; allowed: personality", id="key"),
+        pytest.param("rules: [{name: a, victims: {colour: red}}]", "unknown key; allowed: workloadClass", id="key"),
         pytest.param("maxPlans: 0", "preemption.maxPlans: 0", id="plans"),
     ],
 )

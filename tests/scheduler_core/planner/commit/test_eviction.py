@@ -22,7 +22,7 @@ from tests.scheduler_core.planner.packing.plans import HELD, PROPOSED, entry, le
 
 ME, NOW, WALL = "me", 1000.0, 10_000.0
 PODS = {each: PlannedEviction(f"uid-{each}", "other", each, "n1", f"other/{each[0]}", 2) for each in ("a1", "a2", "b1")}
-INTENT = Preemption(tuple(PODS.values()), rule="scavengers-yield-to-all", reason="evicts 3 pods", timeout_s=60.0)
+INTENT = Preemption(tuple(PODS.values()), rule="scavengers-preemptible", reason="evicts 3 pods", timeout_s=60.0)
 UNITS = ("other/a", "other/b")
 ALLOWED: dict[str, str] = {}
 
@@ -191,6 +191,6 @@ def test_nothing_is_evicted_before_the_ledger_lists_the_hold() -> None:
 def test_the_status_says_what_is_left_and_what_is_refused() -> None:
     reason = status(Scene(hold(*UNITS), ("a1", "b1"), ("b1",), refused="429: budget")).reason or ""
 
-    assert reason.startswith("evicts 2 of 3 pods for it (scavengers-yield-to-all): other/a1 and 1 more")
+    assert reason.startswith("evicts 2 of 3 pods for it (scavengers-preemptible): other/a1 and 1 more")
     assert reason.endswith("; the API server refuses other/a1: 429: budget")
-    assert (status(Scene(hold(*UNITS), ())).reason or "").endswith("; 3 pods evicted for it (scavengers-yield-to-all)")
+    assert (status(Scene(hold(*UNITS), ())).reason or "").endswith("; 3 pods evicted for it (scavengers-preemptible)")

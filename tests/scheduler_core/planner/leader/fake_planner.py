@@ -58,6 +58,7 @@ class FakePlanner:
         self.blocked: dict[str, str] = {}  # units that disruption budgets forbid to evict
         self.preemptions: list[str] = []  # outcomes
         self.evicted = 0  # pods that were counted as evicted
+        self.evicted_again = 0  # workloads that were evicted again
         self._pending: list[Callable[[], None]] = []
         self.watches: tuple[WatchStatus, ...] = ()  # their status
         self.is_deaf = False  # the watches are half-open: no data arrives
@@ -124,9 +125,10 @@ class FakePlanner:
         """Record the outcome."""
         self.preemptions.append(outcome)
 
-    def count_eviction(self) -> None:
+    def count_eviction(self, *, again: bool) -> None:
         """Count."""
         self.evicted += 1
+        self.evicted_again += again
 
     def schedule_round(self, seconds: float) -> None:
         """``run`` continues by itself."""

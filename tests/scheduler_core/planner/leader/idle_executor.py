@@ -34,7 +34,7 @@ class IdleExecutor:
     def count_preemption(self, outcome: str, preemption: Preemption) -> None:
         """Not counted."""
 
-    def count_eviction(self) -> None:
+    def count_eviction(self, *, again: bool) -> None:
         """Count an evicted pod."""
 
     def schedule_round(self, seconds: float) -> None:

@@ -16,7 +16,7 @@ from scheduler_core.planner.commit.actions import Action, CheckBudgets, CreateRe
 from scheduler_core.planner.commit.state import CommitTerms
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import GangName
-from scheduler_core.planner.leader.eviction_history import EvictionHistory
+from scheduler_core.planner.leader.eviction_history import EvictedFrom, EvictionHistory
 from scheduler_core.planner.leader.hold_search import HoldResult
 from scheduler_core.planner.leader.writer import WriteOutcome
 from scheduler_core.planner.status import planner_status
@@ -31,7 +31,7 @@ from scheduler_core.policy.profiles import BUILT_IN
 from tests.scheduler_core.planner.commit.apiserver import SPACE, ApiServer
 from tests.scheduler_core.planner.leader.fake_planner import START, FakePlanner
 
-RULE = PreemptionRule("lower-yields", PreemptionMatch(), min_runtime_s=0.0)
+RULE = PreemptionRule("lower-preemptible", PreemptionMatch(), min_runtime_s=0.0)
 POLICY = PreemptionPolicy(PreemptionMode.EVICT, (RULE,), wait_s=0.0, min_runtime_s=0.0)
 TERMS = CommitTerms(gated=True)
 
@@ -499,7 +499,7 @@ def gang_of(of: FakePlanner, name: str = "urgent") -> Gang:
 def test_what_is_remembered_is_bounded() -> None:
     history = EvictionHistory()
     for each in range(20_000):
-        history.mark_evicted(f"uid-{each}", f"team/{each}", now=0.0, wall=START + each)
+        history.mark_evicted(f"uid-{each}", EvictedFrom(f"team/{each}", "hold"), now=0.0, wall=START + each)
         history.mark_searched(f"team/{each}", float(each))
         history.mark_failed(f"team/{each}", float(each))
 
@@ -518,3 +518,30 @@ def test_the_wait_after_evictions_in_vain_is_doubled_up_to_an_hour() -> None:
         return next(at for at in range(0, 7_200, 60) if history.may_search("team/a", at))
 
     assert [wait() for _ in range(8)] == [120, 240, 480, 960, 1920, 3600, 3600, 3600]
+
+
+def test_a_workload_that_is_evicted_again_for_another_gang_is_counted_once_for_each_hold() -> None:
+    history = EvictionHistory()
+
+    def evict(uid: str, hold: str, hours: float) -> bool:
+        return history.mark_evicted(uid, EvictedFrom("team/scrap", hold), 0.0, START + hours * 3_600.0)
+
+    assert [evict("a", "first", 0.0), evict("b", "first", 0.1)] == [False, False]
+    assert [evict("c", "second", 2.0), evict("d", "second", 2.1)] == [True, False]
+    assert evict("e", "third", 30.0) is False
+
+
+def test_a_replacement_of_a_victim_that_is_evicted_again_is_counted() -> None:
+    server, _ = full(n0=2)
+    leader = planner(server, cooldown_s=0.0)
+    first = urgent(server, "first")
+    run(leader, 10)
+    server.delete_pod(*first)
+    run(leader, 30)
+    server.bind(server.create_pod("on-n0", 2, more={"status": {"startTime": "2026-11-21T00:00:00Z"}}), "n0")
+    run(leader, 10)
+    urgent(server, "second")
+
+    run(leader, 40)
+
+    assert (leader.evicted, leader.evicted_again) == (2, 1)
