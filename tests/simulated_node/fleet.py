@@ -45,6 +45,7 @@ class Fleet:
         self._lifetime = lifetime
         self._nodes: dict[str, SimulatedNode] = {}
         self._held: dict[str, Object] | None = None  # bound pods that wait for admission, by uid
+        self._kept: set[str] = set()  # UIDs of pods whose containers do not end
         self._given: dict[str, tuple[int, ...]] = {}
         self._stopping = False
         self._watch: Watch | None = None
@@ -168,6 +169,16 @@ class Fleet:
         finally:
             self._call(lambda: self._release(order))
 
+    def keep_running(self, pod: Object) -> None:
+        """The containers of a pod ignore its deletion, as on a node whose kubelet hangs, until ``let_end``."""
+        self._call(lambda: self._kept.add(pod["metadata"]["uid"]))
+
+    def let_end(self, pod: Object) -> None:
+        """The containers of a terminating pod end."""
+        node, uid = self._nodes[pod["spec"]["nodeName"]], pod["metadata"]["uid"]
+        self._call(lambda: self._kept.discard(uid))
+        self._call(lambda: self._see("MODIFIED", node.pods[uid]))
+
     # -- on the loop's thread -----------------------------------------------------------------------------------
 
     async def _add(self, specs: tuple[NodeSpec, ...]) -> list[SimulatedNode]:
@@ -209,6 +220,8 @@ class Fleet:
             node.settled.discard(uid)
         elif uid in node.settled:
             return
+        elif "deletionTimestamp" in metadata and uid in self._kept:
+            node.pods[uid] = pod
         elif "deletionTimestamp" in metadata:
             self._settle(node, uid)
             if metadata.get("finalizers"):  # the pod stays: kubelets report that its containers have ended

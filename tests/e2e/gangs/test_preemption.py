@@ -6,58 +6,34 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
 
 from gputopo.timestamps import format_timestamp
-from scheduler_core.policy.models import API_VERSION, KIND
-from tests.api_objects import Object
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.gangs.conftest import StartPlanner
-from tests.e2e.gangs.holds import held, nodes
+from tests.e2e.gangs.holds import nodes
+from tests.e2e.gangs.invariant import violations, watched
 from tests.e2e.gangs.members import Asked, create, gang, node_of, of, wait_until_whole
-from tests.e2e.gangs.running import GATED
+from tests.e2e.gangs.preempting import (
+    CHEAP,
+    CRITICAL,
+    MIXED,
+    TOP,
+    create_classes,
+    on_node,
+    options,
+    preemption_of,
+    running_pods,
+)
 from tests.e2e.scheduler.conftest import StartAgents
-from tests.e2e.scheduler.running import gpu_pod, started
+from tests.e2e.scheduler.running import gpu_pod, refused, started
 from tests.simulated_node.fleet import Fleet
 
 pytestmark = pytest.mark.e2e
-CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
-CRITICAL = "critical"
-CHEAP = {"restart-time": "1s"}
-RULE = {"name": "lower-yields", "minRuntime": "0s", "nearEnd": "2h"}
 
 
 @pytest.fixture(autouse=True)
-def _priority_class(cluster: Cluster) -> None:
-    cluster.api.create(CLASSES, {"metadata": {"name": CRITICAL}, "value": 100_000, "preemptionPolicy": "Never"})
-
-
-def options(folder: Path, mode: str = "evict") -> tuple[str, ...]:
-    """Return the options of a planner with this policy."""
-    path = folder / "policy.yaml"
-    preemption = {"mode": mode, "wait": "1s", "rules": [RULE]}
-    path.write_text(yaml.safe_dump({"apiVersion": API_VERSION, "kind": KIND, "preemption": preemption}))
-    return (*GATED, "--patience", "1s", "--policy", str(path))
-
-
-def on_node(cluster: Cluster, name: str, node: str, wishes: dict[str, str] | None = None) -> None:
-    """Run a pod with all GPUs of a node."""
-    made = gpu_pod(name, 8, wishes, nodeSelector={"kubernetes.io/hostname": node})
-    made["metadata"]["labels"] = {"app": name}
-    cluster.create_pod(made)
-    started(cluster, name)
-
-
-def running_pods(cluster: Cluster) -> set[str]:
-    """Return the names of the bound pods that are not terminating."""
-    pods = cluster.api.items(cluster.pods())
-    return {each["metadata"]["name"] for each in pods if node_of(each) and "deletionTimestamp" not in each["metadata"]}
-
-
-def preemption_of(cluster: Cluster, name: str) -> Object | None:
-    """Return the hold of a gang once all its units have begun."""
-    hold = held(cluster, name)
-    return hold if hold is not None and hold["status"].get("evicting") else None
+def _priority_classes(cluster: Cluster) -> None:
+    create_classes(cluster)
 
 
 @pytest.mark.usefixtures("served", "gputopo_scheduler")
@@ -139,7 +115,7 @@ def test_a_victim_that_does_not_end_keeps_the_gang_waiting_and_a_new_leader_goes
     nodes(fleet, gpu_0={})
     agents_of()
     on_node(cluster, "a", "gpu-0")
-    cluster.api.patch(cluster.pods("a"), {"metadata": {"finalizers": ["example.com/keep"]}})
+    fleet.keep_running(cluster.pod("a"))
     first = planner(*options(tmp_path))
     create(cluster, *gang("urgent", Asked(2, 4), priorityClassName=CRITICAL))
 
@@ -148,6 +124,60 @@ def test_a_victim_that_does_not_end_keeps_the_gang_waiting_and_a_new_leader_goes
     first.kill()
     planner(*options(tmp_path), name="second")
     assert [node_of(each) for each in of(cluster, "urgent")] == [None, None]
-    cluster.api.patch(cluster.pods("a"), {"metadata": {"finalizers": None}})
+    fleet.let_end(cluster.pod("a"))
 
     wait_until_whole(cluster, "urgent", 2, 120)
+
+
+@pytest.mark.usefixtures("served", "gputopo_scheduler")
+def test_a_victim_that_does_not_end_does_not_keep_another_gang_from_preempting(
+    cluster: Cluster, fleet: Fleet, agents_of: StartAgents, planner: StartPlanner, tmp_path: Path
+) -> None:
+    nodes(fleet, gpu_0={}, gpu_1={})
+    agents_of()
+    on_node(cluster, "a", "gpu-0", CHEAP)
+    on_node(cluster, "b", "gpu-1", {"restart-time": "1h"})
+    fleet.keep_running(cluster.pod("a"))
+    leader = planner(*options(tmp_path, timeout="5s"))
+    create(cluster, *gang("urgent", Asked(2, 4), priorityClassName=CRITICAL))
+    wait_for(lambda: preemption_of(cluster, "urgent"), "the eviction to begin", 60)
+
+    create(cluster, *gang("second", Asked(2, 4), priorityClassName=CRITICAL))
+
+    assert {node_of(each) for each in wait_until_whole(cluster, "second", 2, 180)} == {"gpu-1"}
+    assert leader.count("gputopo_planner_preemptions_total", outcome="stuck") == 1
+    assert leader.count("gputopo_planner_preemption_evictions_total") == 2
+    assert [node_of(each) for each in of(cluster, "urgent")] == [None, None]
+    fleet.let_end(cluster.pod("a"))
+    assert {node_of(each) for each in wait_until_whole(cluster, "urgent", 2, 120)} == {"gpu-0"}
+
+
+@pytest.mark.usefixtures("served", "gputopo_scheduler")
+def test_a_pod_of_a_higher_priority_that_arrives_meanwhile_causes_no_further_eviction(
+    cluster: Cluster, fleet: Fleet, agents_of: StartAgents, planner: StartPlanner, tmp_path: Path
+) -> None:
+    """In a pool with pods that are not gated. Such a pod ignores the hold: it or the gang gets the devices first."""
+    nodes(fleet, gpu_0={}, gpu_1={})
+    agents_of()
+    on_node(cluster, "a", "gpu-0", CHEAP)
+    on_node(cluster, "b", "gpu-1", {"restart-time": "1h"})
+    fleet.keep_running(cluster.pod("a"))
+    leader = planner(*options(tmp_path, pool=MIXED))
+    create(cluster, *gang("urgent", Asked(2, 4), priorityClassName=CRITICAL))
+    wait_for(lambda: "a" not in running_pods(cluster), "the eviction", 120)
+    cluster.create_pod(gpu_pod("top", 8, priorityClassName=TOP))
+    refused(cluster, "top")
+
+    with watched(cluster) as past:
+        fleet.let_end(cluster.pod("a"))
+        urgent = {"urgent-0", "urgent-1"}
+        wait_for(lambda: running_pods(cluster) in ({"b", "top"}, {"b", *urgent}), "the first to run", 120)
+        first = running_pods(cluster) - {"b"}
+        for name in first:
+            fleet.finish(started(cluster, name))
+        wait_for(lambda: running_pods(cluster) - first in ({"b", "top"}, {"b", *urgent}), "the other to run", 180)
+
+        assert violations(past.events(), {"gpu-0": 8, "gpu-1": 8}) == []
+    assert leader.count("gputopo_planner_preemption_evictions_total") == 1
+    assert leader.count("gputopo_planner_preemptions_total", outcome="won") == 1
+    assert leader.count("gputopo_planner_preemptions_total", outcome="in-vain") == 0
