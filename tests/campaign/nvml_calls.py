@@ -2,6 +2,7 @@
 
     python -m tests.campaign.nvml_calls          all cases; prints the row of the table in docs/testing.md
     python -m tests.campaign.nvml_calls 100      every hundredth case
+    python -m tests.campaign.nvml_calls 3 1      every third case from the second on, for three processes at once
 
 A case is a machine, a function of the driver, an error, one GPU or all, from the first pass or after a good one, for a
 single call or until it is repaired. After the fault the machine is healthy again, for longer than the recovery
@@ -21,7 +22,7 @@ from uuid import UUID
 
 from agent.daemon.discovery_pass import DiscoveryState, run_discovery_pass
 from agent.discover.failed_calls import REQUIRED_CALLS
-from agent.snapshot import Host, Snapshot
+from agent.snapshot import Host, Nvml, Snapshot
 from agent.sources.nvml import read_nvml
 from gputopo.labels import encode_topology, keys
 from tests.agent.sources.fake_nvml import FakeDriver, FakeGpu, FakeLink, FakeMig, Fault, plug
@@ -128,13 +129,13 @@ def functions_of(machine: str) -> tuple[str, ...]:
 @cache
 def labels_of_healthy(machine: str) -> dict[str, str]:
     """Return the labels of the healthy machine."""
-    labels = _labels(_run_pass(DiscoveryState(), driver_of(machine), 0.0))
+    labels = _labels(_run_pass(DiscoveryState(), _healthy_reading(machine), 0.0))
     assert labels is not None
     return labels
 
 
-def cases(step: int = 1) -> Iterator[Case]:
-    """Yield every ``step``-th case.
+def cases(step: int = 1, first: int = 0) -> Iterator[Case]:
+    """Yield every ``step``-th case, from number ``first`` on.
 
     Left out is "not supported" from all GPUs, from the first call to the last: then the machine does not have it.
     """
@@ -145,24 +146,25 @@ def cases(step: int = 1) -> Iterator[Case]:
         if not one or (function.startswith("nvmlDeviceGet") and function != COUNT)
         if one or warm or once or code not in ABSENT or function in REQUIRED_CALLS or function == COUNT
     )
-    return (case for place, case in enumerate(every) if place % step == 0)
+    return (case for place, case in enumerate(every) if place % step == first)
 
 
 def judge(case: Case) -> Verdict:
     """Run a case and return the worst outcome of its passes."""
-    driver, state, now, worst = driver_of(case.machine), DiscoveryState(), 0.0, Verdict(RIGHT)
+    healthy, state, now, worst = _healthy_reading(case.machine), DiscoveryState(), 0.0, Verdict(RIGHT)
     if case.warm:
-        state = _run_pass(state, driver, now)
+        state = _run_pass(state, healthy, now)
+    driver = driver_of(case.machine)
     fault = Fault(case.function, case.code, gpu=1 if case.one_gpu else None, times=1 if case.once else float("inf"))
     driver.faults.append(fault)
+    faulty = read_nvml(plug(driver), 4)
     for _ in range(1 if case.once else 3):
         now += PASS_S
-        state = _run_pass(state, driver, now)
+        state = _run_pass(state, faulty, now)
         worst = max(worst, _judge_pass(case, state), key=lambda each: _ORDER.index(each.outcome))
-    driver.faults.clear()
     for wait in (PASS_S, HOLD_S, PASS_S):
         now += wait
-        state = _run_pass(state, driver, now)
+        state = _run_pass(state, healthy, now)
     after = _labels(state)
     if after != labels_of_healthy(case.machine):
         return Verdict(UNREPORTED, f"not healthy again after the repair: {_difference(case, after)}")
@@ -172,8 +174,12 @@ def judge(case: Case) -> Verdict:
 _ORDER = (RIGHT, REFUSED, REPORTED, UNREPORTED)
 
 
-def _run_pass(state: DiscoveryState, driver: FakeDriver, now: float) -> DiscoveryState:
-    nvml = read_nvml(plug(driver), 4)
+@cache
+def _healthy_reading(machine: str) -> Nvml:
+    return read_nvml(plug(driver_of(machine)), 4)
+
+
+def _run_pass(state: DiscoveryState, nvml: Nvml, now: float) -> DiscoveryState:
     return run_discovery_pass(state, Snapshot(nvml=nvml, host=Host(boot_id="b")), now, HOLD_S)
 
 
@@ -214,7 +220,7 @@ def _judge_pass(case: Case, state: DiscoveryState) -> Verdict:
 def main() -> None:
     """Run the cases and print the row, and every wrong case."""
     counts: Counter[str] = Counter()
-    for case in cases(int(sys.argv[1]) if len(sys.argv) > 1 else 1):
+    for case in cases(*(int(each) for each in sys.argv[1:] if each.isdigit())):
         verdict = judge(case)
         counts[verdict.outcome] += 1
         if verdict.outcome == UNREPORTED or (verdict.outcome == REPORTED and "-v" in sys.argv):
