@@ -178,9 +178,12 @@ def _others_of(container: Container) -> int:
 
 
 def _is_guaranteed(container: Container) -> bool:
-    """Return whether CPU and memory have limits, and requests that equal them (``ComputePodQOS``)."""
+    """Return whether CPU and memory have limits above 0, and requests that equal them (``ComputePodQOS``)."""
     limits, requests = container.resources.limits or {}, container.resources.requests or {}
-    return all(name in limits and _same(limits[name], requests.get(name, limits[name])) for name in ("cpu", "memory"))
+    return all(
+        name in limits and _same(limits[name], requests.get(name, limits[name])) and parse_quantity(str(limits[name]))
+        for name in ("cpu", "memory")
+    )
 
 
 def _same(one: object, other: object) -> bool:

@@ -197,6 +197,7 @@ def _guaranteed(gpus: str, cpu: str = "4", memory: str = "1Gi", **more: str) -> 
             id="whole CPUs and memory, also of containers without GPUs",
         ),
         pytest.param([_guaranteed("2"), _asking("1")], (), id="not Guaranteed: a container without memory"),
+        pytest.param([_guaranteed("2", cpu="0")], (), id="not Guaranteed: a limit of 0"),
         pytest.param(
             [{"resources": {"limits": {"nvidia.com/gpu": "1", "cpu": "4", "memory": "1"}, "requests": {"cpu": "3"}}}],
             (),
