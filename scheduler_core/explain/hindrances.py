@@ -12,16 +12,16 @@ from collections.abc import Collection, Iterator, Mapping
 from gputopo.labels import keys
 from gputopo.labels.reasons import Reason
 from gputopo.model import Interconnect
-from gputopo.render.report import listed
+from gputopo.render.report import age_words, listed
 from scheduler_core.cache.node_table import ClusterSnapshot
-from scheduler_core.cache.staleness import Staleness, staleness
+from scheduler_core.cache.staleness import Staleness, observed_at, staleness
 from scheduler_core.explain.advice import ReasonAdvice
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodProfile
 
 _RESTORED = "a running agent restores it within a heartbeat, and names the field manager in an Event of the Node"
+_MOST_SILENT = 16  # nodes with the time of their last report
 _WHY = {
-    Staleness.SILENT: ("its agent has not confirmed the topology for too long, or at an invalid time: check its log"),
     Staleness.UNCONFIRMED: (
         "the Node carries a topology and has no NodeGpus that confirms it: start the agent, or, if no agent is to run "
         f"there, remove the annotation {keys.TOPOLOGY.key}"
@@ -41,14 +41,31 @@ _WHY = {
 def staleness_notes(refused: Mapping[str, Reason], table: ClusterSnapshot, now: float, policy: Policy) -> Iterator[str]:
     """Yield why the topology of rejected nodes is not confirmed."""
     groups: defaultdict[str, list[str]] = defaultdict(list)
+    silent = []
     for name in sorted(name for name, reason in refused.items() if reason is Reason.UNKNOWN_TOPOLOGY):
         error, why = table.records[name].machine.annotation_error, staleness(table.records[name], now, policy)
         if error is not None:
             groups[f"its annotation {keys.TOPOLOGY.key} cannot be read: {error}; if edited, {_RESTORED}"].append(name)
+        elif why is Staleness.SILENT:
+            silent.append(name)
         elif why is not None:
             groups[_WHY[why]].append(name)
+    if silent:
+        yield _silent_note(silent, table, now)
     for text, names in groups.items():
         yield f"{listed(names)}: {text}"
+
+
+def _silent_note(names: list[str], table: ClusterSnapshot, now: float) -> str:
+    """Return which agents are silent, and for how long each."""
+    agents = []
+    for name in names:
+        gpus = table.records[name].gpus
+        at = observed_at(gpus) if gpus is not None else 0.0
+        agents.append(f"{name} ({age_words(now - at)})" if at > 0 else f"{name} (invalid time of its last report)")
+    do = "check that its pod runs on each of these nodes, and read its log"
+    what = "the agent is silent, so the topology is not confirmed (time since its last report)"
+    return f"{what}: {listed(agents, _MOST_SILENT)}; {do}"
 
 
 def impossible_advice(

@@ -50,7 +50,7 @@ class DecisionLogger:
 
 
 def decision_fields(record: DecisionRecord) -> dict[str, Any]:
-    """Return the fields of a decision. ``refused``: all nodes that gputopo knows, by reason."""
+    """Return the fields of a decision. ``suitable`` and ``refused``: all nodes that gputopo knows."""
     request, nodes = record.request, record.answer.nodes
     score = _score(record, nodes[0]) if nodes else None
     return {
@@ -60,6 +60,7 @@ def decision_fields(record: DecisionRecord) -> dict[str, Any]:
         "profile": record.policy.name,
         "nodes": len(record.names),
         "passed": len(nodes),
+        "suitable": record.suitable,
         "refused": {_NAMES.get(text, "malformed"): count for text, count in record.rejection_counts.items()},
         "node": nodes[0] if nodes else None,
         "score": None if score is None else score.points,

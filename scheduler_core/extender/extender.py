@@ -99,6 +99,7 @@ class DecisionRecord(NamedTuple):
     # Not considered: unknown pods may be in flight to them, or they are not evaluated yet.
     closed_nodes: AbstractSet[str] = frozenset()
     rejection_counts: Mapping[str, int] = {}  # of all known nodes, by reason; without nodes that are not evaluated
+    suitable: int | None = None  # of all known nodes, those that are evaluated and not rejected; None: not counted
     # Of a preemption: the victims on each offered node. ``table`` has the nodes without them, ``names`` are those that
     # were evaluated, and ``answer`` has the kept ones. None: a decision of Filter.
     victims: Mapping[str, NodeVictims] | None = None
@@ -189,7 +190,8 @@ class Extender:
                     answer=result,
                     phases=phases,
                     closed_nodes=closed | waiting,
-                    rejection_counts=ranking.rejection_counts,
+                    rejection_counts=(counts := ranking.rejection_counts),
+                    suitable=max(0, len(ranking.snapshot.states) - sum(counts.values()) - len(waiting)),
                 )
             )
         if result.nodes:

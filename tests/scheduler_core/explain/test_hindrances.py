@@ -14,6 +14,8 @@ from tests.scheduler_core.explain.fleets import H100, PAIRS, told
 
 CARDS = MACHINES["rtx4090"]()
 FREE = record("a", PAIRS, held={})
+SILENT = "the agent is silent, so the topology is not confirmed (time since its last report)"
+CHECK = "check that its pod runs on each of these nodes, and read its log"
 ASKED = request(2, island="required")
 RESTORED = "a running agent restores it within a heartbeat, and names the field manager in an Event of the Node"
 
@@ -45,7 +47,7 @@ RESTORED = "a running agent restores it within a heartbeat, and names the field 
         ),
         pytest.param(
             kubelet_report(PAIRS, {}, "2026-11-18T08:00:00Z"),
-            "a: its agent has not confirmed the topology for too long, or at an invalid time: check its log",
+            f"{SILENT}: a (3h); {CHECK}",
             "fits on a if its agent still reports what it reported 3h ago: start the agent, or check its log",
             id="silent agent",
         ),
@@ -57,6 +59,22 @@ def test_why_a_topology_is_not_confirmed(gpus: NodeGpus | None, why: str, neares
     assert [each.reason for each in found.refused] == ["UNKNOWN_TOPOLOGY"]
     assert found.notes == (why,)
     assert nearest in [each.text for each in found.nearest]
+
+
+def test_each_silent_agent_is_named_with_its_age() -> None:
+    times = {"b": "2026-11-18T10:30:00Z", "a": "2026-11-17T11:00:00Z", "c": "yesterday"}
+    nodes = [msgspec.structs.replace(FREE, name=name, gpus=kubelet_report(PAIRS, {}, at)) for name, at in times.items()]
+
+    assert told(ASKED, *nodes).notes == (f"{SILENT}: a (24h), b (36m), c (invalid time of its last report); {CHECK}",)
+
+
+def test_many_silent_agents_are_counted() -> None:
+    old = kubelet_report(PAIRS, {}, "2026-11-18T08:00:00Z")
+    nodes = [msgspec.structs.replace(FREE, name=f"n{at:02}", gpus=old) for at in range(20)]
+
+    (note,) = told(ASKED, *nodes).notes
+
+    assert "n15 (3h) and 4 more" in note
 
 
 def test_an_annotation_that_cannot_be_read_is_the_reason() -> None:

@@ -43,7 +43,8 @@ def test_a_decision_is_one_line_that_tells_what_was_decided(records: list[Decisi
     assert (fields["pod"], fields["asks"]) == ("team/b", {"nvidia.com/gpu": 2, "island": "required"})
     assert (fields["nodes"], fields["passed"], fields["node"]) == (len(NAMES), 1, record.answer.nodes[0])
     assert fields["score"] == record.scores[0].points
-    assert sum(fields["refused"].values()) + 1 <= len(NAMES)
+    assert fields["suitable"] + sum(fields["refused"].values()) == len(NAMES)
+    assert fields["suitable"] > fields["passed"]  # a pod with a required shape gets one node of several that suit
     assert fields["ms"] >= 0
 
 
@@ -52,6 +53,7 @@ def test_a_rejection_names_its_reasons(records: list[DecisionRecord]) -> None:
 
     assert (fields["node"], fields["score"], fields["passed"]) == (None, None, 0)
     assert fields["refused"]
+    assert fields["suitable"] == 0
     assert sum(fields["refused"].values()) == len(NAMES)
     assert all(reason.islower() for reason in fields["refused"])
 
