@@ -93,6 +93,7 @@ def _item(each: QueuedGangStatus, now: float) -> dict[str, Any]:
         "reservation": each.reservation,
         "missing": [{"member": name, "reason": why} for name, why in each.missing],
         "rollbacks": each.rollbacks,
+        "judged": each.judged,
         "trouble": each.rollback_reason,
         "next_try_s": None if each.next_try_s is None else round(each.next_try_s, 1),
         "dry_run": None if each.dry_run is None else _dry_run(each.dry_run),

@@ -31,6 +31,7 @@ class QueuedGangStatus(NamedTuple):
     since: float | None = None  # start of its wait, seconds since 1970; None: not queued
     limit: str | None = None  # key of a limit in the policy file: it is not planned, or may not hold capacity
     dry_run: PreemptionPlan | None = None  # what the planner would have evicted for it
+    judged: bool | None = None  # whether this planner has tried to place it since it leads; None: it is not queued
 
 
 class HoldStatus(NamedTuple):
@@ -132,9 +133,9 @@ def _gang_status(term: LeaderTerm, gang: Gang, progress: Progress, now: float) -
     if (reached := term.backlog.queue.limit_reached(gang.name)) is not None:
         return status._replace(reason=f"not planned: {reached.reason}", limit=reached.limit)
     if (unplaced := term.backlog.unplaced.get(gang.name)) is None:
-        return status
+        return status._replace(judged=False)
     missing = tuple((name, getattr(each, "value", str(each))) for name, each in unplaced.missing)
-    status = status._replace(reason=unplaced.reason, missing=missing)
+    status = status._replace(reason=unplaced.reason, missing=missing, judged=True)
     if (reached := term.holds.limits.reached.get(gang.name)) is None:
         return status
     return status._replace(reason=f"{unplaced.reason}; holds no capacity: {reached.reason}", limit=reached.limit)

@@ -1,7 +1,7 @@
 """Plan many single pods one after the other on one snapshot, each with the pods before it in place. Pure.
 
 The result is that of ``evaluate`` for one pod after the other, each on the next snapshot, over the nodes that pass
-kube-scheduler's filters and have enough CPU, as far as known.
+kube-scheduler's filters and have enough CPU, as far as known. Siblings count as they do for pods without a gate.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scheduler_core.cache.change_log import ChangeLog
 from scheduler_core.cache.kube_scheduler_filters import SchedulingRules
 from scheduler_core.cache.node_record import with_pod
 from scheduler_core.cache.node_table import ClusterSnapshot, state_if
-from scheduler_core.evaluation.ranking import NodeRanking, Rankings
+from scheduler_core.evaluation.ranking import NodeRanking, PodRanking, Rankings
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.packing.anti_affinity import ANTI_AFFINITY_REASON, AntiAffinities
 from scheduler_core.planner.packing.bandwidth import expected_gpus
@@ -27,6 +27,7 @@ from scheduler_core.planner.packing.model import DEFAULT_OPTIONS, NodeView, Plan
 from scheduler_core.planner.packing.node_classes import node_cpu_of
 from scheduler_core.planner.packing.node_filter import NodeFilter
 from scheduler_core.planner.packing.node_fit import NO_CPU
+from scheduler_core.planner.packing.placed_siblings import PlacedSiblings
 from scheduler_core.planner.packing.view_changes import ViewReader
 from scheduler_core.request.pod_request import InvalidRequest, PodRequest
 
@@ -79,14 +80,16 @@ class SinglePodPlacer:
             names = nodes.nodes_for(member.rules)
             excluded = names & anti_affinities.excluded_nodes(anti_affinity)
             policy = view.policy_of(request)
-            key = (member.rules and member.rules.key, request.profile, policy, anti_affinity)
+            adapted, ranking = growing.siblings.request_and_ranking(request, policy, growing.snapshot, self._rankings)
+            key = (member.rules and member.rules.key, adapted.profile, policy, anti_affinity)
             if key in unfit:
                 missing.append((member.uid, unfit[key]))
                 continue
-            ranking = self._rankings.ranking_for(request.profile, policy)
 
             def best_of(
-                some: AbstractSet[str], request: PodRequest = request, ranking: NodeRanking = ranking
+                some: AbstractSet[str],
+                request: PodRequest = request,
+                ranking: NodeRanking | PodRanking = ranking,
             ) -> str | None:
                 return next(growing.with_enough_cpu(ranking.best_nodes(some, request.uid), request), None)
 
@@ -123,6 +126,7 @@ class _GrowingSnapshot:
         self.snapshot = ClusterSnapshot()
         self.change_log = ChangeLog()
         self.moves = 0  # how often nodes were added or removed
+        self.siblings = PlacedSiblings()
         self._placed_on: set[str] = set()
 
     def begin(self, table: ClusterSnapshot, names: AbstractSet[str] | None) -> None:
@@ -132,6 +136,7 @@ class _GrowingSnapshot:
         changed = [name for name in names if before.get(name) is not after.get(name)]
         self.moves += any(name not in before or name not in after for name in changed)
         self.snapshot, self._placed_on = table, set()
+        self.siblings.update_nodes(table, names)
         self.change_log.add_names(changed)
 
     def with_enough_cpu(self, names: Iterator[str], request: PodRequest) -> Iterator[str]:
@@ -148,6 +153,7 @@ class _GrowingSnapshot:
         state = state_if(self.snapshot, name, record.pods)
         records, states = self.snapshot.records.set(name, record), self.snapshot.states.set(name, state)
         self.snapshot = msgspec.structs.replace(self.snapshot, records=records, states=states)
+        self.siblings.update_nodes(self.snapshot, (name,))
         self.change_log.add_names((name,))
         self._placed_on.add(name)
 

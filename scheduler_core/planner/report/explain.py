@@ -32,7 +32,7 @@ from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.packing.model import Levels, Unplaced
 from scheduler_core.planner.packing.network import NetworkNode, network_rate
 from scheduler_core.planner.packing.topology_domains import domain_of
-from scheduler_core.planner.report.leadership import no_planner_reason, planner_levels
+from scheduler_core.planner.report.leadership import leading_for_s, no_planner_reason, planner_levels
 from scheduler_core.planner.report.listing import gang_summary, list_gangs, progress_of
 from scheduler_core.planner.report.model import (
     GangEviction,
@@ -57,6 +57,7 @@ _ASK_PLANNER = (
     "if it stays queued: only the planner knows whether it was rolled back before and waits for its next attempt: "
     "kubectl -n gputopo port-forward deploy/gputopo-planner 9439, and --server http://127.0.0.1:9439"
 )
+_NEW_PLANNER_S = 60.0  # a planner has tried most gangs after this time
 _MAX_RANKS = 10_000  # of missing members
 _QUOTED = 3  # pods with an invalid gang
 
@@ -98,7 +99,8 @@ def explain_gang(snapshot: GangSnapshot, about: GangQuestion, now: float) -> Gan
     found_now = find_prospects(snapshot.view, gang._replace(ready=gated), about.rules, now)
     explanation = _with_prospects(explanation, snapshot, gang, found_now)
     fits = state.phase == GangPhase.QUEUED.value and explanation.unfit is None
-    more = [_ASK_PLANNER] if fits and about.planner_state is None and explanation.unplanned is None else []
+    more = list(_new_planner_notes(snapshot, state, about.planner_state, now))
+    more += [_ASK_PLANNER] if fits and about.planner_state is None and explanation.unplanned is None else []
     more += [_OUT_OF_TIME] if about.rules.over() else []
     return replace(explanation, notes=(*explanation.notes, *more))
 
@@ -256,6 +258,21 @@ def _notes(snapshot: GangSnapshot, gang: Gang, state: Progress, about: GangQuest
     yield from _pod_rule_notes((*gang.ready, *gang.held), alone=is_single_pod_gang(gang.name))
     if snapshot.unread:
         yield f"you may not read {', '.join(snapshot.unread)}, so these are not counted"
+
+
+def _new_planner_notes(
+    snapshot: GangSnapshot, state: Progress, planner_state: PlannerGangState | None, now: float
+) -> Iterator[str]:
+    """Yield that a planner that leads since a short time knows nothing of the gang yet."""
+    if state.phase != GangPhase.QUEUED.value:
+        return
+    leads_for, judged = leading_for_s(snapshot, now), None if planner_state is None else planner_state.judged
+    if leads_for is not None and (judged is False or (judged is None and leads_for < _NEW_PLANNER_S)):
+        tried = "may not have tried" if judged is None else "has not tried"
+        yield (
+            f"the planner started to lead {leads_for:.0f} s ago and {tried} this gang yet: it counts waiting times and "
+            "rollbacks from its start"
+        )
 
 
 def _planner_notes(planner_state: PlannerGangState) -> Iterator[str]:

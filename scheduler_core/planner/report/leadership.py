@@ -29,6 +29,13 @@ def no_planner_reason(snapshot: GangSnapshot, now: float) -> str | None:
     return _GONE.format(", and ".join(found)) if found and len(found) == len(leases) else None
 
 
+def leading_for_s(snapshot: GangSnapshot, now: float) -> float | None:
+    """Return for how many seconds the newest leader holds its Lease; None: it is not known."""
+    specs = [each.spec for each in snapshot.planners if each.spec is not None and each.spec.holder_identity]
+    times = [at for each in specs if (at := parse_timestamp(each.acquire_time)) is not None]
+    return max(0.0, now - max(times)) if times else None
+
+
 def planner_levels(snapshot: GangSnapshot) -> Levels | None:
     """Return the node labels of each topology level; None: not published, or the ledgers differ."""
     texts = {each.spec.levels for each in snapshot.view.cache.reservations.ledgers.values()}

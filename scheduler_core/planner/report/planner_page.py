@@ -45,6 +45,7 @@ class PlannerGangState(msgspec.Struct, frozen=True):
     trouble: str | None = None  # why it was rolled back last
     waiting_s: float | None = None  # in its queue; None: not queued
     dry_run: DryRunState | None = None  # of the last search; None: it evicts nothing, or evicts in earnest
+    judged: bool | None = None  # whether the planner has tried it since it leads; None: not queued, or older planner
 
 
 class _Page(msgspec.Struct, kw_only=True):

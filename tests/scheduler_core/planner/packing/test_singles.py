@@ -6,6 +6,7 @@ from itertools import count
 from random import Random
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,9 +23,11 @@ from scheduler_core.planner.packing.singles import NOT_TAKEN, SinglePodPlacer, p
 from scheduler_core.request.device_request import WHOLE
 from scheduler_core.request.pod_request import InvalidRequest
 from tests.machines import MACHINES
-from tests.scheduler_core.builders import NOW, occupant, record, with_pods
+from tests.scheduler_core.builders import NOW, occupant, record, request, with_pods
 from tests.scheduler_core.planner.packing.member_groups import (
+    CLIQUE,
     POLICY,
+    RACK,
     WISHES,
     asked,
     cluster,
@@ -167,3 +170,59 @@ def test_the_cache_of_rules_is_bounded() -> None:
     found = placer.place_pods(members, seen)
 
     assert [each.uid for each in found.seats] == ["uid-w-3"]
+
+
+CLIQUES = {"a": {RACK: "r9"}, "m": {RACK: "r1", CLIQUE: "c.1"}, "n": {RACK: "r1", CLIQUE: "c.1"}, "z": {RACK: "r1"}}
+
+
+def _of_job(name: str, gpus: int, job: str = "team/job/t", **wishes: str) -> Member:
+    asked = request(gpus, name, **wishes)._replace(job=job)
+    return member(name, gpus)._replace(request=asked)
+
+
+def _near(*members: Member, on: str = "m", gpus: int = 8) -> list[str | None]:
+    """The nodes of these pods, beside a pod of the job on a node."""
+    sibling = occupant("first", gpus)._replace(job="team/job/t")
+    nodes = [
+        record(
+            name,
+            H100,
+            held={"first": range(gpus)} if name == on else {},
+            pods=[sibling] if name == on else [],
+            labels=labels,
+        )
+        for name, labels in CLIQUES.items()
+    ]
+    return [each.node for each in plan_single_pods(members, view(*nodes, labels=CLIQUES)).seats]
+
+
+def test_gated_pods_of_a_job_fill_the_clique_and_then_the_rack_of_the_first() -> None:
+    assert _near(*(_of_job(f"w{at}", 8) for at in range(3))) == ["n", "z", "a"]
+
+
+def test_pods_of_one_batch_are_siblings_of_the_pods_before_them() -> None:
+    found = plan_single_pods(
+        [_of_job("w0", 4), _of_job("w1", 4), _of_job("other", 4, "team/job/u")],
+        view(*(record(name, H100, held={}, labels=labels) for name, labels in CLIQUES.items()), labels=CLIQUES),
+    )
+
+    first, second, _ = (each.node for each in found.seats)
+    assert first == second
+
+
+@pytest.mark.parametrize("wishes", [{"workload": "inference"}, {"spread": "preferred"}])
+def test_replicas_are_spread_and_not_drawn_together(wishes: dict[str, str]) -> None:
+    assert "m" not in _near(_of_job("w0", 1, **wishes), gpus=1)
+
+
+def test_required_products_of_siblings_hold_for_gated_pods() -> None:
+    sibling = occupant("first", 8)._replace(job="team/job/t")
+    seen = view(
+        record("dgx", MACHINES["dgx_a100"](), held={}),
+        record("hgx", H100, held={"first": range(8)}, pods=[sibling]),
+    )
+
+    found = plan_single_pods([_of_job("w0", 1, same_product="required")], seen)
+
+    assert found.seats == ()
+    assert len(found.missing) == 1

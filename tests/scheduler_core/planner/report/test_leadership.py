@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gputopo.timestamps import format_timestamp
 from scheduler_core.planner.packing.model import LEVELS
 from scheduler_core.planner.report.leadership import no_planner_reason, planner_levels
+from scheduler_core.planner.report.planner_page import PlannerGangState
 from scheduler_core.planner.report.read import GangSnapshot, PlannerLease
 from scheduler_core.runtime.leader_election import LeaseSpec
-from tests.scheduler_core.builders import NOW
-from tests.scheduler_core.planner.report.clusters import NONE, seen
+from tests.scheduler_core.builders import NOW, record
+from tests.scheduler_core.explain.fleets import QUADS
+from tests.scheduler_core.planner.gang.gang_pods import LLM
+from tests.scheduler_core.planner.report.clusters import NONE, crew, seen, story
 
 OR = "Gated pods wait for a planner, or for gputopo release, which releases them without a placement"
 
@@ -80,3 +84,32 @@ def test_whether_a_planner_leads(found: GangSnapshot, said: str | None) -> None:
 )
 def test_which_labels_make_levels(found: GangSnapshot, levels: object) -> None:
     assert planner_levels(found) == levels
+
+
+def _since(seconds: float) -> PlannerLease:
+    times = format_timestamp(NOW - seconds), format_timestamp(NOW - 1.0)
+    return PlannerLease("gputopo/gputopo-planner", LeaseSpec("planner-1_3c4d", 15, *times, 2))
+
+
+JUDGED = PlannerGangState(*LLM, "queued", "1 of 2 members fits at once", judged=True)
+TOLD = "the planner started to lead {} s ago and {} this gang yet: it counts waiting times and rollbacks from its start"
+
+
+@pytest.mark.parametrize(
+    ("lease", "state", "note"),
+    [
+        pytest.param(_since(7), None, TOLD.format(7, "may not have tried"), id="its page was not read"),
+        pytest.param(_since(7), JUDGED, None, id="it has tried the gang"),
+        pytest.param(_since(90), replace(JUDGED, judged=False), TOLD.format(90, "has not tried"), id="it has not"),
+        pytest.param(_since(7), replace(JUDGED, judged=None), TOLD.format(7, "may not have tried"), id="older planner"),
+        pytest.param(_since(90), None, None, id="it leads for long"),
+        pytest.param(led(), None, None, id="the time is not known"),
+        pytest.param(_since(-5), None, TOLD.format(0, "may not have tried"), id="clocks differ"),
+    ],
+)
+def test_a_planner_that_has_just_started_to_lead_is_a_note(
+    lease: PlannerLease, state: PlannerGangState | None, note: str | None
+) -> None:
+    found = story(seen(crew(2), [record("a", QUADS, held={})], led=lease), said=state)
+
+    assert [each for each in found.notes if "started to lead" in each] == ([] if note is None else [note])
