@@ -1,6 +1,6 @@
 """Preemption compared: evictions in vain on random clusters, and a simulated month. --write: to docs/preemption.md.
 
-    PYTHONPATH=. python bench/preemption.py [--nodes 100] [--days 30] [--clusters 1000] [--write]
+    PYTHONPATH=. python bench/preemption.py [--nodes 500] [--days 30] [--clusters 1000] [--write]
 
 Both parts run gputopo's own search (``scheduler_core.planner.preemption``). The same seed gives the same figures.
 """
@@ -28,7 +28,7 @@ SEED = 1
 def main() -> None:
     """Run both parts, print them, and write them where asked."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nodes", type=int, default=100)
+    parser.add_argument("--nodes", type=int, default=500)
     parser.add_argument("--days", type=float, default=30.0)
     parser.add_argument("--load", type=float, default=1.0)
     parser.add_argument("--clusters", type=int, default=1000)
