@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, supports_unicode, write_out
+from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, supports_unicode, terminal_width, write_out
 
 if TYPE_CHECKING:
     from gputopo.render.report import Table
@@ -34,9 +34,8 @@ def printed_lines(table: Table) -> list[str]:
     from gputopo.render.report import fit_table, table_lines  # noqa: PLC0415  start-up of all other commands
     from gputopo.render.wording import escape_invisible  # noqa: PLC0415
 
-    terminal = sys.stdout.isatty()
-    width = os.get_terminal_size().columns if terminal else None
-    colour = terminal and not os.environ.get("NO_COLOR")
+    width = terminal_width()
+    colour = width is not None and not os.environ.get("NO_COLOR")
     rows = [tuple(cell._replace(text=escape_invisible(cell.text)) for cell in row) for row in table.rows]
     table = table._replace(rows=rows)
     fitted = table if width is None else fit_table(table, width)
@@ -115,5 +114,4 @@ def fetch_page(url: str) -> bytes:
 
 def print_text(text: Callable[[int, bool], str]) -> None:
     """Print ``text(columns, ascii_only)``."""
-    width = os.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
-    write_out(text(width, not supports_unicode()))
+    write_out(text(terminal_width() or _WIDTH, not supports_unicode()))

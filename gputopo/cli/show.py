@@ -18,6 +18,7 @@ from gputopo.cli.terminal import (
     exit_with_error,
     supports_unicode,
     terminal_paint,
+    terminal_width,
     write_file,
     write_out,
 )
@@ -94,7 +95,10 @@ def show(
     from gputopo.render import RenderError, renderer  # noqa: PLC0415  start-up of --help and --version
 
     try:
-        write_out(renderer(output, ascii_only=ascii_only or not supports_unicode(), paint=terminal_paint())(topology))
+        render = renderer(
+            output, ascii_only=ascii_only or not supports_unicode(), paint=terminal_paint(), width=terminal_width()
+        )
+        write_out(render(topology))
     except RenderError as error:
         exit_with_error(f"-o {output}: {error}")
     if check and topology.degraded:

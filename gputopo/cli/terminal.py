@@ -112,6 +112,11 @@ def supports_unicode() -> bool:
     return True
 
 
+def terminal_width() -> int | None:
+    """Return the columns of the terminal that standard output is; None: it is none."""
+    return os.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
+
+
 def terminal_paint() -> Paint:
     """Return how roles of text are coloured: not at all without a terminal or with NO_COLOR (no-color.org)."""
     if os.environ.get("NO_COLOR") or sys.stdout is None or not sys.stdout.isatty():

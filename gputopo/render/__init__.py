@@ -24,7 +24,7 @@ class RenderError(ValueError):
 
 # Format -> module of this package, function, options. A format's module is imported when the format is used.
 _FORMATS: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "tree": ("tree", "render_tree", ("ascii_only", "paint")),
+    "tree": ("tree", "render_tree", ("ascii_only", "paint", "width")),
     "matrix": ("matrix", "render_matrix", ("ascii_only", "paint")),
     "json": ("document", "render_json", ()),
     "yaml": ("yaml_out", "render_yaml", ()),
@@ -37,9 +37,14 @@ _FORMATS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 FORMATS = tuple(_FORMATS)
 
 
-def renderer(name: str, *, ascii_only: bool = False, paint: Paint = without_colour) -> Renderer:
-    """Return the function that renders a topology in a format of ``FORMATS``."""
+def renderer(
+    name: str, *, ascii_only: bool = False, paint: Paint = without_colour, width: int | None = None
+) -> Renderer:
+    """Return the function that renders a topology in a format of ``FORMATS``.
+
+    ``width``: columns of the terminal, for formats that adapt to it; None: unlimited.
+    """
     module, function, options = _FORMATS[name]
     render = cast("Callable[..., str]", getattr(import_module(f"{__name__}.{module}"), function))
-    given = {"ascii_only": ascii_only, "paint": paint}
+    given = {"ascii_only": ascii_only, "paint": paint, "width": width}
     return lambda topology: render(topology, **{option: given[option] for option in options})

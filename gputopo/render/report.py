@@ -17,7 +17,7 @@ from gputopo.render.wording import escape_invisible
 
 NONE = "-"
 LISTED = 4  # names listed of each group; the document has all of them
-_MIN_WIDTH = 40
+_MIN_WIDTH = 20
 _GAP = "  "
 _UNITS = (("d", 86400), ("h", 3600), ("m", 60))
 
@@ -112,7 +112,7 @@ def titled(title: str, parts: Iterable[str | Table]) -> Section:
 def render(sections: Iterable[Section], width: int = 1_000_000, *, ascii_only: bool = False) -> str:
     """Return the sections as text, with an empty line between two; an empty section is left out.
 
-    Sentences are folded to ``width`` columns, tables are indented and never folded. Every line passes ``visible``, so
+    Sentences and the lines of tables are folded to ``width`` columns between words. Every line passes ``visible``, so
     a name or value from the cluster never acts on the terminal.
     """
     width = max(width, _MIN_WIDTH)
@@ -149,7 +149,8 @@ def sentence(words: str) -> str:
 
 def _part_lines(part: str | Table, width: int) -> Iterable[str]:
     if isinstance(part, Table):
-        return (f"{_GAP}{line}" for line in table_lines(part))
+        room = width - len(_GAP)
+        return (f"{_GAP}{line}" for line in table_lines(fit_table(part, room), columns=room))
     text = part.lstrip()
     indent = part[: len(part) - len(text)]
     hanging = f"{indent}  " if text.startswith("- ") else indent

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gputopo.render.folding import MIN_WIDTH, folded_line, text_length
 from gputopo.render.glyphs import ASCII, UNICODE
 from gputopo.render.gpu_cells import gpu_cells
 from gputopo.render.notes import sections
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
     from gputopo.render.places import NumaPlace
     from gputopo.render.wording import Cell, Paint
 
+_GAP = "  "
+_HANGING = (("text", _GAP),)
+_HANGING_NOTE = (("text", _GAP * 3),)
+# Columns of a GPU that a narrow terminal does without: product, memory, bandwidth. The title and the notes below the
+# tree have them, too.
+_DROPPED = (1, 2, 4)
+
 
 class TreeRow(msgspec.Struct, frozen=True):
     """A line of the tree: a label, and for a GPU cells that are aligned with those of other GPUs."""
@@ -33,14 +41,25 @@ class TreeRow(msgspec.Struct, frozen=True):
 
 
 def render_tree(
-    topology: NodeTopology, name: str | None = None, *, ascii_only: bool = False, paint: Paint = without_colour
+    topology: NodeTopology,
+    name: str | None = None,
+    *,
+    ascii_only: bool = False,
+    paint: Paint = without_colour,
+    width: int | None = None,
 ) -> str:
-    """Return the tree and the notes below it. ``paint(role, text)`` adds colour; ``wording.plain`` lists the roles."""
+    """Return the tree and the notes below it. ``paint(role, text)`` adds colour; ``wording.plain`` lists the roles.
+
+    ``width``: columns of the terminal; None: unlimited. Where a GPU's line does not fit, the columns of products,
+    memory and bandwidths are left out, in this order, and then lines are folded between words.
+    """
     glyphs = ASCII if ascii_only else UNICODE
-    lines = list(_title(topology, name, glyphs))
-    lines += _drawn(_rows(topology, glyphs), glyphs)
+    columns = None if width is None else max(width, MIN_WIDTH)
+    lines = [each for line in _title(topology, name, glyphs) for each in folded_line(line, columns, _HANGING)]
+    lines += _drawn(_rows(topology, glyphs), glyphs, columns)
     for heading, notes in sections(topology, glyphs):
-        lines += [(), (("title", heading),), *notes]
+        lines += [(), (("title", heading),)]
+        lines += [each for note in notes for each in folded_line(note, columns, _HANGING_NOTE)]
     return "".join("".join(paint(role, text) for role, text in _trimmed(line)) + "\n" for line in lines)
 
 
@@ -141,30 +160,37 @@ def _by_rate(nics: tuple[Nic, ...], glyphs: Glyphs) -> list[tuple[str, str]]:
     ]
 
 
-def _drawn(rows: list[TreeRow], glyphs: Glyphs) -> list[tuple[Cell, ...]]:
+def _drawn(rows: list[TreeRow], glyphs: Glyphs, width: int | None) -> list[tuple[Cell, ...]]:
     """Return the lines, with branches before the labels and the columns of all GPUs aligned."""
     walked = list(_walked(rows, "", glyphs))
-    gpus = [(prefix, row) for prefix, row in walked if row.columns]
-    indent = max((len(prefix) + _width(row.label) for prefix, row in gpus), default=0)
+    gpus = [(prefix, row) for prefix, _, row in walked if row.columns]
+    indent = max((len(prefix) + text_length(row.label) for prefix, row in gpus), default=0)
     widths = [max(len(cell[1]) for cell in column) for column in zip(*(row.columns for _, row in gpus), strict=True)]
+    for place in _DROPPED if width is not None and widths else ():
+        if indent + sum(each + len(_GAP) for each in widths if each) <= (width or 0):
+            break
+        widths[place] = 0
     lines: list[tuple[Cell, ...]] = []
-    for prefix, row in walked:
-        pad = " " * (indent - len(prefix) - _width(row.label)) if row.columns else ""
+    for prefix, hanging, row in walked:
+        pad = " " * (indent - len(prefix) - text_length(row.label)) if row.columns else ""
         cells = [
-            (role, f"  {text:{width}}") if width else (role, "")
-            for (role, text), width in zip(row.columns, widths, strict=False)
+            (role, f"{_GAP}{text:{column}}")
+            for (role, text), column in zip(row.columns, widths, strict=False)
+            if column
         ]
-        lines.append((("frame", prefix), *row.label, ("text", pad), *cells))
+        line = _trimmed((*row.label, ("text", pad), *cells))
+        room = None if width is None else width - len(prefix)
+        for number, each in enumerate(folded_line(line, room, (("text", _GAP),))):
+            lines.append((("frame", hanging if number else prefix), *each))
     return lines
 
 
-def _width(label: tuple[Cell, ...]) -> int:
-    return sum(len(text) for _, text in label)
-
-
-def _walked(rows: list[TreeRow] | tuple[TreeRow, ...], prefix: str, glyphs: Glyphs) -> Iterator[tuple[str, TreeRow]]:
-    """Yield every row with the branches before it, top to bottom."""
+def _walked(
+    rows: list[TreeRow] | tuple[TreeRow, ...], prefix: str, glyphs: Glyphs
+) -> Iterator[tuple[str, str, TreeRow]]:
+    """Yield every row, top to bottom, with the branches before it and before the lines that continue it."""
     for place, row in enumerate(rows, start=1):
         is_last = place == len(rows)
-        yield prefix + (glyphs.last if is_last else glyphs.branch), row
-        yield from _walked(row.below, prefix + (" " * len(glyphs.pipe) if is_last else glyphs.pipe), glyphs)
+        below = prefix + (" " * len(glyphs.pipe) if is_last else glyphs.pipe)
+        yield prefix + (glyphs.last if is_last else glyphs.branch), below, row
+        yield from _walked(row.below, below, glyphs)

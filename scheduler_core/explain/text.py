@@ -107,7 +107,7 @@ def _candidate(found: CandidateNode, place: int) -> Iterator[str | Table]:
             (each.name, f"{each.raw:.2f}", format_number(each.weight), f"{each.share:.2f}", each.measures)
             for each in found.factors
         ),
-    )
+    )._replace(droppable=("RAW SCORE", "WEIGHT"))
     if found.outcomes is None:
         yield "  which GPUs it would get is not known"
     elif len(found.outcomes) == 1 and not found.more_outcomes:

@@ -96,7 +96,7 @@ def _placement(place: GangPlacement, gang: GangSummary) -> Iterator[str | Table]
             )
             for each in place.stops
         ),
-    )
+    )._replace(droppable=("RANKS", "GPUS"))
 
 
 def _no_placement(unfit: NoPlacement, gang: GangSummary) -> Iterator[str]:

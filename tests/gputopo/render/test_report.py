@@ -41,7 +41,7 @@ def test_numbers_end_at_the_right() -> None:
     assert list(table_lines(table)) == ["        PLACED", "all          5", "size 4      12"]
 
 
-def test_sections_are_folded_and_tables_are_not() -> None:
+def test_sections_are_folded_between_words() -> None:
     sections: list[list[str | Table]] = [
         ["one two three four five six seven eight nine ten"],
         [],
@@ -49,7 +49,7 @@ def test_sections_are_folded_and_tables_are_not() -> None:
         [text_table((), [("a" * 30, "b" * 30)])],
     ]
 
-    assert render(sections, 0) == (
+    assert render(sections, 40) == (
         "one two three four five six seven eight\n"
         "nine ten\n"
         "\n"
@@ -59,8 +59,10 @@ def test_sections_are_folded_and_tables_are_not() -> None:
         "  one two three four five six seven\n"
         "  eight\n"
         "\n"
-        f"  {'a' * 30}  {'b' * 30}\n"
+        f"  {'a' * 30}\n"
+        f"      {'b' * 30}\n"
     )
+    assert render(sections, 0) == render(sections, 20)
 
 
 def test_no_text_acts_on_the_terminal() -> None:

@@ -259,10 +259,15 @@ def test_no_story_is_without_its_file() -> None:
 
 
 @pytest.mark.parametrize("told", STORIES.values(), ids=STORIES)
-def test_lines_that_are_no_rows_of_tables_are_not_longer_than_the_terminal(told: GangExplanation) -> None:
-    lines = gang_explanation_text(told, 60).splitlines()
-
-    assert [line for line in lines if len(line) > 60 and not line.startswith("  ")] == []
+def test_at_every_width_no_line_is_longer_than_the_terminal_and_no_word_is_broken(told: GangExplanation) -> None:
+    words = gang_explanation_text(told, 1_000_000).split()
+    for width in range(30, 121):
+        text = gang_explanation_text(told, width)
+        assert [line for line in text.splitlines() if len(line) > width and len(line.split()) > 2] == []
+        rest = iter(words)
+        assert all(word in rest for word in text.split())
+        if width >= 87:
+            assert text.split() == words
 
 
 @pytest.mark.parametrize("told", STORIES.values(), ids=STORIES)
