@@ -16,6 +16,7 @@ import urllib3
 
 from gputopo.kube.errors import GoneError, KubeError, UnavailableError, error_of_response
 from gputopo.kube.objects import ListPage, ObjectMeta, PartialObject, Unreadable
+from gputopo.kube.paging import MAX_PAGE_BYTES, PAGE, following_size, smaller_size
 from gputopo.kube.rbac import EVICTIONS, Resource, Role
 from gputopo.kube.run_ahead import run_ahead
 from gputopo.kube.watch_stream import WatchStream, name_of
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 P = TypeVar("P", bound=ListPage[Any])
-PAGE = 500  # objects; an unpaged list of 50,000 pods is 300 MB at once, on both sides
 CONNECT_S, READ_S = 5.0, 30.0
+_CHUNK_BYTES = 1 << 20  # of a page, per read
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 MERGE = "application/merge-patch+json"
 JSON = "application/json"
@@ -238,14 +239,31 @@ class Kube:
         """Yield all pages. The next page is requested while the caller works on the current one."""
         self._assert_permitted(resource, "list")
         path, headers = resource.path(namespace=query.namespace), _accept(query, "List")
-        parameters = _selectors(query) | {"limit": str(PAGE)}
-        page = decoded(self._call("GET", path, parameters, dict(headers)))
+        parameters = _selectors(query)
+        body, size = self._read_page(path, parameters, headers, PAGE)
+        page = decoded(body)
         while page.metadata.next:
             following = parameters | {"continue": page.metadata.next}
-            wait = run_ahead(partial(self._call, "GET", path, following, dict(headers)))
+            wait = run_ahead(partial(self._read_page, path, following, headers, size))
             yield page
-            page = decoded(wait())
+            body, size = wait()
+            page = decoded(body)
         yield page
+
+    def _read_page(
+        self, path: str, parameters: Mapping[str, str], headers: Mapping[str, str], size: int
+    ) -> tuple[bytes, int]:
+        """Return a page of at most ``size`` objects, and the size of the next one."""
+        call = f"GET {path}"
+        while True:
+            query = {**parameters, "limit": str(size)}
+            response = self._open(("GET", path), query, dict(headers), None, self._timeout)
+            body = self._read_at_most(call, response, MAX_PAGE_BYTES)
+            if body is not None:
+                return body, following_size(size, len(body))
+            if size == 1:
+                raise KubeError(f"{call}: the answer to limit=1 has more than {MAX_PAGE_BYTES >> 20} MiB")
+            size = smaller_size(size)
 
     def _assert_permitted(self, resource: Resource, verb: str) -> None:
         if not self._role.allows(resource, verb):
@@ -319,6 +337,19 @@ class Kube:
             return response.data
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise self._no_answer_error(call, error) from error
+
+    def _read_at_most(self, call: str, response: BaseHTTPResponse, most: int) -> bytes | None:
+        """Return the body; None: it is longer, and the connection is closed."""
+        body = bytearray()
+        try:
+            for chunk in response.stream(_CHUNK_BYTES):
+                body += chunk
+                if len(body) > most:
+                    response.close()
+                    return None
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise self._no_answer_error(call, error) from error
+        return bytes(body)
 
     def _no_answer_error(self, call: str, error: Exception) -> UnavailableError:
         return UnavailableError(f"{call}: no answer from {self._api.configuration.host}: {error}")

@@ -13,15 +13,19 @@ from functools import partial
 from time import thread_time
 from typing import Any, NamedTuple
 
+from agent.allocation.node_resource_topology import NodeResourceTopology
 from gputopo.kube import rbac
-from gputopo.kube.objects import PartialPod
+from gputopo.kube.objects import PartialPod, PlacementReservation
 from gputopo.kube.rbac import Resource
-from scheduler_core.cache.events import NodeGpusUpdate, NodeUpdate, PodUpdate
+from scheduler_core.cache.events import NodeGpusUpdate, NodeUpdate, PodUpdate, ReservationUpdate
+from scheduler_core.planner.commit.budgets import DisruptionBudget
 from scheduler_core.planner.gang.pod_source import PlannerPod
 from scheduler_core.planner.gang.size_sources import SIZE_SOURCES
+from scheduler_core.planner.gang.volume_sources import VOLUME_SOURCES
 from scheduler_core.request.full_pod import FullPod
 from tests.campaign.commands import command_faults
 from tests.campaign.fields import Hostile, hostile_objects
+from tests.campaign.preemption import agent_answer, budget_answer, running_pod, search_answer
 from tests.campaign.programs import EXTENDER, PLANNER, Json, extender_answer, node, node_gpus, placed_gangs, pod
 
 _FOE = {"pool": "foe"}
@@ -82,6 +86,48 @@ def attacks() -> Iterator[Attack]:
         source = SIZE_SOURCES[kind]
         owner = {"metadata": {"name": "h", "namespace": "foe", "uid": "foe-h"}}
         yield Attack(f"planner: {source.kind.__name__}", kind, source.kind, owner, placed_gangs, ("llm",))
+    for kind, source in VOLUME_SOURCES.items():
+        made = {"metadata": {"name": "h", "namespace": "foe", "uid": "foe-h"}}
+        yield Attack(f"planner: {source.kind.__name__}", kind, source.kind, made, placed_gangs, ("llm",))
+    for program, ask, answer in (("extender", extender_answer, calm), ("planner", placed_gangs, ("llm",))):
+        yield Attack(
+            f"{program}: PlacementReservation", ReservationUpdate, PlacementReservation, _reservation(), ask, answer
+        )
+    yield from _preemption_attacks()
+
+
+def _reservation() -> Json:
+    """A reservation that no ledger lists, with pods of others to evict. Only a planner may create one."""
+    eviction = {"uid": "team-w-0", "namespace": "team", "name": "w-0", "node": "a", "unit": "team/llm", "gpus": 4}
+    spec = {
+        "gang": "h",
+        "held": [{"node": "a", "gpus": 8}],
+        "seats": [{"name": "h", "uid": "foe-h", "node": "b", "gpus": {"nvidia.com/gpu": 8}}],
+        "preemption": {"evictions": [eviction], "rule": "r"},
+    }
+    return {"metadata": {"name": "h", "namespace": "foe", "uid": "foe-r"}, "spec": spec, "status": {"state": "Held"}}
+
+
+def _preemption_attacks() -> Iterator[Attack]:
+    """Yield the attacks on the search of pods to evict, and on what it reads."""
+    victim = running_pod("foe", "foe-0")
+    yield Attack("preemption: Pod, running", PlannerPod, PLANNER[PlannerPod].kind, victim, search_answer, answer=True)
+    for kind in {source.kind: kind for kind, source in SIZE_SOURCES.items()}.values():
+        source = SIZE_SOURCES[kind]
+        owner = {"metadata": {"name": "h", "namespace": "foe", "uid": "foe-job"}}
+        yield Attack(f"preemption: {source.kind.__name__}", kind, source.kind, owner, search_answer, answer=True)
+    budget = {"metadata": {"name": "h", "namespace": "foe"}, "spec": {"selector": {"matchLabels": {"app": "x"}}}}
+    yield Attack(
+        "preemption: PodDisruptionBudget", DisruptionBudget, DisruptionBudget, budget, budget_answer, answer=set()
+    )
+    yield Attack(
+        "agent: NodeResourceTopology",
+        NodeResourceTopology,
+        NodeResourceTopology,
+        {"attributes": [{"name": "topologyManagerPolicy", "value": "none"}]},
+        agent_answer,
+        answer=True,
+    )
 
 
 def run_attack(attack: Attack, step: int = 1) -> Tally:
@@ -142,9 +188,10 @@ def command_attacks() -> tuple[CommandAttack, ...]:
         CommandAttack("Pod on a node without agent", rbac.PODS, PartialPod, unreported),
         CommandAttack("Node", rbac.NODES, EXTENDER[NodeUpdate].kind, node("h", {})),
         CommandAttack("NodeGpus", rbac.NODE_GPUS, EXTENDER[NodeGpusUpdate].kind, node_gpus("h")),
+        CommandAttack("PlacementReservation", rbac.RESERVATIONS, PlacementReservation, _reservation()),
         *(
             CommandAttack(f"{each.resource.plural}.{each.resource.version}", each.resource, each.kind, owner)
-            for each in SIZE_SOURCES.values()
+            for each in (*SIZE_SOURCES.values(), *VOLUME_SOURCES.values())
         ),
     )
 

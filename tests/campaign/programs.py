@@ -93,7 +93,7 @@ def extender_answer(hostile: Mapping[type[Any], list[bytes]]) -> object:
     """Return the answer of Filter for a tenant's pod among the healthy nodes."""
     cache = ClusterCache(Policy(), reservations=True)
     healthy = {"nodes": NODES, "nodegpus": REPORTS}
-    for batch in _batches(EXTENDER, healthy, hostile):
+    for batch in hostile_batches(EXTENDER, healthy, hostile):
         cache.apply_batch(batch, NOW)
     extender = Extender(cache, Policy(), lambda: NOW, lambda _: None)
     asked = convert(pod("asked", "team", 4), Pod)
@@ -121,19 +121,26 @@ def placed_gangs(hostile: Mapping[type[Any], list[bytes]]) -> tuple[str, ...]:
     term.apply_ledger(own)
     gang = [pod(f"w-{rank}", "team", 4, "llm", priority=10, nodeSelector=_POOL) for rank in range(2)]
     healthy = {"nodes": NODES, "nodegpus": REPORTS, "pods": gang}
-    for batch in _batches(PLANNER, healthy, hostile):
-        term.apply_batch(batch._replace(updates=(own,)) if batch.kind is LedgerUpdate else batch)
+    for batch in hostile_batches(PLANNER, healthy, hostile, own):
+        term.apply_batch(batch)
     term.tick()
     term.run_round()
     return tuple(sorted(str(each.spec.gang) for each in executor.found.created))
 
 
-def _batches(
-    sources: Sources, healthy: Mapping[str, Iterable[Json]], hostile: Mapping[type[Any], list[bytes]]
+def hostile_batches(
+    sources: Sources,
+    healthy: Mapping[str, Iterable[Json]],
+    hostile: Mapping[type[Any], list[bytes]],
+    own: LedgerUpdate | None = None,
 ) -> Iterable[Batch[Any]]:
-    """Yield the first list of each kind, with the hostile objects before and after the healthy ones."""
+    """Yield the first list of each kind, with the hostile objects before and after the healthy ones.
+
+    ``own``: the planner's ledger.
+    """
     for kind, source in sources.items():
         good = [msgspec.json.encode(each) for each in healthy.get(source.resource.plural, ())]
         bad = hostile.get(kind, [])
         found = Projection(source).apply_list(msgspec.Raw(each) for each in (*bad, *good, *bad))
-        yield Batch(kind, *found)
+        batch = Batch(kind, *found)
+        yield batch._replace(updates=(own,)) if own is not None and kind is LedgerUpdate else batch

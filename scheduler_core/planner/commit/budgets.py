@@ -16,6 +16,8 @@ from gputopo.kube.objects import ObjectMeta
 from scheduler_core.cache.kube_scheduler_filters import selector_matches
 from scheduler_core.request.full_pod import LabelSelector
 
+MAX_ENTRIES = 64  # of a selector: each is compared with every pod
+
 
 class BudgetSpec(msgspec.Struct, frozen=True):
     """``policy/v1`` PodDisruptionBudgetSpec: only the selector."""
@@ -76,7 +78,7 @@ def _needed(
     """Return the budgets that the eviction of these pods is charged to; or why it is never allowed."""
     needed: _Needed = {}
     for pod in pods:
-        found = [each for each in budgets.get(pod.namespace, ()) if _matches(each, labels[pod.uid])]
+        found = [each for each in budgets.get(pod.namespace, ()) if selects_pod(each, labels[pod.uid])]
         if len(found) > 1:
             names = " and ".join(sorted(each.metadata.name for each in found)[:2])
             return {}, f"pod {pod.namespace}/{pod.name} has several PodDisruptionBudgets ({names})"
@@ -85,8 +87,13 @@ def _needed(
     return needed, None
 
 
-def _matches(budget: DisruptionBudget, labels: Mapping[str, str]) -> bool:
-    return budget.spec.selector is not None and selector_matches(budget.spec.selector, labels)
+def selects_pod(budget: DisruptionBudget, labels: Mapping[str, str]) -> bool:
+    """Return whether the budget is for a pod with these labels. A selector with too many entries counts as for all."""
+    selector = budget.spec.selector
+    if selector is None:
+        return False
+    entries = [*(selector.match_labels or ()), *(selector.match_expressions or ())]
+    return len(entries) > MAX_ENTRIES or selector_matches(selector, labels)
 
 
 def _shortage(needed: Sequence[DisruptionBudget], charged: Mapping[str, int], name: str) -> str | None:

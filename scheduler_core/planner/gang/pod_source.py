@@ -42,7 +42,9 @@ from scheduler_core.request.full_pod import FullPod, FullPodSpec
 from scheduler_core.request.pod import Pod, RequiredTerms, pin_claim
 from scheduler_core.request.pod_request import InvalidRequest, PodRequest, parse_request
 
-_RECREATED_BY = ("DaemonSet", "Node")  # owners of pods that come back to the same node; a Node owns static pods
+# Owners of pods that come back to the same node; a Node owns static pods. With an API version that exists, so that the
+# garbage collector deletes a pod whose owner is invented.
+_RECREATED_BY = ("apps/v1/DaemonSet", "v1/Node")
 
 ParsePod = Callable[[Pod], PodRequest | InvalidRequest]
 
@@ -199,7 +201,7 @@ def _disruption(uid: str, pod: FullPod) -> PodDisruption:
         parse_timestamp(pod.status.start_time),
         30.0 if grace is None else min(MAX_GRACE_S, max(0.0, float(grace))),
         parse_timestamp(metadata.deletion_timestamp),
-        owner is not None and owner.kind in _RECREATED_BY,
+        owner is not None and f"{owner.api_version}/{owner.kind}" in _RECREATED_BY,
     )
 
 

@@ -1,42 +1,97 @@
-"""Reads PodDisruptionBudgets and the labels of the pods to evict when they are needed: no watch keeps them."""
+"""Reads PodDisruptionBudgets and the labels of the pods to evict when they are needed: no watch keeps them.
+
+Tenants write both, so a namespace has limits, and only what matters of a page is kept.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
+
+import msgspec
+
 from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.errors import NotFoundError
-from gputopo.kube.objects import PartialObject
-from gputopo.kube.rbac import DISRUPTION_BUDGETS, PODS
+from gputopo.kube.rbac import DISRUPTION_BUDGETS, PODS, Resource
+from gputopo.process.decoding import decode
 from scheduler_core.planner.commit.actions import CheckBudgets
-from scheduler_core.planner.commit.budgets import DisruptionBudget, blocked_units
+from scheduler_core.planner.commit.budgets import DisruptionBudget, blocked_units, selects_pod
 
+MAX_BUDGETS = 1_000  # of a namespace
 _FEW = 16  # so many pods of a namespace are read one by one
+_Labels = Mapping[str, str]
+T = TypeVar("T")
+
+
+class LabelledMetadata(msgspec.Struct, frozen=True):
+    """The part of ``metadata`` that budgets select pods by."""
+
+    name: str = ""
+    uid: str = ""
+    labels: dict[str, str] | None = None
+
+
+class LabelledPod(msgspec.Struct, frozen=True):
+    """A pod without its annotations: those of thousands of pods may be large."""
+
+    metadata: LabelledMetadata = LabelledMetadata()
 
 
 def check_budgets(kube: Kube, action: CheckBudgets) -> dict[str, str]:
     """Return the reason for each unit that may not be evicted. Raises ``KubeError``."""
     budgets: list[DisruptionBudget] = []
-    labels: dict[str, dict[str, str]] = {}
+    labels: dict[str, _Labels] = {}
+    uncounted: set[str] = set()
     names: dict[str, dict[str, str]] = {}
     for each in action.evictions:
         names.setdefault(each.namespace, {})[each.name] = each.uid
     for namespace, uids in names.items():
-        found = kube.list_objects(DISRUPTION_BUDGETS, DisruptionBudget, ListOptions(namespace))
-        budgets += found
+        pods: dict[str, _Labels] | None = None
+        seen = 0
+        for page in _pages(kube, DISRUPTION_BUDGETS, DisruptionBudget, namespace):
+            seen += len(page)
+            if pods is None and page:
+                pods = _read_labels(kube, namespace, uids)
+            if seen > MAX_BUDGETS or None in page:
+                uncounted.add(namespace)
+                break
+            distinct = list({tuple(sorted(each.items())): each for each in (pods or {}).values()}.values())
+            budgets += [each for each in page if each and any(selects_pod(each, labels) for labels in distinct)]
         # Without a budget in the namespace, the labels do not matter.
-        labels |= _read_labels(kube, namespace, uids) if found else {uid: {} for uid in uids.values()}
-    return blocked_units(action.evictions, budgets, labels)
+        labels |= {uid: {} for uid in uids.values()} if pods is None else pods
+    reason = f"its namespace has PodDisruptionBudgets that cannot be counted, or more than {MAX_BUDGETS}"
+    blocked = blocked_units(action.evictions, budgets, labels)
+    return blocked | {each.unit: reason for each in action.evictions if each.namespace in uncounted}
 
 
-def _read_labels(kube: Kube, namespace: str, uids: dict[str, str]) -> dict[str, dict[str, str]]:
+def _pages(
+    kube: Kube, resource: Resource, kind: type[T], namespace: str, *, metadata_only: bool = False
+) -> Iterator[list[T | None]]:
+    """Yield all objects in pages; None: it cannot be decoded."""
+    for page in kube.list_readable(resource, kind, ListOptions(namespace, metadata_only=metadata_only)):
+        yield [_decoded(each, kind) if isinstance(each, msgspec.Raw) else each for each in page.items]
+
+
+def _decoded(text: msgspec.Raw, kind: type[T]) -> T | None:
+    try:
+        return decode(text, kind)
+    except msgspec.DecodeError:
+        return None
+
+
+def _read_labels(kube: Kube, namespace: str, uids: dict[str, str]) -> dict[str, _Labels]:
     """Return the labels of the pods that exist, by UID. ``uids``: by name."""
-    options = ListOptions(namespace, metadata_only=True)
+    found: dict[str, _Labels] = {}
     if len(uids) > _FEW:
-        found = [each.metadata for each in kube.list_objects(PODS, PartialObject, options)]
-    else:
-        found = []
-        for name in uids:
-            try:
-                found.append(kube.get(PODS, name, PartialObject, options).metadata)
-            except NotFoundError:
-                continue
-    return {each.uid: each.labels for each in found if uids.get(each.name) == each.uid}
+        for page in _pages(kube, PODS, LabelledPod, namespace, metadata_only=True):
+            named = [each.metadata for each in page if each is not None]
+            found |= {each.uid: each.labels or {} for each in named if uids.get(each.name) == each.uid}
+        return found
+    for name, uid in uids.items():
+        try:
+            pod = kube.get(PODS, name, LabelledPod, ListOptions(namespace, metadata_only=True)).metadata
+        except NotFoundError:
+            continue
+        if pod.uid == uid:
+            found[uid] = pod.labels or {}
+    return found

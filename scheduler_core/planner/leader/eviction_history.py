@@ -47,7 +47,8 @@ class EvictionHistory:
     def __init__(self) -> None:
         self._counted: dict[str, float] = {}  # by UID of the pod, of the last hour
         self._units: dict[str, _EvictedUnit] = {}  # by key of the unit
-        self._searched: dict[str, float] = {}  # by key of the gang: no search before
+        self._searched: dict[str, float] = {}  # by key of the gang: the last search
+        self._namespaces: dict[str, float] = {}  # the last search for a gang of it
         self._failures: dict[str, _Failures] = {}  # by key of the gang
 
     def forget_old(self, now: float, wall: float, cooldown_s: float) -> None:
@@ -56,8 +57,10 @@ class EvictionHistory:
         oldest = wall - max(cooldown_s, REPEATED_S)
         units = {key: each for key, each in self._units.items() if each.at >= oldest}
         self._units = _last(units, lambda each: each.at)
-        searched = {key: until for key, until in self._searched.items() if now < until}
-        self._searched = _last(searched, lambda until: until)
+        searched = {key: at for key, at in self._searched.items() if now - at < HOUR_S}
+        self._searched = _last(searched, lambda at: at)
+        namespaces = {name: at for name, at in self._namespaces.items() if now - at < HOUR_S}
+        self._namespaces = _last(namespaces, lambda at: at)
         failures = {key: each for key, each in self._failures.items() if now < each.forget_at}
         self._failures = _last(failures, lambda each: each.forget_at)
 
@@ -83,9 +86,14 @@ class EvictionHistory:
         self._units[unit.key] = _EvictedUnit(wall, unit.hold)
         return before is not None and before.hold != unit.hold and wall - before.at < REPEATED_S
 
-    def mark_searched(self, gang_key: str, now: float) -> None:
+    def mark_searched(self, namespace: str, gang_key: str, now: float) -> None:
         """Record a search for a gang."""
-        self._searched[gang_key] = now + RETRY_S
+        self._searched[gang_key] = self._namespaces[namespace] = now
+
+    def turn(self, gang: Gang) -> tuple[float, float]:
+        """Return a sort key: of gangs that may be searched for, the lowest is next."""
+        never = float("-inf")
+        return self._namespaces.get(gang.name.namespace, never), self._searched.get(gang_key(gang), never)
 
     def mark_failed(self, gang_key: str, now: float) -> None:
         """Record that pods were evicted, and the gang got no places from it."""
@@ -97,14 +105,16 @@ class EvictionHistory:
         """Record that the gang has its places."""
         self._failures.pop(gang_key, None)
 
-    def allow_search_again(self, gang_key: str) -> None:
+    def allow_search_again(self, gang_key: str, now: float) -> None:
         """Let the next search for a gang begin at once."""
-        self._searched.pop(gang_key, None)
+        if gang_key in self._searched:
+            self._searched[gang_key] = min(self._searched[gang_key], now - RETRY_S)
 
     def may_search(self, gang_key: str, now: float) -> bool:
         """Return True if a search for the gang may begin."""
         failures = self._failures.get(gang_key)
-        return now >= self._searched.get(gang_key, 0.0) and (failures is None or now >= failures.not_before)
+        is_rested = now >= self._searched.get(gang_key, -RETRY_S) + RETRY_S
+        return is_rested and (failures is None or now >= failures.not_before)
 
 
 def gang_key(gang: Gang) -> str:

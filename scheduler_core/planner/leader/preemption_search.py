@@ -10,8 +10,8 @@ from scheduler_core.planner.commit.actions import CreateReservation
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.leader.plan_task import ReservationNames, create_hold
 from scheduler_core.planner.packing.model import NodeView, PlanOptions
-from scheduler_core.planner.preemption.inputs import UnitInputs
-from scheduler_core.planner.preemption.model import NoPreemption, PreemptionPlan, PreemptionTask
+from scheduler_core.planner.preemption.inputs import NearEndSince, UnitInputs
+from scheduler_core.planner.preemption.model import EvictionUnit, NoPreemption, PreemptionPlan, PreemptionTask
 from scheduler_core.planner.preemption.search import search_preemption
 from scheduler_core.planner.preemption.units import find_units
 from scheduler_core.policy.policy import Policy
@@ -26,6 +26,7 @@ class PreemptionSearch(NamedTuple):
     policy: Policy  # for node states
     names: ReservationNames
     forbidden: frozenset[str] = frozenset()  # names of units that a PodDisruptionBudget forbids
+    forbidden_namespaces: frozenset[str] = frozenset()  # where budgets forbid one unit after the other
     held_since: str | None = None  # of its present hold
     is_out_of_time: Callable[[], bool] = lambda: False
 
@@ -34,13 +35,17 @@ class PreemptionSearch(NamedTuple):
         """Return the gang that needs the capacity."""
         return self.units.beneficiary
 
+    def forbids(self, unit: EvictionUnit) -> bool:
+        """Return whether PodDisruptionBudgets forbade the unit, or several of its namespace."""
+        return unit.name in self.forbidden or any(each.namespace in self.forbidden_namespaces for each in unit.pods)
+
 
 class PreemptionSearchResult(NamedTuple):
     """Result of a search."""
 
     found: PreemptionPlan | NoPreemption
     create: CreateReservation | None = None  # the hold with the intent; None: nothing is evicted
-    near_end_since: Mapping[str, float] = {}  # for the next search
+    near_end_since: Mapping[str, NearEndSince] = {}  # for the next search
     cpu_s: float = 0.0
 
 
@@ -51,7 +56,7 @@ def run_preemption_search(search: PreemptionSearch) -> PreemptionSearchResult:
     task = PreemptionTask(
         gang=gang,
         view=search.view,
-        units=tuple(each for each in known.units if each.name not in search.forbidden),
+        units=tuple(each for each in known.units if not search.forbids(each)),
         options=search.options,
         policy=search.policy,
         now=now,

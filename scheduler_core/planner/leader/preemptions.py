@@ -22,14 +22,15 @@ from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.capacity_holds import CapacityHolds
 from scheduler_core.planner.leader.context import TermContext
 from scheduler_core.planner.leader.eviction_history import EvictedFrom, EvictionHistory, gang_key
+from scheduler_core.planner.leader.forbidden_units import ForbiddenUnits
 from scheduler_core.planner.leader.preemption_outcomes import PreemptionOutcomes
 from scheduler_core.planner.leader.preemption_search import PreemptionSearchResult
 from scheduler_core.planner.leader.queue import GangQueue, QueuedGang
 from scheduler_core.planner.leader.view import PlannerView
+from scheduler_core.planner.preemption.inputs import NearEndSince
 from scheduler_core.planner.preemption.model import PreemptionPlan
 from scheduler_core.policy.preemption import PreemptionMode, PreemptionPolicy
 
-FORBIDDEN_S = 120.0  # a unit that a budget forbids is not chosen again for this time
 REST_FACTOR = 9.0  # after a search, none is started for nine times its CPU time
 
 
@@ -46,7 +47,7 @@ class Preemptions:
 
     def __init__(self, view: PlannerView, queue: GangQueue, holds: CapacityHolds, context: TermContext) -> None:
         self.reports: dict[GangName, PreemptionReport] = {}  # of queued gangs
-        self.near_end_since: Mapping[str, float] = {}
+        self.near_end_since: Mapping[str, NearEndSince] = {}
         self._view, self._queue, self._holds, self._context = view, queue, holds, context
         self._history = EvictionHistory()
         self._outcomes = PreemptionOutcomes(view, self._history, context)
@@ -55,11 +56,15 @@ class Preemptions:
         self._running: set[str] = set()  # UIDs of holds whose evictions are not over
         self._done_at: dict[str, float] = {}  # by UID of a hold: since when no pod is left, monotonic seconds
         self._over: set[str] = set()  # UIDs of holds whose gang waits longer for that
-        self._forbidden: dict[str, float] = {}  # name of a unit -> until when, monotonic seconds
+        self.forbidden = ForbiddenUnits()
         self._next_search = 0.0
 
     def next_gang(self, now: float) -> QueuedGang | None:
-        """Return the next gang to search for; None: none may. ``now``: monotonic seconds."""
+        """Return the next gang to search for; None: none may. ``now``: monotonic seconds.
+
+        Of the highest priority. Namespaces take turns, and so do the gangs of one: a search may take long, and gangs
+        that fit nowhere are searched for again and again.
+        """
         policy = self._policy
         wall = self._context.clock.wall()
         # A result of another mode is out of date.
@@ -69,8 +74,13 @@ class Preemptions:
         holds, in_progress = self._holds.open_holds(), self._view.in_progress()
         evicting = {each.priority for each in holds if each.reservation.key in self._running}
         self._forget_old(now)
+        found: QueuedGang | None = None
         for waiting in self._queue.ordered():
             gang = waiting.gang
+            if found is not None and gang.priority < found.gang.priority:
+                break
+            if found is not None and self._history.turn(gang) >= self._history.turn(found.gang):
+                continue
             if waiting.unfit_state is None or now - waiting.newest_seen_at < policy.wait_s:
                 continue
             if gang.priority in evicting or gang.unplanned or not self._history.may_search(gang_key(gang), now):
@@ -80,8 +90,13 @@ class Preemptions:
             if policy.mode is PreemptionMode.DRY_RUN or self._holds.limits.allow(
                 gang.name, gang.priority, gang.asks.total(), holds, now
             ):
-                return waiting
-        return None
+                found = waiting
+        return found
+
+    def evictions_left(self, now: float) -> int:
+        """Return how many pods may be evicted yet within this hour. ``now``: monotonic seconds."""
+        intended = {each.uid for each in self._intended()}
+        return max(0, self._policy.max_evictions_per_hour - self._history.count_evictions(intended, now))
 
     def observe_ledger(self, now: float) -> None:
         """Count the preemptions that have ended. Called after each change of the ledger."""
@@ -90,11 +105,6 @@ class Preemptions:
     def evicted_at(self) -> Mapping[str, float]:
         """Return when units were evicted, by key: of this term of leadership only."""
         return self._history.evicted_at()
-
-    def forbidden(self, now: float) -> frozenset[str]:
-        """Return the units that a PodDisruptionBudget forbade a short time ago."""
-        self._forbidden = {unit: until for unit, until in self._forbidden.items() if now < until}
-        return frozenset(self._forbidden)
 
     def unwanted_holds(self) -> frozenset[str]:
         """Return the UIDs of holds with evictions that are not begun, where the policy allows no eviction now."""
@@ -140,18 +150,18 @@ class Preemptions:
             if not check.blocked or reservation is None:
                 continue
             if uid in self._over or not reservation.status.evicting:
-                self._forbidden |= dict.fromkeys(check.blocked, now + FORBIDDEN_S)
+                self.forbidden.forbid(check.blocked, now)
             if not reservation.status.evicting:
                 gang = self._view.gang_members.get_gang(GangName(reservation.namespace, reservation.spec.gang))
                 if gang is not None:
-                    self._history.allow_search_again(gang_key(gang))
+                    self._history.allow_search_again(gang_key(gang), now)
 
     def apply_result(self, result: PreemptionSearchResult, now: float) -> CreateReservation | None:
         """Report a result. Return the hold to create; None: in dry-run mode, above a limit, or without a result."""
         gang, policy = result.found.gang, self._policy
         self.near_end_since = result.near_end_since
         self._next_search = now + REST_FACTOR * result.cpu_s
-        self._history.mark_searched(gang_key(gang), now)
+        self._history.mark_searched(gang.name.namespace, gang_key(gang), now)
         waiting = self._queue.get_queued(gang.name)
         if waiting is None or not self._view.in_progress().is_free(waiting.gang):
             return None
@@ -163,11 +173,10 @@ class Preemptions:
             if before is None or _units(before.result) != _units(result):  # said once for the same units
                 self._context.executor.report_preemption("dry-run", result.found)
             return None
-        intended = {each.uid: each.unit for each in self._intended()}
-        if self._history.count_evictions(intended, now) + len(result.found.pods) > policy.max_evictions_per_hour:
+        if len(result.found.pods) > self.evictions_left(now):
             self._context.executor.report_preemption("over-limit", result.found)
             return None
-        open_units = set(intended.values())
+        open_units = {each.unit for each in self._intended()}
         self._unit_keys = {unit: key for unit, key in self._unit_keys.items() if unit in open_units}
         self._unit_keys |= {unit.name: unit.key or unit.name for unit in result.found.units}
         self._context.executor.report_preemption("planned", result.found)

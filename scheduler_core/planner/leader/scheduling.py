@@ -25,6 +25,7 @@ from scheduler_core.planner.leader.provisioning import NodeRequests
 from scheduler_core.planner.leader.queue import QueuedGang, QueueOrder
 from scheduler_core.planner.leader.view import PlannerView, SeenNodes
 from scheduler_core.planner.preemption.inputs import UnitInputs
+from scheduler_core.policy.preemption import PreemptionMode
 
 PLAN_S = 1.0  # for one task
 _RETRY_SHARE = 0.5  # of this time for gangs that did not fit before: the rest is for gangs that were never tried
@@ -173,6 +174,9 @@ class PlanScheduler:
             known = {name: each for name, each in nodes.rules.items() if name not in others}
             nodes = nodes._replace(rules=known, changes=None)
         options = options_of(gang, view.reservation_index.seats((gang.name,)), self._context.config.levels)
+        preemption = policies.preemption
+        if preemption.mode is PreemptionMode.EVICT:  # units of more pods would be over the limit
+            preemption = preemption._replace(max_evictions_per_hour=self.preemptions.evictions_left(now))
         return PreemptionSearch(
             units=UnitInputs(
                 beneficiary=gang,
@@ -180,7 +184,7 @@ class PlanScheduler:
                 gangs=tuple(each for each in view.gang_members.all_gangs() if each.placed),
                 disruptions=view.disruptions.copy(),
                 deadlines=view.deadlines.copy(),
-                policy=policies.preemption,
+                policy=preemption,
                 now=self._context.clock.wall(),
                 evicted_at=self.preemptions.evicted_at(),
                 near_end_since=self.preemptions.near_end_since,
@@ -191,7 +195,8 @@ class PlanScheduler:
             ),
             policy=policies.node_policy,
             names=self._new_names(),
-            forbidden=self.preemptions.forbidden(now),
+            forbidden=self.preemptions.forbidden.units(now),
+            forbidden_namespaces=self.preemptions.forbidden.namespaces(now),
             held_since=next((each.spec.held_since for each in holds if each.gang == gang.name), None),
         )
 

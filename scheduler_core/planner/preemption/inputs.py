@@ -24,6 +24,13 @@ _MIN_PROGRESS = 0.05  # an estimate from less progress says little
 _MIN_NAMESPACES = 3  # that tell a checkpoint, for a median
 
 
+class NearEndSince(NamedTuple):
+    """When a search first saw that a pod is near its end, in seconds since 1970. None: it was not."""
+
+    claim: float | None = None  # by what it tells
+    deadline: float | None = None  # by its deadline
+
+
 class UnitInputs(NamedTuple):
     """The cluster as far as evictions for one gang are concerned."""
 
@@ -35,7 +42,7 @@ class UnitInputs(NamedTuple):
     policy: PreemptionPolicy
     now: float  # seconds since 1970
     evicted_at: Mapping[str, float] = {}  # by ``EvictionUnit.key``: the last eviction
-    near_end_since: Mapping[str, float] = {}  # by ``EvictionUnit.key``: ``UnitsFound.near_end_since`` of earlier calls
+    near_end_since: Mapping[str, NearEndSince] = {}  # by UID of pods: ``UnitsFound.near_end_since`` of earlier calls
 
 
 class JobTimes(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from scheduler_core.planner.preemption.inputs import JobTimes
+from scheduler_core.planner.preemption.inputs import JobTimes, NearEndSince
 from scheduler_core.policy.preemption import PreemptionPolicy, PreemptionRule
 
 
@@ -23,6 +23,7 @@ class Protection(Enum):
     OLD_CHECKPOINT = "its last checkpoint is too old"
     COOLDOWN = "it was evicted a short time ago"
     GRACE = "its grace period is too long"
+    TOO_MANY_PODS = "it has more pods than may be evicted in an hour"
     UNKNOWN = "it is not observed completely yet"
 
 
@@ -33,7 +34,7 @@ class UnitConditions(NamedTuple):
     age_s: float  # of its last checkpoint, assumed where it does not tell it
     grace_s: float
     evicted_at: float | None = None
-    near_end_since: float | None = None  # when a search first saw that it says it ends soon
+    near_end_since: NearEndSince = NearEndSince()
 
 
 def protection_of(
@@ -62,16 +63,20 @@ def protection_of(
 
 
 def is_near_end(unit: UnitConditions, rule: PreemptionRule, now: float) -> bool:
-    """Return whether the unit ends soon. What it says itself is believed for twice the time of the rule."""
+    """Return whether the unit ends soon, for a limited time: a tenant can change what it says, and its deadline."""
     if rule.near_end_s is None:
         return False
-    deadline = unit.times.deadline
-    if deadline is not None and now <= deadline <= now + rule.near_end_s:
+    claim, deadline = (now if each is None else each for each in unit.near_end_since)
+    if has_near_deadline(unit.times, rule, now) and now <= deadline + rule.near_end_s:
         return True
-    since = now if unit.near_end_since is None else unit.near_end_since
-    return claims_near_end(unit.times, rule, now) and now <= since + 2 * rule.near_end_s
+    return claims_near_end(unit.times, rule, now) and now <= claim + 2 * rule.near_end_s
 
 
 def claims_near_end(times: JobTimes, rule: PreemptionRule, now: float) -> bool:
     """Return whether the unit says that it ends within the time of the rule."""
     return rule.near_end_s is not None and times.ends_at is not None and times.ends_at - now <= rule.near_end_s
+
+
+def has_near_deadline(times: JobTimes, rule: PreemptionRule, now: float) -> bool:
+    """Return whether the unit has a deadline within the time of the rule."""
+    return rule.near_end_s is not None and times.deadline is not None and now <= times.deadline <= now + rule.near_end_s

@@ -9,17 +9,26 @@ from typing import NamedTuple
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_record import NodeRecord, is_hold
 from scheduler_core.planner.gang.disruption import DisruptionFacts, PodDisruption
-from scheduler_core.planner.gang.gang import FINISHED_PHASES, Gang, GangPhase
+from scheduler_core.planner.gang.gang import FINISHED_PHASES, Gang
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.preemption.cost import checkpoint_age, gpu_hours, gpus_of, lost_seconds
-from scheduler_core.planner.preemption.inputs import CheckpointAges, JobTimes, UnitInputs, job_times
+from scheduler_core.planner.preemption.inputs import CheckpointAges, JobTimes, NearEndSince, UnitInputs, job_times
 from scheduler_core.planner.preemption.model import EvictionUnit, VictimPod
-from scheduler_core.planner.preemption.protection import Protection, UnitConditions, claims_near_end, protection_of
+from scheduler_core.planner.preemption.protection import (
+    Protection,
+    UnitConditions,
+    claims_near_end,
+    has_near_deadline,
+    protection_of,
+)
 from scheduler_core.policy.preemption import PreemptionPeer, PreemptionRule
 from scheduler_core.policy.workload_class import WorkloadClass, workload_class_of
 from scheduler_core.request.pod_request import InvalidRequest, PodProfile
 
 _LEAVES_S = 60.0  # a terminating pod is gone so long after its grace period, or never
+# A gang that starts is not evicted for so long after the start of its first pod: else its owner could protect it for
+# ever, by members that never start.
+_STARTING_S = 3_600.0
 
 
 class UnitsFound(NamedTuple):
@@ -28,7 +37,7 @@ class UnitsFound(NamedTuple):
     units: tuple[EvictionUnit, ...] = ()
     ending: tuple[VictimPod, ...] = ()  # pods that terminate already: their devices come free without an eviction
     protected: Mapping[str, Protection] = {}  # by name of the unit
-    near_end_since: Mapping[str, float] = {}  # for ``UnitInputs`` of the next search
+    near_end_since: Mapping[str, NearEndSince] = {}  # for ``UnitInputs`` of the next search
 
     @property
     def reasons(self) -> Counter[Protection]:
@@ -68,16 +77,14 @@ class _RunningUnit(NamedTuple):
 
 def find_units(inputs: UnitInputs) -> UnitsFound:
     """Return the units that may be evicted for the beneficiary."""
-    running, ending, unknown = _running_pods(inputs)
+    running, ending, protected = _running_pods(inputs)
+    near = {uid: since for uid, since in inputs.near_end_since.items() if uid in running}
     units = list(_running_units(running, inputs))
     ages, now, policy = CheckpointAges(), inputs.now, inputs.policy
     for each in units:
         if each.times.last_checkpoint is not None:
             ages.add(each.workload_class, each.pods[0].namespace, now - each.times.last_checkpoint)
     found: list[EvictionUnit] = []
-    protected: dict[str, Protection] = dict.fromkeys(unknown, Protection.UNKNOWN)
-    known = {each.key for each in units}
-    near = {key: since for key, since in inputs.near_end_since.items() if key in known}
     beneficiary = _peer_of(inputs.beneficiary)
     for each in units:
         if each.priority >= beneficiary.priority:
@@ -87,12 +94,11 @@ def find_units(inputs: UnitInputs) -> UnitsFound:
         if rule is None:
             protected[each.name] = Protection.NO_RULE
             continue
-        if claims_near_end(each.times, rule, now):
-            near.setdefault(each.key, now)
+        since = _near_end_since(each, rule, near, now)
         age = checkpoint_age(each.times, ages.median_of(each.workload_class, policy.default_checkpoint_age_s), now)
         evicted_at = inputs.evicted_at.get(each.key)
-        conditions = UnitConditions(each.times, age, each.grace_s, evicted_at, near.get(each.key))
-        why = _structural_protection(each) or protection_of(conditions, rule, policy, now)
+        conditions = UnitConditions(each.times, age, each.grace_s, evicted_at, since)
+        why = _structural_protection(each, inputs) or protection_of(conditions, rule, policy, now)
         if why is not None:
             protected[each.name] = why
         else:
@@ -106,30 +112,53 @@ def _peer_of(gang: Gang) -> PreemptionPeer:
     return PreemptionPeer(gang.name.namespace, gang.priority, workload_class_of(profile))
 
 
-def _structural_protection(unit: _RunningUnit) -> Protection | None:
+def _near_end_since(
+    unit: _RunningUnit, rule: PreemptionRule, near: dict[str, NearEndSince], now: float
+) -> NearEndSince:
+    """Return when searches first saw the unit near its end, and add its pods to ``near``.
+
+    By pod, because owners and gangs of running pods can be changed.
+    """
+    before = [near[each.uid] for each in unit.pods if each.uid in near]
+    claims = [each.claim for each in before if each.claim is not None]
+    deadlines = [each.deadline for each in before if each.deadline is not None]
+    claims += [now] if claims_near_end(unit.times, rule, now) else []
+    deadlines += [now] if has_near_deadline(unit.times, rule, now) else []
+    found = NearEndSince(min(claims, default=None), min(deadlines, default=None))
+    if found != NearEndSince():
+        near |= {each.uid: found for each in unit.pods}
+    return found
+
+
+def _structural_protection(unit: _RunningUnit, inputs: UnitInputs) -> Protection | None:
     if any(each.state.is_recreated for each in unit.pods):
         return Protection.RECREATED
-    return Protection.STARTING if unit.is_starting else None
+    if len(unit.pods) > max(1, inputs.policy.max_evictions_per_hour):
+        return Protection.TOO_MANY_PODS
+    return Protection.STARTING if unit.is_starting and unit.times.runtime(inputs.now) < _STARTING_S else None
 
 
-def _running_pods(inputs: UnitInputs) -> tuple[dict[str, _RunningPod], list[VictimPod], list[str]]:
-    """Return the running pods by UID, the terminating pods, and the names of pods that are not known completely."""
+def _running_pods(inputs: UnitInputs) -> tuple[dict[str, _RunningPod], list[VictimPod], dict[str, Protection]]:
+    """Return the running pods by UID, the pods that end soon without an eviction, and why other pods are neither."""
     running: dict[str, _RunningPod] = {}
-    ending, unknown = [], []
+    ending: list[VictimPod] = []
+    protected: dict[str, Protection] = {}
     for node, record in inputs.table.records.items():
         for pod in record.pods:
             if is_hold(pod.uid) or pod.uid in record.reserved:
                 continue
             state = inputs.disruptions.pod(pod.uid)
             if state is None:  # assumed, or only a kubelet names it
-                unknown.append(f"{pod.namespace}/{pod.name}")
+                protected[f"{pod.namespace}/{pod.name}"] = Protection.UNKNOWN
             elif state.gone_by is None:
                 running[pod.uid] = _RunningPod(
                     pod.uid, pod.namespace, pod.name, node, pod.profile, pod.owner, state, pod
                 )
+            elif state.gone_by > inputs.now + inputs.policy.max_grace_s:
+                protected[f"{pod.namespace}/{pod.name}"] = Protection.GRACE
             elif inputs.now <= state.gone_by + _LEAVES_S:
                 ending.append(VictimPod(pod.uid, pod.namespace, pod.name, node, pod.profile.device_request.totals))
-    return running, ending, unknown
+    return running, ending, protected
 
 
 def _running_units(running: dict[str, _RunningPod], inputs: UnitInputs) -> Iterable[_RunningUnit]:
@@ -165,13 +194,14 @@ def _gang_unit(
 ) -> _RunningUnit:
     required = gang.required_members
     least = None if required is None else max(1, required - len(gang.succeeded))
-    is_starting = gang.phase is GangPhase.UNGATED or any(each.node is None for each in gang.placed)
+    # Only members that a planner placed: pods of other schedulers may wait for ever.
+    is_starting = any(each.node is None and each.reservation is not None for each in gang.placed)
     return _RunningUnit(
         f"{gang.name.namespace}/{gang.name.name}",
         f"{gang.name.namespace}/{gang.name.name}",
         tuple(pods),
         _class_of(pods),
-        max(each.state.priority for each in pods),
+        min(each.state.priority for each in pods if each.profile.devices),  # as of a gang in the queue
         _times(pods, told, inputs),
         0 if least is None else max(0, len(pods) - least),
         is_starting,
@@ -189,19 +219,19 @@ def _single_unit(pod: _RunningPod, inputs: UnitInputs) -> _RunningUnit:
     )
 
 
-_MOST_PROTECTED = (
+_CLASSES = (
+    WorkloadClass.SCAVENGER,  # by its PriorityClass
     WorkloadClass.TRAINING,
     WorkloadClass.INFERENCE,
     WorkloadClass.DEFAULT,
     WorkloadClass.BATCH,
-    WorkloadClass.SCAVENGER,
 )
 
 
 def _class_of(pods: Iterable[_RunningPod]) -> WorkloadClass:
-    """Return the workload class of the gang: of members with GPUs, the first of training, inference, ..."""
+    """Return the workload class of the gang: of members with GPUs, the first of scavenger, training, ..."""
     classes = {workload_class_of(each.profile) for each in pods if each.profile.devices}
-    return next(each for each in _MOST_PROTECTED if each in classes)
+    return next(each for each in _CLASSES if each in classes)
 
 
 def _times(pods: list[_RunningPod], told: tuple[DisruptionFacts, ...], inputs: UnitInputs) -> JobTimes:

@@ -19,6 +19,7 @@ from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.errors import ConflictError, GoneError, KubeError, UnavailableError
 from gputopo.kube.objects import ObjectMeta, PartialObject
+from gputopo.kube.paging import MAX_PAGE_BYTES
 from gputopo.kube.rbac import (
     CLEANER,
     ELECTION,
@@ -98,6 +99,31 @@ def test_the_next_page_is_requested_while_the_caller_works_on_the_current_one(tm
         return [requested.wait(PATIENCE_S) for _ in kube.list_pages(NODES, PartialObject)]
 
     assert asked(answer, call, tmp_path)[1] == [True, True]
+
+
+def test_pages_of_large_objects_have_fewer_objects(tmp_path: Path) -> None:
+    """Else a tenant with hundreds of pods of a megabyte ends every program that lists pods."""
+    large = '{"metadata":{"name":"n"},"x":"' + "x" * (2 << 20) + '"}'
+
+    def answer(request: Asked) -> Answer:
+        begin, size = int(request.query.get("continue", "0")), int(request.query["limit"])
+        end = min(40, begin + size)
+        following = "" if end == 40 else str(end)
+        items = ",".join([large] * (end - begin))
+        return Answer(f'{{"metadata":{{"continue":"{following}"}},"items":[{items}]}}')
+
+    requests, pages = asked(answer, lambda kube: list(kube.list_pages(NODES, PartialObject)), tmp_path)
+
+    assert sum(len(each.items) for each in pages) == 40
+    assert [int(each.query["limit"]) for each in requests] == [500, 62, 7, 14, 15, 15]
+    assert max(len(each.items) for each in pages) * len(large) < MAX_PAGE_BYTES
+
+
+def test_an_answer_that_stays_too_long_is_an_error(tmp_path: Path) -> None:
+    body = '{"metadata":{},"items":[{"x":"' + "x" * MAX_PAGE_BYTES + '"}]}'
+
+    with pytest.raises(KubeError, match="the answer to limit=1 has more than 64 MiB"):
+        asked(lambda _: Answer(body), lambda kube: list(kube.list_pages(NODES, PartialObject)), tmp_path)
 
 
 def test_a_page_with_a_damaged_object_is_returned_undecoded_and_the_others_decoded(tmp_path: Path) -> None:

@@ -126,6 +126,27 @@ def test_a_pod_with_a_node_tells_its_times() -> None:
     assert unbound.disruption is None
 
 
+@pytest.mark.parametrize(
+    ("version", "kind", "is_recreated"),
+    [
+        ("v1", "Node", True),
+        ("example.com/v1", "DaemonSet", False),
+        ("apps/v2", "DaemonSet", False),
+        ("example.com/v1", "Node", False),
+        ("apps/v1", "StatefulSet", False),
+    ],
+)
+def test_an_invented_owner_does_not_protect_a_pod(version: str, kind: str, *, is_recreated: bool) -> None:
+    """The garbage collector deletes no pod for an owner of a kind that the API server does not serve."""
+    owner = {"apiVersion": version, "kind": kind, "name": "d", "uid": "d", "controller": True}
+
+    found = planner_pod("u", gang_pod(nodeName="n1", ownerReferences=[owner]))
+
+    assert found is not None
+    assert found.disruption is not None
+    assert found.disruption.is_recreated is is_recreated
+
+
 def _owner(kind: type[Any], document: dict[str, Any]) -> OwnerDisruption | None:
     metadata = {"name": "a", "namespace": "team", "uid": "u", **document.pop("metadata", {})}
     text = msgspec.json.encode({"metadata": metadata, **document})

@@ -168,7 +168,9 @@ class FakePlanner:
                 action, outcome, ledger=self.server.ledger if read_again else None, error="it is refused"
             )
         if isinstance(action, CheckBudgets):
-            return WriteAnswer(action, WriteOutcome.DONE, blocked=self.blocked)
+            asked = {each.unit for each in action.evictions}
+            blocked = {unit: why for unit, why in self.blocked.items() if unit in asked}
+            return WriteAnswer(action, WriteOutcome.DONE, blocked=blocked)
         try:
             made = self._sender.send(action)
         except (Conflict, NotFound) as refused:

@@ -17,7 +17,9 @@ from scheduler_core.planner.commit.state import CommitTerms
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.eviction_history import EvictedFrom, EvictionHistory
+from scheduler_core.planner.leader.forbidden_units import MOST_UNITS
 from scheduler_core.planner.leader.hold_search import HoldResult
+from scheduler_core.planner.leader.preemption_search import PreemptionSearch, run_preemption_search
 from scheduler_core.planner.leader.writer import WriteOutcome
 from scheduler_core.planner.status import planner_status
 from scheduler_core.policy.preemption import (
@@ -34,6 +36,7 @@ from tests.scheduler_core.planner.leader.fake_planner import START, FakePlanner
 RULE = PreemptionRule("lower-preemptible", PreemptionMatch(), min_runtime_s=0.0)
 POLICY = PreemptionPolicy(PreemptionMode.EVICT, (RULE,), wait_s=0.0, min_runtime_s=0.0)
 TERMS = CommitTerms(gated=True)
+RUNNING = {"status": {"phase": "Running", "startTime": "2026-11-21T00:00:00Z"}}
 
 
 def full(*, ends: bool = True, **gpus: int) -> tuple[ApiServer, dict[str, str]]:
@@ -167,6 +170,46 @@ def test_a_unit_that_a_budget_forbids_is_left_and_another_one_is_evicted() -> No
 
     assert evicted(leader) == [pods["n1"]]
     assert committed(server) == {"urgent"}
+
+
+def test_a_tenant_with_many_cheap_pods_and_a_budget_does_not_stop_the_eviction_of_others() -> None:
+    """Each search would choose the next of them, until the first may be chosen again."""
+    server, pods = full(n0=2)
+    cheap = {"metadata": {"namespace": "foe", "annotations": {"gputopo.io/restart-time": "1s"}}}
+    server.nodes = {f"n{number}": 2 for number in range(61)}
+    for number in range(1, 61):
+        uid = server.create_pod(f"foe-{number}", 2, more={**RUNNING, **cheap})
+        server.bind(uid, f"n{number}")
+    leader = planner(server)
+    urgent(server)
+    foes = [pod for pod in server.pods.values() if pod["metadata"]["namespace"] == "foe"]
+    leader.blocked = {f"foe/{pod['metadata']['name']}": "it allows none" for pod in foes}
+
+    for _ in range(300):
+        leader.now, server.now = leader.now + 1.0, server.now + 1.0
+        leader.run_once()
+        leader.term.tick(leader.watches)
+
+    assert evicted(leader) == [pods["n0"]]
+    assert len([each for each in leader.writes if isinstance(each, CheckBudgets)]) == MOST_UNITS + 1
+
+
+def test_gangs_that_fit_nowhere_do_not_keep_another_gang_from_its_search() -> None:
+    """A search of a large cluster takes a second, and nine times as long none is started."""
+    server, _ = full(n0=2, n1=2)
+    for number in range(10):
+        urgent(server, f"large-{number}", size=5)
+    urgent(server, "small")
+    leader = planner(server)
+
+    def start(search: PreemptionSearch) -> None:
+        result = run_preemption_search(search)._replace(cpu_s=1.0)
+        leader._pending.append(lambda: leader.term.apply_preemption_result(result))
+
+    leader.start_preemption_search = start  # type: ignore[method-assign]
+    run(leader, 300)
+
+    assert committed(server) == {"small"}
 
 
 def test_where_budgets_forbid_all_nothing_is_evicted() -> None:
@@ -500,7 +543,7 @@ def test_what_is_remembered_is_bounded() -> None:
     history = EvictionHistory()
     for each in range(20_000):
         history.mark_evicted(f"uid-{each}", EvictedFrom(f"team/{each}", "hold"), now=0.0, wall=START + each)
-        history.mark_searched(f"team/{each}", float(each))
+        history.mark_searched(f"team-{each}", f"team/{each}", float(each))
         history.mark_failed(f"team/{each}", float(each))
 
     history.forget_old(20_000.0, START + 20_000.0, cooldown_s=1e9)

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from scheduler_core.planner.gang.disruption import DisruptionFacts, OwnerDisruption
+from scheduler_core.planner.gang.gang import GangPhase
 from scheduler_core.planner.gang.member import GangName
-from scheduler_core.planner.preemption.inputs import UnitInputs
+from scheduler_core.planner.preemption.inputs import NearEndSince, UnitInputs
 from scheduler_core.planner.preemption.model import VictimPod
 from scheduler_core.planner.preemption.protection import Protection
 from scheduler_core.planner.preemption.units import find_units
-from tests.scheduler_core.builders import NOW
+from tests.scheduler_core.builders import NOW, occupant
 from tests.scheduler_core.planner.packing.member_groups import member
 from tests.scheduler_core.planner.preemption.running import HOUR, RunningJob, deadlines, inputs, owners
 
@@ -124,18 +125,38 @@ def test_a_job_that_always_says_that_it_ends_soon_is_protected_for_a_limited_tim
     job = TRAINING._replace(told=SAVED._replace(completion=NOW + 60))
     first = find_units(inputs([job], 1_000))
 
-    assert first.near_end_since == {"team/uid-train": NOW}
-    since = {"team/uid-train": NOW - 4 * HOUR - 1}
-    later = find_units(inputs([job], 1_000, near_end_since=since | {"team/gone": NOW}))
+    assert first.near_end_since == {"uid-train": NearEndSince(claim=NOW)}
+    since = {"uid-train": NearEndSince(claim=NOW - 4 * HOUR - 1)}
+    later = find_units(inputs([job], 1_000, near_end_since=since | {"gone": NearEndSince(NOW)}))
     assert [each.name for each in later.units] == ["team/train"]
     assert later.near_end_since == since
 
 
-def test_an_enforced_deadline_protects_without_that_limit() -> None:
+def test_an_enforced_deadline_protects_until_it_is_over_whatever_the_job_said_before() -> None:
     near = deadlines(train=NOW + HOUR)
-    since = {"team/uid-train": 0.0}
+    lied = {"uid-train": NearEndSince(claim=0.0)}
 
-    assert protection(TRAINING, priority=1_000, deadlines=near, near_end_since=since) is Protection.NEAR_END
+    assert protection(TRAINING, priority=1_000, deadlines=near, near_end_since=lied) is Protection.NEAR_END
+
+
+def test_a_deadline_that_is_put_off_again_and_again_protects_no_longer() -> None:
+    """A tenant can make a running pod one of another Job, with a later deadline."""
+    near = deadlines(train=NOW + HOUR)
+    since = {"uid-train": NearEndSince(deadline=NOW - 2 * HOUR - 1)}
+
+    assert protection(TRAINING, priority=1_000, deadlines=near, near_end_since=since) is None
+
+
+def test_another_gang_or_owner_of_running_pods_does_not_prolong_the_protection() -> None:
+    told = SAVED._replace(completion=NOW + 60)
+    before = find_units(inputs([RunningJob("train", "ab", "training", told=told)], 1_000))
+    late = {uid: each._replace(claim=NOW - 4 * HOUR - 1) for uid, each in before.near_end_since.items()}
+    found = inputs([RunningJob("train", "ab", "training", told=told)], 1_000, near_end_since=late)
+    (gang,) = found.gangs
+
+    renamed = find_units(found._replace(gangs=(gang._replace(name=GangName("team", "other")),)))
+
+    assert [each.name for each in renamed.units] == ["team/other"]
 
 
 def test_a_workload_is_not_evicted_twice_in_a_short_time() -> None:
@@ -227,13 +248,69 @@ def test_a_gang_is_one_unit_with_its_members_without_gpus() -> None:
 
 
 def test_a_gang_that_starts_is_left_alone() -> None:
-    found = inputs([RunningJob("g", "ab")])
+    found = inputs([RunningJob("g", "ab", hours=0.5)])
     (gang,) = found.gangs
-    waiting = gang.placed[1]._replace(node=None)
+    waiting = gang.placed[1]._replace(node=None, reservation="g-1")
 
     starting = find_units(found._replace(gangs=(gang._replace(placed=(gang.placed[0], waiting)),)))
 
     assert starting.protected["team/g"] is Protection.STARTING
+
+
+@pytest.mark.parametrize(
+    ("reservation", "hours"),
+    [
+        pytest.param(None, 0.5, id="a pod that no planner placed"),
+        pytest.param("g-1", 1.1, id="a gang that has run for an hour"),
+    ],
+)
+def test_a_member_that_never_starts_does_not_protect_its_gang(reservation: str | None, hours: float) -> None:
+    found = inputs([RunningJob("g", "ab", hours=hours)])
+    (gang,) = found.gangs
+    waiting = gang.placed[1]._replace(node=None, reservation=reservation)
+    stuck = gang._replace(placed=(gang.placed[0], waiting), phase=GangPhase.UNGATED)
+
+    assert [each.name for each in find_units(found._replace(gangs=(stuck,))).units] == ["team/g"]
+
+
+def test_a_member_of_a_high_priority_without_gpus_does_not_protect_its_gang() -> None:
+    found = inputs([RunningJob("g", "ab")])
+    (gang,) = found.gangs
+    launcher = member("launcher", 0)._replace(node="cpu-1", phase="Running")
+    state = found.disruptions._pods["uid-g-0"]._replace(key="uid-launcher", priority=2_000_000_000)
+    found.disruptions._pods["uid-launcher"] = state
+
+    (unit,) = find_units(found._replace(gangs=(gang._replace(placed=(*gang.placed, launcher)),))).units
+
+    assert (unit.priority, len(unit.pods)) == (0, 3)
+
+
+def test_one_member_of_a_higher_priority_or_another_class_does_not_protect_its_gang() -> None:
+    """Its priority is that of a gang in the queue: the lowest of its members with GPUs."""
+    found = inputs([RunningJob("g", "ab", "scavenger", -1_000)], 0)
+    record = found.table.records["b"]
+    (pod,) = record.pods
+    other = pod._replace(profile=occupant("g-1", 8, workload="training").profile)
+    changed = record.__class__(record.name, record.machine, record.gpus, (other,))
+    table = found.table.__class__(1, found.table.records.set("b", changed), found.table.states)
+    state = found.disruptions._pods["uid-g-1"]
+    found.disruptions._pods["uid-g-1"] = state._replace(priority=100_000)
+
+    units = find_units(found._replace(table=table)).units
+
+    assert [(each.name, each.rule, each.priority) for each in units] == [("team/g", "scavengers-preemptible", -1_000)]
+
+
+def test_a_gang_of_more_pods_than_an_hour_allows_is_no_victim() -> None:
+    """Else it would be the cheapest again and again, and no pod would be evicted at all."""
+    found = inputs([RunningJob("g", "ab"), RunningJob("b", "c")])
+
+    units = find_units(found._replace(policy=found.policy._replace(max_evictions_per_hour=1)))
+
+    assert ([each.name for each in units.units], units.protected) == (
+        ["team/b"],
+        {"team/g": Protection.TOO_MANY_PODS},
+    )
 
 
 def test_owners_tell_for_their_pods() -> None:
@@ -253,6 +330,14 @@ def test_terminating_pods_are_no_victims() -> None:
     found = find_units(inputs([ending, stuck]))
 
     assert ([each.name for each in found.ending], found.units, found.protected) == (["e"], (), {})
+
+
+def test_a_pod_with_an_endless_grace_period_does_not_count_as_gone() -> None:
+    """Its owner deletes it, and it goes on: nobody may wait for its GPUs instead of others."""
+    endless = RunningJob("e", "a", changed={"gone_by": NOW + 1e9, "grace_s": 1e9})
+    found = find_units(inputs([endless]))
+
+    assert (found.ending, found.units, found.protected) == ((), (), {"team/e": Protection.GRACE})
 
 
 def test_pods_that_are_not_observed_completely_stay() -> None:

@@ -1,0 +1,90 @@
+"""PodDisruptionBudgets as they are read before an eviction, from a real HTTP server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gputopo.crd.reservations import PlannedEviction
+from gputopo.kube.connect import from_kubeconfig
+from gputopo.kube.rbac import PLANNER
+from scheduler_core.planner.commit.actions import CheckBudgets
+from scheduler_core.planner.commit.budgets import MAX_ENTRIES
+from scheduler_core.planner.leader.budget_reads import MAX_BUDGETS, check_budgets
+from tests.api_server import Answer, Asked, api_server
+
+Json = dict[str, Any]
+DEEP = '{"f:a":' * 1_000 + "{}" + "}" * 1_000
+
+
+def budget(name: str, allowed: int, selector: Json) -> Json:
+    return {
+        "metadata": {"name": name, "namespace": "team"},
+        "spec": {"selector": selector},
+        "status": {"disruptionsAllowed": allowed},
+    }
+
+
+def blocked(folder: Path, budgets: list[Json], victims: int = 1, deep: str = "") -> tuple[dict[str, str], list[Asked]]:
+    """Return the blocked units of pods with the label app=x, one by one, and the requests."""
+    pods = [{"metadata": {"name": f"p{at}", "uid": f"u{at}", "labels": {"app": "x"}}} for at in range(victims)]
+
+    def answer(request: Asked) -> Answer:
+        if "poddisruptionbudgets" in request.path:
+            begin, size = int(request.query.get("continue", "0")), int(request.query["limit"])
+            more = str(begin + size) if begin + size < len(budgets) else ""
+            made = Answer({"metadata": {"continue": more}, "items": budgets[begin : begin + size]})
+            return made._replace(body=deep) if deep else made
+        name = request.path.rpartition("/")[2]
+        return Answer({"metadata": {}, "items": pods} if name == "pods" else pods[int(name[1:])])
+
+    evictions = tuple(PlannedEviction(f"u{at}", "team", f"p{at}", "n", f"team/p{at}", 8) for at in range(victims))
+    with api_server(answer) as server:
+        kube = from_kubeconfig(PLANNER, server.kubeconfig(folder / "config"))
+        try:
+            return check_budgets(kube, CheckBudgets("hold", evictions)), server.asked
+        finally:
+            kube.close()
+
+
+@pytest.mark.parametrize("victims", [1, 20])
+def test_budgets_that_select_the_pods_count(tmp_path: Path, victims: int) -> None:
+    mine, other = {"matchLabels": {"app": "x"}}, {"matchLabels": {"app": "y"}}
+
+    assert blocked(tmp_path, [budget("a", victims, mine), budget("b", 0, other)], victims)[0] == {}
+    found, _ = blocked(tmp_path, [budget("a", victims - 1, mine)], victims)
+    assert list(found) == [f"team/p{victims - 1}"]
+
+
+def test_without_budgets_no_pod_is_read(tmp_path: Path) -> None:
+    found, requests = blocked(tmp_path, [])
+
+    assert (found, len(requests)) == ({}, 1)
+
+
+def test_a_namespace_with_too_many_budgets_keeps_its_pods(tmp_path: Path) -> None:
+    """A tenant creates them: they must not take the planner's memory or time."""
+    other = {"matchLabels": {"app": "y"}}
+
+    assert blocked(tmp_path, [budget(f"b{at}", 1, other) for at in range(MAX_BUDGETS)])[0] == {}
+    found, _ = blocked(tmp_path, [budget(f"b{at}", 1, other) for at in range(MAX_BUDGETS + 1)])
+    assert list(found) == ["team/p0"]
+    assert str(MAX_BUDGETS) in found["team/p0"]
+
+
+def test_a_selector_of_too_many_entries_counts_as_for_all_pods(tmp_path: Path) -> None:
+    entries = [{"key": f"k{at}", "operator": "Exists"} for at in range(MAX_ENTRIES + 1)]
+
+    assert list(blocked(tmp_path, [budget("b", 0, {"matchExpressions": entries})])[0]) == ["team/p0"]
+    assert blocked(tmp_path, [budget("b", 0, {"matchExpressions": entries[1:]})])[0] == {}
+
+
+def test_a_budget_that_nests_deeply_counts(tmp_path: Path) -> None:
+    metadata = f'{{"name":"b","namespace":"team","managedFields":[{{"fieldsV1":{DEEP}}}]}}'
+    item = f'{{"metadata":{metadata},"spec":{{"selector":{{}}}},"status":{{}}}}'
+
+    found, _ = blocked(tmp_path, [], deep=f'{{"metadata":{{}},"items":[{item}]}}')
+
+    assert found == {"team/p0": "PodDisruptionBudget team/b allows 0 more evictions of the 1 needed"}
