@@ -137,6 +137,12 @@ COST_PER_HOUR = LabelKey(
     "Cost of the whole node per hour, in any currency: the same currency on all nodes.",
 )
 COST_PER_HOUR_SHORT = LabelKey("node-cost-per-hour", "32.77", "Short key with the same meaning.")
+MILLICOST_PER_CPU = LabelKey(
+    "gputopo.io/millicost-per-cpu",
+    "41",
+    "Cost of a node per CPU and hour, in thousandths of the currency. Only kube-scheduler reads it, for pods without "
+    "GPUs (the profile `cpu-by-cost`): a whole number, because node affinity compares nothing else with `Lt` and `Gt`.",
+)
 SHARING = LabelKey(
     "gputopo.io/sharing",
     "packed",
@@ -150,7 +156,7 @@ STORAGE_NICS = LabelKey(
     "RDMA NICs that carry no traffic of jobs, their names joined by `.`. Needed only where such a NIC is as near to a "
     "GPU as the NICs of the compute network: NICs that are farther from every GPU do not count anyway.",
 )
-NODE_KEYS_READ = (TOPOLOGY_MANAGER, COST_PER_HOUR, COST_PER_HOUR_SHORT, SHARING, STORAGE_NICS)
+NODE_KEYS_READ = (TOPOLOGY_MANAGER, COST_PER_HOUR, COST_PER_HOUR_SHORT, MILLICOST_PER_CPU, SHARING, STORAGE_NICS)
 
 # Replicas of each GPU, from GPU Feature Discovery.
 NVIDIA_REPLICAS = "nvidia.com/gpu.replicas"

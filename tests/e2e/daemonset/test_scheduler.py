@@ -11,7 +11,7 @@ import trustme
 import yaml
 
 from gputopo.kube.rbac import LEASES
-from gputopo.labels.keys import GPUS, SCHEDULER_NAME
+from gputopo.labels.keys import GPUS, MILLICOST_PER_CPU, SCHEDULER_NAME
 from scheduler_core.extender.scheduler_config import SERVICE, WEIGHT, render_configuration
 from tests.api_client import ApiError
 from tests.api_objects import Object, gpu_node, node, pod
@@ -347,6 +347,27 @@ def test_pods_without_gpus_go_to_cheap_nodes_by_the_example_profile(
     cluster.create_pod(pod("web", schedulerName="cpu-by-cost"))
 
     assert cluster.wait_for_pod("web", lambda each: "nodeName" in each["spec"])["spec"]["nodeName"] == "spot"
+
+
+def test_pods_without_gpus_go_to_the_node_with_the_lowest_cost_per_cpu(
+    cluster: Cluster, scheduler: StartScheduler
+) -> None:
+    """Kubernetes compares whole numbers only: a decimal cost counts as none."""
+    costs = {"cheap": "18", "dear": "62", "dearer": "95", "decimal": "0.01", "unlabelled": None}
+    size = {"cpu": "4", "memory": "256Gi", "pods": "110"}
+    labels = {name: {} if cost is None else {MILLICOST_PER_CPU.key: cost} for name, cost in costs.items()}
+    labels["gpu"] = {MILLICOST_PER_CPU.key: "512", "nvidia.com/gpu.present": "true"}
+    cluster.api.create_all([("/api/v1/nodes", node(name, size, each)) for name, each in labels.items()])
+    scheduler((DAEMONSET / "scheduler/examples/cpu-cost-profile.yaml").read_text())
+    placed = []
+
+    for at in range(3):  # three CPUs each: one pod on a node
+        web = pod(f"web-{at}", schedulerName="cpu-by-cost")
+        web["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "3"}}
+        cluster.create_pod(web)
+        placed.append(cluster.wait_for_pod(f"web-{at}", lambda each: "nodeName" in each["spec"])["spec"]["nodeName"])
+
+    assert placed == ["cheap", "dear", "dearer"]
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

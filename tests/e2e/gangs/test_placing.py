@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from gputopo.labels import keys
+from gputopo.labels.workloads import TRAINING_JOB_ID
 from tests.api_objects import Object, pod
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.fixtures import StartScheduler
@@ -230,6 +231,21 @@ def test_single_pods_that_request_planning_are_placed_and_leave_nothing_behind(
 
     cluster.api.delete(cluster.pods(found[0]["metadata"]["name"]))
     assert started(cluster, waiting["metadata"]["name"])
+
+
+def test_gated_single_pods_of_a_job_go_to_the_clique_of_the_first(cluster: Cluster, ready: Ready) -> None:
+    ready(*(f"far.{at}" for at in range(6)), "near.1", "near.1")
+    nodes = []
+
+    for at in range(2):
+        worker = pod(f"worker-{at}", 8, schedulingGates=GATES)
+        if at == 0:
+            worker["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "gpu-6"}
+        worker["metadata"] |= {"annotations": {keys.POD_PLANNED.key: "true"}, "labels": {TRAINING_JOB_ID: "t"}}
+        create(cluster, worker)
+        nodes.append(started(cluster, f"worker-{at}")["spec"]["nodeName"])
+
+    assert nodes == ["gpu-6", "gpu-7"]
 
 
 def four_run(cluster: Cluster) -> list[Object] | None:
