@@ -55,7 +55,7 @@ def importable(folder: Path) -> Iterator[None]:
 def _forget() -> None:
     installed_extensions.cache_clear()
     kept_node_labels.cache_clear()
-    for kept in (CALLS.failures, CALLS.disabled, vars(CALLS)["_in_a_row"]):
+    for kept in (CALLS.failures, CALLS.disabled, CALLS.last_failure, vars(CALLS)["_in_a_row"]):
         kept.clear()
     forget_evaluations()
 

@@ -25,6 +25,7 @@ from scheduler_core.request.pod_request import PodProfile
 DEADLINE_S = 0.05
 MOST_FAILURES = 3  # in a row
 _log = logging.getLogger("gputopo.extensions")
+_log.addHandler(logging.NullHandler())  # commands start no logging: they report failures in their output
 
 
 class ExtensionCalls:
@@ -33,6 +34,7 @@ class ExtensionCalls:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.failures = Counter[tuple[str, str, str]]()  # (group, name, "error" or "slow")
         self.disabled: set[tuple[str, str]] = set()
+        self.last_failure: dict[tuple[str, str], str] = {}  # by group and name
         self._in_a_row = Counter[tuple[str, str]]()
         self._clock = clock
 
@@ -52,12 +54,14 @@ class ExtensionCalls:
         seconds = self._clock() - started
         if error is None and seconds <= DEADLINE_S:
             self._in_a_row.pop(key, None)
+            self.last_failure.pop(key, None)
         else:
             self._record_failure(key, "slow" if error is None else "error", error or f"took {seconds:.3f} s")
         return error is None, answer
 
     def _record_failure(self, key: tuple[str, str], outcome: str, why: str) -> None:
         self.failures[*key, outcome] += 1
+        self.last_failure[key] = why
         self._in_a_row[key] += 1
         disabled = self._in_a_row[key] >= MOST_FAILURES
         if disabled:
@@ -91,6 +95,16 @@ def extension_factors(policy: Policy) -> list[tuple[str, Callable[[PodProfile, N
         for name, weight in policy.factors
         if weight
     ]
+
+
+def failing_extensions(policy: Policy) -> Iterator[str]:
+    """Yield the filters and factors of the profile that failed in this process, each with its last failure."""
+    used = [("filter", FILTERS_GROUP, use.name) for use in policy.filters]
+    used += [("factor", FACTORS_GROUP, name) for name, weight in policy.factors if weight]
+    for kind, group, name in used:
+        if (why := CALLS.last_failure.get((group, name))) is not None:
+            state = "is disabled after failures" if (group, name) in CALLS.disabled else "failed"
+            yield f"the {kind} {name} {state}: {why!a}"
 
 
 def factor_measure(name: str) -> str:

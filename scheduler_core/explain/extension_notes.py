@@ -9,7 +9,7 @@ from gputopo.labels.reasons import Reason
 from gputopo.render.report import listed
 from scheduler_core.cache.node_state import NodeState
 from scheduler_core.cache.node_table import ClusterSnapshot
-from scheduler_core.evaluation.extensions import CALLS, rejecting_filters
+from scheduler_core.evaluation.extensions import CALLS, failing_extensions, rejecting_filters
 from scheduler_core.policy.extensions import FILTERS_GROUP
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodProfile
@@ -31,3 +31,4 @@ def extension_notes(
             )
     for text, nodes in groups.items():
         yield f"{listed(sorted(nodes))}: {text}"
+    yield from failing_extensions(policy)

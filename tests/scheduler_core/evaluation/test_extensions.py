@@ -364,3 +364,26 @@ def test_the_simulator_places_with_the_filters_of_the_policy_file(tmp_path: Path
 
     found = json.loads(result.stdout)
     assert {row["policy"]: row["never"] for row in found["replays"]} == {"spread": 0, "ours:default": 5}
+
+
+@pytest.mark.parametrize(
+    ("used", "note"),
+    [
+        ("filters: [{name: raises}]", "the filter raises is disabled after failures: 'RuntimeError: no such rack'"),
+        ("filters: [{name: wrong, onFailure: ignore}]", "the filter wrong is disabled after failures: 'answered True"),
+        ("factors: {too-much: 1}", "the factor too-much is disabled after failures: 'answered 2.0, a float'"),
+    ],
+)
+def test_why_names_each_failing_function_with_its_last_failure(broken: None, used: str, note: str) -> None:
+    """Commands have no log: before, they printed the word "extension", and nothing of a filter that passes then."""
+    assert broken is None
+    policies = parse_policy_file(f"{HEAD}defaults: {{{used}}}", "policy.yaml").policies
+    request = asking(policies)
+    nodes = [record(f"n{at}", MACHINES["hgx_h100"](), held={}) for at in range(4)]
+    table = snapshot_of(nodes, NOW, policies.node_policy)
+
+    found = explain(request, table, None, policies.policy_for(request), NOW)
+
+    assert [each for each in found.notes if each.startswith(note)] != []
+    assert logging.lastResort not in logging.getLogger("gputopo.extensions").handlers
+    assert logging.getLogger("gputopo.extensions").hasHandlers()
