@@ -4,7 +4,7 @@ nvidia-ml-py 12.560 and older declare ``nvmlGpuFabricInfo_v2_t`` 64 bytes too lo
 12.575: the driver writes the state where the bindings read the cluster UUID, and the state reads 0 ("not supported").
 So these structures are declared here, for every version of the bindings.
 
-    LayoutError(RuntimeError)   the bindings declare a structure with another size than ``nvml.h``
+    LayoutError(RuntimeError)   the bindings declare a structure with another size than ``nvml.h``, or lack a function
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ _BINDING_STRUCTURES = {
     "c_nvmlFieldValue_t": 40,
     "c_nvmlUtilization_t": 8,
 }
+# Without it, a registered fabric looks like none: the drivers that have fabrics answer only this function.
+_FABRIC_FUNCTION = "nvmlDeviceGetGpuFabricInfoV"
 
 
 class LayoutError(RuntimeError):
-    """The bindings declare a structure differently from ``nvml.h``."""
+    """The bindings declare a structure differently from ``nvml.h``, or lack a function."""
 
 
 class _Versioned(Structure):
@@ -91,7 +93,11 @@ class PlatformInfoV1(PlatformInfo):
 
 
 def check_layouts(lib: Any) -> None:
-    """Raise ``LayoutError`` if the bindings would read other bytes than the driver writes."""
+    """Raise ``LayoutError`` if the bindings would read other bytes than the driver writes, or no fabric."""
+    if not hasattr(lib, _FABRIC_FUNCTION):
+        raise LayoutError(
+            f"the NVML bindings lack {_FABRIC_FUNCTION}; install nvidia-ml-py {REQUIRED_BINDINGS} or newer"
+        )
     for name, expected in _BINDING_STRUCTURES.items():
         found = getattr(lib, name, None)
         size = None if found is None else sizeof(found)

@@ -372,6 +372,16 @@ def test_bindings_that_read_other_bytes_than_the_driver_writes_are_an_error(chan
     assert read_nvml(lib, 4) == Nvml(error=f"the NVML bindings {why}; install nvidia-ml-py 12.570 or newer")
 
 
+def test_bindings_that_cannot_read_a_fabric_are_an_error() -> None:
+    """nvidia-ml-py 12.535: a registered fabric would look like none."""
+    lib = plug(FakeDriver(FakeGpu(fabric=FABRIC)))
+    old = SimpleNamespace(**{name: each for name, each in vars(lib).items() if name != "nvmlDeviceGetGpuFabricInfoV"})
+
+    assert read_nvml(old, 4).error == (
+        "the NVML bindings lack nvmlDeviceGetGpuFabricInfoV; install nvidia-ml-py 12.570 or newer"
+    )
+
+
 def test_the_structures_have_the_sizes_of_the_header() -> None:
     """The versions of nvml.h contain the size: nvmlGpuFabricInfo_v2 is 0x02000024."""
     assert ctypes.sizeof(structures.FabricInfoV1) == 28
