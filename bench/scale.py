@@ -34,6 +34,14 @@ COMMANDS = {
 }
 Figures = dict[str, dict[str, float]]  # by way, then by name
 Cell = Callable[[Figures], str]
+AGENT_ROWS = {  # figures of scale_agent.py
+    "nodegpus_requests": "requests that apply NodeGpus",
+    "nodegpus_stored": "of these, stored",
+    "nodegpus_bytes": "bytes of their bodies",
+    "lease_requests": "writes of the Lease",
+    "lease_bytes": "bytes of their bodies",
+    "gets": "GETs of the Node",
+}
 
 
 def main() -> None:
@@ -51,8 +59,8 @@ def main() -> None:
         cells = (" → ".join(cell(each) for each in of_size) for of_size in found.values())
         print(f"| {title} | {' | '.join(cells)} |")
     print("\n| an agent in a quiet hour | |\n|---|---|")
-    for name, title in (("writes", "writes of NodeGpus"), ("bytes", "bytes of these"), ("gets", "GETs of the Node")):
-        print(f"| {title} | {' → '.join(f'{each[name]:,.0f}' for each in hours)} |")
+    for name, title in AGENT_ROWS.items():
+        print(f"| {title} | {' → '.join(f'{each.get(name, 0):,.0f}' for each in hours)} |")
 
 
 def measured(size: int, roots: list[Path]) -> list[Figures]:

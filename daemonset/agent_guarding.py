@@ -1,8 +1,9 @@
 """The ValidatingAdmissionPolicies about the agent: restrictions that RBAC cannot express. Pure.
 
 The token of a pod contains the name of its node, signed by the API server. With it, the agent's service account may
-write the agent's own keys and the mirrors of that Node, the NodeGpus of that name, and Events about that Node. With a
-token without the claim (created by hand, or from a Secret) it may write nothing.
+write the agent's own keys and the mirrors of that Node, the NodeGpus of that name, the Lease of that name in the
+namespace of heartbeats, and Events about that Node. With a token without the claim (created by hand, or from a Secret)
+it may write nothing.
 
 Keys are listed one by one: labels of administrators have the same prefix as those of the agent.
 """
@@ -16,7 +17,8 @@ from agent.daemon.events import REASONS
 from daemonset.validating import by_accounts, changed_keys, resource_rule, validating_policy
 from gputopo.crd import nodegpus
 from gputopo.kube.events import CLUSTER_SCOPED, MESSAGE_LENGTH
-from gputopo.kube.rbac import EVENTS, NODE_FEATURES, NODE_GPUS, NODES, Resource
+from gputopo.kube.heartbeats import HEARTBEAT_NAMESPACE, MAX_TIME_LENGTH
+from gputopo.kube.rbac import EVENTS, LEASES, NODE_FEATURES, NODE_GPUS, NODES, Resource
 from gputopo.labels import keys
 from gputopo.labels.annotation import max_bytes
 from gputopo.model import MAX_GPUS
@@ -58,10 +60,11 @@ class Rule(NamedTuple):
 
 
 def agent_policies() -> list[dict[str, Any]]:
-    """Return the policies about Nodes, NodeGpus and Events, and their bindings."""
+    """Return the policies about Nodes, NodeGpus, Leases and Events, and their bindings."""
     return [
         *_policy("gputopo-agent-nodes", NODES, _node_variables(), _node_rules(), subresources=True),
         *_policy("gputopo-agent-nodegpus", NODE_GPUS, _state_variables(), _state_rules(), subresources=True),
+        *_policy("gputopo-agent-leases", LEASES, _state_variables(), _lease_rules()),
         # The API server also checks the types with the other version of Events, events.k8s.io/v1, which the requests
         # are converted from: hence without a type.
         *_policy("gputopo-agent-events", EVENTS, {"event": "dyn(object)"}, _event_rules()),
@@ -161,26 +164,48 @@ def _state_variables() -> dict[str, str]:
 
 
 def _state_rules() -> list[Rule]:
+    return [
+        *_own_object_rules(nodegpus.KIND),
+        Rule(_KNOWN_MANAGERS, "writes as its own field managers only"),
+    ]
+
+
+def _lease_rules() -> list[Rule]:
+    return [
+        *_own_object_rules("Lease", HEARTBEAT_NAMESPACE),
+        # No other text may fill the storage of the API server: each renewal goes to every reader.
+        Rule(
+            "object == null || (object.metadata.?managedFields.orValue([]).size() <= 1\n"
+            f"&& object.?spec.?holderIdentity.orValue('').size() <= {MAX_TIME_LENGTH}\n"
+            "&& object.?spec.?preferredHolder.orValue('') == '' && object.?spec.?strategy.orValue('') == '')",
+            "writes two times into a Lease, and no further texts",
+        ),
+    ]
+
+
+def _own_object_rules(kind: str, namespace: str = "") -> list[Rule]:
+    """Return the rules of an object with the name of the node, and maybe in a certain namespace."""
+    place = f", in {namespace}" if namespace else ""
+    elsewhere = f"\n&& object.metadata.namespace == '{namespace}'" if namespace else ""
     owner = f"owner.apiVersion == '{NODES.api_version}' && owner.kind == 'Node' && owner.name == object.metadata.name"
     return [
-        Rule("object != null", f"deletes no {nodegpus.KIND}"),
+        Rule("object != null", f"deletes no {kind}"),
         Rule(
-            "object == null || variables.claimed == [object.metadata.name]",
-            f"may write only the {nodegpus.KIND} of the node that its token names; this token",
+            f"object == null || (variables.claimed == [object.metadata.name]{elsewhere})",
+            f"may write only the {kind} of the node that its token names{place}; this token",
             _CLAIM_WORDS,
         ),
         Rule(
             "object == null || (object.metadata.?finalizers.orValue([]) == variables.finalizers\n"
             "&& object.metadata.?ownerReferences.orValue([]).all(owner, owner in variables.owners\n"
             f"|| ({owner})))",
-            f"may set only its own Node as an owner of a {nodegpus.KIND}, and may not change its finalizers",
+            f"may set only its own Node as an owner of a {kind}, and may not change its finalizers",
         ),
         Rule(
             "object == null || (object.metadata.?labels.orValue({}) == variables.labels\n"
             "&& object.metadata.?annotations.orValue({}) == variables.annotations)",
-            f"sets no labels and annotations of a {nodegpus.KIND}",
+            f"sets no labels and annotations of a {kind}",
         ),
-        Rule(_KNOWN_MANAGERS, "writes as its own field managers only"),
     ]
 
 

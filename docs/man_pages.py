@@ -121,6 +121,7 @@ def _text(text: str) -> str:
 
 def _roff(text: str, *, begins: bool = True) -> str:
     escaped = "".join(_ESCAPED.get(each, each) for each in text)
+    escaped = re.sub(r",(?=\w)", r",\\:", escaped)  # a list without spaces may be longer than a line: break it there
     return rf"\&{escaped}" if begins and escaped.startswith(".") else escaped
 
 

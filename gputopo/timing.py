@@ -33,10 +33,16 @@ EXTENDER_ENDED_S = ASSUMED_POD_LIFETIME_S
 # restarted. Two waits begin with that registration and run in parallel: the new process acknowledges nothing for
 # ``ASSUMED_POD_LIFETIME_S``, and the registration of the previous process is removed after ``EXTENDER_ENDED_S``.
 EXTENDER_RESTART_S = 35.0
-# The agent confirms what it has published at least this often.
+# The agent confirms what it has published at least this often, by renewing the Lease of its node.
 HEARTBEAT_S = 300.0
-# A NodeGpus with an older ``observedAt`` counts as stale: three heartbeats were missed.
+# A NodeGpus that neither its ``observedAt`` nor the Lease confirmed within this time counts as stale: three heartbeats
+# were missed.
 STALE_AFTER_S = 900.0
+# An agent applies an unchanged NodeGpus again after this time, so that edits of other clients do not stay.
+STATE_REPAIR_S = 3600.0
+# After its start an agent also writes its heartbeats into NodeGpus for this time: until the readers of a version
+# without Leases are replaced too.
+HEARTBEAT_TRANSITION_S = 3600.0
 
 assert WATCH_TIMEOUT_S < WATCH_SILENT_S  # a silent watch is reopened before the cache counts as stale
 assert WATCH_SILENT_S + ASSUMED_POD_LIFETIME_S <= EXTENDER_LOST_S
@@ -44,3 +50,5 @@ assert ASSUMED_POD_LIFETIME_S <= EXTENDER_ENDED_S
 assert max(ASSUMED_POD_LIFETIME_S, EXTENDER_ENDED_S) < EXTENDER_RESTART_S < ASSUMED_POD_LIFETIME_S + EXTENDER_ENDED_S
 assert MISSING_KIND_RETRY_S < LEDGER_SETTLE_S
 assert 3 * HEARTBEAT_S <= STALE_AFTER_S
+assert STATE_REPAIR_S > STALE_AFTER_S  # more often it would cost what the Lease saves
+assert HEARTBEAT_TRANSITION_S > STALE_AFTER_S

@@ -160,6 +160,7 @@ def open_publisher_from(settings: AgentSettings) -> Publisher:
     if place is not None:
         options = {"namespace": place} if kind == "nodefeature" else {"features_file": Path(place)}
     lifetime = max(_LIFETIME, timedelta(seconds=3 * settings.heartbeat_s))
+    options["lease_after_s"] = settings.lease_after_s
     try:
         return open_publisher(PublishTarget(kind=kind, node=settings.node, lifetime=lifetime, **options))
     except ConfigError as error:

@@ -22,7 +22,7 @@ COUNTERS = {
     "gputopo_passes": MetricHelp(("outcome",), "Discovery passes: ok, or failed because NVML did not answer."),
     "gputopo_wakeups": MetricHelp(("reason",), "Extra passes, by their cause."),
     "gputopo_source_failures": MetricHelp(("source",), "Passes in which a source failed."),
-    "gputopo_writes": MetricHelp(("object",), "Successful writes: node, nodegpus, event."),
+    "gputopo_writes": MetricHelp(("object",), "Successful writes: node, nodegpus, lease, event."),
     "gputopo_publish_failures": MetricHelp(("object",), "Failed writes: node, nodegpus, event."),
     "gputopo_restorations": MetricHelp(
         ("object",), "Writes that restored keys of the agent that another client had changed: node, nodegpus."
@@ -71,7 +71,7 @@ GAUGES = {
         (), "1 where the published topology is degraded; recovery is published after the hold-down."
     ),
     "gputopo_observed_timestamp_seconds": MetricHelp(
-        (), "The last pass in which NVML answered; observedAt in NodeGpus."
+        (), "The last pass in which NVML answered; renewTime in the Lease of the node."
     ),
     "gputopo_source_up": MetricHelp(
         ("source",), "1 where a source answered in the last pass; 0 where its last good facts are used."

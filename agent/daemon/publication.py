@@ -173,6 +173,8 @@ class Publication:
 
     def _record_outcome(self, what: str, error: str | None, outcome: PublishOutcome | None) -> None:
         self._record_result(what, error, written=outcome is not None and outcome.written)
+        if outcome is not None and outcome.renewed:
+            self._metrics.writes.labels("lease").inc()
         if outcome is not None and outcome.restored:
             self._metrics.restorations.labels(what).inc()
             self._write_event(restored_event(_KINDS[what], outcome.restored))

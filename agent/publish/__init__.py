@@ -35,6 +35,7 @@ class PublishOutcome(msgspec.Struct, frozen=True):
     written: bool  # False: already published; nothing was stored
     kept_by_others: tuple[str, ...] = ()  # keys of other field managers, left unchanged
     restored: tuple[RestoredField, ...] = ()
+    renewed: bool = False  # the heartbeat was written
 
 
 class NodeEvent(msgspec.Struct, frozen=True):

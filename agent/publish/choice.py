@@ -27,6 +27,7 @@ class PublishTarget(msgspec.Struct, frozen=True, kw_only=True):
         "/etc/kubernetes/node-feature-discovery/features.d/gputopo"
     )  # features.d: NFD's directory
     lifetime: timedelta = timedelta(minutes=15)  # features.d: how long labels outlive the agent
+    lease_after_s: float | None = None  # from when on heartbeats are in the Lease only; None: never
 
 
 def open_publisher(target: PublishTarget) -> Publisher:
@@ -64,7 +65,7 @@ def _open_api_publisher(target: PublishTarget) -> Publisher:
     if target.kind == "node":
         from agent.publish.node import NodePublisher  # noqa: PLC0415  only for this target
 
-        return NodePublisher(kube, target.node)
+        return NodePublisher(kube, target.node, target.lease_after_s)
     from agent.publish.nodefeature import NodeFeaturePublisher  # noqa: PLC0415  only for this target
 
-    return NodeFeaturePublisher(kube, target.node, target.namespace)
+    return NodeFeaturePublisher(kube, target.node, target.namespace, target.lease_after_s)

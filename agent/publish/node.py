@@ -30,10 +30,10 @@ _ANNOTATION = OwnedField("annotations", keys.TOPOLOGY.key)
 class NodePublisher:
     """Publishes to a Node. Implements ``agent.publish.Publisher``."""
 
-    def __init__(self, kube: Kube, node: str) -> None:
+    def __init__(self, kube: Kube, node: str, lease_after_s: float | None = None) -> None:
         self._kube = kube
         self._node = node
-        self._state = StateWriter(kube, node)
+        self._state = StateWriter(kube, node, lease_after_s)
         self._version = _ANY_VERSION
         self._published: tuple[str, FieldValues] = ("", {})  # UID of the Node, and the own keys that it has
         self._logged_owners: FieldOwners = {}

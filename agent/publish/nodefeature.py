@@ -28,12 +28,12 @@ _NO_NFD = (
 class NodeFeaturePublisher:
     """Publishes for a Node into a namespace that NFD's master reads. Implements ``Publisher``."""
 
-    def __init__(self, kube: Kube, node: str, namespace: str) -> None:
+    def __init__(self, kube: Kube, node: str, namespace: str, lease_after_s: float | None = None) -> None:
         self._kube = kube
         self._node = node
         self._name = f"gputopo-features-for-{node}"
         self._namespace = namespace
-        self._state = StateWriter(kube, node)
+        self._state = StateWriter(kube, node, lease_after_s)
 
     def publish_facts(self, facts: EncodedTopology) -> PublishOutcome:
         """Write the labels to the ``NodeFeature``. It is deleted with the Node."""

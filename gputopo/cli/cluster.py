@@ -56,7 +56,7 @@ def file_option(command: _Command) -> _Command:
         metavar="FILE|-",
         shell_complete=complete.files,
         help="Instead of a cluster: the output of `kubectl get "
-        "nodes,pods,nodegpus,placementreservations,placementledgers -A -o json`.",
+        "nodes,pods,nodegpus,leases,placementreservations,placementledgers -A -o json`.",
     )(command)
 
 

@@ -57,12 +57,13 @@ async def _observe(kube: Kube, options: ObserverSettings) -> str | None:
     """Run until the end. Return the errors if the cluster could not be listed."""
     # In the function, because --help works without the extra "cluster".
     from scheduler_core.cache.full_pods import FULL_POD_SOURCES  # noqa: PLC0415
-    from scheduler_core.cache.watch import make_watches  # noqa: PLC0415
+    from scheduler_core.cache.watch import HEARTBEAT_SOURCES, make_watches  # noqa: PLC0415
     from scheduler_core.observe.service import ObserverService, listener_of  # noqa: PLC0415
     from scheduler_core.policy.policy import Policy  # noqa: PLC0415
     from scheduler_core.runtime.event_loop import run_daemon  # noqa: PLC0415
     from scheduler_core.runtime.page_access import page_access  # noqa: PLC0415
 
+    sources = {**FULL_POD_SOURCES, **HEARTBEAT_SOURCES}
     service = ObserverService(options, Policy(), _print)
     listeners = []
     if options.listen is not None:
@@ -71,9 +72,7 @@ async def _observe(kube: Kube, options: ObserverSettings) -> str | None:
             _log.info("listening", extra={"fields": {"port": listeners[0].port}})
         except OSError as error:
             exit_with_error(f"cannot listen on {options.listen[0]}:{options.listen[1]}: {error.strerror}")
-    await run_daemon(
-        service, listeners, lambda deliver: make_watches(kube, deliver, time.monotonic, sources=FULL_POD_SOURCES)
-    )
+    await run_daemon(service, listeners, lambda deliver: make_watches(kube, deliver, time.monotonic, sources=sources))
     return None if service.synced else "".join(f": {each}" for each in service.watch_errors)
 
 

@@ -16,7 +16,7 @@ from gputopo.cli.terminal import exit_with_error, read_packed
     "source",
     metavar="FILE|-",
     help="Instead of the cluster of the kubeconfig: the output of `kubectl get "
-    "nodes,pods,nodegpus,placementreservations,placementledgers -A -o json`.",
+    "nodes,pods,nodegpus,leases,placementreservations,placementledgers -A -o json`.",
 )
 @click.option(
     "--listen",

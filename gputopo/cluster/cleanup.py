@@ -2,7 +2,8 @@
 
 On Nodes these are the fields that our two field managers own by ``metadata.managedFields``. An empty apply gives them
 up: the API server removes the fields without another owner and keeps the others. ``NodeGpus``, ledgers and
-reservations are ours by their kind, NFD's ``NodeFeature`` objects where our field manager created them.
+reservations are ours by their kind, Leases by their namespace, NFD's ``NodeFeature`` objects where our field manager
+created them.
 
 A node's own credentials can write the managed fields of its Node, so a compromised node may claim that an agent set
 taints or labels of administrators. There only the keys that agents write are removed, one by one.
@@ -17,9 +18,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.errors import KubeError, NotFoundError
+from gputopo.kube.heartbeats import HEARTBEAT_NAMESPACE
 from gputopo.kube.objects import Managed, ManagedMetadata, ObjectMeta, PartialObject
 from gputopo.kube.ownership import OwnedField, owned_fields, owners, owns_other_fields
-from gputopo.kube.rbac import DEFINITIONS, LEDGERS, NODE_FEATURES, NODE_GPUS, NODES, RESERVATIONS, Resource
+from gputopo.kube.rbac import DEFINITIONS, LEASES, LEDGERS, NODE_FEATURES, NODE_GPUS, NODES, RESERVATIONS, Resource
 from gputopo.labels.keys import (
     FIELD_MANAGER,
     MIRROR_FIELD_MANAGER,
@@ -70,6 +72,8 @@ def find_removals(kube: Kube, node: str | None) -> list[Removal]:
     )
     removals = [removal for each in nodes for removal in node_removals(each.metadata)]
     removals += [Removal(NODE_GPUS, each.metadata) for each in _states(kube, node)]
+    lease = ListOptions(HEARTBEAT_NAMESPACE, fields="" if node is None else f"metadata.name={node}", metadata_only=True)
+    removals += [Removal(LEASES, each.metadata) for each in _listed(kube, LEASES, PartialObject, lease)]
     features = _listed(
         kube,
         NODE_FEATURES,

@@ -10,6 +10,7 @@ from gputopo.cluster.nodes import GpuNode, gpu_nodes
 from gputopo.cluster.pods import PodGpus, PodName
 from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.errors import NotFoundError
+from gputopo.kube.heartbeats import list_heartbeats, with_heartbeat
 from gputopo.kube.objects import NodeGpusObject, ObjectMeta, PartialNode, PartialObject, PartialPod
 from gputopo.kube.rbac import NODE_GPUS, NODES, PODS
 from gputopo.kube.run_ahead import run_ahead
@@ -97,10 +98,13 @@ def pods_without_allocation(
 
 
 def _states(kube: Kube) -> dict[str, NodeGpusObject]:
+    listing_heartbeats = run_ahead(partial(list_heartbeats, kube))
     try:
-        return {state.metadata.name: state for state in kube.list_objects(NODE_GPUS, NodeGpusObject)}
+        found = kube.list_objects(NODE_GPUS, NodeGpusObject)
     except NotFoundError:
         return {}
+    heartbeats = listing_heartbeats()
+    return {name: with_heartbeat(state, heartbeats.get(name)) for state in found if (name := state.metadata.name)}
 
 
 def _gpus(limits: dict[str, str | int]) -> int:

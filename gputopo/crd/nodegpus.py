@@ -1,6 +1,6 @@
 """The custom resource ``NodeGpus``: the frequently changing facts of a node, kept out of the Node object.
 
-There is one cluster-scoped object per node, with the node's name. Only gputopo watches it, so a heartbeat or a new pod
+There is one cluster-scoped object per node, with the node's name. Only gputopo watches it, so a new pod
 causes no work in other clients. The agent writes and the scheduler component reads these types; the
 CustomResourceDefinition is generated from them.
 
@@ -125,11 +125,13 @@ class KubeletFacts(msgspec.Struct, frozen=True, rename="camel"):
 class NodeGpus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """The frequently changing facts of a node.
 
-    ``observed_at`` is the heartbeat. The rates of network cards depend on cables and switches, so they are not part of
+    The rates of network cards depend on cables and switches, so they are not part of
     the annotation.
     """
 
-    observed_at: ShortText  # RFC 3339, UTC: when the agent last saw the GPUs; readers compute staleness from it
+    # RFC 3339, UTC: when the agent saw the GPUs as written here. A Lease confirms it later
+    # (``gputopo.kube.heartbeats``); readers compute staleness from the later time.
+    observed_at: ShortText
     content_hash: ShortText  # ``content_hash`` of the topology annotation that this observation belongs to
     agent_version: ShortText  # the version of gputopo that wrote this
     # Devices that containers hold; empty: no device is allocated; absent: the kubelet's socket cannot be read.
@@ -166,7 +168,7 @@ def nodegpus_crd() -> dict[str, Any]:
             KIND,
             PLURAL,
             VERSION,
-            "Changing facts of a GPU node: heartbeat, and which pod holds which GPU. Written by gputopo's agent.",
+            "Changing facts of a GPU node, above all which pod holds which GPU. Written by gputopo's agent.",
             (
                 {"name": "Observed", "type": "date", "jsonPath": ".observedAt"},
                 {"name": "Agent", "type": "string", "jsonPath": ".agentVersion"},

@@ -110,7 +110,8 @@ def _reasons() -> str:
     lines = "\n".join(f"- `{reason.name}`: {reason.value}" for reason in Reason)
     return f"""## The custom resource `{KIND}`
 
-`{keys.API_GROUP}/{VERSION}`, cluster-scoped, one object per node and named like it: `observedAt` (the heartbeat),
+`{keys.API_GROUP}/{VERSION}`, cluster-scoped, one object per node and named like it: `observedAt` (when the agent wrote
+this content; the Lease of the node in the namespace `gputopo-node-lease` says when it last confirmed it),
 `contentHash`, `agentVersion`, `allocations` (which pod holds which GPU), `nics` (which pod holds which RDMA network
 card, or a virtual function of it), `nicRates` (the rate of each RDMA network card, Gbit/s) and `kubelet` (settings of
 the Topology Manager, exclusive CPUs and memory of each NUMA node, and the GPUs that the device plugin does not offer).

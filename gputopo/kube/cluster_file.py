@@ -1,4 +1,4 @@
-"""A cluster as ``kubectl get nodes,pods,nodegpus,placementreservations,placementledgers -A -o json`` prints it.
+"""A cluster as kubectl prints it, see ``EXPECTED``.
 
 ``FileKube`` answers lists from such a file as the API server answered them, so that every command reads a file by the
 code that reads a cluster. No I/O.
@@ -14,13 +14,14 @@ import msgspec
 
 from gputopo.kube.client import Kube
 from gputopo.kube.errors import ForbiddenError, NotFoundError
-from gputopo.kube.rbac import NODE_GPUS, NODES, Resource, Role
+from gputopo.kube.heartbeats import HEARTBEAT_NAMESPACE
+from gputopo.kube.rbac import LEASES, NODE_GPUS, NODES, Resource, Role
 from gputopo.kube.selectors import parse_selector
 from gputopo.kube.watch_stream import name_of
 from gputopo.process.decoding import decode
 from gputopo.timestamps import parse_timestamp
 
-EXPECTED = "kubectl get nodes,pods,nodegpus,placementreservations,placementledgers -A -o json"
+EXPECTED = "kubectl get nodes,pods,nodegpus,leases,placementreservations,placementledgers -A -o json"
 _AHEAD_S = 600.0  # a report further ahead of our clock says nothing about the time of the file
 
 
@@ -49,6 +50,7 @@ class _Metadata(msgspec.Struct):
 
 class _Spec(msgspec.Struct, rename="camel"):
     node_name: str = ""
+    renew_time: str | None = None
 
 
 class _Status(msgspec.Struct):
@@ -95,10 +97,14 @@ class FileKube(Kube):
         """Do nothing: there is no connection."""
 
     def now(self) -> float:
-        """Return the time of the newest ``NodeGpus``, which is about the time of the file; without any, our time."""
+        """Return the time of the newest heartbeat, which is about the time of the file; without any, our time."""
         now = time.time()
-        reports = (each.selected for each in self._items if _is_of(each, NODE_GPUS))
+        reports = [each.selected for each in self._items if _is_of(each, NODE_GPUS)]
+        leases = [
+            each.selected for each in self._items if _is_of(each, LEASES) and _in_namespace(each, HEARTBEAT_NAMESPACE)
+        ]
         times = [parse_timestamp(each.observed_at) for each in reports if each is not None]
+        times += [parse_timestamp(each.spec.renew_time) for each in leases if each is not None]
         return max((each for each in times if each is not None and each <= now + _AHEAD_S), default=now)
 
     def _call(

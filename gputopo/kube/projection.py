@@ -34,6 +34,7 @@ class WatchSource(NamedTuple, Generic[S]):
     # Everything that ``value`` reads, or its hash: if unchanged, ``value`` is not called; None: always call it.
     fingerprint: Callable[[Any], Hashable] | None = None
     query: ListOptions = ListOptions()
+    optional: bool = False  # without the right to read the objects, there are none
 
 
 class Delta(NamedTuple, Generic[S]):

@@ -117,7 +117,12 @@ class Role(NamedTuple):
 # It reads no NodeGpus: those of other nodes name the pods of all tenants, and RBAC cannot restrict the names.
 AGENT = Role(
     "agent",
-    {NODES: ("get", "patch"), NODE_GPUS: ("create", "patch"), EVENTS: ("create",)},
+    {
+        NODES: ("get", "patch"),
+        NODE_GPUS: ("create", "patch"),
+        LEASES: ("get", "create", "patch"),
+        EVENTS: ("create",),
+    },
 )
 # `--publish nodefeature`: NFD's master writes the Node, the agent only reads its uid.
 AGENT_WITH_NFD = Role(
@@ -126,18 +131,20 @@ AGENT_WITH_NFD = Role(
         NODES: ("get",),
         NODE_FEATURES: ("get", "create", "patch"),
         NODE_GPUS: ("create", "patch"),
+        LEASES: ("get", "create", "patch"),
         EVENTS: ("create",),
     },
 )
 # `gputopo agent --node-resource-topology`: besides ``AGENT``.
 AGENT_WITH_TOPOLOGY = Role("agent-topology", {NODE_RESOURCE_TOPOLOGIES: ("get",)})
-# `gputopo nodes`, `pods`, `why pod`, `show --node`, `diff --node`.
+# `gputopo nodes`, `pods`, `why pod`, `show --node`, `diff --node`. The heartbeats of agents are Leases.
 READER = Role(
     "reader",
     {
         NODES: ("get", "list"),
         PODS: ("list",),
         NODE_GPUS: ("get", "list"),
+        LEASES: ("list",),
         RESERVATIONS: ("list",),
         LEDGERS: ("list",),
     },
@@ -148,7 +155,7 @@ GANG_READER = Role(
     {
         **READER.verbs,
         **dict.fromkeys((*GANG_SIZE_SOURCES, *VOLUME_SOURCES), ("list",)),
-        LEASES: ("get",),
+        LEASES: ("get", "list"),
         NAMESPACES: ("get",),
     },
 )
@@ -159,6 +166,7 @@ CLEANER = Role(
         NODES: ("get", "list", "patch"),
         PODS: ("list",),
         NODE_GPUS: ("get", "list", "delete"),
+        LEASES: ("list", "delete"),
         NODE_FEATURES: ("list", "delete"),
         RESERVATIONS: ("list", "delete"),
         LEDGERS: ("list", "delete"),
@@ -167,7 +175,7 @@ CLEANER = Role(
 )
 # `gputopo release`.
 RELEASER = Role("release", {PODS: ("list", "patch")})
-_WATCHED = {NODES: ("list", "watch"), PODS: ("list", "watch"), NODE_GPUS: ("list", "watch")}
+_WATCHED = dict.fromkeys((NODES, PODS, NODE_GPUS, LEASES), ("list", "watch"))
 # `gputopo extender`. It writes Events about violated required shapes, and acknowledges reservations in the ledger.
 EXTENDER = Role(
     "extender",

@@ -4,7 +4,8 @@ Lists are paged and read by quorum (no resource version). A watch resumes from t
 those of bookmarks. If nothing changes, the server may send no bookmarks either, so a silent watch is reopened: the
 response shows that the server is alive. If the version is too old (410), all objects are listed again. Failed calls are
 retried after an exponential back-off with full jitter; after an internal error, all objects are listed again. A kind
-that the server does not serve (no CRD) counts as an empty list and is retried.
+that the server does not serve (no CRD) counts as an empty list and is retried; so does an optional kind that this
+client may not read.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from random import Random
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from gputopo.kube.client import Kube
-from gputopo.kube.errors import DamagedError, GoneError, KubeError, NotFoundError, UnavailableError
+from gputopo.kube.errors import (
+    DamagedError,
+    ForbiddenError,
+    GoneError,
+    KubeError,
+    NotFoundError,
+    UnavailableError,
+)
 from gputopo.kube.objects import Unreadable
 from gputopo.kube.projection import Delta, Projection, WatchSource
 from gputopo.kube.watch_stream import WatchEvent, WatchEventType, WatchStream
@@ -112,9 +120,16 @@ class Reflector(Generic[S]):
         except NotFoundError as missing:
             self._version = None
             if missing.kind_missing:
-                self._handle_missing_kind()
+                resource = self._source.resource
+                self._handle_missing_kind(f"the API server does not serve {resource.plural} ({resource.api_version})")
             else:
                 self._back_off(missing)
+        except ForbiddenError as forbidden:
+            if self._source.optional:
+                self._version = None
+                self._handle_missing_kind(str(forbidden))
+            else:
+                self._back_off(forbidden)
         except GoneError as gone:
             self._version = None
             self._back_off(gone)
@@ -189,9 +204,8 @@ class Reflector(Generic[S]):
         if created is not None:
             self._update_status(lag_s=max(0.0, self._timing.wall() - created))
 
-    def _handle_missing_kind(self) -> None:
+    def _handle_missing_kind(self, error: str) -> None:
         """Deliver an empty list and wait: the kind may be served later."""
-        error = f"the API server does not serve {self._source.resource.plural} ({self._source.resource.api_version})"
         if not self._stopped.is_set() and not (self._status.synced and self._projection.is_empty):
             self._deliver(self._projection.apply_list(()))
         self._consecutive_failures = 0

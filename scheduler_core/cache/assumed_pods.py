@@ -14,6 +14,7 @@ from math import inf
 from typing import NamedTuple
 
 from scheduler_core.allocation.occupancy import Occupant
+from scheduler_core.cache.events import PodUpdate
 
 WITH_VOLUMES_S = 630.0  # kube-scheduler waits up to 10 minutes for volumes before it binds (bindTimeoutSeconds)
 MAX_PODS = 4096  # the oldest are dropped first
@@ -55,6 +56,13 @@ class AssumedPods:
     def get_pod(self, uid: str) -> AssumedPod | None:
         """Return the assumption about a pod."""
         return self._by_uid.get(uid)
+
+    def waiting_pod(self, pod: PodUpdate | None, node: str) -> Occupant | None:
+        """Return the pod if it is not bound, and not assumed on other nodes than this one."""
+        if pod is None or pod.node is not None:
+            return None
+        assumed = self.get_pod(pod.key)
+        return pod.occupant if assumed is None or node in assumed.nodes else None
 
     def pods_on(self, node: str) -> Collection[Occupant]:
         """Return the pods that are assumed on this node and no other."""

@@ -26,6 +26,7 @@ from scheduler_core.cache.events import (
     Batch,
     BoundPod,
     CacheChanges,
+    HeartbeatUpdate,
     LedgerUpdate,
     NodeGpusUpdate,
     NodeUpdate,
@@ -35,6 +36,7 @@ from scheduler_core.cache.events import (
     pieces,
     removed_keys,
 )
+from scheduler_core.cache.heartbeats import HeartbeatJoin
 from scheduler_core.cache.kubelet_reports import newly_named_pods, without_replaced_pods, without_settled_pods
 from scheduler_core.cache.node_record import NodeRecord, with_gpus, with_pod, without_pod, without_pods
 from scheduler_core.cache.node_records import NO_FACTS, NodeRecords
@@ -47,7 +49,7 @@ from scheduler_core.cache.node_table import (
     without_own_reservation,
 )
 from scheduler_core.cache.owner_pods import PlacedPod
-from scheduler_core.cache.placeholder_pods import FullName, full_name, placeholder_pod, placeholder_uid
+from scheduler_core.cache.placeholder_pods import full_name, placeholder_pod, placeholder_uid
 from scheduler_core.cache.pod_index import JobMember, PodIndex
 from scheduler_core.cache.reservations import NO_RESERVATIONS, ReservationIndex
 from scheduler_core.cache.ungated_pods import UngatedPods
@@ -55,6 +57,7 @@ from scheduler_core.policy.policy import Policy
 
 _PIECE = 4  # objects of a batch that are applied at once
 _KINDS: dict[type[Any], str] = {NodeUpdate: "nodes", PodUpdate: "pods", NodeGpusUpdate: "nodegpus"}
+_HEARTBEAT_KINDS: dict[type[Any], str] = {HeartbeatUpdate: "leases"}
 _RESERVATION_KINDS: dict[type[Any], str] = {ReservationUpdate: RESERVATIONS, LedgerUpdate: LEDGERS}
 
 
@@ -62,10 +65,17 @@ class ClusterCache:
     """The snapshot of nodes, the pods that request or hold GPUs, the assumed pods, and the reservations."""
 
     def __init__(
-        self, policy: Policy, *, reservations: bool = False, report_bound_pods: bool = True, guarded: bool = False
+        self,
+        policy: Policy,
+        *,
+        heartbeats: bool = False,
+        reservations: bool = False,
+        report_bound_pods: bool = True,
+        guarded: bool = False,
     ) -> None:
         """Create an empty cache.
 
+        ``heartbeats``: the Leases of agents are watched too; the cache is not ready before their list.
         ``reservations``: planners' reservations and ledgers are watched too; the cache is not ready before their lists.
         ``report_bound_pods``: ``apply_batch`` returns bound pods, which costs a snapshot for each.
         ``guarded``: only planners can write their annotations on pods (see ``UngatedPods``).
@@ -75,13 +85,14 @@ class ClusterCache:
         self.domains = DomainIndex()  # of the nodes that the node watch shows
         self._policy = policy
         self._reports_bound = report_bound_pods
-        self._kinds = _KINDS | (_RESERVATION_KINDS if reservations else {})
+        self._kinds = _KINDS | (_HEARTBEAT_KINDS if heartbeats else {}) | (_RESERVATION_KINDS if reservations else {})
         self._listed: set[type[Any]] = set()
         self._pod_index = PodIndex()
         self._pods = self._pod_index.by_uid
         self.reservations = ReservationIndex(self._pods)
         self._ungated = UngatedPods(self.reservations, guarded=guarded)
         self._records = NodeRecords(policy)
+        self._heartbeats = HeartbeatJoin()
         self._record, self._nodes = self._records.record_of, self._records.shown
         self._snapshot = ClusterSnapshot()
         self._without: tuple[ClusterSnapshot, frozenset[str], ClusterSnapshot] | None = None  # cache
@@ -180,7 +191,7 @@ class ClusterCache:
         A list is compared with what is known when the first batch is requested. The first list of a kind stays whole:
         it decides when the cache is ready. So do the objects of planners, which are few.
         """
-        if batch.kind not in _KINDS or batch.kind not in self._listed:
+        if batch.kind not in _KINDS | _HEARTBEAT_KINDS or batch.kind not in self._listed:
             yield batch
             return
         removed = removed_keys(batch, self._known_keys(batch.kind)) if batch.is_full_list else batch.removed
@@ -188,11 +199,8 @@ class ClusterCache:
         yield from (Batch(batch.kind, updates) for updates in pieces(batch.updates, _PIECE))
 
     def _known_keys(self, kind: type[Any]) -> Collection[str]:
-        if kind is NodeUpdate:
-            return self._nodes
-        if kind is PodUpdate:
-            return self._pods
-        return self._records.names_with_reports()
+        known = {NodeUpdate: self._nodes, PodUpdate: self._pods, HeartbeatUpdate: self._heartbeats.nodes}
+        return known[kind] if kind in known else self._records.names_with_reports()
 
     def apply_batch(self, batch: Batch[Any], now: float) -> CacheChanges:
         """Apply a batch of updates from a watch. ``now``: seconds since 1970, as in all methods."""
@@ -203,7 +211,9 @@ class ClusterCache:
         if batch.kind is PodUpdate:
             return self._apply_pods(batch, first=first)
         if batch.kind is NodeGpusUpdate:
-            return self._apply_kubelet_reports(batch, first=first)
+            return self._apply_kubelet_reports(self._heartbeats.apply_reports(batch), first=first)
+        if batch.kind is HeartbeatUpdate:
+            return self._apply_kubelet_reports(self._heartbeats.apply_heartbeats(batch), first=first)
         if batch.kind is NodeUpdate:
             self._apply_nodes(batch)
         else:
@@ -362,16 +372,8 @@ class ClusterCache:
         """
         until = self._now + ASSUMED_POD_LIFETIME_S
         for name, devices in list(newly_named_pods(self._record(node), self.assumed_pods.pods_on(node), gpus)):
-            pod = self._waiting_pod_named(name, node) or placeholder_pod(name, devices)
+            pod = self.assumed_pods.waiting_pod(self._pod_index.named(name), node) or placeholder_pod(name, devices)
             self._assume_on(pod._replace(admitted=True), frozenset({node}), until)
-
-    def _waiting_pod_named(self, name: FullName, node: str) -> Occupant | None:
-        """Return the unbound pod of that name; None where it is assumed on other nodes."""
-        pod = self._pod_index.named(name)
-        if pod is None or pod.node is not None:
-            return None
-        assumed = self.assumed_pods.get_pod(pod.key)
-        return pod.occupant if assumed is None or node in assumed.nodes else None
 
     def _assume_on(self, pod: Occupant, nodes: AbstractSet[str], until: float) -> None:
         before = self.assumed_pods.get_pod(pod.uid)

@@ -12,6 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from gputopo.crd.nodegpus import NodeGpus
 from gputopo.crd.reservations import ExtenderAck, LedgerSpec, ReservationSpec, ReservationStatus
+from gputopo.kube.heartbeats import Heartbeat
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.kube_scheduler_filters import FullNode, SchedulingRules
 from scheduler_core.cache.node import NodeFacts
@@ -50,6 +51,13 @@ class NodeGpusUpdate(NamedTuple):
 
     key: str
     gpus: NodeGpus
+
+
+class HeartbeatUpdate(NamedTuple):
+    """The Lease of an agent. Its key is the node's name."""
+
+    key: str
+    heartbeat: Heartbeat
 
 
 class ReservationUpdate(NamedTuple):

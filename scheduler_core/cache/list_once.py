@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from gputopo.crd.nodegpus import NodeGpus
 from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.errors import ForbiddenError, KubeError, NotFoundError
+from gputopo.kube.heartbeats import list_heartbeats, with_heartbeat
 from gputopo.kube.rbac import NODES, PODS
 from gputopo.kube.run_ahead import run_ahead
 from scheduler_core.allocation.occupancy import Occupant
@@ -60,11 +61,15 @@ def read_cluster(kube: Kube, now: float, listed_for: ListedFor) -> ListedCluster
     """
     policy = listed_for.policy
     listing_pods = run_ahead(partial(list_kind, kube, PodUpdate, sources_with_parser(listed_for.parse)[PodUpdate]))
+    listing_heartbeats = run_ahead(partial(list_heartbeats, kube))
     listing_gpus = run_ahead(partial(list_kind, kube, NodeGpusUpdate, SOURCES[NodeGpusUpdate]))
     listing_reservations = run_ahead(partial(list_all, kube, ReservationUpdate, LedgerUpdate))
     nodes = tuple(kube.list_objects(NODES, FullNode))
     updates = [NodeUpdate(node.metadata.name, parse_node(node)) for node in nodes]
-    pods, gpus = listing_pods().updates, listing_gpus().updates
+    pods, heartbeats = listing_pods().updates, listing_heartbeats()
+    gpus = tuple(
+        NodeGpusUpdate(name, with_heartbeat(each, heartbeats.get(name))) for name, each in listing_gpus().updates
+    )
     if kube.from_file and not gpus:
         gpus = _assumed_reports(updates, now)
     index = _reservation_index(pods, listing_reservations)

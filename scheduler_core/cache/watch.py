@@ -20,16 +20,18 @@ import msgspec
 from gputopo.crd.nodegpus import NodeGpus
 from gputopo.crd.reservations import spec_hash
 from gputopo.kube.client import Kube, ListOptions
-from gputopo.kube.errors import GoneError, NotFoundError
+from gputopo.kube.errors import ForbiddenError, GoneError, NotFoundError
+from gputopo.kube.heartbeats import IN_NAMESPACE, HeartbeatLease, forbidden_heartbeats, heartbeat_of
 from gputopo.kube.objects import PlacementLedger, PlacementReservation
 from gputopo.kube.projection import Delta, Projection, WatchSource
-from gputopo.kube.rbac import LEDGERS, NODE_GPUS, NODES, PODS, RESERVATIONS
+from gputopo.kube.rbac import LEASES, LEDGERS, NODE_GPUS, NODES, PODS, RESERVATIONS
 from gputopo.kube.reflector import Reflector, ReflectorStatus, WatchTiming
 from gputopo.kube.watch_stream import ObjectIdentity
 from gputopo.labels import keys
 from gputopo.timing import WATCH_SILENT_S
 from scheduler_core.cache.events import (
     Batch,
+    HeartbeatUpdate,
     LedgerUpdate,
     NodeGpusUpdate,
     NodeUpdate,
@@ -203,6 +205,12 @@ def list_kind(kube: Kube, kind: type[Any], source: WatchSource[Any]) -> Batch[An
         delta = _list_objects(kube, source)
     except NotFoundError:  # the API server does not serve the kind: there are no objects
         delta = Delta(is_full_list=True)
+    except ForbiddenError as error:
+        if not source.optional:
+            raise
+        delta = Delta(is_full_list=True)
+        if not kube.from_file:
+            kube.unreadable.append(forbidden_heartbeats(error))
     return Batch(kind, *delta)
 
 
@@ -252,6 +260,11 @@ def pod_update(
 
 def _node_gpus_update(name: str, gpus: NodeGpus) -> NodeGpusUpdate:
     return NodeGpusUpdate(name, msgspec.structs.replace(gpus, kubelet=_interned(gpus.kubelet)))
+
+
+def _heartbeat_update(name: str, lease: HeartbeatLease) -> HeartbeatUpdate | None:
+    heartbeat = heartbeat_of(lease)
+    return None if heartbeat is None else HeartbeatUpdate(name, heartbeat)
 
 
 def _reservation_update(uid: str, found: PlacementReservation) -> ReservationUpdate:
@@ -311,6 +324,12 @@ SOURCES: Sources = {
     NodeUpdate: WatchSource(NODES, Node, _name_key, node_update, node_fingerprint),
     PodUpdate: WatchSource(PODS, Pod, uid_key, pod_update, query=_UNFINISHED_PODS),
     NodeGpusUpdate: WatchSource(NODE_GPUS, NodeGpus, _name_key, _node_gpus_update),
+}
+# The heartbeats of agents: without them, ``observedAt`` of ``NodeGpus`` is the heartbeat.
+HEARTBEAT_SOURCES: Sources = {
+    HeartbeatUpdate: WatchSource(
+        LEASES, HeartbeatLease, _name_key, _heartbeat_update, query=IN_NAMESPACE, optional=True
+    )
 }
 # Written by planners. Where the API server does not serve these kinds, there are no reservations.
 RESERVATION_SOURCES: Sources = {

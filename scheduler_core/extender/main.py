@@ -17,7 +17,7 @@ import uvloop
 from gputopo.kube.rbac import EXTENDER
 from gputopo.process.daemon import bind_socket, fail
 from scheduler_core.cache.cluster_cache import ClusterCache
-from scheduler_core.cache.watch import RESERVATION_SOURCES, make_watches, sources_with_parser
+from scheduler_core.cache.watch import HEARTBEAT_SOURCES, RESERVATION_SOURCES, make_watches, sources_with_parser
 from scheduler_core.extender.ledger_registration import LedgerRegistration
 from scheduler_core.extender.ledger_writer import LedgerWriter
 from scheduler_core.extender.metrics import ExtenderMetrics
@@ -50,9 +50,9 @@ def serve_forever(settings: ExtenderSettings) -> None:
         event_writer = EventWriter(kube, "gputopo-extender", LOW_RATE, metrics.count_event)
         stack.callback(event_writer.close)
         policy = load_policy(settings.policy, Policy(shortlist=settings.shortlist))
-        cache = ClusterCache(policy.current.node_policy, reservations=settings.reservations)
+        cache = ClusterCache(policy.current.node_policy, heartbeats=True, reservations=settings.reservations)
         parts = ExtenderParts(settings, policy, cache, event_writer, metrics, threading.Event())
-        sources = sources_with_parser(MemoizedParser(lambda: policy.current))
+        sources = {**sources_with_parser(MemoizedParser(lambda: policy.current)), **HEARTBEAT_SOURCES}
         if settings.reservations:
             writer = LedgerWriter(kube, identity)
             stack.callback(writer.close)

@@ -10,7 +10,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from scheduler_core.cache.cluster_cache import ClusterCache
-from scheduler_core.cache.events import Batch, BoundPod, CacheChanges, NodeGpusUpdate, NodeUpdate, PodUpdate
+from scheduler_core.cache.events import (
+    Batch,
+    BoundPod,
+    CacheChanges,
+    HeartbeatUpdate,
+    NodeGpusUpdate,
+    NodeUpdate,
+    PodUpdate,
+)
 from scheduler_core.cache.kube_scheduler_filters import FullNode
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_state import kubelet_report_of, whole_gpu_shape
@@ -43,8 +51,8 @@ class ObserverReport(NamedTuple):
 class Observer:
     """Follows the placements of the cluster's schedulers."""
 
-    def __init__(self, policy: Policy) -> None:
-        self.cache = ClusterCache(policy)
+    def __init__(self, policy: Policy, *, heartbeats: bool = False) -> None:
+        self.cache = ClusterCache(policy, heartbeats=heartbeats)
         self.ran = TotalsByDimension()
         self.placed = TotalsByDimension()
         self._policy = policy
@@ -112,7 +120,8 @@ class Observer:
     def _ready(self, batch: Batch[Any], news: CacheChanges) -> Iterable[tuple[str, AllocatedGpus | None]]:
         """Yield the pods whose GPUs are reported, or never will be."""
         yield from ((pod.key, None) for pod in news.removed_pods)
-        reported = {each.key for each in batch.updates} if batch.kind is NodeGpusUpdate else set[str]()
+        is_report = batch.kind in (NodeGpusUpdate, HeartbeatUpdate)
+        reported = {each.key for each in batch.updates} if is_report else set[str]()
         new = {each.pod.key for each in news.bound_pods}
         for uid, each in tuple(self._pending.items()):
             if uid in new or each.node in reported:

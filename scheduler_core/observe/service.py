@@ -36,7 +36,7 @@ class ObserverService:
 
     def __init__(self, settings: ObserverSettings, policy: Policy, print_line: Callable[[str], None]) -> None:
         """``say`` prints; it raises ``BrokenPipeError`` when its reader is gone."""
-        self.observer = Observer(policy)
+        self.observer = Observer(policy, heartbeats=True)
         self.metrics = ObserverMetrics(self._status)
         self.stop_requested = asyncio.Event()
         self._now = SlewedClock()

@@ -13,7 +13,7 @@ from gputopo.crd.reservations import POOL
 from gputopo.kube.client import Kube
 from gputopo.kube.rbac import PLANNER, PREEMPTOR, PROVISIONER, Role
 from gputopo.process.daemon import bind_socket, fail
-from scheduler_core.cache.watch import RESERVATION_SOURCES, make_watches
+from scheduler_core.cache.watch import HEARTBEAT_SOURCES, RESERVATION_SOURCES, make_watches
 from scheduler_core.planner.gang.pod_source import planner_sources
 from scheduler_core.planner.leader.context import PlannerConfig
 from scheduler_core.planner.leader.writer import ActionExecutor
@@ -63,7 +63,8 @@ def _parts(
     kube: Kube, leader: LeaderElector, policy: PolicyReload, event_writer: EventWriter, metrics: PlannerMetrics
 ) -> ServiceParts:
     def watch(deliver: Deliver) -> WatchSet:
-        sources = {**planner_sources(MemoizedParser(lambda: policy.current)), **RESERVATION_SOURCES}
+        parse = MemoizedParser(lambda: policy.current)
+        sources = {**planner_sources(parse), **HEARTBEAT_SOURCES, **RESERVATION_SOURCES}
         return make_watches(kube, deliver, time.monotonic, sources=sources)
 
     writer = ActionExecutor(kube.with_timeout(_WRITE_S), lambda: leader.is_leader, time.monotonic)
@@ -88,6 +89,7 @@ def _planner_config(settings: PlannerSettings) -> PlannerConfig:
         release_after_s=settings.release_after_s,
         gate_timeout_s=settings.gate_timeout_s,
         provisioning_class=settings.provisioning_class,
+        heartbeats=True,
     )
 
 

@@ -15,7 +15,7 @@ from gputopo.kube.rbac import PAGE_REVIEWER, UI
 from gputopo.process.daemon import bind_socket, ignore_sigpipe
 from gputopo.process.settings import is_loopback, parse_address
 from scheduler_core.cache.events import WatchStatus
-from scheduler_core.cache.watch import RESERVATION_SOURCES, Sources, list_kind, make_watches
+from scheduler_core.cache.watch import HEARTBEAT_SOURCES, RESERVATION_SOURCES, Sources, list_kind, make_watches
 from scheduler_core.planner.gang.pod_source import planner_sources
 from scheduler_core.policy.profiles import BUILT_IN
 from scheduler_core.runtime.event_loop import Deliver, WatchSet, run_daemon
@@ -43,7 +43,7 @@ class StartError(ValueError):
 
 def sources() -> Sources:
     """Return everything that the pages show."""
-    return {**planner_sources(BUILT_IN.parse_pod), **RESERVATION_SOURCES}
+    return {**planner_sources(BUILT_IN.parse_pod), **HEARTBEAT_SOURCES, **RESERVATION_SOURCES}
 
 
 def file_service(text: bytes, name: str) -> UiService:

@@ -31,7 +31,7 @@ class UiService:
 
     def __init__(self, policies: Policies = BUILT_IN) -> None:
         self.policies = policies
-        self.view = PlannerView(policies.node_policy, _POOL, "")
+        self.view = PlannerView(policies.node_policy, _POOL, "", heartbeats=True)
         self.history = History()
         self.streams = Streams()
         self.stop_requested = asyncio.Event()

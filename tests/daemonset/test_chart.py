@@ -7,6 +7,7 @@ import subprocess
 import pytest
 import yaml
 
+from gputopo.kube.heartbeats import HEARTBEAT_NAMESPACE
 from tests.daemonset.tools import CHART, DAEMONSET, Object, helm_rendered, run, tool
 
 WITHOUT_POLICIES = ("admissionPolicy.enabled=false", "admissionPolicy.unrestrictedTokens=accepted")
@@ -108,13 +109,16 @@ def test_the_agent_is_apart_from_the_other_programs() -> None:
         if each["kind"] in {"DaemonSet", "Deployment"}
     }
 
-    assert levels == {"gputopo-agent": "privileged"}
+    assert levels == {"gputopo-agent": "privileged", "gputopo-node-lease": "restricted"}
     assert pods.pop("gputopo-agent") == "gputopo-agent"
     assert set(pods.values()) == {"gputopo"}
     without = [each for each in helm_rendered("kubeletSocket.enabled=false") if each["kind"] == "Namespace"]
-    assert without[0]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
-    for settings in (("agentNamespace.create=false",), ("agentNamespace.name=gputopo",)):
-        assert "Namespace" not in {each["kind"] for each in helm_rendered(*settings)}
+    assert {each["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] for each in without} == {"restricted"}
+    made = {
+        settings: {each["metadata"]["name"] for each in helm_rendered(settings) if each["kind"] == "Namespace"}
+        for settings in ("agentNamespace.create=false", "agentNamespace.name=gputopo")
+    }
+    assert made == {"agentNamespace.create=false": set(), "agentNamespace.name=gputopo": {HEARTBEAT_NAMESPACE}}
 
 
 def test_policies_and_priority_class_can_be_left_to_others() -> None:
@@ -134,6 +138,6 @@ def test_another_namespace_is_bound_by_the_same_policies() -> None:
         for condition in each["spec"]["matchConditions"]
     ]
 
-    assert len(conditions) == 3
+    assert len(conditions) == 4
     assert "gpu-tools" not in "".join(conditions)
     assert all(f"endsWith(':{user.rpartition(':')[2]}')" in each for each in conditions)

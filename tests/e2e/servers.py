@@ -60,6 +60,7 @@ class ControlPlane(NamedTuple):
     authority: Authority
     audit_log: Path
     servers: tuple[Server, ...]
+    etcd_url: str
 
     def client(self, identity: Identity = ADMIN, **options: Any) -> Client:
         """A client with the certificate of a user."""
@@ -93,7 +94,9 @@ def control_plane(binaries: Binaries, folder: Path, flags: Sequence[str] = ()) -
         command = _apiserver_command(binaries, folder, authority, etcd_url, port)
         apiserver = Server("kube-apiserver", [*command, *flags], folder / "logs" / "kube-apiserver.log")
         ends.callback(apiserver.stop)
-        plane = ControlPlane(binaries, folder, f"https://127.0.0.1:{port}", authority, audit_log, (etcd, apiserver))
+        plane = ControlPlane(
+            binaries, folder, f"https://127.0.0.1:{port}", authority, audit_log, (etcd, apiserver), etcd_url
+        )
         client = plane.client()
         ends.callback(client.close)
         etcd.wait_until(_answers(etcd_url + "/health", authority))

@@ -32,6 +32,7 @@ class PlannerConfig(NamedTuple):
     release_after_s: float | None = None  # a gang that fits nowhere is released after this time; None: never
     gate_timeout_s: float | None = None  # a single pod is released after this time; None: never
     provisioning_class: str | None = None  # of requests for nodes to a cluster autoscaler; None: none are made
+    heartbeats: bool = False  # the Leases of agents are watched
 
 
 class TermClock(NamedTuple):

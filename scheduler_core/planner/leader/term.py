@@ -57,7 +57,13 @@ class LeaderTerm:
         freshness: Freshness | None = None,
     ) -> None:
         context = TermContext(config, policies, executor, clock)
-        self.view = PlannerView(policies().node_policy, config.pool, identity, guarded=config.terms.guarded)
+        self.view = PlannerView(
+            policies().node_policy,
+            config.pool,
+            identity,
+            guarded=config.terms.guarded,
+            heartbeats=config.heartbeats,
+        )
         self.backlog = GangBacklog(context, self.view.gang_members)
         self.freshness = freshness or Freshness()
         self.is_deposed = False

@@ -86,9 +86,13 @@ class InProgress(NamedTuple):
 class PlannerView:
     """The state of the cluster in one term of leadership. For one thread."""
 
-    def __init__(self, policy: Policy, pool: str, identity: str, *, guarded: bool = False) -> None:
-        """``guarded``: only planners can write their annotations on pods."""
-        self.cache = ClusterCache(policy, reservations=True, report_bound_pods=False, guarded=guarded)
+    def __init__(
+        self, policy: Policy, pool: str, identity: str, *, guarded: bool = False, heartbeats: bool = False
+    ) -> None:
+        """``guarded``: only planners can write their annotations on pods. ``heartbeats``: see ``ClusterCache``."""
+        self.cache = ClusterCache(
+            policy, heartbeats=heartbeats, reservations=True, report_bound_pods=False, guarded=guarded
+        )
         self.gang_members = GangMembers()
         self.reservation_index = GangReservationIndex(self.reservations, self.gang_members.get_member)
         self.deadlines = PodDeadlines()

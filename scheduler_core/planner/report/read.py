@@ -15,7 +15,7 @@ from gputopo.kube.run_ahead import run_ahead
 from gputopo.labels.keys import GANGS_ENABLED
 from scheduler_core.cache.events import Batch, NodeGpusUpdate, NodeUpdate
 from scheduler_core.cache.full_pods import FULL_POD_SOURCES
-from scheduler_core.cache.watch import RESERVATION_SOURCES, Sources, list_kind
+from scheduler_core.cache.watch import HEARTBEAT_SOURCES, RESERVATION_SOURCES, Sources, list_kind
 from scheduler_core.planner.gang import size_sources
 from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.pod_source import PlannerPod, planner_sources
@@ -77,6 +77,7 @@ def read_all(kube: Kube, policies: Policies, now: float) -> GangSnapshot:
     sources = {
         NodeUpdate: FULL_POD_SOURCES[NodeUpdate],
         NodeGpusUpdate: FULL_POD_SOURCES[NodeGpusUpdate],
+        **HEARTBEAT_SOURCES,
         **_pods(policies),
     }
     return _read_snapshot(kube, sources, None, policies, now)

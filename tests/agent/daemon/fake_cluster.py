@@ -15,6 +15,7 @@ SETTINGS = AgentSettings(
     mirror=True,
     interval_s=60.0,
     heartbeat_s=300.0,
+    lease_after_s=3600.0,
     hold_s=300.0,
     grace_s=120.0,
     socket=Path("/run/kubelet.sock"),

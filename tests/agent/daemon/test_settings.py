@@ -16,6 +16,7 @@ DEFAULTS = AgentSettings(
     mirror=True,
     interval_s=60.0,
     heartbeat_s=300.0,
+    lease_after_s=3600.0,
     hold_s=300.0,
     grace_s=120.0,
     socket=Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
@@ -107,4 +108,4 @@ def test_every_setting_has_a_help_text_and_there_are_few() -> None:
     options = options_of(AgentSettings)
     assert tuple(each.field for each in options) == AgentSettings.__struct_fields__
     assert all(len(each.help) > 40 for each in options)
-    assert len(options) <= 14
+    assert len(options) <= 15

@@ -10,7 +10,8 @@ from pathlib import Path
 import yaml
 
 from gputopo.crd.nodegpus import nodegpus_crd
-from gputopo.kube.rbac import EVENTS, NODE_FEATURES, NODE_GPUS, NODES
+from gputopo.kube.heartbeats import HEARTBEAT_NAMESPACE
+from gputopo.kube.rbac import EVENTS, LEASES, NODE_FEATURES, NODE_GPUS, NODES
 from gputopo.labels import keys
 from gputopo.labels.keys import FIELD_MANAGER
 from tests.api_client import ApiError, Client
@@ -41,6 +42,10 @@ PROBES: dict[str, tuple[str, Object]] = {
             "contentHash": "1a2b",
             "agentVersion": "0.1.0",
         },
+    ),
+    LEASES.plural: (
+        LEASES.path(namespace=HEARTBEAT_NAMESPACE),
+        {"apiVersion": LEASES.api_version, "kind": "Lease", "metadata": NOBODY, "spec": {}},
     ),
     NODE_FEATURES.plural: (
         NODE_FEATURES.path(namespace=AGENT_NAMESPACE),

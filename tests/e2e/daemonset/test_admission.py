@@ -351,5 +351,5 @@ def test_the_api_server_finds_no_fault_with_the_types_of_the_expressions(install
         )
 
     found = {each["metadata"]["name"]: each["status"]["typeChecking"] for each in installed.api.items(POLICIES)}
-    kinds = ("nodes", "nodegpus", "events", "nodefeatures")
+    kinds = ("nodes", "nodegpus", "leases", "events", "nodefeatures")
     assert found == {f"gputopo-agent-{kind}": {} for kind in kinds}

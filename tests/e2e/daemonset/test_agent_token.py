@@ -10,7 +10,8 @@ import pytest
 
 from agent.daemon.events import LOST
 from gputopo.crd.nodegpus import MAX_ALLOCATIONS, MAX_NICS
-from gputopo.kube.rbac import EVENTS, NODE_GPUS
+from gputopo.kube.heartbeats import HEARTBEAT_NAMESPACE, MAX_TIME_LENGTH
+from gputopo.kube.rbac import EVENTS, LEASES, NODE_GPUS
 from gputopo.labels import keys
 from gputopo.labels.annotation import max_bytes
 from gputopo.model import MAX_GPUS
@@ -283,3 +284,67 @@ def test_what_rbac_refuses_about_events_admission_refuses_as_well(installed: Clu
         wait_for(lambda: (403, False) not in refusals(), "the authorizer to learn of the binding")
         # The API server itself accepts no Event about a Node in another namespace.
         assert refusals() == [(403, True), (403, True), (422, False), (403, True)]
+
+
+def lease(name: str = "gpu-0", **fields: Any) -> Object:
+    metadata = {"name": name, **fields.pop("metadata", {})}
+    spec = {"holderIdentity": "2026-11-21T12:00:00Z", "renewTime": "2026-11-21T12:05:00.000000Z", **fields}
+    return {"apiVersion": LEASES.api_version, "kind": "Lease", "metadata": metadata, "spec": spec}
+
+
+def test_an_agent_creates_and_renews_the_lease_of_its_node(installed: Cluster, agent: Client) -> None:
+    uid = installed.api.get(OWN)["metadata"]["uid"]
+    owner = {"apiVersion": "v1", "kind": "Node", "name": "gpu-0", "uid": uid}
+    made = agent.create(LEASES.path(namespace=HEARTBEAT_NAMESPACE), lease(metadata={"ownerReferences": [owner]}))
+    renewal = {"metadata": {"managedFields": [{}]}, "spec": {"renewTime": "2026-11-21T12:10:00.000000Z"}}
+    path = LEASES.path("gpu-0", HEARTBEAT_NAMESPACE)
+
+    assert agent.patch(path, renewal, "merge")["metadata"]["uid"] == made["metadata"]["uid"]
+    assert refusal(agent, "DELETE", path)[0] == 403
+    installed.api.delete(path)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "body", "message"),
+    [
+        pytest.param(HEARTBEAT_NAMESPACE, lease("gpu-1"), "this token names gpu-0", id="of another node"),
+        pytest.param("kube-node-lease", lease(), "this token names gpu-0", id="of the kubelet of its node"),
+        pytest.param("kube-system", lease("kube-scheduler"), "this token names gpu-0", id="of a scheduler"),
+        pytest.param(
+            HEARTBEAT_NAMESPACE, lease(metadata={"labels": {"a": "b"}}), "sets no labels and annotations of a Lease",
+            id="labels",
+        ),
+        pytest.param(
+            HEARTBEAT_NAMESPACE, lease(metadata={"finalizers": ["a.example/b"]}), "may not change its finalizers",
+            id="finalizers",
+        ),
+        pytest.param(
+            HEARTBEAT_NAMESPACE,
+            lease(holderIdentity="x" * (MAX_TIME_LENGTH + 1)),
+            "and no further texts",
+            id="long text",
+        ),
+    ],
+)  # fmt: skip
+def test_other_leases_are_denied(installed: Cluster, agent: Client, namespace: str, body: Object, message: str) -> None:
+    """Also where RBAC would permit them."""
+    with every_right(installed):
+        wait_for(lambda: message in refusal(agent, "POST", LEASES.path(namespace=namespace), body)[1], message)
+
+
+def test_the_heartbeat_of_another_node_cannot_be_renewed_or_deleted(installed: Cluster, agent: Client) -> None:
+    path = LEASES.path("gpu-1", HEARTBEAT_NAMESPACE)
+    installed.api.create(LEASES.path(namespace=HEARTBEAT_NAMESPACE), lease("gpu-1"))
+
+    renewal = {"spec": {"renewTime": "2026-11-21T13:00:00.000000Z"}}
+    with every_right(installed):
+        wait_for(lambda: "this token names gpu-0" in refusal(agent, "PATCH", path, renewal)[1], "the renewal")
+        wait_for(lambda: "deletes no Lease" in refusal(agent, "DELETE", path)[1], "the deletion")
+
+    installed.api.delete(path)
+
+
+def test_without_the_role_of_the_namespace_no_other_lease_can_be_written(agent: Client) -> None:
+    for namespace in ("kube-node-lease", AGENT_NAMESPACE, "default"):
+        status, message = refusal(agent, "POST", LEASES.path(namespace=namespace), lease())
+        assert (status, "cannot create resource" in message) == (403, True)

@@ -146,7 +146,7 @@ def test_an_edited_node_gpus_is_restored_within_a_heartbeat_with_an_event(
     )
 
 
-def test_a_heartbeat_of_a_quiet_node_writes_its_node_gpus_only(
+def test_a_heartbeat_of_a_quiet_node_writes_its_lease_and_in_the_first_hour_its_node_gpus(
     cluster: Cluster, agent_options: tuple[tuple[str, ...], Path], tmp_path: Path
 ) -> None:
     options, config = agent_options
@@ -162,5 +162,9 @@ def test_a_heartbeat_of_a_quiet_node_writes_its_node_gpus_only(
         agent.end()
 
     mine = [each for each in cluster.writes()[len(before) :] if each.user == AGENT_USER]
-    assert {(each.verb, each.resource, each.status) for each in mine} == {("patch", "nodegpus", 200)}
+    assert {(each.verb, each.resource, each.status) for each in mine} == {
+        ("patch", "nodegpus", 200),
+        ("create", "leases", 201),
+        ("patch", "leases", 200),
+    }
     assert metadata(cluster)["resourceVersion"] == node_version

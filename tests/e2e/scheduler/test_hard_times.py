@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from gputopo.kube.heartbeats import HEARTBEAT_NAMESPACE
+from gputopo.kube.rbac import LEASES
 from gputopo.labels.reasons import Reason
 from tests.api_objects import Object
 from tests.e2e.agent.forwarder import forwarder
@@ -193,3 +195,39 @@ def test_required_shapes_are_refused_where_the_observation_is_old_and_other_pods
     cluster.api.patch(cluster.pods("gang"), {"metadata": {"annotations": {"anybody": "may kick a pod"}}})
     started(cluster, "gang")
     assert whole_islands(cluster, fleet) == 2
+
+
+def test_a_node_is_refused_while_its_agent_does_not_renew_its_lease(
+    cluster: Cluster, fleet: Fleet, agents_of: StartAgents, gputopo_scheduler: Extender
+) -> None:
+    """The content has not changed for days; only the Lease says that the agent runs."""
+    islands(fleet, 2)
+    agents_of()
+    written = "2026-01-01T00:00:00Z"
+    cluster.create_namespace(HEARTBEAT_NAMESPACE)
+
+    def renew(node: str, ago_s: float) -> None:
+        at = time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime(time.time() - ago_s))
+        body = {"apiVersion": LEASES.api_version, "kind": "Lease", "metadata": {"name": node}}
+        spec = {"holderIdentity": written, "renewTime": at}
+        query = {"fieldManager": "test", "force": "true"}
+        cluster.api.patch(LEASES.path(node, HEARTBEAT_NAMESPACE), body | {"spec": spec}, "apply", **query)
+
+    for node in fleet.names:
+        cluster.api.patch(f"{NODE_GPUS}/{node}", {"observedAt": written})
+    wait_for(lambda: gputopo_scheduler.count("gputopo_table_stale_nodes") == 2, "two stale nodes")
+    renew("gpu-0", 60)
+    renew("gpu-1", 3600)
+    wait_for(lambda: gputopo_scheduler.count("gputopo_table_stale_nodes") == 1, "one stale node")
+
+    for number in range(3):
+        cluster.create_pod(gpu_pod(f"gang-{number}", 4, REQUIRED))
+    wait_for(lambda: sum("nodeName" in each["spec"] for each in cluster.api.items(cluster.pods())) == 2, "two pods")
+    assert {each["spec"].get("nodeName", "gpu-0") for each in cluster.api.items(cluster.pods())} == {"gpu-0"}
+
+    renew("gpu-1", 0)
+    wait_for(lambda: gputopo_scheduler.count("gputopo_table_stale_nodes") == 0, "no stale node")
+    for each in cluster.api.items(cluster.pods()):
+        cluster.api.patch(cluster.pods(each["metadata"]["name"]), {"metadata": {"annotations": {"kick": "1"}}})
+    all_placed(cluster)
+    assert whole_islands(cluster, fleet) == 3

@@ -22,7 +22,8 @@ from click.testing import CliRunner
 
 from gputopo.cli import main
 from gputopo.crd.nodegpus import content_hash
-from gputopo.kube.rbac import NODE_GPUS, NODES, PODS
+from gputopo.kube.heartbeats import HEARTBEAT_NAMESPACE
+from gputopo.kube.rbac import LEASES, NODE_GPUS, NODES, PODS
 from gputopo.labels import encode_topology, keys
 from tests.api_server import Answer, ApiServer, Asked, Stream, api_server, kubeconfig
 from tests.gputopo.kube.serving import page
@@ -63,6 +64,9 @@ def word(name: str, **held: tuple[int, ...]) -> dict[str, Any]:
     return {"metadata": versioned(name, f"g-{name}"), **observed, "allocations": allocations}
 
 
+HEARTBEATS = LEASES.path(namespace=HEARTBEAT_NAMESPACE)
+
+
 class Cluster:
     """Lists as they are at first, and a watch of each kind that a test writes to."""
 
@@ -75,6 +79,7 @@ class Cluster:
             NODES.path(): page(5, node("gpu-7"), *(nodes or (node("gpu-2"),))),
             PODS.path(): page(5, *ran),
             NODE_GPUS.path(): page(5, *words),
+            HEARTBEATS: page(5),
         }
         self._watches = {path: Stream() for path in self._lists}
 
@@ -172,7 +177,7 @@ def test_what_is_placed_is_told_at_once_and_summed_up_at_the_end(tmp_path: Path)
         "  all                               1         1           0         1           1      1       73.9\n" in rest
     )
     assert {(each.method, each.path) for each in cluster.asked} == {
-        ("GET", path.path()) for path in (NODES, PODS, NODE_GPUS)
+        ("GET", path) for path in (NODES.path(), PODS.path(), NODE_GPUS.path(), HEARTBEATS)
     }
 
 

@@ -254,7 +254,8 @@ def test_who_may_not_read_learns_what_to_ask_for(tmp_path: Path) -> None:
         'gputopo: GET /api/v1/pods: 403: pods is forbidden: User "me" cannot list pods at the cluster scope',
         (
             "this command needs a ClusterRole with get, list of nodes; list of pods; get, list of nodegpus.gputopo.io; "
-            "list of placementreservations.gputopo.io; list of placementledgers.gputopo.io"
+            "list of leases.coordination.k8s.io; list of placementreservations.gputopo.io; "
+            "list of placementledgers.gputopo.io"
         ),
     ]
 

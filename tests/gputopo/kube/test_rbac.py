@@ -8,6 +8,7 @@ from gputopo.kube.rbac import (
     EVENTS,
     EXTENDER,
     GANG_SIZE_SOURCES,
+    LEASES,
     LEDGER_STATUS,
     LEDGERS,
     NODE_GPUS,
@@ -27,7 +28,12 @@ from gputopo.kube.rbac import (
 
 
 def test_the_agent_may_do_what_was_promised_and_nothing_else() -> None:
-    assert AGENT.verbs == {NODES: ("get", "patch"), NODE_GPUS: ("create", "patch"), EVENTS: ("create",)}
+    assert AGENT.verbs == {
+        NODES: ("get", "patch"),
+        NODE_GPUS: ("create", "patch"),
+        LEASES: ("get", "create", "patch"),
+        EVENTS: ("create",),
+    }
 
 
 @pytest.mark.parametrize("role", [pytest.param(role, id=f"{place}-{role.name}") for place, role in enumerate(ROLES)])
@@ -38,7 +44,7 @@ def test_no_role_may_replace_or_delete_nodes_or_read_secrets(role: Role) -> None
     assert {plural for plural, _ in everything}.isdisjoint({"secrets", "configmaps", "*"})
 
 
-WATCHED = dict.fromkeys((NODES, PODS, NODE_GPUS), ("list", "watch"))
+WATCHED = dict.fromkeys((NODES, PODS, NODE_GPUS, LEASES), ("list", "watch"))
 
 
 def test_only_the_scheduler_component_watches_and_it_changes_nothing_but_its_acknowledgement() -> None:
@@ -54,6 +60,7 @@ def test_the_planner_changes_pods_and_what_it_writes_down_and_never_what_it_plan
     assert PLANNER.verbs == {
         NODES: ("list", "watch"),
         NODE_GPUS: ("list", "watch"),
+        LEASES: ("list", "watch"),
         PODS: ("list", "watch", "get", "patch", "delete"),
         DISRUPTION_BUDGETS: ("list",),
         RESERVATIONS: ("list", "watch", "create", "delete"),

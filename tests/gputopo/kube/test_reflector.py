@@ -524,3 +524,24 @@ def test_a_watch_that_is_damaged_twice_at_one_version_is_left_to_a_list(tmp_path
 
     assert script.watched_from == ["7", "7", "9"]
     assert script.listed == 2
+
+
+def test_an_optional_kind_that_is_forbidden_is_an_empty_list_and_asked_for_again(tmp_path: Path) -> None:
+    forbidden = Answer({"message": "leases is forbidden"}, 403)
+    script = Script([forbidden, page(7, thing("a", 3)), page(9, thing("b", 8))], [forbidden])
+
+    with running(script, tmp_path, source=SOURCE._replace(optional=True)) as run:
+        wait_for(lambda: run.waits, "the first look")
+        first = run.reflector.status
+        wait_for(lambda: len(run.deltas) == 4, "the kind to be back")
+
+    assert first.synced
+    assert first.error is not None
+    assert "leases is forbidden" in first.error
+    assert run.deltas == [
+        Delta(is_full_list=True),
+        Delta((Size("a", 0),), is_full_list=True),
+        Delta(is_full_list=True),
+        Delta((Size("b", 0),), is_full_list=True),
+    ]
+    assert run.waits == [MISSING_KIND_RETRY_S] * 2

@@ -120,14 +120,14 @@ def extender(kubeconfig: str, *options: str, environ: Mapping[str, str] | None =
 
 
 def serving_of(scripts: dict[str, Script], events: list[Object] | None = None) -> Callable[[Asked], Answer]:
-    """The kinds by their scripts; those that planners write are not served where there is none. Events are kept."""
+    """The kinds by their scripts; those of planners and agents are not served where there is none. Events are kept."""
 
     def answer(asked: Asked) -> Answer:
         kind = asked.path.rpartition("/")[2]
         if kind == "events" and events is not None:
             events.append(asked.body)
             return Answer({"metadata": {"name": "e"}}, 201)
-        if kind.startswith("placement") and kind not in scripts:
+        if kind.startswith(("placement", "leases")) and kind not in scripts:
             return Answer("404 page not found", 404)
         return scripts[kind](asked)
 
