@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_record import NodeRecord, is_hold
+from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.disruption import DisruptionFacts, PodDisruption
 from scheduler_core.planner.gang.gang import FINISHED_PHASES, Gang
 from scheduler_core.planner.gang.member import Member
@@ -169,6 +170,8 @@ def _running_units(running: dict[str, _RunningPod], inputs: UnitInputs) -> Itera
         if gang.name == inputs.beneficiary.name:
             for each in gang.placed:
                 left.pop(each.uid, None)
+            continue
+        if is_single_pod_gang(gang.name):
             continue
         pods = [
             pod for each in gang.placed if (pod := left.pop(each.uid, None) or _without_gpus(each, inputs)) is not None

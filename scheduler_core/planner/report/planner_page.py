@@ -46,16 +46,18 @@ class PlannerGangState(msgspec.Struct, frozen=True):
     waiting_s: float | None = None  # in its queue; None: not queued
     dry_run: DryRunState | None = None  # of the last search; None: it evicts nothing, or evicts in earnest
     judged: bool | None = None  # whether the planner has tried it since it leads; None: not queued, or older planner
+    pod: str | None = None  # name of a single pod; None: a gang
 
 
 class _Page(msgspec.Struct, kw_only=True):
     leads: bool
     holder: str | None = None
     gangs: tuple[PlannerGangState, ...]
+    pods: tuple[PlannerGangState, ...] = ()  # single pods
 
 
 def parse_planner_page(text: bytes) -> Mapping[GangName, PlannerGangState]:
-    """Return the gangs on the page. Raises ``NotAPlannerError``."""
+    """Return the gangs and single pods on the page. Raises ``NotAPlannerError``."""
     try:
         page = decode(text, _Page)
     except msgspec.DecodeError as error:
@@ -64,4 +66,4 @@ def parse_planner_page(text: bytes) -> Mapping[GangName, PlannerGangState]:
         pod = (page.holder or "").rpartition("_")[0]  # identities are HOSTNAME_UUID
         leader = f"pod {pod}, which holds the Lease" if pod else "the holder of the Lease"
         raise NotAPlannerError(f"this planner does not lead, so it knows no gang: query {leader}")
-    return {GangName(each.namespace, each.name): each for each in page.gangs}
+    return {GangName(each.namespace, each.name): each for each in (*page.gangs, *page.pods)}

@@ -33,12 +33,11 @@ def pod_preemption_notes(
             continue
         work = lost_work(dry.gpu_hours, dry.cost)
         if GangName(each.namespace, each.name) == gang:
-            yield f"dry run: would evict {listed(dry.units)} for its gang ({work}; rule: {dry.rule})"
+            yield f"dry run: would evict {listed(dry.units)} for it ({work}; rule: {dry.rule})"
         if units & set(dry.units):
-            yield (
-                f"dry run: it would be evicted for gang {each.namespace}/{each.name} ({work}, of all pods that would "
-                f"be evicted; rule: {dry.rule})"
-            )
+            beneficiary = f"{'gang' if each.pod is None else 'pod'} {each.namespace}/{each.pod or each.name}"
+            of_all = f"{work}, of all pods that would be evicted; rule: {dry.rule}"
+            yield f"dry run: it would be evicted for {beneficiary} ({of_all})"
 
 
 def intent_note(intent: Preemption) -> str:

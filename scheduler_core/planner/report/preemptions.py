@@ -59,7 +59,7 @@ def dry_run_preemptions(states: Iterable[PlannerGangState], namespace: str | Non
     found = [
         PreemptionSummary(
             namespace=each.namespace,
-            gang=each.name,
+            gang=each.pod or each.name,
             mode=DRY_RUN,
             units=dry.units,
             pods=dry.pods,

@@ -81,6 +81,15 @@ def test_the_document(tmp_path: Path) -> None:
     ]
 
 
+def test_the_dry_run_for_a_single_pod_names_the_pod(tmp_path: Path) -> None:
+    single = {**STATE, "name": "pod.u-1", "pod": "one"}
+    page = Answer({"leads": True, "gangs": [], "pods": [single]})
+    with api_server(cluster()) as server, api_server(lambda _: page) as planner:
+        shown = run(server, tmp_path, "preemptions", "--server", planner.url, "-o", "json")
+
+    assert [(each["namespace"], each["gang"]) for each in json.loads(shown.stdout)["items"]] == [("a", "one")]
+
+
 def test_pods_that_did_not_end_in_time_are_counted(tmp_path: Path) -> None:
     stuck = {**HELD, "status": {**HELD["status"], "stuck": ["b/old-0"]}}
     with api_server(cluster(**{**CLUSTER, "placementreservations": listed(stuck)})) as server:

@@ -476,7 +476,7 @@ def test_the_planner_tells_what_it_would_evict_in_a_dry_run(tmp_path: Path) -> N
     ]
     assert member == [
         "pods are evicted for it: a/train (lost work: 4.5 GPU-hours, cost 12.25; rule: scavengers-preemptible)",
-        "dry run: would evict a/waits for its gang (lost work: 0.5 GPU-hours; rule: idle first)",
+        "dry run: would evict a/waits for it (lost work: 0.5 GPU-hours; rule: idle first)",
     ]
 
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gputopo.crd.reservations import EntryPhase
-from gputopo.labels.keys import GATE
+from gputopo.labels.keys import GATE, POD_RESERVATION
 from gputopo.labels.workloads import DELETION_COST
 from gputopo.timestamps import format_timestamp
 from scheduler_core.cache.events import LedgerUpdate, ReservationUpdate
@@ -588,3 +588,22 @@ def test_a_replacement_of_a_victim_that_is_evicted_again_is_counted() -> None:
     run(leader, 40)
 
     assert (leader.evicted, leader.evicted_again) == (2, 1)
+
+
+def test_a_single_pod_that_the_planner_placed_is_a_unit_of_its_controller() -> None:
+    """So its replacement, which has another name and UID, is protected by the cool-down."""
+    server = ApiServer({"n0": 2})
+    placed = {"annotations": {POD_RESERVATION.key: "pods-1"}}
+    running = {"phase": "Running", "startTime": "2026-11-21T00:00:00Z"}
+    uid = server.create_pod("worker", 2, more={"metadata": placed, "status": running})
+    server.bind(uid, "n0")
+    name = server.pods[uid]["metadata"]["name"]
+    urgent(server)
+    leader = planner(server)
+
+    run(leader)
+
+    holds = [each.spec.preemption for each in leader.writes if isinstance(each, CreateReservation)]
+    assert [each.unit for hold in holds if hold is not None for each in hold.evictions] == [f"{SPACE}/{name}"]
+    assert evicted(leader) == [uid]
+    assert set(leader.term.preemptions.evicted_at()) == {f"{SPACE}/of-worker"}
