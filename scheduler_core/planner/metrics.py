@@ -41,7 +41,8 @@ COUNTERS = {
         ("outcome",),
         "Preemptions by outcome: dry-run (pods would have been evicted; once for the same pods), over-limit (the limit "
         "of evictions per hour), planned, begun (the first unit is evicted), won (the gang has its places), in-vain "
-        "(pods were evicted, and the gang got no places from it), stuck (an evicted pod does not end in time; won or "
+        "(pods were evicted, and the gang got no places from it), stopped (it ended before the first pod was evicted), "
+        "stuck (an evicted pod does not end in time; won or "
         "in-vain follows).",
     ),
     "gputopo_planner_preemption_evictions": MetricHelp((), "Pods that were evicted for gangs."),

@@ -61,7 +61,7 @@ class Executor(Protocol):
         """Log and count a found preemption. ``outcome``: dry-run, planned, over-limit."""
 
     def count_preemption(self, outcome: str, preemption: Preemption) -> None:
-        """Count a preemption that has begun, is stuck, or has ended. ``outcome``: begun, stuck, won, in-vain."""
+        """Count a preemption. ``outcome``: begun, stuck, or how it ended: won, in-vain, stopped."""
 
     def count_eviction(self, *, again: bool) -> None:
         """Count a pod that was evicted for a gang. Called once for each pod.

@@ -2,7 +2,7 @@
 
 A preemption ends when the ledger no longer lists its hold. It is won once the ledger lists committed places of the
 gang. While another hold or a proposal of the gang is listed, the outcome is open: the evicted pods may still help.
-Otherwise the pods were evicted in vain.
+Otherwise the pods were evicted in vain. If no pod was evicted, the preemption was stopped.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gputopo.crd.reservations import EntryPhase, LedgerEntry, Preemption
+from gputopo.crd.reservations import EntryPhase, LedgerEntry, PlannedEviction, Preemption
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.actions import reserved_gang, reserved_gangs
 from scheduler_core.planner.commit.ledger import active_entries
@@ -47,29 +47,28 @@ class PreemptionOutcomes:
         for uid, entry in entries.items():
             if entry.phase is EntryPhase.HELD and (found := self._begun_preemption(uid, before.get(uid))) is not None:
                 self._begun[uid] = found
-        ended = [each for uid, each in before.items() if uid not in entries]
-        for each in ended:
-            self._report_stopped(each)
-        self._open += ended
+        for uid, each in before.items():
+            if uid not in entries:
+                self._end(each)
         if self._open:
             self._decide(entries, now)
 
-    def _report_stopped(self, ended: _BegunPreemption) -> None:
+    def _end(self, ended: _BegunPreemption) -> None:
         """Report the pods that are not evicted, of units of which other pods were."""
-        view, begun = self._view, ended.reservation.status.evicting
-        left = [
-            each
-            for each in ended.intent.evictions
-            if each.unit in begun
-            and each.uid in view.cache.pods
-            and view.gone_by(each.uid) is None
-            and not self._history.has_evicted(each.uid)
-        ]
-        sizes = Counter(each.unit for each in ended.intent.evictions)
-        found = Counter(each.unit for each in left)
+        left, evictions = [each for each in ended.intent.evictions if self._is_left(each)], ended.intent.evictions
+        if len(left) == len(evictions):  # killed before the first eviction, and the gang is gone
+            self._context.executor.count_preemption("stopped", ended.intent)
+            return
+        self._open.append(ended)
+        sizes, found = Counter(each.unit for each in evictions), Counter(each.unit for each in left)
         partly = [each for each in left if found[each.unit] < sizes[each.unit]]
         for draft in stopped_events(ended.reservation, partly) if partly else ():
             self._context.executor.write_event(draft)
+
+    def _is_left(self, eviction: PlannedEviction) -> bool:
+        """Return True if the pod exists and is not evicted."""
+        uid, view = eviction.uid, self._view
+        return uid in view.cache.pods and view.gone_by(uid) is None and not self._history.has_evicted(uid)
 
     def _begun_preemption(self, uid: str, before: _BegunPreemption | None) -> _BegunPreemption | None:
         reservation = self._view.reservations[uid]

@@ -196,8 +196,8 @@ class Preemptions:
         return self._context.policies().preemption
 
     def _intended(self) -> Iterator[PlannedEviction]:
-        """Yield the evictions of open intents: they count as soon as the hold is created."""
-        intents = (each.spec.preemption for each in self._holds.open_holds())
+        """Yield the evictions of open intents. They count from the creation of the hold until they are over."""
+        intents = (each.spec.preemption for each in self._holds.open_holds() if each.reservation.key not in self._over)
         return (eviction for each in intents if each is not None for eviction in each.evictions)
 
     def _forget_old(self, now: float) -> None:

@@ -607,3 +607,40 @@ def test_a_single_pod_that_the_planner_placed_is_a_unit_of_its_controller() -> N
     assert [each.unit for hold in holds if hold is not None for each in hold.evictions] == [f"{SPACE}/{name}"]
     assert evicted(leader) == [uid]
     assert set(leader.term.preemptions.evicted_at()) == {f"{SPACE}/of-worker"}
+
+
+def test_a_preemption_that_ends_before_the_first_eviction_is_not_in_vain() -> None:
+    server, pods = full(n0=2)
+    (member,) = urgent(server)
+    leader = planner(server)
+    leader.refuses = lambda action: WriteOutcome.REFUSED if isinstance(action, EvictPod) else None
+    run(leader, 20)
+
+    server.delete_pod(member)
+    run(leader, 40)
+
+    assert set(pods.values()) <= server.pods.keys()
+    assert leader.preemptions == ["planned", "begun", "stopped"]
+    assert stopped(leader) == []
+
+
+def test_pods_that_are_not_evicted_any_more_no_longer_count_against_the_limit() -> None:
+    server, pods = full(n0=2, n1=2)
+    urgent(server)
+    leader = planner(server, timeout_s=100.0, max_evictions_per_hour=1)
+    refused: set[str] = set()
+
+    def refuses(action: Action) -> WriteOutcome | None:
+        if isinstance(action, EvictPod) and not refused:
+            refused.add(action.eviction.uid)
+        return WriteOutcome.REFUSED if isinstance(action, EvictPod) and action.eviction.uid in refused else None
+
+    leader.refuses = refuses
+    run(leader, 20)
+    urgent(server, "second")
+
+    while not committed(server) and leader.now < START + 1_000.0:
+        run(leader, 10)
+
+    assert set(pods.values()) - server.pods.keys() == set(pods.values()) - refused
+    assert committed(server)
