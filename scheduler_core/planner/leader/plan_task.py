@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from time import thread_time
 from typing import NamedTuple
 
 from gputopo.crd.reservations import HeldCapacity, PlannedMember, Preemption, ReservationSpec
@@ -73,6 +74,7 @@ class PlanResult(NamedTuple):
     exact: bool = False
     steps: int = 0
     resume_at: QueueOrder | None = None  # the first gang that did not fit before and was not tried for lack of time
+    reasons_s: float = 0.0  # CPU time to find reasons again
 
 
 def run_plan(task: PlanTask, memory: PlanMemory | None = None) -> PlanResult:
@@ -116,9 +118,10 @@ def _plan_batches(task: PlanTask, memory: PlanMemory) -> PlanResult:
     for each in waiting:
         if not unplaced[each.gang.name].missing and not task.is_out_of_time():
             unplaced |= _plan_gang(task, each, memory.gangs, diagnose=True).unplaced
+    began = thread_time()
     if task.finds_reasons_again:
         unplaced |= _find_reasons_again(task, waiting, memory.gangs)
-    return PlanResult(unplaced=unplaced, steps=steps, resume_at=resume_at)
+    return PlanResult(unplaced=unplaced, steps=steps, resume_at=resume_at, reasons_s=thread_time() - began)
 
 
 def _find_reasons_again(

@@ -30,7 +30,8 @@ from scheduler_core.policy.preemption import PreemptionMode
 PLAN_S = 1.0  # for one task
 _RETRY_SHARE = 0.5  # of this time for gangs that did not fit before: the rest is for gangs that were never tried
 _RETRY_UNPLACED_S = 0.5  # between two plans of gangs that did not fit
-REASONS_S = 5.0  # between two plans that find the reasons of gangs that still do not fit again
+# Between two plans that find the reasons of gangs that still do not fit again: longer where this takes long.
+REASONS_S, REASONS_SHARE = 5.0, 1 / 200  # of a core
 _BATCH = 256  # single pods in a reservation
 _BEYOND_LIMITS_S = 5.0  # between two looks for single pods to release among the gangs beyond the limits: any number
 
@@ -74,6 +75,7 @@ class PlanScheduler:
     def apply_plan(self, result: PlanResult, now: float) -> None:
         """Record which gangs were placed, and which were not."""
         self._is_planning, self._resume_at = False, result.resume_at
+        self._next_reasons = max(self._next_reasons, now + result.reasons_s / REASONS_SHARE)
         for name, unplaced in result.unplaced.items():
             self._backlog.mark_unplaced(name, unplaced, self._planned_state)
         for name in result.gangs:

@@ -14,8 +14,9 @@ from gputopo.crd.reservations import EntryPhase, HeldCapacity
 from gputopo.labels import keys
 from gputopo.labels.reasons import Reason
 from scheduler_core.planner.gang.member import GangName
+from scheduler_core.planner.leader.plan_task import PlanResult
 from scheduler_core.planner.leader.queue import SETTLE_S, QueueTiming
-from scheduler_core.planner.leader.scheduling import REASONS_S
+from scheduler_core.planner.leader.scheduling import REASONS_S, REASONS_SHARE
 from scheduler_core.planner.packing import plan
 from scheduler_core.planner.packing.search import Search
 from tests.scheduler_core.planner.commit.apiserver import ApiServer
@@ -313,3 +314,21 @@ def test_a_waiting_gang_is_told_the_reason_of_now_after_the_pods_before_it_start
 
     after = [why for _, why in planner.term.backlog.unplaced[name].missing]
     assert (before, after) == ([Reason.RESERVED], [Reason.TOO_FEW_GPUS])
+
+
+def test_reasons_that_take_long_to_find_are_found_less_often() -> None:
+    """At most for a small part of the time, however many nodes there are."""
+    server = ApiServer({"n0": 2})
+    first, _ = (server.create_pod(name, 2, name, 1, created=at) for name, at in (("first", NOON), ("second", LATER)))
+    planner = FakePlanner(server, pace=FAR)
+    planner.run()
+    planner.term.apply_plan(PlanResult(reasons_s=1.0))
+    server.bind(first, "n0")
+    found = []
+
+    for seconds in (REASONS_S, REASONS_S, REASONS_S, 1.0 / REASONS_SHARE, REASONS_S):
+        wait(planner, seconds)
+        found.append([why for _, why in planner.term.backlog.unplaced[GangName("team", "second")].missing])
+
+    assert found[:3] == [[Reason.RESERVED]] * 3
+    assert found[-1] == [Reason.TOO_FEW_GPUS]
