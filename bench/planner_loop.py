@@ -58,6 +58,7 @@ from scheduler_core.planner.preemption.model import PreemptionPlan
 from scheduler_core.policy.cached_reader import MemoizedParser
 from scheduler_core.policy.profiles import BUILT_IN
 from scheduler_core.runtime.event_writer import EventDraft
+from scheduler_core.runtime.garbage import LongLivedObjects
 from tests.api_objects import Object, gpu_node
 from tests.e2e.gangs import members
 from tests.e2e.scheduler.running import gpu_pod
@@ -156,6 +157,7 @@ class Stage:
         began = time.thread_time()
         self._term.view.cache.snapshot  # noqa: B018  computes all node states once, which is not a cost per pod
         self.first_s = time.thread_time() - began
+        LongLivedObjects().tick(0.0, loaded=True)
         self._spent.seconds.clear()
 
     def run(self) -> None:

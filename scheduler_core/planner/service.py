@@ -40,6 +40,7 @@ from scheduler_core.policy.reload import PolicyReload
 from scheduler_core.runtime.clock import SlewedClock
 from scheduler_core.runtime.event_loop import Deliver, WatchSet
 from scheduler_core.runtime.event_writer import EventDraft
+from scheduler_core.runtime.garbage import LongLivedObjects
 from scheduler_core.runtime.leader_election import Election
 
 T = TypeVar("T")
@@ -81,6 +82,7 @@ class PlannerService:
         self._not_before = 0.0  # monotonic seconds: no term begins before
         self._terms = 0
         self._watch_errors = WatchErrorLog()
+        self._long_lived = LongLivedObjects()
         self._lines = ReservationLines()
         self._not_served: str | None = None  # why the ledger cannot be created: its kind is unknown to the API server
 
@@ -117,6 +119,8 @@ class PlannerService:
             self._guarded(self.term.tick, self.statuses())
         elif is_leader and time.monotonic() >= self._not_before:
             self._begin_term()
+        loaded = self.term is not None and self.term.leads and not self.term.view.cache.missing_kinds
+        self._long_lived.tick(time.monotonic(), loaded=loaded)
         self._watch_errors.log_errors(self.statuses())
 
     def not_ready_reason(self) -> str | None:

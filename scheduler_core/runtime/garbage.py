@@ -1,4 +1,4 @@
-"""Garbage collection of a daemon with many long-lived objects, at times without requests.
+"""Garbage collection of daemons with many long-lived objects.
 
 The interpreter's own collector searches all objects whenever enough are new: 0.2 s with 15,000 nodes, in the middle of
 a call. Here it is off. Between calls only the objects that were made since are searched, a few thousand at a time, and
@@ -17,11 +17,34 @@ from time import thread_time
 _MOST_NEW = 2000  # objects that need no search yet; a search of so many takes 2 to 6 ms
 FULL_S, LATEST_S = 6 * 3600.0, 12 * 3600.0  # between two full searches: in a pause; without a pause
 PAUSE_S = 2.0  # without a call
+SEARCH_S = 600.0  # between two full searches of a daemon without requests
 MOST_WITHOUT_PAUSE_S = 0.15  # CPU time of the last full search; a call may wait for the next
 
 
+class LongLivedObjects:
+    """Keeps the view of a cluster out of the automatic garbage collection, for daemons that answer no requests.
+
+    Otherwise the interpreter searches all objects again after each few hundred plans.
+    """
+
+    def __init__(self) -> None:
+        self._search_at: float | None = None  # monotonic seconds; None: no objects are kept out
+
+    def tick(self, now: float, *, loaded: bool) -> None:
+        """Search all objects now and then. ``loaded``: False while there is no view; a former one may be garbage."""
+        if not loaded:
+            if self._search_at is not None:
+                gc.unfreeze()
+                self._search_at = None
+        elif self._search_at is None or now >= self._search_at:
+            gc.unfreeze()
+            gc.collect()
+            gc.freeze()
+            self._search_at = now + SEARCH_S
+
+
 class GarbageCollection:
-    """Replaces the automatic garbage collection of this process."""
+    """Replaces the automatic garbage collection of this process, with searches at times without requests."""
 
     def __init__(self, cpu_clock: Callable[[], float] = thread_time) -> None:
         self._cpu_clock = cpu_clock

@@ -9,7 +9,7 @@ from itertools import count
 
 import pytest
 
-from scheduler_core.runtime.garbage import FULL_S, LATEST_S, PAUSE_S, GarbageCollection
+from scheduler_core.runtime.garbage import FULL_S, LATEST_S, PAUSE_S, SEARCH_S, GarbageCollection, LongLivedObjects
 
 
 class Cycle:
@@ -94,3 +94,29 @@ def test_old_garbage_is_found_in_a_pause(at: float, called_at: float, search_s: 
     collection.tick(at)
 
     assert (found() is None) is searched
+
+
+def test_long_lived_objects_are_searched_now_and_then_and_when_the_view_is_gone() -> None:
+    long_lived, view = LongLivedObjects(), [Cycle()]
+    found = weakref.ref(view[0])
+    long_lived.tick(0.0, loaded=False)
+    assert gc.get_freeze_count() == 0
+
+    long_lived.tick(1.0, loaded=True)
+    del view[:]
+    gc.collect()
+    long_lived.tick(SEARCH_S, loaded=True)
+    assert found() is not None  # the automatic collection does not search it
+    assert gc.isenabled()
+
+    long_lived.tick(SEARCH_S + 1.0, loaded=True)
+    assert found() is None
+
+    view.append(Cycle())
+    found = weakref.ref(view[0])
+    long_lived.tick(2 * SEARCH_S + 1.0, loaded=True)
+    del view[:]
+    long_lived.tick(2 * SEARCH_S + 2.0, loaded=False)
+    gc.collect()
+    assert found() is None
+    assert gc.get_freeze_count() == 0
