@@ -89,6 +89,16 @@ class Preemption(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     gpu_hours: Annotated[float, _limit(minimum=0)] = 0.0
     cost: Annotated[float, _limit(minimum=0)] | None = None  # the same as money, in the unit of node-cost-per-hour
     timeout_s: Annotated[float, _limit(minimum=0)] = 600.0  # evictions that are refused are retried for this time
+    # The pods were placed on the capacity of this gang's hold by backfill: they end in any mode of preemption.
+    yields: bool = False
+
+
+class Backfill(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The places are on capacity that is held for another gang, until that gang can start."""
+
+    gang: _Line  # that the capacity is held for, as NAMESPACE/NAME
+    start_by: _Time  # RFC 3339: the members are ungated before, or not at all
+    until: _Time  # RFC 3339: the estimated start of the other gang; the members have ended by then
 
 
 class ReservationSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -110,6 +120,7 @@ class ReservationSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults
     priority: int = 0
     held_since: _Time | None = None  # RFC 3339: when its gang got its first hold; the age of a hold is limited
     preemption: Preemption | None = None  # of a capacity hold: pods that are evicted for it
+    backfill: Backfill | None = None  # of places on capacity that is held for another gang
 
 
 class ReservationState(Enum):

@@ -40,7 +40,8 @@ COUNTERS = {
     "gputopo_planner_preemptions": MetricHelp(
         ("outcome",),
         "Preemptions by outcome: dry-run (pods would have been evicted; once for the same pods), over-limit (the limit "
-        "of evictions per hour), planned, begun (the first unit is evicted), won (the gang has its places), in-vain "
+        "of evictions per hour), planned, yield (of backfilled pods, for the gang that the capacity is held for), "
+        "begun (the first unit is evicted), won (the gang has its places), in-vain "
         "(pods were evicted, and the gang got no places from it), stopped (it ended before the first pod was evicted), "
         "stuck (an evicted pod does not end in time; won or "
         "in-vain follows).",
@@ -92,6 +93,9 @@ GAUGES = {
     "gputopo_planner_capacity_hold_age_seconds": MetricHelp((), "Age of the oldest capacity hold; 0 if there is none."),
     "gputopo_planner_capacity_hold_higher_priority_pods": MetricHelp(
         (), "Pods of a higher priority on the nodes of capacity holds that were not there when the hold began."
+    ),
+    "gputopo_planner_backfilled_gpus": MetricHelp(
+        (), "GPUs of running pods on capacity that is held for another gang. Its sum over time: GPU-hours of backfill."
     ),
     "gputopo_planner_limited_gangs": MetricHelp(
         ("limit",),
@@ -193,6 +197,7 @@ def status_samples(status: PlannerStatus, now: float) -> Iterator[Sample]:
     age = max((now - each.since for each in status.holds), default=0.0)
     yield "gputopo_planner_capacity_hold_age_seconds", (), age
     yield "gputopo_planner_capacity_hold_higher_priority_pods", (), sum(each.users for each in status.holds)
+    yield "gputopo_planner_backfilled_gpus", (), status.backfilled_gpus
     limits = Counter(each.limit for each in status.gangs)
     yield from (("gputopo_planner_limited_gangs", (limit,), limits[limit]) for limit in LIMITS)
     yield "gputopo_planner_oldest_gate_age_seconds", (), max((now - each for each in status.gated), default=0.0)

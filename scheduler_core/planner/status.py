@@ -60,6 +60,7 @@ class PlannerStatus(NamedTuple):
     holder: str | None = None  # of the Lease, as last seen
     is_stale: bool = False  # nothing is planned, because the cluster cache may be stale
     holds: tuple[HoldStatus, ...] = ()
+    backfilled_gpus: int = 0  # of running pods on capacity that is held for other gangs
 
 
 def planner_status(
@@ -95,6 +96,7 @@ def planner_status(
         holder=holder,
         is_stale=term.freshness.stale_reason is not None,
         holds=tuple(_hold_statuses(term)),
+        backfilled_gpus=term.backfills.gpus_in_use(),
     )
 
 

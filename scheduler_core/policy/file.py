@@ -98,7 +98,14 @@ def policies_from_model(model: PolicyModel, built_in: Policy) -> Policies:
     ]
     reads, pod_reads = policy_reads([each.policy for each in (*named, base)])
     profiles = [each._replace(policy=each.policy._replace(reads=reads)) for each in (*named, base)]
-    return Policies(tuple(profiles), reading, _gang_limits(model.gangs), pod_reads, preemption_policy(model.preemption))
+    return Policies(
+        tuple(profiles),
+        reading,
+        _gang_limits(model.gangs),
+        pod_reads,
+        preemption_policy(model.preemption),
+        model.backfill.policy,
+    )
 
 
 def _gang_limits(written: GangLimitsModel) -> GangLimits:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -56,3 +57,20 @@ class LimitReached(NamedTuple):
 
     limit: str  # one of ``LIMITS``
     reason: str  # for people; stable while nothing changes
+
+
+class BackfillMode(Enum):
+    """Which gangs may use capacity that is held for another gang."""
+
+    OFF = "off"
+    DEADLINE = "deadline"  # of pods that Kubernetes ends before the estimated start of the other gang
+
+
+class BackfillPolicy(NamedTuple):
+    """The policy of backfill."""
+
+    mode: BackfillMode = BackfillMode.OFF  # else pods must be evicted, which needs a permission
+    max_grace_s: float = 60.0  # of pods on held capacity: for so long the other gang may wait for their end
+
+
+DEFAULT_BACKFILL = BackfillPolicy()

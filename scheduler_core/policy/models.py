@@ -25,7 +25,7 @@ from scheduler_core.policy.extensions import FACTORS_GROUP, FILTERS_GROUP, Exten
 from scheduler_core.policy.factors import FACTORS
 from scheduler_core.policy.field_types import Count, Duration, FileModel, Name, Names, Personalities
 from scheduler_core.policy.gpu_families import GPU_FAMILIES
-from scheduler_core.policy.limits import GpuLimit
+from scheduler_core.policy.limits import DEFAULT_BACKFILL, BackfillMode, BackfillPolicy, GpuLimit
 from scheduler_core.policy.policy import Handling
 from scheduler_core.policy.preemption_models import PreemptionModel
 from scheduler_core.policy.workload_class import WorkloadClass
@@ -284,6 +284,32 @@ class GangLimitsModel(NamespaceLimitsModel):
         return self
 
 
+def _backfill_mode(value: object) -> object:
+    return BackfillMode.OFF.value if value is False else value  # in YAML 1.1 the word off is a Boolean
+
+
+class BackfillModel(FileModel):
+    """Which gangs may use capacity that is held for another gang, until that gang can start."""
+
+    mode: (
+        Annotated[BackfillMode, BeforeValidator(_backfill_mode, json_schema_input_type=BackfillMode | Literal[False])]
+        | None
+    ) = Field(
+        default=None,
+        description="off; deadline: gangs whose pods have an activeDeadlineSeconds that ends them in time.",
+    )
+    max_grace: Duration | None = Field(
+        default=None, description="Pods with a longer grace period use no held capacity."
+    )
+
+    @property
+    def policy(self) -> BackfillPolicy:
+        """Return the values, with the built-in values of what the file does not set."""
+        built_in = DEFAULT_BACKFILL
+        grace = built_in.max_grace_s if self.max_grace is None else self.max_grace
+        return BackfillPolicy(self.mode or built_in.mode, grace)
+
+
 class PolicyModel(FileModel):
     """A policy file."""
 
@@ -293,6 +319,7 @@ class PolicyModel(FileModel):
     personality: PersonalityModel = PersonalityModel()
     gangs: GangLimitsModel = GangLimitsModel()
     preemption: PreemptionModel = PreemptionModel()
+    backfill: BackfillModel = BackfillModel()
     defaults: SettingsModel = SettingsModel()
     profiles: tuple[ProfileModel, ...] = ()
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from gputopo.model import Interconnect
-from scheduler_core.policy.limits import DEFAULT_LIMITS, GangLimits
+from scheduler_core.policy.limits import DEFAULT_BACKFILL, DEFAULT_LIMITS, BackfillPolicy, GangLimits
 from scheduler_core.policy.policy import READS_NO_MORE_OF_PODS, PodReads, Policy
 from scheduler_core.policy.preemption import DEFAULT_PREEMPTION, PreemptionPolicy
 from scheduler_core.policy.workload_class import WorkloadClass, workload_class_of
@@ -56,6 +56,7 @@ class Policies(NamedTuple):
     limits: GangLimits = DEFAULT_LIMITS
     pod_reads: PodReads = READS_NO_MORE_OF_PODS  # by extensions of any profile
     preemption: PreemptionPolicy = DEFAULT_PREEMPTION
+    backfill: BackfillPolicy = DEFAULT_BACKFILL
 
     @property
     def node_policy(self) -> Policy:

@@ -86,6 +86,11 @@ def _common(policies: Policies, file: PolicyFile | None) -> Iterable[EffectiveVa
         yield EffectiveValue(setting, value, _line(file, path) if file and _is_set(model, path) else _BUILT_IN)
     yield from _gang_limits(policies, file)
     yield from _preemption(policies.preemption, file)
+    for key, value in (("mode", policies.backfill.mode.value), ("maxGrace", f"{policies.backfill.max_grace_s:g}s")):
+        path = ("backfill", key)
+        yield EffectiveValue(
+            f"backfill.{key}", value, _line(file, path) if file and _is_set(model, path) else _BUILT_IN
+        )
 
 
 def _gang_limits(policies: Policies, file: PolicyFile | None) -> Iterable[EffectiveValue]:

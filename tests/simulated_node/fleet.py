@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
 from tests.api_client import Client, Watch
@@ -250,12 +251,16 @@ class Fleet:
         self._write_status(node, pod, lifecycle.running(pod, _now()))
         if (seconds := self._lifetime(pod)) is not None:
             self._loop.call_later(seconds, self._finish, node, uid, 0)
+        if (deadline := pod["spec"].get("activeDeadlineSeconds")) is not None:
+            self._loop.call_later(deadline, self._finish, node, uid, lifecycle.KILLED, lifecycle.LATE)
 
-    def _finish(self, node: SimulatedNode, uid: str, exit_code: int) -> Future[None] | None:
+    def _finish(
+        self, node: SimulatedNode, uid: str, exit_code: int, more: Mapping[str, str] = MappingProxyType({})
+    ) -> Future[None] | None:
         if (pod := node.pods.get(uid)) is None:
             return None
         self._settle(node, uid)
-        return self._write_status(node, pod, lifecycle.finished(pod, exit_code, _now()))
+        return self._write_status(node, pod, {**lifecycle.finished(pod, exit_code, _now()), **more})
 
     def _settle(self, node: SimulatedNode, uid: str) -> None:
         """A pod is over: its devices are free, and no event changes that."""

@@ -9,6 +9,7 @@ from tests.simulated_node.kubelet import Container, Pod, Rejection
 
 FINISHED = frozenset({"Succeeded", "Failed"})
 KILLED = 137  # exit code of a container that SIGKILL ended
+LATE = {"reason": "DeadlineExceeded", "message": "Pod was active on the node longer than the specified deadline"}
 
 
 def kubelet_pod(pod: Object) -> Pod:

@@ -49,7 +49,7 @@ _STUCK_NAMES = 100  # in the status
 def is_forbidden(inputs: ReconcileInput, reservation: ReservationUpdate) -> bool:
     """Return True if a PodDisruptionBudget forbids the eviction of a unit, and no unit is begun."""
     preemption, check = reservation.spec.preemption, inputs.observations.budgets.get(reservation.key)
-    if preemption is None or reservation.status.evicting or check is None:
+    if preemption is None or preemption.yields or reservation.status.evicting or check is None:
         return False
     return any(each.unit in check.blocked for each in preemption.evictions if is_left(inputs, each))
 
@@ -90,7 +90,9 @@ def _next_unit(inputs: ReconcileInput, reservation: ReservationUpdate, preemptio
         return None
     left = unfinished_evictions(inputs, preemption)
     units = dict.fromkeys(each.unit for each in left)
-    if any(unit in begun for unit in units) or (not begun and any(unit in check.blocked for unit in units)):
+    if any(unit in begun for unit in units) or (
+        not begun and not preemption.yields and any(unit in check.blocked for unit in units)
+    ):
         return None
     return next((unit for unit in units if unit not in check.blocked), None)
 
@@ -111,7 +113,7 @@ def _reason(
     if spared and is_late(inputs, reservation):
         text = f"evictions were refused until {reservation.status.deadline}: {first_names(spared)} not evicted"
         return text + _refusal(inputs, reservation, left)
-    if spared and not inputs.may_evict:
+    if spared and not inputs.may_evict and not preemption.yields:
         return f"the policy allows no eviction now: {first_names(spared)} not evicted"
     names = first_names([f"{each.namespace}/{each.name}" for each in left])
     of_all = f"{len(left)} of {counted_noun(len(preemption.evictions), 'pod')}"
@@ -142,7 +144,9 @@ def _may_evict(inputs: ReconcileInput, reservation: ReservationUpdate) -> bool:
 
 def _may_begin(inputs: ReconcileInput, reservation: ReservationUpdate) -> bool:
     """Return True if further units may be begun."""
-    return inputs.may_evict and not is_late(inputs, reservation)
+    preemption = reservation.spec.preemption
+    is_allowed = inputs.may_evict or (preemption is not None and preemption.yields)
+    return is_allowed and not is_late(inputs, reservation)
 
 
 def _fresh_check(inputs: ReconcileInput, reservation: ReservationUpdate) -> BudgetCheck | None:

@@ -57,7 +57,7 @@ from scheduler_core.planner.commit.ledger import (
 )
 from scheduler_core.planner.commit.members import find_gang, is_gated, is_still_gated, unbound_members
 from scheduler_core.planner.commit.recovery import recreate_deleted, remaining_settle_s, was_committed
-from scheduler_core.planner.commit.rollback import continue_rollback, rollback_reason, start_rollback
+from scheduler_core.planner.commit.rollback import continue_rollback, latest_start, rollback_reason, start_rollback
 from scheduler_core.planner.commit.state import CommitTerms, ReconcileInput, ReservationStep
 from scheduler_core.planner.commit.status import hold_reason, pending_acknowledgement, status_write
 
@@ -202,7 +202,8 @@ def _proposed_step(inputs: ReconcileInput, terms: CommitTerms, reservation: Rese
     if was_committed(inputs, reservation):
         return _reproposed_step(inputs, terms, reservation)
     uid, since = reservation.key, inputs.observations.since[reservation.key]
-    if uid in inputs.no_longer_fitting or not is_still_gated(inputs, reservation):
+    is_late = (until := latest_start(reservation)) is not None and inputs.wall_time >= until
+    if uid in inputs.no_longer_fitting or not is_still_gated(inputs, reservation) or is_late:
         return ReservationStep(remove=True)
     acknowledgement = _acknowledgement(inputs, terms, uid)
     if acknowledgement is Acknowledgement.CLEAR:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from gputopo.crd.reservations import PlannedMember, ReservationState
+from gputopo.timestamps import parse_timestamp
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.actions import DeletePod, PodAction, StripFinalizer, TouchPod, UngateAndPin
 from scheduler_core.planner.commit.controllers import finalizer_to_strip, is_finalizer_stripped, is_recreated
@@ -42,7 +43,9 @@ def rollback_reason(
         without_node = [seat for seat, _ in open_ if seat.node is not None and seat.node not in inputs.nodes]
         if without_node:
             return f"node {without_node[0].node}, planned for {without_node[0].name}, is gone"
-    timeout_s = terms.timeout_of(reservation)
+    timeout_s, start_by = terms.timeout_of(reservation), latest_start(reservation)
+    if open_ and start_by is not None and inputs.wall_time >= start_by + timeout_s:  # as after a time without a planner
+        return "too late for capacity that is held for another gang"
     if open_ and inputs.now - inputs.observations.since[reservation.key].at >= timeout_s:
         cause = next((f" (kube-scheduler: {member.bind_error})" for _, member in open_ if member.bind_error), "")
         limit = " (gangs.maxTimeout)" if timeout_s < reservation.spec.timeout_s else ""
@@ -51,6 +54,12 @@ def rollback_reason(
             inputs, "ungating", [UngateAndPin(member, seat, reservation.name) for seat, member in open_]
         )
     return None
+
+
+def latest_start(reservation: ReservationUpdate) -> float | None:
+    """Return until when members are ungated on capacity that is held for another gang, in seconds since 1970."""
+    backfill = reservation.spec.backfill
+    return None if backfill is None else parse_timestamp(backfill.start_by)
 
 
 def start_rollback(inputs: ReconcileInput, reservation: ReservationUpdate, reason: str) -> ReservationStep:

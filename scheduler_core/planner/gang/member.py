@@ -62,6 +62,8 @@ class Member(NamedTuple):
     markers: tuple[str, ...] = ()  # annotations that delay the creation of other members, while it is gated
     claims: tuple[str, ...] = ()  # names of its volume claims, while it is gated
     blocked: str | None = None  # why it fits no node for now, whatever the nodes: a volume claim is not bound
+    # activeDeadlineSeconds and terminationGracePeriodSeconds of the pod: it runs no longer, whatever its owner says.
+    bounded_s: tuple[float, float] | None = None  # None: it may run for any time
     unplanned: tuple[str, ...] = ()  # rules, of a pod that asks for GPUs, which only kube-scheduler can follow
 
     @property

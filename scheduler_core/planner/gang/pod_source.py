@@ -154,6 +154,7 @@ def _member(uid: str, pod: FullPod, parse: ParsePod) -> Member | None:
         pinned_terms=None if claim is None else claim.node,
         markers=exclusive_markers(metadata.annotations or {}) if gated else (),
         claims=_claims(pod) if gated else (),
+        bounded_s=_bounds(spec) if gated else None,
     )
     return member._replace(unplanned=rules.unchecked) if rules is not None and member.asks_for_gpus else member
 
@@ -191,15 +192,26 @@ def _required_terms(spec: FullPodSpec) -> RequiredTerms | None:
     return None if own is None else own.required_during_scheduling_ignored_during_execution
 
 
+def _grace(spec: FullPodSpec) -> float:
+    """Return the grace period in seconds."""
+    grace = spec.termination_grace_period_seconds
+    return 30.0 if grace is None else min(MAX_GRACE_S, max(0.0, float(grace)))
+
+
+def _bounds(spec: FullPodSpec) -> tuple[float, float] | None:
+    """Return the pod's own deadline, which may be set earlier but never later, and its grace period, in seconds."""
+    deadline = spec.active_deadline_seconds
+    return None if deadline is None or deadline <= 0 else (float(min(deadline, 2**31)), _grace(spec))
+
+
 def _disruption(uid: str, pod: FullPod) -> PodDisruption:
     metadata, spec, owner = pod.metadata, pod.spec, pod.metadata.owner
-    grace = spec.termination_grace_period_seconds
     return PodDisruption(
         uid,
         parse_disruption(metadata.annotations or {}),
         spec.priority or 0,
         parse_timestamp(pod.status.start_time),
-        30.0 if grace is None else min(MAX_GRACE_S, max(0.0, float(grace))),
+        _grace(spec),
         parse_timestamp(metadata.deletion_timestamp),
         owner is not None and f"{owner.api_version}/{owner.kind}" in _RECREATED_BY,
     )

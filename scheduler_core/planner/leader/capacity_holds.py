@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from math import isinf
+from math import inf
 from typing import Any, NamedTuple
 
 from gputopo.crd.reservations import EntryPhase, ReservationSpec
@@ -20,11 +20,11 @@ from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.gang.pod_deadlines import PodDeadlines
 from scheduler_core.planner.leader.context import TermContext
-from scheduler_core.planner.leader.hold_candidates import node_deadlines
 from scheduler_core.planner.leader.hold_limits import CapacityHold, HoldLimits
 from scheduler_core.planner.leader.hold_search import HoldResult, other_pods
 from scheduler_core.planner.leader.queue import GangQueue, QueuedGang, fit_key
 from scheduler_core.planner.leader.view import PlannerView
+from scheduler_core.planner.packing.backfill import hold_start
 from scheduler_core.planner.packing.model import TableVariant
 
 RETRY_S = 30.0  # until the next search for a gang that fits nowhere, whatever pods end; doubled each time
@@ -219,11 +219,8 @@ class CapacityHolds:
         return HoldRequest(waiting, hold, nodes, self._view.deadlines.copy())
 
     def _estimate(self, hold: CapacityHold) -> float | None:
-        records = self._view.cache.snapshot.records
-        pods = {name: other_pods(records[name]) for name in hold.nodes if name in records}
-        ends = [each.at for each in node_deadlines(pods, self._view.deadlines)]
-        known = [each for each in ends if each is not None and not isinf(each)]
-        return max(known, default=None) if None not in ends else None
+        found = hold_start(hold.spec.held, self._view.cache.snapshot, self._view.deadlines.deadline_of)
+        return None if found == -inf else found
 
 
 def ignored_holds(gang: Gang, holds: Iterable[CapacityHold]) -> frozenset[str]:

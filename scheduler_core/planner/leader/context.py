@@ -58,7 +58,7 @@ class Executor(Protocol):
         """Search pods to evict; ``LeaderTerm.apply_preemption_result`` receives the result."""
 
     def report_preemption(self, outcome: str, plan: PreemptionPlan) -> None:
-        """Log and count a found preemption. ``outcome``: dry-run, planned, over-limit."""
+        """Log and count a found preemption. ``outcome``: dry-run, planned, over-limit, yield."""
 
     def count_preemption(self, outcome: str, preemption: Preemption) -> None:
         """Count a preemption. ``outcome``: begun, stuck, or how it ended: won, in-vain, stopped."""

@@ -10,7 +10,9 @@ from collections.abc import Set as AbstractSet
 from time import thread_time
 from typing import NamedTuple
 
-from gputopo.crd.reservations import HeldCapacity, PlannedMember, Preemption, ReservationSpec
+import msgspec
+
+from gputopo.crd.reservations import Backfill, HeldCapacity, PlannedMember, Preemption, ReservationSpec
 from scheduler_core.planner.commit.actions import CreateReservation
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang
@@ -34,6 +36,13 @@ class ReservationNames(NamedTuple):
     suffix: Callable[[], str]
 
 
+class BackfillTable(NamedTuple):
+    """A snapshot on which capacity that is held for another gang is free, and the condition of its use."""
+
+    variant: TableVariant
+    backfill: Backfill
+
+
 class PlanTask(NamedTuple):
     """Gangs and single pods to plan, and the snapshot to plan on."""
 
@@ -50,6 +59,7 @@ class PlanTask(NamedTuple):
     is_retry_time_over: Callable[[], bool] = lambda: False  # for gangs that did not fit before
     resume_at: QueueOrder | None = None  # of the last result
     finds_reasons_again: bool = False  # of gangs that still do not fit, where nodes have changed
+    backfills: Mapping[GangName, BackfillTable] = {}  # for gangs that fit nowhere else
 
 
 class PlanMemory:
@@ -58,11 +68,13 @@ class PlanMemory:
     def __init__(self) -> None:
         self.singles = SinglePodPlacer()
         self.gangs = GangPlanner()
+        self.backfills = GangPlanner()  # on snapshots without the holds of other gangs
 
     def see_view(self, view: NodeView) -> None:
         """Go on to another view: each planner compares the changed nodes when it plans next."""
         self.singles.see_view(view)
         self.gangs.see_view(view)
+        self.backfills.see_view(view)
 
 
 class PlanResult(NamedTuple):
@@ -110,6 +122,8 @@ def _plan_batches(task: PlanTask, memory: PlanMemory) -> PlanResult:
             found = _plan_single_pods(task, batch, memory.singles)
         else:
             found = _plan_gang(task, batch[0], memory.gangs, diagnose=False)
+            if not found.created and batch[0].gang.name in task.backfills:
+                found = _plan_backfill(task, batch[0], memory.backfills, found)
         unplaced |= found.unplaced
         steps += found.steps
         if found.created:
@@ -154,6 +168,18 @@ def options_of(gang: Gang, seats: Mapping[str, PlannedMember], levels: Levels) -
         minimum=None if gang.required_members is None else max(1, gang.required_members - len(gang.succeeded)),
         levels=levels,
     )
+
+
+def _plan_backfill(task: PlanTask, waiting: QueuedGang, planner: GangPlanner, unplaced: PlanResult) -> PlanResult:
+    """Return the places of a gang on capacity that is held for another gang; ``unplaced`` if there are none."""
+    table, backfill = task.backfills[waiting.gang.name]
+    on_held = task._replace(tables_without_holds={waiting.gang.name: table})
+    found = _plan_gang(on_held, waiting, planner, diagnose=False)
+    if not found.created:
+        return unplaced._replace(steps=unplaced.steps + found.steps)
+    (create,) = found.created
+    create = msgspec.structs.replace(create, spec=msgspec.structs.replace(create.spec, backfill=backfill))
+    return found._replace(created=(create,), unplaced={})
 
 
 def _plan_gang(

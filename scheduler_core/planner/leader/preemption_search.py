@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from gputopo.timestamps import format_timestamp
 from scheduler_core.planner.commit.actions import CreateReservation
 from scheduler_core.planner.gang.gang import Gang
@@ -13,7 +15,7 @@ from scheduler_core.planner.packing.model import NodeView, PlanOptions
 from scheduler_core.planner.preemption.inputs import NearEndSince, UnitInputs
 from scheduler_core.planner.preemption.model import EvictionUnit, NoPreemption, PreemptionPlan, PreemptionTask
 from scheduler_core.planner.preemption.search import search_preemption
-from scheduler_core.planner.preemption.units import find_units
+from scheduler_core.planner.preemption.units import UnitsFound, ending_pods, find_units
 from scheduler_core.policy.policy import Policy
 
 
@@ -29,6 +31,7 @@ class PreemptionSearch(NamedTuple):
     forbidden_namespaces: frozenset[str] = frozenset()  # where budgets forbid one unit after the other
     held_since: str | None = None  # of its present hold
     is_out_of_time: Callable[[], bool] = lambda: False
+    yields: tuple[EvictionUnit, ...] = ()  # backfilled gangs: if there are any, only these are evicted
 
     @property
     def gang(self) -> Gang:
@@ -47,12 +50,14 @@ class PreemptionSearchResult(NamedTuple):
     create: CreateReservation | None = None  # the hold with the intent; None: nothing is evicted
     near_end_since: Mapping[str, NearEndSince] = {}  # for the next search
     cpu_s: float = 0.0
+    is_yield: bool = False  # of a search with ``PreemptionSearch.yields``
 
 
 def run_preemption_search(search: PreemptionSearch) -> PreemptionSearchResult:
     """Return the cheapest units found, and the hold that reserves their devices for the gang."""
     gang, now, policy = search.gang, search.units.now, search.units.policy
-    known = find_units(search.units)
+    yields = search.yields
+    known = UnitsFound(yields, ending_pods(search.units)) if yields else find_units(search.units)
     task = PreemptionTask(
         gang=gang,
         view=search.view,
@@ -66,7 +71,8 @@ def run_preemption_search(search: PreemptionSearch) -> PreemptionSearchResult:
     )
     found = search_preemption(task)
     if isinstance(found, NoPreemption) or not found.held:
-        return PreemptionSearchResult(found, None, known.near_end_since)
-    since, intent = search.held_since or format_timestamp(now), found.intent(policy.timeout_s)
+        return PreemptionSearchResult(found, None, known.near_end_since, is_yield=bool(yields))
+    since = search.held_since or format_timestamp(now)
+    intent = msgspec.structs.replace(found.intent(policy.timeout_s), yields=bool(yields))
     create = create_hold(gang, found.held, search.names, since, intent)
-    return PreemptionSearchResult(found, create, known.near_end_since)
+    return PreemptionSearchResult(found, create, known.near_end_since, is_yield=bool(yields))

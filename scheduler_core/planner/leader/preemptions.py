@@ -111,7 +111,11 @@ class Preemptions:
         if self.may_evict():
             return frozenset()
         found = (each.reservation for each in self._holds.open_holds() if each.spec.preemption is not None)
-        return frozenset(each.key for each in found if not each.status.evicting)
+        return frozenset(
+            each.key
+            for each in found
+            if not each.status.evicting and each.spec.preemption is not None and not each.spec.preemption.yields
+        )
 
     def may_evict(self) -> bool:
         """Return True if the policy allows to evict pods now."""

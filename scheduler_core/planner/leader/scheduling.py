@@ -13,6 +13,7 @@ from itertools import chain
 from scheduler_core.planner.commit.actions import CreateReservation, ReleasePod, RequestNodes
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang
+from scheduler_core.planner.leader.backfills import Backfills, YieldRequest
 from scheduler_core.planner.leader.backlog import GangBacklog
 from scheduler_core.planner.leader.capacity_holds import CapacityHolds, HoldRequest, ignored_holds, nodes_of_other_holds
 from scheduler_core.planner.leader.context import TermContext
@@ -42,6 +43,7 @@ class PlanScheduler:
     def __init__(self, context: TermContext, view: PlannerView, backlog: GangBacklog) -> None:
         self.holds = CapacityHolds(view, backlog.queue, context)
         self.preemptions = Preemptions(view, backlog.queue, self.holds, context)
+        self.backfills = Backfills(view, backlog.queue, self.holds, context)
         self._context, self._view, self._backlog = context, view, backlog
         self._node_requests = NodeRequests(context.config.provisioning_class)
         self._is_planning = False
@@ -58,7 +60,10 @@ class PlanScheduler:
         if self._view.observations.created:
             return
         executor = self._context.executor
-        if not self._is_searching_hold and (request := self._next_hold_request(now)) is not None:
+        if not self._is_searching_hold and (to_yield := self.backfills.next_yield(now)) is not None:
+            self._is_searching_hold = True
+            executor.start_preemption_search(self._yield_search(to_yield, now))
+        elif not self._is_searching_hold and (request := self._next_hold_request(now)) is not None:
             self._is_searching_hold = True
             executor.start_hold_search(self._hold_task(request, now))
         elif not self._is_searching_hold and (waiting := self.preemptions.next_gang(now)) is not None:
@@ -91,6 +96,8 @@ class PlanScheduler:
     def apply_preemption_result(self, result: PreemptionSearchResult, now: float) -> CreateReservation | None:
         """Return the hold with evictions to create."""
         self._is_searching_hold = False
+        if result.is_yield:
+            return self.backfills.apply_result(result, now)
         return self.preemptions.apply_result(result, now)
 
     def due_node_requests(self, now: float) -> Iterator[RequestNodes]:
@@ -166,6 +173,11 @@ class PlanScheduler:
             policy=self._context.policies().node_policy,
         )
 
+    def _yield_search(self, request: YieldRequest, now: float) -> PreemptionSearch:
+        return self._preemption_search(request.waiting, now)._replace(
+            yields=request.units, forbidden=frozenset(), forbidden_namespaces=frozenset()
+        )
+
     def _preemption_search(self, waiting: QueuedGang, now: float) -> PreemptionSearch:
         gang, view, policies = waiting.gang, self._view, self._context.policies()
         holds = self.holds.open_holds()
@@ -221,6 +233,7 @@ class PlanScheduler:
             is_retry_time_over=lambda: monotonic() > now + _RETRY_SHARE * PLAN_S,
             resume_at=self._resume_at,
             finds_reasons_again=finds_reasons_again,
+            backfills=self.backfills.tables(batches),
         )
 
     def _new_names(self) -> ReservationNames:

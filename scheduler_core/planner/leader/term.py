@@ -25,6 +25,7 @@ from scheduler_core.planner.commit.ledger import LedgerRole, ledger_role
 from scheduler_core.planner.commit.reconcile import idle_reservations, reconcile
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.gang.pod_source import PlannerPod
+from scheduler_core.planner.leader.backfills import Backfills
 from scheduler_core.planner.leader.backlog import GangBacklog
 from scheduler_core.planner.leader.capacity_holds import CapacityHolds
 from scheduler_core.planner.leader.context import Executor, PlannerConfig, TermClock, TermContext
@@ -158,6 +159,11 @@ class LeaderTerm:
     def holds(self) -> CapacityHolds:
         """The capacity holds."""
         return self._scheduler.holds
+
+    @property
+    def backfills(self) -> Backfills:
+        """The gangs on capacity that is held for other gangs."""
+        return self._scheduler.backfills
 
     @property
     def _is_stale(self) -> bool:

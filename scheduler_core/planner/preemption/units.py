@@ -107,6 +107,11 @@ def find_units(inputs: UnitInputs) -> UnitsFound:
     return UnitsFound(tuple(found), tuple(ending), protected, near)
 
 
+def ending_pods(inputs: UnitInputs) -> tuple[VictimPod, ...]:
+    """Return the pods that terminate already: their devices come free without an eviction."""
+    return tuple(_running_pods(inputs)[1])
+
+
 def _peer_of(gang: Gang) -> PreemptionPeer:
     requests = [each.request for each in gang.ready if not isinstance(each.request, InvalidRequest)]
     profile = max((each.profile for each in requests), key=lambda each: each.devices, default=PodProfile())

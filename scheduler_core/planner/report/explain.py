@@ -251,6 +251,7 @@ def _notes(snapshot: GangSnapshot, gang: Gang, state: Progress, about: GangQuest
         yield f"its capacity hold is expected to be free at {state.open.status.estimate}"
     if state.open is not None and (intent := state.open.spec.preemption) is not None:
         yield intent_note(intent)
+    yield from _backfill_notes(snapshot, gang, state)
     if about.planner_state is not None:
         yield from _planner_notes(about.planner_state)
     yield from blocked_creations(gang, snapshot.view.gang_members.members_of(gang.name))
@@ -273,6 +274,27 @@ def _new_planner_notes(
             f"the planner started to lead {leads_for:.0f} s ago and {tried} this gang yet: it counts waiting times and "
             "rollbacks from its start"
         )
+
+
+def _backfill_notes(snapshot: GangSnapshot, gang: Gang, state: Progress) -> Iterator[str]:
+    """Yield whose held capacity the gang uses, or which gangs use the capacity that is held for it."""
+    plan, name = state.open or state.plan, f"{gang.name.namespace}/{gang.name.name}"
+    if plan is None:
+        return
+    if gang.phase is not GangPhase.QUEUED and (backfill := plan.spec.backfill) is not None:
+        until = f"until {backfill.until}, and is evicted if that gang can start earlier (backfill)"
+        yield f"it uses capacity that is held for {backfill.gang} {until}"
+    users = [
+        f"{each.namespace}/{each.spec.gang}"
+        for each in snapshot.view.reservations.values()
+        if plan.spec.held
+        and each.spec.backfill is not None
+        and each.spec.backfill.gang == name
+        and (user := snapshot.view.gang_members.get_gang(GangName(each.namespace, each.spec.gang))) is not None
+        and user.placed
+    ]
+    if users:
+        yield f"until it can start, its held capacity is used by {listed(tuple(users))} (backfill)"
 
 
 def _planner_notes(planner_state: PlannerGangState) -> Iterator[str]:

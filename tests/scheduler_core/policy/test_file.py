@@ -12,7 +12,7 @@ from gputopo.model import Interconnect
 from scheduler_core.policy.demand_mix import Demand, DemandMix
 from scheduler_core.policy.factors import Weights
 from scheduler_core.policy.file import PolicyError, parse_policy_file
-from scheduler_core.policy.limits import GpuLimit, NamespaceLimits
+from scheduler_core.policy.limits import BackfillMode, BackfillPolicy, GpuLimit, NamespaceLimits
 from scheduler_core.policy.models import WeightsModel, policy_schema
 from scheduler_core.policy.policy import FillBand, Handling, Policy, WorkloadWeights
 from scheduler_core.policy.profiles import BUILT_IN, Policies, PolicyProfile, ProfileMatch
@@ -269,6 +269,16 @@ def test_published_schema_accepts_what_the_parser_accepts() -> None:
     assert list(validator.iter_errors(yaml.safe_load(HEAD + "personality: {rules: {torchrum: false}}")))
 
 
+def test_backfill() -> None:
+    written = parse_policy_file(HEAD + "backfill: {mode: deadline}", "p").policies.backfill
+    assert written == BackfillPolicy(BackfillMode.DEADLINE, 60.0)
+    assert parse_policy_file(HEAD + "backfill: {mode: off, maxGrace: 5s}", "p").policies.backfill == BackfillPolicy(
+        BackfillMode.OFF, 5.0
+    )
+    with pytest.raises(PolicyError, match="backfill"):
+        parse_policy_file(HEAD + "backfill: {mode: always}", "p")
+
+
 class TestShow:
     """Effective values and their origins."""
 
@@ -292,6 +302,8 @@ class TestShow:
             "gangs.heldGpus": ("50%", "built in"),
             "gangs.queuedGangs": ("1000", "built in"),
             "gangs.gatedPods": ("10000", "built in"),
+            "backfill.mode": ("off", "built in"),
+            "backfill.maxGrace": ("60s", "built in"),
         }
         values = self._values(default)
         assert values["weights.health"] == ("1 (training 3)", "built in")

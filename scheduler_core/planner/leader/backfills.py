@@ -1,0 +1,163 @@
+"""Backfill in a term of leadership: which gangs may use held capacity, and when they yield it. No I/O.
+
+Places on held capacity name the gang that it is held for (``spec.backfill`` of their reservation), so that each planner
+that leads knows them. As soon as that gang would fit without their pods, the pods are evicted for it: its hold is
+replaced by a hold with a preemption, whose protocol does the rest (``commit/eviction.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from gputopo.crd.reservations import Backfill
+from scheduler_core.cache.events import ReservationUpdate
+from scheduler_core.planner.commit.actions import CreateReservation
+from scheduler_core.planner.gang.gang import FINISHED_PHASES
+from scheduler_core.planner.gang.member import GangName, Member
+from scheduler_core.planner.leader.capacity_holds import CapacityHolds, ignored_holds
+from scheduler_core.planner.leader.context import TermContext
+from scheduler_core.planner.leader.hold_limits import CapacityHold
+from scheduler_core.planner.leader.plan_task import DEFAULT_BIND_TIMEOUT_S, BackfillTable
+from scheduler_core.planner.leader.preemption_search import PreemptionSearchResult
+from scheduler_core.planner.leader.queue import GangQueue, QueuedGang
+from scheduler_core.planner.leader.view import PlannerView
+from scheduler_core.planner.packing.backfill import backfill_of, hold_start
+from scheduler_core.planner.packing.model import TableVariant
+from scheduler_core.planner.preemption.model import EvictionUnit, PreemptionPlan, VictimPod
+from scheduler_core.policy.limits import BackfillMode
+
+RULE = "backfill"  # in place of a rule of the policy file
+EVERY_S = 1.0  # between two searches
+REST_FACTOR = 3.0  # after a search, none is started for three times its CPU time
+_SECONDS_PER_HOUR = 3600.0
+
+
+class YieldRequest(NamedTuple):
+    """A gang with a hold, and the pods on its capacity that would be evicted for it."""
+
+    waiting: QueuedGang
+    units: tuple[EvictionUnit, ...]
+
+
+class Backfills:
+    """Backfill in one term of leadership. For one thread."""
+
+    def __init__(self, view: PlannerView, queue: GangQueue, holds: CapacityHolds, context: TermContext) -> None:
+        self._view, self._queue, self._holds, self._context = view, queue, holds, context
+        self._searched: dict[GangName, int] = {}  # generation of the snapshot of the last search
+        self._next_search = 0.0  # monotonic seconds
+
+    def tables(self, batches: Iterable[tuple[QueuedGang, ...]]) -> Mapping[GangName, BackfillTable]:
+        """Return, by gang, the snapshot without a hold whose capacity the gang may use for a limited time."""
+        policies, view = self._context.policies(), self._view
+        holds = self._holds.open_holds()
+        if policies.backfill.mode is BackfillMode.OFF or not holds:
+            return {}
+        now, found = self._context.clock.wall(), dict[GangName, BackfillTable]()
+        variants: dict[frozenset[str], TableVariant] = {}
+        estimates = dict(self._estimates(holds))
+        for first, *_ in batches:
+            gang = first.gang
+            asked_s = DEFAULT_BIND_TIMEOUT_S if gang.timeout_s is None else gang.timeout_s
+            timeout_s = min(asked_s, policies.limits.max_timeout_s)
+            for hold in holds:
+                uid = hold.reservation.key
+                if uid not in estimates or gang.priority > hold.priority or gang.name == hold.gang:
+                    continue
+                backfill = backfill_of(gang, hold.gang, estimates[uid], timeout_s, policies.backfill, now)
+                if backfill is not None:
+                    free = ignored_holds(gang, holds) | {uid}
+                    if free not in variants:
+                        nodes = frozenset(view.cache.reservations.nodes_of(free))
+                        variants[free] = TableVariant(view.cache.snapshot_without(free), nodes)
+                    found[gang.name] = BackfillTable(variants[free], backfill)
+                    break
+        return found
+
+    def next_yield(self, now: float) -> YieldRequest | None:
+        """Return the next gang to search for whose hold is used by backfilled pods. ``now``: monotonic seconds."""
+        if now < self._next_search:
+            return None
+        holds = [each for each in self._holds.open_holds() if each.spec.preemption is None]
+        self._searched = {name: each for name, each in self._searched.items() if self._queue.get_queued(name)}
+        generation, in_progress = self._view.cache.snapshot.generation, None
+        backfilled = self._reservations() if holds else {}
+        for hold in holds:
+            waiting = self._queue.get_queued(hold.gang)
+            if waiting is None or waiting.unfit_state is None or self._searched.get(hold.gang) == generation:
+                continue
+            in_progress = in_progress or self._view.in_progress()
+            units = tuple(self._units(backfilled.get(_title(hold.gang), ()), hold.priority))
+            if units and in_progress.is_free(waiting.gang):
+                self._searched[hold.gang] = generation
+                return YieldRequest(waiting, units)
+        self._next_search = now + EVERY_S
+        return None
+
+    def apply_result(self, result: PreemptionSearchResult, now: float) -> CreateReservation | None:
+        """Return the hold with evictions to create; None: the gang would not fit without the backfilled pods."""
+        self._next_search = now + max(EVERY_S, REST_FACTOR * result.cpu_s)
+        waiting = self._queue.get_queued(result.found.gang.name)
+        if waiting is None or not self._view.in_progress().is_free(waiting.gang):
+            return None
+        if isinstance(result.found, PreemptionPlan) and result.create is not None:
+            self._context.executor.report_preemption("yield", result.found)
+            return result.create
+        return None
+
+    def gpus_in_use(self) -> int:
+        """Return the number of devices of running pods on capacity that is held for other gangs."""
+        holders = {_title(each.gang) for each in self._holds.open_holds()}
+        found = self._reservations() if holders else {}
+        seats = (seat for holder in holders for each in found.get(holder, ()) for seat in each.spec.seats)
+        members = (self._view.gang_members.get_member(seat.uid) for seat in seats)
+        running = [each for each in members if each is not None and each.node is not None and _is_running(each)]
+        return sum(number for each in running for _, number in each.devices)
+
+    def _estimates(self, holds: Iterable[CapacityHold]) -> Iterator[tuple[str, float | None]]:
+        """Yield when each hold is free at the latest, by its UID. Pods are already evicted for a hold that is left out.
+
+        Backfilled pods count as gone: they are evicted once the gang would fit without them.
+        """
+        table, deadline_of = self._view.cache.snapshot, self._view.deadlines.deadline_of
+        backfilled = self._reservations()
+        for hold in holds:
+            if hold.spec.preemption is None:
+                own = {seat.uid for each in backfilled.get(_title(hold.gang), ()) for seat in each.spec.seats}
+                yield hold.reservation.key, hold_start(hold.spec.held, table, deadline_of, own)
+
+    def _reservations(self) -> dict[str, list[ReservationUpdate]]:
+        """Return the reservations of backfilled gangs, by the gang whose capacity they use."""
+        found: dict[str, list[ReservationUpdate]] = {}
+        for each in self._view.reservations.values():
+            if isinstance(each.spec.backfill, Backfill):
+                found.setdefault(each.spec.backfill.gang, []).append(each)
+        return found
+
+    def _units(self, reservations: Iterable[ReservationUpdate], priority: int) -> Iterator[EvictionUnit]:
+        """Yield the backfilled gangs that run, each as a whole. ``priority``: of the hold, the highest of a victim."""
+        for each in reservations:
+            found = (self._view.gang_members.get_member(seat.uid) for seat in each.spec.seats)
+            members = [one for one in found if one is not None and _is_running(one)]
+            pods = [pod for one in members if (pod := self._victim(one)) is not None]
+            starting = any(one.node is None for one in members)
+            if pods and not starting and max(one.priority for one in members) <= priority:
+                name = f"{each.namespace}/{each.spec.gang}"
+                yield EvictionUnit(name, tuple(pods), rule=RULE, reason="backfilled", key=name)
+
+    def _victim(self, member: Member) -> VictimPod | None:
+        state, now = self._view.disruptions.pod(member.uid), self._context.clock.wall()
+        if member.node is None or state is None or state.gone_by is not None:
+            return None
+        run_s = max(0.0, now - (now if state.started is None else state.started))
+        hours = sum(number for _, number in member.devices) * run_s / _SECONDS_PER_HOUR
+        return VictimPod(member.uid, member.namespace, member.name, member.node, member.devices, hours)
+
+
+def _is_running(member: Member) -> bool:
+    return not member.is_terminating and member.phase not in FINISHED_PHASES
+
+
+def _title(gang: GangName) -> str:
+    return f"{gang.namespace}/{gang.name}"

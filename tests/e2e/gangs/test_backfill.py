@@ -1,0 +1,95 @@
+"""Short gangs on capacity that is held for another gang, beside the real API server and kube-scheduler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gputopo.timestamps import parse_timestamp
+from scheduler_core.policy.models import API_VERSION, KIND
+from tests.api_objects import Object
+from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.gangs.conftest import StartPlanner
+from tests.e2e.gangs.holds import held, nodes
+from tests.e2e.gangs.members import Asked, create, gang, node_of, of, wait_until_whole
+from tests.e2e.gangs.running import GATED, reserved
+from tests.e2e.scheduler.conftest import StartAgents
+from tests.e2e.scheduler.running import gpu_pod, started
+from tests.simulated_node.fleet import Fleet
+
+pytestmark = pytest.mark.e2e
+BIG = Asked(2, 8)
+SHORT = Asked(1, 8, {"gang-timeout": "10s"})
+MIXED = ("--settle", "1s")
+
+
+def options(folder: Path, *pool: str) -> tuple[str, ...]:
+    """Return the options of a planner that allows backfill, and evicts no other pods."""
+    path = folder / "policy.yaml"
+    written = {"apiVersion": API_VERSION, "kind": KIND, "backfill": {"mode": "deadline"}}
+    path.write_text(yaml.safe_dump({**written, "preemption": {"mode": "dry-run"}}))
+    return (*pool, "--patience", "1s", "--policy", str(path))
+
+
+def use_node(cluster: Cluster, node: str, deadline_s: int) -> None:
+    """Run a pod with all GPUs of a node, until its deadline."""
+    selector = {"kubernetes.io/hostname": node}
+    cluster.create_pod(gpu_pod("user", 8, nodeSelector=selector, activeDeadlineSeconds=deadline_s))
+    started(cluster, "user")
+
+
+def backfill(cluster: Cluster, deadline_s: int) -> Object:
+    """Start a short gang on the capacity that is held for the other gang."""
+    wait_for(lambda: (held(cluster, "big") or {}).get("status", {}).get("estimate"), "a hold with an estimate", 60)
+    create(cluster, *gang("short", SHORT, activeDeadlineSeconds=deadline_s, terminationGracePeriodSeconds=1))
+    (found,) = wait_until_whole(cluster, "short", 1, 60)
+    return found
+
+
+def ended_at(pod: Object) -> float:
+    """Return when the container of a pod ended."""
+    at = parse_timestamp(pod["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"])
+    assert at is not None
+    return at
+
+
+@pytest.mark.usefixtures("served", "gputopo_scheduler")
+def test_a_short_gang_uses_held_capacity_and_is_gone_when_the_holder_can_start(
+    cluster: Cluster, fleet: Fleet, agents_of: StartAgents, planner: StartPlanner, tmp_path: Path
+) -> None:
+    nodes(fleet, gpu_0={}, gpu_1={})
+    agents_of()
+    use_node(cluster, "gpu-1", 120)
+    planner(*options(tmp_path, *MIXED))
+    create(cluster, *gang("big", BIG))
+    assert node_of(backfill(cluster, 10)) == "gpu-0"
+    (places,) = (each["spec"] for each in reserved(cluster) if each["spec"]["gang"] == "short")
+    assert places["backfill"]["gang"] == f"{cluster.namespace}/big"
+
+    wait_until_whole(cluster, "big", 2, 180)
+
+    (short,), user = of(cluster, "short"), cluster.api.get(cluster.pods("user"))
+    assert (short["status"]["reason"], user["status"]["reason"]) == ("DeadlineExceeded", "DeadlineExceeded")
+    assert ended_at(short) < ended_at(user)
+
+
+@pytest.mark.usefixtures("served", "gputopo_scheduler")
+def test_a_short_gang_yields_at_once_if_the_capacity_comes_free_earlier_also_to_a_new_planner(
+    cluster: Cluster, fleet: Fleet, agents_of: StartAgents, planner: StartPlanner, tmp_path: Path
+) -> None:
+    nodes(fleet, gpu_0={}, gpu_1={})
+    agents_of()
+    use_node(cluster, "gpu-1", 3600)
+    first = planner(*options(tmp_path, *GATED))
+    create(cluster, *gang("big", BIG))
+    assert node_of(backfill(cluster, 900)) == "gpu-0"
+    first.kill()
+    fleet.finish(cluster.api.get(cluster.pods("user")))
+    planner(*options(tmp_path, *GATED), name="second")
+
+    big = wait_until_whole(cluster, "big", 2, 120)
+
+    assert {node_of(each) for each in big} == {"gpu-0", "gpu-1"}
+    assert of(cluster, "short") == []

@@ -1,0 +1,229 @@
+"""Short gangs on capacity that is held for another gang, from the term to the ledger."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gputopo.crd.reservations import EntryPhase
+from gputopo.timestamps import format_timestamp, parse_timestamp
+from scheduler_core.planner.commit.actions import CreateReservation, EvictPod, WriteStatus
+from scheduler_core.planner.commit.state import CommitTerms
+from scheduler_core.planner.leader.plan_task import DEFAULT_BIND_TIMEOUT_S
+from scheduler_core.policy.limits import BackfillMode, BackfillPolicy
+from scheduler_core.policy.preemption import PreemptionMode, PreemptionPolicy
+from scheduler_core.policy.profiles import BUILT_IN
+from tests.scheduler_core.planner.commit.apiserver import ApiServer
+from tests.scheduler_core.planner.leader.fake_planner import START, FakePlanner
+
+HOUR_S = 3600.0
+GATED = CommitTerms(gated=True)
+POLICY = BackfillPolicy(BackfillMode.DEADLINE)
+
+
+def running(ends_in_s: float | None) -> dict[str, Any]:
+    """Return the fields of a pod that started at ``START``."""
+    spec = {} if ends_in_s is None else {"activeDeadlineSeconds": int(ends_in_s)}
+    return {"spec": spec, "status": {"phase": "Running", "startTime": format_timestamp(START)}}
+
+
+def waiting_for(ends_in_s: float | None = HOUR_S) -> ApiServer:
+    """Return two nodes of two GPUs, one in use for some time, and a gang that needs both; n0 is held for it."""
+    server = ApiServer({"n0": 2, "n1": 2})
+    server.bind(server.create_pod("user", 2, more=running(ends_in_s)), "n1")
+    for _ in range(2):
+        server.create_pod("big", 2, "big", 2)
+    return server
+
+
+def planner(server: ApiServer, name: str = "one", terms: CommitTerms = GATED, **changed: Any) -> FakePlanner:
+    made = FakePlanner(server, name, terms=terms)
+    off = PreemptionPolicy(PreemptionMode.OFF)
+    made.policies = BUILT_IN._replace(backfill=POLICY._replace(**changed), preemption=off)
+    return made
+
+
+def short(server: ApiServer, deadline_s: int | None = 600, grace_s: int = 10, priority: int = 0) -> str:
+    bounds = {"terminationGracePeriodSeconds": grace_s}
+    spec = bounds if deadline_s is None else {**bounds, "activeDeadlineSeconds": deadline_s}
+    return server.create_pod("short", 2, "short", 1, {"spec": spec}, priority=priority)
+
+
+def run(of: FakePlanner, seconds: int = 40) -> None:
+    for _ in range(seconds // 2):
+        of.now += 2.0
+        of.server.now += 2.0
+        of.run()
+
+
+def places(server: ApiServer, gang: str) -> list[str | None]:
+    """Return the nodes of the committed places of a gang."""
+    assert server.ledger is not None
+    committed = {each.uid for each in server.ledger.spec.entries if each.phase is EntryPhase.COMMITTED}
+    found = [each for uid, each in server.reservations.items() if each.spec.gang == gang and uid in committed]
+    return [seat.node for each in found for seat in each.spec.seats]
+
+
+def proposed(server: ApiServer) -> set[str]:
+    """Return the gangs with proposed places."""
+    assert server.ledger is not None
+    found = (each.uid for each in server.ledger.spec.entries if each.phase is EntryPhase.PROPOSED)
+    return {server.reservations[uid].spec.gang for uid in found}
+
+
+def was_placed(of: FakePlanner, gang: str) -> bool:
+    """Return whether the ledger listed committed places of a gang: here no scheduler binds them."""
+    made = (each for each in of.writes if isinstance(each, CreateReservation) and each.spec.seats)
+    names = {each.name for each in made if each.spec.gang == gang}
+    return any(each.name in names and each.phase is EntryPhase.COMMITTED for of_all in of.ledgers for each in of_all)
+
+
+def started(server: ApiServer, uid: str, node: str) -> None:
+    server.bind(uid, node)
+    version = server.pods[uid]["metadata"]["resourceVersion"]
+    status = {"phase": "Running", "startTime": format_timestamp(server.now)}
+    server.patch_pod({"metadata": {"uid": uid, "resourceVersion": version}, "status": status})
+
+
+def evicted(of: FakePlanner) -> list[str]:
+    return [each.eviction.uid for each in of.writes if isinstance(each, EvictPod)]
+
+
+def test_a_gang_that_ends_in_time_uses_held_capacity_and_its_places_name_the_holder() -> None:
+    server = waiting_for()
+    leader = planner(server)
+    leader.run()
+    short(server)
+    leader.run()
+
+    assert places(server, "short") == ["n0"]
+    (found,) = (each.spec for each in server.reservations.values() if each.spec.gang == "short")
+    assert found.backfill is not None
+    assert found.backfill.gang.endswith("/big")
+    assert found.backfill.until == format_timestamp(START + HOUR_S)
+    start_by = parse_timestamp(found.backfill.start_by)
+    assert start_by == START + HOUR_S - DEFAULT_BIND_TIMEOUT_S - 610 - 30  # deadline and grace period, release
+    assert places(server, "big") == []
+
+
+@pytest.mark.parametrize(
+    ("ends_in_s", "pod", "policy"),
+    [
+        pytest.param(HOUR_S, {}, {"mode": BackfillMode.OFF}, id="off"),
+        pytest.param(HOUR_S, {"deadline_s": None}, {}, id="no deadline of its own"),
+        pytest.param(HOUR_S, {"deadline_s": 3540}, {}, id="it would end too late"),
+        pytest.param(HOUR_S, {"grace_s": 120}, {}, id="its grace period is too long"),
+        pytest.param(None, {}, {}, id="the end of the hold is unknown"),
+    ],
+)
+def test_a_gang_waits_where_it_could_delay_the_holder(
+    ends_in_s: float | None, pod: dict[str, Any], policy: dict[str, Any]
+) -> None:
+    server = waiting_for(ends_in_s)
+    leader = planner(server, **policy)
+    leader.run()
+    short(server, **pod)
+    run(leader)
+
+    assert places(server, "short") == []
+
+
+def test_the_gang_yields_at_once_if_the_capacity_comes_free_earlier_also_with_a_new_leader() -> None:
+    server = waiting_for()
+    first = planner(server)
+    first.run()
+    pod = short(server)
+    first.run()
+    started(server, pod, "n0")
+    run(first)
+    assert evicted(first) == []
+
+    user = next(uid for uid, each in server.pods.items() if each["metadata"]["name"].startswith("user"))
+    server.delete_pod(user)
+    second = planner(server, "two")
+    second.now = first.now
+    run(second)
+
+    assert evicted(second) == [pod]
+    assert was_placed(second, "big")
+    assert second.preemptions == ["yield", "begun", "won"]
+
+
+def test_pods_are_not_evicted_before_the_holder_would_fit() -> None:
+    server = waiting_for()
+    other = server.create_pod("other", 1, more=running(HOUR_S))
+    server.bind(other, "n1")
+    leader = planner(server)
+    leader.run()
+    pod = short(server)
+    leader.run()
+    started(server, pod, "n0")
+    server.delete_pod(other)
+    run(leader)
+
+    assert evicted(leader) == []
+
+
+def test_a_budget_that_forbids_the_eviction_does_not_remove_the_hold() -> None:
+    server = waiting_for()
+    leader = planner(server)
+    leader.run()
+    pod = short(server)
+    leader.run()
+    started(server, pod, "n0")
+    user = next(uid for uid, each in server.pods.items() if each["metadata"]["name"].startswith("user"))
+    leader.blocked = {f"{server.pods[pod]['metadata']['namespace']}/short": "the budget keep allows no disruption"}
+    server.delete_pod(user)
+    run(leader)
+
+    assert evicted(leader) == []
+    assert server.ledger is not None
+    held = [server.reservations[each.uid].spec for each in server.ledger.spec.entries if each.phase is EntryPhase.HELD]
+    assert [each.gang for each in held] == ["big"]
+    server.delete_pod(pod)
+    run(leader)
+    assert was_placed(leader, "big")
+
+
+def test_places_that_were_not_used_in_time_are_rolled_back() -> None:
+    server = waiting_for()
+    leader = planner(server)
+    leader.run()
+    short(server, deadline_s=3500 - 60 - 30)
+    leader.run()
+    assert places(server, "short") == ["n0"]
+
+    late = planner(server, "two")
+    late.now = leader.now + 600.0
+    for _ in range(20):
+        late.run_once()
+
+    reasons = [each.status.reason for each in late.writes if isinstance(each, WriteStatus)]
+    assert "too late for capacity that is held for another gang" in reasons
+
+
+def test_a_proposal_that_is_not_committed_in_time_is_withdrawn() -> None:
+    server = waiting_for()
+    leader = planner(server, terms=CommitTerms(gated=False))  # no extender acknowledges it
+    run(leader, 60)
+    short(server, deadline_s=3200)
+    run(leader, 60)
+    assert proposed(server) == {"short"}
+
+    run(leader, 300)
+
+    assert proposed(server) == set()
+
+
+def test_a_pod_of_a_higher_priority_than_the_holder_is_no_backfill() -> None:
+    server = waiting_for()
+    leader = planner(server)
+    leader.run()
+    short(server, priority=5)
+    leader.run()
+
+    (found,) = (
+        each.spec for each in leader.writes if isinstance(each, CreateReservation) and each.spec.gang == "short"
+    )
+    assert found.backfill is None
