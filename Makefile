@@ -179,6 +179,7 @@ bench-planner: $(VENV)/.test
 # Preemption policies side by side: the tables and the plot of docs/preemption.md. About 4 minutes of CPU time.
 bench-preemption: $(VENV)/.test
 	PYTHONPATH=. $(BIN)/python bench/preemption.py --write
+	PYTHONPATH=. $(BIN)/python bench/backfill.py --write
 
 # Memory and latency of planner and extender over half an hour, by hand (docs/gangs-performance.md).
 soak: $(VENV)/.test
