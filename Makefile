@@ -176,7 +176,7 @@ bench-planner: $(VENV)/.test
 	PYTHONPATH=. $(BIN)/python bench/planner_cluster.py
 	PYTHONPATH=. $(BIN)/python bench/queue_fairness_cluster.py
 
-# Preemption policies side by side: the tables and the plot of docs/preemption.md. About 4 minutes of CPU time.
+# Preemption policies side by side: the tables and the plot of docs/preemption.md. About 8 minutes of CPU time.
 bench-preemption: $(VENV)/.test
 	PYTHONPATH=. $(BIN)/python bench/preemption.py --write
 	PYTHONPATH=. $(BIN)/python bench/backfill.py --write
