@@ -8,6 +8,7 @@ and ``nvidia0/vgpu3``.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -50,6 +51,21 @@ def allocations_from_devices(held: Iterable[HeldDevices], gpus: tuple[Gpu, ...])
 def gpu_of_device(name: str, gpus: tuple[Gpu, ...]) -> str | None:
     """Return the UUID of the GPU that a device of a GPU resource is, or is a part of; None: no GPU of this machine."""
     return _resolve_device(name, gpus).gpu
+
+
+def replicas_per_gpu(offered: Iterable[tuple[str, str]], gpus: tuple[Gpu, ...]) -> int | None:
+    """Return how often the device plugin offers each GPU; None: not shared, not the same for all, or GPUs are missing.
+
+    ``offered``: resource name and id of each healthy device.
+    """
+    devices = [(name, _resolve_device(device, gpus)) for name, device in offered if resources.is_gpu(name)]
+    names = {name for name, _ in devices}
+    counts = Counter(each.gpu for _, each in devices if each.replica is not None)
+    whole = {gpu.uuid for gpu in gpus if gpu.usable and gpu.mig_enabled is not True}
+    if len(names) != 1 or len(devices) != counts.total() or set(counts) != whole or len(set(counts.values())) != 1:
+        return None
+    number = counts.most_common(1)[0][1]
+    return number if number > 1 and all(each.mig_device is None for _, each in devices) else None
 
 
 def _sort_key(each: DeviceAllocation) -> tuple[str, str, int, str, str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from agent.allocation.devices import gpu_of_device
+from agent.allocation.devices import gpu_of_device, replicas_per_gpu
 from agent.allocation.kubelet_reading import KubeletReading
 from agent.allocation.wire import MemoryBlock, PinnedResources
 from agent.sources.kernel_list import parse_numbers
@@ -42,6 +42,7 @@ def kubelet_facts(reading: KubeletReading, topology: NodeTopology) -> KubeletFac
         pinned_memory=any(block.kind == _MEMORY for block in pinned.memory),
         numa_nodes=_numa_resources(topology, pinned, reading.held),
         withdrawn=_withdrawn(allocatable.devices, topology.gpus),
+        replicas=replicas_per_gpu(allocatable.devices, topology.gpus),
     )
 
 

@@ -120,6 +120,8 @@ class KubeletFacts(msgspec.Struct, frozen=True, rename="camel"):
     full_physical_cores: bool | None = None  # the CPU Manager's option full-pcpus-only
     align_by_socket: bool | None = None  # the CPU Manager's option align-by-socket
     cpus_per_core: Annotated[int, Meta(ge=1, le=64)] | None = None  # hardware threads
+    # Of each GPU that the device plugin shares, by the ids of its devices; unknown where GPUs differ.
+    replicas: Annotated[int, Meta(ge=2, le=2**31 - 1)] | None = None
 
 
 class NodeGpus(msgspec.Struct, frozen=True, gc=False, rename="camel"):

@@ -31,6 +31,7 @@ from scheduler_core.cache.colocation import Colocation, OwnerPods, Proximity, co
 from scheduler_core.cache.kubelet_model import kubelet_model
 from scheduler_core.cache.node_cost import NodeCost
 from scheduler_core.cache.node_record import NodeRecord
+from scheduler_core.cache.replica_policy import replicas_of
 from scheduler_core.cache.staleness import CONFIRMATION_GRACE_S, is_stale
 from scheduler_core.policy.policy import READS_NOTHING_MORE, NodeReads, Policy
 from scheduler_core.request.device_request import SHARED, WHOLE
@@ -239,7 +240,7 @@ def _shared_gpus_of(record: NodeRecord, *, sliced: bool) -> SharedGpus | None:
         resource,
         {gpu.uuid or str(gpu.index): gpu.memory_mib for gpu in gpus},
         allocatable[resource],
-        record.machine.replicas,
+        replicas_of(record.machine, record.gpus),
         _replica_policy(record),
     )
     allocations = None if record.gpus is None else record.gpus.allocations

@@ -14,16 +14,24 @@ from scheduler_core.allocation.shared_gpus import ReplicaPolicy
 from scheduler_core.cache.node import NodeFacts
 
 
+def replicas_of(machine: NodeFacts, report: NodeGpus | None) -> int | None:
+    """Return the replicas of each GPU, by the label of the node, else by the kubelet's devices; None: unknown."""
+    if machine.replicas is not None or report is None or report.kubelet is None:
+        return machine.replicas
+    return report.kubelet.replicas
+
+
 def policy_shown(machine: NodeFacts, before: NodeGpus | None, after: NodeGpus | None) -> ReplicaPolicy | None:
     """Return the policy that a new replica shows; None if the reports show none. UNKNOWN: neither policy."""
-    if machine.topology is None or machine.replicas is None or before is None or after is None:
+    replicas = replicas_of(machine, after)
+    if machine.topology is None or replicas is None or before is None or after is None:
         return None
     old, new = set(before.allocations or ()), set(after.allocations or ())
     added = new - old
     if before.allocations is None or old - new or len(added) != 1:
         return None
     used = Counter(each.gpu for each in old)
-    free = [used[gpu.uuid or ""] for gpu in machine.topology.usable if used[gpu.uuid or ""] < machine.replicas]
+    free = [used[gpu.uuid or ""] for gpu in machine.topology.usable if used[gpu.uuid or ""] < replicas]
     chosen = used[added.pop().gpu]
     if not free or min(free) == max(free):
         return None

@@ -307,3 +307,33 @@ def test_numa_ids_beyond_any_machine_are_not_published() -> None:
 
     assert found is not None
     assert found.numa_nodes is None
+
+
+def _replicas(*devices: str, resource: str = "nvidia.com/gpu", machine: NodeTopology = MACHINE) -> int | None:
+    allocatable = AllocatableResources(frozenset((resource, each) for each in devices))
+    found = kubelet_facts(KubeletReading(None, None, allocatable), machine)
+    assert found is not None
+    return found.replicas
+
+
+ALL = [f"GPU-{gpu}::{replica}" for gpu in range(3) for replica in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("devices", "replicas"),
+    [
+        pytest.param(ALL, 4, id="all GPUs"),
+        pytest.param([*ALL, "GPU-0::4"], None, id="one more of a GPU"),
+        pytest.param(ALL[4:], None, id="a GPU is not healthy: it may have another number"),
+        pytest.param(["GPU-0", "GPU-1", "GPU-2"], None, id="whole GPUs"),
+        pytest.param([*ALL, "GPU-1"], None, id="whole and shared"),
+        pytest.param([f"GPU-{gpu}::0" for gpu in range(3)], None, id="one replica is no share"),
+        pytest.param([*ALL, "MIG-7::0"], None, id="a device that is no GPU of this machine"),
+        pytest.param([], None, id="nothing"),
+    ],
+)
+@pytest.mark.parametrize("resource", ["nvidia.com/gpu", "nvidia.com/gpu.shared"])
+def test_replicas_are_counted_by_the_ids_of_the_devices(
+    devices: list[str], replicas: int | None, resource: str
+) -> None:
+    assert _replicas(*devices, resource=resource) == replicas

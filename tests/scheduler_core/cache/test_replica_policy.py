@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
 import pytest
 
+from gputopo.crd.nodegpus import KubeletFacts
 from scheduler_core.allocation.shared_gpus import ReplicaPolicy
 from scheduler_core.cache.node_record import NodeRecord, with_gpus, with_pod, without_pod
 from scheduler_core.cache.node_state import state_of
@@ -64,6 +66,23 @@ def test_a_new_replica_shows_the_policy(reports: list[Held], policy: ReplicaPoli
 
 def test_nothing_is_learned_where_the_replicas_of_a_gpu_are_unknown() -> None:
     assert _after(_node(replicas=None), [{"a": [0]}, {"a": [0], "b": [1]}]).observed_policy is None
+
+
+@pytest.mark.parametrize(
+    ("label", "policy"),
+    [
+        pytest.param(None, PACKED, id="no label: the second of two replicas of GPU 0"),
+        pytest.param("1", None, id="the label comes first: GPU 0 was full"),
+    ],
+)
+def test_replicas_that_the_kubelet_reports_suffice(label: str | None, policy: ReplicaPolicy | None) -> None:
+    """Without a label the policy was never learned."""
+    node = _node(replicas=label)
+    for held in ({"a": [0]}, {"a": [0], "b": [0]}):
+        report = msgspec.structs.replace(kubelet_report(PAIRS, held), kubelet=KubeletFacts(replicas=2))
+        node = with_gpus(node, report)
+
+    assert node.observed_policy is policy
 
 
 def test_nothing_is_learned_while_a_pod_ended_since_the_report() -> None:
