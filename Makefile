@@ -9,7 +9,7 @@ WORKERS ?= -n logical --maxprocesses 4 --dist worksteal
 # each starts a control plane of 700 MiB.
 WAITERS ?= -n 4 --dist worksteal
 
-.PHONY: demo test mutants e2e dashboards manifests check bench bench-scheduler bench-planner bench-scale campaign chaos docs install-man site screenshots lock digests release dist image clean
+.PHONY: demo test mutants e2e dashboards manifests check bench bench-scheduler bench-planner bench-scale campaign attacks chaos docs install-man site screenshots lock digests release dist image clean
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "gputopo needs Python 3.11 or newer; none is on PATH. Install it, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
@@ -188,6 +188,11 @@ soak: $(VENV)/.test
 # Hostile values in every field that a tenant may write; the table of docs/testing.md, in 40 minutes.
 campaign: $(VENV)/.test
 	$(BIN)/python -m tests.campaign.attacks
+
+# The attacks of docs/testing.md once more, on a real control plane; prints the table with figures of now.
+attacks: $(VENV)/.test
+	$(BIN)/python -m tests.e2e.binaries
+	$(BIN)/python -m tests.e2e.attacks
 
 # A day of faults and attacks in 24 minutes, on a real control plane; figures for docs/testing.md.
 chaos: $(VENV)/.test

@@ -107,7 +107,9 @@ def until(said: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("source", [one_address, many_addresses])
 @pytest.mark.parametrize("program", ["extender", "planner", "observe"])
-def test_half_sent_requests_keep_no_probe_out(program: str, source: Callable[[int], str], tmp_path: Path) -> None:
+def test_half_sent_requests_keep_no_probe_out(
+    program: str, source: Callable[[int], str], tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     port, verbs = free_port(), ("--verbs", "127.0.0.1:0")
     options = verbs if program == "extender" else ()
     with (
@@ -122,15 +124,19 @@ def test_half_sent_requests_keep_no_probe_out(program: str, source: Callable[[in
         ),
     ):
         until(lambda: probe(port) == b"ok\n")
-        held, answers = [], []
+        held, answers, slowest = [], [], 0.0
         for number in range(PEERS):
             held.append(send(port, HALF, source(number)))
             if number % (PEERS // PROBES) == 0:
+                begun = time.monotonic()
                 answers.append(probe(port))
+                slowest = max(slowest, time.monotonic() - begun)
         for each in held:
             each.close()
 
     assert answers == [b"ok\n"] * PROBES
+    where = "one address" if source is one_address else "many addresses"
+    record_property("attack", f"{program}, {where}: {PROBES} of {PROBES} probes answered, slowest {slowest:.2f} s")
 
 
 @pytest.fixture
@@ -140,7 +146,9 @@ def planner() -> Iterator[tuple[int, psutil.Process]]:
         yield int(started.stdout.readline()), psutil.Process(started.pid)
 
 
-def test_peers_that_pipeline_and_never_read_cost_a_bounded_memory(planner: tuple[int, psutil.Process]) -> None:
+def test_peers_that_pipeline_and_never_read_cost_a_bounded_memory(
+    planner: tuple[int, psutil.Process], record_property: Callable[[str, object], None]
+) -> None:
     port, server = planner
     assert get(port, "/gangs")[0] == 200
     before, most, answers = server.memory_info().rss, 0, []
@@ -148,7 +156,9 @@ def test_peers_that_pipeline_and_never_read_cost_a_bounded_memory(planner: tuple
     for _ in working(server):
         answers.append(probe(port))
         most = max(most, server.memory_info().rss - before)
-    print(f"resident memory: {before / MEBI:.0f} MiB, {most / MEBI:.0f} MiB more at most")
+    record_property(
+        "attack", f"{before / MEBI:.0f} to {(before + most) / MEBI:.0f} MiB; all {len(answers)} probes answered"
+    )
     for each in peers:
         each.close()
 

@@ -1,0 +1,166 @@
+"""The attacks that gputopo did not withstand once, repeated: a table with figures before and now.
+
+Run: ``make attacks``. Each row runs tests that attack the real API server or the real server process, and measure the
+figures of "now".
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+FIGURE = "attack"  # the property of a test's report with a figure of this table
+
+
+class Attack(NamedTuple):
+    """A row of the table."""
+
+    name: str
+    before: str
+    tests: tuple[str, ...]  # of pytest
+    now: str  # if all tests pass; their figures are added
+
+
+_SLOW_PEERS = "tests/scheduler_core/runtime/test_http_server_slow_peers.py"
+_OBJECTS = "tests/e2e/gangs/test_hostile_objects.py"
+ATTACKS = (
+    Attack(
+        "Pod, Job, Node annotation nested 1,000 to 3,000 levels; restarts while they exist",
+        "all watches end, every Filter call 503 after 120 s, for ever",
+        (f"{_OBJECTS}::test_deeply_nested_objects_stop_nothing",),
+        "pods and gangs placed; 0 unreadable objects; commands end with 0",
+    ),
+    Attack(
+        "managed fields of own objects (Node, NodeGpus, Lease, ledger, reservation), 1,000 to 9,000 levels",
+        "not tried",
+        ("tests/e2e/daemonset/test_deep_managed_fields.py",),
+        "keys restored and cleaned up; gangs placed",
+    ),
+    Attack(
+        "400 pods of a megabyte, restarts",
+        "829 MiB (extender), 834 MiB (planner)",
+        ("tests/e2e/gangs/test_large_objects.py",),
+        "",
+    ),
+    Attack(
+        "forged placements on all four nodes",
+        "four nodes blocked for ever",
+        ("tests/e2e/gangs/test_hostile_tenant.py",),
+        "a gang and pods get these nodes",
+    ),
+    Attack(
+        "1,500 half-sent requests",
+        "101 of 111 probes reset",
+        (f"{_SLOW_PEERS}::test_half_sent_requests_keep_no_probe_out",),
+        "",
+    ),
+    Attack(
+        "300 peers that pipeline /gangs and never read",
+        "85 to 598 MiB",
+        (f"{_SLOW_PEERS}::test_peers_that_pipeline_and_never_read_cost_a_bounded_memory",),
+        "",
+    ),
+    Attack(
+        "a member of high priority without GPUs, and an old one",
+        "the gang jumps the queue",
+        ("tests/e2e/gangs/test_fairness.py::test_a_high_priority_member_without_gpus_does_not_move_a_gang_forward",),
+        "it keeps its place",
+    ),
+    Attack(
+        "a gang of priority -1000 that never fits",
+        "14 GPUs kept from pods of priority 100000 without end",
+        ("tests/e2e/gangs/test_hold_limits.py",),
+        "pods of a higher priority start; age and GPUs of holds end at their limits",
+    ),
+    Attack(
+        "an agent's token on keys of administrators, Events, NodeGpus of 10,000 allocations",
+        "accepted; 2,386 Events in 5 s about another node",
+        ("tests/e2e/daemonset/test_agent_token.py",),
+        "403, 422",
+    ),
+    Attack(
+        "own keys of a Node and NodeGpus edited by hand",
+        "never restored; 409 for ever",
+        ("tests/e2e/daemonset/test_restored_keys.py",),
+        "restored within a heartbeat, with an Event",
+    ),
+    Attack(
+        "pages read from the pod network",
+        "names, UIDs and requests of all tenants",
+        ("tests/e2e/daemonset/test_page_access.py",),
+        "401, 403",
+    ),
+    Attack(
+        "supply chain: base image by tag, tools without hash, pip and shell in the image",
+        "all three",
+        ("tests/daemonset/test_image.py", "tests/daemonset/test_images.py", "tests/test_workflows.py"),
+        "digests, hashes; none in the image (the built image: make manifests)",
+    ),
+)
+
+
+class Outcome(NamedTuple):
+    """The result of the tests of a row."""
+
+    failed: int
+    passed: int
+    figures: tuple[str, ...]
+
+
+def run_tests(tests: tuple[str, ...]) -> Outcome:
+    """Run the tests in a process of their own."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-n",
+            "0",
+            "-o",
+            "junit_family=xunit1",
+        ]
+        command += ["-m", "e2e or not e2e"]
+        subprocess.run([*command, f"--junitxml={report}", *tests], check=False, stdout=sys.stderr)
+        return _outcome(ET.parse(report).getroot()) if report.exists() else Outcome(1, 0, ())
+
+
+def _outcome(report: ET.Element) -> Outcome:
+    cases = list(report.iter("testcase"))
+    failed = [each for each in cases if each.find("failure") is not None or each.find("error") is not None]
+    skipped = [each for each in cases if each.find("skipped") is not None]
+    return Outcome(len(failed), len(cases) - len(failed) - len(skipped), tuple(dict.fromkeys(_figures(cases))))
+
+
+def _figures(cases: list[ET.Element]) -> Iterator[str]:
+    for case in cases:
+        for each in case.iter("property"):
+            if each.get("name") == FIGURE:
+                yield each.get("value", "")
+
+
+def main() -> None:
+    """Run all rows, or those whose name contains an argument, and print the table."""
+    failed = 0
+    print("| attack | before | now | tests |\n|---|---|---|---|")
+    for attack in ATTACKS:
+        if sys.argv[1:] and not any(each in attack.name for each in sys.argv[1:]):
+            continue
+        found = run_tests(attack.tests)
+        is_held = found.passed > 0 and not found.failed
+        failed += not is_held
+        now = "; ".join(each for each in (attack.now, *found.figures) if each) if is_held else "**does not hold**"
+        print(f"| {attack.name} | {attack.before} | {now} | {found.passed} |", flush=True)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
