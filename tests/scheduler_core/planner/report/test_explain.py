@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from gputopo.crd.reservations import EntryPhase
+from gputopo.crd.reservations import Backfill, EntryPhase, spec_hash
 from scheduler_core.cache.full_pods import HOSTNAME, POD_AFFINITY, TOPOLOGY_SPREAD
 from scheduler_core.planner.gang.conventions import single_pod_request
 from scheduler_core.planner.gang.member import GangName, Member
@@ -19,7 +20,7 @@ from scheduler_core.request.pod import Metadata
 from scheduler_core.request.pod_request import InvalidRequest
 from tests.scheduler_core.builders import NOW, occupant, record
 from tests.scheduler_core.explain.fleets import QUADS
-from tests.scheduler_core.planner.gang.gang_pods import BOUND, GATED
+from tests.scheduler_core.planner.gang.gang_pods import BOUND, GATED, LLM
 from tests.scheduler_core.planner.packing.plans import entry, ledger, plan
 from tests.scheduler_core.planner.report.clusters import RULES, USUAL, crew, member, seen, story
 
@@ -272,3 +273,28 @@ def test_controllers_that_wait_for_a_member_are_notes(changed: dict[str, Any], w
 
     assert words in " ".join(story(seen(members[:1], [FREE])).notes)
     assert words not in " ".join(story(seen(members, [FREE])).notes)
+
+
+def test_backfill_is_noted_for_the_gang_on_held_capacity_and_for_the_holder() -> None:
+    there = [record("a", QUADS, held={"user": range(8)}, pods=[occupant("user", 8)]), record("b", QUADS, held={})]
+    short = plan("s-1", {"w-0": ("b", 4)}, gang=LLM.name)
+    backfill = Backfill(f"{LLM.namespace}/big", "2026-11-18T11:30:00Z", "2026-11-18T12:00:00Z")
+    spec = replace(short.spec, backfill=backfill)
+    short = short._replace(spec=spec, hash=spec_hash(spec))
+    big = GangName(LLM.namespace, "big")
+    waiting = member("big-0", 8)
+    waiting = waiting._replace(gang_request=waiting.gang_request._replace(gang=big, size=1))
+    hold = plan("big-1", held={"b": 8}, gang="big")
+    cluster = seen(
+        [*crew(1, 4, BOUND, reservation="s-1", node="b"), waiting],
+        there,
+        planned=[short, hold],
+        ledger=ledger(entry(hold, EntryPhase.HELD)),
+    )
+
+    assert story(cluster).notes[0] == (
+        f"it uses capacity that is held for {LLM.namespace}/big until 2026-11-18T12:00:00Z, "
+        "and is evicted if that gang can start earlier (backfill)"
+    )
+    expected = f"until it can start, its held capacity is used by {LLM.namespace}/{LLM.name} (backfill)"
+    assert expected in story(cluster, big).notes
