@@ -186,8 +186,10 @@ class CapacityHolds:
         found = [pods[uid] for uid in new if uid in pods and pods[uid].priority > hold.priority]
         return tuple(sorted(f"{each.occupant.namespace}/{each.occupant.name}" for each in found))
 
-    def _placed(self, holds: Iterable[CapacityHold]) -> Iterator[str]:
+    def _placed(self, holds: Collection[CapacityHold]) -> Iterator[str]:
         """Yield the UIDs of holds whose gang has its places."""
+        if not holds:  # most rounds; the rest costs as much as all reservations have members
+            return
         view, ledger = self._view, self._view.ledger
         entries = {} if ledger is None else active_entries(ledger.spec, view.reservations)
         places = [view.reservations[uid] for uid, each in entries.items() if each.phase is EntryPhase.COMMITTED]

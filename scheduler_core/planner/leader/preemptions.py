@@ -71,9 +71,11 @@ class Preemptions:
         self.reports = {name: each for name, each in self.reports.items() if each.mode is policy.mode}
         if policy.mode is PreemptionMode.OFF or now < self._next_search or not policy.is_open(wall):
             return None
+        self._forget_old(now)
+        if not self._queue.has_unplaced:
+            return None
         holds, in_progress = self._holds.open_holds(), self._view.in_progress()
         evicting = {each.priority for each in holds if each.reservation.key in self._running}
-        self._forget_old(now)
         found: QueuedGang | None = None
         for waiting in self._queue.ordered():
             gang = waiting.gang

@@ -195,6 +195,11 @@ class GangQueue:
         """Return True if any queued gang is wanted; does not sort."""
         return any(map(wanted, self._queued.values()))
 
+    @property
+    def has_unplaced(self) -> bool:
+        """True if any queued gang did not fit when it was tried last."""
+        return bool(self._unfit_states)
+
     def has_untried(self, now: float) -> bool:
         """Return True if a gang is due that was not tried since it changed."""
         return any(each.unfit_state is None and self.due_at(each) <= now for each in self.ordered())

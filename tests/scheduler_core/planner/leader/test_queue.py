@@ -154,6 +154,19 @@ def test_an_unplaced_gang_is_tried_again_after_a_change() -> None:
     assert batches(queue, state=1) == [["a"]]
 
 
+def test_whether_a_gang_did_not_fit_is_known_without_sorting() -> None:
+    queue = of(queued("a"), queued("b"))
+    assert not queue.has_unplaced
+
+    queue.mark_unplaced(name("stranger"), 1)
+    assert not queue.has_unplaced
+    queue.mark_unplaced(name("b"), 1)
+    assert queue.has_unplaced
+
+    queue.remove_gang(name("b"))
+    assert not queue.has_unplaced
+
+
 def test_consecutive_single_pods_are_tried_together() -> None:
     singles = [queued(f"pod.{number}", created=100.0 + number) for number in range(5)]
     queue = of(*singles, queued("llm", created=101.5), queued("urgent", priority=1))
