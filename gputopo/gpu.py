@@ -16,7 +16,7 @@ _BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 class Health(Enum):
-    """Whether a GPU can be used at all. A slow GPU is OK here and listed in ``NodeTopology.degraded``."""
+    """The state of a GPU: usable or not. A slow GPU is OK here and listed in ``NodeTopology.degraded``."""
 
     OK = "ok"
     LOST = "lost"  # on the bus or in the driver's count, but NVML cannot talk to it

@@ -47,7 +47,7 @@ MAX_GPUS = 64  # more than any machine built (DGX-2 and HGX trays hold 16); boun
 
 
 class PcieDistance(Enum):
-    """What lies between two PCIe devices, nearest first: the words of the legend of ``nvidia-smi topo -m``."""
+    """The path between two PCIe devices, nearest first: the words of the legend of ``nvidia-smi topo -m``."""
 
     PIX = "PIX"  # at most one PCIe bridge (NVML_TOPOLOGY_SINGLE, and NVML_TOPOLOGY_INTERNAL: one board)
     PXB = "PXB"  # several PCIe bridges, no host bridge (NVML_TOPOLOGY_MULTIPLE)

@@ -12,7 +12,7 @@ import msgspec
 
 
 class Interconnect(Enum):
-    """What joins the GPUs of an island, best first."""
+    """The interconnect of the GPUs of an island, best first."""
 
     NVSWITCH = "nvswitch"
     NVLINK = "nvlink"

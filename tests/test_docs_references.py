@@ -45,9 +45,22 @@ def test_every_value_of_the_chart_has_a_meaning() -> None:
     assert [name for name, meaning in rows if not meaning.strip()] == []
 
 
+FRAGMENT = re.compile(r"(of|that|which|by|between|with|for|from|such|as|see)\b|sha256|\W")
+
+
+@pytest.mark.parametrize("page", [VALUES, RESOURCES], ids=["values", "resources"])
+def test_a_meaning_is_more_than_a_fragment(page: str) -> None:
+    """It names its subject, and does not begin with a preposition or a pronoun."""
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if re.match(r"\| `\w", line)]
+    fragments = [row for row in rows if len(row[-1].split()) < 2 or FRAGMENT.match(row[-1])]
+
+    assert fragments == []
+    assert len(rows) > 60
+
+
 def test_a_comment_beside_a_value_and_one_above_it_are_its_meaning() -> None:
     assert '| `scheduler.caller` | `"second"` or `"cluster"` | `"second"` | second: a second kube-scheduler' in VALUES
-    assert '| `image.tag` | string | `""` | the chart\'s appVersion |' in VALUES
+    assert '| `image.tag` | string | `""` | tag of the image; empty: the chart\'s appVersion |' in VALUES
 
 
 def fields(schema: Any) -> Iterator[str]:

@@ -44,34 +44,36 @@ Percent = Annotated[int, Meta(ge=0, le=100)]
 class PodRef(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """The holder of a GPU. Source: the kubelet's PodResources API, ``PodResources`` and ``ContainerResources``."""
 
-    namespace: DnsLabel
-    name: Name
-    container: DnsLabel
-    uid: ShortText | None = None  # PodResources does not report it; set if the agent knows it
+    namespace: DnsLabel  # namespace of the pod
+    name: Name  # name of the pod
+    container: DnsLabel  # name of the container in the pod
+    uid: ShortText | None = None  # UID of the pod; PodResources does not report it; set if the agent knows it
 
 
 class DeviceAllocation(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """A device that a container holds. Source: ``ContainerDevices.device_ids``."""
 
     gpu: ShortText  # UUID of the physical GPU: "GPU-..."
-    pod: PodRef
-    replica: Replica | None = None  # n of "GPU-...::n" where the device plugin shares GPUs
-    mig_device: ShortText | None = None  # "MIG-..." where the pod holds a MIG device of that GPU
+    pod: PodRef  # the pod and container that hold the device
+    replica: Replica | None = None  # number of the replica: n of "GPU-...::n" where the device plugin shares GPUs
+    mig_device: ShortText | None = (
+        None  # UUID of the MIG device, "MIG-...", where the pod holds a MIG device of that GPU
+    )
 
 
 class NicAllocation(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """A network card, or a virtual function of it, that a container holds. Source: ``ContainerDevices.device_ids``."""
 
-    nic: ShortText  # RDMA device: "mlx5_0"
-    pod: PodRef
+    nic: ShortText  # name of the RDMA device: "mlx5_0"
+    pod: PodRef  # the pod and container that hold the network card
     virtual_function: ShortText | None = None  # PCI address of the function; None: the pod holds the whole card
 
 
 class NicRate(msgspec.Struct, frozen=True, rename="camel"):
     """The rate of a network card of the topology. Source: ``/sys/class/infiniband/*/ports/1/rate``."""
 
-    nic: ShortText  # RDMA device: "mlx5_0"
-    gbps: LinkRate  # Gbit/s in each direction
+    nic: ShortText  # name of the RDMA device: "mlx5_0"
+    gbps: LinkRate  # rate of its port, in Gbit/s in each direction
 
 
 class NumaResources(msgspec.Struct, frozen=True, rename="camel"):
@@ -80,11 +82,11 @@ class NumaResources(msgspec.Struct, frozen=True, rename="camel"):
     Source: ``AllocatableResourcesResponse`` and ``ContainerResources`` of PodResources, and the kernel's list of CPUs.
     """
 
-    id: NumaId  # of the NUMA node, as in sysfs
-    cpus: Count = 0  # all CPUs of the node
-    free_cpus: Count = 0  # that the kubelet may allocate exclusively, and that no container has
-    memory: Count = 0  # bytes that the kubelet may allocate
-    free_memory: Count = 0  # bytes of it that no container has
+    id: NumaId  # number of the NUMA node, as in sysfs
+    cpus: Count = 0  # number of CPUs of the NUMA node
+    free_cpus: Count = 0  # CPUs that the kubelet may allocate exclusively, and that no container has
+    memory: Count = 0  # bytes of memory that the kubelet may allocate
+    free_memory: Count = 0  # bytes of this memory that no container has
     group: Annotated[tuple[NumaId, ...], _PER_NUMA_NODE] = ()  # NUMA nodes of which containers hold memory together
 
 
@@ -96,9 +98,11 @@ class GpuUsage(msgspec.Struct, frozen=True, rename="camel"):
     """
 
     gpu: ShortText  # UUID of the physical GPU
-    used_memory_percent: Percent | None = None  # ``nvmlDeviceGetMemoryInfo``: used / total, the driver's own included
-    claimed_memory_percent: Percent | None = None  # by the devices that containers hold, exact; 100 for a whole GPU
-    busy_percent: Percent | None = None  # ``nvmlDeviceGetUtilizationRates``: time with a kernel, mean of 10 minutes
+    used_memory_percent: Percent | None = None  # memory in use, the driver's own included (``nvmlDeviceGetMemoryInfo``)
+    # Memory of the devices that containers hold, exact; 100 for a whole GPU.
+    claimed_memory_percent: Percent | None = None
+    # Part of the last 10 minutes in which a kernel ran (``nvmlDeviceGetUtilizationRates``).
+    busy_percent: Percent | None = None
 
 
 class KubeletFacts(msgspec.Struct, frozen=True, rename="camel"):
@@ -108,18 +112,20 @@ class KubeletFacts(msgspec.Struct, frozen=True, rename="camel"):
     (topology.node.k8s.io/v1alpha2), for the Topology Manager; PodResources' ``GetAllocatableResources`` for the rest.
     """
 
-    topology_manager_policy: DnsLabel | None = None  # none, best-effort, restricted or single-numa-node
-    topology_manager_scope: DnsLabel | None = None  # container or pod
-    prefer_closest_numa_nodes: bool | None = None  # the Topology Manager's option prefer-closest-numa-nodes
-    exclusive_cpus: bool | None = None  # the CPU Manager's policy is static
-    pinned_memory: bool | None = None  # the Memory Manager's policy is Static
+    # Policy of the Topology Manager: none, best-effort, restricted, single-numa-node.
+    topology_manager_policy: DnsLabel | None = None
+    topology_manager_scope: DnsLabel | None = None  # scope of the Topology Manager: container, pod
+    prefer_closest_numa_nodes: bool | None = None  # whether the Topology Manager's option of this name is set
+    exclusive_cpus: bool | None = None  # whether the CPU Manager's policy is static
+    pinned_memory: bool | None = None  # whether the Memory Manager's policy is Static
+    # CPUs and memory of each NUMA node.
     numa_nodes: Annotated[tuple[NumaResources, ...], _PER_NUMA_NODE] | None = None
     withdrawn: Annotated[tuple[ShortText, ...], Meta(max_length=MAX_GPUS)] | None = (
         None  # UUIDs of GPUs that the device plugin does not offer
     )
-    full_physical_cores: bool | None = None  # the CPU Manager's option full-pcpus-only
-    align_by_socket: bool | None = None  # the CPU Manager's option align-by-socket
-    cpus_per_core: Annotated[int, Meta(ge=1, le=64)] | None = None  # hardware threads
+    full_physical_cores: bool | None = None  # whether the CPU Manager's option full-pcpus-only is set
+    align_by_socket: bool | None = None  # whether the CPU Manager's option align-by-socket is set
+    cpus_per_core: Annotated[int, Meta(ge=1, le=64)] | None = None  # hardware threads of each core
     # Of each GPU that the device plugin shares, by the ids of its devices; unknown where GPUs differ.
     replicas: Annotated[int, Meta(ge=2, le=2**31 - 1)] | None = None
 
@@ -134,16 +140,16 @@ class NodeGpus(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     # RFC 3339, UTC: when the agent saw the GPUs as written here. A Lease confirms it later
     # (``gputopo.kube.heartbeats``); readers compute staleness from the later time.
     observed_at: ShortText
-    content_hash: ShortText  # ``content_hash`` of the topology annotation that this observation belongs to
-    agent_version: ShortText  # the version of gputopo that wrote this
-    # Devices that containers hold; empty: no device is allocated; absent: the kubelet's socket cannot be read.
+    content_hash: ShortText  # SHA-256 of the topology annotation that this observation belongs to
+    agent_version: ShortText  # version of the agent that wrote the object
+    # Devices that containers hold. Empty: no device is allocated. Absent: the kubelet's socket cannot be read.
     allocations: Annotated[tuple[DeviceAllocation, ...], Meta(max_length=MAX_ALLOCATIONS)] | None = None
     # Network cards of the topology that containers hold; empty and absent as for ``allocations``.
     nics: Annotated[tuple[NicAllocation, ...], Meta(max_length=MAX_NICS)] | None = None
-    kubelet: KubeletFacts | None = None  # what determines which devices the kubelet allocates
-    # GPUs of which something is known.
+    kubelet: KubeletFacts | None = None  # settings of the kubelet that determine which devices it allocates
+    # Use of each GPU of which NVML or the kubelet reports it.
     usage: Annotated[tuple[GpuUsage, ...], Meta(max_length=MAX_GPUS)] | None = None
-    # Network cards whose port is up.
+    # Rates of the network cards whose port is up.
     nic_rates: Annotated[tuple[NicRate, ...], Meta(max_length=MAX_NICS)] | None = None
 
 

@@ -46,33 +46,35 @@ _Time = Annotated[str, _limit(maxLength=64)]
 class PlannedMember(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """A member of a gang and its node."""
 
-    uid: _Uid  # of the pod
-    name: _Name  # of the pod
-    node: _Name | None = None  # None: it requests no GPU, and kube-scheduler chooses
-    # (resource, number of devices) that the member takes on the node.
+    uid: _Uid  # UID of the pod
+    name: _Name  # name of the pod; its namespace is the reservation's
+    # Node of the pod. None: it requests no GPU, and kube-scheduler chooses the node.
+    node: _Name | None = None
+    # Devices that the member takes on the node: pairs of resource and number.
     gpus: Annotated[tuple[tuple[str, int], ...], _limit(maxItems=64)] = ()
     # Indices of the GPUs that the device plugin is expected to allocate; (): unknown.
     expected: Annotated[tuple[_Count, ...], _limit(maxItems=256)] = ()
-    rank: _Count | None = None  # of the member in its gang, from 0
+    rank: _Count | None = None  # rank of the member in its gang, from 0
 
 
 class HeldCapacity(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """A capacity hold: devices of a node that are reserved, once free, for a gang that does not fit yet."""
 
-    node: _Name
-    gpus: _Count  # of that resource
+    node: _Name  # name of the node
+    gpus: _Count  # number of devices of the resource
+    # Name of the resource. Default: nvidia.com/gpu.
     resource: Annotated[str, _limit(minLength=1, maxLength=317)] = GPU_RESOURCES[0]
 
 
 class PlannedEviction(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """A pod that is evicted for the gang of a capacity hold."""
 
-    uid: _Uid
-    namespace: _Name
-    name: _Name
-    node: _Name
-    unit: _Line  # the gang or single pod that it is evicted with, as NAMESPACE/NAME
-    gpus: _Count = 0  # devices that it returns
+    uid: _Uid  # UID of the pod
+    namespace: _Name  # namespace of the pod
+    name: _Name  # name of the pod
+    node: _Name  # node on which the pod runs
+    unit: _Line  # gang or single pod that the pod is evicted with, as NAMESPACE/NAME
+    gpus: _Count = 0  # number of devices that become free
 
 
 class Preemption(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -82,13 +84,13 @@ class Preemption(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     that leads continues it.
     """
 
-    evictions: Annotated[tuple[PlannedEviction, ...], _MANY]  # the pods that are evicted
-    rule: _Line  # of the policy file that allows it
-    reason: Annotated[str, _limit(maxLength=4096)] = ""  # for people
+    evictions: Annotated[tuple[PlannedEviction, ...], _MANY]  # pods to evict
+    rule: _Line  # name of the rule in the policy file that allows the evictions
+    reason: Annotated[str, _limit(maxLength=4096)] = ""  # why the pods are evicted, as a text for users
     # Work that is lost, of all units: GPUs x (time since the last checkpoint + restart + grace period).
     gpu_hours: Annotated[float, _limit(minimum=0)] = 0.0
-    cost: Annotated[float, _limit(minimum=0)] | None = None  # the same as money, in the unit of node-cost-per-hour
-    timeout_s: Annotated[float, _limit(minimum=0)] = 600.0  # evictions that are refused are retried for this time
+    cost: Annotated[float, _limit(minimum=0)] | None = None  # cost of the lost work, in the unit of node-cost-per-hour
+    timeout_s: Annotated[float, _limit(minimum=0)] = 600.0  # seconds for which refused evictions are retried
     # The pods were placed on the capacity of this gang's hold by backfill: they end in any mode of preemption.
     yields: bool = False
 
@@ -96,7 +98,7 @@ class Preemption(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
 class Backfill(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """The places are on capacity that is held for another gang, until that gang can start."""
 
-    gang: _Line  # that the capacity is held for, as NAMESPACE/NAME
+    gang: _Line  # gang that the capacity is held for, as NAMESPACE/NAME
     start_by: _Time  # RFC 3339: the members are ungated before, or not at all
     until: _Time  # RFC 3339: the estimated start of the other gang; the members have ended by then
 
@@ -104,23 +106,22 @@ class Backfill(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 class ReservationSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """A plan. Never changed: another plan is another reservation."""
 
-    gang: Annotated[
-        str, _limit(maxLength=253)
-    ]  # its name; its namespace is the reservation's. A batch of single pods: ""
+    # Name of the gang, in the namespace of the reservation. Empty: a batch of single pods.
+    gang: Annotated[str, _limit(maxLength=253)]
     # The members of the gang and their nodes.
     seats: Annotated[tuple[PlannedMember, ...], _MANY] = ()
     # Devices that are reserved for a gang that does not fit yet.
     held: Annotated[tuple[HeldCapacity, ...], _MANY] = ()
-    timeout_s: Annotated[float, _limit(minimum=0)] = 30.0  # from ungating until all members are bound
-    domain: _Line | None = None  # "clique=7b96.1": all members are in it
+    timeout_s: Annotated[float, _limit(minimum=0)] = 30.0  # seconds from ungating until all members are bound
+    domain: _Line | None = None  # topology domain that contains all members, such as "clique=7b96.1"
     # Bottleneck of the rings inside the nodes, GB/s, both ways; None: unknown, or no ring.
     gbps: Annotated[float, _limit(minimum=0)] | None = None
     attempt: Annotated[int, _limit(minimum=1)] = 1  # number of the plan, from 1
-    # Of a capacity hold: pods and gangs of a higher priority than its gang ignore it.
+    # Priority of the gang of a capacity hold: pods and gangs of a higher priority ignore the hold.
     priority: int = 0
-    held_since: _Time | None = None  # RFC 3339: when its gang got its first hold; the age of a hold is limited
-    preemption: Preemption | None = None  # of a capacity hold: pods that are evicted for it
-    backfill: Backfill | None = None  # of places on capacity that is held for another gang
+    held_since: _Time | None = None  # RFC 3339: when the gang got its first hold; the age of a hold is limited
+    preemption: Preemption | None = None  # pods that are evicted, so that the capacity of a hold becomes free
+    backfill: Backfill | None = None  # condition of places on capacity that is held for another gang
 
 
 class ReservationState(Enum):
@@ -137,18 +138,20 @@ class ReservationState(Enum):
 class ReservationStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """Information for people; a restarted planner reads ``deadline``."""
 
-    state: ReservationState | None = None  # for people: the ledger decides what is in effect
-    reason: Annotated[str, _limit(maxLength=4096)] | None = None  # of the state, for people
-    bound: _Count = 0  # members
-    members: _Count = 0  # that the plan places
-    nodes: _Count = 0  # that the plan uses
-    gpus: _Count = 0  # that the plan uses
-    # RFC 3339; set when the first member is ungated; of a preemption: until when further units may be begun.
+    state: ReservationState | None = None  # state of the reservation; the ledger decides what is in effect
+    # Why the reservation is in this state, as a text for users.
+    reason: Annotated[str, _limit(maxLength=4096)] | None = None
+    bound: _Count = 0  # number of members that are bound
+    members: _Count = 0  # number of members that the plan places
+    nodes: _Count = 0  # number of nodes that the plan uses
+    gpus: _Count = 0  # number of GPUs that the plan uses
+    # RFC 3339: time by which all members must be bound, set when the first one is ungated. Of a preemption: time until
+    # which the eviction of further units may begin.
     deadline: _Time | None = None
     estimate: _Time | None = None  # RFC 3339: expected start of a gang with a capacity hold; None: unknown
-    # Of a capacity hold with a preemption: units whose eviction has begun. Each planner that leads finishes them.
+    # Units of a preemption whose eviction has begun. Each planner that leads finishes them.
     evicting: Annotated[tuple[_Line, ...], _MANY] = ()
-    # Of a preemption: evicted pods, NAMESPACE/NAME, that did not end in time. Other gangs may preempt meanwhile.
+    # Pods, as NAMESPACE/NAME, that were evicted and did not end in time. Other gangs may preempt meanwhile.
     stuck: Annotated[tuple[_Line, ...], _MANY] = ()
 
 
@@ -163,38 +166,44 @@ class EntryPhase(Enum):
 class LedgerEntry(msgspec.Struct, frozen=True, rename="camel"):
     """A reservation that is in effect."""
 
-    uid: _Uid  # of the reservation
-    namespace: _Name
-    name: _Name
-    hash: Annotated[str, _limit(pattern="^[0-9a-f]{64}$")]  # ``spec_hash``
+    uid: _Uid  # UID of the reservation
+    namespace: _Name  # namespace of the reservation
+    name: _Name  # name of the reservation
+    hash: Annotated[str, _limit(pattern="^[0-9a-f]{64}$")]  # SHA-256 of its spec
+    # Held: a capacity hold; Proposed: extenders acknowledge or block it; Committed: its members may be ungated.
     phase: EntryPhase
 
 
 class LedgerSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """The reservations that are in effect in a pool."""
 
-    planner: _Line = ""  # identity of the last writer; a new leader writes its identity first
-    epoch: _Count = 0  # increased by every new leader
+    planner: _Line = ""  # identity of the planner that wrote last; a new leader writes its identity first
+    epoch: _Count = 0  # number of the term of leadership; every new leader increases it
+    # Reservations that are in effect.
     entries: Annotated[tuple[LedgerEntry, ...], _MANY] = ()
-    # For `gputopo gangs`: NAMESPACE/NAME of the planner's Lease, and its --levels.
-    lease: _Line = ""
+    lease: _Line = ""  # the planner's Lease as NAMESPACE/NAME, for `gputopo gangs`
+    # The planner's --levels, for `gputopo gangs`.
     levels: Annotated[str, _limit(maxLength=4096)] = ""
 
 
 class ExtenderAck(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """The acknowledgement of an extender, which writes it under ``status.extenders``."""
 
-    pod: _Line = ""  # NAMESPACE/NAME of its pod, so that the planner can check that the pod exists
-    generation: _Count = 0  # generation of the ledger that it enforces: it rejects pods that conflict with its entries
-    blocked: Annotated[tuple[_Uid, ...], _MANY] = ()  # UIDs of proposed reservations that it cannot acknowledge (yet)
-    term: _Count = 0  # increased each time it starts to answer again
-    # Identities of earlier processes of its pod that the ledger listed when it registered: these processes have ended.
+    pod: _Line = ""  # the extender's pod as NAMESPACE/NAME, so that the planner can check that the pod exists
+    # Generation of the ledger that the extender enforces: it rejects pods that conflict with the entries.
+    generation: _Count = 0
+    blocked: Annotated[
+        tuple[_Uid, ...], _MANY
+    ] = ()  # UIDs of proposed reservations that the extender cannot acknowledge
+    term: _Count = 0  # number of the period of answering; increased each time the extender starts to answer again
+    # Identities of earlier processes of the pod that the ledger listed when the extender registered; they have ended.
     replaces: Annotated[tuple[Annotated[str, _limit(maxLength=128)], ...], _limit(maxItems=16)] = ()
 
 
 class LedgerStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """The registered extenders by identity. An extender that is not listed answers no request."""
 
+    # Acknowledgement of each registered extender, by its identity.
     extenders: Annotated[dict[str, ExtenderAck], _limit(maxProperties=1000)] = {}
 
 

@@ -187,7 +187,7 @@ class Document(Entry):
     uplinks: Annotated[tuple[UplinkEntry, ...] | None, Meta(description="null where NVLink is unknown")]
     unknown_links: Annotated[
         tuple[tuple[int, int], ...],
-        Meta(description="pairs of GPU indices of which nobody told whether NVLinks join them"),
+        Meta(description="pairs of GPU indices for which no source reports whether NVLinks join them"),
     ]
     pcie: tuple[DistanceEntry, ...]
     nics: tuple[NicEntry, ...]

@@ -56,8 +56,8 @@ class ListedFor(NamedTuple):
 def read_cluster(kube: Kube, now: float, listed_for: ListedFor) -> ListedCluster:
     """List nodes, pods, PodResources reports and reservations, and return the snapshot. Raises ``KubeError``.
 
-    All kinds are listed side by side. The nodes of a file without any ``NodeGpus`` are trusted: nobody can report
-    that they have changed since.
+    All kinds are listed side by side. The nodes of a file without any ``NodeGpus`` are trusted, because the file
+    has no reports of changes.
     """
     policy = listed_for.policy
     listing_pods = run_ahead(partial(list_kind, kube, PodUpdate, sources_with_parser(listed_for.parse)[PodUpdate]))

@@ -39,7 +39,7 @@ class FillBand(NamedTuple):
 
 
 class NodeReads(NamedTuple):
-    """What the weights of a policy file read of a node beyond what all evaluations read.
+    """The fields of a node that the weights of a policy file read, beyond those that all evaluations read.
 
     Nodes in equal states share their results, so a state has only what some profile reads.
     """
@@ -53,7 +53,7 @@ READS_NOTHING_MORE = NodeReads()
 
 
 class PodReads(NamedTuple):
-    """What the extensions of a policy file read of a pod beyond its requirements."""
+    """The fields of a pod that the extensions of a policy file read, beyond its requirements."""
 
     labels: tuple[str, ...] = ()
     annotations: tuple[str, ...] = ()

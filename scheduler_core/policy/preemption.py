@@ -20,7 +20,7 @@ _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 class PreemptionMode(Enum):
-    """What the planner does with a found set of victims."""
+    """The planner's action on a found set of victims."""
 
     OFF = "off"  # nothing is searched
     DRY_RUN = "dry-run"  # it is reported, and no pod is evicted

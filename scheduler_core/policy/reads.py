@@ -1,4 +1,4 @@
-"""What the policies of a file read of nodes and pods beyond what all evaluations read. Pure."""
+"""The fields of nodes and pods that the policies of a file read, beyond those that all evaluations read. Pure."""
 
 from __future__ import annotations
 

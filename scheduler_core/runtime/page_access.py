@@ -69,7 +69,7 @@ class PageAccess:
         key = sha256(token.encode()).digest(), path
         if (known := self._known(key)) is not None:
             return known
-        # Tokens that nobody has accepted yet do not keep a reader out whose verdict has expired.
+        # Reviews of unknown tokens do not delay a reader whose accepted verdict has expired.
         is_new = self._verdicts.get(key, (0.0, Verdict(401)))[1].status != 200
         if is_new and self._waiting >= _MAX_WAITING:
             return Verdict(503, "too many tokens are being reviewed; try again")

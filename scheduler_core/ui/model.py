@@ -11,7 +11,7 @@ from scheduler_core.planner.report.listing import GangSummary
 
 
 class GpuState(Enum):
-    """What one GPU can be used for now."""
+    """The state of one GPU: its present availability."""
 
     FREE = "free"
     RESERVED = "reserved"  # free, and kept for a gang or a planned pod

@@ -86,7 +86,7 @@ class FitResults:
 
 
 class SearchMemory(NamedTuple):
-    """What a search needs, and later searches need again."""
+    """Data of a search that later searches reuse."""
 
     candidates: Candidates  # of gangs with equal rules
     results: FitResults  # of equal gangs

@@ -22,7 +22,7 @@ class MissingMember(msgspec.Struct, frozen=True):
 
 
 class DryRunState(msgspec.Struct, frozen=True):
-    """What the planner would have evicted for a gang."""
+    """The evictions for a gang that a dry run of the planner reports."""
 
     units: tuple[str, ...]  # NAMESPACE/NAME
     pods: int

@@ -20,7 +20,7 @@ _FILL = 64  # jobs that are tried to fill a cluster
 
 
 class VainCount(NamedTuple):
-    """What a rule did on all clusters."""
+    """The results of a rule on all clusters."""
 
     clusters: int  # in which the urgent job did not fit at first
     evicted: int  # jobs

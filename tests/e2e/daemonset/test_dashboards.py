@@ -85,11 +85,11 @@ class Prometheus:
         self._pool = urllib3.PoolManager(retries=False, timeout=10.0)
 
     def ready(self) -> bool:
-        """Return whether it answers queries. Raises OSError while nobody listens."""
+        """Return whether it answers queries. Raises OSError while no server listens."""
         try:
             return self._pool.request("GET", f"{self._url}/-/ready").status == 200
-        except urllib3.exceptions.HTTPError as nobody:
-            raise OSError(self._url) from nobody
+        except urllib3.exceptions.HTTPError as refused:
+            raise OSError(self._url) from refused
 
     def query(self, expression: str) -> list[Any]:
         """Return the series of an expression. Fails with the message of Prometheus."""

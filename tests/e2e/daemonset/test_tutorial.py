@@ -12,11 +12,10 @@ import os
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import pytest
 import yaml
@@ -24,6 +23,7 @@ import yaml
 from tests.api_client import ApiError
 from tests.api_objects import Object, node, pod
 from tests.daemonset.tools import DAEMONSET, ROOT, tool
+from tests.e2e.background import BackgroundWork
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.daemonset.installed import NAMESPACE, agent_token, wait_for_policies
 from tests.e2e.fixtures import StartScheduler
@@ -92,7 +92,7 @@ def shell(cluster: Cluster, tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def programs(cluster: Cluster, scheduler: StartScheduler, tmp_path: Path) -> Iterator[Programs]:
-    """What kubelets would start after `helm install`."""
+    """The programs that kubelets would start after `helm install`."""
     with ExitStack() as stack:
         yield Programs(cluster, scheduler, tmp_path, stack)
 
@@ -148,32 +148,27 @@ class Programs:
         self._stack.callback(server.stop)
 
 
-class Kubelets:
-    """What the kubelets of all nodes do with bound pods: run them, and let terminating pods go. On one thread."""
+class Kubelets(BackgroundWork):
+    """The kubelets of all nodes: bound pods run, and terminating pods end."""
 
     def __init__(self, cluster: Cluster) -> None:
+        super().__init__("kubelets", pause_s=0.2)
         self._api, self._path = cluster.plane.client(), cluster.pods(namespace="default")
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="kubelets")
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+    def __exit__(self, *ended: object) -> None:
+        try:
+            super().__exit__(*ended)
+        finally:
+            self._api.close()
 
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-        self._api.close()
-
-    def _run(self) -> None:
-        while not self._ended.wait(0.2):
-            for each in self._api.items(self._path):
-                path = f"{self._path}/{each['metadata']['name']}"
-                if "deletionTimestamp" in each["metadata"]:
-                    self._api.delete(path)
-                elif "nodeName" in each["spec"] and each["status"]["phase"] == "Pending":
-                    with contextlib.suppress(ApiError):  # deleted meanwhile
-                        self._api.patch(f"{path}/status", {"status": {"phase": "Running"}})
+    def _turn(self) -> None:
+        for each in self._api.items(self._path):
+            path = f"{self._path}/{each['metadata']['name']}"
+            if "deletionTimestamp" in each["metadata"]:
+                self._api.delete(path)
+            elif "nodeName" in each["spec"] and each["status"]["phase"] == "Pending":
+                with contextlib.suppress(ApiError):  # deleted meanwhile
+                    self._api.patch(f"{path}/status", {"status": {"phase": "Running"}})
 
 
 def create_nodes(cluster: Cluster) -> None:

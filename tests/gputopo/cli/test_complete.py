@@ -1,4 +1,4 @@
-"""What shells offer: of every shell, the words that its script asks for."""
+"""The words that the completion of each shell offers."""
 
 from __future__ import annotations
 
