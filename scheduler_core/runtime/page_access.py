@@ -7,10 +7,12 @@ peers need a token that the API server accepts. Reviews are cached, limited in r
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
+from typing import NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -29,6 +31,14 @@ _VALID_S = 10.0  # as in kube-scheduler
 _MAX_VERDICTS = 256  # more than are reviewed while one is valid
 
 Review = Callable[[str, str], Verdict]  # token, path
+_log = logging.getLogger(__name__)
+
+
+class ReviewQueue(NamedTuple):
+    """The limits of reviews: one at a time."""
+
+    max_waiting: int = _MAX_WAITING
+    pause_s: float = _PAUSE_S
 
 
 class PageAccess:
@@ -40,9 +50,11 @@ class PageAccess:
         clock: Callable[[], float] = time.monotonic,
         valid_s: float = _VALID_S,
         max_verdicts: int = _MAX_VERDICTS,
+        queue: ReviewQueue = ReviewQueue(),  # noqa: B008  immutable
     ) -> None:
         """``review``: blocks; None: only peers on loopback may read. ``valid_s``: how long a verdict counts."""
         self._review, self._clock = review, clock
+        self._max_waiting, self._pause_s = queue
         self._valid_s, self._max_verdicts = valid_s, max_verdicts
         self._turn, self._waiting = asyncio.Lock(), 0
         self._verdicts: dict[tuple[bytes, str], tuple[float, Verdict]] = {}  # oldest first
@@ -71,16 +83,18 @@ class PageAccess:
             return known
         # Reviews of unknown tokens do not delay a reader whose accepted verdict has expired.
         is_new = self._verdicts.get(key, (0.0, Verdict(401)))[1].status != 200
-        if is_new and self._waiting >= _MAX_WAITING:
-            return Verdict(503, "too many tokens are being reviewed; try again")
+        if is_new and self._waiting >= self._max_waiting:
+            return Verdict(503, "too many tokens are being reviewed; try again in a minute")
         self._waiting += is_new
         try:
             async with self._turn:
                 if (known := self._known(key)) is not None:
                     return known
-                verdict, _ = await asyncio.gather(asyncio.to_thread(review, token, path), asyncio.sleep(_PAUSE_S))
+                verdict, _ = await asyncio.gather(asyncio.to_thread(review, token, path), asyncio.sleep(self._pause_s))
         except KubeError as error:
-            return Verdict(503, f"the API server did not review the token: {error}")
+            # The reader may be anybody: the message names addresses and objects.
+            _log.warning("token not reviewed", extra={"fields": {"error": str(error)}})
+            return Verdict(503, "the API server did not review the token; try again, and see the log of this program")
         finally:
             self._waiting -= is_new
         self._verdicts.pop(key, None)

@@ -17,7 +17,7 @@ from gputopo.process.settings import is_loopback
 from scheduler_core.ui.html import NOTHING, Html, element, text
 from scheduler_core.ui.overview_page import page
 from scheduler_core.ui.rows_html import ANYONE
-from scheduler_core.ui.viewers import COOKIE
+from scheduler_core.ui.viewers import HOST_COOKIE, cookie_name
 
 MAX_BODY = 16 * 1024
 MAX_TOKEN = 3800  # a browser stores 4096 bytes of a cookie
@@ -64,9 +64,11 @@ def is_cross_site(request: Request) -> bool:
 
 def set_cookie(request: Request, token: str) -> str:
     """Return the header that makes the browser send the token, to this server only and not from other sites."""
+    name = cookie_name(request)
     # Over plain HTTP a browser takes Secure cookies from no host, and Safari not even from localhost.
     secure = "" if _is_local_host(request) and request.url.scheme == "http" else "; Secure"
-    return f"{COOKIE}={token}; HttpOnly; SameSite=Strict{secure}"
+    path = "; Path=/" if name == HOST_COOKIE else ""
+    return f"{name}={token}{path}; HttpOnly; SameSite=Strict{secure}"
 
 
 def forget_cookie(request: Request) -> str:

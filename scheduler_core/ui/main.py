@@ -20,7 +20,7 @@ from scheduler_core.planner.gang.pod_source import planner_sources
 from scheduler_core.policy.profiles import BUILT_IN
 from scheduler_core.runtime.event_loop import Deliver, WatchSet, run_daemon
 from scheduler_core.runtime.http_server import Listener
-from scheduler_core.runtime.page_access import PageAccess
+from scheduler_core.runtime.page_access import PageAccess, ReviewQueue
 from scheduler_core.runtime.tls import CertificateError
 from scheduler_core.ui.overview import with_nodes
 from scheduler_core.ui.overview_page import PageQuery, overview_page
@@ -34,6 +34,8 @@ VIEWER_ROLE = "gputopo-ui-viewer"
 _REVIEW_S = 3.0  # for one answer of the API server
 _VALID_S = 30.0  # of a token: 200 viewers cost 7 reviews a second
 _MAX_VERDICTS = 1000  # more than are reviewed while one is valid
+# In the morning all users log in at once: 400 wait, for 4 seconds at most if the API server is quick.
+_LOGINS = ReviewQueue(max_waiting=400, pause_s=0.01)
 _log = logging.getLogger(__name__)
 
 
@@ -86,7 +88,7 @@ def serve_users(kube: Kube, settings: UiServerSettings) -> None:
     """Serve the pages of a cluster to its users until a signal. Raises ``StartError``."""
     reviewer = kube.with_role(PAGE_REVIEWER).with_timeout(_REVIEW_S)
     review = partial(review_reader, reviewer, audience=settings.token_audience, role=VIEWER_ROLE)
-    access = PageAccess(review, valid_s=_VALID_S, max_verdicts=_MAX_VERDICTS)
+    access = PageAccess(review, valid_s=_VALID_S, max_verdicts=_MAX_VERDICTS, queue=_LOGINS)
     service = UiService()
     app = ui_app(service, ReviewedViewers(access, partial(may_list_pods, reviewer)))
     host, port = settings.listen

@@ -14,7 +14,17 @@ from scheduler_core.ui.history import Change, History
 from scheduler_core.ui.html import NOTHING, Html, address, element, joined, link, text
 from scheduler_core.ui.model import GpuState, NodeGroup, NodeRow, Overview
 from scheduler_core.ui.overview import totals
-from scheduler_core.ui.rows_html import ANYONE, ShowName, Viewer, group_line, group_rows, legend, node_line, state_bar
+from scheduler_core.ui.rows_html import (
+    ANYONE,
+    LineOf,
+    ShowName,
+    Viewer,
+    group_line,
+    group_rows,
+    legend,
+    node_line,
+    state_bar,
+)
 from scheduler_core.ui.timeline import timeline
 
 MAX_ROWS = 1200  # nodes on one page; larger clusters are shown by group
@@ -38,12 +48,18 @@ class PageQuery(NamedTuple):
         return bool(self.group or self.words or self.free)
 
 
-def overview_page(found: Overview, history: History, query: PageQuery = PageQuery(), viewer: Viewer = ANYONE) -> Html:  # noqa: B008  immutable
+def overview_page(
+    found: Overview,
+    history: History,
+    query: PageQuery = PageQuery(),  # noqa: B008  immutable
+    viewer: Viewer = ANYONE,
+    line: LineOf = node_line,
+) -> Html:
     """Return the page of the cluster, or of the part that the query selects."""
-    return page("GPUs of the cluster", main_part(found, history, query, viewer), viewer, refresh=True)
+    return page("GPUs of the cluster", main_part(found, history, query, viewer, line), viewer, refresh=True)
 
 
-def main_part(found: Overview, history: History, query: PageQuery, viewer: Viewer) -> Html:
+def main_part(found: Overview, history: History, query: PageQuery, viewer: Viewer, line: LineOf = node_line) -> Html:
     """Return the content of the page: live updates replace it, or parts of it."""
     found = visible_overview(found, viewer)
     groups = selected(found.groups, query, viewer.shown)
@@ -54,7 +70,7 @@ def main_part(found: Overview, history: History, query: PageQuery, viewer: Viewe
         element("p", text(found.notice), class_="note") if found.notice else NOTHING,
         summary_part(found, rows, query),
         _form(query) if viewer.live else NOTHING,
-        _nodes(groups, len(rows), query, viewer),
+        _nodes(groups, query, viewer, line),
         element("details", element("summary", text("Legend")), legend()),
         *sections(found, history, viewer).values(),
         id="main",
@@ -153,17 +169,18 @@ def _form(query: PageQuery) -> Html:
     )
 
 
-def _nodes(groups: Sequence[NodeGroup], number: int, query: PageQuery, viewer: Viewer) -> Html:
+def _nodes(groups: Sequence[NodeGroup], query: PageQuery, viewer: Viewer, line: LineOf) -> Html:
+    number = sum(len(group.rows) for group in groups)
     if not groups:
         return element("p", text("No GPU node matches." if query.selects else "This cluster has no GPU node yet."))
     if number > MAX_ROWS and len(groups) > 1 and viewer.live:
         return _table("Groups of nodes", _GROUP_TITLES, [element("tbody", *map(group_line, groups))])
     if len(groups) == 1:
         rows = groups[0].rows[:MAX_ROWS]
-        bodies = [element("tbody", *(node_line(row, viewer) for row in rows))]
+        bodies = [element("tbody", *(line(row, viewer) for row in rows))]
         title = groups[0].title if number <= MAX_ROWS else f"{groups[0].title}: the first {MAX_ROWS} of {number} nodes"
         return _table(title, _NODE_TITLES, bodies)
-    return _table("Nodes", _NODE_TITLES, [body for group in groups for body in group_rows(group, viewer)])
+    return _table("Nodes", _NODE_TITLES, [body for group in groups for body in group_rows(group, viewer, line)])
 
 
 def _table(caption: str, titles: Sequence[str], bodies: Iterable[Html]) -> Html:

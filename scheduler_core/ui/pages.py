@@ -19,15 +19,14 @@ from scheduler_core.ui.answers import HEADERS, html_answer, missing_answer
 from scheduler_core.ui.detail_pages import node_page, text_page, where_page
 from scheduler_core.ui.hidden_names import without_hidden_names
 from scheduler_core.ui.overview_page import PageQuery, overview_page
-from scheduler_core.ui.rows_html import Viewer
+from scheduler_core.ui.rows_html import RowFragments, Viewer
 from scheduler_core.ui.service import UiService
 from scheduler_core.ui.streams import MAX_STREAMS
 from scheduler_core.ui.viewers import Viewers
-from scheduler_core.ui.where import MAX_GPUS, MAX_PODS, WhereQuery, where
+from scheduler_core.ui.where import MAX_GPUS, MAX_PODS, WhereQuery, prepare_where
 
 _WHERE_S = 2.0  # for one search
 _MAX_WORDS = 100
-_MAX_REPORTS = 4  # reports and searches at a time
 Answer = Callable[[Request], Awaitable[Response]]
 Page = Callable[[Request, Viewer], Awaitable[Response]]
 Refuse = Callable[[Request, Verdict], Response]
@@ -39,7 +38,8 @@ class UiPages:
     def __init__(self, service: UiService, viewers: Viewers, refuse: Refuse) -> None:
         self._service, self._viewers, self._refuse = service, viewers, refuse
         self._shared = SharedResults[Response](max_results=64)
-        self._slots = asyncio.Semaphore(_MAX_REPORTS)
+        self._slots = asyncio.Lock()  # one report or search at a time: they compete with the loop for the interpreter
+        self._fragments = RowFragments()
 
     def by_path(self) -> dict[str, Page]:
         """Return the handler of each page by its path."""
@@ -68,7 +68,7 @@ class UiPages:
         query, viewer, found = _page_query(request), self._at_present(viewer), self._service.overview
 
         async def work() -> Response:
-            return html_answer(overview_page(found, self._service.history, query, viewer))
+            return html_answer(overview_page(found, self._service.history, query, viewer, self._fragments.line))
 
         return await self._page(request, (query, viewer), work)
 
@@ -112,10 +112,12 @@ class UiPages:
         query, errors = _where_query(request)
         if errors:
             return html_answer(where_page(query, None, errors, viewer), 400)
-        end = time.monotonic() + _WHERE_S
         async with self._slots:
             viewer = self._at_present(viewer)
-            answer = where(self._service.view, self._service.policies, query, lambda: time.monotonic() > end)
+            search = prepare_where(self._service.view, self._service.policies, query)
+            end = time.monotonic() + _WHERE_S
+            # On a thread: a search takes up to two seconds.
+            answer = await asyncio.to_thread(search, lambda: time.monotonic() > end)
         return html_answer(where_page(query, without_hidden_names(answer, viewer), viewer=viewer))
 
     async def document(self, _: Request, viewer: Viewer) -> Response:
@@ -156,7 +158,10 @@ class UiPages:
     async def _report(self, title: str, viewer: Viewer, make: Callable[[Viewer], str]) -> Response:
         async with self._slots:
             try:
-                return html_answer(text_page(title, make(self._at_present(viewer)), viewer))
+                # On a thread: trial plans take up to two seconds. The cluster does not change meanwhile.
+                with self._service.unchanged():
+                    report = await asyncio.to_thread(make, self._at_present(viewer))
+                return html_answer(text_page(title, report, viewer))
             except reports.NoReportError as error:
                 return missing_answer(str(error), viewer)
 

@@ -32,6 +32,7 @@ MEANINGS = {
     GpuState.UNKNOWN: "unknown: no agent reports which GPUs the pods hold",
 }
 _MAX_PODS = 4  # named in a row
+_MAX_LINES, _MAX_FORMS = 20_000, 16  # nodes whose lines are kept, and lines of each
 _TINTS = 6  # colours of namespaces
 ShowName = Callable[[str], bool]  # of a namespace: whether the viewer may see its pods
 
@@ -56,6 +57,7 @@ class Viewer(NamedTuple):
 
 
 ANYONE = Viewer()
+LineOf = Callable[[NodeRow, Viewer], Html]  # ``node_line``, or ``RowFragments.line``
 
 
 def legend() -> Html:
@@ -114,6 +116,32 @@ def node_line(row: NodeRow, viewer: Viewer = ANYONE) -> Html:
     )
 
 
+class RowFragments:
+    """The lines of nodes, each rendered once for all viewers who see the same of it. For one thread.
+
+    A line depends on the row, and on the namespaces of its pods that the viewer may see. With many tenants, most of
+    them may see the pods of few nodes, so that they share most lines.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[str, tuple[NodeRow, tuple[str, ...], dict[tuple[bool, ...], Html]]] = {}
+
+    def line(self, row: NodeRow, viewer: Viewer) -> Html:
+        """Return ``node_line``."""
+        known = self._lines.get(row.name)
+        if known is None or known[0] is not row:
+            if len(self._lines) >= _MAX_LINES:
+                self._lines.clear()
+            known = self._lines[row.name] = row, tuple({pod.namespace for pod in row.pods}), {}
+        _, namespaces, forms = known
+        seen = (viewer.live, *map(viewer.shown, namespaces))
+        if seen not in forms:
+            if len(forms) >= _MAX_FORMS:
+                forms.clear()
+            forms[seen] = node_line(row, viewer)
+        return forms[seen]
+
+
 def row_id(name: str) -> str:
     """Return the element id of a node's row."""
     return f"node-{name}"
@@ -164,7 +192,7 @@ def islands_words(totals: Totals) -> str:
     return "free together: " + ", ".join(f"{number}x{size}" for size, number in totals.islands)
 
 
-def group_rows(group: NodeGroup, viewer: Viewer) -> Iterable[Html]:
+def group_rows(group: NodeGroup, viewer: Viewer, line: LineOf = node_line) -> Iterable[Html]:
     """Return the head of a group and its rows, as one table body."""
     head = element(
         "tr",
@@ -177,7 +205,7 @@ def group_rows(group: NodeGroup, viewer: Viewer) -> Iterable[Html]:
         ),
         class_="group",
     )
-    yield element("tbody", head, *(node_line(row, viewer) for row in group.rows))
+    yield element("tbody", head, *(line(row, viewer) for row in group.rows))
 
 
 def group_line(group: NodeGroup) -> Html:

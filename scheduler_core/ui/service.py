@@ -45,6 +45,7 @@ class UiService:
         self._is_changed = True
         self._namespaces: frozenset[str] | None = None  # None: the cluster has changed since
         self._watches: WatchSet | None = None
+        self._readers, self._held = 0, list[Batch[Any]]()  # of the view on other threads; what came meanwhile
         self._watch_errors = WatchErrorLog()
 
     @property
@@ -83,19 +84,37 @@ class UiService:
             self.streams.close()
             watches.stop()
 
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Keep the view as it is while another thread reads it: batches are applied afterwards."""
+        assert self.view.cache.snapshot is not None  # made now, not by two threads at once
+        self._readers += 1
+        try:
+            yield
+        finally:
+            self._readers -= 1
+            if not self._readers:
+                held, self._held = self._held, []
+                for batch in held:
+                    self.apply_batch(batch)
+
     def apply_batch(self, batch: Batch[Any]) -> None:
         """Apply a batch of a watch."""
+        if self._readers:
+            self._held.append(batch)
+            return
         self.view.apply_batch(batch, self._now())
         self._is_changed, self._namespaces = True, None
 
     def tick(self) -> None:
         """Make the overview again if something has changed, and send the changes to the viewers."""
         self._watch_errors.log_errors(self._statuses())
-        self.view.cache.advance_time(self._now())
+        if not self._readers:
+            self.view.cache.advance_time(self._now())
         if self.stop_requested.is_set():
             self.streams.close()
         idle = self._overview is not None and self._now() - self._overview.at >= _IDLE_S
-        if self._is_changed or idle:
+        if (self._is_changed or idle) and not self._readers:
             self._update()
         self.streams.wake()
 

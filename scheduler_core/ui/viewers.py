@@ -21,6 +21,9 @@ from scheduler_core.ui.rows_html import ANYONE, Viewer
 
 PATH = "/map"  # a non-resource URL: its right opens all pages
 COOKIE = "gputopo-token"
+# A browser accepts a cookie of this name only from this host itself, by TLS, and for all its paths: no other host of
+# the domain can set it.
+HOST_COOKIE = f"__Host-{COOKIE}"
 ALL = ""  # the namespace of a review of all namespaces
 _ALLOWED_S = 60.0
 _DENIED_S = 300.0
@@ -61,7 +64,7 @@ class ReviewedViewers:
 
     async def viewer(self, request: Request, namespaces: Callable[[], frozenset[str]]) -> Viewer | Verdict:
         """Return the viewer, or why the request is refused."""
-        cookie = request.cookies.get(COOKIE, "")
+        cookie = request.cookies.get(cookie_name(request), "")
         token = bearer_token(request) or cookie
         if not token:
             return Verdict(401, "this page needs a token: kubectl create token NAME --audience gputopo")
@@ -78,6 +81,14 @@ class ReviewedViewers:
     async def verdict(self, token: str) -> Verdict:
         """Return whether the bearer of a token may see the pages."""
         return await self._access.verdict(token, PATH)
+
+
+def cookie_name(request: Request) -> str:
+    """Return the name of the cookie: where this server has TLS itself, the name that browsers protect.
+
+    A proxy with TLS may serve other programs on the same host, so there the cookie stays limited to the path.
+    """
+    return HOST_COOKIE if request.url.scheme == "https" else COOKIE
 
 
 class NamespaceReviews:

@@ -19,6 +19,7 @@ from scheduler_core.policy.profiles import Policies
 from scheduler_core.request.full_pod import FullPod
 from scheduler_core.request.pod_request import InvalidRequest
 
+OutOfTime = Callable[[], bool]
 MAX_PODS = 1024
 MAX_GPUS = 64
 _KUBERNETES = ("node.kubernetes.io/", "node-role.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
@@ -42,14 +43,27 @@ class WhereAnswer(NamedTuple):
 
 def where(view: PlannerView, policies: Policies, query: WhereQuery, out_of_time: Callable[[], bool]) -> WhereAnswer:
     """Return where the pods would be placed now. They tolerate the taints of GPU pools, but no taint of Kubernetes."""
+    return prepare_where(view, policies, query)(out_of_time)
+
+
+def prepare_where(view: PlannerView, policies: Policies, query: WhereQuery) -> Callable[[OutOfTime], WhereAnswer]:
+    """Return the search of ``where`` on the present cluster. It may run on another thread while the view changes."""
     members = _members(query, policies, _pool_taints(view))
     if isinstance(members, InvalidRequest):
-        return WhereAnswer(members.reason)
+        refused = WhereAnswer(members.reason)
+        return lambda _: refused
     nodes = NodeView(view.cache.snapshot, view.rules, policies.policy_for)
-    found = plan_gang(members, nodes, PlanOptions(out_of_time=out_of_time, placed_members=view.placed_members()))
+    placed = view.placed_members()
+    return lambda out_of_time: _answer(
+        query, members, nodes, PlanOptions(out_of_time=out_of_time, placed_members=placed)
+    )
+
+
+def _answer(query: WhereQuery, members: tuple[Member, ...], nodes: NodeView, options: PlanOptions) -> WhereAnswer:
+    found = plan_gang(members, nodes, options)
     asked = f"{query.pods} x {query.gpus} GPUs"
     if isinstance(found, Unplaced):
-        late = "; the search ran out of time" if out_of_time() else ""
+        late = "; the search ran out of time" if options.out_of_time() else ""
         return WhereAnswer(f"{asked} do not fit now: {found.reason}{late}.")
     pods = Counter(seat.node for seat in found.seats if seat.node is not None)
     domain = "" if found.domain is None else f", all in {found.domain}"

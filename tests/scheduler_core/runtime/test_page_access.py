@@ -153,7 +153,9 @@ def test_hostile_tokens_keep_no_reader_out_whose_verdict_has_expired() -> None:
     assert (flood.count(401), flood.count(503)) == (16, 84)
 
 
-def test_without_an_answer_of_the_api_server_nobody_reads_and_nothing_is_kept() -> None:
+def test_without_an_answer_of_the_api_server_nobody_reads_and_nothing_is_kept(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     answers = [UnavailableError("timed out"), None]
 
     def review(_: str, __: str) -> Verdict:
@@ -166,7 +168,8 @@ def test_without_an_answer_of_the_api_server_nobody_reads_and_nothing_is_kept() 
         return [await ask(served, POD_NETWORK, "/plans", BEARER) for _ in range(2)]
 
     failed, answered = asyncio.run(run())
-    assert failed == (503, "the API server did not review the token: timed out\n")
+    assert failed == (503, "the API server did not review the token; try again, and see the log of this program\n")
+    assert [record.fields["error"] for record in caplog.records] == ["timed out"]  # type: ignore[attr-defined]
     assert answered[0] == 200
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import pytest
@@ -19,7 +20,7 @@ from scheduler_core.cache.watch import list_kind
 from scheduler_core.runtime.page_access import PageAccess
 from scheduler_core.ui.hidden_names import ANOTHER, without_hidden_names
 from scheduler_core.ui.login import MAX_TOKEN, local_address
-from scheduler_core.ui.main import sources
+from scheduler_core.ui.main import _LOGINS, sources
 from scheduler_core.ui.rows_html import Viewer
 from scheduler_core.ui.server import ui_app
 from scheduler_core.ui.service import UiService
@@ -89,7 +90,12 @@ def app(service: UiService) -> ASGIApp:
     return ui_app(service, ReviewedViewers(PageAccess(review), lambda user, space: space in MAY_LIST[user.username]))
 
 
-def ask(
+def ask(app: ASGIApp, path: str, token: str = "", *headers: tuple[str, str], **how: str) -> Answered:
+    """The answer to a request, on an event loop of its own."""
+    return asyncio.run(answer_to(app, path, token, *headers, **how))
+
+
+async def answer_to(
     app: ASGIApp, path: str, token: str = "", *headers: tuple[str, str], method: str = "GET", body: str = "",
     peer: str = POD_NETWORK, scheme: str = "http",
 ) -> Answered:  # fmt: skip
@@ -109,10 +115,7 @@ def ask(
     async def send(message: Message) -> None:
         sent.append(message)
 
-    async def run() -> None:
-        await app(scope, receive, send)
-
-    asyncio.run(run())
+    await app(scope, receive, send)
     text = b"".join(each.get("body", b"") for each in sent[1:]).decode()
     return Answered(sent[0]["status"], {key.decode(): value.decode() for key, value in sent[0]["headers"]}, text)
 
@@ -239,10 +242,81 @@ def test_a_browser_logs_in_and_out() -> None:
 
         assert (first.status, 'type="password"' in first.text) == (401, True)
         assert (sent.status, sent.headers["location"]) == (303, "./node?name=n")
-        assert cookie == f"{COOKIE}=tenant; HttpOnly; SameSite=Strict" + ("; Secure" if tls else "")
+        assert cookie == (
+            "__Host-gputopo-token=tenant; Path=/; HttpOnly; SameSite=Strict; Secure"
+            if tls
+            else f"{COOKIE}=tenant; HttpOnly; SameSite=Strict"
+        )
         assert (inside.status, "Log out" in inside.text) == (200, True)
-        assert (out.status, out.headers["set-cookie"].startswith(f"{COOKIE}=;")) == (303, True)
+        assert (out.status, out.headers["set-cookie"].partition("=")[2][0]) == (303, ";")
         assert "Max-Age=0" in out.headers["set-cookie"]
+
+
+def test_over_tls_a_cookie_that_another_host_could_have_set_is_ignored(app: ASGIApp) -> None:
+    answers = [
+        ask(app, "/", "", ("cookie", f"{name}=tenant"), scheme=scheme).status
+        for name in (COOKIE, f"__Host-{COOKIE}")
+        for scheme in ("https", "http")
+    ]
+
+    assert answers == [401, 200, 200, 401]
+
+
+def test_behind_a_proxy_the_cookie_stays_limited_to_the_path_of_the_pages(app: ASGIApp) -> None:
+    sent = ask(app, "/login", "", ("x-forwarded-proto", "https"), method="POST", body=form("tenant"))
+
+    assert sent.headers["set-cookie"] == f"{COOKIE}=tenant; HttpOnly; SameSite=Strict; Secure"
+
+
+def test_the_first_logins_of_all_users_wait_for_each_other_and_none_is_refused() -> None:
+    access = PageAccess(lambda token, _: Verdict(200, user=PageUser(token)), max_verdicts=1000, queue=_LOGINS)
+
+    async def run() -> list[int]:
+        found = await asyncio.gather(*(access.verdict(f"user-{number}", "/map") for number in range(300)))
+        return [each.status for each in found]
+
+    assert asyncio.run(run()) == [200] * 300
+
+
+@pytest.mark.parametrize(
+    "path", ["/where?pods=1&gpus=2", "/pod?namespace=mine&name=web", "/gang?namespace=mine&name=llm"]
+)
+def test_a_search_does_not_hold_up_other_requests(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search waits for what the loop does meanwhile: on the loop it would never end."""
+    started, answered, service = threading.Event(), threading.Event(), service_of(tenants())
+
+    def waits(*_: object) -> Any:
+        started.set()
+        assert answered.wait(5)
+        return "a report"
+
+    def prepared(*_: object) -> Any:
+        return lambda _: WhereAnswer(waits())
+
+    monkeypatch.setattr("scheduler_core.ui.pages.prepare_where", prepared)
+    monkeypatch.setattr("scheduler_core.ui.reports.pod_report", waits)
+    monkeypatch.setattr("scheduler_core.ui.reports.gang_report", waits)
+    served = ui_app(service, ReviewedViewers(PageAccess(review), lambda *_: True))
+
+    async def run() -> tuple[int, int]:
+        slow = asyncio.create_task(answer_to(served, path, "tenant"))
+        await asyncio.to_thread(started.wait, 5)
+        quick = await answer_to(served, "/healthz")
+        answered.set()
+        return (await slow).status, quick.status
+
+    assert asyncio.run(run()) == (200, 200)
+
+
+def test_while_a_report_is_made_the_cluster_does_not_change_and_afterwards_it_does() -> None:
+    service, add_the_others = changing()
+    before = service.namespaces()
+    with service.unchanged():
+        add_the_others()
+        service.tick()
+        assert service.namespaces() == before
+
+    assert service.namespaces() == before | {"secret-ns"}
 
 
 def test_no_form_where_the_token_could_be_read_on_its_way(app: ASGIApp) -> None:
