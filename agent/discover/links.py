@@ -138,8 +138,12 @@ def _with_listed_ports(ports: GpuPorts, listed: tuple[int, int] | None) -> GpuPo
 
 
 def compare_with_listed_ports(sources: ParsedSources, ports: Mapping[int, GpuPorts]) -> Iterator[str]:
-    """Yield a message for each GPU with more lanes than it has active ports in ``nvlink -s``."""
-    for index, (active, every) in listed_ports(sources).items():
+    """Yield a message for each GPU with more lanes than it has active ports in ``nvlink -s``, and for damaged lists."""
+    listed = listed_ports(sources)
+    unread = [each.gpu.index for each in sources.link_status or () if not each.all_inactive]
+    if unread := [index for index in unread if index not in listed]:
+        yield f"nvidia-smi nvlink -s does not list all links of GPU {', '.join(map(str, sorted(unread)))}: run it again"
+    for index, (active, every) in listed.items():
         if index in ports and active < ports[index].active <= every:
             more = f"{ports[index].active} active links by nvidia-smi topo -m, {active} of {every} by nvlink -s"
             yield f"GPU {index} has {more}: run both again"

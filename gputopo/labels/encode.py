@@ -135,9 +135,9 @@ def _mirrors(topology: NodeTopology) -> dict[str, str]:
     if (islands := known_islands(topology)) is not None:
         mirrors[keys.NVIDIA_TOPOLOGY.key] = island_interconnect(islands).value
     group = _main_product(usable)
-    # Beside a product the count is the GPUs of that product, which an unknown product would make wrong.
-    if not any(gpu.mig_enabled for gpu in usable) and (not group or all(gpu.product for gpu in usable)):
-        mirrors[keys.NVIDIA_COUNT.key] = str(len(group or usable))
+    # The count is the GPUs of the product, as in GPU Feature Discovery: an unknown product would make it wrong.
+    if not any(gpu.mig_enabled or not (gpu.product or "").strip() for gpu in usable):
+        mirrors[keys.NVIDIA_COUNT.key] = str(len(group))
     mirrors |= _numa_mirror(usable)
     if group:
         mirrors |= _product_mirrors(group)

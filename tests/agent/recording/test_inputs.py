@@ -148,14 +148,28 @@ def bug_report(cells: str, active: tuple[int, ...], product: str = "NVIDIA H100 
         (bug_report("SYS", (0, 0)), []),
         (bug_report("SYS", (12, 0), "NVIDIA A100 80GB PCIe", 12), []),  # the other card of the bridge is not visible
         (bug_report("SYS", (18, 0), "NVIDIA H100 NVL"), []),
-        (bug_report("SYS", (18, 0)).replace(" Link 3:", " Link 23:"), []),  # a list with a gap shows no ports
-        (bug_report("SYS", (18, 0)).removesuffix("\t Link 17: <inactive>\n"), []),
     ],
 )
 def test_links_that_are_down_in_a_bug_report_are_degraded(text: str, found: list[str]) -> None:
     topology = read_observation(text).topology
     assert [each.what for each in topology.degraded if each.what.endswith("nvlink")] == found
     assert topology.uncertain == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(bug_report("SYS", (18, 0)).replace(" Link 3:", " Link 23:"), id="a gap"),
+        pytest.param(bug_report("SYS", (18, 1)).removesuffix("\t Link 17: <inactive>\n"), id="without the last line"),
+        pytest.param(bug_report("NV6", (18, 18, 18, 17)).replace("\t Link 5: 26.562 GB/s\n", "", 1), id="a lost line"),
+    ],
+)
+def test_health_is_unknown_where_nvlink_s_does_not_list_all_links(text: str) -> None:
+    topology = read_observation(text).topology
+
+    assert topology.uncertain == (FactGroup.NVLINK,)
+    assert [each.why for each in topology.problems if "nvlink -s does not list all links of GPU" in each.why]
+    assert "gputopo.io/degraded" not in encode_topology(topology).labels
 
 
 def test_a_matrix_with_more_lanes_than_active_links_leaves_the_nvlinks_uncertain() -> None:
