@@ -48,7 +48,7 @@ def test_the_custom_resource_accepts_what_the_agent_writes_and_refuses_what_it_w
     held = nodegpus.DeviceAllocation(gpu="GPU-1", pod=pod, replica=3, mig_device="MIG-1")
     nic = nodegpus.NicAllocation("mlx5_0", pod, "0000:3b:00.2")
     numa = nodegpus.NumaResources(0, 64, 60, 1 << 40, 1 << 39, (0, 1))
-    kubelet = nodegpus.KubeletFacts("restricted", "pod", False, True, True, (numa,), ("GPU-2",), True, False, 2)
+    kubelet = nodegpus.KubeletFacts("restricted", "pod", False, True, True, (numa,), ("GPU-2",), True, False, 2, 4)
     usage = nodegpus.GpuUsage("GPU-1", 90, 100, 50)
     rate = nodegpus.NicRate("mlx5_0", 400)
     facts = (held,), (nic,), kubelet, (usage,), (rate,)
