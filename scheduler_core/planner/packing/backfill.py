@@ -2,7 +2,8 @@
 
 The other gang, the holder, must not start later for it. So only a bound counts that Kubernetes enforces and nobody can
 raise: the ``activeDeadlineSeconds`` of the pod itself, plus its grace period. The deadline of a Job can be raised, and
-annotations are claims. If the capacity comes free earlier than estimated, the pods are evicted (``leader/yields.py``).
+annotations are claims. If the capacity comes free earlier than estimated, the pods are evicted
+(``leader/backfills.py``).
 """
 
 from __future__ import annotations
