@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 from agent.allocation.node_resource_topology import NodeResourceTopology
 from gputopo.kube import rbac
+from gputopo.kube.heartbeats import HeartbeatLease
 from gputopo.kube.objects import PartialPod, PlacementReservation
 from gputopo.kube.rbac import Resource
-from scheduler_core.cache.events import NodeGpusUpdate, NodeUpdate, PodUpdate, ReservationUpdate
+from scheduler_core.cache.events import HeartbeatUpdate, NodeGpusUpdate, NodeUpdate, PodUpdate, ReservationUpdate
 from scheduler_core.planner.commit.budgets import DisruptionBudget
 from scheduler_core.planner.gang.pod_source import PlannerPod
 from scheduler_core.planner.gang.size_sources import SIZE_SOURCES
@@ -27,6 +28,7 @@ from tests.campaign.commands import command_faults
 from tests.campaign.fields import Hostile, hostile_objects
 from tests.campaign.preemption import agent_answer, budget_answer, running_pod, search_answer
 from tests.campaign.programs import EXTENDER, PLANNER, Json, extender_answer, node, node_gpus, placed_gangs, pod
+from tests.scheduler_core.builders import OBSERVED
 
 _FOE = {"pool": "foe"}
 _LISTED = 200  # objects of one list
@@ -93,6 +95,8 @@ def attacks() -> Iterator[Attack]:
         yield Attack(
             f"{program}: PlacementReservation", ReservationUpdate, PlacementReservation, _reservation(), ask, answer
         )
+    lease = {"metadata": {"name": "foe-0", "namespace": "gputopo-agent"}, "spec": {"renewTime": OBSERVED}}
+    yield Attack("extender: Lease of another node", HeartbeatUpdate, HeartbeatLease, lease, extender_answer, calm)
     yield from _preemption_attacks()
 
 

@@ -13,7 +13,7 @@ from gputopo.labels import encode_topology, keys
 from gputopo.process.decoding import convert
 from scheduler_core.cache.cluster_cache import ClusterCache
 from scheduler_core.cache.events import Batch, LedgerUpdate
-from scheduler_core.cache.watch import RESERVATION_SOURCES, SOURCES, Sources
+from scheduler_core.cache.watch import HEARTBEAT_SOURCES, RESERVATION_SOURCES, SOURCES, Sources
 from scheduler_core.extender.extender import Extender
 from scheduler_core.planner.commit.state import CommitTerms
 from scheduler_core.planner.gang.pod_source import planner_sources
@@ -31,7 +31,7 @@ from tests.scheduler_core.planner.leader.idle_executor import IdleExecutor
 from tests.scheduler_core.planner.packing.plans import ledger
 
 Json = dict[str, Any]
-EXTENDER: Sources = {**SOURCES, **RESERVATION_SOURCES}
+EXTENDER: Sources = {**SOURCES, **HEARTBEAT_SOURCES, **RESERVATION_SOURCES}
 PLANNER: Sources = {**planner_sources(), **RESERVATION_SOURCES}
 _TOPOLOGY = encode_topology(MACHINES["hgx_h100"]())
 _POOL = {"pool": "shared"}  # nodes that the tenant under attack uses
