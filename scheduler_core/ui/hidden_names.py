@@ -52,6 +52,11 @@ def visible_overview(found: Overview, viewer: Viewer) -> Overview:
             without_hidden_names(each, viewer) if viewer.shown(each.namespace) else each for each in found.gangs
         ),
         reserved=tuple(_visible_reservation(each, viewer) for each in found.reserved),
+        # Of a gang in a hidden namespace, the page shows the numbers only.
+        preemptions=tuple(
+            msgspec.structs.replace(without_hidden_names(each, viewer), namespace=each.namespace)
+            for each in found.preemptions
+        ),
         troubles=(PARTLY_READ,) if found.troubles else (),
     )
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from gputopo.render.wording import counted_noun
 from scheduler_core.explain.model import ReservedGpus
 from scheduler_core.planner.report.listing import GangSummary
+from scheduler_core.planner.report.preemptions import PreemptionSummary
 
 
 class GpuState(Enum):
@@ -118,5 +119,6 @@ class Overview(NamedTuple):
     groups: tuple[NodeGroup, ...]
     gangs: tuple[GangSummary, ...]
     reserved: tuple[ReservedGpus, ...]
+    preemptions: tuple[PreemptionSummary, ...] = ()  # in progress
     troubles: tuple[str, ...] = ()  # why this may be incomplete
     notice: str = ""  # where it is from, if not from a running cluster

@@ -10,6 +10,7 @@ from scheduler_core.explain.model import ReservedGpus
 from scheduler_core.explain.reservations import devices_by_node, reserved_gpus
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.report.listing import list_gangs
+from scheduler_core.planner.report.preemptions import running_preemptions
 from scheduler_core.planner.report.read import GangSnapshot
 from scheduler_core.ui.model import GpuState, NodeGroup, NodeRow, Overview, Totals
 from scheduler_core.ui.node_rows import NodeInput, node_row
@@ -48,12 +49,14 @@ def overview(
     view: PlannerView, rows: Sequence[NodeRow], now: float, troubles: Iterable[str] = (), notice: str = ""
 ) -> Overview:
     """Return the overview. ``rows``: of ``RowCache``."""
+    gangs = GangSnapshot(view)
     return Overview(
         at=now,
         totals=totals(rows),
         groups=tuple(grouped(rows)),
-        gangs=list_gangs(GangSnapshot(view), now),
+        gangs=list_gangs(gangs, now),
         reserved=_reserved(view),
+        preemptions=running_preemptions(gangs, None),
         troubles=tuple(troubles),
         notice=notice,
     )

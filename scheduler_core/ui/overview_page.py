@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from gputopo.render.report import age_words
+from gputopo.render.report import age_words, listed
 from scheduler_core.explain.text import reserved_words
 from scheduler_core.planner.report.listing import FAILED_PHASES, GangSummary
-from scheduler_core.ui.hidden_names import visible_overview, without_hidden_names
+from scheduler_core.ui.hidden_names import ANOTHER, visible_overview, without_hidden_names
 from scheduler_core.ui.history import Change, History
 from scheduler_core.ui.html import NOTHING, Html, address, element, joined, link, text
 from scheduler_core.ui.model import GpuState, NodeGroup, NodeRow, Overview
@@ -81,6 +81,7 @@ def sections(found: Overview, history: History, viewer: Viewer) -> dict[str, Htm
     """Return the parts below the nodes, by element id."""
     return {
         "gangs": _gangs(found, viewer),
+        "preemptions": _preemptions(found, viewer),
         "reserved": _reserved(found, viewer.shown),
         "history": _history(history, viewer),
     }
@@ -225,6 +226,36 @@ def _gang_line(gang: GangSummary, viewer: Viewer) -> Html:
         element("td", text("?" if gang.gpus is None else str(gang.gpus))),
         element("td", text(waiting)),
         element("td", text(gang.reason)),
+    )
+
+
+def _preemptions(found: Overview, viewer: Viewer) -> Html:
+    """Return the evictions in progress: for which gang, how many pods, and which."""
+    if not found.preemptions:
+        return element("section", id="preemptions")
+    rows = []
+    for each in found.preemptions[:_MAX_GANGS]:
+        is_shown = viewer.shown(each.namespace)
+        name = f"{each.namespace}/{each.gang}"
+        gang = viewer.link(name, "gang", namespace=each.namespace, name=each.gang) if is_shown else text(ANOTHER)
+        ended = "?" if each.pods_left is None else str(each.pods - each.pods_left)
+        stuck = element("span", text(f"; {len(each.stuck)} stuck"), class_="fault") if each.stuck else NOTHING
+        rows.append(
+            element(
+                "tr",
+                element("th", gang, scope="row"),
+                element("td", text(f"{ended} of {each.pods} pods ended"), stuck),
+                element("td", text(listed(each.units))),
+                element("td", text(f"{each.gpu_hours:.1f}")),
+                element("td", text(each.reason if is_shown else "")),
+            )
+        )
+    titles = ("For the gang", "Evictions", "Gangs and pods that are evicted", "GPU-hours lost", "Reason")
+    return element(
+        "section",
+        element("h2", text("Preemptions")),
+        _table("Preemptions", titles, [element("tbody", *rows)]),
+        id="preemptions",
     )
 
 

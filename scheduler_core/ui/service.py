@@ -68,6 +68,8 @@ class UiService:
             names |= {pod.namespace for row in self._rows for pod in row.pods}
             names |= {gang.name.namespace for gang in self.view.gang_members.all_gangs()}
             names |= {each.reservation.partition("/")[0] for each in found.reserved}
+            for each in found.preemptions:
+                names |= {each.namespace, *(unit.partition("/")[0] for unit in each.units)}
             names |= {each.entry.namespace for each in self.view.cache.reservations.active.values()}
             names |= {each.namespace for each in self.history.changes if each.namespace is not None}
             self._namespaces = frozenset(names)

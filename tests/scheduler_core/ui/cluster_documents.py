@@ -22,6 +22,7 @@ from gputopo.crd.reservations import (
     HeldCapacity,
     LedgerEntry,
     LedgerSpec,
+    Preemption,
     ReservationSpec,
     spec_hash,
 )
@@ -148,9 +149,11 @@ def _machine(number: int, random: Random, at: float, per_rack: int, load: float)
     return [node, *pods, node_gpus(name, node, held, at)]
 
 
-def capacity_hold(namespace: str, gang: str, node: str, gpus: int) -> list[Object]:
+def capacity_hold(
+    namespace: str, gang: str, node: str, gpus: int, preemption: Preemption | None = None
+) -> list[Object]:
     """A reservation that keeps GPUs of a node for a gang, and the ledger that lists it."""
-    spec = ReservationSpec(gang=gang, held=(HeldCapacity(node=node, resource=GPU, gpus=gpus),))
+    spec = ReservationSpec(gang=gang, held=(HeldCapacity(node=node, resource=GPU, gpus=gpus),), preemption=preemption)
     metadata = {"name": f"{gang}-1", "namespace": namespace, "uid": f"hold-{gang}", "resourceVersion": "1"}
     entry = LedgerEntry(metadata["uid"], namespace, metadata["name"], spec_hash(spec), EntryPhase.HELD)
     version = f"{keys.API_GROUP}/{VERSION}"
