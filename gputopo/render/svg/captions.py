@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gputopo.model import Health, Interconnect
 from gputopo.render.svg.marks import Marks, part_name
+from gputopo.render.svg.nic_names import shortened_names
 from gputopo.render.svg.words import TIMES, counted_products, fit, text_width
 from gputopo.render.wording import escape_invisible, format_number
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 SUBTITLE_TEXT = 13.0
 _MOST_NOTES = 4
 _MOST_LINES = 6  # NVLink widths that the legend lists
+_MOST_NAMES = 24  # network cards with shortened names
 _MOST_ISLANDS = 8  # letters in a line of the legend
 
 
@@ -99,6 +101,10 @@ def legend(topology: NodeTopology, marks: Marks) -> tuple[LegendEntry, ...]:
         entries.append(LegendEntry("mig", "MIG: cut into slices, no NVLink"))
     if topology.nics:
         entries.append(LegendEntry("nic", "network card"))
+    names = shortened_names(topology)
+    entries += [LegendEntry("nic", f"{label} = {name}") for label, name in names[:_MOST_NAMES]]
+    if len(names) > _MOST_NAMES:
+        entries.append(LegendEntry("nic", f"{len(names) - _MOST_NAMES} more shortened names"))
     return tuple(entries)
 
 

@@ -9,12 +9,15 @@ from gputopo.render.svg import captions, gpu_boxes
 from gputopo.render.svg.geometry import Rect
 from gputopo.render.svg.link_labels import LABEL_TEXT
 from gputopo.render.svg.markup import group, rect, rounded, tag, text
+from gputopo.render.svg.nic_names import NIC_TEXT, nic_names
 from gputopo.render.svg.palette import island_class
 from gputopo.render.svg.rows import DETAIL_TEXT, HEAD_TEXT
 from gputopo.render.svg.words import fit, longest, text_width
 from gputopo.render.wording import escape_invisible, format_gib, format_number, island_letter
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gputopo.model import Gpu, Nic, NodeTopology, Uplink
     from gputopo.render.svg.assembly import Fabric
     from gputopo.render.svg.grouping import Switch
@@ -32,8 +35,9 @@ def drawing(topology: NodeTopology, page: PageLayout) -> str:
     """Draw all rows, channels and NUMA nodes without GPUs, back to front."""
     stage, marks = page.assembly, page.marks
     parts = [_box(stage.frame)] if stage.frame else []
+    names = nic_names(topology)
     for row in (*stage.rows, page.spare):
-        parts += _furniture(row)
+        parts += _furniture(row, names)
     parts += [_wire(wire, marks) for wire, _ in stage.wires]
     parts += [_fabric(topology, fabric, marks) for fabric in stage.fabrics]
     parts += [_gpu(shape, gpu, marks) for row in stage.rows for shape, gpu in row.gpus]
@@ -51,11 +55,11 @@ def colour(gpu: int, marks: Marks) -> str:
     return island_class(marks.number[gpu]) if gpu in marks.number else "alone"
 
 
-def _furniture(row: BoxRow) -> list[str]:
+def _furniture(row: BoxRow, names: Mapping[str, str]) -> list[str]:
     return [
         *(_box(framed) for framed in row.boxes),
         *(_switch(shape, switch, below=row.heads_below) for shape, switch in row.switches),
-        *(_nic(shape, nic) for shape, nic in row.nics),
+        *(_nic(shape, nic, names[nic.name]) for shape, nic in row.nics),
     ]
 
 
@@ -92,14 +96,14 @@ def _switch(shape: Rect, switch: Switch, *, below: bool) -> str:
     return group("pcie-switch", inside)
 
 
-def _nic(shape: Rect, nic: Nic) -> str:
+def _nic(shape: Rect, nic: Nic, name: str) -> str:
     rate = f"{nic.rate_gbps} Gb/s" if nic.rate_gbps else ""
     inside = (
         rect(shape, "plate", 5),
         text(
             (shape.cx, shape.y + (13 if rate else 19)),
-            fit(escape_invisible(nic.name), 9.5, shape.w - 4, bold=True),
-            9.5,
+            name,
+            NIC_TEXT,
             "m b",
         ),
         text((shape.cx, shape.y + 24), fit(rate, 8.5, shape.w - 4), 8.5, "m s"),
