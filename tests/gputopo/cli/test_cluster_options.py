@@ -72,11 +72,11 @@ def test_the_kubeconfig_is_that_of_the_option(name: str, tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("name", READS)
-def test_the_context_is_that_of_the_option(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_context_is_that_of_the_option(name: str, tmp_path: Path) -> None:
     with api_server(lambda _: listed()) as server:
-        monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path / "valid")))
+        valid = str(server.kubeconfig(tmp_path / "valid"))
 
-        assert "no-such-context" in run(name, tmp_path, "--context", "no-such-context")
+        assert "no-such-context" in run(name, tmp_path, "--kubeconfig", valid, "--context", "no-such-context")
 
 
 @pytest.mark.parametrize("name", sorted(PROGRAMS - {"agent"}))

@@ -441,7 +441,8 @@ class _Brute:
             return None
         total, there = 0, record.pods
         for each in sorted(load, key=lambda each: self._kinds[each.uid]):
-            score = evaluate_state(asked(each).profile, state_if(table, name, there), POLICY)
+            profile = asked(each).profile._replace(has_peers=len(self.members) > 1)
+            score = evaluate_state(profile, state_if(table, name, there), POLICY)
             assert isinstance(score, Score)
             total += round(score.points * 1_000_000)
             there = (*there, *occupants([each]))
