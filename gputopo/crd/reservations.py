@@ -99,8 +99,10 @@ class Backfill(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """The places are on capacity that is held for another gang, until that gang can start."""
 
     gang: _Line  # gang that the capacity is held for, as NAMESPACE/NAME
-    start_by: _Time  # RFC 3339: the members are ungated before, or not at all
-    until: _Time  # RFC 3339: the estimated start of the other gang; the members have ended by then
+    # RFC 3339: the places are committed before this time, or withdrawn. Members that are not bound one bind timeout
+    # later are rolled back.
+    start_by: _Time
+    until: _Time  # RFC 3339: the estimated start of the other gang; the members are expected to end by then
 
 
 class ReservationSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -14,7 +14,8 @@ unit after the other:
     a pod does not end                   ``status.stuck`` names it (``eviction_progress``)
     no listed pod is left                the hold is an ordinary capacity hold
 
-Nothing is evicted while the view may be outdated, nor once the gang has other places.
+Backfilled pods (``yields``) are evicted in any mode of the policy; if a budget forbids it, the hold stays, and it is
+tried again. Nothing is evicted while the view may be outdated, nor once the gang has other places.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def rollback_reason(
 
 
 def latest_start(reservation: ReservationUpdate) -> float | None:
-    """Return until when members are ungated on capacity that is held for another gang, in seconds since 1970."""
+    """Return until when places on capacity that is held for another gang are committed, in seconds since 1970."""
     backfill = reservation.spec.backfill
     return None if backfill is None else parse_timestamp(backfill.start_by)
 

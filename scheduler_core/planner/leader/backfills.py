@@ -7,10 +7,9 @@ replaced by a hold with a preemption, whose protocol does the rest (``commit/evi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from gputopo.crd.reservations import Backfill
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.actions import CreateReservation
 from scheduler_core.planner.gang.gang import FINISHED_PHASES
@@ -18,7 +17,7 @@ from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.leader.capacity_holds import CapacityHolds, ignored_holds
 from scheduler_core.planner.leader.context import TermContext
 from scheduler_core.planner.leader.hold_limits import CapacityHold
-from scheduler_core.planner.leader.plan_task import DEFAULT_BIND_TIMEOUT_S, BackfillTable
+from scheduler_core.planner.leader.plan_task import DEFAULT_BIND_TIMEOUT_S, BackfillTable, is_batch
 from scheduler_core.planner.leader.preemption_search import PreemptionSearchResult
 from scheduler_core.planner.leader.queue import GangQueue, QueuedGang
 from scheduler_core.planner.leader.view import PlannerView
@@ -40,12 +39,17 @@ class YieldRequest(NamedTuple):
     units: tuple[EvictionUnit, ...]
 
 
+class _LastSearch(NamedTuple):
+    generation: int  # of the snapshot
+    at: float  # monotonic seconds
+
+
 class Backfills:
     """Backfill in one term of leadership. For one thread."""
 
     def __init__(self, view: PlannerView, queue: GangQueue, holds: CapacityHolds, context: TermContext) -> None:
         self._view, self._queue, self._holds, self._context = view, queue, holds, context
-        self._searched: dict[GangName, int] = {}  # generation of the snapshot of the last search
+        self._searched: dict[GangName, _LastSearch] = {}
         self._next_search = 0.0  # monotonic seconds
 
     def tables(self, batches: Iterable[tuple[QueuedGang, ...]]) -> Mapping[GangName, BackfillTable]:
@@ -57,8 +61,7 @@ class Backfills:
         now, found = self._context.clock.wall(), dict[GangName, BackfillTable]()
         variants: dict[frozenset[str], TableVariant] = {}
         estimates = dict(self._estimates(holds))
-        for first, *_ in batches:
-            gang = first.gang
+        for gang in (batch[0].gang for batch in batches if not is_batch(batch)):
             asked_s = DEFAULT_BIND_TIMEOUT_S if gang.timeout_s is None else gang.timeout_s
             timeout_s = min(asked_s, policies.limits.max_timeout_s)
             for hold in holds:
@@ -75,22 +78,28 @@ class Backfills:
                     break
         return found
 
-    def next_yield(self, now: float) -> YieldRequest | None:
-        """Return the next gang to search for whose hold is used by backfilled pods. ``now``: monotonic seconds."""
+    def next_yield(self, now: float, over: Collection[str] = ()) -> YieldRequest | None:
+        """Return the next gang to search for whose hold is used by backfilled pods: the one searched for least lately.
+
+        ``now``: monotonic seconds; ``over``: UIDs of holds whose evictions are over without a start of the gang.
+        """
         if now < self._next_search:
             return None
-        holds = [each for each in self._holds.open_holds() if each.spec.preemption is None]
+        holds = [
+            each for each in self._holds.open_holds() if each.spec.preemption is None or each.reservation.key in over
+        ]
         self._searched = {name: each for name, each in self._searched.items() if self._queue.get_queued(name)}
         generation, in_progress = self._view.cache.snapshot.generation, None
         backfilled = self._reservations() if holds else {}
-        for hold in holds:
-            waiting = self._queue.get_queued(hold.gang)
-            if waiting is None or waiting.unfit_state is None or self._searched.get(hold.gang) == generation:
+        never = _LastSearch(-1, float("-inf"))
+        for hold in sorted(holds, key=lambda each: self._searched.get(each.gang, never).at):
+            waiting, last = self._queue.get_queued(hold.gang), self._searched.get(hold.gang, never)
+            if waiting is None or waiting.unfit_state is None or last.generation == generation:
                 continue
             in_progress = in_progress or self._view.in_progress()
             units = tuple(self._units(backfilled.get(_title(hold.gang), ()), hold.priority))
             if units and in_progress.is_free(waiting.gang):
-                self._searched[hold.gang] = generation
+                self._searched[hold.gang] = _LastSearch(generation, now)
                 return YieldRequest(waiting, units)
         self._next_search = now + EVERY_S
         return None
@@ -131,7 +140,7 @@ class Backfills:
         """Return the reservations of backfilled gangs, by the gang whose capacity they use."""
         found: dict[str, list[ReservationUpdate]] = {}
         for each in self._view.reservations.values():
-            if isinstance(each.spec.backfill, Backfill):
+            if each.spec.backfill is not None:
                 found.setdefault(each.spec.backfill.gang, []).append(each)
         return found
 

@@ -46,6 +46,7 @@ class EvictionHistory:
 
     def __init__(self) -> None:
         self._counted: dict[str, float] = {}  # by UID of the pod, of the last hour
+        self._not_counted: dict[str, float] = {}  # the same, of backfilled pods
         self._units: dict[str, _EvictedUnit] = {}  # by key of the unit
         self._searched: dict[str, float] = {}  # by key of the gang: the last search
         self._namespaces: dict[str, float] = {}  # the last search for a gang of it
@@ -54,6 +55,7 @@ class EvictionHistory:
     def forget_old(self, now: float, wall: float, cooldown_s: float) -> None:
         """Forget everything that limits nothing any more. ``wall``: seconds since 1970."""
         self._counted = {uid: at for uid, at in self._counted.items() if now - at < HOUR_S}
+        self._not_counted = {uid: at for uid, at in self._not_counted.items() if now - at < HOUR_S}
         oldest = wall - max(cooldown_s, REPEATED_S)
         units = {key: each for key, each in self._units.items() if each.at >= oldest}
         self._units = _last(units, lambda each: each.at)
@@ -70,18 +72,18 @@ class EvictionHistory:
 
     def has_evicted(self, uid: str) -> bool:
         """Return True if this planner evicted the pod in the last hour."""
-        return uid in self._counted
+        return uid in self._counted or uid in self._not_counted
 
     def count_evictions(self, intended: Collection[str], now: float) -> int:
         """Return the number of pods that were evicted in the last hour, or will be. ``intended``: UIDs."""
         return len({uid for uid, at in self._counted.items() if now - at < HOUR_S}.union(intended))
 
-    def mark_evicted(self, uid: str, unit: EvictedFrom, now: float, wall: float) -> bool:
-        """Record the first accepted eviction of a pod.
+    def mark_evicted(self, uid: str, unit: EvictedFrom, now: float, wall: float, *, counts: bool = True) -> bool:
+        """Record the first accepted eviction of a pod. ``counts``: towards the limit of an hour.
 
         Return True if it is the first pod of a workload that was evicted for another hold within ``REPEATED_S``.
         """
-        self._counted.setdefault(uid, now)
+        (self._counted if counts else self._not_counted).setdefault(uid, now)
         before = self._units.get(unit.key)
         self._units[unit.key] = _EvictedUnit(wall, unit.hold)
         return before is not None and before.hold != unit.hold and wall - before.at < REPEATED_S

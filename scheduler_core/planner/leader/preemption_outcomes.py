@@ -68,7 +68,8 @@ class PreemptionOutcomes:
     def _is_left(self, eviction: PlannedEviction) -> bool:
         """Return True if the pod exists and is not evicted."""
         uid, view = eviction.uid, self._view
-        return uid in view.cache.pods and view.gone_by(uid) is None and not self._history.has_evicted(uid)
+        exists = uid in view.cache.pods if eviction.gpus else view.disruptions.pod(uid) is not None
+        return exists and view.gone_by(uid) is None and not self._history.has_evicted(uid)
 
     def _begun_preemption(self, uid: str, before: _BegunPreemption | None) -> _BegunPreemption | None:
         reservation = self._view.reservations[uid]

@@ -55,7 +55,7 @@ class Preemptions:
         self.holds_in_a_unit: frozenset[str] = frozenset()  # UIDs: a begun unit is not evicted completely
         self._running: set[str] = set()  # UIDs of holds whose evictions are not over
         self._done_at: dict[str, float] = {}  # by UID of a hold: since when no pod is left, monotonic seconds
-        self._over: set[str] = set()  # UIDs of holds whose gang waits longer for that
+        self._over: set[str] = set()  # UIDs of holds whose evictions are over, and counted as failed
         self.forbidden = ForbiddenUnits()
         self._next_search = 0.0
 
@@ -69,10 +69,10 @@ class Preemptions:
         wall = self._context.clock.wall()
         # A result of another mode is out of date.
         self.reports = {name: each for name, each in self.reports.items() if each.mode is policy.mode}
-        if policy.mode is PreemptionMode.OFF or now < self._next_search or not policy.is_open(wall):
+        if now < self._next_search:
             return None
-        self._forget_old(now)
-        if not self._queue.has_unplaced:
+        self._forget_old(now)  # also with the mode off: backfilled pods are evicted in any mode
+        if policy.mode is PreemptionMode.OFF or not policy.is_open(wall) or not self._queue.has_unplaced:
             return None
         holds, in_progress = self._holds.open_holds(), self._view.in_progress()
         evicting = {each.priority for each in holds if each.reservation.key in self._running}
@@ -119,6 +119,11 @@ class Preemptions:
             if not each.status.evicting and each.spec.preemption is not None and not each.spec.preemption.yields
         )
 
+    @property
+    def over(self) -> frozenset[str]:
+        """The UIDs of holds whose evictions are over, and whose gang has not started."""
+        return frozenset(self._over)
+
     def may_evict(self) -> bool:
         """Return True if the policy allows to evict pods now."""
         return self._policy.mode is PreemptionMode.EVICT and self._policy.is_open(self._context.clock.wall())
@@ -136,7 +141,12 @@ class Preemptions:
         # Kubelets take a while to release the devices.
         late = {uid for uid, at in self._done_at.items() if inputs.now - at >= intents[uid][1].timeout_s}
         over = late | {uid for uid, each in found.items() if each is EvictionProgress.OVER}
-        self._running = set(intents) - over
+        # A budget may forbid the eviction of backfilled pods until they end: others need not wait for that.
+        self._running = {
+            uid
+            for uid, (hold, intent) in intents.items()
+            if uid not in over and (hold.reservation.status.evicting or not intent.yields)
+        }
         for uid in over - self._over:
             gang = self._view.gang_members.get_gang(intents[uid][0].gang)
             if gang is not None:
@@ -153,7 +163,8 @@ class Preemptions:
         """Remember the units that the budgets of an open intent forbid, before the hold is removed."""
         for uid, check in self._view.observations.budgets.items():
             reservation = self._view.reservations.get(uid)
-            if not check.blocked or reservation is None:
+            intent = None if reservation is None else reservation.spec.preemption
+            if not check.blocked or reservation is None or (intent is not None and intent.yields):  # the hold stays
                 continue
             if uid in self._over or not reservation.status.evicting:
                 self.forbidden.forbid(check.blocked, now)
@@ -195,16 +206,21 @@ class Preemptions:
         """
         name = action.eviction.unit
         unit = EvictedFrom(self._unit_keys.get(name, name), action.reservation.key)
-        return self._history.mark_evicted(action.eviction.uid, unit, now, self._context.clock.wall())
+        intent = action.reservation.spec.preemption
+        counts = intent is None or not intent.yields
+        return self._history.mark_evicted(action.eviction.uid, unit, now, self._context.clock.wall(), counts=counts)
 
     @property
     def _policy(self) -> PreemptionPolicy:
         return self._context.policies().preemption
 
     def _intended(self) -> Iterator[PlannedEviction]:
-        """Yield the evictions of open intents. They count from the creation of the hold until they are over."""
+        """Yield the evictions of open intents. They count from the creation of the hold until they are over.
+
+        Those of backfilled pods are not limited.
+        """
         intents = (each.spec.preemption for each in self._holds.open_holds() if each.reservation.key not in self._over)
-        return (eviction for each in intents if each is not None for eviction in each.evictions)
+        return (eviction for each in intents if each is not None and not each.yields for eviction in each.evictions)
 
     def _forget_old(self, now: float) -> None:
         self.reports = {name: each for name, each in self.reports.items() if self._queue.get_queued(name) is not None}

@@ -60,7 +60,10 @@ class PlanScheduler:
         if self._view.observations.created:
             return
         executor = self._context.executor
-        if not self._is_searching_hold and (to_yield := self.backfills.next_yield(now)) is not None:
+        if (
+            not self._is_searching_hold
+            and (to_yield := self.backfills.next_yield(now, self.preemptions.over)) is not None
+        ):
             self._is_searching_hold = True
             executor.start_preemption_search(self._yield_search(to_yield, now))
         elif not self._is_searching_hold and (request := self._next_hold_request(now)) is not None:

@@ -1,8 +1,8 @@
 """Backfill: gangs that use capacity which is held for another gang, until that gang can start. Pure.
 
-The other gang, the holder, must not start later for it. So only a bound counts that Kubernetes enforces and nobody can
-raise: the ``activeDeadlineSeconds`` of the pod itself, plus its grace period. The deadline of a Job can be raised, and
-annotations are claims. If the capacity comes free earlier than estimated, the pods are evicted
+Backfill must not delay the other gang, the holder. So only a limit counts that Kubernetes enforces and that no tenant
+can raise: the ``activeDeadlineSeconds`` of the pod itself, plus its grace period. The deadline of a Job can be raised,
+and annotations are claims. If the capacity comes free earlier than estimated, the pods are evicted
 (``leader/backfills.py``).
 """
 

@@ -148,6 +148,27 @@ def test_the_gang_yields_at_once_if_the_capacity_comes_free_earlier_also_with_a_
     assert evicted(second) == [pod]
     assert was_placed(second, "big")
     assert second.preemptions == ["yield", "begun", "won"]
+    limit = second.policies.preemption.max_evictions_per_hour
+    assert second.term.preemptions.evictions_left(second.now) == limit  # for which it does not count
+
+
+def test_with_preemption_off_evictions_are_forgotten_too() -> None:
+    server = waiting_for()
+    leader = planner(server)
+    leader.run()
+    pod = short(server)
+    leader.run()
+    started(server, pod, "n0")
+    server.delete_pod(next(uid for uid, each in server.pods.items() if each["metadata"]["name"].startswith("user")))
+    run(leader)
+    assert evicted(leader) == [pod]
+    assert leader.term.preemptions.evicted_at()
+
+    leader.now += 3 * 86_400.0
+    server.now += 3 * 86_400.0
+    run(leader)
+
+    assert not leader.term.preemptions.evicted_at()
 
 
 def test_pods_are_not_evicted_before_the_holder_would_fit() -> None:
@@ -181,6 +202,11 @@ def test_a_budget_that_forbids_the_eviction_does_not_remove_the_hold() -> None:
     assert server.ledger is not None
     held = [server.reservations[each.uid].spec for each in server.ledger.spec.entries if each.phase is EntryPhase.HELD]
     assert [each.gang for each in held] == ["big"]
+    leader.policies = leader.policies._replace(preemption=PreemptionPolicy(wait_s=0.0))  # dry-run
+    server.create_pod("other", 4, "other", 1)
+    run(leader, 90)
+    searched = {each.name for each in leader.term.preemptions.reports}
+    assert "other" in searched  # of the same priority as the holder
     server.delete_pod(pod)
     run(leader)
     assert was_placed(leader, "big")

@@ -553,6 +553,15 @@ def test_what_is_remembered_is_bounded() -> None:
     assert not history.may_search("team/19999", 20_000.0)
 
 
+def test_evictions_without_a_limit_are_remembered_and_not_counted() -> None:
+    history = EvictionHistory()
+    history.mark_evicted("uid", EvictedFrom("team/short", "hold"), now=0.0, wall=START, counts=False)
+
+    assert (history.has_evicted("uid"), history.count_evictions((), 1.0)) == (True, 0)
+    history.forget_old(3_600.0, START + 3_600.0, cooldown_s=0.0)
+    assert not history.has_evicted("uid")
+
+
 def test_the_wait_after_evictions_in_vain_is_doubled_up_to_an_hour() -> None:
     history = EvictionHistory()
 
