@@ -1,0 +1,96 @@
+"""A tenant cannot protect its pods for ever, nor keep pods of others from being evicted for a critical gang."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cluster import Cluster
+from tests.e2e.gangs.conftest import StartPlanner
+from tests.e2e.gangs.holds import nodes
+from tests.e2e.gangs.members import Asked, create, gang, wait_until_whole
+from tests.e2e.gangs.preempting import CHEAP, CRITICAL, create_classes, on_node, options, running_pods
+from tests.e2e.scheduler.conftest import StartAgents
+from tests.e2e.scheduler.running import gpu_pod, started
+from tests.simulated_node.fleet import Fleet
+
+pytestmark = pytest.mark.e2e
+INVENTED = {"apiVersion": "example.com/v1", "kind": "DaemonSet", "name": "d", "uid": "d", "controller": True}
+
+
+@pytest.fixture(autouse=True)
+def _priority_classes(cluster: Cluster) -> None:
+    create_classes(cluster)
+
+
+def never_starts(cluster: Cluster) -> None:
+    """The gang of the pod has a member that never starts."""
+    on_node(cluster, "victim", "gpu-0", {"gang": "tricky"})
+    member = gpu_pod("never-starts", 0, {"gang": "tricky"})
+    member["spec"]["schedulerName"] = "none"
+    cluster.create_pod(member)
+
+
+def invented_owner(cluster: Cluster) -> None:
+    """The pod says that a DaemonSet, of no known API group, creates it again at once."""
+    on_node(cluster, "victim", "gpu-0")
+    cluster.api.patch(cluster.pods("victim"), {"metadata": {"ownerReferences": [INVENTED]}})
+
+
+def important_member(cluster: Cluster) -> None:
+    """The gang of the pod has a member without GPUs of a high priority."""
+    on_node(cluster, "victim", "gpu-0", {"gang": "tricky"})
+    at = {"kubernetes.io/hostname": "other"}
+    cluster.create_pod(gpu_pod("launcher", 0, {"gang": "tricky"}, priorityClassName=CRITICAL, nodeSelector=at))
+    started(cluster, "launcher")
+
+
+@pytest.mark.parametrize("trick", [never_starts, invented_owner, important_member])
+@pytest.mark.usefixtures("served", "gputopo_scheduler")
+def test_tricks_of_an_owner_protect_no_pod(
+    cluster: Cluster,
+    fleet: Fleet,
+    agents_of: StartAgents,
+    planner: StartPlanner,
+    tmp_path: Path,
+    trick: Callable[[Cluster], None],
+) -> None:
+    nodes(fleet, gpu_0={}, other={})
+    agents_of()
+    trick(cluster)
+    on_node(cluster, "other", "other", {"preemptible": "never"})
+    planner(*options(tmp_path))
+
+    create(cluster, *gang("urgent", Asked(1, 8), priorityClassName=CRITICAL))
+
+    wait_until_whole(cluster, "urgent", 1, 180)
+    assert "victim" not in running_pods(cluster)
+    assert "other" in running_pods(cluster)
+
+
+@pytest.mark.usefixtures("served", "gputopo_scheduler")
+def test_a_cheap_gang_of_too_many_pods_or_a_pod_that_never_ends_stops_no_eviction(
+    cluster: Cluster, fleet: Fleet, agents_of: StartAgents, planner: StartPlanner, tmp_path: Path
+) -> None:
+    nodes(fleet, gpu_0={}, gpu_1={}, gpu_2={})
+    agents_of()
+    on_node(cluster, "bait", "gpu-0", {"gang": "bait", **CHEAP})
+    for number in range(5):
+        name, where = f"bait-{number}", {"kubernetes.io/hostname": "gpu-0"}
+        cluster.create_pod(gpu_pod(name, 0, {"gang": "bait"}, nodeSelector=where))
+        started(cluster, name)
+    on_node(cluster, "endless", "gpu-1", terminationGracePeriodSeconds=1_000_000)
+    endless = cluster.api.get(cluster.pods("endless"))
+    fleet.keep_running(endless)
+    cluster.api.request("DELETE", cluster.pods("endless"), {"gracePeriodSeconds": 1_000_000})
+    on_node(cluster, "victim", "gpu-2", {"restart-time": "1h"})
+    planner(*options(tmp_path, maxEvictionsPerHour=4))
+
+    create(cluster, *gang("urgent", Asked(1, 8), priorityClassName=CRITICAL))
+
+    wait_until_whole(cluster, "urgent", 1, 180)
+    fleet.let_end(endless)
+    assert "bait" in running_pods(cluster)
+    assert "victim" not in running_pods(cluster)
