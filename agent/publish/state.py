@@ -62,7 +62,7 @@ def apply_own(kube: Kube, resource: Resource, body: dict[str, Any]) -> tuple[Obj
 
 
 class WriterClock(NamedTuple):
-    """Clocks."""
+    """The clocks of a writer."""
 
     wall: Callable[[], datetime] = lambda: datetime.now(UTC)
     monotonic: Callable[[], float] = time.monotonic  # seconds

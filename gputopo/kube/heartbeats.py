@@ -25,7 +25,7 @@ from gputopo.timestamps import parse_timestamp
 
 G = TypeVar("G", bound=NodeGpus)
 HEARTBEAT_NAMESPACE = "gputopo-node-lease"
-IN_NAMESPACE = ListOptions(HEARTBEAT_NAMESPACE)
+HEARTBEAT_QUERY = ListOptions(HEARTBEAT_NAMESPACE)
 MAX_TIME_LENGTH = 64  # characters of a time
 _Time = Annotated[str, Meta(max_length=MAX_TIME_LENGTH)]
 
@@ -45,14 +45,14 @@ class HeartbeatLease(msgspec.Struct, frozen=True):
 
 
 class Heartbeat(NamedTuple):
-    """What the Lease of a node says."""
+    """The heartbeat in the Lease of a node."""
 
     confirms: str  # ``observedAt`` of the ``NodeGpus``
     at: str  # RFC 3339: when the agent last saw the GPUs
 
 
 def heartbeat_of(lease: HeartbeatLease) -> Heartbeat | None:
-    """Return the heartbeat; None: the Lease says nothing."""
+    """Return the heartbeat; None: a field of the Lease is missing."""
     confirms, at = lease.spec.holder_identity, lease.spec.renew_time
     return Heartbeat(confirms, at) if confirms and at else None
 
@@ -70,7 +70,7 @@ def with_heartbeat(gpus: G, heartbeat: Heartbeat | None) -> G:
 def list_heartbeats(kube: Kube) -> dict[str, Heartbeat]:
     """Return the heartbeats by node. If the user may not list them, that is noted in ``kube.unreadable``."""
     try:
-        leases = kube.list_objects(LEASES, HeartbeatLease, IN_NAMESPACE)
+        leases = kube.list_objects(LEASES, HeartbeatLease, HEARTBEAT_QUERY)
     except NotFoundError:
         return {}
     except ForbiddenError as error:

@@ -21,7 +21,7 @@ from gputopo.crd.nodegpus import NodeGpus
 from gputopo.crd.reservations import spec_hash
 from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.errors import ForbiddenError, GoneError, NotFoundError
-from gputopo.kube.heartbeats import IN_NAMESPACE, HeartbeatLease, forbidden_heartbeats, heartbeat_of
+from gputopo.kube.heartbeats import HEARTBEAT_QUERY, HeartbeatLease, forbidden_heartbeats, heartbeat_of
 from gputopo.kube.objects import PlacementLedger, PlacementReservation
 from gputopo.kube.projection import Delta, Projection, WatchSource
 from gputopo.kube.rbac import LEASES, LEDGERS, NODE_GPUS, NODES, PODS, RESERVATIONS
@@ -328,7 +328,7 @@ SOURCES: Sources = {
 # The heartbeats of agents: without them, ``observedAt`` of ``NodeGpus`` is the heartbeat.
 HEARTBEAT_SOURCES: Sources = {
     HeartbeatUpdate: WatchSource(
-        LEASES, HeartbeatLease, _name_key, _heartbeat_update, query=IN_NAMESPACE, optional=True
+        LEASES, HeartbeatLease, _name_key, _heartbeat_update, query=HEARTBEAT_QUERY, optional=True
     )
 }
 # Written by planners. Where the API server does not serve these kinds, there are no reservations.

@@ -92,7 +92,7 @@ class PageAccess:
                     return known
                 verdict, _ = await asyncio.gather(asyncio.to_thread(review, token, path), asyncio.sleep(self._pause_s))
         except KubeError as error:
-            # The reader may be anybody: the message names addresses and objects.
+            # The request is not authenticated: the message names addresses and objects.
             _log.warning("token not reviewed", extra={"fields": {"error": str(error)}})
             return Verdict(503, "the API server did not review the token; try again, and see the log of this program")
         finally:
@@ -100,7 +100,9 @@ class PageAccess:
         self._verdicts.pop(key, None)
         self._verdicts[key] = self._clock() + self._valid_s, verdict
         if len(self._verdicts) > self._max_verdicts:
-            del self._verdicts[next(iter(self._verdicts))]
+            # Those of rejected tokens go first: anybody can send these.
+            rejected = (each for each, (_, old) in self._verdicts.items() if old.status != 200 and each != key)
+            del self._verdicts[next(rejected, next(iter(self._verdicts)))]
         return verdict
 
     def _known(self, key: tuple[bytes, str]) -> Verdict | None:

@@ -33,7 +33,7 @@ from scheduler_core.ui.viewers import ReviewedViewers
 VIEWER_ROLE = "gputopo-ui-viewer"
 _REVIEW_S = 3.0  # for one answer of the API server
 _VALID_S = 30.0  # of a token: 200 viewers cost 7 reviews a second
-_MAX_VERDICTS = 1000  # more than are reviewed while one is valid
+_MAX_VERDICTS = 4000  # more than are reviewed while one is valid
 # In the morning all users log in at once: 400 wait, for 4 seconds at most if the API server is quick.
 _LOGINS = ReviewQueue(max_waiting=400, pause_s=0.01)
 _log = logging.getLogger(__name__)

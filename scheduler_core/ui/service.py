@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from scheduler_core.cache.events import Batch, WatchStatus
@@ -46,6 +47,8 @@ class UiService:
         self._namespaces: frozenset[str] | None = None  # None: the cluster has changed since
         self._watches: WatchSet | None = None
         self._readers, self._held = 0, list[Batch[Any]]()  # of the view on other threads; what came meanwhile
+        self._is_update_due = False  # a tick came while there were readers
+        self._error: Exception | None = None
         self._watch_errors = WatchErrorLog()
 
     @property
@@ -71,13 +74,15 @@ class UiService:
             for each in found.preemptions:
                 names |= {each.namespace, *(unit.partition("/")[0] for unit in each.units)}
             names |= {each.entry.namespace for each in self.view.cache.reservations.active.values()}
+            held = (each.spec.backfill for each in self.view.reservations.values())  # its holder may be deleted
+            names |= {each.gang.partition("/")[0] for each in held if each is not None}
             names |= {each.namespace for each in self.history.changes if each.namespace is not None}
             self._namespaces = frozenset(names)
         return self._namespaces
 
     @contextmanager
     def running_watches(self, watches: WatchSet) -> Iterator[None]:
-        """Run the watches."""
+        """Run the watches. Raises the first error of a batch that was applied after a report, at the end."""
         self._watches = watches
         watches.start()
         try:
@@ -85,20 +90,33 @@ class UiService:
         finally:
             self.streams.close()
             watches.stop()
+        if self._error is not None:
+            raise self._error
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
         """Keep the view as it is while another thread reads it: batches are applied afterwards."""
-        assert self.view.cache.snapshot is not None  # made now, not by two threads at once
+        self.view.cache.snapshot  # noqa: B018  computed now, not by two threads at once
         self._readers += 1
         try:
             yield
         finally:
             self._readers -= 1
             if not self._readers:
-                held, self._held = self._held, []
-                for batch in held:
-                    self.apply_batch(batch)
+                self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Do what waited for readers, before the next one starts. An error ends the daemon, not the request."""
+        held, self._held = self._held, []
+        works: list[Callable[[], None]] = [partial(self.apply_batch, batch) for batch in held]
+        if self._is_update_due:
+            works.append(self._refresh)
+        for work in works:
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001  raised by ``running_watches``
+                self._error = self._error or error
+                self.stop_requested.set()
 
     def apply_batch(self, batch: Batch[Any]) -> None:
         """Apply a batch of a watch."""
@@ -111,13 +129,12 @@ class UiService:
     def tick(self) -> None:
         """Make the overview again if something has changed, and send the changes to the viewers."""
         self._watch_errors.log_errors(self._statuses())
-        if not self._readers:
-            self.view.cache.advance_time(self._now())
         if self.stop_requested.is_set():
             self.streams.close()
-        idle = self._overview is not None and self._now() - self._overview.at >= _IDLE_S
-        if (self._is_changed or idle) and not self._readers:
-            self._update()
+        if self._readers:
+            self._is_update_due = True
+        else:
+            self._refresh()
         self.streams.wake()
 
     def now(self) -> float:
@@ -131,6 +148,13 @@ class UiService:
     def unhealthy(self) -> str | None:
         """Return why this process must be restarted; None: it need not be."""
         return restart_reason(self._statuses())
+
+    def _refresh(self) -> None:
+        self._is_update_due = False
+        self.view.cache.advance_time(self._now())
+        idle = self._overview is not None and self._now() - self._overview.at >= _IDLE_S
+        if self._is_changed or idle:
+            self._update()
 
     def _update(self) -> None:
         self._is_changed, self._namespaces = False, None

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message
 from gputopo.kube.errors import UnavailableError
 from gputopo.kube.page_reviews import Verdict
 from scheduler_core.runtime.http_pages import json_page, program_app
-from scheduler_core.runtime.page_access import PageAccess
+from scheduler_core.runtime.page_access import PageAccess, ReviewQueue
 
 POD_NETWORK = "10.244.1.7"
 BEARER = ("authorization", "Bearer secret")
@@ -181,3 +181,19 @@ def test_the_kept_verdicts_are_bounded() -> None:
         return len(access._verdicts)
 
     assert asyncio.run(run()) == 256
+
+
+def test_rejected_tokens_do_not_evict_the_verdicts_of_accepted_ones() -> None:
+    asked: list[str] = []
+
+    def answer(token: str, _: str) -> Verdict:
+        asked.append(token)
+        return Verdict(200 if token == "good" else 401)
+
+    async def run() -> None:
+        access = PageAccess(answer, max_verdicts=3, queue=ReviewQueue(pause_s=0.0))
+        for token in ("good", *(f"forged-{number}" for number in range(9)), "good"):
+            await access.verdict(token, "/report")
+
+    asyncio.run(run())
+    assert asked.count("good") == 1

@@ -20,7 +20,7 @@ from scheduler_core.cache.watch import list_kind
 from scheduler_core.runtime.page_access import PageAccess
 from scheduler_core.ui.hidden_names import ANOTHER, without_hidden_names
 from scheduler_core.ui.login import MAX_TOKEN, local_address
-from scheduler_core.ui.main import _LOGINS, sources
+from scheduler_core.ui.main import _LOGINS, _MAX_VERDICTS, _VALID_S, _NoWatches, sources
 from scheduler_core.ui.rows_html import Viewer
 from scheduler_core.ui.server import ui_app
 from scheduler_core.ui.service import UiService
@@ -269,13 +269,17 @@ def test_behind_a_proxy_the_cookie_stays_limited_to_the_path_of_the_pages(app: A
 
 
 def test_the_first_logins_of_all_users_wait_for_each_other_and_none_is_refused() -> None:
-    access = PageAccess(lambda token, _: Verdict(200, user=PageUser(token)), max_verdicts=1000, queue=_LOGINS)
+    access = PageAccess(lambda token, _: Verdict(200, user=PageUser(token)), max_verdicts=_MAX_VERDICTS, queue=_LOGINS)
 
     async def run() -> list[int]:
         found = await asyncio.gather(*(access.verdict(f"user-{number}", "/map") for number in range(300)))
         return [each.status for each in found]
 
     assert asyncio.run(run()) == [200] * 300
+
+
+def test_more_verdicts_are_kept_than_are_reviewed_while_one_is_valid() -> None:
+    assert _VALID_S / _LOGINS.pause_s < _MAX_VERDICTS
 
 
 @pytest.mark.parametrize(
@@ -317,6 +321,45 @@ def test_while_a_report_is_made_the_cluster_does_not_change_and_afterwards_it_do
         assert service.namespaces() == before
 
     assert service.namespaces() == before | {"secret-ns"}
+
+
+def test_an_update_that_was_due_while_a_report_was_made_precedes_the_next_report() -> None:
+    service, add_the_others = changing()
+    version = service.version
+    with service.unchanged():
+        add_the_others()
+        service.tick()
+        assert service.version == version
+    assert service.version == version + 1
+    with service.unchanged():
+        add_the_others()  # no tick is due
+    assert service.version == version + 1
+
+
+def test_an_error_in_a_batch_that_waited_for_a_report_ends_the_daemon_and_not_the_report() -> None:
+    service, add_the_others = changing()
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("damaged")
+
+    async def run() -> None:
+        with service.running_watches(_NoWatches()):
+            with service.unchanged():
+                add_the_others()
+                service.view.apply_batch = fail  # type: ignore[method-assign,assignment]
+            assert service.stop_requested.is_set()
+
+    with pytest.raises(RuntimeError, match="damaged"):
+        asyncio.run(run())
+
+
+def test_the_namespace_of_the_gang_whose_capacity_a_backfill_used_is_hidden() -> None:
+    reservation = capacity_hold("mine", "llm", "n", 2)[0]
+    backfill = {"gang": "gone-ns/big", "startBy": "2026-01-01T00:00:00Z", "until": "2026-01-01T01:00:00Z"}
+    kept = {**reservation, "spec": {**reservation["spec"], "backfill": backfill}}
+    service = service_of([gpu_machine("n", "8a100-2n-pairs12")[0], kept])
+
+    assert "gone-ns" in service.namespaces()
 
 
 def test_no_form_where_the_token_could_be_read_on_its_way(app: ASGIApp) -> None:
