@@ -338,6 +338,7 @@ def test_an_update_that_was_due_while_a_report_was_made_precedes_the_next_report
 
 def test_an_error_in_a_batch_that_waited_for_a_report_ends_the_daemon_and_not_the_report() -> None:
     service, add_the_others = changing()
+    answered: list[bool] = []
 
     def fail(*_: object) -> None:
         raise RuntimeError("damaged")
@@ -347,10 +348,11 @@ def test_an_error_in_a_batch_that_waited_for_a_report_ends_the_daemon_and_not_th
             with service.unchanged():
                 add_the_others()
                 service.view.apply_batch = fail  # type: ignore[method-assign,assignment]
-            assert service.stop_requested.is_set()
+            answered.append(service.stop_requested.is_set())
 
     with pytest.raises(RuntimeError, match="damaged"):
         asyncio.run(run())
+    assert answered == [True]
 
 
 def test_the_namespace_of_the_gang_whose_capacity_a_backfill_used_is_hidden() -> None:
