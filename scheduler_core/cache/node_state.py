@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -14,7 +14,6 @@ from scheduler_core.allocation.cpu_per_gpu import CpuPerGpu, cpu_per_gpu
 from scheduler_core.allocation.gpu_sets import ExactSets, Sets, SomeSet, exact_sets, union
 from scheduler_core.allocation.machine_shape import MachineShape, places_by_uuid, shape_of
 from scheduler_core.allocation.named_shares import free_fraction, reserved_mib
-from scheduler_core.allocation.network_rates import gpu_nics, gpu_rates
 from scheduler_core.allocation.numa_alignment import UNKNOWN_KUBELET, KubeletModel
 from scheduler_core.allocation.occupancy import (
     KubeletReport,
@@ -30,6 +29,7 @@ from scheduler_core.allocation.symmetry import Permutation
 from scheduler_core.cache.colocation import Colocation, OwnerPods, Proximity, colocation_of
 from scheduler_core.cache.kubelet_model import kubelet_model
 from scheduler_core.cache.node_cost import NodeCost
+from scheduler_core.cache.node_nics import busy_nics, network_gbps, pending_nics
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.replica_policy import replicas_of
 from scheduler_core.cache.staleness import CONFIRMATION_GRACE_S, is_stale
@@ -167,8 +167,8 @@ def state_from_record(
             unadmitted_profiles=frozenset() if sliced else unallocated_profiles(record.pods, report),
             unreserved=unreserved,
             extras=None if reads is READS_NOTHING_MORE else _extras(record, reads, stale=stale),
-            busy_nics=_busy_nics(record),
-            pending_nics=_pending_nics(record),
+            busy_nics=busy_nics(record),
+            pending_nics=pending_nics(record),
             network_gbps=None if stale else network_gbps(record),
         )
     )
@@ -281,38 +281,6 @@ def _reserved_mib_of(record: NodeRecord, shape: MachineShape) -> tuple[int, ...]
     return reserved_mib(places_by_uuid(record.machine.topology), len(shape.gpus), allocations, record.pods)
 
 
-def network_gbps(record: NodeRecord, own_pods: Collection[tuple[str, str]] = ()) -> tuple[float, ...] | None:
-    """Return the GB/s of each GPU over NICs that other pods do not hold; None: the rates are not published.
-
-    ``own_pods``: namespace and name of pods whose NICs count.
-    """
-    topology, gpus = record.machine.topology, record.gpus
-    if topology is None or gpus is None or gpus.nic_rates is None:
-        return None
-    near = gpu_nics(topology, record.machine.storage_nics)
-    if not near:
-        return None
-    rates = {each.nic: each.gbps for each in gpus.nic_rates}
-    return gpu_rates(topology, rates, near & ~_busy_nics(record, own_pods), _pending_nics(record, own_pods))
-
-
-def _busy_nics(record: NodeRecord, own_pods: Collection[tuple[str, str]] = ()) -> int:
-    """Return the NICs that carry storage traffic, or that pods hold as a whole.
-
-    A held virtual function leaves its card to others.
-    """
-    topology, held = record.machine.topology, (record.gpus and record.gpus.nics) or ()
-    storage = record.machine.storage_nics
-    if topology is None or not (held or storage):
-        return 0
-    names = {
-        each.nic
-        for each in held
-        if each.virtual_function is None and (each.pod.namespace, each.pod.name) not in own_pods
-    }
-    return union(1 << place for place, nic in enumerate(topology.nics) if nic.name in names or nic.name in storage)
-
-
 def _extras(record: NodeRecord, reads: NodeReads, *, stale: bool) -> NodeExtras | None:
     if reads == READS_NOTHING_MORE:
         return None
@@ -325,26 +293,6 @@ def _extras(record: NodeRecord, reads: NodeReads, *, stale: bool) -> NodeExtras 
         labels if reads.everything else tuple(each for each in labels if each[0] in reads.labels),
         record.name if reads.everything else None,
     )
-
-
-def _pending_nics(record: NodeRecord, own_pods: Collection[tuple[str, str]] = ()) -> int:
-    """Return how many NICs pods may have or get that no report names: none of their devices is known to be no NIC."""
-    topology = record.machine.topology
-    if (
-        topology is None
-        or not topology.nics
-        or not any(pod.profile.device_request.other_devices for pod in record.pods)
-    ):
-        return 0  # most nodes
-    report = record.gpus
-    reported = set()
-    if report is not None and report.nics is not None:
-        holders = [each.pod for each in report.allocations or ()] + [each.pod for each in report.nics]
-        departed = {(pod.namespace, pod.name) for pod in record.departed}
-        reported = {(pod.namespace, pod.name) for pod in holders} - departed
-    reported.update(own_pods)
-    waiting = (pod for pod in record.pods if (pod.namespace, pod.name) not in reported)
-    return min(len(topology.nics), sum(pod.profile.device_request.other_devices for pod in waiting))
 
 
 def _cpu(record: NodeRecord, shape: MachineShape | None, free: Sets | None, taken: tuple[int, ...]) -> CpuPerGpu | None:

@@ -14,7 +14,7 @@ from gputopo.labels.keys import GATE
 from gputopo.labels.reasons import Reason
 from gputopo.render.report import listed
 from gputopo.timestamps import format_timestamp
-from scheduler_core.cache.node_state import network_gbps
+from scheduler_core.cache.node_nics import network_gbps
 from scheduler_core.cache.reservations import ActiveReservation
 from scheduler_core.explain.advice import SEE
 from scheduler_core.explain.model import ReservedGpus

@@ -11,8 +11,8 @@ from agent.daemon.publication import nic_rates
 from gputopo.crd.nodegpus import NicAllocation, NicRate, NodeGpus, PodRef, bounds_error
 from gputopo.labels import keys
 from gputopo.model import NodeTopology
+from scheduler_core.cache.node_nics import network_gbps
 from scheduler_core.cache.node_record import NodeRecord
-from scheduler_core.cache.node_state import network_gbps
 from scheduler_core.planner.packing.model import GangPlan
 from scheduler_core.planner.packing.network import NetworkNode, NetworkRate, network_rate
 from scheduler_core.planner.packing.plan import plan_gang
