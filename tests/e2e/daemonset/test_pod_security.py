@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gputopo.kube.heartbeats import HEARTBEAT_NAMESPACE
 from tests.api_objects import Object
 from tests.daemonset.tools import helm_rendered, kustomized
 from tests.e2e.cluster import Cluster
@@ -67,7 +68,11 @@ def test_everything_but_the_agent_runs_as_restricted(cluster: Cluster, installer
     install(cluster, documents)
     found = pods(documents)
 
-    assert levels(cluster) == {NAMESPACE: "restricted", AGENT_NAMESPACE: "privileged"}
+    assert levels(cluster) == {
+        NAMESPACE: "restricted",
+        AGENT_NAMESPACE: "privileged",
+        HEARTBEAT_NAMESPACE: "restricted",
+    }
     assert refusals(cluster, found) == dict.fromkeys(found, (200, ""))
     assert {pod["metadata"]["namespace"] for name, pod in found.items() if name != "gputopo-agent"} == {NAMESPACE}
     # With a token that creates pods beside the planner, nobody gets a host path or root.
@@ -85,5 +90,9 @@ def test_without_the_kubelets_socket_the_agent_too_runs_as_restricted(cluster: C
     install(cluster, documents)
     found = pods(documents)
 
-    assert levels(cluster) == {NAMESPACE: "restricted", AGENT_NAMESPACE: "restricted"}
+    assert levels(cluster) == {
+        NAMESPACE: "restricted",
+        AGENT_NAMESPACE: "restricted",
+        HEARTBEAT_NAMESPACE: "restricted",
+    }
     assert refusals(cluster, found) == dict.fromkeys(found, (200, ""))
