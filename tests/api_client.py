@@ -59,7 +59,7 @@ class Watch:
 
     def stop(self) -> None:
         """End it; the thread that iterates goes on after its loop."""
-        with contextlib.suppress(ValueError, OSError):  # it ended by itself
+        with contextlib.suppress(ValueError, RuntimeError, OSError):  # it has ended
             self._response.shutdown()
 
 

@@ -33,7 +33,8 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
         pytest.skip(str(missing))
     with servers.control_plane(found, tmp_path_factory.mktemp("control-plane")) as plane:
         yield plane
-    assert [child.name() for child in psutil.Process().children(recursive=True)] == []
+    left = psutil.Process().children(recursive=True)
+    assert not left, f"child processes that no test ended: {left}"  # pytest explains no assert of this module
 
 
 @pytest.fixture(scope="session")
@@ -81,7 +82,7 @@ def fleet(cluster: Cluster) -> Iterator[Fleet]:
     """Simulated nodes, none yet: ``fleet.add(NodeSpec(name="gpu-0", shape=cube_mesh_8()))``."""
     with Fleet(cluster.api) as nodes:
         yield nodes
-    assert nodes.failures == []
+    assert not nodes.failures, f"calls of kubelets that failed: {nodes.failures}"
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ AWAY_S = 60.0  # how long the API server may be away
 
 
 def outlasting_restarts(call: Callable[[], T]) -> T:
-    """What ``call`` answers, tried again while the API server is away, as kubelets do. Raises what it raises then."""
+    """Return what ``call`` returns; repeat it while the API server is away or overloaded, as kubelets do."""
     deadline = time.monotonic() + AWAY_S
     away = False
     while True:
@@ -30,8 +30,9 @@ def outlasting_restarts(call: Callable[[], T]) -> T:
             if time.monotonic() > deadline:
                 raise
         except ApiError as refused:
-            # Just back, it does not know yet which pods are a node's (403), or what it serves at all (503).
-            if not away or refused.status not in {403, 429, 500, 503} or time.monotonic() > deadline:
+            # Overloaded, it answers 429 and 5xx; just back, it does not know yet which pods are a node's (403).
+            again = refused.status in {429, 500, 503, 504} or (away and refused.status == 403)
+            if not again or time.monotonic() > deadline:
                 raise
         time.sleep(0.1)
 

@@ -62,7 +62,7 @@ class Proxy:
         self._server.shutdown()
         self._server.server_close()
         for each in list(self._answers):
-            with contextlib.suppress(ValueError, OSError):  # it ended by itself
+            with contextlib.suppress(ValueError, RuntimeError, OSError):  # it has ended
                 each.shutdown()
         self._thread.join()
         self._upstream.clear()
