@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 import yaml
 
-from gputopo.cli.progress import Progress
+from gputopo.cli.progress import ProgressLine
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -188,7 +188,7 @@ def external_addresses(site: Path) -> set[str]:
 
 def main(output: Path) -> int:
     """Build the site into a folder; 1 if a link is broken or a page loads something from elsewhere."""
-    with tempfile.TemporaryDirectory() as temporary, Progress("building the pages") as shown:
+    with tempfile.TemporaryDirectory() as temporary, ProgressLine("building the pages") as shown:
         shown.draw()
         stage(Path(temporary) / "site")
         built = output.resolve()
@@ -196,7 +196,7 @@ def main(output: Path) -> int:
         command += ["--config-file", str(Path(temporary) / "site/mkdocs.yml"), "--site-dir", str(built)]
         if (status := subprocess.run(command, check=False).returncode) != 0:  # noqa: S603
             return status
-    with Progress("checking links") as shown:
+    with ProgressLine("checking links") as shown:
         shown.draw()
         faults = [f"broken link: {each}" for each in broken_links(built)]
     faults += [f"loaded from elsewhere: {each}" for each in sorted(external_addresses(built))]

@@ -18,7 +18,7 @@ _PERIOD_S = 0.2
 _QUOTED = 60  # characters of the name of a file
 
 
-class Progress:
+class ProgressLine:
     """The progress of one piece of work. As a context manager it removes its line at the end.
 
     ``total``: the number of steps; None: unknown, and the line counts the steps that are done.
@@ -66,10 +66,10 @@ class Progress:
         return f"{self._work}{detail}{counted}"
 
 
-def input_progress(source: str, size: int) -> Progress:
+def input_progress(source: str, size: int) -> ProgressLine:
     """Return the progress of decoding an input of ``size`` bytes, drawn at once if it is large."""
     name = ascii(source if source != "-" else "standard input")[1:-1][:_QUOTED]
-    shown = Progress(f"reading {name}, {size / 1024**2:.0f} MiB")
+    shown = ProgressLine(f"reading {name}, {size / 1024**2:.0f} MiB")
     if size >= LARGE_INPUT:
         shown.draw()
     return shown

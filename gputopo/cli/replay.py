@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import click
 
 from gputopo.cli.output import page_token, token_option
-from gputopo.cli.progress import Progress
+from gputopo.cli.progress import ProgressLine
 from gputopo.cli.terminal import exit_with_error
 from gputopo.process.page_reader import PageError, read_pages
 from scheduler_core.extender.decision_record import DecisionFormatError, parse_decision, replay_differences
@@ -57,7 +57,7 @@ def replay(source: DecisionLines) -> None:
     """
     replayed = different = 0
     try:
-        with Progress("replay", unit="decisions") as shown:
+        with ProgressLine("replay", unit="decisions") as shown:
             for number, line in enumerate(source.lines, start=1):
                 decision = parse_decision(line)
                 replayed += 1

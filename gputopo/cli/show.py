@@ -9,7 +9,7 @@ import click
 
 from gputopo.cli import complete
 from gputopo.cli.cluster import cluster_options
-from gputopo.cli.progress import Progress
+from gputopo.cli.progress import ProgressLine
 from gputopo.cli.source import cluster_topology, name_uncertain_facts, topology_of
 from gputopo.cli.terminal import (
     DEGRADED,
@@ -222,7 +222,7 @@ def record(output: str | None, scrub_uuids: bool) -> None:
     from agent.recording.scrub import scrub_snapshot  # noqa: PLC0415
     from agent.recording.topology import observe_snapshot  # noqa: PLC0415
 
-    with Progress("record") as shown:
+    with ProgressLine("record") as shown:
 
         def show_source(name: str) -> None:
             shown.detail = name

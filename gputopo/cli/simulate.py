@@ -13,7 +13,7 @@ import click
 from gputopo.cli import complete
 from gputopo.cli.cluster import cluster_options, listing_cluster, print_unreadable
 from gputopo.cli.policy import read_policy_file
-from gputopo.cli.progress import Progress, input_progress
+from gputopo.cli.progress import ProgressLine, input_progress
 from gputopo.cli.terminal import exit_with_error, read_bytes, read_packed, write_out
 from gputopo.cli.why import read_manifest_pod
 
@@ -244,7 +244,7 @@ def _simulate(
     figures = []
     for seed in seeds:
         jobs = _jobs(wanted, gpus, seed)
-        with Progress(f"simulate, seed {seed}", len(runs) * len(jobs)) as shown:
+        with ProgressLine(f"simulate, seed {seed}", len(runs) * len(jobs)) as shown:
             for shown.detail, run in runs.items():
                 found = replay_workload(run._replace(seed=seed), specs, jobs, shown.advance)
                 figures.append(found._replace(policy=shown.detail))
@@ -291,7 +291,7 @@ def _simulate_tiers(
     except TieredWorkloadError as error:
         exit_with_error(f"{source}: {error}")
     found = []
-    with Progress("simulate", len(seeds) * len(names or RULES) * len(jobs)) as shown:
+    with ProgressLine("simulate", len(seeds) * len(names or RULES) * len(jobs)) as shown:
         for seed, name in product(seeds, names or RULES):
             shown.detail = f"{name}, seed {seed}"
             found.append(replay_tiers(name, specs, jobs, seed, advance=shown.advance))

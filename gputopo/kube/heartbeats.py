@@ -74,14 +74,15 @@ def list_heartbeats(kube: Kube) -> dict[str, Heartbeat]:
     except NotFoundError:
         return {}
     except ForbiddenError as error:
-        if not kube.from_file:  # a file without Leases: of a version without them, or of a reader who left them out
-            kube.unreadable.append(forbidden_heartbeats(error))
+        note_forbidden(kube, error)
         return {}
     found = ((lease.metadata.name, heartbeat_of(lease)) for lease in leases)
     return {name: heartbeat for name, heartbeat in found if heartbeat is not None}
 
 
-def forbidden_heartbeats(error: ForbiddenError) -> Unreadable:
-    """Return the note that heartbeats could not be read, and what follows from it."""
+def note_forbidden(kube: Kube, error: ForbiddenError) -> None:
+    """Note in ``kube.unreadable`` that heartbeats could not be read, and what follows from it."""
+    if kube.from_file:  # a file without Leases: of a version without them, or of a reader who left them out
+        return
     why = f"agents count as silent once their NodeGpus is old; allow to list leases there: {error}"
-    return Unreadable(LEASES.plural, HEARTBEAT_NAMESPACE, why)
+    kube.unreadable.append(Unreadable(LEASES.plural, HEARTBEAT_NAMESPACE, why))

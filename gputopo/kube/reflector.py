@@ -205,7 +205,7 @@ class Reflector(Generic[S]):
             self._update_status(lag_s=max(0.0, self._timing.wall() - created))
 
     def _handle_missing_kind(self, error: str) -> None:
-        """Deliver an empty list and wait: the kind may be served later."""
+        """Deliver an empty list and wait: the kind may be served, or permitted, later."""
         if not self._stopped.is_set() and not (self._status.synced and self._projection.is_empty):
             self._deliver(self._projection.apply_list(()))
         self._consecutive_failures = 0

@@ -18,8 +18,7 @@ _GBIT_BOTH_WAYS = 2 / 8  # GB/s in both directions, for each Gbit/s of a NIC in 
 
 def gpu_nics(topology: NodeTopology, storage: Collection[str] = ()) -> int:
     """Return the NICs that count, by place in ``topology.nics``. ``storage``: names of NICs that do not."""
-    allowed = union(1 << place for place, nic in enumerate(topology.nics) if nic.name not in storage)
-    return union(_nearest(topology.nics, gpu, allowed) for gpu in range(len(topology.gpus)))
+    return _gpu_nics(topology.nics, len(topology.gpus), frozenset(storage))
 
 
 def gpu_rates(topology: NodeTopology, rates: Mapping[str, int], free: int, pending: int = 0) -> tuple[float, ...]:
@@ -35,6 +34,12 @@ def gpu_rates(topology: NodeTopology, rates: Mapping[str, int], free: int, pendi
     )
     left = union(1 << place for place in by_rate[pending:])
     return _shares(topology.nics, len(topology.gpus), left, tuple(rates.get(nic.name, 0) for nic in topology.nics))
+
+
+@lru_cache(maxsize=1 << 10)
+def _gpu_nics(nics: tuple[Nic, ...], gpus: int, storage: frozenset[str]) -> int:
+    allowed = union(1 << place for place, nic in enumerate(nics) if nic.name not in storage)
+    return union(_nearest(nics, gpu, allowed) for gpu in range(gpus))
 
 
 @lru_cache(maxsize=1 << 12)

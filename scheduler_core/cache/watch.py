@@ -21,7 +21,7 @@ from gputopo.crd.nodegpus import NodeGpus
 from gputopo.crd.reservations import spec_hash
 from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.errors import ForbiddenError, GoneError, NotFoundError
-from gputopo.kube.heartbeats import HEARTBEAT_QUERY, HeartbeatLease, forbidden_heartbeats, heartbeat_of
+from gputopo.kube.heartbeats import HEARTBEAT_QUERY, HeartbeatLease, heartbeat_of, note_forbidden
 from gputopo.kube.objects import PlacementLedger, PlacementReservation
 from gputopo.kube.projection import Delta, Projection, WatchSource
 from gputopo.kube.rbac import LEASES, LEDGERS, NODE_GPUS, NODES, PODS, RESERVATIONS
@@ -209,8 +209,7 @@ def list_kind(kube: Kube, kind: type[Any], source: WatchSource[Any]) -> Batch[An
         if not source.optional:
             raise
         delta = Delta(is_full_list=True)
-        if not kube.from_file:
-            kube.unreadable.append(forbidden_heartbeats(error))
+        note_forbidden(kube, error)  # of heartbeats: the only optional kind
     return Batch(kind, *delta)
 
 

@@ -260,7 +260,7 @@ class PlannerService:
         gang = plan.gang.name
         fields = {
             "outcome": outcome,
-            "gang": f"{gang.namespace}/{gang.name}",
+            "gang": gang.title,
             "pods": len(plan.pods),
             "units": [each.name for each in plan.units[:16]],
             "gpu_hours": round(plan.gpu_hours, 2),
@@ -333,7 +333,7 @@ class PlannerService:
     def count_wait(self, outcome: str, gang: Gang, seconds: float) -> None:
         """Record how long a gang waited."""
         self._parts.metrics.count_wait(outcome, seconds, alone=is_single_pod_gang(gang.name))
-        self._lines.write_wait(f"{gang.name.namespace}/{gang.name.name}", outcome, seconds)
+        self._lines.write_wait(gang.name.title, outcome, seconds)
 
 
 def _no_leader_reason(holder: str | None, error: str | None) -> str | None:

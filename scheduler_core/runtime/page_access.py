@@ -100,7 +100,7 @@ class PageAccess:
         self._verdicts.pop(key, None)
         self._verdicts[key] = self._clock() + self._valid_s, verdict
         if len(self._verdicts) > self._max_verdicts:
-            # Those of rejected tokens go first: anybody can send these.
+            # Those of rejected tokens go first: they need no right.
             rejected = (each for each, (_, old) in self._verdicts.items() if old.status != 200 and each != key)
             del self._verdicts[next(rejected, next(iter(self._verdicts)))]
         return verdict

@@ -41,13 +41,11 @@ class WhereAnswer(NamedTuple):
     seats: tuple[tuple[str, int, int], ...] = ()
 
 
-def where(view: PlannerView, policies: Policies, query: WhereQuery, out_of_time: Callable[[], bool]) -> WhereAnswer:
-    """Return where the pods would be placed now. They tolerate the taints of GPU pools, but no taint of Kubernetes."""
-    return prepare_where(view, policies, query)(out_of_time)
-
-
 def prepare_where(view: PlannerView, policies: Policies, query: WhereQuery) -> Callable[[OutOfTime], WhereAnswer]:
-    """Return the search of ``where`` on the present cluster. It may run on another thread while the view changes."""
+    """Return the search for the places of the pods now. It may run on another thread while the view changes.
+
+    The pods tolerate the taints of GPU pools, but no taint of Kubernetes.
+    """
     members = _members(query, policies, _pool_taints(view))
     if isinstance(members, InvalidRequest):
         refused = WhereAnswer(members.reason)

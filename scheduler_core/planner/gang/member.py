@@ -17,6 +17,11 @@ class GangName(NamedTuple):
     namespace: str
     name: str
 
+    @property
+    def title(self) -> str:
+        """``NAMESPACE/NAME``."""
+        return f"{self.namespace}/{self.name}"
+
 
 class GangRequest(NamedTuple):
     """The gang that a pod asks for, by our annotations or by a convention."""
@@ -62,7 +67,7 @@ class Member(NamedTuple):
     markers: tuple[str, ...] = ()  # annotations that delay the creation of other members, while it is gated
     claims: tuple[str, ...] = ()  # names of its volume claims, while it is gated
     blocked: str | None = None  # why it fits no node for now, whatever the nodes: a volume claim is not bound
-    # activeDeadlineSeconds and terminationGracePeriodSeconds of the pod: it runs no longer, whatever its owner says.
+    # activeDeadlineSeconds and terminationGracePeriodSeconds of the pod: it runs no longer.
     bounded_s: tuple[float, float] | None = None  # None: it may run for any time
     unplanned: tuple[str, ...] = ()  # rules, of a pod that asks for GPUs, which only kube-scheduler can follow
 

@@ -97,7 +97,7 @@ class Backfills:
             if waiting is None or waiting.unfit_state is None or last.generation == generation:
                 continue
             in_progress = in_progress or self._view.in_progress()
-            units = tuple(self._units(backfilled.get(_title(hold.gang), ()), hold.priority))
+            units = tuple(self._units(backfilled.get(hold.gang.title, ()), hold.priority))
             if units and in_progress.is_free(waiting.gang):
                 self._searched[hold.gang] = _LastSearch(generation, now)
                 return YieldRequest(waiting, units)
@@ -117,7 +117,7 @@ class Backfills:
 
     def gpus_in_use(self) -> int:
         """Return the number of devices of running pods on capacity that is held for other gangs."""
-        holders = {_title(each.gang) for each in self._holds.open_holds()}
+        holders = {each.gang.title for each in self._holds.open_holds()}
         found = self._reservations() if holders else {}
         seats = (seat for holder in holders for each in found.get(holder, ()) for seat in each.spec.seats)
         members = (self._view.gang_members.get_member(seat.uid) for seat in seats)
@@ -133,7 +133,7 @@ class Backfills:
         backfilled = self._reservations()
         for hold in holds:
             if hold.spec.preemption is None:
-                own = {seat.uid for each in backfilled.get(_title(hold.gang), ()) for seat in each.spec.seats}
+                own = {seat.uid for each in backfilled.get(hold.gang.title, ()) for seat in each.spec.seats}
                 yield hold.reservation.key, hold_start(hold.spec.held, table, deadline_of, own)
 
     def _reservations(self) -> dict[str, list[ReservationUpdate]]:
@@ -166,7 +166,3 @@ class Backfills:
 
 def _is_running(member: Member) -> bool:
     return not member.is_terminating and member.phase not in FINISHED_PHASES
-
-
-def _title(gang: GangName) -> str:
-    return f"{gang.namespace}/{gang.name}"

@@ -122,7 +122,7 @@ class EvictionHistory:
 def gang_key(gang: Gang) -> str:
     """Return what identifies a gang after it was deleted and created again; of a single pod, its controller."""
     if not is_single_pod_gang(gang.name) or not gang.ready:
-        return f"{gang.name.namespace}/{gang.name.name}"
+        return gang.name.title
     pod = gang.ready[0]
     return f"{pod.namespace}/{pod.gang_request.creator_uid or pod.name}"
 

@@ -24,7 +24,7 @@ class _Namespace(NamedTuple):
 
 
 class ForbiddenUnits:
-    """In one term of leadership. For one thread. Times in monotonic seconds."""
+    """The forbidden units in one term of leadership. For one thread. Times in monotonic seconds."""
 
     def __init__(self) -> None:
         self._units: dict[str, float] = {}  # NAMESPACE/NAME -> until when

@@ -79,7 +79,7 @@ class PreemptionOutcomes:
         if before is not None:  # its gang may be gone by now
             return before._replace(reservation=reservation)
         gang = self._view.gang_members.get_gang(name)
-        key = f"{name.namespace}/{name.name}" if gang is None else gang_key(gang)
+        key = name.title if gang is None else gang_key(gang)
         return _BegunPreemption(reservation, intent, name, key)
 
     def _decide(self, entries: Mapping[str, LedgerEntry], now: float) -> None:

@@ -34,7 +34,7 @@ _RETRY_UNPLACED_S = 0.5  # between two plans of gangs that did not fit
 # Between two plans that find the reasons of gangs that still do not fit again: longer where this takes long.
 REASONS_S, REASONS_SHARE = 5.0, 1 / 200  # of a core
 _BATCH = 256  # single pods in a reservation
-_BEYOND_LIMITS_S = 5.0  # between two looks for single pods to release among the gangs beyond the limits: any number
+_BEYOND_LIMITS_S = 5.0  # between two searches for single pods to release among the gangs beyond the limits: any number
 
 
 class PlanScheduler:

@@ -82,4 +82,4 @@ def backfill_of(
     start_by = estimate - timeout_s - max(map(sum, known)) - RELEASE_S
     if now + START_S > start_by:
         return None
-    return Backfill(f"{holder.namespace}/{holder.name}", format_timestamp(start_by), format_timestamp(estimate))
+    return Backfill(holder.title, format_timestamp(start_by), format_timestamp(estimate))

@@ -27,7 +27,7 @@ _MIN_NAMESPACES = 3  # that tell a checkpoint, for a median
 class NearEndSince(NamedTuple):
     """When a search first saw that a pod is near its end, in seconds since 1970. None: it was not."""
 
-    claim: float | None = None  # by what it tells
+    claim: float | None = None  # by its annotations
     deadline: float | None = None  # by its deadline
 
 

@@ -205,8 +205,8 @@ def _gang_unit(
     # Only members that a planner placed: pods of other schedulers may wait for ever.
     is_starting = any(each.node is None and each.reservation is not None for each in gang.placed)
     return _RunningUnit(
-        f"{gang.name.namespace}/{gang.name.name}",
-        f"{gang.name.namespace}/{gang.name.name}",
+        gang.name.title,
+        gang.name.title,
         tuple(pods),
         _class_of(pods),
         min(each.state.priority for each in pods if each.profile.devices),  # as of a gang in the queue

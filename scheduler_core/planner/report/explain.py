@@ -277,8 +277,8 @@ def _new_planner_notes(
 
 
 def _backfill_notes(snapshot: GangSnapshot, gang: Gang, state: Progress) -> Iterator[str]:
-    """Yield whose held capacity the gang uses, or which gangs use the capacity that is held for it."""
-    plan, name = state.open or state.plan, f"{gang.name.namespace}/{gang.name.name}"
+    """Yield the notes about backfill: the holder of the capacity that the gang uses, or the gangs on its capacity."""
+    plan, name = state.open or state.plan, gang.name.title
     if plan is None:
         return
     if gang.phase is not GangPhase.QUEUED and (backfill := plan.spec.backfill) is not None:

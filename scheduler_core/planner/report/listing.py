@@ -79,7 +79,7 @@ def list_gangs(
 def gangs_without_gates(snapshot: GangSnapshot) -> list[str]:
     """Return the waiting gangs with our annotations and without our gate, whose pods are scheduled one by one."""
     return [
-        f"{each.name.namespace}/{each.name.name}"
+        each.name.title
         for each in snapshot.view.gang_members.all_gangs()
         if each.phase is GangPhase.ELSEWHERE
         and each.convention == BY_ANNOTATIONS

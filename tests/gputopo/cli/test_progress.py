@@ -60,7 +60,7 @@ def on_terminal(
 
 
 def last_line(seen: str) -> str:
-    """What a terminal shows in the end on the line of the cursor."""
+    """Return the line of the cursor as a terminal shows it in the end."""
     shown = ""
     for part in seen.rpartition("\n")[2].split("\r"):
         shown = part + shown[len(part) :]
@@ -68,7 +68,7 @@ def last_line(seen: str) -> str:
 
 
 def test_a_line_counts_the_steps_and_is_removed_at_the_end() -> None:
-    seen, _ = on_terminal('with kit.Progress("work", 4) as shown:\n    for _ in range(4): shown.advance()')
+    seen, _ = on_terminal('with kit.ProgressLine("work", 4) as shown:\n    for _ in range(4): shown.advance()')
 
     assert [part.strip() for part in seen.split("\r") if part.strip()] == [f"work: {n} %" for n in (25, 50, 75, 100)]
     assert last_line(seen) == ""
@@ -76,7 +76,7 @@ def test_a_line_counts_the_steps_and_is_removed_at_the_end() -> None:
 
 def test_an_error_removes_the_line_before_its_message() -> None:
     seen, _ = on_terminal(
-        "try:\n    with kit.Progress('work', 9) as shown:\n        shown.advance(); raise ValueError\n"
+        "try:\n    with kit.ProgressLine('work', 9) as shown:\n        shown.advance(); raise ValueError\n"
         "except ValueError:\n    import sys; print('refused', file=sys.stderr, end='')"
     )
 
@@ -87,7 +87,7 @@ def test_an_error_removes_the_line_before_its_message() -> None:
 @pytest.mark.parametrize("columns", [12, 30, 200])
 def test_the_line_is_never_wider_than_the_terminal(columns: int) -> None:
     seen, _ = on_terminal(
-        'with kit.Progress("work " * 20) as shown:\n    for _ in range(3): shown.advance()', columns=columns
+        'with kit.ProgressLine("work " * 20) as shown:\n    for _ in range(3): shown.advance()', columns=columns
     )
 
     assert seen.strip()
@@ -96,7 +96,7 @@ def test_the_line_is_never_wider_than_the_terminal(columns: int) -> None:
 
 def test_a_shorter_line_leaves_nothing_of_a_longer_one() -> None:
     seen, _ = on_terminal(
-        'shown = kit.Progress("work")\nshown.detail = "a long name"\nshown.draw()\nshown.detail = "b"\nshown.draw()'
+        'shown = kit.ProgressLine("work")\nshown.detail = "a long name"\nshown.draw()\nshown.detail = "b"\nshown.draw()'
     )
 
     assert last_line(seen) == "work (b) ..."

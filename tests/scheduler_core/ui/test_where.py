@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from scheduler_core.policy.profiles import BUILT_IN
-from scheduler_core.ui.where import WhereAnswer, WhereQuery, where
+from scheduler_core.ui.where import WhereAnswer, WhereQuery, prepare_where
 from tests.api_objects import Object
 from tests.scheduler_core.ui.cluster_documents import RACK, allocation, gpu_machine, gpu_pod, node_gpus
 from tests.scheduler_core.ui.pages import now, service_of
@@ -23,7 +23,7 @@ def machine(
 
 
 def ask(items: list[Object], **query: Any) -> WhereAnswer:
-    return where(service_of(items).view, BUILT_IN, WhereQuery(**query), lambda: False)
+    return prepare_where(service_of(items).view, BUILT_IN, WhereQuery(**query))(lambda: False)
 
 
 def test_pods_go_to_one_rack_with_their_bandwidth() -> None:

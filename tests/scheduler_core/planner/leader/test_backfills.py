@@ -86,6 +86,20 @@ def started(server: ApiServer, uid: str, node: str) -> None:
     server.patch_pod({"metadata": {"uid": uid, "resourceVersion": version}, "status": status})
 
 
+def backfilled(leader: FakePlanner) -> str:
+    """Run a short gang on the capacity that is held for the other gang. Return the UID of its pod."""
+    leader.run()
+    pod = short(leader.server)
+    leader.run()
+    started(leader.server, pod, "n0")
+    return pod
+
+
+def end_user(server: ApiServer) -> None:
+    """End the pod that the holder waits for."""
+    server.delete_pod(next(uid for uid, each in server.pods.items() if each["metadata"]["name"].startswith("user")))
+
+
 def evicted(of: FakePlanner) -> list[str]:
     return [each.eviction.uid for each in of.writes if isinstance(each, EvictPod)]
 
@@ -132,15 +146,11 @@ def test_a_gang_waits_where_it_could_delay_the_holder(
 def test_the_gang_yields_at_once_if_the_capacity_comes_free_earlier_also_with_a_new_leader() -> None:
     server = waiting_for()
     first = planner(server)
-    first.run()
-    pod = short(server)
-    first.run()
-    started(server, pod, "n0")
+    pod = backfilled(first)
     run(first)
     assert evicted(first) == []
 
-    user = next(uid for uid, each in server.pods.items() if each["metadata"]["name"].startswith("user"))
-    server.delete_pod(user)
+    end_user(server)
     second = planner(server, "two")
     second.now = first.now
     run(second)
@@ -155,11 +165,8 @@ def test_the_gang_yields_at_once_if_the_capacity_comes_free_earlier_also_with_a_
 def test_with_preemption_off_evictions_are_forgotten_too() -> None:
     server = waiting_for()
     leader = planner(server)
-    leader.run()
-    pod = short(server)
-    leader.run()
-    started(server, pod, "n0")
-    server.delete_pod(next(uid for uid, each in server.pods.items() if each["metadata"]["name"].startswith("user")))
+    pod = backfilled(leader)
+    end_user(server)
     run(leader)
     assert evicted(leader) == [pod]
     assert leader.term.preemptions.evicted_at()
@@ -176,10 +183,7 @@ def test_pods_are_not_evicted_before_the_holder_would_fit() -> None:
     other = server.create_pod("other", 1, more=running(HOUR_S))
     server.bind(other, "n1")
     leader = planner(server)
-    leader.run()
-    pod = short(server)
-    leader.run()
-    started(server, pod, "n0")
+    backfilled(leader)
     server.delete_pod(other)
     run(leader)
 
@@ -189,13 +193,9 @@ def test_pods_are_not_evicted_before_the_holder_would_fit() -> None:
 def test_a_budget_that_forbids_the_eviction_does_not_remove_the_hold() -> None:
     server = waiting_for()
     leader = planner(server)
-    leader.run()
-    pod = short(server)
-    leader.run()
-    started(server, pod, "n0")
-    user = next(uid for uid, each in server.pods.items() if each["metadata"]["name"].startswith("user"))
+    pod = backfilled(leader)
     leader.blocked = {f"{server.pods[pod]['metadata']['namespace']}/short": "the budget keep allows no disruption"}
-    server.delete_pod(user)
+    end_user(server)
     run(leader)
 
     assert evicted(leader) == []

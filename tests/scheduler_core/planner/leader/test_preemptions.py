@@ -507,14 +507,7 @@ def test_a_refused_eviction_blocks_other_gangs_for_a_limited_time() -> None:
     server, pods = full(n0=2, n1=2)
     urgent(server)
     leader = planner(server, timeout_s=300.0)
-    refused: set[str] = set()
-
-    def refuses(action: Action) -> WriteOutcome | None:
-        if isinstance(action, EvictPod) and not refused:
-            refused.add(action.eviction.uid)
-        return WriteOutcome.REFUSED if isinstance(action, EvictPod) and action.eviction.uid in refused else None
-
-    leader.refuses = refuses
+    refused = refuse_first_victim(leader)
     run(leader, 20)
     urgent(server, "second")
 
@@ -531,6 +524,19 @@ def replace_hold(of: FakePlanner, intent: ReservationUpdate) -> None:
     """Give the gang another hold of the same devices."""
     spec = msgspec.structs.replace(intent.spec, preemption=None)
     of.term.apply_hold_result(HoldResult(gang_of(of), CreateReservation(SPACE, "another", spec)))
+
+
+def refuse_first_victim(leader: FakePlanner) -> set[str]:
+    """Let the API server refuse each eviction of the first pod that is to be evicted. Return its UID, once known."""
+    refused: set[str] = set()
+
+    def refuses(action: Action) -> WriteOutcome | None:
+        if isinstance(action, EvictPod) and not refused:
+            refused.add(action.eviction.uid)
+        return WriteOutcome.REFUSED if isinstance(action, EvictPod) and action.eviction.uid in refused else None
+
+    leader.refuses = refuses
+    return refused
 
 
 def gang_of(of: FakePlanner, name: str = "urgent") -> Gang:
@@ -637,14 +643,7 @@ def test_pods_that_are_not_evicted_any_more_no_longer_count_against_the_limit() 
     server, pods = full(n0=2, n1=2)
     urgent(server)
     leader = planner(server, timeout_s=100.0, max_evictions_per_hour=1)
-    refused: set[str] = set()
-
-    def refuses(action: Action) -> WriteOutcome | None:
-        if isinstance(action, EvictPod) and not refused:
-            refused.add(action.eviction.uid)
-        return WriteOutcome.REFUSED if isinstance(action, EvictPod) and action.eviction.uid in refused else None
-
-    leader.refuses = refuses
+    refused = refuse_first_victim(leader)
     run(leader, 20)
     urgent(server, "second")
 

@@ -333,7 +333,7 @@ def test_terminating_pods_are_no_victims() -> None:
 
 
 def test_a_pod_with_an_endless_grace_period_does_not_count_as_gone() -> None:
-    """Its owner deletes it, and it goes on: nobody may wait for its GPUs instead of others."""
+    """Its owner deletes it, and it goes on: no gang may wait for its GPUs instead of others."""
     endless = RunningJob("e", "a", changed={"gone_by": NOW + 1e9, "grace_s": 1e9})
     found = find_units(inputs([endless]))
 
