@@ -22,7 +22,7 @@ from scheduler_core.cache.events import Batch
 from scheduler_core.cache.kube_scheduler_filters import FullNode
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_table import snapshot_of
-from scheduler_core.planner.gang.disruption import NOTHING_TOLD, DisruptionFacts, Disruptions, PodDisruption
+from scheduler_core.planner.gang.disruption import NO_FACTS, DisruptionFacts, Disruptions, PodDisruption
 from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.member import GangName, GangRequest, Member
 from scheduler_core.planner.gang.pod_deadlines import PodDeadlines
@@ -145,9 +145,7 @@ def full_cluster(seed: int, nodes: int = NODES) -> Cluster:
             held += [DeviceAllocation(gpu=uuid, pod=PodRef("team", pod, "c")) for uuid in left[:gpus]]
             left = left[gpus:]
             told = (
-                DisruptionFacts(last_checkpoint=NOW - random.uniform(0, 7_200))
-                if random.random() < 0.5
-                else NOTHING_TOLD
+                DisruptionFacts(last_checkpoint=NOW - random.uniform(0, 7_200)) if random.random() < 0.5 else NO_FACTS
             )
             states.append(PodDisruption(pod, told, priority, NOW - random.uniform(0, 1e5)))
             if is_whole:

@@ -126,7 +126,7 @@ class KubeletFacts(msgspec.Struct, frozen=True, rename="camel"):
     full_physical_cores: bool | None = None  # whether the CPU Manager's option full-pcpus-only is set
     align_by_socket: bool | None = None  # whether the CPU Manager's option align-by-socket is set
     cpus_per_core: Annotated[int, Meta(ge=1, le=64)] | None = None  # hardware threads of each core
-    # Of each GPU that the device plugin shares, by the ids of its devices; unknown where GPUs differ.
+    # Devices that the device plugin offers for each GPU that it shares, from their ids; unknown where GPUs differ.
     replicas: Annotated[int, Meta(ge=2, le=2**31 - 1)] | None = None
 
 

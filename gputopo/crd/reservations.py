@@ -91,7 +91,8 @@ class Preemption(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     gpu_hours: Annotated[float, _limit(minimum=0)] = 0.0
     cost: Annotated[float, _limit(minimum=0)] | None = None  # cost of the lost work, in the unit of node-cost-per-hour
     timeout_s: Annotated[float, _limit(minimum=0)] = 600.0  # seconds for which refused evictions are retried
-    # The pods were placed on the capacity of this gang's hold by backfill: they end in any mode of preemption.
+    # Whether the pods were placed by backfill on the capacity that is held for this gang: they are evicted in any mode
+    # of preemption.
     yields: bool = False
 
 

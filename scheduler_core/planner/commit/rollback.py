@@ -45,7 +45,7 @@ def rollback_reason(
             return f"node {without_node[0].node}, planned for {without_node[0].name}, is gone"
     timeout_s, start_by = terms.timeout_of(reservation), latest_start(reservation)
     if open_ and start_by is not None and inputs.wall_time >= start_by + timeout_s:  # as after a time without a planner
-        return "too late for capacity that is held for another gang"
+        return "the latest time to start on capacity that is held for another gang has passed"
     if open_ and inputs.now - inputs.observations.since[reservation.key].at >= timeout_s:
         cause = next((f" (kube-scheduler: {member.bind_error})" for _, member in open_ if member.bind_error), "")
         limit = " (gangs.maxTimeout)" if timeout_s < reservation.spec.timeout_s else ""

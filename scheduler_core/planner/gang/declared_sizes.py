@@ -206,8 +206,8 @@ def jobset_sizes(uid: str, jobset: JobSet) -> DeclaredSizes:
         size, minimum = sum(each.pods for each in members), sum(each.pods for each in first)
         gang = conventional_name("jobset", jobset.metadata.namespace, jobset.metadata.name, group)
         sizes.append(DeclaredSize(gang, size, minimum if minimum < size else None))
-    told = owner_disruption(jobset.metadata.annotations, tuple(each.gang for each in sizes))
-    return DeclaredSizes(uid, tuple(sizes), disruption=told)
+    disruption = owner_disruption(jobset.metadata.annotations, tuple(each.gang for each in sizes))
+    return DeclaredSizes(uid, tuple(sizes), disruption=disruption)
 
 
 def _starts_later(job: ReplicatedJob) -> bool:

@@ -45,14 +45,14 @@ class DisruptionFacts(NamedTuple):
     deletion_cost: int = 0  # among replicas, the lowest goes first
 
 
-NOTHING_TOLD = DisruptionFacts()
+NO_FACTS = DisruptionFacts()
 
 
 class PodDisruption(NamedTuple):
     """The facts that matter for the eviction of a pod that has a node. The key is the UID of the pod."""
 
     key: str
-    facts: DisruptionFacts = NOTHING_TOLD
+    facts: DisruptionFacts = NO_FACTS
     priority: int = 0
     started: float | None = None  # when a kubelet admitted it, seconds since 1970; None: not yet
     grace_s: float = 30.0  # terminationGracePeriodSeconds
@@ -70,7 +70,7 @@ class OwnerDisruption(NamedTuple):
 def parse_disruption(annotations: Mapping[str, str]) -> DisruptionFacts:
     """Return the facts in annotations."""
     if not any(key in annotations for key in _KEYS):  # most pods
-        return NOTHING_TOLD
+        return NO_FACTS
     text = annotations.get
     never, never_s = _never(annotations)
     return DisruptionFacts(
@@ -135,14 +135,14 @@ class Disruptions:
             self._pods.pop(uid, None)
         self._pods.update((each.key, each) for each in batch.updates)
 
-    def apply_owners(self, batch: Batch[Any], told: Mapping[str, OwnerDisruption]) -> None:
-        """Apply a batch of objects that create pods. ``told``: the facts by UID, of the objects that have any."""
+    def apply_owners(self, batch: Batch[Any], declared: Mapping[str, OwnerDisruption]) -> None:
+        """Apply a batch of objects that create pods. ``declared``: the facts by UID, of the objects that have any."""
         known = self._owners.setdefault(batch.kind, {})
         if batch.is_full_list:
             known.clear()
         for uid in (*batch.removed, *(each.key for each in batch.updates)):
             known.pop(uid, None)
-        known.update(told)
+        known.update(declared)
 
     def copy(self) -> Disruptions:
         """Return a copy for another thread."""
@@ -178,4 +178,4 @@ def owner_disruption(
 ) -> OwnerDisruption | None:
     """Return the facts of an object; None: it has none. ``facts``: from its status, in place of its annotations."""
     found = facts or parse_disruption(annotations or {})
-    return None if found == NOTHING_TOLD else OwnerDisruption(found, gangs)
+    return None if found == NO_FACTS else OwnerDisruption(found, gangs)

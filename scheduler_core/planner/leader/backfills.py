@@ -28,7 +28,7 @@ from scheduler_core.policy.limits import BackfillMode
 
 RULE = "backfill"  # in place of a rule of the policy file
 EVERY_S = 1.0  # between two searches
-REST_FACTOR = 3.0  # after a search, none is started for three times its CPU time
+PAUSE_FACTOR = 3.0  # after a search, none is started for three times its CPU time
 _SECONDS_PER_HOUR = 3600.0
 
 
@@ -106,7 +106,7 @@ class Backfills:
 
     def apply_result(self, result: PreemptionSearchResult, now: float) -> CreateReservation | None:
         """Return the hold with evictions to create; None: the gang would not fit without the backfilled pods."""
-        self._next_search = now + max(EVERY_S, REST_FACTOR * result.cpu_s)
+        self._next_search = now + max(EVERY_S, PAUSE_FACTOR * result.cpu_s)
         waiting = self._queue.get_queued(result.found.gang.name)
         if waiting is None or not self._view.in_progress().is_free(waiting.gang):
             return None

@@ -32,7 +32,7 @@ MAX_RETRY_S = 300.0
 SOON_S = 5.0  # until the next search where a hold was found and did not come to be
 AWAY_S = 10.0  # a hold outlives its gang for this time: while it is incomplete, or its objects are not listed yet
 EVERY_S = 0.5  # between two passes over the queue
-REST_FACTOR = 9.0  # after a search, none is started for nine times its CPU time: searches use a tenth of the time
+PAUSE_FACTOR = 9.0  # after a search, none is started for nine times its CPU time: searches use a tenth of the time
 ESTIMATE_S = 10.0  # between two estimates
 _WAITING_PHASES = (GangPhase.WAITING_FOR_MEMBERS, GangPhase.WAITING, GangPhase.QUEUED)
 
@@ -143,7 +143,7 @@ class CapacityHolds:
         held = 0 if result.create is None else sum(each.gpus for each in result.create.spec.held)
         if held and not self.limits.allow(name, result.gang.priority, held, self.open_holds(), now):
             result = result._replace(create=None)
-        self._next_search = now + max(EVERY_S, REST_FACTOR * result.cpu_s)
+        self._next_search = now + max(EVERY_S, PAUSE_FACTOR * result.cpu_s)
         self._not_before = {gang: at for gang, at in self._not_before.items() if queue.get_queued(gang) is not None}
         self._failures = Counter(
             {gang: times for gang, times in self._failures.items() if queue.get_queued(gang) is not None}

@@ -134,7 +134,7 @@ def stopped_events(hold: ReservationUpdate, left: Sequence[PlannedEviction]) -> 
     ``left``: these pods.
     """
     units = first_of(sorted({each.unit for each in left}))
-    message = f"the preemption has ended: {counted_noun(len(left), 'pod')} of {units} not evicted, others of it were"
+    message = f"the preemption has ended before {counted_noun(len(left), 'pod')} of {units} could be evicted"
     yield EventDraft(RESERVATION_KIND, hold.namespace, hold.name, hold.key, "EvictionStopped", message, warning=True)
     for each in left[:_MAX_PODS]:
         message = f"not evicted, because the preemption has ended; other pods of {each.unit} were evicted"

@@ -31,7 +31,7 @@ from scheduler_core.planner.preemption.inputs import NearEndSince
 from scheduler_core.planner.preemption.model import PreemptionPlan
 from scheduler_core.policy.preemption import PreemptionMode, PreemptionPolicy
 
-REST_FACTOR = 9.0  # after a search, none is started for nine times its CPU time
+PAUSE_FACTOR = 9.0  # after a search, none is started for nine times its CPU time
 
 
 class PreemptionReport(NamedTuple):
@@ -177,7 +177,7 @@ class Preemptions:
         """Report a result. Return the hold to create; None: in dry-run mode, above a limit, or without a result."""
         gang, policy = result.found.gang, self._policy
         self.near_end_since = result.near_end_since
-        self._next_search = now + REST_FACTOR * result.cpu_s
+        self._next_search = now + PAUSE_FACTOR * result.cpu_s
         self._history.mark_searched(gang.name.namespace, gang_key(gang), now)
         waiting = self._queue.get_queued(gang.name)
         if waiting is None or not self._view.in_progress().is_free(waiting.gang):

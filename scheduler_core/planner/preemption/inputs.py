@@ -12,7 +12,7 @@ from statistics import median
 from typing import NamedTuple
 
 from scheduler_core.cache.node_table import ClusterSnapshot
-from scheduler_core.planner.gang.disruption import NOTHING_TOLD, DisruptionFacts, Disruptions
+from scheduler_core.planner.gang.disruption import NO_FACTS, DisruptionFacts, Disruptions
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.pod_deadlines import PodDeadlines
 from scheduler_core.policy.preemption import PreemptionPolicy
@@ -50,7 +50,7 @@ class JobTimes(NamedTuple):
 
     started: float | None  # None: no kubelet has admitted it
     last_checkpoint: float | None = None  # not before ``started``
-    ends_at: float | None = None  # as told
+    ends_at: float | None = None  # as declared
     deadline: float | None = None  # as enforced
     restart_s: float | None = None
     checkpoints: bool | None = None
@@ -64,10 +64,14 @@ class JobTimes(NamedTuple):
 
 
 def job_times(
-    told: Iterable[DisruptionFacts], started: float | None, deadline: float | None, policy: PreemptionPolicy, now: float
+    declared: Iterable[DisruptionFacts],
+    started: float | None,
+    deadline: float | None,
+    policy: PreemptionPolicy,
+    now: float,
 ) -> JobTimes:
-    """Return the limited facts. ``told``: the facts of the pods of a unit and of their owner."""
-    facts = [each for each in told if each is not NOTHING_TOLD]
+    """Return the limited facts. ``declared``: the facts of the pods of a unit and of their owner."""
+    facts = [each for each in declared if each is not NO_FACTS]
     if not facts:
         return JobTimes(started, deadline=deadline)
     begin = now if started is None else started

@@ -169,7 +169,7 @@ def _running_pods(inputs: UnitInputs) -> tuple[dict[str, _RunningPod], list[Vict
 
 def _running_units(running: dict[str, _RunningPod], inputs: UnitInputs) -> Iterable[_RunningUnit]:
     """Yield gangs with all their pods, then single pods. Members without GPUs are evicted with their gang."""
-    told_of_gangs = inputs.disruptions.gang_facts()
+    facts_of_gangs = inputs.disruptions.gang_facts()
     left = dict(running)
     for gang in inputs.gangs:
         if gang.name == inputs.beneficiary.name:
@@ -182,7 +182,7 @@ def _running_units(running: dict[str, _RunningPod], inputs: UnitInputs) -> Itera
             pod for each in gang.placed if (pod := left.pop(each.uid, None) or _without_gpus(each, inputs)) is not None
         ]
         if any(each.profile.devices for each in pods):
-            yield _gang_unit(gang, pods, told_of_gangs.get(gang.name, ()), inputs)
+            yield _gang_unit(gang, pods, facts_of_gangs.get(gang.name, ()), inputs)
     for pod in left.values():
         yield _single_unit(pod, inputs)
 
@@ -198,7 +198,7 @@ def _without_gpus(member: Member, inputs: UnitInputs) -> _RunningPod | None:
 
 
 def _gang_unit(
-    gang: Gang, pods: list[_RunningPod], told: tuple[DisruptionFacts, ...], inputs: UnitInputs
+    gang: Gang, pods: list[_RunningPod], declared: tuple[DisruptionFacts, ...], inputs: UnitInputs
 ) -> _RunningUnit:
     required = gang.required_members
     least = None if required is None else max(1, required - len(gang.succeeded))
@@ -210,7 +210,7 @@ def _gang_unit(
         tuple(pods),
         _class_of(pods),
         min(each.state.priority for each in pods if each.profile.devices),  # as of a gang in the queue
-        _times(pods, told, inputs),
+        _times(pods, declared, inputs),
         0 if least is None else max(0, len(pods) - least),
         is_starting,
     )
@@ -242,13 +242,13 @@ def _class_of(pods: Iterable[_RunningPod]) -> WorkloadClass:
     return next(each for each in _CLASSES if each in classes)
 
 
-def _times(pods: list[_RunningPod], told: tuple[DisruptionFacts, ...], inputs: UnitInputs) -> JobTimes:
+def _times(pods: list[_RunningPod], declared: tuple[DisruptionFacts, ...], inputs: UnitInputs) -> JobTimes:
     """Return the limited facts of these pods. The start is that of the first pod: restarts change nothing."""
     owners = [facts for uid in {each.owner for each in pods} for facts in inputs.disruptions.owner_facts(uid)]
     started = min((each.state.started for each in pods if each.state.started is not None), default=None)
     ends = [inputs.deadlines.deadline_of(each.occupant) for each in pods if each.occupant is not None]
     deadline = min((at for at in ends if at is not None), default=None)
-    facts = (*(each.state.facts for each in pods), *told, *owners)
+    facts = (*(each.state.facts for each in pods), *declared, *owners)
     return job_times(facts, started, deadline, inputs.policy, inputs.now)
 
 

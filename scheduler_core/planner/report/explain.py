@@ -264,15 +264,15 @@ def _notes(snapshot: GangSnapshot, gang: Gang, state: Progress, about: GangQuest
 def _new_planner_notes(
     snapshot: GangSnapshot, state: Progress, planner_state: PlannerGangState | None, now: float
 ) -> Iterator[str]:
-    """Yield that a planner that leads since a short time knows nothing of the gang yet."""
+    """Yield that a planner that became the leader a short time ago knows nothing of the gang yet."""
     if state.phase != GangPhase.QUEUED.value:
         return
     leads_for, judged = leading_for_s(snapshot, now), None if planner_state is None else planner_state.judged
     if leads_for is not None and (judged is False or (judged is None and leads_for < _NEW_PLANNER_S)):
         tried = "may not have tried" if judged is None else "has not tried"
         yield (
-            f"the planner started to lead {leads_for:.0f} s ago and {tried} this gang yet: it counts waiting times and "
-            "rollbacks from its start"
+            f"the planner has been the leader for {leads_for:.0f} s and {tried} this gang yet: it counts waiting times "
+            "and rollbacks from the moment when it became the leader"
         )
 
 

@@ -57,12 +57,12 @@ def _victim_notes(pod: FullPod, hold: ReservationUpdate, intent: Preemption) -> 
         return
     title = gang_title(hold.namespace, hold.spec)
     beneficiary = f"a single pod of {hold.namespace}" if title is None else f"gang {title}"
-    state = "is being evicted" if found.unit in hold.status.evicting else "is to be evicted"
+    state, more = ("is being evicted" if found.unit in hold.status.evicting else "is to be evicted"), ""
     if found.unit in hold.status.evicting and pod.metadata.deletion_timestamp is not None:
-        state = "was evicted, and has not ended yet,"
+        state, more = "was evicted", "; it has not ended yet"
     yield (
         f"it {state} for {beneficiary} of priority {hold.spec.priority}, with its unit {found.unit} "
-        f"(rule: {intent.rule}; reservation {hold.namespace}/{hold.name})"
+        f"(rule: {intent.rule}; reservation {hold.namespace}/{hold.name}){more}"
     )
 
 

@@ -13,7 +13,7 @@ from gputopo.timestamps import format_timestamp
 from scheduler_core.cache.events import Batch
 from scheduler_core.planner.gang.disruption import (
     MAX_DURATION_S,
-    NOTHING_TOLD,
+    NO_FACTS,
     DisruptionFacts,
     Disruptions,
     OwnerDisruption,
@@ -42,7 +42,7 @@ def test_every_annotation_is_read() -> None:
     assert parse_disruption(_OURS) == DisruptionFacts(
         NOW - 60, True, NOW + 60, 21_600.0, 0.835, 240.0, deletion_cost=-7
     )
-    assert parse_disruption({"app": "x"}) is NOTHING_TOLD
+    assert parse_disruption({"app": "x"}) is NO_FACTS
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_every_annotation_is_read() -> None:
     ],
 )
 def test_a_value_that_is_not_valid_is_not_told(key: str, text: str) -> None:
-    assert parse_disruption({key: text}) == NOTHING_TOLD
+    assert parse_disruption({key: text}) == NO_FACTS
 
 
 def test_numbers_are_bounded() -> None:

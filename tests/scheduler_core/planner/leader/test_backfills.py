@@ -226,7 +226,7 @@ def test_places_that_were_not_used_in_time_are_rolled_back() -> None:
         late.run_once()
 
     reasons = [each.status.reason for each in late.writes if isinstance(each, WriteStatus)]
-    assert "too late for capacity that is held for another gang" in reasons
+    assert "the latest time to start on capacity that is held for another gang has passed" in reasons
 
 
 def test_a_proposal_that_is_not_committed_in_time_is_withdrawn() -> None:

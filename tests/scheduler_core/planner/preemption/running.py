@@ -32,7 +32,7 @@ class RunningJob(NamedTuple):
     priority: int = 0
     hours: float = 10.0  # since its start
     minimum: int | None = None
-    told: DisruptionFacts = DisruptionFacts()
+    facts: DisruptionFacts = DisruptionFacts()
     changed: Mapping[str, Any] = {}  # fields of ``PodDisruption``
 
     @property
@@ -50,7 +50,7 @@ def inputs(
         for name, node in zip(job.pods, job.nodes, strict=True):
             labels = {"node-cost-per-hour": cost_per_hour} if cost_per_hour else None
             nodes[node] = record(node, H100, pods=[_pod(name, job)], held={name: range(8)}, labels=labels)
-            state = PodDisruption(f"uid-{name}", job.told, job.priority, NOW - job.hours * HOUR)
+            state = PodDisruption(f"uid-{name}", job.facts, job.priority, NOW - job.hours * HOUR)
             states.append(state._replace(**job.changed))
         if len(job.nodes) > 1:
             gangs.append(_gang(job))
@@ -68,10 +68,10 @@ def inputs(
     return found._replace(**changed)
 
 
-def owners(told: Mapping[str, OwnerDisruption], disruptions: Disruptions) -> Disruptions:
+def owners(facts: Mapping[str, OwnerDisruption], disruptions: Disruptions) -> Disruptions:
     """Return the disruptions with what owners tell, by UID."""
     found = disruptions.copy()
-    found.apply_owners(Batch(DeclaredSizes, ()), told)
+    found.apply_owners(Batch(DeclaredSizes, ()), facts)
     return found
 
 

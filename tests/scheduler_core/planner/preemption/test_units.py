@@ -18,7 +18,7 @@ from tests.scheduler_core.planner.packing.member_groups import member
 from tests.scheduler_core.planner.preemption.running import HOUR, RunningJob, deadlines, inputs, owners
 
 SAVED = DisruptionFacts(last_checkpoint=NOW - 600, checkpoints=True)
-TRAINING = RunningJob("train", "a", "training", told=SAVED)
+TRAINING = RunningJob("train", "a", "training", facts=SAVED)
 
 
 def protection(job: RunningJob, **changed: Any) -> Protection | None:
@@ -39,31 +39,31 @@ def protection(job: RunningJob, **changed: Any) -> Protection | None:
         pytest.param(TRAINING, 1_000, None, id="training that was just saved yields to higher priority"),
         pytest.param(TRAINING._replace(priority=1_000), 100_000, Protection.NO_RULE, id="training of 1000 never"),
         pytest.param(
-            TRAINING._replace(told=SAVED._replace(last_checkpoint=NOW - 1_801)),
+            TRAINING._replace(facts=SAVED._replace(last_checkpoint=NOW - 1_801)),
             1_000,
             Protection.OLD_CHECKPOINT,
             id="training with an old checkpoint",
         ),
-        pytest.param(TRAINING._replace(told=DisruptionFacts()), 1_000, Protection.OLD_CHECKPOINT, id="that tells none"),
+        pytest.param(TRAINING._replace(facts=DisruptionFacts()), 1_000, Protection.OLD_CHECKPOINT, id="without facts"),
         pytest.param(
-            TRAINING._replace(told=DisruptionFacts(checkpoints=False)),
+            TRAINING._replace(facts=DisruptionFacts(checkpoints=False)),
             1_000,
             Protection.NO_CHECKPOINTS,
             id="training without checkpoints",
         ),
         pytest.param(
-            TRAINING._replace(told=SAVED._replace(completion=NOW + 2 * HOUR)),
+            TRAINING._replace(facts=SAVED._replace(completion=NOW + 2 * HOUR)),
             1_000,
             Protection.NEAR_END,
             id="training two hours before its end",
         ),
         pytest.param(
-            TRAINING._replace(told=SAVED._replace(duration_s=12 * HOUR)), 1_000, Protection.NEAR_END, id="by duration"
+            TRAINING._replace(facts=SAVED._replace(duration_s=12 * HOUR)), 1_000, Protection.NEAR_END, id="by duration"
         ),
         pytest.param(
-            TRAINING._replace(told=SAVED._replace(progress=0.9)), 1_000, Protection.NEAR_END, id="by progress"
+            TRAINING._replace(facts=SAVED._replace(progress=0.9)), 1_000, Protection.NEAR_END, id="by progress"
         ),
-        pytest.param(TRAINING._replace(told=SAVED._replace(progress=0.5)), 1_000, None, id="half way"),
+        pytest.param(TRAINING._replace(facts=SAVED._replace(progress=0.5)), 1_000, None, id="half way"),
         pytest.param(
             RunningJob("b", "a", changed={"grace_s": 7_200.0}), 100_000, Protection.GRACE, id="a long grace period"
         ),
@@ -71,19 +71,19 @@ def protection(job: RunningJob, **changed: Any) -> Protection | None:
             RunningJob("b", "a", changed={"is_recreated": True}), 100_000, Protection.RECREATED, id="a DaemonSet"
         ),
         pytest.param(
-            RunningJob("b", "a", told=DisruptionFacts(never="karpenter.sh/do-not-disrupt")),
+            RunningJob("b", "a", facts=DisruptionFacts(never="karpenter.sh/do-not-disrupt")),
             100_000,
             Protection.NEVER,
             id="never",
         ),
         pytest.param(
-            RunningJob("b", "a", told=DisruptionFacts(never="karpenter.sh/do-not-disrupt", never_s=HOUR)),
+            RunningJob("b", "a", facts=DisruptionFacts(never="karpenter.sh/do-not-disrupt", never_s=HOUR)),
             100_000,
             None,
             id="never for the first hour",
         ),
         pytest.param(
-            RunningJob("s", "a", "scavenger", -1_000, told=DisruptionFacts(never="x")), 0, None, id="never, a scavenger"
+            RunningJob("s", "a", "scavenger", -1_000, facts=DisruptionFacts(never="x")), 0, None, id="scavenger"
         ),
     ],
 )
@@ -92,7 +92,7 @@ def test_the_built_in_policy(job: RunningJob, priority: int, why: Protection | N
 
 
 @pytest.mark.parametrize(
-    ("told", "why"),
+    ("facts", "why"),
     [
         pytest.param(SAVED._replace(completion=NOW + 8_000 * 365 * 24 * HOUR), None, id="an end in the year 9999"),
         pytest.param(SAVED._replace(completion=NOW - 1), None, id="an end in the past"),
@@ -104,8 +104,8 @@ def test_the_built_in_policy(job: RunningJob, priority: int, why: Protection | N
         pytest.param(SAVED._replace(restart_s=10_000 * HOUR), None, id="an endless restart"),
     ],
 )
-def test_hostile_values_neither_protect_nor_expose(told: DisruptionFacts, why: Protection | None) -> None:
-    job = TRAINING._replace(told=told)
+def test_hostile_values_neither_protect_nor_expose(facts: DisruptionFacts, why: Protection | None) -> None:
+    job = TRAINING._replace(facts=facts)
 
     assert protection(job, priority=1_000) is why
     for unit in find_units(inputs([job], 1_000)).units:
@@ -115,14 +115,14 @@ def test_hostile_values_neither_protect_nor_expose(told: DisruptionFacts, why: P
 def test_never_protects_for_a_limited_time() -> None:
     never = DisruptionFacts(never="gputopo.io/preemptible")
 
-    assert protection(RunningJob("b", "a", hours=23.9, told=never)) is Protection.NEVER
-    assert protection(RunningJob("b", "a", hours=24.1, told=never)) is None
+    assert protection(RunningJob("b", "a", hours=23.9, facts=never)) is Protection.NEVER
+    assert protection(RunningJob("b", "a", hours=24.1, facts=never)) is None
     ignored = inputs([]).policy._replace(never_limit_s=0.0)
-    assert protection(RunningJob("b", "a", hours=1.0, told=never), policy=ignored) is None
+    assert protection(RunningJob("b", "a", hours=1.0, facts=never), policy=ignored) is None
 
 
 def test_a_job_that_always_says_that_it_ends_soon_is_protected_for_a_limited_time() -> None:
-    job = TRAINING._replace(told=SAVED._replace(completion=NOW + 60))
+    job = TRAINING._replace(facts=SAVED._replace(completion=NOW + 60))
     first = find_units(inputs([job], 1_000))
 
     assert first.near_end_since == {"uid-train": NearEndSince(claim=NOW)}
@@ -148,10 +148,10 @@ def test_a_deadline_that_is_put_off_again_and_again_protects_no_longer() -> None
 
 
 def test_another_gang_or_owner_of_running_pods_does_not_prolong_the_protection() -> None:
-    told = SAVED._replace(completion=NOW + 60)
-    before = find_units(inputs([RunningJob("train", "ab", "training", told=told)], 1_000))
+    facts = SAVED._replace(completion=NOW + 60)
+    before = find_units(inputs([RunningJob("train", "ab", "training", facts=facts)], 1_000))
     late = {uid: each._replace(claim=NOW - 4 * HOUR - 1) for uid, each in before.near_end_since.items()}
-    found = inputs([RunningJob("train", "ab", "training", told=told)], 1_000, near_end_since=late)
+    found = inputs([RunningJob("train", "ab", "training", facts=facts)], 1_000, near_end_since=late)
     (gang,) = found.gangs
 
     renamed = find_units(found._replace(gangs=(gang._replace(name=GangName("team", "other")),)))
@@ -167,8 +167,8 @@ def test_a_workload_is_not_evicted_twice_in_a_short_time() -> None:
 
 
 def test_the_cost_is_the_work_since_the_last_checkpoint_the_restart_and_the_grace_period() -> None:
-    told = DisruptionFacts(last_checkpoint=NOW - 1_800, restart_s=600)
-    (unit,) = find_units(inputs([RunningJob("b", "a", told=told)], cost_per_hour="80")).units
+    facts = DisruptionFacts(last_checkpoint=NOW - 1_800, restart_s=600)
+    (unit,) = find_units(inputs([RunningJob("b", "a", facts=facts)], cost_per_hour="80")).units
 
     # 8 GPUs x (1800 s + 600 s + 30 s), at 10 per GPU-hour.
     hours = 8 * (1_800 + 600 + 30) / 3_600
@@ -188,15 +188,15 @@ def test_the_cost_is_the_work_since_the_last_checkpoint_the_restart_and_the_grac
         pytest.param(RunningJob("j", "a", hours=0.5), 1_800 + 330, id="younger than the default age"),
         pytest.param(RunningJob("j", "a"), 3_600 + 330, id="tells nothing: the default age"),
         pytest.param(
-            RunningJob("j", "a", told=DisruptionFacts(checkpoints=False)),
+            RunningJob("j", "a", facts=DisruptionFacts(checkpoints=False)),
             36_000 + 330,
             id="without checkpoints",
         ),
         pytest.param(
-            RunningJob("j", "a", hours=1_000, told=DisruptionFacts(checkpoints=False)), 86_400 + 330, id="at most a day"
+            RunningJob("j", "a", hours=1_000, facts=DisruptionFacts(checkpoints=False)), 86_400 + 330, id="one day"
         ),
         pytest.param(
-            RunningJob("j", "a", hours=0.5, told=DisruptionFacts(last_checkpoint=0.0)),
+            RunningJob("j", "a", hours=0.5, facts=DisruptionFacts(last_checkpoint=0.0)),
             1_800 + 330,
             id="a checkpoint before its start",
         ),
@@ -220,7 +220,7 @@ def _moved_to(namespace: str, found: UnitInputs, node: str) -> UnitInputs:
 
 def test_who_tells_nothing_gets_the_median_over_namespaces() -> None:
     def aged(name: str, node: str, age: float) -> RunningJob:
-        return RunningJob(name, node, told=DisruptionFacts(last_checkpoint=NOW - age))
+        return RunningJob(name, node, facts=DisruptionFacts(last_checkpoint=NOW - age))
 
     jobs = [aged("p", "a", 60), aged("q", "b", 1_200), aged("r", "c", 7_200), RunningJob("silent", "d")]
     one_tenant = inputs(jobs)
@@ -316,9 +316,9 @@ def test_a_gang_of_more_pods_than_an_hour_allows_is_no_victim() -> None:
 def test_owners_tell_for_their_pods() -> None:
     gang, single = RunningJob("g", "ab", "training"), RunningJob("t", "c", "training")
     found = inputs([gang, single], 1_000)
-    told = owners({"u": OwnerDisruption(SAVED, (GangName("team", "g"),))}, found.disruptions)
+    facts = owners({"u": OwnerDisruption(SAVED, (GangName("team", "g"),))}, found.disruptions)
 
-    units = find_units(found._replace(disruptions=told))
+    units = find_units(found._replace(disruptions=facts))
 
     assert [each.name for each in units.units] == ["team/g"]
     assert units.protected == {"team/t": Protection.OLD_CHECKPOINT}

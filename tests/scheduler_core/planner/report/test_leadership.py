@@ -92,19 +92,22 @@ def _since(seconds: float) -> PlannerLease:
 
 
 JUDGED = PlannerGangState(*LLM, "queued", "1 of 2 members fits at once", judged=True)
-TOLD = "the planner started to lead {} s ago and {} this gang yet: it counts waiting times and rollbacks from its start"
+NOTE = (
+    "the planner has been the leader for {} s and {} this gang yet: it counts waiting times and rollbacks from the "
+    "moment when it became the leader"
+)
 
 
 @pytest.mark.parametrize(
     ("lease", "state", "note"),
     [
-        pytest.param(_since(7), None, TOLD.format(7, "may not have tried"), id="its page was not read"),
+        pytest.param(_since(7), None, NOTE.format(7, "may not have tried"), id="its page was not read"),
         pytest.param(_since(7), JUDGED, None, id="it has tried the gang"),
-        pytest.param(_since(90), replace(JUDGED, judged=False), TOLD.format(90, "has not tried"), id="it has not"),
-        pytest.param(_since(7), replace(JUDGED, judged=None), TOLD.format(7, "may not have tried"), id="older planner"),
+        pytest.param(_since(90), replace(JUDGED, judged=False), NOTE.format(90, "has not tried"), id="it has not"),
+        pytest.param(_since(7), replace(JUDGED, judged=None), NOTE.format(7, "may not have tried"), id="older planner"),
         pytest.param(_since(90), None, None, id="it leads for long"),
         pytest.param(led(), None, None, id="the time is not known"),
-        pytest.param(_since(-5), None, TOLD.format(0, "may not have tried"), id="clocks differ"),
+        pytest.param(_since(-5), None, NOTE.format(0, "may not have tried"), id="clocks differ"),
     ],
 )
 def test_a_planner_that_has_just_started_to_lead_is_a_note(
@@ -112,4 +115,4 @@ def test_a_planner_that_has_just_started_to_lead_is_a_note(
 ) -> None:
     found = story(seen(crew(2), [record("a", QUADS, held={})], led=lease), said=state)
 
-    assert [each for each in found.notes if "started to lead" in each] == ([] if note is None else [note])
+    assert [each for each in found.notes if "has been the leader" in each] == ([] if note is None else [note])
