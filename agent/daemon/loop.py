@@ -32,9 +32,13 @@ from gputopo.crd.nodegpus import DeviceAllocation, GpuUsage, KubeletFacts, NicAl
 TICK_S = 5.0  # the longest time between iterations, so that the liveness probe can detect a loop that hangs
 EVENT_PAUSE_S = 5.0  # between passes that driver events cause: a broken GPU reports many in a row
 RETRY_S = 10.0  # between passes while NVML fails
+FIRST_REPORT_S = (
+    5.0  # after a start NodeGpus waits so long for the kubelet: a restart must not report unknown allocations
+)
 PROBE_TIMEOUT_S = 300.0  # a probe that takes longer hangs in the driver: nvidia-smi alone times out after 60 s
 
 _RATE_LIMITED_REASONS = frozenset({"xid", "lost"})  # the driver may report these many times a second
+_NOT_POLLED = AllocationReport(None, "not polled yet")
 _log = logging.getLogger("gputopo.agent")
 
 
@@ -78,7 +82,8 @@ class AgentLoop:
         self._schedule = NodeSchedule(settings.node)
         self._publication = Publication(publisher, self._schedule, settings.heartbeat_s, metrics)
         self._state = DiscoveryState()
-        self._allocation_report = AllocationReport(None, "not polled yet" if settings.socket else "disabled")
+        self._allocation_report = _NOT_POLLED if settings.socket else AllocationReport(None, "disabled")
+        self._first_report_by: float | None = None  # monotonic; None: before the first iteration
         self._kubelet_facts: KubeletFacts | None = None
         self._claims: dict[str, int] = {}  # percent of the memory of a GPU, by UUID
         self._last_pass_at = float("-inf")
@@ -113,12 +118,17 @@ class AgentLoop:
             self._next_pass_at = float("-inf")
         if self._publication.awaiting_published:
             return
-        if self._observed_at is not None:
+        if self._observed_at is not None and not self._awaits_first_report(now):
             observed_at = self._observed_at.strftime("%Y-%m-%dT%H:%M:%SZ")
             self._publication.set_state(
                 observed_at, self._allocations(), self._nic_allocations(), self._kubelet_facts, self._usage(), now
             )
         self._publication.send_due(now)
+
+    def _awaits_first_report(self, now: float) -> bool:
+        if self._first_report_by is None:
+            self._first_report_by = now + FIRST_REPORT_S
+        return self._allocation_report is _NOT_POLLED and now < self._first_report_by
 
     # -- inputs ---------------------------------------------------------------------------------------------------
 

@@ -92,7 +92,7 @@ def test_a_node_is_labelled_by_its_first_pass(cluster: FakeNodePublisher) -> Non
     node = SimulatedAgent(cluster)
     assert node.loop.status.unready_reason == "nothing is published yet"
 
-    node.run(1)
+    node.run(6)
 
     assert cluster.facts is not None
     assert decode_topology({}, cluster.facts.annotations) == HEALTHY_TOPOLOGY
@@ -105,6 +105,19 @@ def test_a_node_is_labelled_by_its_first_pass(cluster: FakeNodePublisher) -> Non
     )
     assert cluster.writes == ["node", "nodegpus"]
     assert node.loop.status.unready_reason is None
+
+
+def test_a_restart_publishes_no_unknown_allocations_while_the_kubelet_has_not_answered_yet(
+    cluster: FakeNodePublisher,
+) -> None:
+    node = SimulatedAgent(cluster).run(1)
+    assert cluster.writes == ["node"]
+
+    node.add_inputs(AllocationReport(frozenset()))
+
+    assert cluster.writes == ["node", "nodegpus"]
+    assert cluster.state is not None
+    assert cluster.state.allocations == ()
 
 
 def test_an_hour_in_which_nothing_changes_writes_only_the_heartbeat(cluster: FakeNodePublisher) -> None:
@@ -517,6 +530,6 @@ def test_an_agent_that_starts_during_an_api_server_outage_reads_the_node_before_
 def test_a_node_without_labels_has_no_published_topology() -> None:
     cluster = FakePublishedReader()
 
-    SimulatedAgent(cluster).run(1)
+    SimulatedAgent(cluster).run(6)
 
     assert cluster.writes == ["node", "nodegpus"]
