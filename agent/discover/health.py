@@ -178,7 +178,7 @@ def _fewer_than_siblings(gpus: tuple[Gpu, ...], nvlink: Nvlink, ports: Mapping[i
 def _unlinked_beside_linked(
     gpus: tuple[Gpu, ...], nvlink: Nvlink, ports: Mapping[int, GpuPorts]
 ) -> Iterator[Degradation]:
-    """Yield a degradation for each GPU with all ports down, if a board links GPUs of its product.
+    """Yield a degradation for each GPU without an active port, if a board links GPUs of its product.
 
     Bridges join two cards, so three or more linked GPUs are on one board; H200 NVL has bridges for four cards. Links
     of a GPU without bridges that lead to no visible GPU lead to a CPU or an NVSwitch.
@@ -189,10 +189,11 @@ def _unlinked_beside_linked(
     boards |= {name for i, each in ports.items() if each.elsewhere and not bridge_links(name := _product(gpus, i))}
     for gpu in gpus:
         each = ports.get(gpu.index)
-        missing = each is not None and each.ports and not each.active and gpu.usable and not gpu.mig_enabled
+        missing = each is not None and not each.active and gpu.usable and not gpu.mig_enabled
         if missing and gpu.product in boards - {None} and not (gpu.product or "").endswith(" NVL"):
             most = max(other.active for index, other in ports.items() if _product(gpus, index) == gpu.product)
-            yield Degradation(f"gpu{gpu.index}.nvlink", f"0 of {most} NVLinks active; a sibling has {most}")
+            hint = "" if gpu.mig_enabled is False else " (or it is in MIG mode: `nvidia-smi -q` shows it)"
+            yield Degradation(f"gpu{gpu.index}.nvlink", f"0 of {most} NVLinks active; a sibling has {most}{hint}")
 
 
 def _fabric_faults(gpus: tuple[Gpu, ...]) -> Iterator[Degradation]:

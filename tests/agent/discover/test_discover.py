@@ -347,6 +347,24 @@ def test_products_that_differ_as_by_a_lost_character_are_uncertain(second: str, 
     assert discover(Snapshot(smi={"-L": Output(listing)})).uncertain == uncertain
 
 
+def _four_gpus(product: str) -> NodeTopology:
+    """GPUs 0 to 2 are linked with each other, GPU 3 with none, as a listing and a matrix show it."""
+    listing = "".join(f"GPU {index}: NVIDIA {product}\n" for index in range(4))
+    rows = [["X" if a == b else "SYS" if 3 in (a, b) else "NV4" for b in range(4)] for a in range(4)]
+    matrix = "\t".join(["", *(f"GPU{index}" for index in range(4)), "CPU Affinity"]) + "\n"
+    matrix += "".join("\t".join([f"GPU{index}", *row, "0-15"]) + "\n" for index, row in enumerate(rows))
+    return discover(Snapshot(smi={"-L": Output(listing), "topo -m": Output(matrix)}))
+
+
+def test_a_listing_and_a_matrix_suffice_for_a_gpu_of_a_board_that_lost_all_links() -> None:
+    found = [f"{each.what}: {each.why}" for each in _four_gpus("A100-SXM4-40GB").degraded]
+
+    assert found == [
+        "gpu3.nvlink: 0 of 8 NVLinks active; a sibling has 8 (or it is in MIG mode: `nvidia-smi -q` shows it)"
+    ]
+    assert _four_gpus("H200 NVL").degraded == ()  # bridges join up to four cards
+
+
 def test_sources_that_list_other_gpus_leave_open_which_gpus_there_are() -> None:
     listing = f"GPU 0: NVIDIA L4 (UUID: {UUIDS[0]})\n"
     matrix = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tSYS\t0-15\nGPU1\tSYS\t X \t0-15\n"
