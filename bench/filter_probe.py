@@ -51,7 +51,7 @@ def probe(owner: Any, method: str, kind: Callable[..., str]) -> None:
 
 
 def profile_kind(rankings: Any, profile: Any, policy: Any, *_: Any) -> str:
-    """Tell a profile never seen, or forgotten, from a known one."""
+    """Return whether a profile is known or new (never used, or evicted from the cache)."""
     return "known profile" if (profile, policy) in rankings._rankings else "new profile"  # noqa: SLF001  a probe
 
 

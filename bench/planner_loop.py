@@ -161,7 +161,7 @@ class Stage:
         self._spent.seconds.clear()
 
     def run(self) -> None:
-        """Until all are bound."""
+        """Wait until all pods are bound."""
         at_once = max(1, round(self._rate * TURN_S))
         while any("nodeName" not in each["spec"] for each in self._pods.values()) or self._writes:
             self._now += TURN_S

@@ -1,1 +1,1 @@
-"""How the agent gets into a cluster: manifests, chart, image, alerts."""
+"""Installation in a cluster: manifests, chart, image, alerts."""

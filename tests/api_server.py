@@ -30,7 +30,7 @@ class Asked(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What to answer; a string is sent as it is, a ``Stream`` as it grows, anything else as JSON."""
+    """An answer: a string is sent unchanged, a ``Stream`` piece by piece, any other value as JSON."""
 
     body: Any
     status: int = 200

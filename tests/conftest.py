@@ -1,4 +1,4 @@
-"""What every test can ask for."""
+"""Fixtures for all tests."""
 
 import os
 import sys

@@ -105,7 +105,7 @@ def test_what_a_browser_would_load_from_elsewhere_is_found(tmp_path: Path) -> No
 
 
 def test_mkdocs_builds_the_site_in_strict_mode(tmp_path: Path) -> None:
-    """Where `make site` has brought mkdocs."""
+    """The folder into which `make site` installed mkdocs."""
     python = ROOT / "build/site-venv/bin/python"
     if not python.exists() or shutil.which(str(python)) is None:
         pytest.skip("no mkdocs: `make site` brings it")

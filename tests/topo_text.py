@@ -36,12 +36,12 @@ def numa(matrix: TopoMatrix) -> list[int | str | None]:
 
 
 def said(matrix: TopoMatrix) -> object:
-    """All that a matrix says but its problems and the names of its NICs."""
+    """The content of a matrix without its problems and without the names of its NICs."""
     return islands(matrix), numa(matrix), matrix.cells, matrix.nvlink_shown
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """What nvidia-smi would know of a machine."""
+    """The facts about a machine that nvidia-smi prints."""
 
     cells: tuple[tuple[Cell, ...], ...]
     nics: tuple[tuple[PcieDistance, ...], ...]  # a row per NIC, a distance per GPU
@@ -50,7 +50,7 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 class Era(msgspec.Struct, frozen=True):
-    """How the drivers of some years print it."""
+    """The format of nvidia-smi in the drivers of some years."""
 
     columns: int  # affinity columns: CPU, NUMA, GPU NUMA ID
     nic_columns: str  # "mlx5_" or "NIC"
@@ -199,7 +199,7 @@ HARMLESS: dict[str, Change] = {
 
 
 def in_terminal(text: str, width: int, *, joined: bool) -> str:
-    """What a terminal of that width shows: a tab never leaves the line, so words beyond its end lose their distance.
+    """Return the text as a terminal of this width shows it; words after a tab beyond the last column have no gap.
 
     ``joined``: as copied from a terminal that knows which lines it broke.
     """

@@ -12,7 +12,7 @@ from tests.daemonset.tools import Object, name_of
 
 
 def comparable(documents: Iterable[Object]) -> dict[tuple[str, str, str], Object]:
-    """By name; without the labels of objects, which say who installed them, and with environments in any order.
+    """Return objects by name, without the labels that name the installer, and with environments in any order.
 
     The Namespace is kustomize's alone: Helm's users make it with ``--create-namespace``.
     """

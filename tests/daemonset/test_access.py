@@ -1,4 +1,4 @@
-"""What the manifests grant, set and spell is what the code uses."""
+"""The rights, settings and names in the manifests are those that the code uses."""
 
 from __future__ import annotations
 

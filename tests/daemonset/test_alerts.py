@@ -15,7 +15,7 @@ from tests.daemonset.tools import DAEMONSET, Object, run
 
 
 class Alerts(NamedTuple):
-    """One file of them."""
+    """One file of alerts."""
 
     rules: str
     tests: str

@@ -1,4 +1,4 @@
-"""What a user of the chart can set, and what it says to a mistake."""
+"""The values of the Helm chart, and its errors about wrong values."""
 
 from __future__ import annotations
 

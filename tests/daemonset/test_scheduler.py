@@ -56,7 +56,7 @@ MONITORING = ("monitoring.podMonitor.enabled=true", "monitoring.prometheusRule.e
 
 
 def without_hash(documents: Iterable[Object]) -> dict[tuple[str, str, str], Object]:
-    """By name; the ConfigMap without the hash that kustomize adds to its name, for which Helm's pods are annotated."""
+    """Return objects by name, without hashes: in the ConfigMap's name (kustomize), in the pods' annotation (Helm)."""
     found: dict[tuple[str, str, str], Object] = {}
     for each in comparable(documents).values():
         if each["kind"] == "ConfigMap":

@@ -30,7 +30,7 @@ def tool(name: str) -> str:
 
 
 def run(name: str, *arguments: str | Path) -> str:
-    """What a program prints. Fails the test with what it complained of."""
+    """Return the output of a program. Fails the test with the program's output if it exits with an error."""
     done = subprocess.run([tool(name), *arguments], capture_output=True, text=True, check=False, cwd=DAEMONSET)
     assert done.returncode == 0, f"{name} {' '.join(map(str, arguments))}:\n{done.stdout}{done.stderr}"
     return done.stdout

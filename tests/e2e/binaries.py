@@ -1,4 +1,4 @@
-"""Where the control plane's programs come from: a folder that the environment names, or our own build of them.
+"""Find the programs of the control plane: in a folder that the environment names, or built from source.
 
     NoBinaries(Exception)    none named, and no Go here to build them: a reason to skip; says how to get them
     BinariesError(Exception) the named folder lacks one, or the build failed: a failure, never a skip

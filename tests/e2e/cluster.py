@@ -1,4 +1,4 @@
-"""What a test holds: the API of a clean cluster, a namespace of its own, and what it takes to look at both."""
+"""The cluster of one test: a client of a clean API server, a namespace of its own, and helpers that inspect both."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        """Where the API server listens."""
+        """The URL of the API server."""
         return self.plane.url
 
     def create_namespace(self, name: str) -> None:

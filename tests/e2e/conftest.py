@@ -55,7 +55,7 @@ def timed(request: pytest.FixtureRequest) -> Timed:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What was measured."""
+    """Print the figures that tests measured."""
     reports = chain.from_iterable(terminalreporter.stats.values())
     for report in reports:
         if isinstance(report, pytest.TestReport) and report.when == "call":

@@ -1,4 +1,4 @@
-"""Who is who: one certificate authority for a test run, client certificates, and kubeconfig files."""
+"""The credentials of a test run: one certificate authority, client certificates, and kubeconfig files."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
 
 @pytest.fixture(scope="session")
 def pristine(control_plane: ControlPlane) -> set[cleaning.Found]:
-    """What the API server made by itself, before any test."""
+    """Return the objects that the API server creates itself, before any test."""
     return cleaning.inventory(control_plane.client())
 
 

@@ -30,7 +30,7 @@ class ServerError(Exception):
 
 
 class Server:
-    """One running server. Ends with the context, with ``stop``, or with the test run, whatever comes first."""
+    """A running server. It ends with the context, with ``stop``, or with the test run, whichever is first."""
 
     def __init__(
         self, name: str, command: Sequence[str | Path], log: Path, environ: Mapping[str, str] | None = None
@@ -51,7 +51,7 @@ class Server:
 
     @property
     def running(self) -> bool:
-        """Whether the process is there."""
+        """Return whether the process is running."""
         return self._process.poll() is None
 
     def wait_until(self, ready: Callable[[], bool], timeout_s: float = 60.0) -> None:
@@ -75,7 +75,7 @@ class Server:
         self._process.send_signal(number)
 
     def ended(self, timeout_s: float = 60.0) -> int:
-        """Its exit code, once it ended; negative: the signal that ended it."""
+        """The exit code, None while the process runs; negative: the signal that ended it."""
         return self._process.wait(timeout_s)
 
     def stop(self) -> None:

@@ -220,7 +220,7 @@ def _apiserver_command(
 
 
 def _answers(url: str, authority: Authority) -> Callable[[], bool]:
-    """Whether a URL answers 200."""
+    """Return a function that tells whether a URL answers 200."""
 
     def answers() -> bool:
         with urllib3.PoolManager(retries=False, timeout=2.0, ca_certs=str(authority.certificate)) as pool:
@@ -233,7 +233,7 @@ def _answers(url: str, authority: Authority) -> Callable[[], bool]:
 
 
 def _settled(client: Client) -> bool:
-    """Whether the API server has made the objects that it goes on making after it says that it is ready."""
+    """Return whether the API server has created its built-in objects; it creates some after it reports ready."""
     return all(
         {item["metadata"]["name"] for item in client.items(path)}.issuperset(names) for path, names in MADE.items()
     )

@@ -1,4 +1,4 @@
-"""What kube-scheduler really sends to an extender, and what it makes of the answer."""
+"""The requests that a real kube-scheduler sends to an extender, and its reactions to the answers."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_thousand_simulated_nodes_fit_in_this_process(
 
 
 def _devices(socket: Path) -> int:
-    """How many devices a node's PodResources socket tells of."""
+    """Return the number of devices in the PodResources report of a node."""
     with pod_resources(socket) as ask:
         return len(ask("GetAllocatableResources").devices)
 

@@ -98,7 +98,7 @@ def test_pods_get_what_the_policy_says(cluster: Cluster, fleet: Fleet, shape: st
 
 
 def _outcomes(topology: NodeTopology, free: set[int], size: int) -> set[frozenset[int]]:
-    """What the policy answers for the free GPUs, over the orders in which they can be offered.
+    """Return the policy's choices of the free GPUs, over the orders in which they can be offered.
 
     Which GPU comes first decides between equal divisions, and the order of the others within it: rotations and
     reversals of every choice of the first two gave all that hundreds of random orders give, on each of these shapes.
@@ -328,7 +328,7 @@ def test_nodes_that_a_scheduler_fills(cluster: Cluster, gpu_nodes: Fleet, schedu
 
 
 def _seen(fleet: Fleet, name: str) -> NodeTopology:
-    """What the agent makes of the snapshot file of a node."""
+    """Return the topology that the agent discovers from the snapshot file of a node."""
     return discover(load_snapshot(fleet[name].snapshot.read_text()))
 
 

@@ -1,4 +1,4 @@
-"""How two GPUs talk, for every way in which they can."""
+"""The path between two GPUs, for every kind of connection."""
 
 from itertools import permutations
 

@@ -1,4 +1,4 @@
-"""What differs between two machines, whatever became of the indices."""
+"""The differences between two machines, even if indices changed."""
 
 from msgspec.structs import replace
 

@@ -91,12 +91,12 @@ class Fleet:
 
     @property
     def failures(self) -> list[Exception]:
-        """What went wrong on threads of the fleet's own."""
+        """The errors on the fleet's own threads."""
         return self._kubelets.failures
 
     @property
     def held(self) -> int:
-        """How many bound pods wait for admission."""
+        """The number of bound pods that wait for admission."""
         return len(self._held or ())
 
     def add(self, *specs: NodeSpec) -> list[SimulatedNode]:
@@ -122,7 +122,7 @@ class Fleet:
         return self._call(lambda: node.gpus_of(uid))
 
     def given(self) -> dict[str, tuple[int, ...]]:
-        """By uid, indices of the GPUs of every pod that was ever admitted, those that are gone included."""
+        """The GPU indices of every pod that was ever admitted, by UID; deleted pods included."""
         return self._call(lambda: dict(self._given))
 
     def kill_gpu(self, node: str, gpu: int, *, lost: bool = True) -> None:
@@ -146,7 +146,7 @@ class Fleet:
         self._change(node, lambda: machine.dead_links.add(frozenset(gpus)))
 
     def revive_link(self, node: str, *gpus: int) -> None:
-        """They come back."""
+        """Restore NVLinks."""
         machine = self._nodes[node].machine
         self._change(node, lambda: machine.dead_links.discard(frozenset(gpus)))
 
@@ -333,7 +333,7 @@ class Fleet:
 
 
 def _error(context: Mapping[str, Any]) -> Exception:
-    """What an asyncio callback raised, or else what asyncio says of it."""
+    """Return the exception of an asyncio callback, or else asyncio's message as an exception."""
     raised = context.get("exception")
     return raised if isinstance(raised, Exception) else RuntimeError(context["message"])
 

@@ -45,7 +45,7 @@ Allotment = dict[str, tuple[Device, ...]]  # resource -> devices
 
 
 class Container(NamedTuple):
-    """What matters of a container here."""
+    """The part of a container that the device manager needs."""
 
     name: str
     devices: Mapping[str, int]  # resource -> how many
@@ -56,7 +56,7 @@ class Container(NamedTuple):
 
 
 class Pod(NamedTuple):
-    """What matters of a pod here; containers in the order in which the kubelet allocates, init containers first."""
+    """The part of a pod that the device manager needs; containers in order of allocation, init containers first."""
 
     uid: str
     namespace: str
@@ -104,12 +104,12 @@ class DeviceManager:
 
     @property
     def capacity(self) -> dict[str, int]:
-        """How many devices of each resource there are."""
+        """The number of devices by resource."""
         return {name: len(resource.devices) for name, resource in self._resources.items()}
 
     @property
     def allocatable(self) -> dict[str, int]:
-        """How many of them are healthy, whether free or not."""
+        """The number of healthy devices by resource, free or in use."""
         return {name: len(self.healthy(name)) for name in self._resources}
 
     @property
@@ -122,7 +122,7 @@ class DeviceManager:
         return [device for device in self._resources[resource].devices if device.id not in self._unhealthy]
 
     def set_unhealthy(self, ids: Collection[str]) -> None:
-        """What the plugins report. Pods keep a device that falls ill."""
+        """Set the devices that the plugins report as unhealthy. Pods keep their unhealthy devices."""
         self._unhealthy = frozenset(ids)
 
     def devices_of(self, uid: str) -> tuple[Device, ...]:

@@ -1,4 +1,4 @@
-"""What the kubelets of simulated nodes write: in the background, in order, each in its node's own name."""
+"""The writes of the kubelets of simulated nodes: in the background, in order, each as its own node."""
 
 from __future__ import annotations
 

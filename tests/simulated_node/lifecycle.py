@@ -1,4 +1,4 @@
-"""What a kubelet reads from a pod and writes into its status. Pure."""
+"""The fields of a pod that a kubelet reads, and the status that it writes. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LATE = {"reason": "DeadlineExceeded", "message": "Pod was active on the node lon
 
 
 def kubelet_pod(pod: Object) -> Pod:
-    """What the device manager needs of a pod."""
+    """Return the part of a pod that the device manager needs."""
     metadata, spec = pod["metadata"], pod["spec"]
     containers = [_container(each, init=True) for each in spec.get("initContainers", ())]
     containers += [_container(each, init=False) for each in spec["containers"]]

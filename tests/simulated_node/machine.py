@@ -31,7 +31,7 @@ class Machine:
         return msgspec.structs.replace(self.built, gpus=gpus, nvlink=self._nvlink())
 
     def devices(self, replicas: int = 1) -> tuple[Device, ...]:
-        """What the device plugin offers: the GPUs as they were when it started, or so many shares of each."""
+        """Return the devices that the device plugin offers: the GPUs at its start, or ``replicas`` shares of each."""
         gpus = [(gpu, gpu.uuid or f"GPU-{gpu.index}") for gpu in self.built.gpus]
         if replicas == 1:
             return tuple(Device(uuid, gpu.index, gpu.numa_node) for gpu, uuid in gpus)
@@ -88,7 +88,7 @@ def distributed(replicas: Sequence[Device]) -> Policy:
 
 
 def _lost(gpu: Gpu) -> Gpu:
-    """What is still known of a GPU that NVML cannot talk to: that it was there."""
+    """Return a GPU that NVML cannot read: only its index and bus ID are known."""
     return Gpu(index=gpu.index, bus_id=gpu.bus_id, health=Health.LOST)
 
 

@@ -23,7 +23,7 @@ BEST_EFFORT, DISTRIBUTED, ANY = "best-effort", "distributed", "any"
 
 
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a simulated node is to be."""
+    """The specification of a simulated node."""
 
     name: str
     shape: NodeTopology  # see ``shapes``; UUIDs and boot id are put in

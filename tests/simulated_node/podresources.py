@@ -93,14 +93,14 @@ class PodResources:
         return {"devices": _container_devices(healthy)}
 
     def get(self, namespace: str, name: str) -> dict[str, Any]:
-        """One pod. Raises ``GRPCError`` with the kubelet's words for a pod that is not here."""
+        """Return one pod. Raises ``GRPCError`` with the kubelet's message for a pod that does not exist."""
         for pod, given in self._devices.pods:
             if (pod.namespace, pod.name) == (namespace, name):
                 return {"pod_resources": _pod(pod, given)}
         raise GRPCError(Status.UNKNOWN, f"pod {name} in namespace {namespace} not found")
 
     def __mapping__(self) -> dict[str, Handler]:
-        """What grpclib serves."""
+        """Return the handlers that grpclib serves, by path."""
         answers: dict[str, Callable[[Any], dict[str, Any]]] = {
             "List": lambda _: self.list(),
             "GetAllocatableResources": lambda _: self.allocatable(),

@@ -1,4 +1,4 @@
-"""Which GPUs NVIDIA's device plugin prefers: the best-effort policy of go-gpuallocator, as it behaves.
+"""The GPUs that NVIDIA's device plugin prefers: the best-effort policy of go-gpuallocator, as it behaves.
 
 The plugin divides all available GPUs into sets of the size asked for, in every way there is, takes the division with
 the highest total score, and of that the set with the highest score; where scores are equal, what it saw first. The

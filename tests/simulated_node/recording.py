@@ -24,7 +24,7 @@ MIB = 2**20
 
 
 def snapshot(topology: NodeTopology, host: str) -> Snapshot:
-    """What would be recorded on that machine now."""
+    """Return the snapshot that a recording on the machine would produce now."""
     usable = topology.usable
     nvml = Nvml(
         driver_version=topology.driver_version,
@@ -107,7 +107,7 @@ def _pair(topology: NodeTopology, a: int, b: int) -> NvmlPair:
 
 
 def _joined(nvlink: Nvlink, a: int, b: int) -> bool:
-    """Whether two GPUs reach each other over NVLink: by a link of their own, or through one fabric."""
+    """Return whether two GPUs reach each other over NVLink: by a direct link, or through one fabric."""
     fabrics = [[up.fabric for up in nvlink.uplinks if up.gpu == gpu and up.lanes] for gpu in (a, b)]
     return any((link.a, link.b) == (a, b) and link.lanes for link in nvlink.links) or (
         fabrics[0] != [] and fabrics[0] == fabrics[1]

@@ -47,17 +47,17 @@ class Agent:
         self._process.send_signal(number)
 
     def ended(self) -> int:
-        """Its exit code, once it ended."""
+        """Wait for the end of the agent. Returns its exit code."""
         return self._process.wait(PATIENCE_S)
 
     def end(self) -> int:
-        """Tell it to end, as the kubelet does; its exit code."""
+        """End the agent with SIGTERM, as the kubelet does. Returns its exit code."""
         self._process.terminate()
         return self.ended()
 
 
 def prepare(cluster: Cluster) -> None:
-    """What the manifests bring: the custom resource, and a service account that may do what the agent does."""
+    """Create the custom resource, and a service account with the agent's role, as the manifests do."""
     define_node_gpus(cluster)
     grant(cluster, ACCOUNT, AGENT)
 
@@ -101,6 +101,6 @@ def node_gpus(cluster: Cluster, name: str) -> Object | None:
 
 
 def agent_writes(cluster: Cluster) -> list[tuple[str, str]]:
-    """What the agents of this test wrote so far: (resource, verb), refused writes included."""
+    """Return all writes of the agents of this test as (resource, verb), rejected writes included."""
     mine = user(cluster, ACCOUNT)
     return [(write.resource, write.verb) for write in cluster.writes() if write.user == mine]

@@ -68,7 +68,7 @@ def test_five_hundred_nodes_publish_at_once_without_losing_an_update(cluster: Cl
     machines = (dgx1(), hgx_h100(), v100_ring(), dgx1())
 
     def live(publisher: NodePublisher) -> list[bool]:
-        """What an agent does in its first minutes: publish, report, see nothing new, see a change."""
+        """Do the work of an agent's first minutes: publish, report, find nothing new, find a change."""
         facts = [encode_topology(machine) for machine in machines]
         written = [publisher.publish_facts(each).written for each in (facts[0], facts[0], facts[1], facts[2], facts[2])]
         return [*written, publisher.write_state(STATE).written, publisher.publish_facts(facts[3]).written]

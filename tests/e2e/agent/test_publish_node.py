@@ -41,7 +41,7 @@ def publisher(agent_kube: Kube, node: Callable[[], Object]) -> NodePublisher:  #
 
 @pytest.fixture
 def writes(cluster: Cluster) -> Callable[[], list[tuple[str, str, int]]]:
-    """What the agent wrote since the last time this was asked: verb, resource, status."""
+    """A function that returns the agent's writes since its last call: verb, resource, status."""
     seen = 0
 
     def since_last() -> list[tuple[str, str, int]]:

@@ -42,21 +42,21 @@ class Extender(Server):
 
     @property
     def ready(self) -> bool:
-        """Whether calls are answered now."""
+        """Return whether the extender reports ready."""
         try:
             return self.page("/readyz")[0] == 200
         except OSError:
             return False
 
     def end(self) -> None:
-        """Tell it to end, as the kubelet does, and wait until it has."""
+        """End the extender with SIGTERM, as the kubelet does, and wait for its end."""
         os.kill(self.pid, signal.SIGTERM)
         wait_for(lambda: not self.running, "the extender to end", PATIENCE_S)
 
 
 @contextmanager
 def extender(cluster: Cluster, account: str, folder: Path, **variables: str) -> Iterator[Extender]:
-    """One that runs as an account of the manifests; its watches are in, or it would not be there."""
+    """Run an extender with a service account of the manifests, within the block; its watches are synchronized."""
     kubeconfig = cluster.kubeconfig(folder / f"{account}.kubeconfig", cluster.token(account, namespace=NAMESPACE))
     started = Extender(kubeconfig, variables, folder / f"extender-{len(list(folder.glob('extender-*')))}.log")
     try:

@@ -99,7 +99,7 @@ def path_of(document: Object) -> str:
 
 
 def apply(cluster: Cluster, objects: Iterable[Object]) -> None:
-    """What `kubectl apply --server-side` does, in the order of the objects."""
+    """Apply objects in their order, as `kubectl apply --server-side` does."""
     for each in objects:
         if each["kind"] == "CustomResourceDefinition":
             define(cluster, each)
@@ -116,7 +116,7 @@ def install(cluster: Cluster, *more: str) -> None:
 
 
 def wait_for_policies(cluster: Cluster) -> None:
-    """Until every policy refuses what it must refuse: a token without a claim. The API server learns of them late."""
+    """Wait until every policy is in force: it rejects a token without a claim. The API server loads policies late."""
     # An administrator who goes by the account's name: RBAC lets the request through.
     agent = cluster.api.impersonating(f"system:serviceaccount:{AGENT_NAMESPACE}:{ACCOUNT}", "system:masters")
     for policy in cluster.api.items(POLICIES):

@@ -1,4 +1,4 @@
-"""What a token of the agent may change on the real API server, and what it may not."""
+"""The writes that the real API server allows and denies to a token of the agent."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ def installed(control_plane: ControlPlane, pristine: set[cleaning.Found]) -> Ite
 
 @pytest.fixture(scope="module")
 def token(installed: Cluster) -> str:
-    """What the kubelet of gpu-0 mounts into the agent's pod."""
+    """The token that the kubelet of gpu-0 mounts into the agent's pod."""
     return agent_token(installed, "gpu-0")
 
 
 @pytest.fixture(scope="module")
 def agent(installed: Cluster, token: str) -> Iterator[Client]:
-    """Speaks with that token."""
+    """A client with that token."""
     client = installed.client(token)
     yield client
     client.close()
@@ -308,7 +308,7 @@ NO_FEATURES = "sets only labels in a NodeFeature, not features that rules could 
     ],
 )
 def test_of_a_node_feature(agent: Client, installed: Cluster, body: Object, why: str) -> None:
-    """As the first of its name: an apply to one that is there would keep the label that it leaves out."""
+    """The object is always new: an apply to an existing object would keep a label that is left out."""
     if any(each["metadata"]["name"] == MINE for each in installed.api.items(NODE_FEATURES.path(None, NAMESPACE))):
         installed.api.delete(NODE_FEATURES.path(MINE, NAMESPACE))
     status, message = refusal(agent, "PATCH", NODE_FEATURES.path(MINE, NAMESPACE), body, "apply")

@@ -46,7 +46,7 @@ def installed(control_plane: ControlPlane, pristine: set[cleaning.Found]) -> Ite
 
 @pytest.fixture(scope="module")
 def agent(installed: Cluster) -> Iterator[Client]:
-    """Speaks with the token that the kubelet of gpu-0 mounts."""
+    """A client with the token that the kubelet of gpu-0 mounts."""
     client = installed.client(agent_token(installed, "gpu-0"))
     yield client
     client.close()
@@ -130,7 +130,7 @@ def test_managed_fields_cannot_be_filled(agent: Client, path: str) -> None:
 
 
 def test_node_gpus_of_any_node_cannot_be_read(agent: Client) -> None:
-    """They name the pods of all tenants."""
+    """NodeGpus names the pods of all tenants."""
     for name in ("gpu-0", "gpu-1", None):
         assert refusal(agent, "GET", NODE_GPUS.path(name))[0] == 403
 

@@ -1,4 +1,4 @@
-"""Which pods the policies gate on the real API server, and which they leave alone."""
+"""The pods that the policies gate on the real API server, and the pods that they do not change."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def created(api: Client, body: Object, namespace: str = PLAIN) -> Object:
 
 
 def gates(api: Client, body: Object, namespace: str = PLAIN) -> list[Object]:
-    """Of a pod as it would be created."""
+    """Return the gates of a pod after a dry run of its creation."""
     found: list[Object] = created(api, body, namespace)["spec"].get("schedulingGates", [])
     return found
 

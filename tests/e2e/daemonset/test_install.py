@@ -1,4 +1,4 @@
-"""What `kubectl apply -k` and `helm install` give on the real API server, and that removing it leaves no trace."""
+"""`kubectl apply -k` and `helm install` on the real API server, and that both uninstall cleanly."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def nodes(cluster: Cluster) -> Cluster:
 
 
 def in_order(documents: Iterable[Object]) -> list[Object]:
-    """As kubectl and helm apply them: what others live in first."""
+    """Return objects in the order of kubectl and helm: namespaces first."""
     return sorted(documents, key=lambda each: each["kind"] not in ORDER)
 
 
 def agent_pods(cluster: Cluster, count: int) -> dict[str, Object]:
-    """By node, once there are that many of them."""
+    """Wait for ``count`` pods of agents. Returns them by node."""
 
     def running() -> list[Object] | None:
         pods = cluster.api.items(cluster.pods(namespace=AGENT_NAMESPACE))

@@ -1,4 +1,4 @@
-"""What a token of the planner may do to pods on the real API server, and what it may not."""
+"""The writes to pods that the real API server allows and denies to a token of the planner."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ UNWANTED = ("Deployment", "CustomResourceDefinition", "PodDisruptionBudget", "Fl
 
 @pytest.fixture(scope="module")
 def planner(cluster: Cluster) -> Iterator[Client]:
-    """Speaks with the planner's token."""
+    """A client with the planner's token."""
     client = cluster.client(cluster.token("gputopo-planner", namespace=NAMESPACE))
     yield client
     client.close()

@@ -68,7 +68,7 @@ def installed(cluster: Cluster) -> Cluster:
 
 
 def uninstall(cluster: Cluster) -> None:
-    """As docs/install.md has it; returns when no pod is gated any more."""
+    """Remove the planner as docs/install.md says. Returns when no pod is gated."""
     kubectl(cluster, "delete", "-k", MANIFESTS)
     wait_until_ungated(cluster)
 
@@ -82,7 +82,7 @@ def uninstall_but_definitions(cluster: Cluster) -> None:
 
 
 def wait_until_ungated(cluster: Cluster) -> None:
-    """Until the API server has taken note that the policy is gone."""
+    """Wait until the API server no longer applies the policy."""
 
     def free() -> bool:
         probe: Object = cluster.api.request("POST", cluster.pods(), member("probe"), query={"dryRun": "All"})

@@ -1,4 +1,4 @@
-"""What the planner and extenders write, on the real API server: what it takes, refuses and shows."""
+"""The real API server accepts, rejects and shows the objects that the planner and extenders write."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def planner(cluster: Cluster, tmp_path: Path) -> Iterator[Kube]:
 
 @pytest.fixture
 def extender(cluster: Cluster, planner: Kube, tmp_path: Path) -> Iterator[Kube]:
-    """One that may do what an extender may."""
+    """A client with the role of an extender."""
     assert planner is not None
     grant(cluster, "extender", EXTENDER)
     kube = open_kube(cluster, "extender", EXTENDER, tmp_path)

@@ -159,7 +159,7 @@ def stored_annotations(client: Client, path: str, body: Object) -> tuple[tuple[s
 
 
 def binding(name: str, annotations: dict[str, str]) -> Object:
-    """As kube-scheduler writes it."""
+    """Return a Binding as kube-scheduler writes it."""
     target = {"apiVersion": "v1", "kind": "Node", "name": "gpu-0"}
     metadata = {"name": name, "annotations": annotations}
     return {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}

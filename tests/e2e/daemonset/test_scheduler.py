@@ -95,7 +95,7 @@ def test_the_api_server_takes_every_object_and_the_pods_meet_the_strictest_stand
 
 
 def start(cluster: Cluster, scheduler: StartScheduler, url: str, folder: Path) -> Server:
-    """What the default overlay runs, as its account: the ConfigMap's file, and the rights of its manifests."""
+    """Start kube-scheduler as the default overlay does: its ConfigMap, its service account, its RBAC roles."""
     apply(cluster, documents("base/namespace.yaml"))
     objects = kustomized("scheduler/default")
     apply(cluster, [each for each in objects if each["kind"] != "Deployment"])
@@ -231,7 +231,7 @@ def test_with_its_real_extender_it_places_pods_by_the_labels_of_nodes(
 
 
 def certificates(folder: Path) -> dict[str, str]:
-    """What the Secret of the manifests holds, and cert-manager would make."""
+    """Write the files of the Secret in the manifests, as cert-manager would make them. Returns the environment."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(folder / "ca.crt")
     for file, leaf in (("tls", authority.issue_cert(SERVICE)), ("client", authority.issue_cert("kube-scheduler"))):
@@ -244,7 +244,7 @@ def certificates(folder: Path) -> dict[str, str]:
 def test_behind_a_service_one_extender_answers_the_clusters_own_scheduler_and_another_takes_over(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """One is killed: its Lease must run out. One is told to end: it lets go. Never are two ready."""
+    """A killed leader's Lease must expire; a leader that ends by SIGTERM releases its Lease. Two are never ready."""
     cluster.api.create("/api/v1/nodes", gpu_node("gpu-0", 8))
     define_node_gpus(cluster)
     apply(cluster, [*documents("base/namespace.yaml"), *kustomized("scheduler/cluster-scheduler")])
@@ -302,7 +302,7 @@ FILES = {"caFile": "ca.crt", "certFile": "client.crt", "keyFile": "client.key"}
 def test_the_clusters_own_scheduler_starts_with_the_example_and_keeps_its_profile(
     cluster: Cluster, scheduler: StartScheduler
 ) -> None:
-    """Its files of TLS are the test's; whether they are obeyed is for the extender's own tests."""
+    """The TLS files are the test's. The tests of the extender check that they are used."""
     cluster.api.create("/api/v1/nodes", gpu_node("gpu-0", 8))
     document: Object = yaml.safe_load((DAEMONSET / "scheduler/cluster-scheduler/scheduler-config.yaml").read_text())
     pem = str(cluster.plane.authority.serving)

@@ -89,7 +89,7 @@ def gang_of(found: Object) -> str | None:
 
 
 def gated(found: Object) -> bool:
-    """Whether a pod has the gate of gputopo."""
+    """Return whether a pod has gputopo's scheduling gate."""
     return any(each["name"] == keys.GATE for each in found["spec"].get("schedulingGates") or ())
 
 
@@ -110,5 +110,5 @@ def wait_until_whole(cluster: Cluster, name: str, size: int, timeout_s: float = 
 
 
 def unschedulable(found: Object) -> bool:
-    """Whether kube-scheduler found no node."""
+    """Return whether kube-scheduler found no node."""
     return condition(found).get("reason") == "Unschedulable"

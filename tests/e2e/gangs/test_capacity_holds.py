@@ -34,7 +34,7 @@ def bound(cluster: Cluster) -> list[Object]:
 
 
 def is_refused(found: Object) -> bool:
-    """Whether a pod is rejected because of reserved GPUs, and kube-scheduler waits for an event."""
+    """Return whether a pod is rejected because of reserved GPUs, and kube-scheduler waits for an event."""
     return unschedulable(found) and Reason.RESERVED.value in condition(found)["message"]
 
 

@@ -43,7 +43,7 @@ AT_LEAST = 8  # writes of one gang from a planner's start to its end: less, and 
 
 
 def whole(cluster: Cluster, name: str) -> bool:
-    """Whether all members are bound, and the ledger lists their reservation no more."""
+    """Return whether all members are bound and the ledger no longer lists their reservation."""
     return sum(node_of(each) is not None for each in of(cluster, name)) == SIZE and not entries(cluster)
 
 
@@ -118,7 +118,7 @@ def rollback_with_killed_planner(cluster: Cluster, stock: Server, number: int) -
 
 
 def is_recreated(cluster: Cluster, name: str, first: set[str]) -> bool:
-    """Whether all pods of a Job were recreated, and the ledger does not list the first pods any more."""
+    """Return whether all pods of a Job were recreated and the ledger no longer lists the first pods."""
     pods = {each["metadata"]["uid"] for each in of_job(cluster, name)}
     return len(pods) == SIZE and not pods & first and not entries(cluster)
 

@@ -223,7 +223,7 @@ def bound(cluster: Cluster, name: str, size: int) -> list[Object] | None:
 
 
 def is_served(cluster: Cluster) -> bool:
-    """Whether ledgers can be read: a ready API server may not serve custom resources yet."""
+    """Return whether ledgers can be read: an API server that is ready may not serve custom resources yet."""
     try:
         ledger(cluster)
     except ApiError as error:

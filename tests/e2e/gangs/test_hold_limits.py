@@ -135,7 +135,7 @@ def test_a_namespace_beyond_its_limits_delays_no_other(
 
 
 def test_a_tenant_cannot_write_a_priority_into_a_pod(cluster: Cluster) -> None:
-    """What extender and planner compare is what the API server's admission has set."""
+    """The extender and the planner compare priorities; only the API server's admission sets them."""
     forged = gpu_pod("forged", 4, priority=100_000)
 
     with pytest.raises(ApiError, match="must not be provided in pod spec"):

@@ -1,4 +1,4 @@
-"""Which deletions of unstarted pods the Job controller counts as failures: rollbacks depend on it."""
+"""The deletions of unstarted pods that the Job controller counts as failures: rollbacks depend on this."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def delete(cluster: Cluster, found: Object) -> None:
 
 
 def failed(cluster: Cluster, name: str) -> bool:
-    """Whether a Job has failed."""
+    """Return whether a Job has failed."""
     return any(each["type"] == "Failed" for each in job_status(cluster, name).get("conditions", ()))
 
 

@@ -68,7 +68,7 @@ def test_server_does_not_outlive_the_test_run(tmp_path: Path, end: signal.Signal
 
 
 def _gone(pid: int) -> bool:
-    """Whether a process is no more, or is only waiting for somebody to take note."""
+    """Return whether a process ends within 10 s; a zombie counts as ended."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         try:

@@ -106,7 +106,7 @@ class _Agent:
         self._is_probe_due = False
 
     def turn(self) -> None:
-        """What the agent does when its poll of the kubelet, or a look at the machine, has news."""
+        """Run one iteration of the agent if the kubelet or the machine has changed."""
         now = Now(time.monotonic(), time.time())
         news: list[LoopInput] = []
         if (text := self._snapshot.read_text()) != self._text or self._is_probe_due:

@@ -39,11 +39,11 @@ class Served:
 
     @property
     def ready(self) -> bool:
-        """Whether it does its work. Raises OSError while nobody listens."""
+        """Return whether the extender reports ready. Raises OSError while no process listens."""
         return self._get("/readyz").status == 200
 
     def wait_until_ready(self) -> None:
-        """Until it knows the cluster."""
+        """Wait until the extender knows the cluster."""
         self.server.wait_until(lambda: self.ready)
 
     def restart(self) -> None:
@@ -76,7 +76,7 @@ class Served:
 
 
 class Extender(Served):
-    """One extender: it can be killed and started anew at the same address."""
+    """An extender that can be killed and restarted at the same address."""
 
     def __init__(self, server: Server, verbs: int, pages: int) -> None:
         super().__init__(server, pages)
@@ -84,7 +84,7 @@ class Extender(Served):
 
     @property
     def filter_calls(self) -> int:
-        """How many calls of Filter this process has answered, with whatever status."""
+        """Return the number of filter requests that this process has answered, with any status."""
         return int(self.count("gputopo_extender_calls_total", verb="filter"))
 
     def call(self, verb: str, body: Object) -> tuple[int, bytes]:
@@ -114,7 +114,7 @@ def gpu_pod(name: str, gpus: int, wishes: dict[str, str] | None = None, **spec: 
 
 
 def prepare(cluster: Cluster) -> None:
-    """What the manifests bring: the custom resource, and a service account that may do what the extender does."""
+    """Create the custom resource, and a service account with the extender's role, as the manifests do."""
     define_node_gpus(cluster)
     grant(cluster, ACCOUNT, EXTENDER)
 
@@ -141,13 +141,13 @@ def running(
 
 
 def writes(cluster: Cluster) -> list[tuple[str, str]]:
-    """What extenders of this test wrote: (resource, verb), refused writes included."""
+    """Return all writes of the extenders of this test as (resource, verb), rejected writes included."""
     mine = user(cluster, ACCOUNT)
     return [(write.resource, write.verb) for write in cluster.writes() if write.user == mine]
 
 
 def condition(found: Object) -> Object:
-    """What the scheduler says of a pod that it has not placed; {} while it has said nothing."""
+    """Return the condition PodScheduled=False of a pod; {} if the pod has none."""
     conditions = found["status"].get("conditions") or []
     return next((each for each in conditions if each["type"] == "PodScheduled" and each["status"] == "False"), {})
 

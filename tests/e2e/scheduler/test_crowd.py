@@ -80,7 +80,7 @@ def arrive(cluster: Cluster, name: str, count: int, seed: int) -> None:
 
 
 def size(found: Object) -> int:
-    """How many GPUs a pod asks for."""
+    """Return the number of GPUs that a pod requests."""
     return int(found["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"])
 
 

@@ -52,14 +52,14 @@ def stir(cluster: Cluster) -> bool:
 
 
 def call() -> Object:
-    """What kube-scheduler sends of a pod."""
+    """Return a filter request as kube-scheduler sends it."""
     wanted = gpu_pod("asked", 4, REQUIRED)
     wanted["metadata"] |= {"uid": "1", "namespace": "default"}
     return {"Pod": wanted, "Nodes": None, "NodeNames": ["gpu-0"]}
 
 
 def whole_islands(cluster: Cluster, fleet: Fleet) -> int:
-    """How many pods run; each on an island of its own."""
+    """Return the number of running pods; fails unless each has an island of its own."""
     pods = wait_for(lambda: _if_all_run(cluster.api.items(cluster.pods())), "all pods to run")
     held = truth.held(fleet, pods)
     assert all(
@@ -75,7 +75,7 @@ def _if_all_run(pods: list[Object]) -> list[Object] | None:
 def test_an_extender_that_is_killed_under_traffic_loses_no_pod_and_breaks_no_island(
     cluster: Cluster, fleet: Fleet, agents_of: StartAgents, gputopo_scheduler: Extender
 ) -> None:
-    """It comes back with an empty memory, between Filter and bind of some pod or other."""
+    """The extender restarts without state, between filter and bind of some pod."""
     islands(fleet, 12)
     agents_of()
 

@@ -72,7 +72,7 @@ def test_a_pod_that_was_refused_is_placed_when_an_island_becomes_free(cluster: C
 def test_a_shape_that_the_kubelet_breaks_all_the_same_is_counted_and_the_pod_told(
     cluster: Cluster, fleet: Fleet, agents_of: StartAgents, gputopo_scheduler: Extender
 ) -> None:
-    """Its device plugin does not do what device plugins do, which nothing on the node says."""
+    """The node's device plugin does not follow NVIDIA's policy, and the node's labels do not say so."""
     fleet.add(NodeSpec(name="odd", shape=islands_4_4(), policy=alternating))
     agents_of()
     cluster.create_pod(gpu_pod("train", 2, REQUIRED))
@@ -96,7 +96,7 @@ def test_a_shape_that_the_kubelet_breaks_all_the_same_is_counted_and_the_pod_tol
 def test_islands_that_fill_up_over_time_hold_what_was_required(
     cluster: Cluster, fleet: Fleet, agents_of: StartAgents, gputopo_scheduler: Extender, shape: object, seed: int
 ) -> None:
-    """Nobody is refused whom the kubelet would surely have given an island, and nobody placed who gets none."""
+    """No pod is rejected that would certainly have got an island, and no pod is placed that gets no island."""
     assert callable(shape)
     fleet.add(NodeSpec(name="gpu-0", shape=shape()))
     agents = agents_of()
@@ -131,5 +131,5 @@ def test_islands_that_fill_up_over_time_hold_what_was_required(
 
 
 def is_decided(found: Object) -> bool:
-    """Whether a scheduler has placed the pod or said why not."""
+    """Return whether a scheduler has placed the pod, or has written why it did not."""
     return "nodeName" in found["spec"] or bool(condition(found))

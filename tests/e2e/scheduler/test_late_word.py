@@ -59,7 +59,7 @@ def test_it_is_placed_when_the_kubelet_has_spoken(
 def test_nobody_is_left_waiting_whom_we_refused_because_kube_scheduler_heard_first(
     cluster: Cluster, fleet: Fleet, agents_of: StartAgents
 ) -> None:
-    """It asks again the moment it hears of an end, which is often before our own watch has told us."""
+    """kube-scheduler retries when its own watch shows the end of a pod, often before the extender's watch does."""
     fleet.add(NodeSpec(name="gpu-0", shape=islands_4_4(), policy=pairs_in_turn))
     agents = agents_of()
     for number in range(ENDS):

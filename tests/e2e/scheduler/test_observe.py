@@ -35,7 +35,7 @@ class Observer:
         self.server = server
 
     def documents(self, kind: str) -> list[Object]:
-        """What it has printed of a kind."""
+        """Return all printed documents of a kind."""
         lines = self.server.log.read_text().split("\n")[:-1]  # what follows the last newline is still being written
         found = [json.loads(line) for line in lines if line.startswith("{")]
         return [each for each in found if each.get("kind") == kind]

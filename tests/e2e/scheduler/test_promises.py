@@ -1,6 +1,7 @@
-"""What was promised to a pod holds while kube-scheduler takes its time: volumes, preemption, failures, restarts.
+"""Required shapes are kept while kube-scheduler delays the binding: volumes, preemption, failures, restarts.
 
-The node has 6 free GPUs, 4 in one island and 2 in the other. Who is promised 3 leaves 3 by number, but not together.
+The node has 6 free GPUs, 4 in one island and 2 in the other. A pod that requires 3 in one island leaves 3, but not
+in one island.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def wait_between_filter_and_bind(cluster: Cluster) -> None:
 
 
 def on_islands(cluster: Cluster, fleet: Fleet, *names: str) -> bool:
-    """Whether each of these pods, once it runs, is on one island; fails where two hold the same GPU."""
+    """Wait until the pods run; return whether each is on one island. Fails if two pods have the same GPU."""
     pods = [started(cluster, name) for name in names]
     truth.held(fleet, cluster.api.items(cluster.pods()))
     return all(truth.in_one_island(fleet[NODE].topology, frozenset(fleet.gpus_of(each))) for each in pods)

@@ -1,4 +1,4 @@
-"""What must not happen: calls for pods that are none of ours, and pods that are asked about again and again."""
+"""Unwanted calls do not happen: calls for pods without GPUs, and endless retries of one pod."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _calm(extender: Extender) -> None:
 
 
 def _statuses(cluster: Cluster) -> int:
-    """How often the scheduler has written into the status of a pod."""
+    """Return the number of the scheduler's writes to the status of a pod."""
     return sum(each.resource == "pods/status" and each.user == "system:kube-scheduler" for each in cluster.writes())
 
 

@@ -173,7 +173,7 @@ def test_room_that_is_held_is_no_reason_to_ask_again(
 
 
 def let_go(cluster: Cluster, name: str, node: str) -> None:
-    """As planners do: one patch that takes the gate away and pins the pod."""
+    """Ungate and pin a pod by one patch, as the planner does."""
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}

@@ -36,7 +36,7 @@ NODE_GPUS_PATH = "/apis/gputopo.io/v1alpha1/nodegpus"
 
 
 class Picture:
-    """What a consumer of batches believes, built as it is told."""
+    """The state of a consumer that applies all batches."""
 
     def __init__(self) -> None:
         self.of: dict[type[Any], dict[str, Any]] = {NodeUpdate: {}, PodUpdate: {}, NodeGpusUpdate: {}}
@@ -63,7 +63,7 @@ class Picture:
         return {name: each.gpus.observed_at for name, each in self.of[NodeGpusUpdate].items()}
 
     def equals(self, kube: Kube) -> bool:
-        """Whether it is what a list says."""
+        """Return whether the state equals a fresh list."""
         return self.of == {batch.kind: {each.key: each for each in batch.updates} for batch in list_all(kube)}
 
 

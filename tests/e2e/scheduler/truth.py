@@ -1,4 +1,4 @@
-"""What really is on simulated nodes, and what their device plugins would choose: by trying, not by our prediction."""
+"""The real state of simulated nodes, and the choices of their device plugins: by running them, not by prediction."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Gpus = frozenset[int]
 
 
 def needs_an_island(pod: Object) -> bool:
-    """Whether a pod requires that NVLink joins its GPUs."""
+    """Return whether a pod requires that NVLink connects its GPUs."""
     return bool({"required", "nvlink"} & set(pod["metadata"].get("annotations", {}).values()))
 
 
 def held(fleet: Fleet, pods: Iterable[Object]) -> dict[str, dict[str, Gpus]]:
-    """By node and pod name, the GPUs of every pod that runs. Fails where two pods hold the same GPU."""
+    """Return the GPUs of all running pods, by node and pod name. Fails if two pods have the same GPU."""
     found: dict[str, dict[str, Gpus]] = {name: {} for name in fleet.names}
     for pod in pods:
         if pod["status"]["phase"] == "Running":
@@ -37,12 +37,12 @@ def free(topology: NodeTopology, by_pod: dict[str, Gpus]) -> Gpus:
 
 
 def in_one_island(topology: NodeTopology, gpus: Gpus) -> bool:
-    """Whether NVLink joins them all."""
+    """Return whether NVLink connects all of the GPUs."""
     return any(gpus <= set(island.gpus) for island in topology.islands or ())
 
 
 def choices(topology: NodeTopology, available: Gpus, size: int) -> set[Gpus]:
-    """What the device plugin chose when it was offered these GPUs in many orders; the empty set where it crashed."""
+    """Return the device plugin's choices for these GPUs, offered in many orders; a crash is the empty set."""
     random, scores, found = Random(0), pair_scores(topology), set[Gpus]()
     offered = sorted(available)
     for _ in range(TRIES):
@@ -55,7 +55,7 @@ def choices(topology: NodeTopology, available: Gpus, size: int) -> set[Gpus]:
 
 
 def surely_in_one_island(topology: NodeTopology, available: Gpus, size: int) -> bool:
-    """Whether ``size`` GPUs of these would have come from one island in all of those orders."""
+    """Return whether every choice of ``size`` of these GPUs is in one island."""
     if len(available) < size:
         return False
     return all(gpus and in_one_island(topology, gpus) for gpus in choices(topology, available, size))

@@ -50,13 +50,13 @@ def offer(cluster: Cluster, node: str) -> None:
 
 
 def using(wanted: Object) -> Object:
-    """That pod, with the claim."""
+    """Return the pod with a volume of the claim."""
     volume = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
     return wanted | {"spec": wanted["spec"] | {"volumes": [volume]}}
 
 
 def wait_for_pre_bind(cluster: Cluster, node: str) -> None:
-    """Until kube-scheduler has reserved the volume: it now waits for the controller."""
+    """Wait until kube-scheduler has reserved the volume, and waits for the controller."""
     path = f"/api/v1/persistentvolumes/{CLASS}-{node}"
     wait_for(lambda: "claimRef" in cluster.api.get(path)["spec"], "the volume to be reserved")
 

@@ -116,7 +116,7 @@ def test_who_may_not_read_pods_learns_what_to_ask_for(tmp_path: Path) -> None:
 
 
 def page(**said: Any) -> Answer:
-    """What a planner says of LLM."""
+    """Return a planner's answer about the gang LLM."""
     known = {
         "namespace": "a",
         "name": "llm",

@@ -300,7 +300,7 @@ def test_labels_of_a_whole_matrix_are_printed_with_exit_code_0() -> None:
 
 
 def in_terminal(**environment: str) -> bytes:
-    """What `gputopo show` writes to a terminal."""
+    """Return the output of `gputopo show` in a terminal."""
     reading, writing = pty.openpty()
     command = [sys.executable, "-m", "gputopo", "show", "--from", "link-down"]
     with subprocess.Popen(command, stdout=writing, env=os.environ | {"TERM": "xterm"} | environment) as process:

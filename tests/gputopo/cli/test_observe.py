@@ -108,7 +108,7 @@ class Running:
         self.process = process
 
     def lines_until(self, start: str) -> list[str]:
-        """What it prints up to a line that starts so (a regular expression)."""
+        """Return the lines up to the first that matches a regular expression at its start."""
         assert self.process.stdout is not None
         found: list[str] = []
         for line in self.process.stdout:
@@ -118,12 +118,12 @@ class Running:
         raise AssertionError(f"it ended before it printed {start!r}: {found}, {self.errors()}")
 
     def errors(self) -> str:
-        """What it says on standard error, once it has ended."""
+        """Return the content of standard error, once the process has ended."""
         assert self.process.stderr is not None
         return self.process.stderr.read()
 
     def end(self, how: signal.Signals) -> tuple[int, str]:
-        """Tell it to end: its exit code, and what it prints before."""
+        """End the process with a signal. Returns its exit code, and its remaining output."""
         self.process.send_signal(how)
         assert self.process.stdout is not None
         rest = self.process.stdout.read()

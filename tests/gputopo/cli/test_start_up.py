@@ -1,4 +1,4 @@
-"""What `gputopo show --from` loads: its start-up is what a command line is felt by. Times are in bench/start_up.py."""
+"""The modules that `gputopo show --from` loads: they decide its start-up time, which bench/start_up.py measures."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What a clean-up finds and prints; ``tests/e2e`` shows that it removes it."""
+"""The objects that a clean-up finds and prints; ``tests/e2e`` shows that they are removed."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ NODE = {"metadata": {"name": "n", "uid": "u", "resourceVersion": "7"}}
 def asked(
     answer: Callable[[Asked], Answer], call: Callable[[Kube], Any], folder: Path, role: Role = ALL
 ) -> tuple[list[Asked], Any]:
-    """What a call asks for, and what it returns."""
+    """Return the requests of a call, and its result."""
     with api_server(answer) as server:
         kube = from_kubeconfig(role, server.kubeconfig(folder / "config"))
         try:

@@ -1,4 +1,4 @@
-"""Where credentials come from, and what opening a connection costs."""
+"""The sources of credentials, and the cost of opening a connection."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ print(sorted(name for name in sys.modules if name.startswith(("kubernetes.client
 
 
 def test_the_models_of_the_official_package_are_never_imported(tmp_path: Path) -> None:
-    """They cost 78 MiB and a second. The package that would hold them is there, and empty."""
+    """The models cost 78 MiB and a second. An empty package takes the place of theirs."""
     with api_server(lambda _: Answer(NODE)) as server:
         command = [sys.executable, "-c", LIVE_AND_LOOK, server.kubeconfig(tmp_path / "config")]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""What refusals of the API server mean. The bodies are as kube-apiserver 1.37 writes them."""
+"""Errors of the API server, with bodies as kube-apiserver 1.37 writes them."""
 
 import json
 

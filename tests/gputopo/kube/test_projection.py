@@ -1,4 +1,4 @@
-"""What is kept of objects, and what of it is news."""
+"""The projection of objects to the fields that are needed, and which events count as changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may do what."""
+"""The RBAC rules of each role."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which labels say that a node may be taken away."""
+"""The labels that mark a node as interruptible (spot)."""
 
 from __future__ import annotations
 

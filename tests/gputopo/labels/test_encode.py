@@ -1,4 +1,4 @@
-"""What a node carries for a topology: every label, its absence where a fact is unknown, and the mirrors."""
+"""The labels of a topology: every label, no label for an unknown fact, and the mirrors."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Which resources are GPUs."""
+"""The resource names that count as GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What decoders refuse although its sender may send it is made decodable, and nothing else is touched."""
+"""JSON that Go sends and Python decoders reject is made decodable; all other JSON is unchanged."""
 
 from __future__ import annotations
 

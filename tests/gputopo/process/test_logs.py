@@ -1,4 +1,4 @@
-"""One line an event, for machines or for people."""
+"""One log line per event, as JSON or as text."""
 
 from __future__ import annotations
 

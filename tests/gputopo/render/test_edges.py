@@ -1,4 +1,4 @@
-"""What drawings are told about NVLinks."""
+"""The NVLinks in drawings: captions and states."""
 
 from gputopo.model import Gpu, Link, NodeTopology, Nvlink, Uplink
 from gputopo.render.edges import DrawnEdge, drawn_edges, fabrics

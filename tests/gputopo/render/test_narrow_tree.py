@@ -84,7 +84,7 @@ def test_whatever_the_hardware_is_called(topology: NodeTopology, width: int, asc
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_no_line_of_a_gpu_is_folded_while_a_column_can_go(name: str) -> None:
-    """As soon as one is folded, products, memory and bandwidths are gone."""
+    """If one line is folded, products, memory and bandwidths are left out."""
     topology = MACHINES[name]()
     columns = [f"  {gpu.product.removeprefix('NVIDIA ')}  " for gpu in topology.usable if gpu.product]
     for width in WIDTHS:

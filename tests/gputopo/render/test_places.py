@@ -1,4 +1,4 @@
-"""Where devices sit, from distances and affinities alone."""
+"""The positions of devices, derived only from distances and affinities."""
 
 import msgspec
 import pytest

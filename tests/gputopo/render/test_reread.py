@@ -1,4 +1,4 @@
-"""What we print, our own readers understand: the matrix as ``topo -m``, the NCCL file as NCCL topology."""
+"""gputopo can parse its own output: the matrix as ``topo -m``, the NCCL file as NCCL topology."""
 
 import re
 from itertools import combinations

@@ -1,4 +1,4 @@
-"""What holds for the picture of every machine, possible or not: nothing is lost, cut off or drawn over."""
+"""Properties of the drawing of any machine, possible or not: nothing is missing, cut off or drawn over."""
 
 from collections import Counter
 from itertools import combinations

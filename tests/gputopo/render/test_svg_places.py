@@ -1,4 +1,4 @@
-"""Who stands where, and how NVLinks find their way: the layout's own rules, in numbers."""
+"""The layout of a drawing in numbers: positions of GPUs, switches and NICs, and routes of NVLinks."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""How values are worded."""
+"""The text of values."""
 
 import pytest
 from hypothesis import given

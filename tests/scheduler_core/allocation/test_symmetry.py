@@ -1,4 +1,4 @@
-"""Which GPUs can be exchanged, compared with all permutations of small machines, and what follows for large ones."""
+"""GPUs that can be exchanged, compared with all permutations of small machines; and the results for large machines."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_an_agent_of_the_version_before_is_fresh_by_its_own_time() -> None:
 
 
 def test_after_a_rollback_of_the_agent_the_later_time_counts() -> None:
-    """Its Lease stays and is not renewed."""
+    """The agent's Lease stays and is not renewed."""
     cache = cache_of(NODES, NO_PODS, listed(report()), listed(beat(NOW - HOUR)))
     assert stale(cache)
 

@@ -86,7 +86,7 @@ def test_replicas_that_the_kubelet_reports_suffice(label: str | None, policy: Re
 
 
 def test_nothing_is_learned_while_a_pod_ended_since_the_report() -> None:
-    """It may have filled the fuller GPU when the new one was admitted."""
+    """The pod may have filled the fuller GPU when the new pod was admitted."""
     node = with_pod(_after(_node(), [{"a": [0]}]), occupant("gone", 1, vram="1Gi"))
     node = without_pod(node, "uid-gone")
 

@@ -111,7 +111,7 @@ def test_a_constraint_of_another_pod_is_kept() -> None:
 
 
 def test_a_reservation_with_an_unknown_member_is_not_acknowledged() -> None:
-    """Its constraints are not known yet."""
+    """The constraints of the reservation are not known yet."""
     stage = FakeScheduler.synced_with_reservations({"a": H100})
     listing = stage.write_ledger((plan("g", {"m0": ("a", 1)}), PROPOSED))
     assert acknowledgement(stage, listing).blocked == ("uid-g",)

@@ -78,7 +78,7 @@ def test_many_silent_agents_are_counted() -> None:
 
 
 def test_an_annotation_that_cannot_be_read_is_the_reason() -> None:
-    """Its labels describe GPUs still, but not their links: nothing is stale."""
+    """The node's labels still describe the GPUs, but not their links: no topology is stale."""
     facts = msgspec.structs.replace(FREE.machine, described=False, annotation_error="the annotation is damaged: '{'")
     labelled = msgspec.structs.replace(facts, topology=NodeTopology(gpus=(Gpu(index=0), Gpu(index=1))))
 

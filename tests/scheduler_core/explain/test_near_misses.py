@@ -310,7 +310,7 @@ def test_the_end_of_a_pod_frees_its_network_card() -> None:
 
 
 def test_work_is_bounded() -> None:
-    """Of nodes that can never suit, few ends are tried."""
+    """For nodes that can never fit, only a few changes are tried."""
     pods = [occupant(name, 1) for name in "abc"]
     held = {"a": [0], "b": [1], "c": [2]}
     table = fleet(*(record(f"node-{at}", PAIRS, held=held, pods=pods) for at in range(30)))

@@ -24,7 +24,7 @@ ANY_GOOD_NODE = Policy(tolerance=10.0)  # so that plain pods are in doubt on sev
 def decided(
     *pods: Any, names: frozenset[str] = frozenset(NAMES), policy: Policy = ANY_GOOD_NODE
 ) -> list[DecisionRecord]:
-    """What an extender records of pods that are asked about one after the other, on eight nodes in use."""
+    """Return the extender's records of requests for pods, one after the other, on eight nodes in use."""
     knowledge, records = ClusterCache(policy), list[DecisionRecord]()
     topologies = [MACHINES[SHAPES[number % 4]]() for number in range(8)]
     nodes = [NodeUpdate(name, parse_node(node(each))) for name, each in zip(NAMES, topologies, strict=True)]

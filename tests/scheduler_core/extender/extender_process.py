@@ -95,12 +95,12 @@ class Extender:
             return error.code, error.read().decode()
 
     def end(self) -> int:
-        """Tell it to end; its exit code."""
+        """End the process with SIGTERM. Returns its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.ended()
 
     def ended(self) -> int:
-        """Its exit code; waited for."""
+        """Wait for the end of the process. Returns its exit code."""
         code = self.process.wait(20)
         self._reader.join()
         return code

@@ -48,7 +48,7 @@ def test_it_answers_from_when_it_has_the_lease_and_lets_go_of_it_at_its_end(tmp_
 
 
 def closes(running: Extender) -> bool:
-    """Whether an answer ends the connection: a kept one would lead here for ever."""
+    """Return whether an answer closes the connection. An open connection would go to this extender for ever."""
     connection = http.client.HTTPConnection("127.0.0.1", running.said("listening")["verbs"], timeout=10)
     connection.request("POST", "/filter", json.dumps(CALL))
     answer = connection.getresponse()

@@ -1,4 +1,4 @@
-"""What kube-scheduler is answered."""
+"""The extender's answers to kube-scheduler."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_pod_with_preferences_of_its_own_is_answered_all_nodes() -> None:
 
 
 class TestPrioritize:
-    """How well nodes suit."""
+    """The scores of nodes."""
 
     def test_scores_are_those_that_filter_ranked_by(self) -> None:
         stage = FakeScheduler.synced({"a": PAIRS, "b": H100, "c": PAIRS}, pod_update("x", 3, "c"))
@@ -130,7 +130,7 @@ class TestPrioritize:
 
 
 class TestRecord:
-    """What a decision was made from."""
+    """The record of a decision holds all of its input."""
 
     def test_it_holds_all_that_decided(self) -> None:
         stage = FakeScheduler.synced({"a": PAIRS, "b": PAIRS})

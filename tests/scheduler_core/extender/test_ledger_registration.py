@@ -1,4 +1,4 @@
-"""What an extender says of itself in ledgers, and when it may answer."""
+"""The registration of an extender in ledgers, and when the extender may answer."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Process:
 
 
 def settled() -> Process:
-    """One that is registered, and has answered for long enough."""
+    """An extender that is registered and has answered for long enough."""
     process = Process()
     process.show(ledger(extenders={ME: REGISTERED}))
     process.look()
@@ -184,7 +184,7 @@ def test_what_is_blocked_is_said_and_so_is_that_it_is_over() -> None:
 
 
 def test_where_nothing_is_proposed_nothing_new_is_said() -> None:
-    """Nobody waits for it, and every write is one that all extenders and planners hear of."""
+    """No planner waits for the extender, and all extenders and planners receive every write of a ledger."""
     process = settled()
     process.show(ledger(extenders={ME: ExtenderAck(POD, 1)}))
     process.look()

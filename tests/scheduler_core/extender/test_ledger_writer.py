@@ -1,4 +1,4 @@
-"""What is said to ledgers is written, the last of it where the API server was slow, and nobody waits for it."""
+"""Entries for ledgers are written without blocking the caller; if the API server is slow, the last entry is written."""
 
 from __future__ import annotations
 

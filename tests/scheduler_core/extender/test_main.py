@@ -104,13 +104,13 @@ def listing(version: int, *entries: Object, **extenders: Object) -> Object:
 
 
 def said_in(applied: Object) -> Object:
-    """What an extender says, of what it applied; nothing where it takes that away."""
+    """Return the extenders in an applied status; {} if the apply removes the extender's own entry."""
     found: Object = applied.get("status", {}).get("extenders", {})
     return found
 
 
 def reservation(name: str, version: int, *seats: Object) -> tuple[Object, Object]:
-    """It, and what a ledger says of it."""
+    """Return a reservation, and its entry in a ledger."""
     spec = {"gang": "llm", "seats": list(seats)}
     metadata = {"name": name, "namespace": "team", "uid": f"uid-{name}", "resourceVersion": str(version)}
     hashed = spec_hash(msgspec.convert(spec, ReservationSpec))
@@ -165,7 +165,7 @@ def test_it_registers_before_it_answers_keeps_what_is_reserved_and_leaves_at_the
 
 
 def test_one_that_let_pods_in_leaves_its_registration_to_planners(tmp_path: Path) -> None:
-    """They may be bound after it has ended: the extender that acknowledges then must know of them."""
+    """Accepted pods may be bound after the extender has ended: the next extender must count them."""
     changes, applied = Stream(), list[Object]()
     scripts: dict[str, Script] = {
         "nodes": Script([page(5, node("n1"))]),

@@ -1,4 +1,4 @@
-"""What is counted, what a scrape says of what is known, and that both are documented."""
+"""The extender's counters and gauges at a scrape, and that all are documented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of reservations at a scrape."""
+"""The metrics of reservations at a scrape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pods are told of by the extender."""
+"""The Events that the extender writes about pods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a check says of a configuration that somebody else wrote."""
+"""The check of a KubeSchedulerConfiguration that an administrator wrote."""
 
 from __future__ import annotations
 

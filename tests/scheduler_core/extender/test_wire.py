@@ -1,4 +1,4 @@
-"""What kube-scheduler sends is read, what it reads is written, and what is no call is refused with a reason."""
+"""Requests of kube-scheduler are decoded, answers are encoded, and invalid requests are rejected with a reason."""
 
 from __future__ import annotations
 

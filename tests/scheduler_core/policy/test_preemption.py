@@ -1,4 +1,4 @@
-"""Who may take GPUs from whom: the built-in rules, policy files, and the shipped examples."""
+"""The rules of preemption: built-in rules, policy files, and the examples of the documentation."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Running:
         self._loop.call_soon_threadsafe(self._stop.set)
 
     def look_at_certificates(self) -> None:
-        """As it does by itself every few seconds."""
+        """Reload the certificates, as the server does every few seconds."""
         asyncio.run_coroutine_threadsafe(self.listener.reload_certificates(), self._loop).result(5)
 
     def connect(self, timeout: float = 10) -> socket.socket:

@@ -1,4 +1,4 @@
-"""Which certificates of the right CA open the verbs, over real TLS connections."""
+"""The client certificates that give access to the verbs, over real TLS connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every program serves beside its own pages."""
+"""The pages that every program serves: probes, metrics and documents."""
 
 from __future__ import annotations
 

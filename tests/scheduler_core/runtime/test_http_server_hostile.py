@@ -35,13 +35,13 @@ HEAD = b"POST /filter HTTP/1.1\r\nHost: x\r\n"
 
 
 def still_served(running: Running) -> bool:
-    """Whether a proper call is answered at once."""
+    """Return whether a valid call is answered at once."""
     begun = time.monotonic()
     return running.ask("POST", "/filter", call("n1"))[0] == 200 and time.monotonic() - begun < 2
 
 
 def rest(connection: socket.socket) -> bytes:
-    """All that comes until the peer ends the connection."""
+    """Return all data until the peer closes the connection."""
     with contextlib.suppress(ConnectionResetError), connection.makefile("rb") as stream:
         return stream.read()
     return b""
@@ -315,7 +315,7 @@ def source(running: Running, address: str, sent: bytes = b"") -> socket.socket:
 
 
 def from_addresses(running: Running) -> dict[str, int]:
-    """How many connections the listener has, by the address of the peer."""
+    """Return the number of the listener's connections by peer address."""
     return Counter(each.peer for each in running.listener.server_state.connections if isinstance(each, HttpConnection))
 
 

@@ -1,4 +1,4 @@
-"""Who may answer, and that two never do."""
+"""Leader election: which instance leads, and that two never lead at the same time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several callers ask for is worked out once."""
+"""Concurrent requests for one page compute it once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What-if, and clusters as kubectl prints them."""
+"""The what-if command, and clusters as kubectl prints them."""
 
 from __future__ import annotations
 

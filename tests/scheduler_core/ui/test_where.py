@@ -1,4 +1,4 @@
-"""Where would N pods of M GPUs fit: by the planner's own plan, on the cluster as it is."""
+"""The nodes that N pods of M GPUs would get by the planner's own plan, on the current cluster."""
 
 from __future__ import annotations
 

@@ -156,12 +156,12 @@ class Commit(RuleBasedStateMachine):
         self._replace(gang)
 
     def _replace(self, gang: str | None) -> None:
-        """Its controller creates another pod."""
+        """Create another pod, as the gang's controller does."""
         if gang in self.gangs and len(self._members(gang)) < self.gangs[gang]:
             self.server.create_pod(gang, 1, gang, self.gangs[gang])
 
     def somebody_deletes_a_plan(self, _: int, pick: int) -> None:
-        """By hand. Late writes of a planner that lost the Lease are not fenced afterwards."""
+        """Delete a reservation by hand. Late writes of a planner that lost the Lease are not fenced afterwards."""
         if self.server.reservations:
             uid = _pick(sorted(self.server.reservations), pick)
             self.unheld.add(uid)
@@ -169,7 +169,7 @@ class Commit(RuleBasedStateMachine):
             self._lose_what_is_late()
 
     def somebody_deletes_the_ledger(self, _: int, __: int) -> None:
-        """By hand, as above."""
+        """Delete it by hand, as above."""
         if self.server.ledger is not None:
             self.server.delete_ledger()
             self._lose_what_is_late()

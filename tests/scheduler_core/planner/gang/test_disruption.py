@@ -1,4 +1,4 @@
-"""What pods and their owners tell about an eviction."""
+"""The annotations of pods and their owners that say what an eviction costs."""
 
 from __future__ import annotations
 

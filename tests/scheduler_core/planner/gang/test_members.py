@@ -16,7 +16,7 @@ OTHER = GangName("team", "other")
 
 
 class OfJob(DeclaredSizes):
-    """By a Job."""
+    """The sizes that Jobs declare."""
 
 
 class OfAlphaGroup(DeclaredSizes):
@@ -24,7 +24,7 @@ class OfAlphaGroup(DeclaredSizes):
 
 
 class OfGroup(DeclaredSizes):
-    """By a PodGroup."""
+    """The sizes that PodGroups declare."""
 
 
 def batch(*found: Member, removed: tuple[str, ...] = (), complete: bool = False) -> Batch[Member]:

@@ -589,7 +589,7 @@ def test_the_age_of_a_hold_counts_from_the_first_hold_of_the_gang() -> None:
 
 
 def test_a_hold_of_an_earlier_version_is_replaced() -> None:
-    """It states neither the priority of its gang nor its age."""
+    """The hold states neither the priority of its gang nor its age."""
     server, _ = busy(n0=1, n1=2)
     gang(server, "big", 2, 2)
     planner = FakePlanner(server)

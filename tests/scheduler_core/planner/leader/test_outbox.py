@@ -1,4 +1,4 @@
-"""Which writes are sent at once, and which back off."""
+"""The writes that are sent at once, and the writes that are sent after a delay."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def cluster(random: Random, nodes: int) -> list[NodeRecord]:
 
 
 def node(name: str, topology: NodeTopology, random: Random) -> NodeRecord:
-    """One such node."""
+    """Return a node in use, chosen at random."""
     size = len(topology.gpus)
     busy = random.sample(range(size), random.choice((0, 0, 0, 1, 2)))
     held = {"busy": busy} if busy else {}

@@ -73,7 +73,7 @@ class _CountedLabels(dict[str, str]):
 
 
 def test_the_selectors_of_a_pod_cost_a_bounded_number_of_looks_at_each_node() -> None:
-    """As decoded by the planner, from the most that a pod may have on."""
+    """The affinity is decoded as the planner does, from more expressions than it reads."""
     for number in (200, 9_000):
         expressions = [{"key": f"key-{at}", "operator": "DoesNotExist"} for at in range(number)]
         rules = scheduling_rules(msgspec.convert(_affinity(matchExpressions=expressions), FullPodSpec))

@@ -1,4 +1,4 @@
-"""How many members fit on a node: as if placed one after the other, and equal on nodes of one class."""
+"""The number of members that fit on a node: as if placed one after the other, and equal on nodes of one class."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def _units(random: Random, pods: list[VictimPod]) -> list[EvictionUnit]:
 
 
 def fits_without(asked: PreemptionTask, pods: Iterable[VictimPod]) -> bool:
-    """Whether the planner places the gang on the whole cluster without only these pods."""
+    """Return whether the planner places the gang on the cluster if these pods, and no others, are gone."""
     gone: dict[str, set[str]] = {}
     for pod in pods:
         gone.setdefault(pod.node, set()).add(pod.uid)

@@ -1,4 +1,4 @@
-"""Which running pods may be evicted, and what that costs."""
+"""The running pods that may be evicted, and the cost of their eviction."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def member(name: str, gpus: int = 4, state: str = GATED, /, **changed: Any) -> M
 
 
 def crew(count: int, gpus: int = 4, state: str = GATED, /, **changed: Any) -> list[Member]:
-    """As many, of ranks 0 and on."""
+    """Return ``count`` members with ranks from 0."""
     return [member(f"w-{rank}", gpus, state, **{"rank": rank, "size": count, **changed}) for rank in range(count)]
 
 
@@ -117,5 +117,5 @@ def story(
     rules: PlanRules = RULES,
     **more: Any,
 ) -> GangExplanation:
-    """Of one gang. ``more``: ``opted_in``."""
+    """Explain one gang. ``more``: ``opted_in``."""
     return explain_gang(found, GangQuestion(name, rules, said, **more), NOW)

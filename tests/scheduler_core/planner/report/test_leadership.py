@@ -1,4 +1,4 @@
-"""Whether a planner leads, and its topology levels."""
+"""The notes on the leadership of a planner and on its topology levels."""
 
 from __future__ import annotations
 
