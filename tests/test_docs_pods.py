@@ -61,7 +61,7 @@ def test_the_role_is_the_one_that_the_commands_obey() -> None:
     [
         ("hgx_h100", "| HGX H100 (NVSwitch) | 900 | 900 | 900 |"),
         ("a100_mesh", "| HGX A100 with 4 GPUs, 4 links per pair | 600 | 200 | 200 |"),
-        ("a100_bridged", "| A100 PCIe in bridged pairs | 600 | PCIe: refused | 600 |"),
+        ("a100_bridged", "| A100 PCIe in bridged pairs | 600 | PCIe: rejected | 600 |"),
     ],
 )
 def test_rates_in_the_table_are_those_of_the_machines(machine: str, row: str) -> None:
@@ -72,7 +72,7 @@ def test_rates_in_the_table_are_those_of_the_machines(machine: str, row: str) ->
     for size in (4, 2):
         ring = found.best_ring(size)
         assert ring is not None
-        told.append(f"{ring.gbps:.0f}" if ring.lanes else "PCIe: refused")
+        told.append(f"{ring.gbps:.0f}" if ring.lanes else "PCIe: rejected")
 
     assert row in PODS
     assert [cell.strip() for cell in row.split("|")[2:5]] == [f"{islands[0].gbps:.0f}", *told]
