@@ -256,7 +256,7 @@ def cleanup(
     from gputopo.kube.rbac import CLEANER  # noqa: PLC0415
 
     if (node is None) != everything:
-        raise click.UsageError("specify --node NAME or --all")
+        raise click.UsageError("specify exactly one of --node NAME and --all")
     if crd and not everything:
         raise click.UsageError("--crd removes the NodeGpus of all nodes: it requires --all")
     failed = 0

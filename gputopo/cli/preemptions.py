@@ -31,7 +31,7 @@ def preemptions(*, namespace: str | None, server: str | None, output: str, **con
     """List the pods that are evicted for gangs, and what that costs.
 
     UNITS are the gangs and single pods to evict. PODS LEFT is the number of their pods with GPUs that still exist, of
-    all pods to evict. GPU-HOURS and COST are the work that is lost. No further unit is begun after DEADLINE.
+    all pods to evict. GPU-HOURS and COST are the work that is lost. After DEADLINE the planner evicts no further unit.
 
     \b
     Examples:

@@ -63,7 +63,7 @@ def release(
       gputopo release -n team-a --gang llm-7 --dry-run
     """
     if sum((bool(pods), gang is not None, everything)) != 1:
-        raise click.UsageError("specify POD..., --gang NAME or --all")
+        raise click.UsageError("specify exactly one of POD..., --gang NAME and --all")
     from gputopo.kube.connect import default_namespace  # noqa: PLC0415
     from gputopo.kube.rbac import RELEASER  # noqa: PLC0415  start-up of all other commands
 

@@ -31,7 +31,7 @@ _SIZE = re.compile(r"(\d{1,4}):(\d+(?:\.\d+)?)")
 
 
 class _Share(click.FloatRange):
-    """A positive number; nan and inf, which compare with nothing or with everything, are refused."""
+    """A positive finite number."""
 
     name = "number"
 
@@ -97,7 +97,7 @@ class _Load(NamedTuple):
     default=_POLICIES,
     show_default=True,
     shell_complete=complete.policies,
-    help="Policies to compare: the first with each other one.",
+    help="Policies to compare: the first is compared with each of the others.",
 )
 @click.option(
     "--policy",
@@ -114,7 +114,14 @@ class _Load(NamedTuple):
     show_default=True,
     help="Runs with each policy, with consecutive seeds.",
 )
-@click.option("-o", "--output", type=click.Choice(["text", "json", "html"]), default="text", show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json", "html"]),
+    default="text",
+    show_default=True,
+    help="What to print.",
+)
 def simulate(
     *,
     clusters: tuple[str, ...],
@@ -175,7 +182,9 @@ def simulate(
     metavar="FILE|-",
     help="The extender's policy file; the profile that matches the pod applies. Default: the built-in policy.",
 )
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="What to print."
+)
 def what_if(
     *,
     kubeconfig: str | None,
@@ -283,9 +292,11 @@ def _simulate_tiers(
     names, seeds = runs
     for name in names or ():
         if name not in RULES:
-            exit_with_error(f"unknown preemption policy {name!r}; for a workload of tiers expected: {', '.join(RULES)}")
+            exit_with_error(
+                f"unknown preemption policy {name!r}; expected for a workload with priority tiers: {', '.join(RULES)}"
+            )
     if output == "html":
-        exit_with_error("-o html does not show preemption; for a workload of tiers use -o text or -o json")
+        exit_with_error("-o html does not show preemption; use -o text or -o json for a workload with priority tiers")
     try:
         jobs = read_tiered_jobs(text)
     except TieredWorkloadError as error:

@@ -23,7 +23,7 @@ def cluster_topology(
     if node is None:
         return None
     if source is not None:
-        raise click.UsageError(f"--node {node} and {source} exclude each other")
+        raise click.UsageError(f"--node {node} and the machine {source} exclude each other")
     return topology_of_node(node, kubeconfig, context)
 
 

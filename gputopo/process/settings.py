@@ -134,7 +134,7 @@ def parse_one_of(*words: str) -> Callable[[str], str]:
 
     def parse(text: str) -> str:
         if text not in words:
-            raise ValueError(f"choose one of {', '.join(words)}")
+            raise ValueError(f"expected one of {', '.join(words)}")
         return text
 
     return parse

@@ -220,9 +220,9 @@ def _passed_over_set(profile: PodProfile, state: NodeState) -> str | None:
     bad = next((mask for mask in candidate_sets(found.sets) if _breaks(profile, shape, mask)), None)
     if bad is None and not found.may_crash:
         return None
-    free = f"{gpu_names(indices(shape, good))} free, which would do, but its device plugin"
+    free = f"{gpu_names(indices(shape, good))} free, which satisfy the request, but its device plugin"
     if bad is None:
-        return f"{free} may crash on {profile.gpus} GPUs of the free ones (NVIDIA/go-gpuallocator#80)"
+        return f"{free} may crash on {profile.gpus} of the free GPUs (NVIDIA/go-gpuallocator#80)"
     names = gpu_names(indices(shape, bad))
     taken = names if isinstance(found.sets, ExactSets) else f"any {profile.gpus} of {names}"
     return f"{free} may take {taken} instead, and no setting of the pod decides that"

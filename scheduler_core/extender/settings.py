@@ -42,14 +42,14 @@ _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 def _parse_prefix(text: str) -> str:
     found = text.rstrip("/")
     if _PREFIX.fullmatch(found) is None:
-        raise ValueError("write a path like /gputopo")
+        raise ValueError("expected a path such as /gputopo")
     return found
 
 
 def _parse_size(text: str) -> int:
     match = re.fullmatch(r"(\d{1,6})(Ki|Mi|Gi)", text)
     if match is None or not int(match[1]):
-        raise ValueError("write a size like 64Mi")
+        raise ValueError("expected a size such as 64Mi")
     return int(match[1]) * {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}[match[2]]
 
 

@@ -75,19 +75,19 @@ def _placed(report: ObserverReport) -> Iterator[str | Table]:
         yield _table(placed)
         yield from _LEGEND
     if total.worse_by_unknown:
-        yield f"  Worse by an unknown rate, which is in no total: {total.worse_by_unknown}."
+        yield f"  Worse by an unknown rate, not in the totals: {total.worse_by_unknown}."
     if total.would_wait:
         yield f"  {counted_noun(total.would_wait, 'pod')} would have waited with gputopo: no node fit the request."
     if total.broke_islands:
         yield (
-            f"  {total.broke_islands} of {counted_noun(total.single, 'single GPU')} broke a wholly free island, "
+            f"  {total.broke_islands} of {total.single} pods with a single GPU broke an island with only free GPUs, "
             f"{total.broke_needlessly} of them although a partly used island had a free GPU."
         )
     if total.compared:
-        rules = f" ({total.with_unchecked_rules} of the compared pods have such rules)"
+        rules = f" (compared pods with such rules: {total.with_unchecked_rules})"
         yield f"  Not checked on other nodes: {NOT_CHECKED}{rules if total.with_unchecked_rules else ''}."
     if placed.costliest:
-        yield "  The costliest:"
+        yield "  Largest losses:"
         yield from _costliest(placed)
 
 

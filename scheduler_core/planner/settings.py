@@ -58,7 +58,7 @@ def parse_levels(text: str) -> Levels:
 def parse_provisioning_class(text: str) -> str:
     """Return the name of a class of ProvisioningRequests. Raises ``ValueError``."""
     if len(text) > _LONGEST_CLASS or _CLASS.fullmatch(text) is None:
-        raise ValueError("write the name of a class, such as check-capacity.autoscaling.x-k8s.io, or off")
+        raise ValueError("expected the name of a class, such as check-capacity.autoscaling.x-k8s.io, or off")
     return text
 
 

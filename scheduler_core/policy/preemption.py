@@ -161,10 +161,10 @@ def window_text(window: PreemptionWindow) -> str:
 
 
 def rule_text(rule: PreemptionRule) -> str:
-    """Return a rule for people: ``checkpointed-training-preemptible: training; price 1; near end 7200s``."""
-    parts = [f"{rule.name}: {_match_text(rule.victims)}"]
+    """Return a rule as text: ``checkpointed-training-preemptible: training pods; price 1; near end 7200s``."""
+    parts = [f"{rule.name}: {_match_text(rule.victims, 'pods')}"]
     if rule.beneficiaries != PreemptionMatch():
-        parts[0] += f" to {_match_text(rule.beneficiaries)}"
+        parts[0] += f", for {_match_text(rule.beneficiaries, 'gangs')}"
     if not rule.allow:
         return f"{parts[0]}; never evicted"
     times = {
@@ -178,9 +178,10 @@ def rule_text(rule: PreemptionRule) -> str:
     return "; ".join(parts)
 
 
-def _match_text(match: PreemptionMatch) -> str:
+def _match_text(match: PreemptionMatch, noun: str) -> str:
     words = [" or ".join(sorted(each.value for each in match.workload_classes))] if match.workload_classes else []
-    words += [f"of {' or '.join(sorted(match.namespaces))}"] if match.namespaces else []
+    words += [noun]
+    words += [f"in namespace {' or '.join(sorted(match.namespaces))}"] if match.namespaces else []
     words += [] if match.at_least is None else [f"of priority {match.at_least} or more"]
     words += [] if match.below is None else [f"below priority {match.below}"]
-    return " ".join(words) or "all"
+    return " ".join(words) if match != PreemptionMatch() else f"all {noun}"

@@ -69,7 +69,7 @@ def _match_words(match: ProfileMatch) -> str:
         "personality": {each.value for each in match.workload_classes},
     }
     words = [f"{key} {' or '.join(sorted(values))}" for key, values in fields.items() if values]
-    return " and ".join(words) or "all others"
+    return " and ".join(words) or "all other pods"
 
 
 def _common(policies: Policies, file: PolicyFile | None) -> Iterable[EffectiveValue]:

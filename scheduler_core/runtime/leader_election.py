@@ -129,7 +129,7 @@ def parse_lease_name(text: str) -> LeaseName:
     """Parse ``NAMESPACE/NAME``. Raises ``ValueError`` that says what to write."""
     namespace, slash, name = text.partition("/")
     if not (slash and _LABEL.fullmatch(namespace) and _SUBDOMAIN.fullmatch(name)):
-        raise ValueError("write NAMESPACE/NAME of a Lease, both in lower-case letters, digits and - (the name also .)")
+        raise ValueError("expected NAMESPACE/NAME of a Lease, in lower-case letters, digits and - (the name also .)")
     return LeaseName(namespace, name)
 
 

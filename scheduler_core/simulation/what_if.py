@@ -82,7 +82,7 @@ def render_text(answer: WhatIf) -> str:
         if landing.before is not None and landing.after is not None:
             lines.append(f"  left  {_remains(landing.before)} before, {_remains(landing.after)} after")
     if answer.landings:
-        lines.append(f"{answer.equals} of {answer.suitable} suitable nodes are offered to kube-scheduler as equals.")
+        lines.append(f"kube-scheduler gets the best {answer.equals} of {answer.suitable} suitable nodes.")
     lines += [f"{counted_noun(count, 'node')} rejected: {reason}" for reason, count in answer.refused.items()]
     return "\n".join(lines) + "\n"
 
@@ -128,4 +128,4 @@ def _gets(landing: PossiblePlacement) -> list[str]:
 
 def _remains(remains: Remains) -> str:
     islands = "+".join(map(str, remains.islands))
-    return f"{islands} free by island ({remains.fragments:.2f} GPUs stranded)"
+    return f"{islands} free by island ({remains.fragments:.2f} GPUs in fragments)"

@@ -36,7 +36,7 @@ _REFUSED_TO_GO = (
     "owner creates them again, gated"
 )
 _WAITING = "the planner removes only its own gate: the controller that set {gates} has to remove it"
-_PROPOSED = "if this lasts, check that extender's /readyz and log"
+_PROPOSED = "if this lasts, check the /readyz and the log of each extender that has not acknowledged"
 
 
 def gang_advice(gang: Gang, phase: str, *, opted_in: bool | None = None) -> str | None:

@@ -139,7 +139,7 @@ def _members_in_states(members: Iterable[Member], gang: Gang) -> Iterator[Member
     surplus = {each.uid for each in gang.surplus}
     names: dict[str, list[str]] = {}
     for each in members:
-        state = "more than its size, so it waits until another goes" if each.uid in surplus else _member_state(each)
+        state = "surplus, waits until another member is gone" if each.uid in surplus else _member_state(each)
         names.setdefault(state, []).append(each.name)
     return (MembersInState(state, tuple(found)) for state, found in names.items())
 

@@ -25,7 +25,7 @@ RULES: dict[str, Callable[[], EvictionRule]] = {
     "none": NoEviction,
 }
 RULE_DESCRIPTIONS = {
-    "ours": "gputopo: the built-in rules, cheapest proved set, or nothing",
+    "ours": "gputopo: the built-in rules, the cheapest set that is proven to suffice, or none",
     "default": "kube-scheduler's default preemption, without gputopo's preemptVerb",
     "kai": "KAI: whole jobs of priority below 100, by priority, without cost",
     "none": "no preemption",

@@ -29,7 +29,7 @@ COLUMNS = (
     Column("island_fragments", "fragments by island", 100.0, "%"),
     Column("mean_wait_s", "mean wait", 1.0, "s"),
     Column("never", "never scheduled"),
-    Column("latency_ms", "decision", 1.0, "ms", 2),
+    Column("latency_ms", "time per decision", 1.0, "ms", 2),
 )
 
 

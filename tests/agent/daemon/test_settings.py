@@ -75,9 +75,12 @@ def test_a_value_is_read(field: str, text: str, value: object) -> None:
         ),
         pytest.param("interval_s", "0.5s", "--interval: '0.5s': it must be at least 1s", id="too often"),
         pytest.param("heartbeat_s", "-1", "--heartbeat: '-1': expected a time such as 90s, 5m or 1h", id="negative"),
-        pytest.param("mirror", "on", "--mirror: 'on': choose one of auto, off", id="not a choice"),
+        pytest.param("mirror", "on", "--mirror: 'on': expected one of auto, off", id="not a choice"),
         pytest.param(
-            "publish", "nfd", "--publish: 'nfd': choose one of node, nodefeature, features.d, stdout", id="not a place"
+            "publish",
+            "nfd",
+            "--publish: 'nfd': expected one of node, nodefeature, features.d, stdout",
+            id="not a place",
         ),
         pytest.param("publish", "node:x", "--publish: 'node:x': node takes no argument", id="too much"),
         pytest.param("publish", "features.d:", "--publish: 'features.d:': write features.d:FILE", id="too little"),
@@ -100,7 +103,7 @@ def test_an_invalid_value_is_quoted_with_the_expected_form(field: str, text: str
 
 
 def test_an_invalid_value_in_the_environment_is_reported_by_its_variable() -> None:
-    with pytest.raises(SettingError, match=r"^GPUTOPO_LOG: 'xml': choose one of json, text, json:debug, text:debug$"):
+    with pytest.raises(SettingError, match=r"^GPUTOPO_LOG: 'xml': expected one of json, text, json:debug, text:debug$"):
         read_settings({}, {"GPUTOPO_LOG": "xml"})
 
 

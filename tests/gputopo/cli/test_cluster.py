@@ -211,9 +211,13 @@ def test_show_and_diff_take_a_node(tmp_path: Path) -> None:
     ("arguments", "told"),
     [
         pytest.param(
-            ["show", "--node", "n", "--from", "dgx-1"], "--node n and dgx-1 exclude each other", id="show of two"
+            ["show", "--node", "n", "--from", "dgx-1"],
+            "--node n and the machine dgx-1 exclude each other",
+            id="show of two",
         ),
-        pytest.param(["diff", "--node", "n", "a", "b"], "--node n and a exclude each other", id="diff of three"),
+        pytest.param(
+            ["diff", "--node", "n", "a", "b"], "--node n and the machine a exclude each other", id="diff of three"
+        ),
         pytest.param(["diff"], "specify BEFORE or --node NAME", id="diff of one"),
     ],
 )
@@ -227,8 +231,8 @@ def test_a_node_takes_the_place_of_a_file(arguments: list[str], told: str) -> No
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        pytest.param([], "specify --node NAME or --all", id="neither"),
-        pytest.param(["--node", "n", "--all"], "specify --node NAME or --all", id="both"),
+        pytest.param([], "specify exactly one of --node NAME and --all", id="neither"),
+        pytest.param(["--node", "n", "--all"], "specify exactly one of --node NAME and --all", id="both"),
         pytest.param(["--node", "n", "--crd"], "it requires --all", id="the definition for one node"),
     ],
 )

@@ -280,7 +280,7 @@ def test_without_the_right_to_list_it_says_so_and_goes_on_trying(tmp_path: Path)
     ("options", "code", "message"),
     [
         pytest.param(["--for", "soon"], 2, "--for: 'soon': expected a time such as 90s, 5m or 1h", id="no-duration"),
-        pytest.param(["-o", "yaml"], 2, "--output: 'yaml': choose one of text, jsonl", id="no-format"),
+        pytest.param(["-o", "yaml"], 2, "--output: 'yaml': expected one of text, jsonl", id="no-format"),
         pytest.param(["--kubeconfig", "/nowhere"], 4, "/nowhere", id="no-kubeconfig"),
         pytest.param(["--listen", "203.0.113.1:1"], 2, "cannot listen on 203.0.113.1:1", id="no-address"),
     ],

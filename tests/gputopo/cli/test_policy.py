@@ -47,7 +47,7 @@ def test_show_with_and_without_a_file(tmp_path: Path) -> None:
     path.write_text(GOOD + "defaults: {shortlist: 7}\n")
     built_in, of_file = (CliRunner().invoke(main, ["policy", "show", *args]).stdout for args in ([], [str(path)]))
 
-    assert "profile default: all others\n" in built_in
+    assert "profile default: all other pods\n" in built_in
     assert "line" not in built_in
     assert [line.split() for line in of_file.splitlines() if "shortlist" in line] == [
         ["shortlist", "7", "line", "4"]

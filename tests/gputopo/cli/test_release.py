@@ -205,7 +205,7 @@ def test_it_wants_to_know_what_to_release(arguments: list[str]) -> None:
     result = CliRunner().invoke(release, arguments)
 
     assert result.exit_code == 2
-    assert "specify POD..., --gang NAME or --all" in result.output
+    assert "specify exactly one of POD..., --gang NAME and --all" in result.output
 
 
 def test_the_context_says_the_namespace_where_nobody_does(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_a_value_is_parsed(parse: Callable[[str], Any], text: str, value: object
         pytest.param(parse_seconds(1), "0.5", "it must be at least 1s", id="too short"),
         pytest.param(parse_number(1, 9), "10", "expected a whole number from 1 to 9", id="too large"),
         pytest.param(parse_number(1, 9), "٣", "expected a whole number from 1 to 9", id="another script's digit"),
-        pytest.param(parse_one_of("a", "b"), "c", "choose one of a, b", id="unknown word"),
+        pytest.param(parse_one_of("a", "b"), "c", "expected one of a, b", id="unknown word"),
         pytest.param(parse_address, "80", "expected HOST:PORT, with a port of at most 65535", id="no colon"),
     ],
 )

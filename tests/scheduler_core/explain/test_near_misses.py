@@ -102,8 +102,8 @@ ISLAND, NUMA = "gputopo.io/island: required", "gputopo.io/numa: required"
             [
                 f"fits on node-1 without {ISLAND}",
                 (
-                    "node-1 has GPU0,2 free, which would do, but its device plugin may take GPU0,1 instead, and "
-                    "no setting of the pod decides that"
+                    "node-1 has GPU0,2 free, which satisfy the request, but its device plugin may take GPU0,1 instead, "
+                    "and no setting of the pod decides that"
                 ),
             ],
             id="an unknown policy of the Topology Manager: a bridge joins two NUMA nodes",
@@ -199,8 +199,8 @@ ISLAND, NUMA = "gputopo.io/island: required", "gputopo.io/numa: required"
             [
                 f"fits on node-1 without {NUMA}",
                 (
-                    "node-1 has GPU0,1 free, which would do, but its device plugin may take GPU0,2 instead, and "
-                    "no setting of the pod decides that"
+                    "node-1 has GPU0,1 free, which satisfy the request, but its device plugin may take GPU0,2 instead, "
+                    "and no setting of the pod decides that"
                 ),
             ],
             id="the device plugin takes another set",
@@ -231,8 +231,8 @@ ISLAND, NUMA = "gputopo.io/island: required", "gputopo.io/numa: required"
             [
                 f"fits on node-1 without {ISLAND}",
                 (
-                    "node-1 has GPU0-2 free, which would do, but its device plugin may crash on 3 GPUs of the "
-                    "free ones (NVIDIA/go-gpuallocator#80)"
+                    "node-1 has GPU0-2 free, which satisfy the request, but its device plugin may crash on 3 of the "
+                    "free GPUs (NVIDIA/go-gpuallocator#80)"
                 ),
             ],
             id="the device plugin crashes",
@@ -243,8 +243,8 @@ ISLAND, NUMA = "gputopo.io/island: required", "gputopo.io/numa: required"
             [
                 f"fits on node-1 without {NUMA}",
                 (
-                    "node-1 has GPU0-5 free, which would do, but its device plugin may take any 6 of GPU0-15 instead, "
-                    "and no setting of the pod decides that"
+                    "node-1 has GPU0-5 free, which satisfy the request, but its device plugin may take any 6 of "
+                    "GPU0-15 instead, and no setting of the pod decides that"
                 ),
             ],
             id="too many sets to list",

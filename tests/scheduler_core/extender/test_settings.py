@@ -75,9 +75,9 @@ def test_a_value_is_parsed(field: str, text: str, value: object) -> None:
     ("flags", "message"),
     [
         pytest.param({"verbs": "off"}, "--verbs: 'off': this address cannot be off: expected HOST:PORT", id="no verbs"),
-        pytest.param({"prefix": "a b"}, "--prefix: 'a b': write a path like /gputopo", id="no path"),
-        pytest.param({"max_body": "64"}, "--max-body: '64': write a size like 64Mi", id="no unit"),
-        pytest.param({"max_body": "0Mi"}, "--max-body: '0Mi': write a size like 64Mi", id="zero"),
+        pytest.param({"prefix": "a b"}, "--prefix: 'a b': expected a path such as /gputopo", id="no path"),
+        pytest.param({"max_body": "64"}, "--max-body: '64': expected a size such as 64Mi", id="no unit"),
+        pytest.param({"max_body": "0Mi"}, "--max-body: '0Mi': expected a size such as 64Mi", id="zero"),
         pytest.param({"tls_cert": "/c"}, "--tls-cert and --tls-key go together: give both or none", id="half of TLS"),
         pytest.param({"client_ca": "/a"}, "--client-ca needs --tls-cert and --tls-key", id="a CA without TLS"),
         pytest.param({"verbs": "10.0.0.1:1"}, "--verbs 10.0.0.1: every client", id="plain verbs"),

@@ -85,7 +85,7 @@ def test_a_level_that_no_pod_could_name_is_refused(text: str, why: str) -> None:
     [
         pytest.param("back_off_s", "10000h", "it must be at most 300s", id="a back-off above the longest"),
         pytest.param("gate_timeout_s", "", "expected a time such as 90s, 5m or 1h, or off", id="no timeout"),
-        pytest.param("lease", "Bad/Name", "write NAMESPACE/NAME of a Lease", id="no name of an object"),
+        pytest.param("lease", "Bad/Name", "expected NAMESPACE/NAME of a Lease", id="no name of an object"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words_that_say_what_to_write(field: str, text: str, why: str) -> None:
@@ -95,6 +95,6 @@ def test_what_cannot_be_is_refused_in_words_that_say_what_to_write(field: str, t
 
 @pytest.mark.parametrize("text", ["Check", "a b", "", "-a", "a" * 254])
 def test_classes_of_provisioning_requests_are_checked(text: str) -> None:
-    with pytest.raises(SettingError, match="write the name of a class"):
+    with pytest.raises(SettingError, match="expected the name of a class"):
         read_settings({"provisioning_class": text}, {})
     assert read_settings({"provisioning_class": "check-capacity.x.io"}, {}).provisioning_class == "check-capacity.x.io"

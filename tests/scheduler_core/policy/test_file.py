@@ -288,7 +288,7 @@ class TestShow:
     def test_built_in(self) -> None:
         everything, default = effective_values(None)
 
-        assert (everything.title, default.title) == ("all pods", "profile default: all others")
+        assert (everything.title, default.title) == ("all pods", "profile default: all other pods")
         assert {value.origin for part in (everything, default) for value in part.values} == {"built in"}
         shown = self._values(everything)
         assert shown["preemption.mode"] == ("dry-run", "built in")
@@ -339,12 +339,13 @@ class TestShow:
 
     def test_text_has_a_line_for_each_value(self) -> None:
         part = EffectiveSection(
-            "profile a: all others", (EffectiveValue("weights.x", "1", "built in"), EffectiveValue("y", "22", "line 3"))
+            "profile a: all other pods",
+            (EffectiveValue("weights.x", "1", "built in"), EffectiveValue("y", "22", "line 3")),
         )
 
         assert (
             effective_values_text([part])
-            == "profile a: all others\n  weights.x  1   built in\n  y          22  line 3\n"
+            == "profile a: all other pods\n  weights.x  1   built in\n  y          22  line 3\n"
         )
 
 

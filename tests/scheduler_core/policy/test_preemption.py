@@ -169,7 +169,7 @@ def test_every_value_is_shown_with_its_line() -> None:
     assert shown["preemption.wait"] == ("5s", "line 4")
     assert shown["preemption.cooldown"] == ("3600s", "built in")
     assert shown["preemption.windows"] == ("at any time", "built in")
-    assert shown["preemption.rules.0"] == ("a: of lab; price 1; near end 3600s; honours never", "line 5")
+    assert shown["preemption.rules.0"] == ("a: pods in namespace lab; price 1; near end 3600s; honours never", "line 5")
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_what_its_holder_writes(before: LeaseSpec | None, after: LeaseSpec) -> N
 def test_the_name_of_a_lease_is_read_or_refused() -> None:
     assert parse_lease_name("gputopo/gputopo-extender") == HERE
     for wrong in ("gputopo", "/x", "x/", "a/b/c", "", "Bad/name", "good/Bad Name", "a.b/c", "a/" + "b" * 300):
-        with pytest.raises(ValueError, match="write NAMESPACE/NAME of a Lease"):
+        with pytest.raises(ValueError, match="expected NAMESPACE/NAME of a Lease"):
             parse_lease_name(wrong)
 
 

@@ -87,8 +87,8 @@ def test_pair_gets_the_free_pair() -> None:
 def test_text() -> None:
     assert render_text(_answer(2)).splitlines()[1:4] == [
         "  gets  GPU2,3: ring 600 GB/s nvlink, one island, NUMA node 1",
-        "  left  2+0 free by island (0.60 GPUs stranded) before, 0+0 free by island (0.00 GPUs stranded) after",
-        "1 of 2 suitable nodes are offered to kube-scheduler as equals.",
+        "  left  2+0 free by island (0.60 GPUs in fragments) before, 0+0 free by island (0.00 GPUs in fragments) after",
+        "kube-scheduler gets the best 1 of 2 suitable nodes.",
     ]
 
 

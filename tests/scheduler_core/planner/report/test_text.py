@@ -70,7 +70,7 @@ FAILING = plan(
 HOLDING = plan(
     "llm-1",
     held={"b": 8},
-    status=status(ReservationState.HELD, "room on 1 node is held for it", estimate="2026-11-18T12:00:00Z"),
+    status=status(ReservationState.HELD, "capacity on 1 node is held for it", estimate="2026-11-18T12:00:00Z"),
 )
 SETTLING = plan(
     "llm-1",
