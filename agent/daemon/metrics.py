@@ -1,6 +1,6 @@
 """The agent's metrics. Gauges are computed from the status at scrape time.
 
-``CATALOGUE`` is the source of docs/metrics.md.
+To add a metric, add it to ``CATALOGUE``; docs/metrics.md is generated from it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """The command line: the commands, and the modules that define them. A module is imported when its command is used.
 
+To add a command: write its module in this package, and add it to ``COMMANDS``.
+
 Exit codes: 0 fine; 1 degraded hardware found, with `--check`; 2 bad input or usage, or the command needs an extra that
 is not installed; 3 no GPU or driver here; 4 the cluster cannot be reached, denies access, or does not have
 the object; 5 the input is damaged or incomplete; 70 an internal error; 130 ended by Ctrl-C.

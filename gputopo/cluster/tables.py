@@ -1,4 +1,4 @@
-"""The GPU nodes and GPU pods of a cluster as tables. Pure; ``gputopo.render.report`` makes the lines."""
+"""The columns and rows of `gputopo nodes` and `gputopo pods`. Pure; ``gputopo.render.report`` makes the lines."""
 
 from __future__ import annotations
 

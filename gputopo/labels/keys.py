@@ -1,5 +1,8 @@
 """Every label and annotation key that gputopo writes or reads, with its meaning. No other module contains a key.
 
+To add a label or an annotation: add its key here; ``encode`` writes the labels of a Node, and
+``scheduler_core.request.pod_request`` reads the annotations of a pod. docs/labels.md follows.
+
 A released key keeps its meaning; an incompatible change needs a new schema version (``SCHEMA_VERSION``).
 """
 

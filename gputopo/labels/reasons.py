@@ -1,4 +1,7 @@
-"""The closed list of reasons why a node is rejected for a pod.
+"""The closed list of rejection reasons: why a node is rejected for a pod.
+
+To add a rejection reason: add it to ``Reason``, its advice to ``scheduler_core.explain.advice``, and a row to
+docs/troubleshooting.md.
 
 kube-scheduler copies the text into the pod's condition. The text must be byte-stable: a text that changes from call to
 call (a count, a time, a node's name, an order) makes kube-scheduler retry the pod in a loop. So each reason is a fixed

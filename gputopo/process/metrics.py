@@ -1,4 +1,6 @@
-"""Prometheus metrics: the registry, the samples and docs/metrics.md of a program come from one ``Catalogue``.
+"""Prometheus metrics: the registry, the samples and docs/metrics.md of a program come from one ``MetricCatalogue``.
+
+To add a metric: add it to the ``CATALOGUE`` in the program's own ``metrics`` module, and set it there.
 
 Every program has its own registry: importing this module has no side effects. Counters and histograms are updated when
 something happens. Gauges are computed at each scrape, so that removed objects leave no series and a scrape never shows

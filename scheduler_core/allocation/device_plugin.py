@@ -15,6 +15,9 @@ may result, and the prediction is ``SomeSet``. So it is if the points of a pair 
 take too long: on machines of 16 GPUs that are hardly symmetric. GPUs that can be exchanged (``symmetry``) are searched
 once. Every prediction contains all possible outcomes.
 
+To model another version of the device plugin, compare its version of go-gpuallocator with this source; the simulated
+plugin of the tests (``tests/simulated_node/preferred.py``) is an independent model of the same policy.
+
 Source: ``gpuallocator/besteffort_policy.go`` of NVIDIA/go-gpuallocator.
 """
 

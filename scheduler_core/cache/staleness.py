@@ -1,4 +1,7 @@
-"""Decide whether the link graph of a node is trusted: which ``NodeGpus`` confirms it, and when. Pure functions.
+"""Decide whether the NodeGpus of a node is stale: whether it confirms the link graph on the Node, and when. Pure.
+
+While a NodeGpus is stale, the link graph is unknown (``node_state``): required shapes are rejected, and the policy may
+reject or avoid the node (``evaluation.filters``, ``evaluation.score_hardware``).
 
 ``StalenessTimer`` knows when time alone changes the answer.
 """

@@ -4,6 +4,9 @@
 
 Only changes that matter are delivered: not the heartbeat of a Node, nor the IP address of a pod. Pods without GPUs are
 not remembered, so the end of every pod is delivered, by its UID.
+
+To add a watch source (another kind of object): add it to ``SOURCES``, the type of its updates to ``events``, their
+handling to ``ClusterCache.apply_batch``, and its permissions to ``gputopo.kube.rbac``.
 """
 
 from __future__ import annotations

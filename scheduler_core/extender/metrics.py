@@ -1,6 +1,6 @@
 """The extender's metrics. Gauges come from an ``ExtenderStatus`` at each scrape.
 
-docs/metrics.md is generated from ``CATALOGUE``.
+To add a metric, add it to ``CATALOGUE``; docs/metrics.md is generated from it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The nodes on which kube-scheduler may preempt: without the victims, the pod gets what it requires there. Pure.
+"""``preemptVerb``: the nodes on which kube-scheduler may preempt, because the pod then gets what it requires. Pure.
 
 kube-scheduler's default preemption counts devices. It chooses victims that leave enough GPUs by number, perhaps from
 two islands, deletes them, and the pod still waits. So each node that it offers is evaluated without its victims, as

@@ -1,4 +1,4 @@
-"""Metrics of the planner, on a registry of their own. ``CATALOGUE`` goes into docs/metrics.md."""
+"""The planner's metrics. To add a metric, add it to ``CATALOGUE``; docs/metrics.md is generated from it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The factors of the score of a node, each in one place. Pure.
+"""The score factors of a node, each in one place. Pure.
 
-To add a factor: add a field to ``Weights`` (its name, default weight, description and the pods that it applies to), and
-a function of the same name to ``evaluation.score_hardware`` or ``evaluation.score_workload`` that returns the raw
-score. The policy file, its JSON Schema, ``gputopo policy show`` and ``gputopo why`` follow.
+To add a score factor: add a field to ``Weights`` (its name, default weight, description and the pods that it applies
+to), and a function of the same name to ``evaluation.score_hardware`` or ``evaluation.score_workload`` that returns the
+raw score. The policy file, its JSON Schema, ``gputopo policy show`` and ``gputopo why`` follow.
 """
 
 from __future__ import annotations

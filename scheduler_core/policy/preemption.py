@@ -1,7 +1,8 @@
 """The policy of preemption: the running pods that may be evicted for a gang, and their price. Values only.
 
 The first rule that matches the victim and the beneficiary decides; without a rule, a pod is not evicted. A victim
-always has a lower priority than the beneficiary: so two gangs never evict each other in turn.
+always has a lower priority than the beneficiary: so two gangs never evict each other in turn. The limit of evictions
+per hour and the other defaults are here; ``planner.leader.eviction_history`` counts the evictions.
 """
 
 from __future__ import annotations

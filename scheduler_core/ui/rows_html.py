@@ -1,4 +1,4 @@
-"""Rows of GPU cells as HTML. Pure."""
+"""The map of GPUs as HTML: a row of cells for each node. Pure. The colours are in ``assets/ui.css``."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Gang conventions: which gang a pod belongs to, by our annotations or by labels of other projects. Pure; data driven.
 
+To add a gang convention: add it to ``GANG_CONVENTIONS``. If the pods do not state the size of their gang, add the
+object that declares it to ``declared_sizes`` and ``size_sources``.
+
 The first of ``GANG_CONVENTIONS`` that names a gang counts. Our own annotation takes precedence over all of them, and
 our other annotations (size, minimum, timeout, topology) apply to a gang of any convention. A convention never holds a
 pod back: a pod without our gate is left alone.

@@ -1,4 +1,4 @@
-"""The header of the matrix: the device of each column, and the affinity columns."""
+"""The header of the matrix of `nvidia-smi topo -m`: the device of each column, and the affinity columns."""
 
 from __future__ import annotations
 
