@@ -65,8 +65,7 @@ from tests.e2e.scheduler.running import gpu_pod
 from tests.simulated_node.shapes import SHAPES, on_node
 
 NODES, PODS, RATE, GANG = 5_000, 600, 400.0, 4
-TURN_S = 0.01
-START = 1_795_300_000.0  # 2026-11-21T22:26:40Z
+TURN_S, START = 0.01, 1_795_300_000.0  # START is 2026-11-21T22:26:40Z
 WORKLOADS = {"1 GPU each": (1,), "1, 2, 1 and 4 GPUs in turn": (1, 2, 1, 4)}
 _encode = msgspec.json.encode
 
@@ -113,7 +112,7 @@ class Spent:
             profile.disable()
 
     def show(self) -> None:
-        """Return the profile."""
+        """Print the profiles."""
         for profile in self._profiles.values():
             pstats.Stats(profile).sort_stats("cumulative").print_stats(45)
 

@@ -25,6 +25,7 @@ from scale_client import kubeconfig
 HERE = Path(__file__).parent
 SIZES = (1_000, 5_000, 15_000, 50_000)
 MOST_FOR_COMMANDS = 15_000  # nodes: the commands of larger clusters would take most of the time of the benchmark
+COMMAND_TURNS = 3
 COMMANDS = {
     "nodes": ("nodes",),
     "pods": ("pods",),
@@ -46,6 +47,14 @@ AGENT_ROWS = {  # figures of scale_agent.py
 
 def main() -> None:
     """Print the tables."""
+    with tempfile.TemporaryDirectory() as bytecode:  # an installed package has its bytecode
+        os.environ["PYTHONPYCACHEPREFIX"] = bytecode
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        print_tables()
+
+
+def print_tables() -> None:
+    """Measure each size, and print the tables."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     options.add_argument("--before", type=Path, help="the root of a checkout of another commit")
@@ -73,8 +82,12 @@ def measured(size: int, roots: list[Path]) -> list[Figures]:
             for root, figures in zip(roots, found, strict=True):
                 figures[way] = child(root, "scale_client.py", way, str(port))
         for name, command in COMMANDS.items() if size <= MOST_FOR_COMMANDS else ():
-            for root, figures in zip(roots, found, strict=True):
-                figures[name] = command_costs(root, [*command, "--kubeconfig", str(config)])
+            turns = [
+                [command_costs(root, [*command, "--kubeconfig", str(config)]) for root in roots]
+                for _ in range(COMMAND_TURNS)
+            ]
+            for figures, costs in zip(found, zip(*turns, strict=True), strict=True):
+                figures[name] = min(costs, key=lambda each: each["cpu_s"])  # the first run also writes bytecode
         print(f"{size:,} nodes: {json.dumps(found)}", file=sys.stderr, flush=True)
     return found
 

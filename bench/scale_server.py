@@ -26,7 +26,6 @@ MODELS = ("hgx_h100", "hgx_b200", "dgx1", "dgx_a100")
 GANG_SIZE, NODES_PER_GANG = 4, 100
 BOUND = {"four": 4, "two": 2, "plain": 0}  # the pods of each node, and their GPUs
 CREATED = "2026-11-21T08:00:00Z"
-NOW = format_timestamp(time.time())
 NOTHING = msgspec.json.encode({"kind": "Status", "message": "the server could not find the requested resource"})
 
 
@@ -63,7 +62,7 @@ def _without_status(text: bytes) -> bytes:
 
 NODES = [_with_own_uuids(padded(_node(model), NODE_BYTES), model) for model in MODELS]
 NODE_METADATA = [_without_status(text) for text in NODES]
-HASHED = [content_hash(msgspec.json.decode(text)["metadata"]["annotations"][keys.TOPOLOGY.key]) for text in NODES]
+TOPOLOGIES = [msgspec.json.decode(text)["metadata"]["annotations"][keys.TOPOLOGY.key] for text in NODES]
 
 
 def _pod(name: str, gpus: int, annotations: dict[str, str] | None = None, **spec: Any) -> Object:
@@ -129,7 +128,8 @@ def node_gpus(at: int, *, metadata_only: bool) -> bytes:
         }
         for gpu in range(6)
     ]
-    observed = {"observedAt": NOW, "contentHash": HASHED[at % len(MODELS)], "agentVersion": "0.1.0"}
+    confirmed = content_hash(TOPOLOGIES[at % len(MODELS)].replace("@hex@", f"{at:08x}"))
+    observed = {"observedAt": format_timestamp(time.time()), "contentHash": confirmed, "agentVersion": "0.1.0"}
     return msgspec.json.encode({"metadata": metadata, **observed, "allocations": held})
 
 

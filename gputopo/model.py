@@ -10,10 +10,12 @@ its invariants on construction and raises ``ModelError``, so every ``NodeTopolog
 from __future__ import annotations
 
 from enum import Enum
+from functools import lru_cache
 
 import msgspec
 
 from gputopo.gpu import FabricState, Gpu, GpuFabric, Health, MigDevice, Pcie
+from gputopo.identity import SameObjects
 from gputopo.invariants import ModelError, require
 from gputopo.nvlink import Island, Link, Nvlink, Uplink, find_islands
 from gputopo.summary import Interconnect, TopologySummary
@@ -148,19 +150,19 @@ class NodeTopology(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_def
     @property
     def usable(self) -> tuple[Gpu, ...]:
         """Return the GPUs that a pod can use."""
-        return tuple(gpu for gpu in self.gpus if gpu.usable)
+        return tuple([gpu for gpu in self.gpus if gpu.usable])
 
     @property
     def joinable(self) -> frozenset[int]:
         """Return the indices of the GPUs that can use NVLink: usable, and not in MIG mode."""
-        return frozenset(gpu.index for gpu in self.usable if gpu.mig_enabled is not True)
+        return frozenset([gpu.index for gpu in self.usable if gpu.mig_enabled is not True])
 
     @property
     def islands(self) -> tuple[Island, ...] | None:
         """Return the islands of usable GPUs, also those of a single GPU, by first GPU; None if NVLink is unknown."""
         if self.nvlink is None:
             return None
-        return find_islands(tuple(gpu.index for gpu in self.usable), self.nvlink, self.joinable)
+        return _islands_of(tuple([gpu.index for gpu in self.usable]), self.joinable, SameObjects((self.nvlink,)))
 
     @property
     def uncertain_gpus(self) -> frozenset[int]:
@@ -217,3 +219,8 @@ def _require_matrix(matrix: tuple[tuple[PcieDistance | None, ...], ...], size: i
         require(row[i] is None, f"the PCIe matrix has a distance from GPU {i} to itself")
         for j in range(i):
             require(row[j] is matrix[j][i], f"the PCIe matrix differs between ({i},{j}) and ({j},{i})")
+
+
+@lru_cache(maxsize=256)
+def _islands_of(usable: tuple[int, ...], joinable: frozenset[int], nvlink: SameObjects) -> tuple[Island, ...]:
+    return find_islands(usable, nvlink.objects[0], joinable)

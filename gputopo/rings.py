@@ -18,7 +18,8 @@ from itertools import combinations
 
 import msgspec
 
-from gputopo.model import Gpu, ModelError, NodeTopology, PcieDistance
+from gputopo.identity import SameObjects
+from gputopo.model import Gpu, Health, ModelError, NodeTopology, PcieDistance
 from gputopo.paths import PathKind, nvlink_edges, pcie_gbps
 
 MAX_EXACT_GPUS = 16  # GPUs; for larger sets a lower bound, which is exact if a fabric connects all pairs equally
@@ -88,7 +89,24 @@ class Rings:
 
 def rings_of(topology: NodeTopology) -> Rings:
     """Return the rings of a machine's usable GPUs."""
-    return _shared(tuple(gpu.index for gpu in topology.usable), tuple(_hops(topology)))
+    gpus = tuple([(gpu.index, gpu.usable, gpu.mig_enabled) for gpu in topology.gpus])
+    parts = topology.nvlink, topology.pcie, *[gpu.pcie for gpu in topology.gpus]
+    return _rings_of_parts(gpus, SameObjects(parts))
+
+
+@lru_cache(maxsize=256)
+def _rings_of_parts(gpus: tuple[tuple[int, bool, bool | None], ...], parts: SameObjects) -> Rings:
+    """``gpus``: index, usable, MIG mode. ``parts``: NVLinks, PCIe distances, and the PCIe link of each GPU."""
+    nvlink, distances, *links = parts.objects
+    machine = NodeTopology(
+        gpus=tuple(
+            Gpu(index=index, health=Health.OK if usable else Health.LOST, mig_enabled=mig, pcie=link)
+            for (index, usable, mig), link in zip(gpus, links, strict=True)
+        ),
+        nvlink=nvlink,
+        pcie=distances,
+    )
+    return _shared(tuple(gpu.index for gpu in machine.usable), tuple(_hops(machine)))
 
 
 @lru_cache(maxsize=256)

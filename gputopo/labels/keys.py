@@ -163,6 +163,8 @@ NODE_KEYS_READ = (TOPOLOGY_MANAGER, COST_PER_HOUR, COST_PER_HOUR_SHORT, MILLICOS
 
 # Replicas of each GPU, from GPU Feature Discovery.
 NVIDIA_REPLICAS = "nvidia.com/gpu.replicas"
+# Labels that differ from node to node, and that gputopo reads nowhere: of the kubelet and of GPU Feature Discovery.
+UNREAD_OWN_LABELS = frozenset({"kubernetes.io/hostname", "nvidia.com/gfd.timestamp"})
 
 # The node of a NodeFeature, for Node Feature Discovery's master.
 NFD_NODE_NAME = "nfd.node.kubernetes.io/node-name"

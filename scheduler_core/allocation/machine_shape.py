@@ -13,6 +13,7 @@ from itertools import combinations, product
 
 import msgspec
 
+from gputopo.identity import SameObjects
 from gputopo.labels.values import gfd_value
 from gputopo.model import (
     Degradation,
@@ -45,6 +46,7 @@ PairPoints = tuple[tuple[int, ...], ...]
 MigFacts = tuple[str | None, int | None]  # profile and memory
 # Index, product, memory, NUMA node, PCIe, MIG mode, MIG devices, health.
 GpuFacts = tuple[int, str | None, int | None, int | None, Pcie, bool | None, tuple[MigFacts, ...], Health]
+Distances = tuple[tuple[PcieDistance | None, ...], ...]
 
 
 class MachineShape:
@@ -208,7 +210,7 @@ def shape_of(topology: NodeTopology, *, without_links: bool = False) -> MachineS
 
     ``without_links``: only of properties that do not change while nothing observes the node.
     """
-    return _shape_of_same(_ByIdentity(topology), without_links)
+    return _shape_of_same(SameObjects((topology,)), without_links)
 
 
 def places_by_uuid(topology: NodeTopology | None) -> dict[str, int]:
@@ -217,21 +219,10 @@ def places_by_uuid(topology: NodeTopology | None) -> dict[str, int]:
     return {gpu.uuid: place for place, gpu in enumerate(gpus) if gpu.uuid is not None}
 
 
-class _ByIdentity(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A topology, compared by identity: hashing it costs more than the rest of the handling of an event."""
-
-    topology: NodeTopology
-
-    def __hash__(self) -> int:
-        return id(self.topology)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ByIdentity) and self.topology is other.topology
-
-
 @lru_cache(maxsize=1 << 15)
-def _shape_of_same(same: _ByIdentity, without_links: bool) -> MachineShape:
-    topology = _without_links(same.topology) if without_links else same.topology
+def _shape_of_same(same: SameObjects, without_links: bool) -> MachineShape:
+    (topology,) = same.objects
+    topology = _without_links(topology) if without_links else topology
     gpus = tuple(
         (
             gpu.index,
@@ -240,19 +231,25 @@ def _shape_of_same(same: _ByIdentity, without_links: bool) -> MachineShape:
             gpu.numa_node,
             gpu.pcie,
             gpu.mig_enabled,
-            tuple((each.profile, each.memory_mib) for each in gpu.mig_devices),
+            tuple([(each.profile, each.memory_mib) for each in gpu.mig_devices]) if gpu.mig_devices else (),
             gpu.health,
         )
         for gpu in topology.gpus
     )
-    return _shape_of_facts(gpus, topology.nvlink, topology.pcie, topology.nics, topology.degraded, topology.summary)
+    parts = topology.nvlink, topology.pcie, topology.nics, topology.degraded, topology.summary
+    return _shape_of_parts(gpus, SameObjects(parts))
+
+
+@lru_cache(maxsize=1024)
+def _shape_of_parts(gpus: tuple[GpuFacts, ...], parts: SameObjects) -> MachineShape:
+    return _shape_of_facts(gpus, *parts.objects)
 
 
 @lru_cache(maxsize=1024)
 def _shape_of_facts(
     gpus: tuple[GpuFacts, ...],
     nvlink: Nvlink | None,
-    pcie: tuple[tuple[PcieDistance | None, ...], ...],
+    pcie: Distances,
     nics: tuple[Nic, ...],
     degraded: tuple[Degradation, ...],
     summary: TopologySummary | None,

@@ -283,8 +283,7 @@ class ClusterCache:
         self._pod_index.add_pod(pod)
         index = self.reservations
         reserved_on = index.nodes_for(pod.key) if pod.node is None else index.mark_bound(pod.key)
-        if reserved_on:
-            self._dirty |= self._nodes.intersection(reserved_on)
+        self._dirty |= self._nodes.intersection(reserved_on)
         if pod.node is None:
             self._assume_nominated(pod, known)
             return

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from functools import lru_cache
 
 import msgspec
 
@@ -38,6 +39,7 @@ class Node(msgspec.Struct, frozen=True):
     status: NodeStatus = NodeStatus()
 
 
+_LABEL_SETS, _MOST_LABELS = 1 << 8, 1 << 8  # sets of labels whose facts are kept; labels of each, below 400 bytes
 _DECISION_LOG_KEYS = {"cost": "economy", "replica_policy": "choice", "honours_gpu_choice": "obeys"}  # of format 1
 
 
@@ -67,29 +69,50 @@ class NodeFacts(msgspec.Struct, frozen=True, gc=False, rename=_DECISION_LOG_KEYS
 def parse_node(node: Node) -> NodeFacts:
     """Return the facts of a Node object."""
     labels, annotations = node.metadata.labels or {}, node.metadata.annotations or {}
-    allocatable = dict(_allocatable(node))
+    allocatable = _allocatable(node)
     described, error = _topology(labels, annotations) if keys.TOPOLOGY.key in annotations else (None, None)
-    # Labels set by hand often name the GPU model and leave the count to the device plugin.
-    aliased = with_aliases(labels)
-    with_count = {keys.NVIDIA_COUNT.key: str(allocatable.get(WHOLE, 0)), **labels}
     topology = described
     if topology is None:
-        topology = _labelled(_topology(with_count, {})[0], labels, dict(allocatable), damaged=error is not None)
-    return NodeFacts(
+        # Labels set by hand often name the GPU model and leave the count to the device plugin.
+        with_count = {keys.NVIDIA_COUNT.key: str(allocatable.get(WHOLE, 0)), **labels}
+        topology = _labelled(_topology(with_count, {})[0], labels, allocatable, damaged=error is not None)
+    return msgspec.structs.replace(
+        _facts_of_labels(labels),
         topology=topology,
         described=described is not None,
         allocatable=tuple(sorted(allocatable.items())),
+        cost=parse_node_cost(labels, topology, allocatable.get(WHOLE, 0)),
+        topology_hash=None if described is None else content_hash(annotations[keys.TOPOLOGY.key]),
+        cpu_milli=_cpu_milli(str((node.status.allocatable or {}).get("cpu", ""))),
+        annotation_error=error,
+    )
+
+
+def _facts_of_labels(labels: Mapping[str, str]) -> NodeFacts:
+    """Return the facts that depend on nothing but labels; the other fields have no meaning."""
+    kept = kept_node_labels()
+    if kept is not None and kept.isdisjoint(keys.UNREAD_OWN_LABELS):
+        labels = {key: value for key, value in labels.items() if key not in keys.UNREAD_OWN_LABELS}
+    find = _facts_of_equal_labels if len(labels) <= _MOST_LABELS else _facts_of_equal_labels.__wrapped__
+    return find(tuple(labels.items()), kept)
+
+
+@lru_cache(maxsize=_LABEL_SETS)
+def _facts_of_equal_labels(items: tuple[tuple[str, str], ...], kept: frozenset[str] | None) -> NodeFacts:
+    """``kept``: the labels that extensions may read; None: all."""
+    labels = dict(items)
+    aliased = with_aliases(labels)
+    return NodeFacts(
+        topology=None,
+        described=False,
+        allocatable=(),
         degraded=labels.get(keys.DEGRADED.key) == "true",
         interconnect=parse_interconnect(aliased.labels),
         numa_policy=parse_numa_policy(labels.get(keys.TOPOLOGY_MANAGER.key)),
-        cost=parse_node_cost(labels, topology, allocatable.get(WHOLE, 0)),
         replicas=parse_count(labels.get(keys.NVIDIA_REPLICAS, "")) or None,
         replica_policy=_replica_policy(labels),
-        topology_hash=None if described is None else content_hash(annotations[keys.TOPOLOGY.key]),
-        cpu_milli=_cpu_milli(node),
-        annotation_error=error,
         label_faults=aliased.faults,
-        extension_labels=_extension_labels(labels),
+        extension_labels=tuple(sorted(each for each in items if kept is None or each[0] in kept)),
         clique=first_domain(labels, CLIQUE_LABELS),
         rack=_rack(labels),
         storage_nics=_storage_nics(labels),
@@ -108,13 +131,6 @@ def _rack(labels: Mapping[str, str]) -> str | None:
         return None
     wider = (first_domain(labels, each) for each in (ZONE_LABELS, BLOCK_LABELS))
     return sys.intern("/".join(each for each in (*wider, rack) if each is not None))
-
-
-def _extension_labels(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    kept = kept_node_labels()
-    if kept is not None and not kept:
-        return ()
-    return tuple(sorted((key, value) for key, value in labels.items() if kept is None or key in kept))
 
 
 def _labelled(
@@ -142,9 +158,9 @@ def _replica_policy(labels: Mapping[str, str]) -> ReplicaPolicy:
     return next((each for each in ReplicaPolicy if each.value == value), ReplicaPolicy.UNKNOWN)
 
 
-def _cpu_milli(node: Node) -> int | None:
-    cores = parse_quantity(str((node.status.allocatable or {}).get("cpu", "")))
-    return None if cores is None else int(cores * 1000)
+def _cpu_milli(quantity: str) -> int | None:
+    cores = parse_quantity(quantity)
+    return None if cores is None else cores.numerator * 1000 // cores.denominator
 
 
 def _topology(labels: Mapping[str, str], annotations: Mapping[str, str]) -> tuple[NodeTopology | None, str | None]:
@@ -155,8 +171,8 @@ def _topology(labels: Mapping[str, str], annotations: Mapping[str, str]) -> tupl
         return None, str(error)
 
 
-def _allocatable(node: Node) -> Iterable[tuple[str, int]]:
-    for resource, text in (node.status.allocatable or {}).items():
-        healthy = parse_count(str(text))
-        if is_gpu(resource) and healthy is not None:
-            yield resource, healthy
+def _allocatable(node: Node) -> dict[str, int]:
+    """Return the healthy devices of each GPU resource."""
+    stated = node.status.allocatable or {}
+    counts = ((resource, parse_count(str(text))) for resource, text in stated.items() if is_gpu(resource))
+    return {resource: healthy for resource, healthy in counts if healthy is not None}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
 from gputopo.labels import keys
 from gputopo.labels.aliases import with_aliases
 from gputopo.labels.capacity import is_spot
-from gputopo.model import NodeTopology
+from gputopo.model import Gpu, NodeTopology
 from scheduler_core.policy.gpu_families import GPU_FAMILIES, family_of
 
 _COST = re.compile(r"\d{1,7}(?:\.\d{1,6})?")
@@ -26,10 +26,11 @@ class NodeCost(NamedTuple):
 
 def parse_node_cost(labels: Mapping[str, str], topology: NodeTopology | None, allocatable: int) -> NodeCost:
     """Return the cost by labels and GPUs. ``allocatable``: GPUs, used where the topology lists none."""
-    gpus = allocatable if topology is None else len(topology.usable) or allocatable
+    usable = () if topology is None else topology.usable
+    gpus = len(usable) or allocatable
     text = with_aliases(labels).labels.get(keys.COST_PER_HOUR.key, "")
     per_gpu_hour = float(text) / gpus if gpus and _COST.fullmatch(text) else None
-    return _shared_cost(NodeCost(per_gpu_hour, is_spot(labels), _generation(topology)))
+    return _shared_cost(NodeCost(per_gpu_hour, is_spot(labels), _generation(usable)))
 
 
 @lru_cache(maxsize=1 << 10)
@@ -38,8 +39,7 @@ def _shared_cost(cost: NodeCost) -> NodeCost:
     return cost
 
 
-def _generation(topology: NodeTopology | None) -> int | None:
-    gpus = () if topology is None else topology.usable
+def _generation(gpus: Iterable[Gpu]) -> int | None:
     families = {gpu.architecture or family_of(gpu.product) for gpu in gpus}
     known = {GPU_FAMILIES.index(family) for family in families if family in GPU_FAMILIES}
     return min(known) if known and len(known) == len(families) else None

@@ -53,8 +53,9 @@ def parse_occupant(pod: Pod, parse: Callable[[Pod], PodRequest | InvalidRequest]
         return None
     request = parse(pod)
     if isinstance(request, PodRequest):
-        profile = request.profile
+        profile, job = request.profile, request.job
     else:
+        job = job_key(pod.metadata)
         try:
             profile = PodProfile(parse_device_request(pod.spec))
         except MalformedDeviceRequestError:  # the API server accepts no such pod
@@ -69,7 +70,7 @@ def parse_occupant(pod: Pod, parse: Callable[[Pod], PodRequest | InvalidRequest]
         profile=_shared_profile(profile),
         admitted=pod.status.start_time is not None,
         owner=None if metadata.owner is None else metadata.owner.uid,
-        job=job_key(metadata),
+        job=job,
     )
 
 

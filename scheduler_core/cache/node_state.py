@@ -211,11 +211,9 @@ def with_proximity(state: NodeState, proximity: Proximity) -> NodeState:
 def _shape(record: NodeRecord, *, stale: bool) -> MachineShape | None:
     """Return None where the device plugin offers GPUs that the topology does not list."""
     topology = record.machine.topology
-    if (
-        topology is None
-        or not topology.usable
-        or (topology.partial and _allocatable_gpus(record) > len(topology.usable))
-    ):
+    if topology is None or not any(gpu.usable for gpu in topology.gpus):
+        return None
+    if topology.partial and _allocatable_gpus(record) > len(topology.usable):
         return None
     return shape_of(topology, without_links=stale)
 

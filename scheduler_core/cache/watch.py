@@ -247,10 +247,10 @@ def pod_update(
     occupant = parse_occupant(pod, parse)
     if occupant is None:
         return None
-    namespace, profile = sys.intern(occupant.namespace), _interned(occupant.profile)
+    namespace = sys.intern(occupant.namespace)
     return PodUpdate(
         key=uid,
-        occupant=occupant._replace(namespace=namespace, profile=profile, job=_interned_name(occupant.job)),
+        occupant=occupant._replace(namespace=namespace, job=_interned_name(occupant.job)),
         node=_interned_name(pod.spec.node_name),
         nominated_node=_interned_name(pod.status.nominated_node_name),
         scheduler=_interned_name(pod.spec.scheduler_name),

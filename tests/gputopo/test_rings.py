@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.model import Gpu, ModelError, NodeTopology, Nvlink, PcieDistance, Uplink
+from gputopo.model import Gpu, Health, ModelError, NodeTopology, Nvlink, Pcie, PcieDistance, Uplink
 from gputopo.paths import PathKind
 from gputopo.rings import Ring, Rings, rings_of
 from tests.machines import (
@@ -228,3 +228,30 @@ def test_nothing_is_said_about_the_rate_where_no_pcie_link_is_known() -> None:
         if ring
     ]
     assert rings_of(a40x10()).best_ring(10) is not None
+
+
+def test_machines_that_share_their_tables_are_told_apart() -> None:
+    whole = hgx_h100()
+    lost, in_mig = (
+        msgspec.structs.replace(whole, gpus=(msgspec.structs.replace(whole.gpus[0], **change), *whole.gpus[1:]))
+        for change in ({"health": Health.LOST}, {"mig_enabled": True})
+    )
+    slow = msgspec.structs.replace(dgx1(), nvlink=None)
+    slower = msgspec.structs.replace(
+        slow, gpus=tuple(msgspec.structs.replace(gpu, pcie=Pcie(max_generation=1, max_width=1)) for gpu in slow.gpus)
+    )
+
+    assert rings_of(whole) is rings_of(msgspec.structs.replace(whole, boot_id="another"))
+    for each in (whole, lost, in_mig, slow, slower):
+        copy = msgspec.convert(msgspec.to_builtins(each), NodeTopology)  # shares nothing
+        usable = [gpu.index for gpu in each.usable]
+        assert [ring_of(each, pair) for pair in combinations(usable, 2)] == [
+            ring_of(copy, pair) for pair in combinations(usable, 2)
+        ]
+        assert each.islands == copy.islands
+    assert [len(each.islands or ()) for each in (whole, lost, in_mig)] == [1, 1, 2]
+    assert len((lost.islands or ())[0].gpus) == 7
+
+
+def ring_of(topology: NodeTopology, gpus: tuple[int, ...]) -> Ring | None:
+    return rings_of(topology).ring_through(gpus)
