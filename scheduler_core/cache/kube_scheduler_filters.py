@@ -59,7 +59,7 @@ class SchedulingRules(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def key(self) -> bytes:
-        """A hash, equal for equal rules: to compare long rules takes long."""
+        """A hash, equal for equal rules, because comparing long rules is slow."""
         return blake2b(msgspec.json.encode(self, order="deterministic"), digest_size=16).digest()
 
 

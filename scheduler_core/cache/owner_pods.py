@@ -52,8 +52,8 @@ def with_owner(
     if not elsewhere:
         return request, snapshot
     constraints = request.profile.constraints
-    wishes = constraints.same_product in (Strength.REQUIRED, Strength.PREFERRED)
-    if wishes or (constraints.workload is WorkloadType.TRAINING and constraints.same_product is None):
+    set_by_pod = constraints.same_product in (Strength.REQUIRED, Strength.PREFERRED)
+    if set_by_pod or (constraints.workload is WorkloadType.TRAINING and constraints.same_product is None):
         like = _sibling_hardware(snapshot.states[each.node] for each in elsewhere)
         request = request._replace(profile=request.profile._replace(sibling_hardware=like))
     if not request.profile.wants_spread:

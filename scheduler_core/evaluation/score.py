@@ -73,18 +73,18 @@ def scores_indices(profile: PodProfile, policy: Policy) -> bool:
 
 def scoring_key(profile: PodProfile) -> PodProfile:
     """Return the profile without the constraints that only filters use: both have the same scores."""
-    wishes = profile.constraints
+    constraints = profile.constraints
     return profile._replace(
-        constraints=wishes._replace(
+        constraints=constraints._replace(
             model=None,
             min_vram_mib=None,
             min_gbps=None,
             interconnect=None,
             parallel=None,
             same_product=None,
-            island=_effective_strength(wishes.island),
-            numa=_effective_strength(wishes.numa),
-            isolation=_effective_strength(wishes.isolation),
+            island=_effective_strength(constraints.island),
+            numa=_effective_strength(constraints.numa),
+            isolation=_effective_strength(constraints.isolation),
         )
     )
 
@@ -100,9 +100,9 @@ def combine_factors(values: Sequence[tuple[str, float, float]]) -> Score:
     return Score(min(MAX_POINTS, round(sum(part.share for part in parts), 6)), tuple(parts))
 
 
-def _effective_strength(wish: Strength | None) -> Strength | None:
+def _effective_strength(strength: Strength | None) -> Strength | None:
     """Return the strength for scoring: required counts as preferred."""
-    return Strength.PREFERRED if wish is Strength.REQUIRED else wish
+    return Strength.PREFERRED if strength is Strength.REQUIRED else strength
 
 
 def _weights_for(profile: PodProfile, policy: Policy) -> Weights:

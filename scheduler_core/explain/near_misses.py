@@ -1,7 +1,7 @@
 """Near misses: what would have to change for a pod to fit, smallest change first. Pure.
 
 Every change that is reported was tried: the node or the pod is changed and evaluated as Filter would. Only the kind
-``OBSTACLE`` promises nothing: it names a node where a suitable set is free and the device plugin may take another.
+``OBSTACLE`` is no change: it names a node where a suitable set is free and the device plugin may take another.
 """
 
 from __future__ import annotations
@@ -112,11 +112,11 @@ class NearMissSearch:
             yield change
 
     def _without(self, kind: str, fields: list[str], reasons: frozenset[Reason]) -> NearMiss | None:
-        wishes = self._profile.constraints
+        constraints = self._profile.constraints
         for field in fields:
-            wishes = without_requirement(wishes, field)
+            constraints = without_requirement(constraints, field)
         words = " and ".join(quoted_field(self._profile, field) for field in fields)
-        return self._changed(kind, self._profile._replace(constraints=wishes), fields, reasons, f"without {words}")
+        return self._changed(kind, self._profile._replace(constraints=constraints), fields, reasons, f"without {words}")
 
     def _model_change(self) -> NearMiss | None:
         """Return the product most like the one that the pod requires."""

@@ -17,12 +17,12 @@ _SHAPE = frozenset({Reason.UNKNOWN_TOPOLOGY})
 
 
 class FieldWording(NamedTuple):
-    """The key and the words of a field of ``Wishes``."""
+    """The key and the words of a field of ``Constraints``."""
 
     key: LabelKey
     words: Callable[[Any], str]
     value: Callable[[Any], str]  # as written on the pod
-    reasons: frozenset[Reason] = frozenset()  # that dropping it may remove; empty: never a reason for rejection
+    reasons: frozenset[Reason] = frozenset()  # for which the field may reject a node; empty: it rejects none
 
 
 def _strength_words(what: str) -> Callable[[Strength], str]:
@@ -81,7 +81,7 @@ WORDING: dict[str, FieldWording] = {
         "required for groups of {}".format,
         _SHAPE | {Reason.ISLAND},
     ),
-}  # by the names of ``Wishes``
+}  # by field of ``Constraints``
 
 
 def requirements(profile: PodProfile) -> tuple[RequirementItem, ...]:
@@ -99,22 +99,25 @@ def requirements(profile: PodProfile) -> tuple[RequirementItem, ...]:
 
 
 def hard_fields(profile: PodProfile) -> list[str]:
-    """Return the fields of its wishes for which a node may be rejected."""
+    """Return the fields of the pod's constraints for which a node may be rejected."""
     return [field for field in WORDING if is_hard(profile, field)]
 
 
 def is_hard(profile: PodProfile, field: str) -> bool:
-    """Return whether a node may be rejected for that field. A single device has no shape, but a nearest NIC."""
+    """Return whether a node may be rejected for that field.
+
+    A pod with a single device has no shape, so only its NIC and fields that are not about the shape can reject a node.
+    """
     value, reasons = getattr(profile.constraints, field), WORDING[field].reasons
     if value is None or not reasons or (isinstance(value, Strength) and value is not Strength.REQUIRED):
         return False
     return profile.devices > 1 or not reasons & _SHAPE or Reason.NIC in reasons
 
 
-def without_requirement(wishes: Constraints, field: str) -> Constraints:
-    """Return the wishes with that field preferred at most."""
-    soft: Any = Strength.PREFERRED if isinstance(getattr(wishes, field), Strength) else None
-    return wishes._replace(**{field: soft})
+def without_requirement(constraints: Constraints, field: str) -> Constraints:
+    """Return the constraints without the requirement of that field: preferred, or absent if it has no strength."""
+    soft: Any = Strength.PREFERRED if isinstance(getattr(constraints, field), Strength) else None
+    return constraints._replace(**{field: soft})
 
 
 def quoted_field(profile: PodProfile, field: str) -> str:

@@ -51,7 +51,7 @@ class GputopoScheduler:
         random: Random,
         through: Callable[[Extender], ExtenderCalls] = lambda extender: extender,
     ) -> None:
-        """``through``: wraps the extender, to call it other than directly."""
+        """Create the scheduler. ``through`` wraps the extender, for example to call it over HTTP."""
         self._hosts = hosts
         self._policy = policy._replace(stale_after_s=inf)  # simulated agents never fail
         self._random = random
@@ -158,7 +158,7 @@ def node_facts(host: SimulatedHost) -> NodeFacts:
 
 
 def pod_of(job: SimulatedJob) -> Pod:
-    """The pod as kube-scheduler would send it."""
+    """Return the pod as kube-scheduler would send it."""
     kind = job.kind
     annotations = {POD_VRAM.key: f"{kind.share}Mi"} if kind.share else {}
     if kind.island:

@@ -263,7 +263,7 @@ class TrainJob(msgspec.Struct, frozen=True):
 
 
 def train_job_disruption(uid: str, job: TrainJob) -> DeclaredSizes:
-    """Return what a TrainJob tells about an eviction of its pods; what its program reports counts first."""
+    """Return the cost of an eviction that a TrainJob declares; the values that its program reports count first."""
     facts, status = parse_disruption(job.metadata.annotations or {}), job.status.trainer_status or TrainerStatus()
     updated, left = parse_timestamp(status.last_updated_time), status.estimated_remaining_seconds
     if updated is not None and left is not None and 0 <= left <= MAX_DURATION_S:

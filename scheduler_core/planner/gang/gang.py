@@ -54,7 +54,7 @@ class DeclaredSizes(NamedTuple):
     key: str
     sizes: tuple[DeclaredSize, ...]
     deadline: float | None = None  # when activeDeadlineSeconds ends its pods, in seconds since 1970
-    disruption: OwnerDisruption | None = None  # what it tells about an eviction of its pods
+    disruption: OwnerDisruption | None = None  # the cost of an eviction of its pods, as it declares it
 
 
 class Gang(NamedTuple):

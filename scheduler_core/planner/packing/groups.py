@@ -97,11 +97,11 @@ def group_members(members: Sequence[Member], view: NodeView, options: PlanOption
 
 
 def _same_product(profiles: Iterable[PodProfile]) -> Strength:
-    """Return the strongest wish of the members; one that wants GPUs of one product wants all of them so."""
-    wishes = {each.constraints.same_product for each in profiles}
-    if Strength.REQUIRED in wishes:
+    """Return the strongest ``same-product`` of the members: it applies to the whole gang."""
+    strengths = {each.constraints.same_product for each in profiles}
+    if Strength.REQUIRED in strengths:
         return Strength.REQUIRED
-    return Strength.IGNORE if wishes == {Strength.IGNORE} else Strength.PREFERRED
+    return Strength.IGNORE if strengths == {Strength.IGNORE} else Strength.PREFERRED
 
 
 def _minimum(members: Sequence[Member], options: PlanOptions) -> int:

@@ -107,7 +107,7 @@ class CheckpointAges:
         self._ages: dict[WorkloadClass, dict[str, list[float]]] = {}  # by class and namespace
 
     def add(self, workload_class: WorkloadClass, namespace: str, age_s: float) -> None:
-        """Add the age that a workload tells."""
+        """Add the age that a workload declares."""
         self._ages.setdefault(workload_class, {}).setdefault(namespace, []).append(age_s)
 
     def median_of(self, workload_class: WorkloadClass, default: float) -> float:

@@ -68,7 +68,7 @@ def _facts(explanation: GangExplanation) -> Iterator[str]:
         partial = "" if gang.there == gang.size else " requested by the members that exist"
         yield f"{counted_noun(gang.gpus, 'GPU')}{partial}"
     topology = (explanation.required, "required"), (explanation.preferred, "preferred")
-    yield from (f"one {level} {wish}" for level, wish in topology if level)
+    yield from (f"one {level} {strength}" for level, strength in topology if level)
     if gang.left_seconds is not None:
         left = f"{gang.left_seconds} s left" if gang.left_seconds >= 0 else "passed"
         yield f"all to be bound by {gang.deadline} ({left})"

@@ -16,7 +16,7 @@ from scheduler_core.simulation.workload import JobKind
 
 
 def fgd_rank(mix: DemandMix, cpu_only: float) -> Rank:
-    """``mix``: the typical pods with GPUs; ``cpu_only``: share of typical pods without GPUs."""
+    """Return the ranking. ``mix``: the typical pods with GPUs; ``cpu_only``: share of typical pods without GPUs."""
 
     def lost(free: list[int], host: SimulatedHost, cpu_milli: int) -> float:
         ascending = tuple(sorted(free))
@@ -38,7 +38,10 @@ def fgd_rank(mix: DemandMix, cpu_only: float) -> Rank:
 
 
 def _ways(kind: JobKind, host: SimulatedHost) -> list[tuple[int, list[int]]]:
-    """Return the GPUs that a share may use, as sets, with what stays free. For whole GPUs one way: they are equal."""
+    """Return the sets of GPUs that the pod may use, each with the capacity that stays free.
+
+    Whole GPUs are equal, so for them there is one entry, without the set.
+    """
     if not kind.share:
         taken, left = kind.gpus, []
         for each in host.free_fractions:

@@ -1,7 +1,7 @@
-"""The policies that choose whom to evict, as other schedulers do it. Sources: kube-scheduler 1.37, KAI-Scheduler 0.17.
+"""Preemption policies of other schedulers: the pods that they evict. Sources: kube-scheduler 1.37, KAI-Scheduler 0.17.
 
-All policies place pods by the same filters: a pod that requires an island starts only on one. They differ in whom they
-evict for a job that does not fit. An evicted pod ends the run of its whole job.
+All policies place pods by the same filters: a pod that requires an island starts only on one. They differ in the pods
+that they evict for a job that does not fit. An evicted pod ends the run of its whole job.
 """
 
 from __future__ import annotations
