@@ -19,7 +19,7 @@ from tests.simulated_node.shapes import SHAPES, bridged_pairs_8, islands_4_4, nv
 GPU = "nvidia.com/gpu"
 
 
-def test_lost_gpu_takes_its_links_along() -> None:
+def test_a_lost_gpu_loses_its_links() -> None:
     machine = Machine(bridged_pairs_8(), lost={3})
 
     gpu, links = machine.topology.get_gpu(3), machine.topology.nvlink
@@ -28,7 +28,7 @@ def test_lost_gpu_takes_its_links_along() -> None:
     assert [(link.a, link.b) for link in links.links] == [(0, 1), (4, 5), (6, 7)]
 
 
-def test_dead_link_has_no_lanes_and_should() -> None:
+def test_a_dead_link_has_expected_lanes_but_no_active_lanes() -> None:
     machine = Machine(bridged_pairs_8(), dead_links={frozenset({2, 3})})
 
     links = machine.topology.nvlink
@@ -37,14 +37,14 @@ def test_dead_link_has_no_lanes_and_should() -> None:
     assert machine.topology.islands != machine.built.islands
 
 
-def test_dead_uplink_has_no_lanes_and_should() -> None:
+def test_a_dead_uplink_has_expected_lanes_but_no_active_lanes() -> None:
     links = Machine(nvswitch_8(), dead_links={frozenset({5})}).topology.nvlink
 
     assert links is not None
     assert links.uplinks[5] == Uplink(gpu=5, fabric=0, lanes=0, expected_lanes=18, gbps=0.0)
 
 
-def test_machine_of_which_no_nvlink_is_known_stays_so() -> None:
+def test_unknown_nvlinks_stay_unknown() -> None:
     blind = NodeTopology(gpus=(Gpu(index=0),), pcie=((None,),))
 
     assert Machine(blind).topology.nvlink is None
@@ -64,7 +64,7 @@ def test_lost_gpu_makes_the_plugin_fail_for_all() -> None:
     assert "unable to get device link information: GPU is lost" in rejection.message
 
 
-def test_sick_gpu_is_passed_over() -> None:
+def test_an_unhealthy_gpu_is_not_allocated() -> None:
     assert _admitted_without_gpu_7(Machine(pcie_8(), sick={7})) is None
 
 
@@ -89,7 +89,7 @@ def _admitted_without_gpu_7(machine: Machine) -> Rejection | None:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_same_node_is_the_same_machine_and_another_is_not(name: str) -> None:
+def test_uuids_are_stable_on_a_node_and_unique_between_nodes(name: str) -> None:
     shape = SHAPES[name]()
 
     assert on_node(shape, "a") == on_node(shape, "a")
@@ -137,7 +137,7 @@ def test_recording_of_a_broken_machine() -> None:
     ]
 
 
-def test_recording_says_only_what_is_known() -> None:
+def test_a_recording_contains_only_known_facts() -> None:
     recorded = snapshot(NodeTopology(gpus=(Gpu(index=0), Gpu(index=1))), "bare")
 
     assert recorded.nvml is not None
@@ -145,7 +145,7 @@ def test_recording_says_only_what_is_known() -> None:
     assert recorded.nvml.pairs[0].ancestor is None
 
 
-def test_file_is_replaced_whole(tmp_path: Path) -> None:
+def test_the_file_is_replaced_atomically(tmp_path: Path) -> None:
     path = tmp_path / "snapshot.json"
     write_whole(path, "{}")
     write_whole(path, '{"format": 1}')

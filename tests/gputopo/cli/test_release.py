@@ -1,4 +1,4 @@
-"""``gputopo release`` as a person sees it; ``tests/e2e`` has the real API server."""
+"""``gputopo release``: its output and its requests. ``tests/e2e`` runs it against the real API server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GROUP["spec"]["schedulingGroup"] = {"podGroupName": "llm"}
 
 
 class Cluster:
-    """Pods by name, of which a patch takes the gates; ``refusals`` are given before."""
+    """A fake cluster: pods by name, whose gates patches remove. ``refusals`` are the first answers to patches."""
 
     def __init__(self, *pods: dict[str, Any], refusals: Iterable[Answer] = ()) -> None:
         self.pods = {each["metadata"]["name"]: each for each in pods}
@@ -44,7 +44,7 @@ class Cluster:
         self.patched: list[Any] = []
 
     def __call__(self, request: Asked) -> Answer:
-        """The answer to one request."""
+        """Answer one request."""
         if request.method == "GET":
             assert request.query["fieldSelector"] == "spec.nodeName=,status.phase=Pending"
             here = [
@@ -78,7 +78,7 @@ def run(cluster: Cluster, folder: Path, *arguments: str) -> Result:
         pytest.param(["-n", "team-a", "--gang", "group.llm"], ["native-0"], id="a gang of Kubernetes' own"),
     ],
 )
-def test_what_is_asked_for_is_released_and_no_more(arguments: list[str], released: list[str], tmp_path: Path) -> None:
+def test_exactly_the_requested_pods_are_released(arguments: list[str], released: list[str], tmp_path: Path) -> None:
     cluster = Cluster(GATED, BOTH, OTHER, THEIRS, SET, GROUP)
 
     result = run(cluster, tmp_path, *arguments)
@@ -86,7 +86,7 @@ def test_what_is_asked_for_is_released_and_no_more(arguments: list[str], release
     assert (result.exit_code, sorted(each["metadata"]["name"] for each in cluster.patched)) == (0, released)
 
 
-def test_a_release_takes_our_gate_from_the_very_pod_and_leaves_those_of_others(tmp_path: Path) -> None:
+def test_a_release_removes_only_our_gate_from_the_same_pod(tmp_path: Path) -> None:
     cluster = Cluster(BOTH, GATED)
 
     result = run(cluster, tmp_path, "--all")
@@ -105,7 +105,7 @@ def test_a_release_takes_our_gate_from_the_very_pod_and_leaves_those_of_others(t
     assert result.output == (f"released pods/team-a/train-1 (still held by {OTHERS})\nreleased pods/team-a/train-0\n")
 
 
-def test_a_dry_run_says_what_would_be_released_and_writes_nothing(tmp_path: Path) -> None:
+def test_a_dry_run_lists_the_pods_and_writes_nothing(tmp_path: Path) -> None:
     cluster = Cluster(GATED, BOTH, THEIRS)
 
     result = run(cluster, tmp_path, "--all", "--dry-run")
@@ -142,13 +142,15 @@ def test_a_dry_run_says_what_would_be_released_and_writes_nothing(tmp_path: Path
     ],
 )
 @pytest.mark.parametrize("more", [[], ["--dry-run"]], ids=["", "dry"])
-def test_what_is_not_held_is_said(arguments: list[str], told: str, code: int, more: list[str], tmp_path: Path) -> None:
+def test_pods_without_the_gate_are_reported(
+    arguments: list[str], told: str, code: int, more: list[str], tmp_path: Path
+) -> None:
     result = run(Cluster(THEIRS), tmp_path, *arguments, *more)
 
     assert (result.exit_code, result.output) == (code, f"{told}\n")
 
 
-def test_a_pod_that_changed_meanwhile_is_tried_again(tmp_path: Path) -> None:
+def test_a_conflict_is_retried(tmp_path: Path) -> None:
     cluster = Cluster(GATED, refusals=[Answer({"message": "changed"}, 409)])
 
     result = run(cluster, tmp_path, "--all")
@@ -156,7 +158,7 @@ def test_a_pod_that_changed_meanwhile_is_tried_again(tmp_path: Path) -> None:
     assert (result.exit_code, result.output) == (0, "released pods/team-a/train-0\n")
 
 
-def test_a_pod_that_went_meanwhile_is_done_with(tmp_path: Path) -> None:
+def test_a_pod_that_was_deleted_meanwhile_is_no_failure(tmp_path: Path) -> None:
     def cluster(request: Asked) -> Answer:
         if request.method == "PATCH":
             left.clear()
@@ -170,14 +172,14 @@ def test_a_pod_that_went_meanwhile_is_done_with(tmp_path: Path) -> None:
     assert (result.exit_code, result.output) == (0, "released pods/team-a/train-0\n")
 
 
-def test_a_pod_that_cannot_be_released_is_named_with_the_reason(tmp_path: Path) -> None:
+def test_a_failed_release_is_reported_with_the_reason(tmp_path: Path) -> None:
     result = run(Cluster(GATED, refusals=[Answer({"message": "a policy says no"}, 422)] * 3), tmp_path, "--all")
 
     assert result.exit_code == 4
     assert result.output == "FAILED PATCH /api/v1/namespaces/team-a/pods/train-0: 422: a policy says no\n"
 
 
-def test_where_a_planner_still_gates_what_comes_it_is_said(tmp_path: Path) -> None:
+def test_pods_that_are_gated_again_are_reported(tmp_path: Path) -> None:
     def cluster(request: Asked) -> Answer:
         return Answer(GATED if request.method == "PATCH" else {"metadata": {}, "items": [GATED]})
 
@@ -201,14 +203,14 @@ def test_where_a_planner_still_gates_what_comes_it_is_said(tmp_path: Path) -> No
         pytest.param(["--all", "--gang", "g"], id="all and a gang"),
     ],
 )
-def test_it_wants_to_know_what_to_release(arguments: list[str]) -> None:
+def test_exactly_one_way_to_name_pods_is_required(arguments: list[str]) -> None:
     result = CliRunner().invoke(release, arguments)
 
     assert result.exit_code == 2
     assert "specify exactly one of POD..., --gang NAME and --all" in result.output
 
 
-def test_the_context_says_the_namespace_where_nobody_does(tmp_path: Path) -> None:
+def test_the_namespace_defaults_to_that_of_the_context(tmp_path: Path) -> None:
     cluster = Cluster(GATED, pod("train-0", keys.GATE, namespace="default"))
 
     result = run(cluster, tmp_path, "train-0")
@@ -216,7 +218,7 @@ def test_the_context_says_the_namespace_where_nobody_does(tmp_path: Path) -> Non
     assert result.output == "released pods/default/train-0\n"
 
 
-def test_the_list_of_commands_names_it_and_imports_nothing_for_that() -> None:
+def test_the_list_of_commands_does_not_import_the_command() -> None:
     code = "import sys; from click.testing import CliRunner; from gputopo.cli.main import main;"
     code += "print('release ' in CliRunner().invoke(main, ['--help']).output, 'gputopo.cli.release' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -225,7 +227,7 @@ def test_the_list_of_commands_names_it_and_imports_nothing_for_that() -> None:
     assert "gputopo release --all" in CliRunner().invoke(main.main, ["release", "--help"]).output
 
 
-def test_a_clean_up_does_not_take_the_definitions_from_under_pods_that_wait(tmp_path: Path) -> None:
+def test_a_clean_up_keeps_the_definitions_while_pods_are_gated(tmp_path: Path) -> None:
     asked: list[Asked] = []
 
     def cluster(request: Asked) -> Answer:
@@ -246,7 +248,7 @@ def test_a_clean_up_does_not_take_the_definitions_from_under_pods_that_wait(tmp_
     )
 
 
-def test_a_clean_up_takes_the_ledger_before_the_reservations_and_the_definitions_last(tmp_path: Path) -> None:
+def test_a_clean_up_removes_ledger_reservations_and_definitions_in_this_order(tmp_path: Path) -> None:
     plan = {"metadata": {"name": "llm-7-1a2b3c", "namespace": "team-a", "uid": "r"}}
     items = {
         PODS.path(): [THEIRS],

@@ -1,4 +1,4 @@
-"""Managed fields, read."""
+"""The fields that each manager owns, by the managed fields of an object."""
 
 import json
 
@@ -34,17 +34,17 @@ METADATA = msgspec.json.decode(
 A, BC, D = OwnedField("labels", "a"), OwnedField("labels", "b/c"), OwnedField("annotations", "d")
 
 
-def test_a_manager_owns_what_it_applied() -> None:
+def test_a_manager_owns_the_fields_that_it_applied() -> None:
     assert owned_fields(METADATA, "us") == {A, BC, D}
     assert owned_fields(METADATA, "nfd") == frozenset()
 
 
-def test_others_own_what_they_set_in_whatever_way() -> None:
+def test_other_managers_own_their_fields_after_any_operation() -> None:
     assert owners(METADATA, besides="us") == {A: ("nfd", "us")}
     assert owners(METADATA, besides="nobody") == {A: ("nfd", "us"), BC: ("us",), D: ("us",)}
 
 
-def test_values_are_those_of_labels_and_annotations() -> None:
+def test_fields_have_the_values_of_labels_and_annotations() -> None:
     assert field_values(METADATA) == {A: "1", BC: "2", D: "3"}
 
 

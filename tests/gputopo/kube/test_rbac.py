@@ -27,7 +27,7 @@ from gputopo.kube.rbac import (
 )
 
 
-def test_the_agent_may_do_what_was_promised_and_nothing_else() -> None:
+def test_the_agent_has_the_documented_permissions_only() -> None:
     assert AGENT.verbs == {
         NODES: ("get", "patch"),
         NODE_GPUS: ("create", "patch"),
@@ -47,7 +47,7 @@ def test_no_role_may_replace_or_delete_nodes_or_read_secrets(role: Role) -> None
 WATCHED = dict.fromkeys((NODES, PODS, NODE_GPUS, LEASES), ("list", "watch"))
 
 
-def test_only_the_scheduler_component_watches_and_it_changes_nothing_but_its_acknowledgement() -> None:
+def test_the_extender_watches_and_writes_only_its_acknowledgement() -> None:
     watching = [role for role in ROLES if any("watch" in verbs for verbs in role.verbs.values())]
 
     assert watching == [EXTENDER, OBSERVER, UI, PLANNER]
@@ -56,7 +56,7 @@ def test_only_the_scheduler_component_watches_and_it_changes_nothing_but_its_ack
     assert EXTENDER.verbs == {**WATCHED, **placed, LEDGER_STATUS: ("patch",), EVENTS: ("create",)}
 
 
-def test_the_planner_changes_pods_and_what_it_writes_down_and_never_what_it_planned_before() -> None:
+def test_the_planner_may_change_pods_and_the_ledger_but_no_spec_of_a_reservation() -> None:
     assert PLANNER.verbs == {
         NODES: ("list", "watch"),
         NODE_GPUS: ("list", "watch"),
@@ -72,7 +72,7 @@ def test_the_planner_changes_pods_and_what_it_writes_down_and_never_what_it_plan
     }
 
 
-def test_pods_are_patched_by_the_planner_and_by_who_releases_them_and_deleted_by_the_planner_alone() -> None:
+def test_only_planner_and_release_patch_pods_and_only_the_planner_deletes_pods() -> None:
     assert [role for role in ROLES if role.allows(PODS, "patch")] == [RELEASER, PLANNER]
     assert [role for role in ROLES if role.allows(PODS, "delete")] == [PLANNER]
 

@@ -131,7 +131,7 @@ def _on(state: NodeState, asked: PodProfile, policy: Policy = Policy()) -> Reaso
             _near_one_nic(2, 3, nic_holder="other", virtual_function="0000:0a:00.3"),
             profile(1, nic="required"),
             None,
-            id="NIC: a virtual function leaves the card to others",
+            id="NIC: a virtual function does not take the card",
         ),
     ],
 )
@@ -150,7 +150,7 @@ def _parallel(gpus: int, degree: int) -> PodProfile:
         pytest.param(_node(ACROSS), _parallel(4, 2), Reason.ISLAND, id="neighbours by index are not the pairs"),
         pytest.param(_node(H100, 0, 1), _parallel(6, 2), None, id="one island has all groups"),
         pytest.param(_node(PCIE), _parallel(4, 2), Reason.ISLAND, id="no NVLink"),
-        pytest.param(_node(UNKNOWN), _parallel(4, 2), Reason.UNKNOWN_TOPOLOGY, id="nobody knows"),
+        pytest.param(_node(UNKNOWN), _parallel(4, 2), Reason.UNKNOWN_TOPOLOGY, id="NVLink unknown"),
         pytest.param(_node(DGX2), _parallel(6, 2), None, id="sets too many to list, in one island"),
     ],
 )
@@ -209,9 +209,7 @@ def test_required_shape_is_not_left_to_a_plugin_that_may_crash(wish: dict[str, s
         pytest.param(1, 0, False, None, id="a pod without devices of other plugins"),
     ],
 )
-def test_cards_of_pods_that_the_agent_has_not_reported_count(
-    nics: int, pending: int, reported: bool, reason: Reason | None
-) -> None:
+def test_nics_of_unreported_pods_count_as_taken(nics: int, pending: int, reported: bool, reason: Reason | None) -> None:
     near, far = PcieDistance.NODE, PcieDistance.SYS
     cards = tuple(Nic(name=f"mlx5_{at}", distances=(near, near, far, far)) for at in range(nics))
     topology = msgspec.structs.replace(PAIRS, nics=cards)
@@ -313,12 +311,12 @@ class TestMigAndShares:
         [
             pytest.param("nvidia.com/mig-1g.5gb", {"min-vram": "4Gi"}, None, id="4864 MiB in every one"),
             pytest.param("nvidia.com/mig-1g.5gb.shared", {"min-vram": "4Gi"}, None, id="shared MIG devices"),
-            pytest.param("nvidia.com/mig-1g.5gb", {"min-vram": "5Gi"}, Reason.VRAM, id="less than its name says"),
-            pytest.param("nvidia.com/mig-7g.40gb", {"min-vram": "4Gi"}, Reason.VRAM, id="a profile nobody describes"),
-            pytest.param("nvidia.com/mig-7g.40gb", {}, None, id="which is there all the same"),
+            pytest.param("nvidia.com/mig-1g.5gb", {"min-vram": "5Gi"}, Reason.VRAM, id="less memory than in its name"),
+            pytest.param("nvidia.com/mig-7g.40gb", {"min-vram": "4Gi"}, Reason.VRAM, id="unknown MIG profile"),
+            pytest.param("nvidia.com/mig-7g.40gb", {}, None, id="unknown MIG profile, no memory required"),
             pytest.param("nvidia.com/gpu.shared", {"vram": "15Gi"}, None, id="a share of a whole GPU"),
             pytest.param("nvidia.com/gpu.a100", {}, None, id="renamed"),
-            pytest.param("nvidia.com/gpu.shared", {"vram": "41Gi"}, Reason.VRAM, id="more than it has"),
+            pytest.param("nvidia.com/gpu.shared", {"vram": "41Gi"}, Reason.VRAM, id="more memory than the GPU has"),
         ],
     )  # fmt: skip
     def test_memory(self, resource: str, wishes: dict[str, str], reason: Reason | None) -> None:

@@ -15,11 +15,11 @@ def broken(reason: Reason) -> PredictionCheck:
     return PredictionCheck(Occupant("uid-train", "team", "train", PodProfile()), "gpu-7", None, 3, None, reason)
 
 
-def test_whatever_shape_is_broken_there_are_words_for_it() -> None:
+def test_every_violated_shape_has_a_text() -> None:
     assert len({violated_shape_event(broken(reason)).message for reason in SHAPE_REASONS}) == len(SHAPE_REASONS)
 
 
-def test_a_pod_is_told_what_is_wrong_and_what_to_do() -> None:
+def test_an_event_names_the_violation_and_the_action() -> None:
     assert violated_shape_event(broken(Reason.NUMA)) == EventDraft(
         "Pod",
         "team",

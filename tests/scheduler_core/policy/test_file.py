@@ -176,7 +176,7 @@ def test_empty_file_is_the_built_in_policy() -> None:
         pytest.param(
             "defaults: {mix: [{gpus: 1, weight: 0.0}]}",
             "p:3:28: defaults.mix.0.weight: 0.0 should be greater than 0",
-            id="what never comes",
+            id="frequency 0",
         ),
         pytest.param(
             "defaults: {mix: [{gpu: 1, weight: 1.0}]}",
@@ -214,8 +214,8 @@ def test_empty_file_is_the_built_in_policy() -> None:
         pytest.param("defaults: {}\ndefaults: {}", "p:4:1: invalid YAML: duplicate key 'defaults'", id="twice"),
         pytest.param("? [a]\n: b", "p:3:3: invalid YAML: a key should be a scalar", id="strange key"),
         pytest.param("defaults: [", "p:3:12: invalid YAML: expected the node content", id="open bracket"),
-        pytest.param("defaults: \x00", "p:1:1: invalid YAML: unacceptable character #x0000", id="no text"),
-        pytest.param("defaults: &a [*a]", "p:3:1: defaults should be a mapping", id="a thing in itself"),
+        pytest.param("defaults: \x00", "p:1:1: invalid YAML: unacceptable character #x0000", id="control character"),
+        pytest.param("defaults: &a [*a]", "p:3:1: defaults should be a mapping", id="an alias of itself"),
         pytest.param("defaults: " + "[" * 5000, "p:1:1: invalid YAML: maximum recursion depth", id="too deep"),
         pytest.param("defaults: 2026-13-45", "p:3:11: invalid YAML: '2026-13-45' is not a valid timestamp", id="date"),
         pytest.param("defaults: !!bool maybe", "p:3:11: invalid YAML: 'maybe' is not a valid bool", id="boolean"),
@@ -223,7 +223,7 @@ def test_empty_file_is_the_built_in_policy() -> None:
         pytest.param("#" * 2**20, "p:1:1: the file has 10486", id="too large"),
     ],
 )  # fmt: skip
-def test_fault_has_its_position_and_what_is_allowed(body: str, said: str) -> None:
+def test_an_error_has_its_position_and_the_allowed_values(body: str, said: str) -> None:
     with pytest.raises(PolicyError) as caught:
         parse_policy_file(HEAD + body, "p")
 
