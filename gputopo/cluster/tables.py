@@ -58,7 +58,7 @@ def _node_row(node: GpuNode, now: datetime) -> tuple[Cell, ...]:
         Cell(node.name),
         Cell(_products(topology)),
         Cell(f"{len(topology.usable)}" + (f"+{lost} lost" if lost else ""), "bad" if lost else ""),
-        Cell(UNKNOWN if topology.islands is None else _sizes(each.size for each in _ordered(topology.islands))),
+        Cell(_islands(topology)),
         Cell(_free(node)),
         Cell(_few(names), "bad") if names else Cell(NONE),
         _age(node.age(now)),
@@ -73,6 +73,14 @@ def _products(topology: NodeTopology) -> str:
     if len(names) == 1:
         return names[0]
     return ", ".join(f"{count} {name}" for name, count in zip(names, counts.values(), strict=True))
+
+
+def _islands(topology: NodeTopology) -> str:
+    """Return the sizes of the islands, by the graph or else by labels."""
+    if topology.islands is not None:
+        return _sizes(each.size for each in _ordered(topology.islands))
+    stated = None if topology.summary is None else topology.summary.island_sizes
+    return UNKNOWN if stated is None else _sizes(stated)
 
 
 def _ordered(islands: Iterable[Island]) -> list[Island]:

@@ -75,6 +75,14 @@ def _aliases() -> str:
         f"| `{each.key}` | `{each.example}` | {_values(key.key for key in each.replaces)} | {each.meaning} |"
         for each in ALIASES
     )
+    instance = _values(INSTANCE_TYPE_LABELS)
+    topograph = _values((TOPOGRAPH_DOMAIN, "fabric.topograph.run/tier-0", "fabric.topograph.run/tier-1"))
+    rows += (
+        f"\n| {instance} | `p5.48xlarge-spot` | the labels of [spot capacity](#spot-and-preemptible-capacity) | "
+        "The node is spot capacity: the word `spot` in the name of the instance type. |"
+        f"\n| {topograph} | `nvl72-a` | `gputopo.io/fabric` and the labels of [racks and blocks](#topology-domains) | "
+        "Labels of NVIDIA Topograph: the multi-node NVLink domain, the rack and the block of the node. |"
+    )
     return (
         "## Labels of other tools\n\nRead in place of gputopo's labels where these are absent, on nodes that no "
         "annotation describes; the cost and the NVLink domain on all nodes. A value that cannot be understood is "

@@ -46,7 +46,7 @@ def summarize_labels(aliased: AliasedLabels, count: int) -> tuple[TopologySummar
     gbps = plain_number(labels.get(keys.ISLAND_BANDWIDTH.key, "")) if islands is not None else None
     memory = plain_number(labels.get(keys.VRAM_MIB.key, "")) or None
     used += [key for key, value in ((keys.ISLAND_BANDWIDTH, gbps), (keys.VRAM_MIB, memory)) if value is not None]
-    if islands is None and numa is None and memory is None:
+    if not used:
         return None, contradictions
     sources = tuple(map(aliased.quote, used))
     return TopologySummary(islands, interconnect, gbps, numa, memory, sources), contradictions

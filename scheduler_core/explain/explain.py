@@ -191,11 +191,11 @@ def _sibling_notes(near: Mapping[str, Proximity]) -> tuple[str, ...]:
         return ()
     more = f" and {len(names) - _BEST} more" if len(names) > _BEST else ""
     counts = Counter(near.values())
-    text = (
-        f"other pods of its owner or job are on {', '.join(names[:_BEST])}{more}; these nodes score higher, and so do "
-        f"{counts[Proximity.CLIQUE]} more of their cliques and {counts[Proximity.RACK]} more of their racks (proximity)"
-    )
-    return (text,)
+    levels = ((Proximity.CLIQUE, "of their cliques"), (Proximity.RACK, "of their racks"))
+    near_them = [f"{counts[level]} more {words}" for level, words in levels if counts[level]]
+    also = f", and so do {' and '.join(near_them)}" if near_them else ""
+    verb = "these nodes score" if len(names) > 1 else "this node scores"
+    return (f"other pods of its owner or job are on {', '.join(names[:_BEST])}{more}; {verb} higher{also} (proximity)",)
 
 
 def _products(names: Collection[str], table: ClusterSnapshot) -> str:

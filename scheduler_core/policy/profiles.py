@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from gputopo.model import Interconnect
+from gputopo.render.wording import format_gib
 from scheduler_core.policy.limits import DEFAULT_BACKFILL, DEFAULT_LIMITS, BackfillPolicy, GangLimits
 from scheduler_core.policy.policy import READS_NO_MORE_OF_PODS, PodReads, Policy
 from scheduler_core.policy.preemption import DEFAULT_PREEMPTION, PreemptionPolicy
@@ -100,17 +101,24 @@ def _selected(texts: Mapping[str, str], keys: Iterable[str] | None) -> tuple[tup
 
 
 def _with_required(request: PodRequest, policy_profile: PolicyProfile) -> PodRequest:
-    profile = request.profile
+    """Return the request with the constraints of its profile, and a note for each that the pod does not make itself."""
+    profile, name = request.profile, policy_profile.policy.name
     constraints = profile.constraints
+    notes = []
     if (
         policy_profile.interconnect is not None
         and profile.gpus > 1
         and constraints.interconnect is not Interconnect.NVSWITCH
     ):
+        if constraints.interconnect is not policy_profile.interconnect:
+            notes.append(f"requiredTopologies of the profile {name}: {policy_profile.interconnect.value} or better")
         constraints = constraints._replace(interconnect=policy_profile.interconnect)
     floor = policy_profile.min_vram_mib
     if floor is not None and floor > (constraints.min_vram_mib or 0):
         constraints = constraints._replace(min_vram_mib=floor)
+        notes.append(f"minVram of the profile {name}: {format_gib(floor)} on each GPU")
     if policy_profile.isolation is Strength.REQUIRED or constraints.isolation is None:
+        if policy_profile.isolation not in (constraints.isolation, None):
+            notes.append(f"isolation of the profile {name}: {policy_profile.isolation.value}")
         constraints = constraints._replace(isolation=policy_profile.isolation)
-    return request._replace(profile=profile._replace(constraints=constraints))
+    return request._replace(profile=profile._replace(constraints=constraints), detection=(*request.detection, *notes))

@@ -250,3 +250,16 @@ def test_a_wheel_built_again_elsewhere_and_later_has_the_same_bytes(built: Built
 
     (second,) = (again / "dist").glob("*.whl")
     assert hashlib.sha256(second.read_bytes()).digest() == hashlib.sha256(first.read_bytes()).digest()
+
+
+def test_the_image_with_an_extension_runs_no_program_of_the_image_and_has_its_packages_path() -> None:
+    """The image has neither shell nor pip (docs/extensions.md)."""
+    page = (ROOT / "docs/extensions.md").read_text()
+    build, image = page.partition("```dockerfile\n")[2].partition("```")[0].split("\n\n")
+    found = re.search(r"library/python:(\d+\.\d+)", (DAEMONSET / "Dockerfile").read_text())
+    assert found is not None
+    version = found[1]
+
+    assert f"FROM docker.io/library/python:{version}-" in build
+    assert [line.split(" ")[0] for line in image.splitlines() if line] == ["FROM", "COPY"]
+    assert image.split()[-1] == f"/opt/gputopo/lib/python{version}/site-packages"

@@ -21,7 +21,7 @@ from scheduler_core.explain.model import ReservedGpus
 from scheduler_core.explain.reservations import devices_by_node, reserved_gpus
 from scheduler_core.planner.commit.members import is_finished
 from scheduler_core.planner.commit.progress import PHASES, ROLLING_BACK, Progress
-from scheduler_core.planner.gang.conventions import is_single_pod_gang
+from scheduler_core.planner.gang.conventions import RANK_STRIDE, is_single_pod_gang
 from scheduler_core.planner.gang.creation_order import blocked_creations
 from scheduler_core.planner.gang.gang import Gang, GangPhase, single_pod_of
 from scheduler_core.planner.gang.member import GangName, Member
@@ -204,7 +204,7 @@ def _placement(
         NodeMembers(
             node=node,
             members=tuple(seat.name for seat in found),
-            ranks=tuple(seat.rank for seat in found),
+            ranks=tuple(None if (seat.rank or 0) >= RANK_STRIDE else seat.rank for seat in found),
             gpus=sum(number for seat in found for _, number in seat.gpus),
         )
         for node, found in by_node.items()
@@ -336,7 +336,8 @@ def _no_gang_message(snapshot: GangSnapshot, name: GangName, now: float) -> str:
     invalid = [each.reason for each in listing if each.pod is not None and each.namespace == name.namespace]
     here = [each.name for each in known if each.namespace == name.namespace]
     elsewhere = [f"{each.namespace}/{each.name}" for each in known if each.name == name.name]
-    near = [*get_close_matches(name.name, here, n=3, cutoff=0.4), *elsewhere[:3]]
+    of_controllers = [each for each in here if each.endswith(f".{name.name}")]  # "jobset.NAME"
+    near = list(dict.fromkeys([*of_controllers, *get_close_matches(name.name, here, n=3, cutoff=0.4), *elsewhere]))[:6]
     message = f"there is no gang {name.name} in the namespace {name.namespace}"
     if invalid:
         message += f" (pods there with an invalid gang: {'; '.join(invalid[:_QUOTED])})"

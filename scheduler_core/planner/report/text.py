@@ -79,7 +79,8 @@ def _facts(explanation: GangExplanation) -> Iterator[str]:
 def _placement(place: GangPlacement, gang: GangSummary) -> Iterator[str | Table]:
     nodes = sum(each.node is not None for each in place.stops)
     where = f", all in {place.domain}" if place.domain is not None else ", in no common domain" if nodes > 1 else ""
-    rate = "" if place.gbps is None else f", {format_number(place.gbps)} GB/s"
+    inside = " inside the nodes" if nodes > 1 else ""
+    rate = "" if place.gbps is None else f", {format_number(place.gbps)} GB/s{inside}"
     titles = {"plan": f"Planned ({gang.reservation}):", "there": "Placed on"}
     yield f"{titles.get(place.of) or _IF.get(gang.phase, _NOW)[0]} {counted_noun(nodes, 'node')}{where}{rate}"
     if place.network_source is not None:

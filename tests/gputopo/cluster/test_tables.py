@@ -15,6 +15,7 @@ from gputopo.model import Degradation, Gpu, NodeTopology, Nvlink, PcieDistance
 from gputopo.paths import PathKind
 from gputopo.render.report import Cell
 from gputopo.rings import Ring
+from gputopo.summary import TopologySummary
 from tests.gputopo.cluster.machines import NOW, gpu_node, state
 from tests.machines import (
     a40x10,
@@ -70,6 +71,11 @@ def pod_row(pod: PodGpus) -> dict[str, Cell]:
         pytest.param(gpu_node("n", h100_lost_gpu()), {"GPUS": "7+1 lost", "DEGRADED": "gpu2"}, id="a lost GPU"),
         pytest.param(gpu_node("n", nvlink_unknown()), {"ISLANDS": "?", "FREE": "8/8"}, id="NVLink unknown"),
         pytest.param(GpuNode("n", wsl()), {"ISLANDS": "?", "FREE": "?", "LAST SEEN": "never"}, id="no agent"),
+        pytest.param(
+            GpuNode("n", msgspec.structs.replace(wsl(), summary=TopologySummary((2,)))),
+            {"ISLANDS": "2", "FREE": "?"},
+            id="no agent, and labels that state the islands",
+        ),
         pytest.param(
             gpu_node("n", mixed()),
             {

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gputopo.crd.reference import labels_page
 from gputopo.labels import decode_topology
 from gputopo.labels.aliases import ALIASES, with_aliases
-from gputopo.labels.capacity import is_spot
+from gputopo.labels.capacity import INSTANCE_TYPE_LABELS, is_spot
 from gputopo.labels.domains import CLIQUE_LABELS, DOMAIN_LABELS, RACK_LABELS, first_domain
 
 GB = "GB of one GPU, a plain number up to 512 that the product does not contradict"
@@ -135,3 +135,16 @@ def test_every_alias_and_every_domain_label_is_in_the_reference() -> None:
 
     assert all(f"| `{each.key}` | `{each.example}` |" in page for each in ALIASES)
     assert all(f"`{key}`" in page for _, keys in DOMAIN_LABELS for key in keys)
+
+
+def test_one_table_has_all_labels_of_hand_made_clusters_and_of_topograph() -> None:
+    table = labels_page().partition("## Labels of other tools")[2].partition("\n## ")[0]
+
+    rows = {row.split(" | ", 1)[0] for row in table.splitlines()}
+    found = {key for row in rows for key in row.strip("| ").replace("`", "").split(" or ")}
+    assert found >= {
+        *(each.key for each in ALIASES),
+        *INSTANCE_TYPE_LABELS,
+        "accelerator.topograph.run/domain",
+        "fabric.topograph.run/tier-0",
+    }

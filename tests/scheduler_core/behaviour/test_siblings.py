@@ -165,7 +165,9 @@ def test_why_pod_names_the_nodes_of_the_siblings() -> None:
 
     assert found.best[0].node == "b"
     assert any(part.name == "proximity" and part.raw == 0.4 for part in found.best[0].factors)
-    assert any(note.startswith("other pods of its owner or job are on a; ") for note in found.notes)
+    assert (
+        "other pods of its owner or job are on a; this node scores higher, and so do 1 more of their racks (proximity)"
+    ) in found.notes
 
 
 def test_same_product_holds_for_the_pods_of_a_job_without_an_owner() -> None:

@@ -129,6 +129,16 @@ def test_why_names_the_labels_that_decided_and_those_that_are_missing() -> None:
     ) in found.notes
 
 
+@pytest.mark.parametrize("stated", ["gputopo.io/interconnect", "nvidia.com/gpu-topology", "gpu-interconnect"])
+def test_why_names_no_label_as_missing_that_another_key_states(stated: str) -> None:
+    table = _table([record("n", labels={**GFD, stated: "nvlink"}, allocatable={"nvidia.com/gpu": 8})])
+
+    found = explain(request(2, interconnect="nvlink"), table, None, Policy(), NOW)
+
+    (note,) = (each for each in found.notes if "leave this shape open" in each or "no label decides" in each)
+    assert note.endswith("; missing: gputopo.io/islands (gputopo labels)")
+
+
 def test_a_node_of_labels_alone_is_scored_by_its_interconnect() -> None:
     gpus = {"nvidia.com/gpu": 8}
     nodes = [record("switch", labels=ONE_ISLAND, allocatable=gpus), record("pcie", labels=PCIE, allocatable=gpus)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -153,3 +155,28 @@ def test_a_pool_has_a_floor_of_gpu_memory_and_a_pod_may_require_more(own: dict[s
 
     assert isinstance(found, PodRequest)
     assert found.profile.constraints.min_vram_mib == needed_mib
+
+
+@pytest.mark.parametrize(
+    ("placement", "said", "notes"),
+    [
+        pytest.param({"min_vram_mib": 40960}, {}, ("minVram of the profile big: 40 GiB on each GPU",), id="memory"),
+        pytest.param({"min_vram_mib": 40960}, {"min-vram": "80Gi"}, (), id="the pod requires more"),
+        pytest.param(
+            {"interconnect": _NVLINK}, {}, ("requiredTopologies of the profile big: nvlink or better",), id="links"
+        ),
+        pytest.param({"interconnect": _NVLINK}, {"interconnect": "nvlink"}, (), id="the pod's own"),
+        pytest.param({"isolation": Strength.REQUIRED}, {}, ("isolation of the profile big: required",), id="isolation"),
+        pytest.param({"isolation": Strength.REQUIRED}, {"isolation": "required"}, (), id="both"),
+    ],
+)
+def test_a_constraint_that_only_the_policy_makes_is_noted(
+    placement: dict[str, Any], said: dict[str, str], notes: tuple[str, ...]
+) -> None:
+    """`gputopo why pod` shows constraints by the annotations that state them: the pod has none of these."""
+    policies = Policies((PolicyProfile(Policy(name="big"), **placement),))
+
+    found = policies.parse_pod(pod(gpus=2, annotations=said))
+
+    assert isinstance(found, PodRequest)
+    assert found.detection == notes

@@ -53,6 +53,11 @@ def malformed(namespace: str, name: str) -> Member:
             id="one of that name in another namespace",
         ),
         pytest.param(
+            [called("team", "jobset.llm-7"), called("team", "web")],
+            "there is no gang llm-7 in the namespace team; nearest: jobset.llm-7",
+            id="the name of its JobSet",
+        ),
+        pytest.param(
             [called("team", "web")],
             "there is no gang llm-7 in the namespace team: `gputopo gangs` lists all",
             id="nothing like it",
@@ -273,6 +278,16 @@ def test_controllers_that_wait_for_a_member_are_notes(changed: dict[str, Any], w
 
     assert words in " ".join(story(seen(members[:1], [FREE])).notes)
     assert words not in " ".join(story(seen(members, [FREE])).notes)
+
+
+def test_ranks_that_only_order_the_jobs_of_an_incomplete_jobset_are_not_shown() -> None:
+    members = crew(2)
+    late = members[1]._replace(gang_request=members[1].gang_request._replace(size=4, rank=1 << 16))
+    first = members[0]._replace(gang_request=members[0].gang_request._replace(size=4))
+
+    found = story(seen([first, late], [FREE]))
+
+    assert [each.ranks for each in found.places[0].stops] == [(0, None)]
 
 
 def test_backfill_is_noted_for_the_gang_on_held_capacity_and_for_the_holder() -> None:
