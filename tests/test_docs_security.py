@@ -45,7 +45,7 @@ def test_the_rights_of_each_program_are_those_of_its_role(role: Role) -> None:
     assert granted(listed) == used
 
 
-def test_every_policy_that_restricts_somebody_is_listed() -> None:
+def test_every_restricting_policy_is_listed() -> None:
     policies = {each["metadata"]["name"] for each in MANIFESTS if each["kind"] == "ValidatingAdmissionPolicy"}
 
     assert {

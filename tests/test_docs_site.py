@@ -95,7 +95,7 @@ def test_broken_links_and_anchors_of_a_built_site_are_found(tmp_path: Path) -> N
     assert list(SITE.broken_links(tmp_path)) == ["a.html: #gone", "a.html: no.png", "b.html: a.html#y"]
 
 
-def test_what_a_browser_would_load_from_elsewhere_is_found(tmp_path: Path) -> None:
+def test_addresses_that_a_browser_would_load_are_found(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text(
         '<script src="https://cdn.example.com/x.js"></script><a href="https://example.org/">x</a>'
         '<link rel="stylesheet" href="//fonts.example.net/a.css">'

@@ -26,7 +26,7 @@ def test_free_ports_are_below_those_of_outgoing_connections() -> None:
     assert FIRST <= free_port() < END <= 32768
 
 
-def test_what_somebody_listens_on_is_not_free() -> None:
+def test_a_port_in_use_is_not_free() -> None:
     with socket.create_server(("127.0.0.1", free_port())) as taken:
         assert taken.getsockname()[1] not in {free_port() for _ in range(MANY)}
 

@@ -39,7 +39,7 @@ def test_a_recording_gives_the_islands_numa_nodes_and_nics_of_its_index_row(row:
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row not in MATRICES], ids=lambda row: row["file"])
-def test_what_is_no_topo_m_is_refused(row: dict[str, Any]) -> None:
+def test_text_without_a_matrix_is_refused(row: dict[str, Any]) -> None:
     with pytest.raises(ParseError, match="topo -m"):
         parse_topo(_text(row))
 

@@ -31,9 +31,7 @@ def test_rbac_grants_what_the_code_calls_and_no_more(overlay: str, settings: tup
 
 
 @pytest.mark.parametrize(("overlay", "settings", "role"), VARIANTS)
-def test_every_role_is_bound_to_the_agent_and_to_nobody_else(
-    overlay: str, settings: tuple[str, ...], role: Role
-) -> None:
+def test_every_role_is_bound_to_the_agent_only(overlay: str, settings: tuple[str, ...], role: Role) -> None:
     assert role.name == "agent"
     for documents in (kustomized(f"overlays/{overlay}"), helm_rendered(*settings)):
         roles = {(each["kind"], each["metadata"]["name"]) for each in documents if each["kind"].endswith("Role")}

@@ -44,7 +44,7 @@ def test_a_mistake_in_the_values_is_named(setting: str, complaint: str) -> None:
     assert complaint in done.stderr
 
 
-def test_what_clusters_differ_in_can_be_set() -> None:
+def test_values_that_differ_between_clusters() -> None:
     digest = f"sha256:{'a' * 64}"
     pod = pod_of(
         "image.repository=registry.example.com/gputopo",

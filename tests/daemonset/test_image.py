@@ -49,7 +49,7 @@ def copied() -> list[tuple[list[str], str]]:
     return [(sources, target) for *sources, target in pairs]
 
 
-def test_what_is_copied_is_there_and_not_ignored() -> None:
+def test_copied_files_exist_and_are_not_ignored() -> None:
     ignore = (DAEMONSET / "Dockerfile.dockerignore").read_text().splitlines()
     allowed = {line.removeprefix("!") for line in ignore if line.startswith("!")}
     sources = {source for group, _ in copied() for source in group}
@@ -88,7 +88,7 @@ def test_pip_installs_nothing_without_a_hash() -> None:
         assert re.findall(r"^\S+==\S+.*[^\\]$", lock.read_text(), re.MULTILINE) == []  # a line without hashes below
 
 
-def test_the_image_is_labelled_and_runs_the_agent_as_nobody() -> None:
+def test_the_image_is_labelled_and_runs_the_agent_as_an_unprivileged_user() -> None:
     last = {step.word: step.text for step in steps() if step.stage == 1}
 
     assert last["USER"] == "65532:65532"

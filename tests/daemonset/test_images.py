@@ -136,7 +136,7 @@ def test_a_digest_that_changed_or_cannot_be_had_is_reported_and_not_replaced(tmp
 
 
 @pytest.mark.parametrize("digest", ["latest", "sha256:ab", "sha512:" + "a" * 64, A.upper()])
-def test_what_is_not_a_digest_is_refused(digest: str) -> None:
+def test_an_invalid_digest_is_refused(digest: str) -> None:
     with pytest.raises(ValueError, match=rf"kube-scheduler:v1.37.1: not a digest.*{digest}"):
         load_images(TEXT.format(digest))
 

@@ -57,7 +57,7 @@ def pages_settings(documents: list[Object] | tuple[Object, ...]) -> dict[str, st
     return {name: value for name, value in found.items() if name in PROGRAMS}
 
 
-def test_by_default_the_pages_are_on_loopback_and_nobody_reviews_tokens(tmp_path: Path) -> None:
+def test_by_default_the_pages_are_on_loopback_without_token_reviews(tmp_path: Path) -> None:
     for documents in (helm_rendered(*ALL), composed(tmp_path)):
         assert pages_settings(documents) == dict.fromkeys(PROGRAMS)
         assert not [each for each in documents if "gputopo-page" in each["metadata"]["name"]]

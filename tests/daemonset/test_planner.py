@@ -175,7 +175,7 @@ def test_every_variable_is_a_setting_of_the_planner_and_the_lease_is_the_one_tha
     assert {setting.variable: setting.default for setting in options_of(PlannerSettings)}["GPUTOPO_LISTEN"] == ":9439"
 
 
-def test_what_clusters_differ_in_can_be_set() -> None:
+def test_values_that_differ_between_clusters() -> None:
     documents = helm_adds(
         PLANNER,
         "image.repository=registry.example.com/gputopo",

@@ -11,7 +11,7 @@ from gputopo.labels.workloads import CRITICAL, NORMAL, SCAVENGER
 _FILE = Path(__file__).parents[2] / "daemonset/scheduler/priority-classes/priority-classes.yaml"
 
 
-def test_tiers_are_ordered_and_evict_nobody() -> None:
+def test_tiers_are_ordered_and_evict_no_pods() -> None:
     classes = list(yaml.safe_load_all(_FILE.read_text(encoding="utf-8")))
     values = {each["metadata"]["name"]: each["value"] for each in classes}
 

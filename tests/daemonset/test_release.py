@@ -64,7 +64,7 @@ def test_a_changelog_without_entries_is_refused(text: str, complaint: str) -> No
 
 
 @pytest.mark.parametrize("text", ["1.2", "v1.2.3", "1.2.3-rc1", "01.2.3", "", "1.2.3\n"])
-def test_what_is_no_version_is_refused_and_quoted(text: str) -> None:
+def test_an_invalid_version_is_refused_and_quoted(text: str) -> None:
     with pytest.raises(ReleaseError, match=re.escape(repr(text))):
         parsed_version(text)
 

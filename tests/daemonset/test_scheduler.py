@@ -240,7 +240,7 @@ def test_of_leases_only_the_own_one_can_be_changed(overlay: str, lease: str) -> 
         pytest.param("ui", "gputopo-ui", {("ClusterRole", "gputopo-ui", "")}, id="the pages"),
     ],
 )
-def test_what_each_account_is_bound_to(overlay: str, account: str, bound: set[tuple[str, str, str]]) -> None:
+def test_role_bindings_of_each_account(overlay: str, account: str, bound: set[tuple[str, str, str]]) -> None:
     for documents in (kustomized(f"scheduler/{overlay}"), helm_adds(*SETTINGS[overlay])):
         bindings = [each for each in documents if each["kind"].endswith("RoleBinding")]
         subject = {"kind": "ServiceAccount", "name": account, "namespace": "gputopo"}
@@ -375,7 +375,7 @@ def test_helm_takes_the_scheduler_of_the_api_servers_version(version: str) -> No
     assert "image: registry.k8s.io/kube-scheduler:v1.34.4\n" in text
 
 
-def test_what_clusters_differ_in_can_be_set() -> None:
+def test_values_that_differ_between_clusters() -> None:
     documents = helm_adds(
         *SETTINGS["default"],
         "image.repository=registry.example.com/gputopo",

@@ -88,7 +88,7 @@ NOT_VALUES = {
 
 
 @pytest.mark.parametrize(("make", "message"), NOT_VALUES.values(), ids=NOT_VALUES)
-def test_what_cannot_be_is_refused_and_quoted(make: Callable[[], object], message: str) -> None:
+def test_an_impossible_model_is_refused_and_quoted(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ModelError) as caught:
         make()
 

@@ -100,7 +100,7 @@ def real_machines(draw: st.DrawFn) -> NodeTopology:
 @example(topology=MACHINES["hgx_h100"](), size=4, required=REQUIRED[3], mirrors_only=False)
 @example(topology=MACHINES["dgx1"](), size=2, required=REQUIRED[2], mirrors_only=False)
 @example(topology=MACHINES["a100_bridged"](), size=2, required=REQUIRED[0], mirrors_only=False)
-def test_what_labels_decide_about_a_shape_holds_for_every_set_of_the_machine(
+def test_decisions_by_labels_hold_for_every_set_of_the_machine(
     topology: NodeTopology, size: int, required: dict[str, Any], mirrors_only: bool
 ) -> None:
     labelled, full = _labelled(topology, mirrors_only=mirrors_only), shape_of(topology)

@@ -72,7 +72,7 @@ def machines(draw: st.DrawFn) -> Machine:
 @pytest.mark.parametrize("era", ERAS.values(), ids=ERAS)
 @given(machine=machines())
 @settings(max_examples=20, deadline=None)
-def test_what_a_driver_prints_is_read_exactly(era: Era, machine: Machine) -> None:
+def test_driver_output_is_parsed_exactly(era: Era, machine: Machine) -> None:
     matrix = parse_topo(printed(machine, era))
 
     assert matrix.problems == ()

@@ -151,7 +151,7 @@ def test_plugin_that_fails_fails_the_pod() -> None:
     assert rejection == _unexpected(why)
 
 
-def test_resources_of_nobody_are_not_the_device_managers_business() -> None:
+def test_the_device_manager_ignores_resources_without_a_plugin() -> None:
     manager = _manager()
 
     assert manager.admit(Pod("a", "default", "a", (Container("c0", {"example.com/fpga": 1}),))) is None

@@ -137,7 +137,7 @@ def test_a_head_without_end_is_cut(clock: Callable[[], float]) -> None:
         pytest.param(b"\r\n\r\n", 400, id="nothing"),
     ],
 )
-def test_what_a_head_is_answered(head: bytes, code: int) -> None:
+def test_a_request_head_gets_its_status(head: bytes, code: int) -> None:
     assert respond_to_request(head, lambda path: (200, "text/plain", path.encode()))[0] == code
 
 

@@ -163,7 +163,7 @@ def test_calls_of_nvml_that_fail_are_named() -> None:
     assert samples_with(status, "nvml") == {("nvml_call_failed", "nvmlDeviceGetName"): 1}
 
 
-def test_what_the_registry_exposes_is_described() -> None:
+def test_every_exposed_metric_is_in_the_catalogue() -> None:
     metrics = AgentMetrics()
     metrics.register_status(lambda: of(MESH))
     exposed = {

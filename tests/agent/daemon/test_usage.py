@@ -64,7 +64,7 @@ def test_a_gpu_whose_load_moves_around_a_border_is_published_once() -> None:
         pytest.param(None, None, id="no NVML"),
     ],
 )
-def test_what_is_not_known_is_not_published(nvml: Nvml | None, usage: tuple[GpuUsage, ...] | None) -> None:
+def test_unknown_usage_is_not_published(nvml: Nvml | None, usage: tuple[GpuUsage, ...] | None) -> None:
     assert published_usage(record_load({}, nvml, 0.0), {}, (Gpu(index=0, uuid="GPU-a"),)) == usage
 
 

@@ -40,7 +40,7 @@ def test_a_kind_that_needs_credentials_says_so(tmp_path: Path) -> None:
         open_publisher(PublishTarget(kind="node", node="n", kubeconfig=str(tmp_path / "none")))
 
 
-def test_what_needs_no_api_server_does_not_import_its_client() -> None:
+def test_publishers_without_an_api_server_do_not_import_its_client() -> None:
     code = (
         "import sys; from agent.publish.choice import PublishTarget, open_publisher; "
         "[open_publisher(PublishTarget(kind=kind, node='n')) for kind in ('stdout', 'features.d')]; print(*sys.modules)"

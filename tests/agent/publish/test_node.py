@@ -85,7 +85,7 @@ def test_a_version_that_the_server_does_not_reach_is_forgotten(tmp_path: Path) -
     assert [each.query["resourceVersion"] for each in server.asked if each.method == "GET"] == ["0", "900", "0"]
 
 
-def test_what_a_conflict_names_is_dropped_and_the_rest_applied(tmp_path: Path) -> None:
+def test_keys_of_a_conflict_are_left_out_and_the_others_applied(tmp_path: Path) -> None:
     turns = iter([conflict(".metadata.labels.b"), node("8")])
 
     with publisher(lambda request: next(turns) if request.method == "PATCH" else node(), tmp_path) as (server, publish):

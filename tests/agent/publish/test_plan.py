@@ -74,7 +74,7 @@ def node(live: dict[OwnedField, str], us: Iterable[OwnedField] = (), **others: s
         pytest.param(node({A: "1"}), {A: "1"}, ApplyPlan({A: "1"}, {}), id="without owner: owned from now on"),
     ],
 )
-def test_what_is_written(metadata: ManagedMetadata, wanted: dict[OwnedField, str], expected: ApplyPlan) -> None:
+def test_planned_applies(metadata: ManagedMetadata, wanted: dict[OwnedField, str], expected: ApplyPlan) -> None:
     assert plan_apply(metadata, US, wanted) == expected
 
 

@@ -50,7 +50,7 @@ def test_a_node_has_the_published_topology(
 
 
 @pytest.mark.parametrize("managers", [("kubectl-edit",), (keys.FIELD_MANAGER, "kubectl-edit")])
-def test_a_topology_that_somebody_else_wrote_is_not_recalled(managers: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_topology_of_another_field_manager_is_not_recalled(managers: tuple[str, ...], tmp_path: Path) -> None:
     """A link that only they know of would be reported as missing."""
     assert recalled(tmp_path, node(encode_topology(dgx1()).annotations, *managers)) is None
 

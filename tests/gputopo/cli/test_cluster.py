@@ -113,7 +113,7 @@ def test_pods_in_every_format(tmp_path: Path) -> None:
     assert [each["name"] for each in json.loads(as_json)["items"]] == ["train"]
 
 
-def test_pods_of_which_nobody_says_what_they_hold_are_asked_for_in_full_on_those_nodes_only(tmp_path: Path) -> None:
+def test_full_pods_are_read_only_from_nodes_without_allocations(tmp_path: Path) -> None:
     asking = {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "2", "cpu": "4"}}}, {}], "nodeName": "gpu-0"}
 
     def silent(request: Asked) -> Answer:
@@ -272,7 +272,7 @@ def test_the_commands_cost_nothing_until_they_are_used() -> None:
 DEEP = '{"a":' * 3_000 + "{}" + "}" * 3_000
 
 
-def test_what_nests_too_deep_is_read_over_and_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_deep_fields_are_skipped_and_unreadable_objects_are_named(tmp_path: Path) -> None:
     def hostile(request: Asked) -> Answer:
         if request.path == NODES.path():
             annotated = {"name": "odd", "uid": "o", "labels": FACTS.labels, "annotations": {TOPOLOGY.key: DEEP}}

@@ -92,7 +92,7 @@ def test_a_check_prints_what_is_wrong_and_ends_with_1(tmp_path: Path) -> None:
         pytest.param(["--kubeconfig", "/nowhere"], None, 4, "/nowhere", id="no cluster"),
     ],
 )
-def test_what_cannot_be_done_is_said(arguments: list[str], given: str | None, code: int, message: str) -> None:
+def test_errors_have_exit_codes_and_messages(arguments: list[str], given: str | None, code: int, message: str) -> None:
     done = run(*arguments, given=given)
 
     assert done.exit_code == code

@@ -97,7 +97,7 @@ def test_all_gangs_of_the_cluster(tmp_path: Path) -> None:
     )
 
 
-def test_what_may_not_be_read_is_named(tmp_path: Path) -> None:
+def test_kinds_without_permission_are_named(tmp_path: Path) -> None:
     refused = Answer({"message": "forbidden"}, 403)
     with api_server(cluster(jobs=refused, placementledgers=refused)) as server:
         shown = run(server, tmp_path, "gangs")
@@ -107,7 +107,7 @@ def test_what_may_not_be_read_is_named(tmp_path: Path) -> None:
     assert "b          job.train  waiting for members 2 of ?" in shown.stdout
 
 
-def test_who_may_not_read_pods_learns_what_to_ask_for(tmp_path: Path) -> None:
+def test_without_permission_for_pods_the_missing_rules_are_named(tmp_path: Path) -> None:
     with api_server(cluster(pods=Answer({"message": "pods is forbidden"}, 403))) as server:
         shown = run(server, tmp_path, "gangs")
 
@@ -170,7 +170,7 @@ def test_pages_without_end_are_an_error() -> None:
         pytest.param(Answer("no such page", 404), "/gangs: 404: no such page", id="another server"),
     ],
 )
-def test_what_a_planner_does_not_tell(answer: Answer, told: str) -> None:
+def test_errors_of_a_planner_page(answer: Answer, told: str) -> None:
     with api_server(lambda _: answer) as planner:
         shown = CliRunner().invoke(main.main, ["gangs", "--server", planner.url])
 
@@ -244,7 +244,7 @@ LED = listed({**LEDGER, "spec": {"planner": "p", "epoch": 1, "lease": "gputopo/g
         ),
     ],
 )
-def test_that_nobody_plans_is_said_beside_the_table(lease: Answer, told: str, tmp_path: Path) -> None:
+def test_a_missing_planner_is_reported_below_the_table(lease: Answer, told: str, tmp_path: Path) -> None:
     answers = cluster(placementledgers=LED)
     with api_server(lambda asked: lease if asked.path == LEASE else answers(asked)) as server:
         shown = run(server, tmp_path, "gangs")
@@ -253,7 +253,7 @@ def test_that_nobody_plans_is_said_beside_the_table(lease: Answer, told: str, tm
     assert shown.stderr.startswith(told)
 
 
-def test_what_is_refused_and_what_nobody_gated_is_said_beside_the_table(tmp_path: Path) -> None:
+def test_refused_and_ungated_gangs_are_reported_below_the_table(tmp_path: Path) -> None:
     wrong = member("p", "Bad_Name")
     ungated = [pod(f"g{at}-0", 2, annotations={"gputopo.io/gang": f"g{at}"}, phase="Pending") for at in range(5)]
     for each in ungated:
@@ -282,7 +282,7 @@ def test_what_is_refused_and_what_nobody_gated_is_said_beside_the_table(tmp_path
         pytest.param(Answer({"message": "forbidden"}, 403), "What to do: gate its pods: kubectl label", id="unknown"),
     ],
 )
-def test_why_nobody_gated_a_gang(space: Answer, told: str, tmp_path: Path) -> None:
+def test_the_reason_for_a_gang_without_gates(space: Answer, told: str, tmp_path: Path) -> None:
     ungated = pod("g-0", 2, annotations={"gputopo.io/gang": "g"}, phase="Pending")
     answers = cluster(pods=listed(ungated))
     with api_server(lambda asked: space if asked.path == NAMESPACES.path("a") else answers(asked)) as server:
@@ -291,7 +291,7 @@ def test_why_nobody_gated_a_gang(space: Answer, told: str, tmp_path: Path) -> No
     assert told in shown.stdout
 
 
-def test_what_kube_scheduler_says_of_a_member_that_was_let_go(tmp_path: Path) -> None:
+def test_the_message_of_kube_scheduler_about_an_ungated_member(tmp_path: Path) -> None:
     late = pod("w-0", 2, annotations={"gputopo.io/gang": "g", "gputopo.io/reservation": "g-1"}, phase="Pending")
     said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no volume"}
     late["status"]["conditions"] = [said]

@@ -74,7 +74,7 @@ def test_exit_codes(arguments: tuple[str, ...], code: int) -> None:
     assert run(*arguments).exit_code == code
 
 
-def test_what_is_no_topology_is_quoted_and_named() -> None:
+def test_an_invalid_topology_is_quoted_with_its_source() -> None:
     result = run("show", "--from", "-", stdin="GPU0 what\n")
 
     assert result.exit_code == 2

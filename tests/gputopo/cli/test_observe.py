@@ -154,7 +154,7 @@ def served(cluster: Cluster) -> Iterator[ApiServer]:
             cluster.end()
 
 
-def test_what_is_placed_is_told_at_once_and_summed_up_at_the_end(tmp_path: Path) -> None:
+def test_placements_are_printed_at_once_and_summed_up_at_the_end(tmp_path: Path) -> None:
     cluster = Cluster()
     with served(cluster) as server, running(server, tmp_path) as observer:
         first = observer.lines_until("Since then")
@@ -285,7 +285,7 @@ def test_without_the_right_to_list_it_says_so_and_goes_on_trying(tmp_path: Path)
         pytest.param(["--listen", "203.0.113.1:1"], 2, "cannot listen on 203.0.113.1:1", id="no-address"),
     ],
 )
-def test_what_cannot_be_is_refused(tmp_path: Path, options: list[str], code: int, message: str) -> None:
+def test_unsuitable_settings_are_refused(tmp_path: Path, options: list[str], code: int, message: str) -> None:
     config = tmp_path / "config"
     config.write_text(yaml.safe_dump(kubeconfig("http://127.0.0.1:1", "token")))
     shown = CliRunner().invoke(main.main, ["observe", "--kubeconfig", str(config), *options])

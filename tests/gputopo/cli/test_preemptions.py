@@ -110,7 +110,9 @@ def test_pods_that_did_not_end_in_time_are_counted(tmp_path: Path) -> None:
         pytest.param([], {"placementledgers": listed(LEDGER)}, id="not in the ledger"),
     ],
 )
-def test_what_is_no_running_preemption(tmp_path: Path, arguments: list[str], changed: dict[str, Answer]) -> None:
+def test_reservations_that_are_no_running_preemption(
+    tmp_path: Path, arguments: list[str], changed: dict[str, Answer]
+) -> None:
     with api_server(cluster(**{**CLUSTER, **changed})) as server:
         shown = run(server, tmp_path, "preemptions", *arguments)
 

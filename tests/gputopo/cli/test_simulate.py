@@ -65,7 +65,7 @@ def test_each_profile_of_a_policy_file_is_a_policy_of_its_own(files: Path) -> No
     ("content", "said"),
     [pytest.param(b"\xff", "not UTF-8 text", id="no text"), pytest.param(b"kind: X", "1:1", id="no policy")],
 )
-def test_what_is_no_policy_file_is_said(files: Path, content: bytes, said: str) -> None:
+def test_an_invalid_policy_file_is_an_error(files: Path, content: bytes, said: str) -> None:
     (files / "policy.yaml").write_bytes(content)
 
     code, output = _run("simulate", "--cluster", "8a100-2n-pairs12*4", "--policy", str(files / "policy.yaml"))
@@ -97,7 +97,7 @@ def test_cluster_as_kubectl_prints_it(files: Path) -> None:
         pytest.param(["--cluster", "PODS"], "expected columns: sn", id="cluster"),
     ],
 )
-def test_what_is_not_understood(files: Path, arguments: list[str], said: str) -> None:
+def test_invalid_input_is_an_error(files: Path, arguments: list[str], said: str) -> None:
     places = {"NODES": str(files / "nodes.csv"), "PODS": str(files / "pods.csv")}
     code, output = _run(
         "simulate", "--cluster", str(files / "nodes.csv"), *(places.get(each, each) for each in arguments)
@@ -166,7 +166,7 @@ def test_what_if_for_programs(files: Path) -> None:
         pytest.param("pod.yaml", "nodes.csv", "invalid JSON, or not printed by kubectl", id="no cluster"),
     ],
 )
-def test_what_if_of_nothing(files: Path, pod: str, cluster: str, said: str) -> None:
+def test_what_if_without_a_gpu_pod_or_a_cluster_is_an_error(files: Path, pod: str, cluster: str, said: str) -> None:
     code, output = _run("what-if", "-f", str(files / pod), "--from", str(files / cluster))
 
     assert code == 2

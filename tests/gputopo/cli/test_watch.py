@@ -142,7 +142,7 @@ def test_on_a_terminal_the_table_is_redrawn(
 
 @pytest.mark.parametrize("option", [("-o", "json"), ("-o", "yaml"), ("--from", "c.json")])
 @pytest.mark.parametrize("command", ["nodes", "pods", "gangs"])
-def test_what_cannot_be_watched(command: str, option: tuple[str, str]) -> None:
+def test_options_that_exclude_watch(command: str, option: tuple[str, str]) -> None:
     found = CliRunner().invoke(main.main, [command, "-w", *option])
 
     assert found.exit_code == 2

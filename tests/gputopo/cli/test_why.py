@@ -240,7 +240,7 @@ def test_a_pod_without_gpus_is_none_of_our_business(tmp_path: Path) -> None:
     assert shown.output.startswith("gputopo: pod a/web requests no GPU (nvidia.com/gpu, ")
 
 
-def test_who_may_not_read_learns_what_to_ask_for(tmp_path: Path) -> None:
+def test_without_permission_the_missing_rules_are_named(tmp_path: Path) -> None:
     def refuses(asked: Asked) -> Answer:
         if asked.path == PODS.path():
             return Answer({"message": 'pods is forbidden: User "me" cannot list pods at the cluster scope'}, 403)
@@ -285,7 +285,7 @@ def test_a_gang_for_which_gpus_are_kept_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_who_may_not_see_reservations_learns_that_they_are_not_counted(tmp_path: Path) -> None:
+def test_without_permission_for_reservations_a_note_says_so(tmp_path: Path) -> None:
     def refuses(asked: Asked) -> Answer:
         return Answer({"message": "no"}, 403) if asked.path == RESERVATIONS.path() else cluster(asked)
 
@@ -331,7 +331,7 @@ def test_a_running_extender_is_asked_instead(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_an_extender_does_not_tell(answer: Answer, told: str, tmp_path: Path) -> None:
+def test_errors_of_an_extender_page(answer: Answer, told: str, tmp_path: Path) -> None:
     with api_server(lambda _: answer) as server:
         shown = why(server, tmp_path, "pod", "x", "--server", server.url)
 

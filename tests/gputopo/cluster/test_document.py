@@ -43,7 +43,7 @@ def test_a_list_of_nodes() -> None:
     }
 
 
-def test_what_is_unknown_of_a_node_is_null() -> None:
+def test_unknown_facts_of_a_node_are_null() -> None:
     (item,) = node_list([GpuNode("n", NodeTopology(gpus=(Gpu(index=0),)), None, "why")], NOW)["items"]
 
     assert item == {

@@ -46,7 +46,7 @@ def test_a_damaged_annotation_leaves_what_labels_tell_and_the_reason() -> None:
     assert "version 9" in node.trouble
 
 
-def test_gpus_are_free_unless_somebody_holds_some_of_them() -> None:
+def test_gpus_without_an_allocation_are_free() -> None:
     node = gpu_node("n", dgx1(), {"train": (0, 1), "serve": (4,)})
 
     assert node.free == frozenset({2, 3, 5, 6, 7})

@@ -127,7 +127,7 @@ def test_pods_that_do_not_run_and_nodes_that_say_nothing_are_left_out() -> None:
     assert pod_placements(nodes, names("other")) == []
 
 
-def test_what_is_not_known_stays_so() -> None:
+def test_unknown_facts_of_placements_stay_unknown() -> None:
     (found,) = pod_placements([gpu_node("n", nvlink_unknown(), {"p": (0, 1)})], names("p"))
     assert (found.gpus_by_island, found.ring and found.ring.kind, found.of_node) == (None, PathKind.UNKNOWN, None)
 

@@ -60,7 +60,7 @@ def test_every_text_and_every_list_of_the_definition_is_bounded() -> None:
 
 
 @pytest.mark.parametrize(("change", "why"), BEYOND)
-def test_what_the_api_server_would_reject_is_recognized(change: dict[str, object], why: str) -> None:
+def test_state_beyond_the_bounds_of_the_definition_is_recognized(change: dict[str, object], why: str) -> None:
     error = bounds_error(msgspec.structs.replace(IDLE, **change))
 
     assert error is not None

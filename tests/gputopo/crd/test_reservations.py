@@ -54,7 +54,7 @@ def complaints(crd: dict[str, Any], document: Any) -> list[str]:
         pytest.param(LEDGER_CRD, {"spec": LedgerSpec()}, id="a ledger at its beginning"),
     ],
 )
-def test_what_is_written_is_taken(crd: dict[str, Any], document: Any) -> None:
+def test_written_objects_match_the_definitions(crd: dict[str, Any], document: Any) -> None:
     assert complaints(crd, msgspec.json.decode(msgspec.json.encode(document))) == []
 
 
@@ -104,7 +104,7 @@ def test_what_is_written_is_taken(crd: dict[str, Any], document: Any) -> None:
         ),
     ],
 )
-def test_what_is_never_written_is_refused(crd: dict[str, Any], document: Any, complaint: str) -> None:
+def test_objects_that_are_never_written_are_refused(crd: dict[str, Any], document: Any, complaint: str) -> None:
     assert complaint in complaints(crd, document)
 
 

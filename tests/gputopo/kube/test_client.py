@@ -203,7 +203,7 @@ def test_objects_are_created_in_their_namespace_and_deleted_by_their_uid(tmp_pat
     ]
 
 
-def test_what_has_changed_is_not_deleted_where_that_matters(tmp_path: Path) -> None:
+def test_a_delete_may_require_an_unchanged_object(tmp_path: Path) -> None:
     pod = ObjectMeta("p", "u", "ns", "7")
 
     (one,), _ = asked(lambda _: Answer(NODE), lambda kube: kube.delete(PODS, pod, unchanged=True), tmp_path)
@@ -332,7 +332,7 @@ def test_an_answer_that_breaks_off_is_no_answer(tmp_path: Path) -> None:
         asked(lambda _: Answer(half), lambda kube: kube.get(NODES, "n", PartialObject), tmp_path)
 
 
-def test_nobody_at_the_other_end_is_said_with_the_address(tmp_path: Path) -> None:
+def test_an_unreachable_server_is_named_with_its_address(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
     path = tmp_path / "config"

@@ -182,7 +182,7 @@ def test_the_same_value_stays_the_same_object_whatever_is_read_again(reduction: 
     assert first is second
 
 
-def test_what_cannot_be_read_stays_as_it_was_seen_and_hides_no_other(reduction: Projection[Size]) -> None:
+def test_an_unreadable_object_keeps_its_last_value_and_hides_no_other(reduction: Projection[Size]) -> None:
     reduction.apply_list([raw("a", 1), raw("b", 2)])
 
     assert reduction.apply_events([put("a", "big"), put("b", 3)]) == Delta((Size("b", 3),))

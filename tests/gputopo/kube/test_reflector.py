@@ -192,7 +192,7 @@ def test_a_list_that_grows_too_old_between_two_pages_is_begun_again(tmp_path: Pa
     assert run.deltas == [Delta((Size("b", 0),), is_full_list=True)]
 
 
-def test_what_fails_is_tried_again_after_longer_and_longer(tmp_path: Path) -> None:
+def test_failures_are_retried_with_growing_delays(tmp_path: Path) -> None:
     script = Script([*[Answer({"message": "etcd"}, 500)] * 9, page(7, thing("a", 3))])
 
     with running(script, tmp_path) as run:
@@ -202,7 +202,7 @@ def test_what_fails_is_tried_again_after_longer_and_longer(tmp_path: Path) -> No
     assert run.waits == [0.5, 1, 2, 4, 8, 16, LONGEST_BACKOFF_S, LONGEST_BACKOFF_S, LONGEST_BACKOFF_S]
 
 
-def test_what_the_watch_brings_ends_the_longer_and_longer(tmp_path: Path) -> None:
+def test_an_event_of_the_watch_resets_the_delay(tmp_path: Path) -> None:
     failed = Answer({"message": "etcd"}, 500)
     script = Script([page(7)], [failed, failed, cut(bookmark(8)), failed])
 
@@ -297,7 +297,7 @@ def test_a_namespace_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
     assert run.waits == [0.5]
 
 
-def test_what_is_forbidden_is_said_and_asked_again(tmp_path: Path) -> None:
+def test_a_forbidden_list_is_reported_and_retried(tmp_path: Path) -> None:
     script = Script([Answer({"message": "nodes is forbidden"}, 403)])
 
     with running(script, tmp_path) as run:

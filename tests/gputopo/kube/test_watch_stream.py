@@ -139,7 +139,7 @@ def test_a_line_without_end_is_given_up(tmp_path: Path) -> None:
         pytest.param(b'{"type":"\xff","object":{}}\n', r"not a watch event", id="no UTF-8"),
     ],
 )
-def test_what_is_no_event_is_quoted(line: bytes, message: str, tmp_path: Path) -> None:
+def test_an_invalid_watch_event_is_quoted(line: bytes, message: str, tmp_path: Path) -> None:
     stream = Stream(event("ADDED", "a", 8))
     with watching(tmp_path, Answer(stream)) as (_, watch):
         events = iter(watch)

@@ -112,7 +112,9 @@ SHED = {
 
 
 @pytest.mark.parametrize(("topology", "left_out"), SHED.values(), ids=SHED)
-def test_what_does_not_fit_is_left_out_in_order_and_said(topology: NodeTopology, left_out: list[str]) -> None:
+def test_facts_beyond_the_size_limit_are_left_out_in_order_and_named(
+    topology: NodeTopology, left_out: list[str]
+) -> None:
     text = annotation.encode_annotation(topology)
     back = annotation.decode_annotation(text)
 
@@ -155,7 +157,7 @@ def test_more_gpus_may_take_more() -> None:
     assert [annotation.max_bytes(gpus) for gpus in (0, 8, 16, 64)] == [8192, 8192, 8192, 32768]
 
 
-def test_what_cannot_be_made_to_fit_is_refused() -> None:
+def test_a_topology_that_exceeds_the_size_limit_is_refused() -> None:
     with pytest.raises(EncodeError, match=r"the topology of 1 GPUs takes \d+ bytes; at most 8192 fit"):
         annotation.encode_annotation(NodeTopology(gpus=(Gpu(index=0, product="x" * 9000),)))
 

@@ -24,5 +24,5 @@ def test_every_cloud_is_known(key: str, values: tuple[str, ...]) -> None:
     ],
     ids=str,
 )
-def test_what_stays(labels: dict[str, str]) -> None:
+def test_labels_that_do_not_mark_spot_capacity(labels: dict[str, str]) -> None:
     assert not is_spot(labels)

@@ -68,7 +68,7 @@ def test_an_eight_gpu_nvswitch_node_carries_every_label() -> None:
     assert list(facts.annotations) == ["gputopo.io/topology"]
 
 
-def test_what_is_unknown_has_no_label() -> None:
+def test_an_unknown_fact_has_no_label() -> None:
     topology = NodeTopology(gpus=(Gpu(index=0, numa_node=0, memory_mib=100), Gpu(index=1)))
 
     facts = encode_topology(topology)

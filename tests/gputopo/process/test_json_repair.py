@@ -59,7 +59,7 @@ def test_only_what_nests_too_deep_is_cut(value: Any, around: int, escaped: bool,
         (b'"a\xffb"', "a\ufffdb"),
     ],
 )
-def test_what_is_no_character_is_replaced_as_go_does(text: bytes, found: str) -> None:
+def test_invalid_characters_are_replaced_as_go_does(text: bytes, found: str) -> None:
     assert msgspec.json.decode(repair_json(text)) == found
     assert decode(text, str) == found
 
@@ -111,7 +111,7 @@ def test_deep_nesting_in_what_is_skipped_is_read_over(levels: int) -> None:
         "\ud800",
     ],
 )
-def test_what_cannot_be_decoded_is_a_decode_error(text: bytes | str) -> None:
+def test_text_that_cannot_be_decoded_is_a_decode_error(text: bytes | str) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode(text, Some)
 

@@ -73,7 +73,7 @@ def test_a_surprise_is_logged_with_its_trace_on_one_line(lines: io.StringIO) -> 
 
 
 @pytest.mark.parametrize("lines", ["json"], indirect=True)
-def test_what_others_log_stays_theirs_and_details_are_left_out(lines: io.StringIO) -> None:
+def test_logs_of_libraries_and_debug_lines_are_left_out(lines: io.StringIO) -> None:
     logging.getLogger("agent.daemon.loop").debug("detail")
     logging.getLogger("urllib3").warning("retry")
 

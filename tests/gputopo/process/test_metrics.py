@@ -38,7 +38,7 @@ def test_a_scrape_has_what_is_bumped_and_what_is_told() -> None:
     ]
 
 
-def test_what_is_gone_leaves_no_series_behind() -> None:
+def test_removed_objects_leave_no_series() -> None:
     registry, said = CollectorRegistry(), list[Sample]([("size", ("left",), 2.5)])
     CATALOGUE.register_samples(registry, lambda: said)
     said.clear()

@@ -106,7 +106,7 @@ def test_a_pair_misses_the_lanes_that_its_weaker_uplink_misses() -> None:
     assert links_of(topology) == [(0, 1, "nvswitch", 17, 18, None)]
 
 
-def test_a_link_that_is_down_joins_nobody() -> None:
+def test_a_link_that_is_down_joins_no_gpus() -> None:
     joined = {link[:2]: link[3:] for link in links_of(dgx1_link_down())}
 
     assert (5, 7) not in joined
@@ -123,7 +123,7 @@ def test_a_gpu_out_of_its_fabric_keeps_its_uplink_and_is_an_island_of_one() -> N
     assert built["degraded"] == [{"what": "gpu5.fabric", "why": "no NVLink is active while its 7 siblings have 18"}]
 
 
-def test_what_is_not_known_is_null() -> None:
+def test_unknown_facts_are_null() -> None:
     built = topology_document(wsl())
 
     assert built == {

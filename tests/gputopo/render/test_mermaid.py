@@ -63,7 +63,7 @@ def test_unknown_and_lost_gpus_have_classes_of_their_own() -> None:
     ]
 
 
-def test_what_means_something_to_mermaid_is_an_entity() -> None:
+def test_special_characters_of_mermaid_become_entities() -> None:
     machine = NodeTopology(
         gpus=(Gpu(index=0, product='a"]; click b#`', numa_node=0), Gpu(index=1, product="中\n", numa_node=0)),
         nvlink=Nvlink(links=(Link(a=0, b=1, lanes=2, gbps=100.0),)),

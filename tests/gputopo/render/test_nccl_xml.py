@@ -165,7 +165,7 @@ def test_a_switch_of_devices_that_nccl_cannot_find_is_left_out() -> None:
         ),
     ],
 )
-def test_what_nccl_could_not_use_is_refused(topology: NodeTopology, message: str) -> None:
+def test_a_topology_that_nccl_cannot_use_is_refused(topology: NodeTopology, message: str) -> None:
     with pytest.raises(NcclXmlError) as caught:
         render_nccl_xml(topology)
 

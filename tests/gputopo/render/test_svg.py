@@ -155,7 +155,7 @@ def test_an_unknown_numa_node_is_a_box_of_its_own_around_all_rows() -> None:
     assert [words(each) for each in boxes] == [["NUMA ?"]]
 
 
-def test_a_fabric_that_nobody_confirmed_is_called_assumed() -> None:
+def test_an_unconfirmed_fabric_is_called_assumed() -> None:
     root = picture(cloud_vm())
     assert words(found(root, "fabric", "assumed")[0]) == ["NVSwitch fabric, assumed", f"8 {TIMES} NV18"]
 

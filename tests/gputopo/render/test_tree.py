@@ -210,7 +210,7 @@ def test_a_machine_without_gpus() -> None:
     assert render_tree(NodeTopology()) == "machine\nno GPU\n"
 
 
-def test_what_little_is_known_is_shown() -> None:
+def test_the_few_known_facts_are_shown() -> None:
     machine = NodeTopology(
         gpus=(
             Gpu(index=0, cpu_affinity="0-7", fabric=GpuFabric(FabricState.COMPLETED, unhealthy=("route", "bandwidth"))),

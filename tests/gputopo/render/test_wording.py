@@ -34,7 +34,7 @@ def test_visible_text_is_printable_and_ascii_where_asked(text: str) -> None:
         pytest.param("\u202eabc", "\\u202eabc", "\\u202eabc", id="right to left"),
     ],
 )
-def test_what_would_act_on_a_terminal_is_shown_as_an_escape(text: str, unicode: str, ascii_only: str) -> None:
+def test_control_characters_are_shown_as_escapes(text: str, unicode: str, ascii_only: str) -> None:
     assert (escape_invisible(text), escape_invisible(text, ascii_only=True)) == (unicode, ascii_only)
 
 
@@ -102,7 +102,7 @@ def test_letters_are_given_to_islands_of_several_only() -> None:
     ],
     ids=str,
 )
-def test_what_a_note_is_about(what: str, part: str, gpus: tuple[int, ...]) -> None:
+def test_the_subject_of_a_note(what: str, part: str, gpus: tuple[int, ...]) -> None:
     assert parse_subject(what) == (part, gpus)
 
 

@@ -115,5 +115,5 @@ def test_rejection(pod: FullPodSpec, node: FullNode, why: str | None) -> None:
         pytest.param([{"type": "PodScheduled", "status": "False", "message": "0/1"}], "0/1", id="not placed"),
     ],
 )
-def test_what_kube_scheduler_said(conditions: object, said: str | None) -> None:
+def test_the_message_of_kube_scheduler(conditions: object, said: str | None) -> None:
     assert msgspec.convert({"status": {"conditions": conditions}}, FullPod).status.scheduler_message == said

@@ -86,7 +86,7 @@ def test_keys_of_a_node_that_suits() -> None:
         ),
     ],
 )
-def test_what_is_no_explanation_says_why(text: bytes, why: str) -> None:
+def test_an_invalid_explanation_is_an_error_with_the_reason(text: bytes, why: str) -> None:
     with pytest.raises(NoExplanationError) as caught:
         parse_explanation(text)
 

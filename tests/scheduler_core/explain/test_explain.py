@@ -76,7 +76,7 @@ def test_factors_of_the_score() -> None:
     assert best.points == pytest.approx(sum(each.share for each in best.factors), abs=1e-5)
 
 
-def test_what_it_may_get_best_first_and_what_gputopo_would_choose() -> None:
+def test_possible_outcomes_best_first_and_the_choice_of_gputopo() -> None:
     (best,) = told(request(2), record("n", QUADS, held={"x": [0]}, pods=[occupant("x", 1)])).best
 
     assert best.outcomes is not None
@@ -121,7 +121,7 @@ def test_too_many_sets_are_not_listed() -> None:
 class TestBound:
     """A pod that is on a node already."""
 
-    def test_what_it_has_got_and_the_best_of_what_is_there(self) -> None:
+    def test_the_held_gpus_and_the_best_available_gpus(self) -> None:
         mine = record("n", PAIRS, held={"new": [1, 2]}, pods=[occupant("new", 2, numa="required")])
 
         found = told(request(2, numa="required"), mine, bound="n")
@@ -134,7 +134,7 @@ class TestBound:
         )
         assert found.suited == ("n",)
 
-    def test_what_is_not_known_is_not_broken(self) -> None:
+    def test_an_unknown_requirement_does_not_count_as_violated(self) -> None:
         mine = record("n", PAIRS, held={"new": [0, 1]}, pods=[occupant("new", 2)])
 
         held = told(request(2, island="required", numa="required"), mine, bound="n").held

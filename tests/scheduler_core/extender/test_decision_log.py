@@ -54,7 +54,7 @@ def _other(line: DecisionLine, **changed: Any) -> list[str]:
     return list(replay_differences(msgspec.structs.replace(line, **changed)))
 
 
-def test_what_is_decided_otherwise_is_said(records: list[DecisionRecord]) -> None:
+def test_differences_of_a_replay_are_reported(records: list[DecisionRecord]) -> None:
     passed, refused = parse_decision(encode_decision(records[0])), parse_decision(encode_decision(records[4]))
 
     assert _other(passed, answer=("n9",)) == [f"answered n9; now {', '.join(passed.answer)}"]

@@ -102,7 +102,7 @@ class TestPrioritize:
         }
         assert min(found[name] for name in nodes) > 0
 
-    def test_what_is_assumed_of_the_pod_is_not_in_its_own_way(self) -> None:
+    def test_an_assumed_pod_does_not_block_itself(self) -> None:
         """An extender that is asked of a single node all the same."""
         stage = FakeScheduler.synced({"a": PAIRS, "b": PAIRS})
         asked = unbound_pod("p", 4)

@@ -107,7 +107,7 @@ def test_one_that_does_not_answer_is_not_registered() -> None:
     assert process.said == [("gpus", None)]
 
 
-def test_what_is_not_shown_is_said_again_after_a_while() -> None:
+def test_a_registration_that_the_watch_does_not_show_is_written_again() -> None:
     process = Process()
     process.show(ledger())
     process.look()
@@ -129,7 +129,7 @@ def test_a_ledger_that_was_made_anew_is_told_at_once() -> None:
     assert process.said == [("gpus", REGISTERED)]
 
 
-def test_a_registration_that_somebody_took_away_is_written_again() -> None:
+def test_a_removed_registration_is_written_again() -> None:
     process = settled()
     process.show(ledger(generation=5))
 
@@ -170,7 +170,7 @@ def test_a_proposal_is_acknowledged_once() -> None:
     assert process.said == [("gpus", ExtenderAck(POD, 2))]
 
 
-def test_what_is_blocked_is_said_and_so_is_that_it_is_over() -> None:
+def test_blocked_proposals_are_reported_until_they_are_free() -> None:
     process = settled()
     process.stage.watch_pods(pod_update("x", 1, on="a"))
     process.show(ledger(entry(GANG, PROPOSED), generation=2, extenders={ME: REGISTERED}), reservations=[GANG])
@@ -294,7 +294,7 @@ def test_a_pod_is_judged_by_the_policy_of_its_scheduler() -> None:
     assert policy_for_pod(policies, pod_update("p", 1)) is usual
 
 
-def test_what_is_applied() -> None:
+def test_the_body_of_an_acknowledgement() -> None:
     where = ledger(uid="L")
 
     assert apply_body(where, ME, ExtenderAck(POD, 7, ("u",), 1)) == {

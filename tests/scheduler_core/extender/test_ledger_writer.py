@@ -37,7 +37,7 @@ def writing(answer: Callable[[Asked], Answer], folder: Path) -> Iterator[tuple[L
             kube.close()
 
 
-def test_what_is_said_is_applied_under_a_manager_of_its_own(tmp_path: Path) -> None:
+def test_acknowledgements_are_applied_by_their_own_field_manager(tmp_path: Path) -> None:
     with writing(lambda _: DONE, tmp_path) as (registrar, server):
         registrar.write_ack(ledger(), ExtenderAck("ns/extender", 3, ("R",), 2))
         registrar.close()
@@ -58,7 +58,7 @@ def test_all_that_is_said_is_read_back_as_it_was_said(said: ExtenderAck) -> None
     assert msgspec.convert(status, LedgerStatus) == LedgerStatus({"host_1": said})
 
 
-def test_what_is_said_last_is_written_where_much_was_said(tmp_path: Path) -> None:
+def test_only_the_last_of_many_acknowledgements_is_written(tmp_path: Path) -> None:
     said: list[int] = []
 
     def answer(asked: Asked) -> Answer:

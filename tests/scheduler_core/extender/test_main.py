@@ -332,7 +332,7 @@ def test_a_pod_whose_required_shape_the_kubelet_broke_gets_one_event(tmp_path: P
         pytest.param(["--shortlist", "0"], "--shortlist: '0': expected a whole number from 1", id="a wrong value"),
     ],
 )
-def test_what_cannot_be_set_is_bad_usage(options: list[str], says: str) -> None:
+def test_invalid_settings_are_bad_usage(options: list[str], says: str) -> None:
     found = CliRunner().invoke(main, ["extender", *options])
 
     assert (found.exit_code, says in found.output) == (2, True)

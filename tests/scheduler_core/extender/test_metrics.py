@@ -63,7 +63,7 @@ def test_a_scrape_tells_what_is_known() -> None:
     assert sample("gputopo_watch_lag_seconds", {"kind": "pods"}) is None
 
 
-def test_what_a_table_says_is_worked_out_once_for_each() -> None:
+def test_samples_of_a_snapshot_are_computed_once() -> None:
     metrics_ = ExtenderMetrics()
     tables = [snapshot_of(FLEET[:1], NOW, Policy()), snapshot_of(FLEET, NOW, Policy())]
     metrics_.register_status(lambda: ExtenderStatus(tables[0], ready=False))

@@ -13,7 +13,7 @@ H100 = MACHINES["hgx_h100"]()
 GANG = plan("g", {"m0": ("a", 2), "m1": ("a", 1)})
 
 
-def test_what_is_kept_for_those_who_are_not_there_yet() -> None:
+def test_reserved_gpus_of_absent_members() -> None:
     stage = FakeScheduler.synced_with_reservations({"a": H100}, pod_update("m1", 1, on="a"))
     stage.write_ledger(
         (GANG, COMMITTED), (plan("r", held={"a": 3, "b": 8}), HELD), (plan("h", {"x": ("a", 1)}), PROPOSED)
@@ -26,7 +26,7 @@ def test_what_is_kept_for_those_who_are_not_there_yet() -> None:
     ]
 
 
-def test_what_it_says_in_each_ledger() -> None:
+def test_own_entry_in_each_ledger() -> None:
     stage = FakeScheduler.synced_with_reservations({"a": H100})
     proposed = (entry(GANG, PROPOSED), entry(plan("h", {"x": ("a", 1)}), PROPOSED))
     ledgers = (

@@ -119,7 +119,7 @@ def test_the_clusters_own_scheduler_calls_it_through_a_service_and_treats_other_
 
 
 @pytest.mark.parametrize("caller", Caller)
-def test_what_is_generated_has_no_fault(caller: Caller) -> None:
+def test_the_check_accepts_the_generated_configuration(caller: Caller) -> None:
     assert (
         check_configuration(parse_configuration(yaml.safe_load(render_configuration(RESOURCES, caller))), RESOURCES)
         == ()

@@ -182,7 +182,7 @@ def test_one_fault_is_one_finding(change: Change, at: str, what: str) -> None:
         ),
     ],
 )
-def test_what_is_fine(change: Change) -> None:
+def test_accepted_configurations(change: Change) -> None:
     assert findings(change) == ()
 
 
@@ -229,7 +229,7 @@ def test_the_least_weight_follows_from_the_plugins_of_the_profile(plugins: dict[
     assert why.endswith(f"; set {least} or more")
 
 
-def test_what_is_no_configuration_is_said() -> None:
+def test_documents_that_are_no_configuration() -> None:
     for document, why in (
         (None, "Expected `object`, got `null`"),
         ([], "Expected `object`, got `array`"),

@@ -98,7 +98,7 @@ def test_no_node_at_all_is_a_call() -> None:
         pytest.param(b'{"Pod":' * 100_000, "", id="deep objects"),
     ],
 )
-def test_what_is_no_call_is_refused_with_what_came_and_what_was_expected(sent: bytes, says: str) -> None:
+def test_an_invalid_call_is_quoted_with_the_expected_form(sent: bytes, says: str) -> None:
     with pytest.raises(InvalidCallError) as refused:
         parse_extender_args(sent)
 

@@ -84,7 +84,7 @@ class TestSeveralGpus:
         assert totals_of(found) == PlacementTotals(placed=1, unknown=1)
 
     @pytest.mark.parametrize("machine", [None, BLIND], ids=["labels-only", "nvlinks-unknown"])
-    def test_what_is_not_known_is_in_no_sum(self, machine: NodeTopology | None) -> None:
+    def test_unknown_placements_are_in_no_sum(self, machine: NodeTopology | None) -> None:
         scene = Scene({"gpu-1": machine, "gpu-2": QUADS})
         scene.pods(bound("p", 2, "gpu-1"))
         scene.observer.finish()

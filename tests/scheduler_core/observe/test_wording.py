@@ -153,7 +153,7 @@ def test_a_placement_as_a_document() -> None:
     }
 
 
-def test_what_is_unknown_in_a_document_is_null() -> None:
+def test_unknown_values_of_a_document_are_null() -> None:
     found = placement_document(single_unknown())
     single_ring = {"ring": None, "oneIsland": True, "numaNodes": 1}
 

@@ -88,7 +88,7 @@ def test_a_level_that_no_pod_could_name_is_refused(text: str, why: str) -> None:
         pytest.param("lease", "Bad/Name", "expected NAMESPACE/NAME of a Lease", id="no name of an object"),
     ],
 )
-def test_what_cannot_be_is_refused_in_words_that_say_what_to_write(field: str, text: str, why: str) -> None:
+def test_invalid_settings_name_the_expected_value(field: str, text: str, why: str) -> None:
     with pytest.raises(SettingError, match=why):
         read_settings({field: text}, {})
 

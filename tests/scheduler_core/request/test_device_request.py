@@ -226,7 +226,7 @@ def _guaranteed(gpus: str, cpu: str = "4", memory: str = "1Gi", **more: str) -> 
         ),
     ],
 )
-def test_what_a_kubelet_may_align_with_gpus(
+def test_resources_that_a_kubelet_may_align_with_gpus(
     containers: list[dict[str, object]], steps: tuple[ContainerStep, ...]
 ) -> None:
     assert parse_device_request(_spec(containers)).aligned_steps == steps

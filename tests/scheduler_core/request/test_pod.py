@@ -62,5 +62,5 @@ def pod(terms: list[object] | None, metadata: dict[str, object] | None = None, *
         pytest.param(pod([N1], schedulingGates=[{"name": "example.com/wait"}]), None, id="others hold it"),
     ],
 )
-def test_what_a_pod_says_of_the_planner_that_ungated_it(found: Pod, claim: PinClaim | None) -> None:
+def test_the_claim_of_a_pod_about_its_reservation(found: Pod, claim: PinClaim | None) -> None:
     assert pin_claim(found) == claim

@@ -49,7 +49,7 @@ def test_it_draws_near_to_a_clock_that_was_set(step: float) -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(-4000, 4000))))
-def test_what_lasts_by_it_lasts_about_as_long(course: list[tuple[float, float]]) -> None:
+def test_durations_differ_from_real_time_by_the_rate_at_most(course: list[tuple[float, float]]) -> None:
     clocks = Clocks()
     steady = clocks.steady()
     for seconds, step in course:

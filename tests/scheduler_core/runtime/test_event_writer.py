@@ -53,7 +53,7 @@ def test_the_same_is_told_once(tmp_path: Path) -> None:
         assert [asked.body["involvedObject"]["name"] for asked in server.asked] == ["train", "other", "train"]
 
 
-def test_what_the_api_server_refuses_is_logged_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_events_are_logged_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     noted: list[str] = []
     with announcing(Answer({"message": "no"}, 403), tmp_path, noted) as (announcer, _):
         announcer.write_event(tell())
@@ -79,7 +79,7 @@ def test_of_too_many_at_once_some_go_untold(tmp_path: Path, haste: RateLimit) ->
     assert noted.count("dropped") in (5000 - haste.queued, 5001 - haste.queued)
 
 
-def test_what_is_told_after_the_end_is_written_by_nobody(tmp_path: Path) -> None:
+def test_events_after_the_end_are_not_written(tmp_path: Path) -> None:
     noted: list[str] = []
     others = set(threading.enumerate())
     with announcing(Answer(MADE, 201), tmp_path, noted, RateLimit(64, 60.0)) as (announcer, server):
@@ -93,7 +93,7 @@ def test_what_is_told_after_the_end_is_written_by_nobody(tmp_path: Path) -> None
         assert (noted, len(server.asked)) == (["written"], 1)
 
 
-def test_an_event_says_who_tells_what_of_whom() -> None:
+def test_the_body_of_an_event() -> None:
     made = event_body(tell(), EventReporter("gputopo-extender"), datetime(2026, 11, 21, 12, tzinfo=UTC))
 
     assert made == {

@@ -78,7 +78,9 @@ def test_a_body_in_chunks_is_read(running: Running) -> None:
         pytest.param("GET", "/gputopo/filter", 405, b"GET is not allowed; use POST", id="a browser"),
     ],
 )
-def test_what_is_no_call_is_told_what_is(running: Running, method: str, path: str, status: int, says: bytes) -> None:
+def test_an_invalid_call_is_answered_with_the_expected_form(
+    running: Running, method: str, path: str, status: int, says: bytes
+) -> None:
     answered = running.ask(method, path, b"")
 
     assert answered[0] == status

@@ -123,7 +123,7 @@ def test_a_thousand_calls_sent_ahead_end_the_connection(running: Running) -> Non
     assert still_served(running)
 
 
-def test_a_peer_that_closes_its_half_or_all_of_it_in_the_middle_harms_nobody(running: Running) -> None:
+def test_a_half_closed_connection_does_not_affect_others(running: Running) -> None:
     for cut in (20, len(HEAD), len(HEAD) + 30):
         with running.connect() as connection:
             connection.sendall((HEAD + b"Content-Length: 900\r\n\r\n" + b"x" * 100)[:cut])
@@ -265,7 +265,7 @@ def test_a_peer_that_does_not_take_its_answer_is_let_go() -> None:
         deaf.close()
 
 
-def test_two_thousand_idle_connections_keep_nobody_out() -> None:
+def test_two_thousand_idle_connections_do_not_block_others() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(8192, hard), hard))
     try:
@@ -486,7 +486,7 @@ def test_a_client_of_the_ca_is_served_and_others_are_refused(authority: Authorit
             each.close()
 
 
-def test_peers_that_never_shake_hands_are_bounded_and_keep_nobody_out(authority: Authority) -> None:
+def test_unfinished_tls_handshakes_are_bounded_and_do_not_block_others(authority: Authority) -> None:
     process = psutil.Process(os.getpid())
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(8192, hard), hard))

@@ -73,7 +73,7 @@ def test_only_a_change_of_the_lease_counts_as_a_renewal() -> None:
         pytest.param(LeaseSpec("a"), LeaseSpec("a", 15, None, STAMP, 0), id="a renewal of one that says little"),
     ],
 )
-def test_what_its_holder_writes(before: LeaseSpec | None, after: LeaseSpec) -> None:
+def test_the_lease_as_its_holder_writes_it(before: LeaseSpec | None, after: LeaseSpec) -> None:
     assert held_lease_spec(before, "a", AT, TIMING) == after
 
 
@@ -179,7 +179,7 @@ def test_a_holder_that_was_away_and_not_replaced_takes_it_again(tmp_path: Path) 
         assert a.is_leader
 
 
-def test_a_deleted_lease_is_written_again_by_its_holder_and_taken_by_nobody_else(tmp_path: Path) -> None:
+def test_a_deleted_lease_is_written_again_by_its_holder_only(tmp_path: Path) -> None:
     with election(tmp_path, "a", "b") as (leases, clock, (a, b)):
         elect(leases, clock, a)
         b.run_once()
@@ -192,7 +192,7 @@ def test_a_deleted_lease_is_written_again_by_its_holder_and_taken_by_nobody_else
         assert leases.stored is not None
 
 
-def test_who_is_not_fit_to_answer_takes_nothing_and_makes_way(tmp_path: Path) -> None:
+def test_a_candidate_that_cannot_lead_neither_acquires_nor_renews(tmp_path: Path) -> None:
     leases, clock, fit = Leases(), Clock(), [False]
     with api_server(leases.answer) as server:
         kube = from_kubeconfig(ELECTION, server.kubeconfig(tmp_path / "config"))
@@ -233,7 +233,7 @@ def test_of_two_that_write_at_once_one_holds(tmp_path: Path) -> None:
         assert (a.is_leader, b.is_leader, a.error) == (False, True, None)
 
 
-def test_a_write_by_somebody_else_costs_a_holder_nothing(tmp_path: Path) -> None:
+def test_the_holder_keeps_the_lease_after_a_conflicting_write(tmp_path: Path) -> None:
     with election(tmp_path, "a") as (leases, clock, (a,)):
         elect(leases, clock, a)
         assert leases.stored is not None
@@ -248,7 +248,7 @@ def test_a_write_by_somebody_else_costs_a_holder_nothing(tmp_path: Path) -> None
         assert a.is_leader
 
 
-def test_who_stops_lets_go_and_the_next_one_waits_for_a_moment_only(tmp_path: Path) -> None:
+def test_a_stopped_leader_releases_the_lease_for_the_next_candidate(tmp_path: Path) -> None:
     timing = TIMING._replace(retry_s=0.01)
     with election(tmp_path, "a", "b", timing=timing) as (leases, clock, (a, b)):
         elect(leases, clock, a)
@@ -269,7 +269,7 @@ def test_who_stops_lets_go_and_the_next_one_waits_for_a_moment_only(tmp_path: Pa
         assert leases.stored["spec"]["leaseTransitions"] == 2
 
 
-def test_who_stops_leaves_the_lease_of_another_alone(tmp_path: Path) -> None:
+def test_a_stopped_candidate_does_not_release_the_lease_of_another(tmp_path: Path) -> None:
     with election(tmp_path, "a") as (leases, clock, (a,)):
         elect(leases, clock, a)
         leases.put({"holderIdentity": "b", "leaseDurationSeconds": 15})
@@ -281,7 +281,7 @@ def test_who_stops_leaves_the_lease_of_another_alone(tmp_path: Path) -> None:
         assert leases.stored["spec"] == {"holderIdentity": "b", "leaseDurationSeconds": 15}
 
 
-def test_who_never_held_writes_nothing_at_its_end(tmp_path: Path) -> None:
+def test_a_candidate_that_never_led_writes_nothing_at_its_end(tmp_path: Path) -> None:
     with election(tmp_path, "a") as (leases, _, (a,)):
         leases.put({"holderIdentity": "b", "leaseDurationSeconds": 15})
         a.start()

@@ -153,7 +153,7 @@ def test_hostile_tokens_keep_no_reader_out_whose_verdict_has_expired() -> None:
     assert (flood.count(401), flood.count(503)) == (16, 84)
 
 
-def test_without_an_answer_of_the_api_server_nobody_reads_and_nothing_is_kept(
+def test_without_an_answer_of_the_api_server_access_is_denied_and_not_cached(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     answers = [UnavailableError("timed out"), None]

@@ -173,7 +173,7 @@ def test_hidden_pods_have_one_colour_whatever_their_namespace(app: ASGIApp) -> N
         ("/gang?namespace=secret-ns&name=next-x", "/gang?namespace=nowhere-x&name=next-x"),
     ],
 )
-def test_what_is_hidden_answers_like_what_does_not_exist(app: ASGIApp, token: str, hidden: str, absent: str) -> None:
+def test_hidden_objects_answer_like_missing_objects(app: ASGIApp, token: str, hidden: str, absent: str) -> None:
     def shape(answer: Answered) -> tuple[int, str]:
         text = answer.text.replace("nowhere-x", "secret-ns")
         return answer.status, text.replace("model-y", "model-x").replace("next-y", "next-x")

@@ -218,7 +218,7 @@ def _moved_to(namespace: str, found: UnitInputs, node: str) -> UnitInputs:
     return found._replace(table=table)
 
 
-def test_who_tells_nothing_gets_the_median_over_namespaces() -> None:
+def test_without_a_checkpoint_age_the_median_over_namespaces_counts() -> None:
     def aged(name: str, node: str, age: float) -> RunningJob:
         return RunningJob(name, node, facts=DisruptionFacts(last_checkpoint=NOW - age))
 

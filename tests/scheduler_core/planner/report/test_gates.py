@@ -80,5 +80,5 @@ RESERVED = {"gputopo.io/reservation": "llm-1"}
         ),
     ],
 )
-def test_what_comes_before(changed: dict[str, Any], said: str | None) -> None:
+def test_the_first_reason_of_gates(changed: dict[str, Any], said: str | None) -> None:
     assert gates_reason(gang_pod(**changed)) == said

@@ -39,7 +39,7 @@ def page(dry: tuple[EvictionUnit, ...] = (), **changed: Any) -> bytes:
     return gangs_page(snapshot(status, NOW)).body
 
 
-def test_what_it_says_of_each_gang() -> None:
+def test_the_page_has_an_entry_for_each_gang() -> None:
     missing = (MissingMember("w-1", "too few"),)
     said = PlannerGangState("team", "llm", "queued", "1 of 2 members fits at once", missing, 2, 30.0, waiting_s=90.0)
 
@@ -61,6 +61,6 @@ def test_a_dry_run_is_told() -> None:
         pytest.param(page(is_leader=False), "this planner does not lead", id="a planner that waits"),
     ],
 )
-def test_what_is_no_such_page(text: bytes, why: str) -> None:
+def test_documents_that_are_no_planner_page(text: bytes, why: str) -> None:
     with pytest.raises(NotAPlannerError, match=f"^{why}"):
         parse_planner_page(text)
