@@ -6,6 +6,8 @@ machine. There are no kubelets. ``--pool gated``: no extender needs to acknowled
     single pods     planned pods, compared with the same pods ungated and with kube-scheduler alone: with all nodes
                     scored and with its default sampling, in turns in one run (see ``bench/scheduler.py``). All pods
                     exist before the first pod is bound
+    floor           planned pods, compared with the same pods ungated by a controller that sends the same patch and does
+                    nothing else (``bench/bare_controller.py``), in turns in one run
     small gangs     gangs of 4 pods with 1 GPU, a number per minute; the oldest complete gangs are deleted. Measured are
                     the waiting time of each gang, and the planner's writes, from the API server's audit log
 
@@ -18,11 +20,12 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -34,6 +37,7 @@ from tests.api_objects import Object
 from tests.e2e import audit, binaries, servers
 from tests.e2e.agent.access import user
 from tests.e2e.cluster import Cluster, wait_for
+from tests.e2e.credentials import write_kubeconfig
 from tests.e2e.gangs import members
 from tests.e2e.gangs import running as planners
 from tests.e2e.process import Server
@@ -45,14 +49,14 @@ SMALL = members.Asked(4, 1)
 KEPT = 20  # gangs that stay before the oldest is deleted
 POLL_S = 0.1
 PATIENCE_S = 300.0
-ALL, SAMPLED, PLANNED = "all nodes", "default sampling", "planned"
+ALL, SAMPLED, PLANNED, FLOOR = "all nodes", "default sampling", "planned", "patches only"
 WORKLOADS = {"1 GPU each": (1,), "1, 2, 1 and 4 GPUs in turn": (1, 2, 1, 4)}
 
 
 def main() -> None:
     """Print the results."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--only", choices=("single", "gangs"))
+    options.add_argument("--only", choices=("single", "floor", "gangs"))
     options.add_argument("--nodes", type=int, default=NODES)
     options.add_argument("--gang-nodes", type=int, default=GANG_NODES)
     options.add_argument("--pods", type=int, default=PODS)
@@ -61,9 +65,11 @@ def main() -> None:
     asked = options.parse_args()
     if asked.only != "gangs":
         with populated(asked.nodes) as cluster:
+            ways = (FLOOR, PLANNED) if asked.only == "floor" else (ALL, SAMPLED, PLANNED, FLOOR)
             for title, sizes in WORKLOADS.items():
-                measure(cluster, f"{asked.nodes:,} nodes, {title}", sizes, asked.pods, asked.rounds)
-    if asked.only != "single":
+                rates = measure(cluster, ways, sizes, asked.pods, asked.rounds)
+                show(f"{asked.nodes:,} nodes, {title}", rates)
+    if asked.only in (None, "gangs"):
         with populated(asked.gang_nodes) as cluster:
             sustain(cluster, asked.minutes)
 
@@ -83,36 +89,43 @@ def populated(size: int) -> Iterator[Cluster]:
 # -- single pods ------------------------------------------------------------------------------------------------------
 
 
-def measure(cluster: Cluster, title: str, sizes: tuple[int, ...], pods: int, rounds: int) -> None:
-    """Print a table: all three in turns, so that other load on the machine affects all of them."""
-    rates: dict[str, list[Rate]] = {ALL: [], SAMPLED: [], PLANNED: []}
+def measure(
+    cluster: Cluster, ways: Sequence[str], sizes: tuple[int, ...], pods: int, rounds: int
+) -> dict[str, list[Rate]]:
+    """Return the rates of all rounds: all ways in turns, so that other load on the machine affects all of them."""
+    rates: dict[str, list[Rate]] = {way: [] for way in ways}
     for _ in range(rounds):
         for name, found in rates.items():
-            create_singles(cluster, sizes, pods, planned=name == PLANNED)
+            create_singles(cluster, sizes, pods, gated=name in (PLANNED, FLOOR))
             found.append(rate(cluster, name, pods))
             cluster.api.delete(cluster.pods())
             wait_for(lambda: not cluster.api.items(cluster.pods(), limit="1"), "the pods to go", PATIENCE_S)
-    print(
-        f"\n{title}\n{'':<18} {'pods/s':>7} {'of all':>7} {'of sampled':>11} {'CPU ms/pod':>11}   pods/s of each round"
-    )
+    return rates
+
+
+def show(title: str, rates: dict[str, list[Rate]]) -> None:
+    """Print a table: medians, and ratios to each other way."""
     medians = {name: statistics.median(each.pods_s for each in found) for name, found in rates.items()}
+    others = [name for name in rates if name != PLANNED]
+    heads = "".join(f"{'of ' + name:>20}" for name in others)
+    print(f"\n{title}\n{'':<18} {'pods/s':>7} {heads} {'CPU ms/pod':>11}   pods/s of each round")
     for name, found in rates.items():
         cpu = statistics.median(each.cpu_ms for each in found)
-        ratios = f"{medians[name] / medians[ALL]:6.2f}x {medians[name] / medians[SAMPLED]:10.2f}x"
+        ratios = "".join(f"{medians[name] / medians[other]:19.2f}x" for other in others)
         each_round = ", ".join(f"{each.pods_s:.0f}" for each in found)
         print(f"{name:<18} {medians[name]:7.0f} {ratios} {cpu:11.1f}   {each_round}", flush=True)
 
 
-def create_singles(cluster: Cluster, sizes: tuple[int, ...], pods: int, *, planned: bool) -> None:
-    """Create the pods; planned pods are gated."""
-    wanted = (single(at, sizes[at % len(sizes)], planned=planned) for at in range(pods))
+def create_singles(cluster: Cluster, sizes: tuple[int, ...], pods: int, *, gated: bool) -> None:
+    """Create the pods."""
+    wanted = (single(at, sizes[at % len(sizes)], gated=gated) for at in range(pods))
     cluster.api.create_all([(cluster.pods(), each) for each in wanted])
 
 
-def single(number: int, gpus: int, *, planned: bool) -> Object:
+def single(number: int, gpus: int, *, gated: bool) -> Object:
     """Return a pod."""
-    gates = {"schedulingGates": members.GATES} if planned else {}
-    return gpu_pod(f"train-{number}", gpus, {keys.POD_PLANNED.key: "true"} if planned else {}, **gates)
+    gates = {"schedulingGates": members.GATES} if gated else {}
+    return gpu_pod(f"train-{number}", gpus, {keys.POD_PLANNED.key: "true"} if gated else {}, **gates)
 
 
 def rate(cluster: Cluster, name: str, pods: int) -> Rate:
@@ -125,7 +138,25 @@ def rate(cluster: Cluster, name: str, pods: int) -> Rate:
             planner = parts.enter_context(planners.running(cluster, *planners.GATED))
             parts.callback(planners.expire_lease, cluster)
             processes.append(psutil.Process(planner.server.pid))
+        if name == FLOOR:
+            processes.append(psutil.Process(parts.enter_context(bare_controller(cluster)).pid))
         return slope(list(samples(cluster, scheduler, processes, pods)), pods)
+
+
+@contextmanager
+def bare_controller(cluster: Cluster) -> Iterator[Server]:
+    """Start a controller that patches all pods and waits."""
+    folder = cluster.plane.folder
+    token = {"token": cluster.token(planners.ACCOUNT)}
+    kubeconfig = write_kubeconfig(folder / "bare.kubeconfig", cluster.url, cluster.plane.authority.certificate, token)
+    program = [sys.executable, str(Path(__file__).with_name("bare_controller.py"))]
+    server = Server(
+        "bare controller", program, folder / "logs" / "bare.log", os.environ | {"KUBECONFIG": str(kubeconfig)}
+    )
+    try:
+        yield server
+    finally:
+        server.stop()
 
 
 def samples(cluster: Cluster, scheduler: Server, processes: list[psutil.Process], pods: int) -> Iterator[Sample]:

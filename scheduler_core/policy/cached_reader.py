@@ -9,6 +9,7 @@ index of a Job's pod or its IP address.
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import blake2b
 
 import msgspec
 
@@ -16,11 +17,12 @@ from gputopo.labels.keys import WRITTEN_ON_PODS
 from scheduler_core.policy.profiles import Policies
 from scheduler_core.request.job_key import job_key
 from scheduler_core.request.pod import Pod, has_soft_preferences
-from scheduler_core.request.pod_request import InvalidRequest, PodExtras, PodRequest
+from scheduler_core.request.pod_request import InvalidRequest, PodExtras, PodProfile, PodRequest
 from scheduler_core.request.unknown_keys import is_own_key
 from scheduler_core.request.workload_type import RULE_LABELS
 
-MAX_ENTRIES = 4096  # cached requests, of one to two kilobytes each
+MAX_ENTRIES = 1024  # cached requests, of half a kilobyte each: most share their profile
+_DIGEST_BYTES = 16
 _WRITTEN = frozenset(key.key for key in WRITTEN_ON_PODS)
 _packed = msgspec.msgpack.Encoder().encode
 
@@ -31,17 +33,21 @@ class MemoizedParser:
     def __init__(self, policies: Callable[[], Policies], most: int = MAX_ENTRIES) -> None:
         self._policies, self._most = policies, most
         self._parsed_by: Policies | None = None  # the policies of all cached requests
-        self._cache: dict[bytes, PodRequest | InvalidRequest] = {}
+        self._cache: dict[bytes, PodRequest | InvalidRequest] = {}  # by digest of the content
+        self._profiles: dict[PodProfile, PodProfile] = {}  # of the cached requests
 
     def __call__(self, pod: Pod) -> PodRequest | InvalidRequest:
         """Parse a pod as ``Policies.parse_pod`` does."""
         policies = self._policies()
-        key = _relevant_parts(pod, policies.extras_of(pod))
+        key = blake2b(_relevant_parts(pod, policies.extras_of(pod)), digest_size=_DIGEST_BYTES).digest()
         if policies is not self._parsed_by or len(self._cache) >= self._most:
-            self._parsed_by, self._cache = policies, {}
+            self._parsed_by, self._cache, self._profiles = policies, {}, {}
         found = self._cache.get(key)
         if found is None:
-            found = self._cache[key] = policies.parse_pod(pod)
+            found = policies.parse_pod(pod)
+            if isinstance(found, PodRequest):
+                found = found._replace(profile=self._profiles.setdefault(found.profile, found.profile))
+            self._cache[key] = found
         if isinstance(found, InvalidRequest):
             return found
         metadata = pod.metadata

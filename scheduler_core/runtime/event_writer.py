@@ -51,17 +51,18 @@ class EventWriter:
     def __init__(self, kube: Kube, component: str, limit: RateLimit, count: Callable[[str], None]) -> None:
         """``count`` is called with the outcome of each Event, on any thread: written, failed, dropped."""
         self._kube, self._reporter, self._limit, self._count = kube, EventReporter(component), limit, count
-        self._written: OrderedDict[EventDraft, None] = OrderedDict()
+        self._written: OrderedDict[int, None] = OrderedDict()  # hashes: an Event takes a kilobyte
         self._queue: SimpleQueue[EventDraft | None] = SimpleQueue()
         self._ended = threading.Event()
         threading.Thread(target=self._run, name="events", daemon=True).start()
 
     def write_event(self, event: EventDraft) -> None:
         """Queue an Event, unless the same Event was queued recently."""
-        if event in self._written:
-            self._written.move_to_end(event)
+        key = hash(event)
+        if key in self._written:
+            self._written.move_to_end(key)
             return
-        self._written[event] = None
+        self._written[key] = None
         if len(self._written) > _REMEMBERED:
             self._written.popitem(last=False)
         if self._queue.qsize() < self._limit.queued:

@@ -18,7 +18,7 @@ from scheduler_core.planner.packing.stock import Budget, CountsKey, OrderedCount
 from scheduler_core.planner.packing.topology_domains import DomainPath, SearchLevel, domain_path_of, search_levels
 from scheduler_core.request.pod_request import Strength
 
-_MAX_UNUSED = 1 << 8  # results that are kept, whether or not they are still used
+_MAX_UNUSED = 1 << 6  # results that are kept, whether or not they are still used
 _MAX_SHARE = 8  # of results to present counts: domains are also counted by product
 _MAX_LOADS = 1 << 13
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputopo.labels.keys import POD_GANG, POD_GANG_SIZE
 from gputopo.labels.workloads import JOB_INDEX, JOBSET, PART_OF, SCAVENGER
 from scheduler_core.policy.cached_reader import MemoizedParser
 from scheduler_core.policy.profiles import BUILT_IN, Policies, PolicyProfile, ProfileMatch
@@ -120,6 +121,18 @@ def test_replicas_with_labels_and_annotations_of_their_own_share_a_request() -> 
     found = [
         reader(_pod(labels={"app": "x", JOB_INDEX: each}, annotations={JOB_INDEX: each, "cni.example/ip": each}))
         for each in ("0", "1")
+    ]
+
+    assert isinstance(found[0], PodRequest)
+    assert isinstance(found[1], PodRequest)
+    assert found[1].profile is found[0].profile
+
+
+def test_requests_of_different_gangs_share_their_profile() -> None:
+    reader = MemoizedParser(lambda: BUILT_IN)
+    found = [
+        reader(_pod(uid=f"uid-{gang}", annotations={POD_GANG.key: gang, POD_GANG_SIZE.key: "4"}))
+        for gang in ("gang-1", "gang-2")
     ]
 
     assert isinstance(found[0], PodRequest)

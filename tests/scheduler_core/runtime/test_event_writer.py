@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -124,3 +125,18 @@ def test_an_event_of_a_reservation_names_its_kind() -> None:
     made = event_body(what, EventReporter("gputopo-planner"), datetime(2026, 11, 21, 12, tzinfo=UTC))
 
     assert (made["type"], made["involvedObject"]["apiVersion"]) == ("Normal", "gputopo.io/v1alpha1")
+
+
+def test_a_written_event_is_not_kept_in_memory(tmp_path: Path) -> None:
+    noted: list[str] = []
+    event = tell(message="it is broken")
+    before = sys.getrefcount(event)
+    with announcing(Answer(MADE, 201), tmp_path, noted) as (announcer, _):
+        for each in (event, tell("last")):
+            announcer.write_event(each)
+        wait_for(lambda: len(noted) == 2, "two Events")
+
+        assert sys.getrefcount(event) == before
+        announcer.write_event(event)
+        announcer.write_event(tell("third"))
+        wait_for(lambda: len(noted) == 3, "only the third")
