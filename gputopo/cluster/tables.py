@@ -15,6 +15,7 @@ from gputopo.paths import PathKind
 from gputopo.render.report import NONE, Cell, Table, age_words, listed
 from gputopo.render.wording import UNKNOWN, escape_invisible, format_gib, format_number, gpu_names
 from gputopo.rings import Ring
+from gputopo.summary import TopologySummary
 
 _USE = ("VRAM USED", "VRAM CLAIMED", "BUSY")
 # Columns that a narrow terminal does without, in the order in which they are dropped.
@@ -115,19 +116,26 @@ def _wide(node: GpuNode) -> tuple[Cell, ...]:
     topology = node.topology
     islands = topology.islands
     largest = _ordered(islands)[0] if islands else None
+    stated = topology.summary if islands is None and topology.summary is not None else TopologySummary()
+    interconnect = largest.interconnect if largest else stated.interconnect
+    gbps = largest.gbps if largest else stated.island_gbps
     memory = {gpu.memory_mib for gpu in topology.usable}
     numa = Counter(gpu.numa_node for gpu in topology.usable)
     notes = [node.trouble] if node.trouble else [problem.why for problem in topology.problems[:1]]
     return (
-        Cell(UNKNOWN if islands is None else largest.interconnect.value if largest else NONE),
-        Cell(NONE if largest is None or largest.gbps is None else format_number(largest.gbps)),
-        Cell(UNKNOWN if None in numa else "-".join(str(numa[each]) for each in sorted(numa, key=str)) or NONE),
+        Cell(interconnect.value if interconnect is not None else UNKNOWN if islands is None else NONE),
+        Cell(NONE if gbps is None else format_number(gbps)),
+        Cell(_numa(numa) if stated.numa_gpus is None else "-".join(map(str, stated.numa_gpus))),
         Cell(" ".join(sorted(UNKNOWN if each is None else format_gib(each) for each in memory)) or NONE),
         *map(Cell, use_cells(node.uses)),
         Cell(escape_invisible(topology.driver_version or UNKNOWN)),
         Cell(escape_invisible(node.state.agent_version) if node.state is not None else NONE),
         Cell(escape_invisible("; ".join(notes)), "bad" if node.trouble else ""),
     )
+
+
+def _numa(counts: Counter[int | None]) -> str:
+    return UNKNOWN if None in counts else "-".join(str(counts[each]) for each in sorted(counts, key=str)) or NONE
 
 
 def _pod_row(pod: PodGpus) -> tuple[Cell, ...]:

@@ -50,6 +50,11 @@ def _slowest(rates: Sequence[tuple[str, float | None]]) -> tuple[str, float | No
 
 
 def _island_rate(topology: NodeTopology | None) -> float | None:
+    """Return the NVLink rate of a GPU, in the slowest island; by labels, only where one island has all NVLinks."""
+    summary = None if topology is None or topology.islands is not None else topology.summary
+    if summary is not None and summary.island_gbps is not None:
+        islands = [size for size in summary.island_sizes or () if size > 1]
+        return float(summary.island_gbps) if len(islands) == 1 else None
     rates = [] if topology is None else [each.gbps for each in topology.islands or () if each.size > 1]
     known = [rate for rate in rates if rate is not None]
     return min(known) if known and len(known) == len(rates) else None

@@ -117,3 +117,14 @@ def test_nodes_are_requested_for_a_gang_and_leave_when_they_are_empty(
     assert not any(node_of(each) for each in of(cluster, "again"))
     scale_up(cluster, fleet, request, "gpu-2", "gpu-3")
     assert {node_of(each) for each in wait_until_whole(cluster, "again", 2)} == {"gpu-2", "gpu-3"}
+
+
+def test_a_gang_in_a_cluster_without_any_node_requests_all_of_its_nodes(cluster: Cluster, fleet: Fleet) -> None:
+    fleet.unregister()
+    create(cluster, *gang("first", TWO))
+
+    request = wait_for(lambda: requested(cluster, "first"), "a ProvisioningRequest", 40)
+
+    assert not any(node_of(each) or not gated(each) for each in of(cluster, "first"))
+    scale_up(cluster, fleet, request, "new-1", "new-2")
+    assert {node_of(each) for each in wait_until_whole(cluster, "first", 2)} == {"new-1", "new-2"}

@@ -11,7 +11,7 @@ from gputopo.cluster.nodes import GpuNode
 from gputopo.cluster.pods import PodGpus, PodName, pod_placements
 from gputopo.cluster.tables import node_table, pod_table
 from gputopo.crd.nodegpus import GpuUsage
-from gputopo.model import Degradation, Gpu, NodeTopology, Nvlink, PcieDistance
+from gputopo.model import Degradation, Gpu, Interconnect, NodeTopology, Nvlink, PcieDistance
 from gputopo.paths import PathKind
 from gputopo.render.report import Cell
 from gputopo.rings import Ring
@@ -164,6 +164,13 @@ def test_a_wide_line_says_more() -> None:
                 "NOTE": "cannot be read",
             },
             id="nothing known",
+        ),
+        pytest.param(
+            GpuNode(
+                "n", msgspec.structs.replace(wsl(), summary=TopologySummary((2,), Interconnect.NVLINK, 112, (1, 1)))
+            ),
+            {"INTERCONNECT": "nvlink", "GB/S": "112", "NUMA": "1-1"},
+            id="what labels state",
         ),
         pytest.param(
             GpuNode("n", NodeTopology(nvlink=Nvlink())), {"INTERCONNECT": "-", "NUMA": "-", "VRAM": "-"}, id="no GPU"

@@ -10,7 +10,8 @@ import pytest
 from agent.daemon.publication import nic_rates
 from gputopo.crd.nodegpus import NicAllocation, NicRate, NodeGpus, PodRef, bounds_error
 from gputopo.labels import keys
-from gputopo.model import NodeTopology
+from gputopo.model import Interconnect, NodeTopology
+from gputopo.summary import TopologySummary
 from scheduler_core.cache.node_nics import network_gbps
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.planner.packing.model import GangPlan
@@ -163,3 +164,17 @@ def test_a_policy_can_leave_the_network_out() -> None:
 def _nodes(found: object) -> list[str]:
     assert isinstance(found, GangPlan), found
     return sorted(seat.node or "" for seat in found.seats)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rate", "source"),
+    [
+        pytest.param((4,), 1800.0, "NVLink of one clique, per GPU", id="one island"),
+        pytest.param((2, 2), None, "NVLink of one clique; the rate of a is not published", id="which island is open"),
+    ],
+)
+def test_labels_state_the_nvlink_rate_of_a_clique(sizes: tuple[int, ...], rate: float | None, source: str) -> None:
+    stated = NodeTopology(summary=TopologySummary(sizes, Interconnect.NVSWITCH, 1800))
+    nodes = [NetworkNode(name, stated, {keys.FABRIC.key: "c.1"}) for name in ("a", "b")]
+
+    assert network_rate(nodes) == NetworkRate(rate, source)
