@@ -3,6 +3,7 @@
 Rules: a link that was recovered ``RECOVERIES`` times or more within ``WINDOW_S`` will probably fail: such counts were
 observed days before failures. CRC errors count from ``CRC_PER_SECOND`` on (DCGM's limit). Errors from before the
 agent's start do not count, because their age is unknown. A counter that becomes smaller was reset by a driver reload.
+Each counter is followed by itself: in some passes, a counter cannot be read.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ _MANY_RECOVERIES = f"recovered {RECOVERIES} times or more within {WINDOW_S / 360
 _HIGH_CRC_RATE = f"{CRC_PER_SECOND:g} CRC errors per second or more: the link may fail soon"
 
 
+Changes = tuple[tuple[float, int], ...]  # (time, counter) of each change of a counter, oldest first; bounded
+
+
 class LinkErrors(NamedTuple):
     """The counters of one link over time."""
 
-    recoveries: tuple[tuple[float, int], ...] = ()  # (time, counter) of each change, oldest first; bounded
+    recoveries: Mapping[str, Changes] = {}  # by name of the counter
     crc: tuple[float, int] | None = None  # (time, counter) that the next rate starts from
     high_crc_rate: bool = False  # the last rate was ``CRC_PER_SECOND`` or more
 
@@ -46,7 +50,7 @@ def failing_links(history: LinkErrorHistory, nvml: Nvml | None, now: float) -> I
     for gpu in nvml.gpus if nvml else ():
         for link in gpu.nvlinks:
             errors = history.get((gpu.identity, link.link), LinkErrors())
-            if _growth(errors.recoveries, now) >= RECOVERIES:
+            if sum(_growth(each, now) for each in errors.recoveries.values()) >= RECOVERIES:
                 yield Degradation(f"gpu{gpu.index}.nvlink{link.link}", _MANY_RECOVERIES)
             if errors.high_crc_rate:
                 yield Degradation(f"gpu{gpu.index}.nvlink{link.link}", _HIGH_CRC_RATE)
@@ -57,22 +61,24 @@ def _add(errors: LinkErrors, link: NvmlLink, now: float) -> LinkErrors:
     return LinkErrors(_add_recoveries(errors.recoveries, link, now), crc, high_crc_rate)
 
 
-def _add_recoveries(known: tuple[tuple[float, int], ...], link: NvmlLink, now: float) -> tuple[tuple[float, int], ...]:
+def _add_recoveries(known: Mapping[str, Changes], link: NvmlLink, now: float) -> Mapping[str, Changes]:
+    read = {name: link.counters[name] for name in _RECOVERY_COUNTERS if name in link.counters}
+    return {**known, **{name: _add_change(known.get(name, ()), value, now) for name, value in read.items()}}
+
+
+def _add_change(known: Changes, value: int, now: float) -> Changes:
     """Return the changes with that of this pass. Each adds at least one, so the last ``RECOVERIES + 1`` suffice."""
-    counts = [link.counters[name] for name in _RECOVERY_COUNTERS if name in link.counters]
-    if not counts or (known and known[-1][1] == sum(counts)):
+    if known and known[-1][1] == value:
         return known
-    if known and known[-1][1] > sum(counts):
+    if known and known[-1][1] > value:
         known = ()
-    return (*known, (now, sum(counts)))[-RECOVERIES - 1 :]
+    return (*known, (now, value))[-RECOVERIES - 1 :]
 
 
-def _growth(recoveries: tuple[tuple[float, int], ...], now: float) -> int:
-    """Return the growth within the window: from the last value before it to the newest."""
-    if not recoveries:
-        return 0
-    before = [value for at, value in recoveries if now - at > WINDOW_S]
-    return recoveries[-1][1] - (before[-1] if before else recoveries[0][1])
+def _growth(changes: Changes, now: float) -> int:
+    """Return the growth of a counter within the window: from the last value before it to the newest."""
+    before = [value for at, value in changes if now - at > WINDOW_S]
+    return changes[-1][1] - (before[-1] if before else changes[0][1])
 
 
 def _crc_rate(errors: LinkErrors, value: int | None, now: float) -> tuple[tuple[float, int] | None, bool]:

@@ -45,6 +45,23 @@ def test_a_link_that_recovers_often_may_fail(values: list[tuple[float, int]], co
     assert whys(*readings) == ([WORN] if found else [])
 
 
+OLD, FAILED_ONLY = {"recovered": 200, "recovery_failed": 0}, {"recovery_failed": 0}
+UNREAD = {
+    "in one pass": ([OLD, FAILED_ONLY, OLD], False),
+    "in the first pass": ([FAILED_ONLY, OLD, OLD], False),
+    "while the other grows": ([{"recovered": 5, "recovery_failed": 200}, {"recovered": 15}], True),
+    "while it grows": ([OLD, FAILED_ONLY, {"recovered": 210, "recovery_failed": 0}], True),
+    "never, and both grow": ([{"recovered": 5, "recovery_failed": 7}, {"recovered": 10, "recovery_failed": 12}], True),
+}
+
+
+@pytest.mark.parametrize(("counters", "found"), UNREAD.values(), ids=UNREAD)
+def test_a_counter_that_is_not_read_was_not_reset(counters: list[dict[str, int]], *, found: bool) -> None:
+    readings = [(60.0 * at, reading(each)) for at, each in enumerate(counters)]
+
+    assert whys(*readings) == ([WORN] if found else [])
+
+
 CRC = {
     "a hundred per second": ([(0, 0), (60, 6000)], True),
     "fewer": ([(0, 0), (60, 5999)], False),
@@ -81,4 +98,4 @@ def test_the_history_of_a_link_is_bounded() -> None:
     for minute in range(1000):
         history = record_counters(history, reading({"recovery": minute}), 60.0 * minute)
 
-    assert [len(each.recoveries) for each in history.values()] == [11]
+    assert [len(changes) for each in history.values() for changes in each.recoveries.values()] == [11]
