@@ -9,6 +9,7 @@ from typing import NamedTuple
 from gputopo.render.report import age_words, listed
 from scheduler_core.explain.text import reserved_words
 from scheduler_core.planner.report.listing import FAILED_PHASES, GangSummary
+from scheduler_core.planner.report.tables import reason_words
 from scheduler_core.ui.hidden_names import ANOTHER, visible_overview, without_hidden_names
 from scheduler_core.ui.history import Change, History
 from scheduler_core.ui.html import NOTHING, Html, address, element, joined, link, text
@@ -225,7 +226,7 @@ def _gang_line(gang: GangSummary, viewer: Viewer) -> Html:
         element("td", text(f"{gang.there} of {size}, {gang.bound} bound")),
         element("td", text("?" if gang.gpus is None else str(gang.gpus))),
         element("td", text(waiting)),
-        element("td", text(gang.reason)),
+        element("td", text(reason_words(gang))),
     )
 
 

@@ -28,6 +28,7 @@ from scheduler_core.policy.limits import BackfillMode
 
 RULE = "backfill"  # in place of a rule of the policy file
 EVERY_S = 1.0  # between two searches
+MAX_TRIED = 4  # holds whose capacity one plan tries for a gang
 PAUSE_FACTOR = 3.0  # after a search, none is started for three times its CPU time
 _SECONDS_PER_HOUR = 3600.0
 
@@ -52,21 +53,27 @@ class Backfills:
         self._searched: dict[GangName, _LastSearch] = {}
         self._next_search = 0.0  # monotonic seconds
 
-    def tables(self, batches: Iterable[tuple[QueuedGang, ...]]) -> Mapping[GangName, BackfillTable]:
-        """Return, by gang, the snapshot without a hold whose capacity the gang may use for a limited time."""
+    def tables(self, batches: Iterable[tuple[QueuedGang, ...]]) -> Mapping[GangName, tuple[BackfillTable, ...]]:
+        """Return, by gang, the snapshots without one hold each whose capacity the gang may use for a limited time.
+
+        At most ``MAX_TRIED``, the hold with the latest estimate first: its capacity can be used for the longest time.
+        """
         policies, view = self._context.policies(), self._view
         holds = self._holds.open_holds()
         if policies.backfill.mode is BackfillMode.OFF or not holds:
             return {}
-        now, found = self._context.clock.wall(), dict[GangName, BackfillTable]()
+        now, found = self._context.clock.wall(), dict[GangName, tuple[BackfillTable, ...]]()
         variants: dict[frozenset[str], TableVariant] = {}
         estimates = dict(self._estimates(holds))
+        with_estimate = (hold for hold in holds if estimates.get(hold.reservation.key) is not None)
+        latest_first = sorted(with_estimate, key=lambda hold: -(estimates[hold.reservation.key] or 0.0))
         for gang in (batch[0].gang for batch in batches if not is_batch(batch)):
             asked_s = DEFAULT_BIND_TIMEOUT_S if gang.timeout_s is None else gang.timeout_s
             timeout_s = min(asked_s, policies.limits.max_timeout_s)
-            for hold in holds:
+            usable: list[BackfillTable] = []
+            for hold in latest_first:
                 uid = hold.reservation.key
-                if uid not in estimates or gang.priority > hold.priority or gang.name == hold.gang:
+                if gang.priority > hold.priority or gang.name == hold.gang or len(usable) == MAX_TRIED:
                     continue
                 backfill = backfill_of(gang, hold.gang, estimates[uid], timeout_s, policies.backfill, now)
                 if backfill is not None:
@@ -74,8 +81,9 @@ class Backfills:
                     if free not in variants:
                         nodes = frozenset(view.cache.reservations.nodes_of(free))
                         variants[free] = TableVariant(view.cache.snapshot_without(free), nodes)
-                    found[gang.name] = BackfillTable(variants[free], backfill)
-                    break
+                    usable.append(BackfillTable(variants[free], backfill))
+            if usable:
+                found[gang.name] = tuple(usable)
         return found
 
     def next_yield(self, now: float, over: Collection[str] = ()) -> YieldRequest | None:

@@ -59,7 +59,7 @@ class PlanTask(NamedTuple):
     is_retry_time_over: Callable[[], bool] = lambda: False  # for gangs that did not fit before
     resume_at: QueueOrder | None = None  # of the last result
     finds_reasons_again: bool = False  # of gangs that still do not fit, where nodes have changed
-    backfills: Mapping[GangName, BackfillTable] = {}  # for gangs that fit nowhere else
+    backfills: Mapping[GangName, tuple[BackfillTable, ...]] = {}  # for gangs that fit nowhere else
 
 
 class PlanMemory:
@@ -172,14 +172,18 @@ def options_of(gang: Gang, seats: Mapping[str, PlannedMember], levels: Levels) -
 
 def _plan_backfill(task: PlanTask, waiting: QueuedGang, planner: GangPlanner, unplaced: PlanResult) -> PlanResult:
     """Return the places of a gang on capacity that is held for another gang; ``unplaced`` if there are none."""
-    table, backfill = task.backfills[waiting.gang.name]
-    on_held = task._replace(tables_without_holds={waiting.gang.name: table})
-    found = _plan_gang(on_held, waiting, planner, diagnose=False)
-    if not found.created:
-        return unplaced._replace(steps=unplaced.steps + found.steps)
-    (create,) = found.created
-    create = msgspec.structs.replace(create, spec=msgspec.structs.replace(create.spec, backfill=backfill))
-    return found._replace(created=(create,), unplaced={})
+    steps = unplaced.steps
+    for table, backfill in task.backfills[waiting.gang.name]:
+        on_held = task._replace(tables_without_holds={waiting.gang.name: table})
+        found = _plan_gang(on_held, waiting, planner, diagnose=False)
+        steps += found.steps
+        if found.created:
+            (create,) = found.created
+            create = msgspec.structs.replace(create, spec=msgspec.structs.replace(create.spec, backfill=backfill))
+            return found._replace(created=(create,), unplaced={}, steps=steps)
+        if task.is_out_of_time():
+            break
+    return unplaced._replace(steps=steps)
 
 
 def _plan_gang(

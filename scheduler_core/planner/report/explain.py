@@ -33,7 +33,13 @@ from scheduler_core.planner.packing.model import Levels, Unplaced
 from scheduler_core.planner.packing.network import NetworkNode, network_rate
 from scheduler_core.planner.packing.topology_domains import domain_of
 from scheduler_core.planner.report.leadership import leading_for_s, no_planner_reason, planner_levels
-from scheduler_core.planner.report.listing import gang_summary, list_gangs, progress_of
+from scheduler_core.planner.report.listing import (
+    backfill_in_use,
+    gang_summary,
+    gangs_with_holds,
+    list_gangs,
+    progress_of,
+)
 from scheduler_core.planner.report.model import (
     GangEviction,
     GangExplanation,
@@ -82,7 +88,9 @@ def explain_gang(snapshot: GangSnapshot, about: GangQuestion, now: float) -> Gan
         raise NoGangError(_no_gang_message(snapshot, about.name, now))
     gang, state = found
     explanation = GangExplanation(
-        gang=gang_summary(gang, state, now, about.planner_state, opted_in=about.opted_in),
+        gang=gang_summary(
+            gang, state, now, about.planner_state, opted_in=about.opted_in, holders=gangs_with_holds(snapshot)
+        ),
         unplanned=no_planner_reason(snapshot, now) if state.phase in _PLANNED else None,
         required=gang.required,
         preferred=gang.preferred,
@@ -281,7 +289,7 @@ def _backfill_notes(snapshot: GangSnapshot, gang: Gang, state: Progress) -> Iter
     plan, name = state.open or state.plan, gang.name.title
     if plan is None:
         return
-    if gang.phase is not GangPhase.QUEUED and (backfill := plan.spec.backfill) is not None:
+    if (backfill := backfill_in_use(gang, state, gangs_with_holds(snapshot))) is not None:
         until = f"until {backfill.until}, and is evicted if that gang can start earlier (backfill)"
         yield f"it uses capacity that is held for {backfill.gang} {until}"
     users = [

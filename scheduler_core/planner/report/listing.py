@@ -5,13 +5,14 @@ A gang without our gate and without a reservation belongs to another scheduler a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from types import MappingProxyType
 
 import msgspec
 
-from gputopo.crd.reservations import ReservationState
+from gputopo.crd.reservations import Backfill, EntryPhase, ReservationState
 from gputopo.timestamps import format_timestamp, parse_timestamp
+from scheduler_core.planner.commit.actions import reserved_gang
 from scheduler_core.planner.commit.progress import FAILED, ROLLING_BACK, Progress, gang_progress, reservations_by_gang
 from scheduler_core.planner.gang.conventions import BY_ANNOTATIONS, is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang, GangPhase, single_pod_of
@@ -59,6 +60,7 @@ class GangSummary(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     left_seconds: int | None = None  # until the deadline, while its members are being bound; below 0: it has passed
     pod: str | None = None  # of a single pod
     advice: str | None = None  # what to do about it
+    backfill: Backfill | None = None  # it uses capacity that is held for another gang, until that gang can start
 
 
 def list_gangs(
@@ -68,8 +70,9 @@ def list_gangs(
 
     Single pods are among them only if refused: a pod with an invalid gang is a single pod.
     """
+    holders = gangs_with_holds(snapshot)
     found = [
-        gang_summary(gang, state, now, planner_states.get(gang.name))
+        gang_summary(gang, state, now, planner_states.get(gang.name), holders=holders)
         for gang, state in progress_of(snapshot)
         if gang.phase not in _LEFT_OUT and (not is_single_pod_gang(gang.name) or gang.phase is GangPhase.REFUSED)
     ]
@@ -97,10 +100,38 @@ def progress_of(snapshot: GangSnapshot) -> list[tuple[Gang, Progress]]:
     ]
 
 
+def gangs_with_holds(snapshot: GangSnapshot) -> frozenset[str]:
+    """Return the gangs with capacity holds, as NAMESPACE/NAME. Without the right to read ledgers, all holds count."""
+    reserved = snapshot.view.cache.reservations
+    held = {uid for uid, each in reserved.active.items() if each.entry.phase is EntryPhase.HELD}
+    names = (
+        reserved_gang(each)
+        for each in reserved.reservations.values()
+        if each.spec.held and (each.key in held or not snapshot.ledgers)
+    )
+    return frozenset(name.title for name in names if name is not None)
+
+
+def backfill_in_use(gang: Gang, state: Progress, holders: Container[str]) -> Backfill | None:
+    """Return the backfill of a gang with places, while the capacity is held for the other gang."""
+    plan = state.open or state.plan
+    found = None if plan is None or gang.phase is GangPhase.QUEUED else plan.spec.backfill
+    return None if found is None or found.gang not in holders else found
+
+
 def gang_summary(
-    gang: Gang, state: Progress, now: float, planner_state: PlannerGangState | None, *, opted_in: bool | None = None
+    gang: Gang,
+    state: Progress,
+    now: float,
+    planner_state: PlannerGangState | None,
+    *,
+    opted_in: bool | None = None,
+    holders: Container[str] = (),
 ) -> GangSummary:
-    """Return the summary of a gang. ``opted_in``: whether its namespace gates pods; None: not read."""
+    """Return the summary of a gang. ``opted_in``: whether its namespace gates pods; None: not read.
+
+    ``holders``: see ``gangs_with_holds``.
+    """
     live = (*gang.ready, *gang.held, *gang.placed)
     found = [number for each in live if (number := devices(each)) is not None]
     plan = state.plan
@@ -137,6 +168,7 @@ def gang_summary(
         left_seconds=_left(state, now),
         pod=single_pod_of(gang),
         advice=gang_advice(gang, state.phase, opted_in=opted_in),
+        backfill=backfill_in_use(gang, state, holders),
     )
 
 

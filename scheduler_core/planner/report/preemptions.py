@@ -12,6 +12,8 @@ from gputopo.render import report
 from gputopo.render.report import NONE, Cell, Table
 from gputopo.render.wording import escape_invisible, format_number
 from scheduler_core.cache.events import ReservationUpdate
+from scheduler_core.planner.commit.actions import reserved_gang
+from scheduler_core.planner.gang.gang import single_pod_of
 from scheduler_core.planner.report.planner_page import PlannerGangState
 from scheduler_core.planner.report.read import GangSnapshot
 
@@ -90,10 +92,11 @@ def _order(each: PreemptionSummary) -> tuple[str, str]:
 
 
 def _running(each: ReservationUpdate, intent: Preemption, snapshot: GangSnapshot) -> PreemptionSummary:
-    pods = snapshot.view.cache.pods
+    pods, name = snapshot.view.cache.pods, reserved_gang(each)
+    gang = None if name is None else snapshot.view.gang_members.get_gang(name)
     return PreemptionSummary(
         namespace=each.namespace,
-        gang=each.spec.gang,
+        gang=(None if gang is None else single_pod_of(gang)) or each.spec.gang,
         mode=EVICTING,
         units=tuple(dict.fromkeys(pod.unit for pod in intent.evictions)),
         pods=len(intent.evictions),

@@ -27,7 +27,7 @@ def gang_table(gangs: Iterable[GangSummary], *, wide: bool) -> Table:
     """Return a row for each gang, in the order given."""
     titles = ("NAMESPACE", "GANG", "PHASE", "PRIORITY", "MEMBERS", "GPUS", "NODES", "DOMAIN", "GB/S", "WAITING")
     more = ("DECLARED BY", "MINIMUM", "ATTEMPT", "RESERVATION", "DEADLINE", "ON") if wide else ()
-    rows = [(*_row(each), *(_wide(each) if wide else ()), Cell(escape_invisible(each.reason))) for each in gangs]
+    rows = [(*_row(each), *(_wide(each) if wide else ()), Cell(escape_invisible(reason_words(each)))) for each in gangs]
     return Table((*titles, *more, "REASON"), rows, droppable=() if wide else GANG_DROPPABLE)
 
 
@@ -44,6 +44,14 @@ def phase_words(gang: GangSummary) -> str:
     if gang.phase in _BINDING and gang.let_go:
         return f"bound {gang.bound} of {gang.there}"
     return phase_word(gang.phase)
+
+
+def reason_words(gang: GangSummary) -> str:
+    """Return the reason of the phase, and on whose held capacity the gang is."""
+    if gang.backfill is None:
+        return gang.reason
+    words = f"backfill: uses capacity that is held for {gang.backfill.gang}, until {gang.backfill.until} at the latest"
+    return f"{words}; {gang.reason}" if gang.reason else words
 
 
 def _row(gang: GangSummary) -> tuple[Cell, ...]:

@@ -90,6 +90,19 @@ def test_the_dry_run_for_a_single_pod_names_the_pod(tmp_path: Path) -> None:
     assert [(each["namespace"], each["gang"]) for each in json.loads(shown.stdout)["items"]] == [("a", "one")]
 
 
+def test_a_preemption_in_progress_for_a_single_pod_names_the_pod(tmp_path: Path) -> None:
+    alone = member("one", None, namespace="a")
+    hold = msgspec.structs.replace(HOLD, gang=f"pod.{alone['metadata']['uid']}")
+    held = {**HELD, "spec": msgspec.to_builtins(hold)}
+    line = {**LINE, "hash": spec_hash(hold)}
+    ledger = {**LEDGER, "spec": {**LEDGER["spec"], "entries": [line]}}
+    there = {"placementreservations": listed(held), "pods": listed(alone), "placementledgers": listed(ledger)}
+    with api_server(cluster(**there)) as server:
+        shown = run(server, tmp_path, "preemptions", "-o", "json")
+
+    assert [(each["namespace"], each["gang"]) for each in json.loads(shown.stdout)["items"]] == [("a", "one")]
+
+
 def test_pods_that_did_not_end_in_time_are_counted(tmp_path: Path) -> None:
     stuck = {**HELD, "status": {**HELD["status"], "stuck": ["b/old-0"]}}
     with api_server(cluster(**{**CLUSTER, "placementreservations": listed(stuck)})) as server:

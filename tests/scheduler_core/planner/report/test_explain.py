@@ -313,3 +313,15 @@ def test_backfill_is_noted_for_the_gang_on_held_capacity_and_for_the_holder() ->
     )
     expected = f"until it can start, its held capacity is used by {LLM.namespace}/{LLM.name} (backfill)"
     assert expected in story(cluster, big).notes
+
+
+def test_backfill_is_noted_only_while_the_capacity_is_held_for_the_other_gang() -> None:
+    short = plan("s-1", {"w-0": ("b", 4)}, gang=LLM.name)
+    spec = replace(
+        short.spec, backfill=Backfill(f"{LLM.namespace}/big", "2026-11-18T11:30:00Z", "2026-11-18T12:00:00Z")
+    )
+    placed = short._replace(spec=spec, hash=spec_hash(spec))
+
+    found = story(seen([*crew(1, 4, BOUND, reservation="s-1", node="b")], planned=[placed], ledger=ledger()))
+
+    assert not [each for each in found.notes if "backfill" in each]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from gputopo.crd.reservations import EntryPhase, ReservationState, ReservationStatus
+from gputopo.crd.reservations import Backfill, EntryPhase, ReservationState, ReservationStatus
 from gputopo.render.report import Table, table_lines
 from gputopo.timestamps import format_timestamp
 from scheduler_core.planner.gang.conventions import single_pod_request
@@ -262,3 +263,26 @@ def test_the_convention_that_declares_a_gang() -> None:
     )
 
     assert (by.name, by.by) == ("jobset.x", "JobSet")
+
+
+def test_a_gang_on_held_capacity_names_the_holder_and_the_end_while_the_capacity_is_held() -> None:
+    backfill = Backfill("team/big", "2026-11-18T11:30:00Z", "2026-11-18T12:00:00Z")
+    short = plan("llm-1", {"w-0": ("a", 4)})
+    short = short._replace(spec=replace(short.spec, backfill=backfill))
+    hold = plan("big-1", held={"a": 8}, gang="big")
+    members = crew(1, 4, BOUND, reservation="llm-1", node="a")
+    committed = entry(short, COMMITTED)
+
+    found = only(seen(members, planned=[short, hold], ledger=ledger(committed, entry(hold, HELD))))
+    assert found.backfill == backfill
+    assert gang_list([found])["items"][0]["backfill"] == {
+        "gang": "team/big",
+        "startBy": "2026-11-18T11:30:00Z",
+        "until": "2026-11-18T12:00:00Z",
+    }
+    row = "\n".join(table_lines(gang_table([found], wide=True)))
+    assert "backfill: uses capacity that is held for team/big, until 2026-11-18T12:00:00Z at the latest" in row
+
+    started = only(seen(members, planned=[short], ledger=ledger(committed)))
+    assert started.backfill is None
+    assert "backfill" not in "\n".join(table_lines(gang_table([started], wide=True)))
