@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from agent.discover.boards import expect_board_lanes
 from agent.discover.early_warning import find_early_warnings
 from agent.discover.gaps import unknown_facts
 from agent.discover.gpus import build_gpu, nodes_with_cpus
@@ -40,12 +41,9 @@ def discover(snapshot: Snapshot, before: NodeTopology | None = None) -> NodeTopo
     gpus = tuple(build_gpu(each, nodes_with_cpus(nodes), precedence) for each in inventory)
     ports, peers, unknown_pairs = collect_nvlinks(sources, inventory, gpus, precedence)
     known_gpus = tuple(each for each in gpus if each.index in ports)
-    nvlink = (
-        add_expected_lanes(build_nvlink_graph(ports, peers, unknown_pairs), known_gpus, before)
-        if ports or not gpus
-        else None
-    )
+    nvlink = build_nvlink_graph(ports, peers, unknown_pairs) if ports or not gpus else None
     if nvlink is not None:
+        nvlink = expect_board_lanes(add_expected_lanes(nvlink, known_gpus, before), known_gpus, ports)
         compare_with_topo(sources, nvlink, precedence)
     uncertain = uncertain_facts(sources, gpus, ports, precedence)
     certain_links = None if {FactGroup.NVLINK, FactGroup.PRODUCTS}.intersection(uncertain) else nvlink

@@ -1,19 +1,20 @@
 """Degradations, found by comparison with GPUs of the same product and with the previous topology. Pure.
 
 The largest number of links seen for a product, now or before, is what is expected into an NVSwitch. A port of direct
-links that is down is a degradation where a GPU of the same product has all ports up. A PCIe card whose ports are all
-down is not degraded, because most likely it has no bridge, unless three or more GPUs of its product are linked.
+links that is down is a degradation where a GPU of the same product has all ports up, or where boards of the product
+wire all ports (``agent.discover.boards``). A card whose ports are all down is not degraded, because most likely it has
+no bridge.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeVar
 
 import msgspec
 
+from agent.discover.boards import Edge, expect_lanes
 from agent.discover.ports import GpuPorts
-from agent.discover.products import bridge_links
+from agent.discover.products import board_links, bridge_links, is_bridged_card
 from gputopo.model import Degradation, FabricState, Gpu, Health, Link, NodeTopology, Nvlink, Uplink
 
 
@@ -24,9 +25,9 @@ def add_expected_lanes(nvlink: Nvlink, gpus: tuple[Gpu, ...], before: NodeTopolo
     """
     by_index = {gpu.index: gpu for gpu in gpus}
     seen = _largest_uplinks(nvlink, by_index, before)
-    uplinks = [_expect_lanes(up, seen.get(by_index[up.gpu].product, 0)) for up in nvlink.uplinks]
+    uplinks = [expect_lanes(up, seen.get(by_index[up.gpu].product, 0)) for up in nvlink.uplinks]
     uplinks += _missing_uplinks(nvlink, gpus, seen)
-    links = [_expect_lanes(link, _whole_bridges(link, by_index)) for link in nvlink.links]
+    links = [expect_lanes(link, _whole_bridges(link, by_index)) for link in nvlink.links]
     expected = msgspec.structs.replace(
         nvlink, links=tuple(links), uplinks=tuple(sorted(uplinks, key=lambda up: up.gpu))
     )
@@ -92,17 +93,8 @@ def _expect_previous_lanes(nvlink: Nvlink, gpus: tuple[Gpu, ...], before: NodeTo
     )
 
 
-ExpectedEdge = TypeVar("ExpectedEdge", Link, Uplink)
-
-
-def _expect_at_least(edge: ExpectedEdge, before: Link | Uplink) -> ExpectedEdge:
-    return _expect_lanes(edge, max(before.lanes, before.expected_lanes or 0))
-
-
-def _expect_lanes(edge: ExpectedEdge, lanes: int) -> ExpectedEdge:
-    """Return the edge with that number of expected lanes, if it is larger than the known one."""
-    lanes = max(lanes, edge.expected_lanes or 0)
-    return msgspec.structs.replace(edge, expected_lanes=lanes) if lanes > edge.lanes else edge
+def _expect_at_least(edge: Edge, before: Link | Uplink) -> Edge:
+    return expect_lanes(edge, max(before.lanes, before.expected_lanes or 0))
 
 
 def find_degradations(
@@ -163,37 +155,51 @@ def _fewer_than_siblings(gpus: tuple[Gpu, ...], nvlink: Nvlink, ports: Mapping[i
     """Degradations of direct links, by GPU, because NVML does not report where a port that is down leads.
 
     Boards may leave ports unwired, and differently from GPU to GPU (a ring of V100s has 3, 4, 3 and 4 links). So a port
-    that is down counts only if a GPU of the same product has all of its ports up.
+    that is down counts only if a GPU of the same product has all of its ports up, or boards of the product wire all.
     """
     on_switch = {up.gpu for up in nvlink.uplinks}
     wired = {index: each for index, each in ports.items() if index not in on_switch and each.active and each.ports}
-    complete = {_product(gpus, index) for index, each in wired.items() if each.active == each.ports}
+    complete = {_product(gpus, index) for index, each in wired.items() if each.active == each.ports} - {None}
+    unlinked = list(_unlinked_gpus(gpus, nvlink, ports))
+    yield from unlinked
     for index, each in wired.items():
-        if each.active < (each.ports or 0) and _product(gpus, index) in complete - {None}:
-            why = f"{each.active} of {each.ports} NVLinks active; a sibling of the same product has all"
-            yield Degradation(f"gpu{index}.nvlink", why)
-    yield from _unlinked_beside_linked(gpus, nvlink, ports)
+        product = _product(gpus, index)
+        if each.active < (each.ports or 0) and (product in complete or (board_links(product) and not unlinked)):
+            hint = "a sibling of the same product has all" if product in complete else "boards of this product wire all"
+            yield Degradation(f"gpu{index}.nvlink", f"{each.active} of {each.ports} NVLinks active; {hint}")
 
 
-def _unlinked_beside_linked(
-    gpus: tuple[Gpu, ...], nvlink: Nvlink, ports: Mapping[int, GpuPorts]
-) -> Iterator[Degradation]:
-    """Yield a degradation for each GPU without an active port, if a board links GPUs of its product.
-
-    Bridges join two cards, so three or more linked GPUs are on one board; H200 NVL has bridges for four cards. Links
-    of a GPU without bridges that lead to no visible GPU lead to a CPU or an NVSwitch.
-    """
-    direct = [each for index, each in ports.items() if each.gpus and _product(gpus, index) is not None]
-    joined = NodeTopology(gpus=gpus, nvlink=Nvlink(links=nvlink.links)).islands or () if direct else ()
-    boards = {_product(gpus, island.gpus[0]) for island in joined if island.size > 2}
-    boards |= {name for i, each in ports.items() if each.elsewhere and not bridge_links(name := _product(gpus, i))}
+def _unlinked_gpus(gpus: tuple[Gpu, ...], nvlink: Nvlink, ports: Mapping[int, GpuPorts]) -> Iterator[Degradation]:
+    """Yield a degradation for each GPU without an active port whose board links GPUs of its product."""
+    boards = _linked_products(gpus, nvlink, ports)
+    on_switch = {up.gpu for up in nvlink.uplinks}
     for gpu in gpus:
         each = ports.get(gpu.index)
         missing = each is not None and not each.active and gpu.usable and not gpu.mig_enabled
-        if missing and gpu.product in boards - {None} and not (gpu.product or "").endswith(" NVL"):
+        if missing and gpu.product in boards and gpu.index not in on_switch:
             most = max(other.active for index, other in ports.items() if _product(gpus, index) == gpu.product)
             hint = "" if gpu.mig_enabled is False else " (or it is in MIG mode: `nvidia-smi -q` shows it)"
             yield Degradation(f"gpu{gpu.index}.nvlink", f"0 of {most} NVLinks active; a sibling has {most}{hint}")
+
+
+def _linked_products(gpus: tuple[Gpu, ...], nvlink: Nvlink, ports: Mapping[int, GpuPorts]) -> set[str | None]:
+    """Return the products of which boards link GPUs.
+
+    Bridges join two cards, so three or more linked GPUs are on one board. Bridges for H200 NVL join four cards, so
+    three linked cards lack one. Links of a GPU without bridges that lead to no visible GPU lead to a CPU or NVSwitch.
+    """
+    direct = any(each.gpus for each in ports.values())
+    islands = NodeTopology(gpus=gpus, nvlink=Nvlink(links=nvlink.links)).islands or () if direct else ()
+    found = set()
+    for each in islands:
+        product = _product(gpus, each.gpus[0])
+        if each.size == 3 or (each.size > 3 and not is_bridged_card(product)):
+            found.add(product)
+    for index, port in ports.items():
+        product = _product(gpus, index)
+        if not is_bridged_card(product) and (port.elsewhere or (port.active and board_links(product))):
+            found.add(product)
+    return found - {None}
 
 
 def _fabric_faults(gpus: tuple[Gpu, ...]) -> Iterator[Degradation]:

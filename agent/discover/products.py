@@ -80,6 +80,17 @@ def product_lane_bandwidth(product: str | None) -> float | None:
     return next((gbps for pattern, gbps in _LANE_GBPS if re.search(pattern, product)), None)
 
 
+def board_links(product: str | None) -> tuple[int, ...]:
+    """Return ``pair_links`` of a product whose boards wire all NVLinks of a GPU: the first is their number; else ()."""
+    return () if is_bridged_card(product) else pair_links(product)
+
+
+def is_bridged_card(product: str | None) -> bool:
+    """Return whether only bridges link GPUs of this product: cards for PCIe slots."""
+    is_named_so = product is not None and re.search(r"\b(PCI-?E|NVL)\b", product, re.IGNORECASE) is not None
+    return is_named_so or bridge_links(product) is not None
+
+
 def pair_links(product: str | None) -> tuple[int, ...]:
     """Return the possible NVLinks between two GPUs, the largest first; () for a product that is not in the table."""
     if product is None:

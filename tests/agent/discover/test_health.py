@@ -104,20 +104,21 @@ def test_a_bridge_has_all_of_its_links(product: str, lanes: int, expected: int |
 MESHED = {  # product, index of the GPU without links, GPUs that are linked
     "a mesh of four": ("NVIDIA A100-SXM4-80GB", (0, 1, 2), True),
     "a pair with a bridge, and a card": ("NVIDIA RTX A6000", (0, 1), False),
-    "bridges for four, and a card": ("NVIDIA H200 NVL", (0, 1, 2), False),
+    "three of four cards that a bridge joins": ("NVIDIA H200 NVL", (0, 1, 2), True),
+    "a bridge for four cards, and a card": ("NVIDIA H200 NVL", (0, 1, 2, 3), False),
+    "two of three GPUs of a board": ("NVIDIA H100 80GB HBM3", (0, 1), True),
 }
 
 
 @pytest.mark.parametrize(("product", "linked", "found"), MESHED.values(), ids=MESHED)
 def test_a_gpu_of_a_mesh_without_any_link_is_degraded(product: str, linked: tuple[int, ...], *, found: bool) -> None:
-    gpus = tuple(Gpu(index=index, product=product) for index in range(4))
-    ports = {i: GpuPorts(gpus={j: 4 for j in linked if j != i}, ports=12) if i in linked else None for i in range(4)}
-    known = {i: each or GpuPorts(ports=12) for i, each in ports.items()}
-    nvlink = build_nvlink_graph(known, {})
+    alone = len(linked)
+    gpus = tuple(Gpu(index=index, product=product) for index in range(alone + 1))
+    ports = {i: GpuPorts(gpus={j: 4 for j in linked if j != i}, ports=12) for i in linked} | {alone: GpuPorts(ports=12)}
 
-    what = {each.what for each in find_degradations(gpus, nvlink, known)}
+    what = {each.what for each in find_degradations(gpus, build_nvlink_graph(ports, {}), ports)}
 
-    assert ("gpu3.nvlink" in what) is found
+    assert (f"gpu{alone}.nvlink" in what) is found
 
 
 def test_a_missing_link_is_found_after_indices_changed() -> None:
