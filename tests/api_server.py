@@ -71,8 +71,18 @@ class ApiServer:
     def __init__(self, answer: Callable[[Asked], Answer]) -> None:
         asked: list[Asked] = []
 
+        connections: set[socket.socket] = set()
+
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+
+            def setup(self) -> None:
+                super().setup()
+                connections.add(self.connection)
+
+            def finish(self) -> None:
+                connections.discard(self.connection)
+                super().finish()
 
             def handle_one(self) -> None:
                 parts = urlsplit(self.path)
@@ -111,6 +121,7 @@ class ApiServer:
                 """Say nothing."""
 
         self.asked = asked
+        self._connections = connections
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
@@ -124,8 +135,11 @@ class ApiServer:
         self._server.serve_forever(poll_interval=0.01)
 
     def stop(self) -> None:
-        """End it."""
+        """End it, and the connections that clients keep open: ``server_close`` waits for their threads."""
         self._server.shutdown()
+        for each in list(self._connections):
+            with suppress(OSError):  # the client has closed it
+                each.shutdown(socket.SHUT_RDWR)
         self._server.server_close()
 
 
