@@ -23,7 +23,8 @@ from scheduler_core.request.pod import Metadata, RequiredTerm, Requirement
 
 HOSTNAME = "kubernetes.io/hostname"  # a different value for each node
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")  # of a label selector
-POD_AFFINITY, TOPOLOGY_SPREAD, VOLUME_CLAIMS = "pod affinity", "topology spread", "volume claims"
+POD_AFFINITY, POD_ANTI_AFFINITY = "pod affinity", "pod anti-affinity"
+TOPOLOGY_SPREAD, VOLUME_CLAIMS = "topology spread", "volume claims"
 TOO_MANY_RULES = "more node selectors, affinity expressions and tolerations than are checked"
 # Per pod, of its rules about nodes and of its anti-affinity: every plan compares each with all nodes, or all members.
 MAX_RULES = 256
@@ -123,8 +124,10 @@ def _unchecked_rules(spec: FullPodSpec, checked: CheckedRules) -> Iterator[str]:
     affinity = spec.affinity or FullAffinity()
     apart = host_anti_affinity(spec) if checked.anti_affinity else ()
     near = () if checked.affinity else _required_terms(affinity.pod_affinity)
-    if near or len(_required_terms(affinity.pod_anti_affinity)) > len(apart):
+    if near:
         yield POD_AFFINITY
+    if len(_required_terms(affinity.pod_anti_affinity)) > len(apart):
+        yield POD_ANTI_AFFINITY
     if any(each.when_unsatisfiable == "DoNotSchedule" for each in spec.topology_spread_constraints or ()):
         yield TOPOLOGY_SPREAD
     if not checked.volumes and any(each.persistent_volume_claim or each.ephemeral for each in spec.volumes or ()):

@@ -117,6 +117,8 @@ def _with_prospects(
     explanation: GangExplanation, snapshot: GangSnapshot, gang: Gang, found: GangProspects
 ) -> GangExplanation:
     if found.fits is not None:
+        if gang.unplanned:  # kube-scheduler chooses the nodes, by rules that a plan does not follow
+            return explanation
         return replace(
             explanation,
             places=(*explanation.places, _placement("now", gang, found.fits.seats, found.fits, snapshot.view)),

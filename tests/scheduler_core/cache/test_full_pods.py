@@ -11,7 +11,7 @@ from gputopo.labels import encode_topology
 from scheduler_core.cache.events import NodeGpusUpdate, NodeUpdate, PodUpdate
 from scheduler_core.cache.full_pods import (
     FULL_POD_SOURCES,
-    POD_AFFINITY,
+    POD_ANTI_AFFINITY,
     TOO_MANY_RULES,
     CheckedRules,
     host_anti_affinity,
@@ -87,7 +87,7 @@ def test_reports_are_delivered_as_for_the_extender() -> None:
     ("terms", "looked_at", "unchecked"),
     [
         pytest.param(128, 128, (), id="as many as are compared"),
-        pytest.param(129, 0, (POD_AFFINITY,), id="too many: kube-scheduler alone checks them"),
+        pytest.param(129, 0, (POD_ANTI_AFFINITY,), id="too many: kube-scheduler alone checks them"),
     ],
 )
 def test_terms_of_anti_affinity_are_looked_at_up_to_a_number(
@@ -150,7 +150,7 @@ def test_too_many_rules_about_other_pods_are_not_checked(spec: dict[str, Any]) -
     found = msgspec.convert(spec, FullPodSpec)
 
     assert host_anti_affinity(found) == ()
-    assert scheduling_rules(found, CheckedRules(anti_affinity=True)).unchecked == (POD_AFFINITY,)
+    assert scheduling_rules(found, CheckedRules(anti_affinity=True)).unchecked == (POD_ANTI_AFFINITY,)
 
 
 def test_a_pod_may_name_every_node_of_the_cluster() -> None:

@@ -161,7 +161,7 @@ class TestItsOwnRules:
         }
         found = halved(QUADS).place(bound("p", 4, "gpu-7", spec), 2, 3, 6, 7)
 
-        assert found.unchecked == ("pod affinity", "topology spread", "volume claims")
+        assert found.unchecked == ("pod anti-affinity", "topology spread", "volume claims")
         assert totals_of(found).with_unchecked_rules == 1
 
 

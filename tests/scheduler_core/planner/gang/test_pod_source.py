@@ -318,19 +318,19 @@ def _anti_affinity_pod(*terms: dict[str, Any]) -> dict[str, Any]:
         pytest.param(
             _anti_affinity_pod(BY_HOST, {**BY_HOST, "topologyKey": "zone"}),
             (NO_SHARING,),
-            ("pod affinity",),
+            ("pod anti-affinity",),
             id="by zone",
         ),
         pytest.param(
             _anti_affinity_pod({**BY_HOST, "namespaceSelector": {"matchLabels": {"a": "b"}}}),
             (),
-            ("pod affinity",),
+            ("pod anti-affinity",),
             id="namespaces by label",
         ),
         pytest.param(
             _anti_affinity_pod({**BY_HOST, "labelSelector": {"matchExpressions": [{"key": "a", "operator": "Like"}]}}),
             (),
-            ("pod affinity",),
+            ("pod anti-affinity",),
             id="unknown operator",
         ),
         pytest.param(

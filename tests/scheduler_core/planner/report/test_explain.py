@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputopo.crd.reservations import Backfill, EntryPhase, spec_hash
-from scheduler_core.cache.full_pods import HOSTNAME, POD_AFFINITY, TOPOLOGY_SPREAD
+from scheduler_core.cache.full_pods import HOSTNAME, POD_AFFINITY, POD_ANTI_AFFINITY, TOPOLOGY_SPREAD
 from scheduler_core.planner.gang.conventions import single_pod_request
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.packing.model import LEVELS
@@ -211,6 +211,15 @@ def test_rules_that_plans_do_not_follow_are_notes() -> None:
             " For one domain for all members, use gputopo.io/gang-required-topology in place of it"
         ),
     )
+
+
+@pytest.mark.parametrize("rule", [POD_AFFINITY, POD_ANTI_AFFINITY])
+def test_a_gang_that_is_handed_over_shows_no_nodes_that_its_rules_may_forbid(rule: str) -> None:
+    found = story(seen([each._replace(unplanned=(rule,)) for each in crew(2)], [FREE]))
+
+    assert (found.places, found.unfit) == ((), None)
+    note = next(each for each in found.notes if f"({rule})" in each)
+    assert ("in place of it" in note) is (rule == POD_AFFINITY)  # one domain for all replaces no anti-affinity
 
 
 def test_running_siblings_would_not_have_to_end() -> None:
