@@ -108,7 +108,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         Setting("--kubelet-config", "PATH[,PATH...]", "", _paths),
         "The kubelet's configuration file, and a directory with files that override it, if any. Only the settings of "
         "the Topology Manager are read, every 5 seconds, and only with --socket. Without them, a label of the node "
-        "names the policy; else a required shape must hold under every policy.",
+        "names the policy; else a required shape must hold for all GPUs that the kubelet may allocate under any "
+        "policy.",
     ]
     node_resource_topology: Annotated[
         bool,

@@ -132,7 +132,8 @@ TOPOLOGY_MANAGER = LabelKey(
     "single-numa-node",
     "The kubelet's `topologyManagerPolicy`: `none`, `best-effort`, `restricted` or `single-numa-node`. Set it by hand "
     "where the agent reads neither the kubelet's configuration nor a NodeResourceTopology. Without all of these, a "
-    "required shape must hold under every policy.",
+    "required shape must hold for all GPUs that the kubelet may allocate under any policy, and its rejections are "
+    "not predicted.",
 )
 COST_PER_HOUR = LabelKey(
     "gputopo.io/cost-per-hour",

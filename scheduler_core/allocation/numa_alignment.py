@@ -119,15 +119,16 @@ def possible_alignments(
 ) -> tuple[NumaAlignment, ...]:
     """Return the configurations that are possible with these facts; None: unknown.
 
-    What ``restricted`` and ``single-numa-node`` admit, ``best-effort`` allocates in the same way. Whatever the hints
-    for CPUs are without ``align-by-socket``, is also possible with it. A kubelet with ``single-numa-node`` does not
-    start with that option (``ValidateStaticPolicyOptions``).
+    What ``restricted`` and ``single-numa-node`` admit, ``best-effort`` allocates in the same way. The option
+    ``align-by-socket`` counts as off, its default, where it is unknown: if it counted as possible, no rejection for
+    lack of exclusive CPUs could be predicted there. A kubelet with ``single-numa-node`` does not start with that option
+    (``ValidateStaticPolicyOptions``).
     """
     if policy is NumaPolicy.NONE:
         return NO_ALIGNMENT
     scopes = (False, True) if pod_scope is None else (pod_scope,)
     modelled = policy or NumaPolicy.BEST_EFFORT
-    sockets = by_socket is not False and modelled is not NumaPolicy.SINGLE_NUMA_NODE
+    sockets = by_socket is True and modelled is not NumaPolicy.SINGLE_NUMA_NODE
     found = tuple(NumaAlignment(modelled, scope, closest is not False, sockets) for scope in scopes)
     return found if policy else NO_ALIGNMENT + found
 

@@ -34,15 +34,16 @@ def _model(published: KubeletFacts | None, labelled: NumaPolicy | None, outdated
     """Return one object for equal arguments."""
     facts = published or KubeletFacts()
     policy = parse_numa_policy(facts.topology_manager_policy)
+    sockets = facts.align_by_socket
     if policy is None:
-        alignments = possible_alignments(labelled)
+        alignments = possible_alignments(labelled, by_socket=sockets)
     else:
         scope, closest = facts.topology_manager_scope, facts.prefer_closest_numa_nodes
         alignments = possible_alignments(
-            policy, pod_scope=_POD_SCOPE.get(scope or ""), closest=closest, by_socket=facts.align_by_socket
+            policy, pod_scope=_POD_SCOPE.get(scope or ""), closest=closest, by_socket=sockets
         )
         if labelled not in (None, policy):
-            alignments += possible_alignments(labelled)
+            alignments += possible_alignments(labelled, by_socket=sockets)
     nodes = None
     if facts.numa_nodes is not None and (facts.exclusive_cpus or facts.pinned_memory) and not outdated:
         nodes = tuple(map(_numa_node, facts.numa_nodes))

@@ -7,6 +7,7 @@ import pytest
 
 from gputopo.crd.nodegpus import KubeletFacts, NumaResources
 from gputopo.labels.keys import TOPOLOGY_MANAGER
+from scheduler_core.allocation.admission import predict_sets
 from scheduler_core.allocation.gpu_sets import ExactSets
 from scheduler_core.allocation.numa_alignment import (
     NO_ALIGNMENT,
@@ -51,8 +52,8 @@ def labelled(policy: str) -> dict[str, str]:
             None,
             labelled("restricted"),
             (
-                NumaAlignment(NumaPolicy.RESTRICTED, False, True, True),
-                NumaAlignment(NumaPolicy.RESTRICTED, True, True, True),
+                NumaAlignment(NumaPolicy.RESTRICTED, False, True, False),
+                NumaAlignment(NumaPolicy.RESTRICTED, True, True, False),
             ),
             id="the label does not name scope and options",
         ),
@@ -112,10 +113,30 @@ def test_align_by_socket_of_the_configuration() -> None:
     [
         pytest.param(KubeletFacts("restricted", "container", exclusive_cpus=True, numa_nodes=NUMA), {}, id="report"),
         pytest.param(KubeletFacts(exclusive_cpus=True, numa_nodes=NUMA), labelled("restricted"), id="label"),
+        pytest.param(KubeletFacts(exclusive_cpus=True, numa_nodes=NUMA), labelled("single-numa-node"), id="single"),
     ],
 )
-def test_align_by_socket_is_possible_without_the_configuration(facts: KubeletFacts, labels: dict[str, str]) -> None:
-    assert all(each.by_socket for each in state(reported(facts, labels=labels)).kubelet.alignments)
+@pytest.mark.parametrize(("cpus", "rejected"), [(4, False), (5, True), (32, True), (33, True)])
+def test_rejections_for_cpus_are_predicted_without_the_configuration(
+    facts: KubeletFacts, labels: dict[str, str], cpus: int, *, rejected: bool
+) -> None:
+    """GPUs are free on NUMA node 0 only, where 4 CPUs are free; ``align-by-socket`` counts as off."""
+    found = state(reported(facts, labels=labels))
+    steps = found.kubelet.steps_of((ContainerStep(2),), (ContainerStep(2, cpus=cpus),))
+
+    assert found.shape is not None
+    predicted = predict_sets(found.shape, ExactSets((0b1111,)), steps, found.kubelet).sets
+
+    assert isinstance(predicted, ExactSets)
+    assert (predicted.masks == ()) is rejected
+
+
+def test_align_by_socket_of_the_configuration_counts_for_the_policy_of_the_label() -> None:
+    facts = KubeletFacts("none", "container", False, align_by_socket=True)
+
+    found = state(reported(facts, labels=labelled("restricted"))).kubelet
+
+    assert [each.by_socket for each in found.alignments] == [False, True, True]
 
 
 def test_align_by_socket_is_impossible_with_single_numa_node() -> None:
