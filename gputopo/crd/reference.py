@@ -35,7 +35,7 @@ def labels_page() -> str:
         _section(
             "Node annotation",
             f"At most {annotation.BYTES_FOR_16} bytes for up to 16 GPUs. Lists are stored by column, and "
-            "readers ignore columns that they do not know. Only one of its two GPUs reports a link with `one_sided`. "
+            "readers ignore columns that they do not know. A link with `one_sided` is reported by only one GPU. "
             "Parts that do not fit are left out, the least important first, and named in `left_out`.",
             keys.NODE_ANNOTATIONS,
         ),
