@@ -337,10 +337,10 @@ def _attribute_error(element: Element, name: str, why: str) -> ParseError:
 _INTEGER = re.compile(r"-?[0-9]{1,9}|0x[0-9a-fA-F]{1,8}")
 _WORD = re.compile(r"(?:0x)?[0-9a-fA-F]{1,8}")
 _LANES = re.compile(r"[1-9][0-9]?")
-# Kernel names of bridges, tunnels and the container ends of network plugins.
+# Kernel names of bridges, VLANs, tunnels and the container ends of network plugins. A bond or team is physical ports.
 _VIRTUAL_INTERFACE = re.compile(
-    r"(?:lo|br-.*|docker.*|veth.*|virbr.*|vnet.*|tap.*|tun.*|cali.*|cilium.*|lxc.*|cni.*|flannel.*|kube-.*|nodelocaldns"
-    r"|vxlan.*|geneve.*|ovs-.*|dummy.*|podman.*|wg[0-9]+|weave.*)$"
+    r"(?:lo|br-.*|br[0-9]+|docker.*|veth.*|virbr.*|vnet.*|tap.*|tun.*|cali.*|cilium.*|lxc.*|cni.*|flannel.*|kube-.*"
+    r"|nodelocaldns|vxlan.*|genev.*|ovs-.*|dummy.*|podman.*|wg[0-9]+|weave.*|antrea-.*|tailscale.*|vlan[0-9]+|.*\.[0-9]+)$"
 )
 _ABOVE = {  # tag -> the tags that it may be directly below
     "cpu": ("system",),

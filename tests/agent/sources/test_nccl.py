@@ -136,12 +136,14 @@ def test_a_gpu_without_nvlinks_beside_gpus_on_an_nvswitch_is_unknown() -> None:
 
 
 def test_virtual_interfaces_of_the_socket_transport_are_no_nics() -> None:
-    names = ("enp34s0f0", "veth268d912", "cali93a81d5cee2", "br-702d9f064725", "docker0", "tunl0", "mlx5_0", "eth0")
+    bridges = ("br-702d9f064725", "br0", "docker0", "genev_sys_6081", "antrea-gw0")
+    others = ("veth268d912", "cali93a81d5cee2", "tunl0", "tailscale0", "vlan10", "bond0.100")
+    names = ("enp34s0f0", *bridges, "mlx5_0", *others, "eth0", "bond0")
     nets = "".join(f'<net name="{name}" dev="1" port="0" speed="10000" maxconn="65536" gdr="0"/>' for name in names)
 
     found = parse_nccl(machine(f'<pci busid="0000:02:00.0" class="0x020000"><nic>{nets}</nic></pci>'))
 
-    assert [nic.name for nic in found.nics] == ["enp34s0f0", "mlx5_0", "eth0"]
+    assert [nic.name for nic in found.nics] == ["enp34s0f0", "mlx5_0", "eth0", "bond0"]
 
 
 def test_a_network_device_without_pci_device_is_of_no_numa_node_unless_nccl_merged_it() -> None:
