@@ -4,7 +4,8 @@ The interpreter's own collector searches all objects whenever enough are new: 0.
 a call. Here it is off. Between calls only the objects that were made since are searched, a few thousand at a time, and
 those that remain are not searched again: they end when the last reference to them does. Only cycles among older objects
 are left. None were found after thousands of connections and events, so all objects are searched once in hours, in a
-pause. Where no pause comes, this is done between two calls, but only if the last search was short enough for that.
+pause. Where no pause comes, this is done between two calls, but only if the last search was short enough for that, and
+there are not so many more objects now that the next one would not be.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _MOST_NEW = 2000  # objects that need no search yet; a search of so many takes 2
 FULL_S, LATEST_S = 6 * 3600.0, 12 * 3600.0  # between two full searches: in a pause; without a pause
 PAUSE_S = 2.0  # without a call
 SEARCH_S = 600.0  # between two full searches of a daemon without requests
-MOST_WITHOUT_PAUSE_S = 0.15  # CPU time of the last full search; a call may wait for the next
+MOST_WITHOUT_PAUSE_S = 0.15  # CPU time of a full search, by the last one and the objects since: a call may wait for it
 
 
 class LongLivedObjects:
@@ -50,7 +51,7 @@ class GarbageCollection:
         self._cpu_clock = cpu_clock
         self._full_at = -inf
         self._last_call = -inf
-        self._full_cpu_s = 0.0  # of the last full search
+        self._full_cpu_s, self._full_objects = 0.0, 1  # of the last full search
 
     def start(self, now: float) -> None:
         """Search all objects once, and turn the automatic collection off. ``now``: monotonic seconds, as below."""
@@ -82,10 +83,14 @@ class GarbageCollection:
         if not self.started:
             return
         age, pause = now - self._full_at, now - self._last_call > PAUSE_S
-        if age > FULL_S and (pause or (age > LATEST_S and self._full_cpu_s < MOST_WITHOUT_PAUSE_S)):
+        if age > FULL_S and (pause or (age > LATEST_S and self._expected_cpu_s() < MOST_WITHOUT_PAUSE_S)):
             self._collect_all(now)
         else:
             self.collect_new()
+
+    def _expected_cpu_s(self) -> float:
+        """Return what a full search of the present objects takes, by the last one."""
+        return self._full_cpu_s * gc.get_freeze_count() / self._full_objects
 
     def _collect_all(self, now: float) -> None:
         began = self._cpu_clock()
@@ -93,3 +98,4 @@ class GarbageCollection:
         gc.collect()
         gc.freeze()
         self._full_at, self._full_cpu_s = now, self._cpu_clock() - began
+        self._full_objects = max(1, gc.get_freeze_count())

@@ -18,14 +18,17 @@ from scheduler_core.request.full_pod import FullPodSpec
 from scheduler_core.request.pod import RequiredTerms
 
 _Key = tuple[object, ...]
+_MAX_KNOWN = 1 << 15  # rejections: with rules that name nodes, one for each node
 
 
 class NodeFilter:
     """Rejections of nodes for pods with the same scheduling rules; None: no rules and no tolerations."""
 
-    def __init__(self, rules: SchedulingRules | None, excluded: AbstractSet[str] = frozenset()) -> None:
-        """``excluded``: nodes with pods that they may not share a node with."""
-        self._excluded = excluded
+    def __init__(
+        self, rules: SchedulingRules | None, excluded: AbstractSet[str] = frozenset(), most: int = _MAX_KNOWN
+    ) -> None:
+        """``excluded``: nodes with pods that they may not share a node with. ``most``: rejections that are kept."""
+        self._excluded, self._most = excluded, most
         self._spec = FullPodSpec() if rules is None else rules.spec
         self._volumes = () if rules is None else rules.volumes
         self._known: dict[_Key, str | None] = {}
@@ -37,6 +40,8 @@ class NodeFilter:
             return ANTI_AFFINITY_REASON
         key = self._key(node)
         if key not in self._known:
+            if len(self._known) >= self._most:
+                self._known.clear()
             self._known[key] = (
                 NODE_REMOVAL_REASON
                 if is_leaving(node)

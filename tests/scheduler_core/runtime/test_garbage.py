@@ -96,6 +96,26 @@ def test_old_garbage_is_found_in_a_pause(at: float, called_at: float, search_s: 
     assert (found() is None) is searched
 
 
+def test_no_search_delays_a_call_when_the_cluster_has_grown() -> None:
+    cpu_times = count(0.0, 0.1)  # each full search takes 0.1 s
+    collection = GarbageCollection(lambda: next(cpu_times))
+    collection.start(0.0)
+    old = [Cycle()]
+    found = weakref.ref(old[0])
+    kept = [[number] for number in range(gc.get_freeze_count())]  # twice as many objects: 0.2 s
+    collection.tick(1.0)
+    del old[:]
+
+    collection.note_call(LATEST_S + 1)
+    collection.tick(LATEST_S + 1)
+    assert found() is not None
+
+    del kept[:]
+    collection.note_call(LATEST_S + 2)
+    collection.tick(LATEST_S + 2)
+    assert found() is None
+
+
 def test_long_lived_objects_are_searched_now_and_then_and_when_the_view_is_gone() -> None:
     long_lived, view = LongLivedObjects(), [Cycle()]
     found = weakref.ref(view[0])

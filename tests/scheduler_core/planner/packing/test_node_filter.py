@@ -122,3 +122,13 @@ def test_nodes_that_an_autoscaler_deletes_are_rejected_whatever_a_pod_tolerates(
 
     assert NodeFilter(anything).rejection_of(leaving) == NODE_REMOVAL_REASON
     assert NodeFilter(anything).rejection_of(other) is None
+
+
+def test_results_of_nodes_that_change_are_bounded() -> None:
+    found = msgspec.convert(SPECS["a label"], FullPodSpec)
+    bars = NodeFilter(SchedulingRules(found), most=4)
+
+    for pool in "xyzuvwxyzx":
+        node = FullNode(metadata=Metadata(name="a", labels={"pool": pool}))
+        assert bars.rejection_of(node) == rejection(found, node)
+        assert len(vars(bars)["_known"]) <= 4
