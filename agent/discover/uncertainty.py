@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from agent.discover.inventory import unreachable_indices
-from agent.discover.links import compare_with_listed_ports
+from agent.discover.links import compare_with_listed_ports, listed_ports
 from agent.discover.parsed import ParsedSources
 from agent.discover.ports import GpuPorts
 from agent.discover.precedence import SourcePrecedence
@@ -51,7 +51,18 @@ def uncertain_facts(
     for why in _lost_digits(sources.topo, gpus):
         precedence.add_problem("nvlink", ProblemKind.CONFLICT, why)
         found.add(FactGroup.NVLINK)
+    if sources.topo is not None and sources.topo.may_be_pci_only and not _links_are_down(sources):
+        why = "nothing after the matrix explains NV#: it may be of `topo -mp`, which shows no NVLinks"
+        precedence.add_problem("nvlink", ProblemKind.UNKNOWN, f"{why}; paste all of `nvidia-smi topo -m`")
+        found.add(FactGroup.NVLINK)
     return tuple(group for group in FactGroup if group in found)
+
+
+def _links_are_down(sources: ParsedSources) -> bool:
+    """Return whether ``nvlink -s`` shows that no two GPUs are connected: at most one has an active link."""
+    silent = {each.gpu.index for each in sources.link_status or () if each.all_inactive}
+    inactive = silent | {index for index, (active, _) in listed_ports(sources).items() if not active}
+    return sources.topo is not None and len({gpu.index for gpu in sources.topo.gpus} - inactive) < 2
 
 
 def _gpu_conflicts(sources: ParsedSources, gpus: tuple[Gpu, ...]) -> Iterator[str]:

@@ -65,7 +65,7 @@ class LstopoTopology(msgspec.Struct, frozen=True):
     machine: str | None  # DMIProductName, PlatformModel
     gpus: tuple[LstopoGpu, ...]  # by index, then by bus id
     nics: tuple[LstopoNic, ...]
-    nvlinks: tuple[LstopoNvlink, ...] | None  # None: not in the file (hwloc before 2.5)
+    nvlinks: tuple[LstopoNvlink, ...] | None  # None: not in the file (hwloc before 2.5), or empty
     problems: tuple[Problem, ...] = ()  # what is contradictory
 
 
@@ -216,6 +216,8 @@ def _nvlinks(topology: Element, ends: dict[str, tuple[NvlinkEnd, str | None]]) -
     )  # given once where all objects have the same type
     objects = [kind + word for word in _words(matrix, "indexes")]
     values = _words(matrix, "u64values")
+    if not objects and not values:
+        return None  # its contents were lost: no bandwidth is unknown, and not zero
     unknown_names = [name for name in objects if name not in ends]
     if unknown_names or len(values) != len(objects) ** 2 or not all(_VALUE.fullmatch(value) for value in values):
         why = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ def inputs() -> dict[str, list[str]]:
     """Return the undamaged texts by input format."""
     return {
         "`topo -m`": [_output(name, "topo -m") for name in _MATRICES],
+        "`topo -mp`": [_pci_only(names=True), _pci_only(names=False)],
         "`-L`": [_output("8a100-8n-nvswitch12+mig", "-L"), _output("4a100-1n-mesh4", "-L")],
         "`nvlink -s`": [_link_status(4)],
         "`topo -p2p`": [_peers(4)],
@@ -73,6 +75,14 @@ def _link_status(gpus: int) -> str:
         lines.append(f"GPU {index}: NVIDIA A100-SXM4-40GB (UUID: {UUID.format(index)})")
         lines += [f"\t Link {link}: 25 GB/s" for link in range(12)]
     return "\n".join(lines) + "\n"
+
+
+def _pci_only(*, names: bool) -> str:
+    """Return ``topo -mp`` of a machine with NVSwitches, which shows no NVLinks; with ``names`` below ``-L``."""
+    name = "8h100-2n-nvswitch18"
+    rows = [line for line in _output(name, "topo -m").splitlines() if "NV#" not in line]
+    matrix = re.sub(r"\bNV18\b", "SYS", "\n".join(rows))
+    return f"{_output(name, '-L') if names else ''}{matrix}\n"
 
 
 def _peers(gpus: int) -> str:

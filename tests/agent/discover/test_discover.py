@@ -601,7 +601,7 @@ def test_the_topology_has_the_boot_id_and_not_the_host_name() -> None:
 def test_links_of_the_previous_topology_are_expected() -> None:
     before = discover(Snapshot(smi=smi(topo=TOPO, listing=LISTING)))
 
-    now = discover(Snapshot(smi=smi(topo=TOPO.replace("NV4", "SYS"), listing=LISTING)), before)
+    now = discover(Snapshot(smi=smi(topo="topo -m\n" + TOPO.replace("NV4", "SYS"), listing=LISTING)), before)
 
     assert [each.why for each in now.degraded] == ["0 of 4 NVLinks active"]
 

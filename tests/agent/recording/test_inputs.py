@@ -93,11 +93,50 @@ def test_a_digit_that_every_nvlink_cell_lost_is_reported(gpus: int, cell: str, p
         (2, "NV4", "NVIDIA A100 80GB PCIe"),
         (2, "NV12", "NVIDIA H100 NVL"),
         (2, "NV2", "Quadro RTX 8000"),
-        (8, "PIX", "NVIDIA A100-SXM4-80GB"),
     ],
 )
 def test_equal_cells_of_real_machines_are_believed(gpus: int, cell: str, product: str) -> None:
     assert read_observation(matrix(gpus, cell, product)).topology.uncertain == ()
+
+
+LEGEND = """
+Legend:
+
+  X    = Self
+  SYS  = Connection traversing PCIe as well as the SMP interconnect between NUMA nodes (e.g., QPI/UPI)
+  NODE = Connection traversing PCIe as well as the interconnect between PCIe Host Bridges within a NUMA node
+  PHB  = Connection traversing PCIe as well as a PCIe Host Bridge (typically the CPU)
+  PXB  = Connection traversing multiple PCIe bridges (without traversing the PCIe Host Bridge)
+  PIX  = Connection traversing at most a single PCIe bridge
+"""
+NV_LINE = "  NV#  = Connection traversing a bonded set of # NVLinks\n"
+
+
+@pytest.mark.parametrize("product", ["NVIDIA H100 80GB HBM3", ""])
+@pytest.mark.parametrize(
+    "legend", ["", "\nLegend:\n", LEGEND[: LEGEND.index("  PXB")], LEGEND[: LEGEND.index("  PIX")]]
+)
+def test_a_matrix_that_may_be_of_topo_mp_leaves_nvlinks_uncertain(product: str, legend: str) -> None:
+    rows = matrix(8, "PXB", product).removesuffix("\nLegend:\n")
+
+    topology = read_observation(rows + legend).topology
+
+    assert topology.uncertain == (FactGroup.NVLINK,)
+    assert any("it may be of `topo -mp`" in each.why for each in topology.problems)
+    assert not {"gputopo.io/islands", "gputopo.io/interconnect"} & set(encode_topology(topology).labels)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("", LEGEND + NV_LINE), ("$ nvidia-smi topo -m\n", ""), ("$ nvidia-smi topo -m\n", LEGEND[:200])],
+)
+def test_a_matrix_that_would_show_nvlinks_shows_that_there_are_none(before: str, after: str) -> None:
+    rows = matrix(8, "PXB", "NVIDIA RTX A4000").removesuffix("\nLegend:\n")
+
+    topology = read_observation(before + rows + after).topology
+
+    assert topology.uncertain == ()
+    assert encode_topology(topology).labels["gputopo.io/islands"] == "1-1-1-1-1-1-1-1"
 
 
 def test_a_list_alone() -> None:

@@ -191,6 +191,10 @@ def test_a_matrix_of_gpus_alone_names_their_type_once() -> None:
     assert parse_lstopo(text).nvlinks == (LstopoNvlink("0000:01:00.0", NvlinkEnd.GPU, "0000:02:00.0", 50000),)
 
 
+def test_a_matrix_without_contents_leaves_the_nvlinks_unknown() -> None:
+    assert parse_lstopo(machine(gpu(1) + gpu(2), '<distances2 name="NVLinkBandwidth" type="OSDev"/>')).nvlinks is None
+
+
 def matrix(indexes: str, values: str) -> str:
     return machine(
         gpu(1),

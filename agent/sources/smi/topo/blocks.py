@@ -56,9 +56,9 @@ class MatrixRow(msgspec.Struct, frozen=True):
 class MatrixBlock:
     """One matrix in the text; lines are added one by one."""
 
-    def __init__(self, header: MatrixHeader | None, pci_only: bool) -> None:
+    def __init__(self, header: MatrixHeader | None, pci_only: bool | None) -> None:
         self.header = header
-        self.pci_only = pci_only  # the command before it was `topo -mp`
+        self.pci_only = pci_only  # whether the command before it was `topo -mp`; None: no command
         self.rows: list[MatrixRow] = []
         self.legend: list[str] = []
         self.lost_rows = 0  # lines before the first row that have cells and no label of a device
@@ -108,7 +108,7 @@ class _BlockFinder:
 
     def __init__(self) -> None:
         self.blocks: list[MatrixBlock] = []
-        self.pci_only = False
+        self.pci_only: bool | None = None
         self.prefix = ""  # the text before the last row's label: quotation, comment signs, indentation
         self.folds = 0  # lines joined to the open header or row
         self.header_open = False  # the last line belongs to a header

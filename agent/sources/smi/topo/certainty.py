@@ -6,8 +6,16 @@ from itertools import combinations
 
 from agent.sources.smi.topo.blocks import MatrixBlock
 from agent.sources.smi.topo.columns import PlacedTable
+from agent.sources.smi.topo.matrix import Cell
 from agent.sources.smi.topo.words import ELLIPSIS
 from gputopo.model import FactGroup, Problem, ProblemKind
+
+
+def may_be_pci_only(block: MatrixBlock, cells: tuple[tuple[Cell, ...], ...]) -> bool:
+    """Return whether the matrix is, or may be, one of `topo -mp`: it has no NVLink, and nothing shows that it would."""
+    if len(cells) < 2 or any(isinstance(cell, int) for row in cells for cell in row):
+        return False
+    return block.pci_only is not False and not any("NV#" in line for line in block.legend)
 
 
 def uncertain_matrix_facts(

@@ -35,6 +35,7 @@ class TopoMatrix(msgspec.Struct, frozen=True, kw_only=True):
     nics: tuple[TopoNic, ...] = ()  # in the order of the columns
     # False for `topo -mp` (PCIe only): NVLinks are unknown.
     nvlink_shown: bool = True
+    may_be_pci_only: bool = False  # no NVLink, and neither a legend nor a command shows that it is not of `topo -mp`
     problems: tuple[Problem, ...] = ()
     uncertain: tuple[FactGroup, ...] = ()  # facts that another reading of a damaged text would change
 

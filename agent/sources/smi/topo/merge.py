@@ -8,7 +8,7 @@ from agent.sources.errors import ParseError
 from agent.sources.kernel_list import parse_single_number
 from agent.sources.smi.topo.affinity import RowAffinity, affinity_words, first_run, read_affinity
 from agent.sources.smi.topo.blocks import MatrixBlock
-from agent.sources.smi.topo.certainty import uncertain_matrix_facts
+from agent.sources.smi.topo.certainty import may_be_pci_only, uncertain_matrix_facts
 from agent.sources.smi.topo.columns import PlacedTable, incomplete_problem, place_cells, quote_line
 from agent.sources.smi.topo.header import DEVICE
 from agent.sources.smi.topo.matrix import Cell, TopoGpu, TopoMatrix, TopoNic
@@ -38,6 +38,7 @@ def to_matrix(block: MatrixBlock, cut_at: int | None) -> TopoMatrix:
         cells=cells,
         nics=nics,
         nvlink_shown=nvlink_shown,
+        may_be_pci_only=nvlink_shown and may_be_pci_only(block, cells),
         problems=tuple(problems),
         uncertain=uncertain_matrix_facts(table, block, gpus, problems),
     )
@@ -276,12 +277,12 @@ def _read_nics(table: PlacedTable, block: MatrixBlock, gpus: list[int], problems
 
 def _nvlink_shown(block: MatrixBlock, cells: tuple[tuple[Cell, ...], ...], problems: list[Problem]) -> bool:
     """Return whether the matrix shows NVLinks: `topo -mp` leaves them out, and NV# out of its legend."""
-    if any(isinstance(cell, int) for row in cells for cell in row):
+    if not may_be_pci_only(block, cells):
         return True
     legend = "\n".join(block.legend)
-    # `topo -mp` explains every PCIe distance; a legend that was shortened by hand proves nothing.
-    silent = all(re.search(rf"\b{word}\s+=", legend) for word in ("PHB", "PXB", "PIX")) and "NV#" not in legend
-    if not (silent or (block.pci_only and "NV#" not in legend)):
+    # `topo -mp` explains every PCIe distance; a legend that was cut or shortened by hand proves nothing.
+    silent = all(re.search(rf"\b{word}\s+=", legend) for word in ("PHB", "PXB", "PIX"))
+    if not (silent or block.pci_only):
         return True
     why = "the legend does not explain NV#: NVLinks are not shown by `topo -mp`; use `nvidia-smi topo -m`"
     if "SOC" in legend and not block.pci_only:
