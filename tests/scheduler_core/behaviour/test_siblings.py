@@ -166,7 +166,7 @@ def test_why_pod_names_the_nodes_of_the_siblings() -> None:
     assert found.best[0].node == "b"
     assert any(part.name == "proximity" and part.raw == 0.4 for part in found.best[0].factors)
     assert (
-        "other pods of its owner or job are on a; this node scores higher, and so do 1 more of their racks (proximity)"
+        "other pods of its owner or job are on a; this node scores higher; then 1 more node of their racks (proximity)"
     ) in found.notes
 
 
