@@ -31,7 +31,7 @@ def test_every_key_of_a_pod_has_its_place(key: keys.LabelKey) -> None:
 
 
 @pytest.mark.parametrize("word", [*Strength, *WorkloadType], ids=str)
-def test_every_word_is_told(word: Strength | WorkloadType) -> None:
+def test_every_word_is_documented(word: Strength | WorkloadType) -> None:
     assert f"`{word.value}`" in PODS
 
 

@@ -97,7 +97,7 @@ def test_there_are_four_examples_and_every_policy_file_on_the_page_is_one() -> N
     assert limits._replace(by_namespace={}) == DEFAULT_LIMITS._replace(by_namespace={})
 
 
-def test_every_rule_and_every_factor_is_told() -> None:
+def test_every_rule_and_every_factor_has_a_text() -> None:
     factors = [field.alias for field in WeightsModel.model_fields.values()]
 
     assert [name for name in (*DETECTION_RULE_NAMES, *factors) if f"`{name}`" not in TEXT] == []

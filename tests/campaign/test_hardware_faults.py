@@ -55,7 +55,7 @@ def test_a_link_of_one_end_only_names_both_ends_and_the_crash_of_the_plugin() ->
 
 
 @pytest.mark.parametrize("folder", MACHINES, ids=lambda each: each.name)
-def test_a_bundled_machine_is_degraded_where_its_case_says_so(folder: Path) -> None:
+def test_a_bundled_machine_is_degraded_as_its_case_states(folder: Path) -> None:
     expect = tomllib.loads((folder / "case.toml").read_text(encoding="utf-8"))["expect"]
     if "error" in expect:
         return

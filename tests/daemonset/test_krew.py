@@ -147,9 +147,7 @@ def test_an_address_that_krew_cannot_download_from_is_refused(url: str) -> None:
         plugin_manifest("a.tar.gz", b"", url)
 
 
-def test_without_a_wheel_or_an_address_the_program_says_so(
-    dist: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_wheel_or_address_is_an_error(dist: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path)]) == 1
     assert "build the wheel first" in capsys.readouterr().err
     (wheel,) = dist.glob("*.whl")

@@ -230,7 +230,7 @@ def test_nothing_is_said_about_the_rate_where_no_pcie_link_is_known() -> None:
     assert rings_of(a40x10()).best_ring(10) is not None
 
 
-def test_machines_that_share_their_tables_are_told_apart() -> None:
+def test_machines_that_share_their_tables_are_distinguished() -> None:
     whole = hgx_h100()
     lost, in_mig = (
         msgspec.structs.replace(whole, gpus=(msgspec.structs.replace(whole.gpus[0], **change), *whole.gpus[1:]))

@@ -170,7 +170,7 @@ print(json.dumps(seen))
 """
 
 
-def test_a_driver_that_does_not_start_is_said(gputopo: Run) -> None:
+def test_a_driver_that_does_not_start_is_reported(gputopo: Run) -> None:
     found = gputopo("show", NVML_FAULT="nvmlInitWithFlags:18:*;nvmlInit_v2:18:*")
 
     assert found.returncode == 3

@@ -188,7 +188,7 @@ def test_sidecar_keeps_its_own() -> None:
     assert not set(given["sidecar"][GPU]) & set(given["c0"][GPU])
 
 
-def test_plugin_is_told_what_must_be_included() -> None:
+def test_the_plugin_gets_the_devices_that_it_must_include() -> None:
     asked: list[tuple[set[int], set[int], int]] = []
 
     def remember(available: Sequence[Device], required: Sequence[Device], size: int) -> Sequence[Device]:

@@ -61,7 +61,7 @@ def test_once_publishes_a_recorded_machine_and_its_allocations(source: Path, tmp
     assert events == ["podresources", "pass", "publish", "publish"]
 
 
-def test_without_a_kubelet_it_publishes_and_says_so(source: Path, tmp_path: Path) -> None:
+def test_without_a_kubelet_the_agent_publishes_and_reports_it(source: Path, tmp_path: Path) -> None:
     done = once("--publish", "stdout", "--socket", str(tmp_path / "none"), GPUTOPO_NODE_SOURCE=str(source))
 
     (logged,) = [json.loads(line) for line in done.stderr.splitlines() if '"podresources"' in line]

@@ -223,7 +223,7 @@ def test_a_neighbour_in_mig_mode_is_not_a_link_that_is_down() -> None:
     assert topology.degraded == ()
 
 
-def test_peer_access_as_nvidia_smi_prints_it_tells_fabrics_apart() -> None:
+def test_peer_access_as_nvidia_smi_prints_it_distinguishes_fabrics() -> None:
     up = tuple(NvmlLink(i, active=True, remote_type="switch", speed_mbps=26562) for i in range(18))
     gpus = tuple(nvml_gpu(i, nvlinks=up) for i in range(4))
     yes = {(0, 1), (1, 0), (2, 3), (3, 2)}

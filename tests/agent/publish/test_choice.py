@@ -35,7 +35,7 @@ def test_each_kind_has_its_publisher(kind: str, publisher: type[Publisher], tmp_
     assert kind in PUBLISH
 
 
-def test_a_kind_that_needs_credentials_says_so(tmp_path: Path) -> None:
+def test_missing_credentials_of_a_kind_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         open_publisher(PublishTarget(kind="node", node="n", kubeconfig=str(tmp_path / "none")))
 

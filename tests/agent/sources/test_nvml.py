@@ -145,7 +145,7 @@ def test_a_lost_gpu_keeps_its_index_and_the_others_are_read() -> None:
     assert [(pair.a, pair.b) for pair in nvml.pairs] == [(1, 2)]
 
 
-def test_a_gpu_that_is_lost_in_the_middle_says_so_call_by_call() -> None:
+def test_each_call_about_a_gpu_that_is_lost_meanwhile_has_its_error() -> None:
     calls = ("nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMigMode", "nvmlDeviceGetNvLinkState")
     gpu = gpu_of(FakeGpu(fails=dict.fromkeys(calls, GPU_IS_LOST)))
 
@@ -473,7 +473,7 @@ def test_a_cluster_of_zeroes_is_recorded_as_it_is() -> None:
     )
 
 
-def test_a_driver_without_any_fabric_function_says_so() -> None:
+def test_a_missing_fabric_function_is_reported() -> None:
     missing = frozenset({"nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo"})
 
     assert gpu_of(FakeGpu(), missing=missing).errors["nvmlDeviceGetGpuFabricInfo"] == "FUNCTION_NOT_FOUND"

@@ -174,7 +174,7 @@ def test_what_was_asked_of_nfd_is_taken_back_and_others_requests_are_not(
     assert [each["metadata"]["name"] for each in cluster.api.items(NODE_FEATURES.path())] == ["nvidia"]
 
 
-def test_a_node_that_is_not_there_is_said_so(cluster: Cluster, config: str) -> None:
+def test_an_unknown_node_is_an_error(cluster: Cluster, config: str) -> None:
     assert cluster.api.items("/api/v1/nodes") == []
 
     result = run(config, "--node", "gone")
@@ -185,7 +185,7 @@ def test_a_node_that_is_not_there_is_said_so(cluster: Cluster, config: str) -> N
     )
 
 
-def test_somebody_who_may_not_clean_up_is_told_what_failed(
+def test_missing_permissions_of_a_clean_up_are_reported(
     cluster: Cluster, published: list[Object], tmp_path: Path
 ) -> None:
     reading_only = CLEANER._replace(

@@ -197,7 +197,7 @@ def test_nodes_of_a_cluster_without_agents_tell_what_labels_tell(cluster: Cluste
     assert "never" in answer(nodes, config, "-o", "wide")
 
 
-def test_a_cluster_without_gpus_is_said_to_have_none(cluster: Cluster, config: str) -> None:
+def test_a_cluster_without_gpus_is_reported(cluster: Cluster, config: str) -> None:
     cluster.api.create("/api/v1/nodes", api_objects.node("cpu-0", {"cpu": "8"}))
 
     assert answer(nodes, config) == "no GPU nodes found\n"

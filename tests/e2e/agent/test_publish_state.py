@@ -71,7 +71,7 @@ def test_a_state_is_created_once_and_written_only_on_a_change(
     ]
 
 
-def test_a_state_is_stored_as_it_was_told(cluster: Cluster, agent_kube: Kube, node_uid: str) -> None:
+def test_a_state_is_stored_unchanged(cluster: Cluster, agent_kube: Kube, node_uid: str) -> None:
     assert node_uid
     define_node_gpus(cluster)
 
@@ -192,7 +192,7 @@ def test_a_state_goes_away_with_its_node(
     wait_for(lambda: cluster.api.items(NODE_GPUS.path()) == [], "the NodeGpus to be collected")
 
 
-def test_a_cluster_without_the_definition_is_said_to_lack_it(agent_kube: Kube, node_uid: str) -> None:
+def test_a_missing_definition_is_an_error(agent_kube: Kube, node_uid: str) -> None:
     assert node_uid
 
     with pytest.raises(
@@ -201,7 +201,7 @@ def test_a_cluster_without_the_definition_is_said_to_lack_it(agent_kube: Kube, n
         NodePublisher(agent_kube, NODE).write_state(IDLE)
 
 
-def test_an_event_is_told_of_the_node(cluster: Cluster, agent_kube: Kube, node_uid: str) -> None:
+def test_an_event_is_about_the_node(cluster: Cluster, agent_kube: Kube, node_uid: str) -> None:
     publisher = NodePublisher(agent_kube, NODE)
 
     publisher.write_event(NodeEvent("GpuLost", "GPU 3 is lost", warning=True))
@@ -294,7 +294,7 @@ def test_an_edited_node_feature_is_written_again(cluster: Cluster, nfd_kube: Kub
     assert cluster.api.get(path)["spec"]["labels"] == encode_topology(dgx1()).labels
 
 
-def test_a_cluster_without_nfd_is_said_to_lack_it(cluster: Cluster, nfd_kube: Kube, node_uid: str) -> None:
+def test_a_cluster_without_nfd_is_an_error(cluster: Cluster, nfd_kube: Kube, node_uid: str) -> None:
     assert node_uid
 
     with pytest.raises(PublishError, match=r"the cluster has no nodefeatures.nfd.k8s-sigs.io: install Node Feature"):

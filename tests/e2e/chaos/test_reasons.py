@@ -58,7 +58,7 @@ def test_reasons_of_pods(made: Object, nodes: tuple[NodeTruth, ...], reasons: st
     assert all(fault in each for each in found)
 
 
-def test_a_malformed_pod_is_told_its_value() -> None:
+def test_the_error_of_a_malformed_pod_quotes_the_value() -> None:
     made = gpu_pod("a", 1, {"island": "perhaps"})
     text = f"0/1 nodes are available: 1 {Reason.MALFORMED.value}: gputopo.io/island: 'perhaps' is not required"
 

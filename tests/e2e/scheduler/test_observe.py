@@ -72,7 +72,7 @@ def observer(cluster: Cluster, fleet: Fleet, agents_of: StartAgents, tmp_path: P
         server.stop()
 
 
-def test_a_bad_placement_of_the_stock_scheduler_is_told_with_what_we_would_have_chosen(
+def test_a_bad_placement_is_reported_with_the_better_choice(
     cluster: Cluster, fleet: Fleet, observer: Observer, scheduler: StartScheduler
 ) -> None:
     scheduler()

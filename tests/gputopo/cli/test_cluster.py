@@ -164,7 +164,7 @@ def test_pods_are_asked_for_all_at_once_where_many_nodes_are_silent(tmp_path: Pa
         pytest.param(pods, "no running GPU pods found\n", id="pods"),
     ],
 )
-def test_an_empty_cluster_is_said_to_be_empty(command: click.Command, told: str, tmp_path: Path) -> None:
+def test_an_empty_cluster_is_reported(command: click.Command, told: str, tmp_path: Path) -> None:
     with api_server(lambda _: listed()) as server:
         result = run(command, server, tmp_path)
 

@@ -209,7 +209,7 @@ def test_the_base_install_checks_a_scheduler_configuration_and_asks_a_running_ex
         ("why pod train", "cluster"),
     ],
 )
-def test_a_command_whose_extra_is_missing_says_so_in_one_line(files: Path, command: str, extra: str) -> None:
+def test_a_missing_extra_is_named_in_one_line(files: Path, command: str, extra: str) -> None:
     arguments = [str(files / each) if (files / each).exists() else each for each in command.split()]
 
     ended = run_in_base(RUN, *arguments)

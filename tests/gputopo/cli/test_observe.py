@@ -261,7 +261,7 @@ def test_it_ends_when_its_reader_has_gone(tmp_path: Path) -> None:
         assert observer.errors() == ""
 
 
-def test_without_the_right_to_list_it_says_so_and_goes_on_trying(tmp_path: Path) -> None:
+def test_without_permission_to_list_the_error_is_logged_and_the_list_retried(tmp_path: Path) -> None:
     cluster = Cluster()
     cluster.forbidden.add(PODS.path())
     with served(cluster) as server, running(server, tmp_path) as observer:

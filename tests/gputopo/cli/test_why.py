@@ -76,7 +76,7 @@ def test_a_pod_that_waits(tmp_path: Path) -> None:
     )
 
 
-def test_every_format_tells_the_same(tmp_path: Path) -> None:
+def test_every_format_has_the_same_facts(tmp_path: Path) -> None:
     with api_server(cluster) as server:
         as_json, as_yaml = (
             why(server, tmp_path, "pod/waits", "-n", "a", "-o", each).output for each in ("json", "yaml")
@@ -379,7 +379,7 @@ def test_what_cannot_be_asked(arguments: list[str], told: str) -> None:
     assert told in shown.output
 
 
-def test_a_pod_that_a_gate_holds_says_so_first(tmp_path: Path) -> None:
+def test_the_gate_of_a_pod_is_reported_first(tmp_path: Path) -> None:
     gated = pod("waits", 2, annotations={"gputopo.io/gang": "llm", "gputopo.io/gang-size": "2"})
     gated["spec"]["schedulingGates"] = [{"name": "gputopo.io/gang"}]
 
@@ -461,7 +461,7 @@ def test_a_pod_for_which_others_are_evicted_names_them_and_the_cost(tmp_path: Pa
     ]
 
 
-def test_the_planner_tells_what_it_would_evict_in_a_dry_run(tmp_path: Path) -> None:
+def test_the_planner_reports_the_pods_of_a_dry_run(tmp_path: Path) -> None:
     dry = {"units": ["a/waits"], "pods": 2, "gpu_hours": 0.5, "cost": None, "rule": "idle first"}
     state = {"namespace": "b", "name": "llm", "phase": "queued", "reason": "too few", "dry_run": dry}
     with api_server(lambda _: Answer({"leads": True, "gangs": [state]})) as planner:

@@ -119,7 +119,7 @@ def test_kubectl_shows_what_a_reservation_says_and_its_status_is_written_apart()
     assert [crd["spec"]["versions"][0]["subresources"] for crd in (RESERVATION_CRD, LEDGER_CRD)] == [{"status": {}}] * 2
 
 
-def test_a_hash_tells_plans_apart_and_nothing_else() -> None:
+def test_a_hash_differs_only_for_different_plans() -> None:
     again = msgspec.convert(msgspec.to_builtins(PLAN), ReservationSpec)
 
     assert spec_hash(again) == spec_hash(PLAN)

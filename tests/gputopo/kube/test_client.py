@@ -299,7 +299,7 @@ def test_nothing_is_changed_blindly(call: Callable[[Kube], Any], missing: str, t
         asked(lambda _: Answer(NODE), call, tmp_path, PLANNER)
 
 
-def test_a_refusal_is_raised_with_what_was_asked_and_what_was_said(tmp_path: Path) -> None:
+def test_an_error_has_the_request_and_the_answer(tmp_path: Path) -> None:
     busy = Answer({"message": "too busy"}, 429, {"Retry-After": "5"})
 
     with pytest.raises(UnavailableError, match="GET /api/v1/nodes/n: 429: too busy") as caught:
@@ -308,7 +308,7 @@ def test_a_refusal_is_raised_with_what_was_asked_and_what_was_said(tmp_path: Pat
     assert caught.value.retry_after == 5
 
 
-def test_a_conflict_tells_whose_the_fields_are(tmp_path: Path) -> None:
+def test_a_conflict_names_the_owners_of_the_fields(tmp_path: Path) -> None:
     cause = {"reason": "FieldManagerConflict", "message": 'conflict with "nfd" using v1', "field": ".metadata.labels.a"}
     refused = Answer({"message": "no", "details": {"causes": [cause]}}, 409)
     body = {"metadata": {"name": "n", "uid": "u"}}

@@ -83,7 +83,7 @@ def test_a_conflict_names_the_fields_and_who_owns_them() -> None:
         pytest.param(b"\xff\xfe", True, "\ufffd\ufffd", id="no text"),
     ],
 )  # fmt: skip
-def test_a_missing_object_is_told_from_a_missing_kind(body: bytes, kind_missing: bool, message: str) -> None:
+def test_a_missing_object_is_distinguished_from_a_missing_kind(body: bytes, kind_missing: bool, message: str) -> None:
     error = error_of_response("GET /x", 404, body)
 
     assert isinstance(error, NotFoundError)

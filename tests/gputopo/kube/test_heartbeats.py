@@ -66,7 +66,7 @@ def test_a_damaged_lease_hides_no_other(tmp_path: Path) -> None:
     assert [each.path for each in server.asked] == [LEASES.path(namespace=HEARTBEAT_NAMESPACE)]
 
 
-def test_a_user_who_may_not_list_leases_is_told(tmp_path: Path) -> None:
+def test_a_missing_permission_for_leases_is_reported(tmp_path: Path) -> None:
     with api_server(lambda _: Answer({"message": "leases is forbidden"}, 403)) as server:
         kube = from_kubeconfig(READER, server.kubeconfig(tmp_path / "config"))
         found = list_heartbeats(kube)

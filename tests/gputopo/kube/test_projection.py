@@ -87,7 +87,7 @@ def test_a_list_is_complete_and_holds_what_something_is_kept_of(reduction: Proje
     assert not reduction.is_empty
 
 
-def test_only_news_is_told(reduction: Projection[Size]) -> None:
+def test_only_changes_are_delivered(reduction: Projection[Size]) -> None:
     reduction.apply_list([raw("a", 1), raw("b", 2)])
 
     assert reduction.apply_events([put("a", 1, colour="red")]) == Delta()
@@ -113,7 +113,7 @@ def test_an_object_that_nothing_is_kept_of_any_more_is_gone_once(reduction: Proj
     assert reduction.is_empty
 
 
-def test_the_end_of_an_object_is_told_though_nothing_was_kept_of_it(reduction: Projection[Size]) -> None:
+def test_the_end_of_an_object_without_a_value_is_delivered(reduction: Projection[Size]) -> None:
     assert reduction.apply_events([put("b"), deleted("b")]) == Delta(removed=("b",))
 
 

@@ -137,7 +137,7 @@ def test_pages_make_one_complete_list_and_the_watch_goes_on_from_its_version(tmp
         pytest.param(Answer({"message": "no"}, 500), 1, "7", id="refused with 500"),
     ],
 )
-def test_a_watch_goes_on_where_the_last_one_ended(
+def test_a_watch_resumes_at_the_last_version(
     last: Stream | Answer, following: int, version: str, tmp_path: Path
 ) -> None:
     script = Script([page(7, thing("a", 3))], [last])
@@ -150,7 +150,7 @@ def test_a_watch_goes_on_where_the_last_one_ended(
     assert script.listed == 1
 
 
-def test_nothing_is_lost_or_told_twice_over_broken_streams(tmp_path: Path) -> None:
+def test_no_event_is_lost_or_delivered_twice_over_broken_streams(tmp_path: Path) -> None:
     breaks = [cut(event("ADDED", f"n{number}", number)) for number in range(8, 28)]
     script = Script([page(7)], list(breaks))
 

@@ -194,7 +194,7 @@ def test_a_watch_may_be_refused(answer: Answer, error: type[KubeError], tmp_path
         pass
 
 
-def test_a_stream_that_breaks_is_said_after_what_came(tmp_path: Path) -> None:
+def test_the_error_of_a_broken_stream_follows_its_events(tmp_path: Path) -> None:
     stream = Stream(event("ADDED", "a", 8))
     stream.cut()
 

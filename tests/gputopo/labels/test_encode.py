@@ -77,7 +77,7 @@ def test_an_unknown_fact_has_no_label() -> None:
     assert facts.mirrors == {}  # the count is that of one product
 
 
-def test_a_node_without_gpus_says_so() -> None:
+def test_a_node_without_gpus_is_an_error() -> None:
     facts = encode_topology(NodeTopology(nvlink=Nvlink()))
 
     assert facts.labels == {

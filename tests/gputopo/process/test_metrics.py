@@ -18,7 +18,7 @@ CATALOGUE = MetricCatalogue(
 )
 
 
-def test_a_scrape_has_what_is_bumped_and_what_is_told() -> None:
+def test_a_scrape_has_counters_and_computed_samples() -> None:
     registry, said = CollectorRegistry(), list[Sample]([("size", ("left",), 2.5), ("falls", (), 3)])
     looks, seconds = CATALOGUE.counter(registry, "looks"), CATALOGUE.histogram(registry, "look_seconds")
     CATALOGUE.register_samples(registry, lambda: said)

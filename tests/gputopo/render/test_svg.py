@@ -103,7 +103,7 @@ def test_a_weak_uplink_shows_on_the_link_the_gpu_and_the_fabric() -> None:
     assert words(found(root, "fabric")[0]) == ["NVSwitch fabric", "8 GPUs · 850 to 900 GB/s per GPU"]
 
 
-def test_a_lost_gpu_is_hatched_and_says_so() -> None:
+def test_a_lost_gpu_is_hatched_and_labelled() -> None:
     root = picture(h100_lost_gpu())
     (lost,) = found(root, "gpu", "lost")
     assert [each.attrib.get("fill") for each in lost.iter(f"{SVG}rect")][1] == "url(#gputopo-hatch)"
@@ -181,7 +181,7 @@ def test_a_part_of_a_machine_says_that_it_is_one() -> None:
     assert words(found(ET.fromstring(text), "badge")[0]) == ["PARTIAL VIEW"]
 
 
-def test_a_machine_without_gpus_says_so_kindly() -> None:
+def test_a_machine_without_gpus_gets_a_message() -> None:
     root = picture(no_gpu())
     assert words(found(root, "no-gpu")[0])[0] == "No GPU here"
     assert [each.attrib["data-numa"] for each in found(root, "numa")] == ["0", "1"]
@@ -214,7 +214,7 @@ def test_a_screen_reader_gets_title_and_description(name: str) -> None:
     assert [bool(ids[name]) for name in root.attrib["aria-labelledby"].split()] == [True, True]
 
 
-def test_the_description_tells_islands_and_faults() -> None:
+def test_the_description_has_islands_and_faults() -> None:
     root = picture(b200_fallen_out())
     assert root.findtext(f"{SVG}title") == f"ProLiant Compute XD680: 8 {TIMES} B200"
     description = root.findtext(f"{SVG}desc") or ""

@@ -34,7 +34,7 @@ def written(form: str, *records: DecisionRecord) -> list[str]:
     return stream.getvalue().splitlines()
 
 
-def test_a_decision_is_one_line_that_tells_what_was_decided(records: list[DecisionRecord]) -> None:
+def test_a_decision_is_one_line_with_its_result(records: list[DecisionRecord]) -> None:
     (line,) = written("json", records[1])
     fields = json.loads(line)
     record = records[1]

@@ -131,7 +131,7 @@ def test_a_file_takes_every_decision_and_is_put_aside_when_it_is_full(
     assert path.read_bytes() == b"".join(encode_decision(each) for each in records[3:5])
 
 
-def test_a_file_that_cannot_be_written_is_told_once_and_costs_no_decision(
+def test_a_write_error_of_the_file_is_logged_once_and_delays_no_decision(
     records: list[DecisionRecord], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     noted = list[str]()

@@ -118,7 +118,7 @@ def test_a_registration_that_the_watch_does_not_show_is_written_again() -> None:
     assert process.said == [("gpus", REGISTERED)] * 2
 
 
-def test_a_ledger_that_was_made_anew_is_told_at_once() -> None:
+def test_a_recreated_ledger_gets_the_registration_at_once() -> None:
     process = Process()
     process.show(ledger(extenders={ME: REGISTERED}))
     process.look()
@@ -183,7 +183,7 @@ def test_blocked_proposals_are_reported_until_they_are_free() -> None:
     assert process.said == [("gpus", ExtenderAck(POD, 2, ("uid-g",))), ("gpus", ExtenderAck(POD, 2))]
 
 
-def test_where_nothing_is_proposed_nothing_new_is_said() -> None:
+def test_without_a_proposal_no_new_acknowledgement_is_written() -> None:
     """No planner waits for the extender, and all extenders and planners receive every write of a ledger."""
     process = settled()
     process.show(ledger(extenders={ME: ExtenderAck(POD, 1)}))

@@ -51,7 +51,7 @@ def test_acknowledgements_are_applied_by_their_own_field_manager(tmp_path: Path)
 
 
 @given(st.builds(ExtenderAck, pod=st.text(max_size=9), generation=st.integers(0, 9), term=st.integers(0, 9)))
-def test_all_that_is_said_is_read_back_as_it_was_said(said: ExtenderAck) -> None:
+def test_every_acknowledgement_is_read_back_unchanged(said: ExtenderAck) -> None:
     """An extender waits until the ledger shows what it said: a part that is not written is never shown."""
     status = apply_body(ledger(), "host_1", said)["status"]
 
@@ -86,7 +86,7 @@ def test_only_the_last_of_many_acknowledgements_is_written(tmp_path: Path) -> No
         pytest.param(409, logging.INFO, id="it is another ledger"),
     ],
 )
-def test_trouble_is_told_once_until_it_is_over(
+def test_an_error_is_logged_once_until_it_ends(
     status: int, level: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers = [Answer({"message": "no"}, status)] * 2 + [DONE]

@@ -338,7 +338,7 @@ def test_invalid_settings_are_bad_usage(options: list[str], says: str) -> None:
     assert (found.exit_code, says in found.output) == (2, True)
 
 
-def test_without_a_cluster_it_says_so() -> None:
+def test_without_a_cluster_there_is_an_error() -> None:
     options = ["--verbs", "127.0.0.1:0", "--listen", "off"]
     found = CliRunner(env={"KUBECONFIG": "/nonexistent"}).invoke(main, ["extender", *options])
 

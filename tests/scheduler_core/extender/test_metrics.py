@@ -25,7 +25,7 @@ WATCHES = (
 )
 
 
-def test_a_scrape_tells_what_is_known() -> None:
+def test_a_scrape_has_the_known_state() -> None:
     metrics_ = ExtenderMetrics()
     table = snapshot_of(FLEET, NOW, Policy(), generation=5)
     status = ExtenderStatus(
@@ -74,7 +74,7 @@ def test_samples_of_a_snapshot_are_computed_once() -> None:
     assert metrics_.registry.get_sample_value("gputopo_table_nodes") == 3
 
 
-def test_the_age_is_not_told_while_a_watch_has_heard_nothing() -> None:
+def test_there_is_no_age_before_a_watch_has_received_data() -> None:
     silent = WATCHES[1]._replace(last_event_age_s=None)
     status = ExtenderStatus(snapshot_of((), NOW, Policy()), ready=False, watches=(WATCHES[0], silent))
 

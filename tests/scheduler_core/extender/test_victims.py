@@ -145,7 +145,7 @@ def test_a_pod_without_gpus_may_take_any_pods_but_no_part_of_a_gang() -> None:
     assert (dict(found.kept), found.dropped) == ({"a": NodeVictims(("uid-web",))}, {"b": DropCause.OTHER_NODE})
 
 
-def test_decisions_are_recorded_and_replayed_and_told_in_one_line() -> None:
+def test_decisions_are_recorded_replayed_and_logged_in_one_line() -> None:
     stage, pod = full(), urgent(island="required")
     stage.watch_pods(pod_update("far", 2, "b"))
     for pair in (("low-0", "low-2"), ("low-2", "low-3")):
@@ -164,7 +164,7 @@ def test_decisions_are_recorded_and_replayed_and_told_in_one_line() -> None:
     assert log.last_decision("uid-urgent") is None  # it has no ranking of nodes
 
 
-def test_a_replay_that_decides_otherwise_says_so() -> None:
+def test_a_different_replay_is_reported() -> None:
     stage = full()
     stage.extender.preempt(urgent(island="required"), {"a": offered("low-2", "low-3")})
     line = parse_decision(encode_decision(stage.records[0]).replace(b'"answer":[]', b'"answer":["a"]'))

@@ -65,7 +65,7 @@ def test_a_pod_that_ends_before_its_kubelet_speaks_is_judged_then() -> None:
     assert scene.pods(gone=["p"]) == ()
 
 
-def test_the_end_of_a_pod_that_was_judged_is_no_news() -> None:
+def test_the_end_of_an_observed_pod_changes_nothing() -> None:
     scene = Scene({"gpu-1": QUADS}, bound("a", 2, "gpu-1"), a=(0, 1))
 
     assert scene.pods(gone=["a"]) == ()

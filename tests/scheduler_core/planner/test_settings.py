@@ -43,7 +43,7 @@ def test_gangs_are_committed_and_queue_as_is_said() -> None:
     assert found.pace == QueueTiming(patience_s=3600.0, first_s=3.0)
 
 
-def test_annotations_are_trusted_only_where_that_is_said() -> None:
+def test_annotations_are_trusted_only_if_they_are_guarded() -> None:
     assert [read_settings({"annotations": said}, {}).terms.guarded for said in (None, "unguarded", "guarded")] == [
         False,
         False,
@@ -57,7 +57,7 @@ def test_pods_may_wait_for_ever() -> None:
     assert (found.gate_timeout_s, found.release_after_s) == (None, None)
 
 
-def test_levels_have_the_labels_that_are_said() -> None:
+def test_levels_have_the_given_labels() -> None:
     found = read_settings({"levels": "rack=example.com/rack|rack,zone=zone"}, {}).levels
 
     assert found == {"rack": ("example.com/rack", "rack"), "zone": ("zone",)}

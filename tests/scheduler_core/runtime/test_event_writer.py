@@ -42,7 +42,7 @@ def announcing(
             kube.close()
 
 
-def test_the_same_is_told_once(tmp_path: Path) -> None:
+def test_equal_states_are_written_once(tmp_path: Path) -> None:
     noted: list[str] = []
     with announcing(Answer(MADE, 201), tmp_path, noted) as (announcer, server):
         for what in (tell(), tell(), tell("other"), tell(message="it is broken in another way")):

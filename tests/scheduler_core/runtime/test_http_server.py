@@ -161,7 +161,7 @@ def test_rejections_are_counted_by_reason_once_for_each_pod() -> None:
     assert sample("ai_scheduler_attempts_total", malformed_ones) == 1
 
 
-def test_calls_are_timed_and_counted_and_slow_ones_told_with_their_phases(caplog: pytest.LogCaptureFixture) -> None:
+def test_calls_are_timed_and_counted_and_slow_calls_logged_with_their_phases(caplog: pytest.LogCaptureFixture) -> None:
     metrics = ExtenderMetrics()
     ticks = iter([10.0, 10.01, 10.02 + SLOW_S, 10.03 + SLOW_S, 20.0, 20.001, 20.002, 20.003, 30.0, 30.0])
     answers = handlers(Passing(), metrics, lambda: next(ticks))

@@ -147,7 +147,7 @@ def test_an_upgrade_is_refused(running: Running) -> None:
     assert still_served(running)
 
 
-def test_a_body_that_says_it_is_too_large_is_refused_before_it_comes() -> None:
+def test_a_body_with_a_too_large_content_length_is_refused_before_it_is_read() -> None:
     with serving(app_of(Passing(), most=MEBI)) as running, running.connect() as connection:
         connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % (MEBI + 1))
 

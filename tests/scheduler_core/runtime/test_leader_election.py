@@ -154,7 +154,7 @@ def test_a_holder_that_cannot_renew_stops_before_the_next_may_start(tmp_path: Pa
         assert (a.is_leader, b.is_leader, a.holder, a.error) == (False, True, "b", None)
 
 
-def test_trouble_is_told_once_until_it_is_another_or_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_is_logged_once_until_it_changes_or_ends(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "scheduler_core.runtime.leader_election")
     with election(tmp_path, "a") as (leases, clock, (a,)):
         elect(leases, clock, a)

@@ -51,7 +51,7 @@ def test_few_results_are_kept() -> None:
     asyncio.run(main())
 
 
-def test_an_error_is_told_to_all_who_asked() -> None:
+def test_all_callers_get_an_error() -> None:
     async def fail() -> int:
         await asyncio.sleep(0)
         raise ZeroDivisionError

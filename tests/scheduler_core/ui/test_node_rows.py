@@ -116,7 +116,7 @@ def test_shared_gpus_name_all_their_pods() -> None:
     assert sorted(row.pods[place].name for place in row.cells[0].pods) == ["a", "b"]
 
 
-def test_a_cordoned_node_says_so_and_its_domains_are_the_widest_first() -> None:
+def test_a_cordon_is_shown_and_domains_are_the_widest_first() -> None:
     items = machine({}, unschedulable=True)
     items[0]["metadata"]["labels"] |= {RACK: "r7", "cloud.provider.com/topology-block": "b1"}
     row = row_of(items, "n")

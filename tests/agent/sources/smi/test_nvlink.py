@@ -45,7 +45,7 @@ def test_active_counts_the_links_known_to_be_up() -> None:
     assert gpu.active == 3
 
 
-def test_a_gpu_whose_links_are_all_inactive_says_so_without_listing_them() -> None:
+def test_inactive_links_of_a_gpu_are_summed_up_if_all_are() -> None:
     text = f"""\
 $ nvidia-smi nvlink -s
 GPU 0: NVIDIA RTX A6000 (UUID: {A})

@@ -52,7 +52,7 @@ def test_numa_at_the_end_of_a_header_is_the_numa_affinity() -> None:
         pytest.param("GPU0 GPU1 CPU Affinity NUMA Affinity GPU NU", id="within GPU NUMA ID"),
     ],
 )
-def test_a_header_that_is_cut_says_so(text: str) -> None:
+def test_a_cut_header_is_marked(text: str) -> None:
     header = parse_header(text, 1)
 
     assert header is not None

@@ -137,7 +137,7 @@ def test_the_next_unit_begins_once_all_pods_of_the_last_one_are_evicted_or_gone(
     assert status(Scene(first, ("a2", "b1"), ("a2",), blocked=ALLOWED)).evicting == UNITS
 
 
-def test_a_late_unit_is_not_evicted_and_the_status_says_so() -> None:
+def test_a_late_unit_is_not_evicted_and_is_named_in_the_status() -> None:
     late = Scene(hold(UNITS[0], deadline=WALL), ("b1",), blocked=ALLOWED)
 
     assert status(late).evicting == UNITS[:1]

@@ -66,7 +66,7 @@ def test_every_annotation_is_read() -> None:
         ("controller.kubernetes.io/pod-deletion-cost", "9" * 5_000),
     ],
 )
-def test_a_value_that_is_not_valid_is_not_told(key: str, text: str) -> None:
+def test_an_invalid_value_is_left_out(key: str, text: str) -> None:
     assert parse_disruption({key: text}) == NO_FACTS
 
 
@@ -104,7 +104,7 @@ def test_annotations_of_other_tools_forbid_evictions(annotations: dict[str, str]
     assert parse_disruption(annotations) == DisruptionFacts(never=key, never_s=seconds)
 
 
-def test_a_pod_with_a_node_tells_its_times() -> None:
+def test_a_pod_with_a_node_has_its_times() -> None:
     pod = gang_pod(
         nodeName="n1",
         priority=7,

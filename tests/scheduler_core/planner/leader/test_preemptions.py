@@ -375,7 +375,7 @@ def intents(server: ApiServer) -> list[ReservationUpdate]:
     return [each for each in server.reservations.values() if each.spec.preemption is not None]
 
 
-def test_a_gang_that_is_deleted_inside_a_unit_spares_the_rest_of_it_and_says_so() -> None:
+def test_when_the_gang_is_deleted_the_rest_of_a_unit_is_kept_and_reported() -> None:
     server = ApiServer({"n0": 2, "n1": 2})
     pods = gang_of_two(server, ("n0", "n1"))
     members = urgent(server, size=2)

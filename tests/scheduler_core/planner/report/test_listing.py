@@ -146,7 +146,7 @@ def test_waiting_is_as_the_queue_counts(members: list[Member], waiting_s: float 
     assert only(seen(members), said).waiting_seconds == shown
 
 
-def test_a_priority_that_is_the_lowest_of_several_says_so() -> None:
+def test_the_lowest_of_several_priorities_is_marked() -> None:
     found = only(seen([member("w-0", size=3, priority=100), member("w-1", size=3), member("l", 0, size=3, priority=9)]))
 
     assert (found.priority, found.priorities) == (0, (0, 100))

@@ -46,7 +46,7 @@ def test_the_page_has_an_entry_for_each_gang() -> None:
     assert parse_planner_page(page()) == {LLM: said}
 
 
-def test_a_dry_run_is_told() -> None:
+def test_a_dry_run_is_reported() -> None:
     state = parse_planner_page(page((EvictionUnit("b/old", (VICTIM,), rule="scavengers"),)))[LLM]
 
     reason = "evicts 1 pod of b/old; 1.2 GPU-hours of work are lost"
