@@ -107,6 +107,13 @@ def test_unknown_policy_allows_the_outcomes_of_every_policy() -> None:
         assert set(known.masks) <= set(unknown.masks)
 
 
+@pytest.mark.parametrize(("free", "size"), [(0xFF, 8), (0xFF, 6), (0xEE, 4)], ids=["8 of 8", "6 of 8", "4 of 3 + 3"])
+def test_rejections_under_an_unknown_policy_are_not_predicted(free: int, size: int) -> None:
+    """As ``docs/pods.md`` says: otherwise no pod with 8 GPUs would fit a machine with two NUMA nodes."""
+    assert _masks(predicted(UNKNOWN_KUBELET, free, ContainerStep(size)))
+    assert not _masks(predicted(model(NumaPolicy.SINGLE_NUMA_NODE), free, ContainerStep(size)))
+
+
 def pinning(policy: NumaPolicy, *nodes: NumaCapacity, memory: bool = False) -> KubeletModel:
     """Return a kubelet with the static CPU Manager, or the Static Memory Manager."""
     return msgspec.structs.replace(model(policy), exclusive_cpus=not memory, pinned_memory=memory, numa_nodes=nodes)
