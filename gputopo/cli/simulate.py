@@ -286,14 +286,15 @@ def _simulate_tiers(
     import json  # noqa: PLC0415  start-up of all other commands
 
     from scheduler_core.simulation.preemption.jobs import TieredWorkloadError, read_tiered_jobs  # noqa: PLC0415
-    from scheduler_core.simulation.preemption.replay import RULES, replay_tiers  # noqa: PLC0415
+    from scheduler_core.simulation.preemption.replay import HOLD_RULES, RULES, replay_tiers  # noqa: PLC0415
     from scheduler_core.simulation.preemption.report import tiers_document, tiers_text  # noqa: PLC0415
 
     names, seeds = runs
     for name in names or ():
-        if name not in RULES:
+        if name not in RULES and name not in HOLD_RULES:
             exit_with_error(
-                f"unknown preemption policy {name!r}; expected for a workload with priority tiers: {', '.join(RULES)}"
+                f"unknown preemption policy {name!r}; expected for a workload with priority tiers: "
+                f"{', '.join((*RULES, *HOLD_RULES))}"
             )
     if output == "html":
         exit_with_error("-o html does not show preemption; use -o text or -o json for a workload with priority tiers")
@@ -302,8 +303,10 @@ def _simulate_tiers(
     except TieredWorkloadError as error:
         exit_with_error(f"{source}: {error}")
     found = []
-    with ProgressLine("simulate", len(seeds) * len(names or RULES) * len(jobs)) as shown:
-        for seed, name in product(seeds, names or RULES):
+    with_deadlines = HOLD_RULES if any(job.deadline_s is not None for job in jobs) else ()
+    chosen = names or (*RULES, *with_deadlines)
+    with ProgressLine("simulate", len(seeds) * len(chosen) * len(jobs)) as shown:
+        for seed, name in product(seeds, chosen):
             shown.detail = f"{name}, seed {seed}"
             found.append(replay_tiers(name, specs, jobs, seed, advance=shown.advance))
     gpus = sum(len(spec.topology.usable) for spec in specs)

@@ -22,7 +22,7 @@ _MAX_PODS, _MAX_GPUS, _MAX_JOBS = 4096, 64, 200_000
 _MAX_S = 366 * 86_400.0
 _MAX_PRIORITY = 2**31 - 1
 _COLUMNS = ("name", "pods", "num_gpu", "arrival_s", "duration_s")
-COLUMNS = (*_COLUMNS, "priority", "workload", "island", "checkpoint_s", "restart_s")
+COLUMNS = (*_COLUMNS, "priority", "workload", "island", "checkpoint_s", "restart_s", "deadline_s")
 _CHECKPOINT_S = (900.0, 1_800.0, 7_200.0, None)
 
 
@@ -43,6 +43,7 @@ class TieredJob(NamedTuple):
     island: bool = False  # each pod requires one NVLink island
     checkpoint_s: float | None = None  # interval; None: it saves no checkpoints
     restart_s: float = 300.0
+    deadline_s: float | None = None  # activeDeadlineSeconds of its pods, at least ``duration``; None: it has none
 
     @property
     def tier(self) -> str:
@@ -137,9 +138,15 @@ def _job(number: int, row: Mapping[str, Any]) -> TieredJob:
             island=str(row.get("island") or "") == "required",
             checkpoint_s=_bounded(row, "checkpoint_s", 1, _MAX_S) if row.get("checkpoint_s") else None,
             restart_s=_bounded(row, "restart_s", 0, 86_400.0, 300.0),
+            deadline_s=_deadline(row),
         )
     except (TypeError, ValueError) as error:
         raise TieredWorkloadError(f"job {number}: {error}: {quoted}") from None
+
+
+def _deadline(row: Mapping[str, Any]) -> float | None:
+    """Return the deadline; one before the end of the work is refused."""
+    return _bounded(row, "deadline_s", float(row["duration_s"]), _MAX_S) if row.get("deadline_s") else None
 
 
 def _bounded(row: Mapping[str, Any], column: str, least: float, most: float, default: float | None = None) -> float:

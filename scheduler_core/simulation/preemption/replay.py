@@ -14,6 +14,7 @@ from scheduler_core.simulation.preemption.eviction_rules import (
     KaiPreemption,
     NoEviction,
 )
+from scheduler_core.simulation.preemption.holds import HeldNodes
 from scheduler_core.simulation.preemption.jobs import TieredJob
 from scheduler_core.simulation.preemption.planner_rule import GRACE_S, PlannerPreemption
 from scheduler_core.simulation.preemption.running import RunningCluster, RunningJob, RunningPod
@@ -24,11 +25,14 @@ RULES: dict[str, Callable[[], EvictionRule]] = {
     "kai": KaiPreemption,
     "none": NoEviction,
 }
+HOLD_RULES = {"hold": False, "backfill": True}  # without preemption: whether short jobs use held nodes
 RULE_DESCRIPTIONS = {
     "ours": "gputopo: the built-in rules, the cheapest set that is proven to suffice, or none",
     "default": "kube-scheduler's default preemption, without gputopo's preemptVerb",
     "kai": "KAI: whole jobs of priority below 100, by priority, without cost",
     "none": "no preemption",
+    "hold": "no preemption; nodes are held for the first job of each priority that does not fit",
+    "backfill": "the same, and jobs with deadlines use held nodes if they end in time",
 }
 TIERS = ("critical", "normal", "scavenger")
 TICK_S = 300.0  # how often waiting jobs are tried again
@@ -58,6 +62,9 @@ class PreemptionFigures(NamedTuple):
     waits: dict[str, TierWaits]
     waiting_gpu_hours: float  # work of the jobs that wait at the end
     gave_up: int = 0  # searches that reached their limit
+    backfilled_jobs: int = 0  # starts on held nodes
+    yielded_jobs: int = 0  # of these: evicted because the holder could start earlier
+    late_holders: int = 0  # holders that started after the estimate of their hold
 
 
 def replay_tiers(
@@ -72,7 +79,9 @@ def replay_tiers(
 
     ``advance`` is called with the number of jobs that arrived, after each tick.
     """
-    replay = _TierReplay(RunningCluster(specs, Random(seed)), RULES[name]())  # noqa: S311  not a secret
+    cluster = RunningCluster(specs, Random(seed))  # noqa: S311  not a secret
+    holds = HeldNodes(cluster, TICK_S, backfill=HOLD_RULES[name]) if name in HOLD_RULES else None
+    replay = _TierReplay(cluster, RULES.get(name, NoEviction)(), holds)
     end = max(job.arrival for job in jobs)
     replay.run(jobs, end, advance)
     lost = replay.lost_gpu_hours
@@ -89,6 +98,9 @@ def replay_tiers(
         waits={tier: _waits([each for each in replay.jobs if each.job.tier == tier], end) for tier in TIERS},
         waiting_gpu_hours=replay.waiting_gpu_hours,
         gave_up=replay.gave_up,
+        backfilled_jobs=0 if holds is None else holds.backfilled,
+        yielded_jobs=replay.yielded,
+        late_holders=0 if holds is None else holds.late,
     )
 
 
@@ -103,12 +115,12 @@ def _waits(jobs: Sequence[RunningJob], end: float) -> TierWaits:
 class _TierReplay:
     """The running and waiting jobs."""
 
-    def __init__(self, cluster: RunningCluster, rule: EvictionRule) -> None:
+    def __init__(self, cluster: RunningCluster, rule: EvictionRule, holds: HeldNodes | None) -> None:
         self.cluster = cluster
         self.jobs: list[RunningJob] = []
-        self.evicted = self.in_vain = self.gave_up = 0
+        self.evicted = self.in_vain = self.gave_up = self.yielded = 0
         self.lost_gpu_hours = self.used_gpu_hours = 0.0
-        self._rule = rule
+        self._rule, self._holds = rule, holds
         self._waiting: list[RunningJob] = []
         self._ends: list[tuple[float, int, int, RunningJob]] = []  # a heap: time, order, run
         self._order = 0
@@ -144,6 +156,9 @@ class _TierReplay:
         failed: set[tuple[int, int, bool]] = set()
         waiting, self._waiting = self._waiting, []
         for running in waiting:
+            if self._holds is not None:
+                self._start_with_holds(running, self._holds, now)
+                continue
             kind = running.job.pods, running.job.gpus, running.job.island
             pods = None if kind in failed else self.cluster.place(running.job)
             if pods is None:
@@ -155,6 +170,18 @@ class _TierReplay:
                 self._waiting.append(running)
             else:
                 self._start(running, pods, now)
+
+    def _start_with_holds(self, running: RunningJob, holds: HeldNodes, now: float) -> None:
+        """Start a job beside capacity holds, if it fits: backfilled jobs yield to the holder."""
+        found = holds.place(running, now)
+        for each in found.yielding:
+            self._evict(each, now)
+        self.yielded += len(found.yielding)
+        self.evicted += len(found.yielding)
+        if found.pods is None:
+            self._waiting.append(running)
+        else:
+            self._start(running, found.pods, now)
 
     def _preempt(self, running: RunningJob, now: float) -> tuple[RunningPod, ...] | None:
         """Evict for the job, if the rule chooses victims; return its places, None: it does not fit."""

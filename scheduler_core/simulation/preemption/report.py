@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from gputopo.render.report import render, text_table
-from scheduler_core.simulation.preemption.replay import RULE_DESCRIPTIONS, TIERS, PreemptionFigures
+from gputopo.render.report import Table, render, text_table
+from scheduler_core.simulation.preemption.replay import HOLD_RULES, RULE_DESCRIPTIONS, TIERS, PreemptionFigures
 from scheduler_core.simulation.report.plot import COLOURS
 
 _TITLES = (
@@ -20,6 +20,7 @@ _TITLES = (
     "useful",
     "GPU-hours waiting at the end",
 )
+_HOLD_TITLES = ("", "backfilled jobs", "of these evicted", "holders that started late")
 _WIDTH, _ROW, _LEFT = 720, 26, 110
 
 
@@ -35,9 +36,11 @@ def tiers_text(found: Sequence[PreemptionFigures], about: str) -> str:
     """Return a table, and what each rule is."""
     names = dict.fromkeys(each.policy for each in found)
     notes = [(name, RULE_DESCRIPTIONS[name]) for name in names]
-    return render(
-        [[about], [text_table(titles(), [_row(each) for each in found], numbers=True)], [text_table((), notes)]]
-    )
+    parts: list[list[str | Table]] = [[about], [text_table(titles(), [_row(each) for each in found], numbers=True)]]
+    held = [_hold_row(each) for each in found if each.policy in HOLD_RULES]
+    if held:
+        parts.append([text_table(_HOLD_TITLES, held, numbers=True)])
+    return render([*parts, [text_table((), notes)]])
 
 
 def tiers_markdown(found: Sequence[PreemptionFigures]) -> str:
@@ -86,6 +89,10 @@ def _row(each: PreemptionFigures) -> list[str]:
         f"{each.waiting_gpu_hours:,.0f}",
         *(f"{_time(each.waits[tier].p50_s)} / {_time(each.waits[tier].p95_s)}" for tier in TIERS),
     ]
+
+
+def _hold_row(each: PreemptionFigures) -> list[str]:
+    return [each.policy, f"{each.backfilled_jobs:,}", f"{each.yielded_jobs:,}", f"{each.late_holders:,}"]
 
 
 def _time(seconds: float) -> str:

@@ -22,13 +22,14 @@ from scheduler_core.simulation.preemption.jobs import (
     has_tiers,
     read_tiered_jobs,
 )
-from scheduler_core.simulation.preemption.replay import RULES, PreemptionFigures, replay_tiers
+from scheduler_core.simulation.preemption.replay import HOLD_RULES, RULES, PreemptionFigures, replay_tiers
 from scheduler_core.simulation.preemption.report import tiers_markdown, tiers_svg
 from scheduler_core.simulation.preemption.vain import count_vain_evictions
 
 HOUR = 3_600.0
 NODES = [SimulatedNode(f"n{at}", islands("A100", (4, 4))) for at in range(2)]
 EXAMPLE = Path(__file__).parents[4] / "docs" / "examples" / "preemption" / "workload.csv"
+BACKFILL_EXAMPLE = EXAMPLE.with_name("backfill.csv")
 
 
 def job(name: str, arrival: float, gpus: int = 8, hours: float = 20.0, **more: Any) -> TieredJob:
@@ -131,6 +132,7 @@ def test_the_report_has_a_row_and_a_bar_for_each_rule() -> None:
         ({"duration_s": float("nan")}, "duration_s"),
         ({"arrival_s": None}, "job 1 has no arrival_s; expected name, pods"),
         ({"workload": "fun"}, "'fun' is not a valid WorkloadClass"),
+        ({"deadline_s": 30}, "deadline_s 30 is not between 60 and"),
         ({"priority": 1e12}, "priority 1000000000000.0 is not between"),
     ],
 )
@@ -169,3 +171,63 @@ def test_the_shipped_example_is_simulated_by_the_command() -> None:
     assert "no preemption" in text.output
     for wrong in (["--policies", "best"], ["-o", "html"]):
         assert CliRunner().invoke(main, [*command, *wrong]).exit_code == 2
+
+
+def with_deadline(name: str, arrival: float, hours: float, **more: Any) -> TieredJob:
+    """A job whose pods have a deadline at the end of its work."""
+    return job(name, arrival, hours=hours, deadline_s=hours * HOUR, **more)
+
+
+def test_a_short_job_uses_held_nodes_and_a_longer_one_does_not() -> None:
+    """Node n0 is in use for four hours; a job of two nodes waits, so that n1 is held for it."""
+    first, wide = with_deadline("first", 0.0, 4.0), with_deadline("wide", 300.0, 1.0, pods=2)
+    jobs = [first, wide, with_deadline("short", 600.0, 2.0), with_deadline("long", 600.0, 4.0), last(14_700.0)]
+    found = {name: replay_tiers(name, NODES, jobs, 1) for name in HOLD_RULES}
+
+    assert (found["hold"].backfilled_jobs, found["backfill"].backfilled_jobs) == (0, 1)
+    assert found["backfill"].utilisation > found["hold"].utilisation
+    assert [each.late_holders for each in found.values()] == [0, 0]
+    assert found["backfill"].yielded_jobs == 0
+
+
+def test_a_backfilled_job_is_evicted_if_the_holder_can_start_earlier() -> None:
+    """The first job ends after one of four hours."""
+    first, wide = job("first", 0.0, hours=1.0, deadline_s=4 * HOUR), with_deadline("wide", 300.0, 1.0, pods=2)
+    jobs = [first, wide, with_deadline("short", 600.0, 2.0), last(7_200.0)]
+    found = {name: replay_tiers(name, NODES, jobs, 1) for name in HOLD_RULES}
+
+    assert (found["backfill"].backfilled_jobs, found["backfill"].yielded_jobs) == (1, 1)
+    assert found["backfill"].gpu_hours_lost > 0
+    assert found["backfill"].waits["scavenger"].p50_s <= found["hold"].waits["scavenger"].p50_s
+
+
+def test_no_holder_of_a_dozen_random_clusters_starts_after_its_estimate() -> None:
+    backfilled = 0
+    for seed in range(12):
+        random = Random(seed)
+        shapes: list[dict[str, Any]] = [{"pods": 2}, {"gpus": 4}, {}]
+        jobs = [
+            with_deadline(f"j{at}", random.randint(0, 100) * 300.0, random.choice((0.25, 0.5, 1.0, 3.0)), **shape)
+            for at in range(60)
+            for shape in [random.choice(shapes)]
+        ]
+        found = {name: replay_tiers(name, NODES, jobs, seed) for name in HOLD_RULES}
+        backfilled += found["backfill"].backfilled_jobs
+        assert [each.late_holders for each in found.values()] == [0, 0], seed
+
+    assert backfilled > 0
+
+
+def test_simulate_shows_backfill_where_jobs_have_deadlines() -> None:
+    command = ["simulate", "--cluster", "dgx-a100*8", "--workload", str(BACKFILL_EXAMPLE)]
+
+    text = CliRunner().invoke(main, [*command, "--policies", "hold,backfill"])
+    found = json.loads(CliRunner().invoke(main, [*command, "-o", "json"]).output)["replays"]
+
+    assert text.exit_code == 0, text.output
+    assert "holders that started late" in text.output
+    assert [each["policy"] for each in found] == [*RULES, *HOLD_RULES]
+    held, backfilled = found[-2:]
+    assert backfilled["utilisation"] > held["utilisation"]
+    assert backfilled["waits"]["scavenger"]["p50_s"] < held["waits"]["scavenger"]["p50_s"]
+    assert (held["late_holders"], backfilled["late_holders"]) == (0, 0)
