@@ -21,8 +21,8 @@ from scheduler_core.ui.hidden_names import without_hidden_names
 from scheduler_core.ui.overview_page import PageQuery, overview_page
 from scheduler_core.ui.rows_html import RowFragments, Viewer
 from scheduler_core.ui.service import UiService
-from scheduler_core.ui.streams import MAX_STREAMS
-from scheduler_core.ui.viewers import Viewers
+from scheduler_core.ui.turns import TooManyWaitingError, Turns
+from scheduler_core.ui.viewers import Viewers, user_of
 from scheduler_core.ui.where import MAX_GPUS, MAX_PODS, WhereQuery, prepare_where
 
 _WHERE_S = 2.0  # for one search
@@ -38,7 +38,7 @@ class UiPages:
     def __init__(self, service: UiService, viewers: Viewers, refuse: Refuse) -> None:
         self._service, self._viewers, self._refuse = service, viewers, refuse
         self._shared = SharedResults[Response](max_results=64)
-        self._slots = asyncio.Lock()  # one report or search at a time: they compete with the loop for the interpreter
+        self._turns = Turns()  # of reports and searches: they compete with the loop for the interpreter
         self._fragments = RowFragments()
 
     def by_path(self) -> dict[str, Page]:
@@ -59,7 +59,12 @@ class UiPages:
 
         async def answer(request: Request) -> Response:
             viewer = await self._viewers.viewer(request, self._service.namespaces)
-            return await page(request, viewer) if isinstance(viewer, Viewer) else self._refuse(request, viewer)
+            if not isinstance(viewer, Viewer):
+                return self._refuse(request, viewer)
+            try:
+                return await page(request, viewer)
+            except TooManyWaitingError:
+                return _busy("too many of your reports and searches wait; try again when they are answered")
 
         return answer
 
@@ -94,7 +99,7 @@ class UiPages:
         namespace, name = _named(request)
         title = f"Pod {namespace}/{name}"
         return await self._report(
-            title, viewer, lambda seen_by: reports.pod_report(self._service, seen_by, namespace, name)
+            request, title, viewer, lambda seen_by: reports.pod_report(self._service, seen_by, namespace, name)
         )
 
     async def gang(self, request: Request, viewer: Viewer) -> Response:
@@ -102,7 +107,7 @@ class UiPages:
         namespace, name = _named(request)
         title = f"Gang {namespace}/{name}"
         return await self._report(
-            title, viewer, lambda seen_by: reports.gang_report(self._service, seen_by, namespace, name)
+            request, title, viewer, lambda seen_by: reports.gang_report(self._service, seen_by, namespace, name)
         )
 
     async def where(self, request: Request, viewer: Viewer) -> Response:
@@ -112,7 +117,7 @@ class UiPages:
         query, errors = _where_query(request)
         if errors:
             return html_answer(where_page(query, None, errors, viewer), 400)
-        async with self._slots:
+        async with self._turns.turn(user_of(request)):
             viewer = self._at_present(viewer)
             search = prepare_where(self._service.view, self._service.policies, query)
             end = time.monotonic() + _WHERE_S
@@ -127,8 +132,9 @@ class UiPages:
 
     async def events(self, request: Request, viewer: Viewer) -> Response:  # noqa: ARG002  asked again for each message
         """Return the stream of changes."""
-        if self._service.streams.open >= MAX_STREAMS:
-            return PlainTextResponse("too many viewers; the page refreshes itself instead\n", 503, HEADERS)
+        user = user_of(request)
+        if self._service.streams.is_full(user):
+            return _busy("too many viewers; the page refreshes itself instead")
 
         async def sees_all() -> bool | None:
             now = await self._viewers.viewer(request, self._service.namespaces)
@@ -141,7 +147,7 @@ class UiPages:
         number = int(last) if last.isdecimal() and len(last) < 16 else None
         headers = {**HEADERS, "X-Accel-Buffering": "no", "Cache-Control": "no-store"}
         return StreamingResponse(
-            self._service.streams.follow(number, sees_all), headers=headers, media_type="text/event-stream"
+            self._service.streams.follow(number, sees_all, user), headers=headers, media_type="text/event-stream"
         )
 
     async def _page(
@@ -155,8 +161,8 @@ class UiPages:
         found.headers["ETag"] = tag
         return found
 
-    async def _report(self, title: str, viewer: Viewer, make: Callable[[Viewer], str]) -> Response:
-        async with self._slots:
+    async def _report(self, request: Request, title: str, viewer: Viewer, make: Callable[[Viewer], str]) -> Response:
+        async with self._turns.turn(user_of(request)):
             try:
                 # On a thread: trial plans take up to two seconds. The cluster does not change meanwhile.
                 with self._service.unchanged():
@@ -173,6 +179,10 @@ class UiPages:
 
     def _topology(self, name: str) -> reports.Topology | None:
         return reports.topology_of(self._service, name)
+
+
+def _busy(reason: str) -> Response:
+    return PlainTextResponse(f"{reason}\n", 503, HEADERS)
 
 
 def _page_query(request: Request) -> PageQuery:

@@ -6,12 +6,13 @@ A viewer that reads slowly misses messages and is told to fetch the page again; 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 import orjson
 
 MAX_STREAMS = 500
+_MAX_OF_USER = 250  # leaves streams for others; viewers may share the token of one account
 _KEPT = 32  # messages, for viewers that reconnect
 _COMMENT_S = 15.0  # proxies close streams that are silent for a minute
 REFRESH = b'{"refresh":true}'
@@ -22,11 +23,20 @@ class Streams:
     """The messages, and the viewers that wait for them. For one event loop."""
 
     def __init__(self) -> None:
-        self.open = 0
+        self._of_users = Counter[str]()  # open streams; "": viewers without a token
         self._messages: deque[tuple[int, bytes]] = deque(maxlen=_KEPT)
         self._newest = 0
         self._woken = asyncio.Event()
         self._closed = False
+
+    @property
+    def open(self) -> int:
+        """Return the number of open streams."""
+        return self._of_users.total()
+
+    def is_full(self, user: str) -> bool:
+        """Return whether this user gets no further stream."""
+        return self.open >= MAX_STREAMS or (user != "" and self._of_users[user] >= _MAX_OF_USER)
 
     def send(self, parts: Mapping[str, str] | None) -> None:
         """Send new parts of the page, by element id; None: the page must be fetched again."""
@@ -45,14 +55,14 @@ class Streams:
         self._closed = True
         self.wake()
 
-    async def follow(self, last: int | None, sees_all: SeesAll) -> AsyncIterator[bytes]:
+    async def follow(self, last: int | None, sees_all: SeesAll, user: str = "") -> AsyncIterator[bytes]:
         """Yield the events after the message ``last`` (None: from now on), while the viewer may see the pages.
 
         ``sees_all`` is called before each message: a viewer's rights may end while its stream is open.
         """
         loop = asyncio.get_running_loop()
         at, said = self._newest if last is None else last, loop.time()
-        self.open += 1
+        self._of_users[user] += 1
         try:
             yield b"retry: 3000\n\n"
             while not self._closed:
@@ -67,7 +77,9 @@ class Streams:
                     said = loop.time()
                 await self._wait()
         finally:
-            self.open -= 1
+            self._of_users[user] -= 1
+            if not self._of_users[user]:
+                del self._of_users[user]
 
     def _after(self, at: int) -> list[tuple[int, bytes]]:
         """Return the messages after this one; only one to fetch the page again if some were missed."""

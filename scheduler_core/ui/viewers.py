@@ -71,6 +71,7 @@ class ReviewedViewers:
         verdict = await self.verdict(token)
         if verdict.user is None:
             return verdict
+        request.state.user = verdict.user.username
         logged_in = bool(cookie) and token == cookie
         known = namespaces()
         seen = await self._namespaces.visible(verdict.user, known)
@@ -81,6 +82,11 @@ class ReviewedViewers:
     async def verdict(self, token: str) -> Verdict:
         """Return whether the bearer of a token may see the pages."""
         return await self._access.verdict(token, PATH)
+
+
+def user_of(request: Request) -> str:
+    """Return the user whose token was accepted; "" where no token is needed."""
+    return str(getattr(request.state, "user", ""))
 
 
 def cookie_name(request: Request) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -18,13 +18,14 @@ from gputopo.kube.page_reviews import PageUser, Verdict
 from gputopo.kube.rbac import UI
 from scheduler_core.cache.watch import list_kind
 from scheduler_core.runtime.page_access import PageAccess
+from scheduler_core.ui import reports
 from scheduler_core.ui.hidden_names import ANOTHER, without_hidden_names
 from scheduler_core.ui.login import MAX_TOKEN, local_address
 from scheduler_core.ui.main import _LOGINS, _MAX_VERDICTS, _VALID_S, _NoWatches, sources
 from scheduler_core.ui.rows_html import Viewer
 from scheduler_core.ui.server import ui_app
 from scheduler_core.ui.service import UiService
-from scheduler_core.ui.streams import REFRESH
+from scheduler_core.ui.streams import MAX_STREAMS, REFRESH, Streams
 from scheduler_core.ui.viewers import ALL, COOKIE, NamespaceReviews, ReviewedViewers
 from scheduler_core.ui.where import WhereAnswer
 from tests.api_objects import Object
@@ -87,6 +88,11 @@ def service() -> UiService:
 
 @pytest.fixture
 def app(service: UiService) -> ASGIApp:
+    return app_of(service)
+
+
+def app_of(service: UiService) -> ASGIApp:
+    """The pages with reviewed tokens."""
     return ui_app(service, ReviewedViewers(PageAccess(review), lambda user, space: space in MAY_LIST[user.username]))
 
 
@@ -559,3 +565,61 @@ def test_a_viewer_does_not_wait_long_for_the_reviews_of_others() -> None:
         return busy, await reviews.visible(PageUser("tenant"), frozenset("ab"))
 
     assert asyncio.run(run()) == (frozenset(), frozenset("a"))
+
+
+def test_many_searches_of_one_tenant_delay_no_report_of_another(
+    service: UiService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[str] = []
+    report = reports.pod_report
+
+    def noted(*given: Any) -> str:
+        served.append("report")
+        return report(*given)
+
+    def searching(*_: object) -> Callable[[Callable[[], bool]], WhereAnswer]:
+        def search(_: Callable[[], bool]) -> WhereAnswer:
+            served.append("search")
+            return WhereAnswer("found")
+
+        return search
+
+    monkeypatch.setattr("scheduler_core.ui.pages.prepare_where", searching)
+    monkeypatch.setattr(reports, "pod_report", noted)
+
+    async def run() -> tuple[list[int], int]:
+        application = app_of(service)
+        for token in ("guest", "tenant"):
+            await answer_to(application, "/map.json", token)  # reviewed
+        searches = [asyncio.create_task(answer_to(application, "/where?pods=1&gpus=1", "guest")) for _ in range(40)]
+        await asyncio.sleep(0)
+        found = await answer_to(application, "/pod?namespace=mine&name=web", "tenant")
+        return [each.status for each in await asyncio.gather(*searches)], found.status
+
+    statuses, status = asyncio.run(run())
+
+    assert status == 200
+    assert served.index("report") <= 2
+    assert statuses.count(503) > 0
+    assert set(statuses) == {200, 503}
+
+
+def test_one_tenant_cannot_take_all_streams() -> None:
+    streams = Streams()
+
+    async def run() -> tuple[bool, bool, bool]:
+        async def sees_all() -> bool:
+            return True
+
+        followed = list[AsyncIterator[bytes]]()
+        while not streams.is_full("tenant") and len(followed) < MAX_STREAMS:
+            followed.append(streams.follow(None, sees_all, "tenant"))
+            await anext(followed[-1])
+        found = streams.is_full("tenant"), streams.is_full("guest"), len(followed) < MAX_STREAMS
+        streams.close()
+        for each in followed:
+            assert [part async for part in each] == []
+        return found
+
+    assert asyncio.run(run()) == (True, False, True)
+    assert streams.open == 0
