@@ -20,6 +20,7 @@ from agent.discover.locality import build_pcie_matrix, find_nics, find_numa_node
 from agent.discover.nvlink import build_nvlink_graph
 from agent.discover.parsed import ParsedSources, parse_sources
 from agent.discover.precedence import SourcePrecedence
+from agent.discover.query_faults import find_query_faults, queried_at_p0
 from agent.discover.uncertainty import uncertain_facts
 from agent.snapshot import Snapshot
 from gputopo.model import Degradation, FactGroup, NodeTopology, ProblemKind
@@ -48,7 +49,7 @@ def discover(snapshot: Snapshot, before: NodeTopology | None = None) -> NodeTopo
     uncertain = uncertain_facts(sources, gpus, ports, precedence)
     certain_links = None if {FactGroup.NVLINK, FactGroup.PRODUCTS}.intersection(uncertain) else nvlink
     host = snapshot.host
-    gpus_at_p0 = sources.nvml.gpus_at_p0 if sources.nvml else frozenset[int]()
+    gpus_at_p0 = sources.nvml.gpus_at_p0 if sources.nvml else queried_at_p0(inventory)
     return NodeTopology(
         gpus=gpus,
         nvlink=nvlink,
@@ -63,7 +64,13 @@ def discover(snapshot: Snapshot, before: NodeTopology | None = None) -> NodeTopo
             sources, all_boards, ports_hidden=any(each.hidden for each in ports.values()), precedence=precedence
         ),
         degraded=tuple(
-            sorted([*find_degradations(gpus, certain_links, ports, gpus_at_p0=gpus_at_p0), *_early_warnings(sources)])
+            sorted(
+                [
+                    *find_degradations(gpus, certain_links, ports, gpus_at_p0=gpus_at_p0),
+                    *_early_warnings(sources),
+                    *find_query_faults(inventory),
+                ]
+            )
         ),
         problems=(
             *precedence.problems,

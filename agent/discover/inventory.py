@@ -93,6 +93,9 @@ def unreachable_indices(sources: ParsedSources) -> frozenset[int]:
     """
     reports = [each.unreachable for each in (sources.listing, sources.query) if each is not None]
     indices = {gpu.index for gpus in reports for gpu in gpus if gpu.index is not None}
+    buses = {gpu.bus_id for gpus in reports for gpu in gpus if gpu.index is None and gpu.bus_id is not None}
+    queried = sources.query.gpus if sources.query is not None else ()
+    indices |= {gpu.index for gpu in queried if gpu.index is not None and gpu.bus_id in buses}
     if sources.listing is None:
         return frozenset(indices)
     printed = {gpu.index for gpu in sources.listing.gpus} | indices

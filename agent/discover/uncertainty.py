@@ -73,6 +73,10 @@ def _gpu_conflicts(sources: ParsedSources, gpus: tuple[Gpu, ...]) -> Iterator[st
     if sources.query is not None and sources.query.attached != (described := len(sources.query.gpus)):
         attached = "an unknown number of" if sources.query.attached is None else sources.query.attached
         yield f"the driver has {attached} GPUs, and {described} are described (`nvidia-smi -i`?)"
+    described_buses = {gpu.bus_id for gpu in sources.query.gpus} if sources.query else set()
+    for lost in sources.query.unreachable if sources.query else ():
+        if lost.index is None and lost.bus_id not in described_buses and sources.listing is None:
+            yield f"nvidia-smi cannot reach GPU {lost.bus_id or '(unnamed)'}, which -q does not describe"
     unreachable = unreachable_indices(sources) if sources.listing else frozenset[int]()
     listed = {
         "topo -m": {gpu.index for gpu in sources.topo.gpus} if sources.topo else None,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -72,6 +73,7 @@ def _has_matrix(text: str) -> bool:
     return any("GPU" in line and "X" in line.split() for line in text.splitlines())
 
 
+_FAILED = r"\s*(?:Failed to initialize NVML|NVIDIA-SMI has failed|NVIDIA-SMI couldn't find|No devices (?:were )?found)"
 # Compiled (and cached by ``re``) only when an input needs them.
 _QUERY = r"(?m)^=+NVSMI LOG=+\s*$"
 _YAML = r"(?:---\s*\n)?(?:#[^\n]*\n)*(?:apiVersion|kind|metadata|items):"
@@ -99,7 +101,18 @@ def _from_paste(text: str) -> Observation:
         if classify_failure(text) is not None:  # nvidia-smi's error message instead of a matrix
             return observe_snapshot(Snapshot(smi={"topo -m": Output(text)}))
         raise InputError(f"{error}\nAccepted: {ACCEPTED}") from error
+    _refuse_failure_before_matrix(rest)
     return observe_snapshot(Snapshot(smi={"topo -m": Output(rest), **smi}))
+
+
+def _refuse_failure_before_matrix(text: str) -> None:
+    """Raise ``InputError`` where nvidia-smi failed before the matrix: the first machine of the paste has none."""
+    before = list(takewhile(lambda line: not ("GPU" in line and "X" in line.split()), text.splitlines()))
+    failed = [line for line in before if re.match(_FAILED, line, re.IGNORECASE)]
+    if failed:
+        raise InputError(
+            f"{failed[0].strip()[:120]!r} comes before the matrix, which may be of another machine; paste one machine's"
+        )
 
 
 def _without_end(found: Observation) -> Observation:

@@ -51,6 +51,9 @@ class QueriedGpu(msgspec.Struct, frozen=True, kw_only=True):
     mig_devices: tuple[QueriedMig, ...] = ()
     fabric: GpuFabric | None = None
     virtualization: str | None = None  # "None", "Pass-Through", "VGPU", "Host VGPU", "Host VSGA"
+    at_p0: bool = False  # in the highest performance state
+    remap_failed: bool = False  # a row of memory could not be remapped
+    reset_required: bool = False
     unreadable: tuple[tuple[str, str], ...] = ()  # (fact, printed error): ("memory", "GPU is lost")
 
     missing: tuple[str, ...] = ()  # facts that every driver prints, and that the text does not have, not even as "N/A"
@@ -143,6 +146,9 @@ def _to_gpu(gpu: Element, paths: QueryPaths, index: int | None) -> QueriedGpu:
         mig_devices=devices if enabled is not False else (),
         fabric=_fabric(gpu, paths, reader),
         virtualization=reader.read_fact("virtualization", paths.virtualization, str),
+        at_p0=reader.says(paths.performance_state, "P0"),
+        remap_failed=reader.says(paths.remap_failure, "Yes"),
+        reset_required=reader.says(paths.reset_required, "Yes"),
         unreadable=tuple(reader.unreadable),
         missing=tuple(
             name for name, places in (("uuid", paths.uuid), ("memory", paths.memory)) if not reader.has(places)
@@ -156,6 +162,10 @@ def _checked_memory(reader: _FactReader, paths: QueryPaths) -> int | None:
     reserved = reader.read_fact("reserved memory", paths.memory_reserved, _mib_or_zero)
     used = reader.read_fact("used memory", paths.memory_used, _mib_or_zero)
     free = reader.read_fact("free memory", paths.memory_free, _mib_or_zero)
+    largest = max(reserved or 0, used or 0, free or 0)
+    if total is not None and largest > total + _ROUNDING_MIB:
+        reader.unreadable.append(("memory", f"{total} MiB, of which {largest} MiB are a part"))
+        return None
     if total is None or used is None or free is None:
         return total
     # Until driver 510 "used" contains the reserved memory.
@@ -184,7 +194,9 @@ def _fabric(gpu: Element, paths: QueryPaths, reader: _FactReader) -> GpuFabric |
     if state is None:
         return None
     uuid = reader.read_fact("fabric cluster", paths.fabric_cluster, str.lower)
-    status = reader.read_fact("fabric status", paths.fabric_status, str)
+    # "Not Supported" is a result of the registration, and no missing value.
+    statuses = (found.text for path in paths.fabric_status if (found := gpu.find(path)) is not None)
+    status = next((each for each in statuses if each not in {"", "N/A", "[N/A]"}), None)
     return GpuFabric(
         state=state,
         cluster_uuid=uuid if uuid is not None and uuid.strip("0-") else None,
@@ -217,6 +229,10 @@ class _FactReader:
     def has(self, paths: tuple[str, ...]) -> bool:
         """Return whether one of ``paths`` is there."""
         return any(self._element.find(path) is not None for path in paths)
+
+    def says(self, paths: tuple[str, ...], word: str) -> bool:
+        """Return whether one of ``paths`` has this value."""
+        return any((found := self._element.find(path)) is not None and found.text == word for path in paths)
 
     def read_fact(self, name: str, paths: tuple[str, ...], convert: Callable[[str], T | None]) -> T | None:
         """Return the value at the first of ``paths`` that has one; None where there is none."""

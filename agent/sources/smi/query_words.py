@@ -46,6 +46,9 @@ class QueryPaths(msgspec.Struct, frozen=True):
     fabric_clique: tuple[str, ...]
     fabric_health: str
     virtualization: tuple[str, ...]
+    performance_state: tuple[str, ...]
+    remap_failure: tuple[str, ...]
+    reset_required: tuple[str, ...]
 
 
 XML = QueryPaths(
@@ -78,6 +81,9 @@ XML = QueryPaths(
     fabric_clique=("fabric/cliqueId",),
     fabric_health="fabric/health",
     virtualization=("gpu_virtualization_mode/virtualization_mode",),
+    performance_state=("performance_state",),
+    remap_failure=("remapped_rows/remapped_row_failure",),
+    reset_required=("gpu_reset_status/reset_required",),
 )
 
 TEXT = QueryPaths(
@@ -110,6 +116,9 @@ TEXT = QueryPaths(
     fabric_clique=("Fabric/CliqueId",),
     fabric_health="Fabric/Health",
     virtualization=("GPU Virtualization Mode/Virtualization Mode",),
+    performance_state=("Performance State",),
+    remap_failure=("Remapped Rows/Remapping Failure Occurred",),
+    reset_required=("GPU Reset Status/Reset Required",),
 )
 
 

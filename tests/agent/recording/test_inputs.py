@@ -139,6 +139,82 @@ def test_a_matrix_that_would_show_nvlinks_shows_that_there_are_none(before: str,
     assert encode_topology(topology).labels["gputopo.io/islands"] == "1-1-1-1-1-1-1-1"
 
 
+@pytest.mark.parametrize(
+    "failure", ["Failed to initialize NVML: Driver/library version mismatch", "No devices were found"]
+)
+def test_a_failed_machine_before_the_matrix_of_another_is_refused(failure: str) -> None:
+    with pytest.raises(InputError, match="comes before the matrix"):
+        read_observation(f"{failure}\n{matrix(2, 'PHB')}{LEGEND}{NV_LINE}")
+
+
+GPU_QUERY = """\
+==============NVSMI LOG==============
+
+Attached GPUs                             : 1
+GPU 00000000:3B:00.0
+    Product Name                          : NVIDIA L4
+    GPU Reset Status
+        Reset Required                    : No
+    PCI
+        GPU Link Info
+            Link Width
+                Max                       : 16x
+                Current                   : 16x
+    FB Memory Usage
+        Total                             : 23034 MiB
+        Reserved                          : 565 MiB
+        Used                              : 1 MiB
+        Free                              : 22469 MiB
+    Performance State                     : P0
+    Fabric
+        State                             : Completed
+        Status                            : Success
+    Remapped Rows
+        Remapping Failure Occurred        : No
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "found"),
+    [
+        ("", "", []),
+        ("Required                    : No", "Required                    : Yes", ["gpu0"]),
+        ("Occurred        : No", "Occurred        : Yes", ["gpu0.memory"]),
+        ("Current                   : 16x", "Current                   : 8x", ["gpu0.pcie"]),
+        (": Success", ": Not Supported", ["gpu0.fabric"]),
+        ("====\n", "====\nUnable to determine the device handle for GPU0000:3B:00.0: GPU is lost.\n", ["gpu0"]),
+    ],
+)
+def test_faults_in_the_text_of_a_query_are_degraded(old: str, new: str, found: list[str]) -> None:
+    topology = read_observation(GPU_QUERY.replace(old, new, 1)).topology
+
+    assert [each.what for each in topology.degraded] == found
+
+
+def test_an_unreachable_gpu_that_a_query_does_not_describe_leaves_the_gpus_uncertain() -> None:
+    line = "Unable to determine the device handle for GPU0000:4C:00.0: GPU is lost."
+
+    assert FactGroup.GPUS in read_observation(f"{line}\n{GPU_QUERY}").topology.uncertain
+
+
+@pytest.mark.parametrize("part", ["Free                              : 22469 MiB", ""])
+def test_a_total_memory_that_is_less_than_a_part_of_it_is_not_used(part: str) -> None:
+    damaged = GPU_QUERY.replace("23034", "19").replace("        Used                              : 1 MiB\n", "")
+    damaged = damaged.replace("Free                              : 22469 MiB", part)
+
+    topology = read_observation(damaged).topology
+
+    assert (topology.gpus[0].memory_mib, topology.uncertain) == (None, (FactGroup.PRODUCTS,))
+
+
+def test_an_idle_gpu_in_a_query_may_have_a_slow_pcie_link() -> None:
+    text = GPU_QUERY.replace("Current                   : 16x", "Current                   : 8x").replace(
+        ": P0", ": P8"
+    )
+
+    assert read_observation(text).topology.degraded == ()
+
+
 def test_a_list_alone() -> None:
     assert products(LISTING) == ["NVIDIA A40", "NVIDIA A40"]
 

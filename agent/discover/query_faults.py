@@ -1,0 +1,25 @@
+"""Faults that ``nvidia-smi -q`` prints of a GPU in words: failed row remapping, a required reset. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from gputopo.model import Degradation
+
+if TYPE_CHECKING:
+    from agent.discover.inventory import InventoryEntry
+
+
+def find_query_faults(inventory: Iterable[InventoryEntry]) -> Iterator[Degradation]:
+    """Yield the faults of each GPU in ``-q`` or ``-q -x``."""
+    for each in inventory:
+        if each.query is not None and each.query.remap_failed:
+            yield Degradation(f"gpu{each.index}.memory", "a row of memory could not be remapped: replace the GPU")
+        if each.query is not None and each.query.reset_required:
+            yield Degradation(f"gpu{each.index}", "nvidia-smi says that the GPU must be reset")
+
+
+def queried_at_p0(inventory: Iterable[InventoryEntry]) -> frozenset[int]:
+    """Return the indices of the GPUs that ``-q`` shows in their highest performance state."""
+    return frozenset(each.index for each in inventory if each.query is not None and each.query.at_p0)
