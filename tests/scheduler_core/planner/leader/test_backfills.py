@@ -256,9 +256,9 @@ def test_a_pod_of_a_higher_priority_than_the_holder_is_no_backfill() -> None:
 
 
 def test_a_gang_that_cannot_use_one_hold_uses_another_one() -> None:
-    """Two priorities have holds. The free device of the hold with the later estimate is too few for the gang."""
+    """Two priorities have holds. That of the higher priority, with the later estimate, has no free device."""
     server = ApiServer({"n0": 1, "n1": 1, "n2": 2, "n3": 2})
-    for node, gpus, ends_in_s in (("n1", 1, 2 * HOUR_S), ("n3", 2, HOUR_S)):
+    for node, gpus, ends_in_s in (("n1", 1, HOUR_S), ("n2", 2, 2 * HOUR_S), ("n3", 2, 2 * HOUR_S)):
         server.bind(server.create_pod(f"user-{node}", gpus, more=running(ends_in_s)), node)
     for _ in range(2):
         server.create_pod("wide", 2, "wide", 2, priority=7)
@@ -270,7 +270,7 @@ def test_a_gang_that_cannot_use_one_hold_uses_another_one() -> None:
     holds = [each.spec.gang for each in server.reservations.values() if each.spec.held]
     assert sorted(holds) == ["small", "wide"]
 
-    short(server)
+    server.create_pod("short", 1, "short", 1, {"spec": {"activeDeadlineSeconds": 600}})
     leader.run()
 
-    assert places(server, "short") == ["n2"]
+    assert places(server, "short") == ["n0"]
