@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from gputopo.timing import ASSUMED_POD_LIFETIME_S, EXTENDER_ENDED_S
@@ -66,13 +64,10 @@ def test_a_gang_waits_once_after_the_container_of_an_extender_crashed(
             wait_for(lambda: entries(cluster), "the proposal")
         extender.restart()
         wait_for(lambda: len(registered(cluster)) == 2, "the registration of the new process")
-        since = time.monotonic()
         if not gang_first:
             create(cluster, *second)
         with timed("from the registration of a restarted extender to the commit of a gang"):
-            wait_for(lambda: committed(cluster), "the commit of the second gang", 3 * ONE_AFTER_THE_OTHER_S)
-        waited = time.monotonic() - since
+            wait_for(lambda: committed(cluster), "the commit of the second gang", ONE_AFTER_THE_OTHER_S)
 
         wait_until_whole(cluster, "second", 2)
         assert previous not in registered(cluster)
-        assert waited < ONE_AFTER_THE_OTHER_S
