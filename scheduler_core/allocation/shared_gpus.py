@@ -85,7 +85,7 @@ def shared_gpus_of(
     report: Iterable[DeviceAllocation] | None,
     departed: Sequence[ReplicaClaim] = (),
 ) -> SharedGpus:
-    """Return the shared GPUs of a node. ``report``: the allocations in the kubelet's report; None: there is no report."""
+    """Return the shared GPUs of a node. ``report``: the allocations that the kubelet reports; None: no report."""
     empty = _empty(offer, known=report is not None)
     reported: dict[object, list[str]] = {}
     for each in report or ():
