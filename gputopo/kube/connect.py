@@ -38,14 +38,18 @@ def from_kubeconfig(role: Role, path: str | None = None, context: str | None = N
     import yaml  # noqa: PLC0415  the kubernetes package reads files with it, and passes its errors on
     from kubernetes import config  # noqa: PLC0415  0.7 s, and most commands need no cluster
 
-    configuration = _configuration()
+    configuration, where = _configuration(), _kubeconfig(path)
     try:
-        config.load_kube_config(config_file=path, context=context, client_configuration=configuration)
+        config.load_kube_config(config_file=where, context=context, client_configuration=configuration)
     except (config.ConfigException, yaml.YAMLError, *_UNUSABLE) as error:
         # The package validates little: for example, a kubeconfig that is a list raises TypeError in it.
-        where = path or os.environ.get("KUBECONFIG") or "~/.kube/config"
         raise ConfigError(f"the kubeconfig {where} cannot be used: {error}") from error
     return _kube(configuration, role)
+
+
+def _kubeconfig(path: str | None) -> str:
+    """Return the files to read, joined by ":". The kubernetes package looks at KUBECONFIG only when it is imported."""
+    return path or os.environ.get("KUBECONFIG") or "~/.kube/config"
 
 
 def default_namespace(path: str | None = None, context: str | None = None, account: Path = ACCOUNT) -> str:
@@ -54,7 +58,7 @@ def default_namespace(path: str | None = None, context: str | None = None, accou
     from kubernetes import config  # noqa: PLC0415
 
     try:
-        contexts, current = config.list_kube_config_contexts(config_file=path)
+        contexts, current = config.list_kube_config_contexts(config_file=_kubeconfig(path))
         chosen = next((each for each in contexts if each["name"] == context), current)
         return str(chosen["context"].get("namespace") or "default")
     except (config.ConfigException, yaml.YAMLError, *_UNUSABLE):

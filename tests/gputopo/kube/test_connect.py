@@ -83,6 +83,21 @@ def test_a_kubeconfig_that_is_not_there_is_named(tmp_path: Path) -> None:
         connect(READER, str(tmp_path / "none"))
 
 
+def test_kubeconfig_of_the_environment_is_the_present_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kubernetes package looks at KUBECONFIG when it is imported."""
+    with api_server(lambda _: Answer(NODE)) as server:
+        for path, namespace in ((tmp_path / "other", "default"), (tmp_path / "config", "llm")):
+            document = kubeconfig(server.url, "s3cret")
+            document["contexts"][0]["context"]["namespace"] = namespace
+            path.write_text(yaml.safe_dump(document))
+            monkeypatch.setenv("KUBECONFIG", str(path))
+            assert default_namespace() == namespace
+            from_kubeconfig(READER).close()
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
+        with pytest.raises(ConfigError, match="missing"):
+            from_kubeconfig(READER)
+
+
 def test_without_a_kubeconfig_or_a_pod_there_is_advice(tmp_path: Path) -> None:
     code = (
         "from gputopo.kube.connect import connect; from gputopo.kube.rbac import READER\n"
