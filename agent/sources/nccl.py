@@ -154,6 +154,10 @@ class _NcclDevices:
             raise _attribute_error(device, "busid", "is not a PCI bus id like '0000:07:00.0'")
         pci_class = device.attributes.get("class", "")
         gpu = device.find("gpu")
+        if pci_class and not _CLASS.fullmatch(pci_class):
+            raise _attribute_error(device, "class", "is not a PCI class like '0x030200'")
+        if not pci_class and not device.children:
+            raise _attribute_error(device, "class", "leaves open whether the device is a GPU or a NIC")
         if gpu is not None and pci_class and not pci_class.startswith(NvlinkEnd.GPU.value):
             raise _attribute_error(device, "class", "is not a GPU's (0x03...), but the device has a <gpu>")
         if gpu is not None or pci_class.startswith(NvlinkEnd.GPU.value):
@@ -292,6 +296,8 @@ def _contradictory_nvlinks(gpus: tuple[NcclGpu, ...]) -> dict[str, str]:
         ends = [(link.end, link.bus_id) for link in gpu.nvlinks or ()]
         if len(set(ends)) < len(ends):
             found[gpu.bus_id] = "lead to the same device twice"
+        if (NvlinkEnd.GPU, None) in ends:
+            found[gpu.bus_id] = "lead to a GPU without an address"
         for link in gpu.nvlinks or ():
             if link.bus_id in by_bus_id:
                 lanes[gpu.bus_id, link.bus_id] = link.lanes
@@ -336,6 +342,7 @@ def _attribute_error(element: Element, name: str, why: str) -> ParseError:
 
 _INTEGER = re.compile(r"-?[0-9]{1,9}|0x[0-9a-fA-F]{1,8}")
 _WORD = re.compile(r"(?:0x)?[0-9a-fA-F]{1,8}")
+_CLASS = re.compile(r"0x[0-9a-fA-F]{2,8}")
 _LANES = re.compile(r"[1-9][0-9]?")
 # Kernel names of bridges, VLANs, tunnels and the container ends of network plugins. A bond or team is physical ports.
 _VIRTUAL_INTERFACE = re.compile(

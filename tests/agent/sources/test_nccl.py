@@ -1,5 +1,7 @@
 """NCCL's topology XML."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -124,6 +126,27 @@ def test_two_nvlinks_to_one_device_make_the_nvlinks_of_a_gpu_unknown() -> None:
 
     assert [gpu.nvlinks is None for gpu in found.gpus] == [False, True, False]
     assert "lead to the same device twice" in found.problems[0].why
+
+
+def test_an_nvlink_to_a_gpu_without_an_address_makes_the_nvlinks_unknown() -> None:
+    switch = '<nvlink target="fffffff:ffff:ff" count="12" tclass="0x068000"/>'
+
+    found = linked(switch, switch.replace("0x068000", "0x038000"), switch)
+
+    assert [gpu.nvlinks is None for gpu in found.gpus] == [False, True, False]
+    assert "lead to a GPU without an address" in found.problems[0].why
+
+
+@pytest.mark.parametrize(
+    ("device", "why"),
+    [
+        ('<pci busid="0000:02:00.0" class="0xN30200"/>', "class='0xN30200' of <pci> is not a PCI class"),
+        ('<pci busid="0000:02:00.0"/>', "class=None of <pci> leaves open whether the device is a GPU or a NIC"),
+    ],
+)
+def test_a_device_without_a_readable_class_is_refused(device: str, why: str) -> None:
+    with pytest.raises(ParseError, match=re.escape(why)):
+        parse_nccl(machine(device))
 
 
 def test_a_gpu_without_nvlinks_beside_gpus_on_an_nvswitch_is_unknown() -> None:
