@@ -14,7 +14,7 @@ STEP = int(os.environ.get("GPUTOPO_NVML_CASES", "331"))
 
 
 @pytest.mark.parametrize("case", [*cases(STEP)], ids=lambda case: "-".join(map(str, case)))
-def test_a_failing_call_makes_no_wrong_label_in_silence(case: Case) -> None:
+def test_a_failing_call_makes_no_wrong_label_without_an_error(case: Case) -> None:
     verdict = judge(case)
 
     assert verdict.outcome != UNREPORTED, verdict.why
@@ -25,7 +25,7 @@ def test_the_cases_are_all_functions_that_the_agent_calls() -> None:
     assert len(functions_of("switch")) > 30
 
 
-def test_the_judge_sees_a_lost_gpu_that_counts_as_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checker_finds_a_lost_gpu_that_counts_as_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
     case = FOUND_BEFORE["lost after the handle"]
     monkeypatch.setattr(NvmlGpu, "access_error", property(lambda gpu: gpu.handle_error))
 
@@ -47,5 +47,5 @@ FOUND_BEFORE = {
 
 
 @pytest.mark.parametrize("case", FOUND_BEFORE.values(), ids=FOUND_BEFORE)
-def test_cases_that_were_wrong_in_silence_before(case: Case) -> None:
+def test_cases_that_were_wrong_without_an_error_before(case: Case) -> None:
     assert judge(case).outcome != UNREPORTED

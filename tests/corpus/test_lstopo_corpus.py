@@ -61,7 +61,7 @@ def test_the_gpus_of_a_minsky_are_joined_in_pairs_and_to_their_cpu() -> None:
         ("gb10", [], []),
     ],
 )
-def test_recordings_without_bandwidths_still_tell_numa_nodes_and_nics(
+def test_recordings_without_bandwidths_still_have_numa_nodes_and_nics(
     fragment: str, numa: list[int], nics: list[str]
 ) -> None:
     topology, _ = recorded(fragment)

@@ -53,7 +53,9 @@ def test_a_paste_that_only_changes_the_form_changes_nothing(change: str) -> None
 
 @pytest.mark.parametrize("joined", [False, True], ids=["line by line", "joined"])
 @pytest.mark.parametrize("width", range(60, 240, 13))
-def test_a_terminal_of_any_width_changes_no_cell_and_hides_no_numa_node_in_silence(width: int, *, joined: bool) -> None:
+def test_a_terminal_of_any_width_changes_no_cell_and_hides_no_numa_node_without_an_error(
+    width: int, *, joined: bool
+) -> None:
     for row in MATRICES:
         text = _text(row).replace("\x1b[4m", "").replace("\x1b[0m", "")
         whole, matrix = parse_topo(text), parse_topo(in_terminal(text, width, joined=joined))

@@ -135,7 +135,7 @@ def test_only_who_writes_the_ledger_writes_the_annotations_of_the_planner() -> N
 
 
 @pytest.mark.parametrize(("enabled", "said"), [("true", "guarded"), ("false", "unguarded")])
-def test_the_planner_trusts_annotations_only_where_the_policy_is_installed(enabled: str, said: str) -> None:
+def test_the_planner_uses_annotations_only_where_the_admission_policy_is_installed(enabled: str, said: str) -> None:
     settings = (f"admissionPolicy.enabled={enabled}", "admissionPolicy.unrestrictedTokens=accepted")
     (planner,) = deployment(helm_adds(PLANNER, *settings))["spec"]["template"]["spec"]["containers"]
 

@@ -261,7 +261,7 @@ def test_lost_gpu_shows_on_the_node_and_in_the_snapshot_and_fails_the_plugin(
     assert len(gpu_nodes.gpus_of(_run(cluster, pod("again", gpus=8, nodeName="gpu-0")))) == 8
 
 
-def test_sick_gpu_is_passed_over_and_its_pod_stays(cluster: Cluster, gpu_nodes: Fleet) -> None:
+def test_an_unhealthy_gpu_is_not_allocated_and_its_pod_stays(cluster: Cluster, gpu_nodes: Fleet) -> None:
     (first,) = _running(cluster, pod("first", gpus=1, nodeName="gpu-0"))
     (sick,) = gpu_nodes.gpus_of(first)
     gpu_nodes.kill_gpu("gpu-0", sick, lost=False)
@@ -272,7 +272,7 @@ def test_sick_gpu_is_passed_over_and_its_pod_stays(cluster: Cluster, gpu_nodes: 
     assert gpu_nodes.gpus_of(second) == tuple(gpu for gpu in range(8) if gpu != sick)
 
 
-def test_dead_link_shows_in_the_snapshot_and_turns_the_policy_away(cluster: Cluster, fleet: Fleet) -> None:
+def test_a_failed_link_is_in_the_snapshot_and_the_policy_rejects_the_node(cluster: Cluster, fleet: Fleet) -> None:
     fleet.add(NodeSpec(name="gpu-0", shape=bridged_pairs_8()))
     before = _seen(fleet, "gpu-0").islands
     for pair in ((0, 1), (2, 3), (6, 7)):

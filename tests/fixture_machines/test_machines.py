@@ -66,7 +66,7 @@ def test_a_case_says_what_it_proves_and_where_its_facts_come_from(name: str) -> 
     assert name.startswith("fake-") == (told["provenance"] == "fake")
 
 
-def test_the_names_a_user_may_type_are_unique_and_lower_case() -> None:
+def test_the_names_for_users_are_unique_and_lower_case() -> None:
     names = FOLDERS + [alias for name in FOLDERS for alias in case(name)["aliases"]]
 
     assert sorted(set(names)) == sorted(names)

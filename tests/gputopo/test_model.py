@@ -146,7 +146,7 @@ def test_a_lost_gpu_is_in_no_island_and_a_mig_gpu_in_one_of_its_own() -> None:
     assert topology.islands == (Island((0, 3), Interconnect.NVSWITCH, 600.0), Island((2,), Interconnect.NONE, None))
 
 
-def test_an_unknown_pair_leaves_islands_in_doubt_unless_it_lies_inside_one() -> None:
+def test_an_unknown_pair_leaves_islands_uncertain_unless_it_lies_inside_one() -> None:
     links = (Link(a=0, b=1, lanes=4), Link(a=1, b=2, lanes=4))
     inside = NodeTopology(gpus=gpus(4), nvlink=Nvlink(links=links, unknown=((0, 2),)))
     across = NodeTopology(gpus=gpus(4), nvlink=Nvlink(links=links, unknown=((2, 3),)))

@@ -117,7 +117,7 @@ def test_over_two_gpus_only_a_ring_can_use_nvlink() -> None:
     assert found.why[2] == "NCCL can use NVLink here only by a ring through these GPUs, at most 50 GB/s both ways"
 
 
-def test_hops_of_unknown_speed_promise_nothing() -> None:
+def test_hops_of_unknown_speed_give_no_bandwidth() -> None:
     assert find_path(chain(gbps=None), 0, 2).why[2] == "NCCL can relay through GPU1 over NVLink"
 
 

@@ -143,7 +143,7 @@ def test_gpus_in_mig_mode_meet_over_pcie_only() -> None:
     assert PathKind.PCIE in kinds
 
 
-def test_where_nvlink_is_unknown_so_is_the_ring() -> None:
+def test_where_nvlink_is_unknown_the_ring_is_unknown() -> None:
     ring = rings_of(nvlink_unknown()).ring_through((0, 1))
 
     assert ring is not None

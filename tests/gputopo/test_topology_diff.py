@@ -71,7 +71,7 @@ def test_machines_without_a_common_card_are_compared_by_place_then_by_index() ->
     )
 
 
-def test_a_difference_reads_like_one() -> None:
+def test_a_difference_is_shown_as_a_difference() -> None:
     found = (TopologyChange("a", "1", "2"), TopologyChange("b", None, "3"), TopologyChange("c\x1b", "4", None))
 
     assert render_changes(found) == "- a: 1\n+ a: 2\n+ b: 3\n- c\\x1b: 4\n"

@@ -28,7 +28,7 @@ def test_a_lost_gpu_loses_its_links() -> None:
     assert [(link.a, link.b) for link in links.links] == [(0, 1), (4, 5), (6, 7)]
 
 
-def test_a_dead_link_has_expected_lanes_but_no_active_lanes() -> None:
+def test_a_link_without_active_lanes_keeps_its_expected_lanes() -> None:
     machine = Machine(bridged_pairs_8(), dead_links={frozenset({2, 3})})
 
     links = machine.topology.nvlink
@@ -37,7 +37,7 @@ def test_a_dead_link_has_expected_lanes_but_no_active_lanes() -> None:
     assert machine.topology.islands != machine.built.islands
 
 
-def test_a_dead_uplink_has_expected_lanes_but_no_active_lanes() -> None:
+def test_an_uplink_without_active_lanes_keeps_its_expected_lanes() -> None:
     links = Machine(nvswitch_8(), dead_links={frozenset({5})}).topology.nvlink
 
     assert links is not None

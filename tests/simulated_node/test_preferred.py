@@ -125,6 +125,6 @@ def test_required_gpus_in_a_forgotten_set_leave_no_preference() -> None:
     assert best_effort(range(14), (12, 13), 2, _scores(14, _12_13=110)) == ()
 
 
-def test_nine_sets_are_remembered_right() -> None:
+def test_nine_sets_are_cached_correctly() -> None:
     """The ninth set makes the slice grow, into an array of its own."""
     assert best_effort(range(18), (16, 17), 2, _scores(18)) == (16, 17)

@@ -230,7 +230,7 @@ def test_other_files_are_refused_with_their_name(tmp_path: Path, text: str, erro
     assert error in str(refused.value)
 
 
-def test_a_file_that_was_replaced_on_the_host_is_not_believed(tmp_path: Path) -> None:
+def test_a_file_that_was_replaced_on_the_host_is_not_used(tmp_path: Path) -> None:
     """A mounted file stays the old one: it has no name on the host any more."""
     path = tmp_path / "config.yaml"
     path.write_text("topologyManagerPolicy: restricted\n")

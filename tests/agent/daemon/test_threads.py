@@ -135,11 +135,11 @@ def polled(signatures: list[int], watch: AllocationWatch | None = None) -> list[
     return [inbox.get_nowait() for _ in range(inbox.qsize())]
 
 
-def test_a_driver_that_appears_or_changes_wakes_the_loop() -> None:
+def test_a_driver_that_appears_or_changes_starts_a_pass() -> None:
     assert polled([1, 1, 2, 2, 1]) == [WakeUp("file"), WakeUp("file")]
 
 
-def test_changed_allocations_wake_the_loop() -> None:
+def test_changed_allocations_start_a_pass() -> None:
     def ask() -> tuple[HeldDevices, ...]:
         raise PodResourcesError("no socket")
 

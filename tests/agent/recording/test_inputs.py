@@ -95,7 +95,7 @@ def test_a_digit_that_every_nvlink_cell_lost_is_reported(gpus: int, cell: str, p
         (2, "NV2", "Quadro RTX 8000"),
     ],
 )
-def test_equal_cells_of_real_machines_are_believed(gpus: int, cell: str, product: str) -> None:
+def test_equal_cells_of_real_machines_are_accepted(gpus: int, cell: str, product: str) -> None:
     assert read_observation(matrix(gpus, cell, product)).topology.uncertain == ()
 
 
@@ -293,7 +293,7 @@ def test_a_matrix_with_more_lanes_than_active_links_leaves_the_nvlinks_uncertain
     assert [each.why for each in topology.problems if "17 of 18" in each.why]
 
 
-def test_the_links_alone_tell_the_gpus() -> None:
+def test_the_gpus_are_found_from_the_links_alone() -> None:
     topology = read_observation(LINKS).topology
 
     assert [gpu.product for gpu in topology.gpus] == ["NVIDIA A40", "NVIDIA A40"]

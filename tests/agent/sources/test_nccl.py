@@ -175,7 +175,7 @@ def test_a_network_device_without_pci_device_is_of_no_numa_node_unless_nccl_merg
     assert [nic.location.numa_node for nic in found.nics] == [None, 0]
 
 
-def test_a_hand_written_file_may_stop_at_the_pci_devices() -> None:
+def test_a_file_written_by_hand_may_end_at_the_pci_devices() -> None:
     text = """\
 <system version="1">
   <cpu numaid="0x0" affinity="0">

@@ -544,7 +544,7 @@ def test_a_grace_gpu_names_its_own_memory_node() -> None:
     assert gpu_of(FakeGpu(numa_node_id=4)).numa_node_id == 4
 
 
-def test_pairs_tell_their_common_ancestor_and_peer_access() -> None:
+def test_pairs_have_their_common_ancestor_and_peer_access() -> None:
     driver = FakeDriver(FakeGpu(), FakeGpu(), FakeGpu())
     driver.ancestors = {(0, 1): 10, (0, 2): 50}
     driver.p2p = {(0, 1): 0}

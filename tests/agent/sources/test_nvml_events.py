@@ -47,7 +47,7 @@ def driver(*events: tuple[int, int], gpus: tuple[FakeGpu, ...] = TWO, init: int 
     return made
 
 
-def test_an_xid_wakes_and_a_timeout_does_not() -> None:
+def test_an_xid_starts_a_pass_and_a_timeout_does_not() -> None:
     one = driver((TIMEOUT, 0), (TIMEOUT, 0), (SUCCESS, 79))
 
     wakes = listening(one, pauses=1)
@@ -62,7 +62,7 @@ def test_application_errors_are_ignored(xid: int) -> None:
     assert listening(driver((SUCCESS, xid), (SUCCESS, 74)), pauses=1).reasons == ["xid"]
 
 
-def test_a_lost_gpu_wakes_and_the_set_is_kept() -> None:
+def test_a_lost_gpu_starts_a_pass_and_the_event_set_is_kept() -> None:
     one = driver((GPU_IS_LOST, 0), (GPU_IS_LOST, 0), (SUCCESS, 74))
 
     assert listening(one, pauses=3).reasons == ["lost", "lost", "xid"]

@@ -153,7 +153,7 @@ def test_a_second_clean_up_finds_nothing(cluster: Cluster, published: list[Objec
     assert {write.verb for write in cluster.writes() if write.user == user(cluster, "cleaner")} == {"patch", "delete"}
 
 
-def test_what_was_asked_of_nfd_is_taken_back_and_others_requests_are_not(
+def test_our_requests_to_nfd_are_removed_and_those_of_others_are_kept(
     cluster: Cluster, config: str, tmp_path: Path
 ) -> None:
     define(cluster, NODE_FEATURE)

@@ -137,7 +137,7 @@ def test_a_pod_that_has_ended_is_not_listed_though_the_kubelet_still_does(
     assert answer(pods, config, "-n", "default") == "no running GPU pods found\n"
 
 
-def test_pods_on_a_node_of_which_nobody_says_who_holds_what_are_listed_as_such(
+def test_pods_on_a_node_without_known_allocations_are_listed_as_such(
     cluster: Cluster, trio: Fleet, config: str, tmp_path: Path
 ) -> None:
     running = run_pods(cluster, ("seen", "gpu-0", 2), ("unseen", "gpu-1", 4), ("cpu-only", "gpu-1", 0))
@@ -185,7 +185,7 @@ def test_nodes_as_documents_agree(cluster: Cluster, trio: Fleet, config: str, tm
     ]
 
 
-def test_nodes_of_a_cluster_without_agents_tell_what_labels_tell(cluster: Cluster, config: str) -> None:
+def test_nodes_of_a_cluster_without_agents_show_the_facts_of_the_labels(cluster: Cluster, config: str) -> None:
     labels = encode_topology(islands_4_4()).mirrors
     cluster.api.create("/api/v1/nodes", api_objects.gpu_node("gpu-0", 8, labels))
 
@@ -236,7 +236,7 @@ def test_why_a_pod_waits_and_what_is_nearest(cluster: Cluster, trio: Fleet, conf
     assert json.loads(answer(why, config, "pod", "waits", "-n", cluster.namespace, "-o", "json"))["suited"] == ["gpu-0"]
 
 
-def test_what_a_pod_has_got(cluster: Cluster, trio: Fleet, config: str, tmp_path: Path) -> None:
+def test_devices_of_a_pod(cluster: Cluster, trio: Fleet, config: str, tmp_path: Path) -> None:
     running = run_pods(cluster, ("train", "gpu-2", 4))
     publish(cluster, trio, tmp_path, running, datetime.now(UTC).isoformat())
 

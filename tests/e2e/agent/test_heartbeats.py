@@ -101,7 +101,7 @@ def test_manifests_of_the_version_before_make_the_node_gpus_the_heartbeat(cluste
     kube.close()
 
 
-def test_a_lease_that_somebody_edited_is_renewed_after_the_state_was_written_again(
+def test_a_lease_that_another_client_edited_is_renewed_after_the_state_was_written_again(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     prepare(cluster)

@@ -143,7 +143,7 @@ def test_an_agent_that_is_told_to_end_leaves_the_labels_and_the_next_one_writes_
     assert Counter(after[len(before) :]) <= Counter({("nodegpus", "patch"): 1})
 
 
-def test_a_link_that_died_is_still_missed_by_the_next_agent(cluster: Cluster, fleet: Fleet, tmp_path: Path) -> None:
+def test_a_link_that_failed_is_still_missing_for_the_next_agent(cluster: Cluster, fleet: Fleet, tmp_path: Path) -> None:
     prepare(cluster)
     (node,) = fleet.add(NodeSpec(name=NODE, shape=cube_mesh_8()))
     options = ("--node", NODE, "--node-source", str(node.snapshot), "--socket", "off")

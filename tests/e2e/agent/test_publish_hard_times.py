@@ -26,7 +26,7 @@ pytestmark = pytest.mark.e2e
 STATE = NodeGpus("2026-11-21T12:00:00Z", "1a2b", "0.1.0", ())
 
 
-def test_what_changed_while_the_api_server_was_away_is_caught_up_with_in_one_write(
+def test_changes_during_an_outage_of_the_api_server_are_written_at_once_afterwards(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     cluster.api.create("/api/v1/nodes", api_objects.gpu_node("gpu-0", 8))

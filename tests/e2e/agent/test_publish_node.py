@@ -154,9 +154,7 @@ def test_keys_that_are_no_longer_true_are_removed(publisher: NodePublisher, node
     assert keys.TOPOLOGY.key not in node().get("annotations", {})
 
 
-def test_a_label_that_somebody_deleted_comes_back(
-    publisher: NodePublisher, cluster: Cluster, node: Callable[[], Object]
-) -> None:
+def test_a_deleted_label_is_restored(publisher: NodePublisher, cluster: Cluster, node: Callable[[], Object]) -> None:
     publisher.publish_facts(encode_topology(dgx1()))
     label(cluster, {keys.ISLANDS.key: None}, "kubectl-label")
 

@@ -97,7 +97,7 @@ def test_a_state_is_stored_unchanged(cluster: Cluster, agent_kube: Kube, node_ui
     }
 
 
-def test_what_is_not_known_any_more_goes_away(cluster: Cluster, agent_kube: Kube, node_uid: str) -> None:
+def test_facts_that_are_no_longer_known_are_removed(cluster: Cluster, agent_kube: Kube, node_uid: str) -> None:
     assert node_uid
     define_node_gpus(cluster)
     publisher = NodePublisher(agent_kube, NODE)
@@ -108,7 +108,7 @@ def test_what_is_not_known_any_more_goes_away(cluster: Cluster, agent_kube: Kube
     assert stored(cluster)["allocations"] is None
 
 
-def test_allocations_that_somebody_wrote_where_they_are_not_known_are_removed(
+def test_allocations_that_another_client_wrote_where_they_are_not_known_are_removed(
     cluster: Cluster, agent_kube: Kube, node_uid: str
 ) -> None:
     assert node_uid
@@ -166,7 +166,7 @@ def test_the_state_of_a_node_that_was_created_again_is_written_with_its_facts(
     assert owner["uid"] == created["uid"] != node_uid
 
 
-def test_a_state_that_somebody_deleted_comes_back(cluster: Cluster, agent_kube: Kube, node_uid: str) -> None:
+def test_a_deleted_state_is_restored(cluster: Cluster, agent_kube: Kube, node_uid: str) -> None:
     assert node_uid
     define_node_gpus(cluster)
     publisher = NodePublisher(agent_kube, NODE)

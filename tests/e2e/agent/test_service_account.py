@@ -44,7 +44,7 @@ def test_an_agent_publishes_as_its_pod(cluster: Cluster, account: Path) -> None:
     kube.close()
 
 
-def test_what_a_pod_may_not_do_is_refused_with_the_reason(cluster: Cluster, account: Path) -> None:
+def test_a_forbidden_write_of_a_pod_is_refused_with_the_reason(cluster: Cluster, account: Path) -> None:
     """The server refuses what our own table would let through."""
     everything = Role("agent", dict.fromkeys(AGENT.verbs, ("get", "list", "create", "patch", "delete")))
     kube = in_cluster(everything, account, environ(cluster))

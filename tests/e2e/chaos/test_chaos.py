@@ -128,7 +128,7 @@ class Reasons:
 
 
 @pytest.mark.usefixtures("controller_manager")
-def test_no_promise_is_broken_in_a_day_of_faults_and_attacks(  # noqa: PLR0917  fixtures
+def test_no_prediction_is_broken_in_a_day_of_faults_and_attacks(  # noqa: PLR0917  fixtures
     cluster: Cluster,
     gpu_nodes: Fleet,
     agents_of: StartAgents,

@@ -219,7 +219,7 @@ def test_a_claim_cannot_be_forged(installed: Cluster, agent: Client, token: str)
     forger.close()
 
 
-def test_what_rbac_refuses_admission_refuses_as_well(installed: Cluster, agent: Client) -> None:
+def test_writes_that_rbac_refuses_are_refused_by_admission_as_well(installed: Cluster, agent: Client) -> None:
     installed.api.patch(NODE_GPUS.path("gpu-1"), node_gpus("gpu-1"), "apply", fieldManager="test")
     status_patch = {"status": {"capacity": {"nvidia.com/gpu": "9"}}}
     attempts: list[tuple[str, str, Object | None]] = [
@@ -257,7 +257,7 @@ def test_a_node_gpus_is_denied(agent: Client, name: str, metadata: Object, why: 
     assert (status, message[-len(why) :]) == (403, why)
 
 
-def test_what_others_did_to_a_node_gpus_does_not_stop_its_agent(installed: Cluster, agent: Client) -> None:
+def test_a_node_gpus_edited_by_others_does_not_stop_its_agent(installed: Cluster, agent: Client) -> None:
     path = NODE_GPUS.path("gpu-0")
     held = node_gpus("gpu-0", finalizers=["example.com/stay"], ownerReferences=[OWNER])
     installed.api.patch(path, held, "apply", fieldManager="somebody", force="true")
@@ -329,7 +329,7 @@ def test_the_node_feature_of_another_node_cannot_be_taken_over(agent: Client, in
     assert (status, "writes only the NodeFeature with the name of its own node" in message) == (403, True)
 
 
-def test_nobody_else_is_bound_by_the_policies(installed: Cluster) -> None:
+def test_other_users_are_not_restricted_by_the_policies(installed: Cluster) -> None:
     account = {"metadata": {"name": "labeller"}}
     installed.api.create(f"/api/v1/namespaces/{installed.namespace}/serviceaccounts", account)
     subject = {"kind": "ServiceAccount", "name": "labeller", "namespace": installed.namespace}

@@ -251,7 +251,7 @@ def test_an_event_with_a_token_without_the_claim_is_denied(installed: Cluster) -
     unbound.close()
 
 
-def test_what_rbac_refuses_about_events_admission_refuses_as_well(installed: Cluster, agent: Client) -> None:
+def test_events_that_rbac_refuses_are_refused_by_admission_as_well(installed: Cluster, agent: Client) -> None:
     """Also by the other API of Events, which has the same objects."""
     installed.api.create(EVENT_PATH, event(metadata={"name": "kept"}))
     newer = {

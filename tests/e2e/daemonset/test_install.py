@@ -152,7 +152,7 @@ def node_facts(cluster: Cluster) -> list[tuple[str, Object, Object | None]]:
 
 
 @pytest.mark.parametrize("installer", ["kustomize", "helm"])
-def test_deleting_what_was_applied_and_one_cleanup_leave_no_trace(
+def test_deleting_the_applied_objects_and_one_cleanup_remove_everything(
     nodes: Cluster, controller_manager: Server, kubes: list[Kube], tmp_path: Path, installer: str
 ) -> None:
     assert controller_manager.running

@@ -141,7 +141,7 @@ def test_neither_images_nor_tolerations_may_be_changed(cluster: Cluster, planner
 
 
 @pytest.mark.parametrize("name", ["gated", "theirs", "held"])
-def test_a_pod_that_it_did_not_let_go_it_may_not_delete(cluster: Cluster, planner: Client, name: str) -> None:
+def test_the_planner_may_not_delete_a_pod_that_it_did_not_ungate(cluster: Cluster, planner: Client, name: str) -> None:
     status, message = refusal(planner, "DELETE", cluster.pods(name))
 
     assert (status, message.partition("denied request: ")[2]) == (

@@ -132,7 +132,7 @@ def test_pods_that_wait_are_released_once_the_planner_is_gone(waiting: Cluster, 
     assert (cleaned.exit_code, cleaned.output) == (0, "nothing to remove\n")
 
 
-def test_what_planners_wrote_down_is_not_taken_from_under_pods_that_wait(waiting: Cluster, tmp_path: Path) -> None:
+def test_records_of_planners_are_kept_while_pods_wait(waiting: Cluster, tmp_path: Path) -> None:
     uninstall_but_definitions(waiting)
 
     refused = run(waiting, tmp_path, CLEANER, "--all", "--crd")

@@ -134,7 +134,7 @@ def test_the_status_is_written_apart_and_shown_in_columns(cluster: Cluster, plan
         pytest.param({"gang": "g" * 254}, "may not be more than 253 bytes", id="a name that no gang has"),
     ],
 )
-def test_what_is_no_plan_is_refused(cluster: Cluster, planner: Kube, spec: Any, complaint: str) -> None:
+def test_an_invalid_plan_is_refused(cluster: Cluster, planner: Kube, spec: Any, complaint: str) -> None:
     with pytest.raises(KubeError, match="422") as refused:
         planner.create(RESERVATIONS, reservation(cluster, spec))
 
@@ -236,7 +236,7 @@ def test_a_patch_meets_the_very_pod_as_it_was_seen_or_nothing(cluster: Cluster, 
         planner.patch(PODS, {"metadata": confused, "spec": spec})
 
 
-def test_what_the_planner_and_extenders_do_not_do_the_api_server_does_not_let_them(
+def test_the_api_server_refuses_writes_that_the_planner_and_extenders_never_make(
     cluster: Cluster, planner: Kube
 ) -> None:
     grant(cluster, "extender", EXTENDER)

@@ -117,7 +117,7 @@ def test_the_planner_writes_them(cluster: Cluster, clients: Clients) -> None:
 
 @pytest.mark.parametrize("who", ["tenant", "namesake", "admin"])
 @pytest.mark.parametrize("key", sorted(OWN))
-def test_nobody_else_does(cluster: Cluster, clients: Clients, who: str, key: str) -> None:
+def test_other_programs_cannot_write_them(cluster: Cluster, clients: Clients, who: str, key: str) -> None:
     client: Client = getattr(clients, who)
     change = partial(refusal, client, "PATCH")
 
@@ -165,7 +165,7 @@ def binding(name: str, annotations: dict[str, str]) -> Object:
     return {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
 
 
-def test_what_kubelets_schedulers_and_controllers_do_goes_on(cluster: Cluster, clients: Clients) -> None:
+def test_kubelets_schedulers_and_controllers_are_not_restricted(cluster: Cluster, clients: Clients) -> None:
     """On pods that bear the annotations and on pods that do not."""
     change = partial(refusal, clients.tenant, "PATCH")
     for name in ("gated", "ungated"):

@@ -78,7 +78,7 @@ def test_edited_labels_are_restored_within_a_heartbeat_with_an_event(
     )
 
 
-def test_a_damaged_annotation_is_healed_by_a_restart(
+def test_a_damaged_annotation_is_restored_by_a_restart(
     cluster: Cluster, agent_options: tuple[tuple[str, ...], Path], tmp_path: Path
 ) -> None:
     options, config = agent_options

@@ -181,7 +181,7 @@ def test_an_island_is_not_outvoted_by_all_stock_plugins_together(
     assert nodes == {"outvoted": "gpu-0", "not-outvoted": "gpu-1"}
 
 
-def test_what_nobody_asked_for_does_not_outvote_one_point(
+def test_factors_that_were_not_requested_do_not_outweigh_one_point(
     cluster: Cluster, extender: RecordingExtender, scheduler: StartScheduler, tmp_path: Path
 ) -> None:
     cluster.api.create_all([("/api/v1/nodes", gpu_node(f"gpu-{number}", 8)) for number in (0, 1)])
@@ -371,7 +371,7 @@ def test_pods_without_gpus_go_to_the_node_with_the_lowest_cost_per_cpu(
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_deleting_what_was_applied_leaves_the_namespace_and_nothing_else(
+def test_deleting_the_applied_objects_leaves_only_the_namespace(
     cluster: Cluster, controller_manager: Server, overlay: str
 ) -> None:
     assert controller_manager.running

@@ -136,7 +136,7 @@ COSTLY: dict[str, Callable[[], list[Object]]] = {
 
 
 @pytest.mark.parametrize("costly", COSTLY.values(), ids=COSTLY.keys())
-def test_pods_that_take_long_to_read_delay_nobody(  # noqa: PLR0917  fixtures
+def test_pods_that_take_long_to_read_delay_no_other_pod(  # noqa: PLR0917  fixtures
     cluster: Cluster,
     gpu_nodes: Fleet,
     agents_of: StartAgents,

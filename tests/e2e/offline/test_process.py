@@ -34,7 +34,7 @@ def test_server_that_is_never_ready_is_given_up(tmp_path: Path) -> None:
     assert not server.running
 
 
-def test_nobody_listening_yet_is_no_failure(tmp_path: Path) -> None:
+def test_a_server_that_does_not_listen_yet_is_no_failure(tmp_path: Path) -> None:
     server = Server("sleep", ["/bin/sleep", "60"], tmp_path / "sleep.log")
     answers = iter([ConnectionRefusedError(), None])
 

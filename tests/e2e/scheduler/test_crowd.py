@@ -125,7 +125,7 @@ def check(fleet: Fleet, pods: list[Object]) -> None:
                 assert truth.in_one_island(fleet[node].topology, gpus), (node, name, sorted(gpus))
 
 
-def test_everybody_who_fits_is_placed_and_no_island_is_broken(
+def test_every_pod_that_fits_is_placed_and_no_island_is_broken(
     cluster: Cluster, fleet: Fleet, machines: Agents, gputopo_scheduler: Extender, timed: Timed
 ) -> None:
     with timed("a crowd of 200 pods on 30 nodes"):

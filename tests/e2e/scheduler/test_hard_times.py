@@ -121,7 +121,7 @@ def test_calls_are_refused_until_the_cluster_is_known(
             assert whole_islands(cluster, fleet) == 1
 
 
-def test_what_happens_while_the_watch_is_cut_is_known_when_it_is_back(
+def test_events_during_a_broken_watch_are_known_after_it_reconnects(
     cluster: Cluster, fleet: Fleet, agents_of: StartAgents, scheduler: StartScheduler
 ) -> None:
     """Pods that another scheduler binds meanwhile are on no watch that breaks."""

@@ -35,7 +35,7 @@ def pairs_in_turn(available: Sequence[Device], _: Sequence[Device], size: int) -
 
 
 @pytest.mark.usefixtures("gputopo_scheduler")
-def test_it_is_placed_when_the_kubelet_has_spoken(
+def test_the_pod_is_placed_when_the_kubelet_has_reported(
     cluster: Cluster, fleet: Fleet, agents_of: StartAgents, timed: Timed
 ) -> None:
     """Two single GPUs may be in one island or in two. Where they were in one, the other is whole."""
@@ -56,7 +56,7 @@ def test_it_is_placed_when_the_kubelet_has_spoken(
 
 
 @pytest.mark.usefixtures("gputopo_scheduler")
-def test_nobody_is_left_waiting_whom_we_refused_because_kube_scheduler_heard_first(
+def test_no_pod_waits_that_was_refused_because_kube_scheduler_got_the_event_first(
     cluster: Cluster, fleet: Fleet, agents_of: StartAgents
 ) -> None:
     """kube-scheduler retries when its own watch shows the end of a pod, often before the extender's watch does."""

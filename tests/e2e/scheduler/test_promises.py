@@ -62,7 +62,7 @@ def on_islands(cluster: Cluster, fleet: Fleet, *names: str) -> bool:
 
 
 @pytest.mark.usefixtures("six_free", "gputopo_scheduler")
-def test_a_pod_that_waits_for_its_volume_keeps_what_it_was_promised(cluster: Cluster, fleet: Fleet) -> None:
+def test_a_pod_that_waits_for_its_volume_keeps_its_assumed_gpus(cluster: Cluster, fleet: Fleet) -> None:
     wait_between_filter_and_bind(cluster)
 
     cluster.create_pod(gpu_pod("rival", 3, REQUIRED))
@@ -75,7 +75,7 @@ def test_a_pod_that_waits_for_its_volume_keeps_what_it_was_promised(cluster: Clu
 
 
 @pytest.mark.usefixtures("six_free")
-def test_the_promise_outlives_the_extender_that_made_it(
+def test_an_acknowledgement_holds_after_the_extender_that_made_it_has_ended(
     cluster: Cluster, fleet: Fleet, gputopo_scheduler: Extender
 ) -> None:
     wait_between_filter_and_bind(cluster)
@@ -104,7 +104,7 @@ def test_a_pod_that_is_deleted_between_filter_and_bind_leaves_its_island_to_the_
 
 
 @pytest.mark.usefixtures("six_free")
-def test_a_pod_whose_pre_bind_fails_is_placed_again_and_breaks_no_promise(
+def test_a_pod_whose_pre_bind_fails_is_placed_again_without_a_double_booking(
     cluster: Cluster, fleet: Fleet, extender: Extender, scheduler: StartScheduler
 ) -> None:
     """kube-scheduler gives up after a second, and tries again, which asks us again."""
@@ -187,7 +187,7 @@ def test_a_pod_of_no_shape_preempts_by_number_as_before(
     assert gputopo_scheduler.count("gputopo_preemption_nodes_total", outcome="kept") >= 1
 
 
-def test_pods_that_arrive_while_no_kubelet_admits_anybody_are_not_promised_the_same(
+def test_pods_that_arrive_while_no_kubelet_admits_pods_do_not_get_the_same_gpus(
     cluster: Cluster, fleet: Fleet, six_free: Agents, gputopo_scheduler: Extender
 ) -> None:
     """Bound together, admitted in every order: whoever runs first takes what the others were not promised."""

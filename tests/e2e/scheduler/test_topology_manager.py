@@ -44,7 +44,9 @@ def test_a_pod_that_the_kubelet_would_reject_is_not_bound(cluster: Cluster) -> N
 
 @pytest.mark.parametrize("one_free_on_each_numa_node", [NumaPolicy.BEST_EFFORT], indirect=True)
 @pytest.mark.usefixtures("one_free_on_each_numa_node", "gputopo_scheduler")
-def test_best_effort_gives_the_pair_across_numa_nodes_and_no_island_is_promised(cluster: Cluster, fleet: Fleet) -> None:
+def test_best_effort_may_give_the_pair_across_numa_nodes_and_no_island_is_predicted(
+    cluster: Cluster, fleet: Fleet
+) -> None:
     cluster.create_pod(gpu_pod("together", 2, {"island": "required"}))
     assert Reason.ISLAND.value in refused(cluster, "together")
 

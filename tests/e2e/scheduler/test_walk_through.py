@@ -55,7 +55,7 @@ def test_the_next_one_takes_what_is_left_and_the_last_is_told_why_not_the_v100(l
 
 
 @pytest.mark.usefixtures("gputopo_scheduler")
-def test_labels_that_leave_no_doubt_place_a_pod_that_requires_an_island(cluster: Cluster) -> None:
+def test_unambiguous_labels_place_a_pod_that_requires_an_island(cluster: Cluster) -> None:
     """Nodes labelled as by ``gputopo labels``, no agent: one NVSwitch island, and four bridged pairs."""
     for name, machine in (("switch", "hgx_h100"), ("pairs", "a100_mesh")):
         facts = encode_topology(MACHINES[machine]())

@@ -49,7 +49,7 @@ def run(*arguments: str, **options: Any) -> Result:
     ],
     ids=" ".join,
 )
-def test_a_file_shows_what_the_cluster_showed(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_a_file_gives_the_same_output_as_the_cluster(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     def answered(asked: Asked) -> Answer:
         if asked.query.get("labelSelector", "").startswith("nosuch=label"):
             return listed()

@@ -36,7 +36,7 @@ def test_the_resources_are_those_of_the_nodes_of_a_cluster_or_of_a_list_or_named
     assert run("--resource", "nvidia.com/mig-1g.10gb").stdout == of_cluster.stdout
 
 
-def test_it_is_printed_for_either_caller() -> None:
+def test_the_configuration_is_printed_for_either_caller() -> None:
     assert tuple(each.value for each in Caller) == CALLERS
     for caller in Caller:
         printed = run("--for", caller.value, "--resource", "nvidia.com/gpu").stdout

@@ -193,7 +193,7 @@ def test_errors_of_a_planner_page(answer: Answer, told: str) -> None:
         pytest.param(["why", "gang", "x", "--node", "y"], 2, "gang NAME excludes -f and --node", id="a node"),
     ],
 )
-def test_what_cannot_be_asked(arguments: list[str], code: int, told: str) -> None:
+def test_invalid_questions(arguments: list[str], code: int, told: str) -> None:
     shown = CliRunner().invoke(main.main, arguments)
 
     assert (shown.exit_code, told in shown.output) == (code, True)

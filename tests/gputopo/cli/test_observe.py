@@ -231,7 +231,7 @@ def get(port: int, page: str) -> tuple[int, str]:
     return answer.status, answer.data.decode()
 
 
-def test_how_things_are_now(tmp_path: Path) -> None:
+def test_pods_that_run_at_the_start_are_compared(tmp_path: Path) -> None:
     with served(Cluster()) as server:
         there = ["--kubeconfig", server.kubeconfig(tmp_path / "config")]
         shown = CliRunner().invoke(main.main, ["observe", *there, "--for", "0s"])

@@ -339,7 +339,7 @@ def test_errors_of_an_extender_page(answer: Answer, told: str, tmp_path: Path) -
     assert told in shown.output
 
 
-def test_where_no_extender_is() -> None:
+def test_without_an_extender() -> None:
     shown = CliRunner().invoke(main.main, ["why", "pod", "x", "-n", "default", "--server", "http://127.0.0.1:9"])
 
     assert shown.exit_code == 4
@@ -372,7 +372,7 @@ def test_where_no_extender_is() -> None:
         pytest.param(["-f", "/nowhere/p.yaml"], "cannot read /nowhere/p.yaml: No such file or directory", id="no file"),
     ],
 )
-def test_what_cannot_be_asked(arguments: list[str], told: str) -> None:
+def test_invalid_questions(arguments: list[str], told: str) -> None:
     shown = CliRunner().invoke(main.main, ["why", *arguments])
 
     assert shown.exit_code == 2

@@ -35,7 +35,7 @@ def test_gpu_nodes_by_name() -> None:
     assert (len(found[0].topology.gpus), found[0].state) == (4, None)
 
 
-def test_a_damaged_annotation_leaves_what_labels_tell_and_the_reason() -> None:
+def test_a_damaged_annotation_leaves_the_facts_of_the_labels_and_the_reason() -> None:
     facts = encode_topology(dgx1())
 
     (node,) = gpu_nodes([metadata("n", facts.labels, {keys.TOPOLOGY.key: '{"v":9}'})], {})
@@ -53,7 +53,7 @@ def test_gpus_without_an_allocation_are_free() -> None:
     assert node.held_devices == {0: 1, 1: 1, 4: 1}
 
 
-def test_shares_of_a_gpu_are_counted_and_strangers_are_not() -> None:
+def test_shares_of_a_gpu_are_counted_and_unknown_devices_are_not() -> None:
     uuid = str(dgx1().get_gpu(3).uuid)
     shares = tuple(DeviceAllocation(uuid, PodRef("ns", f"p{n}", "main"), replica=n) for n in range(3))
     stranger = DeviceAllocation("GPU-of-another-boot", PodRef("ns", "p", "main"))

@@ -40,7 +40,7 @@ def test_the_models_of_the_official_package_are_never_imported(tmp_path: Path) -
     assert (done.stdout.strip(), done.stderr, done.returncode) == ("[]", "", 0)
 
 
-def test_nothing_that_speaks_http_is_imported_by_asking_who_may_do_what() -> None:
+def test_the_rbac_roles_are_read_without_importing_an_http_client() -> None:
     code = "import sys, gputopo.kube.rbac, gputopo.kube.objects, gputopo.kube.ownership; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 

@@ -117,7 +117,7 @@ def test_the_end_of_an_object_without_a_value_is_delivered(reduction: Projection
     assert reduction.apply_events([put("b"), deleted("b")]) == Delta(removed=("b",))
 
 
-def test_a_later_list_forgets_what_is_not_in_it(reduction: Projection[Size]) -> None:
+def test_a_later_list_removes_objects_that_it_does_not_contain(reduction: Projection[Size]) -> None:
     reduction.apply_list([raw("a", 1), raw("b", 2)])
 
     assert reduction.apply_list([raw("b", 2)]) == Delta((Size("b", 2),), is_full_list=True)

@@ -220,7 +220,7 @@ def test_an_event_of_the_watch_resets_the_delay(tmp_path: Path) -> None:
         pytest.param("86400", LONGEST_RETRY_AFTER_S, id="a day"),
     ],
 )
-def test_a_server_that_says_when_is_obeyed_within_reason(asked: str, waited: float, tmp_path: Path) -> None:
+def test_a_retry_after_of_the_server_is_honoured_up_to_a_limit(asked: str, waited: float, tmp_path: Path) -> None:
     script = Script([Answer({"message": "busy"}, 429, {"Retry-After": asked}), page(7)])
 
     with running(script, tmp_path) as run:
@@ -322,7 +322,7 @@ def test_an_empty_line_is_a_sign_of_life_and_no_more(tmp_path: Path) -> None:
     assert run.deltas == [Delta(is_full_list=True)]
 
 
-def test_a_silent_watch_is_opened_anew_and_that_is_no_failure(tmp_path: Path) -> None:
+def test_a_silent_watch_is_reopened_without_counting_as_a_failure(tmp_path: Path) -> None:
     silent = Stream(event("ADDED", "a", 8))
     script = Script([page(7)], [silent])
 
@@ -335,7 +335,7 @@ def test_a_silent_watch_is_opened_anew_and_that_is_no_failure(tmp_path: Path) ->
     assert (condition.failures, condition.relists, run.waits) == (0, 0, [])
 
 
-def test_a_server_that_is_silent_because_it_is_dead_is_noticed(tmp_path: Path) -> None:
+def test_a_server_that_has_failed_without_closing_its_connections_is_noticed(tmp_path: Path) -> None:
     script = Script([page(7)], [Stream(event("ADDED", "a", 8)), Answer({"message": "shutting down"}, 503)])
 
     with running(script, tmp_path, silence_s=0.2) as run:
@@ -422,7 +422,7 @@ def test_it_stops_while_a_watch_is_being_opened(tmp_path: Path) -> None:
     assert deltas == [Delta(is_full_list=True)]
 
 
-def test_how_it_is_doing(tmp_path: Path) -> None:
+def test_status_of_a_reflector(tmp_path: Path) -> None:
     stream = Stream()
     script = Script([page(7, thing("a", 3))], [stream])
 

@@ -205,7 +205,7 @@ def test_the_error_of_a_broken_stream_follows_its_events(tmp_path: Path) -> None
             next(events)
 
 
-def test_a_watch_ends_after_a_silence_as_it_would_in_good_order(tmp_path: Path) -> None:
+def test_a_watch_that_is_silent_too_long_ends_like_a_watch_that_times_out(tmp_path: Path) -> None:
     stream = Stream(event("ADDED", "a", 8), b'{"type":"MODI')
 
     with watching(tmp_path, Answer(stream), silence_s=0.2) as (_, watch):

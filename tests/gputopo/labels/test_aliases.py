@@ -75,7 +75,7 @@ def test_labels_of_ours_take_precedence() -> None:
     assert "gputopo.io/vram-mib" not in with_aliases({**ours, "gpu-memory-gb": "80"}).labels
 
 
-def test_a_node_with_hand_made_labels_alone_is_described() -> None:
+def test_a_node_with_only_labels_set_by_hand_is_described() -> None:
     labels = {
         "nvidia.com/gpu.count": "2", "gpu-memory-gb": "16", "gpu-interconnect": "nvlink", "gpu-generation": "Volta",
     }  # fmt: skip

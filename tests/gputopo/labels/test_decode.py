@@ -24,7 +24,7 @@ def test_labels_of_gpu_feature_discovery_give_the_gpus_but_no_links() -> None:
     )
 
 
-def test_a_hand_made_interconnect_is_quoted_and_not_turned_into_links() -> None:
+def test_an_interconnect_label_set_by_hand_is_quoted_and_not_turned_into_links() -> None:
     labels = {"nvidia.com/gpu.count": "8", "nvidia.com/gpu-topology": "nvswitch", "nvidia.com/gpu.numa": "0_1"}
 
     topology = decode_topology(labels, {})

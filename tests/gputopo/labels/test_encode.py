@@ -171,7 +171,7 @@ def test_island_labels(topology: NodeTopology, expected: dict[str, str]) -> None
     assert {name: labels[f"gputopo.io/{name}"] for name in names if f"gputopo.io/{name}" in labels} == expected
 
 
-def test_islands_in_doubt_have_no_labels() -> None:
+def test_uncertain_islands_have_no_labels() -> None:
     facts = encode_topology(NodeTopology(gpus=(h100(0), h100(1)), nvlink=Nvlink(unknown=((0, 1),))))
 
     assert not [key for key in facts.labels if "island" in key or "interconnect" in key]

@@ -77,7 +77,7 @@ def test_no_node_is_without_devices_while_a_device_may_sit_anywhere() -> None:
         ),
     ],
 )
-def test_where_a_nic_is(nic: Nic, expected: list[tuple[str | None, list[str]]]) -> None:
+def test_position_of_a_nic(nic: Nic, expected: list[tuple[str | None, list[str]]]) -> None:
     assert layout(two_gpus(distance=SYS, nic=nic)) == expected
 
 

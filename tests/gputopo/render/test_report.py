@@ -65,7 +65,7 @@ def test_sections_are_folded_between_words() -> None:
     assert render(sections, 0) == render(sections, 20)
 
 
-def test_no_text_acts_on_the_terminal() -> None:
+def test_no_text_controls_the_terminal() -> None:
     sections: list[list[str | Table]] = [["a \x1b[2Jé"], [text_table((), [("b\nc",)])]]
 
     assert render(sections, 80) == "a \\x1b[2Jé\n\n  b\\nc\n"

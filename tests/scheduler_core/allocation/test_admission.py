@@ -38,7 +38,7 @@ def predicted(kubelet: KubeletModel, free: int, *steps: ContainerStep) -> Predic
     return predict_sets(H100, ExactSets((free,)), steps, kubelet)
 
 
-def test_bridged_pairs_across_numa_nodes_are_not_promised_under_best_effort() -> None:
+def test_bridged_pairs_across_numa_nodes_are_not_predicted_under_best_effort() -> None:
     """The plugin alone would give a bridged pair; the kubelet offers it the GPUs of one NUMA node."""
     pair, numa = (ContainerStep(2),), ACROSS.numa
     alone = predict_sets(ACROSS, ExactSets((ACROSS.whole,)), pair, model(NumaPolicy.NONE)).sets

@@ -69,7 +69,7 @@ class TestOrdersThatCanBeFollowed:
             pytest.param(occupant("a", 2, island="required"), None, id="one island: nothing can be broken"),
         ],
     )
-    def test_orders_that_cannot_be_followed_must_not_matter(self, waiting: Occupant, reason: Reason | None) -> None:
+    def test_orders_that_cannot_be_simulated_must_not_matter(self, waiting: Occupant, reason: Reason | None) -> None:
         """Seven pods that have just ended, a waiting pod, and now another pod, in any order."""
         ended = {f"ended-{gpu}": [gpu] for gpu in range(7)}
         state = state_of(record(topology=H100, held=ended, pods=[waiting]), NOW, Policy())
@@ -129,7 +129,7 @@ class TestOrdersThatCannotBeFollowed:
         assert isinstance(state.free, SomeSet)
         assert _on(state, profile(1)) is Reason.RESERVED
 
-    def test_untrusted_link_graph_proves_no_shape(self) -> None:
+    def test_uncertain_link_graph_proves_no_shape(self) -> None:
         """In part, if the agent sees four of eight GPUs, or as a whole."""
         part = record(topology=MACHINES["h100_partial"](), pods=[PAIR], allocatable={"nvidia.com/gpu": 8})
         whole = record(pods=[PAIR], allocatable={"nvidia.com/gpu": 4})

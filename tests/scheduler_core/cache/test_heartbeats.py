@@ -148,7 +148,7 @@ def test_a_full_list_is_applied_in_parts() -> None:
     assert [key for each in parts for key in each.removed] == ["a"]
 
 
-def test_a_heartbeat_ends_the_doubt_about_a_pod_that_was_replaced_within_one_poll() -> None:
+def test_a_heartbeat_settles_a_pod_that_was_replaced_within_one_poll() -> None:
     """A pod of the same name got the same GPUs, so the report is the same; it is the new pod's once it is confirmed."""
     held = {"p": [0, 1]}
     first, second = pod_update("p", 2, "a", admitted=True), pod_update("p", 2, "a", admitted=True)

@@ -64,7 +64,7 @@ def test_a_new_replica_shows_the_policy(reports: list[Held], policy: ReplicaPoli
     assert _after(_node(), reports).observed_policy is policy
 
 
-def test_nothing_is_learned_where_the_replicas_of_a_gpu_are_unknown() -> None:
+def test_no_policy_is_inferred_where_the_replicas_of_a_gpu_are_unknown() -> None:
     assert _after(_node(replicas=None), [{"a": [0]}, {"a": [0], "b": [1]}]).observed_policy is None
 
 
@@ -85,7 +85,7 @@ def test_replicas_that_the_kubelet_reports_suffice(label: str | None, policy: Re
     assert node.observed_policy is policy
 
 
-def test_nothing_is_learned_while_a_pod_ended_since_the_report() -> None:
+def test_no_policy_is_inferred_while_a_pod_ended_since_the_report() -> None:
     """The pod may have filled the fuller GPU when the new pod was admitted."""
     node = with_pod(_after(_node(), [{"a": [0]}]), occupant("gone", 1, vram="1Gi"))
     node = without_pod(node, "uid-gone")

@@ -312,7 +312,9 @@ def test_list_all_raises_what_the_api_server_answers(tmp_path: Path) -> None:
         pytest.param(None, None, "nothing about pods from the API server", id="never"),
     ],
 )
-def test_a_long_silence_of_any_kind_is_a_reason(age_s: float | None, trouble: str | None, told: str | None) -> None:
+def test_a_long_silence_of_a_watch_of_any_kind_is_a_reason(
+    age_s: float | None, trouble: str | None, told: str | None
+) -> None:
     nodes = WatchStatus("nodes", True, 1.0, 0, 0, None, None)
     pods = WatchStatus("pods", True, age_s, 0, 0, trouble, None)
 

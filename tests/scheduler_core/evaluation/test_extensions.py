@@ -149,7 +149,7 @@ def test_pods_that_agree_in_what_is_read_share_one_profile(example: Policies) ->
     assert profile(licence="x") != profile(licence="y")
 
 
-def test_remembered_requests_are_not_mixed_up(example: Policies) -> None:
+def test_cached_requests_are_not_mixed_up(example: Policies) -> None:
     """The watches of the extender and the planner remember the requests of equal pods."""
     parse = MemoizedParser(lambda: example)
 

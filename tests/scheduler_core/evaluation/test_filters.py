@@ -339,7 +339,7 @@ class TestMigAndShares:
 
         assert _on(one, profile(2, island="required", numa="required")) is None
 
-    def test_hand_labelled_node_with_mig_devices(self) -> None:
+    def test_node_labelled_by_hand_with_mig_devices(self) -> None:
         labels = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu.count": "8"}
         state = state_of(record(labels=labels, allocatable={"nvidia.com/mig-1g.5gb": 7}), NOW, Policy())
 

@@ -96,7 +96,7 @@ def _table(records: list[NodeRecord]) -> ClusterSnapshot:
         ),
     ],
 )
-def test_labels_decide_where_they_leave_no_doubt(state: NodeState, asked: PodProfile, reason: Reason | None) -> None:
+def test_labels_decide_where_they_are_unambiguous(state: NodeState, asked: PodProfile, reason: Reason | None) -> None:
     assert rejection_reason(asked, state, Policy()) is reason
 
 

@@ -188,7 +188,7 @@ def test_results_are_kept_until_the_node_changes() -> None:
 
 @settings(max_examples=120, deadline=None)
 @given(st.integers(0, 2**32))
-def test_acknowledged_reservations_fit_wherever_in_flight_pods_come(seed: int) -> None:
+def test_acknowledged_reservations_fit_wherever_in_flight_pods_are_placed(seed: int) -> None:
     random = Random(seed)
     stage = FakeScheduler.synced_with_reservations(
         {name: random.choice((H100, PAIRS, MACHINES["dgx1"]())) for name in "abc"}, policy=POLICY

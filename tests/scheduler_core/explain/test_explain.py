@@ -156,7 +156,7 @@ class TestBound:
     def test_gpus_that_are_not_reported(self, node: NodeRecord, bound: str) -> None:
         assert told(request(2), node, bound=bound).held == CurrentPlacement(node=bound, spot=None)
 
-    def test_it_does_not_stand_in_its_own_way(self) -> None:
+    def test_a_pod_is_not_blocked_by_its_own_gpus(self) -> None:
         mine = record("n", PAIRS, held={"new": [0, 1, 2, 3]}, pods=[occupant("new", 4)])
 
         assert told(request(4), mine, bound="n").suited == ("n",)

@@ -25,7 +25,7 @@ def with_leases(leases: Leases) -> Callable[[Asked], Answer]:
     return lambda asked: leases.answer(asked) if "/leases" in asked.path else others(asked)
 
 
-def test_it_answers_from_when_it_has_the_lease_and_lets_go_of_it_at_its_end(tmp_path: Path) -> None:
+def test_it_answers_while_it_holds_the_lease_and_releases_it_at_its_end(tmp_path: Path) -> None:
     leases = Leases()
     leases.put({"holderIdentity": "other", "leaseDurationSeconds": 3600})
     with (

@@ -52,14 +52,14 @@ def test_pod_without_gpus_passes_untouched() -> None:
         ),
     ],
 )
-def test_malformed_pod_is_refused_everywhere_with_its_own_words(asked: Pod, text: str) -> None:
+def test_a_malformed_pod_is_refused_everywhere_with_its_own_message(asked: Pod, text: str) -> None:
     stage = FakeScheduler.synced({"a": PAIRS})
 
     assert stage.filter(asked, "a", "ghost") == FilterResult((), {"a": text, "ghost": text})
     assert dict(stage.extender.prioritize(asked, {"a"})) == {"a": 0}
 
 
-def test_where_one_node_passes_the_others_go_without_saying() -> None:
+def test_if_one_node_passes_the_others_are_not_listed() -> None:
     stage = FakeScheduler.synced({"a": PAIRS, "b": H100})
 
     assert stage.filter(unbound_pod("p", 8), "a", "b", "ghost") == FilterResult(("b",), {})

@@ -137,7 +137,7 @@ def test_a_removed_registration_is_written_again() -> None:
     assert process.said == [("gpus", ExtenderAck(POD, 1))]
 
 
-def test_nothing_is_acknowledged_before_what_others_let_in_is_bound() -> None:
+def test_nothing_is_acknowledged_before_pods_accepted_by_other_extenders_are_bound() -> None:
     process = Process()
     process.show(ledger(entry(GANG, PROPOSED), extenders={ME: REGISTERED}), reservations=[GANG])
 
@@ -219,7 +219,7 @@ def test_a_planner_is_not_told_of_pods_that_were_forgotten() -> None:
 
 
 @pytest.mark.parametrize("phase", [COMMITTED, HELD])
-def test_it_does_not_answer_before_it_has_seen_what_counts(phase: EntryPhase) -> None:
+def test_it_does_not_answer_before_the_watch_has_delivered_the_reservations_of_the_ledger(phase: EntryPhase) -> None:
     process = settled()
     entries = (entry(GANG, phase),)
     process.show(ledger(*entries, generation=2, extenders={ME: REGISTERED}))

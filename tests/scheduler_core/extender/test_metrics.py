@@ -84,7 +84,7 @@ def test_there_is_no_age_before_a_watch_has_received_data() -> None:
     }
 
 
-def test_predictions_are_counted_by_what_came_of_them_and_broken_promises_by_reason() -> None:
+def test_predictions_are_counted_by_outcome_and_broken_predictions_by_reason() -> None:
     counted, pod = ExtenderMetrics(), Occupant("u", "team", "p", PodProfile())
     for check, broken in ((PredictionResult.HIT, None), (PredictionResult.MISS, Reason.ISLAND), (None, None)):
         counted.count_prediction(PredictionCheck(pod, "n", None, 3, check, broken))

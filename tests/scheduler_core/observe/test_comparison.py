@@ -46,7 +46,7 @@ class TestSeveralGpus:
 
         assert (found.result, found.lost_gbps, found.one_island) == (Comparison.GOOD, 0.0, True)
 
-    def test_more_than_we_would_have_promised_cost_nothing(self) -> None:
+    def test_more_nvlinks_than_predicted_cost_nothing(self) -> None:
         """Ours would have been the fabric's 900 GB/s on a full machine; nothing is better."""
         scene = Scene({"gpu-2": PAIRS})
         found = scene.place(bound("p", 4, "gpu-2"), 0, 1, 2, 3)
@@ -65,7 +65,7 @@ class TestSeveralGpus:
         assert (far.result, far.lost_gbps) == (Comparison.WORSE, None)
         assert (totals_of(far).worse, totals_of(far).lost_gbps, totals_of(far).worse_by_unknown) == (1, 0.0, 1)
 
-    def test_without_the_kubelets_word_it_is_known_where_all_outcomes_are_alike(self) -> None:
+    def test_without_a_report_of_the_kubelet_the_gpus_are_known_where_all_outcomes_are_alike(self) -> None:
         scene = halved(QUADS)
         scene.pods(bound("p", 4, "gpu-7"))
         scene.now += 61
@@ -74,7 +74,7 @@ class TestSeveralGpus:
         assert (found.result, found.gpus) == (Comparison.WORSE, None)
         assert found.lost_gbps == pytest.approx(QUAD_GBPS - PCIE5_GBPS)
 
-    def test_without_the_kubelets_word_it_is_unknown_where_they_differ(self) -> None:
+    def test_without_a_report_of_the_kubelet_the_gpus_are_unknown_where_outcomes_differ(self) -> None:
         """Three single GPUs are not reported."""
         scene = Scene({"gpu-7": QUADS}, *(bound(name, 1, "gpu-7") for name in "abc"))
         scene.pods(bound("p", 4, "gpu-7"))
@@ -97,7 +97,7 @@ class TestSeveralGpus:
 
         assert (found.result, found.lost_gbps, totals_of(found).would_wait) == (Comparison.WAITS, None, 1)
 
-    def test_where_ours_is_a_node_of_which_nothing_is_known_nothing_is_compared(self) -> None:
+    def test_an_unknown_node_is_not_compared(self) -> None:
         scene = Scene({"gpu-1": QUADS, "odd": BLIND}, bound("a", 8, "gpu-1"), a=range(8))
         scene.pods(bound("a", 8, "gpu-1"), gone=["a"])
         found = scene.place(bound("p", 2, "odd"), 0, 1)
@@ -176,7 +176,7 @@ class TestASingleGpu:
             0,
         )
 
-    def test_where_nothing_else_is_free_it_could_not_be_helped(self) -> None:
+    def test_an_eviction_is_unavoidable_if_nothing_else_is_free(self) -> None:
         found = Scene({"gpu-2": QUADS}).place(bound("p", 1, "gpu-2"), 0)
 
         assert (found.result, found.alternatives.sparing) == (Comparison.BROKE, None)
@@ -187,14 +187,14 @@ class TestASingleGpu:
 
         assert (found.result, found.broke) == (Comparison.SINGLE, 0)
 
-    def test_without_the_kubelets_word_it_is_known_where_all_outcomes_are_alike(self) -> None:
+    def test_without_a_report_of_the_kubelet_the_gpus_are_known_where_all_outcomes_are_alike(self) -> None:
         scene = halved(QUADS)
         scene.pods(bound("p", 1, "gpu-7"), bound("q", 1, "gpu-2"))
         one, other = scene.observer.finish()
 
         assert (one.result, other.result, other.broke) == (Comparison.SINGLE, Comparison.BROKE, 4)
 
-    def test_without_the_kubelets_word_it_is_unknown_where_they_differ(self) -> None:
+    def test_without_a_report_of_the_kubelet_the_gpus_are_unknown_where_outcomes_differ(self) -> None:
         scene = Scene({"gpu-7": QUADS}, bound("a", 1, "gpu-7"), a=(0,))
         scene.pods(bound("p", 1, "gpu-7"))
         (found,) = scene.observer.finish()
@@ -227,7 +227,7 @@ class TestFoundRunning:
         assert scene.observer.ran.total.lost_gbps == 537.0
         assert scene.observer.placed.total.placed == 0
 
-    def test_where_its_kubelet_does_not_say_which_it_is_unknown(self) -> None:
+    def test_where_the_kubelet_does_not_report_the_gpus_they_are_unknown(self) -> None:
         scene = Scene({"gpu-1": PAIRS, "old": None}, bound("a", 2, "gpu-1"), bound("b", 2, "old"))
 
         assert [each.result for each in scene.ran] == [Comparison.UNKNOWN, Comparison.UNKNOWN]

@@ -34,7 +34,7 @@ def test_a_pod_is_judged_when_its_kubelet_has_named_its_gpus_and_once() -> None:
     assert scene.observer.report(scene.now).pending == 0
 
 
-def test_a_pod_that_its_kubelet_named_before_the_watch_showed_it_bound() -> None:
+def test_a_pod_that_the_kubelet_reported_before_the_watch_delivered_its_binding() -> None:
     scene = Scene({"gpu-1": QUADS})
     pod = bound("p", 2, "gpu-1")
     scene.pods(pod._replace(node=None))
@@ -55,7 +55,7 @@ def test_a_pod_without_a_report_is_compared_after_the_wait() -> None:
     assert (found.gpus, found.result) == (None, Comparison.GOOD)
 
 
-def test_a_pod_that_ends_before_its_kubelet_speaks_is_judged_then() -> None:
+def test_a_pod_that_ends_before_its_kubelet_reports_is_checked_at_its_end() -> None:
     scene = Scene({"gpu-1": QUADS})
     scene.pods(bound("p", 2, "gpu-1"))
 

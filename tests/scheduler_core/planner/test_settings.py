@@ -12,7 +12,7 @@ from scheduler_core.planner.settings import PlannerSettings, format_levels, pars
 from scheduler_core.runtime.leader_election import LeaseName
 
 
-def test_where_nothing_is_said() -> None:
+def test_defaults_of_the_settings() -> None:
     assert read_settings({}, {}) == PlannerSettings(
         lease=LeaseName("gputopo", "gputopo-planner"),
         listen=("", 9439),

@@ -155,7 +155,7 @@ async def ticking(service: PlannerService) -> None:
         await asyncio.sleep(0.02)
 
 
-def test_a_planner_with_a_silent_node_watch_plans_nothing_until_it_speaks(tmp_path: Path) -> None:
+def test_a_planner_with_a_silent_node_watch_plans_nothing_until_an_event_arrives(tmp_path: Path) -> None:
     cluster = Cluster()
 
     def unready(service: PlannerService, beginning: str) -> Callable[[], bool]:

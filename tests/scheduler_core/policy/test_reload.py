@@ -81,7 +81,7 @@ def test_restored_file_clears_the_error(tmp_path: Path) -> None:
     assert _look(reload) == (False, None)
 
 
-def test_equal_policies_in_other_words_are_no_change(tmp_path: Path) -> None:
+def test_equal_policies_written_differently_are_no_change(tmp_path: Path) -> None:
     path = tmp_path / "p"
     path.write_text(GOOD)
     reload = _reload(path)

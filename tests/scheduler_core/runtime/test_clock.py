@@ -23,7 +23,7 @@ class Clocks:
         self.wall += seconds
 
 
-def test_it_goes_with_the_wall_clock() -> None:
+def test_the_clock_follows_the_wall_clock() -> None:
     clocks = Clocks()
     steady = clocks.steady()
 
@@ -35,7 +35,7 @@ def test_it_goes_with_the_wall_clock() -> None:
 
 
 @pytest.mark.parametrize("step", [3600.0, -3600.0], ids=["an hour ahead", "an hour back"])
-def test_it_draws_near_to_a_clock_that_was_set(step: float) -> None:
+def test_the_clock_approaches_a_wall_clock_that_was_set(step: float) -> None:
     clocks = Clocks()
     steady = clocks.steady()
     clocks.wall += step

@@ -116,7 +116,7 @@ def test_no_search_delays_a_call_when_the_cluster_has_grown() -> None:
     assert found() is None
 
 
-def test_long_lived_objects_are_searched_now_and_then_and_when_the_view_is_gone() -> None:
+def test_long_lived_objects_are_collected_now_and_then_and_when_the_view_is_gone() -> None:
     long_lived, view = LongLivedObjects(), [Cycle()]
     found = weakref.ref(view[0])
     long_lived.tick(0.0, loaded=False)

@@ -218,7 +218,7 @@ def test_bodies_that_are_being_read_are_bounded_together() -> None:
     asyncio.run(main())
 
 
-def test_slow_peers_are_let_go_and_others_are_served_meanwhile() -> None:
+def test_slow_peers_are_disconnected_and_others_are_served_meanwhile() -> None:
     with serving(app_of(Passing()), ConnectionLimits(request_s=0.5)) as running:
         slow_head, slow_body = running.connect(), running.connect()
         slow_body.sendall(HEAD + b"Content-Length: 900\r\n\r\n")
@@ -254,7 +254,7 @@ def test_a_peer_that_sends_empty_lines_is_as_idle_as_one_that_sends_nothing() ->
         assert time.monotonic() - begun < 5
 
 
-def test_a_peer_that_does_not_take_its_answer_is_let_go() -> None:
+def test_a_peer_that_does_not_read_its_answer_is_disconnected() -> None:
     names = call(*(f"node-{number:090}" for number in range(100_000)))
     with serving(app_of(Passing(), most=64 * MEBI), ConnectionLimits(keep_alive_s=1)) as running:
         deaf = running.connect()

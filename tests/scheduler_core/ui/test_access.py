@@ -519,7 +519,7 @@ def test_a_namespace_that_appears_while_rights_are_reviewed_is_hidden(path: str)
     assert not [each for each in SECRETS if each in answer.text]
 
 
-def test_a_stream_outlives_a_failed_review_without_names_and_ends_with_the_right() -> None:
+def test_a_stream_without_names_continues_after_a_failed_review_and_ends_when_the_right_is_withdrawn() -> None:
     service = service_of(tenants())
     clock, verdicts = [0.0], {"now": "admin"}
     access = PageAccess(lambda _, path: review(verdicts["now"], path), lambda: clock[0])

@@ -74,7 +74,7 @@ def test_only_the_last_hour_is_kept() -> None:
     assert history.changes[0].at >= newest - KEPT_S
 
 
-def test_the_drawing_says_its_figures_in_words() -> None:
+def test_the_drawing_states_its_figures_in_text() -> None:
     history = record([row("n")], [row("n")])
 
     assert "0 used" in Page(timeline(history.samples)).words

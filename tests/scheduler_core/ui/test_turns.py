@@ -49,7 +49,7 @@ def test_requests_above_the_limit_of_a_user_are_refused_and_others_are_not() -> 
 
 
 @pytest.mark.parametrize("cancelled", [0, 1, 2])
-def test_cancelled_requests_stop_nobody(cancelled: int) -> None:
+def test_cancelled_requests_do_not_stop_other_requests(cancelled: int) -> None:
     async def run() -> list[str]:
         turns, served, gate = Turns(), list[str](), asyncio.Event()
         running = [asyncio.create_task(_ask(turns, user, served, gate)) for user in ("a", "b", "c")]

@@ -488,7 +488,7 @@ _TWICE = r"bound \+ . committed of"
 _LOST = "what was held by .* is lost"
 
 
-def test_no_order_of_events_promises_a_gpu_twice_and_no_gang_stays_half_placed() -> None:
+def test_no_order_of_events_assigns_a_gpu_twice_or_leaves_a_gang_half_placed() -> None:
     run_state_machine_as_test(Commit, settings=_USUAL)
 
 

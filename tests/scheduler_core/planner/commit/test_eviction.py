@@ -167,7 +167,7 @@ def test_an_old_count_is_not_used() -> None:
     assert counts(scene) == [("a1", "a2", "b1")]
 
 
-def test_a_pod_that_outlives_its_accepted_eviction_is_evicted_again_after_a_while() -> None:
+def test_a_pod_that_does_not_end_after_its_accepted_eviction_is_evicted_again_after_a_while() -> None:
     scene = Scene(hold(UNITS[0]), evicted=("a1", "a2"), blocked={UNITS[1]: "no"})
 
     assert evicted(scene) == []

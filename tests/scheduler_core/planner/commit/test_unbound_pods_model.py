@@ -112,7 +112,7 @@ class Unbound(Commit):
         return bool(nodes) and bool(extender.filter(pod, nodes))
 
 
-def test_pods_that_never_bind_give_up_their_places_and_no_gpu_is_promised_twice() -> None:
+def test_pods_that_never_bind_give_up_their_places_and_no_gpu_is_assigned_twice() -> None:
     run_state_machine_as_test(Unbound, settings=_USUAL)
 
 

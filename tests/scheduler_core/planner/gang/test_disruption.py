@@ -164,7 +164,7 @@ def _owner(kind: type[Any], document: dict[str, Any]) -> OwnerDisruption | None:
         pytest.param(TrainJobFacts, {}, "jobset.a", id="TrainJob"),
     ],
 )
-def test_owners_tell_the_same_as_pods(kind: type[Any], spec: dict[str, Any], gang: str) -> None:
+def test_annotations_of_owners_mean_the_same_as_those_of_pods(kind: type[Any], spec: dict[str, Any], gang: str) -> None:
     told = _owner(kind, {"metadata": {"annotations": _OURS}, "spec": spec})
 
     assert told == OwnerDisruption(parse_disruption(_OURS), (GangName("team", gang),))

@@ -341,7 +341,7 @@ def test_members_are_sorted_by_rank_then_by_natural_name() -> None:
         pytest.param([member("a")], None, 1, 1, True, id="unknown"),
     ],
 )
-def test_how_many_must_be_placed_at_once(
+def test_number_of_members_to_place_at_once(
     there: list[Member], need: int | None, present: int, fewest: int, *, complete: bool
 ) -> None:
     found = gang_of(LLM, sorted(there, key=by_rank))

@@ -694,7 +694,7 @@ def test_a_hold_names_the_pods_of_a_higher_priority_that_use_its_capacity() -> N
     assert "higher priority" not in str(hold.status.reason)
 
 
-def test_a_hold_outlives_members_that_are_recreated_beside_a_launcher_of_another_priority() -> None:
+def test_a_hold_is_kept_when_members_are_recreated_beside_a_launcher_of_another_priority() -> None:
     server, _ = busy(n0=1, n1=2)
     server.create_pod("big", 0, "big", 3)
     workers = [server.create_pod("big", 2, "big", 3, priority=5) for _ in range(2)]

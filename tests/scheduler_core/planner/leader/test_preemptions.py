@@ -545,7 +545,7 @@ def gang_of(of: FakePlanner, name: str = "urgent") -> Gang:
     return found
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_cache_is_bounded() -> None:
     history = EvictionHistory()
     for each in range(20_000):
         history.mark_evicted(f"uid-{each}", EvictedFrom(f"team/{each}", "hold"), now=0.0, wall=START + each)
@@ -559,7 +559,7 @@ def test_what_is_remembered_is_bounded() -> None:
     assert not history.may_search("team/19999", 20_000.0)
 
 
-def test_evictions_without_a_limit_are_remembered_and_not_counted() -> None:
+def test_evictions_without_a_limit_are_recorded_and_not_counted() -> None:
     history = EvictionHistory()
     history.mark_evicted("uid", EvictedFrom("team/short", "hold"), now=0.0, wall=START, counts=False)
 

@@ -108,7 +108,7 @@ def states(server: ApiServer) -> list[ReservationState | None]:
     return [each.status.state for each in server.reservations.values()]
 
 
-def test_a_gang_that_was_bound_during_silence_is_not_rolled_back() -> None:
+def test_a_gang_that_was_bound_while_the_watch_was_silent_is_not_rolled_back() -> None:
     server = ApiServer()
     uids = gang(server, "a", 3)
     planner = FakePlanner(server)
@@ -136,7 +136,7 @@ def ungated(server: ApiServer, uids: list[str]) -> list[bool]:
     return [not server.pods[uid]["spec"]["schedulingGates"] for uid in uids]
 
 
-def test_during_silence_nothing_is_planned_and_committed_plans_continue() -> None:
+def test_while_the_watch_is_silent_nothing_is_planned_and_committed_plans_continue() -> None:
     server = ApiServer()
     first = gang(server, "a")
     planner = FakePlanner(server)
@@ -236,7 +236,7 @@ def test_a_wrong_wall_clock_releases_no_gang_early(step: float) -> None:
     assert ungated(server, uids) == [True] * 3
 
 
-def test_avoided_nodes_outlive_recreated_pods() -> None:
+def test_avoided_nodes_are_kept_when_pods_are_recreated() -> None:
     server = ApiServer()
     gang(server, "a", 2)
     planner = FakePlanner(server)

@@ -144,7 +144,7 @@ def test_nothing_is_kept_of_removed_objects(view: PlannerView, *, gap: bool) -> 
     assert (kept(view), known(view)) == (0, {})
 
 
-def test_a_deletion_that_a_watch_showed_first_is_not_kept(view: PlannerView) -> None:
+def test_a_deletion_that_a_watch_delivered_first_is_not_kept(view: PlannerView) -> None:
     of = made(view, "a")
     view.apply_batch(Batch(ReservationUpdate, (), ("a",)), 0.0)
 

@@ -391,7 +391,7 @@ def _records_alive() -> int:
     return sum(type(each) is NodeRecord for each in gc.get_objects())
 
 
-def test_plans_keep_no_former_snapshot_alive() -> None:
+def test_plans_keep_no_former_snapshot_in_memory() -> None:
     """Each gang and each single pod has a profile of its own, and all nodes change before each plan."""
     memory, before = PlanMemory(), _records_alive()
     for number in range(20):
@@ -404,7 +404,7 @@ def test_plans_keep_no_former_snapshot_alive() -> None:
     assert _records_alive() - before <= 5
 
 
-def test_no_members_of_placed_gangs_stay_alive() -> None:
+def test_members_of_placed_gangs_are_not_kept_in_memory() -> None:
     memory = PlanMemory()
     for number in range(30):
         renamed = GangName("team", f"placed-{number}")

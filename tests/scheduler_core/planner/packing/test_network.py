@@ -146,7 +146,7 @@ def test_a_gang_takes_the_nodes_whose_nics_no_other_pod_holds() -> None:
     assert _nodes(plan_gang(crew(2, 8), seen)) == ["x", "y"]
 
 
-def test_the_narrower_domain_comes_before_the_faster_nics() -> None:
+def test_the_narrower_domain_is_preferred_to_faster_nics() -> None:
     racks = {"a": {RACK: "r1"}, "b": {RACK: "r1"}, "x": {RACK: "r2"}, "y": {RACK: "r3"}}
     seen = view(*(on_host(name, [400 if name in "xy" else 100] * 8) for name in "abxy"), labels=racks)
 

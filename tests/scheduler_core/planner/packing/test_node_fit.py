@@ -39,7 +39,7 @@ def _node_fit(records: list[NodeRecord], *kinds: MemberKind, wanted: int = 8) ->
         pytest.param(3, {"island": "required"}, 0, id="three in one island of two"),
     ],
 )
-def test_how_many_members_fit_on_two_bridged_pairs(gpus: int, wishes: dict[str, str], most: int) -> None:
+def test_number_of_members_that_fit_on_two_bridged_pairs(gpus: int, wishes: dict[str, str], most: int) -> None:
     fitting = _node_fit([record("n", PAIRS, held={})], MemberKind(profile(gpus, **wishes), POLICY))
 
     assert fitting.max_alone(fitting.nodes.number_of["n"], 0) == most

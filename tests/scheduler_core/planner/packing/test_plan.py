@@ -120,7 +120,7 @@ def test_expected_gpus_are_given_where_they_are_certain() -> None:
     assert _planned([member("w-0", 2)], seen).seats[0].expected == ()
 
 
-def test_the_narrowest_domain_comes_before_fewer_nodes() -> None:
+def test_the_narrowest_domain_is_preferred_to_fewer_nodes() -> None:
     """Four halves in one clique are nearer than two whole nodes in two."""
     half = {"x": [0, 1, 2, 3]}
     halves = [record(f"h{at}", H100, held=half, pods=[occupant("x", 4)]) for at in range(4)]
@@ -182,7 +182,7 @@ def test_a_launcher_without_gpus_has_a_seat_without_a_node() -> None:
     assert _unplaced([member("launcher", 0), *crew(3, 8)], _empty("a", "b")).best == 3
 
 
-def test_as_many_as_fit_start_where_they_are_enough() -> None:
+def test_members_that_fit_start_if_they_reach_the_minimum() -> None:
     seen = _empty("a", "b", "c")
 
     found = _planned(crew(5, 8, size=5, minimum=2), seen)
@@ -193,7 +193,7 @@ def test_as_many_as_fit_start_where_they_are_enough() -> None:
     assert _nodes(_planned(crew(5, 8, size=5), seen, minimum=3)) == {"a": 1, "b": 1, "c": 1}
 
 
-def test_more_members_come_before_a_narrower_domain() -> None:
+def test_more_members_are_preferred_to_a_narrower_domain() -> None:
     labels = {"a": {RACK: "r1"}, "b": {RACK: "r1"}, "c": {RACK: "r2"}}
 
     found = _planned(crew(3, 8, size=3, minimum=2), _empty("a", "b", "c", **labels))

@@ -313,7 +313,7 @@ def test_a_gang_of_more_pods_than_an_hour_allows_is_no_victim() -> None:
     )
 
 
-def test_owners_tell_for_their_pods() -> None:
+def test_annotations_of_owners_count_for_their_pods() -> None:
     gang, single = RunningJob("g", "ab", "training"), RunningJob("t", "c", "training")
     found = inputs([gang, single], 1_000)
     facts = owners({"u": OwnerDisruption(SAVED, (GangName("team", "g"),))}, found.disruptions)
