@@ -90,7 +90,7 @@ def test_the_digest_of_an_image_is_that_of_the_bytes() -> None:
         pytest.param({"body": b" " * (5 << 20)}, "3.13", "more than 4194304 bytes", id="an endless manifest"),
     ],
 )
-def test_a_registry_without_a_trusted_certificate_is_named(server: dict[str, Any], tag: str, told: str) -> None:
+def test_an_invalid_answer_of_a_registry_is_refused(server: dict[str, Any], tag: str, told: str) -> None:
     with registry(**server) as host, pytest.raises(RegistryError, match=told) as caught:
         fetched(host, tag)
 
