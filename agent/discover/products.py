@@ -52,6 +52,16 @@ _PAIR_LINKS = (
     (r"\b(A100|A800|H100|H800)\b.*\b(PCIe|NVL)\b|\b(A100|A800)-PCIE\b", (12, 8, 4)),
 )
 
+# Products without NVLink connectors (NVIDIA's data sheets), as whole names: a longer name may be another product.
+_WITHOUT_NVLINK = re.compile(
+    r"(NVIDIA )?(Tesla )?(K[468]0[cmst]?|M4|M6|M10|M40( 24GB)?|M60|P4|P6|P40|T4G?|A2|A10[GM]?|A16|L2|L4|L20|L40[SG]?)"
+    r"|(NVIDIA )?(GeForce )?GTX \d{3,4}( Ti)?( SUPER)?"
+    r"|(NVIDIA )?(GeForce )?RTX (20[56]0|30[5-8]0|[45]0\d0)( D| Ti| SUPER)*"
+    r"|(NVIDIA )?RTX (A400|A1000|A2000|A4000)( 12GB)?"
+    r"|(NVIDIA )?RTX [2-6]\d{3} Ada Generation"
+    r"|(NVIDIA )?RTX PRO \d000 Blackwell( (Workstation|Server|Max-Q Workstation) Edition)?"
+)
+
 
 def architecture_family(compute_capability: tuple[int, int] | None, architecture: int | None) -> str | None:
     """Return the architecture as GPU Feature Discovery names it; None where it is unknown."""
@@ -83,6 +93,11 @@ def product_lane_bandwidth(product: str | None) -> float | None:
 def board_links(product: str | None) -> tuple[int, ...]:
     """Return ``pair_links`` of a product whose boards wire all NVLinks of a GPU: the first is their number; else ()."""
     return () if is_bridged_card(product) else pair_links(product)
+
+
+def has_no_nvlink(product: str | None) -> bool:
+    """Return whether GPUs of this product certainly have no NVLinks."""
+    return product is not None and _WITHOUT_NVLINK.fullmatch(product) is not None
 
 
 def is_bridged_card(product: str | None) -> bool:

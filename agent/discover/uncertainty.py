@@ -17,7 +17,7 @@ from agent.discover.links import compare_with_listed_ports, listed_ports
 from agent.discover.parsed import ParsedSources
 from agent.discover.ports import GpuPorts
 from agent.discover.precedence import SourcePrecedence
-from agent.discover.products import pair_links
+from agent.discover.products import has_no_nvlink, pair_links
 from gputopo.model import FactGroup, Gpu, ProblemKind
 
 if TYPE_CHECKING:
@@ -51,15 +51,18 @@ def uncertain_facts(
     for why in _lost_digits(sources.topo, gpus):
         precedence.add_problem("nvlink", ProblemKind.CONFLICT, why)
         found.add(FactGroup.NVLINK)
-    if sources.topo is not None and sources.topo.may_be_pci_only and not _links_are_down(sources):
+    if sources.topo is not None and sources.topo.may_be_pci_only and not _has_no_links(sources, gpus):
         why = "nothing after the matrix explains NV#: it may be of `topo -mp`, which shows no NVLinks"
-        precedence.add_problem("nvlink", ProblemKind.UNKNOWN, f"{why}; paste all of `nvidia-smi topo -m`")
+        advice = "paste all of `nvidia-smi topo -m`, and `nvidia-smi -L`"
+        precedence.add_problem("nvlink", ProblemKind.UNKNOWN, f"{why}; {advice}")
         found.add(FactGroup.NVLINK)
     return tuple(group for group in FactGroup if group in found)
 
 
-def _links_are_down(sources: ParsedSources) -> bool:
-    """Return whether ``nvlink -s`` shows that no two GPUs are connected: at most one has an active link."""
+def _has_no_links(sources: ParsedSources, gpus: tuple[Gpu, ...]) -> bool:
+    """Return whether no two GPUs are connected: their products have no NVLink, or at most one has an active link."""
+    if all(has_no_nvlink(gpu.product) for gpu in gpus):
+        return True
     silent = {each.gpu.index for each in sources.link_status or () if each.all_inactive}
     inactive = silent | {index for index, (active, _) in listed_ports(sources).items() if not active}
     return sources.topo is not None and len({gpu.index for gpu in sources.topo.gpus} - inactive) < 2

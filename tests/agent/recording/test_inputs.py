@@ -127,6 +127,26 @@ def test_a_matrix_that_may_be_of_topo_mp_leaves_nvlinks_uncertain(product: str, 
 
 
 @pytest.mark.parametrize(
+    "product",
+    ["NVIDIA L4", "NVIDIA L40S", "Tesla T4", "NVIDIA A10", "NVIDIA GeForce RTX 4090", "NVIDIA RTX 6000 Ada Generation"],
+)
+def test_a_matrix_without_legend_suffices_where_the_products_have_no_nvlink(product: str) -> None:
+    rows = matrix(4, "PXB", product).removesuffix("\nLegend:\n")
+
+    topology = read_observation(rows).topology
+
+    assert topology.uncertain == ()
+    assert encode_topology(topology).labels["gputopo.io/islands"] == "1-1-1-1"
+
+
+@pytest.mark.parametrize("product", ["NVIDIA A1O", "NVIDIA A10-SXM4-80GB", "NVIDIA RTX A6000", "GeForce RTX 3090"])
+def test_a_product_that_may_have_nvlink_needs_the_legend(product: str) -> None:
+    rows = matrix(4, "PXB", product).removesuffix("\nLegend:\n")
+
+    assert read_observation(rows).topology.uncertain == (FactGroup.NVLINK,)
+
+
+@pytest.mark.parametrize(
     ("before", "after"),
     [("", LEGEND + NV_LINE), ("$ nvidia-smi topo -m\n", ""), ("$ nvidia-smi topo -m\n", LEGEND[:200])],
 )
