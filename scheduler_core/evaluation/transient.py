@@ -11,7 +11,7 @@ becomes stale. Lasting rejections are answered with their reasons.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from gputopo.labels.reasons import Reason
 from scheduler_core.allocation.best_set import best_set
@@ -21,13 +21,16 @@ from scheduler_core.allocation.shared_gpus import ReplicaPolicy
 from scheduler_core.cache.node_record import NodeRecord, is_hold
 from scheduler_core.cache.node_state import NodeState, kubelet_report_of
 from scheduler_core.cache.node_table import ClusterSnapshot
-from scheduler_core.evaluation.refusals import Rejections
+from scheduler_core.evaluation.refusals import Rejections, distinct_reasons
 from scheduler_core.evaluation.shape_rules import SHAPE_REASONS, first_violation
 from scheduler_core.request.pod_request import PodProfile, Strength
 
 RETRY_MESSAGE = (
     "gputopo: no node fits yet, but one may fit once the GPUs of pods that just started or ended are known; retrying "
     "(see: gputopo why pod)"
+)
+RESERVED_MESSAGE = (
+    "gputopo: no node fits yet; GPUs are reserved for other workloads that start soon; retrying (see: gputopo why pod)"
 )
 _SHAPES = frozenset(reason.value for reason in SHAPE_REASONS)
 _TRANSIENT = _SHAPES | {Reason.VRAM.value, Reason.UNKNOWN_TOPOLOGY.value}
@@ -53,6 +56,14 @@ def may_fit_soon(
         or (rejections[name] == Reason.VRAM.value and _may_have_memory(profile, snapshot.states[name]))
         for name in uncertain
     )
+
+
+def retry_message(rejected: Mapping[str, str]) -> str:
+    """Return the error that kube-scheduler shows at a pod that may fit soon. ``rejected``: reason by node.
+
+    A text without counts: each change makes kube-scheduler write the status of the pod.
+    """
+    return RESERVED_MESSAGE if Reason.RESERVED.value in distinct_reasons(rejected) else RETRY_MESSAGE
 
 
 def is_uncertain(state: NodeState) -> bool:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from gputopo.labels.reasons import Reason
 from gputopo.process.logs import LineBudget
-from scheduler_core.evaluation.transient import RETRY_MESSAGE
+from scheduler_core.evaluation.transient import retry_message
 from scheduler_core.extender.extender import NotReadyError, SchedulerCalls
 from scheduler_core.extender.http import Clock, Handler, Reply
 from scheduler_core.extender.metrics import ExtenderMetrics
@@ -111,7 +111,7 @@ def handlers(
             metrics.count_rejections(result.rejected)
             _log_malformed(args, result.rejected, malformed_lines.admit_line)
         if result.may_fit_soon:
-            answer = filter_error(RETRY_MESSAGE)
+            answer = filter_error(retry_message(result.rejected))
         else:
             answer = filter_result(result.nodes, result.rejected, cache_capable=args.cache_capable)
         return AnsweredCall(Reply(200, answer), DecidedCall(args, decoded_at, decided_at))

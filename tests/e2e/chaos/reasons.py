@@ -16,6 +16,7 @@ from gputopo.crd.reservations import ReservationSpec
 from gputopo.labels import keys
 from gputopo.labels.reasons import Reason
 from gputopo.model import NodeTopology
+from scheduler_core.evaluation.transient import RESERVED_MESSAGE
 from tests.api_objects import GPU, Object
 from tests.e2e.gangs.invariant import FINISHED, size
 from tests.e2e.gangs.members import gang_of, gated, node_of
@@ -118,6 +119,8 @@ def _fault_of_pod(pod: Object, nodes: Mapping[str, NodeTruth]) -> str | None:
     possible = {name: each.reasons(gpus, island=island) for name, each in nodes.items()}
     if fitting := [name for name, texts in possible.items() if not texts]:
         return f"it fits on {', '.join(fitting)}"
+    if message == RESERVED_MESSAGE:
+        return None if any(Reason.RESERVED.value in texts for texts in possible.values()) else "nothing is reserved"
     if sum(counts.values()) != len(nodes):
         return f"{counts} are not {len(nodes)} nodes"
     for text, number in counts.items():

@@ -8,6 +8,7 @@ import pytest
 
 from gputopo.labels import keys
 from gputopo.labels.reasons import Reason
+from scheduler_core.evaluation.transient import RESERVED_MESSAGE, RETRY_MESSAGE
 from tests.api_objects import Object, pod
 from tests.e2e.chaos.reasons import NodeTruth, Objects, untrue_gangs, untrue_pods
 from tests.e2e.gangs.members import Asked, gang
@@ -56,6 +57,19 @@ def test_reasons_of_pods(made: Object, nodes: tuple[NodeTruth, ...], reasons: st
 
     assert len(found) == bool(fault)
     assert all(fault in each for each in found)
+
+
+@pytest.mark.parametrize(
+    ("message", "node", "is_true"),
+    [
+        pytest.param(RESERVED_MESSAGE, RESERVED, True, id="reserved"),
+        pytest.param(RESERVED_MESSAGE, FULL, False, id="nothing is reserved"),
+        pytest.param(RESERVED_MESSAGE, EMPTY, False, id="it fits"),
+        pytest.param(RETRY_MESSAGE, RESERVED, False, id="all reports of kubelets are there"),
+    ],
+)
+def test_errors_without_counts(message: str, node: NodeTruth, *, is_true: bool) -> None:
+    assert (untrue_pods([waiting(gpu_pod("a", 4), message)], {"n0": node}) == []) is is_true
 
 
 def test_the_error_of_a_malformed_pod_quotes_the_value() -> None:

@@ -12,7 +12,13 @@ from scheduler_core.cache.node import parse_node
 from scheduler_core.cache.node_table import snapshot_of
 from scheduler_core.cache.staleness import CONFIRMATION_GRACE_S
 from scheduler_core.evaluation.refusals import Rejections
-from scheduler_core.evaluation.transient import is_uncertain, may_fit_soon
+from scheduler_core.evaluation.transient import (
+    RESERVED_MESSAGE,
+    RETRY_MESSAGE,
+    is_uncertain,
+    may_fit_soon,
+    retry_message,
+)
 from scheduler_core.extender.extender import FilterResult
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.device_request import WHOLE
@@ -189,6 +195,15 @@ def test_gpus_reserved_for_a_pod_are_transient() -> None:
     answer = stage.filter(unbound_pod("p", 2, island="required"))
 
     assert (set(answer.rejected.values()), answer.may_fit_soon) == ({Reason.RESERVED.value}, True)
+
+
+def test_the_error_names_reservations_only_if_there_are_some() -> None:
+    """A pod waited for a reservation for minutes, and its event spoke of the GPUs of pods that had just started."""
+    unreported = Rejections({"a"}, Reason.ISLAND.value, {})
+
+    assert retry_message(unreported) == RETRY_MESSAGE
+    assert retry_message(unreported.with_reasons({"b": Reason.RESERVED.value})) == RESERVED_MESSAGE
+    assert retry_message({"b": Reason.RESERVED.value}) == RESERVED_MESSAGE
 
 
 EACH = {name: [at] for at, name in enumerate("wxyz")}

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from gputopo.cli.main import main
 from gputopo.crd.reservations import ReservationSpec, spec_hash
-from scheduler_core.evaluation.transient import RETRY_MESSAGE
+from scheduler_core.evaluation.transient import RESERVED_MESSAGE
 from scheduler_core.request.device_request import WHOLE
 from tests.api_server import Answer, Asked, Stream, api_server
 from tests.gputopo.kube.serving import Script, page, wait_for
@@ -152,7 +152,7 @@ def test_it_registers_before_it_answers_keeps_what_is_reserved_and_leaves_at_the
         assert registered.query["fieldManager"] == f"gputopo-extender-{me}"
 
         _, body = running.ask("/filter", {"Pod": pod("other", 1), "NodeNames": ["n1"]})
-        assert json.loads(body)["Error"] == RETRY_MESSAGE  # it is not for long
+        assert json.loads(body)["Error"] == RESERVED_MESSAGE  # it is not for long
         _, told = running.ask("/explain/team/other")
         (kept,) = json.loads(told)["kept"]
         assert (kept["gang"], kept["phase"], kept["gpus"], kept["nodes"]) == ("team/llm", "Committed", 8, ["n1"])
