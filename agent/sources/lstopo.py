@@ -79,6 +79,9 @@ def parse_lstopo(text: str) -> LstopoTopology:
     machine = topology.find("object")
     if topology.tag != "topology" or machine is None:
         raise ParseError(f"line {topology.line}: not a <topology> of `lstopo --of xml` with a machine")
+    for other in list(topology.all("object"))[1:]:
+        raise _damaged(other, "an <object> outside of the machine")
+    _check_tree(topology)
     found = _LstopoDevices(_OPENFABRICS_3 if topology.attributes.get("version", "").startswith("3") else _OPENFABRICS_2)
     found.collect(machine, numa=None)
     for name, values in (
@@ -127,15 +130,10 @@ class _LstopoDevices:
             if kind == "NUMANode" and child.attributes.get("os_index", "").isdecimal():
                 self.nodes.add(int(child.attributes["os_index"]))
             if not kind:
-                raise ParseError(
-                    f"line {child.line}: an <object> without type: this hwloc topology was damaged or edited"
-                )
+                raise _damaged(child, "an <object> without type")
             is_gpu = _NVIDIA_GPU.match(above.attributes.get("pci_type", "")) is not None
             if kind == "OSDev" and not is_gpu and _NVML.fullmatch(child.attributes.get("name", "")):
-                raise ParseError(
-                    f"line {child.line}: {child.attributes['name']} is below an object that is not an NVIDIA GPU: "
-                    "this hwloc topology was damaged or edited"
-                )
+                raise _damaged(child, f"{child.attributes['name']} is below an object that is not an NVIDIA GPU")
             if kind == "PCIDev" and sysfs_bus_id(child.attributes.get("pci_busid", "")) is None:
                 raise ParseError(
                     f"line {child.line}: pci_busid={child.attributes.get('pci_busid')!r} is not a PCI bus id like "
@@ -195,14 +193,28 @@ def _mask(nodeset: str) -> int | None:
     return int("".join(f"{int(word, 16):08x}" for word in words), 16)
 
 
+def _damaged(where: Element, what: str) -> ParseError:
+    return ParseError(f"line {where.line}: {what}: this hwloc topology was damaged or edited")
+
+
+def _check_tree(above: Element) -> None:
+    """Raise ``ParseError`` for an object below an element that has none in hwloc's files."""
+    io_object = above.attributes.get("type") in _IO_OBJECTS
+    for child in above.children:
+        if child.tag == "object" and above.tag not in {"object", "topology"}:
+            raise _damaged(child, f"an <object> below <{above.tag[:40]}>")
+        kind = child.attributes.get("type", "")
+        if child.tag == "object" and io_object and kind not in {*_IO_OBJECTS, "Misc"}:
+            raise _damaged(child, f"an <object> of type {kind[:40]!r} below one of type {above.attributes['type']!r}")
+        _check_tree(child)
+
+
 def _check_nodeset(child: Element, above: Element) -> None:
     """Raise ``ParseError`` for an object with NUMA nodes that the object around it does not have."""
     inner, outer = (_mask(each.attributes.get("nodeset", "")) for each in (child, above))
     if inner is not None and outer is not None and inner & ~outer:
-        raise ParseError(
-            f"line {child.line}: nodeset={child.attributes['nodeset'][:40]!r} is not within that of the object around "
-            "it: this hwloc topology was damaged or edited"
-        )
+        nodes = child.attributes["nodeset"][:40]
+        raise _damaged(child, f"nodeset={nodes!r} is not within that of the object around it")
 
 
 def _nvlinks(topology: Element, ends: dict[str, tuple[NvlinkEnd, str | None]]) -> tuple[LstopoNvlink, ...] | None:
@@ -250,6 +262,7 @@ def _words(matrix: Element, tag: str) -> list[str]:
     return [word for part in matrix.all(tag) for word in part.text.split()]
 
 
+_IO_OBJECTS = frozenset({"Bridge", "PCIDev", "OSDev"})
 _NVIDIA_GPU = re.compile(r"03[0-9a-f]{2} \[10de:")  # PCI class "display", vendor NVIDIA
 _NVML = re.compile(r"nvml([0-9]{1,3})")
 _OPENFABRICS_2 = frozenset({"3"})  # hwloc 1 and 2: HWLOC_OBJ_OSDEV_OPENFABRICS, the fourth type

@@ -157,9 +157,12 @@ def test_a_gpu_that_lost_a_digit_does_not_vanish(device: str, why: str) -> None:
     [
         ('<object pci_busid="0000:19:00.0" pci_type="0302 [10de:20b0]"/>', "an <object> without type"),
         ('<object type="Package" nodeset="0x4"/>', "nodeset='0x4' is not within that of the object around it"),
+        ('</object><object type="Bridge">', "an <object> outside of the machine"),
+        ('<info><object type="PCIDev"/></info>', "an <object> below <info>"),
+        ('<object type="OSDev"><object type="Core"/></object>', "an <object> of type 'Core' below one of type 'OSDev'"),
     ],
 )
-def test_objects_that_cannot_be_where_they_are_are_refused(inside: str, why: str) -> None:
+def test_misplaced_objects_are_refused(inside: str, why: str) -> None:
     with pytest.raises(ParseError, match=re.escape(why)):
         parse_lstopo(f'<topology version="2.0"><object type="Machine" nodeset="0x3">{inside}</object></topology>')
 
