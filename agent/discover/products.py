@@ -62,6 +62,8 @@ _WITHOUT_NVLINK = re.compile(
     r"|(NVIDIA )?RTX PRO \d000 Blackwell( (Workstation|Server|Max-Q Workstation) Edition)?"
 )
 
+_DIGITS = str.maketrans("OoIl", "0011")  # letters that people and scanners take for digits
+
 
 def architecture_family(compute_capability: tuple[int, int] | None, architecture: int | None) -> str | None:
     """Return the architecture as GPU Feature Discovery names it; None where it is unknown."""
@@ -93,6 +95,18 @@ def product_lane_bandwidth(product: str | None) -> float | None:
 def board_links(product: str | None) -> tuple[int, ...]:
     """Return ``pair_links`` of a product whose boards wire all NVLinks of a GPU: the first is their number; else ()."""
     return () if is_bridged_card(product) else pair_links(product)
+
+
+def is_known_product(product: str) -> bool:
+    """Return whether a table of this module has the product."""
+    return product_lane_bandwidth(product) is not None or has_no_nvlink(product)
+
+
+def misread_product(product: str) -> str | None:
+    """Return the known product that this name is with digits for similar letters ("H1O0"); None where it is none."""
+    words = re.split(r"([ -])", product)
+    name = "".join(each.translate(_DIGITS) if re.search(r"\d", each) else each for each in words)
+    return name if name != product and is_known_product(name) else None
 
 
 def has_no_nvlink(product: str | None) -> bool:

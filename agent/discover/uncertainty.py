@@ -17,7 +17,7 @@ from agent.discover.links import compare_with_listed_ports, listed_ports
 from agent.discover.parsed import ParsedSources
 from agent.discover.ports import GpuPorts
 from agent.discover.precedence import SourcePrecedence
-from agent.discover.products import has_no_nvlink, pair_links
+from agent.discover.products import has_no_nvlink, is_known_product, misread_product, pair_links
 from gputopo.model import FactGroup, Gpu, ProblemKind
 
 if TYPE_CHECKING:
@@ -126,6 +126,11 @@ def _product_conflicts(sources: ParsedSources, gpus: tuple[Gpu, ...]) -> Iterato
     for one, other in combinations(names, 2):
         if _is_part(one, other) or _is_part(other, one) or sorted(one.split()) == sorted(other.split()):
             yield f"{one!r} and {other!r} differ by lost characters or words: the text may be damaged"
+        elif _differ_by_a_damaged_character(one, other):
+            yield f"{one!r} and {other!r} differ by one character: the text may be damaged"
+    for name in names:
+        if meant := misread_product(name):
+            yield f"{name!r} is no known product, {meant!r} is one: the text may be damaged"
     listed = {gpu.index: gpu.product for gpu in sources.listing.gpus} if sources.listing else {}
     for each in sources.link_status or ():
         name = listed.get(each.gpu.index)
@@ -139,6 +144,16 @@ def _product_conflicts(sources: ParsedSources, gpus: tuple[Gpu, ...]) -> Iterato
     architectures = [gpu.architecture for gpu in sources.query.gpus] if sources.query else []
     if any(architectures) and not all(architectures):
         yield "nvidia-smi -q prints the architecture of some GPUs only"
+
+
+def _differ_by_a_damaged_character(one: str, other: str) -> bool:
+    """Return whether two names differ by one character as names of known products do not: "40GB" and "80GB" may."""
+    changed = [at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b]
+    if len(one) != len(other) or len(changed) != 1:
+        return False
+    (at,) = changed
+    usual = (one[at] + other[at]).isdecimal() or one[at - 1] == " "
+    return not (usual and is_known_product(one) and is_known_product(other))
 
 
 def _is_part(short: str, long: str) -> bool:

@@ -339,12 +339,34 @@ def test_gaps_in_the_indices_make_the_machine_partial() -> None:
         ("NVIDIA A100-SXM4-4GB", (FactGroup.PRODUCTS,)),
         ("NVIDIAA100-SXM4-40GB", (FactGroup.PRODUCTS,)),
         ("A100-SXM4-40GB NVIDIA", (FactGroup.PRODUCTS,)),
+        ("NVIDIA A100-SXM4-80GB", ()),
+        ("NVIDIA H100-SXM4-40GB", ()),
+        ("NVIDIA A1O0-SXM4-40GB", (FactGroup.PRODUCTS,)),
+        ("NVIDIA A1?0-SXM4-40GB", (FactGroup.PRODUCTS,)),
+        ("NVIDIA A100-SXN4-40GB", (FactGroup.PRODUCTS,)),
+        ("NVJDIA A100-SXM4-40GB", (FactGroup.PRODUCTS,)),
     ],
 )
-def test_products_that_differ_as_by_a_lost_character_are_uncertain(second: str, uncertain: tuple[FactGroup]) -> None:
+def test_products_that_differ_as_by_a_damaged_character_are_uncertain(second: str, uncertain: tuple[FactGroup]) -> None:
     listing = f"GPU 0: NVIDIA A100-SXM4-40GB (UUID: {UUIDS[0]})\nGPU 1: {second} (UUID: {UUIDS[1]})\n"
 
     assert discover(Snapshot(smi={"-L": Output(listing)})).uncertain == uncertain
+
+
+@pytest.mark.parametrize(
+    "product", ["NVIDIA H1O0 80GB HBM3", "NVIDIA A100-SXM4-8OGB", "NVIDIA L4O", "GeForce RTX 409O"]
+)
+def test_a_known_product_with_letters_for_digits_is_uncertain(product: str) -> None:
+    topology = discover(Snapshot(smi={"-L": Output(f"GPU 0: {product} (UUID: {UUIDS[0]})\n")}))
+
+    assert topology.uncertain == (FactGroup.PRODUCTS,)
+    assert [each.why for each in topology.problems if f"{product!r} is no known product" in each.why]
+
+
+def test_a_product_that_no_table_has_is_certain() -> None:
+    listing = f"GPU 0: NVIDIA Z900 128GB (UUID: {UUIDS[0]})\n"
+
+    assert discover(Snapshot(smi={"-L": Output(listing)})).uncertain == ()
 
 
 def _four_gpus(product: str) -> NodeTopology:

@@ -139,7 +139,7 @@ def test_a_matrix_without_legend_suffices_where_the_products_have_no_nvlink(prod
     assert encode_topology(topology).labels["gputopo.io/islands"] == "1-1-1-1"
 
 
-@pytest.mark.parametrize("product", ["NVIDIA A1O", "NVIDIA A10-SXM4-80GB", "NVIDIA RTX A6000", "GeForce RTX 3090"])
+@pytest.mark.parametrize("product", ["NVIDIA A11", "NVIDIA A10-SXM4-80GB", "NVIDIA RTX A6000", "GeForce RTX 3090"])
 def test_a_product_that_may_have_nvlink_needs_the_legend(product: str) -> None:
     rows = matrix(4, "PXB", product).removesuffix("\nLegend:\n")
 
