@@ -128,9 +128,9 @@ def _product_conflicts(sources: ParsedSources, gpus: tuple[Gpu, ...]) -> Iterato
             yield f"{one!r} and {other!r} differ by lost characters or words: the text may be damaged"
         elif _differ_by_a_damaged_character(one, other):
             yield f"{one!r} and {other!r} differ by one character: the text may be damaged"
-    for name in names:
-        if meant := misread_product(name):
-            yield f"{name!r} is no known product, {meant!r} is one: the text may be damaged"
+    for product in names:
+        if meant := misread_product(product):
+            yield f"{product!r} is no known product, {meant!r} is one: the text may be damaged"
     listed = {gpu.index: gpu.product for gpu in sources.listing.gpus} if sources.listing else {}
     for each in sources.link_status or ():
         name = listed.get(each.gpu.index)
