@@ -15,6 +15,7 @@ from gputopo.kube.rbac import ACCESS_REVIEWS, PODS, TOKEN_REVIEWS
 
 AUDIENCE = "gputopo"
 PAGE_READER = "gputopo-page-reader"
+_ACCOUNTS = "system:serviceaccount:"
 
 
 class PageUser(msgspec.Struct, frozen=True):
@@ -24,6 +25,12 @@ class PageUser(msgspec.Struct, frozen=True):
     uid: str = ""
     groups: tuple[str, ...] = ()
     extra: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def tenant(self) -> str:
+        """Return for whom requests are counted: who may create one service account of a namespace may create many."""
+        namespace, account = self.username.removeprefix(_ACCOUNTS).partition(":")[::2]
+        return _ACCOUNTS + namespace if account and self.username.startswith(_ACCOUNTS) else self.username
 
 
 class Verdict(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
@@ -21,14 +22,17 @@ from gputopo.kube.client import Kube
 from gputopo.kube.errors import KubeError
 from gputopo.kube.page_reviews import Verdict, review_reader
 from gputopo.kube.rbac import PAGE_REVIEWER
+from scheduler_core.runtime.turns import TooManyWaitingError, Turns
 
 # As kubectl port-forward connects; not all of 127.0.0.0/8: a service mesh connects from 127.0.0.6 for any peer.
 _LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 _REVIEW_S = 3.0  # for one answer of the API server
 _PAUSE_S = 0.05  # one review at a time, and at most 20 per second: hostile tokens cost the API server no more
-_MAX_WAITING = 16  # tokens that were not accepted before
+_MAX_WAITING = 16  # tokens that were not accepted before, and accepted ones of one tenant
 _VALID_S = 10.0  # as in kube-scheduler
 _MAX_VERDICTS = 256  # more than are reviewed while one is valid
+
+_UNKNOWN = ""  # the user of tokens that were not accepted
 
 Review = Callable[[str, str], Verdict]  # token, path
 _log = logging.getLogger(__name__)
@@ -54,9 +58,8 @@ class PageAccess:
     ) -> None:
         """``review``: blocks; None: only peers on loopback may read. ``valid_s``: how long a verdict counts."""
         self._review, self._clock = review, clock
-        self._max_waiting, self._pause_s = queue
+        self._turns, self._pause_s = Turns(queue.max_waiting), queue.pause_s
         self._valid_s, self._max_verdicts = valid_s, max_verdicts
-        self._turn, self._waiting = asyncio.Lock(), 0
         self._verdicts: dict[tuple[bytes, str], tuple[float, Verdict]] = {}  # oldest first
 
     async def refuse(self, request: Request) -> Response | None:
@@ -81,29 +84,30 @@ class PageAccess:
         key = sha256(token.encode()).digest(), path
         if (known := self._known(key)) is not None:
             return known
-        # Reviews of unknown tokens do not delay a reader whose accepted verdict has expired.
-        is_new = self._verdicts.get(key, (0.0, Verdict(401)))[1].status != 200
-        if is_new and self._waiting >= self._max_waiting:
-            return Verdict(503, "too many tokens are being reviewed; try again in a minute")
-        self._waiting += is_new
+        # All unknown tokens share the turns of one user. So a reader whose accepted verdict has expired waits for one.
+        before = self._verdicts.get(key)
         try:
-            async with self._turn:
+            async with self._turns.turn(_UNKNOWN if before is None else _tenant_of(before[1])):
                 if (known := self._known(key)) is not None:
                     return known
                 verdict, _ = await asyncio.gather(asyncio.to_thread(review, token, path), asyncio.sleep(self._pause_s))
+        except TooManyWaitingError:
+            return Verdict(503, "too many tokens are being reviewed; try again in a minute")
         except KubeError as error:
             # The request is not authenticated: the message names addresses and objects.
             _log.warning("token not reviewed", extra={"fields": {"error": str(error)}})
             return Verdict(503, "the API server did not review the token; try again, and see the log of this program")
-        finally:
-            self._waiting -= is_new
         self._verdicts.pop(key, None)
         self._verdicts[key] = self._clock() + self._valid_s, verdict
         if len(self._verdicts) > self._max_verdicts:
-            # Those of rejected tokens go first: they need no right.
-            rejected = (each for each, (_, old) in self._verdicts.items() if old.status != 200 and each != key)
-            del self._verdicts[next(rejected, next(iter(self._verdicts)))]
+            self._drop_one()
         return verdict
+
+    def _drop_one(self) -> None:
+        """Drop a verdict that was not accepted, else the oldest of the tenant with most: a tenant has any tokens."""
+        tenants = [_tenant_of(verdict) for _, verdict in self._verdicts.values()]
+        most = _UNKNOWN if _UNKNOWN in tenants else Counter(tenants).most_common(1)[0][0]
+        del self._verdicts[list(self._verdicts)[tenants.index(most)]]
 
     def _known(self, key: tuple[bytes, str]) -> Verdict | None:
         until, verdict = self._verdicts.get(key, (0.0, None))
@@ -119,7 +123,12 @@ def page_access(pages: str, kube: Kube) -> PageAccess:
 def bearer_token(request: Request) -> str:
     """Return the token of the header ``Authorization``; "" without one."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    return token if scheme.lower() == "bearer" else ""
+    return token.strip(" ") if scheme.lower() == "bearer" else ""
+
+
+def _tenant_of(verdict: Verdict) -> str:
+    """Return for whom the reviews of an accepted token are counted."""
+    return _UNKNOWN if verdict.user is None else verdict.user.tenant
 
 
 def _refusal(status: int, reason: str) -> Response:

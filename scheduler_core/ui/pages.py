@@ -14,6 +14,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from gputopo.kube.page_reviews import Verdict
 from gputopo.render.svg import render_svg
 from scheduler_core.runtime.shared_pages import SharedResults
+from scheduler_core.runtime.turns import TooManyWaitingError, Turns
 from scheduler_core.ui import reports
 from scheduler_core.ui.answers import HEADERS, html_answer, missing_answer
 from scheduler_core.ui.detail_pages import node_page, text_page, where_page
@@ -21,8 +22,7 @@ from scheduler_core.ui.hidden_names import without_hidden_names
 from scheduler_core.ui.overview_page import PageQuery, overview_page
 from scheduler_core.ui.rows_html import RowFragments, Viewer
 from scheduler_core.ui.service import UiService
-from scheduler_core.ui.turns import TooManyWaitingError, Turns
-from scheduler_core.ui.viewers import Viewers, user_of
+from scheduler_core.ui.viewers import Viewers, tenant_of
 from scheduler_core.ui.where import MAX_GPUS, MAX_PODS, WhereQuery, prepare_where
 
 _WHERE_S = 2.0  # for one search
@@ -39,6 +39,7 @@ class UiPages:
         self._service, self._viewers, self._refuse = service, viewers, refuse
         self._shared = SharedResults[Response](max_results=64)
         self._turns = Turns()  # of reports and searches: they compete with the loop for the interpreter
+        self._rendering = Turns()  # of pages with a query, and drawings: they are not shared between tenants
         self._fragments = RowFragments()
 
     def by_path(self) -> dict[str, Page]:
@@ -64,7 +65,7 @@ class UiPages:
             try:
                 return await page(request, viewer)
             except TooManyWaitingError:
-                return _busy("too many of your reports and searches wait; try again when they are answered")
+                return _busy("too many of your requests wait; try again when they are answered")
 
         return answer
 
@@ -75,7 +76,15 @@ class UiPages:
         async def work() -> Response:
             return html_answer(overview_page(found, self._service.history, query, viewer, self._fragments.line))
 
-        return await self._page(request, (query, viewer), work)
+        async def work_in_turn() -> Response:
+            async with self._rendering.turn(tenant):
+                await asyncio.sleep(0)  # a task that never waits would run before the requests of others are read
+                return await work()
+
+        if query == PageQuery():
+            return await self._page(request, (query, viewer), work)
+        tenant = tenant_of(request)
+        return await self._page(request, (query, viewer, tenant), work_in_turn)
 
     async def node(self, request: Request, viewer: Viewer) -> Response:
         """Return the page of a node."""
@@ -90,7 +99,8 @@ class UiPages:
         topology = self._topology(request.query_params.get("name", ""))
         if topology is None:
             return missing_answer("the topology of this node is unknown", viewer)
-        svg = await asyncio.to_thread(render_svg, topology)
+        async with self._rendering.turn(tenant_of(request)):
+            svg = await asyncio.to_thread(render_svg, topology)
         policy = "default-src 'none'; style-src 'unsafe-inline'"  # an image runs no script
         return Response(svg, headers={**HEADERS, "Content-Security-Policy": policy}, media_type="image/svg+xml")
 
@@ -117,7 +127,7 @@ class UiPages:
         query, errors = _where_query(request)
         if errors:
             return html_answer(where_page(query, None, errors, viewer), 400)
-        async with self._turns.turn(user_of(request)):
+        async with self._turns.turn(tenant_of(request)):
             viewer = self._at_present(viewer)
             search = prepare_where(self._service.view, self._service.policies, query)
             end = time.monotonic() + _WHERE_S
@@ -132,7 +142,7 @@ class UiPages:
 
     async def events(self, request: Request, viewer: Viewer) -> Response:  # noqa: ARG002  asked again for each message
         """Return the stream of changes."""
-        user = user_of(request)
+        user = tenant_of(request)
         if self._service.streams.is_full(user):
             return _busy("too many viewers; the page refreshes itself instead")
 
@@ -162,7 +172,7 @@ class UiPages:
         return found
 
     async def _report(self, request: Request, title: str, viewer: Viewer, make: Callable[[Viewer], str]) -> Response:
-        async with self._turns.turn(user_of(request)):
+        async with self._turns.turn(tenant_of(request)):
             try:
                 # On a thread: trial plans take up to two seconds. The cluster does not change meanwhile.
                 with self._service.unchanged():

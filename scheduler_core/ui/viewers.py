@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
 from typing import Protocol
 
 from starlette.requests import Request
@@ -17,6 +18,7 @@ from starlette.requests import Request
 from gputopo.kube.errors import KubeError
 from gputopo.kube.page_reviews import PageUser, Verdict
 from scheduler_core.runtime.page_access import PageAccess, bearer_token
+from scheduler_core.runtime.turns import TooManyWaitingError, Turns
 from scheduler_core.ui.rows_html import ANYONE, Viewer
 
 PATH = "/map"  # a non-resource URL: its right opens all pages
@@ -71,7 +73,7 @@ class ReviewedViewers:
         verdict = await self.verdict(token)
         if verdict.user is None:
             return verdict
-        request.state.user = verdict.user.username
+        request.state.tenant = verdict.user.tenant
         logged_in = bool(cookie) and token == cookie
         known = namespaces()
         seen = await self._namespaces.visible(verdict.user, known)
@@ -84,9 +86,9 @@ class ReviewedViewers:
         return await self._access.verdict(token, PATH)
 
 
-def user_of(request: Request) -> str:
-    """Return the user whose token was accepted; "" where no token is needed."""
-    return str(getattr(request.state, "user", ""))
+def tenant_of(request: Request) -> str:
+    """Return for whom the requests of a viewer are counted; "" where no token is needed."""
+    return str(getattr(request.state, "tenant", ""))
 
 
 def cookie_name(request: Request) -> str:
@@ -102,7 +104,7 @@ class NamespaceReviews:
 
     def __init__(self, may_list: MayList, clock: Callable[[], float] = time.monotonic, wait_s: float = _WAIT_S) -> None:
         self._may_list, self._clock, self._wait_s = may_list, clock, wait_s
-        self._turn = asyncio.Lock()
+        self._turns = Turns()
         self._answers: dict[UserKey, dict[str, tuple[float, bool]]] = {}  # (valid until, allowed) by namespace
 
     async def visible(self, user: PageUser, namespaces: frozenset[str]) -> frozenset[str] | None:
@@ -133,18 +135,16 @@ class NamespaceReviews:
         return self._valid(answers, namespace) and answers[namespace][1]
 
     async def _review(self, user: PageUser, answers: dict[str, tuple[float, bool]], namespaces: Iterable[str]) -> None:
-        try:
-            async with asyncio.timeout(self._wait_s):
-                await self._turn.acquire()
-        except TimeoutError:
-            return  # these namespaces stay hidden until the next request
-        try:
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(self._wait_s):
+                    await stack.enter_async_context(self._turns.turn(user.tenant))
+            except (TimeoutError, TooManyWaitingError):
+                return  # these namespaces stay hidden until the next request
             missing = [each for each in namespaces if not self._valid(answers, each)]
             found, _ = await asyncio.gather(
                 asyncio.to_thread(self._ask, user, missing), asyncio.sleep(_REVIEW_PAUSE_S * len(missing))
             )
-        finally:
-            self._turn.release()
         now = self._clock()
         for namespace, allowed in found.items():
             answers[namespace] = now + (_ALLOWED_S if allowed else _DENIED_S), allowed

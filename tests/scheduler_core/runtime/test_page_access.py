@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp, Message
 
 from gputopo.kube.errors import UnavailableError
-from gputopo.kube.page_reviews import Verdict
+from gputopo.kube.page_reviews import PageUser, Verdict
 from scheduler_core.runtime.http_pages import json_page, program_app
 from scheduler_core.runtime.page_access import PageAccess, ReviewQueue
 
@@ -62,7 +62,7 @@ def test_by_default_others_read_only_the_probes_and_the_metrics(peer: str) -> No
     assert [asyncio.run(ask(app(), peer, path))[0] for path in ("/healthz", "/readyz", "/metrics")] == [200] * 3
 
 
-@pytest.mark.parametrize("header", [None, "Basic c2VjcmV0", "Bearer", "Bearer ", "secret"])
+@pytest.mark.parametrize("header", [None, "Basic c2VjcmV0", "Bearer", "Bearer ", "Bearer   ", "secret"])
 def test_without_a_token_nothing_is_reviewed(header: str | None) -> None:
     calls: list[tuple[str, str]] = []
     headers = () if header is None else (("authorization", header),)
@@ -120,7 +120,7 @@ def test_hostile_tokens_wait_in_a_short_queue_and_metrics_are_answered_meanwhile
     started = time.monotonic()
     statuses, metrics, at_once = asyncio.run(run())
 
-    assert (statuses.count(401), statuses.count(503), metrics, at_once) == (16, 84, 200, 1)
+    assert (statuses.count(401), statuses.count(503), metrics, at_once) == (17, 83, 200, 1)  # one is under review
     assert time.monotonic() - started > 15 * 0.05  # one after the other, at most 20 per second
 
 
@@ -130,7 +130,7 @@ def test_hostile_tokens_keep_no_reader_out_whose_verdict_has_expired() -> None:
 
     def review(token: str, _: str) -> Verdict:
         is_open.wait(10)
-        return Verdict(200 if token.startswith("good") else 401)
+        return Verdict(200, user=PageUser(token)) if token.startswith("good") else Verdict(401)
 
     async def run() -> tuple[list[int], list[int]]:
         access = PageAccess(review, lambda: now[0])
@@ -150,7 +150,7 @@ def test_hostile_tokens_keep_no_reader_out_whose_verdict_has_expired() -> None:
 
     readers, flood = asyncio.run(run())
     assert readers == [200] * 20
-    assert (flood.count(401), flood.count(503)) == (16, 84)
+    assert (flood.count(401), flood.count(503)) == (17, 83)
 
 
 def test_without_an_answer_of_the_api_server_access_is_denied_and_not_cached(
@@ -188,7 +188,7 @@ def test_rejected_tokens_do_not_evict_the_verdicts_of_accepted_ones() -> None:
 
     def answer(token: str, _: str) -> Verdict:
         asked.append(token)
-        return Verdict(200 if token == "good" else 401)
+        return Verdict(200, user=PageUser("reader")) if token == "good" else Verdict(401)
 
     async def run() -> None:
         access = PageAccess(answer, max_verdicts=3, queue=ReviewQueue(pause_s=0.0))
@@ -197,3 +197,60 @@ def test_rejected_tokens_do_not_evict_the_verdicts_of_accepted_ones() -> None:
 
     asyncio.run(run())
     assert asked.count("good") == 1
+
+
+def user_of_token(token: str) -> PageUser:
+    """Tokens "NAMESPACE/ACCOUNT/NUMBER" are of service accounts."""
+    namespace, account, _ = token.split("/")
+    return PageUser(f"system:serviceaccount:{namespace}:{account}")
+
+
+def test_many_accepted_tokens_of_the_accounts_of_a_namespace_do_not_evict_the_verdicts_of_others() -> None:
+    asked: list[str] = []
+
+    def answer(token: str, _: str) -> Verdict:
+        asked.append(token)
+        return Verdict(200, user=user_of_token(token))
+
+    async def run() -> None:
+        access = PageAccess(answer, max_verdicts=4, queue=ReviewQueue(pause_s=0.0))
+        flood = (f"team-a/account-{number % 5}/{number}" for number in range(20))
+        for token in ("team-b/reader/0", *flood, "team-b/reader/0"):
+            await access.verdict(token, "/report")
+
+    asyncio.run(run())
+    assert asked.count("team-b/reader/0") == 1
+
+
+def test_a_reader_whose_verdict_has_expired_waits_for_one_unknown_token() -> None:
+    now, reviewed = [0.0], list[str]()
+
+    def answer(token: str, _: str) -> Verdict:
+        reviewed.append(token)
+        return Verdict(200, user=user_of_token(token))
+
+    async def run() -> None:
+        access = PageAccess(answer, lambda: now[0], queue=ReviewQueue(pause_s=0.0))
+        await access.verdict("team-b/reader/0", "/report")
+        now[0] = 11.0
+        reviewed.clear()
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(10):
+                tasks.create_task(access.verdict(f"team-a/account-{number}/0", "/report"))
+            await asyncio.sleep(0)
+            tasks.create_task(access.verdict("team-b/reader/0", "/report"))
+
+    asyncio.run(run())
+    assert len(reviewed) == 11
+    assert reviewed.index("team-b/reader/0") <= 2
+
+
+@pytest.mark.parametrize("header", ["Bearer secret", "bearer secret", "Bearer   secret", "Bearer secret "])
+def test_blanks_around_a_token_do_not_count(header: str) -> None:
+    calls: list[tuple[str, str]] = []
+
+    async def run() -> tuple[int, str]:
+        served = app(PageAccess(reviewing(Verdict(200), calls)))
+        return await ask(served, POD_NETWORK, "/plans", ("authorization", header))
+
+    assert (asyncio.run(run())[0], calls) == (200, [("secret", "/plans")])

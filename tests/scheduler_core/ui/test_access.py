@@ -17,7 +17,7 @@ from gputopo.kube.errors import UnavailableError
 from gputopo.kube.page_reviews import PageUser, Verdict
 from gputopo.kube.rbac import UI
 from scheduler_core.cache.watch import list_kind
-from scheduler_core.runtime.page_access import PageAccess
+from scheduler_core.runtime.page_access import PageAccess, ReviewQueue
 from scheduler_core.ui import reports
 from scheduler_core.ui.hidden_names import ANOTHER, without_hidden_names
 from scheduler_core.ui.login import MAX_TOKEN, local_address
@@ -560,7 +560,7 @@ def test_a_stream_without_names_continues_after_a_failed_review_and_ends_when_th
 def test_a_viewer_does_not_wait_long_for_the_reviews_of_others() -> None:
     async def run() -> tuple[object, object]:
         reviews = NamespaceReviews(lambda _, space: space == "a", wait_s=0.01)
-        async with reviews._turn:  # another viewer's reviews
+        async with reviews._turns.turn("other"):  # another viewer's reviews
             busy = await asyncio.wait_for(reviews.visible(PageUser("tenant"), frozenset("ab")), 10)
         return busy, await reviews.visible(PageUser("tenant"), frozenset("ab"))
 
@@ -623,3 +623,62 @@ def test_one_tenant_cannot_take_all_streams() -> None:
 
     assert asyncio.run(run()) == (True, False, True)
     assert streams.open == 0
+
+
+def accounts_app(service: UiService, may_list: Callable[[PageUser, str], bool] = lambda *_: False) -> ASGIApp:
+    """The pages for tokens "NAMESPACE:ACCOUNT"."""
+
+    def review_account(token: str, _: str) -> Verdict:
+        return Verdict(200, user=PageUser(f"system:serviceaccount:{token}"))
+
+    access = PageAccess(review_account, queue=ReviewQueue(pause_s=0.0))
+    return ui_app(service, ReviewedViewers(access, may_list))
+
+
+@pytest.mark.parametrize("path", ["/?q={}", "/?group={}", "/node.svg?name=n&x={}"])
+def test_many_pages_of_the_accounts_of_a_namespace_delay_no_page_of_another_tenant(
+    path: str, service: UiService
+) -> None:
+    """A tenant may create any number of accounts in its namespace."""
+    answered: list[str] = []
+
+    async def run() -> list[int]:
+        application, accounts = accounts_app(service), [f"team-a:account-{number}" for number in range(4)]
+
+        async def fetch(token: str, number: int) -> int:
+            found = await answer_to(application, path.format(number), token)
+            if found.status == 200:
+                answered.append(token)
+            return found.status
+
+        for token in (*accounts, "team-b:reader"):
+            await answer_to(application, "/map.json", token)  # reviewed
+        flood = [fetch(accounts[number % 4], number) for number in range(40)]
+        return await asyncio.gather(*flood, fetch("team-b:reader", 0))
+
+    statuses = asyncio.run(run())
+
+    assert statuses[-1] == 200
+    assert answered.index("team-b:reader") <= 2
+    assert set(statuses) == {200, 503}
+
+
+def test_reviews_for_many_accounts_of_a_namespace_do_not_hide_names_from_another_tenant() -> None:
+    reviewed: list[str] = []
+
+    def may_list(user: PageUser, space: str) -> bool:
+        reviewed.append(user.username)
+        return space != ALL
+
+    async def run() -> frozenset[str] | None:
+        reviews, spaces = NamespaceReviews(may_list), frozenset("abc")
+        flood = [PageUser(f"system:serviceaccount:team-a:account-{number}") for number in range(10)]
+        async with asyncio.TaskGroup() as tasks:
+            for each in flood:
+                tasks.create_task(reviews.visible(each, spaces))
+            await asyncio.sleep(0)
+            found = tasks.create_task(reviews.visible(PageUser("reader"), spaces))
+        return found.result()
+
+    assert asyncio.run(run()) == frozenset("abc")
+    assert reviewed.index("reader") <= 2

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from scheduler_core.ui.turns import TooManyWaitingError, Turns
+from scheduler_core.runtime.turns import TooManyWaitingError, Turns
 
 
 async def _ask(turns: Turns, user: str, served: list[str], gate: asyncio.Event) -> None:
