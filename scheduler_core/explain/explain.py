@@ -28,6 +28,7 @@ from scheduler_core.explain.candidates import candidate_node
 from scheduler_core.explain.extension_notes import extension_notes
 from scheduler_core.explain.gpu_wording import certainly_free, gpu_set, gpus_held_by
 from scheduler_core.explain.hindrances import impossible_advice, staleness_notes
+from scheduler_core.explain.kubelet_notes import unknown_policy_notes
 from scheduler_core.explain.label_notes import label_notes
 from scheduler_core.explain.model import (
     CandidateNode,
@@ -90,6 +91,7 @@ def explain(
             *_sibling_notes(near),
             *staleness_notes(refused, snapshot, now, policy),
             *label_notes(decision, profile, snapshot),
+            *unknown_policy_notes(decision, profile, snapshot),
             *extension_notes(profile, refused, snapshot, policy),
             *map(_class_note, request.detection),
         ),
