@@ -17,9 +17,16 @@ PAGE = Path("docs/preemption.md")
 BEGIN, END = "<!-- bench/backfill.py: begin -->\n", "<!-- bench/backfill.py: end -->\n"
 HEAD = """\
 | pods in use | backfill | GPUs in use | wait of short gangs p50 / p95 | backfilled gangs | evicted pods \
-| holder delayed | longest delay |
-| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |
+| later than without backfill | longest delay | later than the estimate |
+| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 """
+
+
+SCENARIOS = (
+    (False, False, "end at their deadlines"),
+    (True, True, "half of them end earlier, and say when"),
+    (True, False, "half of them end earlier, unannounced"),
+)
 
 
 def main() -> None:
@@ -30,11 +37,12 @@ def main() -> None:
     options = parser.parse_args()
     text = f"{options.clusters} random clusters of 2 to 4 nodes of {GPUS} GPUs, {HORIZON_S / 60:.0f} minutes each:\n\n"
     text += HEAD
-    for early, name in ((False, "end at their deadlines"), (True, "half of them end earlier")):
-        plain = [World(seed, backfill=False, early=early) for seed in range(options.clusters)]
+    for early, announced, name in SCENARIOS:
+        seeds = range(options.clusters)
+        plain = [World(seed, backfill=False, early=early, announced=announced) for seed in seeds]
         gpus = GPUS * sum(each.nodes for each in plain)
         without = [each.run() for each in plain]
-        found = [World(seed, backfill=True, early=early).run() for seed in range(options.clusters)]
+        found = [World(seed, backfill=True, early=early, announced=announced).run() for seed in seeds]
         text += _row(name, "off", without, without, gpus) + _row(name, "deadline", found, without, gpus)
         print(text, flush=True)
     if options.write:
@@ -53,7 +61,8 @@ def _row(name: str, mode: str, found: list[WorldResult], without: list[WorldResu
     p50, p95 = waits[len(waits) // 2], waits[len(waits) * 95 // 100]
     return (
         f"| {name} | {mode} | {used:.1%} | {p50:.0f} s / {p95:.0f} s | {sum(each.backfilled for each in found)} | "
-        f"{sum(each.evicted for each in found)} | {sum(each > 0 for each in delays)} | {max(delays):.0f} s |\n"
+        f"{sum(each.evicted for each in found)} | {sum(each > 0 for each in delays)} | {max(delays):.0f} s | "
+        f"{sum(each.late_s > 0 for each in found)} |\n"
     )
 
 

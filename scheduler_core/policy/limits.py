@@ -64,6 +64,7 @@ class BackfillMode(Enum):
 
     OFF = "off"
     DEADLINE = "deadline"  # of pods that Kubernetes ends before the estimated start of the other gang
+    ESTIMATE = "estimate"  # also of pods that only say how long they run: they are evicted before that time
 
 
 class BackfillPolicy(NamedTuple):

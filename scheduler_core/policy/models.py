@@ -296,7 +296,8 @@ class BackfillModel(FileModel):
         | None
     ) = Field(
         default=None,
-        description="off; deadline: gangs whose pods have an activeDeadlineSeconds that ends them in time.",
+        description="off; deadline: gangs whose pods have an activeDeadlineSeconds that ends them in time; estimate: "
+        "also gangs that only say how long they run, which are evicted in time.",
     )
     max_grace: Duration | None = Field(
         default=None, description="Pods with a longer grace period use no held capacity."

@@ -39,6 +39,14 @@ class GangRequest(NamedTuple):
     creator_uid: str | None = None  # UID of the object that creates all members, else of the pod's controller
 
 
+class ExpectedRun(NamedTuple):
+    """How long a pod says by its annotations that it runs. A claim: nothing enforces it. None: not set."""
+
+    duration_s: float | None
+    completion: float | None  # seconds since 1970
+    grace_s: float  # terminationGracePeriodSeconds
+
+
 class Member(NamedTuple):
     """A pod of a gang, or a pod that is planned on its own. Its key is its UID. Built with keywords."""
 
@@ -69,6 +77,7 @@ class Member(NamedTuple):
     blocked: str | None = None  # why it fits no node for now, whatever the nodes: a volume claim is not bound
     # activeDeadlineSeconds and terminationGracePeriodSeconds of the pod: it runs no longer.
     bounded_s: tuple[float, float] | None = None  # None: it may run for any time
+    expected: ExpectedRun | None = None  # while it is gated; None: it does not say it
     unplanned: tuple[str, ...] = ()  # rules, of a pod that asks for GPUs, which only kube-scheduler can follow
 
     @property

@@ -34,12 +34,12 @@ from scheduler_core.planner.gang.conventions import (
 )
 from scheduler_core.planner.gang.creation_order import exclusive_markers
 from scheduler_core.planner.gang.disruption import MAX_GRACE_S, PodDisruption, parse_disruption
-from scheduler_core.planner.gang.member import GangRequest, Member
+from scheduler_core.planner.gang.member import ExpectedRun, GangRequest, Member
 from scheduler_core.planner.gang.pod_deadlines import PodDeadline
 from scheduler_core.planner.gang.size_sources import SIZE_SOURCES
 from scheduler_core.planner.gang.volume_sources import VOLUME_SOURCES
 from scheduler_core.request.full_pod import FullPod, FullPodSpec
-from scheduler_core.request.pod import Pod, RequiredTerms, pin_claim
+from scheduler_core.request.pod import Metadata, Pod, RequiredTerms, pin_claim
 from scheduler_core.request.pod_request import InvalidRequest, PodRequest, parse_request
 
 # Owners of pods that come back to the same node; a Node owns static pods. With an API version that exists, so that the
@@ -155,6 +155,7 @@ def _member(uid: str, pod: FullPod, parse: ParsePod) -> Member | None:
         markers=exclusive_markers(metadata.annotations or {}) if gated else (),
         claims=_claims(pod) if gated else (),
         bounded_s=_bounds(spec) if gated else None,
+        expected=_expected_run(metadata, spec) if gated else None,
     )
     return member._replace(unplanned=rules.unchecked) if rules is not None and member.asks_for_gpus else member
 
@@ -202,6 +203,13 @@ def _bounds(spec: FullPodSpec) -> tuple[float, float] | None:
     """Return the pod's own deadline, which may be set earlier but never later, and its grace period, in seconds."""
     deadline = spec.active_deadline_seconds
     return None if deadline is None or deadline <= 0 else (float(min(deadline, 2**31)), _grace(spec))
+
+
+def _expected_run(metadata: Metadata, spec: FullPodSpec) -> ExpectedRun | None:
+    facts = parse_disruption(metadata.annotations or {})
+    if facts.duration_s is None and facts.completion is None:
+        return None
+    return ExpectedRun(facts.duration_s, facts.completion, _grace(spec))
 
 
 def _disruption(uid: str, pod: FullPod) -> PodDisruption:

@@ -2,26 +2,31 @@
 
 Places on held capacity name the gang that it is held for (``spec.backfill`` of their reservation), so that each planner
 that leads knows them. As soon as that gang would fit without their pods, the pods are evicted for it: its hold is
-replaced by a hold with a preemption, whose protocol does the rest (``commit/eviction.py``).
+replaced by a hold with a preemption, whose protocol does the rest (``commit/eviction.py``). Pods that no deadline ends
+are evicted so early that their devices are free when that gang is expected to start.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from math import inf
 from typing import NamedTuple
 
+from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.events import ReservationUpdate
+from scheduler_core.cache.node_record import is_hold
 from scheduler_core.planner.commit.actions import CreateReservation
 from scheduler_core.planner.gang.gang import FINISHED_PHASES
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.leader.capacity_holds import CapacityHolds, ignored_holds
 from scheduler_core.planner.leader.context import TermContext
+from scheduler_core.planner.leader.expected_ends import ExpectedEnds
 from scheduler_core.planner.leader.hold_limits import CapacityHold
 from scheduler_core.planner.leader.plan_task import DEFAULT_BIND_TIMEOUT_S, BackfillTable, is_batch
 from scheduler_core.planner.leader.preemption_search import PreemptionSearchResult
 from scheduler_core.planner.leader.queue import GangQueue, QueuedGang
 from scheduler_core.planner.leader.view import PlannerView
-from scheduler_core.planner.packing.backfill import backfill_of, hold_start
+from scheduler_core.planner.packing.backfill import RELEASE_S, backfill_of, hold_start, with_claim, yield_at
 from scheduler_core.planner.packing.model import TableVariant
 from scheduler_core.planner.preemption.model import EvictionUnit, PreemptionPlan, VictimPod
 from scheduler_core.policy.limits import BackfillMode
@@ -38,11 +43,13 @@ class YieldRequest(NamedTuple):
 
     waiting: QueuedGang
     units: tuple[EvictionUnit, ...]
+    ending: tuple[VictimPod, ...] = ()  # other pods that are expected to end while these terminate
 
 
 class _LastSearch(NamedTuple):
     generation: int  # of the snapshot
     at: float  # monotonic seconds
+    is_ahead: bool = False  # with pods that were expected to end
 
 
 class Backfills:
@@ -63,19 +70,22 @@ class Backfills:
         if policies.backfill.mode is BackfillMode.OFF or not holds:
             return {}
         now, found = self._context.clock.wall(), dict[GangName, tuple[BackfillTable, ...]]()
+        ends = ExpectedEnds(view, policies.preemption, now)
         variants: dict[frozenset[str], TableVariant] = {}
-        estimates = dict(self._estimates(holds))
+        estimates = dict(self._estimates(holds, ends))
         with_estimate = (hold for hold in holds if estimates.get(hold.reservation.key) is not None)
         latest_first = sorted(with_estimate, key=lambda hold: -(estimates[hold.reservation.key] or 0.0))
         for gang in (batch[0].gang for batch in batches if not is_batch(batch)):
             asked_s = DEFAULT_BIND_TIMEOUT_S if gang.timeout_s is None else gang.timeout_s
             timeout_s = min(asked_s, policies.limits.max_timeout_s)
             usable: list[BackfillTable] = []
+            claim_s = ends.run_of(gang) if policies.backfill.mode is BackfillMode.ESTIMATE else None
+            bounded = gang if claim_s is None else with_claim(gang, claim_s)
             for hold in latest_first:
                 uid = hold.reservation.key
                 if gang.priority > hold.priority or gang.name == hold.gang or len(usable) == MAX_TRIED:
                     continue
-                backfill = backfill_of(gang, hold.gang, estimates[uid], timeout_s, policies.backfill, now)
+                backfill = backfill_of(bounded, hold.gang, estimates[uid], timeout_s, policies.backfill, now)
                 if backfill is not None:
                     free = ignored_holds(gang, holds) | {uid}
                     if free not in variants:
@@ -102,13 +112,17 @@ class Backfills:
         never = _LastSearch(-1, float("-inf"))
         for hold in sorted(holds, key=lambda each: self._searched.get(each.gang, never).at):
             waiting, last = self._queue.get_queued(hold.gang), self._searched.get(hold.gang, never)
-            if waiting is None or waiting.unfit_state is None or last.generation == generation:
+            reservations = backfilled.get(hold.gang.title, ())
+            if waiting is None or waiting.unfit_state is None or not reservations:
+                continue
+            ending = self._ending_before(hold, reservations)
+            if last.generation == generation and last.is_ahead == bool(ending):
                 continue
             in_progress = in_progress or self._view.in_progress()
-            units = tuple(self._units(backfilled.get(hold.gang.title, ()), hold.priority))
+            units = tuple(self._units(reservations, hold.priority))
             if units and in_progress.is_free(waiting.gang):
-                self._searched[hold.gang] = _LastSearch(generation, now)
-                return YieldRequest(waiting, units)
+                self._searched[hold.gang] = _LastSearch(generation, now, bool(ending))
+                return YieldRequest(waiting, units, ending)
         self._next_search = now + EVERY_S
         return None
 
@@ -132,17 +146,51 @@ class Backfills:
         running = [each for each in members if each is not None and each.node is not None and _is_running(each)]
         return sum(number for each in running for _, number in each.devices)
 
-    def _estimates(self, holds: Iterable[CapacityHold]) -> Iterator[tuple[str, float | None]]:
-        """Yield when each hold is free at the latest, by its UID. Pods are already evicted for a hold that is left out.
+    def _estimates(self, holds: Iterable[CapacityHold], ends: ExpectedEnds) -> Iterator[tuple[str, float | None]]:
+        """Yield until when each hold may be used, by its UID. Pods are already evicted for a hold that is left out.
 
-        Backfilled pods count as gone: they are evicted once the gang would fit without them.
+        That is when its gang can start by deadlines of pods, or earlier, as pods say. Backfilled pods count as gone:
+        they are evicted once the gang would fit without them.
         """
         table, deadline_of = self._view.cache.snapshot, self._view.deadlines.deadline_of
+        is_enforced = self._context.policies().backfill.mode is BackfillMode.DEADLINE
         backfilled = self._reservations()
         for hold in holds:
             if hold.spec.preemption is None:
-                own = {seat.uid for each in backfilled.get(hold.gang.title, ()) for seat in each.spec.seats}
-                yield hold.reservation.key, hold_start(hold.spec.held, table, deadline_of, own)
+                own = _seated(backfilled.get(hold.gang.title, ()))
+                if is_enforced and hold_start(hold.spec.held, table, deadline_of, own) is None:
+                    continue
+                yield hold.reservation.key, hold_start(hold.spec.held, table, ends.end_of, own)
+
+    def _ending_before(self, hold: CapacityHold, reservations: Iterable[ReservationUpdate]) -> tuple[VictimPod, ...]:
+        """Return the pods on held capacity that end by the time of the hold, if backfilled pods must yield now for it.
+
+        That is so for backfilled pods that no deadline ends in time. What is not enforced for them need not be enforced
+        for the others either: there the time of the hold is what the pods say.
+        """
+        own, table = _seated(reservations), self._view.cache.snapshot
+        records = [record for each in hold.spec.held if (record := table.records.get(each.node))]
+        pods = {pod.uid: (record.name, pod) for record in records for pod in record.pods if not is_hold(pod.uid)}
+        yielding = [pod for uid, (_, pod) in pods.items() if uid in own]
+        end_of = self._view.deadlines.deadline_of
+        if any(end_of(pod) is None for pod in yielding):
+            end_of = ExpectedEnds(self._view, self._context.policies().preemption, self._context.clock.wall()).end_of
+        limit = hold_start(hold.spec.held, table, end_of, own)
+        if limit is None or limit == -inf or not any(self._must_yield(pod, limit) for pod in yielding):
+            return ()
+        return tuple(
+            VictimPod(uid, pod.namespace, pod.name, node, pod.profile.device_request.totals)
+            for uid, (node, pod) in pods.items()
+            if uid not in own and (at := end_of(pod)) is not None and at <= limit
+        )
+
+    def _must_yield(self, pod: Occupant, limit: float) -> bool:
+        """Return whether a backfilled pod is evicted now, because no deadline ends it in time."""
+        state, deadline = self._view.disruptions.pod(pod.uid), self._view.deadlines.deadline_of(pod)
+        if state is None or state.gone_by is not None:
+            return False
+        is_late = deadline is None or deadline + state.grace_s + RELEASE_S > limit
+        return is_late and self._context.clock.wall() >= yield_at(limit, state.grace_s)
 
     def _reservations(self) -> dict[str, list[ReservationUpdate]]:
         """Return the reservations of backfilled gangs, by the gang whose capacity they use."""
@@ -170,6 +218,10 @@ class Backfills:
         run_s = max(0.0, now - (now if state.started is None else state.started))
         hours = sum(number for _, number in member.devices) * run_s / _SECONDS_PER_HOUR
         return VictimPod(member.uid, member.namespace, member.name, member.node, member.devices, hours)
+
+
+def _seated(reservations: Iterable[ReservationUpdate]) -> set[str]:
+    return {seat.uid for each in reservations for seat in each.spec.seats}
 
 
 def _is_running(member: Member) -> bool:

@@ -13,7 +13,13 @@ from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.leader.plan_task import ReservationNames, create_hold
 from scheduler_core.planner.packing.model import NodeView, PlanOptions
 from scheduler_core.planner.preemption.inputs import NearEndSince, UnitInputs
-from scheduler_core.planner.preemption.model import EvictionUnit, NoPreemption, PreemptionPlan, PreemptionTask
+from scheduler_core.planner.preemption.model import (
+    EvictionUnit,
+    NoPreemption,
+    PreemptionPlan,
+    PreemptionTask,
+    VictimPod,
+)
 from scheduler_core.planner.preemption.search import search_preemption
 from scheduler_core.planner.preemption.units import UnitsFound, ending_pods, find_units
 from scheduler_core.policy.policy import Policy
@@ -32,6 +38,7 @@ class PreemptionSearch(NamedTuple):
     held_since: str | None = None  # of its present hold
     is_out_of_time: Callable[[], bool] = lambda: False
     yields: tuple[EvictionUnit, ...] = ()  # backfilled gangs: if there are any, only these are evicted
+    ending: tuple[VictimPod, ...] = ()  # with ``yields``: running pods that are expected to end before these
 
     @property
     def gang(self) -> Gang:
@@ -57,7 +64,8 @@ def run_preemption_search(search: PreemptionSearch) -> PreemptionSearchResult:
     """Return the cheapest units found, and the hold that reserves their devices for the gang."""
     gang, now, policy = search.gang, search.units.now, search.units.policy
     yields = search.yields
-    known = UnitsFound(yields, ending_pods(search.units)) if yields else find_units(search.units)
+    ending = (*ending_pods(search.units), *search.ending) if yields else ()
+    known = UnitsFound(yields, ending) if yields else find_units(search.units)
     task = PreemptionTask(
         gang=gang,
         view=search.view,

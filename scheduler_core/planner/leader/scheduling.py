@@ -178,7 +178,7 @@ class PlanScheduler:
 
     def _yield_search(self, request: YieldRequest, now: float) -> PreemptionSearch:
         return self._preemption_search(request.waiting, now)._replace(
-            yields=request.units, forbidden=frozenset(), forbidden_namespaces=frozenset()
+            yields=request.units, ending=request.ending, forbidden=frozenset(), forbidden_namespaces=frozenset()
         )
 
     def _preemption_search(self, waiting: QueuedGang, now: float) -> PreemptionSearch:

@@ -1,9 +1,10 @@
 """Backfill: gangs that use capacity which is held for another gang, until that gang can start. Pure.
 
-Backfill must not delay the other gang, the holder. So only a limit counts that Kubernetes enforces and that no tenant
-can raise: the ``activeDeadlineSeconds`` of the pod itself, plus its grace period. The deadline of a Job can be raised,
-and annotations are claims. If the capacity comes free earlier than estimated, the pods are evicted
-(``leader/backfills.py``).
+Backfill must not delay the other gang, the holder. So with ``BackfillMode.DEADLINE`` only a limit counts that
+Kubernetes enforces and that no tenant can raise: the ``activeDeadlineSeconds`` of the pod itself, plus its grace
+period. The deadline of a Job can be raised, and annotations are claims: they count with ``BackfillMode.ESTIMATE``, and
+the planner evicts the pods before the holder is expected. If the capacity comes free earlier than estimated, the pods
+are evicted (``leader/backfills.py``).
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_record import is_hold
 from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.planner.gang.gang import Gang
-from scheduler_core.planner.gang.member import GangName
+from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.policy.limits import BackfillMode, BackfillPolicy
 
 START_S = 15.0  # from the decision until the members are ungated; their bind timeout comes on top
 RELEASE_S = 30.0  # from the end of a pod's grace period until the agent reports its devices as free
+YIELD_S = 15.0  # from the decision to evict until the pods terminate: a search, the hold is listed, budgets are counted
 
 
 def hold_start(
@@ -83,3 +85,22 @@ def backfill_of(
     if now + START_S > start_by:
         return None
     return Backfill(holder.title, format_timestamp(start_by), format_timestamp(estimate))
+
+
+def with_claim(gang: Gang, run_s: float) -> Gang:
+    """Return the gang with this run time, as it says, in place of longer deadlines and where it has no deadline.
+
+    It counts as longer by the time in which the planner can evict a pod that runs on.
+    """
+
+    def bounds(member: Member) -> tuple[float, float] | None:
+        if member.bounded_s is not None:
+            return min(run_s + YIELD_S, member.bounded_s[0]), member.bounded_s[1]
+        return None if member.expected is None else (run_s + YIELD_S, member.expected.grace_s)
+
+    return gang._replace(ready=tuple(each._replace(bounded_s=bounds(each)) for each in gang.ready))
+
+
+def yield_at(limit: float, grace_s: float) -> float:
+    """Return when pods that nothing ends are evicted, so that their devices are free at ``limit``."""
+    return limit - grace_s - RELEASE_S - YIELD_S

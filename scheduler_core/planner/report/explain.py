@@ -289,6 +289,8 @@ def _new_planner_notes(
 def _backfill_notes(snapshot: GangSnapshot, gang: Gang, state: Progress) -> Iterator[str]:
     """Yield the notes about backfill: the holder of the capacity that the gang uses, or the gangs on its capacity."""
     plan, name = state.open or state.plan, gang.name.title
+    if state.phase == GangPhase.QUEUED.value and (why_not := _no_backfill(snapshot, gang)) is not None:
+        yield why_not
     if plan is None:
         return
     if (backfill := backfill_in_use(gang, state, gangs_with_holds(snapshot))) is not None:
@@ -305,6 +307,19 @@ def _backfill_notes(snapshot: GangSnapshot, gang: Gang, state: Progress) -> Iter
     ]
     if users:
         yield f"until it can start, its held capacity is used by {listed(tuple(users))} (backfill)"
+
+
+def _no_backfill(snapshot: GangSnapshot, gang: Gang) -> str | None:
+    """Return why a waiting gang never uses capacity that is held for another gang, by its pods alone."""
+    if not gangs_with_holds(snapshot) - {gang.name.title}:
+        return None
+    text = "it uses no capacity that is held for other gangs (backfill): "
+    if is_single_pod_gang(gang.name):
+        return f"{text}a pod that is planned on its own does not; annotate it as a gang of one"
+    wants = [each for each in gang.ready if each.asks_for_gpus]
+    if wants and any(each.bounded_s is None for each in wants):
+        return f"{text}not all of its pods have activeDeadlineSeconds, which backfill.mode: deadline requires"
+    return None
 
 
 def _planner_notes(planner_state: PlannerGangState) -> Iterator[str]:

@@ -12,9 +12,11 @@ from scheduler_core.policy.models import API_VERSION, KIND
 from tests.api_objects import Object
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.gangs.conftest import StartPlanner
+from tests.e2e.gangs.crashing import Run, points, run_on, run_until
 from tests.e2e.gangs.holds import held, nodes
+from tests.e2e.gangs.invariant import violations, watched
 from tests.e2e.gangs.members import Asked, create, gang, node_of, of, wait_until_whole
-from tests.e2e.gangs.running import GATED, reserved
+from tests.e2e.gangs.running import GATED, entries, expire_lease, reserved, running
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import gpu_pod, started
 from tests.simulated_node.fleet import Fleet
@@ -23,6 +25,7 @@ pytestmark = pytest.mark.e2e
 BIG = Asked(2, 8)
 SHORT = Asked(1, 8, {"gang-timeout": "10s"})
 MIXED = ("--settle", "1s")
+AT_LEAST = 18  # writes from the start of a backfill to the start of the holder
 
 
 def options(folder: Path, *pool: str) -> tuple[str, ...]:
@@ -33,11 +36,11 @@ def options(folder: Path, *pool: str) -> tuple[str, ...]:
     return (*pool, "--patience", "1s", "--policy", str(path))
 
 
-def use_node(cluster: Cluster, node: str, deadline_s: int) -> None:
+def use_node(cluster: Cluster, node: str, deadline_s: int, name: str = "user") -> None:
     """Run a pod with all GPUs of a node, until its deadline."""
     selector = {"kubernetes.io/hostname": node}
-    cluster.create_pod(gpu_pod("user", 8, nodeSelector=selector, activeDeadlineSeconds=deadline_s))
-    started(cluster, "user")
+    cluster.create_pod(gpu_pod(name, 8, nodeSelector=selector, activeDeadlineSeconds=deadline_s))
+    started(cluster, name)
 
 
 def backfill(cluster: Cluster, deadline_s: int) -> Object:
@@ -93,3 +96,50 @@ def test_a_short_gang_yields_at_once_if_the_capacity_comes_free_earlier_also_to_
 
     assert {node_of(each) for each in big} == {"gpu-0", "gpu-1"}
     assert of(cluster, "short") == []
+
+
+def backfill_with_killed_planner(cluster: Cluster, fleet: Fleet, options_: tuple[str, ...], number: int) -> Run:
+    """Backfill, and free the rest of the capacity early; kill the planner after this write, and let the next one go on.
+
+    The pod in use ends once the short gang runs: so the writes are those of its start, of its eviction, and of the
+    start of the holder.
+    """
+    big, short, user = f"big-{number}", f"short-{number}", f"user-{number}"
+    use_node(cluster, "gpu-1", 3600, user)
+    create(cluster, *gang(big, BIG))
+    with running(cluster, *options_):
+        wait_for(lambda: (held(cluster, big) or {}).get("status", {}).get("estimate"), "a hold with an estimate", 60)
+    expire_lease(cluster)
+    create(cluster, *gang(short, SHORT, activeDeadlineSeconds=900, terminationGracePeriodSeconds=1))
+    ended: list[str] = []
+
+    def done() -> bool:
+        pods = [*of(cluster, short)]
+        if not ended and pods and all(each["status"].get("phase") == "Running" for each in pods):
+            fleet.finish(cluster.api.get(cluster.pods(user)))
+            ended.append(user)
+        is_placed = sum(node_of(each) is not None for each in of(cluster, big)) == BIG.size
+        return is_placed and not of(cluster, short) and not entries(cluster)
+
+    run = run_until(cluster, options_, number, done, answered=number % 2 == 0)
+    run_on(cluster, options_, done, run)
+    assert ended == [user], run.writes
+    for each in of(cluster, big):
+        cluster.api.delete(cluster.pods(each["metadata"]["name"]))
+    wait_for(lambda: not of(cluster, big), "the gang to go", 60)
+    return run
+
+
+@pytest.mark.usefixtures("served", "gputopo_scheduler")
+def test_a_planner_killed_after_any_write_of_a_backfill_starts_the_holder_and_commits_no_gpu_twice(
+    cluster: Cluster, fleet: Fleet, agents_of: StartAgents, tmp_path: Path
+) -> None:
+    nodes(fleet, gpu_0={}, gpu_1={})
+    agents_of()
+    with watched(cluster) as past:
+        for number in points("1"):
+            run = backfill_with_killed_planner(cluster, fleet, options(tmp_path, *GATED), number)
+            if not run.killed:
+                break
+        assert len(run.writes) >= AT_LEAST, run.writes
+        assert violations(past.events(), dict.fromkeys(fleet.names, 8)) == []

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from gputopo.crd.reservations import EntryPhase
+from gputopo.labels.keys import POD_ESTIMATED_COMPLETION
 from gputopo.timestamps import format_timestamp, parse_timestamp
 from scheduler_core.planner.commit.actions import EvictPod
 from scheduler_core.planner.commit.state import CommitTerms
@@ -47,13 +48,19 @@ class WorldResult(NamedTuple):
     waits: tuple[float, ...]  # of short gangs until their start, or until the end
     backfilled: int  # gangs
     evicted: int  # pods
+    late_s: float = 0.0  # of the holder, after the estimate of its hold
 
 
 class World:
     """One run of a random cluster."""
 
-    def __init__(self, seed: int, *, backfill: bool, early: bool, kills: bool = False) -> None:
-        """``early``: pods in use may end before their deadlines. ``kills``: planners are killed between two writes."""
+    def __init__(self, seed: int, *, backfill: bool, early: bool, announced: bool = False, kills: bool = False) -> None:
+        """``early``: pods in use may end before their deadlines; ``announced``: they say when.
+
+        ``kills``: planners are killed between two writes.
+        """
+        self._announced = announced
+        self._estimate: float | None = None  # of the hold, when the planner last wrote one
         random = Random(seed)
         self.nodes = random.randint(2, 4)
         self.server = ApiServer({f"n{at}": GPUS for at in range(self.nodes)})
@@ -86,10 +93,20 @@ class World:
             self._arrive(now)
             self._plan(now, self._kills.get(step))
             backfilled |= {uid for uid, each in self.server.reservations.items() if each.spec.backfill is not None}
+            self._estimate = self._hold_estimate() or self._estimate
             self._bind(now)
             self._use += STEP_S * sum(_gpus(self.server.pods[uid]) for uid in self._started if uid in self.server.pods)
         waits = tuple(self._gang_started.get(name, HORIZON_S) - at for name, at in self._arrived.items())
-        return WorldResult(self._gang_started.get("big"), self._use, waits, len(backfilled), self._evicted)
+        started = self._gang_started.get("big")
+        late = 0.0 if started is None or self._estimate is None else max(0.0, started - self._estimate)
+        return WorldResult(started, self._use, waits, len(backfilled), self._evicted, late)
+
+    def _hold_estimate(self) -> float | None:
+        """Return the estimate in the status of the hold, in seconds since the start."""
+        assert self.server.ledger is not None
+        listed = [self.server.reservations[each.uid] for each in self.server.ledger.spec.entries]
+        found = [parse_timestamp(each.status.estimate) for each in listed if each.spec.held and each.status.estimate]
+        return max((at - START for at in found if at is not None), default=None)
 
     def _new_planner(self) -> FakePlanner:
         self._planners += 1
@@ -109,6 +126,9 @@ class World:
                 "spec": {"activeDeadlineSeconds": deadline},
                 "status": {"phase": "Running", "startTime": format_timestamp(START)},
             }
+            if self._announced:
+                completion = {POD_ESTIMATED_COMPLETION.key: format_timestamp(START + run_s)}
+                more["metadata"] = {"annotations": completion}
             uid = self.server.create_pod(f"user-{node}", gpus, more=more)
             self.server.bind(uid, node)
             self._started[uid], self._ends[uid] = 0.0, run_s

@@ -14,9 +14,10 @@ from tests.scheduler_core.planner.leader.backfill_world import (
 )
 
 
-def both(seed: int, *, early: bool) -> tuple[WorldResult, WorldResult]:
+def both(seed: int, *, early: bool, announced: bool = False) -> tuple[WorldResult, WorldResult]:
     """Return the same cluster without and with backfill."""
-    return World(seed, backfill=False, early=early).run(), World(seed, backfill=True, early=early).run()
+    without = World(seed, backfill=False, early=early, announced=announced)
+    return without.run(), World(seed, backfill=True, early=early, announced=announced).run()
 
 
 @pytest.mark.parametrize("seeds", [range(at, at + 5) for at in (0, 5, 10)], ids=str)
@@ -28,12 +29,20 @@ def test_the_holder_is_never_later_where_pods_end_at_their_deadlines(seeds: rang
     assert sum(with_.used_gpu_s for _, with_ in found) > sum(without.used_gpu_s for without, _ in found)
 
 
+def test_the_holder_is_never_later_where_pods_say_that_they_end_earlier() -> None:
+    """Of these clusters, without the announcements, each holder waits for the end of the pods that yield."""
+    for seed in (4, 17, 18, 33):
+        without, with_ = both(seed, early=True, announced=True)
+        assert with_.holder_started == without.holder_started, seed
+
+
 @pytest.mark.parametrize("seeds", [range(at, at + 5) for at in (0, 5, 10)], ids=str)
 def test_where_pods_end_earlier_the_holder_waits_at_most_for_the_end_of_the_pods_that_yield(seeds: range) -> None:
     for seed in seeds:
         without, with_ = both(seed, early=True)
         start = HORIZON_S if without.holder_started is None else without.holder_started
         assert (with_.holder_started or HORIZON_S) <= start + (GRACE_S + PROTOCOL_S if with_.evicted else 0), seed
+        assert with_.late_s == 0.0, seed  # after the estimate of the hold
 
 
 @pytest.mark.parametrize("seeds", [range(at, at + 5) for at in (0, 5)], ids=str)

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from gputopo.crd.reservations import EntryPhase
+from gputopo.labels.keys import POD_ESTIMATED_COMPLETION, POD_EXPECTED_DURATION
 from gputopo.timestamps import format_timestamp, parse_timestamp
 from scheduler_core.planner.commit.actions import CreateReservation, EvictPod, WriteStatus
 from scheduler_core.planner.commit.state import CommitTerms
 from scheduler_core.planner.leader.plan_task import DEFAULT_BIND_TIMEOUT_S
+from scheduler_core.planner.packing.backfill import RELEASE_S, YIELD_S
 from scheduler_core.policy.limits import BackfillMode, BackfillPolicy
 from scheduler_core.policy.preemption import PreemptionMode, PreemptionPolicy
 from scheduler_core.policy.profiles import BUILT_IN
@@ -141,6 +143,72 @@ def test_a_gang_waits_where_it_could_delay_the_holder(
     run(leader)
 
     assert places(server, "short") == []
+
+
+def claiming(server: ApiServer, run_s: int = 600, grace_s: int = 10) -> str:
+    """Create a short gang without a deadline that says how long it runs. Return the UID of its pod."""
+    claim = {POD_EXPECTED_DURATION.key: f"{run_s}s"}
+    more = {"metadata": {"annotations": claim}, "spec": {"terminationGracePeriodSeconds": grace_s}}
+    return server.create_pod("short", 2, "short", 1, more)
+
+
+@pytest.mark.parametrize(
+    ("mode", "run_s", "expected"),
+    [
+        pytest.param(BackfillMode.DEADLINE, 600, [], id="nothing enforces the claim"),
+        pytest.param(BackfillMode.ESTIMATE, 600, ["n0"], id="claims count"),
+        pytest.param(BackfillMode.ESTIMATE, 3500, [], id="it would end too late"),
+    ],
+)
+def test_a_gang_that_says_how_long_it_runs_uses_held_capacity_where_claims_count(
+    mode: BackfillMode, run_s: int, expected: list[str]
+) -> None:
+    leader = planner(waiting_for(), mode=mode)
+    leader.run()
+    claiming(leader.server, run_s)
+    leader.run()
+
+    assert places(leader.server, "short") == expected
+
+
+def test_a_gang_that_runs_longer_than_it_said_is_evicted_so_early_that_its_devices_are_free_in_time() -> None:
+    server = waiting_for()
+    leader = planner(server, mode=BackfillMode.ESTIMATE)
+    leader.run()
+    pod = claiming(server, grace_s=20)
+    leader.run()
+    started(server, pod, "n0")
+    due = START + HOUR_S - 20 - RELEASE_S - YIELD_S
+    while leader.now < due:
+        assert evicted(leader) == []
+        run(leader, 2)
+
+    while leader.now < due + YIELD_S:
+        run(leader, 2)
+    assert evicted(leader) == [pod]
+    end_user(server)
+    run(leader)
+    assert was_placed(leader, "big")
+
+
+def test_a_hold_is_used_only_until_the_pods_that_it_waits_for_say_that_they_end() -> None:
+    """A claim makes the time for backfill shorter, and never longer."""
+    server = waiting_for()
+    (user,) = (uid for uid, each in server.pods.items() if each["metadata"]["name"].startswith("user"))
+    claim = {POD_ESTIMATED_COMPLETION.key: format_timestamp(START + 1000)}
+    version = server.pods[user]["metadata"]["resourceVersion"]
+    server.patch_pod({"metadata": {"uid": user, "resourceVersion": version, "annotations": claim}})
+    leader = planner(server)
+    leader.run()
+    short(server, deadline_s=950)
+    leader.run()
+    assert places(server, "short") == []
+    server.create_pod("shorter", 2, "shorter", 1, {"spec": {"activeDeadlineSeconds": 600}})
+    leader.run()
+
+    (found,) = (each.spec.backfill for each in server.reservations.values() if each.spec.gang == "shorter")
+    assert found is not None
+    assert found.until == format_timestamp(START + 1000)
 
 
 def test_the_gang_yields_at_once_if_the_capacity_comes_free_earlier_also_with_a_new_leader() -> None:
