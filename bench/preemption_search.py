@@ -22,7 +22,7 @@ from scheduler_core.cache.events import Batch
 from scheduler_core.cache.kube_scheduler_filters import FullNode
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_table import snapshot_of
-from scheduler_core.planner.gang.disruption import NO_FACTS, DisruptionFacts, Disruptions, PodDisruption
+from scheduler_core.planner.gang.disruption import Disruptions, PodDisruption
 from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.member import GangName, GangRequest, Member
 from scheduler_core.planner.gang.pod_deadlines import PodDeadlines
@@ -32,6 +32,7 @@ from scheduler_core.planner.preemption.model import PreemptionPlan, PreemptionTa
 from scheduler_core.planner.preemption.search import search_preemption
 from scheduler_core.planner.preemption.units import find_units
 from scheduler_core.policy.preemption import DEFAULT_PREEMPTION
+from scheduler_core.request.disruption import NO_FACTS, DisruptionFacts
 from scheduler_core.request.pod import Metadata
 from scheduler_core.request.pod_request import PodRequest
 from tests.machines import MACHINES

@@ -270,7 +270,9 @@ class ClusterCache:
         bound: list[BoundPod] = []
         for pod in (self._ungated.resolve(each, self._now) for each in batch.updates):
             known = self._pods.get(pod.key)
-            if known != pod:
+            if known is not None and known != pod and known._replace(running=pod.running) == pod:
+                self._pod_index.add_pod(pod)  # its node stays as it is
+            elif known != pod:
                 if not first and pod.node is not None and (known is None or known.node is None):
                     self._forget_assumed(pod)
                     if self._reports_bound:

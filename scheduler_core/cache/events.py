@@ -18,6 +18,7 @@ from scheduler_core.cache.kube_scheduler_filters import FullNode, SchedulingRule
 from scheduler_core.cache.node import NodeFacts
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_table import ClusterSnapshot
+from scheduler_core.request.disruption import RunningFacts
 from scheduler_core.request.pod import PinClaim
 
 S = TypeVar("S")
@@ -44,6 +45,7 @@ class PodUpdate(NamedTuple):
     claim: PinClaim | None = None  # ``UngatedPods`` decides whether it counts
     priority: int = 0  # spec.priority
     gang: str | None = None  # NAMESPACE/NAME of the reservation of the gang that the pod says it was placed with
+    running: RunningFacts | None = None  # of a bound pod; ``FULL_POD_SOURCES`` do not set it
 
 
 class NodeGpusUpdate(NamedTuple):

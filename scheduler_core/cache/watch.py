@@ -44,6 +44,7 @@ from scheduler_core.cache.events import (
 )
 from scheduler_core.cache.node import Node, parse_node
 from scheduler_core.cache.node_record import parse_occupant
+from scheduler_core.request.disruption import running_facts
 from scheduler_core.request.pod import Pod, pin_claim, placed_gang
 from scheduler_core.request.pod_request import InvalidRequest, PodRequest, parse_request
 
@@ -163,7 +164,7 @@ def _display_name(source: WatchSource[Any], plurals: list[str]) -> str:
 
 def sources_with_parser(parse: Callable[[Pod], PodRequest | InvalidRequest]) -> Sources:
     """Return ``SOURCES`` with another parser of pod requests; ``parse`` is called on a watch's thread."""
-    return {**SOURCES, PodUpdate: SOURCES[PodUpdate]._replace(value=partial(pod_update, parse=parse))}
+    return {**SOURCES, PodUpdate: SOURCES[PodUpdate]._replace(value=partial(running_pod_update, parse=parse))}
 
 
 def silence_reason(statuses: Iterable[WatchStatus], max_silence_s: float = WATCH_SILENT_S) -> str | None:
@@ -260,6 +261,14 @@ def pod_update(
     )
 
 
+def running_pod_update(
+    uid: str, pod: Pod, parse: Callable[[Pod], PodRequest | InvalidRequest] = parse_request
+) -> PodUpdate | None:
+    """Return the update of a pod, with the facts that decide whether it may be evicted."""
+    found = pod_update(uid, pod, parse)
+    return None if found is None else found._replace(running=running_facts(pod))
+
+
 def _node_gpus_update(name: str, gpus: NodeGpus) -> NodeGpusUpdate:
     return NodeGpusUpdate(name, msgspec.structs.replace(gpus, kubelet=_interned(gpus.kubelet)))
 
@@ -324,7 +333,7 @@ def full_name_key(which: ObjectIdentity) -> str:
 Sources = Mapping[type[Any], WatchSource[Any]]  # by the type of the updates that the source delivers
 SOURCES: Sources = {
     NodeUpdate: WatchSource(NODES, Node, _name_key, node_update, node_fingerprint),
-    PodUpdate: WatchSource(PODS, Pod, uid_key, pod_update, query=_UNFINISHED_PODS),
+    PodUpdate: WatchSource(PODS, Pod, uid_key, running_pod_update, query=_UNFINISHED_PODS),
     NodeGpusUpdate: WatchSource(NODE_GPUS, NodeGpus, _name_key, _node_gpus_update),
 }
 # The heartbeats of agents: without them, ``observedAt`` of ``NodeGpus`` is the heartbeat.

@@ -19,6 +19,7 @@ from gputopo.timing import ASSUMED_POD_LIFETIME_S
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.assumed_pods import WITH_VOLUMES_S, AssumedPod
 from scheduler_core.cache.cluster_cache import ClusterCache
+from scheduler_core.cache.events import PodUpdate
 from scheduler_core.cache.node_record import is_hold
 from scheduler_core.cache.node_table import ClusterSnapshot, state_if
 from scheduler_core.cache.owner_pods import with_owner
@@ -28,6 +29,7 @@ from scheduler_core.evaluation.in_flight import fits_with_all
 from scheduler_core.evaluation.ranking import NodeRanking, PodRanking, Rankings, rounded_points, within_points
 from scheduler_core.evaluation.score import Score
 from scheduler_core.evaluation.transient import may_fit_soon
+from scheduler_core.extender.protected_victims import ProtectedVictims, beneficiary_of
 from scheduler_core.extender.victims import (
     DropCause,
     NodeVictims,
@@ -144,6 +146,7 @@ class Extender:
         self._clock = clock
         self._record = record
         self._rankings = Rankings(cache)
+        self._protected = ProtectedVictims()
 
     def filter(self, pod: Pod, names: AbstractSet[str], *, final: bool = True) -> FilterResult:
         """Return the best named nodes that suit the pod; a single node if the pod has hard constraints.
@@ -259,7 +262,13 @@ class Extender:
         if isinstance(request, InvalidRequest):
             return PreemptionResult({}, {}, dict.fromkeys(victims, request.reason))
         for_gpus = bool(request.profile.device_request.steps_by_resource)
-        plausible, dropped = plausible_nodes(victims, self._cache.pods, for_gpus=for_gpus)
+        pods, beneficiary = self._cache.pods, beneficiary_of(request, pod.spec.priority or 0)
+        self._protected.forget_pods(pods)
+
+        def is_protected(victim: PodUpdate) -> bool:
+            return self._protected.protection_of(victim, beneficiary, self.policies.preemption, now) is not None
+
+        plausible, dropped = plausible_nodes(victims, pods, is_protected, for_gpus=for_gpus)
         if not for_gpus:
             return PreemptionResult(plausible, dropped, {})
         policy = self.policies.policy_for(request)

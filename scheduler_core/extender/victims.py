@@ -6,8 +6,8 @@ Filter will evaluate it: with the worst outcome of the device plugin, reservatio
 Nodes that fail are dropped, and victims are never changed: kube-scheduler proved its own filters with exactly these.
 
 Dropped as well are nodes whose victims kube-scheduler could not delete as it expects (without victims, or with pods of
-other nodes, as a PodGroup of Kubernetes 1.37 may have), nodes whose victims are unknown here, and nodes whose victims
-are a part of a gang: the rest of the gang would lose its work too.
+other nodes, as a PodGroup of Kubernetes 1.37 may have), nodes whose victims are unknown here, nodes whose victims are a
+part of a gang: the rest of the gang would lose its work too, and nodes with victims that the policy protects.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class DropCause(Enum):
     UNKNOWN_VICTIM = "a victim is unknown, or requests no GPU"
     OTHER_NODE = "a victim is on another node"
     PART_OF_GANG = "the victims are a part of a gang"
+    PROTECTED = "the policy protects a victim"
     UNSETTLED = "pods that another extender accepted may be on their way to the node"
     OUT_OF_TIME = "not evaluated in time"
 
@@ -64,7 +65,11 @@ class PreemptionResult(NamedTuple):
 
 
 def plausible_nodes(
-    offered: Mapping[str, NodeVictims], pods: Mapping[str, PodUpdate], *, for_gpus: bool
+    offered: Mapping[str, NodeVictims],
+    pods: Mapping[str, PodUpdate],
+    is_protected: Callable[[PodUpdate], bool] = lambda _: False,
+    *,
+    for_gpus: bool,
 ) -> tuple[dict[str, NodeVictims], dict[str, DropCause]]:
     """Return the nodes whose victims kube-scheduler can delete without harm to others, and the causes of dropped nodes.
 
@@ -76,6 +81,8 @@ def plausible_nodes(
         cause = _drop_cause(node, victims, pods, for_gpus=for_gpus)
         if cause is None and not whole(victims):
             cause = DropCause.PART_OF_GANG
+        if cause is None and any(is_protected(pod) for uid in victims.uids if (pod := pods.get(uid)) is not None):
+            cause = DropCause.PROTECTED
         if cause is None:
             kept[node] = victims
         else:

@@ -97,7 +97,6 @@ class FullPodSpec(PodSpec, frozen=True, rename="camel"):
     tolerations: tuple[Toleration, ...] | None = None
     volumes: tuple[FullVolume, ...] | None = None
     scheduling_group: PodSchedulingGroup | None = None
-    active_deadline_seconds: int | None = None
     termination_grace_period_seconds: int | None = None
 
 

@@ -154,6 +154,7 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     volumes: tuple[Volume, ...] | None = None
     scheduling_gates: tuple[PodSchedulingGate, ...] | None = None
     resources: AffinityTerm | None = None  # of all containers together
+    active_deadline_seconds: int | None = None
 
 
 class PodStatus(msgspec.Struct, frozen=True, rename="camel"):

@@ -13,8 +13,9 @@ import msgspec
 from gputopo.labels.workloads import INITIALIZERS
 from gputopo.timestamps import parse_timestamp
 from scheduler_core.planner.gang.conventions import conventional_name
-from scheduler_core.planner.gang.disruption import MAX_DURATION_S, owner_disruption, parse_disruption
+from scheduler_core.planner.gang.disruption import owner_disruption
 from scheduler_core.planner.gang.gang import DeclaredSize, DeclaredSizes
+from scheduler_core.request.disruption import MAX_DURATION_S, parse_disruption
 
 
 class ObjectName(msgspec.Struct, frozen=True):

@@ -33,11 +33,12 @@ from scheduler_core.planner.gang.conventions import (
     single_pod_request,
 )
 from scheduler_core.planner.gang.creation_order import exclusive_markers
-from scheduler_core.planner.gang.disruption import MAX_GRACE_S, PodDisruption, parse_disruption
+from scheduler_core.planner.gang.disruption import PodDisruption
 from scheduler_core.planner.gang.member import ExpectedRun, GangRequest, Member
 from scheduler_core.planner.gang.pod_deadlines import PodDeadline
 from scheduler_core.planner.gang.size_sources import SIZE_SOURCES
 from scheduler_core.planner.gang.volume_sources import VOLUME_SOURCES
+from scheduler_core.request.disruption import MAX_GRACE_S, parse_disruption
 from scheduler_core.request.full_pod import FullPod, FullPodSpec
 from scheduler_core.request.pod import Metadata, Pod, RequiredTerms, pin_claim
 from scheduler_core.request.pod_request import InvalidRequest, PodRequest, parse_request

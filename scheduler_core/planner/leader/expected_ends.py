@@ -7,9 +7,9 @@ shorter, and only with ``BackfillMode.ESTIMATE`` does it allow backfill.
 from __future__ import annotations
 
 from scheduler_core.allocation.occupancy import Occupant
+from scheduler_core.evaluation.job_times import job_times
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.leader.view import PlannerView
-from scheduler_core.planner.preemption.inputs import job_times
 from scheduler_core.policy.preemption import PreemptionPolicy
 
 

@@ -8,11 +8,12 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.timestamps import format_timestamp
+from scheduler_core.evaluation.job_times import NearEndSince
 from scheduler_core.planner.commit.actions import CreateReservation
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.leader.plan_task import ReservationNames, create_hold
 from scheduler_core.planner.packing.model import NodeView, PlanOptions
-from scheduler_core.planner.preemption.inputs import NearEndSince, UnitInputs
+from scheduler_core.planner.preemption.inputs import UnitInputs
 from scheduler_core.planner.preemption.model import (
     EvictionUnit,
     NoPreemption,

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from gputopo.crd.reservations import PlannedEviction
+from scheduler_core.evaluation.job_times import NearEndSince
 from scheduler_core.planner.commit.actions import CreateReservation, EvictPod
 from scheduler_core.planner.commit.eviction_progress import (
     EvictionProgress,
@@ -27,7 +28,6 @@ from scheduler_core.planner.leader.preemption_outcomes import PreemptionOutcomes
 from scheduler_core.planner.leader.preemption_search import PreemptionSearchResult
 from scheduler_core.planner.leader.queue import GangQueue, QueuedGang
 from scheduler_core.planner.leader.view import PlannerView
-from scheduler_core.planner.preemption.inputs import NearEndSince
 from scheduler_core.planner.preemption.model import PreemptionPlan
 from scheduler_core.policy.preemption import PreemptionMode, PreemptionPolicy
 

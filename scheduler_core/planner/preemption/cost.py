@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scheduler_core.cache.node_record import NodeRecord
-from scheduler_core.planner.preemption.inputs import JobTimes
+from scheduler_core.evaluation.job_times import JobTimes
 from scheduler_core.policy.preemption import PreemptionPolicy
 from scheduler_core.policy.workload_class import WorkloadClass
 from scheduler_core.request.device_request import WHOLE
@@ -11,15 +11,6 @@ from scheduler_core.request.device_request import WHOLE
 _HOUR_S = 3_600.0
 # Serving loses no work: only the time until a replacement answers.
 _WITHOUT_WORK = (WorkloadClass.INFERENCE,)
-
-
-def checkpoint_age(times: JobTimes, assumed_s: float, now: float) -> float:
-    """Return the seconds of work since the last checkpoint. ``assumed_s``: of workloads that do not tell it."""
-    if times.last_checkpoint is not None:
-        return max(0.0, now - times.last_checkpoint)
-    if times.checkpoints is False:
-        return times.runtime(now)
-    return min(times.runtime(now), assumed_s)
 
 
 def lost_seconds(

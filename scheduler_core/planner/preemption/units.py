@@ -8,22 +8,24 @@ from typing import NamedTuple
 
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_record import NodeRecord, is_hold
-from scheduler_core.planner.gang.conventions import is_single_pod_gang
-from scheduler_core.planner.gang.disruption import DisruptionFacts, PodDisruption
-from scheduler_core.planner.gang.gang import FINISHED_PHASES, Gang
-from scheduler_core.planner.gang.member import Member
-from scheduler_core.planner.preemption.cost import checkpoint_age, gpu_hours, gpus_of, lost_seconds
-from scheduler_core.planner.preemption.inputs import CheckpointAges, JobTimes, NearEndSince, UnitInputs, job_times
-from scheduler_core.planner.preemption.model import EvictionUnit, VictimPod
-from scheduler_core.planner.preemption.protection import (
+from scheduler_core.evaluation.job_times import JobTimes, NearEndSince, checkpoint_age, job_times
+from scheduler_core.evaluation.protection import (
     Protection,
     UnitConditions,
     claims_near_end,
     has_near_deadline,
     protection_of,
 )
+from scheduler_core.planner.gang.conventions import is_single_pod_gang
+from scheduler_core.planner.gang.disruption import PodDisruption
+from scheduler_core.planner.gang.gang import FINISHED_PHASES, Gang
+from scheduler_core.planner.gang.member import Member
+from scheduler_core.planner.preemption.cost import gpu_hours, gpus_of, lost_seconds
+from scheduler_core.planner.preemption.inputs import CheckpointAges, UnitInputs
+from scheduler_core.planner.preemption.model import EvictionUnit, VictimPod
 from scheduler_core.policy.preemption import PreemptionPeer, PreemptionRule
 from scheduler_core.policy.workload_class import WorkloadClass, workload_class_of
+from scheduler_core.request.disruption import DisruptionFacts
 from scheduler_core.request.pod_request import InvalidRequest, PodProfile
 
 _LEAVES_S = 60.0  # a terminating pod is gone so long after its grace period, or never

@@ -13,12 +13,12 @@ from scheduler_core.cache.kube_scheduler_filters import FullNode
 from scheduler_core.cache.node import NodeFacts
 from scheduler_core.cache.node_record import NodeRecord, parse_occupant
 from scheduler_core.cache.node_table import snapshot_of
+from scheduler_core.evaluation.job_times import JobTimes
+from scheduler_core.evaluation.protection import UnitConditions, protection_of
 from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.member import GangName, GangRequest, Member
 from scheduler_core.planner.packing.model import NodeView, PlanOptions
-from scheduler_core.planner.preemption.inputs import JobTimes
 from scheduler_core.planner.preemption.model import EvictionUnit, PreemptionPlan, PreemptionTask, VictimPod
-from scheduler_core.planner.preemption.protection import UnitConditions, protection_of
 from scheduler_core.planner.preemption.search import search_preemption
 from scheduler_core.policy.policy import Policy
 from scheduler_core.policy.preemption import DEFAULT_PREEMPTION, PreemptionPeer, PreemptionPolicy, PreemptionRule

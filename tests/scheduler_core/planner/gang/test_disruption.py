@@ -11,19 +11,12 @@ import pytest
 from gputopo.kube.projection import Projection
 from gputopo.timestamps import format_timestamp
 from scheduler_core.cache.events import Batch
-from scheduler_core.planner.gang.disruption import (
-    MAX_DURATION_S,
-    NO_FACTS,
-    DisruptionFacts,
-    Disruptions,
-    OwnerDisruption,
-    PodDisruption,
-    parse_disruption,
-)
+from scheduler_core.planner.gang.disruption import Disruptions, OwnerDisruption, PodDisruption
 from scheduler_core.planner.gang.gang import DeclaredSizes
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.gang.pod_source import planner_pod
 from scheduler_core.planner.gang.size_sources import SIZE_SOURCES, JobSetSizes, JobSizes, PyTorchJobSizes, TrainJobFacts
+from scheduler_core.request.disruption import MAX_DURATION_S, NO_FACTS, DisruptionFacts, parse_disruption
 from tests.scheduler_core.builders import NOW
 from tests.scheduler_core.planner.gang.pod_objects import gang_pod
 

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 from scheduler_core.cache.events import Batch
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_table import snapshot_of
-from scheduler_core.planner.gang.disruption import DisruptionFacts, Disruptions, OwnerDisruption, PodDisruption
+from scheduler_core.planner.gang.disruption import Disruptions, OwnerDisruption, PodDisruption
 from scheduler_core.planner.gang.gang import DeclaredSizes, Gang, GangPhase
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.gang.pod_deadlines import PodDeadline, PodDeadlines
 from scheduler_core.planner.preemption.inputs import UnitInputs
 from scheduler_core.policy.policy import Policy
 from scheduler_core.policy.preemption import DEFAULT_PREEMPTION
+from scheduler_core.request.disruption import DisruptionFacts
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, occupant, record
 from tests.scheduler_core.planner.packing.member_groups import GANG, crew, member

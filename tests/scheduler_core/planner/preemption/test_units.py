@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.planner.gang.disruption import DisruptionFacts, OwnerDisruption
+from scheduler_core.evaluation.job_times import NearEndSince
+from scheduler_core.evaluation.protection import Protection
+from scheduler_core.planner.gang.disruption import OwnerDisruption
 from scheduler_core.planner.gang.gang import GangPhase
 from scheduler_core.planner.gang.member import GangName
-from scheduler_core.planner.preemption.inputs import NearEndSince, UnitInputs
+from scheduler_core.planner.preemption.inputs import UnitInputs
 from scheduler_core.planner.preemption.model import VictimPod
-from scheduler_core.planner.preemption.protection import Protection
 from scheduler_core.planner.preemption.units import find_units
+from scheduler_core.request.disruption import DisruptionFacts
 from tests.scheduler_core.builders import NOW, occupant
 from tests.scheduler_core.planner.packing.member_groups import member
 from tests.scheduler_core.planner.preemption.running import HOUR, RunningJob, deadlines, inputs, owners

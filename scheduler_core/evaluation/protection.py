@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from scheduler_core.planner.preemption.inputs import JobTimes, NearEndSince
+from scheduler_core.evaluation.job_times import JobTimes, NearEndSince
 from scheduler_core.policy.preemption import PreemptionPolicy, PreemptionRule
 
 
