@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from agent.discover.failed_calls import failed_nvml_calls
 from agent.discover.parsed import ParsedSources
-from gputopo.model import Gpu, Problem, ProblemKind
+from gputopo.model import FabricState, Gpu, Problem, ProblemKind
 
 # Field of Gpu -> its name in the public JSON, and the source that has it.
 _FACTS = {
@@ -28,6 +28,18 @@ def unknown_facts(sources: ParsedSources, gpus: tuple[Gpu, ...]) -> Iterator[Pro
         for call, errors in failed_nvml_calls(sources.nvml).items():
             yield Problem("nvml", ProblemKind.UNKNOWN, f"{call} fails: {errors}")
     yield from _fabric_conflicts(gpus)
+    yield from _open_registrations(gpus)
+
+
+def _open_registrations(gpus: tuple[Gpu, ...]) -> Iterator[Problem]:
+    """Yield a problem for each state of a registration with Fabric Manager that is not complete, as at boot."""
+    for state in (FabricState.NOT_STARTED, FabricState.IN_PROGRESS):
+        fabrics = ((gpu.index, gpu.fabric) for gpu in gpus if gpu.usable)
+        waiting = [str(index) for index, fabric in fabrics if fabric is not None and fabric.state is state]
+        if waiting:
+            which = f"the registration of GPU {', '.join(waiting)} is {state.value}"
+            why = f"{which}: CUDA cannot use NVLink until it completes; if this lasts, check nvidia-fabricmanager"
+            yield Problem("fabric", ProblemKind.UNKNOWN, why)
 
 
 def _fabric_conflicts(gpus: tuple[Gpu, ...]) -> Iterator[Problem]:

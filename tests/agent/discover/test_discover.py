@@ -1,5 +1,6 @@
 """Several sources together: precedence, completion, and the effect of a failed source."""
 
+import msgspec
 import pytest
 
 from agent.discover import discover
@@ -325,6 +326,19 @@ def test_a_gpu_without_permission_is_not_lost() -> None:
 
     assert ([gpu.index for gpu in topology.gpus], topology.degraded, topology.partial) == ([0], (), True)
     assert topology.problems[0].why == "GPU 1 may not be opened by this process (NO_PERMISSION)"
+
+
+@pytest.mark.parametrize(("state", "words"), [(1, "not-started"), (2, "in-progress")])
+def test_a_registration_that_is_not_complete_is_reported(state: int, words: str) -> None:
+    waiting = msgspec.structs.replace(nvml_gpu(1), fabric=NvmlFabric(state=state, status=0))
+
+    topology = discover(Snapshot(nvml=Nvml(gpus=(nvml_gpu(0), waiting))))
+
+    (why,) = [each.why for each in topology.problems if each.what == "fabric"]
+    assert why == (
+        f"the registration of GPU 1 is {words}: CUDA cannot use NVLink until it completes; if this lasts, check "
+        "nvidia-fabricmanager"
+    )
 
 
 def test_gaps_in_the_indices_make_the_machine_partial() -> None:
