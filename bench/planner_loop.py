@@ -262,6 +262,9 @@ class Stage:
     def count_preemption(self, outcome: str, preemption: Preemption) -> None:
         """Do nothing."""
 
+    def count_won_capacity(self, gpu_hours: float, cost: float | None) -> None:
+        """Do nothing."""
+
     def count_eviction(self, *, again: bool) -> None:
         """Count an evicted pod."""
 

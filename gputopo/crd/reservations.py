@@ -75,6 +75,8 @@ class PlannedEviction(msgspec.Struct, frozen=True, rename="camel", omit_defaults
     node: _Name  # node on which the pod runs
     unit: _Line  # gang or single pod that the pod is evicted with, as NAMESPACE/NAME
     gpus: _Count = 0  # number of devices that become free
+    # NAMESPACE/UID of the object that creates the pods of the unit again. Empty: `unit`.
+    key: _Line = ""
 
 
 class Preemption(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -177,6 +179,16 @@ class LedgerEntry(msgspec.Struct, frozen=True, rename="camel"):
     phase: EntryPhase
 
 
+class PastPreemption(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A preemption that limits later ones: by the evictions of an hour, and by the cool-down of its victims."""
+
+    hold: _Uid  # UID of the reservation
+    at: _Time  # RFC 3339: when the ledger listed it
+    pods: _Count = 0  # number of pods to evict
+    # Workloads whose pods are evicted, as NAMESPACE/NAME of a gang or NAMESPACE/UID of their owner.
+    units: Annotated[tuple[_Line, ...], _limit(maxItems=256)] = ()
+
+
 class LedgerSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """The reservations that are in effect in a pool."""
 
@@ -187,6 +199,8 @@ class LedgerSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     lease: _Line = ""  # the planner's Lease as NAMESPACE/NAME, for `gputopo gangs`
     # The planner's --levels, for `gputopo gangs`.
     levels: Annotated[str, _limit(maxLength=4096)] = ""
+    # The last preemptions, so that the limits of evictions survive a change of the leader.
+    preemptions: Annotated[tuple[PastPreemption, ...], _limit(maxItems=256)] = ()
 
 
 class ExtenderAck(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

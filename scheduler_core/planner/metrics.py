@@ -60,6 +60,12 @@ COUNTERS = {
         ("outcome",),
         "Cost of the work that preemptions lost, where it is known, in the unit of the nodes' cost per hour.",
     ),
+    "gputopo_planner_preemption_won_gpu_hours": MetricHelp(
+        (), "GPU-hours that gangs used on GPUs that they got by preemption, as far as the leader saw it."
+    ),
+    "gputopo_planner_preemption_won_cost": MetricHelp(
+        (), "Cost of these GPU-hours, where it is known, in the unit of the nodes' cost per hour."
+    ),
     "gputopo_planner_released": MetricHelp(
         ("reason",),
         "Pods that were released to ordinary scheduling without a place: unplaceable, gate-timeout, pod-rules.",
@@ -126,6 +132,8 @@ class PlannerMetrics:
         self.repeated_evictions = CATALOGUE.counter(self.registry, "gputopo_planner_preemption_repeated")
         self.lost_gpu_hours = CATALOGUE.counter(self.registry, "gputopo_planner_preemption_lost_gpu_hours")
         self.lost_cost = CATALOGUE.counter(self.registry, "gputopo_planner_preemption_lost_cost")
+        self.won_gpu_hours = CATALOGUE.counter(self.registry, "gputopo_planner_preemption_won_gpu_hours")
+        self.won_cost = CATALOGUE.counter(self.registry, "gputopo_planner_preemption_won_cost")
         self.released = CATALOGUE.counter(self.registry, "gputopo_planner_released")
         self.events = CATALOGUE.counter(self.registry, "gputopo_planner_events")
         self.wait_seconds = CATALOGUE.histogram(self.registry, "gang_scheduling_wait_seconds")
@@ -154,6 +162,11 @@ class PlannerMetrics:
         self.lost_gpu_hours.labels(outcome).inc(preemption.gpu_hours)
         if preemption.cost is not None:
             self.lost_cost.labels(outcome).inc(preemption.cost)
+
+    def count_won_capacity(self, gpu_hours: float, cost: float | None) -> None:
+        """Count what gangs have used of GPUs that they got by preemption. ``cost``: None: unknown."""
+        self.won_gpu_hours.inc(gpu_hours)
+        self.won_cost.inc(cost or 0.0)
 
     def count_eviction(self, *, again: bool) -> None:
         """Count an evicted pod. ``again``: its workload was evicted not long ago, and it is the first pod of it."""

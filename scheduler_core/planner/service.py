@@ -274,6 +274,10 @@ class PlannerService:
         """Count a preemption that has begun, or ended."""
         self._parts.metrics.count_preemption(outcome, preemption)
 
+    def count_won_capacity(self, gpu_hours: float, cost: float | None) -> None:
+        """Count what gangs have used of GPUs that they got by preemption."""
+        self._parts.metrics.count_won_capacity(gpu_hours, cost)
+
     def count_eviction(self, *, again: bool) -> None:
         """Count an evicted pod."""
         self._parts.metrics.count_eviction(again=again)

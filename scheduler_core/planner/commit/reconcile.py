@@ -56,6 +56,7 @@ from scheduler_core.planner.commit.ledger import (
     without_extenders,
 )
 from scheduler_core.planner.commit.members import find_gang, is_gated, is_still_gated, unbound_members
+from scheduler_core.planner.commit.past_preemptions import past_preemptions
 from scheduler_core.planner.commit.recovery import recreate_deleted, remaining_settle_s, was_committed
 from scheduler_core.planner.commit.rollback import continue_rollback, latest_start, rollback_reason, start_rollback
 from scheduler_core.planner.commit.state import CommitTerms, ReconcileInput, ReservationStep
@@ -113,7 +114,10 @@ def _ledger(
     if lost_extenders and not terms.gated:
         yield DropRegistration(ledger, without_extenders(ledger.extenders, lost_extenders))
     elif new or removed:
-        spec = with_entries(without_entries(ledger.spec, removed), new)
+        spec = msgspec.structs.replace(
+            with_entries(without_entries(ledger.spec, removed), new),
+            preemptions=past_preemptions(inputs, ledger.spec, new, removed),
+        )
         phases = [each.phase for each in new]
         yield WriteLedger(
             ledger,

@@ -63,6 +63,9 @@ class Executor(Protocol):
     def count_preemption(self, outcome: str, preemption: Preemption) -> None:
         """Count a preemption. ``outcome``: begun, stuck, or how it ended: won, in-vain, stopped."""
 
+    def count_won_capacity(self, gpu_hours: float, cost: float | None) -> None:
+        """Count what gangs have used of GPUs that they got by preemption. ``cost``: None: unknown."""
+
     def count_eviction(self, *, again: bool) -> None:
         """Count a pod that was evicted for a gang. Called once for each pod.
 

@@ -1,14 +1,16 @@
 """Evictions and failed preemptions, as the leading planner remembers them: limits follow from them. No I/O.
 
-Lost with the term of leadership. Every collection is bounded, and nothing is forgotten because a tenant deletes an
-object and creates it again.
+Evictions of earlier leaders are read from the ledger (``inherit``); failures are lost with the term of leadership.
+Every collection is bounded, and nothing is forgotten because a tenant deletes an object and creates it again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
+from gputopo.crd.reservations import PastPreemption
+from gputopo.timestamps import parse_timestamp
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang
 
@@ -51,6 +53,20 @@ class EvictionHistory:
         self._searched: dict[str, float] = {}  # by key of the gang: the last search
         self._namespaces: dict[str, float] = {}  # the last search for a gang of it
         self._failures: dict[str, _Failures] = {}  # by key of the gang
+        self._first_inherited: frozenset[str] | None = None  # UIDs of holds
+        self._inherited: tuple[PastPreemption, ...] = ()
+
+    @property
+    def inherited(self) -> frozenset[str]:
+        """The UIDs of the holds with evictions that earlier leaders created: their pods are counted as planned."""
+        return frozenset(each.hold for each in self._inherited)
+
+    def inherit(self, recorded: Iterable[PastPreemption]) -> None:
+        """Take over the preemptions that the ledger lists. All that the first call finds are of earlier leaders."""
+        found = tuple(recorded)
+        if self._first_inherited is None:
+            self._first_inherited = frozenset(each.hold for each in found)
+        self._inherited = tuple(each for each in found if each.hold in self._first_inherited)
 
     def forget_old(self, now: float, wall: float, cooldown_s: float) -> None:
         """Forget everything that limits nothing any more. ``wall``: seconds since 1970."""
@@ -68,22 +84,31 @@ class EvictionHistory:
 
     def evicted_at(self) -> Mapping[str, float]:
         """Return when units were evicted, by key, in seconds since 1970."""
-        return {key: each.at for key, each in self._units.items()}
+        before = {unit: at for each in self._inherited if (at := parse_timestamp(each.at)) for unit in each.units}
+        return {**before, **{key: each.at for key, each in self._units.items()}}
 
     def has_evicted(self, uid: str) -> bool:
         """Return True if this planner evicted the pod in the last hour."""
         return uid in self._counted or uid in self._not_counted
 
     def count_evictions(self, intended: Collection[str], now: float) -> int:
-        """Return the number of pods that were evicted in the last hour, or will be. ``intended``: UIDs."""
+        """Return the number of pods that were evicted in the last hour, or will be.
+
+        ``intended``: UIDs, without those of ``inherited`` holds.
+        """
         return len({uid for uid, at in self._counted.items() if now - at < HOUR_S}.union(intended))
+
+    def count_inherited(self, wall: float) -> int:
+        """Return the number of pods that earlier leaders planned to evict in the last hour."""
+        return sum(each.pods for each in self._inherited if wall - (parse_timestamp(each.at) or 0.0) < HOUR_S)
 
     def mark_evicted(self, uid: str, unit: EvictedFrom, now: float, wall: float, *, counts: bool = True) -> bool:
         """Record the first accepted eviction of a pod. ``counts``: towards the limit of an hour.
 
         Return True if it is the first pod of a workload that was evicted for another hold within ``REPEATED_S``.
         """
-        (self._counted if counts else self._not_counted).setdefault(uid, now)
+        is_new = counts and unit.hold not in self.inherited
+        (self._counted if is_new else self._not_counted).setdefault(uid, now)
         before = self._units.get(unit.key)
         self._units[unit.key] = _EvictedUnit(wall, unit.hold)
         return before is not None and before.hold != unit.hold and wall - before.at < REPEATED_S

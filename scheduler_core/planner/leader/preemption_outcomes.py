@@ -20,6 +20,7 @@ from scheduler_core.planner.leader.context import TermContext
 from scheduler_core.planner.leader.events import stopped_events
 from scheduler_core.planner.leader.eviction_history import EvictionHistory, gang_key
 from scheduler_core.planner.leader.view import PlannerView
+from scheduler_core.planner.leader.won_capacity import WonCapacity
 
 
 class _BegunPreemption(NamedTuple):
@@ -38,6 +39,7 @@ class PreemptionOutcomes:
         self._view, self._history, self._context = view, history, context
         self._begun: dict[str, _BegunPreemption] = {}  # by UID of the hold, while the ledger lists it
         self._open: list[_BegunPreemption] = []  # the hold is no longer listed, and the outcome is open
+        self._won = WonCapacity(view)
 
     def observe_ledger(self, now: float) -> None:
         """Count the preemptions that have ended since the last call. Called after each change of the ledger."""
@@ -52,6 +54,8 @@ class PreemptionOutcomes:
                 self._end(each)
         if self._open:
             self._decide(entries, now)
+        if (used := self._won.use_since_last(now)) is not None:
+            self._context.executor.count_won_capacity(used.gpu_hours, used.cost)
 
     def _end(self, ended: _BegunPreemption) -> None:
         """Report the pods that are not evicted, of units of which other pods were."""
@@ -96,5 +100,6 @@ class PreemptionOutcomes:
             self._context.executor.count_preemption("won" if won else "in-vain", each.intent)
             if won:
                 self._history.mark_won(each.gang_key)
+                self._won.add_gang(each.gang, now)
             else:
                 self._history.mark_failed(each.gang_key, now)

@@ -51,7 +51,6 @@ class Preemptions:
         self._view, self._queue, self._holds, self._context = view, queue, holds, context
         self._history = EvictionHistory()
         self._outcomes = PreemptionOutcomes(view, self._history, context)
-        self._unit_keys: dict[str, str] = {}  # name of a unit of an open intent -> its key
         self.holds_in_a_unit: frozenset[str] = frozenset()  # UIDs: a begun unit is not evicted completely
         self._running: set[str] = set()  # UIDs of holds whose evictions are not over
         self._done_at: dict[str, float] = {}  # by UID of a hold: since when no pod is left, monotonic seconds
@@ -98,14 +97,18 @@ class Preemptions:
     def evictions_left(self, now: float) -> int:
         """Return how many pods may be evicted yet within this hour. ``now``: monotonic seconds."""
         intended = {each.uid for each in self._intended()}
-        return max(0, self._policy.max_evictions_per_hour - self._history.count_evictions(intended, now))
+        evicted = self._history.count_evictions(intended, now)
+        evicted += self._history.count_inherited(self._context.clock.wall())
+        return max(0, self._policy.max_evictions_per_hour - evicted)
 
     def observe_ledger(self, now: float) -> None:
         """Count the preemptions that have ended. Called after each change of the ledger."""
+        if self._view.ledger is not None:
+            self._history.inherit(self._view.ledger.spec.preemptions)
         self._outcomes.observe_ledger(now)
 
     def evicted_at(self) -> Mapping[str, float]:
-        """Return when units were evicted, by key: of this term of leadership only."""
+        """Return when units were evicted, by key, also by earlier leaders."""
         return self._history.evicted_at()
 
     def unwanted_holds(self) -> frozenset[str]:
@@ -193,9 +196,6 @@ class Preemptions:
         if len(result.found.pods) > self.evictions_left(now):
             self._context.executor.report_preemption("over-limit", result.found)
             return None
-        open_units = {each.unit for each in self._intended()}
-        self._unit_keys = {unit: key for unit, key in self._unit_keys.items() if unit in open_units}
-        self._unit_keys |= {unit.name: unit.key or unit.name for unit in result.found.units}
         self._context.executor.report_preemption("planned", result.found)
         return result.create
 
@@ -205,7 +205,7 @@ class Preemptions:
         ``now``: monotonic seconds.
         """
         name = action.eviction.unit
-        unit = EvictedFrom(self._unit_keys.get(name, name), action.reservation.key)
+        unit = EvictedFrom(action.eviction.key or name, action.reservation.key)
         intent = action.reservation.spec.preemption
         counts = intent is None or not intent.yields
         return self._history.mark_evicted(action.eviction.uid, unit, now, self._context.clock.wall(), counts=counts)
@@ -219,7 +219,8 @@ class Preemptions:
 
         Those of backfilled pods are not limited.
         """
-        intents = (each.spec.preemption for each in self._holds.open_holds() if each.reservation.key not in self._over)
+        left_out = self._over | self._history.inherited
+        intents = (each.spec.preemption for each in self._holds.open_holds() if each.reservation.key not in left_out)
         return (eviction for each in intents if each is not None and not each.yields for eviction in each.evictions)
 
     def _forget_old(self, now: float) -> None:

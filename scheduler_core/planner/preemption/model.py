@@ -44,7 +44,8 @@ class EvictionUnit(NamedTuple):
     price: float = 1.0  # factor of the rule by which units are compared
     priority: int = 0
     grace_s: float = 30.0  # the longest grace period of its pods: the least time until the devices are free
-    key: str = ""  # NAMESPACE/NAME of the gang, NAMESPACE/UID of a single pod's owner: the same for replacements
+    # NAMESPACE/UID of the object that creates the pods, else NAMESPACE/NAME of the gang: the same for replacements.
+    key: str = ""
     deletion_cost: int = 0  # of equal units, the one with the lowest goes first
 
     @property
@@ -110,7 +111,15 @@ class PreemptionPlan(NamedTuple):
         """Return the intent for the spec of the capacity hold."""
         return Preemption(
             evictions=tuple(
-                PlannedEviction(pod.uid, pod.namespace, pod.name, pod.node, unit.name, pod.device_count)
+                PlannedEviction(
+                    pod.uid,
+                    pod.namespace,
+                    pod.name,
+                    pod.node,
+                    unit.name,
+                    pod.device_count,
+                    "" if unit.key == unit.name else unit.key,
+                )
                 for unit in self.units
                 for pod in unit.pods
             ),

@@ -206,8 +206,10 @@ def _gang_unit(
     least = None if required is None else max(1, required - len(gang.succeeded))
     # Only members that a planner placed: pods of other schedulers may wait for ever.
     is_starting = any(each.node is None and each.reservation is not None for each in gang.placed)
+    makers = {each.gang_request.creator_uid for each in gang.placed}
+    maker = next(iter(makers)) if len(makers) == 1 else None
     return _RunningUnit(
-        gang.name.title,
+        gang.name.title if maker is None else f"{gang.name.namespace}/{maker}",  # a tenant can reuse any name
         gang.name.title,
         tuple(pods),
         _class_of(pods),

@@ -59,6 +59,7 @@ class FakePlanner:
         self.preemptions: list[str] = []  # outcomes
         self.evicted = 0  # pods that were counted as evicted
         self.evicted_again = 0  # workloads that were evicted again
+        self.won_gpu_hours = self.won_cost = 0.0
         self._pending: list[Callable[[], None]] = []
         self.watches: tuple[WatchStatus, ...] = ()  # their status
         self.is_deaf = False  # the watches are half-open: no data arrives
@@ -124,6 +125,11 @@ class FakePlanner:
     def count_preemption(self, outcome: str, preemption: Preemption) -> None:  # noqa: ARG002  of the protocol
         """Record the outcome."""
         self.preemptions.append(outcome)
+
+    def count_won_capacity(self, gpu_hours: float, cost: float | None) -> None:
+        """Count."""
+        self.won_gpu_hours += gpu_hours
+        self.won_cost += cost or 0.0
 
     def count_eviction(self, *, again: bool) -> None:
         """Count."""

@@ -34,6 +34,9 @@ class IdleExecutor:
     def count_preemption(self, outcome: str, preemption: Preemption) -> None:
         """Not counted."""
 
+    def count_won_capacity(self, gpu_hours: float, cost: float | None) -> None:
+        """Do nothing."""
+
     def count_eviction(self, *, again: bool) -> None:
         """Count an evicted pod."""
 

@@ -652,3 +652,96 @@ def test_pods_that_are_not_evicted_any_more_no_longer_count_against_the_limit() 
 
     assert set(pods.values()) - server.pods.keys() == set(pods.values()) - refused
     assert committed(server)
+
+
+def recorded(server: ApiServer) -> list[int]:
+    """Return the numbers of pods of the preemptions that the ledger records."""
+    assert server.ledger is not None
+    return [each.pods for each in server.ledger.spec.preemptions]
+
+
+def successor(of: FakePlanner, **changed: Any) -> FakePlanner:
+    """Return the next leader, which knows only what the API server stores."""
+    made = planner(of.server, "two", **changed)
+    made.now = of.now
+    return made
+
+
+def test_the_limit_of_an_hour_counts_the_evictions_of_earlier_leaders() -> None:
+    server, pods = full(n0=2, n1=2)
+    (member,) = urgent(server)
+    first = planner(server, max_evictions_per_hour=1)
+    run(first, 10)
+    assert len(evicted(first)) == 1
+    server.delete_pod(member)
+    run(first, 30)
+    urgent(server, "second", size=2)
+
+    second = successor(first, max_evictions_per_hour=1)
+    run(second, 400)
+    assert evicted(second) == []
+    assert second.term.preemptions.evictions_left(second.now) == 0
+
+    while second.now < START + 3_700.0:
+        run(second, 100)
+    assert len(evicted(second)) == 1
+    assert not set(pods.values()) & server.pods.keys()
+
+
+def test_the_cooldown_of_a_workload_goes_on_with_the_next_leader() -> None:
+    """The replacement has another name and UID, and the same owner."""
+    server, pods = full(n0=2)
+    (member,) = urgent(server)
+    first = planner(server)
+    run(first, 10)
+    assert evicted(first) == list(pods.values())
+    server.delete_pod(member)
+    run(first, 30)
+    again = server.create_pod("on-n0", 2, more=RUNNING)
+    server.bind(again, "n0")
+    urgent(server, "second")
+
+    second = successor(first)
+    run(second, 300)
+    assert evicted(second) == []
+
+    while not evicted(second) and second.now < START + 4_000.0:
+        run(second, 100)
+    assert evicted(second) == [again]
+    assert second.now >= START + 3_600.0
+
+
+def test_a_preemption_that_evicted_no_pod_is_not_recorded() -> None:
+    server, _ = full(n0=2)
+    urgent(server)
+    leader = planner(server)
+    leader.refuses = lambda action: WriteOutcome.UNANSWERED if isinstance(action, CheckBudgets) else None
+    run(leader, 10)
+    assert recorded(server) == [1]
+
+    leader.policies = BUILT_IN._replace(preemption=POLICY._replace(mode=PreemptionMode.OFF))
+    run(leader, 20)
+
+    assert evicted(leader) == []
+    assert recorded(server) == []
+
+
+def test_the_use_of_won_gpus_is_counted_while_the_gang_runs() -> None:
+    server, _ = full(n0=2)
+    (member,) = urgent(server)
+    leader = planner(server)
+    run(leader, 10)
+    assert leader.preemptions == ["planned", "begun", "won"]
+    server.bind(member, "n0")
+    version = server.pods[member]["metadata"]["resourceVersion"]
+    server.patch_pod({"metadata": {"uid": member, "resourceVersion": version}, **RUNNING})
+    run(leader, 30)
+    begin, used = leader.now, leader.won_gpu_hours
+    run(leader, 3_600)
+
+    assert leader.won_gpu_hours - used == pytest.approx(2 * (leader.now - begin) / 3_600, rel=0.02)
+    server.delete_pod(member)
+    run(leader, 60)
+    used = leader.won_gpu_hours
+    run(leader, 600)
+    assert leader.won_gpu_hours == used
