@@ -108,6 +108,12 @@ def _preemption() -> tuple[Panel, ...]:
             "short",
         ),
         Panel(
+            "GPU-hours won by preemptions",
+            "GPU-hours in an hour that gangs used on the GPUs that they got by preemption.",
+            (Query("sum(increase(gputopo_planner_preemption_won_gpu_hours_total[1h]))", "GPU-hours"),),
+            "short",
+        ),
+        Panel(
             "Nodes offered by kube-scheduler's preemption",
             "Nodes in an hour. kept: the pod gets what it requires there after the eviction. Others: why the extender "
             "dropped the node, so that no pod is evicted in vain.",
