@@ -22,7 +22,7 @@ from agent.discover.parsed import ParsedSources, parse_sources
 from agent.discover.precedence import SourcePrecedence
 from agent.discover.query_faults import find_query_faults, queried_at_p0
 from agent.discover.uncertainty import uncertain_facts
-from agent.snapshot import Snapshot
+from agent.snapshot import Host, Snapshot
 from gputopo.model import Degradation, FactGroup, NodeTopology, ProblemKind
 
 __all__ = ["discover"]
@@ -66,7 +66,9 @@ def discover(snapshot: Snapshot, before: NodeTopology | None = None) -> NodeTopo
         degraded=tuple(
             sorted(
                 [
-                    *find_degradations(gpus, certain_links, ports, gpus_at_p0=gpus_at_p0),
+                    *find_degradations(
+                        gpus, certain_links, ports, gpus_at_p0=gpus_at_p0, bare_metal=_is_bare_metal(host)
+                    ),
                     *_early_warnings(sources),
                     *find_query_faults(inventory),
                 ]
@@ -84,6 +86,11 @@ def discover(snapshot: Snapshot, before: NodeTopology | None = None) -> NodeTopo
 
 def _early_warnings(sources: ParsedSources) -> Iterable[Degradation]:
     return find_early_warnings(sources.nvml) if sources.nvml else ()
+
+
+def _is_bare_metal(host: Host | None) -> bool:
+    """Return whether the machine was examined and is not virtual."""
+    return host is not None and host.kernel is not None and host.virtualization is None
 
 
 def _driver_version(sources: ParsedSources) -> str | None:

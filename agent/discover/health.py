@@ -103,9 +103,11 @@ def find_degradations(
     ports: Mapping[int, GpuPorts],
     *,
     gpus_at_p0: frozenset[int] = frozenset(),
+    bare_metal: bool = False,
 ) -> list[Degradation]:
     """Return all degradations, in the order of GPUs.
 
+    ``bare_metal``: the machine is not virtual. A virtual machine may have GPUs of a board without its NVLinks.
     ``gpus_at_p0`` are the GPUs in their highest performance state. Only their PCIe links are judged, because an idle
     GPU lowers its link by itself.
     """
@@ -113,6 +115,7 @@ def find_degradations(
     if nvlink is not None:
         found += _short_edges(nvlink, ports)
         found += _fewer_than_siblings(gpus, nvlink, ports)
+        found += _silent_boards(gpus, nvlink, ports) if bare_metal else ()
     return sorted(found)
 
 
@@ -167,6 +170,17 @@ def _fewer_than_siblings(gpus: tuple[Gpu, ...], nvlink: Nvlink, ports: Mapping[i
         if each.active < (each.ports or 0) and (product in complete or (board_links(product) and not unlinked)):
             hint = "a sibling of the same product has all" if product in complete else "boards of this product wire all"
             yield Degradation(f"gpu{index}.nvlink", f"{each.active} of {each.ports} NVLinks active; {hint}")
+
+
+def _silent_boards(gpus: tuple[Gpu, ...], nvlink: Nvlink, ports: Mapping[int, GpuPorts]) -> Iterator[Degradation]:
+    """Yield a degradation for each GPU of a board where no GPU of its product has an active port."""
+    linked = {gpu.product for gpu in gpus if (each := ports.get(gpu.index)) is not None and each.active}
+    linked |= {_product(gpus, up.gpu) for up in nvlink.uplinks}
+    for gpu in gpus:
+        count = ports[gpu.index].ports if gpu.index in ports else None
+        if count and gpu.usable and gpu.mig_enabled is False and gpu.product not in linked and board_links(gpu.product):
+            why = f"0 of {count} NVLinks active; boards of this product wire all: check nvidia-fabricmanager"
+            yield Degradation(f"gpu{gpu.index}.nvlink", why)
 
 
 def _unlinked_gpus(gpus: tuple[Gpu, ...], nvlink: Nvlink, ports: Mapping[int, GpuPorts]) -> Iterator[Degradation]:

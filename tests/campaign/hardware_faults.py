@@ -7,6 +7,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from agent.discover.products import board_links
 from agent.snapshot import LOST_ERRORS, NvmlC2cLink, NvmlFabric, NvmlGpu, NvmlLink, Snapshot
 from tests.agent.recordings import HANDLE, gpu_removed, load_machine, nvml_of, ports_down, with_gpu
 
@@ -148,6 +149,9 @@ def _link_faults(snapshot: Snapshot) -> dict[str, Fault]:
     if not whole_bridge:  # a pair without any link has no bridge
         found["all links down"] = lambda each: _down(each, links)
         found["half of the links down"] = lambda each: _down(each, links[: len(links) // 2])
+    bare_metal = snapshot.host is not None and snapshot.host.virtualization is None
+    if bare_metal and board_links(nvml_of(snapshot).gpus[VICTIM].name):
+        found["no link of any GPU, as without Fabric Manager"] = _silence
     if direct:
         found["one link down at one end"] = lambda each: ports_down(each, VICTIM, first.link)
         found["all links down at one end"] = lambda each: ports_down(each, VICTIM, *numbers)
@@ -156,6 +160,12 @@ def _link_faults(snapshot: Snapshot) -> dict[str, Fault]:
             ports = [link.link for link in edge]
             found["all links to one GPU down at one end"] = lambda each: ports_down(each, VICTIM, *ports)
     return found
+
+
+def _silence(snapshot: Snapshot) -> Snapshot:
+    for gpu in nvml_of(snapshot).gpus:
+        snapshot = ports_down(snapshot, gpu.index, *(link.link for link in gpu.nvlinks))
+    return snapshot
 
 
 def _change_link(snapshot: Snapshot, **facts: object) -> Snapshot:

@@ -181,6 +181,24 @@ def test_ports_of_direct_links(ports: dict[int, GpuPorts], expected: list[Degrad
     assert find_degradations(h100s(2), Nvlink(), ports) == expected
 
 
+@pytest.mark.parametrize(
+    ("product", "bare_metal", "count"),
+    [
+        ("NVIDIA A100-SXM4-40GB", True, 2),
+        ("NVIDIA A100-SXM4-40GB", False, 0),
+        ("NVIDIA A100 80GB PCIe", True, 0),
+    ],
+)
+def test_a_board_without_any_active_link_is_degraded_on_bare_metal(product: str, bare_metal: bool, count: int) -> None:
+    gpus = tuple(Gpu(index=index, product=product, mig_enabled=False) for index in range(2))
+    ports = {index: GpuPorts(ports=12) for index in range(2)}
+
+    found = find_degradations(gpus, Nvlink(), ports, bare_metal=bare_metal)
+
+    why = "0 of 12 NVLinks active; boards of this product wire all: check nvidia-fabricmanager"
+    assert found == [Degradation(f"gpu{index}.nvlink", why) for index in range(count)]
+
+
 def test_unknown_products_have_no_siblings() -> None:
     ports = {0: GpuPorts(gpus={1: 4}, ports=4), 1: GpuPorts(gpus={0: 3}, ports=4)}
 
