@@ -20,7 +20,7 @@ from agent.discover.locality import build_pcie_matrix, find_nics, find_numa_node
 from agent.discover.nvlink import build_nvlink_graph
 from agent.discover.parsed import ParsedSources, parse_sources
 from agent.discover.precedence import SourcePrecedence
-from agent.discover.query_faults import find_query_faults, queried_at_p0
+from agent.discover.query_faults import find_query_faults, find_undescribed_gpus, queried_at_p0
 from agent.discover.uncertainty import uncertain_facts
 from agent.snapshot import Host, Snapshot
 from gputopo.model import Degradation, FactGroup, NodeTopology, ProblemKind
@@ -71,6 +71,7 @@ def discover(snapshot: Snapshot, before: NodeTopology | None = None) -> NodeTopo
                     ),
                     *_early_warnings(sources),
                     *find_query_faults(inventory),
+                    *(find_undescribed_gpus(sources.query) if sources.query and not sources.listing else ()),
                 ]
             )
         ),

@@ -1,14 +1,15 @@
 """Parts of the hardware that work and will soon fail, by one reading of their counters. Pure.
 
 Rules: a row of the GPU's memory could not be remapped (NVIDIA's criterion for replacing a GPU); the driver failed to
-recover an NVLink; a C2C link is down beside links that are up. Rules about the growth of counters need several
-readings: ``agent.daemon.link_errors``. Other counters are metrics only.
+recover an NVLink; a C2C link is down beside links that are up, or of a Grace superchip. Rules about the growth of
+counters need several readings: ``agent.daemon.link_errors``. Other counters are metrics only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from agent.discover.products import is_superchip
 from agent.snapshot import Nvml, NvmlGpu
 from gputopo.model import Degradation
 
@@ -27,7 +28,7 @@ def _warnings(gpu: NvmlGpu) -> Iterator[Degradation]:
         if link.counters.get("recovery_failed"):
             yield Degradation(f"gpu{gpu.index}.nvlink{link.link}", "the driver failed to recover the link")
     down = sum(link.active is False for link in gpu.c2c_links)
-    if down and any(link.active for link in gpu.c2c_links):
+    if down and (any(link.active for link in gpu.c2c_links) or is_superchip(gpu.name)):
         yield Degradation(
             f"gpu{gpu.index}.c2c", f"{len(gpu.c2c_links) - down} of {len(gpu.c2c_links)} C2C links active"
         )

@@ -186,11 +186,11 @@ def _silent_boards(gpus: tuple[Gpu, ...], nvlink: Nvlink, ports: Mapping[int, Gp
 def _unlinked_gpus(gpus: tuple[Gpu, ...], nvlink: Nvlink, ports: Mapping[int, GpuPorts]) -> Iterator[Degradation]:
     """Yield a degradation for each GPU without an active port whose board links GPUs of its product."""
     boards = _linked_products(gpus, nvlink, ports)
-    on_switch = {up.gpu for up in nvlink.uplinks}
+    skipped = {up.gpu for up in nvlink.uplinks}.union(*nvlink.unknown)
     for gpu in gpus:
         each = ports.get(gpu.index)
         missing = each is not None and not each.active and gpu.usable and not gpu.mig_enabled
-        if missing and gpu.product in boards and gpu.index not in on_switch:
+        if missing and gpu.product in boards and gpu.index not in skipped:
             most = max(other.active for index, other in ports.items() if _product(gpus, index) == gpu.product)
             hint = "" if gpu.mig_enabled is False else " (or it is in MIG mode: `nvidia-smi -q` shows it)"
             yield Degradation(f"gpu{gpu.index}.nvlink", f"0 of {most} NVLinks active; a sibling has {most}{hint}")

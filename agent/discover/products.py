@@ -102,6 +102,11 @@ def is_known_product(product: str) -> bool:
     return product_lane_bandwidth(product) is not None or has_no_nvlink(product)
 
 
+def is_superchip(product: str | None) -> bool:
+    """Return whether C2C links connect the GPU with a Grace CPU: GH200, GB200, GB300."""
+    return product is not None and re.search(r"\bG[HB][23]00\b", product) is not None
+
+
 def misread_product(product: str) -> str | None:
     """Return the known product that this name is with digits for similar letters ("H1O0"); None where it is none."""
     words = re.split(r"([ -])", product)

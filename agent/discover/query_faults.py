@@ -1,4 +1,4 @@
-"""Faults that ``nvidia-smi -q`` prints of a GPU in words: failed row remapping, a required reset. Pure."""
+"""Faults that ``nvidia-smi -q`` prints in words: no access, a failed row remapping, a required reset. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from gputopo.model import Degradation
 
 if TYPE_CHECKING:
     from agent.discover.inventory import InventoryEntry
+    from agent.sources.smi.query import SmiQuery
 
 
 def find_query_faults(inventory: Iterable[InventoryEntry]) -> Iterator[Degradation]:
@@ -18,6 +19,14 @@ def find_query_faults(inventory: Iterable[InventoryEntry]) -> Iterator[Degradati
             yield Degradation(f"gpu{each.index}.memory", "a row of memory could not be remapped: replace the GPU")
         if each.query is not None and each.query.reset_required:
             yield Degradation(f"gpu{each.index}", "nvidia-smi says that the GPU must be reset")
+
+
+def find_undescribed_gpus(query: SmiQuery) -> Iterator[Degradation]:
+    """Yield the GPUs that ``-q`` cannot reach and does not describe. Only their bus ids are known."""
+    described = {gpu.bus_id for gpu in query.gpus}
+    for lost in query.unreachable:
+        if lost.index is None and lost.bus_id is not None and lost.bus_id not in described:
+            yield Degradation(lost.bus_id, f"lost: nvidia-smi cannot reach this GPU ({lost.why.rstrip('.')})")
 
 
 def queried_at_p0(inventory: Iterable[InventoryEntry]) -> frozenset[int]:

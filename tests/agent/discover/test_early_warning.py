@@ -27,6 +27,10 @@ GPUS = {
         [Degradation("gpu3.c2c", "1 of 2 C2C links active")],
     ),
     "C2C links that the machine does not use": (NvmlGpu(index=3, c2c_links=(DOWN, DOWN)), []),
+    "no C2C link of a superchip": (
+        NvmlGpu(index=3, name="NVIDIA GH200 480GB", c2c_links=(DOWN, DOWN)),
+        [Degradation("gpu3.c2c", "0 of 2 C2C links active")],
+    ),
     "ECC errors": (NvmlGpu(index=3, ecc_mode=1, ecc_corrected=5, ecc_uncorrected=1), []),
     "a lost GPU": (NvmlGpu(index=3, remapped_rows=(0, 0, 0, 1), errors={"nvmlDeviceGetName": "GPU_IS_LOST"}), []),
     "nothing read": (NvmlGpu(index=3), []),

@@ -214,7 +214,18 @@ def test_faults_in_the_text_of_a_query_are_degraded(old: str, new: str, found: l
 def test_an_unreachable_gpu_that_a_query_does_not_describe_leaves_the_gpus_uncertain() -> None:
     line = "Unable to determine the device handle for GPU0000:4C:00.0: GPU is lost."
 
-    assert FactGroup.GPUS in read_observation(f"{line}\n{GPU_QUERY}").topology.uncertain
+    topology = read_observation(f"{line}\n{GPU_QUERY}").topology
+
+    assert FactGroup.GPUS in topology.uncertain
+    (fault,) = topology.degraded
+    assert (fault.what, fault.why) == ("0000:4c:00.0", "lost: nvidia-smi cannot reach this GPU (GPU is lost)")
+
+
+def test_a_gpu_without_known_links_to_others_is_not_taken_for_one_without_links() -> None:
+    listing = "".join(f"GPU {index}: NVIDIA A100-SXM-64GB (UUID: {UUID[:-2]}{index:02x})\n" for index in range(4))
+    cut = "\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\nGPU0\t X \tNV4\tNV4"
+
+    assert read_observation(listing + cut).topology.degraded == ()
 
 
 @pytest.mark.parametrize("part", ["Free                              : 22469 MiB", ""])
