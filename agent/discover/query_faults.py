@@ -19,6 +19,8 @@ def find_query_faults(inventory: Iterable[InventoryEntry]) -> Iterator[Degradati
             yield Degradation(f"gpu{each.index}.memory", "a row of memory could not be remapped: replace the GPU")
         if each.query is not None and each.query.reset_required:
             yield Degradation(f"gpu{each.index}", "nvidia-smi says that the GPU must be reset")
+        elif each.query is not None and each.query.recovery_action is not None:
+            yield Degradation(f"gpu{each.index}", f"nvidia-smi recommends the action {each.query.recovery_action!r}")
 
 
 def find_undescribed_gpus(query: SmiQuery) -> Iterator[Degradation]:

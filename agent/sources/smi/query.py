@@ -54,6 +54,7 @@ class QueriedGpu(msgspec.Struct, frozen=True, kw_only=True):
     at_p0: bool = False  # in the highest performance state
     remap_failed: bool = False  # a row of memory could not be remapped
     reset_required: bool = False
+    recovery_action: str | None = None  # "Reset", "Reboot", "Drain P2P", "Drain and Reset"; None: no action
     unreadable: tuple[tuple[str, str], ...] = ()  # (fact, printed error): ("memory", "GPU is lost")
 
     missing: tuple[str, ...] = ()  # facts that every driver prints, and that the text does not have, not even as "N/A"
@@ -149,6 +150,7 @@ def _to_gpu(gpu: Element, paths: QueryPaths, index: int | None) -> QueriedGpu:
         at_p0=reader.says(paths.performance_state, "P0"),
         remap_failed=reader.says(paths.remap_failure, "Yes"),
         reset_required=reader.says(paths.reset_required, "Yes"),
+        recovery_action=reader.read_fact("recovery action", paths.recovery_action, _RECOVERIES.get) or None,
         unreadable=tuple(reader.unreadable),
         missing=tuple(
             name for name, places in (("uuid", paths.uuid), ("memory", paths.memory)) if not reader.has(places)
@@ -317,6 +319,7 @@ _FABRIC_STATES = {
     "In Progress": FabricState.IN_PROGRESS,
     "Completed": FabricState.COMPLETED,
 }
+_RECOVERIES = {"None": "", **{each: each for each in ("Reset", "Reboot", "Drain P2P", "Drain and Reset")}}
 _HEALTH_FAULTS = {
     "bandwidth": "Degraded",
     "route recovery in progress": "True",

@@ -49,6 +49,7 @@ class QueryPaths(msgspec.Struct, frozen=True):
     performance_state: tuple[str, ...]
     remap_failure: tuple[str, ...]
     reset_required: tuple[str, ...]
+    recovery_action: tuple[str, ...]
 
 
 XML = QueryPaths(
@@ -84,6 +85,7 @@ XML = QueryPaths(
     performance_state=("performance_state",),
     remap_failure=("remapped_rows/remapped_row_failure",),
     reset_required=("gpu_reset_status/reset_required",),
+    recovery_action=("gpu_recovery_action",),
 )
 
 TEXT = QueryPaths(
@@ -119,6 +121,7 @@ TEXT = QueryPaths(
     performance_state=("Performance State",),
     remap_failure=("Remapped Rows/Remapping Failure Occurred",),
     reset_required=("GPU Reset Status/Reset Required",),
+    recovery_action=("GPU Recovery Action",),
 )
 
 

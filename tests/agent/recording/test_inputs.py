@@ -199,6 +199,12 @@ GPU 00000000:3B:00.0
     [
         ("", "", []),
         ("Required                    : No", "Required                    : Yes", ["gpu0"]),
+        (
+            "    FB Memory Usage",
+            "    GPU Recovery Action               : Drain and Reset\n    FB Memory Usage",
+            ["gpu0"],
+        ),
+        ("    FB Memory Usage", "    GPU Recovery Action               : None\n    FB Memory Usage", []),
         ("Occurred        : No", "Occurred        : Yes", ["gpu0.memory"]),
         ("Current                   : 16x", "Current                   : 8x", ["gpu0.pcie"]),
         (": Success", ": Not Supported", ["gpu0.fabric"]),
