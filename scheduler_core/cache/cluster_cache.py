@@ -105,11 +105,9 @@ class ClusterCache:
         if not self._dirty:
             return self._snapshot
         dirty, self._dirty = self._dirty, set()
-        gone = [name for name in dirty if name not in self._nodes and name in self._snapshot.records]
-        shown = [self._record_with_assumed(name) for name in dirty if name in self._nodes]
-        if gone:
+        if gone := [name for name in dirty if name not in self._nodes and name in self._snapshot.records]:
             self._snapshot = without_nodes(self._snapshot, gone)
-        if shown:
+        if shown := [self._record_with_assumed(name) for name in dirty if name in self._nodes]:
             self._snapshot = with_records(self._snapshot, shown, self._now, self._policy)
         self.change_log.add_names(dirty)
         return self._snapshot
@@ -156,10 +154,9 @@ class ClusterCache:
         """Return the pods of the same owner or job that are bound to a node, or assumed to be on one."""
         found = []
         for pod in self._pod_index.siblings_of(request):
-            assumed = self.assumed_pods.get_pod(pod.key)
             if pod.node is not None:
                 found.append(PlacedPod(pod.node, pod.occupant))
-            elif assumed is not None and assumed.is_on_one_node:
+            elif (assumed := self.assumed_pods.get_pod(pod.key)) is not None and assumed.is_on_one_node:
                 found += [PlacedPod(node, assumed.pod) for node in assumed.nodes]
         return found
 
@@ -188,8 +185,8 @@ class ClusterCache:
     def split_batch(self, batch: Batch[Any]) -> Iterator[Batch[Any]]:
         """Yield batches of a few objects which together change the same, to be applied one after the other.
 
-        A list is compared with what is known when the first batch is requested. The first list of a kind stays whole:
-        it decides when the cache is ready. So do the objects of planners, which are few.
+        A list is compared with the known objects when the first batch is requested. First lists, which decide when the
+        cache is ready, and the few objects of planners stay whole.
         """
         if batch.kind not in _KINDS | _HEARTBEAT_KINDS or batch.kind not in self._listed:
             yield batch
