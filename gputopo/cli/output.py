@@ -36,7 +36,13 @@ def printed_lines(table: Table) -> list[str]:
 
     width = terminal_width()
     colour = width is not None and not os.environ.get("NO_COLOR")
-    rows = [tuple(cell._replace(text=escape_invisible(cell.text)) for cell in row) for row in table.rows]
+    # Tables of large clusters have 100,000 cells, nearly all of them printable.
+    rows = [
+        row
+        if "".join([cell.text for cell in row]).isprintable()
+        else tuple(cell._replace(text=escape_invisible(cell.text)) for cell in row)
+        for row in table.rows
+    ]
     table = table._replace(rows=rows)
     fitted = table if width is None else fit_table(table, width)
     ctx = click.get_current_context(silent=True)

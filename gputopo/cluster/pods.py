@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -58,6 +58,7 @@ class PodGpus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return rate_share(self.ring, self.best_ring_in_cluster)
 
 
+@lru_cache(maxsize=1 << 10)
 def rate_share(ring: Ring | None, best: Ring | None) -> float | None:
     """Return the rate of a ring as a part of another's, at most 1; None where a rate is unknown."""
     if ring is None or best is None or ring.gbps is None or not best.gbps:
@@ -65,6 +66,7 @@ def rate_share(ring: Ring | None, best: Ring | None) -> float | None:
     return min(1.0, ring.gbps / best.gbps)
 
 
+@lru_cache(maxsize=1 << 10)
 def is_worse(ring: Ring | None, best: Ring | None) -> bool:
     """Return whether a ring is known to be worse than another; with an unknown ring it is not."""
     if ring is None or best is None or PathKind.UNKNOWN in (ring.kind, best.kind):

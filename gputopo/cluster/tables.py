@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from functools import lru_cache
 from itertools import groupby
 
 from gputopo.cluster.nodes import STALE_AFTER, GpuNode
@@ -172,6 +173,7 @@ def _gpus_by_island(pod: PodGpus) -> str:
     return UNKNOWN if pod.gpus_by_island is None else "+".join(map(str, pod.gpus_by_island))
 
 
+@lru_cache(maxsize=1 << 10)
 def _ring(ring: Ring | None) -> str:
     if ring is None:
         return NONE

@@ -78,22 +78,20 @@ def table_lines(table: Table, paint: Paint = lambda _, text: text, columns: int 
     heads = [tuple(map(Cell, table.titles))] if table.titles else []
     rows = [*heads, *table.rows]
     widths = [max(map(len, column)) for column in zip(*([cell.text for cell in row] for row in rows), strict=True)]
+    pads = [str.rjust if table.numbers and place else str.ljust for place in range(len(widths))]
     for row in rows:
         # Padded before it is coloured: escape sequences have a length and no width.
-        padded = (
-            (cell.role, cell.text.rjust(width) if table.numbers and place else cell.text.ljust(width))
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        yield from _folded([*padded], paint, columns)
+        padded = [(cell.role, pad(cell.text, width)) for cell, pad, width in zip(row, pads, widths, strict=True)]
+        yield from _folded(padded, paint, columns)
 
 
 def _folded(cells: Sequence[tuple[str, str]], paint: Paint, columns: int | None) -> Iterator[str]:
     """Yield the line of a row; a line that is too long is folded in its last cell, or else anywhere between words."""
+    if columns is None or len(_GAP.join([text for _, text in cells]).rstrip()) <= columns:
+        yield _GAP.join([paint(role, text) if role else text for role, text in cells]).rstrip()
+        return
     *first, (role, last) = cells
     start = "".join(f"{text}{_GAP}" for _, text in first)
-    if columns is None or len((start + last).rstrip()) <= columns:
-        yield _GAP.join(paint(role, text) if role else text for role, text in cells).rstrip()
-        return
     if len(start) + max(map(len, last.split()), default=0) <= columns:
         begin = "".join(f"{paint(role, text) if role else text}{_GAP}" for role, text in first)
         for number, line in enumerate(wrap(last, columns - len(start), break_long_words=False, break_on_hyphens=False)):
