@@ -19,4 +19,5 @@ def missing_extra_message(command: str | None, module: str | None) -> str | None
     package = (module or "").partition(".")[0]
     if package not in MODULES[extra]:
         return None
-    return f"the Python package {package!r} is not installed: run pip install 'gputopo[{extra}]'"
+    install = f"pip install 'gputopo[{extra}]' (in a checkout: pip install '.[{extra}]')"
+    return f"the Python package {package!r} is not installed: run {install}"

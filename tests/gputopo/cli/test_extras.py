@@ -118,9 +118,9 @@ def test_a_module_of_no_extra_that_the_command_needs_is_an_error_of_our_own() ->
     assert missing_extra_message("nodes", "gputopo.nothing") is None
     assert missing_extra_message("nodes", "h2.connection") is None
     assert missing_extra_message("nodes", None) is None
-    assert (
-        missing_extra_message("agent", "h2.connection")
-        == "the Python package 'h2' is not installed: run pip install 'gputopo[agent]'"
+    assert missing_extra_message("agent", "h2.connection") == (
+        "the Python package 'h2' is not installed: run pip install 'gputopo[agent]' "
+        "(in a checkout: pip install '.[agent]')"
     )
 
 
@@ -217,7 +217,7 @@ def test_a_missing_extra_is_named_in_one_line(files: Path, command: str, extra: 
     assert (ended.returncode, ended.stdout) == (2, "")
     told = re.fullmatch(
         rf"gputopo: {arguments[0]}: the Python package '(\w+)' is not installed: "
-        rf"run pip install 'gputopo\[{extra}\]'\n",
+        rf"run pip install 'gputopo\[{extra}\]' \(in a checkout: pip install '\.\[{extra}\]'\)\n",
         ended.stderr,
     )
     assert told is not None, ended.stderr
