@@ -91,6 +91,7 @@ class Totals(NamedTuple):
     nodes: int
     by_state: tuple[tuple[GpuState, int], ...]
     islands: tuple[tuple[int, int], ...]  # (free GPUs of an island, number of such islands), largest first
+    free: int  # GPUs that are certainly free, also where it is not known which
 
     @property
     def gpus(self) -> int:

@@ -70,9 +70,10 @@ def with_nodes(found: Overview, names: Collection[str]) -> Overview:
 
 def totals(rows: Iterable[NodeRow]) -> Totals:
     """Return the counts of these nodes."""
-    states, islands, nodes = Counter[GpuState](), Counter[int](), 0
+    states, islands, nodes, free = Counter[GpuState](), Counter[int](), 0, 0
     for row in rows:
         nodes += 1
+        free += sum(cell.state is GpuState.FREE for cell in row.cells) if row.free is None else row.free
         for island in row.islands:
             states.update(cell.state for cell in island.cells)
             if island.free:
@@ -81,6 +82,7 @@ def totals(rows: Iterable[NodeRow]) -> Totals:
         nodes,
         tuple((state, states[state]) for state in GpuState if states[state]),
         tuple(sorted(islands.items()))[::-1],
+        free,
     )
 
 

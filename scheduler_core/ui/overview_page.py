@@ -22,6 +22,7 @@ from scheduler_core.ui.rows_html import (
     Viewer,
     group_line,
     group_rows,
+    islands_words,
     legend,
     node_line,
     state_bar,
@@ -92,7 +93,7 @@ def summary_part(found: Overview, rows: Sequence[NodeRow], query: PageQuery) -> 
     """Return the counts: of the nodes shown, where the query selects some."""
     counted = totals(rows) if query.selects else found.totals
     figures = [
-        (f"{counted.count(GpuState.FREE):,}", f"of {counted.gpus:,} GPUs free"),
+        (f"{counted.free:,}", f"of {counted.gpus:,} GPUs free"),
         (f"{counted.nodes:,}", "node" if counted.nodes == 1 else "nodes"),
     ]
     waiting = sum(gang.waiting_seconds is not None for gang in found.gangs)
@@ -119,11 +120,12 @@ def summary_part(found: Overview, rows: Sequence[NodeRow], query: PageQuery) -> 
         element("tbody", *sizes),
         class_="islands",
     )
+    words = islands_words(counted)
     return element(
         "section",
         element("ul", *numbers, class_="figures"),
         state_bar(counted, 480),
-        together if sizes else element("p", text("No GPU is certainly free.")),
+        together if sizes else element("p", text(f"{words[:1].upper()}{words[1:]}.")),
         id="summary",
         aria_live="polite",
     )

@@ -181,14 +181,14 @@ def pod_name(pod: PodOnNode, viewer: Viewer) -> Html:
 
 
 def totals_words(totals: Totals) -> str:
-    """``14 of 96 GPUs free; free islands: 8: 1, 4: 2``."""
-    return f"{totals.count(GpuState.FREE)} of {totals.gpus} GPUs free; {islands_words(totals)}"
+    """``14 of 96 GPUs free; free together: 1x8, 2x4``."""
+    return f"{totals.free} of {totals.gpus} GPUs free; {islands_words(totals)}"
 
 
 def islands_words(totals: Totals) -> str:
-    """Return the free islands by size: ``free together: 1 of 8, 2 of 4``."""
+    """Return the free islands by size: ``free together: 1x8, 2x4``."""
     if not totals.islands:
-        return "no free island"
+        return "which GPUs are free is unknown" if totals.free else "no free island"
     return "free together: " + ", ".join(f"{number}x{size}" for size, number in totals.islands)
 
 
@@ -215,10 +215,7 @@ def group_line(group: NodeGroup) -> Html:
         "tr",
         element("th", link(group.title, "./", group=group.key), scope="row"),
         element("td", state_bar(totals)),
-        element(
-            "td",
-            text(f"{counted_noun(totals.nodes, 'node')}, {totals.count(GpuState.FREE)} of {totals.gpus} GPUs free"),
-        ),
+        element("td", text(f"{counted_noun(totals.nodes, 'node')}, {totals.free} of {totals.gpus} GPUs free")),
         element("td", text(islands_words(totals))),
         element("td", text(_faults_words(group))),
     )

@@ -34,10 +34,21 @@ def test_counts_agree_with_the_cells() -> None:
     for state in GpuState:
         assert found.totals.count(state) == sum(cell.state is state for cell in cells)
     free = sum(size * number for size, number in found.totals.islands)
-    assert free == found.totals.count(GpuState.FREE)
+    assert free == found.totals.free == found.totals.count(GpuState.FREE)
     assert [size for size, _ in found.totals.islands] == sorted(
         {size for size, _ in found.totals.islands}, reverse=True
     )
+
+
+def test_free_gpus_are_counted_where_it_is_not_known_which_are_free() -> None:
+    at = now()
+    objects = [gpu_node("gpu-1", 8), gpu_pod("team", "train", 3, "gpu-1", at)]  # no agent
+    found, page = service_of(objects).overview, page_of(objects)
+
+    assert found.totals.count(GpuState.FREE) == 0
+    assert found.totals.free == sum(row.free or 0 for group in found.groups for row in group.rows) == 5
+    assert "5 of 8 GPUs free" in page.words
+    assert "Which GPUs are free is unknown." in page.words
 
 
 def test_nodes_are_grouped_by_rack_and_without_racks_by_product() -> None:
