@@ -18,7 +18,8 @@ import msgspec
 
 from scheduler_core.allocation.gpu_sets import MAX_SETS, union
 
-_REMEMBERED = 1 << 14
+# Of each machine shape. A list of equal sets has up to ``MAX_SETS`` numbers, or 80 KiB.
+_REMEMBERED, _REMEMBERED_LISTS = 1 << 12, 1 << 10
 _FEW = 64
 _MOST_WASTED = 16  # combinations that are too large, for each that is not
 
@@ -86,7 +87,7 @@ class Symmetry:
         self.is_trivial = not self._whole.equal and len(self._whole.parts) == self._size  # no GPUs can be exchanged
         self._arranged_part = lru_cache(maxsize=_REMEMBERED)(self._arrange_part)
         self.permutation = lru_cache(maxsize=_REMEMBERED)(self._permutation)
-        self._equal_sets = lru_cache(maxsize=_REMEMBERED)(self._find_equal_sets)
+        self._equal_sets = lru_cache(maxsize=_REMEMBERED_LISTS)(self._find_equal_sets)
         self.canonical = lru_cache(maxsize=_REMEMBERED)(self._canonical)
 
     def _permutation(self, *masks: int) -> Permutation:
