@@ -13,7 +13,7 @@ from agent.allocation.node_resource_topology import NodeResourceTopology, topolo
 from gputopo.crd.reservations import PlannedEviction
 from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.objects import ListMetadata, ListPage
-from gputopo.kube.rbac import DISRUPTION_BUDGETS, Resource
+from gputopo.kube.rbac import DISRUPTION_BUDGETS, PODS, Resource
 from gputopo.process.decoding import decode
 from scheduler_core.planner.commit.actions import CheckBudgets
 from scheduler_core.planner.commit.budgets import DisruptionBudget
@@ -127,6 +127,9 @@ class _ListedBudgets(Kube):
         self._texts = texts
 
     def list_readable(self, resource: Resource, kind: type[Any], query: ListOptions = ListOptions()) -> Iterator[Any]:  # noqa: B008
+        if resource is PODS:
+            yield ListPage(ListMetadata(), (msgspec.Raw(msgspec.json.encode(self.get(PODS, "h", LabelledPod, query))),))
+            return
         assert resource is DISRUPTION_BUDGETS
         assert kind is DisruptionBudget
         found = self._texts if query.namespace == "foe" else []
@@ -141,8 +144,9 @@ class _ListedBudgets(Kube):
 def budget_answer(hostile: Mapping[type[Any], list[bytes]]) -> object:
     """Return the units of the other tenant that budgets of one tenant forbid."""
     victims = tuple(PlannedEviction(f"{each}-h", each, "h", "n", f"{each}/h", 8) for each in ("foe", "calm"))
-    blocked = check_budgets(_ListedBudgets(hostile[DisruptionBudget]), CheckBudgets("hold", victims))
-    return blocked.keys() - {"foe/h"}
+    action = CheckBudgets("hold", victims, finds_forbidden=True)
+    found = check_budgets(_ListedBudgets(hostile[DisruptionBudget]), action)
+    return found.blocked.keys() - {"foe/h"} | found.forbidden - {"foe-h"}
 
 
 def agent_answer(hostile: Mapping[type[Any], list[bytes]]) -> object:

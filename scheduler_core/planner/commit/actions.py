@@ -241,6 +241,7 @@ class CheckBudgets(Action, frozen=True):
 
     hold: str  # UID
     evictions: tuple[PlannedEviction, ...]
+    finds_forbidden: bool = False  # also find the other pods that the same budgets forbid to evict
 
     @property
     def key(self) -> Key:

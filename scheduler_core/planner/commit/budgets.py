@@ -17,6 +17,9 @@ from scheduler_core.cache.kube_scheduler_filters import selector_matches
 from scheduler_core.request.full_pod import LabelSelector
 
 MAX_ENTRIES = 64  # of a selector: each is compared with every pod
+_MAX_VALUES = 256  # of a selector that is compared with pods that are not to be evicted
+_MAX_COMPARED = 100_000  # selectors with the labels of such pods
+_COST_OF_LABELS = 50  # of one set of labels, in comparisons: each set is kept
 
 
 class BudgetSpec(msgspec.Struct, frozen=True):
@@ -67,6 +70,39 @@ def blocked_units(
     return blocked
 
 
+class SpentBudgets:
+    """Which further pods the budgets forbid to evict, beside the units that they allow. For one count.
+
+    Pods that are not to be evicted yet are compared with them, so that the next search leaves these out: else it
+    would try each pod of a budget, one after the other. Comparisons are limited: a pod beyond the limit counts as free.
+    """
+
+    def __init__(
+        self,
+        evictions: Iterable[PlannedEviction],
+        blocked: Mapping[str, str],
+        budgets: Iterable[DisruptionBudget],
+        labels: Mapping[str, Mapping[str, str]],
+    ) -> None:
+        """``labels``: of the pods in ``evictions`` that exist, by UID."""
+        allowed = [each for each in evictions if each.unit not in blocked and each.uid in labels]
+        self._allowed = {each.uid for each in allowed}
+        self._budgets = [(each, _is_spent(each, allowed, labels)) for each in budgets if is_small(each)]
+        self._left = _MAX_COMPARED
+        self._known: dict[tuple[str, tuple[tuple[str, str], ...]], bool] = {}
+
+    def forbid(self, namespace: str, uid: str, labels: Mapping[str, str]) -> bool:
+        """Return whether the budgets forbid the eviction of this pod: one is spent, or several are for it."""
+        key = namespace, tuple(sorted(labels.items()))
+        if uid in self._allowed:
+            return False
+        if key not in self._known and self._left > 0:
+            self._left -= len(self._budgets) + _COST_OF_LABELS
+            own = [spent for each, spent in self._budgets if _is_for(each, namespace, labels)]
+            self._known[key] = any(own) or len(own) > 1
+        return self._known.get(key, False)
+
+
 _Needed = dict[str, list[DisruptionBudget]]  # by NAMESPACE/NAME: the budget, once for each pod
 
 
@@ -94,6 +130,33 @@ def selects_pod(budget: DisruptionBudget, labels: Mapping[str, str]) -> bool:
         return False
     entries = [*(selector.match_labels or ()), *(selector.match_expressions or ())]
     return len(entries) > MAX_ENTRIES or selector_matches(selector, labels)
+
+
+def _is_spent(
+    budget: DisruptionBudget, allowed: Sequence[PlannedEviction], labels: Mapping[str, Mapping[str, str]]
+) -> bool:
+    """Return whether the budget allows no eviction beside these."""
+    if budget.status.observed_generation < budget.metadata.generation:
+        return True
+    left = budget.status.disruptions_allowed
+    if 0 < left <= len(allowed):
+        own = (each for each in allowed if each.namespace == budget.metadata.namespace)
+        left -= sum(selects_pod(budget, labels[each.uid]) for each in own)
+    return left <= 0
+
+
+def _is_for(budget: DisruptionBudget, namespace: str, labels: Mapping[str, str]) -> bool:
+    return budget.metadata.namespace == namespace and selects_pod(budget, labels)
+
+
+def is_small(budget: DisruptionBudget) -> bool:
+    """Return whether the selector is short enough to compare it with pods that are not to be evicted."""
+    selector = budget.spec.selector
+    if selector is None:
+        return False
+    values = sum(len(each.values or ()) for each in selector.match_expressions or ())
+    entries = len(selector.match_labels or ()) + len(selector.match_expressions or ())
+    return entries <= MAX_ENTRIES and values <= _MAX_VALUES
 
 
 def _shortage(needed: Sequence[DisruptionBudget], charged: Mapping[str, int], name: str) -> str | None:

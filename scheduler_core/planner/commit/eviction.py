@@ -67,7 +67,7 @@ def due_evictions(inputs: ReconcileInput, reservation: ReservationUpdate) -> Ite
     yield from (EvictPod(each, reservation) for each in left if each.unit in begun and _is_due(inputs, each))
     waiting = tuple(each for each in left if each.unit not in begun)
     if waiting and _may_begin(inputs, reservation) and _fresh_check(inputs, reservation) is None:
-        yield CheckBudgets(reservation.key, waiting)
+        yield CheckBudgets(reservation.key, waiting, finds_forbidden=not begun and not preemption.yields)
 
 
 def preemption_status(

@@ -44,6 +44,7 @@ class BudgetCheck(NamedTuple):
 
     at: float  # monotonic seconds
     blocked: Mapping[str, str]  # unit -> why, for people
+    forbidden: frozenset[str] = frozenset()  # UIDs of further pods that they forbid to evict
 
 
 class Observations(NamedTuple):

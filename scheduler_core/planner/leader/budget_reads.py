@@ -5,8 +5,8 @@ Tenants write both, so a namespace has limits, and only what matters of a page i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -15,9 +15,16 @@ from gputopo.kube.errors import NotFoundError
 from gputopo.kube.rbac import DISRUPTION_BUDGETS, PODS, Resource
 from gputopo.process.decoding import decode
 from scheduler_core.planner.commit.actions import CheckBudgets
-from scheduler_core.planner.commit.budgets import DisruptionBudget, blocked_units, selects_pod
+from scheduler_core.planner.commit.budgets import (
+    DisruptionBudget,
+    SpentBudgets,
+    blocked_units,
+    is_small,
+    selects_pod,
+)
 
 MAX_BUDGETS = 1_000  # of a namespace
+MAX_FORBIDDEN = 10_000  # pods of one count
 _FEW = 16  # so many pods of a namespace are read one by one
 _Labels = Mapping[str, str]
 T = TypeVar("T")
@@ -37,9 +44,17 @@ class LabelledPod(msgspec.Struct, frozen=True):
     metadata: LabelledMetadata = LabelledMetadata()
 
 
-def check_budgets(kube: Kube, action: CheckBudgets) -> dict[str, str]:
-    """Return the reason for each unit that may not be evicted. Raises ``KubeError``."""
+class BudgetCount(NamedTuple):
+    """The result of a count."""
+
+    blocked: dict[str, str]  # units that may not be evicted, with the reason
+    forbidden: frozenset[str] = frozenset()  # UIDs of further pods that may not be evicted, where a unit is blocked
+
+
+def check_budgets(kube: Kube, action: CheckBudgets) -> BudgetCount:
+    """Count the budgets for the units of an intent. Raises ``KubeError``."""
     budgets: list[DisruptionBudget] = []
+    others: list[DisruptionBudget] = []
     labels: dict[str, _Labels] = {}
     uncounted: set[str] = set()
     names: dict[str, dict[str, str]] = {}
@@ -56,12 +71,33 @@ def check_budgets(kube: Kube, action: CheckBudgets) -> dict[str, str]:
                 uncounted.add(namespace)
                 break
             distinct = list({tuple(sorted(each.items())): each for each in (pods or {}).values()}.values())
-            budgets += [each for each in page if each and any(selects_pod(each, labels) for labels in distinct)]
+            selecting = [each for each in page if each and any(selects_pod(each, labels) for labels in distinct)]
+            budgets += selecting
+            if action.finds_forbidden:
+                others += [each for each in page if each and is_small(each) and each not in selecting]
         # Without a budget in the namespace, the labels do not matter.
         labels |= {uid: {} for uid in uids.values()} if pods is None else pods
     reason = f"its namespace has PodDisruptionBudgets that cannot be counted, or more than {MAX_BUDGETS}"
     blocked = blocked_units(action.evictions, budgets, labels)
-    return blocked | {each.unit: reason for each in action.evictions if each.namespace in uncounted}
+    forbidden = frozenset[str]()
+    if action.finds_forbidden and blocked:
+        spent = SpentBudgets(action.evictions, blocked, (*budgets, *others), labels)
+        namespaces = {each.namespace for each in action.evictions if each.unit in blocked} - uncounted
+        forbidden = _forbidden_pods(kube, spent, sorted(namespaces))
+    blocked |= {each.unit: reason for each in action.evictions if each.namespace in uncounted}
+    return BudgetCount(blocked, forbidden)
+
+
+def _forbidden_pods(kube: Kube, spent: SpentBudgets, namespaces: Iterable[str]) -> frozenset[str]:
+    """Return the UIDs of the pods of these namespaces that the budgets forbid to evict."""
+    found: set[str] = set()
+    for namespace in namespaces:
+        for page in _pages(kube, PODS, LabelledPod, namespace, metadata_only=True):
+            pods = [each.metadata for each in page if each is not None]
+            found |= {each.uid for each in pods if spent.forbid(namespace, each.uid, each.labels or {})}
+            if len(found) > MAX_FORBIDDEN:
+                return frozenset(found)
+    return frozenset(found)
 
 
 def _pages(

@@ -1,8 +1,9 @@
 """Units whose eviction a PodDisruptionBudget forbade a short time ago: searches leave them out. No I/O.
 
-Budgets are counted only for chosen units. A tenant with many cheap pods, and a budget that allows nothing, would be
-chosen again and again, and no other pod would ever be evicted. So after some units of a namespace, all of them are left
-out, each time for longer; after that, other units of it are tried first.
+Budgets are counted only for chosen units. Where they forbid a unit, the same count names the other pods of its
+namespace that they forbid, and these are left out too. A tenant can still make budgets that forbid one chosen unit
+after the other, and no other pod would ever be evicted. So after some units of a namespace, all of them are left out,
+each time for longer; after that, other units of it are tried first.
 """
 
 from __future__ import annotations
@@ -23,11 +24,20 @@ class _Namespace(NamedTuple):
     until: float
 
 
+class ForbiddenNames(NamedTuple):
+    """What a search leaves out."""
+
+    units: frozenset[str] = frozenset()  # NAMESPACE/NAME
+    pods: frozenset[str] = frozenset()  # UIDs: units with one of them are left out
+    namespaces: frozenset[str] = frozenset()  # of which all units are left out
+
+
 class ForbiddenUnits:
     """The forbidden units in one term of leadership. For one thread. Times in monotonic seconds."""
 
     def __init__(self) -> None:
         self._units: dict[str, float] = {}  # NAMESPACE/NAME -> until when
+        self._pods: dict[str, float] = {}  # by UID: until when
         self._namespaces: dict[str, _Namespace] = {}
 
     def forbid(self, units: Iterable[str], now: float) -> None:
@@ -45,16 +55,18 @@ class ForbiddenUnits:
                 self._namespaces[namespace] = _Namespace(before.times + 1, now + pause_s)
                 self._units |= dict.fromkeys(tried, now + _FORGET_S)
 
-    def units(self, now: float) -> frozenset[str]:
-        """Return the names of the units that are left out."""
-        self._forget_old(now)
-        return frozenset(self._units)
+    def forbid_pods(self, pods: Iterable[str], now: float) -> None:
+        """Leave out all units with one of these pods for a time, without a count for each. ``pods``: UIDs."""
+        self._pods |= dict.fromkeys(set(pods) - self._pods.keys(), now + FORBIDDEN_S)
 
-    def namespaces(self, now: float) -> frozenset[str]:
-        """Return the namespaces of which all units are left out."""
-        return frozenset(name for name, each in self._namespaces.items() if now < each.until)
+    def names(self, now: float) -> ForbiddenNames:
+        """Return what is left out now."""
+        self._forget_old(now)
+        namespaces = frozenset(name for name, each in self._namespaces.items() if now < each.until)
+        return ForbiddenNames(frozenset(self._units), frozenset(self._pods), namespaces)
 
     def _forget_old(self, now: float) -> None:
+        self._pods = {uid: until for uid, until in self._pods.items() if now < until}
         self._units = {unit: until for unit, until in self._units.items() if now < until}
         self._namespaces = {name: each for name, each in self._namespaces.items() if now < each.until + _FORGET_S}
 

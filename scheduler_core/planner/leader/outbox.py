@@ -261,7 +261,7 @@ class Outbox:
         if answer.outcome is not WriteOutcome.DONE:
             blocked = {each.unit: f"PodDisruptionBudgets cannot be read: {answer.error}" for each in action.evictions}
         observations = self._view.observations
-        budgets = {**observations.budgets, action.hold: BudgetCheck(now, blocked)}
+        budgets = {**observations.budgets, action.hold: BudgetCheck(now, blocked, answer.forbidden)}
         self._view.observations = observations._replace(budgets=budgets)
 
     def _apply_status(self, action: WriteStatus) -> None:

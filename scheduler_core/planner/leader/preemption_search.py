@@ -11,6 +11,7 @@ from gputopo.timestamps import format_timestamp
 from scheduler_core.evaluation.job_times import NearEndSince
 from scheduler_core.planner.commit.actions import CreateReservation
 from scheduler_core.planner.gang.gang import Gang
+from scheduler_core.planner.leader.forbidden_units import ForbiddenNames
 from scheduler_core.planner.leader.plan_task import ReservationNames, create_hold
 from scheduler_core.planner.packing.model import NodeView, PlanOptions
 from scheduler_core.planner.preemption.inputs import UnitInputs
@@ -34,8 +35,7 @@ class PreemptionSearch(NamedTuple):
     options: PlanOptions
     policy: Policy  # for node states
     names: ReservationNames
-    forbidden: frozenset[str] = frozenset()  # names of units that a PodDisruptionBudget forbids
-    forbidden_namespaces: frozenset[str] = frozenset()  # where budgets forbid one unit after the other
+    forbidden: ForbiddenNames = ForbiddenNames()  # by PodDisruptionBudgets
     held_since: str | None = None  # of its present hold
     is_out_of_time: Callable[[], bool] = lambda: False
     yields: tuple[EvictionUnit, ...] = ()  # backfilled gangs: if there are any, only these are evicted
@@ -47,8 +47,9 @@ class PreemptionSearch(NamedTuple):
         return self.units.beneficiary
 
     def forbids(self, unit: EvictionUnit) -> bool:
-        """Return whether PodDisruptionBudgets forbade the unit, or several of its namespace."""
-        return unit.name in self.forbidden or any(each.namespace in self.forbidden_namespaces for each in unit.pods)
+        """Return whether PodDisruptionBudgets forbade the unit, one of its pods, or several units of its namespace."""
+        units, pods, namespaces = self.forbidden
+        return unit.name in units or any(each.uid in pods or each.namespace in namespaces for each in unit.pods)
 
 
 class PreemptionSearchResult(NamedTuple):

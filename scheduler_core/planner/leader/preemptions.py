@@ -171,6 +171,7 @@ class Preemptions:
                 continue
             if uid in self._over or not reservation.status.evicting:
                 self.forbidden.forbid(check.blocked, now)
+                self.forbidden.forbid_pods(check.forbidden, now)
             if not reservation.status.evicting:
                 gang = self._view.gang_members.get_gang(GangName(reservation.namespace, reservation.spec.gang))
                 if gang is not None:

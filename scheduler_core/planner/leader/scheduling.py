@@ -17,6 +17,7 @@ from scheduler_core.planner.leader.backfills import Backfills, YieldRequest
 from scheduler_core.planner.leader.backlog import GangBacklog
 from scheduler_core.planner.leader.capacity_holds import CapacityHolds, HoldRequest, ignored_holds, nodes_of_other_holds
 from scheduler_core.planner.leader.context import TermContext
+from scheduler_core.planner.leader.forbidden_units import ForbiddenNames
 from scheduler_core.planner.leader.hand_over import hand_overs, may_be_handed_over
 from scheduler_core.planner.leader.hold_search import HoldResult, HoldTask
 from scheduler_core.planner.leader.plan_task import PlanResult, PlanTask, ReservationNames, options_of
@@ -178,7 +179,7 @@ class PlanScheduler:
 
     def _yield_search(self, request: YieldRequest, now: float) -> PreemptionSearch:
         return self._preemption_search(request.waiting, now)._replace(
-            yields=request.units, ending=request.ending, forbidden=frozenset(), forbidden_namespaces=frozenset()
+            yields=request.units, ending=request.ending, forbidden=ForbiddenNames()
         )
 
     def _preemption_search(self, waiting: QueuedGang, now: float) -> PreemptionSearch:
@@ -212,8 +213,7 @@ class PlanScheduler:
             ),
             policy=policies.node_policy,
             names=self._new_names(),
-            forbidden=self.preemptions.forbidden.units(now),
-            forbidden_namespaces=self.preemptions.forbidden.namespaces(now),
+            forbidden=self.preemptions.forbidden.names(now),
             held_since=next((each.spec.held_since for each in holds if each.gang == gang.name), None),
         )
 

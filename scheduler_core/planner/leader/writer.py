@@ -73,6 +73,7 @@ class WriteAnswer(NamedTuple):
     error: str = ""
     seconds: float = 0.0
     blocked: Mapping[str, str] = {}  # of ``CheckBudgets``: units that may not be evicted, and why
+    forbidden: frozenset[str] = frozenset()  # of ``CheckBudgets``: UIDs of further pods that may not be evicted
 
 
 class ActionExecutor:
@@ -104,7 +105,8 @@ class ActionExecutor:
     def _attempt(self, action: Action) -> WriteAnswer:
         try:
             if isinstance(action, CheckBudgets):
-                return WriteAnswer(action, WriteOutcome.DONE, blocked=check_budgets(self._kube, action))
+                blocked, forbidden = check_budgets(self._kube, action)
+                return WriteAnswer(action, WriteOutcome.DONE, blocked=blocked, forbidden=forbidden)
             return WriteAnswer(action, WriteOutcome.DONE, _SEND[type(action)](self._kube, action))
         except ConflictError as error:
             return WriteAnswer(action, WriteOutcome.CONFLICT, error=str(error))

@@ -92,6 +92,28 @@ def test_a_budget_that_forbids_makes_it_choose_the_next_cheapest(
 
 
 @pytest.mark.usefixtures("served", "gputopo_scheduler")
+def test_pods_of_a_budget_do_not_hide_another_pod_of_their_namespace(
+    cluster: Cluster, fleet: Fleet, agents_of: StartAgents, planner: StartPlanner, tmp_path: Path
+) -> None:
+    """Five cheap pods have a budget that allows none: the sixth is evicted as soon as the first was counted."""
+    cheap = [f"cheap-{at}" for at in range(5)]
+    nodes(fleet, **{f"gpu_{at}": {} for at in range(6)})
+    agents_of()
+    for at, name in enumerate(cheap):
+        on_node(cluster, name, f"gpu-{at}", CHEAP)
+    on_node(cluster, "other", "gpu-5", {"restart-time": "1h"})
+    selector = {"matchExpressions": [{"key": "app", "operator": "In", "values": cheap}]}
+    budget = {"metadata": {"name": "keep"}, "spec": {"minAvailable": 5, "selector": selector}}
+    cluster.api.create(f"/apis/policy/v1/namespaces/{cluster.namespace}/poddisruptionbudgets", budget)
+    planner(*options(tmp_path))
+
+    create(cluster, *gang("urgent", Asked(2, 4), priorityClassName=CRITICAL))
+
+    wait_until_whole(cluster, "urgent", 2, 100)
+    assert running_pods(cluster) == {*cheap, "urgent-0", "urgent-1"}
+
+
+@pytest.mark.usefixtures("served", "gputopo_scheduler")
 def test_a_job_near_its_end_is_spared(
     cluster: Cluster, fleet: Fleet, agents_of: StartAgents, planner: StartPlanner, tmp_path: Path
 ) -> None:

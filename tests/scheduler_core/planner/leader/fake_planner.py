@@ -56,6 +56,7 @@ class FakePlanner:
         )  # outcomes of writes that the API server does not do
         self._sender = Planner(server, me, CommitTerms())
         self.blocked: dict[str, str] = {}  # units that disruption budgets forbid to evict
+        self.forbidden: frozenset[str] = frozenset()  # UIDs of further pods that they forbid to evict
         self.preemptions: list[str] = []  # outcomes
         self.evicted = 0  # pods that were counted as evicted
         self.evicted_again = 0  # workloads that were evicted again
@@ -176,7 +177,8 @@ class FakePlanner:
         if isinstance(action, CheckBudgets):
             asked = {each.unit for each in action.evictions}
             blocked = {unit: why for unit, why in self.blocked.items() if unit in asked}
-            return WriteAnswer(action, WriteOutcome.DONE, blocked=blocked)
+            further = self.forbidden if blocked and action.finds_forbidden else frozenset[str]()
+            return WriteAnswer(action, WriteOutcome.DONE, blocked=blocked, forbidden=further)
         try:
             made = self._sender.send(action)
         except (Conflict, NotFound) as refused:

@@ -44,7 +44,7 @@ def blocked(folder: Path, budgets: list[Json], victims: int = 1, deep: str = "")
     with api_server(answer) as server:
         kube = from_kubeconfig(PLANNER, server.kubeconfig(folder / "config"))
         try:
-            return check_budgets(kube, CheckBudgets("hold", evictions)), server.asked
+            return check_budgets(kube, CheckBudgets("hold", evictions)).blocked, server.asked
         finally:
             kube.close()
 
@@ -88,3 +88,45 @@ def test_a_budget_that_nests_deeply_counts(tmp_path: Path) -> None:
     found, _ = blocked(tmp_path, [], deep=f'{{"metadata":{{}},"items":[{item}]}}')
 
     assert found == {"team/p0": "PodDisruptionBudget team/b allows 0 more evictions of the 1 needed"}
+
+
+def forbidden(folder: Path, budgets: list[Json], labels: list[Json], chosen: int = 1) -> frozenset[str]:
+    """Return the UIDs of the pods that are left out, of pods with these labels; the first ones are to be evicted."""
+    pods = [{"metadata": {"name": f"p{at}", "uid": f"u{at}", "labels": each}} for at, each in enumerate(labels)]
+
+    def answer(request: Asked) -> Answer:
+        name = request.path.rpartition("/")[2]
+        if name in ("poddisruptionbudgets", "pods"):
+            return Answer({"metadata": {}, "items": pods if name == "pods" else budgets})
+        return Answer(pods[int(name[1:])])
+
+    evictions = tuple(PlannedEviction(f"u{at}", "team", f"p{at}", "n", f"team/p{at}", 8) for at in range(chosen))
+    with api_server(answer) as server:
+        kube = from_kubeconfig(PLANNER, server.kubeconfig(folder / "config"))
+        try:
+            return check_budgets(kube, CheckBudgets("hold", evictions, finds_forbidden=True)).forbidden
+        finally:
+            kube.close()
+
+
+X, Y, Z = {"app": "x"}, {"app": "y"}, {"app": "z"}
+
+
+def test_the_other_pods_that_budgets_forbid_are_found_with_the_first(tmp_path: Path) -> None:
+    budgets = [budget("a", 0, {"matchLabels": X}), budget("b", 0, {"matchLabels": Y}), budget("c", 1, {})]
+    without = [budgets[0], budgets[1], budget("c", 1, {"matchLabels": Z})]
+
+    assert forbidden(tmp_path, without, [X, X, Y, Z, {}]) == {"u0", "u1", "u2"}
+    assert forbidden(tmp_path, budgets, [X, X, Y, Z]) == {"u0", "u1", "u2"}, "c allows one"
+    assert forbidden(tmp_path, [budgets[2]], [X, Y]) == frozenset(), "no chosen unit is blocked"
+
+
+def test_what_a_budget_allows_is_used_up_by_the_units_that_it_allows(tmp_path: Path) -> None:
+    """The next search may choose the first pod again, and must not try the others of the budget one by one."""
+    assert forbidden(tmp_path, [budget("a", 1, {"matchLabels": X})], [X, X, X, Y], chosen=2) == {"u1", "u2"}
+
+
+def test_pods_with_several_budgets_are_found(tmp_path: Path) -> None:
+    several = [budget("a", 5, {"matchLabels": X}), budget("b", 5, {"matchLabels": X})]
+
+    assert forbidden(tmp_path, several, [X, X, Y]) == {"u0", "u1"}

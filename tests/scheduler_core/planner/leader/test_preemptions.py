@@ -194,6 +194,22 @@ def test_a_tenant_with_many_cheap_pods_and_a_budget_does_not_stop_the_eviction_o
     assert len([each for each in leader.writes if isinstance(each, CheckBudgets)]) == MOST_UNITS + 1
 
 
+def test_the_pods_of_a_budget_do_not_hide_another_pod_of_their_namespace() -> None:
+    """One count names all pods that the budget forbids: they are not tried one after the other."""
+    server, pods = full(n0=2, n1=2, n2=2, n3=2, n4=2, n5=2, n6=2)
+    leader = planner(server)
+    urgent(server)
+    free = pods.pop("n6")
+    leader.blocked = {f"{SPACE}/{server.pods[uid]['metadata']['name']}": "it allows none" for uid in pods.values()}
+    leader.forbidden = frozenset(pods.values())
+
+    run(leader, 40)
+
+    assert evicted(leader) == [free]
+    assert len([each for each in leader.writes if isinstance(each, CheckBudgets)]) <= 3
+    assert committed(server) == {"urgent"}
+
+
 def test_gangs_that_fit_nowhere_do_not_keep_another_gang_from_its_search() -> None:
     """A search of a large cluster takes a second, and nine times as long none is started."""
     server, _ = full(n0=2, n1=2)
