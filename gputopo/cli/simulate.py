@@ -310,7 +310,9 @@ def _simulate_tiers(
             shown.detail = f"{name}, seed {seed}"
             found.append(replay_tiers(name, specs, jobs, seed, advance=shown.advance))
     gpus = sum(len(spec.topology.usable) for spec in specs)
-    about = f"{len(specs)} nodes with {gpus} GPUs; {len(jobs)} jobs of {source}; {_seeds(seeds)}."
+    about = (
+        f"{len(specs)} nodes with {gpus} GPUs; {len(jobs)} jobs of {source}; {_seeds(seeds)}, until all jobs arrived."
+    )
     document = json.dumps(tiers_document(found, about), indent=2) + "\n"
     write_out(document if output == "json" else tiers_text(found, about))
 

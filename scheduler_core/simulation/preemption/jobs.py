@@ -126,16 +126,19 @@ def _job(number: int, row: Mapping[str, Any]) -> TieredJob:
     quoted = str(dict(row))[:_QUOTED]
     if missing:
         raise TieredWorkloadError(f"job {number} has no {missing[0]}; expected {', '.join(COLUMNS)}: {quoted}")
+    if unknown := [str(column) for column in row if column not in COLUMNS]:
+        named = "a value without a column" if unknown[0] == "None" else f"the unknown column {unknown[0]!r:.80}"
+        raise TieredWorkloadError(f"job {number} has {named}; expected {', '.join(COLUMNS)}: {quoted}")
     try:
         return TieredJob(
             name=str(row["name"])[:253],
-            pods=int(_bounded(row, "pods", 1, _MAX_PODS)),
-            gpus=int(_bounded(row, "num_gpu", 1, _MAX_GPUS)),
+            pods=_whole(row, "pods", 1, _MAX_PODS),
+            gpus=_whole(row, "num_gpu", 1, _MAX_GPUS),
             arrival=_bounded(row, "arrival_s", 0, _MAX_S),
             duration=_bounded(row, "duration_s", 1, _MAX_S),
-            priority=int(_bounded(row, "priority", -_MAX_PRIORITY, _MAX_PRIORITY, 0)),
-            workload=WorkloadClass(str(row.get("workload") or "default")),
-            island=str(row.get("island") or "") == "required",
+            priority=_whole(row, "priority", -_MAX_PRIORITY, _MAX_PRIORITY, 0),
+            workload=WorkloadClass(_word(row, "workload", [each.value for each in WorkloadClass]) or "default"),
+            island=_word(row, "island", ("required", "preferred", "ignore")) == "required",
             checkpoint_s=_bounded(row, "checkpoint_s", 1, _MAX_S) if row.get("checkpoint_s") else None,
             restart_s=_bounded(row, "restart_s", 0, 86_400.0, 300.0),
             deadline_s=_deadline(row),
@@ -152,7 +155,25 @@ def _deadline(row: Mapping[str, Any]) -> float | None:
 def _bounded(row: Mapping[str, Any], column: str, least: float, most: float, default: float | None = None) -> float:
     """Return a number within limits; nan is refused."""
     value = row.get(column)
-    found = float(default if value in (None, "") and default is not None else value)  # type: ignore[arg-type]
+    try:
+        found = float(default if value in (None, "") and default is not None else value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise ValueError(f"{column} {value!r:.80} is not a number") from None
     if not least <= found <= most:
-        raise ValueError(f"{column} {value!r} is not between {least:g} and {most:g}")
+        raise ValueError(f"{column} {value!r:.80} is not between {least:g} and {most:g}")
+    return found
+
+
+def _whole(row: Mapping[str, Any], column: str, least: int, most: int, default: int | None = None) -> int:
+    found = _bounded(row, column, least, most, default)
+    if not found.is_integer():
+        raise ValueError(f"{column} {row.get(column)!r:.80} is not a whole number")
+    return int(found)
+
+
+def _word(row: Mapping[str, Any], column: str, words: Sequence[str]) -> str:
+    """Return one of these words, or an empty text if the row has none."""
+    found = str(row.get(column) or "")
+    if found and found not in words:
+        raise ValueError(f"{column} {found!r:.80} is not {', '.join(words)}, or empty")
     return found

@@ -57,8 +57,8 @@ class PreemptionFigures(NamedTuple):
     money_lost: float
     evicted_jobs: int
     in_vain: int  # of these: the job for which they were evicted did not start
-    utilisation: float  # share of the GPUs in use over time, until the last arrival
-    useful: float  # the same without lost work
+    utilisation: float  # share of the GPUs in use over time, until the first tick after the last arrival
+    useful: float  # the same without lost work; 0 if more was lost
     waits: dict[str, TierWaits]
     waiting_gpu_hours: float  # work of the jobs that wait at the end
     gave_up: int = 0  # searches that reached their limit
@@ -75,15 +75,14 @@ def replay_tiers(
     money_per_gpu_hour: float = 2.0,
     advance: Callable[[int], None] = lambda _: None,
 ) -> PreemptionFigures:
-    """Run to the last arrival with the named rule. The same seed gives the same result.
+    """Run to the first tick after the last arrival with the named rule. The same seed gives the same result.
 
     ``advance`` is called with the number of jobs that arrived, after each tick.
     """
     cluster = RunningCluster(specs, Random(seed))  # noqa: S311  not a secret
     holds = HeldNodes(cluster, TICK_S, backfill=HOLD_RULES[name]) if name in HOLD_RULES else None
     replay = _TierReplay(cluster, RULES.get(name, NoEviction)(), holds)
-    end = max(job.arrival for job in jobs)
-    replay.run(jobs, end, advance)
+    end = replay.run(jobs, advance)
     lost = replay.lost_gpu_hours
     total = replay.cluster.gpus * max(end, 1.0) / 3600.0
     return PreemptionFigures(
@@ -94,7 +93,7 @@ def replay_tiers(
         evicted_jobs=replay.evicted,
         in_vain=replay.in_vain,
         utilisation=replay.used_gpu_hours / total,
-        useful=(replay.used_gpu_hours - lost) / total,
+        useful=max(0.0, replay.used_gpu_hours - lost) / total,
         waits={tier: _waits([each for each in replay.jobs if each.job.tier == tier], end) for tier in TIERS},
         waiting_gpu_hours=replay.waiting_gpu_hours,
         gave_up=replay.gave_up,
@@ -126,9 +125,10 @@ class _TierReplay:
         self._order = 0
         self._next_search: dict[str, float] = {}
 
-    def run(self, jobs: Sequence[TieredJob], end: float, advance: Callable[[int], None]) -> None:
-        """Handle all arrivals, ends and retries until the end."""
-        for now, arriving in _moments(jobs, end):
+    def run(self, jobs: Sequence[TieredJob], advance: Callable[[int], None]) -> float:
+        """Handle all arrivals, ends and retries until all jobs have arrived. Return the time of the last tick."""
+        now = 0.0
+        for now, arriving in _moments(jobs):
             self._finish(now)
             self.jobs += arriving
             self._waiting += arriving
@@ -137,7 +137,8 @@ class _TierReplay:
             advance(len(arriving))
         for each in self.jobs:
             if each.pods:
-                self._count_use(each, end)
+                self._count_use(each, now)
+        return now
 
     @property
     def waiting_gpu_hours(self) -> float:
@@ -220,9 +221,10 @@ class _TierReplay:
         self.used_gpu_hours += running.job.all_gpus * (until - running.started) / 3600.0
 
 
-def _moments(jobs: Sequence[TieredJob], end: float) -> Iterator[tuple[float, list[RunningJob]]]:
+def _moments(jobs: Sequence[TieredJob]) -> Iterator[tuple[float, list[RunningJob]]]:
     """Yield each tick, and the jobs that arrived since the last one."""
     ordered, at, now = sorted(jobs, key=lambda job: (job.arrival, job.name)), 0, 0.0
+    end = ordered[-1].arrival
     while now <= end + TICK_S:
         arriving = []
         while at < len(ordered) and ordered[at].arrival <= now:

@@ -7,7 +7,13 @@ from html import escape
 from typing import Any
 
 from gputopo.render.report import Table, render, text_table
-from scheduler_core.simulation.preemption.replay import HOLD_RULES, RULE_DESCRIPTIONS, TIERS, PreemptionFigures
+from scheduler_core.simulation.preemption.replay import (
+    HOLD_RULES,
+    RULE_DESCRIPTIONS,
+    TIERS,
+    PreemptionFigures,
+    TierWaits,
+)
 from scheduler_core.simulation.report.plot import COLOURS
 
 _TITLES = (
@@ -87,8 +93,15 @@ def _row(each: PreemptionFigures) -> list[str]:
         f"{100 * each.utilisation:.1f} %",
         f"{100 * each.useful:.1f} %",
         f"{each.waiting_gpu_hours:,.0f}",
-        *(f"{_time(each.waits[tier].p50_s)} / {_time(each.waits[tier].p95_s)}" for tier in TIERS),
+        *(_waits(each.waits[tier]) for tier in TIERS),
     ]
+
+
+def _waits(waits: TierWaits) -> str:
+    if not waits.jobs:
+        return "-"
+    never = f" ({waits.never:,} of {waits.jobs:,} never started)" if waits.never else ""
+    return f"{_time(waits.p50_s)} / {_time(waits.p95_s)}{never}"
 
 
 def _hold_row(each: PreemptionFigures) -> list[str]:

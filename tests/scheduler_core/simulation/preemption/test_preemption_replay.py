@@ -23,7 +23,7 @@ from scheduler_core.simulation.preemption.jobs import (
     read_tiered_jobs,
 )
 from scheduler_core.simulation.preemption.replay import HOLD_RULES, RULES, PreemptionFigures, replay_tiers
-from scheduler_core.simulation.preemption.report import tiers_markdown, tiers_svg
+from scheduler_core.simulation.preemption.report import tiers_markdown, tiers_svg, tiers_text
 from scheduler_core.simulation.preemption.vain import count_vain_evictions
 
 HOUR = 3_600.0
@@ -128,10 +128,10 @@ def test_the_report_has_a_row_and_a_bar_for_each_rule() -> None:
     ("changed", "says"),
     [
         ({"pods": 0}, "pods 0 is not between 1 and 4096"),
-        ({"num_gpu": "many"}, "could not convert string to float: 'many'"),
+        ({"num_gpu": "many"}, "num_gpu 'many' is not a number"),
         ({"duration_s": float("nan")}, "duration_s"),
         ({"arrival_s": None}, "job 1 has no arrival_s; expected name, pods"),
-        ({"workload": "fun"}, "'fun' is not a valid WorkloadClass"),
+        ({"workload": "fun"}, "workload 'fun' is not training, inference"),
         ({"deadline_s": 30}, "deadline_s 30 is not between 60 and"),
         ({"priority": 1e12}, "priority 1000000000000.0 is not between"),
     ],
@@ -231,3 +231,44 @@ def test_simulate_shows_backfill_where_jobs_have_deadlines() -> None:
     assert backfilled["utilisation"] > held["utilisation"]
     assert backfilled["waits"]["scavenger"]["p50_s"] < held["waits"]["scavenger"]["p50_s"]
     assert (held["late_holders"], backfilled["late_holders"]) == (0, 0)
+
+
+@pytest.mark.parametrize("policy", [*RULES, *HOLD_RULES])
+def test_a_job_that_starts_after_the_last_arrival_uses_no_negative_time(policy: str) -> None:
+    """Jobs start at ticks; the last job arrives between two of them."""
+    jobs = [job("low", 0.0, 8, hours=1.0, priority=-10), urgent(100.0, pods=2)]
+
+    found = replay_tiers(policy, NODES, jobs, 1)
+
+    assert 0.0 <= found.useful <= found.utilisation <= 1.0
+    assert found.utilisation > 0.0
+
+
+def test_the_table_names_jobs_that_never_started_and_tiers_without_jobs() -> None:
+    jobs = [job("low", 0.0, 8, priority=-10), job("low-2", 0.0, 8, priority=-10), urgent(100.0, pods=2)]
+
+    text = tiers_text([replay_tiers("none", NODES, jobs, 1)], "about")
+
+    row = next(line for line in text.splitlines() if line.lstrip().startswith("none"))
+    assert row.split("  ")[-1].strip() == "0 min / 0 min"
+    assert "(1 of 1 never started)" in row
+    assert " - " in row
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "says"),
+    [
+        ("prio", "5", "the unknown column 'prio'; expected name, pods"),
+        ("priority", "high", "priority 'high' is not a number"),
+        ("num_gpu", "1.5", "num_gpu '1.5' is not a whole number"),
+        ("workload", "trainng", "workload 'trainng' is not training, inference"),
+        ("island", "yes", "island 'yes' is not required"),
+    ],
+)
+def test_a_value_that_would_be_ignored_or_rounded_is_an_error(column: str, value: str, says: str) -> None:
+    row = {"name": "a", "pods": "1", "num_gpu": "8", "arrival_s": "0", "duration_s": "60"} | {column: value}
+
+    with pytest.raises(TieredWorkloadError) as error:
+        read_tiered_jobs(f"{','.join(row)}\n{','.join(row.values())}\n")
+
+    assert says in str(error.value)
