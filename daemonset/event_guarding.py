@@ -14,8 +14,8 @@ from daemonset.validating import by_accounts, resource_rule, validating_policy
 from gputopo.crd.reservations import RESERVATION_KIND
 from gputopo.kube.events import MESSAGE_LENGTH
 from gputopo.kube.rbac import EVENTS, PODS, RESERVATIONS
-from scheduler_core.extender.pod_events import EVENT_REASONS as EXTENDER_REASONS
-from scheduler_core.planner.leader.events import EVENT_REASONS as PLANNER_REASONS
+from scheduler_core.extender.pod_events import EVENT_REASONS
+from scheduler_core.planner.leader.events import EventReason
 
 _POD = f"{PODS.api_version} Pod"
 _RESERVATION = f"{RESERVATIONS.api_version} {RESERVATION_KIND}"
@@ -24,12 +24,12 @@ _NAME_LENGTH = 253  # characters of names and UIDs
 
 def planner_events() -> list[dict[str, Any]]:
     """Return the policy about Events of planners, and its binding."""
-    return _policy("gputopo-planner", (_POD, _RESERVATION), PLANNER_REASONS)
+    return _policy("gputopo-planner", (_POD, _RESERVATION), [reason.value for reason in EventReason])
 
 
 def extender_events() -> list[dict[str, Any]]:
     """Return the policy about Events of extenders with an account of their own, and its binding."""
-    return _policy("gputopo-extender", (_POD,), EXTENDER_REASONS)
+    return _policy("gputopo-extender", (_POD,), EVENT_REASONS)
 
 
 def _policy(account: str, kinds: Iterable[str], reasons: Iterable[str]) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from gputopo import __version__
 from gputopo.kube.rbac import AGENT, AGENT_WITH_NFD, AGENT_WITH_TOPOLOGY, NODE_GPUS, NODES, Role
 from gputopo.labels import keys
 from gputopo.process.settings import options_of
+from scheduler_core.planner.leader.events import EventReason
 from tests.daemonset.roles import granted, used
 from tests.daemonset.tools import CHART, DAEMONSET, Object, helm_rendered, kustomized
 
@@ -143,6 +144,20 @@ def test_the_policy_about_events_lists_the_reasons_of_the_agent() -> None:
     named = next(each["expression"] for each in events["validations"] if "reason" in each["expression"])
 
     assert set(re.findall(r"'(Gpu\w+)'", named)) == set(REASONS)
+
+
+def test_the_policy_about_events_of_the_planner_allows_each_reason_that_the_documentation_names() -> None:
+    policy = policies("scheduler/planner-without-gates/admission.yaml")["gputopo-planner-events"]
+    named = next(each["expression"] for each in policy["validations"] if "?reason" in each["expression"])
+    gangs = (DAEMONSET.parent / "docs/gangs.md").read_text(encoding="utf-8")
+    table = re.search(r"^\| event \| object \| meaning \|\n\|[-|]+\n((?:\|.*\n)+)", gangs, re.MULTILINE)
+    assert table is not None
+    documented = {reason for line in table.group(1).splitlines() for reason in line.split("|")[1].strip().split(", ")}
+
+    allowed = set(re.findall(r"'(\w+)'", named.partition("?reason")[2]))
+    assert allowed == {reason.value for reason in EventReason}
+    assert documented <= allowed
+    assert {"GangEnded", "NodesRequested", "NodesNotRequested"} <= documented
 
 
 def test_a_request_that_a_policy_cannot_judge_is_refused() -> None:

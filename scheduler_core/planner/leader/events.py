@@ -7,6 +7,7 @@ pod. Pods get Events that their users need: a rollback, a gang without a place, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
 
 from gputopo.crd.reservations import RESERVATION_KIND, PlannedEviction, ReservationState, ReservationStatus
 from gputopo.labels.keys import POD_ON_MEMBER_FAILURE
@@ -20,52 +21,56 @@ from scheduler_core.planner.packing.model import Unplaced
 from scheduler_core.runtime.event_writer import EventDraft
 
 _MAX_PODS = 16  # pods of a gang that get an Event; for the others, the reservation has it
-_REASONS = {
-    ReservationState.HELD: "Held",
-    ReservationState.COMMITTED: "Committed",
-    ReservationState.BOUND: "Bound",
-    ReservationState.ROLLING_BACK: "RolledBack",
-    ReservationState.FAILED: "Failed",
+
+
+class EventReason(StrEnum):
+    """The reasons of all Events of planners. An admission policy denies Events with other reasons."""
+
+    HELD = "Held"
+    COMMITTED = "Committed"
+    BOUND = "Bound"
+    ROLLED_BACK = "RolledBack"
+    FAILED = "Failed"
+    GANG_ROLLED_BACK = "GangRolledBack"
+    GANG_FAILED = "GangFailed"
+    GANG_UNPLACED = "GangUnplaced"
+    GANG_REFUSED = "GangRefused"
+    GANG_NOT_UNGATED = "GangNotUngated"
+    GANG_RELEASED = "GangReleased"
+    GANG_ENDED = "GangEnded"
+    NODES_REQUESTED = "NodesRequested"
+    NODES_NOT_REQUESTED = "NodesNotRequested"
+    EVICTED_FOR_GANG = "EvictedForGang"
+    EVICTS = "Evicts"
+    EVICTION_STUCK = "EvictionStuck"
+    EVICTION_STOPPED = "EvictionStopped"
+
+
+# By the state of a reservation: the reason on the reservation, and on the pods of its gang (None: they get no Event).
+_STATE_REASONS = {
+    ReservationState.HELD: (EventReason.HELD, None),
+    ReservationState.COMMITTED: (EventReason.COMMITTED, None),
+    ReservationState.BOUND: (EventReason.BOUND, None),
+    ReservationState.ROLLING_BACK: (EventReason.ROLLED_BACK, EventReason.GANG_ROLLED_BACK),
+    ReservationState.FAILED: (EventReason.FAILED, EventReason.GANG_FAILED),
 }
-# Of all Events of planners: an admission policy denies others.
-EVENT_REASONS = (
-    *_REASONS.values(),
-    "GangRolledBack",
-    "GangFailed",
-    "GangUnplaced",
-    "GangRefused",
-    "GangNotUngated",
-    "GangReleased",
-    "EvictedForGang",
-    "Evicts",
-    "EvictionStuck",
-    "EvictionStopped",
-)
-_BAD = (ReservationState.ROLLING_BACK, ReservationState.FAILED)
 
 
 def status_events(action: WriteStatus, members: Iterable[Member]) -> Iterator[EventDraft]:
     """Yield the Events of a changed state of a reservation. ``members``: its pods that exist."""
     state, reservation = action.status.state, action.reservation
-    if state is None or state not in _REASONS:
+    if state is None or state not in _STATE_REASONS:
         return
     if not reservation.spec.gang:
         if state is ReservationState.FAILED:
             yield from _failed_single_pods(reservation, members)
         return
     message = _status_message(reservation, action.status)
-    yield EventDraft(
-        RESERVATION_KIND,
-        reservation.namespace,
-        reservation.name,
-        reservation.key,
-        _REASONS[state],
-        message,
-        state in _BAD,
-    )
-    if state in _BAD:
+    reason, pod_reason = _STATE_REASONS[state]
+    yield _reservation_event(reservation, reason, message, warning=pod_reason is not None)
+    if pod_reason is not None:
         for each in list(members)[:_MAX_PODS]:
-            yield _warning(each, f"Gang{_REASONS[state]}", f"reservation {reservation.name}: {message}")
+            yield _warning(each, pod_reason, f"reservation {reservation.name}: {message}")
 
 
 def _failed_single_pods(reservation: ReservationUpdate, members: Iterable[Member]) -> Iterator[EventDraft]:
@@ -74,7 +79,7 @@ def _failed_single_pods(reservation: ReservationUpdate, members: Iterable[Member
         if each.node is None and each.reservation == reservation.name:
             cause = f" (kube-scheduler: {each.bind_error})" if each.bind_error else ""
             message = f"not bound in time{cause}; its GPUs on {each.pinned_terms} are no longer reserved"
-            yield _warning(each, "GangFailed", f"reservation {reservation.name}: {message}")
+            yield _warning(each, EventReason.GANG_FAILED, f"reservation {reservation.name}: {message}")
 
 
 def unplaced_events(gang: Gang, unplaced: Unplaced) -> Iterator[EventDraft]:
@@ -83,30 +88,30 @@ def unplaced_events(gang: Gang, unplaced: Unplaced) -> Iterator[EventDraft]:
     for each in gang.ready[:1]:
         reason = missing.get(each.name)
         detail = f"; {each.name}: {getattr(reason, 'value', reason)}" if reason is not None else ""
-        yield _warning(each, "GangUnplaced", f"{_gang_prefix(gang)}{unplaced.reason}{detail}")
+        yield _warning(each, EventReason.GANG_UNPLACED, f"{_gang_prefix(gang)}{unplaced.reason}{detail}")
 
 
 def refused_events(gang: Gang) -> Iterator[EventDraft]:
     """Yield the Event of a gang with invalid annotations, on its first pod."""
     for each in (*gang.ready, *gang.held, *gang.surplus)[:1]:
-        yield _warning(each, "GangRefused", f"{_gang_prefix(gang)}{gang.reason}")
+        yield _warning(each, EventReason.GANG_REFUSED, f"{_gang_prefix(gang)}{gang.reason}")
 
 
 def failed_ungate_event(action: UngateAndPin, error: str) -> EventDraft:
     """Return the Event of a placed pod whose gate the API server refuses to remove."""
     message = f"reservation {action.reservation}: the API server refuses to remove the gate: {error}"
-    return _warning(action.member, "GangNotUngated", message)
+    return _warning(action.member, EventReason.GANG_NOT_UNGATED, message)
 
 
 def release_event(action: ReleasePod) -> EventDraft:
     """Return the Event of a pod that was released to ordinary scheduling."""
-    return _warning(action.member, "GangReleased", f"its gate was removed without a place: {action.reason}")
+    return _warning(action.member, EventReason.GANG_RELEASED, f"its gate was removed without a place: {action.reason}")
 
 
 def end_event(action: EndPod) -> EventDraft:
     """Return the Event of a member that was deleted because another member failed."""
     message = f"deleted, because {action.failed} of its gang failed ({POD_ON_MEMBER_FAILURE.key}: end-gang)"
-    return _warning(action.member, "GangEnded", message)
+    return _warning(action.member, EventReason.GANG_ENDED, message)
 
 
 def eviction_events(action: EvictPod) -> Iterator[EventDraft]:
@@ -116,16 +121,16 @@ def eviction_events(action: EvictPod) -> Iterator[EventDraft]:
     if preemption is None:
         return
     message = f"evicted for a gang of priority {hold.spec.priority} ({preemption.rule}), reservation {hold.name}"
-    yield EventDraft("Pod", pod.namespace, pod.name, pod.uid, "EvictedForGang", message, warning=True)
+    yield EventDraft("Pod", pod.namespace, pod.name, pod.uid, EventReason.EVICTED_FOR_GANG, message, warning=True)
     message = f"evicts {counted_noun(pod.gpus, 'GPU')} on {pod.node} ({preemption.rule}): {preemption.reason}"
-    yield EventDraft(RESERVATION_KIND, hold.namespace, hold.name, hold.key, "Evicts", message, warning=False)
+    yield _reservation_event(hold, EventReason.EVICTS, message, warning=False)
 
 
 def stuck_event(action: WriteStatus) -> EventDraft:
     """Return the Event of a preemption with a pod that does not end in time."""
     hold = action.reservation
     message = action.status.reason or ""
-    return EventDraft(RESERVATION_KIND, hold.namespace, hold.name, hold.key, "EvictionStuck", message, warning=True)
+    return _reservation_event(hold, EventReason.EVICTION_STUCK, message, warning=True)
 
 
 def stopped_events(hold: ReservationUpdate, left: Sequence[PlannedEviction]) -> Iterator[EventDraft]:
@@ -135,26 +140,37 @@ def stopped_events(hold: ReservationUpdate, left: Sequence[PlannedEviction]) -> 
     """
     units = first_of(sorted({each.unit for each in left}))
     message = f"the preemption has ended before {counted_noun(len(left), 'pod')} of {units} could be evicted"
-    yield EventDraft(RESERVATION_KIND, hold.namespace, hold.name, hold.key, "EvictionStopped", message, warning=True)
+    yield _reservation_event(hold, EventReason.EVICTION_STOPPED, message, warning=True)
     for each in left[:_MAX_PODS]:
         message = f"not evicted, because the preemption has ended; other pods of {each.unit} were evicted"
-        yield EventDraft("Pod", each.namespace, each.name, each.uid, "EvictionStopped", message, warning=True)
+        yield EventDraft(
+            "Pod", each.namespace, each.name, each.uid, EventReason.EVICTION_STOPPED, message, warning=True
+        )
 
 
 def node_request_event(action: RequestNodes, error: str | None) -> EventDraft:
     """Return the Event of a request for nodes. ``error``: why it could not be made; None: it was made."""
     member, what = action.owner, f"ProvisioningRequest {action.name} ({action.provisioning_class})"
     if error is not None:
-        return _warning(member, "NodesNotRequested", f"{what} was not made: {error}")
+        return _warning(member, EventReason.NODES_NOT_REQUESTED, f"{what} was not made: {error}")
     message = f"{what} asks the cluster autoscaler for nodes for {sum(count for _, count in action.groups)} pods"
-    return EventDraft("Pod", member.namespace, member.name, member.uid, "NodesRequested", message, warning=False)
+    return EventDraft(
+        "Pod", member.namespace, member.name, member.uid, EventReason.NODES_REQUESTED, message, warning=False
+    )
 
 
 def _gang_prefix(gang: Gang) -> str:
     return "" if is_single_pod_gang(gang.name) else f"gang {gang.name.name}: "
 
 
-def _warning(member: Member, reason: str, message: str) -> EventDraft:
+def _reservation_event(
+    reservation: ReservationUpdate, reason: EventReason, message: str, *, warning: bool
+) -> EventDraft:
+    kind, namespace, name, uid = RESERVATION_KIND, reservation.namespace, reservation.name, reservation.key
+    return EventDraft(kind, namespace, name, uid, reason, message, warning)
+
+
+def _warning(member: Member, reason: EventReason, message: str) -> EventDraft:
     return EventDraft("Pod", member.namespace, member.name, member.uid, reason, message, warning=True)
 
 
