@@ -142,10 +142,28 @@ def test_axe_finds_nothing(cluster: Cluster, browser: Browser, url: str, scheme:
         "/node?name=pairs",
         "/where?pods=1&gpus=4",
         f"/pod?namespace={cluster.namespace}&name=train",
+        f"/gang?namespace={cluster.namespace}&name=llm",
     ):
         page.goto(f"{url}{path}")
         found = Axe().run(page)
         assert found.violations_count == 0, (path, found.generate_report())
+    context.close()
+
+
+def test_a_narrow_screen_shows_all_of_a_row(cluster: Cluster, browser: Browser, url: str) -> None:
+    cluster.create_pod(pod("train", 2, nodeName="pairs"))
+    started(cluster, "train")
+    context = browser.new_context(viewport={"width": 390, "height": 844})
+    page = context.new_page()
+    page.goto(url)
+    table = page.locator("main > .wide")
+    expect(table).to_be_visible()
+
+    assert table.evaluate("each => each.scrollWidth <= each.clientWidth")
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    expect(page.get_by_role("row", name="pairs")).to_contain_text(f"{cluster.namespace}/train (2)")
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
     context.close()
 
 
