@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 TABLE = re.search(r"^## I want to change X: open Y\n\n\| X \| Y \|\n\|---\|---\|\n((?:\|.*\n)+)", TEXT, re.MULTILINE)
-FILE = re.compile(r"`([\w./-]+\.(?:py|css))`")
+FILE = re.compile(r"`([\w./-]+\.(?:py|css|json|yaml))`")
 
 
 def rows() -> list[tuple[str, list[str]]]:
