@@ -35,7 +35,7 @@ from scheduler_core.planner.leader.hold_search import HoldTask, search_hold
 from scheduler_core.planner.leader.plan_task import ReservationNames
 from scheduler_core.planner.packing.model import GangPlan, NodeView, PlanOptions
 from scheduler_core.planner.packing.plan import plan_gang
-from scheduler_core.planner.packing.singles import plan_single_pods
+from scheduler_core.planner.packing.singles import SinglePodPlacer
 from scheduler_core.request.full_pod import FullPodSpec
 from scheduler_core.request.pod import Metadata
 from tests.machines import MACHINES
@@ -102,8 +102,8 @@ def _timed() -> None:
         exact = "exact" if isinstance(found, GangPlan) and found.exact else ""
         print(f"{gang!s:<36} {fit:12.1f} {first:9.0f} {again:9.0f} {again / fit:7.1f} {nodes:>6} {exact}")
     view, pods = fleet(99), [each for gpus in (1, 2, 4, 8) for each in crew(Gang(BATCH // 4, gpus))]
-    first = _took(lambda: plan_single_pods(pods, view, PlanOptions()))
-    again = _median(lambda: plan_single_pods(pods, view, PlanOptions()))
+    first = _took(lambda: SinglePodPlacer().place_pods(pods, view, PlanOptions()))
+    again = _median(lambda: SinglePodPlacer().place_pods(pods, view, PlanOptions()))
     print(f"{BATCH} single pods: first {first:.0f} ms, again {again:.0f} ms, {BATCH / again * 1000:.0f} pods/s")
     print(f"\n{'capacity hold, 5,000 nodes':<36} {'ms':>9} {'nodes':>6}")
     for seed, gang in enumerate(HOLDS):

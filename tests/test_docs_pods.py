@@ -13,7 +13,7 @@ from gputopo.labels import keys
 from gputopo.labels.reasons import Reason
 from gputopo.rings import rings_of
 from scheduler_core.explain.advice import SEE
-from scheduler_core.request.manifest import parse_pods
+from scheduler_core.request.manifest import parse_manifest
 from scheduler_core.request.pod_request import PodRequest, Strength, parse_request
 from scheduler_core.request.workload_type import WorkloadType
 from tests.machines import MACHINES
@@ -39,7 +39,7 @@ def test_every_word_is_documented(word: Strength | WorkloadType) -> None:
     "text", [each for each in EXAMPLES if "kind: Pod" in each], ids=lambda text: text[45:70].strip()
 )
 def test_examples_are_understood(text: str) -> None:
-    (pod,) = parse_pods(text)
+    ((pod, _),) = parse_manifest(text)
     request = parse_request(pod)
 
     assert isinstance(request, PodRequest)

@@ -19,7 +19,7 @@ from scheduler_core.policy.file import parse_policy_file
 from scheduler_core.policy.limits import DEFAULT_LIMITS
 from scheduler_core.policy.models import WeightsModel
 from scheduler_core.policy.profiles import Policies
-from scheduler_core.request.manifest import parse_pods
+from scheduler_core.request.manifest import parse_manifest
 from scheduler_core.request.pod_request import PodRequest
 from scheduler_core.request.workload_type import DETECTION_RULE_NAMES
 from tests.machines import MACHINES
@@ -62,7 +62,7 @@ def _record(name: str, machine: str, used: list[str], labels: dict[str, str]) ->
 
 
 def _answer(policies: Policies, profile: str, pod: str, rows: list[Row]) -> dict[str, str]:
-    (read,) = parse_pods(pod)
+    ((read, _),) = parse_manifest(pod)
     placement = next(each for each in policies.profiles if each.policy.name == profile)
     schedulers = placement.match.schedulers
     spec = msgspec.structs.replace(read.spec, scheduler_name=next(iter(schedulers), read.spec.scheduler_name))

@@ -32,11 +32,6 @@ class ManifestPod(NamedTuple):
     left_out: tuple[str, ...] = ()  # gputopo keys that are set on the owner, but not on its pod template
 
 
-def parse_pods(text: str) -> list[FullPod]:
-    """Return the pods of ``parse_manifest``."""
-    return [each.pod for each in parse_manifest(text)]
-
-
 def parse_manifest(text: str) -> list[ManifestPod]:
     """Return the pods in their order, one for each Deployment, Job and similar object.
 

@@ -36,13 +36,6 @@ _RULES = 64  # number of rules with cached nodes: 0.3 MB each for 5,000 nodes
 NOT_TAKEN = "kube-scheduler would reject every node: cordons, taints, nodeSelector or node affinity"
 
 
-def plan_single_pods(
-    members: Sequence[Member], view: NodeView, options: PlanOptions = DEFAULT_OPTIONS
-) -> SinglePodPlan:
-    """Return the node of each pod, in this order. Only ``avoid``, ``placed_members`` and ``out_of_time`` apply."""
-    return SinglePodPlacer().place_pods(members, view, options)
-
-
 class SinglePodPlacer:
     """Keeps rankings from one batch to the next: only nodes that changed since are evaluated again."""
 
@@ -59,7 +52,7 @@ class SinglePodPlacer:
     def place_pods(
         self, members: Sequence[Member], view: NodeView, options: PlanOptions = DEFAULT_OPTIONS
     ) -> SinglePodPlan:
-        """Return a plan, as ``plan_single_pods``."""
+        """Return the node of each pod, in this order. Only ``avoid``, ``placed_members`` and ``out_of_time`` apply."""
         growing, nodes = self._growing, self._nodes
         growing.begin(view.table, self._reader.take_changed(view))
         nodes.begin(view, options, growing.moves)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from scheduler_core.request.manifest import ManifestError, parse_manifest, parse_pods
+from scheduler_core.request.manifest import ManifestError, parse_manifest
 
 SPEC = {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": 2}}}]}
 TEMPLATE = {"metadata": {"annotations": {"gputopo.io/island": "required"}}, "spec": SPEC}
@@ -34,7 +34,7 @@ TEMPLATE = {"metadata": {"annotations": {"gputopo.io/island": "required"}}, "spe
     ],
 )
 def test_pod_of_a_document(document: dict[str, Any], name: str, annotated: bool) -> None:
-    (pod,) = parse_pods(yaml.safe_dump(document))
+    ((pod, _),) = parse_manifest(yaml.safe_dump(document))
 
     assert pod.metadata.name == name
     assert bool(pod.metadata.annotations) == annotated
@@ -43,7 +43,7 @@ def test_pod_of_a_document(document: dict[str, Any], name: str, annotated: bool)
 
 
 def test_a_timestamp_without_quotes_is_text_as_in_kubernetes() -> None:
-    (pod,) = parse_pods(
+    ((pod, _),) = parse_manifest(
         "{kind: Pod, metadata: {creationTimestamp: 2026-11-18T11:06:40Z, annotations: {since: 2026-11-18}}, spec: {}}"
     )
 
@@ -55,7 +55,7 @@ def test_several_documents_and_lists_are_read_in_order() -> None:
     pods = [{"kind": "Pod", "metadata": {"name": name}, "spec": SPEC} for name in "abc"]
     text = yaml.safe_dump_all([pods[0], None, {"kind": "List", "items": [*pods[1:], "what"]}, {"kind": "ConfigMap"}])
 
-    assert [pod.metadata.name for pod in parse_pods(text)] == ["a", "b", "c"]
+    assert [each.pod.metadata.name for each in parse_manifest(text)] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_several_documents_and_lists_are_read_in_order() -> None:
 )
 def test_manifest_without_a_valid_pod(text: str, told: str) -> None:
     with pytest.raises(ManifestError) as caught:
-        parse_pods(text)
+        parse_manifest(text)
 
     assert told in str(caught.value)
 

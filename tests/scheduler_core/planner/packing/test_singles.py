@@ -19,7 +19,7 @@ from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.packing.anti_affinity import ANTI_AFFINITY_REASON, PlacedMember
 from scheduler_core.planner.packing.model import NodeView, PlanOptions
 from scheduler_core.planner.packing.node_fit import NO_CPU
-from scheduler_core.planner.packing.singles import NOT_TAKEN, SinglePodPlacer, plan_single_pods
+from scheduler_core.planner.packing.singles import NOT_TAKEN, SinglePodPlacer
 from scheduler_core.request.device_request import WHOLE
 from scheduler_core.request.pod_request import InvalidRequest
 from tests.machines import MACHINES
@@ -67,7 +67,7 @@ def test_a_batch_is_placed_like_one_pod_after_the_other(seed: int) -> None:
     members = [member(f"p{at}", random.choice((1, 1, 2, 3)), **random.choice(WISHES)) for at in range(9)]
     seen = view(*records)
 
-    found = plan_single_pods(members, seen)
+    found = SinglePodPlacer().place_pods(members, seen)
 
     seats = [(each.uid, each.node) for each in found.seats]
     assert (seats, [uid for uid, _ in found.missing]) == _one_by_one(members, seen)
@@ -76,7 +76,7 @@ def test_a_batch_is_placed_like_one_pod_after_the_other(seed: int) -> None:
 def test_each_pod_counts_the_pods_before_it() -> None:
     seen = view(record("a", H100, held={}), record("b", H100, held={}))
 
-    found = plan_single_pods(crew(3, 8), seen)
+    found = SinglePodPlacer().place_pods(crew(3, 8), seen)
 
     assert {each.node for each in found.seats} == {"a", "b"}
     assert found.seats[0].gpus == ((WHOLE, 8),)
@@ -89,11 +89,11 @@ def test_nodes_that_kube_scheduler_would_reject_are_left_out() -> None:
     seen = view(*(record(name, H100, held={}) for name in ("a", "b", "c")), labels=labels)
     picky = crew(2, 8, rules=selecting(pool="x"))
 
-    found = plan_single_pods([*picky, *crew(1, 8, rules=selecting(pool="z"))], seen)
+    found = SinglePodPlacer().place_pods([*picky, *crew(1, 8, rules=selecting(pool="z"))], seen)
 
     assert [each.node for each in found.seats] == ["a"]
     assert found.missing == (("uid-w-1", Reason.TOO_FEW_GPUS.value), ("uid-w-0", NOT_TAKEN))
-    assert plan_single_pods(picky, seen, PlanOptions(avoid=frozenset({"a"}))).missing[0][1] == NOT_TAKEN
+    assert SinglePodPlacer().place_pods(picky, seen, PlanOptions(avoid=frozenset({"a"}))).missing[0][1] == NOT_TAKEN
 
 
 def test_a_node_without_cpu_is_left_out() -> None:
@@ -103,20 +103,20 @@ def test_a_node_without_cpu_is_left_out() -> None:
     ask = asked(one).profile.device_request._replace(cpu_milli=4000)
     one = one._replace(request=asked(one)._replace(profile=asked(one).profile._replace(device_request=ask)))
 
-    assert plan_single_pods([one], view(small)).missing == (("uid-p", NO_CPU),)
+    assert SinglePodPlacer().place_pods([one], view(small)).missing == (("uid-p", NO_CPU),)
 
 
 def test_pods_without_gpus_get_no_node() -> None:
     bad = member("bad")._replace(request=InvalidRequest("the pod's request is malformed: ..."))
 
-    found = plan_single_pods([bad, member("cpu", 0)], view(record("a", H100, held={})))
+    found = SinglePodPlacer().place_pods([bad, member("cpu", 0)], view(record("a", H100, held={})))
 
     assert found.missing == (("uid-bad", "the pod's request is malformed: ..."),)
     assert found.seats == (PlannedMember("uid-cpu", "cpu"),)
 
 
 def test_without_any_gpu_node_the_reason_is_too_few_gpus() -> None:
-    found = plan_single_pods(crew(1), view(record("cpu", None)))
+    found = SinglePodPlacer().place_pods(crew(1), view(record("cpu", None)))
 
     assert found.missing == (("uid-w-0", Reason.TOO_FEW_GPUS.value),)
 
@@ -125,7 +125,7 @@ def test_when_its_time_is_over_the_rest_waits_for_the_next_batch() -> None:
     ticks = count()
     seen = view(record("a", H100, held={}))
 
-    found = plan_single_pods(crew(5), seen, PlanOptions(out_of_time=lambda: next(ticks) >= 3))
+    found = SinglePodPlacer().place_pods(crew(5), seen, PlanOptions(out_of_time=lambda: next(ticks) >= 3))
 
     assert (len(found.seats), found.missing) == (3, ())
 
@@ -134,7 +134,7 @@ def test_replicas_with_mutual_anti_affinity_have_a_node_each() -> None:
     seen = view(*(record(name, H100, held={}) for name in "abc"))
     there = member("old", role="x", refuses="x")
 
-    found = plan_single_pods(
+    found = SinglePodPlacer().place_pods(
         crew(3, role="x", refuses="x"), seen, PlanOptions(placed_members=(PlacedMember("b", there),))
     )
 
@@ -160,7 +160,7 @@ def test_a_batch_is_placed_independently_of_earlier_batches(seed: int) -> None:
         ]
         options = PlanOptions(avoid=frozenset(random.sample(list(nodes), random.choice((0, 0, 1)))))
 
-        assert placer.place_pods(members, seen, options) == plan_single_pods(members, seen, options)
+        assert placer.place_pods(members, seen, options) == SinglePodPlacer().place_pods(members, seen, options)
 
 
 def test_the_cache_of_rules_is_bounded() -> None:
@@ -193,7 +193,7 @@ def _near(*members: Member, on: str = "m", gpus: int = 8) -> list[str | None]:
         )
         for name, labels in CLIQUES.items()
     ]
-    return [each.node for each in plan_single_pods(members, view(*nodes, labels=CLIQUES)).seats]
+    return [each.node for each in SinglePodPlacer().place_pods(members, view(*nodes, labels=CLIQUES)).seats]
 
 
 def test_gated_pods_of_a_job_fill_the_clique_and_then_the_rack_of_the_first() -> None:
@@ -201,7 +201,7 @@ def test_gated_pods_of_a_job_fill_the_clique_and_then_the_rack_of_the_first() ->
 
 
 def test_pods_of_one_batch_are_siblings_of_the_pods_before_them() -> None:
-    found = plan_single_pods(
+    found = SinglePodPlacer().place_pods(
         [_of_job("w0", 4), _of_job("w1", 4), _of_job("other", 4, "team/job/u")],
         view(*(record(name, H100, held={}, labels=labels) for name, labels in CLIQUES.items()), labels=CLIQUES),
     )
@@ -222,7 +222,7 @@ def test_required_products_of_siblings_hold_for_gated_pods() -> None:
         record("hgx", H100, held={"first": range(8)}, pods=[sibling]),
     )
 
-    found = plan_single_pods([_of_job("w0", 1, same_product="required")], seen)
+    found = SinglePodPlacer().place_pods([_of_job("w0", 1, same_product="required")], seen)
 
     assert found.seats == ()
     assert len(found.missing) == 1
