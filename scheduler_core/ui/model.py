@@ -63,7 +63,7 @@ class NodeRow(NamedTuple):
     islands: tuple[IslandCells, ...]
     pods: tuple[PodOnNode, ...] = ()
     free: int | None = None  # whole GPUs that are certainly free
-    together: int | None = None  # the most of these in one island
+    in_one_island: int | None = None  # the most of these in one island
     notes: tuple[str, ...] = ()  # what limits its use: "cordoned", "no report for 20m"
     faults: tuple[str, ...] = ()  # degraded hardware: "gpu3: lost"
     domains: tuple[tuple[str, str], ...] = ()  # topology levels, widest first: (("block", "b1"), ("rack", "r7"))
@@ -76,13 +76,13 @@ class NodeRow(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """Return the free GPUs as text: ``3 of 8 free, 2 together``."""
+        """Return the free GPUs as text: ``3 of 8 free, 2 in one island``."""
         total = sum(cell.state is not GpuState.UNAVAILABLE for cell in self.cells)
         if self.free is None:
             return f"{counted_noun(total, 'GPU')}, free: unknown"
-        if self.free < 2 or self.together is None:
+        if self.free < 2 or self.in_one_island is None:
             return f"{self.free} of {total} free"
-        return f"{self.free} of {total} free, {self.together} together"
+        return f"{self.free} of {total} free, {self.in_one_island} in one island"
 
 
 class Totals(NamedTuple):

@@ -54,12 +54,12 @@ def node_row(node: NodeInput, now: float) -> NodeRow | None:
     if topology is None:
         cells = tuple(GpuCell(None, GpuState.UNKNOWN) for _ in range(min(devices, MAX_CELLS)))
         return row._replace(islands=(IslandCells(cells, joined=False),))
-    free, together = _free(node.state)
+    free, in_one_island = _free(node.state)
     return row._replace(
         product=_product(topology),
         islands=_islands(topology, _cells(node, topology, pods, place_of), node.state),
         free=free,
-        together=together,
+        in_one_island=in_one_island,
         faults=tuple(f"{each.what}: {each.why}" for each in topology.degraded),
     )
 

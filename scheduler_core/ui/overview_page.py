@@ -42,7 +42,7 @@ class PageQuery(NamedTuple):
 
     group: str = ""  # the key of a group
     words: str = ""  # nodes whose name, product, pods or remarks contain this
-    free: int = 0  # nodes with at least so many free GPUs together
+    free: int = 0  # nodes with at least so many free GPUs in one island
 
     @property
     def selects(self) -> bool:
@@ -110,9 +110,9 @@ def summary_part(found: Overview, rows: Sequence[NodeRow], query: PageQuery) -> 
         element("tr", element("th", text(str(size)), scope="row"), element("td", text(str(number))))
         for size, number in counted.islands
     ]
-    together = element(
+    by_size = element(
         "table",
-        element("caption", text("Free together")),
+        element("caption", text("Free in one island")),
         element(
             "thead",
             element("tr", element("th", text("GPUs"), scope="col"), element("th", text("islands"), scope="col")),
@@ -125,7 +125,7 @@ def summary_part(found: Overview, rows: Sequence[NodeRow], query: PageQuery) -> 
         "section",
         element("ul", *numbers, class_="figures"),
         state_bar(counted, 480),
-        together if sizes else element("p", text(f"{words[:1].upper()}{words[1:]}.")),
+        by_size if sizes else element("p", text(f"{words[:1].upper()}{words[1:]}.")),
         id="summary",
         aria_live="polite",
     )
@@ -146,7 +146,7 @@ def selected(groups: Iterable[NodeGroup], query: PageQuery, shown: ShowName) -> 
 
 
 def _is_selected(row: NodeRow, query: PageQuery, shown: ShowName) -> bool:
-    if query.free and (row.together is None or row.together < query.free):
+    if query.free and (row.in_one_island is None or row.in_one_island < query.free):
         return False
     pods = (pod.title for pod in row.pods if shown(pod.namespace))
     texts = (row.name, row.product or "", *row.notes, *row.faults, *pods)
@@ -162,7 +162,7 @@ def _form(query: PageQuery) -> Html:
         ),
         element(
             "label",
-            text("Free together, at least "),
+            text("Free in one island, at least "),
             element("input", type="number", name="free", min=0, max=64, value=str(query.free or "")),
         ),
         element("button", text("Show"), type="submit"),

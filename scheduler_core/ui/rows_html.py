@@ -181,15 +181,15 @@ def pod_name(pod: PodOnNode, viewer: Viewer) -> Html:
 
 
 def totals_words(totals: Totals) -> str:
-    """``14 of 96 GPUs free; free together: 1x8, 2x4``."""
+    """``14 of 96 GPUs free; free islands: 1x8, 2x4``."""
     return f"{totals.free} of {totals.gpus} GPUs free; {islands_words(totals)}"
 
 
 def islands_words(totals: Totals) -> str:
-    """Return the free islands by size: ``free together: 1x8, 2x4``."""
+    """Return the free islands by size: ``free islands: 1x8, 2x4``."""
     if not totals.islands:
         return "which GPUs are free is unknown" if totals.free else "no free island"
-    return "free together: " + ", ".join(f"{number}x{size}" for size, number in totals.islands)
+    return "free islands: " + ", ".join(f"{number}x{size}" for size, number in totals.islands)
 
 
 def group_rows(group: NodeGroup, viewer: Viewer, line: LineOf = node_line) -> Iterable[Html]:

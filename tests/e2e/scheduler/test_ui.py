@@ -117,7 +117,7 @@ def test_the_page_works_without_javascript(cluster: Cluster, browser: Browser, u
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(url)
-    page.get_by_label("Free together, at least").fill("8")
+    page.get_by_label("Free in one island, at least").fill("8")
     page.get_by_role("button", name="Show").click()
 
     assert page.url.endswith("free=8")

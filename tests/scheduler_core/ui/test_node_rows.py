@@ -46,8 +46,8 @@ def test_a_pod_holds_the_gpus_that_the_kubelet_reports() -> None:
     assert [cell.state for cell in row.cells] == [U, U, F, F, F, U, F, F]
     assert [row.pods[cell.pods[0]].title for cell in row.cells if cell.pods] == ["team/b", "team/b", "team/a"]
     assert [pod.title for pod in row.pods] == ["team/b", "team/a"]  # in the order of their GPUs
-    assert (row.free, row.together) == (5, 2)  # islands of two
-    assert row.summary == "5 of 8 free, 2 together"
+    assert (row.free, row.in_one_island) == (5, 2)  # islands of two
+    assert row.summary == "5 of 8 free, 2 in one island"
     assert [len(island.cells) for island in row.islands] == [2, 2, 2, 2]
 
 
