@@ -193,8 +193,13 @@ class SettingsModel(FileModel):
     vram: BandModel | None = None
     degraded: Handling | None = Field(default=None, description="The handling of degraded GPUs.")
     isolation: Strength | None = Field(default=None, description="Training and inference on different nodes.")
-    prefer_numa_zero: bool | None = Field(default=None, strict=True)
-    shortlist: Annotated[int, Field(ge=1, le=100_000, strict=True)] | None = None
+    prefer_numa_zero: bool | None = Field(
+        default=None, description="On nodes that only labels describe, prefer GPUs on NUMA node 0.", strict=True
+    )
+    shortlist: Annotated[int, Field(ge=1, le=100_000, strict=True)] | None = Field(
+        default=None,
+        description="The maximum number of suitable nodes that the extender returns for a pod, best first.",
+    )
     half_cost: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] | None = Field(
         default=None, description="Cost per GPU and hour that is worth half of what is free."
     )

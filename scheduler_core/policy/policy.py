@@ -77,7 +77,7 @@ class Policy(NamedTuple):
     degraded: Handling = Handling.AVOID
     stale: Handling = Handling.AVOID  # pods with a required shape are rejected on a stale node in any case
     stale_after_s: float = STALE_AFTER_S  # age of an observation; the agent confirms it every few minutes
-    prefer_numa_zero: bool = True  # the classic rule, for nodes that have nothing but labels
+    prefer_numa_zero: bool = True  # on nodes that only labels describe: GPUs on NUMA node 0 score highest
     shortlist: int = 48  # nodes that Filter returns at most; kube-scheduler then scores dozens instead of thousands
     workload_weights: WorkloadWeights = WorkloadWeights()
     fill_bands: FillBand = FillBand()
