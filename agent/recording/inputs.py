@@ -23,9 +23,9 @@ from gputopo.model import FactGroup, ModelError, Problem, ProblemKind
 from gputopo.process.decoding import decode
 
 ACCEPTED = (
-    "`nvidia-smi topo -m` (also `-L`, `nvlink -s`, `-q` or `-q -x`), a snapshot that `gputopo record` wrote, "
+    "`nvidia-smi topo -m` (also `-L`, `nvlink -s`, `-q` or `-q -x`), a recording of `gputopo record`, "
     "`kubectl get node NAME -o json` (or yaml), an NCCL or hwloc topology XML file, or the name of a bundled "
-    "machine (`gputopo machines` lists them)"
+    "example machine (`gputopo machines` lists them)"
 )
 
 

@@ -38,7 +38,7 @@ def observe(*, kubeconfig: str | None, context: str | None, **flags: str | None)
     nodes, pods and NodeGpus. First it reports the placement of the running pods. Then it prints a line for each pod
     that is bound to a node: the GPUs that the pod got, compared with the GPUs that it would have got at that moment on
     the node that gputopo prefers, in the worst case of that node's device plugin. After Ctrl-C or the time of --for it
-    prints a summary. Unknown results are reported as unknown, and are in no sum.
+    prints a summary. Unknown results are reported as unknown, and are not counted in any total.
 
     \b
     Examples:

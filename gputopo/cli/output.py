@@ -58,7 +58,7 @@ def no_headers_option(command: Command) -> Command:
         ctx.meta[_NO_HEADERS] = value
 
     return click.option(
-        "--no-headers", is_flag=True, expose_value=False, callback=keep, help="Print tables without the titles."
+        "--no-headers", is_flag=True, expose_value=False, callback=keep, help="Print tables without the header line."
     )(command)
 
 

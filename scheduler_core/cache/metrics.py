@@ -24,7 +24,9 @@ CLUSTER_GAUGES = {
     "gputopo_watch_unreadable": MetricHelp(
         ("kind",), "Objects that cannot be decoded. Each counts as last decoded, or not at all."
     ),
-    "gputopo_cache_age_seconds": MetricHelp((), "The greatest of these ages: the age of the oldest data in use."),
+    "gputopo_cache_age_seconds": MetricHelp(
+        (), "Age of the oldest data in use: the greatest `gputopo_watch_age_seconds`."
+    ),
     "gputopo_table_generation": MetricHelp((), "Generation of the snapshot of nodes; it grows with every change."),
     "gputopo_table_nodes": MetricHelp((), "Nodes in the snapshot."),
     "gputopo_table_stale_nodes": MetricHelp((), "Nodes with a topology that no agent confirms now."),

@@ -1,6 +1,6 @@
 """The raw scores of a node's hardware, each between 0 and 1: a function for each factor. Pure.
 
-Each is that of the worst set of GPUs that the device plugin may choose. What is unknown is 0.
+Each is the score of the worst set of GPUs that the device plugin may choose. An unknown score is 0.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scheduler_core.allocation.machine_shape import MachineShape
 from scheduler_core.cache.node_state import NodeState
 from scheduler_core.evaluation.filters import may_be_degraded
 from scheduler_core.evaluation.possible_gpus import candidate_sets, possible_gpus, possible_rings, whole_gpu_outcome
-from scheduler_core.evaluation.score_fragmentation import fragmentation_score as left_over
+from scheduler_core.evaluation.score_fragmentation import fragmentation_score
 from scheduler_core.policy.policy import Handling, Policy
 from scheduler_core.request.pod_request import PodProfile
 
@@ -43,19 +43,19 @@ def bandwidth(profile: PodProfile, node: NodeState, _: Policy) -> float:
 def leftover(profile: PodProfile, node: NodeState, policy: Policy) -> float:
     """Return 1 / (1 + e^(-2 gain)), in steps; the gain is the number of free GPUs that cease to be fragments."""
     found = whole_gpu_outcome(profile.device_request, node)
-    return left_over(profile, node, policy.demand_mix, None if found is None else found.sets)
+    return fragmentation_score(profile, node, policy.demand_mix, None if found is None else found.sets)
 
 
 def numa(profile: PodProfile, node: NodeState, policy: Policy) -> float:
     """Return 1 / (number of NUMA nodes of the GPUs).
 
-    Where labels are all that is known: 1 on NUMA node 0, 0.5 on another (the classic rule; policy can turn it off).
+    With ``preferNumaZero``, where only labels describe the node: 1 on NUMA node 0, 0 on another node.
     """
     if node.shape is None:
         return 0.0
-    classic = policy.prefer_numa_zero and not node.described and profile.constraints.numa is None
+    prefer_zero = policy.prefer_numa_zero and not node.described and profile.constraints.numa is None
     return min(
-        (_least_local(node.shape, each.sets, classic) for each in possible_gpus(profile.device_request, node)),
+        (_least_local(node.shape, each.sets, prefer_zero) for each in possible_gpus(profile.device_request, node)),
         default=0.0,
     )
 
@@ -104,8 +104,8 @@ def _of_ring(ring: Ring, hint: Interconnect | None) -> float:
     return ring.gbps / (ring.gbps + _HALF_AT_GBPS)
 
 
-# Nodes of one shape with the same GPUs to come are many, and profiles that ask for as many GPUs: so the worst of some
-# sets is remembered. Where no set may come at all it is 0.
+# Many nodes have the same shape and the same free GPUs, and many pods request the same number of GPUs. So the worst
+# score of the possible sets is cached. Without a possible set it is 0.
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -114,8 +114,8 @@ def _slowest(shape: MachineShape, sets: Sets, hint: Interconnect | None) -> floa
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _least_local(shape: MachineShape, sets: Sets, classic: bool) -> float:
-    return min((_locality(shape, mask, classic=classic) for mask in candidate_sets(sets)), default=0.0)
+def _least_local(shape: MachineShape, sets: Sets, prefer_zero: bool) -> float:
+    return min((_locality(shape, mask, prefer_zero=prefer_zero) for mask in candidate_sets(sets)), default=0.0)
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -127,11 +127,11 @@ def _farthest_from_nics(shape: MachineShape, sets: Sets) -> float:
     return min(means, default=0.0)
 
 
-def _locality(shape: MachineShape, mask: int, *, classic: bool) -> float:
+def _locality(shape: MachineShape, mask: int, *, prefer_zero: bool) -> float:
     count = shape.count_numa_nodes(mask)
     if count is None:
         return 0.0
-    if classic and count == 1:
+    if prefer_zero and count == 1:
         return 1.0 if shape.on_numa(0, mask) == mask else 0.0
     return 1 / count
 

@@ -35,15 +35,15 @@ def indices(shape: MachineShape, mask: int) -> tuple[int, ...]:
     return tuple(shape.gpus[place].index for place in member_places(mask))
 
 
-def gpu_set_words(spot: GpuSet) -> str:
-    """``GPU0-3: ring 900 GB/s nvswitch, one island, NUMA node 0``."""
-    facts = [_ring(spot)] if spot.ring is not None else []
-    if spot.islands is None:
+def gpu_set_words(found: GpuSet) -> str:
+    """Return a set of GPUs in words: ``GPU0-3: ring 900 GB/s nvswitch, one island, NUMA node 0``."""
+    facts = [_ring(found)] if found.ring is not None else []
+    if found.islands is None:
         facts.append("islands unknown")
-    elif len(spot.gpus) > 1:
-        facts.append("one island" if len(spot.islands) == 1 else f"islands {_sum(spot.islands)}")
-    numa = "+".join(map(str, spot.numa)) if spot.numa is not None else "unknown"
-    return f"{gpu_names(spot.gpus)}: {', '.join([*facts, f'NUMA node {numa}'])}"
+    elif len(found.gpus) > 1:
+        facts.append("one island" if len(found.islands) == 1 else f"islands {_sum(found.islands)}")
+    numa = "+".join(map(str, found.numa)) if found.numa is not None else "unknown"
+    return f"{gpu_names(found.gpus)}: {', '.join([*facts, f'NUMA node {numa}'])}"
 
 
 def free_gpu_words(state: NodeState, resource: str, wanted: int, reason: Reason) -> str:
@@ -95,10 +95,10 @@ def _sum(sizes: tuple[int, ...] | list[int]) -> str:
     return "+".join(map(str, sizes))
 
 
-def _ring(spot: GpuSet) -> str:
-    if spot.ring == PathKind.UNKNOWN.value:
+def _ring(found: GpuSet) -> str:
+    if found.ring == PathKind.UNKNOWN.value:
         return "ring unknown"
-    rate = UNKNOWN if spot.gbps is None else format_number(spot.gbps)
+    rate = UNKNOWN if found.gbps is None else format_number(found.gbps)
     # The path between two cards is slower than their links; how much is not known.
-    bound = "<=" if spot.ring == PathKind.PCIE.value and spot.gbps is not None else ""
-    return " ".join(["ring", f"{bound}{rate} GB/s", spot.ring or "", *([spot.distance] if spot.distance else [])])
+    bound = "<=" if found.ring == PathKind.PCIE.value and found.gbps is not None else ""
+    return " ".join(["ring", f"{bound}{rate} GB/s", found.ring or "", *([found.distance] if found.distance else [])])

@@ -93,7 +93,8 @@ COUNTERS = {
     ),
     "gputopo_required_shapes_violated": MetricHelp(("reason",), "Pods whose GPUs violate their required shape."),
     "gputopo_events_written": MetricHelp(
-        ("outcome",), "Events on such pods: written, failed, dropped (too many at once)."
+        ("outcome",),
+        "Events on pods whose GPUs violate their required shape: written, failed, dropped (too many at once).",
     ),
     "gputopo_decisions_written": MetricHelp(
         ("outcome",), "Decisions for the decisions file: written, failed, dropped (too many at once)."

@@ -38,7 +38,9 @@ COUNTERS = {
 }
 GAUGES = {
     "gputopo_observe_info": MetricHelp(("version", "python"), "Always 1; the version of the observer."),
-    "gputopo_observe_ready": MetricHelp((), "1 if the observer follows the cluster."),
+    "gputopo_observe_ready": MetricHelp(
+        (), "1 while the observer has listed the cluster and its watches are not silent."
+    ),
     "gputopo_free_gpus": MetricHelp(
         ("island",),
         "Free GPUs in islands of several GPUs: in wholly free (whole) or partly used (broken) islands.",

@@ -64,7 +64,9 @@ COUNTERS = {
         (), "GPU-hours that gangs used on GPUs that they got by preemption, as far as the leader saw it."
     ),
     "gputopo_planner_preemption_won_cost": MetricHelp(
-        (), "Cost of these GPU-hours, where it is known, in the unit of the nodes' cost per hour."
+        (),
+        "Cost of the GPU-hours that gangs used on GPUs that they got by preemption, where it is known, in the unit of "
+        "the nodes' cost per hour.",
     ),
     "gputopo_planner_released": MetricHelp(
         ("reason",),

@@ -110,7 +110,7 @@ class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True):
         Levels,
         Setting("--levels", "NAME=LABEL,...", "", parse_levels),
         "The node labels of the levels clique, rack, block and zone that the cluster has, narrowest level first: "
-        "rack=a|b,block=c,zone=d. Default: all four levels, with the usual labels.",
+        "rack=a|b,block=c,zone=d. Without this option: all four levels, with the usual labels.",
     ]
     patience_s: Annotated[
         float,
