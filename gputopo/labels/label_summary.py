@@ -48,6 +48,8 @@ def summarize_labels(aliased: AliasedLabels, count: int) -> tuple[TopologySummar
     used += [key for key, value in ((keys.ISLAND_BANDWIDTH, gbps), (keys.VRAM_MIB, memory)) if value is not None]
     if not used:
         return None, contradictions
+    if numa is None and keys.NVIDIA_NUMA.key in labels:
+        used.append(keys.NVIDIA_NUMA)
     sources = tuple(map(aliased.quote, used))
     return TopologySummary(islands, interconnect, gbps, numa, memory, sources), contradictions
 

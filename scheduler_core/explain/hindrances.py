@@ -13,6 +13,9 @@ from gputopo.labels import keys
 from gputopo.labels.reasons import Reason
 from gputopo.model import Interconnect
 from gputopo.render.report import age_words, listed
+from gputopo.render.wording import counted_noun
+from scheduler_core.allocation.gpu_sets import union
+from scheduler_core.allocation.machine_shape import MachineShape
 from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.cache.staleness import Staleness, observed_at, staleness
 from scheduler_core.explain.advice import ReasonAdvice
@@ -71,12 +74,61 @@ def _silent_note(names: list[str], table: ClusterSnapshot, now: float) -> str:
 def impossible_advice(
     profile: PodProfile, reason: Reason, names: Collection[str], table: ClusterSnapshot
 ) -> ReasonAdvice | None:
-    """Return the advice for nodes that can never have such an island; None: at least one may have it."""
+    """Return the advice for nodes that can never fit, whichever pods end; None: at least one may fit."""
+    states = [table.states[name] for name in names if name in table.states]
+    if len(states) < len(names) or not states:
+        return None
+    if reason is Reason.TOO_FEW_GPUS:
+        return _too_few_devices(profile, [dict(each.allocatable) for each in states])
+    shapes = {each.shape for each in states if each.shape is not None}
+    if reason is Reason.NUMA:
+        rejects = any(each.kubelet.rejects for each in states) or any(each.shape is None for each in states)
+        return None if rejects or len(profile.device_request.totals) > 1 else _small_numa_nodes(profile, shapes)
     if reason not in (Reason.ISLAND, Reason.INTERCONNECT) or profile.constraints.interconnect is Interconnect.NVSWITCH:
         return None
+    return _small_islands(profile, reason, shapes)
+
+
+def _too_few_devices(profile: PodProfile, offered: Collection[Mapping[str, int]]) -> ReasonAdvice | None:
+    """Return the advice where no node has as many devices of a resource as the pod requests, free or not.
+
+    ``offered``: the allocatable devices of each node.
+    """
+    for resource, needed in profile.device_request.totals:
+        largest = max((each.get(resource, 0) for each in offered), default=0)
+        if largest < needed:
+            means = f"None of these nodes has {needed} {resource}, free or not: the largest number is {largest}."
+            request = f"request {largest} or fewer per pod, or " if largest else ""
+            return ReasonAdvice(means, f"Waiting for a pod to end does not help: {request}add nodes with more.")
+    return None
+
+
+def _small_numa_nodes(profile: PodProfile, shapes: Collection[MachineShape]) -> ReasonAdvice | None:
+    """Return the advice where no NUMA node has as many GPUs as the pod requests, free or not."""
+    sizes = [
+        [mask.bit_count() for mask in shape.numa_gpus.values()]
+        if union(shape.numa_gpus.values()) == shape.whole
+        else (None if shape.summary is None else shape.summary.numa_gpus)
+        for shape in shapes
+    ]
+    if any(not each for each in sizes):
+        return None
+    largest = max((size for each in sizes for size in each or ()), default=0)
+    if not 0 < largest < profile.gpus:
+        return None
+    means = (
+        f"None of these nodes has {profile.gpus} GPUs on one NUMA node, free or not: the largest number is {largest}."
+    )
+    do = f"Waiting does not help: request {counted_noun(largest, 'GPU')} or fewer per pod"
+    return ReasonAdvice(means, f"{do}, or set {keys.POD_NUMA.key}: preferred.")
+
+
+def _small_islands(profile: PodProfile, reason: Reason, shapes: Collection[MachineShape]) -> ReasonAdvice | None:
+    """Return the advice where no NVLink island has as many GPUs as the pod requests, free or not."""
     needed = profile.constraints.parallel or profile.gpus
-    shapes = {shape for name in names if (shape := table.states[name].shape) is not None}
-    largest = max((island.bit_count() for shape in shapes for island in shape.islands or ()), default=0)
+    sizes = [island.bit_count() for shape in shapes for island in shape.islands or ()]
+    sizes += [size for shape in shapes if shape.summary is not None for size in shape.summary.island_sizes or ()]
+    largest = max(sizes, default=0)
     if needed < 2 or largest >= needed:
         return None
     products = sorted({gpu.product for shape in shapes for gpu in shape.gpus if gpu.product is not None})

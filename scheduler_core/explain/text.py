@@ -73,6 +73,9 @@ def _verdict(explanation: Explanation) -> Iterator[str]:
         fits = "It fits" if explanation.held is None else "Scheduled again, it would fit"
         more = f"; {counted_noun(others, 'other node')} without such devices" if others else ""
         yield f"{fits} {len(explanation.suited)} of {counted_noun(explanation.nodes, 'node')}{more}."
+    elif explanation.barred:
+        more = f"; {counted_noun(others, 'other node')} without such devices" if others else ""
+        yield f"kube-scheduler would exclude all nodes with such devices{more}."
     else:
         yield f"No node has such devices; the cluster has {counted_noun(others, 'node')}."
     if explanation.scheduler_said is not None:

@@ -84,7 +84,7 @@ COUNTERS = {
         ("outcome",),
         "Nodes that kube-scheduler's preemption offered: kept, or the cause for which the node was dropped: the "
         "reason for which the pod would not fit without the victims, no_victims, unknown_victim, other_node, "
-        "part_of_gang, unsettled, out_of_time.",
+        "part_of_gang, protected (by the policy), unsettled, out_of_time.",
     ),
     "gputopo_predictions": MetricHelp(
         ("outcome",),

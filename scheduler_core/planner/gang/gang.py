@@ -117,7 +117,8 @@ def gang_of(name: GangName, members: Sequence[Member], declared: DeclaredSize | 
     current = [each for each in members if each.gang_request.attempt == latest and not each.is_terminating]
     live = [each for each in current if each.phase not in FINISHED_PHASES]
     if not live:
-        return Gang(name, GangPhase.FINISHED, "no member is running or waiting")
+        created = min(map(_created, members), default=0.0)
+        return Gang(name, GangPhase.FINISHED, "no member is running or waiting", created=created)
     placed = [each for each in live if GATE not in each.gates]
     gated = [each for each in live if GATE in each.gates]
     values = set(map(declared_by, live))

@@ -122,7 +122,8 @@ def eviction_events(action: EvictPod) -> Iterator[EventDraft]:
         return
     message = f"evicted for a gang of priority {hold.spec.priority} ({preemption.rule}), reservation {hold.name}"
     yield EventDraft("Pod", pod.namespace, pod.name, pod.uid, EventReason.EVICTED_FOR_GANG, message, warning=True)
-    message = f"evicts {counted_noun(pod.gpus, 'GPU')} on {pod.node} ({preemption.rule}): {preemption.reason}"
+    freed = f"to free {counted_noun(pod.gpus, 'GPU')} on {pod.node}" if pod.gpus else f"on {pod.node}"
+    message = f"evicts {pod.namespace}/{pod.name} {freed} ({preemption.rule}): {preemption.reason}"
     yield _reservation_event(hold, EventReason.EVICTS, message, warning=False)
 
 

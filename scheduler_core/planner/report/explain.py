@@ -9,6 +9,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from gputopo.crd.reservations import EntryPhase, PlannedMember, ReservationSpec
+from gputopo.labels import keys
 from gputopo.labels.gate import other_gates
 from gputopo.labels.keys import GATE
 from gputopo.labels.reasons import Reason
@@ -309,6 +310,13 @@ def _backfill_notes(snapshot: GangSnapshot, gang: Gang, state: Progress) -> Iter
         yield f"until it can start, its held capacity is used by {listed(tuple(users))} (backfill)"
 
 
+_BACKFILL_NEEDS = (
+    "not all of its pods have activeDeadlineSeconds. The policy must allow it (backfill.mode: deadline, or estimate, "
+    f"where {keys.POD_EXPECTED_DURATION.key} or {keys.POD_ESTIMATED_COMPLETION.key} suffices; the default is off), and "
+    "the gang must end before the gang that holds the capacity can start"
+)
+
+
 def _no_backfill(snapshot: GangSnapshot, gang: Gang) -> str | None:
     """Return why a waiting gang never uses capacity that is held for another gang, by its pods alone."""
     if not gangs_with_holds(snapshot) - {gang.name.title}:
@@ -318,7 +326,7 @@ def _no_backfill(snapshot: GangSnapshot, gang: Gang) -> str | None:
         return f"{text}a pod that is planned on its own does not; annotate it as a gang of one"
     wants = [each for each in gang.ready if each.asks_for_gpus]
     if wants and any(each.bounded_s is None for each in wants):
-        return f"{text}not all of its pods have activeDeadlineSeconds, which backfill.mode: deadline requires"
+        return f"{text}{_BACKFILL_NEEDS}"
     return None
 
 

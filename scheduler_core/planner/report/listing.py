@@ -26,6 +26,7 @@ NO_PLANNER_STATE: Mapping[GangName, PlannerGangState] = MappingProxyType({})
 _LEFT_OUT = (GangPhase.ELSEWHERE, GangPhase.FINISHED)
 _INCOMPLETE = (GangPhase.REFUSED, GangPhase.WAITING_FOR_MEMBERS, GangPhase.WAITING)
 _THERE = (GangPhase.BOUND.value, GangPhase.RUNNING.value)
+_NOT_WAITING = (*_THERE, GangPhase.FINISHED.value)
 FAILED_PHASES = (GangPhase.REFUSED.value, FAILED, ROLLING_BACK)
 
 
@@ -157,7 +158,7 @@ def gang_summary(
         domain=None if plan is None else plan.spec.domain,
         gbps=None if plan is None else plan.spec.gbps,
         created_at=format_timestamp(gang.created),
-        waiting_seconds=None if state.phase in _THERE else max(0, int(_waited(gang, now, planner_state))),
+        waiting_seconds=None if state.phase in _NOT_WAITING else max(0, int(_waited(gang, now, planner_state))),
         reservation=None if plan is None else plan.name,
         attempt=None if plan is None else plan.spec.attempt,
         deadline=None if status is None else status.deadline,

@@ -34,7 +34,7 @@ def gang_explanation_text(explanation: GangExplanation, width: int, *, ascii_onl
 def _sections(explanation: GangExplanation) -> Iterator[Section]:
     gang = explanation.gang
     title = f"gang {gang.namespace}/{gang.name}: {phase_word(gang.phase)}: {gang.reason}."
-    yield [title, sentence("; ".join(_facts(explanation)))]
+    yield [title] if gang.phase == GangPhase.FINISHED.value else [title, sentence("; ".join(_facts(explanation)))]
     yield [] if explanation.unplanned is None else [sentence(explanation.unplanned)]
     states = [f"- {each.state.replace(_LET_GO, 'ungated,')}: {listed(each.members)}" for each in explanation.standing]
     if explanation.absent_ranks:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 import yaml
 
-from gputopo.timestamps import parse_timestamp
+from gputopo.timestamps import format_timestamp, parse_timestamp
 from scheduler_core.policy.models import API_VERSION, KIND
 from tests.api_objects import Object
 from tests.e2e.cluster import Cluster, wait_for
@@ -28,10 +29,10 @@ MIXED = ("--settle", "1s")
 AT_LEAST = 18  # writes from the start of a backfill to the start of the holder
 
 
-def options(folder: Path, *pool: str) -> tuple[str, ...]:
+def options(folder: Path, *pool: str, mode: str = "deadline") -> tuple[str, ...]:
     """Return the options of a planner that allows backfill, and evicts no other pods."""
     path = folder / "policy.yaml"
-    written = {"apiVersion": API_VERSION, "kind": KIND, "backfill": {"mode": "deadline"}}
+    written = {"apiVersion": API_VERSION, "kind": KIND, "backfill": {"mode": mode}}
     path.write_text(yaml.safe_dump({**written, "preemption": {"mode": "dry-run"}}))
     return (*pool, "--patience", "1s", "--policy", str(path))
 
@@ -96,6 +97,38 @@ def test_a_short_gang_yields_at_once_if_the_capacity_comes_free_earlier_also_to_
 
     assert {node_of(each) for each in big} == {"gpu-0", "gpu-1"}
     assert of(cluster, "short") == []
+
+
+@pytest.mark.usefixtures("served", "gputopo_scheduler")
+def test_a_gang_that_only_says_how_long_it_runs_is_evicted_before_the_holder_can_start(
+    cluster: Cluster, fleet: Fleet, agents_of: StartAgents, planner: StartPlanner, tmp_path: Path
+) -> None:
+    """With ``estimate``. Nothing enforces what pods say: the short gang runs on, and so does not end by itself."""
+    nodes(fleet, gpu_0={}, gpu_1={})
+    agents_of()
+    ends_at = time.time() + 150
+    said = {"estimated-completion": format_timestamp(ends_at)}
+    cluster.create_pod(gpu_pod("user", 8, said, nodeSelector={"kubernetes.io/hostname": "gpu-1"}))
+    started(cluster, "user")
+    planner(*options(tmp_path, *GATED, mode="estimate"))
+    create(cluster, *gang("big", BIG))
+    wait_for(lambda: held(cluster, "big"), "a hold", 60)
+    spec = {"terminationGracePeriodSeconds": 1}
+    create(cluster, *gang("long", Asked(1, 8, {**SHORT.wishes, "expected-duration": "10m"}), **spec))
+    create(cluster, *gang("mute", SHORT, **spec))
+    create(cluster, *gang("short", Asked(1, 8, {**SHORT.wishes, "expected-duration": "20s"}), **spec))
+    (short,) = wait_until_whole(cluster, "short", 1, 60)
+
+    wait_for(lambda: of(cluster, "short") == [], "the short gang to be evicted", 180)
+    evicted_at = time.time()
+    user = cluster.pod("user")
+    fleet.finish(user)
+    big = wait_until_whole(cluster, "big", 2, 60)
+
+    assert node_of(short) == "gpu-0"
+    assert evicted_at < ends_at
+    assert {node_of(each) for each in big} == {"gpu-0", "gpu-1"}
+    assert [node_of(each) for name in ("long", "mute") for each in of(cluster, name)] == [None, None]
 
 
 def backfill_with_killed_planner(cluster: Cluster, fleet: Fleet, options_: tuple[str, ...], number: int) -> Run:

@@ -155,3 +155,24 @@ def test_why_names_a_label_of_another_tool_that_it_ignores() -> None:
 
     expected = "nvswitch, nvlink, pcie or none"
     assert f"odd: the label gpu-interconnect=NV18 is ignored: expected {expected}" in found.notes
+
+
+def test_why_names_the_largest_island_that_labels_state() -> None:
+    """These nodes have NVLink: the advice said that they have none."""
+    labels = {"gputopo.io/islands": "4-4", "gputopo.io/interconnect": "nvlink"}
+    table = _table([record("n", labels=labels, allocatable={"nvidia.com/gpu": 8})])
+
+    (found,) = explain(request(5, island="required"), table, None, Policy(), NOW).refused
+
+    assert found.means == "None of these nodes has an NVLink island of 5 GPUs, free or not: the largest has 4."
+
+
+def test_why_names_the_numa_label_of_gpu_feature_discovery_that_decided() -> None:
+    labels = {**GFD, "nvidia.com/gpu.numa": "0", "nvidia.com/gpu-topology": "pcie"}
+    table = _table([record("n", labels=labels, allocatable={"nvidia.com/gpu": 8})])
+
+    found = explain(request(4, numa="required"), table, None, Policy(), NOW)
+
+    assert found.suited == ("n",)
+    (note,) = (each for each in found.notes if "the labels suffice" in each)
+    assert note.endswith("nvidia.com/gpu.numa=0")

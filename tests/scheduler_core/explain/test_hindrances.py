@@ -157,3 +157,19 @@ def test_labels_need_no_confirmation() -> None:
             "(gputopo labels)"
         ),
     )
+
+
+def test_waiting_is_not_advised_where_no_numa_node_has_so_many_gpus() -> None:
+    (found,) = told(request(8, numa="required"), record("a", H100, held={})).refused
+
+    assert found.means == "None of these nodes has 8 GPUs on one NUMA node, free or not: the largest number is 4."
+    assert found.advice == (
+        "Waiting does not help: request 4 GPUs or fewer per pod, or set gputopo.io/numa: preferred."
+    )
+
+
+def test_waiting_is_not_advised_where_no_node_has_so_many_gpus() -> None:
+    (found,) = told(request(9), record("a", H100, held={})).refused
+
+    assert found.means == "None of these nodes has 9 nvidia.com/gpu, free or not: the largest number is 8."
+    assert "does not help: request 8 or fewer per pod" in found.advice

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from scheduler_core.explain import Explanation, explanation_text
 from scheduler_core.explain.gpu_wording import gpu_set_words
-from scheduler_core.explain.model import ExplainedPod, GpuSet
+from scheduler_core.explain.model import ExcludedNodes, ExplainedPod, GpuSet
 from tests.conftest import Golden
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import profile, record, request
@@ -74,3 +75,14 @@ def test_one_gpu_with_unknown_links() -> None:
     assert best.outcomes is not None
     assert best.outcomes[0].islands is None
     assert profile(1).gpus == len(best.outcomes[0].gpus)
+
+
+def test_nodes_that_kube_scheduler_excludes_are_not_called_nodes_without_devices() -> None:
+    found = msgspec.structs.replace(
+        told(request(1)), nodes=0, other_nodes=0, barred=(ExcludedNodes("it is cordoned", ("a",)),)
+    )
+
+    text = explanation_text(found, 100)
+
+    assert "kube-scheduler would exclude all nodes with such devices." in text
+    assert "No node has such devices" not in text

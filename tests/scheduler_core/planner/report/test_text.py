@@ -295,3 +295,15 @@ def test_a_name_does_not_act_on_the_terminal() -> None:
     )
 
     assert "- held by the gate \\x1b[31m: w-0\n" in found
+
+
+def test_an_ended_gang_has_no_waiting_time_and_no_facts_of_a_declaration() -> None:
+    """It said: declared by nothing, waiting since 1970."""
+    members = crew(2, 4, RUNNING, phase="Failed")
+
+    found = story(seen(members, FREE))
+
+    text = gang_explanation_text(found, 100)
+    assert text.startswith("gang team/llm: ended: no member is running or waiting.\n\nMembers:\n- failed: w-0, w-1")
+    assert found.gang.waiting_seconds is None
+    assert found.gang.created_at != format_timestamp(0.0)
