@@ -119,7 +119,7 @@ def silent_agents_text(pods: Iterable[PodGpus]) -> str | None:
 
 
 class _NodeRings:
-    """The facts of a node that each of its pods needs, worked out once."""
+    """The facts of a node that each of its pods needs, computed once."""
 
     def __init__(self, node: GpuNode) -> None:
         topology = node.topology

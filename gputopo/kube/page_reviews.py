@@ -28,7 +28,7 @@ class PageUser(msgspec.Struct, frozen=True):
 
     @property
     def tenant(self) -> str:
-        """Return for whom requests are counted: who may create one service account of a namespace may create many."""
+        """Return the tenant of its requests: all service accounts of a namespace, as a user may create many of them."""
         namespace, account = self.username.removeprefix(_ACCOUNTS).partition(":")[::2]
         return _ACCOUNTS + namespace if account and self.username.startswith(_ACCOUNTS) else self.username
 

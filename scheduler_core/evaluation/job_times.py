@@ -73,7 +73,7 @@ def job_times(
 
 
 def _ends(facts: DisruptionFacts, begin: float, now: float) -> Iterable[float]:
-    """Yield the ends that the facts tell, as far as they can be true."""
+    """Yield the end times that follow from the declared facts, where they are possible."""
     found = [facts.completion, None if facts.duration_s is None else begin + facts.duration_s]
     if facts.progress is not None and facts.progress >= _MIN_PROGRESS:
         found.append(begin + (now - begin) / facts.progress)
@@ -81,7 +81,7 @@ def _ends(facts: DisruptionFacts, begin: float, now: float) -> Iterable[float]:
 
 
 def checkpoint_age(times: JobTimes, assumed_s: float, now: float) -> float:
-    """Return the seconds of work since the last checkpoint. ``assumed_s``: of workloads that do not tell it."""
+    """Return the seconds of work since the last checkpoint. ``assumed_s``: without declared checkpoints."""
     if times.last_checkpoint is not None:
         return max(0.0, now - times.last_checkpoint)
     if times.checkpoints is False:

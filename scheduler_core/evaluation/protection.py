@@ -31,7 +31,7 @@ class UnitConditions(NamedTuple):
     """A unit, as far as conditions of a rule are concerned."""
 
     times: JobTimes
-    age_s: float  # of its last checkpoint, assumed where it does not tell it
+    age_s: float  # of its last checkpoint; assumed where the unit declares none
     grace_s: float
     evicted_at: float | None = None
     near_end_since: NearEndSince = NearEndSince()

@@ -1,8 +1,9 @@
 """Which victims of kube-scheduler's preemption the policy protects. No I/O.
 
-The rules of the policy file say who may be evicted for whom, and under which conditions. kube-scheduler knows neither,
-so nodes with protected victims are dropped. What limits only the planner's own evictions does not count here: the mode
-(except off), time windows, cool-downs, the limit of an hour, the general minimum runtime, the longest grace period.
+The rules of the policy file say which pods may be evicted for which pods, and under which conditions. kube-scheduler
+knows neither, so nodes with protected victims are dropped. Limits of the planner's own evictions do not count here: the
+mode (except off), time windows, cool-downs, the limit of an hour, the general minimum runtime, the longest grace
+period.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class ProtectedVictims:
     ) -> Protection | None:
         """Return why the pod may not be evicted for the other one; None: the policy does not protect it.
 
-        A pod without a rule is protected if the policy file has rules: then they say who may be evicted. The built-in
-        rules leave that to the priority classes. ``now``: seconds since 1970.
+        A pod without a rule is protected if the policy file has rules: then they say which pods may be evicted. The
+        built-in rules leave that to the priority classes. ``now``: seconds since 1970.
         """
         if policy.mode is PreemptionMode.OFF:
             return None

@@ -127,7 +127,7 @@ def bearer_token(request: Request) -> str:
 
 
 def _tenant_of(verdict: Verdict) -> str:
-    """Return for whom the reviews of an accepted token are counted."""
+    """Return the tenant to which the reviews of an accepted token are counted."""
     return _UNKNOWN if verdict.user is None else verdict.user.tenant
 
 

@@ -1,4 +1,4 @@
-"""One piece of work at a time, and users take turns: nobody waits for all the requests of another user."""
+"""One piece of work at a time, and users take turns: no user waits for all the requests of another user."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from gputopo.kube.page_reviews import Verdict
+from gputopo.model import NodeTopology
 from gputopo.render.svg import render_svg
 from scheduler_core.runtime.shared_pages import SharedResults
 from scheduler_core.runtime.turns import TooManyWaitingError, Turns
@@ -187,7 +188,7 @@ class UiPages:
             return viewer
         return viewer._replace(hidden=self._service.namespaces() - viewer.namespaces)
 
-    def _topology(self, name: str) -> reports.Topology | None:
+    def _topology(self, name: str) -> NodeTopology | None:
         return reports.topology_of(self._service, name)
 
 

@@ -22,7 +22,6 @@ from scheduler_core.ui.service import UiService
 
 WIDTH = 110  # columns
 _TRIAL_PLANS_S = 2.0
-Topology = NodeTopology
 
 
 class NoReportError(LookupError):

@@ -164,7 +164,7 @@ def pod_mark(pod: PodOnNode, place: int, viewer: Viewer = ANYONE) -> Html:
 
 
 def _tint(pod: PodOnNode, viewer: Viewer) -> str:
-    """Return the class of a namespace's colour; of hidden namespaces the same. Colours repeat; the names tell more."""
+    """Return the class of a namespace's colour; hidden namespaces share one. Colours repeat."""
     if not viewer.shown(pod.namespace):
         return "th"
     return f"t{crc32(pod.namespace.encode()) % _TINTS}"

@@ -87,7 +87,7 @@ class ReviewedViewers:
 
 
 def tenant_of(request: Request) -> str:
-    """Return for whom the requests of a viewer are counted; "" where no token is needed."""
+    """Return the user to which the requests of a viewer are counted; "" where no token is needed."""
     return str(getattr(request.state, "tenant", ""))
 
 

@@ -1,6 +1,6 @@
 """Every write that a planner does to the cluster, as a closed set of values. Pure: ``leader/writer.py`` sends them.
 
-Each action carries the object that it was worked out from, and so its resource version: where that object has changed
+Each action carries the object that it was computed from, and so its resource version: where that object has changed
 since, the API server refuses the write (compare-and-swap) and nothing happens. One write per ``key`` is under way at a
 time.
 """
@@ -36,7 +36,7 @@ class Action(msgspec.Struct, frozen=True):
 
     @property
     def version(self) -> str:
-        """Resource version of the object that the action was worked out from; "": the object is new, or only read."""
+        """Resource version of the object that the action was computed from; "": the object is new, or only read."""
         return ""
 
     @property
@@ -107,7 +107,7 @@ class DropRegistration(LedgerReplacement, frozen=True):
 
 
 class CreateReservation(Action, frozen=True):
-    """Write down a plan. It does not count before the ledger lists it."""
+    """Create a reservation with a plan. It does not count before the ledger lists it."""
 
     namespace: str
     name: str

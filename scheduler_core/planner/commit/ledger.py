@@ -4,7 +4,7 @@
                      └── blocked, or no longer fits ──▶ withdraw      └── deadline ──▶ roll back ──▶ remove
 
 A reservation counts while ``spec`` of the pool's one ``PlacementLedger`` lists it. Every change of ``spec`` is a
-compare-and-swap: a write over the version that it was worked out from. So a deposed planner changes nothing, however
+compare-and-swap: a write over the version that it was computed from. So a deposed planner changes nothing, however
 late it notices: the first write of its successor (``take_over_spec``) moved the version. Extenders write ``status`` of
 the same object: an extender that registers between a planner's read and its commit makes the commit fail.
 docs/architecture.md has the whole argument.

@@ -1,6 +1,6 @@
 """Patches of pods: ungate and pin, ungate, touch, strip a finalizer. Pure: bodies of JSON merge patches (RFC 7396).
 
-Each patch carries the UID and the resource version that it was worked out from: the API server refuses it once the pod
+Each patch carries the UID and the resource version that it was computed from: the API server refuses it once the pod
 has changed (409) or was recreated under the same name (422: the UID is immutable).
 
 Source: KEP-3838. While a pod is gated, its required node affinity may be set where it has none, and existing terms may

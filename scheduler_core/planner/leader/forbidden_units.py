@@ -25,7 +25,7 @@ class _Namespace(NamedTuple):
 
 
 class ForbiddenNames(NamedTuple):
-    """What a search leaves out."""
+    """The units that a search leaves out."""
 
     units: frozenset[str] = frozenset()  # NAMESPACE/NAME
     pods: frozenset[str] = frozenset()  # UIDs: units with one of them are left out

@@ -14,7 +14,7 @@ from scheduler_core.planner.gang.pod_deadlines import PodDeadlines
 from scheduler_core.policy.preemption import PreemptionPolicy
 from scheduler_core.policy.workload_class import WorkloadClass
 
-_MIN_NAMESPACES = 3  # that tell a checkpoint, for a median
+_MIN_NAMESPACES = 3  # with declared checkpoints, for a median
 
 
 class UnitInputs(NamedTuple):
@@ -32,7 +32,7 @@ class UnitInputs(NamedTuple):
 
 
 class CheckpointAges:
-    """Ages of the last checkpoints that workloads tell, by workload class."""
+    """Ages of the last checkpoints that workloads declare, by workload class."""
 
     def __init__(self) -> None:
         self._ages: dict[WorkloadClass, dict[str, list[float]]] = {}  # by class and namespace
@@ -42,6 +42,6 @@ class CheckpointAges:
         self._ages.setdefault(workload_class, {}).setdefault(namespace, []).append(age_s)
 
     def median_of(self, workload_class: WorkloadClass, default: float) -> float:
-        """Return the median over namespaces; the default where too few tell. One tenant cannot move it alone."""
+        """Return the median over namespaces, which one tenant cannot move; the default where too few declare ages."""
         found = self._ages.get(workload_class, {})
         return median(map(median, found.values())) if len(found) >= _MIN_NAMESPACES else default

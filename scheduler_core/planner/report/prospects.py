@@ -1,4 +1,4 @@
-"""Where a gang would go now, or what would have to change, by trial plans of the planner's own code. Pure.
+"""Find where a gang would be placed now, or what would have to change, by trial plans of the planner's own code. Pure.
 
 A trial is a whole plan, so trials are few: without the reservations of others, one after the other; then without the
 pods of whole nodes, in the order of the fewest GPUs or the earliest end.

@@ -1,7 +1,7 @@
-"""Capacity holds in the simulation, with and without backfill: who may start on held nodes, and who yields them.
+"""Capacity holds in the simulation, with and without backfill: which jobs start on held nodes, and which yield.
 
 As the planner does it, but for whole nodes: each priority has at most one hold, for the first job that does not fit.
-It is on the nodes that are free first by the deadlines of the running jobs. Where these do not tell a time, nothing is
+It is on the nodes that are free first by the deadlines of the running jobs. Without such deadlines nothing is
 held. Jobs of a higher priority ignore the hold.
 """
 
@@ -89,7 +89,7 @@ class HeldNodes:
         return HeldPlaces(pods, tuple(needed))
 
     def _hold(self, running: RunningJob, nodes: list[int], now: float) -> None:
-        """Hold the nodes that are free first by deadlines; none where the deadlines do not tell."""
+        """Hold the nodes that are free first by deadlines; none without such deadlines."""
         there = {each.key: each for on in self._cluster.on for each in on.values()}
         bounds = {key: bound for key, each in there.items() if (bound := _bound_s(each, each.run)) is not None}
         ends = sorted((there[key].started + bound + GRACE_S, key) for key, bound in bounds.items())

@@ -1,4 +1,4 @@
-"""Replay of jobs of several tiers with one rule of preemption: what is lost, who waits, what was evicted in vain."""
+"""Replay of jobs of several tiers with one rule of preemption: lost work, waits, evictions in vain."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def first_run(cpus: str) -> int | None:
 
 
 def _words_by_tabs(tail: str, columns: int) -> list[str | None]:
-    """Split by tabs: the printf format is "cell TAB cpu TAB numa TAB TAB gpu", so blanks keep their column."""
+    """Split by tabs: the printf format is "cell TAB cpu TAB numa TAB TAB gpu", so empty columns are kept."""
     before, *fields = [field.strip() for field in tail.split("\t")]
     if before or len(fields) < columns:
         return []
