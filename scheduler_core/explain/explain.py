@@ -50,7 +50,7 @@ _KUBE_SCHEDULER = (
     "kube-scheduler's own filters (CPU, memory, volumes, pod affinity ...) run first and are not evaluated here: "
     "kubectl describe pod shows their result"
 )
-_SINGLE = "it requires a shape, so Filter answers a single node and reserves it until the pod is bound"
+_SINGLE = "the pod requires a shape, so Filter answers a single node and reserves it until the pod is bound"
 
 
 def explain(

@@ -80,7 +80,9 @@ def render_text(answer: WhatIf) -> str:
         lines.append(f"{head} {landing.node} (score {landing.points:.2f} of 10)")
         lines += [f"  gets  {line}" for line in _gets(landing)]
         if landing.before is not None and landing.after is not None:
-            lines.append(f"  left  {_remains(landing.before)} before, {_remains(landing.after)} after")
+            lines.append(
+                f"  free GPUs by island: {_remains(landing.before, 'before')}, {_remains(landing.after, 'after')}"
+            )
     if answer.landings:
         lines.append(f"kube-scheduler gets the best {answer.equals} of {answer.suitable} suitable nodes.")
     lines += [f"{counted_noun(count, 'node')} rejected: {reason}" for reason, count in answer.refused.items()]
@@ -126,6 +128,6 @@ def _gets(landing: PossiblePlacement) -> list[str]:
     return [*lines, f"or one of {landing.more} more sets"] if landing.more else lines
 
 
-def _remains(remains: Remains) -> str:
+def _remains(remains: Remains, when: str) -> str:
     islands = "+".join(map(str, remains.islands))
-    return f"{islands} free by island ({remains.fragments:.2f} GPUs in fragments)"
+    return f"{islands} {when} ({remains.fragments:.2f} in fragments)"

@@ -113,7 +113,7 @@ def test_what_if(files: Path) -> None:
     assert code == 0, said
     assert said.startswith("team/train fits on gpu-1")
     assert "ring 600 GB/s nvlink, one island" in said
-    assert "left  2+2 free by island" in said
+    assert "free GPUs by island: 2+2 before" in said
 
 
 def test_what_if_is_about_the_first_gpu_pod_as_why_is(files: Path) -> None:

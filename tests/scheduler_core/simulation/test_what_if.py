@@ -87,7 +87,7 @@ def test_pair_gets_the_free_pair() -> None:
 def test_text() -> None:
     assert render_text(_answer(2)).splitlines()[1:4] == [
         "  gets  GPU2,3: ring 600 GB/s nvlink, one island, NUMA node 1",
-        "  left  2+0 free by island (0.60 GPUs in fragments) before, 0+0 free by island (0.00 GPUs in fragments) after",
+        "  free GPUs by island: 2+0 before (0.60 in fragments), 0+0 after (0.00 in fragments)",
         "kube-scheduler gets the best 1 of 2 suitable nodes.",
     ]
 
