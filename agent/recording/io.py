@@ -47,7 +47,7 @@ def convert_snapshot(document: Any) -> Snapshot:
         return convert(document, Snapshot)
     except msgspec.ValidationError as error:
         # msgspec and pydantic accept the same documents as far as known; otherwise msgspec's short message is used.
-        raise SnapshotError(_list_faults(document) or f"not a snapshot: {error}") from error
+        raise SnapshotError(_list_faults(document) or f"not a recording: {error}") from error
 
 
 def dump_snapshot(snapshot: Snapshot) -> str:
@@ -85,12 +85,12 @@ def _decode(text: str | bytes) -> Any:
 def _check_format(document: Any) -> None:
     """Check the format first: faults in the fields of another version would be misleading."""
     if not isinstance(document, dict):
-        raise SnapshotError(f"not a snapshot: got {_quoted(document)}; expected an object with the key 'format'")
+        raise SnapshotError(f"not a recording: got {_quoted(document)}; expected an object with the key 'format'")
     if "format" not in document:
-        raise SnapshotError(f"not a snapshot: the key 'format' is missing; expected \"format\": {_quoted(FORMAT)}")
+        raise SnapshotError(f"not a recording: the key 'format' is missing; expected \"format\": {_quoted(FORMAT)}")
     if document["format"] not in READABLE:
         raise SnapshotError(
-            f"the snapshot has the format {_quoted(document['format'])}; this version of gputopo reads "
+            f"the recording has the format {_quoted(document['format'])}; this version of gputopo reads "
             f"{', '.join(READABLE)}: use the version that wrote it, or a newer version"
         )
 
@@ -151,7 +151,7 @@ def _list_faults(document: Any) -> str | None:
     except ValidationError as error:
         faults = [_fault_text(each) for each in error.errors(include_url=False)]
         more = [f"and {len(faults) - MAX_FAULTS} more"] if len(faults) > MAX_FAULTS else []
-        return "\n".join(["not a snapshot:", *faults[:MAX_FAULTS], *more])
+        return "\n".join(["not a recording:", *faults[:MAX_FAULTS], *more])
     return None
 
 

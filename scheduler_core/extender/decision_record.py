@@ -106,9 +106,10 @@ def parse_decision(line: bytes) -> DecisionLine:
     try:
         found = msgspec.json.decode(line, type=DecisionLine)
     except (ValueError, RecursionError) as error:
-        raise DecisionFormatError(f"not a decision ({error}): {line[:80]!r}") from error
+        quoted = repr(line[:80].decode(errors="replace"))
+        raise DecisionFormatError(f"not a decision of an extender ({error}): {quoted}") from error
     if found.format != FORMAT:
-        raise DecisionFormatError(f"unknown decision format {found.format}, expected {FORMAT}: {line[:80]!r}")
+        raise DecisionFormatError(f"unknown decision format {found.format}, expected {FORMAT}")
     return found
 
 

@@ -138,15 +138,15 @@ def test_keys_of_a_later_minor_version_are_ignored() -> None:
         pytest.param("", "invalid JSON: Input data was truncated", id="empty"),
         pytest.param("GPU0 X", "invalid JSON: JSON is malformed: invalid character (byte 0)", id="text"),
         pytest.param(b"\xff", "invalid JSON: JSON is malformed: invalid character (byte 0)", id="binary"),
-        pytest.param("[1]", "not a snapshot: got [1]; expected an object with the key 'format'", id="an array"),
+        pytest.param("[1]", "not a recording: got [1]; expected an object with the key 'format'", id="an array"),
         pytest.param(
             '{"kind": "Node"}',
-            'not a snapshot: the key \'format\' is missing; expected "format": "gputopo.io/snapshot/v1"',
+            'not a recording: the key \'format\' is missing; expected "format": "gputopo.io/snapshot/v1"',
             id="another document",
         ),
         pytest.param(
             '{"format": "gputopo.io/snapshot/v2", "nvml": 7}',
-            'the snapshot has the format "gputopo.io/snapshot/v2"; '
+            'the recording has the format "gputopo.io/snapshot/v2"; '
             "this version of gputopo reads gputopo.io/snapshot/v1: "
             "use the version that wrote it, or a newer version",
             id="a newer version",
@@ -154,7 +154,7 @@ def test_keys_of_a_later_minor_version_are_ignored() -> None:
         pytest.param(
             f'{{"format": "{FORMAT}", "nvml": {{"gpus": [{{"index": "x"}}, {{}}]}}, "smi": {{"topo -m": '
             '{"stdout": ["a", 1]}}, "host": {"cpus": true}}',
-            "not a snapshot:\n"
+            "not a recording:\n"
             "$.host.cpus: got true; expected a valid integer\n"
             '$.nvml.gpus[0].index: got "x"; expected a valid integer\n'
             "$.nvml.gpus[1].index: is missing\n"
@@ -163,7 +163,7 @@ def test_keys_of_a_later_minor_version_are_ignored() -> None:
         ),
         pytest.param(
             f'{{"format": "{FORMAT}", "smi": 3, "sysfs": {{"files": ["a"]}}, "nccl": {{"{"k" * 80}": 1}}}}',
-            "not a snapshot:\n"
+            "not a recording:\n"
             "$.smi: got 3; expected an object\n"
             '$.sysfs.files: got ["a"]; expected an object\n'
             f'$.nccl: got {{"{"k" * 55}...; expected a valid string',
@@ -203,7 +203,7 @@ def test_a_value_of_the_wrong_kind_is_not_written() -> None:
     with pytest.raises(SnapshotError) as raised:
         dump_snapshot(wrong)
 
-    assert str(raised.value) == 'not a snapshot:\n$.host.cpus: got "many"; expected a valid integer'
+    assert str(raised.value) == 'not a recording:\n$.host.cpus: got "many"; expected a valid integer'
 
 
 def test_a_written_document_obeys_the_published_schema() -> None:

@@ -54,3 +54,8 @@ def test_a_page_that_ends_too_early_is_an_error() -> None:
 def test_a_page_in_pieces_is_whole() -> None:
     with server(iter([HEAD, b"a" * 60, b"b" * 40])) as url:
         assert b"".join(read_pages(url)) == b"a" * 60 + b"b" * 40
+
+
+def test_a_refused_connection_is_reported_without_the_client_library() -> None:
+    with pytest.raises(PageError, match=r"^no answer from http://127\.0\.0\.1:9/gangs: Failed to establish"):
+        list(read_pages("http://127.0.0.1:9/gangs", None))

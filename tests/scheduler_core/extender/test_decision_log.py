@@ -69,7 +69,7 @@ def test_differences_of_a_replay_are_reported(records: list[DecisionRecord]) -> 
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        pytest.param(b"", "not a decision (Input data was truncated): b''", id="nothing"),
+        pytest.param(b"", "not a decision of an extender (Input data was truncated): ''", id="nothing"),
         pytest.param(b'{"format":1}', "missing required field `at`", id="another document"),
         pytest.param(b"[" * 100_000, "not a decision", id="deep"),
     ],

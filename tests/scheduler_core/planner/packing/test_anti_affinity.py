@@ -91,8 +91,8 @@ def test_nodes_are_excluded_by_other_placed_pods_only() -> None:
     assert sides.excluded_nodes(sides.anti_affinity_of(_pod("e"))) == frozenset()
 
 
-def test_thousands_of_terms_are_numbered_in_no_time() -> None:
-    """The planner plans nobody else meanwhile."""
+def test_thousands_of_terms_are_numbered_quickly() -> None:
+    """The planner plans no other gang meanwhile."""
     terms = [PodAffinityTerm(HOSTNAME, LabelSelector({f"key-{number}": "v"})) for number in range(6_000)]
     pods = [_pod(f"w-{at}", *terms[at:]) for at in range(4)]
     before = time.process_time()
