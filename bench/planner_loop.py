@@ -45,6 +45,7 @@ from scheduler_core.planner.commit.actions import (
 )
 from scheduler_core.planner.commit.state import CommitTerms
 from scheduler_core.planner.gang.gang import Gang
+from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.gang.pod_source import PlannerPod, planner_sources
 from scheduler_core.planner.leader.context import PlannerConfig, TermClock
 from scheduler_core.planner.leader.hold_search import HoldTask
@@ -257,6 +258,9 @@ class Stage:
         """Do nothing."""
 
     def report_preemption(self, outcome: str, plan: PreemptionPlan) -> None:
+        """Do nothing."""
+
+    def report_no_preemption(self, gang: GangName, reason: str) -> None:
         """Do nothing."""
 
     def count_preemption(self, outcome: str, preemption: Preemption) -> None:

@@ -96,6 +96,7 @@ def _item(each: QueuedGangStatus, now: float) -> dict[str, Any]:
         "judged": each.judged,
         "trouble": each.rollback_reason,
         "next_try_s": None if each.next_try_s is None else round(each.next_try_s, 1),
+        "no_eviction": each.no_eviction,
         "dry_run": None if each.dry_run is None else _dry_run(each.dry_run),
     }
 

@@ -24,6 +24,7 @@ from scheduler_core.cache.watch import WatchErrorLog, restart_reason, silence_re
 from scheduler_core.planner.commit.actions import Action, CreateLedger
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang
+from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.context import PlannerConfig, TermClock
 from scheduler_core.planner.leader.freshness import Freshness
 from scheduler_core.planner.leader.hold_search import HoldTask
@@ -269,6 +270,11 @@ class PlannerService:
         }
         _log.info("preemption", extra={"fields": fields})
         self._parts.metrics.preemptions.labels(outcome).inc()
+
+    def report_no_preemption(self, gang: GangName, reason: str) -> None:
+        """Log and count that no pod is evicted for a gang."""
+        _log.info("preemption", extra={"fields": {"outcome": "none", "gang": gang.title, "reason": reason}})
+        self._parts.metrics.preemptions.labels("none").inc()
 
     def count_preemption(self, outcome: str, preemption: Preemption) -> None:
         """Count a preemption that has begun, or ended."""

@@ -31,6 +31,7 @@ class QueuedGangStatus(NamedTuple):
     since: float | None = None  # start of its wait, seconds since 1970; None: not queued
     limit: str | None = None  # key of a limit in the policy file: it is not planned, or may not hold capacity
     dry_run: PreemptionPlan | None = None  # what the planner would have evicted for it
+    no_eviction: str | None = None  # why the last search for pods to evict for it found none
     judged: bool | None = None  # whether this planner has tried to place it since it leads; None: it is not queued
 
 
@@ -127,6 +128,7 @@ def _gang_status(term: LeaderTerm, gang: Gang, progress: Progress, now: float) -
             rollback_reason=queued.rollback_reason,
             since=queued.since,
             dry_run=_dry_run(term, gang.name),
+            no_eviction=None if (report := term.preemptions.reports.get(gang.name)) is None else report.no_eviction,
         )
     if progress.open is not None:
         return status._replace(reservation=progress.open.name)

@@ -10,6 +10,7 @@ from gputopo.crd.reservations import Preemption
 from scheduler_core.planner.commit.actions import Action
 from scheduler_core.planner.commit.state import CommitTerms
 from scheduler_core.planner.gang.gang import Gang
+from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.hold_search import HoldTask
 from scheduler_core.planner.leader.plan_task import PlanTask
 from scheduler_core.planner.leader.preemption_search import PreemptionSearch
@@ -59,6 +60,9 @@ class Executor(Protocol):
 
     def report_preemption(self, outcome: str, plan: PreemptionPlan) -> None:
         """Log and count a found preemption. ``outcome``: dry-run, planned, over-limit, yield."""
+
+    def report_no_preemption(self, gang: GangName, reason: str) -> None:
+        """Log and count that no pod is evicted for a gang, when the reason changes."""
 
     def count_preemption(self, outcome: str, preemption: Preemption) -> None:
         """Count a preemption. ``outcome``: begun, stuck, or how it ended: won, in-vain, stopped."""

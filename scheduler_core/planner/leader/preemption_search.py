@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -22,9 +23,11 @@ from scheduler_core.planner.preemption.model import (
     PreemptionTask,
     VictimPod,
 )
-from scheduler_core.planner.preemption.search import search_preemption
+from scheduler_core.planner.preemption.search import FITS_ALREADY, search_preemption
 from scheduler_core.planner.preemption.units import UnitsFound, ending_pods, find_units
 from scheduler_core.policy.policy import Policy
+
+FORBIDDEN_BY_BUDGET = "a PodDisruptionBudget of its namespace forbade it a short time ago"
 
 
 class PreemptionSearch(NamedTuple):
@@ -60,6 +63,16 @@ class PreemptionSearchResult(NamedTuple):
     near_end_since: Mapping[str, NearEndSince] = {}  # for the next search
     cpu_s: float = 0.0
     is_yield: bool = False  # of a search with ``PreemptionSearch.yields``
+    protected: Mapping[str, int] = {}  # number of units that are not evicted, by reason for people
+
+    @property
+    def no_eviction(self) -> str | None:
+        """Return why no pod is evicted, for people; None: pods are to be evicted, or the gang fits without that."""
+        if not isinstance(self.found, NoPreemption) or self.found.reason == FITS_ALREADY:
+            return None
+        units = sorted(self.protected.items(), key=lambda each: (-each[1], each[0]))
+        protected = ", ".join(f"{number} because {reason}" for reason, number in units)
+        return self.found.reason + (f"; units that are not evicted: {protected}" if protected else "")
 
 
 def run_preemption_search(search: PreemptionSearch) -> PreemptionSearchResult:
@@ -68,6 +81,9 @@ def run_preemption_search(search: PreemptionSearch) -> PreemptionSearchResult:
     yields = search.yields
     ending = (*ending_pods(search.units), *search.ending) if yields else ()
     known = UnitsFound(yields, ending) if yields else find_units(search.units)
+    protected = Counter(each.value for each in known.protected.values())
+    if forbidden := sum(map(search.forbids, known.units)):
+        protected[FORBIDDEN_BY_BUDGET] = forbidden
     task = PreemptionTask(
         gang=gang,
         view=search.view,
@@ -81,7 +97,9 @@ def run_preemption_search(search: PreemptionSearch) -> PreemptionSearchResult:
     )
     found = search_preemption(task)
     if isinstance(found, NoPreemption) or not found.held:
-        return PreemptionSearchResult(found, None, known.near_end_since, is_yield=bool(yields))
+        return PreemptionSearchResult(
+            found, None, known.near_end_since, is_yield=bool(yields), protected=dict(protected)
+        )
     since = search.held_since or format_timestamp(now)
     intent = msgspec.structs.replace(found.intent(policy.timeout_s), yields=bool(yields))
     create = create_hold(gang, found.held, search.names, since, intent)

@@ -11,13 +11,15 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from gputopo.crd.reservations import PlannedEviction
+from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.evaluation.job_times import NearEndSince
-from scheduler_core.planner.commit.actions import CreateReservation, EvictPod
+from scheduler_core.planner.commit.actions import CreateReservation, EvictPod, reserved_gang
 from scheduler_core.planner.commit.eviction_progress import (
     EvictionProgress,
     eviction_progress,
     unfinished_evictions,
 )
+from scheduler_core.planner.commit.observations import BudgetCheck
 from scheduler_core.planner.commit.state import ReconcileInput
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.capacity_holds import CapacityHolds
@@ -31,6 +33,7 @@ from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.preemption.model import PreemptionPlan
 from scheduler_core.policy.preemption import PreemptionMode, PreemptionPolicy
 
+OVER_LIMIT = "it would be over the limit of evictions per hour (preemption.maxEvictionsPerHour)"
 PAUSE_FACTOR = 9.0  # after a search, none is started for nine times its CPU time
 
 
@@ -40,6 +43,7 @@ class PreemptionReport(NamedTuple):
     mode: PreemptionMode
     result: PreemptionSearchResult
     at: float  # seconds since 1970
+    no_eviction: str | None = None  # why no pod is evicted
 
 
 class Preemptions:
@@ -170,12 +174,21 @@ class Preemptions:
             if not check.blocked or reservation is None or (intent is not None and intent.yields):  # the hold stays
                 continue
             if uid in self._over or not reservation.status.evicting:
+                self._report_forbidden(reservation, check, now)
                 self.forbidden.forbid(check.blocked, now)
                 self.forbidden.forbid_pods(check.forbidden, now)
             if not reservation.status.evicting:
                 gang = self._view.gang_members.get_gang(GangName(reservation.namespace, reservation.spec.gang))
                 if gang is not None:
                     self._history.allow_search_again(gang_key(gang), now)
+
+    def _report_forbidden(self, reservation: ReservationUpdate, check: BudgetCheck, now: float) -> None:
+        """Report the budget that forbids a unit, once for each count."""
+        known = self.forbidden.names(now).units
+        found = next(((unit, why) for unit, why in check.blocked.items() if unit not in known), None)
+        gang = reserved_gang(reservation)
+        if found is not None and gang is not None:
+            self._context.executor.report_no_preemption(gang, f"{found[0]} is not evicted: {found[1]}")
 
     def apply_result(self, result: PreemptionSearchResult, now: float) -> CreateReservation | None:
         """Report a result. Return the hold to create; None: in dry-run mode, above a limit, or without a result."""
@@ -187,14 +200,19 @@ class Preemptions:
         if waiting is None or not self._view.in_progress().is_free(waiting.gang):
             return None
         before = self.reports.get(gang.name)
-        self.reports[gang.name] = PreemptionReport(policy.mode, result, self._context.clock.wall())
+        is_over = isinstance(result.found, PreemptionPlan) and len(result.found.pods) > self.evictions_left(now)
+        over = OVER_LIMIT if is_over and policy.mode is PreemptionMode.EVICT else None
+        report = PreemptionReport(policy.mode, result, self._context.clock.wall(), result.no_eviction or over)
+        self.reports[gang.name] = report
         if not isinstance(result.found, PreemptionPlan) or result.create is None:
+            if report.no_eviction is not None and (before is None or before.no_eviction != report.no_eviction):
+                self._context.executor.report_no_preemption(gang.name, report.no_eviction)
             return None
         if policy.mode is not PreemptionMode.EVICT:
             if before is None or _units(before.result) != _units(result):  # said once for the same units
                 self._context.executor.report_preemption("dry-run", result.found)
             return None
-        if len(result.found.pods) > self.evictions_left(now):
+        if over is not None:
             self._context.executor.report_preemption("over-limit", result.found)
             return None
         self._context.executor.report_preemption("planned", result.found)

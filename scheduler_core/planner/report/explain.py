@@ -51,7 +51,7 @@ from scheduler_core.planner.report.model import (
     NoPlacement,
 )
 from scheduler_core.planner.report.planner_page import PlannerGangState
-from scheduler_core.planner.report.preemption_notes import intent_note, lost_work
+from scheduler_core.planner.report.preemption_notes import intent_note, lost_work, no_eviction_note
 from scheduler_core.planner.report.prospects import GangProspects, PlanRules, evictable_pods, find_prospects
 from scheduler_core.planner.report.read import GangSnapshot
 from scheduler_core.request.pod_request import InvalidRequest
@@ -338,6 +338,8 @@ def _planner_notes(planner_state: PlannerGangState) -> Iterator[str]:
         yield f"it was rolled back {often}{reason}; the planner tries again {again}"
     if (dry := planner_state.dry_run) is not None:
         yield f"dry run: would evict {listed(dry.units)} ({lost_work(dry.gpu_hours, dry.cost)}; rule: {dry.rule})"
+    if planner_state.no_eviction is not None:
+        yield no_eviction_note(planner_state.no_eviction)
     if planner_state.missing:
         names: dict[str, list[str]] = {}
         for each in planner_state.missing:

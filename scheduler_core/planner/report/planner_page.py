@@ -45,6 +45,7 @@ class PlannerGangState(msgspec.Struct, frozen=True):
     trouble: str | None = None  # why it was rolled back last
     waiting_s: float | None = None  # in its queue; None: not queued
     dry_run: DryRunState | None = None  # of the last search; None: it evicts no pods, or it is not a dry run
+    no_eviction: str | None = None  # why the last search for pods to evict for it found none
     judged: bool | None = None  # whether the planner has tried it since it leads; None: not queued, or older planner
     pod: str | None = None  # name of a single pod; None: a gang
 

@@ -29,6 +29,8 @@ def pod_preemption_notes(
     title = f"{pod.metadata.namespace}/{pod.metadata.name}"
     units = {title} if gang is None else {title, f"{gang.namespace}/{gang.name}"}
     for each in states:
+        if each.no_eviction is not None and GangName(each.namespace, each.name) == gang:
+            yield no_eviction_note(each.no_eviction)
         if (dry := each.dry_run) is None:
             continue
         work = lost_work(dry.gpu_hours, dry.cost)
@@ -44,6 +46,11 @@ def intent_note(intent: Preemption) -> str:
     """Return the note of a gang, or of its pods, for which other pods are evicted."""
     units = listed(tuple(dict.fromkeys(each.unit for each in intent.evictions)))
     return f"pods are evicted for it: {units} ({lost_work(intent.gpu_hours, intent.cost)}; rule: {intent.rule})"
+
+
+def no_eviction_note(reason: str) -> str:
+    """Return the note of a gang, or of its pods, for which the planner evicts no pods."""
+    return f"no pod is evicted for it (preemption): {reason}"
 
 
 def lost_work(gpu_hours: float, cost: float | None) -> str:

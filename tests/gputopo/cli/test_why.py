@@ -480,6 +480,15 @@ def test_the_planner_reports_the_pods_of_a_dry_run(tmp_path: Path) -> None:
     ]
 
 
+def test_the_planner_says_why_it_evicts_no_pod(tmp_path: Path) -> None:
+    why_not = "the policy allows no running pod to be evicted for the gang"
+    state = {"namespace": "b", "name": "llm", "phase": "queued", "reason": "too few", "no_eviction": why_not}
+    with api_server(lambda _: Answer({"leads": True, "gangs": [state]})) as planner:
+        member = notes(tmp_path, "member", (), "--planner", planner.url)
+
+    assert member[-1] == f"no pod is evicted for it (preemption): {why_not}"
+
+
 @pytest.mark.parametrize("options", [("-f", "-"), ("pod", "x", "--server", "http://127.0.0.1:9")])
 def test_the_planner_is_asked_about_pods_of_the_cluster_only(tmp_path: Path, options: tuple[str, ...]) -> None:
     with api_server(cluster) as server:

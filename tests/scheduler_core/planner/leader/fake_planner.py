@@ -11,6 +11,7 @@ from scheduler_core.cache.events import LedgerUpdate, ReservationUpdate, WatchSt
 from scheduler_core.planner.commit.actions import Action, CheckBudgets
 from scheduler_core.planner.commit.state import CommitTerms
 from scheduler_core.planner.gang.gang import Gang
+from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.gang.pod_source import PlannerPod
 from scheduler_core.planner.leader.context import PlannerConfig, TermClock
 from scheduler_core.planner.leader.hold_search import HoldTask, search_hold
@@ -56,6 +57,7 @@ class FakePlanner:
         )  # outcomes of writes that the API server does not do
         self._sender = Planner(server, me, CommitTerms())
         self.blocked: dict[str, str] = {}  # units that disruption budgets forbid to evict
+        self.not_evicted: list[tuple[str, str]] = []  # gang, and why no pod is evicted for it
         self.forbidden: frozenset[str] = frozenset()  # UIDs of further pods that they forbid to evict
         self.preemptions: list[str] = []  # outcomes
         self.evicted = 0  # pods that were counted as evicted
@@ -122,6 +124,10 @@ class FakePlanner:
     def report_preemption(self, outcome: str, plan: PreemptionPlan) -> None:  # noqa: ARG002  of the protocol
         """Record the outcome."""
         self.preemptions.append(outcome)
+
+    def report_no_preemption(self, gang: GangName, reason: str) -> None:
+        """Record the reason."""
+        self.not_evicted.append((gang.name, reason))
 
     def count_preemption(self, outcome: str, preemption: Preemption) -> None:  # noqa: ARG002  of the protocol
         """Record the outcome."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gputopo.crd.reservations import Preemption
 from scheduler_core.planner.commit.actions import Action
 from scheduler_core.planner.gang.gang import Gang
+from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.hold_search import HoldTask
 from scheduler_core.planner.leader.plan_task import PlanTask
 from scheduler_core.planner.leader.preemption_search import PreemptionSearch
@@ -29,6 +30,9 @@ class IdleExecutor:
         """Not computed."""
 
     def report_preemption(self, outcome: str, plan: PreemptionPlan) -> None:
+        """Not counted."""
+
+    def report_no_preemption(self, gang: GangName, reason: str) -> None:
         """Not counted."""
 
     def count_preemption(self, outcome: str, preemption: Preemption) -> None:

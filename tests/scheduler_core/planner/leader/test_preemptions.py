@@ -228,6 +228,40 @@ def test_gangs_that_fit_nowhere_do_not_keep_another_gang_from_its_search() -> No
     assert committed(server) == {"small"}
 
 
+def test_why_no_pod_is_evicted_is_reported_once() -> None:
+    """The waiting gang, the log and `gputopo why` said nothing of it."""
+    never = {"metadata": {"annotations": {"gputopo.io/preemptible": "never"}}}
+    server, pods = full(n0=2, n1=2)
+    server.pods[pods["n0"]]["metadata"].setdefault("annotations", {}).update(never["metadata"]["annotations"])
+    server.pods[pods["n1"]]["spec"]["priority"] = 10**6
+    urgent(server)
+    leader = planner(server)
+
+    run(leader, 60)
+
+    why = "the policy allows no running pod to be evicted for the gang; units that are not evicted: "
+    why += "1 because an annotation forbids it, 1 because its priority is not lower"
+    assert evicted(leader) == []
+    assert leader.not_evicted == [("urgent", why)]
+    gangs = planner_status(leader.term, True, None, (), leader.now).gangs
+    assert [each.no_eviction for each in gangs if each.gang.name.name == "urgent"] == [why]
+
+
+def test_the_budget_that_forbids_a_unit_is_reported() -> None:
+    server, pods = full(n0=2, n1=2)
+    leader = planner(server)
+    urgent(server)
+    name = f"{SPACE}/{server.pods[pods['n0']]['metadata']['name']}"
+    leader.blocked = {name: "PodDisruptionBudget team/b allows 0 more evictions of the 1 needed"}
+
+    run(leader, 60)
+
+    assert leader.not_evicted == [
+        ("urgent", f"{name} is not evicted: PodDisruptionBudget team/b allows 0 more evictions of the 1 needed")
+    ]
+    assert evicted(leader) == [pods["n1"]]
+
+
 def test_where_budgets_forbid_all_nothing_is_evicted() -> None:
     server, pods = full(n0=2, n1=2)
     leader = planner(server)
