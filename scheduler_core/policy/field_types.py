@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 
 from gputopo.durations import parse_duration
 from scheduler_core.policy.workload_class import WorkloadClass
+
+_NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?", re.ASCII)
+_MAX_NAMESPACE = 63  # characters
 
 
 class FileModel(BaseModel):
@@ -22,6 +26,13 @@ def as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
+def _namespace(name: str) -> str:
+    """Refuse what is no namespace: a rule for it would match no pod, and so protect none."""
+    if len(name) > _MAX_NAMESPACE or not _NAMESPACE.fullmatch(name):
+        raise ValueError("should be the name of one namespace, like team-a; patterns are not supported")
+    return name
+
+
 def _seconds(value: object) -> object:
     found = parse_duration(value) if isinstance(value, str) else None
     if found is None:
@@ -32,6 +43,11 @@ def _seconds(value: object) -> object:
 Name = Annotated[str, StringConstraints(min_length=1, max_length=253, strict=True)]
 Names = Annotated[
     tuple[Name, ...], BeforeValidator(as_list, json_schema_input_type=Name | tuple[Name, ...]), Field(min_length=1)
+]
+Namespaces = Annotated[
+    tuple[Annotated[Name, AfterValidator(_namespace)], ...],
+    BeforeValidator(as_list, json_schema_input_type=Name | tuple[Name, ...]),
+    Field(min_length=1),
 ]
 Personalities = Annotated[
     tuple[WorkloadClass, ...],

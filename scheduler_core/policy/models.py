@@ -23,7 +23,7 @@ from gputopo.labels.keys import API_GROUP
 from gputopo.quantities import parse_mib
 from scheduler_core.policy.extensions import FACTORS_GROUP, FILTERS_GROUP, Extension, installed_extensions
 from scheduler_core.policy.factors import FACTORS
-from scheduler_core.policy.field_types import Count, Duration, FileModel, Name, Names, Personalities
+from scheduler_core.policy.field_types import Count, Duration, FileModel, Name, Names, Namespaces, Personalities
 from scheduler_core.policy.gpu_families import GPU_FAMILIES
 from scheduler_core.policy.limits import DEFAULT_BACKFILL, BackfillMode, BackfillPolicy, GpuLimit
 from scheduler_core.policy.policy import Handling
@@ -219,7 +219,7 @@ class MatchModel(FileModel):
     """The pods that a profile applies to: all given criteria must hold."""
 
     scheduler_name: Names | None = None
-    namespace: Names | None = None
+    namespace: Namespaces | None = None
     personality: Personalities | None = None
 
 
@@ -263,7 +263,7 @@ class NamespaceLimitsModel(FileModel):
 class NamedLimitsModel(NamespaceLimitsModel):
     """Limits of these namespaces."""
 
-    name: Names
+    name: Namespaces
 
 
 class GangLimitsModel(NamespaceLimitsModel):

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from scheduler_core.policy.field_types import Count, Duration, FileModel, Name, Names, Personalities
+from scheduler_core.policy.field_types import Count, Duration, FileModel, Name, Namespaces, Personalities
 from scheduler_core.policy.preemption import (
     DEFAULT_PREEMPTION,
     PreemptionMatch,
@@ -59,9 +59,16 @@ class PreemptionMatchModel(FileModel):
     """Pods on one side of a rule: all given criteria must hold."""
 
     workload_class: Personalities | None = None
-    namespace: Names | None = None
+    namespace: Namespaces | None = None
     min_priority: Priority | None = Field(default=None, description="This priority or a higher one.")
     below_priority: Priority | None = Field(default=None, description="A lower priority than this.")
+
+    @model_validator(mode="after")
+    def _check_priorities(self) -> PreemptionMatchModel:
+        least, below = self.min_priority, self.below_priority
+        if least is not None and below is not None and below <= least:
+            raise ValueError(f"belowPriority {below} should be higher than minPriority {least}: no pod matches both")
+        return self
 
     @property
     def match(self) -> PreemptionMatch:

@@ -150,6 +150,16 @@ def test_mode_off_needs_no_quotes() -> None:
         pytest.param("windows: [{opens: 22:00}]", 'should be a time of day like "22:00"', id="sexagesimal number"),
         pytest.param("windows: [{opens: '6:00'}]", "'6:00' should be a time of day", id="time"),
         pytest.param("windows: [{opens: '06:00', closes: '06:00'}]", "should differ", id="empty window"),
+        pytest.param(
+            'rules: [{name: a, victims: {namespace: "team-*"}}]',
+            "preemption.rules.0.victims.namespace.0: 'team-*' should be the name of one namespace",
+            id="pattern",
+        ),
+        pytest.param(
+            "rules: [{name: a, beneficiaries: {minPriority: 10, belowPriority: 10}}]",
+            "belowPriority 10 should be higher than minPriority 10: no pod matches both",
+            id="no priority",
+        ),
         pytest.param("wait: -1m", "preemption.wait: '-1m' should be a duration", id="duration"),
         pytest.param("rules: [{name: a, victims: {colour: red}}]", "unknown key; allowed: workloadClass", id="key"),
         pytest.param("maxPlans: 0", "preemption.maxPlans: 0", id="plans"),
