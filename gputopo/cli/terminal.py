@@ -125,7 +125,7 @@ def terminal_paint() -> Paint:
 
 
 def _style(role: str, text: str) -> str:
-    """Return the text in the colour of its role (the roles are listed at ``gputopo.render.wording.plain``)."""
+    """Return the text in the colour of its role (the roles are listed at ``gputopo.render.wording.without_colour``)."""
     kind, _, number = role.partition("-")
     if kind == "island":
         return click.style(text, fg=_ISLANDS[int(number) % len(_ISLANDS)], bold=True)

@@ -1,4 +1,8 @@
-"""The columns and rows of `gputopo nodes` and `gputopo pods`. Pure; ``gputopo.render.report`` makes the lines."""
+"""The columns and rows of `gputopo nodes` and `gputopo pods`. Pure; ``gputopo.render.report`` makes the lines.
+
+To add a column: add its title to ``node_table`` and its cell to ``_node_row`` (or ``_wide``), and describe it in the
+help of the command (``gputopo.cli.cluster``).
+"""
 
 from __future__ import annotations
 

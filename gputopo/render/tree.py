@@ -48,7 +48,7 @@ def render_tree(
     paint: Paint = without_colour,
     width: int | None = None,
 ) -> str:
-    """Return the tree and the notes below it. ``paint(role, text)`` adds colour; ``wording.plain`` lists the roles.
+    """Return the tree and the notes below it. ``paint(role, text)`` adds colour (roles: ``wording.without_colour``).
 
     ``width``: columns of the terminal; None: unlimited. Where a GPU's line does not fit, the columns of products,
     memory and bandwidths are left out, in this order, and then lines are folded between words.

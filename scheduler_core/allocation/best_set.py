@@ -20,7 +20,7 @@ MAX_EXACT_GPUS = 20_000  # sets that are compared, enough for 8 of 16 GPUs; gree
 class SetQuality(NamedTuple):
     """The quality of taking a set out of the free GPUs. A better set compares greater."""
 
-    ring: tuple[bool, float, int, int, float]  # ``Ring.quality``; all zero for a single GPU
+    ring: tuple[bool, float, int, int, float]  # ``Ring.sort_key``; all zero for a single GPU
     fewer_numa_nodes: int  # negative number of NUMA nodes; the maximum possible if unknown
     nic: float  # mean nearness of each GPU's nearest NIC
     whole_islands: int  # sum of squares of the GPUs that stay free in each island: greater if large islands stay whole

@@ -62,7 +62,7 @@ def _samples_of(watch: WatchStatus) -> Iterator[Sample]:
 
 
 def snapshot_samples(snapshot: ClusterSnapshot) -> Iterator[Sample]:
-    """Yield the samples of a snapshot. With many nodes this takes long: cache them with ``once_each``."""
+    """Yield the samples of a snapshot. With many nodes this takes long: cache them with ``cached_samples``."""
     yield "gputopo_table_generation", (), snapshot.generation
     yield "gputopo_table_nodes", (), len(snapshot.states)
     yield "gputopo_table_stale_nodes", (), sum(state.stale for state in snapshot.states.values())

@@ -17,7 +17,7 @@ from scheduler_core.simulation.workload import JobKind, SimulatedJob
 
 
 class SimulatedScheduler(Protocol):
-    """A placement policy for a cluster. The engine calls it; ``Hosts.changed`` lists all changes."""
+    """A placement policy for a cluster. The engine calls it; ``SimulatedCluster.changed`` lists all changes."""
 
     def place(self, job: SimulatedJob, now: float) -> Placement | None:
         """Return a node and GPUs for the job, which the engine then allocates; None: the job does not fit."""

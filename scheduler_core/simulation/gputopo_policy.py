@@ -42,7 +42,7 @@ CPU_WEIGHT = 10  # of these preferences; NodeResourcesFit has 1
 
 
 class GputopoScheduler:
-    """See ``engine.Scheduler``."""
+    """See ``engine.SimulatedScheduler``."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class GputopoScheduler:
         self._apply_nodes()
 
     def place(self, job: SimulatedJob, now: float) -> Placement | None:
-        """See ``engine.Scheduler``."""
+        """See ``engine.SimulatedScheduler``."""
         if not job.kind.demand:
             return self._others.place(job, now)
         self._now = _EPOCH + now
@@ -80,7 +80,7 @@ class GputopoScheduler:
         return placement
 
     def ended(self, job: SimulatedJob, placement: Placement, now: float) -> None:
-        """See ``engine.Scheduler``."""
+        """See ``engine.SimulatedScheduler``."""
         if job.kind.demand:
             self._now = _EPOCH + now
             del self._held[placement.host][job.name]

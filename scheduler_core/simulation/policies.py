@@ -11,7 +11,7 @@ from scheduler_core.policy.policy import Policy, WorkloadWeights
 from scheduler_core.simulation.baselines.fgd import fgd_rank
 from scheduler_core.simulation.baselines.kube import default_mix, least_allocated, most_allocated
 from scheduler_core.simulation.baselines.packing import best_fit, dot_product, gpu_packing
-from scheduler_core.simulation.baselines.ranked import Rank, RankedScheduler, RatedNode, any_gpu
+from scheduler_core.simulation.baselines.ranked import RankedScheduler, Rate, RatedNode, any_gpu
 from scheduler_core.simulation.engine import Moment, SimulatedScheduler, replay_jobs
 from scheduler_core.simulation.gputopo_policy import GputopoScheduler
 from scheduler_core.simulation.hosts import SimulatedCluster, SimulatedHost, SimulatedNode
@@ -123,7 +123,7 @@ def _by_score(rate: Callable[[JobKind, SimulatedHost], float]) -> Callable[[Poli
     return scheduler
 
 
-def _packing(rate: Rank) -> Callable[[PolicyContext], SimulatedScheduler]:
+def _packing(rate: Rate) -> Callable[[PolicyContext], SimulatedScheduler]:
     """Return a policy as "Beware of Fragmentation" ran it: of equal nodes the first in a fixed random order."""
     return lambda context: RankedScheduler(context.hosts, rate, context.random, in_order=True)
 

@@ -15,7 +15,7 @@ from scheduler_core.planner.packing.groups import MemberGroups
 from scheduler_core.planner.packing.model import Levels, PlanOptions
 from scheduler_core.planner.packing.node_classes import NodeClasses
 from scheduler_core.planner.packing.node_filter import NodeFilter
-from scheduler_core.planner.packing.stock import CountsKey, OrderedCounts, PlacementClass
+from scheduler_core.planner.packing.packings import CountsKey, OrderedCounts, PlacementClass
 from scheduler_core.planner.packing.topology_domains import (
     DomainPath,
     SearchLevel,

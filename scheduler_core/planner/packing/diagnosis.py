@@ -15,8 +15,8 @@ from scheduler_core.evaluation.filters import rejection_reason
 from scheduler_core.explain.what_if_changes import after_evictions
 from scheduler_core.planner.packing.groups import MemberGroup, MemberGroups
 from scheduler_core.planner.packing.model import NodeView, PlanOptions
+from scheduler_core.planner.packing.packings import Packing
 from scheduler_core.planner.packing.search import Search
-from scheduler_core.planner.packing.stock import Packing
 from scheduler_core.planner.packing.topology_domains import domain_of
 from scheduler_core.request.pod_request import Strength
 

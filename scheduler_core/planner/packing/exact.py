@@ -11,7 +11,7 @@ from operator import add, gt
 from typing import NamedTuple
 
 from scheduler_core.planner.packing.node_fit import Load, NodeFit
-from scheduler_core.planner.packing.stock import Budget, ClassCounts, Packing, Pick
+from scheduler_core.planner.packing.packings import Budget, ClassCounts, Packing, Pick
 
 
 class _PartialPacking(NamedTuple):

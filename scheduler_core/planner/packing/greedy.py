@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from itertools import takewhile
 
 from scheduler_core.planner.packing.node_fit import Load, NodeFit
-from scheduler_core.planner.packing.stock import Budget, ClassCounts, Packing, Pick, PlacementClass
+from scheduler_core.planner.packing.packings import Budget, ClassCounts, Packing, Pick, PlacementClass
 
 
 def pack_greedily(counts: ClassCounts, node_fit: NodeFit, budget: Budget, order: Sequence[int]) -> Packing:

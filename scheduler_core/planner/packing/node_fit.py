@@ -1,8 +1,9 @@
 """How many members fit on a node, and their scores there. Pure.
 
 The kubelet may admit members that are ungated together in any order. So each member with a required shape is evaluated
-as if all others were admitted before it (``filters.verdict``, for the worst possible outcome), and so are pods that are
-on their way to the node already (``filters.admission_promises``). A load that fits still fits with fewer members.
+as if all others were admitted before it (``filters.rejection_reason``, for the worst possible outcome), and so are pods
+that are on their way to the node already (``filters.admission_promises``). A load that fits still fits with fewer
+members.
 
 Nodes that are equal in everything that matters share one class (``node_classes``), and its results.
 """

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from scheduler_core.planner.packing.candidates import Leaf
 from scheduler_core.planner.packing.node_fit import Load
-from scheduler_core.planner.packing.stock import Packing, PlacementClass
+from scheduler_core.planner.packing.packings import Packing, PlacementClass
 from scheduler_core.planner.packing.topology_domains import DomainPath
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from scheduler_core.planner.packing.exact import KnownPacking, pack_exactly
 from scheduler_core.planner.packing.greedy import improve_packing, pack_greedily
 from scheduler_core.planner.packing.node_fit import NodeFit
-from scheduler_core.planner.packing.stock import Budget, ClassCounts, Packing, max_members
+from scheduler_core.planner.packing.packings import Budget, ClassCounts, Packing, max_members
 
 
 class PackingBound(NamedTuple):

@@ -14,7 +14,7 @@ from scheduler_core.planner.packing.node_classes import NodeClasses
 from scheduler_core.planner.packing.node_filter import NodeFilter
 from scheduler_core.planner.packing.node_fit import Load, NodeFit
 from scheduler_core.planner.packing.pack import PackingBound, PackingRun, best_packing, packing_bound
-from scheduler_core.planner.packing.stock import Budget, CountsKey, OrderedCounts, Packing, PlacementClass
+from scheduler_core.planner.packing.packings import Budget, CountsKey, OrderedCounts, Packing, PlacementClass
 from scheduler_core.planner.packing.topology_domains import DomainPath, SearchLevel, domain_path_of, search_levels
 from scheduler_core.request.pod_request import Strength
 

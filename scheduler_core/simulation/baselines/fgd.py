@@ -10,12 +10,12 @@ from __future__ import annotations
 from math import exp
 
 from scheduler_core.policy.demand_mix import WHOLE_GPU, DemandMix, FreeCapacity
-from scheduler_core.simulation.baselines.ranked import Rank, RatedNode
+from scheduler_core.simulation.baselines.ranked import Rate, RatedNode
 from scheduler_core.simulation.hosts import SimulatedHost
 from scheduler_core.simulation.workload import JobKind
 
 
-def fgd_rank(mix: DemandMix, cpu_only: float) -> Rank:
+def fgd_rank(mix: DemandMix, cpu_only: float) -> Rate:
     """Return the ranking. ``mix``: the typical pods with GPUs; ``cpu_only``: share of typical pods without GPUs."""
 
     def lost(free: list[int], host: SimulatedHost, cpu_milli: int) -> float:

@@ -19,16 +19,16 @@ class RatedNode(NamedTuple):
     share: int = 0  # for a share of a GPU: the GPU, as a set
 
 
-Rank = Callable[[JobKind, SimulatedHost], RatedNode]
+Rate = Callable[[JobKind, SimulatedHost], RatedNode]
 
 
-class _Board:
-    """The scores of all nodes for one kind of pod."""
+class _NodeRatings:
+    """The ratings of all nodes for one kind of pod."""
 
     def __init__(self) -> None:
         self.rated: dict[int, RatedNode] = {}
         self.by_score: dict[float, set[int]] = {}
-        self.mark = 0  # index in ``Hosts.changed``; 0: no node is rated
+        self.mark = 0  # index in ``SimulatedCluster.changed``; 0: no node is rated
 
     def set_rating(self, number: int, rated: RatedNode | None) -> None:
         """Set the rating of the node; None: the pod does not fit."""
@@ -46,44 +46,44 @@ class _Board:
 class RankedScheduler:
     """A scheduler by scores. ``in_order``: of equal nodes the first in a fixed random order; else any of them."""
 
-    def __init__(self, hosts: SimulatedCluster, rate: Rank, random: Random, *, in_order: bool = False) -> None:
+    def __init__(self, hosts: SimulatedCluster, rate: Rate, random: Random, *, in_order: bool = False) -> None:
         self._hosts = hosts
         self._rate = rate
         self._random = random
-        self._boards: dict[JobKind, _Board] = {}
+        self._ratings: dict[JobKind, _NodeRatings] = {}
         numbers = list(range(len(hosts.all)))
         random.shuffle(numbers)
         self._order = dict(enumerate(numbers)) if in_order else None
 
     def place(self, job: SimulatedJob, now: float) -> Placement | None:
-        """See ``engine.Scheduler``."""
+        """See ``engine.SimulatedScheduler``."""
         del now
-        board = self._board(job.kind)
-        if not board.rated:
+        ratings = self._ratings_of(job.kind)
+        if not ratings.rated:
             return None
-        equal = sorted(board.by_score[max(board.by_score)])
+        equal = sorted(ratings.by_score[max(ratings.by_score)])
         number = self._random.choice(equal) if self._order is None else min(equal, key=self._order.__getitem__)
         host = self._hosts.all[number]
         if job.kind.share:
-            return Placement(number, board.rated[number].share)
+            return Placement(number, ratings.rated[number].share)
         gpus = draw_gpus(host.shape, host.free, job.kind.gpus, self._random) if job.kind.gpus else 0
         return Placement(number, gpus)
 
     def ended(self, job: SimulatedJob, placement: Placement, now: float) -> None:
-        """See ``engine.Scheduler``. ``Hosts.changed`` has all changes."""
+        """See ``engine.SimulatedScheduler``. ``SimulatedCluster.changed`` has all changes."""
 
-    def _board(self, kind: JobKind) -> _Board:
-        board = self._boards.get(kind)
-        if board is None:
-            board = self._boards[kind] = _Board()
+    def _ratings_of(self, kind: JobKind) -> _NodeRatings:
+        ratings = self._ratings.get(kind)
+        if ratings is None:
+            ratings = self._ratings[kind] = _NodeRatings()
             changed = set(range(len(self._hosts.all)))
         else:
-            changed = set(self._hosts.changed[board.mark :])
+            changed = set(self._hosts.changed[ratings.mark :])
         for number in changed:
             host = self._hosts.all[number]
-            board.set_rating(number, self._rate(kind, host) if host.fits(kind) else None)
-        board.mark = len(self._hosts.changed)
-        return board
+            ratings.set_rating(number, self._rate(kind, host) if host.fits(kind) else None)
+        ratings.mark = len(self._hosts.changed)
+        return ratings
 
 
 def tightest_gpu(kind: JobKind, host: SimulatedHost) -> int:

@@ -15,8 +15,8 @@ from scheduler_core.planner.packing.node_filter import NodeFilter
 from scheduler_core.planner.packing.node_fit import Load, NodeFit
 from scheduler_core.planner.packing.nodes import GangNode, UsedNode
 from scheduler_core.planner.packing.pack import PackingBound, best_packing, packing_bound
+from scheduler_core.planner.packing.packings import Budget, ClassCounts, Packing, PlacementClass
 from scheduler_core.planner.packing.plan import plan_on_nodes
-from scheduler_core.planner.packing.stock import Budget, ClassCounts, Packing, PlacementClass
 from scheduler_core.planner.packing.topology_domains import (
     DomainPath,
     SearchLevel,

@@ -22,7 +22,7 @@ from scheduler_core.planner.packing.model import GangPlan, NodeView, PlanOptions
 from scheduler_core.planner.packing.node_filter import NodeFilter
 from scheduler_core.planner.packing.node_fit import NodeFit
 from scheduler_core.planner.packing.pack import PackingBound, packing_bound
-from scheduler_core.planner.packing.stock import ClassCounts
+from scheduler_core.planner.packing.packings import ClassCounts
 from scheduler_core.request.pod import Metadata
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, occupant, record
