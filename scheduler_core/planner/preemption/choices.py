@@ -56,7 +56,8 @@ def choices_of(units: Iterable[EvictionUnit]) -> list[Choice]:
     """Return all choices: each unit, and each pod of an elastic gang."""
     found = []
     for unit in units:
-        found.append(Choice(unit, unit.pods))
+        if not unit.only_spare:
+            found.append(Choice(unit, unit.pods))
         if unit.spare and len(unit.pods) > 1:
             found += [Choice(unit, (pod,)) for pod in unit.pods if pod.devices]
     return found
@@ -71,7 +72,7 @@ def is_allowed(choices: Sequence[Choice]) -> bool:
 
 
 def normalised(choices: Iterable[Choice]) -> list[Choice]:
-    """Return the choices with a whole gang in place of more single pods than it can spare."""
+    """Return the choices with a whole gang, if it may be evicted, in place of more single pods than it can spare."""
     by_unit: dict[str, dict[Choice, None]] = {}
     for each in choices:
         by_unit.setdefault(each.unit.name, {})[each] = None
@@ -79,7 +80,10 @@ def normalised(choices: Iterable[Choice]) -> list[Choice]:
     for chosen in by_unit.values():
         unit = next(iter(chosen)).unit
         is_whole = any(each.is_whole for each in chosen) or len(chosen) > unit.spare
-        found += [Choice(unit, unit.pods)] if is_whole else list(chosen)
+        if is_whole and not unit.only_spare:
+            found.append(Choice(unit, unit.pods))
+        else:
+            found += list(chosen)[: unit.spare] if unit.only_spare else list(chosen)
     return found
 
 

@@ -47,6 +47,7 @@ class EvictionUnit(NamedTuple):
     # NAMESPACE/UID of the object that creates the pods, else NAMESPACE/NAME of the gang: the same for replacements.
     key: str = ""
     deletion_cost: int = 0  # of equal units, the one with the lowest goes first
+    only_spare: bool = False  # it has more pods than may be evicted in an hour: up to ``spare`` of them may be
 
     @property
     def gpu_hours(self) -> float:

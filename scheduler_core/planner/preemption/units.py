@@ -141,9 +141,13 @@ def _near_end_since(
 def _structural_protection(unit: _RunningUnit, inputs: UnitInputs) -> Protection | None:
     if any(each.state.is_recreated for each in unit.pods):
         return Protection.RECREATED
-    if len(unit.pods) > max(1, inputs.policy.max_evictions_per_hour):
+    if not unit.spare and len(unit.pods) > _most_pods(inputs):
         return Protection.TOO_MANY_PODS
     return Protection.STARTING if unit.is_starting and unit.times.runtime(inputs.now) < _STARTING_S else None
+
+
+def _most_pods(inputs: UnitInputs) -> int:
+    return max(1, inputs.policy.max_evictions_per_hour)
 
 
 def _running_pods(inputs: UnitInputs) -> tuple[dict[str, _RunningPod], list[VictimPod], dict[str, Protection]]:
@@ -259,10 +263,11 @@ def _times(pods: list[_RunningPod], declared: tuple[DisruptionFacts, ...], input
 def _eviction_unit(unit: _RunningUnit, rule: PreemptionRule, age_s: float, inputs: UnitInputs) -> EvictionUnit:
     lost_s = lost_seconds(unit.times, unit.workload_class, age_s, unit.grace_s, inputs.policy)
     pods = tuple(_victim(each, lost_s, inputs.table.records.get(each.node)) for each in unit.pods)
+    is_large = len(pods) > _most_pods(inputs)
     return EvictionUnit(
         unit.name,
         pods,
-        unit.spare,
+        min(unit.spare, _most_pods(inputs)) if is_large else unit.spare,
         rule.name,
         f"{unit.workload_class.value}; {_age_text(unit, age_s)}",
         rule.price,
@@ -270,6 +275,7 @@ def _eviction_unit(unit: _RunningUnit, rule: PreemptionRule, age_s: float, input
         unit.grace_s,
         unit.key,
         unit.times.deletion_cost,
+        is_large,
     )
 
 

@@ -86,6 +86,20 @@ def test_an_elastic_gang_gives_its_spare_pods_first() -> None:
     assert [len(each.pods) for each in two.units] == [3]
 
 
+def test_a_gang_that_is_too_large_gives_its_spare_pods_only() -> None:
+    """Whichever of its pods come first by price: the two that the gang needs are on given nodes."""
+    large = unit(*(victim(f"on-{name}", name, hours=1.0) for name in "abc"), name="large", spare=2)
+    large = large._replace(only_spare=True)
+
+    two = search_preemption(task(crew(2, 8), [large], *BUSY.values()))
+    three = search_preemption(task(crew(3, 8), [large], *BUSY.values()))
+
+    assert isinstance(two, PreemptionPlan)
+    assert [len(each.pods) for each in two.units] == [2]
+    assert isinstance(three, NoPreemption)
+    assert three.reason == NEVER_FITS
+
+
 def test_the_cheapest_mix_of_whole_gangs_and_spare_pods() -> None:
     elastic = unit(victim("on-a", "a", hours=3.0), victim("on-b", "b", hours=3.0), name="elastic", spare=1)
     single = unit(victim("on-c", "c", hours=4.0))

@@ -315,6 +315,16 @@ def test_a_gang_of_more_pods_than_an_hour_allows_is_no_victim() -> None:
     )
 
 
+def test_the_spare_pods_of_a_large_elastic_gang_may_be_evicted() -> None:
+    found = inputs([RunningJob("g", "abcd", minimum=1)])
+
+    (gang,) = find_units(found._replace(policy=found.policy._replace(max_evictions_per_hour=2))).units
+    (small,) = find_units(found._replace(policy=found.policy._replace(max_evictions_per_hour=4))).units
+
+    assert (gang.only_spare, gang.spare, len(gang.pods)) == (True, 2, 4)
+    assert (small.only_spare, small.spare) == (False, 3)
+
+
 def test_annotations_of_owners_count_for_their_pods() -> None:
     gang, single = RunningJob("g", "ab", "training"), RunningJob("t", "c", "training")
     found = inputs([gang, single], 1_000)
