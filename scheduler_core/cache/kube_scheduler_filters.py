@@ -70,12 +70,12 @@ def rejection(pod: FullPodSpec, node: FullNode) -> str | None:
         taints.insert(0, Taint(_CORDON, "", "NoSchedule"))
     for taint in taints:
         if taint.effect != "PreferNoSchedule" and not any(_tolerates(each, taint) for each in pod.tolerations or ()):
-            return "it is cordoned" if taint.key == _CORDON else f"its taint {taint} is not tolerated"
+            return "the node is cordoned" if taint.key == _CORDON else f"the taint {taint} of the node is not tolerated"
     labels = node.metadata.labels or {}
     for key, value in (pod.node_selector or {}).items():
         if labels.get(key) != value:
-            return f"it is not {key}={value}, as nodeSelector requires"
-    return None if _affinity_matches(pod.affinity, node) else "its node affinity does not match"
+            return f"the node has no label {key}={value}, as nodeSelector requires"
+    return None if _affinity_matches(pod.affinity, node) else "the pod's node affinity does not match the node"
 
 
 def is_leaving(node: FullNode) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gputopo.labels.reasons import Reason
 from gputopo.render.report import NONE, Section, Table, age_words, listed, render, sentence, text_table, titled
 from gputopo.render.wording import counted_noun, format_number, runs
 from scheduler_core.explain.advice import SEE
@@ -44,7 +45,7 @@ def _sections(explanation: GangExplanation) -> Iterator[Section]:
     for place in explanation.places:
         yield _placement(place, gang)
     if explanation.never is not None:
-        yield _never(explanation.never)
+        yield _never(explanation.never, gang)
     elif explanation.unfit is not None:
         yield _no_placement(explanation.unfit, gang)
     yield titled(_without(explanation), (f"- {reserved_words(each)}" for each in explanation.kept))
@@ -105,9 +106,12 @@ def _no_placement(unfit: NoPlacement, gang: GangSummary) -> Iterator[str]:
     yield from (f"- {each.reason.removesuffix(SEE)}: {listed(each.members)}" for each in unfit.lacks)
 
 
-def _never(lacks: NoPlacement) -> Iterator[str]:
+def _never(lacks: NoPlacement, gang: GangSummary) -> Iterator[str]:
     yield f"It can never fit on these nodes, even if all other pods end: {lacks.reason}."
-    yield from (f"- {each.reason.removesuffix(SEE)}: {listed(each.members)}" for each in lacks.lacks)
+    beside = "" if gang.there < 2 else ", beside the other members"
+    words = {Reason.TOO_FEW_GPUS.value: f"too few GPUs even on empty nodes{beside}"}
+    reasons = ((words.get(each.reason, each.reason), each.members) for each in lacks.lacks)
+    yield from (f"- {reason.removesuffix(SEE)}: {listed(members)}" for reason, members in reasons)
 
 
 def _without(explanation: GangExplanation) -> str:

@@ -204,9 +204,11 @@ def test_nodes_that_kube_scheduler_would_not_take_are_left_out(tmp_path: Path) -
         shown = why(server, tmp_path, "pod", "waits", "-n", "a").output
         asked_for = json.loads(why(server, tmp_path, "pod", "waits", "-n", "a", "--node", "gpu-1", "-o", "json").output)
 
-    assert found["barred"] == [{"text": "its taint team=b:NoSchedule is not tolerated", "nodes": ["gpu-1"]}]
+    assert found["barred"] == [{"text": "the taint team=b:NoSchedule of the node is not tolerated", "nodes": ["gpu-1"]}]
     assert (found["nodes"], found["suited"], found["otherNodes"]) == (1, [], 1)
-    assert "Excluded, as kube-scheduler would: gpu-1: its taint team=b:NoSchedule is not tolerated.\n" in shown
+    assert (
+        "Excluded, as kube-scheduler would: gpu-1: the taint team=b:NoSchedule of the node is not tolerated.\n" in shown
+    )
     assert asked_for["suited"] == ["gpu-1"]
 
 

@@ -42,7 +42,7 @@ def _near(*terms: dict[str, Any]) -> FullPodSpec:
     return _spec(affinity={"nodeAffinity": required})
 
 
-PLAIN, FAR = _node(), "its node affinity does not match"
+PLAIN, FAR = _node(), "the pod's node affinity does not match the node"
 
 
 @pytest.mark.parametrize(
@@ -51,17 +51,30 @@ PLAIN, FAR = _node(), "its node affinity does not match"
         pytest.param(_spec(), PLAIN, None, id="nothing is asked"),
         pytest.param(_spec(nodeSelector={"pool": "a"}), PLAIN, None, id="selected"),
         pytest.param(
-            _spec(nodeSelector={"pool": "b"}), PLAIN, "it is not pool=b, as nodeSelector requires", id="not selected"
+            _spec(nodeSelector={"pool": "b"}),
+            PLAIN,
+            "the node has no label pool=b, as nodeSelector requires",
+            id="not selected",
         ),
-        pytest.param(_spec(), _node(unschedulable=True), "it is cordoned", id="cordoned"),
+        pytest.param(_spec(), _node(unschedulable=True), "the node is cordoned", id="cordoned"),
         pytest.param(
             _spec(tolerations=[{"key": CORDON, "operator": "Exists", "effect": "NoSchedule"}]),
             _node(unschedulable=True),
             None,
             id="cordoned, and tolerated",
         ),
-        pytest.param(_spec(), _node("gpu=yes:NoSchedule"), "its taint gpu=yes:NoSchedule is not tolerated", id="taint"),
-        pytest.param(_spec(), _node("gpu:NoExecute"), "its taint gpu:NoExecute is not tolerated", id="without a value"),
+        pytest.param(
+            _spec(),
+            _node("gpu=yes:NoSchedule"),
+            "the taint gpu=yes:NoSchedule of the node is not tolerated",
+            id="taint",
+        ),
+        pytest.param(
+            _spec(),
+            _node("gpu:NoExecute"),
+            "the taint gpu:NoExecute of the node is not tolerated",
+            id="without a value",
+        ),
         pytest.param(_spec(), _node("gpu:PreferNoSchedule"), None, id="a soft taint"),
         pytest.param(
             _spec(tolerations=[{"key": "gpu", "value": "yes"}]),
@@ -72,13 +85,13 @@ PLAIN, FAR = _node(), "its node affinity does not match"
         pytest.param(
             _spec(tolerations=[{"key": "gpu", "value": "no"}, {"key": "x", "operator": "Exists"}]),
             _node("gpu=yes:NoSchedule"),
-            "its taint gpu=yes:NoSchedule is not tolerated",
+            "the taint gpu=yes:NoSchedule of the node is not tolerated",
             id="another value, another key",
         ),
         pytest.param(
             _spec(tolerations=[{"key": "gpu", "operator": "Exists", "effect": "NoExecute"}]),
             _node("gpu=yes:NoSchedule"),
-            "its taint gpu=yes:NoSchedule is not tolerated",
+            "the taint gpu=yes:NoSchedule of the node is not tolerated",
             id="another effect",
         ),
         pytest.param(_spec(tolerations=[{"operator": "Exists"}]), _node("gpu=yes:NoSchedule"), None, id="all are"),

@@ -79,7 +79,7 @@ def test_one_gpu_with_unknown_links() -> None:
 
 def test_nodes_that_kube_scheduler_excludes_are_not_called_nodes_without_devices() -> None:
     found = msgspec.structs.replace(
-        told(request(1)), nodes=0, other_nodes=0, barred=(ExcludedNodes("it is cordoned", ("a",)),)
+        told(request(1)), nodes=0, other_nodes=0, barred=(ExcludedNodes("the node is cordoned", ("a",)),)
     )
 
     text = explanation_text(found, 100)

@@ -59,7 +59,7 @@ def test_equal_nodes_share_a_rejection(spec: dict[str, object]) -> None:
 def test_a_pod_without_rules_tolerates_nothing() -> None:
     node = msgspec.convert({"metadata": {"name": "n"}, "spec": {"unschedulable": True}}, FullNode)
 
-    assert NodeFilter(None).rejection_of(node) == "it is cordoned"
+    assert NodeFilter(None).rejection_of(node) == "the node is cordoned"
 
 
 class _CountedLabels(dict[str, str]):

@@ -265,7 +265,7 @@ def test_kube_schedulers_own_filters_count() -> None:
     assert _nodes(_planned(picky[:1], seen)) == {"b": 1}
     members = [picky[0], *crew(3, 8)[1:]]
     assert _nodes(_planned(members[:2], seen)) == {"b": 1, "c": 1}
-    assert _unplaced(members, seen).missing == (("w-0", "it is not pool=gpu, as nodeSelector requires"),)
+    assert _unplaced(members, seen).missing == (("w-0", "the node has no label pool=gpu, as nodeSelector requires"),)
 
 
 def test_the_diagnosis_ignores_nodes_of_other_members() -> None:
@@ -277,7 +277,7 @@ def test_the_diagnosis_ignores_nodes_of_other_members() -> None:
     found = _unplaced([member("x", 4), *picky], seen)
 
     assert found.best == 3
-    assert found.missing == (("p-2", "it is not pool=gpu, as nodeSelector requires"),)
+    assert found.missing == (("p-2", "the node has no label pool=gpu, as nodeSelector requires"),)
 
 
 def test_a_rack_for_either_kind_but_not_both_is_skipped() -> None:
