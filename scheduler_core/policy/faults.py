@@ -13,6 +13,11 @@ _WORDING = {
     "tuple_type": "should be a list",
     "too_short": "should name at least one",
 }  # instead of pydantic's messages, which name Python types
+_VALUE_WORDING = {
+    "string_type": "should be text, in quotes",
+    "bool_type": "should be true or false",
+    "bool_parsing": "should be true or false",
+}  # the same, beside the quoted value
 _QUOTED = 60  # characters of a value in a message
 
 
@@ -23,9 +28,11 @@ def fault_text(error: Any, root: type[BaseModel]) -> str:
         return f"{where}: unknown key; allowed: {', '.join(_fields(root, error['loc'][:-1]))}"
     if error["type"] in _WORDING:
         return f"{where} {_WORDING[error['type']]}".strip()
-    message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    message = error["msg"].removeprefix("Value error, ").removeprefix("Input ").removeprefix("String ")
+    message = _VALUE_WORDING.get(error["type"], message)
     quoted = repr(error["input"])
-    shown = "" if isinstance(error["input"], dict | list | BaseModel) else quoted[:_QUOTED] + " "
+    quoted = quoted if len(quoted) <= _QUOTED else f"{quoted[:_QUOTED]}..."
+    shown = "" if isinstance(error["input"], dict | list | BaseModel) else quoted + " "
     return f"{where}: {shown}{message}".removeprefix(": ")
 
 

@@ -160,6 +160,13 @@ def test_mode_off_needs_no_quotes() -> None:
             "belowPriority 10 should be higher than minPriority 10: no pod matches both",
             id="no priority",
         ),
+        pytest.param("rules: [{name: 3}]", "preemption.rules.0.name: 3 should be text, in quotes", id="text"),
+        pytest.param(
+            "rules: [{name: a, allow: maybe}]",
+            "preemption.rules.0.allow: 'maybe' should be true or false",
+            id="no Boolean",
+        ),
+        pytest.param(f"rules: [{{name: {'x' * 300}}}]", "xxx... should have at most 253 characters", id="long name"),
         pytest.param("wait: -1m", "preemption.wait: '-1m' should be a duration", id="duration"),
         pytest.param("rules: [{name: a, victims: {colour: red}}]", "unknown key; allowed: workloadClass", id="key"),
         pytest.param("maxPlans: 0", "preemption.maxPlans: 0", id="plans"),
