@@ -164,3 +164,26 @@ GARBAGE = {
 def test_garbage_takes_time_in_proportion_to_its_length(text: str) -> None:
     """400 KB take a fraction of a second; a pattern that backtracks would take hours."""
     lawful(text)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "numa"),
+    [
+        (("0-31", "32-63"), ("0-1", "2-3")),
+        (("0-47,96-143", "48-95,144-191"), ("0,2", "1,3")),
+        (("0-127", "128-255"), ("0-7", "8-15")),
+    ],
+)
+@pytest.mark.parametrize("era", ["418", "525", "550"])
+def test_affinities_that_a_terminal_of_any_width_broke(era: str, cpus: tuple[str, str], numa: tuple[str, str]) -> None:
+    pair: tuple[tuple[PcieDistance | None, ...], ...] = ((None, PcieDistance.PIX), (PcieDistance.PIX, None))
+    text = printed(Machine(cells=pair, nics=(), cpus=cpus, numa=numa), ERAS[era])
+    whole = parse_topo(text)
+
+    for width in range(24, 80):
+        found = lawful(in_terminal(text, width, joined=False))
+        if found is None or found.problems:
+            continue
+        for gpu, expected in zip(found.gpus, whole.gpus, strict=True):
+            assert gpu.cpu_affinity in (None, expected.cpu_affinity), width
+            assert gpu.numa_affinity in (None, expected.numa_affinity), width

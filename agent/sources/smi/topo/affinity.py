@@ -10,6 +10,8 @@ from agent.sources.smi.topo.words import FOLD, CellScan
 
 _ITEM = r"\d{1,6}(?:-\d{1,6})?"
 _WORD = re.compile(rf"[\s;]*(?:,\s)?(N/A|{_ITEM}(?:,\s?{_ITEM})*)(?=N/A|[\s;<#(]|,(?!\d)|$)", re.IGNORECASE)
+_LIST = re.compile(rf"{_ITEM}(?:,{_ITEM})*")
+_TOKEN = re.compile(r"(?<![\w,-])\d[\d,-]*-\d[\d,-]*(?![\w,-])")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?(?=,|$)")
 _TO_NUMA = 2  # words up to the NUMA affinity
 _BLANK_GAP = 1.5  # in columns; a wider gap before the first word is a blank affinity
@@ -32,13 +34,40 @@ def affinity_words(tail: str, wanted: int) -> tuple[list[str], str]:
     whole = _words(tail.replace(FOLD, ""))
     if FOLD in tail and len(whole[0]) != wanted:
         split = _words(tail.replace(FOLD, " "))
-        if (len(split[0]) == wanted and _are_consistent(split[0])) or len(split[1]) < len(whole[1]):
+        if len(split[0]) == wanted and _are_consistent(split[0]):
+            return split
+        apart = _words(_set_apart(tail.replace(FOLD, "")))
+        if len(apart[0]) == wanted:
+            return apart
+        if len(split[1]) < len(whole[1]):
             return split
     return whole
 
 
+def _set_apart(text: str) -> str:
+    """Return the text with a blank between CPUs and NUMA nodes that a line break joined, if one place is possible.
+
+    "0-310-1" is "0-31 0-1", and "0-47,96-1430,2" is "0-47,96-143 0,2".
+    """
+    found = _TOKEN.search(text)
+    if found is None or _is_list(found[0]):
+        return text
+    token = found[0]
+    places = [at for at in range(1, len(token)) if "-" in token[:at] and _is_list(token[:at]) and _is_list(token[at:])]
+    if len(places) != 1:
+        return text
+    at = found.start() + places[0]
+    return f"{text[:at]} {text[at:]}"
+
+
+def _is_list(text: str) -> bool:
+    return _LIST.fullmatch(text) is not None and is_ascending(text)
+
+
 def _are_consistent(words: list[str]) -> bool:
-    """Return whether these can be CPUs and NUMA nodes: CPU 0 is on node 0."""
+    """Return whether these can be CPUs and NUMA nodes: CPU 0 is on node 0, and the memory of a GPU is one node."""
+    if len(words) > _TO_NUMA and not (words[_TO_NUMA].isdigit() or words[_TO_NUMA] == "N/A"):
+        return False
     return len(words) < _TO_NUMA or words[0][:2] not in ("0-", "0,") or words[1][0] in "0N"
 
 
@@ -64,8 +93,10 @@ def read_affinity(body: str, scanned: CellScan, columns: int, run: int | None) -
     ``run``: the number of CPUs in one range of the CPU lists of other rows, where known.
     """
     tail = body[scanned.end :]
-    plain = affinity_words(tail, columns)[0]
+    plain, rest = affinity_words(tail, columns)
     words: list[str | None] = [*plain]
+    if re.match(r"-\d", rest) and FOLD in tail:
+        words = []  # the rest of a range, and it is unknown of which
     if columns == 0 and (not plain or first_run(plain[0]) is None or FOLD in tail):
         words = []  # without a header, only a range on the same line is certainly the CPU affinity
     if columns and len(words) < columns:

@@ -34,6 +34,7 @@ _DECORATION = " \t>#/+-"  # before a line, in quotations, comments and patches
 # For broken lines; compiled (and cached by ``re``) only when needed.
 _FRAGMENT = r"(?:[A-Z]{0,3}|NV\d{0,2}|[\d,-]{0,40}(?:N/?)?|\.{0,2})"  # part of a word that is broken again
 _REST = r"[,-]\d[\d,-]{0,40}\s*"  # the rest of a NUMA affinity that was broken: "-1" of "0-1"
+_REST_OF_BROKEN = r"(?:[\d,-]{1,40}\s*(?:N/A\s*)?|N/A\s*)"  # the same where the header is broken too: "2-13" of "12-13"
 _COMMAND = re.compile(r"topo\s{1,8}(?:-(?P<short>mp?)\b|--matrix(?P<long>_pci)?\b)")
 
 
@@ -58,6 +59,7 @@ class MatrixBlock:
 
     def __init__(self, header: MatrixHeader | None, pci_only: bool | None) -> None:
         self.header = header
+        self.is_header_broken = False  # it was joined from several lines
         self.pci_only = pci_only  # whether the command before it was `topo -mp`; None: no command
         self.rows: list[MatrixRow] = []
         self.legend: list[str] = []
@@ -191,6 +193,7 @@ class _BlockFinder:
         if len(set(whole)) < len(whole):
             return False
         self.blocks[-1].header = joined
+        self.blocks[-1].is_header_broken = True
         self.folds += 1
         return True
 
@@ -200,7 +203,9 @@ class _BlockFinder:
         columns, wanted = _size(block.header)
         complete = len(row.scanned.cells) >= columns and len(affinity_words(row.tail, wanted)[0]) >= wanted
         more = text[_shared_prefix_length(self.prefix, text) :]
-        if self.folds >= MAX_FOLDS or not more.strip() or (block.header and complete and not re.fullmatch(_REST, more)):
+        rest = _REST_OF_BROKEN if block.is_header_broken and not row.body[-1:].isspace() else _REST
+        is_rest = re.fullmatch(rest, more)
+        if self.folds >= MAX_FOLDS or not more.strip() or (block.header and complete and not is_rest):
             return False
         body = row.body + FOLD + more
         longer = msgspec.structs.replace(
