@@ -69,6 +69,19 @@ class GpuFabric(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         return self.cluster_uuid, self.clique
 
 
+class C2c(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """The NVLink-C2C links between a GPU and the Grace CPU beside it. Source: NVML_FI_DEV_C2C_*; NCCL's ``<c2c>``."""
+
+    lanes: int  # links in use
+    expected_lanes: int
+    gbps: float | None = None  # GB/s of the links in use, in both directions
+
+    @property
+    def short(self) -> bool:
+        """Return whether a link is down."""
+        return self.lanes < self.expected_lanes
+
+
 class Gpu(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A physical GPU. ``index`` is NVML's and may change if a GPU is lost; ``uuid`` and ``bus_id`` identify the GPU."""
 
@@ -88,6 +101,7 @@ class Gpu(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tru
     mig_enabled: bool | None = None  # None: unknown or not supported
     mig_devices: tuple[MigDevice, ...] = ()
     fabric: GpuFabric | None = None
+    c2c: C2c | None = None  # None: unknown, or no Grace CPU
     health: Health = Health.OK
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import msgspec
 
-from gputopo.gpu import FabricState, Gpu, GpuFabric, Health, MigDevice, Pcie
+from gputopo.gpu import C2c, FabricState, Gpu, GpuFabric, Health, MigDevice, Pcie
 from gputopo.identity import SameObjects
 from gputopo.invariants import ModelError, require
 from gputopo.nvlink import Island, Link, Nvlink, Uplink, find_islands
@@ -22,6 +22,7 @@ from gputopo.summary import Interconnect, TopologySummary
 
 __all__ = [
     "MAX_GPUS",
+    "C2c",
     "Degradation",
     "FabricState",
     "FactGroup",

@@ -9,10 +9,10 @@ from __future__ import annotations
 from agent.discover.fabric import gpu_fabric
 from agent.discover.inventory import InventoryEntry
 from agent.discover.precedence import SourcePrecedence
-from agent.discover.products import architecture_family
+from agent.discover.products import architecture_family, is_superchip
 from agent.snapshot import NvmlGpu, NvmlMigDevice
 from agent.sources.kernel_list import parse_numbers, parse_single_number
-from gputopo.model import Gpu, Health, MigDevice, NumaNode, Pcie, ProblemKind
+from gputopo.model import C2c, Gpu, Health, MigDevice, NumaNode, Pcie, ProblemKind
 
 _MIG_ENABLED = 1
 
@@ -48,8 +48,29 @@ def build_gpu(entry: InventoryEntry, cpu_nodes: frozenset[int] | None, precedenc
         mig_enabled=mig_enabled,
         mig_devices=_mig_devices(entry, nvml) if mig_enabled else (),
         fabric=gpu_fabric(nvml.fabric) or (entry.query.fabric if entry.query else None),
+        c2c=_c2c(entry, nvml),
         health=Health.LOST if entry.lost else Health.OK,
     )
+
+
+def _c2c(entry: InventoryEntry, nvml: NvmlGpu) -> C2c | None:
+    """Return the C2C links. A link whose state is unknown counts as in use; rates are MB/s in one direction.
+
+    A GPU that is no superchip may report links that its board does not use: all are down.
+    """
+    used = [link for link in nvml.c2c_links if link.active is not False]
+    if used or (nvml.c2c_links and is_superchip(nvml.name)):
+        rates = [link.speed_mbps for link in used]
+        known = [rate for rate in rates if rate is not None]
+        return C2c(len(used), len(nvml.c2c_links), _both_ways(sum(known)) if len(known) == len(rates) else None)
+    if entry.nccl is None or entry.nccl.c2c_lanes is None:
+        return None
+    lanes, rate = entry.nccl.c2c_lanes, entry.nccl.c2c_mbps
+    return C2c(lanes, lanes, None if rate is None else _both_ways(lanes * rate))
+
+
+def _both_ways(mbps: int) -> float:
+    return round(2 * mbps / 1000, 1)
 
 
 def _mig_enabled_by_smi(entry: InventoryEntry) -> bool | None:

@@ -64,6 +64,7 @@ class NcclGpu(msgspec.Struct, frozen=True, kw_only=True):
     compute_capability: tuple[int, int] | None = None
     nvlinks: tuple[NcclNvlink, ...] | None = None  # (): none; None: not in the file
     c2c_lanes: int | None = None  # links to its Grace CPU
+    c2c_mbps: int | None = None  # MB/s of each, in one direction
     pcie_width: int | None = None  # lanes
 
 
@@ -234,6 +235,7 @@ def _gpu(gpu: Element | None, device: Element, bus_id: str, location: PciLocatio
         compute_capability=None if sm is None else divmod(sm, 10),
         nvlinks=tuple(_nvlink(link) for link in gpu.all("nvlink")),
         c2c_lanes=None if c2c is None else _integer(c2c, "count", least=1),
+        c2c_mbps=_integer(c2c, "bw", least=1) if c2c is not None and "bw" in c2c.attributes else None,
         pcie_width=width,
     )
 

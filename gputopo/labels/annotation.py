@@ -169,6 +169,7 @@ def _with_uuid(gpu: Gpu, uuid: str | None) -> Gpu:
 # The parts that are left out, in this order, until the rest fits: the least important for placement first.
 _OPTIONAL_PARTS = (
     ("gpus", "mig_devices"),
+    ("gpus", "c2c"),
     ("gpus", "cpu_affinity"),
     ("numa_nodes", None),
     ("nics", None),

@@ -70,6 +70,7 @@ def _gpu(gpu: Gpu) -> schema.GpuEntry:
             enabled=gpu.mig_enabled, devices=tuple(_same(schema.MigDeviceEntry, each) for each in gpu.mig_devices)
         ),
         "fabric": None if gpu.fabric is None else _same(schema.GpuFabricEntry, gpu.fabric),
+        "c2c": None if gpu.c2c is None else _same(schema.C2cEntry, gpu.c2c),
     }
     plain = {field: getattr(gpu, field) for field in schema.GpuEntry.__struct_fields__ if field not in derived}
     return schema.GpuEntry(**plain, **derived)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from gputopo.render.wording import format_gib, format_lanes, format_number, gpu_names, parse_subject
+from gputopo.render.wording import format_c2c, format_gib, format_lanes, format_number, gpu_names, parse_subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,7 +107,7 @@ def _rate(topology: NodeTopology, gpu: Gpu) -> Cell:
 
 
 def _special(gpu: Gpu, glyphs: Glyphs) -> str:
-    facts = []
+    facts = [] if gpu.c2c is None else [format_c2c(gpu.c2c)]
     if gpu.memory_numa_node is not None:
         facts.append(f"its memory is NUMA {gpu.memory_numa_node}")
     if gpu.fabric is not None and gpu.fabric.unhealthy:

@@ -26,7 +26,7 @@ from gputopo.render import RenderError
 from gputopo.render.places import numa_places, same_bridge
 
 if TYPE_CHECKING:
-    from gputopo.model import Gpu, Nic, NodeTopology, Nvlink
+    from gputopo.model import C2c, Gpu, Nic, NodeTopology, Nvlink
     from gputopo.render.places import DeviceGroup, NumaPlace
 
 _GPU_CLASS = "0x03"  # NCCL: any display controller
@@ -170,8 +170,16 @@ def _gpu(topology: NodeTopology, gpu: Gpu) -> list[Line]:
     sm = "" if gpu.compute_capability is None else ' sm="{}{}"'.format(*gpu.compute_capability)
     attributes = f'dev="{gpu.index}"{sm}'
     links = [] if gpu.mig_enabled is True else _nvlinks(topology, topology.nvlink, gpu)
+    links += [] if gpu.c2c is None else _c2c(gpu.c2c)
     inner = [(1, f"<gpu {attributes}>"), *((2, link) for link in links), (1, "</gpu>")]
     return [(0, f"{pci}>"), *(inner if links else [(1, f"<gpu {attributes}/>")]), (0, "</pci>")]
+
+
+def _c2c(c2c: C2c) -> list[str]:
+    """Return the links to the CPU, with the rate of one (MB/s, one direction): NCCL needs both, or detects both."""
+    if c2c.gbps is None or not c2c.lanes:
+        return []
+    return [f'<c2c bw="{round(c2c.gbps * 1000 / 2 / c2c.lanes)}" count="{c2c.lanes}"/>']
 
 
 def _nvlinks(topology: NodeTopology, nvlink: Nvlink, gpu: Gpu) -> list[str]:

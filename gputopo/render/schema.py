@@ -64,6 +64,14 @@ class GpuFabricEntry(Entry):
     unhealthy: Annotated[tuple[str, ...], Meta(description="names of the health fields that report a fault")]
 
 
+class C2cEntry(Entry):
+    """The NVLink-C2C links between a GPU and its Grace CPU."""
+
+    lanes: Annotated[int, Meta(description="links in use")]
+    expected_lanes: int
+    gbps: Annotated[float | None, Meta(description="GB/s of the links in use, both ways together")]
+
+
 class GpuEntry(Entry):
     """One physical GPU."""
 
@@ -82,6 +90,7 @@ class GpuEntry(Entry):
     pcie: PcieEntry
     mig: MigEntry
     fabric: GpuFabricEntry | None
+    c2c: Annotated[C2cEntry | None, Meta(description="null: unknown, or no Grace CPU")]
     health: Health
 
 

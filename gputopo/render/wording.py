@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gputopo.model import Link, NodeTopology, Uplink
+    from gputopo.model import C2c, Link, NodeTopology, Uplink
 
     Cell = tuple[str, str]  # role, text
     Paint = Callable[[str, str], str]  # (role, text) -> text with colour or markup
@@ -68,6 +68,13 @@ def format_gib(mib: int) -> str:
     """Return a size in GiB: ``79.6 GiB``, ``1007 GiB``."""
     size = mib / 1024
     return f"{size:.0f} GiB" if size >= 100 else f"{format_number(size)} GiB"
+
+
+def format_c2c(c2c: C2c) -> str:
+    """Return ``C2C 900 GB/s``; ``C2C 9/10`` if links are down or the rate is unknown."""
+    if c2c.short or c2c.gbps is None:
+        return f"C2C {c2c.lanes}/{c2c.expected_lanes}"
+    return f"C2C {format_number(c2c.gbps)} GB/s"
 
 
 def format_lanes(edge: Link | Uplink) -> str:

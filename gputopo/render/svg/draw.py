@@ -13,7 +13,7 @@ from gputopo.render.svg.nic_names import NIC_TEXT, nic_names
 from gputopo.render.svg.palette import island_class
 from gputopo.render.svg.rows import DETAIL_TEXT, HEAD_TEXT
 from gputopo.render.svg.words import fit, longest, text_width
-from gputopo.render.wording import escape_invisible, format_gib, format_number, island_letter
+from gputopo.render.wording import escape_invisible, format_c2c, format_gib, format_number, island_letter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -176,6 +176,7 @@ def _about(gpu: Gpu, marks: Marks) -> str:
         gpu.bus_id,
         gpu.uuid,
         f"PCIe {pcie.max_generation}.0 x{pcie.max_width}" if pcie.max_generation and pcie.max_width else None,
+        None if gpu.c2c is None else f"{format_c2c(gpu.c2c)} to its Grace CPU",
         f"island {island_letter(marks.number[gpu.index])}" if gpu.index in marks.number else None,
         "lost" if gpu.health is Health.LOST else "degraded" if gpu.index in marks.gpus else None,
     ]

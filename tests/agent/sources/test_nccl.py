@@ -86,6 +86,7 @@ def test_a_dump_has_gpus_nics_and_numa_nodes() -> None:
                     NcclNvlink(NvlinkEnd.UNKNOWN, 1, "0000:00:02.0"),
                 ),
                 c2c_lanes=5,
+                c2c_mbps=44712,
             ),
         ),
         nics=(

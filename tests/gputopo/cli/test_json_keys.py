@@ -16,7 +16,7 @@ from tests.gputopo.cli.cluster_objects import pod
 from tests.gputopo.cli.test_cluster_file import file_of, of_kind
 from tests.gputopo.cli.test_gangs import member
 
-CAMEL, SNAKE = re.compile(r"[a-z]+([A-Z][a-z]*|[0-9])*"), re.compile(r"[a-z0-9]+(_[a-z0-9]+)*")
+CAMEL, SNAKE = re.compile(r"[a-z]+([A-Z][a-z]*|[0-9][a-z]?)*"), re.compile(r"[a-z0-9]+(_[a-z0-9]+)*")
 RUNNING = pod("train", 3, node="gpu-0", phase="Running")
 
 

@@ -152,6 +152,7 @@ def test_unknown_facts_are_null() -> None:
                 "pcie": {"generation": None, "width": None, "maxGeneration": None, "maxWidth": None},
                 "mig": {"enabled": None, "devices": []},
                 "fabric": None,
+                "c2c": None,
                 "health": "ok",
             }
         ],
