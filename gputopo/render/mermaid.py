@@ -28,9 +28,9 @@ def render_mermaid(topology: NodeTopology, name: str | None = None) -> str:
     lines += [f'  nvswitch{fabric}{{{{"{_escaped(called)}"}}}}' for fabric, called in fabrics(topology).items()]
     drawn = drawn_edges(topology)
     lines += [_edge(edge) for edge in drawn]
-    hurt = [str(place) for place, edge in enumerate(drawn) if edge.degraded]
-    if hurt:
-        lines.append(f"  linkStyle {','.join(hurt)} stroke:#cf222e,color:#cf222e")
+    degraded = [str(place) for place, edge in enumerate(drawn) if edge.degraded]
+    if degraded:
+        lines.append(f"  linkStyle {','.join(degraded)} stroke:#cf222e,color:#cf222e")
     lines += _classes(topology)
     return "\n".join(lines) + "\n"
 

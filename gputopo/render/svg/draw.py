@@ -184,8 +184,8 @@ def _about(gpu: Gpu, marks: Marks) -> str:
 
 
 def _edge_class(edge: Link | Uplink, marks: Marks) -> str:
-    hurt = (" degraded" if marks.is_degraded(edge) else "") + ("" if edge.lanes else " down")
-    return f"{colour(edge.a if isinstance(edge, Link) else edge.gpu, marks)}{hurt}"
+    degraded = (" degraded" if marks.is_degraded(edge) else "") + ("" if edge.lanes else " down")
+    return f"{colour(edge.a if isinstance(edge, Link) else edge.gpu, marks)}{degraded}"
 
 
 def _wire(wire: EdgePath, marks: Marks) -> str:

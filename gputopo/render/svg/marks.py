@@ -32,12 +32,12 @@ def mark(topology: NodeTopology) -> Marks:
     islands = tuple(island for island in topology.islands or () if island.size > 1)
     number = {gpu: place for place, island in enumerate(islands) for gpu in island.gpus}
     subjects = [parse_subject(each.what) for each in topology.degraded]
-    hurt = [gpus for _, gpus in subjects]
+    degraded = [gpus for _, gpus in subjects]
     return Marks(
         islands,
         number,
-        frozenset(gpus[0] for gpus in hurt if len(gpus) == 1),
-        frozenset((gpus[0], gpus[1]) for gpus in hurt if len(gpus) == 2) | _weak_pair(topology, subjects),
+        frozenset(gpus[0] for gpus in degraded if len(gpus) == 1),
+        frozenset((gpus[0], gpus[1]) for gpus in degraded if len(gpus) == 2) | _weak_pair(topology, subjects),
         topology.nvlink is not None,
     )
 
