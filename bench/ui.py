@@ -119,7 +119,7 @@ def own_namespaces(user: str) -> frozenset[str]:
 
 
 class Received(NamedTuple):
-    """What the viewers received."""
+    """Bytes and pages that the viewers received."""
 
     bytes: int  # of the streams
     pages: int

@@ -140,8 +140,7 @@ def _is_spent(
         return True
     left = budget.status.disruptions_allowed
     if 0 < left <= len(allowed):
-        own = (each for each in allowed if each.namespace == budget.metadata.namespace)
-        left -= sum(selects_pod(budget, labels[each.uid]) for each in own)
+        left -= sum(_is_for(budget, each.namespace, labels[each.uid]) for each in allowed)
     return left <= 0
 
 
