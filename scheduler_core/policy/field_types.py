@@ -49,7 +49,7 @@ Namespaces = Annotated[
     BeforeValidator(as_list, json_schema_input_type=Name | tuple[Name, ...]),
     Field(min_length=1),
 ]
-Personalities = Annotated[
+WorkloadClasses = Annotated[
     tuple[WorkloadClass, ...],
     BeforeValidator(as_list, json_schema_input_type=WorkloadClass | tuple[WorkloadClass, ...]),
     Field(min_length=1),

@@ -18,6 +18,8 @@ from scheduler_core.policy.faults import fault_text
 from scheduler_core.policy.gpu_families import GPU_FAMILIES
 from scheduler_core.policy.limits import GangLimits, NamespaceLimits
 from scheduler_core.policy.models import (
+    NEW_KEY,
+    OLD_KEY,
     GangLimitsModel,
     MatchModel,
     NamespaceLimitsModel,
@@ -68,7 +70,7 @@ def parse_policy_file(text: str, name: str, base: Policy = BUILT_IN.node_policy)
         large = f"the file has {size} bytes; a policy file should have at most {_MAX_BYTES}, as a ConfigMap has"
         raise PolicyError(name, [PolicyFault(Position(1, 1), large)])
     try:
-        positions = YamlPositions.parse_yaml(text)
+        positions = YamlPositions.parse_yaml(text, _rename_old_keys)
         model = PolicyModel.model_validate({} if positions.value is None else positions.value)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -84,10 +86,30 @@ def parse_policy_file(text: str, name: str, base: Policy = BUILT_IN.node_policy)
     return PolicyFile(policies_from_model(model, base), model, positions)
 
 
+def _rename_old_keys(root: yaml.Node) -> None:
+    """Give ``personality`` its new name: a key of the file, and of the ``match`` of its profiles."""
+    profiles = [each for key, value in _entries(root) if key.value == "profiles" for each in _items(value)]
+    matches = [value for each in profiles for key, value in _entries(each) if key.value == "match"]
+    for mapping in (root, *matches):
+        for key, _ in _entries(mapping):
+            if key.value == OLD_KEY:
+                key.value = NEW_KEY
+
+
+def _entries(node: yaml.Node) -> list[tuple[yaml.Node, yaml.Node]]:
+    return node.value if isinstance(node, yaml.MappingNode) else []
+
+
+def _items(node: yaml.Node) -> list[yaml.Node]:
+    return node.value if isinstance(node, yaml.SequenceNode) else []
+
+
 def policies_from_model(model: PolicyModel, built_in: Policy) -> Policies:
     """Return the policies that the model describes."""
-    off = {name for name, used in model.personality.rules.items() if not used}
-    reading = ParsingPolicy(tuple(rule for rule in DETECTION_RULES if rule.name not in off), model.personality.demands)
+    off = {name for name, used in model.workload_class.rules.items() if not used}
+    reading = ParsingPolicy(
+        tuple(rule for rule in DETECTION_RULES if rule.name not in off), model.workload_class.demands
+    )
     base = _profile(PolicyProfile(built_in), model.defaults)
     stale = {"stale_after_s": model.staleness.after, "stale": model.staleness.handling}
     base = base._replace(policy=base.policy._replace(**_set_values(stale)))
@@ -175,7 +197,7 @@ def _match(written: MatchModel) -> ProfileMatch:
     return ProfileMatch(
         frozenset(written.scheduler_name or ()),
         frozenset(written.namespace or ()),
-        frozenset(written.personality or ()),
+        frozenset(written.workload_class or ()),
     )
 
 

@@ -5,7 +5,6 @@ The docstrings and descriptions of the models are part of the published schema.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -23,7 +22,7 @@ from gputopo.labels.keys import API_GROUP
 from gputopo.quantities import parse_mib
 from scheduler_core.policy.extensions import FACTORS_GROUP, FILTERS_GROUP, Extension, installed_extensions
 from scheduler_core.policy.factors import FACTORS
-from scheduler_core.policy.field_types import Count, Duration, FileModel, Name, Names, Namespaces, Personalities
+from scheduler_core.policy.field_types import Count, Duration, FileModel, Name, Names, Namespaces, WorkloadClasses
 from scheduler_core.policy.gpu_families import GPU_FAMILIES
 from scheduler_core.policy.limits import DEFAULT_BACKFILL, BackfillMode, BackfillPolicy, GpuLimit
 from scheduler_core.policy.policy import Handling
@@ -34,12 +33,13 @@ from scheduler_core.request.workload_type import DETECTION_RULE_NAMES
 
 API_VERSION = f"{API_GROUP}/v1alpha1"
 KIND = "PlacementPolicy"
-# The names and descriptions of enums in the published schema, whatever the classes are called.
-_PUBLISHED: dict[type[Enum], tuple[str, str]] = {
-    Handling: ("Handling", "How degraded nodes are handled."),
-    WorkloadClass: ("Personality", "The workload class of a pod."),
-    Strength: ("Wish", "How strongly a pod requires a property. None: it is preferred, with the usual weight."),
+# The descriptions of enums in the published schema.
+_DESCRIPTIONS: dict[type[Enum], str] = {
+    Handling: "How degraded nodes are handled.",
+    WorkloadClass: "The workload class of a pod.",
+    Strength: "How strongly a pod requires a property. None: it is preferred, with the usual weight.",
 }
+OLD_KEY, NEW_KEY = "personality", "workloadClass"  # files with the old key stay valid in 0.x
 _PERCENT = re.compile(r"(\d{1,3})%", re.ASCII)
 
 Weight = Annotated[float, Field(ge=0, le=100, strict=True)]
@@ -220,7 +220,7 @@ class MatchModel(FileModel):
 
     scheduler_name: Names | None = None
     namespace: Namespaces | None = None
-    personality: Personalities | None = None
+    workload_class: WorkloadClasses | None = None
 
 
 class ProfileModel(SettingsModel):
@@ -237,7 +237,7 @@ class StalenessModel(FileModel):
     handling: Handling | None = None
 
 
-class PersonalityModel(FileModel):
+class WorkloadClassModel(FileModel):
     """How the workload class of a pod is recognized."""
 
     demands: Strength = Field(
@@ -322,7 +322,7 @@ class PolicyModel(FileModel):
     api_version: Version
     kind: Kind
     staleness: StalenessModel = StalenessModel()
-    personality: PersonalityModel = PersonalityModel()
+    workload_class: WorkloadClassModel = WorkloadClassModel()
     gangs: GangLimitsModel = GangLimitsModel()
     preemption: PreemptionModel = PreemptionModel()
     backfill: BackfillModel = BackfillModel()
@@ -341,12 +341,9 @@ class PolicyModel(FileModel):
 
 def policy_schema() -> dict[str, Any]:
     """Return the JSON Schema of a policy file."""
-    text = json.dumps(PolicyModel.model_json_schema(by_alias=True, mode="validation"))
-    for enum, (name, _) in _PUBLISHED.items():
-        text = text.replace(f'"#/$defs/{enum.__name__}"', f'"#/$defs/{name}"')
-    found = json.loads(text)
-    definitions = found["$defs"]
-    for enum, (name, description) in _PUBLISHED.items():
-        definitions[name] = definitions.pop(enum.__name__) | {"title": name, "description": description}
-    found["$defs"] = dict(sorted(definitions.items()))
+    found = PolicyModel.model_json_schema(by_alias=True, mode="validation")
+    for enum, description in _DESCRIPTIONS.items():
+        found["$defs"][enum.__name__]["description"] = description
+    for mapping in (found, found["$defs"]["MatchModel"]):
+        mapping["properties"][OLD_KEY] = mapping["properties"][NEW_KEY] | {"deprecated": True}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}

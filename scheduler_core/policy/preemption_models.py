@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from scheduler_core.policy.field_types import Count, Duration, FileModel, Name, Namespaces, Personalities
+from scheduler_core.policy.field_types import Count, Duration, FileModel, Name, Namespaces, WorkloadClasses
 from scheduler_core.policy.preemption import (
     DEFAULT_PREEMPTION,
     PreemptionMatch,
@@ -58,7 +58,7 @@ TimeOfDay = Annotated[float, BeforeValidator(_time_of_day, json_schema_input_typ
 class PreemptionMatchModel(FileModel):
     """Pods on one side of a rule: all given criteria must hold."""
 
-    workload_class: Personalities | None = None
+    workload_class: WorkloadClasses | None = None
     namespace: Namespaces | None = None
     min_priority: Priority | None = Field(default=None, description="This priority or a higher one.")
     below_priority: Priority | None = Field(default=None, description="A lower priority than this.")

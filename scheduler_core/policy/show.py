@@ -66,7 +66,7 @@ def _match_words(match: ProfileMatch) -> str:
     fields = {
         "schedulerName": match.schedulers,
         "namespace": match.namespaces,
-        "personality": {each.value for each in match.workload_classes},
+        "workloadClass": {each.value for each in match.workload_classes},
     }
     words = [f"{key} {' or '.join(sorted(values))}" for key, values in fields.items() if values]
     return " and ".join(words) or "all other pods"
@@ -79,8 +79,8 @@ def _common(policies: Policies, file: PolicyFile | None) -> Iterable[EffectiveVa
     rows = (
         ("staleness.after", f"{common.stale_after_s:g}s", ("staleness", "after")),
         ("staleness.handling", common.stale.value, ("staleness", "handling")),
-        ("personality.demands", policies.parsing.needs_strength.value, ("personality", "demands")),
-        ("personality.rules", f"all but {', '.join(off)}" if off else "all", ("personality", "rules")),
+        ("workloadClass.demands", policies.parsing.needs_strength.value, ("workloadClass", "demands")),
+        ("workloadClass.rules", f"all but {', '.join(off)}" if off else "all", ("workloadClass", "rules")),
     )
     for setting, value, path in rows:
         yield EffectiveValue(setting, value, _line(file, path) if file and _is_set(model, path) else _BUILT_IN)

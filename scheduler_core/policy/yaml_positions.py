@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import yaml
@@ -25,12 +25,16 @@ class YamlPositions:
         self._root = root
 
     @classmethod
-    def parse_yaml(cls, text: str) -> YamlPositions:
-        """Parse the text. Raises ``yaml.YAMLError``, also for duplicate keys."""
+    def parse_yaml(cls, text: str, prepare: Callable[[yaml.Node], None] = lambda _: None) -> YamlPositions:
+        """Parse the text. Raises ``yaml.YAMLError``, also for duplicate keys.
+
+        ``prepare`` may change the nodes before their values are made: positions stay those of the text.
+        """
         loader = _Loader(text)
         root = loader.get_single_node()
         if root is None:
             return cls(None, None)
+        prepare(root)
         _check_keys(root, set())
         return cls(loader.construct_document(root), root)
 

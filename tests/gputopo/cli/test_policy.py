@@ -29,7 +29,7 @@ def test_bad_file_says_where_and_ends_with_2(tmp_path: Path) -> None:
 
     assert (found.exit_code, found.stdout) == (2, "")
     assert found.stderr == (
-        f"gputopo: {path}:4:1: default: unknown key; allowed: apiVersion, kind, staleness, personality, "
+        f"gputopo: {path}:4:1: default: unknown key; allowed: apiVersion, kind, staleness, workloadClass, "
         "gangs, preemption, backfill, defaults, profiles\n"
     )
 

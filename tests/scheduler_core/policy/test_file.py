@@ -25,7 +25,7 @@ HEAD = "apiVersion: gputopo.io/v1alpha1\nkind: PlacementPolicy\n"
 WHOLE = f"""{HEAD}staleness:
   after: 20m
   handling: refuse
-personality:
+workloadClass:
   demands: preferred
   rules:
     service: false
@@ -41,7 +41,7 @@ profiles:
     match:
       schedulerName: cost-optimized-scheduler
       namespace: [a, b]
-      personality: [training, default]
+      workloadClass: [training, default]
     weights:
       cost: 6
       onDemand: 1.5
@@ -126,8 +126,8 @@ def test_empty_file_is_the_built_in_policy() -> None:
             id="one of",
         ),
         pytest.param(
-            "personality:\n  rules:\n    torchrum: false",
-            "p:5:5: personality.rules.torchrum: 'torchrum' should be one of pytorchjob, mpijob",
+            "workloadClass:\n  rules:\n    torchrum: false",
+            "p:5:5: workloadClass.rules.torchrum: 'torchrum' should be one of pytorchjob, mpijob",
             id="rule",
         ),
         pytest.param(
@@ -159,7 +159,7 @@ def test_empty_file_is_the_built_in_policy() -> None:
         ),
         pytest.param(
             "profiles:\n  - name: a\n    match: {scheduleName: x}",
-            "p:5:13: profiles.0.match.scheduleName: unknown key; allowed: schedulerName, namespace, personality",
+            "p:5:13: profiles.0.match.scheduleName: unknown key; allowed: schedulerName, namespace, workloadClass",
             id="match",
         ),
         pytest.param("profiles:\n  - match: {}", "p:4:5: profiles.0.name is missing", id="missing in a list"),
@@ -187,7 +187,9 @@ def test_empty_file_is_the_built_in_policy() -> None:
         pytest.param("profiles: [5]", "p:3:12: profiles.0 should be a mapping of keys to values", id="no mapping"),
         pytest.param("defaults: 5", "p:3:1: defaults should be a mapping of keys to values", id="no mapping either"),
         pytest.param(
-            "personality: {rules: 5}", "p:3:15: personality.rules should be a mapping of keys to values", id="no dict"
+            "workloadClass: {rules: 5}",
+            "p:3:17: workloadClass.rules should be a mapping of keys to values",
+            id="no dict",
         ),
         *(
             pytest.param(
@@ -260,13 +262,28 @@ def test_every_weight_can_be_set() -> None:
     assert set(WeightsModel.model_fields) == set(Weights._fields)
 
 
+def test_the_old_key_of_workload_classes_means_the_same() -> None:
+    old = WHOLE.replace("workloadClass:", "personality:")
+
+    assert parse_policy_file(old, "p").policies == parse_policy_file(WHOLE, "p").policies
+    assert list(jsonschema.Draft202012Validator(policy_schema()).iter_errors(yaml.safe_load(old))) == []
+    for key, position in (("workloadClass: {}\npersonality: {}", "p:4:1"), ("personality: {rules: 5}", "p:3:15")):
+        with pytest.raises(PolicyError, match=f"^{position}: "):
+            parse_policy_file(HEAD + key, "p")
+
+
+def test_a_factor_may_have_the_name_of_the_old_key() -> None:
+    with pytest.raises(PolicyError, match="personality"):
+        parse_policy_file(HEAD + "defaults: {weights: {personality: 1}}", "p")
+
+
 def test_published_schema_accepts_what_the_parser_accepts() -> None:
     validator = jsonschema.Draft202012Validator(policy_schema())
     jsonschema.Draft202012Validator.check_schema(policy_schema())
 
     assert list(validator.iter_errors(yaml.safe_load(WHOLE))) == []
     assert list(validator.iter_errors(yaml.safe_load(HEAD + "defaults: {weights: {cots: 1}}")))
-    assert list(validator.iter_errors(yaml.safe_load(HEAD + "personality: {rules: {torchrum: false}}")))
+    assert list(validator.iter_errors(yaml.safe_load(HEAD + "workloadClass: {rules: {torchrum: false}}")))
 
 
 def test_backfill() -> None:
@@ -295,8 +312,8 @@ class TestShow:
         assert {key: value for key, value in shown.items() if not key.startswith("preemption.")} == {
             "staleness.after": ("900s", "built in"),
             "staleness.handling": ("avoid", "built in"),
-            "personality.demands": ("required", "built in"),
-            "personality.rules": ("all", "built in"),
+            "workloadClass.demands": ("required", "built in"),
+            "workloadClass.rules": ("all", "built in"),
             "gangs.maxHoldAge": ("43200s", "built in"),
             "gangs.maxTimeout": ("900s", "built in"),
             "gangs.heldGpus": ("50%", "built in"),
@@ -319,10 +336,10 @@ class TestShow:
 
         assert cheap.title == (
             "profile cheap: schedulerName cost-optimized-scheduler and namespace a or b and "
-            "personality default or training"
+            "workloadClass default or training"
         )
         assert self._values(everything)["staleness.after"] == ("1200s", "line 4")
-        assert self._values(everything)["personality.rules"] == ("all but service", "line 8")
+        assert self._values(everything)["workloadClass.rules"] == ("all but service", "line 8")
         values = self._values(cheap)
         assert values["weights.cost"] == ("6", "line 24")
         assert values["weights.numa"] == ("0", "line 13")

@@ -54,7 +54,7 @@ def test_match(match: ProfileMatch, asked: PodRequest, covers: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "scavenger", "personality"),
+    ("wishes", "scavenger", "workload_class"),
     [
         (Constraints(), False, WorkloadClass.DEFAULT),
         (profile(1, workload="batch").constraints, False, WorkloadClass.BATCH),
@@ -62,8 +62,8 @@ def test_match(match: ProfileMatch, asked: PodRequest, covers: bool) -> None:
         (profile(1, workload="training").constraints, True, WorkloadClass.SCAVENGER),
     ],
 )
-def test_workload_class(wishes: Constraints, scavenger: bool, personality: WorkloadClass) -> None:
-    assert workload_class_of(profile(1)._replace(constraints=wishes, scavenger=scavenger)) is personality
+def test_workload_class(wishes: Constraints, scavenger: bool, workload_class: WorkloadClass) -> None:
+    assert workload_class_of(profile(1)._replace(constraints=wishes, scavenger=scavenger)) is workload_class
 
 
 def test_first_matching_profile_is_used() -> None:
