@@ -81,18 +81,18 @@ def _anew(table: ClusterSnapshot, body: bytes) -> dict[str, Step]:
 
 def _served(table: ClusterSnapshot, body: bytes) -> dict[str, Step]:
     """Decide as the server does: with rankings kept between requests, and updated with the changes."""
-    knowledge = _known(table)
-    extender = Extender(knowledge, POLICY, lambda: NOW, lambda _: None)
+    cache = _known(table)
+    extender = Extender(cache, POLICY, lambda: NOW, lambda _: None)
     serial = iter(range(10**9))
     name, other = list(table.records)[:2]
     profiles = [request("q", 2, {"min_vram": f"{at}Gi"}).profile for at in range(1, 9)]
-    standings = Rankings(knowledge)
+    rankings = Rankings(cache)
 
     def answering(gpus: int, **wishes: str) -> Step:
         def step() -> None:
             asked = _pod(f"p{next(serial)}", gpus, wishes)
             extender.filter(asked, NAMES.decode(body))
-            knowledge.forget_assumed_pod(asked.metadata.uid)
+            cache.forget_assumed_pod(asked.metadata.uid)
 
         return step
 
@@ -102,24 +102,24 @@ def _served(table: ClusterSnapshot, body: bytes) -> dict[str, Step]:
     def pod_event() -> None:
         at = next(serial)
         gone = f"uid-x{at - 1}"
-        knowledge.apply_batch(Batch(PodUpdate, (PodUpdate(f"uid-x{at}", pod(f"x{at}", 1), name),), (gone,)), NOW)
+        cache.apply_batch(Batch(PodUpdate, (PodUpdate(f"uid-x{at}", pod(f"x{at}", 1), name),), (gone,)), NOW)
         for profile in profiles:
-            standings.ranking_for(profile, POLICY)
+            rankings.ranking_for(profile, POLICY)
 
     def node_event() -> None:
-        told = table.records[other].machine
-        changed = msgspec.structs.replace(told, degraded=next(serial) % 2 == 0)
-        knowledge.apply_batch(Batch(NodeUpdate, (NodeUpdate(other, changed),)), NOW)
+        machine = table.records[other].machine
+        changed = msgspec.structs.replace(machine, degraded=next(serial) % 2 == 0)
+        cache.apply_batch(Batch(NodeUpdate, (NodeUpdate(other, changed),)), NOW)
         for profile in profiles:
-            standings.ranking_for(profile, POLICY)
+            rankings.ranking_for(profile, POLICY)
 
-    def word() -> None:
-        told = table.records[other].gpus
-        assert told is not None
-        later = msgspec.structs.replace(told, observed_at=f"2026-11-18T11:00:{next(serial) % 60:02}Z")
-        knowledge.apply_batch(Batch(NodeGpusUpdate, (NodeGpusUpdate(other, later),)), NOW)
+    def heartbeat() -> None:
+        report = table.records[other].gpus
+        assert report is not None
+        later = msgspec.structs.replace(report, observed_at=f"2026-11-18T11:00:{next(serial) % 60:02}Z")
+        cache.apply_batch(Batch(NodeGpusUpdate, (NodeGpusUpdate(other, later),)), NOW)
         for profile in profiles:
-            standings.ranking_for(profile, POLICY)
+            rankings.ranking_for(profile, POLICY)
 
     return {
         "decode and Filter: 1 GPU": answering(1),
@@ -127,15 +127,15 @@ def _served(table: ClusterSnapshot, body: bytes) -> dict[str, Step]:
         "decode and Filter: 8 GPUs, few nodes pass": answering(8, interconnect="nvswitch"),
         "decode and Filter: 16 GPUs, none passes": answering(16),
         "decode and Filter: wishes never seen before": never_seen,
-        "one pod event, 8 standings caught up": pod_event,
-        "one node event, 8 standings caught up": node_event,
-        "one heartbeat, 8 standings caught up": word,
+        "one pod event, 8 rankings caught up": pod_event,
+        "one node event, 8 rankings caught up": node_event,
+        "one heartbeat, 8 rankings caught up": heartbeat,
     }
 
 
 def _known(table: ClusterSnapshot) -> ClusterCache:
     """Return the same nodes as updates of the watches."""
-    knowledge = ClusterCache(POLICY)
+    cache = ClusterCache(POLICY)
     records = table.records.values()
     pods = [
         PodUpdate(f"{each.uid}-{record.name}", each._replace(uid=f"{each.uid}-{record.name}"), record.name)
@@ -144,10 +144,10 @@ def _known(table: ClusterSnapshot) -> ClusterCache:
     ]
     gpus = [NodeGpusUpdate(record.name, record.gpus) for record in records if record.gpus is not None]
     nodes = tuple(NodeUpdate(record.name, record.machine) for record in records)
-    knowledge.apply_batch(Batch(NodeUpdate, nodes, is_full_list=True), NOW)
-    knowledge.apply_batch(Batch(PodUpdate, tuple(pods), is_full_list=True), NOW)
-    knowledge.apply_batch(Batch(NodeGpusUpdate, tuple(gpus), is_full_list=True), NOW)
-    return knowledge
+    cache.apply_batch(Batch(NodeUpdate, nodes, is_full_list=True), NOW)
+    cache.apply_batch(Batch(PodUpdate, tuple(pods), is_full_list=True), NOW)
+    cache.apply_batch(Batch(NodeGpusUpdate, tuple(gpus), is_full_list=True), NOW)
+    return cache
 
 
 def fleet(size: int) -> ClusterSnapshot:
@@ -159,14 +159,14 @@ def fleet(size: int) -> ClusterSnapshot:
     )
 
 
-def node(name: str, topology: NodeTopology, told: NodeFacts, random: Random) -> NodeRecord:
+def node(name: str, topology: NodeTopology, facts: NodeFacts, random: Random) -> NodeRecord:
     """Return a node with random pods."""
     busy = random.sample(topology.gpus, random.randint(0, len(topology.gpus) // 2))
     held = tuple(DeviceAllocation(gpu=gpu.uuid or "", pod=PodRef("team", "busy", "c")) for gpu in busy)
     pods = [pod("busy", len(busy))] if busy else []
     if random.random() < 0.2:
         pods.append(pod("late", random.choice((1, 2))))
-    return NodeRecord(name, told, NodeGpus("2026-11-18T11:00:00Z", told.topology_hash or "", "1", held), tuple(pods))
+    return NodeRecord(name, facts, NodeGpus("2026-11-18T11:00:00Z", facts.topology_hash or "", "1", held), tuple(pods))
 
 
 def machine(topology: NodeTopology) -> NodeFacts:

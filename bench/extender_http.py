@@ -75,11 +75,11 @@ def main() -> None:
     for size in SIZES:
         with Peer("floor", size) as floor, Peer("ours", size) as ours:
             for case in CASES:
-                told = json.loads(ours.ask(case.verb, body(case, size, 0, "0")))
+                answered = json.loads(ours.ask(case.verb, body(case, size, 0, "0")))
                 answer = "0"
                 if case.verb == "filter":
-                    refused = told.get("FailedAndUnresolvableNodes")  # none if the response is an error, and short
-                    answer = f"{len(refused)} refused" if refused else f"{len(told.get('NodeNames', ()))} passed"
+                    refused = answered.get("FailedAndUnresolvableNodes")  # none if the response is an error, and short
+                    answer = f"{len(refused)} refused" if refused else f"{len(answered.get('NodeNames', ()))} passed"
                 bodies = [body(case, size, number, answer) for number in range(PODS)]
                 row(f"{size:>6} {case.title:<34}", case.verb, {"floor": floor, "ours": ours}, bodies)
 
@@ -160,13 +160,13 @@ class Peer:
         received = self._connection.recv(1 << 18)
         while b"\r\n\r\n" not in received:
             received += self._connection.recv(1 << 18)
-        told, _, rest = received.partition(b"\r\n\r\n")
-        left = int(told.lower().partition(b"content-length: ")[2].split()[0]) - len(rest)
+        head, _, rest = received.partition(b"\r\n\r\n")
+        left = int(head.lower().partition(b"content-length: ")[2].split()[0]) - len(rest)
         parts = [rest]
         while left:
             parts.append(self._connection.recv(1 << 18))
             left -= len(parts[-1])
-        assert told.startswith(b"HTTP/1.1 200 ")
+        assert head.startswith(b"HTTP/1.1 200 ")
         return b"".join(parts)
 
 
@@ -195,35 +195,35 @@ def wanted(pod: Pod) -> tuple[int, bool]:
 
 def our_verbs(table: ClusterSnapshot) -> dict[str, Handler]:
     """Return the extender's handlers, with the nodes in its cache."""
-    knowledge = ClusterCache(POLICY)
+    cache = ClusterCache(POLICY)
     for batch in batches(table):
-        knowledge.apply_batch(batch, NOW)
+        cache.apply_batch(batch, NOW)
     metrics, decisions = ExtenderMetrics(), DecisionLog(256)
 
     def record(made: DecisionRecord) -> None:
         metrics.count_decision(made)
         decisions.add_decision(made)
 
-    return handlers(Extender(knowledge, POLICY, lambda: NOW, record), metrics, time.monotonic)
+    return handlers(Extender(cache, POLICY, lambda: NOW, record), metrics, time.monotonic)
 
 
 def batches(table: ClusterSnapshot) -> Iterator[Batch[Any]]:
     """Return the updates of the watches."""
-    nodes, pods, words = [], [], []
+    nodes, pods, reports = [], [], []
     for name, record in table.records.items():
         nodes.append(NodeUpdate(name, record.machine))
         for pod in record.pods:
             own = pod._replace(uid=f"{pod.uid}-{name}", name=f"{pod.name}-{name}")
             pods.append(PodUpdate(own.uid, own, name))
         if record.gpus is not None:
-            told = tuple(
+            allocations = tuple(
                 msgspec.structs.replace(each, pod=PodRef(each.pod.namespace, f"{each.pod.name}-{name}", "c"))
                 for each in record.gpus.allocations or ()
             )
-            words.append(NodeGpusUpdate(name, msgspec.structs.replace(record.gpus, allocations=told)))
+            reports.append(NodeGpusUpdate(name, msgspec.structs.replace(record.gpus, allocations=allocations)))
     yield Batch(NodeUpdate, tuple(nodes), is_full_list=True)
     yield Batch(PodUpdate, tuple(pods), is_full_list=True)
-    yield Batch(NodeGpusUpdate, tuple(words), is_full_list=True)
+    yield Batch(NodeGpusUpdate, tuple(reports), is_full_list=True)
 
 
 def serve_one(kind: str, size: int) -> None:

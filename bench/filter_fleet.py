@@ -76,13 +76,13 @@ class Fleet:
             for gpu in taken
         ]
         self._serial += 1
-        told = {
+        report = {
             "observedAt": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "contentHash": content_hash(facts.annotations[keys.TOPOLOGY.key]),
             "agentVersion": "1",
         }
         metadata = {"name": name(at), "uid": f"uid-g-{at}", "resourceVersion": str(self._serial)}
-        return msgspec.json.encode({"metadata": metadata, **told, "allocations": allocations})
+        return msgspec.json.encode({"metadata": metadata, **report, "allocations": allocations})
 
     def events(self) -> Iterator[tuple[str, str, bytes]]:
         """Yield kind, type and object of events without end."""

@@ -76,9 +76,9 @@ def measure(count: int, nodes: int, config: Path, spans: Path) -> list[Call]:
         assert process.stderr is not None
         ports: dict[str, Any] = {}
         for line in process.stderr:
-            told = json.loads(line) if line.startswith("{") else {"event": line}
-            ports = told if told["event"] == "listening" else ports
-            if told["event"] == "synced":
+            entry = json.loads(line) if line.startswith("{") else {"event": line}
+            ports = entry if entry["event"] == "listening" else ports
+            if entry["event"] == "synced":
                 break
         threading.Thread(target=process.stderr.read, daemon=True).start()
         done = threading.Event()

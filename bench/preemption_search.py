@@ -145,10 +145,10 @@ def full_cluster(seed: int, nodes: int = NODES) -> Cluster:
             pods.append(Occupant(pod, "team", pod, asked.profile, admitted=True, owner=pod))
             held += [DeviceAllocation(gpu=uuid, pod=PodRef("team", pod, "c")) for uuid in left[:gpus]]
             left = left[gpus:]
-            told = (
+            facts = (
                 DisruptionFacts(last_checkpoint=NOW - random.uniform(0, 7_200)) if random.random() < 0.5 else NO_FACTS
             )
-            states.append(PodDisruption(pod, told, priority, NOW - random.uniform(0, 1e5)))
+            states.append(PodDisruption(pod, facts, priority, NOW - random.uniform(0, 1e5)))
             if is_whole:
                 whole.append((pod, name, asked, priority))
         assert shape.gpus is not None

@@ -90,7 +90,7 @@ def pod(number: int, ip: int = 0) -> bytes:
     return text.replace(b"@node@", b"gpu-node-%05d" % (number // 7)).replace(b"@ip@", b"10.%d" % ip)
 
 
-def told(number: int) -> bytes:
+def nodegpus(number: int) -> bytes:
     """Return a NodeGpus: eight GPUs, two pods."""
     held = [
         {"gpu": f"GPU-{number:08x}-{gpu}", "pod": {"namespace": "team", "name": f"pod-{gpu // 4}", "container": "main"}}
@@ -138,7 +138,7 @@ class Handler(BaseHTTPRequestHandler):
             self._list(kind, asked)
 
     def _list(self, kind: str, asked: dict[str, str]) -> None:
-        make = {"nodes": node, "pods": pod, "nodegpus": told}[kind]
+        make = {"nodes": node, "pods": pod, "nodegpus": nodegpus}[kind]
         start = int(asked.get("continue") or 0)
         end = min(start + int(asked["limit"]), self.counts[kind])
         following = b"%d" % end if end < self.counts[kind] else b""

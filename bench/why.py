@@ -48,10 +48,10 @@ def _row(table: ClusterSnapshot, head: str, gpus: int, wishes: dict[str, str]) -
         """Return an equal request with a new profile, without cached results."""
         return {"vram": f"{next(serial) + 1}Mi", **wishes}
 
-    decide = _median(lambda: evaluate(request("p", gpus, fresh()), table, table.states, POLICY))
-    told = explain(request("p", gpus, wishes), table, None, POLICY, NOW)
-    tell = _median(lambda: explanation_document(explain(request("p", gpus, fresh()), table, None, POLICY, NOW)))
-    print(f"{head} {decide:9.0f} {tell:10.0f} {tell / decide:6.1f} {len(told.suited):>6}")
+    decide_ms = _median(lambda: evaluate(request("p", gpus, fresh()), table, table.states, POLICY))
+    explained = explain(request("p", gpus, wishes), table, None, POLICY, NOW)
+    explain_ms = _median(lambda: explanation_document(explain(request("p", gpus, fresh()), table, None, POLICY, NOW)))
+    print(f"{head} {decide_ms:9.0f} {explain_ms:10.0f} {explain_ms / decide_ms:6.1f} {len(explained.suited):>6}")
 
 
 def _median(step: Callable[[], object]) -> float:
@@ -69,7 +69,7 @@ def full(size: int) -> ClusterSnapshot:
     machines = [(MACHINES[name](), machine(MACHINES[name]())) for name in FULL]
     records = []
     for at in range(size):
-        topology, told = random.choice(machines)
+        topology, facts = random.choice(machines)
         left = random.sample(topology.gpus, len(topology.gpus) - random.randint(0, 2))
         held: list[DeviceAllocation] = []
         pods: list[Occupant] = []
@@ -78,8 +78,8 @@ def full(size: int) -> ClusterSnapshot:
             name = f"p{len(pods)}"
             held += [DeviceAllocation(gpu=gpu.uuid or "", pod=PodRef("team", name, "c")) for gpu in taken]
             pods.append(pod(name, len(taken)))
-        word = NodeGpus("2026-11-18T11:00:00Z", told.topology_hash or "", "1", tuple(held))
-        records.append(NodeRecord(f"gpu-node-{at:05}", told, word, tuple(pods)))
+        report = NodeGpus("2026-11-18T11:00:00Z", facts.topology_hash or "", "1", tuple(held))
+        records.append(NodeRecord(f"gpu-node-{at:05}", facts, report, tuple(pods)))
     return snapshot_of(records, NOW, POLICY)
 
 

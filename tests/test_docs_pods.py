@@ -68,14 +68,14 @@ def test_rates_in_the_table_are_those_of_the_machines(machine: str, row: str) ->
     topology = MACHINES[machine]()
     islands, found = topology.islands, rings_of(topology)
     assert islands is not None
-    told = []
+    result = []
     for size in (4, 2):
         ring = found.best_ring(size)
         assert ring is not None
-        told.append(f"{ring.gbps:.0f}" if ring.lanes else "PCIe: rejected")
+        result.append(f"{ring.gbps:.0f}" if ring.lanes else "PCIe: rejected")
 
     assert row in PODS
-    assert [cell.strip() for cell in row.split("|")[2:5]] == [f"{islands[0].gbps:.0f}", *told]
+    assert [cell.strip() for cell in row.split("|")[2:5]] == [f"{islands[0].gbps:.0f}", *result]
 
 
 @pytest.mark.parametrize("reason", Reason, ids=lambda reason: reason.name)

@@ -82,7 +82,7 @@ def test_the_digest_of_an_image_is_that_of_the_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("server", "tag", "told"),
+    ("server", "tag", "result"),
     [
         pytest.param({"named": A}, "3.13", "but its bytes have", id="a digest that is not of the bytes"),
         pytest.param({"token": "another"}, "3.13", "answers 401", id="a token that is not taken"),
@@ -90,8 +90,8 @@ def test_the_digest_of_an_image_is_that_of_the_bytes() -> None:
         pytest.param({"body": b" " * (5 << 20)}, "3.13", "more than 4194304 bytes", id="an endless manifest"),
     ],
 )
-def test_an_invalid_answer_of_a_registry_is_refused(server: dict[str, Any], tag: str, told: str) -> None:
-    with registry(**server) as host, pytest.raises(RegistryError, match=told) as caught:
+def test_an_invalid_answer_of_a_registry_is_refused(server: dict[str, Any], tag: str, result: str) -> None:
+    with registry(**server) as host, pytest.raises(RegistryError, match=result) as caught:
         fetched(host, tag)
 
     assert host in str(caught.value)

@@ -309,10 +309,10 @@ def test_every_variable_is_a_setting_of_the_extender_and_has_a_value_that_it_tak
 
 @pytest.mark.parametrize("overlay", ["default", "cluster-scheduler"])
 def test_an_extender_knows_in_which_pod_it_runs(overlay: str) -> None:
-    told = {
+    result = {
         each["name"]: each["valueFrom"] for each in containers(pod(overlay))["extender"]["env"] if "valueFrom" in each
     }
-    paths = {name: each["fieldRef"]["fieldPath"] for name, each in told.items()}
+    paths = {name: each["fieldRef"]["fieldPath"] for name, each in result.items()}
 
     assert paths == {"POD_NAMESPACE": "metadata.namespace", "POD_NAME": "metadata.name"}
     assert own_pod_name(dict(paths)) == "metadata.namespace/metadata.name"

@@ -116,13 +116,13 @@ def test_nvml_says_nothing_of_the_far_end_of_a_link_that_is_down() -> None:
     machine = pair()
     changed = replace(machine, gpus=(replace(machine.gpus[0], ports=with_ports_down(LINKS[0], 1)), machine.gpus[1]))
 
-    told = build_nvml(changed)
+    result = build_nvml(changed)
 
-    assert told.gpus[0].nvlinks == (
+    assert result.gpus[0].nvlinks == (
         NvmlLink(link=0, active=True, version=5, remote_type="gpu", remote_bus_id="00000000:05:00.0", speed_mbps=14062),
         NvmlLink(link=1, active=False),
     )
-    assert told.pairs == (NvmlPair(a=0, b=1, ancestor=10, p2p_nvlink=0),)
+    assert result.pairs == (NvmlPair(a=0, b=1, ancestor=10, p2p_nvlink=0),)
 
 
 @pytest.mark.parametrize(

@@ -56,14 +56,14 @@ def test_every_folder_is_constructed_or_recorded() -> None:
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_case_says_what_it_proves_and_where_its_facts_come_from(name: str) -> None:
-    told = case(name)
+    result = case(name)
 
-    assert sorted(told) == ["aliases", "expect", "facts", "provenance", "proves", "title"]
-    assert told["title"]
-    assert told["proves"]
-    assert told["facts"]
-    assert told["provenance"] in {"recorded", "derived", "fake"}
-    assert name.startswith("fake-") == (told["provenance"] == "fake")
+    assert sorted(result) == ["aliases", "expect", "facts", "provenance", "proves", "title"]
+    assert result["title"]
+    assert result["proves"]
+    assert result["facts"]
+    assert result["provenance"] in {"recorded", "derived", "fake"}
+    assert name.startswith("fake-") == (result["provenance"] == "fake")
 
 
 def test_the_names_for_users_are_unique_and_lower_case() -> None:

@@ -85,11 +85,11 @@ def test_devices_that_are_not_gpus_of_this_machine_are_left_out(resource: str, d
 
 def test_the_order_of_the_report_does_not_matter() -> None:
     other = PodRef("ml", "train-1", "main")
-    told = [held("MIG-2", "GPU-a::1"), held("GPU-a::0", pod=other), held("GPU-a::0", pod=other)]
+    result = [held("MIG-2", "GPU-a::1"), held("GPU-a::0", pod=other), held("GPU-a::0", pod=other)]
 
     assert (
-        allocations_from_devices(told, GPUS)
-        == allocations_from_devices(reversed(told), GPUS)
+        allocations_from_devices(result, GPUS)
+        == allocations_from_devices(reversed(result), GPUS)
         == (
             DeviceAllocation("GPU-a", other, replica=0),
             DeviceAllocation("GPU-a", POD, replica=1),

@@ -213,7 +213,7 @@ def test_ports_are_read_up_to_the_newest_known_limit(limit: int, asked: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("remote_type", "told"),
+    ("remote_type", "result"),
     [
         pytest.param(0, "gpu", id="gpu"),
         pytest.param(1, "ibmnpu", id="POWER9 processor"),
@@ -221,8 +221,8 @@ def test_ports_are_read_up_to_the_newest_known_limit(limit: int, asked: int) -> 
         pytest.param(7, "7", id="younger than this table"),
     ],
 )
-def test_the_far_end_of_a_port_has_a_type(remote_type: int, told: str) -> None:
-    assert gpu_of(FakeGpu(links=(FakeLink(remote_type=remote_type),))).nvlinks[0].remote_type == told
+def test_the_far_end_of_a_port_has_a_type(remote_type: int, result: str) -> None:
+    assert gpu_of(FakeGpu(links=(FakeLink(remote_type=remote_type),))).nvlinks[0].remote_type == result
 
 
 def test_a_hidden_far_end_is_noted_at_its_port() -> None:
@@ -290,7 +290,7 @@ def test_a_failing_port_has_its_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("speed", "driver", "told"),
+    ("speed", "driver", "result"),
     [
         pytest.param(25781, {"speed_field": False}, 25781, id="an old driver knows one speed for all"),
         pytest.param(0, {}, None, id="no speed is an unknown speed"),
@@ -298,9 +298,9 @@ def test_a_failing_port_has_its_error() -> None:
     ],
 )
 def test_the_speed_comes_from_the_newest_field_that_answers(
-    speed: int, driver: dict[str, Any], told: int | None
+    speed: int, driver: dict[str, Any], result: int | None
 ) -> None:
-    assert gpu_of(FakeGpu(links=(FakeLink(speed=speed),)), **driver).nvlinks[0].speed_mbps == told
+    assert gpu_of(FakeGpu(links=(FakeLink(speed=speed),)), **driver).nvlinks[0].speed_mbps == result
 
 
 def test_all_ports_are_asked_for_their_speed_in_one_call() -> None:
@@ -510,9 +510,9 @@ def test_mig_devices_are_read_and_free_slots_skipped() -> None:
     ],
 )
 def test_there_may_be_no_mig_devices(gpu: FakeGpu, mode: int) -> None:
-    told = gpu_of(gpu)
+    result = gpu_of(gpu)
 
-    assert (told.mig_mode, told.mig_devices) == (mode, ())
+    assert (result.mig_mode, result.mig_devices) == (mode, ())
 
 
 def test_a_gpu_in_mig_mode_has_no_busy_share() -> None:

@@ -22,8 +22,8 @@ BUS = "bus/pci/devices"
 
 
 def device(bus_id: str, pci_class: str, vendor: str = "0x10de", **files: str) -> dict[str, str]:
-    told = {"vendor": vendor, "class": pci_class, **files}
-    return {f"{BUS}/{bus_id}/{name}": f"{text}\n" for name, text in told.items()}
+    result = {"vendor": vendor, "class": pci_class, **files}
+    return {f"{BUS}/{bus_id}/{name}": f"{text}\n" for name, text in result.items()}
 
 
 def test_gpus_are_distinguished_from_other_devices() -> None:
@@ -211,7 +211,7 @@ def test_rdma_devices_are_in_the_order_of_their_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "state", "told"),
+    ("rate", "state", "result"),
     [
         pytest.param("200 Gb/sec (4X HDR)\n", "4: ACTIVE\n", 200, id="up"),
         pytest.param("200 Gb/sec (4X HDR)\n", "5: ACTIVE_DEFER\n", 200, id="recovering"),
@@ -220,11 +220,11 @@ def test_rdma_devices_are_in_the_order_of_their_numbers() -> None:
         pytest.param("fast\n", "4: ACTIVE\n", None, id="rubbish"),
     ],
 )
-def test_the_rate_of_a_port(rate: str, state: str, told: int | None) -> None:
+def test_the_rate_of_a_port(rate: str, state: str, result: int | None) -> None:
     port = "class/infiniband/mlx5_0/ports/1"
     sysfs = Sysfs(files={f"{port}/rate": rate, f"{port}/state": state})
 
-    assert find_rdma_devices(sysfs) == (RdmaDevice("mlx5_0", None, told, None),)
+    assert find_rdma_devices(sysfs) == (RdmaDevice("mlx5_0", None, result, None),)
 
 
 def test_an_rdma_device_off_the_pci_bus_has_no_pci_device() -> None:

@@ -207,8 +207,8 @@ def test_an_event_is_about_the_node(cluster: Cluster, agent_kube: Kube, node_uid
     publisher.write_event(NodeEvent("GpuLost", "GPU 3 is lost", warning=True))
     publisher.write_event(NodeEvent("Recovered", "x" * 2000, warning=False))
 
-    told = cluster.api.items("/api/v1/events", fieldSelector=f"involvedObject.uid={node_uid}")
-    by_reason = {each["reason"]: (each["type"], each["message"], each["involvedObject"]["name"]) for each in told}
+    result = cluster.api.items("/api/v1/events", fieldSelector=f"involvedObject.uid={node_uid}")
+    by_reason = {each["reason"]: (each["type"], each["message"], each["involvedObject"]["name"]) for each in result}
     assert by_reason == {
         "GpuLost": ("Warning", "GPU 3 is lost", NODE),
         "Recovered": ("Normal", "x" * 1023 + "…", NODE),
@@ -309,5 +309,5 @@ def test_the_state_and_events_go_their_usual_way_beside_nfd(cluster: Cluster, nf
     publisher.write_event(NodeEvent("Degraded", "gpu3.nvlink", warning=True))
 
     assert stored(cluster)["contentHash"] == IDLE.content_hash
-    (told,) = cluster.api.items("/api/v1/events", fieldSelector=f"involvedObject.uid={node_uid}")
-    assert told["message"] == "gpu3.nvlink"
+    (result,) = cluster.api.items("/api/v1/events", fieldSelector=f"involvedObject.uid={node_uid}")
+    assert result["message"] == "gpu3.nvlink"

@@ -129,14 +129,14 @@ def test_with_reviews_only_the_bearer_of_a_permitted_token_reads(cluster: Cluste
         (tmp_path / "token").write_text(f"{token}\n")
         arguments = ["--server", f"http://{network}:{port}", "--token-file", str(tmp_path / "token")]
         config = str(cluster.kubeconfig(tmp_path / "operator", cluster.token("operator")))
-        told = CliRunner().invoke(main.main, ["gangs", "--kubeconfig", config, *arguments])
+        result = CliRunner().invoke(main.main, ["gangs", "--kubeconfig", config, *arguments])
         refused = CliRunner().invoke(main.main, ["gangs", "--kubeconfig", config, *arguments[:2]])
 
     expected = {"none": 401, "forged": 401, "another audience": 401, "no permission": 403, "permitted": 200}
     assert {name: status for name, (status, _) in answers.items()} == expected
     assert READERS in answers["no permission"][1]
     assert metrics == 200
-    assert told.exit_code == 0, told.output
+    assert result.exit_code == 0, result.output
     assert (refused.exit_code, "401: this page needs a bearer token" in refused.output) == (4, True)
 
 

@@ -33,18 +33,18 @@ def cluster(control_plane: ControlPlane, pristine: set[cleaning.Found]) -> Itera
 
 
 @pytest.mark.parametrize(
-    ("gpus", "spec", "told"),
+    ("gpus", "spec", "result"),
     [
         pytest.param(1, {}, "needs schedulerName gputopo-scheduler", id="the cluster's scheduler"),
         pytest.param(1, {**OURS, "nodeName": "gpu-0"}, "names no node", id="a node of the tenant's choice"),
         pytest.param(0, {**FIRST, "nodeName": "gpu-0"}, "names no node", id="GPUs of an init container"),
     ],
 )
-def test_gpu_pods_that_avoid_the_scheduler_are_refused(cluster: Cluster, gpus: int, spec: Any, told: str) -> None:
+def test_gpu_pods_that_avoid_the_scheduler_are_refused(cluster: Cluster, gpus: int, spec: Any, result: str) -> None:
     status, message = refusal(cluster.api, "POST", cluster.pods(), pod("p", gpus, **spec))
 
     assert status == 403
-    assert told in message
+    assert result in message
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def allowed(cluster: Cluster, folder: Path, account: str, role: Role) -> str:
     return str(cluster.kubeconfig(folder / f"{account}.kubeconfig", cluster.token(account)))
 
 
-def told(config: str, *arguments: str) -> Any:
+def output_of(config: str, *arguments: str) -> Any:
     """Return the output of the command line."""
     shown = CliRunner().invoke(main.main, [*arguments, "--kubeconfig", config, "-o", "json"])
     assert shown.exit_code == 0, shown.output
@@ -69,13 +69,13 @@ def test_gangs_and_why_gang(
     config = allowed(cluster, tmp_path, "gang-reader", GANG_READER)
     plain = allowed(cluster, tmp_path, "reader", READER)
 
-    listed = told(config, "gangs", *namespace)["items"]
-    large = told(config, "why", "gang", "large", *namespace, "--server", running.pages)
-    runs = told(plain, "why", "gang", "runs", *namespace)
-    ungated = told(config, "why", "gang", "ungated", *namespace)
+    listed = output_of(config, "gangs", *namespace)["items"]
+    large = output_of(config, "why", "gang", "large", *namespace, "--server", running.pages)
+    runs = output_of(plain, "why", "gang", "runs", *namespace)
+    ungated = output_of(config, "why", "gang", "ungated", *namespace)
     running.kill()
     expire_lease(cluster)
-    ended = wait_for(lambda: told(config, "why", "gang", "large", *namespace)["unplanned"], "its Lease to run out")
+    ended = wait_for(lambda: output_of(config, "why", "gang", "large", *namespace)["unplanned"], "its Lease to run out")
 
     found = {each["pod"] or each["name"]: [each[key] for key in ("phase", "there", "bound", "gpus")] for each in listed}
     assert found == {

@@ -111,9 +111,9 @@ def test_calls_are_refused_until_the_cluster_is_known(
             assert b"has not yet listed all nodes, pods, nodegpus" in extender.call("filter", call())[1]
             scheduler(extender.configuration())
             cluster.create_pod(gpu_pod("early", 4, REQUIRED))
-            told = cluster.wait_for_pod("early", condition)
-            assert condition(told)["reason"] == "SchedulerError"
-            assert "503" in condition(told)["message"]
+            output = cluster.wait_for_pod("early", condition)
+            assert condition(output)["reason"] == "SchedulerError"
+            assert "503" in condition(output)["message"]
 
             road.bring_up()
             wait_for(lambda: stir(cluster) and extender.ready, "the extender", PATIENCE_S)

@@ -102,8 +102,8 @@ def gpu_node(name: str, *, broken: bool = False) -> Object:
 
 
 def node_gpus(name: str, observed: str) -> Object:
-    told = {"observedAt": observed, "contentHash": "1a", "agentVersion": "1"}
-    return {"apiVersion": "gputopo.io/v1alpha1", "kind": "NodeGpus", "metadata": {"name": name}, **told}
+    result = {"observedAt": observed, "contentHash": "1a", "agentVersion": "1"}
+    return {"apiVersion": "gputopo.io/v1alpha1", "kind": "NodeGpus", "metadata": {"name": name}, **result}
 
 
 def shows(condition: Callable[[], Any], what: str) -> None:

@@ -158,17 +158,17 @@ def test_pods_are_asked_for_all_at_once_where_many_nodes_are_silent(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "reported"),
     [
         pytest.param(nodes, "no GPU nodes found\n", id="nodes"),
         pytest.param(pods, "no running GPU pods found\n", id="pods"),
     ],
 )
-def test_an_empty_cluster_is_reported(command: click.Command, told: str, tmp_path: Path) -> None:
+def test_an_empty_cluster_is_reported(command: click.Command, reported: str, tmp_path: Path) -> None:
     with api_server(lambda _: listed()) as server:
         result = run(command, server, tmp_path)
 
-    assert (result.exit_code, result.output) == (0, told)
+    assert (result.exit_code, result.output) == (0, reported)
 
 
 def test_a_node_shows_what_it_carries(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_node_shows_what_it_carries(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "reported"),
     [
         pytest.param("gone", "404: not found", id="no such node"),
         pytest.param("bare", "node bare: the node has no annotation", id="a node without labels of ours"),
@@ -185,13 +185,13 @@ def test_a_node_shows_what_it_carries(tmp_path: Path) -> None:
     ],
 )
 def test_a_node_that_cannot_be_shown_says_why(
-    name: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, reported: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with api_server(cluster) as server, pytest.raises(SystemExit) as ended:
         topology_of_node(name, server.kubeconfig(tmp_path / "config"))
 
     assert ended.value.code == 4
-    assert told in capsys.readouterr().err
+    assert reported in capsys.readouterr().err
 
 
 def test_show_and_diff_take_a_node(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_show_and_diff_take_a_node(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         pytest.param(
             ["show", "--node", "n", "--from", "dgx-1"],
@@ -221,26 +221,26 @@ def test_show_and_diff_take_a_node(tmp_path: Path) -> None:
         pytest.param(["diff"], "specify BEFORE or --node NAME", id="diff of one"),
     ],
 )
-def test_a_node_takes_the_place_of_a_file(arguments: list[str], told: str) -> None:
+def test_a_node_takes_the_place_of_a_file(arguments: list[str], reported: str) -> None:
     result = CliRunner().invoke(main.main, arguments)
 
     assert result.exit_code == 2
-    assert told in result.output
+    assert reported in result.output
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         pytest.param([], "specify exactly one of --node NAME and --all", id="neither"),
         pytest.param(["--node", "n", "--all"], "specify exactly one of --node NAME and --all", id="both"),
         pytest.param(["--node", "n", "--crd"], "it requires --all", id="the definition for one node"),
     ],
 )
-def test_a_clean_up_wants_to_know_of_what(arguments: list[str], told: str) -> None:
+def test_a_clean_up_wants_to_know_of_what(arguments: list[str], reported: str) -> None:
     result = CliRunner().invoke(cleanup, arguments)
 
     assert result.exit_code == 2
-    assert told in result.output
+    assert reported in result.output
 
 
 @pytest.mark.parametrize("command", [pytest.param(each, id=str(each.name)) for each in COMMANDS])

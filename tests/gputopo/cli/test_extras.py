@@ -215,10 +215,10 @@ def test_a_missing_extra_is_named_in_one_line(files: Path, command: str, extra: 
     ended = run_in_base(RUN, *arguments)
 
     assert (ended.returncode, ended.stdout) == (2, "")
-    told = re.fullmatch(
+    result = re.fullmatch(
         rf"gputopo: {arguments[0]}: the Python package '(\w+)' is not installed: "
         rf"run pip install 'gputopo\[{extra}\]' \(in a checkout: pip install '\.\[{extra}\]'\)\n",
         ended.stderr,
     )
-    assert told is not None, ended.stderr
-    assert told[1] in MODULES[extra]
+    assert result is not None, ended.stderr
+    assert result[1] in MODULES[extra]

@@ -129,10 +129,10 @@ def page(**said: Any) -> Answer:
 
 def test_a_planner_is_asked_too(tmp_path: Path) -> None:
     with api_server(cluster()) as server, api_server(lambda _: page()) as planner:
-        told = json.loads(run(server, tmp_path, "gangs", "-o", "json", "--server", f"{planner.url}/").output)
+        result = json.loads(run(server, tmp_path, "gangs", "-o", "json", "--server", f"{planner.url}/").output)
         shown = run(server, tmp_path, "why", "gang", "llm", "-n", "a", "--server", planner.url).output
 
-    (gang,) = (each for each in told["items"] if each["name"] == "llm")
+    (gang,) = (each for each in result["items"] if each["name"] == "llm")
     assert (gang["reason"], gang["rollbacks"], gang["nextTrySeconds"]) == ("1 of 2 members fits at once", 2, 30.0)
     assert shown.startswith("gang a/llm: queued: 1 of 2 members fits at once.\n")
     assert shown.endswith(
@@ -161,7 +161,7 @@ def test_pages_without_end_are_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "result"),
     [
         pytest.param(page(leads=False), "so it knows no gang: query the holder of the Lease", id="one that waits"),
         pytest.param(
@@ -170,16 +170,16 @@ def test_pages_without_end_are_an_error() -> None:
         pytest.param(Answer("no such page", 404), "/gangs: 404: no such page", id="another server"),
     ],
 )
-def test_errors_of_a_planner_page(answer: Answer, told: str) -> None:
+def test_errors_of_a_planner_page(answer: Answer, result: str) -> None:
     with api_server(lambda _: answer) as planner:
         shown = CliRunner().invoke(main.main, ["gangs", "--server", planner.url])
 
     assert shown.exit_code == 4
-    assert told in shown.output
+    assert result in shown.output
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "result"),
     [
         pytest.param(["gangs", "--server", "127.0.0.1"], 2, "--server '127.0.0.1' is not a URL", id="no address"),
         pytest.param(
@@ -193,10 +193,10 @@ def test_errors_of_a_planner_page(answer: Answer, told: str) -> None:
         pytest.param(["why", "gang", "x", "--node", "y"], 2, "gang NAME excludes -f and --node", id="a node"),
     ],
 )
-def test_invalid_questions(arguments: list[str], code: int, told: str) -> None:
+def test_invalid_questions(arguments: list[str], code: int, result: str) -> None:
     shown = CliRunner().invoke(main.main, arguments)
 
-    assert (shown.exit_code, told in shown.output) == (code, True)
+    assert (shown.exit_code, result in shown.output) == (code, True)
 
 
 def test_why_a_gang_waits(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ LED = listed({**LEDGER, "spec": {"planner": "p", "epoch": 1, "lease": "gputopo/g
 
 
 @pytest.mark.parametrize(
-    ("lease", "told"),
+    ("lease", "result"),
     [
         pytest.param(
             Answer({"metadata": {"name": "gputopo-planner"}, "spec": {"holderIdentity": ""}}),
@@ -244,13 +244,13 @@ LED = listed({**LEDGER, "spec": {"planner": "p", "epoch": 1, "lease": "gputopo/g
         ),
     ],
 )
-def test_a_missing_planner_is_reported_below_the_table(lease: Answer, told: str, tmp_path: Path) -> None:
+def test_a_missing_planner_is_reported_below_the_table(lease: Answer, result: str, tmp_path: Path) -> None:
     answers = cluster(placementledgers=LED)
     with api_server(lambda asked: lease if asked.path == LEASE else answers(asked)) as server:
         shown = run(server, tmp_path, "gangs")
 
     assert shown.exit_code == 0
-    assert shown.stderr.startswith(told)
+    assert shown.stderr.startswith(result)
 
 
 def test_refused_and_ungated_gangs_are_reported_below_the_table(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_refused_and_ungated_gangs_are_reported_below_the_table(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("space", "told"),
+    ("space", "result"),
     [
         pytest.param(
             Answer({"metadata": {"name": "a", "labels": {"gputopo.io/gangs": "enabled"}}}),
@@ -282,13 +282,13 @@ def test_refused_and_ungated_gangs_are_reported_below_the_table(tmp_path: Path) 
         pytest.param(Answer({"message": "forbidden"}, 403), "What to do: gate its pods: kubectl label", id="unknown"),
     ],
 )
-def test_the_reason_for_a_gang_without_gates(space: Answer, told: str, tmp_path: Path) -> None:
+def test_the_reason_for_a_gang_without_gates(space: Answer, result: str, tmp_path: Path) -> None:
     ungated = pod("g-0", 2, annotations={"gputopo.io/gang": "g"}, phase="Pending")
     answers = cluster(pods=listed(ungated))
     with api_server(lambda asked: space if asked.path == NAMESPACES.path("a") else answers(asked)) as server:
         shown = run(server, tmp_path, "why", "gang", "g", "-n", "a")
 
-    assert told in shown.stdout
+    assert result in shown.stdout
 
 
 def test_the_message_of_kube_scheduler_about_an_ungated_member(tmp_path: Path) -> None:

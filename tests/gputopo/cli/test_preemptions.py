@@ -60,9 +60,9 @@ def test_the_document(tmp_path: Path) -> None:
     with api_server(cluster(**CLUSTER)) as server:
         shown = run(server, tmp_path, "preemptions", "-o", "json")
 
-    told = json.loads(shown.stdout)
-    assert told["kind"] == "PreemptionList"
-    assert told["items"] == [
+    result = json.loads(shown.stdout)
+    assert result["kind"] == "PreemptionList"
+    assert result["items"] == [
         {
             "namespace": "a",
             "gang": "llm",
@@ -107,10 +107,10 @@ def test_pods_that_did_not_end_in_time_are_counted(tmp_path: Path) -> None:
     stuck = {**HELD, "status": {**HELD["status"], "stuck": ["b/old-0"]}}
     with api_server(cluster(**{**CLUSTER, "placementreservations": listed(stuck)})) as server:
         shown = run(server, tmp_path, "preemptions")
-        told = run(server, tmp_path, "preemptions", "-o", "json")
+        result = run(server, tmp_path, "preemptions", "-o", "json")
 
     assert "evicting (1 stuck)" in shown.stdout
-    assert json.loads(told.stdout)["items"][0]["stuck"] == ["b/old-0"]
+    assert json.loads(result.stdout)["items"][0]["stuck"] == ["b/old-0"]
     assert shown.stderr == (
         "gputopo: results of the dry run are on the planner's page /gangs: add --server URL to list them\n"
     )
@@ -148,7 +148,7 @@ def test_a_gang_is_explained_with_its_victims(tmp_path: Path) -> None:
         shown = run(server, tmp_path, "why", "gang", "llm", "-n", "a", "--server", planner.url)
 
     assert shown.exit_code == 0
-    told = " ".join(shown.stdout.split())
+    result = " ".join(shown.stdout.split())
     evicts = "pods are evicted for it: b/old, b/gone (lost work: 4.5 GPU-hours, cost 12.25; rule: scavengers)."
-    assert f"Note: {evicts}" in told
-    assert "Note: dry run: would evict c/idle (lost work: 0.5 GPU-hours; rule: idle first)." in told
+    assert f"Note: {evicts}" in result
+    assert "Note: dry run: would evict c/idle (lost work: 0.5 GPU-hours; rule: idle first)." in result

@@ -117,7 +117,7 @@ def test_a_dry_run_lists_the_pods_and_writes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told", "code"),
+    ("arguments", "reported", "code"),
     [
         pytest.param(["--all"], "no pods with gputopo's scheduling gate", 0, id="at all"),
         pytest.param(
@@ -143,11 +143,11 @@ def test_a_dry_run_lists_the_pods_and_writes_nothing(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("more", [[], ["--dry-run"]], ids=["", "dry"])
 def test_pods_without_the_gate_are_reported(
-    arguments: list[str], told: str, code: int, more: list[str], tmp_path: Path
+    arguments: list[str], reported: str, code: int, more: list[str], tmp_path: Path
 ) -> None:
     result = run(Cluster(THEIRS), tmp_path, *arguments, *more)
 
-    assert (result.exit_code, result.output) == (code, f"{told}\n")
+    assert (result.exit_code, result.output) == (code, f"{reported}\n")
 
 
 def test_a_conflict_is_retried(tmp_path: Path) -> None:

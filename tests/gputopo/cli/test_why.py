@@ -322,7 +322,7 @@ def test_a_running_extender_is_asked_instead(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "result"),
     [
         pytest.param(
             Answer("no pod a/x wants GPUs", 404), "/explain/default/x: 404: no pod a/x wants GPUs", id="unknown"
@@ -333,12 +333,12 @@ def test_a_running_extender_is_asked_instead(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_errors_of_an_extender_page(answer: Answer, told: str, tmp_path: Path) -> None:
+def test_errors_of_an_extender_page(answer: Answer, result: str, tmp_path: Path) -> None:
     with api_server(lambda _: answer) as server:
         shown = why(server, tmp_path, "pod", "x", "--server", server.url)
 
     assert shown.exit_code == 4
-    assert told in shown.output
+    assert result in shown.output
 
 
 def test_without_an_extender() -> None:
@@ -349,7 +349,7 @@ def test_without_an_extender() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "result"),
     [
         pytest.param([], "specify pod NAME, gang NAME, or -f FILE", id="nothing"),
         pytest.param(["pod", "x", "-f", "y"], "specify pod NAME, gang NAME, or -f FILE", id="both"),
@@ -374,11 +374,11 @@ def test_without_an_extender() -> None:
         pytest.param(["-f", "/nowhere/p.yaml"], "cannot read /nowhere/p.yaml: No such file or directory", id="no file"),
     ],
 )
-def test_invalid_questions(arguments: list[str], told: str) -> None:
+def test_invalid_questions(arguments: list[str], result: str) -> None:
     shown = CliRunner().invoke(main.main, ["why", *arguments])
 
     assert shown.exit_code == 2
-    assert told in shown.output
+    assert result in shown.output
 
 
 def test_the_gate_of_a_pod_is_reported_first(tmp_path: Path) -> None:
@@ -401,19 +401,19 @@ def test_the_gate_of_a_pod_is_reported_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "result"),
     [
         pytest.param(b"kind: ConfigMap", "no Pod found, and no object with a pod template", id="no pod"),
         pytest.param(b"\xff\xfe", "codec can't decode byte", id="no text"),
     ],
 )
-def test_a_file_without_a_pod(content: bytes, told: str, tmp_path: Path) -> None:
+def test_a_file_without_a_pod(content: bytes, result: str, tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_bytes(content)
 
     shown = CliRunner().invoke(main.main, ["why", "-f", str(tmp_path / "p.yaml")])
 
     assert shown.exit_code == 2
-    assert told in shown.output
+    assert result in shown.output
 
 
 EVICTIONS = (PlannedEviction("u-train", "a", "train", "gpu-0", "a/train", 3),)

@@ -26,12 +26,12 @@ def test_gpu_nodes_by_name() -> None:
         metadata("cpu", {"kubernetes.io/os": "linux"}),
         metadata("a", {keys.NVIDIA_COUNT.key: "4"}),
     ]
-    told = state(dgx1(), {})
+    result = state(dgx1(), {})
 
-    found = gpu_nodes(nodes, {"b": told})
+    found = gpu_nodes(nodes, {"b": result})
 
     assert [node.name for node in found] == ["a", "b"]
-    assert (found[1].topology, found[1].state) == (dgx1().stable_facts(), told)
+    assert (found[1].topology, found[1].state) == (dgx1().stable_facts(), result)
     assert (len(found[0].topology.gpus), found[0].state) == (4, None)
 
 
@@ -57,9 +57,9 @@ def test_shares_of_a_gpu_are_counted_and_unknown_devices_are_not() -> None:
     uuid = str(dgx1().get_gpu(3).uuid)
     shares = tuple(DeviceAllocation(uuid, PodRef("ns", f"p{n}", "main"), replica=n) for n in range(3))
     stranger = DeviceAllocation("GPU-of-another-boot", PodRef("ns", "p", "main"))
-    told = msgspec.structs.replace(state(dgx1(), {}), allocations=(*shares, stranger))
+    result = msgspec.structs.replace(state(dgx1(), {}), allocations=(*shares, stranger))
 
-    assert GpuNode("n", dgx1(), told).held_devices == {3: 3}
+    assert GpuNode("n", dgx1(), result).held_devices == {3: 3}
 
 
 def test_a_lost_gpu_is_not_free() -> None:
@@ -69,14 +69,14 @@ def test_a_lost_gpu_is_not_free() -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "result",
     [
         pytest.param(None, id="no agent"),
         pytest.param(NodeGpus("2026-11-21T12:00:00Z", "", "0.1.0", None), id="no socket of the kubelet"),
     ],
 )
-def test_unknown_allocations_leave_free_gpus_unknown(told: NodeGpus | None) -> None:
-    node = GpuNode("n", hgx_h100(), told)
+def test_unknown_allocations_leave_free_gpus_unknown(result: NodeGpus | None) -> None:
+    node = GpuNode("n", hgx_h100(), result)
 
     assert (node.free, node.held_devices) == (None, None)
 

@@ -95,11 +95,11 @@ def test_the_worst_come_first_and_single_gpus_last() -> None:
 
 
 def test_a_missing_gpu_is_named_and_the_rest_is_unknown() -> None:
-    told = state(dgx1(), {"p": (0, 1)})
+    result = state(dgx1(), {"p": (0, 1)})
     gone = DeviceAllocation("GPU-gone", PodRef("team-a", "p", "main"))
-    told = msgspec.structs.replace(told, allocations=(*(told.allocations or ()), gone))
+    result = msgspec.structs.replace(result, allocations=(*(result.allocations or ()), gone))
 
-    (found,) = pod_placements([GpuNode("n", dgx1(), told)], names("p"))
+    (found,) = pod_placements([GpuNode("n", dgx1(), result)], names("p"))
 
     assert found == PodGpus(namespace="team-a", name="p", node="n", count=3, gpus=(0, 1), missing=("GPU-gone",))
 
@@ -111,9 +111,9 @@ def test_shares_and_mig_devices_of_one_gpu_are_one_gpu() -> None:
         DeviceAllocation(uuid, PodRef("team-a", "p", "side"), replica=1),
         DeviceAllocation(str(dgx1().get_gpu(3).uuid), PodRef("team-a", "q", "main"), mig_device="MIG-1"),
     )
-    told = msgspec.structs.replace(state(dgx1(), {}), allocations=parts)
+    result = msgspec.structs.replace(state(dgx1(), {}), allocations=parts)
 
-    found = pod_placements([GpuNode("n", dgx1(), told)], names("p", "q"))
+    found = pod_placements([GpuNode("n", dgx1(), result)], names("p", "q"))
 
     assert [(each.name, each.count, each.gpus, each.shared) for each in found] == [
         ("p", 1, (2,), True),

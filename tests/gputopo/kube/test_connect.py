@@ -58,7 +58,7 @@ def test_a_context_is_chosen_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "context", "told"),
+    ("text", "context", "result"),
     [
         pytest.param("", None, "cannot be used", id="an empty file"),
         pytest.param("a: [", None, "cannot be used", id="no YAML"),
@@ -68,11 +68,11 @@ def test_a_context_is_chosen_by_name(tmp_path: Path) -> None:
         pytest.param(yaml.safe_dump(kubeconfig("http://x", "t")), "nowhere", "nowhere", id="no such context"),
     ],
 )
-def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path: Path, text: str, context: str | None, told: str) -> None:
+def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path: Path, text: str, context: str | None, result: str) -> None:
     path = tmp_path / "config"
     path.write_text(text)
 
-    with pytest.raises(ConfigError, match=told) as caught:
+    with pytest.raises(ConfigError, match=result) as caught:
         from_kubeconfig(READER, str(path), context)
 
     assert str(path) in str(caught.value)

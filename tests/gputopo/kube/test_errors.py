@@ -20,8 +20,8 @@ def status(message: str, **details: object) -> bytes:
     return json.dumps({"kind": "Status", "message": message, "details": details}).encode()
 
 
-def conflict(field: str, told: str) -> dict[str, str]:
-    return {"reason": "FieldManagerConflict", "message": told, "field": field}
+def conflict(field: str, result: str) -> dict[str, str]:
+    return {"reason": "FieldManagerConflict", "message": result, "field": field}
 
 
 @pytest.mark.parametrize(
@@ -46,12 +46,12 @@ def test_each_status_is_one_kind_of_error(code: int, kind: type[KubeError]) -> N
 
 
 def test_an_eviction_that_a_budget_refuses_is_no_busy_server() -> None:
-    told = "The disruption budget web needs 2 healthy pods and has 2 currently"
-    cause = {"reason": "DisruptionBudget", "message": told}
+    result = "The disruption budget web needs 2 healthy pods and has 2 currently"
+    cause = {"reason": "DisruptionBudget", "message": result}
 
     error = error_of_response("POST /x", 429, status("Cannot evict pod", causes=[cause]), "10")
 
-    assert (type(error), str(error)) == (BudgetError, f"POST /x: 429: Cannot evict pod; {told}")
+    assert (type(error), str(error)) == (BudgetError, f"POST /x: 429: Cannot evict pod; {result}")
 
 
 def test_a_conflict_names_the_fields_and_who_owns_them() -> None:

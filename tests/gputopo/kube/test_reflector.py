@@ -456,7 +456,7 @@ def test_status_of_a_reflector(tmp_path: Path) -> None:
 def test_after_a_consumer_failed_everything_is_listed_anew(tmp_path: Path) -> None:
     stream = Stream()
     script = Script([page(7, thing("a", 3, size=1)), page(8, thing("a", 8, size=2))], [stream])
-    told: list[Delta[Size]] = []
+    result: list[Delta[Size]] = []
     waits: list[float] = []
 
     def wait(stopped: threading.Event, seconds: float) -> bool:
@@ -464,8 +464,8 @@ def test_after_a_consumer_failed_everything_is_listed_anew(tmp_path: Path) -> No
         return stopped.wait(0.002)
 
     def deliver(delta: Delta[Size]) -> None:
-        told.append(delta)
-        if len(told) in (1, 3):
+        result.append(delta)
+        if len(result) in (1, 3):
             raise ValueError("no room")
 
     with api_server(script) as server:
@@ -476,14 +476,14 @@ def test_after_a_consumer_failed_everything_is_listed_anew(tmp_path: Path) -> No
         wait_for(lambda: script.watched_from, "the watch")
         assert reflector.status.error is None
         stream.send(event("MODIFIED", "a", 9, size=3))
-        wait_for(lambda: len(told) == 4, "the list after the failure")
+        wait_for(lambda: len(result) == 4, "the list after the failure")
         wait_for(lambda: len(script.watched_from) == 2, "the watch after it")
         assert thread.is_alive()
         reflector.stop()
         thread.join(5)
         kube.close()
 
-    assert told == [
+    assert result == [
         Delta((Size("a", 1),), is_full_list=True),
         Delta((Size("a", 2),), is_full_list=True),
         Delta((Size("a", 3),)),

@@ -12,12 +12,12 @@ L4 = NodeTopology(gpus=(Gpu(index=0, product="NVIDIA L4"),), nvlink=Nvlink())
 def test_mirrors_and_the_annotation_are_a_choice() -> None:
     ours, mirrors = "gputopo.io/gpus=1\n", "nvidia.com/gpu.product=NVIDIA-L4\n"
 
-    def told(text: str) -> tuple[bool, bool, bool]:
+    def parts_of(text: str) -> tuple[bool, bool, bool]:
         return ours in text, mirrors in text, "gputopo.io/topology={" in text
 
-    assert told(render_labels(L4)) == (True, True, False)
-    assert told(render_labels(L4, mirrors=False)) == (True, False, False)
-    assert told(render_labels(L4, annotations=True)) == (True, True, True)
+    assert parts_of(render_labels(L4)) == (True, True, False)
+    assert parts_of(render_labels(L4, mirrors=False)) == (True, False, False)
+    assert parts_of(render_labels(L4, annotations=True)) == (True, True, True)
 
 
 def test_a_machine_that_fits_into_no_annotation_is_refused() -> None:

@@ -165,14 +165,14 @@ def test_the_legend_explains_what_occurs_and_names_cannot_forge_it() -> None:
 
 
 def test_paint_is_told_the_role_of_every_cell_and_changes_no_width() -> None:
-    told: list[tuple[str, str]] = []
+    result: list[tuple[str, str]] = []
 
     def paint(role: str, text: str) -> str:
-        told.append((role, text))
+        result.append((role, text))
         return text
 
     assert render_matrix(h100_lost_gpu(), paint=paint) == render_matrix(h100_lost_gpu())
-    assert {("bad", "GPU2"), ("island-0", "GPU3"), ("dim", "SYS"), ("text", "NV18"), ("nic", "NIC4")} <= set(told)
+    assert {("bad", "GPU2"), ("island-0", "GPU3"), ("dim", "SYS"), ("text", "NV18"), ("nic", "NIC4")} <= set(result)
 
 
 @settings(max_examples=40, deadline=None)

@@ -261,17 +261,17 @@ def test_cpus_of_a_node_come_from_its_gpus_where_the_node_does_not_say() -> None
 
 
 def test_paint_is_told_the_role_of_every_text_and_changes_nothing_else() -> None:
-    told: list[tuple[str, str]] = []
+    result: list[tuple[str, str]] = []
 
     def paint(role: str, text: str) -> str:
-        told.append((role, text))
+        result.append((role, text))
         return f"<{text}>"
 
     painted = render_tree(MACHINES["h100_weak_uplink"](), paint=paint)
 
     assert painted.replace("<", "").replace(">", "") == render_tree(MACHINES["h100_weak_uplink"]())
-    assert {("island-0", "GPU3"), ("bad", "  NV17/18 → NVSwitch"), ("title", "Degraded")} <= set(told)
-    assert {role for role, _ in told} == {"title", "dim", "text", "frame", "island-0", "bad", "nic"}
+    assert {("island-0", "GPU3"), ("bad", "  NV17/18 → NVSwitch"), ("title", "Degraded")} <= set(result)
+    assert {role for role, _ in result} == {"title", "dim", "text", "frame", "island-0", "bad", "nic"}
 
 
 @settings(max_examples=40, deadline=None)

@@ -67,7 +67,7 @@ def _ledger(*cards: tuple[int, ...], unplaced: tuple[int, ...] = (), **fields: A
 
 
 @pytest.mark.parametrize(
-    ("claims", "told", "departed", "cards", "rest"),
+    ("claims", "result", "departed", "cards", "rest"),
     [
         pytest.param([], [], [], ((), ()), {}, id="zero"),
         pytest.param(
@@ -103,12 +103,12 @@ def _ledger(*cards: tuple[int, ...], unplaced: tuple[int, ...] = (), **fields: A
 )
 def test_shared_gpus_of(
     claims: list[ReplicaClaim],
-    told: list[DeviceAllocation],
+    result: list[DeviceAllocation],
     departed: list[ReplicaClaim],
     cards: tuple[tuple[int, ...], ...],
     rest: dict[str, Any],
 ) -> None:
-    found = shared_gpus_of(_offer(), claims, told, departed)
+    found = shared_gpus_of(_offer(), claims, result, departed)
     left = rest.get("left", 0)
     fields = {name: value for name, value in rest.items() if name != "left"}
 
@@ -401,7 +401,7 @@ class Node(RuleBasedStateMachine):
         self.record = without_pod(self.record, f"uid-{name}")
 
     @rule()
-    def tell(self) -> None:
+    def report_of(self) -> None:
         held = [
             DeviceAllocation(self.uuids[card], PodRef("team", name, "c"), replica=at)
             for name, cards in self.on.items()

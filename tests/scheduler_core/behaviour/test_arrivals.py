@@ -105,8 +105,8 @@ class Cluster:
             pod.name: [each.gpu for each in self.kubelets[node].devices_of(pod.uid)]
             for pod, _ in self.kubelets[node].pods
         }
-        told = with_gpus(self.table.records[node], kubelet_report(self.machines[node], held))
-        self.table = with_records(self.table, [told], NOW, POLICY)
+        result = with_gpus(self.table.records[node], kubelet_report(self.machines[node], held))
+        self.table = with_records(self.table, [result], NOW, POLICY)
 
     def _show(self, node: str, pod: Occupant) -> None:
         self.table = with_records(self.table, [with_pod(self.table.records[node], pod)], NOW, POLICY)

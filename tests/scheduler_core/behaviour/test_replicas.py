@@ -93,8 +93,8 @@ def test_results_equal_evaluation_and_can_be_replayed(there: Mapping[str, str], 
     assert found == record.request
     assert answer.nodes == evaluate(found, as_seen, sorted(machines), Policy()).nodes
     assert list(replay_differences(parse_decision(encode_decision(record)))) == []
-    told = dict(stage.extender.prioritize(_replica("new", gpus, workload), set(machines)))
-    assert told[answer.nodes[0]] == max(told.values())
+    result = dict(stage.extender.prioritize(_replica("new", gpus, workload), set(machines)))
+    assert result[answer.nodes[0]] == max(result.values())
 
 
 def test_node_with_a_replica_is_rejected_with_its_own_reason() -> None:
@@ -154,7 +154,7 @@ def test_explanation_has_the_rule_and_the_other_replicas() -> None:
     stage.filter(_replica("two"))
     request = stage.records[-1].request._replace(detection=("triton: it runs NVIDIA Triton",))
 
-    told = explain(request, stage.cache.snapshot, None, Policy(), NOW)
+    result = explain(request, stage.cache.snapshot, None, Policy(), NOW)
 
-    assert [each.node for each in told.best] == ["b", "a"]
-    assert told.notes[-1] == "the rule triton applies: it runs NVIDIA Triton (gputopo policy show)"
+    assert [each.node for each in result.best] == ["b", "a"]
+    assert result.notes[-1] == "the rule triton applies: it runs NVIDIA Triton (gputopo policy show)"

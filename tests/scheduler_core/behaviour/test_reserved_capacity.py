@@ -177,13 +177,13 @@ def test_reserved_capacity_follows_the_state_of_its_pod() -> None:
 
 def test_planner_can_evaluate_without_a_reservation() -> None:
     stage = a_gang()
-    knowledge = stage.cache
+    cluster_cache = stage.cache
 
-    without = knowledge.snapshot_without({"uid-g"})
+    without = cluster_cache.snapshot_without({"uid-g"})
 
     assert [without.states[name].free_devices("nvidia.com/gpu") for name in "abc"] == [8, 8, 8]
-    assert [knowledge.snapshot.states[name].free_devices("nvidia.com/gpu") for name in "abc"] == [0, 0, 8]
-    assert knowledge.snapshot_without({"uid-unknown"}) is knowledge.snapshot
+    assert [cluster_cache.snapshot.states[name].free_devices("nvidia.com/gpu") for name in "abc"] == [0, 0, 8]
+    assert cluster_cache.snapshot_without({"uid-unknown"}) is cluster_cache.snapshot
 
 
 def test_no_decision_before_reservations_and_ledgers_are_listed() -> None:

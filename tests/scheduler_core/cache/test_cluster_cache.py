@@ -47,13 +47,13 @@ class TestSync:
     def test_first_lists_cause_no_changes(self) -> None:
         stage = FakeScheduler(A)
 
-        told = [
+        result = [
             stage.watch_nodes(complete=True),
             stage.watch_pods(pod_update("p", 2, "a", admitted=True), complete=True),
             stage.watch_reports({"a": {"p": [0, 1]}}, complete=True),
         ]
 
-        assert told == [CacheChanges()] * 3
+        assert result == [CacheChanges()] * 3
 
     @pytest.mark.parametrize("order", list(permutations(("nodes", "pods", "words"))), ids="-".join)
     def test_order_of_the_lists_makes_no_difference(self, order: tuple[str, ...]) -> None:
@@ -90,9 +90,9 @@ class TestPods:
         stage.watch_pods(pod_update("p", 2))
         before = stage.cache.snapshot
 
-        told = stage.watch_pods(pod_update("p", 2, "a"))
+        result = stage.watch_pods(pod_update("p", 2, "a"))
 
-        assert told == CacheChanges(bound_pods=(BoundPod(pod_update("p", 2, "a"), before),))
+        assert result == CacheChanges(bound_pods=(BoundPod(pod_update("p", 2, "a"), before),))
         assert stage.state_of("a").free_devices("nvidia.com/gpu") == 2
         assert stage.watch_pods(pod_update("p", 2, "a", admitted=True)) == CacheChanges()  # it was bound already
 
@@ -107,9 +107,9 @@ class TestPods:
     def test_pods_bound_in_one_batch_are_bound_one_after_the_other(self) -> None:
         stage = FakeScheduler.synced(A)
 
-        told = stage.watch_pods(pod_update("p", 1, "a"), pod_update("q", 1, "a"))
+        result = stage.watch_pods(pod_update("p", 1, "a"), pod_update("q", 1, "a"))
 
-        assert [each.snapshot_before.states["a"].free_devices("nvidia.com/gpu") for each in told.bound_pods] == [4, 3]
+        assert [each.snapshot_before.states["a"].free_devices("nvidia.com/gpu") for each in result.bound_pods] == [4, 3]
 
     def test_pod_is_deleted_before_it_was_bound(self) -> None:
         stage = FakeScheduler.synced(A)
@@ -128,7 +128,7 @@ class TestPods:
         )
         stage.watch_pods(pod_update("waits", 1))
 
-        told = stage.watch_pods(
+        result = stage.watch_pods(
             pod_update("waits", 1, "a"),
             pod_update("new", 1, "b"),
             pod_update("web-0", 1, "b", uid="uid-2"),
@@ -136,8 +136,8 @@ class TestPods:
             complete=True,
         )
 
-        assert [each.pod.key for each in told.bound_pods] == ["uid-waits", "uid-new", "uid-2"]
-        assert {each.key for each in told.removed_pods} == {"uid-ended", "uid-web-0"}
+        assert [each.pod.key for each in result.bound_pods] == ["uid-waits", "uid-new", "uid-2"]
+        assert {each.key for each in result.removed_pods} == {"uid-ended", "uid-web-0"}
         assert {name: [pod.uid for pod in record.pods] for name, record in stage.cache.snapshot.records.items()} == {
             "a": ["uid-waits"],
             "b": ["uid-2", "uid-moved", "uid-new"],
@@ -412,12 +412,12 @@ class TestTime:
 
 
 def test_record_of_a_removed_node_is_dropped_once_nothing_is_known_of_it() -> None:
-    knowledge = ClusterCache(Policy())
+    cluster_cache = ClusterCache(Policy())
     stage = FakeScheduler.synced(A, pod_update("p", 1, "b"))
     stage.watch_pods(gone=["uid-p"])
 
     assert stage.cache._records.keys() == {"a"}
-    assert knowledge.snapshot.generation == 0
+    assert cluster_cache.snapshot.generation == 0
 
 
 def test_bound_pod_that_changes_its_request_is_counted_again() -> None:

@@ -65,8 +65,8 @@ def pod(name: str, gpus: int = 0, *, spec: Object | None = None, **status: Any) 
 
 def gpus(name: str = "gpu-0", observed: str = "2026-11-21T12:00:00Z") -> Object:
     allocation = {"gpu": "GPU-1", "pod": {"namespace": "team", "name": "train", "container": "c"}}
-    told = {"observedAt": observed, "contentHash": "1a", "agentVersion": "1", "allocations": [allocation]}
-    return {"metadata": {"name": name, "uid": f"uid-{name}", "resourceVersion": "5"}, **told}
+    result = {"observedAt": observed, "contentHash": "1a", "agentVersion": "1", "allocations": [allocation]}
+    return {"metadata": {"name": name, "uid": f"uid-{name}", "resourceVersion": "5"}, **result}
 
 
 def changed(happening: str, version: int, obj: Object) -> Object:
@@ -110,16 +110,16 @@ TOLD = NodeGpus("2026-11-21T12:00:00Z", "1a", "1", (DeviceAllocation("GPU-1", Po
 
 
 def machine(*, broken: bool = False) -> NodeUpdate:
-    told = parse_node(builders.node(dgx1_link_down() if broken else dgx1()))
-    return NodeUpdate("gpu-0", msgspec.structs.replace(told, cpu_milli=96_000))
+    result = parse_node(builders.node(dgx1_link_down() if broken else dgx1()))
+    return NodeUpdate("gpu-0", msgspec.structs.replace(result, cpu_milli=96_000))
 
 
 def test_each_kind_is_listed_and_then_watched(tmp_path: Path) -> None:
-    nodes, pods, told = Stream(), Stream(), Stream()
+    nodes, pods, result = Stream(), Stream(), Stream()
     cluster = Cluster(
         Script([page(7, node())], [nodes]),
         Script([page(8, pod("web"), pod("train", 4, spec={"nodeName": "gpu-0"}, startTime="x"))], [pods]),
-        Script([page(9, gpus())], [told]),
+        Script([page(9, gpus())], [result]),
     )
 
     with running(cluster, tmp_path) as run:
@@ -130,7 +130,7 @@ def test_each_kind_is_listed_and_then_watched(tmp_path: Path) -> None:
             changed("ADDED", 12, pod("web-2")),
             changed("DELETED", 13, pod("web")),
         )
-        told.send(changed("DELETED", 14, gpus()))
+        result.send(changed("DELETED", 14, gpus()))
         wait_for(lambda: len(run.batches) == 6, "the changes")
 
     train = PodUpdate("uid-train", builders.occupant("train", 4, admitted=True), "gpu-0")
@@ -147,12 +147,12 @@ def test_each_kind_is_listed_and_then_watched(tmp_path: Path) -> None:
 
 
 def test_changes_of_irrelevant_fields_are_not_delivered(tmp_path: Path) -> None:
-    nodes, pods, told = Stream(), Stream(), Stream()
+    nodes, pods, result = Stream(), Stream(), Stream()
     bound = {"nodeName": "gpu-0"}
     cluster = Cluster(
         Script([page(7, node())], [nodes]),
         Script([page(8, pod("train", 4, spec=bound))], [pods]),
-        Script([page(9)], [told]),
+        Script([page(9)], [result]),
     )
 
     with running(cluster, tmp_path) as run:
@@ -203,9 +203,9 @@ def test_machines_of_one_model_share_their_values(tmp_path: Path) -> None:
 
 def test_a_node_with_unknown_gpus_is_delivered(tmp_path: Path) -> None:
     labels = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"}  # the labels count MIG devices, not GPUs
-    told = {"metadata": {"name": "mig-0", "uid": "u", "labels": labels}, "status": {"allocatable": {WHOLE: "0"}}}
+    result = {"metadata": {"name": "mig-0", "uid": "u", "labels": labels}, "status": {"allocatable": {WHOLE: "0"}}}
 
-    nodes, _, _ = once(Cluster(Script([page(7, told)]), Script([page(8)]), Script([page(9)])), tmp_path)
+    nodes, _, _ = once(Cluster(Script([page(7, result)]), Script([page(8)]), Script([page(9)])), tmp_path)
 
     assert nodes.updates == (NodeUpdate("mig-0", NodeFacts(None, described=False, allocatable=((WHOLE, 0),))),)
 
@@ -304,7 +304,7 @@ def test_list_all_raises_what_the_api_server_answers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("age_s", "trouble", "told"),
+    ("age_s", "trouble", "result"),
     [
         pytest.param(120.0, None, None, id="as long as may be"),
         pytest.param(121.4, None, "nothing about pods from the API server for 121 s", id="too long"),
@@ -313,12 +313,12 @@ def test_list_all_raises_what_the_api_server_answers(tmp_path: Path) -> None:
     ],
 )
 def test_a_long_silence_of_a_watch_of_any_kind_is_a_reason(
-    age_s: float | None, trouble: str | None, told: str | None
+    age_s: float | None, trouble: str | None, result: str | None
 ) -> None:
     nodes = WatchStatus("nodes", True, 1.0, 0, 0, None, None)
     pods = WatchStatus("pods", True, age_s, 0, 0, trouble, None)
 
-    assert silence_reason((nodes, pods)) == (told and f"gputopo has received {told}")
+    assert silence_reason((nodes, pods)) == (result and f"gputopo has received {result}")
 
 
 def test_kinds_of_the_same_plural_have_different_names(tmp_path: Path) -> None:

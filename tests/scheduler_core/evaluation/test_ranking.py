@@ -192,49 +192,49 @@ class TestOf:
 
     def test_a_known_ranking_catches_up(self) -> None:
         feed = Feed(fleet(5), ChangeLog())
-        standings = Rankings(feed)
-        first = standings.ranking_for(profile(2), POLICY)
+        ranks = Rankings(feed)
+        first = ranks.ranking_for(profile(2), POLICY)
 
         feed.snapshot = with_records(feed.snapshot, [record("n001", H100, held={})], NOW, POLICY)
         feed.change_log.add_names(["n001"])
 
-        assert standings.ranking_for(profile(2), POLICY) is first
+        assert ranks.ranking_for(profile(2), POLICY) is first
         assert first.score_of("n001") != first.score_of("n000")
         assert set(first.best_nodes({"n000", "n001"}, "uid")) == {"n000", "n001"}
 
     def test_a_ranking_too_far_behind_is_made_again(self) -> None:
         feed = Feed(fleet(5), ChangeLog(most=1))
-        standings = Rankings(feed)
-        first = standings.ranking_for(profile(2), POLICY)
+        ranks = Rankings(feed)
+        first = ranks.ranking_for(profile(2), POLICY)
 
         feed.snapshot = without_nodes(feed.snapshot, ["n000", "n001", "n002"])
         for name in ("n000", "n001", "n002"):
             feed.change_log.add_names([name])
-        second = standings.ranking_for(profile(2), POLICY)
+        second = ranks.ranking_for(profile(2), POLICY)
 
         assert second is not first
         assert set(second.best_nodes(set(fleet(5).records), "uid")) == {"n003", "n004"}
 
     def test_the_least_recently_used_ranking_is_dropped(self) -> None:
-        standings = Rankings(Feed(fleet(1), ChangeLog()), most=2)
-        one, two = standings.ranking_for(profile(1), POLICY), standings.ranking_for(profile(2), POLICY)
-        assert standings.ranking_for(profile(1), POLICY) is one
+        ranks = Rankings(Feed(fleet(1), ChangeLog()), most=2)
+        one, two = ranks.ranking_for(profile(1), POLICY), ranks.ranking_for(profile(2), POLICY)
+        assert ranks.ranking_for(profile(1), POLICY) is one
 
-        standings.ranking_for(profile(3), POLICY)
+        ranks.ranking_for(profile(3), POLICY)
 
-        assert standings.ranking_for(profile(1), POLICY) is one
-        assert standings.ranking_for(profile(2), POLICY) is not two
+        assert ranks.ranking_for(profile(1), POLICY) is one
+        assert ranks.ranking_for(profile(2), POLICY) is not two
 
     def test_each_policy_has_its_own_ranking(self) -> None:
-        standings = Rankings(Feed(fleet(1), ChangeLog()))
+        ranks = Rankings(Feed(fleet(1), ChangeLog()))
 
-        assert standings.ranking_for(profile(1), POLICY) is not standings.ranking_for(profile(1), Policy())
+        assert ranks.ranking_for(profile(1), POLICY) is not ranks.ranking_for(profile(1), Policy())
 
     def test_nodes_are_added_and_removed(self) -> None:
         feed = Feed(fleet(3), ChangeLog())
-        standings = Rankings(feed)
+        ranks = Rankings(feed)
         names = {*feed.snapshot.records, "new"}
-        first = standings.ranking_for(profile(1), POLICY)
+        first = ranks.ranking_for(profile(1), POLICY)
 
         feed.snapshot = without_nodes(
             with_records(feed.snapshot, [record("new", PAIRS, held={})], NOW, POLICY), ["n000"]
@@ -242,7 +242,7 @@ class TestOf:
         feed.change_log.add_names(["new", "n000", "never there"])
 
         for asked in (profile(1), profile(2)):  # one ranking that catches up, one that is new
-            assert set(standings.ranking_for(asked, POLICY).best_nodes(names, "uid")) == {"new", "n001", "n002"}
+            assert set(ranks.ranking_for(asked, POLICY).best_nodes(names, "uid")) == {"new", "n001", "n002"}
         assert first.rejections_of({"n000", "n001"})["n000"] == "node not yet known to gputopo (see: gputopo why pod)"
 
 

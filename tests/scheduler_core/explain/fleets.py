@@ -31,6 +31,6 @@ def fleet(*records: NodeRecord) -> ClusterSnapshot:
     return snapshot_of(records, NOW, POLICY)
 
 
-def told(request: PodRequest, *records: NodeRecord, bound: str | None = None) -> Explanation:
+def explained(request: PodRequest, *records: NodeRecord, bound: str | None = None) -> Explanation:
     """Return the explanation of a pod with these nodes."""
     return explain(request, fleet(*records), None, POLICY, NOW, bound)

@@ -6,7 +6,7 @@ import msgspec
 
 from scheduler_core.explain import explain, explain_malformed
 from tests.scheduler_core.builders import NOW, occupant, record, request
-from tests.scheduler_core.explain.fleets import ACROSS, ALIKE, DGX2, PAIRS, POLICY, QUADS, fleet, told
+from tests.scheduler_core.explain.fleets import ACROSS, ALIKE, DGX2, PAIRS, POLICY, QUADS, explained, fleet
 from tests.scheduler_core.explain.ties import TIES
 
 BUSY = record(
@@ -19,7 +19,7 @@ NEW = request(4, "train-4", island="required")
 
 
 STORIES = {
-    "fits": told(
+    "fits": explained(
         request(4)._replace(scheduler="gputopo-scheduler"),
         record("whole", QUADS, held={}),
         record("pairs", PAIRS, held={}),
@@ -28,30 +28,30 @@ STORIES = {
         record("cpu"),
     ),
     "nowhere": msgspec.structs.replace(
-        told(NEW, BUSY, *(msgspec.structs.replace(BUSY, name=f"other-{at}") for at in range(5))),
+        explained(NEW, BUSY, *(msgspec.structs.replace(BUSY, name=f"other-{at}") for at in range(5))),
         scheduler_said="0/6 nodes are available: 6 no NVLink island with enough free GPUs (see: gputopo why pod).",
     ),
-    "in-the-way": told(request(2, numa="required"), record("node-1", ACROSS, held={})),
-    "too-large": told(request(9), record("n", QUADS, held={})),
-    "not-listed": told(request(6), record("n", ALIKE, held={})),
-    "bound-unsettled": told(
+    "in-the-way": explained(request(2, numa="required"), record("node-1", ACROSS, held={})),
+    "too-large": explained(request(9), record("n", QUADS, held={})),
+    "not-listed": explained(request(6), record("n", ALIKE, held={})),
+    "bound-unsettled": explained(
         request(2),
         record("n", PAIRS, held={"new": [2, 3]}, pods=[occupant("new", 2), occupant("late", 2)]),
         bound="n",
     ),
-    "bound": told(
+    "bound": explained(
         request(2, numa="required"),
         record("n", PAIRS, held={"new": [1, 2]}, pods=[occupant("new", 2)]),
         bound="n",
     ),
-    "bound-well": told(
+    "bound-well": explained(
         request(2),
         record("n", PAIRS, held={"new": [2, 3]}, pods=[occupant("new", 2)]),
         bound="n",
     ),
-    "bound-unknown": told(request(2), record("n", PAIRS, pods=[occupant("new", 2)]), bound="n"),
-    "may-crash": told(request(3), record("ties", TIES, held={})),
-    "many-outcomes": told(request(2), record("wide", DGX2, held={})),
+    "bound-unknown": explained(request(2), record("n", PAIRS, pods=[occupant("new", 2)]), bound="n"),
+    "may-crash": explained(request(3), record("ties", TIES, held={})),
+    "many-outcomes": explained(request(2), record("wide", DGX2, held={})),
     "malformed": explain_malformed(
         "team", "p", "the pod's request is malformed: gputopo.io/island: 'yes' is not required"
     ),

@@ -8,20 +8,20 @@ import pytest
 
 from scheduler_core.explain import NoExplanationError, explain_malformed, explanation_document, parse_explanation
 from tests.scheduler_core.builders import occupant, record, request
-from tests.scheduler_core.explain.fleets import PAIRS, QUADS, told
+from tests.scheduler_core.explain.fleets import PAIRS, QUADS, explained
 
 BUSY = record("b", PAIRS, held={"x": [0, 1]}, pods=[occupant("x", 2)])
 
 
 def test_everything_comes_back() -> None:
     for asked, records in ((request(4), [BUSY]), (request(2), [BUSY, record("a", QUADS, held={})])):
-        explanation = told(asked, *records)
+        explanation = explained(asked, *records)
 
         assert parse_explanation(json.dumps(explanation_document(explanation)).encode()) == explanation
 
 
 def test_document_of_a_pod_that_fits_nowhere() -> None:
-    assert explanation_document(told(request(4), BUSY)) == {
+    assert explanation_document(explained(request(4), BUSY)) == {
         "apiVersion": "gputopo.io/v1",
         "kind": "PodExplanation",
         "pod": {"namespace": "team", "name": "new", "scheduler": None},
@@ -60,7 +60,7 @@ def test_document_of_a_pod_that_fits_nowhere() -> None:
 
 
 def test_keys_of_a_node_that_suits() -> None:
-    (best,) = explanation_document(told(request(2), record("a", QUADS, held={})))["best"]
+    (best,) = explanation_document(explained(request(2), record("a", QUADS, held={})))["best"]
 
     assert list(best) == ["node", "points", "factors", "outcomes", "moreOutcomes", "worst", "mayCrash", "choice"]
     assert list(best["factors"][0]) == ["name", "raw", "weight", "share", "measures"]

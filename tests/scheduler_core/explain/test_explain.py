@@ -16,7 +16,7 @@ from scheduler_core.explain.model import CurrentPlacement, GpuSet
 from scheduler_core.request.pod_request import PodRequest, parse_request
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, occupant, pod, record, request
-from tests.scheduler_core.explain.fleets import ACROSS, ALIKE, H100, MIG, PAIRS, POLICY, QUADS, fleet, told
+from tests.scheduler_core.explain.fleets import ACROSS, ALIKE, H100, MIG, PAIRS, POLICY, QUADS, explained, fleet
 
 FREE = record("free", PAIRS, held={})
 FULL = record("full", PAIRS, held={"x": [0, 1, 2, 3]}, pods=[occupant("x", 4)])
@@ -34,7 +34,7 @@ def test_every_reason_has_advice() -> None:
 def test_nodes_are_grouped_by_reason_most_nodes_first() -> None:
     full = [msgspec.structs.replace(FULL, name=name) for name in ("full-2", "full-1")]
 
-    found = told(request(2, island="required"), SPLIT, *full, FREE, record("cpu"))
+    found = explained(request(2, island="required"), SPLIT, *full, FREE, record("cpu"))
 
     assert list(_of(found).items()) == [("TOO_FEW_GPUS", ("full-1", "full-2")), ("ISLAND", ("split",))]
     assert (found.nodes, found.other_nodes, found.suited) == (4, 1, ("free",))
@@ -57,14 +57,14 @@ def test_the_nodes_that_filter_answers_are_the_best_nodes() -> None:
 
 
 def test_where_filter_answers_one_node_the_next_best_follow() -> None:
-    found = told(request(2, island="required"), FREE, record("switch", H100, held={}))
+    found = explained(request(2, island="required"), FREE, record("switch", H100, held={}))
 
     assert [each.node for each in found.best] == ["free", "switch"]
     assert len(found.notes) == 2
 
 
 def test_factors_of_the_score() -> None:
-    (best,) = told(request(2), FREE).best
+    (best,) = explained(request(2), FREE).best
 
     assert [(each.name, each.raw, each.weight, each.share) for each in best.factors] == [
         ("bandwidth", 0.666667, 4.0, 2.666667),
@@ -77,7 +77,7 @@ def test_factors_of_the_score() -> None:
 
 
 def test_possible_outcomes_best_first_and_the_choice_of_gputopo() -> None:
-    (best,) = told(request(2), record("n", QUADS, held={"x": [0]}, pods=[occupant("x", 1)])).best
+    (best,) = explained(request(2), record("n", QUADS, held={"x": [0]}, pods=[occupant("x", 1)])).best
 
     assert best.outcomes is not None
     assert [each.gpus for each in best.outcomes] == [(1, 2), (1, 3), (2, 3), (4, 5)]
@@ -99,20 +99,20 @@ def test_unknown_outcomes_are_none(node: NodeRecord, resource: str, gpus: int) -
     asked = parse_request(pod("p", gpus, resource=resource))
     assert isinstance(asked, PodRequest)
 
-    (best,) = told(asked, node).best
+    (best,) = explained(asked, node).best
 
     assert (best.outcomes, best.choice) == (None, None)
 
 
 def test_no_choice_among_gpus_that_may_not_be_free() -> None:
-    (best,) = told(request(2), record("n", PAIRS, pods=[occupant("x", 1)])).best
+    (best,) = explained(request(2), record("n", PAIRS, pods=[occupant("x", 1)])).best
 
     assert best.outcomes is not None
     assert (len(best.outcomes), best.more_outcomes, best.choice) == (4, 2, None)
 
 
 def test_too_many_sets_are_not_listed() -> None:
-    (best,) = told(request(6), record("n", ALIKE, held={})).best
+    (best,) = explained(request(6), record("n", ALIKE, held={})).best
 
     assert best.outcomes is None
     assert best.choice is not None
@@ -124,7 +124,7 @@ class TestBound:
     def test_the_held_gpus_and_the_best_available_gpus(self) -> None:
         mine = record("n", PAIRS, held={"new": [1, 2]}, pods=[occupant("new", 2, numa="required")])
 
-        found = told(request(2, numa="required"), mine, bound="n")
+        found = explained(request(2, numa="required"), mine, bound="n")
 
         assert found.held == CurrentPlacement(
             node="n",
@@ -137,7 +137,7 @@ class TestBound:
     def test_an_unknown_requirement_does_not_count_as_violated(self) -> None:
         mine = record("n", PAIRS, held={"new": [0, 1]}, pods=[occupant("new", 2)])
 
-        held = told(request(2, island="required", numa="required"), mine, bound="n").held
+        held = explained(request(2, island="required", numa="required"), mine, bound="n").held
 
         assert held is not None
         assert (held.broken, held.spot) == ((), held.best)
@@ -154,13 +154,13 @@ class TestBound:
         ],
     )
     def test_gpus_that_are_not_reported(self, node: NodeRecord, bound: str) -> None:
-        assert told(request(2), node, bound=bound).held == CurrentPlacement(node=bound, spot=None)
+        assert explained(request(2), node, bound=bound).held == CurrentPlacement(node=bound, spot=None)
 
     def test_a_pod_is_not_blocked_by_its_own_gpus(self) -> None:
         mine = record("n", PAIRS, held={"new": [0, 1, 2, 3]}, pods=[occupant("new", 4)])
 
-        assert told(request(4), mine, bound="n").suited == ("n",)
-        assert told(request(4), mine).suited == ()
+        assert explained(request(4), mine, bound="n").suited == ("n",)
+        assert explained(request(4), mine).suited == ()
 
     def test_shares_and_unknown_devices_do_not_count_as_its_gpus(self) -> None:
         mine = record("n", PAIRS, held={}, pods=[occupant("new", 1)])
@@ -175,7 +175,7 @@ class TestBound:
         )
         mine = with_gpus(mine, msgspec.structs.replace(mine.gpus, allocations=allocations))
 
-        assert told(request(1), mine, bound="n").held == CurrentPlacement(node="n", spot=None)
+        assert explained(request(1), mine, bound="n").held == CurrentPlacement(node="n", spot=None)
 
 
 def test_products_of_the_cluster_are_a_note_if_the_model_is_missing() -> None:
@@ -183,7 +183,7 @@ def test_products_of_the_cluster_are_a_note_if_the_model_is_missing() -> None:
     partial = record("n4", MACHINES["h100_partial"](), allocatable={"nvidia.com/gpu": 8})
     records = [FREE, msgspec.structs.replace(FREE, name="f2"), record("n", H100, held={}), labelled]
 
-    some, none = told(request(1, model="B300"), *records), told(request(1, model="B300"), partial)
+    some, none = explained(request(1, model="B300"), *records), explained(request(1, model="B300"), partial)
 
     assert some.notes == (
         "products in the cluster: NVIDIA-A100-80GB-PCIe on 2, NVIDIA-H100-80GB-HBM3 on 1, unknown on 1",
@@ -194,7 +194,7 @@ def test_products_of_the_cluster_are_a_note_if_the_model_is_missing() -> None:
 def test_topology_manager_is_heeded() -> None:
     strict = record("n", ACROSS, held={}, labels={TOPOLOGY_MANAGER.key: "single-numa-node"})
 
-    found = told(request(3), strict)
+    found = explained(request(3), strict)
 
     assert _of(found) == {"NUMA": ("n",)}
     assert found.nearest == ()
@@ -204,6 +204,6 @@ def test_without_a_report_only_the_number_of_free_gpus_is_known() -> None:
     """Without a PodResources report only the number of free GPUs is known."""
     silent = record("n", PAIRS, pods=[occupant("x", 3)])
 
-    assert [change.text for change in told(request(2), silent).nearest] == [
+    assert [change.text for change in explained(request(2), silent).nearest] == [
         "n has 1 free GPU; 2 free after pod team/x ends"
     ]

@@ -10,7 +10,7 @@ from gputopo.model import Gpu, NodeTopology
 from scheduler_core.cache.node_record import NodeRecord, with_gpus
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import kubelet_report, record, request
-from tests.scheduler_core.explain.fleets import H100, PAIRS, told
+from tests.scheduler_core.explain.fleets import H100, PAIRS, explained
 
 CARDS = MACHINES["rtx4090"]()
 FREE = record("a", PAIRS, held={})
@@ -54,7 +54,7 @@ RESTORED = "a running agent restores it within a heartbeat, and names the field 
     ],
 )
 def test_why_a_topology_is_not_confirmed(gpus: NodeGpus | None, why: str, nearest: str) -> None:
-    found = told(ASKED, msgspec.structs.replace(FREE, gpus=gpus))
+    found = explained(ASKED, msgspec.structs.replace(FREE, gpus=gpus))
 
     assert [each.reason for each in found.refused] == ["UNKNOWN_TOPOLOGY"]
     assert found.notes == (why,)
@@ -65,14 +65,16 @@ def test_each_silent_agent_is_named_with_its_age() -> None:
     times = {"b": "2026-11-18T10:30:00Z", "a": "2026-11-17T11:00:00Z", "c": "yesterday"}
     nodes = [msgspec.structs.replace(FREE, name=name, gpus=kubelet_report(PAIRS, {}, at)) for name, at in times.items()]
 
-    assert told(ASKED, *nodes).notes == (f"{SILENT}: a (24h), b (36m), c (invalid time of its last report); {CHECK}",)
+    assert explained(ASKED, *nodes).notes == (
+        f"{SILENT}: a (24h), b (36m), c (invalid time of its last report); {CHECK}",
+    )
 
 
 def test_many_silent_agents_are_counted() -> None:
     old = kubelet_report(PAIRS, {}, "2026-11-18T08:00:00Z")
     nodes = [msgspec.structs.replace(FREE, name=f"n{at:02}", gpus=old) for at in range(20)]
 
-    (note,) = told(ASKED, *nodes).notes
+    (note,) = explained(ASKED, *nodes).notes
 
     assert "n15 (3h) and 4 more" in note
 
@@ -82,7 +84,7 @@ def test_an_annotation_that_cannot_be_read_is_the_reason() -> None:
     facts = msgspec.structs.replace(FREE.machine, described=False, annotation_error="the annotation is damaged: '{'")
     labelled = msgspec.structs.replace(facts, topology=NodeTopology(gpus=(Gpu(index=0), Gpu(index=1))))
 
-    found = told(ASKED, msgspec.structs.replace(FREE, machine=labelled))
+    found = explained(ASKED, msgspec.structs.replace(FREE, machine=labelled))
 
     assert [each.reason for each in found.refused] == ["UNKNOWN_TOPOLOGY"]
     why = "its annotation gputopo.io/topology cannot be read: the annotation is damaged: '{'"
@@ -92,7 +94,7 @@ def test_an_annotation_that_cannot_be_read_is_the_reason() -> None:
 def test_many_nodes_of_one_kind_are_counted() -> None:
     silent = [with_gpus(msgspec.structs.replace(FREE, name=f"n{at}"), None) for at in range(6)]
 
-    (note,) = told(ASKED, *silent).notes
+    (note,) = explained(ASKED, *silent).notes
 
     assert note.startswith("n0, n1, n2, n3 and 2 more: the Node carries a topology")
 
@@ -127,7 +129,7 @@ def test_many_nodes_of_one_kind_are_counted() -> None:
 def test_island_that_will_never_be_is_not_waited_for(
     machine: NodeTopology, wishes: dict[str, str], means: str, do: str
 ) -> None:
-    (refusal,) = told(request(4, **wishes), record("a", machine, held={})).refused
+    (refusal,) = explained(request(4, **wishes), record("a", machine, held={})).refused
 
     assert (refusal.means, refusal.advice) == (means, do)
 
@@ -140,7 +142,7 @@ def test_island_that_will_never_be_is_not_waited_for(
     ],
 )
 def test_other_refusals_keep_their_advice(records: list[NodeRecord], wishes: dict[str, str]) -> None:
-    found = told(request(2, **wishes), *records)
+    found = explained(request(2, **wishes), *records)
 
     assert all("Waiting does not help" not in each.advice for each in found.refused)
 
@@ -148,7 +150,7 @@ def test_other_refusals_keep_their_advice(records: list[NodeRecord], wishes: dic
 def test_labels_need_no_confirmation() -> None:
     labelled = record("a", labels={"nvidia.com/gpu.count": "4"}, allocatable={"nvidia.com/gpu": 4})
 
-    found = told(ASKED, labelled)
+    found = explained(ASKED, labelled)
 
     assert [each.reason for each in found.refused] == ["UNKNOWN_TOPOLOGY"]
     assert found.notes == (
@@ -160,7 +162,7 @@ def test_labels_need_no_confirmation() -> None:
 
 
 def test_waiting_is_not_advised_where_no_numa_node_has_so_many_gpus() -> None:
-    (found,) = told(request(8, numa="required"), record("a", H100, held={})).refused
+    (found,) = explained(request(8, numa="required"), record("a", H100, held={})).refused
 
     assert found.means == "None of these nodes has 8 GPUs on one NUMA node, free or not: the largest number is 4."
     assert found.advice == (
@@ -169,7 +171,7 @@ def test_waiting_is_not_advised_where_no_numa_node_has_so_many_gpus() -> None:
 
 
 def test_waiting_is_not_advised_where_no_node_has_so_many_gpus() -> None:
-    (found,) = told(request(9), record("a", H100, held={})).refused
+    (found,) = explained(request(9), record("a", H100, held={})).refused
 
     assert found.means == "None of these nodes has 9 nvidia.com/gpu, free or not: the largest number is 8."
     assert "does not help: request 8 or fewer per pod" in found.advice

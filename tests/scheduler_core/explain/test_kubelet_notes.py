@@ -5,7 +5,7 @@ from __future__ import annotations
 from gputopo.labels import keys
 from scheduler_core.request.pod_request import PodRequest
 from tests.scheduler_core.builders import occupant, record, request
-from tests.scheduler_core.explain.fleets import H100, told
+from tests.scheduler_core.explain.fleets import H100, explained
 
 
 def notes(asked: PodRequest, policy: str | None = None, held: tuple[int, ...] = ()) -> list[str]:
@@ -13,7 +13,7 @@ def notes(asked: PodRequest, policy: str | None = None, held: tuple[int, ...] = 
     labels = {} if policy is None else {keys.TOPOLOGY_MANAGER.key: policy}
     pods = [occupant("other", len(held))] if held else []
     nodes = [record(name, H100, held={"other": held}, pods=pods, labels=labels) for name in ("a", "b")]
-    return [each for each in told(asked, *nodes).notes if "Topology Manager" in each]
+    return [each for each in explained(asked, *nodes).notes if "Topology Manager" in each]
 
 
 def test_an_unknown_policy_that_may_reject_a_required_shape_is_named() -> None:

@@ -29,7 +29,7 @@ from scheduler_core.request.device_request import ContainerStep
 from scheduler_core.request.pod_request import PodRequest, Strength, parse_request
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, OBSERVED, occupant, pod, record, request
-from tests.scheduler_core.explain.fleets import ACROSS, ALIKE, H100, MIG, MIXED, PAIRS, POLICY, QUADS, fleet, told
+from tests.scheduler_core.explain.fleets import ACROSS, ALIKE, H100, MIG, MIXED, PAIRS, POLICY, QUADS, explained, fleet
 from tests.scheduler_core.explain.ties import TIES
 
 
@@ -252,17 +252,17 @@ ISLAND, NUMA = "gputopo.io/island: required", "gputopo.io/numa: required"
     ],
 )
 def test_nearest_miss(asked: PodRequest, records: list[NodeRecord], sentences: list[str]) -> None:
-    assert [change.text for change in told(asked, *records).nearest] == sentences
+    assert [change.text for change in explained(asked, *records).nearest] == sentences
 
 
 def test_nothing_is_nearest_to_a_pod_that_fits() -> None:
-    assert told(request(1), _busy("node-1", PAIRS), _busy("node-2", PAIRS, a=[0, 1, 2, 3])).nearest == ()
+    assert explained(request(1), _busy("node-1", PAIRS), _busy("node-2", PAIRS, a=[0, 1, 2, 3])).nearest == ()
 
 
 def test_free_gpus_that_are_not_reported_yet() -> None:
     late = record("node-1", PAIRS, held={}, pods=[occupant("late-0", 1), occupant("late-1", 1)])
 
-    (first, *_) = told(request(2, island="required"), late).nearest
+    (first, *_) = explained(request(2, island="required"), late).nearest
 
     assert first.text == (
         "node-1 has 2 free GPUs, but which of GPU0-3 is not reported yet; 2 in one island after pod team/late-0 ends"
@@ -276,7 +276,7 @@ def test_devices_that_are_not_whole_gpus_are_called_by_their_resource() -> None:
     assert holder is not None
     assert isinstance(asked, PodRequest)
 
-    (change,) = told(asked, record("node-1", MIG, allocatable={resource: 3}, pods=[holder])).nearest
+    (change,) = explained(asked, record("node-1", MIG, allocatable={resource: 3}, pods=[holder])).nearest
 
     assert change.text == f"node-1 has 1 free {resource}; 2 free after pod team/a ends"
 
@@ -302,7 +302,7 @@ def test_the_end_of_a_pod_frees_its_network_card() -> None:
     nic = NicAllocation("mlx5_0", PodRef("team", "a", "c"))
     before = msgspec.structs.replace(before, gpus=msgspec.structs.replace(before.gpus, nics=(nic,)))
 
-    found = told(request(1, nic="required"), before).nearest
+    found = explained(request(1, nic="required"), before).nearest
 
     assert found[0].text == (
         "node-1 has 1 free GPU; 1 with a free network card on the NUMA node of each after pod team/a ends"

@@ -87,11 +87,11 @@ def test_words(asked: PodProfile, words: list[str]) -> None:
 
 
 def test_each_requirement_has_its_key() -> None:
-    told = [
+    result = [
         (each.key, each.value, each.required) for each in requirements(profile(2, island="required", numa="preferred"))
     ]
 
-    assert told == [
+    assert result == [
         ("nvidia.com/gpu", "2", True),
         (keys.POD_ISLAND.key, "required", True),
         (keys.POD_NUMA.key, "preferred", False),

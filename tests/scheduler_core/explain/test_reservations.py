@@ -17,7 +17,7 @@ H100 = MACHINES["hgx_h100"]()
 BY_NOON, AT_ONE = ReservationStatus(deadline="2026-11-18T12:00:00Z"), ReservationStatus(estimate="2026-11-18T13:00:00Z")
 
 
-def told(stage: FakeScheduler, gpus: int = 8, name: str = "new") -> Explanation:
+def explained(stage: FakeScheduler, gpus: int = 8, name: str = "new") -> Explanation:
     asked, table = request(gpus, name), stage.cache.snapshot_for_pod(f"uid-{name}")
     found = explain(asked, table, None, Policy(), NOW)
     return with_reservations(found, table, stage.cache.reservations.active.values(), asked.uid)
@@ -39,7 +39,7 @@ def test_reservations_with_their_gpus_nodes_and_times() -> None:
         (plan("batch-3", {"solo": ("c", 1)}, gang=""), PROPOSED),
     )
 
-    found = told(stage)
+    found = explained(stage)
 
     assert found.kept == (
         ReservedGpus(gang=None, reservation="team/batch-3", phase="Proposed", until=None, gpus=1, nodes=("c",)),
@@ -66,7 +66,7 @@ def test_a_hold_without_an_estimate() -> None:
     stage = FakeScheduler.synced_with_reservations({"a": H100})
     stage.write_ledger((plan("big-2", held={"a": 8}, gang="big"), HELD))
 
-    assert lines(told(stage)) == ["- 8 GPUs for the gang team/big, until it fits: a (team/big-2)"]
+    assert lines(explained(stage)) == ["- 8 GPUs for the gang team/big, until it fits: a (team/big-2)"]
 
 
 def test_a_hold_of_a_single_pod_and_of_mig_devices() -> None:
@@ -85,14 +85,14 @@ def test_reservations_on_nodes_that_do_not_fit_anyway_are_left_out() -> None:
     stage = FakeScheduler.synced_with_reservations({"a": H100}, pod_update("x", 1, on="a"), pod_update("m0", 4))
     stage.write_ledger((plan("g", {"m0": ("a", 4)}), COMMITTED))
 
-    assert told(stage).kept == ()
+    assert explained(stage).kept == ()
 
 
 def test_the_reservation_of_its_own_place_is_a_note() -> None:
     stage = FakeScheduler.synced_with_reservations({"a": H100}, pod_update("new", 8))
     stage.write_ledger((plan("g", {"new": ("a", 8)}), COMMITTED))
 
-    found = told(stage)
+    found = explained(stage)
 
     assert found.suited == ("a",)
     assert "its place on a is reserved by team/g (Committed)" in found.notes
@@ -103,4 +103,4 @@ def test_a_reserved_place_is_not_a_pod_that_could_end(phase: EntryPhase) -> None
     stage = FakeScheduler.synced_with_reservations({"a": H100}, pod_update("m0", 8))
     stage.write_ledger((plan("g", {"m0": ("a", 8)}, held={"a": 8}), phase))
 
-    assert [each for each in told(stage).nearest if each.pods] == []
+    assert [each for each in explained(stage).nearest if each.pods] == []

@@ -13,7 +13,7 @@ from scheduler_core.explain.model import ExcludedNodes, ExplainedPod, GpuSet
 from tests.conftest import Golden
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import profile, record, request
-from tests.scheduler_core.explain.fleets import told
+from tests.scheduler_core.explain.fleets import explained
 from tests.scheduler_core.explain.stories import STORIES
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -70,7 +70,7 @@ def test_a_set_in_words(spot: GpuSet, words: str) -> None:
 
 
 def test_one_gpu_with_unknown_links() -> None:
-    (best,) = told(request(1), record("n", MACHINES["nvlink_unknown"](), held={})).best
+    (best,) = explained(request(1), record("n", MACHINES["nvlink_unknown"](), held={})).best
 
     assert best.outcomes is not None
     assert best.outcomes[0].islands is None
@@ -79,7 +79,7 @@ def test_one_gpu_with_unknown_links() -> None:
 
 def test_nodes_that_kube_scheduler_excludes_are_not_called_nodes_without_devices() -> None:
     found = msgspec.structs.replace(
-        told(request(1)), nodes=0, other_nodes=0, barred=(ExcludedNodes("the node is cordoned", ("a",)),)
+        explained(request(1)), nodes=0, other_nodes=0, barred=(ExcludedNodes("the node is cordoned", ("a",)),)
     )
 
     text = explanation_text(found, 100)

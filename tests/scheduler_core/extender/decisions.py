@@ -25,7 +25,7 @@ def decided(
     *pods: Any, names: frozenset[str] = frozenset(NAMES), policy: Policy = ANY_GOOD_NODE
 ) -> list[DecisionRecord]:
     """Return the extender's records of requests for pods, one after the other, on eight nodes in use."""
-    knowledge, records = ClusterCache(policy), list[DecisionRecord]()
+    cluster_cache, records = ClusterCache(policy), list[DecisionRecord]()
     topologies = [MACHINES[SHAPES[number % 4]]() for number in range(8)]
     nodes = [NodeUpdate(name, parse_node(node(each))) for name, each in zip(NAMES, topologies, strict=True)]
     held = [
@@ -45,9 +45,9 @@ def decided(
         Batch(NodeUpdate, tuple(nodes), is_full_list=True),
         Batch(PodUpdate, (*held, *late), is_full_list=True),
     ):
-        knowledge.apply_batch(batch, NOW)
-    knowledge.apply_batch(Batch(NodeGpusUpdate, tuple(words), is_full_list=True), NOW)
-    extender = Extender(knowledge, policy, lambda: NOW, records.append)
+        cluster_cache.apply_batch(batch, NOW)
+    cluster_cache.apply_batch(Batch(NodeGpusUpdate, tuple(words), is_full_list=True), NOW)
+    extender = Extender(cluster_cache, policy, lambda: NOW, records.append)
     for each in pods:
         extender.filter(each, names)
     return records

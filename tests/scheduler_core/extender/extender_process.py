@@ -56,9 +56,9 @@ def pod(name: str, gpus: int, node: str | None = None, **wishes: str) -> Object:
 
 def gpus(name: str, holder: str | None = None, *held: int) -> Object:
     allocations = [{"gpu": GPUS[at], "pod": {"namespace": "team", "name": holder, "container": "c"}} for at in held]
-    told = {"observedAt": datetime.now(UTC).isoformat(), "contentHash": HASH, "agentVersion": str(held)}
+    result = {"observedAt": datetime.now(UTC).isoformat(), "contentHash": HASH, "agentVersion": str(held)}
     metadata = {"name": name, "uid": f"uid-g-{name}", "resourceVersion": "5"}
-    return {"metadata": metadata, **told, "allocations": allocations}
+    return {"metadata": metadata, **result, "allocations": allocations}
 
 
 class Extender:

@@ -199,11 +199,11 @@ def test_a_planner_is_not_told_of_pods_that_were_forgotten() -> None:
     process = settled()
     process.show(ledger(extenders={ME: ExtenderAck(POD, 1)}))
     process.look()
-    knowledge = process.stage.cache
+    cluster_cache = process.stage.cache
     for at in range(MAX_PODS + 1):
-        knowledge.assume_pod(pod_update(f"x{at}", 1).occupant, frozenset({"a", "b"}))
+        cluster_cache.assume_pod(pod_update(f"x{at}", 1).occupant, frozenset({"a", "b"}))
     process.stage.now += 1
-    knowledge.advance_time(process.stage.now)
+    cluster_cache.advance_time(process.stage.now)
     proposed = ledger(entry(plan("h", {"m0": ("b", 1)}), PROPOSED), generation=2, extenders={ME: ExtenderAck(POD, 1)})
     process.show(proposed, reservations=[plan("h", {"m0": ("b", 1)})])
 
@@ -213,7 +213,7 @@ def test_a_planner_is_not_told_of_pods_that_were_forgotten() -> None:
     process.look()
     assert process.said == [("gpus", REGISTERED)]
     process.stage.now += ASSUMED_POD_LIFETIME_S
-    knowledge.advance_time(process.stage.now)
+    cluster_cache.advance_time(process.stage.now)
     process.look()
     assert process.said[-1] == ("gpus", ExtenderAck(POD, 2, ("uid-h",)))  # its node is not known
 

@@ -44,8 +44,8 @@ def test_from_the_first_list_to_the_end(tmp_path: Path) -> None:
         assert 'ai_scheduler_attempts_total{result="passed",workload_type="unspecified"} 1.0' in metrics
         assert 'gputopo_free_islands{product="Tesla-V100-SXM2-32GB",size="4"} 1.0' in metrics  # n1's; n2's are taken
         assert 'gputopo_watch_synced{kind="nodegpus"} 1.0' in metrics
-        status, told = running.ask("/explain/team/waits")
-        assert (status, json.loads(told)["pod"]["name"]) == (200, "waits")
+        status, result = running.ask("/explain/team/waits")
+        assert (status, json.loads(result)["pod"]["name"]) == (200, "waits")
         assert running.ask("/explain/team/gone")[0] == 404
         status, lines = running.ask("/decisions")
         assert [json.loads(line)["answer"] for line in lines.splitlines()] == [["n2"]]
@@ -87,10 +87,10 @@ def test_until_everything_was_listed_calls_get_503_and_the_end_comes_all_the_sam
         wait_for(lambda: scripts["pods"].listed, "a list of pods")
         assert running.ask("/healthz") == (200, "ok\n")
         wait_for(lambda: "all pods of" in running.ask("/readyz")[1], "all but pods")
-        told = running.said("watch")
-        assert (told["level"], told["kind"]) == ("warning", "pods")
-        assert told["trouble"].startswith("GET /api/v1/pods: 503")
-        sentence = f"gputopo has not yet listed all pods of the cluster; {told['trouble']}\n"
+        result = running.said("watch")
+        assert (result["level"], result["kind"]) == ("warning", "pods")
+        assert result["trouble"].startswith("GET /api/v1/pods: 503")
+        sentence = f"gputopo has not yet listed all pods of the cluster; {result['trouble']}\n"
         assert running.ask("/filter", {"Pod": pod("a", 1), "NodeNames": []}) == (503, sentence)
         assert running.end() == 0
 
@@ -153,8 +153,8 @@ def test_it_registers_before_it_answers_keeps_what_is_reserved_and_leaves_at_the
 
         _, body = running.ask("/filter", {"Pod": pod("other", 1), "NodeNames": ["n1"]})
         assert json.loads(body)["Error"] == RESERVED_MESSAGE  # it is not for long
-        _, told = running.ask("/explain/team/other")
-        (kept,) = json.loads(told)["kept"]
+        _, result = running.ask("/explain/team/other")
+        (kept,) = json.loads(result)["kept"]
         assert (kept["gang"], kept["phase"], kept["gpus"], kept["nodes"]) == ("team/llm", "Committed", 8, ["n1"])
         _, metrics = running.ask("/metrics")
         assert 'gputopo_reserved_gpus{phase="committed"} 8.0' in metrics
@@ -210,9 +210,9 @@ def test_one_that_may_not_see_reservations_says_so_and_can_do_without(tmp_path: 
                 "the lists that the API server allows",
             )
             wait_for(lambda: running.ask("/readyz")[1].count("403: no") == 2, "what the API server says")
-            status, told = running.ask("/readyz")
+            status, result = running.ask("/readyz")
             assert status == 503
-            assert told.endswith("; without a planner, set --reservations off\n")
+            assert result.endswith("; without a planner, set --reservations off\n")
             assert 'gputopo_watch_synced{kind="placementledgers"} 0.0' in running.ask("/metrics")[1]
         with extender(config, "--reservations", "off") as running:
             running.said("synced")
@@ -236,14 +236,14 @@ def test_one_that_may_not_register_says_why_it_does_not_answer(tmp_path: Path) -
         # Start-up has its own deadline: on a busy machine it takes longer than the wait for one answer.
         running.said("synced")
         assert running.said("ledger")["level"] == "warning"
-        told: list[str] = []
+        result: list[str] = []
 
         def is_refused() -> bool:
-            told[:] = [running.ask("/readyz")[1]]
-            return "403: no" in told[0]
+            result[:] = [running.ask("/readyz")[1]]
+            return "403: no" in result[0]
 
         wait_for(is_refused, "what the API server says")
-        assert told[0].startswith("this extender is not registered in the ledger gpus yet, so planners")
+        assert result[0].startswith("this extender is not registered in the ledger gpus yet, so planners")
         assert running.end() == 0
 
 
@@ -278,8 +278,8 @@ def test_policy_file_is_followed_and_a_bad_change_is_not(tmp_path: Path) -> None
         wait_for(lambda: "gputopo_policy_invalid 0.0" in running.ask("/metrics")[1], "the old policy")
         assert running.end() == 0
 
-    (told,) = [each for each in running.lines if each["event"] == "policy" and "trouble" in each]
-    assert told["trouble"] == f"{file}:3:12: defaults.shortlist: 0 should be greater than or equal to 1"
+    (result,) = [each for each in running.lines if each["event"] == "policy" and "trouble" in each]
+    assert result["trouble"] == f"{file}:3:12: defaults.shortlist: 0 should be greater than or equal to 1"
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_a_scrape_has_the_known_state() -> None:
     metrics_.register_status(lambda: status)
 
     sample = metrics_.registry.get_sample_value
-    told = {
+    result = {
         name: sample(name)
         for name in (
             "gputopo_extender_ready",
@@ -55,7 +55,7 @@ def test_a_scrape_has_the_known_state() -> None:
             "gputopo_policy_invalid",
         )
     }
-    assert list(told.values()) == [1, 7.5, 5, 3, 0, 4, 2, 1, 1]
+    assert list(result.values()) == [1, 7.5, 5, 3, 0, 4, 2, 1, 1]
     assert sample("gputopo_free_islands", {"size": "8", "product": H100}) == 2
     assert sample("gputopo_extender_connections_ended_total", {"reason": "slow"}) == 3
     assert sample("gputopo_watch_failures_total", {"kind": "nodes"}) == 2

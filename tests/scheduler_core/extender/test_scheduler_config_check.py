@@ -37,7 +37,7 @@ def findings(change: Change, resources: list[str] = NODES) -> tuple[Finding, ...
     return check_configuration(parse_configuration(document), resources)
 
 
-def told(change: Change) -> list[tuple[str, str]]:
+def faults(change: Change) -> list[tuple[str, str]]:
     return [(each.at, each.what) for each in findings(change)]
 
 
@@ -158,7 +158,7 @@ def packed(*resources: str) -> dict[str, Any]:
     ],
 )
 def test_one_fault_is_one_finding(change: Change, at: str, what: str) -> None:
-    assert told(change) == [(at, what)]
+    assert faults(change) == [(at, what)]
 
 
 @pytest.mark.parametrize(
@@ -192,11 +192,11 @@ def test_without_a_profile_of_ours_every_profile_counts_and_the_default_one_wher
         document["extenders"][0]["weight"] = 70
 
     spread, by_lot = (FIT, "is LeastAllocated by cpu, memory"), (BALANCE, "has no nvidia.com/gpu")
-    assert told(others) == [
+    assert faults(others) == [
         *((f"profiles[0].{at}", what) for at, what in (spread, by_lot)),
         ("extenders[0].weight", "is 70"),
     ]
-    assert told(lambda it: it.pop("profiles")) == [spread, by_lot]
+    assert faults(lambda it: it.pop("profiles")) == [spread, by_lot]
 
 
 @pytest.mark.parametrize(

@@ -68,9 +68,9 @@ class Scene:
 
     def words(self, *names: str, complete: bool = False, observed: str = OBSERVED) -> tuple[ObservedPlacement, ...]:
         """The kubelets' words, of those nodes that have an agent."""
-        told = {name: each for name in names if (each := self.machines[name]) is not None}
+        result = {name: each for name in names if (each := self.machines[name]) is not None}
         shown = tuple(
-            NodeGpusUpdate(name, kubelet_report(each, self.holds[name], observed)) for name, each in told.items()
+            NodeGpusUpdate(name, kubelet_report(each, self.holds[name], observed)) for name, each in result.items()
         )
         return self.observer.apply_batch(Batch(NodeGpusUpdate, shown, (), complete), self.now)
 

@@ -59,7 +59,7 @@ def test_several_documents_and_lists_are_read_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "result"),
     [
         pytest.param("", "no Pod found", id="empty"),
         pytest.param("- a\n- b", "no Pod found", id="a list of words"),
@@ -74,11 +74,11 @@ def test_several_documents_and_lists_are_read_in_order() -> None:
         pytest.param("kind: Pod\nmetadata: what", "invalid pod", id="invalid metadata"),
     ],
 )
-def test_manifest_without_a_valid_pod(text: str, told: str) -> None:
+def test_manifest_without_a_valid_pod(text: str, result: str) -> None:
     with pytest.raises(ManifestError) as caught:
         parse_manifest(text)
 
-    assert told in str(caught.value)
+    assert result in str(caught.value)
 
 
 def test_key_that_the_template_lacks_is_named() -> None:

@@ -24,7 +24,7 @@ MADE = {"metadata": {"name": "e"}}
 BREATHLESS = RateLimit(64, 0.0)
 
 
-def tell(name: str = "train", message: str = "it is broken") -> EventDraft:
+def draft(name: str = "train", message: str = "it is broken") -> EventDraft:
     return EventDraft("Pod", "team", name, f"uid-{name}", "GpuShapeBroken", message, warning=True)
 
 
@@ -45,7 +45,7 @@ def announcing(
 def test_equal_states_are_written_once(tmp_path: Path) -> None:
     noted: list[str] = []
     with announcing(Answer(MADE, 201), tmp_path, noted) as (announcer, server):
-        for what in (tell(), tell(), tell("other"), tell(message="it is broken in another way")):
+        for what in (draft(), draft(), draft("other"), draft(message="it is broken in another way")):
             announcer.write_event(what)
         wait_for(lambda: len(noted) == 3, "three Events")
 
@@ -57,8 +57,8 @@ def test_equal_states_are_written_once(tmp_path: Path) -> None:
 def test_refused_events_are_logged_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     noted: list[str] = []
     with announcing(Answer({"message": "no"}, 403), tmp_path, noted) as (announcer, _):
-        announcer.write_event(tell())
-        announcer.write_event(tell("other"))
+        announcer.write_event(draft())
+        announcer.write_event(draft("other"))
         wait_for(lambda: len(noted) == 2, "refusals")
 
     assert noted == ["failed"] * 2
@@ -74,8 +74,8 @@ def test_of_too_many_at_once_some_go_untold(tmp_path: Path, haste: RateLimit) ->
     noted: list[str] = []
     with announcing(Answer(MADE, 201), tmp_path, noted, haste._replace(pause_s=60)) as (announcer, _):
         for number in range(5000):
-            announcer.write_event(tell(f"p{number}"))
-        announcer.write_event(tell("p0"))  # forgotten by now: the memory is bounded
+            announcer.write_event(draft(f"p{number}"))
+        announcer.write_event(draft("p0"))  # forgotten by now: the memory is bounded
 
     assert noted.count("dropped") in (5000 - haste.queued, 5001 - haste.queued)
 
@@ -85,9 +85,9 @@ def test_events_after_the_end_are_not_written(tmp_path: Path) -> None:
     others = set(threading.enumerate())
     with announcing(Answer(MADE, 201), tmp_path, noted, RateLimit(64, 60.0)) as (announcer, server):
         (thread,) = (each for each in set(threading.enumerate()) - others if each.name == "events")
-        announcer.write_event(tell())
+        announcer.write_event(draft())
         wait_for(lambda: noted, "the first")
-        announcer.write_event(tell("other"))
+        announcer.write_event(draft("other"))
         announcer.close()
         thread.join()
 
@@ -95,7 +95,7 @@ def test_events_after_the_end_are_not_written(tmp_path: Path) -> None:
 
 
 def test_the_body_of_an_event() -> None:
-    made = event_body(tell(), EventReporter("gputopo-extender"), datetime(2026, 11, 21, 12, tzinfo=UTC))
+    made = event_body(draft(), EventReporter("gputopo-extender"), datetime(2026, 11, 21, 12, tzinfo=UTC))
 
     assert made == {
         "apiVersion": "v1",
@@ -121,7 +121,7 @@ def test_the_body_of_an_event() -> None:
 
 
 def test_an_event_of_a_reservation_names_its_kind() -> None:
-    what = tell()._replace(kind="PlacementReservation", warning=False)
+    what = draft()._replace(kind="PlacementReservation", warning=False)
     made = event_body(what, EventReporter("gputopo-planner"), datetime(2026, 11, 21, 12, tzinfo=UTC))
 
     assert (made["type"], made["involvedObject"]["apiVersion"]) == ("Normal", "gputopo.io/v1alpha1")
@@ -129,14 +129,14 @@ def test_an_event_of_a_reservation_names_its_kind() -> None:
 
 def test_a_written_event_is_not_kept_in_memory(tmp_path: Path) -> None:
     noted: list[str] = []
-    event = tell(message="it is broken")
+    event = draft(message="it is broken")
     before = sys.getrefcount(event)
     with announcing(Answer(MADE, 201), tmp_path, noted) as (announcer, _):
-        for each in (event, tell("last")):
+        for each in (event, draft("last")):
             announcer.write_event(each)
         wait_for(lambda: len(noted) == 2, "two Events")
 
         assert sys.getrefcount(event) == before
         announcer.write_event(event)
-        announcer.write_event(tell("third"))
+        announcer.write_event(draft("third"))
         wait_for(lambda: len(noted) == 3, "only the third")

@@ -22,7 +22,7 @@ class First:
 
     def __init__(self, hosts: SimulatedCluster) -> None:
         self._hosts = hosts
-        self.heard: list[tuple[str, float]] = []
+        self.received: list[tuple[str, float]] = []
 
     def place(self, job: SimulatedJob, now: float) -> Placement | None:
         del now
@@ -35,7 +35,7 @@ class First:
 
     def ended(self, job: SimulatedJob, placement: Placement, now: float) -> None:
         del placement
-        self.heard.append((job.name, now))
+        self.received.append((job.name, now))
 
 
 def test_pod_that_does_not_fit_waits_and_may_be_passed() -> None:
@@ -58,7 +58,7 @@ def test_pod_that_does_not_fit_waits_and_may_be_passed() -> None:
         ("five", 10.0),
         ("late", 100.0),
     ]
-    assert first.heard == [("six", 10.0), ("five", 15.0), ("two", 22.0)]
+    assert first.received == [("six", 10.0), ("five", 15.0), ("two", 22.0)]
     assert tuple(seen) == found.moments
     assert [(each.submitted, each.allocated, each.waiting) for each in seen] == [
         (6000, 6000, 0),

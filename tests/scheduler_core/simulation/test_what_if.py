@@ -47,8 +47,8 @@ def _word(name: str, machine: str, holder: str, *gpus: int) -> dict[str, Any]:
     pod = {"namespace": "team", "name": holder, "container": "c"}
     allocations = [{"gpu": uuid, "pod": pod} for uuid in uuids]
     confirmed = content_hash(encode_topology(MACHINES[machine]()).annotations[TOPOLOGY.key])
-    told = {"observedAt": OBSERVED, "contentHash": confirmed, "agentVersion": "1", "allocations": allocations}
-    return {"kind": "NodeGpus", "metadata": {"name": name}, **told}
+    result = {"observedAt": OBSERVED, "contentHash": confirmed, "agentVersion": "1", "allocations": allocations}
+    return {"kind": "NodeGpus", "metadata": {"name": name}, **result}
 
 
 CLUSTER = [

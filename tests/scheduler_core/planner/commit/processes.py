@@ -264,10 +264,10 @@ class Answering:
         self.pod = pod or f"{SPACE}/{me}"
         self.silent_since: float | None = None  # cut off from the API server
         self.said: list[ExtenderAck | None] = []  # on the way to the API server
-        self.knowledge = ClusterCache(Policy(), reservations=True)
-        self.extender = Extender(self.knowledge, Policy(), lambda: self.server.now, lambda _: None)
+        self.cluster_cache = ClusterCache(Policy(), reservations=True)
+        self.extender = Extender(self.cluster_cache, Policy(), lambda: self.server.now, lambda _: None)
         settle = ASSUMED_POD_LIFETIME_S if flags.acknowledges_late else 0.0
-        self.registration = LedgerRegistration(me, self.pod, self.knowledge, self._say, lambda: server.now, settle)
+        self.registration = LedgerRegistration(me, self.pod, self.cluster_cache, self._say, lambda: server.now, settle)
         self.watcher = Watcher(server, KINDS, (PodUpdate, seen_of))
         for batch in self.watcher.lists():
             self.hear(batch)
@@ -276,13 +276,13 @@ class Answering:
         self.said = [*self.said[:1], what]  # the first is being written; of the others only the last counts
 
     def hear(self, batch: Batch[Any]) -> None:
-        self.knowledge.apply_batch(batch, self.server.now)
+        self.cluster_cache.apply_batch(batch, self.server.now)
 
     def tick(self) -> None:
-        self.knowledge.advance_time(self.server.now)
+        self.cluster_cache.advance_time(self.server.now)
 
     def look(self) -> None:
-        self.knowledge.advance_time(self.server.now)
+        self.cluster_cache.advance_time(self.server.now)
         self.registration.update(BUILT_IN, answering=self._fit(), urgent=True)
         self.extender.settling = self.registration.settling
 
@@ -296,7 +296,7 @@ class Answering:
         except NotReadyError:
             return ()
         if not self.flags.remembers:
-            self.knowledge.forget_assumed_pod(pod["metadata"]["uid"])
+            self.cluster_cache.forget_assumed_pod(pod["metadata"]["uid"])
         return nodes
 
     def _fit(self) -> bool:

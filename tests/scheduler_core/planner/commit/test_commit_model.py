@@ -526,7 +526,7 @@ class Hostile(Commit):
         listed = {seat.uid for each in plans for seat in each.spec.seats}
         assert not listed & self.forged, "a forged pod has a plan"
         views = [each.view.cache for each in self.planners if each is not None]
-        known = [*views, *(each.knowledge for each in self.extenders if each is not None)]
+        known = [*views, *(each.cluster_cache for each in self.extenders if each is not None)]
         counted = {pod.uid for each in known for record in each.snapshot.records.values() for pod in record.pods}
         assert not counted & self.forged, "a forged pod counts"
 

@@ -101,7 +101,7 @@ class Unbound(Commit):
             if each is not None:
                 each.tick()
         views = [each.view.cache for each in self.planners if each is not None]
-        known = [*views, *(each.knowledge for each in self.extenders if each is not None)]
+        known = [*views, *(each.cluster_cache for each in self.extenders if each is not None)]
         return {pod.uid for each in known for record in each.snapshot.records.values() for pod in record.pods}
 
     def _fits_where_pinned(self, uid: str) -> bool:

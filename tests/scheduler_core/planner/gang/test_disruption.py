@@ -158,9 +158,9 @@ def _owner(kind: type[Any], document: dict[str, Any]) -> OwnerDisruption | None:
     ],
 )
 def test_annotations_of_owners_mean_the_same_as_those_of_pods(kind: type[Any], spec: dict[str, Any], gang: str) -> None:
-    told = _owner(kind, {"metadata": {"annotations": _OURS}, "spec": spec})
+    result = _owner(kind, {"metadata": {"annotations": _OURS}, "spec": spec})
 
-    assert told == OwnerDisruption(parse_disruption(_OURS), (GangName("team", gang),))
+    assert result == OwnerDisruption(parse_disruption(_OURS), (GangName("team", gang),))
     assert _owner(kind, {"spec": spec}) is None
 
 
@@ -170,7 +170,7 @@ def test_annotations_of_owners_mean_the_same_as_those_of_pods(kind: type[Any], s
         pytest.param(
             {"progressPercentage": 40, "estimatedRemainingSeconds": 600, "lastUpdatedTime": format_timestamp(NOW)},
             DisruptionFacts(completion=NOW + 600, progress=0.4),
-            id="told",
+            id="result",
         ),
         pytest.param(
             {"progressPercentage": 400, "estimatedRemainingSeconds": -1, "lastUpdatedTime": format_timestamp(NOW)},
@@ -181,23 +181,23 @@ def test_annotations_of_owners_mean_the_same_as_those_of_pods(kind: type[Any], s
     ],
 )
 def test_the_status_of_a_train_job_is_read(status: dict[str, Any], facts: DisruptionFacts | None) -> None:
-    told = _owner(TrainJobFacts, {"status": {"trainerStatus": status}})
+    result = _owner(TrainJobFacts, {"status": {"trainerStatus": status}})
 
-    assert (told and told.facts) == facts
+    assert (result and result.facts) == facts
 
 
 def test_the_index_forgets_pods_and_owners() -> None:
     index, gang = Disruptions(), GangName("team", "jobset.a")
-    told = OwnerDisruption(DisruptionFacts(progress=0.5), (gang,))
+    result = OwnerDisruption(DisruptionFacts(progress=0.5), (gang,))
     index.apply_pods(Batch(PodDisruption, (PodDisruption("a"), PodDisruption("b"))))
-    index.apply_owners(Batch(DeclaredSizes, (DeclaredSizes("u", ()),)), {"u": told})
+    index.apply_owners(Batch(DeclaredSizes, (DeclaredSizes("u", ()),)), {"u": result})
     copy = index.copy()
 
-    assert index.gang_facts() == {gang: (told.facts,)}
-    assert index.owner_facts("u") == (told.facts,)
+    assert index.gang_facts() == {gang: (result.facts,)}
+    assert index.owner_facts("u") == (result.facts,)
     index.apply_pods(Batch(PodDisruption, (), ("a",)))
     index.apply_owners(Batch(DeclaredSizes, (DeclaredSizes("u", ()),)), {})
     assert (set(index.pods()), index.gang_facts(), index.owner_facts("u")) == ({"b"}, {}, ())
     index.apply_pods(Batch(PodDisruption, (), is_full_list=True))
     assert not index.pods()
-    assert (set(copy.pods()), copy.owner_facts("u"), copy.owner_facts(None)) == ({"a", "b"}, (told.facts,), ())
+    assert (set(copy.pods()), copy.owner_facts("u"), copy.owner_facts(None)) == ({"a", "b"}, (result.facts,), ())

@@ -271,16 +271,16 @@ def test_a_pod_that_no_longer_concerns_a_consumer_is_removed_for_it() -> None:
 
 
 def test_the_streams_have_the_types_of_their_consumers() -> None:
-    knowledge, roster, ends = ClusterCache(Policy()), GangMembers(), PodDeadlines()
+    cluster_cache, roster, ends = ClusterCache(Policy()), GangMembers(), PodDeadlines()
     gated = pod("w-0", annotations=LLM, schedulingGates=[GATE])
     pods, members, deadlines, _ = fan_out(found_of(gated, pod("w-1", annotations=LLM, schedulingGates=[GATE])))
 
-    knowledge.apply_batch(pods, 0.0)
+    cluster_cache.apply_batch(pods, 0.0)
     ends.apply_pod_deadlines(deadlines)
 
     assert roster.apply_members(members) == {GangName("team", "llm")}
     assert [gang.phase for gang in roster.all_gangs()] == [GangPhase.QUEUED]
-    assert set(knowledge.pods) == {"uid-w-0", "uid-w-1"}
+    assert set(cluster_cache.pods) == {"uid-w-0", "uid-w-1"}
 
 
 def test_the_planner_watches_pods_nodes_with_rules_and_objects_that_declare_sizes() -> None:

@@ -26,8 +26,8 @@ def running(server: ApiServer, planner: FakePlanner, name: str, size: int = 2) -
 
 def active_gangs(planner: FakePlanner) -> list[str]:
     """Return the gangs whose reservations are active."""
-    shelf, known = planner.term.view.reservation_index, planner.term.view.reservations
-    return [known[uid].spec.gang for uid in shelf.active]
+    index, known = planner.term.view.reservation_index, planner.term.view.reservations
+    return [known[uid].spec.gang for uid in index.active]
 
 
 def test_running_gangs_are_parked() -> None:
@@ -101,22 +101,22 @@ def test_a_deleted_reservation_is_forgotten_and_others_of_its_gang_stay_parked()
 def test_a_gang_activates_reservations_of_members_that_joined_it() -> None:
     planned_nodes = plan("llm-1", {"w-0": ("n1", 1)})
     people = {"uid-w-0": member("w-0", BOUND, gang=GangName("team", "other"))}
-    shelf = GangReservationIndex({planned_nodes.key: planned_nodes}, people.get)
-    shelf.update_reservations([planned_nodes.key])
-    shelf.park([planned_nodes.key])
-    assert list(shelf.active) == []
-    shelf.mark_gangs_dirty([GangName("team", "other")])
-    assert list(shelf.active) == [planned_nodes.key]
+    index = GangReservationIndex({planned_nodes.key: planned_nodes}, people.get)
+    index.update_reservations([planned_nodes.key])
+    index.park([planned_nodes.key])
+    assert list(index.active) == []
+    index.mark_gangs_dirty([GangName("team", "other")])
+    assert list(index.active) == [planned_nodes.key]
 
-    shelf.park([planned_nodes.key])
+    index.park([planned_nodes.key])
     people.clear()
-    shelf.update_reservations([planned_nodes.key])
-    shelf.park([planned_nodes.key])
-    shelf.mark_gangs_dirty([GangName("team", "other")])
+    index.update_reservations([planned_nodes.key])
+    index.park([planned_nodes.key])
+    index.mark_gangs_dirty([GangName("team", "other")])
 
-    assert list(shelf.active) == []
-    shelf.mark_gangs_dirty([LLM])
-    assert list(shelf.active) == [planned_nodes.key]
+    assert list(index.active) == []
+    index.mark_gangs_dirty([LLM])
+    assert list(index.active) == [planned_nodes.key]
 
 
 def test_a_changed_gang_size_activates_its_reservation() -> None:
@@ -136,13 +136,13 @@ def test_a_restored_plan_is_indexed_until_both_copies_are_gone() -> None:
     first = plan("llm-1", {"w-0": ("n1", 1)})
     again = first._replace(key="uid-again")
     there = {each.key: each for each in (first, again)}
-    shelf = GangReservationIndex(there, lambda _: None)
-    shelf.update_reservations(there)
+    index = GangReservationIndex(there, lambda _: None)
+    index.update_reservations(there)
 
     del there[first.key]
-    shelf.update_reservations([first.key])
-    assert ("team", "llm-1") in shelf.plans
+    index.update_reservations([first.key])
+    assert ("team", "llm-1") in index.plans
     del there[again.key]
-    shelf.update_reservations([again.key])
+    index.update_reservations([again.key])
 
-    assert ("team", "llm-1") not in shelf.plans
+    assert ("team", "llm-1") not in index.plans

@@ -378,8 +378,8 @@ def test_reasons_are_found_again_for_the_gang_that_knows_least_first_if_there_is
 
     found = [run_plan(task, memory).unplaced for _ in crews]
 
-    told = [sum(Reason.RESERVED not in dict(one.missing).values() for one in each.values()) for each in found]
-    assert told == [1, 2, 3]
+    result = [sum(Reason.RESERVED not in dict(one.missing).values() for one in each.values()) for each in found]
+    assert result == [1, 2, 3]
 
 
 def _reasons(found: PlanResult) -> set[Reason | str]:

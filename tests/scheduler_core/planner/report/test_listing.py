@@ -123,9 +123,9 @@ def test_phases(found: GangSnapshot, phase: str) -> None:
 
 def test_the_state_in_the_planner() -> None:
     said = PlannerGangState("team", "llm", "queued", "1 of 2 members fits at once", (), 2, 30.0)
-    told, other = only(seen(crew(2)), said), only(seen(crew(2)[:1]), said)
+    result, other = only(seen(crew(2)), said), only(seen(crew(2)[:1]), said)
 
-    assert (told.reason, told.rollbacks, told.next_try_seconds) == (said.reason, 2, 30.0)
+    assert (result.reason, result.rollbacks, result.next_try_seconds) == (said.reason, 2, 30.0)
     assert other.reason == "1 of 2 members is there"  # it has changed since the planner looked
 
 

@@ -258,11 +258,11 @@ def test_no_story_is_without_its_file() -> None:
     assert {path.stem for path in GOLDEN.glob("*.txt")} == set(STORIES)
 
 
-@pytest.mark.parametrize("told", STORIES.values(), ids=STORIES)
-def test_at_every_width_no_line_is_longer_than_the_terminal_and_no_word_is_broken(told: GangExplanation) -> None:
-    words = gang_explanation_text(told, 1_000_000).split()
+@pytest.mark.parametrize("result", STORIES.values(), ids=STORIES)
+def test_at_every_width_no_line_is_longer_than_the_terminal_and_no_word_is_broken(result: GangExplanation) -> None:
+    words = gang_explanation_text(result, 1_000_000).split()
     for width in range(30, 121):
-        text = gang_explanation_text(told, width)
+        text = gang_explanation_text(result, width)
         assert [line for line in text.splitlines() if len(line) > width and len(line.split()) > 2] == []
         rest = iter(words)
         assert all(word in rest for word in text.split())
@@ -270,12 +270,12 @@ def test_at_every_width_no_line_is_longer_than_the_terminal_and_no_word_is_broke
             assert text.split() == words
 
 
-@pytest.mark.parametrize("told", STORIES.values(), ids=STORIES)
-def test_the_document_holds_all_of_it(told: GangExplanation) -> None:
-    found = json.loads(json.dumps(gang_explanation_document(told)))
+@pytest.mark.parametrize("result", STORIES.values(), ids=STORIES)
+def test_the_document_holds_all_of_it(result: GangExplanation) -> None:
+    found = json.loads(json.dumps(gang_explanation_document(result)))
 
     assert (found.pop("apiVersion"), found.pop("kind")) == ("gputopo.io/v1", "GangExplanation")
-    assert msgspec.convert(found, GangExplanation) == told
+    assert msgspec.convert(found, GangExplanation) == result
 
 
 @pytest.mark.parametrize("name", ["committed", "gathering", "kept-all", "nowhere"])
