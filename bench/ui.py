@@ -25,7 +25,9 @@ from typing import NamedTuple
 import psutil
 import urllib3
 
+from gputopo.kube.cluster_file import FileKube
 from gputopo.kube.page_reviews import PageUser, Verdict
+from gputopo.kube.rbac import UI
 from gputopo.process.daemon import bind_socket
 from gputopo.process.decoding import convert
 from scheduler_core.cache.events import Batch
@@ -36,6 +38,7 @@ from scheduler_core.runtime.http_server import Listener
 from scheduler_core.runtime.page_access import PageAccess
 from scheduler_core.ui import main
 from scheduler_core.ui.server import LIMITS, ui_app
+from scheduler_core.ui.service import UiService
 from scheduler_core.ui.viewers import ReviewedViewers
 from tests.scheduler_core.ui.cluster_documents import cluster_text, gpu_pod
 
@@ -76,18 +79,25 @@ class _Changes:
 def serve(nodes: int, *, rights: bool) -> None:
     """Serve a cluster of so many nodes until a signal."""
     if not rights:
-        service = main.file_service(cluster_text(nodes), "synthetic")
+        service = _watched(cluster_text(nodes))
         main.serve(
             service, "127.0.0.1:0", lambda line: print(line, flush=True), lambda deliver: _Changes(deliver, nodes)
         )
         return
-    service = main.file_service(in_namespaces(cluster_text(nodes)), "synthetic")
+    service = _watched(in_namespaces(cluster_text(nodes)))
     access = PageAccess(lambda token, _: Verdict(200, "", PageUser(token)), valid_s=30.0, max_verdicts=4000)
     listener = Listener(
         ui_app(service, ReviewedViewers(access, may_list)), bind_socket(("127.0.0.1", 0)), limits=LIMITS
     )
     print(f"gputopo ui-server: http://127.0.0.1:{listener.port}/", flush=True)
     asyncio.run(run_daemon(service, (listener,), lambda deliver: _Changes(deliver, nodes)))
+
+
+def _watched(text: bytes) -> UiService:
+    """Return the service of a cluster whose pages are kept up to date."""
+    service = UiService()
+    main.apply_lists(service, FileKube(text, UI))
+    return service
 
 
 def namespace_of(pod: str) -> str:

@@ -81,6 +81,10 @@ class Kube:
         """Return the time that the ages of objects are counted to, in seconds since 1970."""
         return time.time()
 
+    def recorded_at(self) -> float | None:
+        """Return the time of the objects that are listed now, in seconds since 1970; None: unknown."""
+        return time.time()
+
     def close(self) -> None:
         """Close the idle connections."""
         self._api.close()

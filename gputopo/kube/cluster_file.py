@@ -97,7 +97,12 @@ class FileKube(Kube):
         """Do nothing: there is no connection."""
 
     def now(self) -> float:
-        """Return the time of the newest heartbeat, which is about the time of the file; without any, our time."""
+        """Return the time of the file; if it is unknown, our time."""
+        found = self.recorded_at()
+        return time.time() if found is None else found
+
+    def recorded_at(self) -> float | None:
+        """Return the time of the newest heartbeat, which is about the time of the file; None without any."""
         now = time.time()
         reports = [each.selected for each in self._items if _is_of(each, NODE_GPUS)]
         leases = [
@@ -105,7 +110,7 @@ class FileKube(Kube):
         ]
         times = [parse_timestamp(each.observed_at) for each in reports if each is not None]
         times += [parse_timestamp(each.spec.renew_time) for each in leases if each is not None]
-        return max((each for each in times if each is not None and each <= now + _AHEAD_S), default=now)
+        return max((each for each in times if each is not None and each <= now + _AHEAD_S), default=None)
 
     def _read_page(
         self, path: str, parameters: Mapping[str, str], headers: Mapping[str, str], size: int

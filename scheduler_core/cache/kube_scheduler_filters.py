@@ -24,6 +24,14 @@ VOLUMES_REASON = "a volume of the pod cannot be used there: the node affinity of
 NODE_REMOVAL_TAINTS = ("ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption")
 NODE_REMOVAL_REASON = "an autoscaler is about to delete the node"
 _CORDON = "node.kubernetes.io/unschedulable"
+# Taints that Kubernetes and its cloud providers set on nodes that cannot be used; other taints reserve pools of nodes.
+_UNUSABLE_PREFIXES = ("node.kubernetes.io/", "node-role.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
+_UNUSABLE_WORDS = {
+    _CORDON: "cordoned",
+    "node.kubernetes.io/not-ready": "not ready",
+    "node.kubernetes.io/unreachable": "unreachable",
+    **dict.fromkeys(NODE_REMOVAL_TAINTS, "about to be removed"),
+}
 
 
 class Taint(msgspec.Struct, frozen=True):
@@ -81,6 +89,18 @@ def rejection(pod: FullPodSpec, node: FullNode) -> str | None:
 def is_leaving(node: FullNode) -> bool:
     """Return whether an autoscaler is about to delete the node."""
     return any(each.key in NODE_REMOVAL_TAINTS for each in node.spec.taints or ())
+
+
+def is_pool_taint(key: str) -> bool:
+    """Return whether administrators reserve a pool of nodes by this taint."""
+    return not key.startswith(_UNUSABLE_PREFIXES) and key not in NODE_REMOVAL_TAINTS
+
+
+def unusable_reasons(node: FullNode) -> tuple[str, ...]:
+    """Return why the node takes no new pods, whatever pools they tolerate, as ``cordoned``; empty: it takes pods."""
+    taints = [each for each in node.spec.taints or () if each.effect != "PreferNoSchedule"]
+    keys = [_CORDON] * node.spec.unschedulable + [each.key for each in taints if not is_pool_taint(each.key)]
+    return tuple(dict.fromkeys(_UNUSABLE_WORDS.get(key, f"taint {key}") for key in keys))
 
 
 def volume_rejection(volumes: Iterable[RequiredTerms], node: FullNode) -> str | None:

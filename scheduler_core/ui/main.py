@@ -23,7 +23,7 @@ from scheduler_core.runtime.http_server import Listener
 from scheduler_core.runtime.page_access import PageAccess, ReviewQueue
 from scheduler_core.runtime.tls import CertificateError
 from scheduler_core.ui.overview import with_nodes
-from scheduler_core.ui.overview_page import PageQuery, overview_page
+from scheduler_core.ui.overview_page import PageQuery, overview_page, recorded_words
 from scheduler_core.ui.rows_html import Viewer
 from scheduler_core.ui.server import LIMITS, style_sheet, ui_app
 from scheduler_core.ui.service import UiService
@@ -55,22 +55,29 @@ def file_service(text: bytes, name: str) -> UiService:
     except ClusterFileError as error:
         raise StartError(f"{name}: {error}") from None
     service = list_service(kube)
-    service.notice = f"From the file {name}"
+    service.notice = "From standard input" if name == "-" else f"From the file {name}"
     service.troubles = tuple(f"{each}; it is left out" for each in kube.unreadable)
     return service
 
 
 def list_service(kube: Kube) -> UiService:
-    """Return the service of a cluster that was listed once. Raises ``KubeError``."""
-    service = UiService()
+    """Return the service of a cluster that is listed once: its time stands still. Raises ``KubeError``."""
+    now, at = kube.now(), kube.recorded_at()
+    service = UiService(clock=lambda: now)
+    service.recorded = recorded_words(at)
+    apply_lists(service, kube)
+    return service
+
+
+def apply_lists(service: UiService, kube: Kube) -> None:
+    """List every object that the pages show. Raises ``KubeError``."""
     for kind, source in sources().items():
         service.apply_batch(list_kind(kube, kind, source))
-    return service
 
 
 def static_page(service: UiService, names: Collection[str] | None = None) -> str:
     """Return the page of the cluster as one file. ``names``: of the nodes that it shows; None: all."""
-    viewer = Viewer(live=False, style=style_sheet())
+    viewer = Viewer(live=False, style=style_sheet(), recorded=service.recorded)
     found = service.overview if names is None else with_nodes(service.overview, names)
     return overview_page(found, service.history, PageQuery(), viewer)
 

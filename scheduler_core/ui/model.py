@@ -17,6 +17,7 @@ class GpuState(Enum):
     FREE = "free"
     RESERVED = "reserved"  # free, and kept for a gang or a planned pod
     MAY_BE_RESERVED = "may be reserved"  # free; the kubelet takes the reserved GPUs from these
+    DRAINING = "draining"  # free, but the node takes no new pods
     USED = "used"
     PENDING = "pending"  # a pod was bound or ended; the kubelet has not reported the GPUs yet
     SHARED = "shared"  # pods hold shares or MIG devices of it
@@ -67,6 +68,7 @@ class NodeRow(NamedTuple):
     notes: tuple[str, ...] = ()  # what limits its use: "cordoned", "no report for 20m"
     faults: tuple[str, ...] = ()  # degraded hardware: "gpu3: lost"
     domains: tuple[tuple[str, str], ...] = ()  # topology levels, widest first: (("block", "b1"), ("rack", "r7"))
+    draining: bool = False  # it takes no new pods; a note says why
     allocatable: int = 0  # devices that pods could request here: GPUs or shares
 
     @property
@@ -80,6 +82,8 @@ class NodeRow(NamedTuple):
         total = sum(cell.state is not GpuState.UNAVAILABLE for cell in self.cells)
         if self.free is None:
             return f"{counted_noun(total, 'GPU')}, free: unknown"
+        if draining := sum(cell.state is GpuState.DRAINING for cell in self.cells):
+            return f"0 of {total} free, {draining} draining"
         if self.free < 2 or self.in_one_island is None:
             return f"{self.free} of {total} free"
         return f"{self.free} of {total} free, {self.in_one_island} in one island"

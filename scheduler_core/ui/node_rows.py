@@ -12,7 +12,7 @@ from gputopo.render.wording import parse_subject
 from scheduler_core.allocation.gpu_sets import ExactSets, Sets
 from scheduler_core.allocation.machine_shape import places_by_uuid
 from scheduler_core.cache.free_islands import min_free
-from scheduler_core.cache.kube_scheduler_filters import FullNode, is_leaving
+from scheduler_core.cache.kube_scheduler_filters import FullNode, unusable_reasons
 from scheduler_core.cache.node_record import NodeRecord, is_hold
 from scheduler_core.cache.node_state import NodeState, kubelet_report_of, whole_gpu_shape
 from scheduler_core.cache.staleness import observed_at
@@ -49,19 +49,35 @@ def node_row(node: NodeInput, now: float) -> NodeRow | None:
         pods=pods,
         notes=_notes(node, now),
         domains=_domains(node.rules),
+        draining=node.rules is not None and bool(unusable_reasons(node.rules)),
         allocatable=devices,
     )
     if topology is None:
         cells = tuple(GpuCell(None, GpuState.UNKNOWN) for _ in range(min(devices, MAX_CELLS)))
         return row._replace(islands=(IslandCells(cells, joined=False),))
     free, in_one_island = _free(node.state)
-    return row._replace(
+    row = row._replace(
         product=_product(topology),
         islands=_islands(topology, _cells(node, topology, pods, place_of), node.state),
         free=free,
         in_one_island=in_one_island,
         faults=tuple(f"{each.what}: {each.why}" for each in topology.degraded),
     )
+    return _without_free_gpus(row) if row.draining else row
+
+
+def _without_free_gpus(row: NodeRow) -> NodeRow:
+    """Return the row of a node that takes no new pods: its unused GPUs are not free."""
+    states = {GpuState.FREE: GpuState.DRAINING}
+    islands = tuple(
+        island._replace(
+            cells=tuple(cell._replace(state=states.get(cell.state, cell.state)) for cell in island.cells),
+            free=None if island.free is None else 0,
+        )
+        for island in row.islands
+    )
+    known = row.free is not None
+    return row._replace(islands=islands, free=0 if known else None, in_one_island=0 if known else None)
 
 
 def _first_gpus(record: NodeRecord) -> dict[tuple[str, str], int]:
@@ -213,12 +229,10 @@ def _product(topology: NodeTopology) -> str | None:
 
 
 def _notes(node: NodeInput, now: float) -> tuple[str, ...]:
-    notes = []
+    notes: list[str] = []
     rules, record = node.rules, node.record
-    if rules is not None and rules.spec.unschedulable:
-        notes.append("cordoned")
-    if rules is not None and is_leaving(rules):
-        notes.append("about to be removed")
+    if rules is not None:
+        notes += unusable_reasons(rules)
     if record.gpus is None:
         notes.append("no agent")
     elif node.state.stale:

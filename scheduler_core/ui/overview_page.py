@@ -43,6 +43,7 @@ class PageQuery(NamedTuple):
     group: str = ""  # the key of a group
     words: str = ""  # nodes whose name, product, pods or remarks contain this
     free: int = 0  # nodes with at least so many free GPUs in one island
+    errors: tuple[str, ...] = ()  # values that cannot be used
 
     @property
     def selects(self) -> bool:
@@ -68,7 +69,7 @@ def main_part(found: Overview, history: History, query: PageQuery, viewer: Viewe
     rows = [row for group in groups for row in group.rows]
     return element(
         "main",
-        *(element("p", text(each), class_="trouble", role="alert") for each in found.troubles),
+        *(element("p", text(each), class_="trouble", role="alert") for each in (*query.errors, *found.troubles)),
         element("p", text(found.notice), class_="note") if found.notice else NOTHING,
         summary_part(found, rows, query),
         _form(query) if viewer.live else NOTHING,
@@ -105,6 +106,9 @@ def summary_part(found: Overview, rows: Sequence[NodeRow], query: PageQuery) -> 
     degraded = sum(bool(row.faults) for row in rows)
     if degraded:
         figures.append((f"{degraded}", "nodes degraded" if degraded > 1 else "node degraded"))
+    draining = sum(row.draining for row in rows)
+    if draining:
+        figures.append((f"{draining}", "nodes draining" if draining > 1 else "node draining"))
     numbers = (element("li", element("strong", text(number)), text(f" {words}")) for number, words in figures)
     sizes = [
         element("tr", element("th", text(str(size)), scope="row"), element("td", text(str(number))))
@@ -297,9 +301,16 @@ def clock(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S")
 
 
+def recorded_words(at: float | None) -> str:
+    """Return when a cluster was recorded. ``at``: seconds since 1970; None: unknown."""
+    if at is None:
+        return "recorded at an unknown time"
+    return f"recorded {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
+
+
 def page(title: str, main: Html, viewer: Viewer = ANYONE, *, refresh: bool = False) -> Html:
     """Return a whole page. ``refresh``: the page is kept up to date."""
-    live = viewer.live and refresh
+    live = viewer.live and refresh and not viewer.recorded
     style = (
         element("style", Html(viewer.style))
         if viewer.style
@@ -321,7 +332,8 @@ def page(title: str, main: Html, viewer: Viewer = ANYONE, *, refresh: bool = Fal
         "header",
         element("h1", text(title)),
         element("nav", joined(links, " ")) if links else NOTHING,
-        element("span", text("live" if live else ""), id="state", role="status"),
+        element("span", text("live"), id="state", role="status") if live else NOTHING,
+        element("span", text(viewer.recorded), class_="recorded") if viewer.recorded else NOTHING,
         log_out if viewer.logged_in else NOTHING,
     )
     return Html(f"<!doctype html>\n{element('html', element('head', *head), element('body', top, main), lang='en')}\n")

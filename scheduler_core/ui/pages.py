@@ -197,23 +197,37 @@ def _busy(reason: str) -> Response:
 
 
 def _page_query(request: Request) -> PageQuery:
-    found = request.query_params
-    free = found.get("free", "")
+    found, errors = request.query_params, []
+    words, free = found.get("q", ""), found.get("free", "")
+    if free and _number(free, 0, MAX_GPUS) is None:
+        errors.append(f"free {_quoted(free)} is not used: expected a number from 0 to {MAX_GPUS}")
+    if len(words) > _MAX_WORDS:
+        errors.append(f"only the first {_MAX_WORDS} characters of the search are used")
     return PageQuery(
         group=found.get("group", "")[:1000],
-        words=found.get("q", "")[:_MAX_WORDS],
-        free=min(MAX_GPUS, int(free)) if free.isdecimal() and len(free) < 6 else 0,
+        words=words[:_MAX_WORDS],
+        free=_number(free, 0, MAX_GPUS) or 0,
+        errors=tuple(errors),
     )
+
+
+def _number(words: str, least: int, most: int) -> int | None:
+    found = int(words) if words.isdecimal() and len(words) < 6 else None
+    return None if found is None or not least <= found <= most else found
+
+
+def _quoted(words: str) -> str:
+    return repr(words[:_MAX_WORDS])
 
 
 def _where_query(request: Request) -> tuple[WhereQuery, list[str]]:
     found, errors, numbers = request.query_params, [], {}
     for field, most in (("pods", MAX_PODS), ("gpus", MAX_GPUS)):
-        words = found.get(field, "")
-        if words.isdecimal() and len(words) < 6 and 1 <= int(words) <= most:
-            numbers[field] = int(words)
+        number = _number(found.get(field, ""), 1, most)
+        if number is None:
+            errors.append(f"{field} {_quoted(found.get(field, ''))} is invalid: expected a number from 1 to {most}")
         else:
-            errors.append(f"{field} {words[:_MAX_WORDS]!r} is invalid: expected a number from 1 to {most}")
+            numbers[field] = number
     return WhereQuery(**numbers, island=found.get("island") == "1", model=found.get("model", "")[:63]), errors
 
 

@@ -15,6 +15,7 @@ SIGNS = {
     GpuState.FREE: ("f", ""),
     GpuState.RESERVED: ("r", "R"),
     GpuState.MAY_BE_RESERVED: ("m", "r"),
+    GpuState.DRAINING: ("d", "-"),
     GpuState.USED: ("u", "■"),
     GpuState.PENDING: ("p", "…"),
     GpuState.SHARED: ("s", "◧"),
@@ -25,6 +26,7 @@ MEANINGS = {
     GpuState.FREE: "free",
     GpuState.RESERVED: "free, reserved for a gang or a planned pod",
     GpuState.MAY_BE_RESERVED: "free; the kubelet takes the reserved GPUs from these",
+    GpuState.DRAINING: "draining: free, but the node takes no new pods",
     GpuState.USED: "used; letters name the pods of the row",
     GpuState.PENDING: "about to be used or freed; the kubelet has not reported it",
     GpuState.SHARED: "shared: pods hold shares or MIG devices",
@@ -46,6 +48,7 @@ class Viewer(NamedTuple):
     navigable: bool = True  # with links to the other pages
     live: bool = True  # False: a file that is sent by mail, without links
     style: str = ""  # the style sheet, for a file; "": linked
+    recorded: str = ""  # when the cluster was recorded, in words; "": the pages are kept up to date
 
     def shown(self, namespace: str) -> bool:
         """Return whether the viewer may see the names of a namespace's pods and gangs."""
@@ -222,8 +225,11 @@ def group_line(group: NodeGroup) -> Html:
 
 
 def _faults_words(group: NodeGroup) -> str:
-    number = sum(bool(row.faults) for row in group.rows)
-    return f"{number} degraded" if number else ""
+    numbers = {
+        "degraded": sum(bool(row.faults) for row in group.rows),
+        "draining": sum(row.draining for row in group.rows),
+    }
+    return ", ".join(f"{number} {word}" for word, number in numbers.items() if number)
 
 
 def state_bar(totals: Totals, width: int = 240) -> Html:

@@ -41,7 +41,7 @@ def ui_app(service: UiService, viewers: ReviewedViewers | None = None) -> ASGIAp
 
     On loopback, requests with another host name are refused. In a cluster the tokens protect from other web sites.
     """
-    pages = UiPages(service, viewers or LocalViewers(), _refusal)
+    pages = UiPages(service, viewers or LocalViewers(service.recorded), _refusal)
     public: dict[str, Answer] = {
         "/ui.css": _asset("ui.css", "text/css"),
         "/ui.js": _asset("ui.js", "text/javascript"),

@@ -30,7 +30,7 @@ _MAX_CHANGED = 300  # rows in one message; after more changes the page is fetche
 class UiService:
     """The cluster as the pages show it. All methods are called on the thread of the loop."""
 
-    def __init__(self, policies: Policies = BUILT_IN) -> None:
+    def __init__(self, policies: Policies = BUILT_IN, clock: Callable[[], float] | None = None) -> None:
         self.policies = policies
         self.view = PlannerView(policies.node_policy, _POOL, "", heartbeats=True)
         self.history = History()
@@ -38,8 +38,9 @@ class UiService:
         self.stop_requested = asyncio.Event()
         self.troubles: tuple[str, ...] = ()  # of a file: what could not be read
         self.notice = ""  # of a file: its name
+        self.recorded = ""  # of a cluster that was listed once: when, in words; "": the cluster is watched
         self.version = 0  # of the overview
-        self._now = SlewedClock()
+        self._now = clock or SlewedClock()
         self._cache = RowCache()
         self._rows: list[NodeRow] = []
         self._overview: Overview | None = None
@@ -161,7 +162,7 @@ class UiService:
         before, now = self._rows, self._now()
         self._rows = self._cache.rows(self.view, now)
         self._overview = overview(self.view, self._rows, now, self._troubles(), self.notice)
-        if self.view.cache.synced or self._watches is None:
+        if not self.recorded and (self.view.cache.synced or self._watches is None):
             self.history.add(self._overview, self._rows)
         self.version += 1
         if self.streams.open:

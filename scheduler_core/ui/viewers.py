@@ -50,9 +50,12 @@ class Viewers(Protocol):
 class LocalViewers:
     """Viewers on loopback. They see everything: the pages have the rights of the user of ``gputopo ui``."""
 
+    def __init__(self, recorded: str = "") -> None:
+        self._viewer = Viewer(recorded=recorded)
+
     async def viewer(self, request: Request, namespaces: Callable[[], frozenset[str]]) -> Viewer | Verdict:  # noqa: ARG002  the signature of ``Viewers``
         """Return a viewer who sees all."""
-        return ANYONE
+        return self._viewer
 
 
 class ReviewedViewers:

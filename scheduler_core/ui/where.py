@@ -9,8 +9,10 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.labels.keys import GPU_RESOURCES, POD_ISLAND
+from gputopo.labels.reasons import Reason
 from scheduler_core.cache.full_pods import CheckedRules, scheduling_rules
-from scheduler_core.cache.kube_scheduler_filters import NODE_REMOVAL_TAINTS
+from scheduler_core.cache.kube_scheduler_filters import is_pool_taint
+from scheduler_core.explain.advice import SEE
 from scheduler_core.planner.gang.member import GangName, GangRequest, Member
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.packing.model import NodeView, PlanOptions, Unplaced
@@ -22,7 +24,6 @@ from scheduler_core.request.pod_request import InvalidRequest
 OutOfTime = Callable[[], bool]
 MAX_PODS = 1024
 MAX_GPUS = 64
-_KUBERNETES = ("node.kubernetes.io/", "node-role.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 
 
 class WhereQuery(NamedTuple):
@@ -62,7 +63,9 @@ def _answer(query: WhereQuery, members: tuple[Member, ...], nodes: NodeView, opt
     asked = f"{query.pods} x {query.gpus} GPUs"
     if isinstance(found, Unplaced):
         late = "; the search ran out of time" if options.out_of_time() else ""
-        return WhereAnswer(f"{asked} do not fit now: {found.reason}{late}.")
+        reasons = Counter(_reason_words(reason) for _, reason in found.missing).most_common(1)
+        why = f" ({reasons[0][0]})" if reasons and reasons[0][0] not in found.reason else ""
+        return WhereAnswer(f"{asked} do not fit now: {found.reason}{why}{late}.")
     pods = Counter(seat.node for seat in found.seats if seat.node is not None)
     domain = "" if found.domain is None else f", all in {found.domain}"
     rate = "" if found.gbps is None else f", {found.gbps:g} GB/s inside the nodes"
@@ -72,10 +75,15 @@ def _answer(query: WhereQuery, members: tuple[Member, ...], nodes: NodeView, opt
     )
 
 
+def _reason_words(reason: Reason | str) -> str:
+    return (reason.value if isinstance(reason, Reason) else reason).removesuffix(SEE)
+
+
 def _pool_taints(view: PlannerView) -> list[str]:
-    """Return the keys of the taints that administrators have set. Kubernetes' own ones mean that a node is unusable."""
-    found = {taint.key for node in view.rules.values() for taint in node.spec.taints or ()}
-    return sorted(key for key in found if not key.startswith(_KUBERNETES) and key not in NODE_REMOVAL_TAINTS)
+    """Return the keys of the taints that administrators have set."""
+    return sorted(
+        {each.key for node in view.rules.values() for each in node.spec.taints or () if is_pool_taint(each.key)}
+    )
 
 
 def _members(query: WhereQuery, policies: Policies, tolerated: Sequence[str]) -> tuple[Member, ...] | InvalidRequest:

@@ -10,15 +10,16 @@ from gputopo.labels import keys
 from scheduler_core.ui.model import GpuState
 from tests.api_objects import GPU, Object, gpu_node
 from tests.scheduler_core.ui.cluster_documents import RACK, allocation, gpu_machine, gpu_pod, node_gpus, rfc3339
-from tests.scheduler_core.ui.pages import now, row_of
+from tests.scheduler_core.ui.pages import now, row_of, service_of
 
-F, U, P, X, Q, S = (
+F, U, P, X, Q, S, D = (
     GpuState.FREE,
     GpuState.USED,
     GpuState.PENDING,
     GpuState.UNAVAILABLE,
     GpuState.UNKNOWN,
     GpuState.SHARED,
+    GpuState.DRAINING,
 )
 
 
@@ -65,8 +66,8 @@ def test_a_pod_that_takes_all_that_is_left_uses_it_before_any_report() -> None:
 
 def test_gpus_of_a_silent_agent_are_unknown() -> None:
     items = machine({"a": (0, 1)})
-    items[-1]["observedAt"] = rfc3339(now() - 7200)
-    items.append(node_gpus("other", items[0], [], now()))  # the clock of the cluster is right
+    items[-1]["observedAt"] = rfc3339(now() - 7260)
+    items.append(node_gpus("other", items[0], [], now()))  # the newest report is the time of the file
     row = row_of(items, "n")
 
     assert [cell.state for cell in row.cells] == [U, U, Q, Q, Q, Q, Q, Q]
@@ -122,7 +123,36 @@ def test_a_cordon_is_shown_and_domains_are_the_widest_first() -> None:
     row = row_of(items, "n")
 
     assert row.notes == ("cordoned",)
+    assert [cell.state for cell in row.cells] == [D] * 8
+    assert (row.free, row.in_one_island, row.summary) == (0, 0, "0 of 8 free, 8 draining")
     assert row.domains == (("block", "b1"), ("rack", "r7"))
+
+
+@pytest.mark.parametrize(
+    ("key", "effect", "note"),
+    [
+        ("node.kubernetes.io/unreachable", "NoExecute", "unreachable"),
+        ("node.kubernetes.io/not-ready", "NoSchedule", "not ready"),
+        ("node.kubernetes.io/disk-pressure", "NoSchedule", "taint node.kubernetes.io/disk-pressure"),
+        ("ToBeDeletedByClusterAutoscaler", "NoSchedule", "about to be removed"),
+    ],
+)
+def test_no_gpu_is_free_on_a_node_that_takes_no_new_pods(key: str, effect: str, note: str) -> None:
+    row = row_of(machine({"a": (0, 1)}, taints=[{"key": key, "effect": effect}]), "n")
+
+    assert [cell.state for cell in row.cells] == [U, U, *[D] * 6]
+    assert (row.draining, row.free, row.notes) == (True, 0, (note,))
+    assert not service_of(machine({"a": (0, 1)}, taints=[{"key": key, "effect": effect}])).overview.totals.islands
+
+
+@pytest.mark.parametrize(
+    "taint",
+    [{"key": "team/gpus", "effect": "NoSchedule"}, {"key": "node.kubernetes.io/x", "effect": "PreferNoSchedule"}],
+)
+def test_a_pool_of_nodes_and_a_preference_are_no_drain(taint: Object) -> None:
+    row = row_of(machine({}, taints=[taint]), "n")
+
+    assert (row.draining, row.free, row.notes) == (False, 8, ())
 
 
 def test_gpus_that_more_pods_than_exist_request_are_not_free() -> None:

@@ -105,6 +105,24 @@ def test_bad_requests_say_what_is_wrong(ui: Running, path: str, status: int, wor
     assert "script" not in {tag for tag, _ in page.tags}
 
 
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("free=-1", "free '-1' is not used: expected a number from 0 to 64"),
+        ("free=65", "free '65' is not used"),
+        ("free=2.5", "free '2.5' is not used"),
+        ("free=%3Cb%3E", "free '<b>' is not used"),
+        (f"q={'x' * 101}", "only the first 100 characters of the search are used"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_named_on_the_page(ui: Running, query: str, words: str) -> None:
+    answer = ui.get(f"/?{query}")
+
+    assert answer.status == 200
+    assert words in Page(answer.data.decode()).words
+    assert "is not used" not in ui.get("/?free=&q=gpu").data.decode()
+
+
 def test_only_requests_for_loopback_names_are_answered(ui: Running) -> None:
     for host in ("evil.example", "evil.example:8480", "localhost.evil.example:1", ""):
         assert ui.get("/", {"Host": host}).status == 421

@@ -56,5 +56,6 @@ def test_taints_of_pools_are_tolerated_and_a_cordon_is_not() -> None:
 
 
 def test_a_model_that_no_node_has() -> None:
-    assert "do not fit now" in ask(machine("a"), pods=1, gpus=1, model="V100").words
+    words = ask(machine("a"), pods=1, gpus=1, model="V100").words
+    assert words == "1 x 1 GPUs do not fit now: no member fits at once (no GPU of the requested model)."
     assert ask(machine("a"), pods=1, gpus=1, model="H100").seats
