@@ -81,7 +81,7 @@ HOSTILE = {
 def test_hostile_text_takes_time_in_proportion_to_its_length(text: bytes) -> None:
     began = time.process_time()
     repair_json(text)
-    assert time.process_time() - began < 1.5  # 0.01 to 0.2 s; what is quadratic takes minutes
+    assert time.process_time() - began < 30.0  # 0.01 to 0.2 s; what is quadratic takes minutes
 
 
 class Some(msgspec.Struct):

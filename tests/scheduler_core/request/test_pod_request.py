@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import msgspec
 import pytest
 
@@ -19,6 +17,7 @@ from scheduler_core.request.pod_request import (
     parse_request,
 )
 from scheduler_core.request.workload_type import WorkloadType
+from tests.call_counts import count_calls
 from tests.scheduler_core.builders import pod, profile
 
 _MODEL = "accelerator.sched.io/gpu-model"
@@ -233,8 +232,7 @@ def test_keys_of_other_projects_are_ignored() -> None:
 def test_thousands_of_labels_under_the_classic_prefix_are_not_all_compared_with_known_keys() -> None:
     """Labels are bounded by the size of the object alone, and the watch of all pods waits for each pod."""
     labels = {f"accelerator.sched.io/qzxw{number}": "" for number in range(25_000)}
-    before = time.process_time()
+    asked = pod(gpus=1, labels=labels)
 
-    assert isinstance(parse_request(pod(gpus=1, labels=labels)), PodRequest)
-
-    assert time.process_time() - before < 0.4
+    assert isinstance(parse_request(asked), PodRequest)
+    assert count_calls(lambda: parse_request(asked)) < 20 * len(labels)

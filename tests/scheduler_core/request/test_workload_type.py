@@ -301,7 +301,7 @@ def test_a_script_of_empty_lines_is_read_in_no_time() -> None:
     words = traits_of(_pod("sh", "-c", "\t# torchrun\n" + "\n" * 60_000 + "deepspeed a.py\n\n  # vllm serve\n")).words
 
     assert words == ("sh", "-c", "deepspeed", "a.py")
-    assert time.process_time() - before < 1.0
+    assert time.process_time() - before < 30.0  # about 0.01 s; what is quadratic takes minutes
 
 
 def test_a_short_command_that_names_a_long_variable_often_stays_short() -> None:

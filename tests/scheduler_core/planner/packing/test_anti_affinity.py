@@ -91,16 +91,14 @@ def test_nodes_are_excluded_by_other_placed_pods_only() -> None:
     assert sides.excluded_nodes(sides.anti_affinity_of(_pod("e"))) == frozenset()
 
 
-def test_thousands_of_terms_are_numbered_quickly() -> None:
+def test_thousands_of_terms_are_numbered_in_proportion_to_their_number() -> None:
     """The planner plans no other gang meanwhile."""
-    terms = [PodAffinityTerm(HOSTNAME, LabelSelector({f"key-{number}": "v"})) for number in range(6_000)]
+    terms = [PodAffinityTerm(HOSTNAME, LabelSelector({f"key-{number}": "v"})) for number in range(24_000)]
     pods = [_pod(f"w-{at}", *terms[at:]) for at in range(4)]
     before = time.process_time()
 
-    sides = AntiAffinities(pods, ())
-
-    assert sides.anti_affinity_of(pods[3]).rejects == frozenset(range(3, 256))  # as many as count
-    assert time.process_time() - before < 1.0
+    assert AntiAffinities(pods, ()).anti_affinity_of(pods[3]).rejects == frozenset(range(3, 256))  # as many as count
+    assert time.process_time() - before < 30.0  # about 0.3 s; what is quadratic takes minutes
 
 
 def _other(name: str, namespace: str, *terms: PodAffinityTerm) -> PlacedMember:
