@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gputopo.model import Island, Link, NodeTopology, Uplink
 
 SUBTITLE_TEXT = 13.0
+CPU_NAME = "Grace CPU"  # of all GPUs with NVLink-C2C links
 _MOST_NOTES = 4
 _MOST_LINES = 6  # NVLink widths that the legend lists
 _MOST_NAMES = 24  # network cards with shortened names
@@ -38,7 +39,7 @@ class Note(NamedTuple):
 class LegendEntry(NamedTuple):
     """An entry of the legend. ``sample``: the symbol before the text."""
 
-    sample: str  # island | alone | unknown | line | down | lost | mig | nic
+    sample: str  # island | alone | unknown | line | c2c | down | lost | mig | nic
     text: str
     lanes: int = 0  # of a line
     islands: tuple[int, ...] = ()  # all islands of the entry
@@ -96,6 +97,7 @@ def legend(topology: NodeTopology, marks: Marks) -> tuple[LegendEntry, ...]:
     if alone:
         entries.append(_alone(topology, marks))
     entries += _lines(topology, marks)
+    entries += _c2c_lines(topology)
     entries += _faults(topology, marks)
     if any(gpu.mig_enabled for gpu in topology.gpus):
         entries.append(LegendEntry("mig", "MIG: cut into slices, no NVLink"))
@@ -178,6 +180,15 @@ def _lines(topology: NodeTopology, marks: Marks) -> list[LegendEntry]:
         unit = f"{format_number(rate)} GB/s" if rate else f"{lanes} NVLink" + ("s" if lanes > 1 else "")
         entries.append(LegendEntry("line", f"NV{lanes} · {unit}", lanes))
     return entries
+
+
+def _c2c_lines(topology: NodeTopology) -> list[LegendEntry]:
+    """Return the entry of the links between GPUs and CPUs, with the bandwidth if it is the same for all."""
+    rates = {gpu.c2c.gbps for gpu in topology.gpus if gpu.c2c is not None}
+    if not rates:
+        return []
+    rate = next(iter(rates)) if len(rates) == 1 else None
+    return [LegendEntry("c2c", f"NVLink-C2C to the {CPU_NAME}" + (f" · {format_number(rate)} GB/s" if rate else ""))]
 
 
 def _edges(topology: NodeTopology) -> tuple[Link | Uplink, ...]:

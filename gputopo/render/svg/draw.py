@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gputopo.model import Health, Link
 from gputopo.render.svg import captions, gpu_boxes
+from gputopo.render.svg.captions import CPU_NAME
 from gputopo.render.svg.geometry import Rect
 from gputopo.render.svg.link_labels import LABEL_TEXT
 from gputopo.render.svg.markup import group, rect, rounded, tag, text
@@ -23,11 +24,12 @@ if TYPE_CHECKING:
     from gputopo.render.svg.grouping import Switch
     from gputopo.render.svg.layout import PageLayout
     from gputopo.render.svg.link_labels import LinkLabel
-    from gputopo.render.svg.link_routing import EdgePath
+    from gputopo.render.svg.link_routing import EdgePath, Point
     from gputopo.render.svg.marks import Marks
-    from gputopo.render.svg.rows import BoxRow, Framed
+    from gputopo.render.svg.rows import BoxRow, C2cPath, Framed
 
 _CORNER = 10.0
+_C2C_SPREAD = 2.5  # half the distance of the two lines of a C2C link
 _CHIP = 10.0  # radius of the disc with the island's letter
 
 
@@ -38,6 +40,7 @@ def drawing(topology: NodeTopology, page: PageLayout) -> str:
     names = nic_names(topology)
     for row in (*stage.rows, page.spare):
         parts += _furniture(row, names)
+        parts += [_c2c(path) for path in row.c2c]
     parts += [_wire(wire, marks) for wire, _ in stage.wires]
     parts += [_fabric(topology, fabric, marks) for fabric in stage.fabrics]
     parts += [_gpu(shape, gpu, marks) for row in stage.rows for shape, gpu in row.gpus]
@@ -50,6 +53,14 @@ def weight(lanes: int) -> float:
     return min(6.5, 1.5 + 0.6 * max(lanes, 1))
 
 
+def double_line(start: Point, end: Point) -> str:
+    """Draw an upright or a level line as two lines side by side."""
+    (x1, y1), (x2, y2) = start, end
+    right, down = (_C2C_SPREAD, 0.0) if x1 == x2 else (0.0, _C2C_SPREAD)
+    lines = (rounded(((x1 + s * right, y1 + s * down), (x2 + s * right, y2 + s * down)), 0) for s in (-1, 1))
+    return tag("path", d="".join(lines), class_="wire", stroke_width=2.0)
+
+
 def colour(gpu: int, marks: Marks) -> str:
     """Return the CSS class for the colour of a GPU."""
     return island_class(marks.number[gpu]) if gpu in marks.number else "alone"
@@ -59,6 +70,7 @@ def _furniture(row: BoxRow, names: Mapping[str, str]) -> list[str]:
     return [
         *(_box(framed) for framed in row.boxes),
         *(_switch(shape, switch, below=row.heads_below) for shape, switch in row.switches),
+        *(_cpu(shape) for shape in row.cpus),
         *(_nic(shape, nic, names[nic.name]) for shape, nic in row.nics),
     ]
 
@@ -94,6 +106,26 @@ def _switch(shape: Rect, switch: Switch, *, below: bool) -> str:
         text((shape.x + 8, baseline), fit(words, DETAIL_TEXT, shape.w - 12), DETAIL_TEXT, "s"),
     )
     return group("pcie-switch", inside)
+
+
+def _cpu(shape: Rect) -> str:
+    words = text((shape.cx, shape.cy + 4), fit(CPU_NAME, DETAIL_TEXT, shape.w - 8), DETAIL_TEXT, "m")
+    return group("cpu", (rect(shape, "switch", 5), words))
+
+
+def _c2c(path: C2cPath) -> str:
+    """Draw the link of a GPU to its CPU as two parallel lines: NVLinks between GPUs are single lines."""
+    line, label, gpu = path
+    assert gpu.c2c is not None  # others have no path
+    state = (" degraded" if gpu.c2c.short else "") + ("" if gpu.c2c.lanes else " down")
+    words = text((label.rect.cx, label.rect.cy + 4), label.text, LABEL_TEXT, "m b sign")
+    hover = f"GPU {gpu.index} to its {CPU_NAME} · {gpu.c2c.lanes} of {gpu.c2c.expected_lanes} NVLink-C2C links"
+    inside = (
+        double_line((line.x, line.y), (line.x, line.bottom)),
+        rect(label.rect, "pill", label.rect.h / 2),
+        words,
+    )
+    return group(f"c2c alone{state}", inside, hover, data_gpu=str(gpu.index))
 
 
 def _nic(shape: Rect, nic: Nic, name: str) -> str:
@@ -176,7 +208,7 @@ def _about(gpu: Gpu, marks: Marks) -> str:
         gpu.bus_id,
         gpu.uuid,
         f"PCIe {pcie.max_generation}.0 x{pcie.max_width}" if pcie.max_generation and pcie.max_width else None,
-        None if gpu.c2c is None else f"{format_c2c(gpu.c2c)} to its Grace CPU",
+        None if gpu.c2c is None else f"{format_c2c(gpu.c2c)} to its {CPU_NAME}",
         f"island {island_letter(marks.number[gpu.index])}" if gpu.index in marks.number else None,
         "lost" if gpu.health is Health.LOST else "degraded" if gpu.index in marks.gpus else None,
     ]

@@ -20,6 +20,8 @@ SWITCH_GAP = 10.0
 BOX_PAD = 10.0
 BOX_HEAD = 24.0
 BOX_GAP = 16.0
+C2C_GAP = 34.0  # between a GPU and its CPU, with the label of the link
+CPU_H = 22.0
 
 
 class Rect(NamedTuple):

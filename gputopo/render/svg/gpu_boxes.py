@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gputopo.render.svg.geometry import GPU_W
 from gputopo.render.svg.words import TIMES, short_product
-from gputopo.render.wording import escape_invisible, format_c2c, format_gib
+from gputopo.render.wording import escape_invisible, format_gib
 
 if TYPE_CHECKING:
     from gputopo.model import Gpu, NodeTopology
@@ -37,8 +37,6 @@ def box_lines(gpu: Gpu) -> tuple[str, ...]:
         lines.append(format_gib(gpu.memory_mib))
     if gpu.memory_numa_node is not None:
         lines.append(f"mem NUMA {gpu.memory_numa_node}")
-    if gpu.c2c is not None:
-        lines.append(format_c2c(gpu.c2c))
     return tuple(lines) + _mig_lines(gpu)
 
 

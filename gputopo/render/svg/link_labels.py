@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gputopo.render.svg.geometry import Rect
 from gputopo.render.svg.words import text_width
+from gputopo.render.wording import format_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from gputopo.gpu import C2c
     from gputopo.model import Link, Uplink
     from gputopo.render.svg.link_routing import EdgePath, Point
 
@@ -27,11 +29,24 @@ class LinkLabel(NamedTuple):
     text: str
 
 
+def link_label(text: str, centre: Point) -> LinkLabel:
+    """Return a label with its centre at a point."""
+    width = text_width(text, LABEL_TEXT, bold=True) + 12
+    return LinkLabel(Rect(centre[0] - width / 2, centre[1] - LABEL_H / 2, width, LABEL_H), text)
+
+
 def link_label_text(edge: Link | Uplink) -> str:
     """Return ``NV12``, ``NV11 of 12`` if lanes are missing, or ``down`` if all are."""
     if edge.lanes == 0:
         return "down"
     return f"NV{edge.lanes} of {edge.expected_lanes}" if edge.short else f"NV{edge.lanes}"
+
+
+def c2c_label_text(c2c: C2c) -> str:
+    """Return ``894.2 GB/s``, or ``9 of 10`` links if some are down or their rate is unknown."""
+    if c2c.short or c2c.gbps is None:
+        return f"{c2c.lanes} of {c2c.expected_lanes}"
+    return f"{format_number(c2c.gbps)} GB/s"
 
 
 def place_link_labels(wires: Sequence[EdgePath]) -> tuple[LinkLabel | None, ...]:
@@ -43,12 +58,11 @@ def place_link_labels(wires: Sequence[EdgePath]) -> tuple[LinkLabel | None, ...]
     pills = []
     for place, wire in enumerate(wires):
         text = link_label_text(wire.edge)
-        width = text_width(text, LABEL_TEXT, bold=True) + 12
         others = [leg for other, legs in enumerate(reach) if other != place for leg in legs]
-        spots = [Rect(x - width / 2, y - LABEL_H / 2, width, LABEL_H) for x, y in _spots(wire)]
-        rect = min(spots, key=lambda spot: _cost(spot, taken, others))
-        taken.append(rect)
-        pills.append(LinkLabel(rect, text))
+        spots = [link_label(text, spot) for spot in _spots(wire)]
+        pill = min(spots, key=lambda spot: _cost(spot.rect, taken, others))
+        taken.append(pill.rect)
+        pills.append(pill)
     return tuple(pills)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gputopo.render.svg import captions
-from gputopo.render.svg.draw import weight
+from gputopo.render.svg.draw import double_line, weight
 from gputopo.render.svg.geometry import MARGIN, Rect
 from gputopo.render.svg.layout import (
     CHIP_W,
@@ -116,6 +116,8 @@ def _sample(shape: Rect, entry: LegendEntry) -> str:
         kind = "alone" if entry.sample == "line" else "alone degraded"
         path = tag("path", d=line, class_="wire", stroke_width=weight(entry.lanes or 2))
         return tag("g", path, class_=kind)
+    if entry.sample == "c2c":
+        return tag("g", double_line((shape.x, shape.cy), (shape.right, shape.cy)), class_="alone")
     if entry.sample == "nic":
         return tag("g", rect(shape, "plate", 4), class_="nic")
     if entry.sample == "mig":

@@ -12,6 +12,8 @@ from gputopo.render.svg.geometry import (
     BOX_GAP,
     BOX_HEAD,
     BOX_PAD,
+    C2C_GAP,
+    CPU_H,
     GPU_GAP,
     GPU_W,
     MIN_CONTENT,
@@ -23,6 +25,7 @@ from gputopo.render.svg.geometry import (
     SWITCH_PAD,
     Rect,
 )
+from gputopo.render.svg.link_labels import LinkLabel, c2c_label_text, link_label
 from gputopo.render.svg.words import text_width
 
 if TYPE_CHECKING:
@@ -45,6 +48,14 @@ class Framed(NamedTuple):
     box: NumaBox
 
 
+class C2cPath(NamedTuple):
+    """The NVLink-C2C link of a GPU: the line to its CPU, without width, and the label on it."""
+
+    line: Rect
+    label: LinkLabel
+    gpu: Gpu
+
+
 class BoxRow(NamedTuple):
     """A row: in depths (see above) first, in coordinates of the page after ``standing``."""
 
@@ -54,6 +65,8 @@ class BoxRow(NamedTuple):
     nics: tuple[tuple[Rect, Nic], ...] = ()
     switches: tuple[tuple[Rect, Switch], ...] = ()
     boxes: tuple[Framed, ...] = ()
+    cpus: tuple[Rect, ...] = ()  # with NVLink-C2C links
+    c2c: tuple[C2cPath, ...] = ()
     heads_below: bool = False  # captions are at the lower edge of switches
 
     def placed_at(self, x: float, edge: float, *, upwards: bool) -> BoxRow:
@@ -69,6 +82,8 @@ class BoxRow(NamedTuple):
             tuple((place(rect), nic) for rect, nic in self.nics),
             tuple((place(rect), switch) for rect, switch in self.switches),
             tuple(Framed(place(frame), place(head), box) for frame, head, box in self.boxes),
+            tuple(map(place, self.cpus)),
+            tuple(C2cPath(place(line), label._replace(rect=place(label.rect)), gpu) for line, label, gpu in self.c2c),
             heads_below=not upwards,
         )
 
@@ -101,6 +116,8 @@ def layout_row(boxes: Sequence[NumaBox], gpu_height: float, *, framed: bool) -> 
             for rect, head, box in zip(frames, heads, boxes, strict=True)
             if framed
         ),
+        tuple(item for part in parts for item in part.cpus),
+        tuple(item for part in parts for item in part.c2c),
     )
 
 
@@ -199,13 +216,32 @@ def _lay_box(box: NumaBox, at: tuple[float, float, float]) -> BoxRow:
         parts.append(_lay_switch(switch, (x, base, gpu_height)))
         x += parts[-1].width + SWITCH_GAP
     depth = max(part.depth for part in parts)
-    return BoxRow(
+    gpus = tuple(item for part in parts for item in part.gpus)
+    linked = [(rect, gpu) for rect, gpu in gpus if gpu.c2c is not None]
+    row = BoxRow(
         x - SWITCH_GAP - left,
         depth,
-        tuple(item for part in parts for item in part.gpus),
+        gpus,
         tuple(item for part in parts for item in part.nics),
         tuple((frame._replace(h=depth - frame.y), switch) for part in parts for frame, switch in part.switches),
     )
+    return _with_cpu(row, linked) if linked else row
+
+
+def _with_cpu(row: BoxRow, linked: Sequence[tuple[Rect, Gpu]]) -> BoxRow:
+    """Add a CPU outside of a box's GPUs, and the NVLink-C2C links of these GPUs to it."""
+    left, right = linked[0][0].x, linked[-1][0].right
+    cpu = Rect(left, row.depth + C2C_GAP, right - left, CPU_H)
+    paths = tuple(
+        C2cPath(
+            Rect(rect.cx, rect.bottom, 0.0, cpu.y - rect.bottom),
+            link_label(c2c_label_text(gpu.c2c), (rect.cx, cpu.y - C2C_GAP / 2)),
+            gpu,
+        )
+        for rect, gpu in linked
+        if gpu.c2c is not None
+    )
+    return row._replace(depth=cpu.bottom, cpus=(cpu,), c2c=paths)
 
 
 def _lay_switch(switch: Switch, at: tuple[float, float, float]) -> BoxRow:
