@@ -3,7 +3,7 @@
     PYTHONPATH=. python bench/backfill.py [--clusters 50] [--write]
 
 Random clusters in discrete time with the planner's own code, each with and without backfill
-(tests/scheduler_core/planner/leader/backfill_world.py). The same seeds give the same figures.
+(tests/scheduler_core/planner/leader/backfill_simulation.py). The same seeds give the same figures.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tests.scheduler_core.planner.leader.backfill_world import GPUS, HORIZON_S, World, WorldResult
+from tests.scheduler_core.planner.leader.backfill_simulation import GPUS, HORIZON_S, World, WorldResult
 
 PAGE = Path("docs/preemption.md")
 BEGIN, END = "<!-- bench/backfill.py: begin -->\n", "<!-- bench/backfill.py: end -->\n"

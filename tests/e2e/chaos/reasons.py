@@ -20,7 +20,7 @@ from scheduler_core.evaluation.transient import RESERVED_MESSAGE
 from tests.api_objects import GPU, Object
 from tests.e2e.gangs.invariant import FINISHED, size
 from tests.e2e.gangs.members import gang_of, gated, node_of
-from tests.e2e.scheduler import truth
+from tests.e2e.scheduler import real_state
 from tests.e2e.scheduler.running import condition
 
 _INSUFFICIENT = f"Insufficient {GPU}"
@@ -47,14 +47,14 @@ class NodeTruth(NamedTuple):
         reserved = sum(number for name, number in self.reserved.items() if name != gang)
         if len(self.free) - reserved < gpus:
             return False
-        return not island or (not reserved and truth.surely_in_one_island(self.topology, self.free, gpus))
+        return not island or (not reserved and real_state.surely_in_one_island(self.topology, self.free, gpus))
 
     def reasons(self, gpus: int, *, island: bool) -> set[str]:
         """Return the texts that say truly why such a pod does not fit; empty: it fits."""
         if len(self.free) < gpus:
             return {_INSUFFICIENT, Reason.TOO_FEW_GPUS.value}
         found = {Reason.RESERVED.value} if self.reserved else set()
-        if island and (self.reserved or not truth.surely_in_one_island(self.topology, self.free, gpus)):
+        if island and (self.reserved or not real_state.surely_in_one_island(self.topology, self.free, gpus)):
             found.add(Reason.ISLAND.value)
         return found
 
@@ -108,7 +108,7 @@ def untrue_pods(pods: Iterable[Object], nodes: Mapping[str, NodeTruth]) -> list[
 
 
 def _fault_of_pod(pod: Object, nodes: Mapping[str, NodeTruth]) -> str | None:
-    message, gpus, island = condition(pod).get("message") or "", size(pod), truth.needs_an_island(pod)
+    message, gpus, island = condition(pod).get("message") or "", size(pod), real_state.needs_an_island(pod)
     if Reason.MALFORMED.value in message:
         values = pod["metadata"].get("annotations", {}).values()
         return None if any(repr(value) in message for value in values) else "quotes no value of the pod"
@@ -180,7 +180,7 @@ def _fault_of_gang(
         text
         for each in nodes.values()
         for one in waiting
-        for text in each.reasons(size(one), island=truth.needs_an_island(one))
+        for text in each.reasons(size(one), island=real_state.needs_an_island(one))
     }
     wrong = {
         member: why for member, why in missing.items() if why in {each.value for each in Reason} and why not in allowed
@@ -197,7 +197,7 @@ def _missing(shown: Object, waiting: Sequence[Object]) -> Iterator[tuple[str, st
 
 def fits_gang(members: Sequence[Object], nodes: Mapping[str, NodeTruth], gang: str) -> bool:
     """Return whether equal members surely fit together: as many islands of free, unreserved GPUs as members."""
-    gpus, island = size(members[0]), truth.needs_an_island(members[0])
+    gpus, island = size(members[0]), real_state.needs_an_island(members[0])
     places = 0
     for each in nodes.values():
         if any(number for name, number in each.reserved.items() if name != gang):

@@ -21,7 +21,7 @@ from tests.api_objects import GPU, Object
 from tests.e2e.cluster import Cluster
 from tests.e2e.gangs.history import Event, History, history
 from tests.e2e.gangs.members import gang_of, gated, node_of
-from tests.e2e.scheduler import truth
+from tests.e2e.scheduler import real_state
 
 PODS, RESERVATIONS, LEDGERS = "pods", "reservations", "ledgers"
 FINISHED = frozenset({"Succeeded", "Failed"})
@@ -125,10 +125,10 @@ def broken(
     found = []
     for event in events:
         pod = event.object
-        if event.kind != PODS or pod["status"].get("phase") != "Running" or not truth.needs_an_island(pod):
+        if event.kind != PODS or pod["status"].get("phase") != "Running" or not real_state.needs_an_island(pod):
             continue
         gpus, node = frozenset(given[pod["metadata"]["uid"]]), pod["spec"]["nodeName"]
-        if not truth.in_one_island(machines[node], gpus):
+        if not real_state.in_one_island(machines[node], gpus):
             found.append(f"version {event.version}, {pod['metadata']['name']}: {sorted(gpus)} of {node} are no island")
     return found
 

@@ -13,11 +13,11 @@ from tests.api_objects import Object
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.conftest import Timed
 from tests.e2e.gangs.conftest import StartPlanner
-from tests.e2e.gangs.crowd import Crowd, Kind, crowd
 from tests.e2e.gangs.history import Event
 from tests.e2e.gangs.holds import LARGE, held, nodes
 from tests.e2e.gangs.invariant import LEDGERS, RESERVATIONS, violations, watched
 from tests.e2e.gangs.members import Asked, create, gang, gated, node_of, of, unschedulable, wait_until_whole
+from tests.e2e.gangs.ungated_pods import Kind, UngatedPodLoad, ungated_pods
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import condition
 from tests.simulated_node.fleet import Fleet
@@ -25,12 +25,12 @@ from tests.simulated_node.fleet import Fleet
 pytestmark = pytest.mark.e2e
 BIG, SMALL = Asked(2, 8), Asked(2, 4)
 PLACES = 24  # GPUs of the three nodes on which pods without a gate and the big gang contend
-CROWD = Kind(PLACES + 4, ((1, {}),), LARGE)  # some always wait
+LOAD = Kind(PLACES + 4, ((1, {}),), LARGE)  # some always wait
 
 
 def bound(cluster: Cluster) -> list[Object]:
-    """Return the bound pods of the crowd."""
-    return [each for each in crowd(cluster) if node_of(each)]
+    """Return the bound pods of the ungated pods."""
+    return [each for each in ungated_pods(cluster) if node_of(each)]
 
 
 def is_refused(found: Object) -> bool:
@@ -58,8 +58,8 @@ def test_a_hold_lasts_in_a_crowd_until_the_gang_is_committed_and_blocks_no_other
     agents_of()
     planner("--settle", "1s", "--patience", "1s")
     with watched(cluster) as past:
-        with Crowd(cluster, 8, CROWD) as others:
-            wait_for(lambda: len(bound(cluster)) == PLACES, "the crowd to fill its nodes")
+        with UngatedPodLoad(cluster, 8, LOAD) as others:
+            wait_for(lambda: len(bound(cluster)) == PLACES, "the ungated pods to fill its nodes")
             create(cluster, *gang("big", BIG, nodeSelector=LARGE))
             hold = wait_for(lambda: held(cluster, "big"), "a capacity hold")
             held_nodes = frozenset(each["node"] for each in hold["spec"]["held"])
@@ -73,7 +73,7 @@ def test_a_hold_lasts_in_a_crowd_until_the_gang_is_committed_and_blocks_no_other
 
             others.spared = frozenset({min(held_nodes)})
             with timed("a pod that does not fit is unschedulable, once a GPU of it is free"):
-                wait_for(lambda: any(map(is_refused, crowd(cluster))), "a pod to be refused for what is held")
+                wait_for(lambda: any(map(is_refused, ungated_pods(cluster))), "a pod to be refused for what is held")
             others.spared = frozenset()
             with timed("the big gang, once its held GPUs are free"):
                 big = wait_until_whole(cluster, "big", BIG.size, 120)

@@ -13,7 +13,6 @@ from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.conftest import Timed
 from tests.e2e.fixtures import StartScheduler
 from tests.e2e.gangs.crashing import Run, points, run_on, run_until
-from tests.e2e.gangs.crowd import Crowd
 from tests.e2e.gangs.history import History
 from tests.e2e.gangs.invariant import broken, halves, violations, watched
 from tests.e2e.gangs.members import (
@@ -31,6 +30,7 @@ from tests.e2e.gangs.members import (
     wait_until_whole,
 )
 from tests.e2e.gangs.running import GATED, entries, expire_lease, running
+from tests.e2e.gangs.ungated_pods import UngatedPodLoad
 from tests.e2e.process import Server
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import Extender
@@ -88,13 +88,13 @@ def test_a_planner_killed_after_any_write_commits_no_gpu_twice(
             create(cluster, *gang("first", asked))
             wait_until_whole(cluster, "first", SIZE, 120)
         expire_lease(cluster)
-        with Crowd(cluster, seed=8) as crowd:  # not before: for half a minute nothing is promised
+        with UngatedPodLoad(cluster, seed=8) as load:  # not before: for half a minute nothing is promised
             for number in points("1"):
                 run = gang_with_killed_planner(cluster, number, asked)
                 if not run.killed:
                     break
         assert len(run.writes) >= AT_LEAST, run.writes
-        assert crowd.count > 100
+        assert load.count > 100
         check(cluster, gpu_nodes, past, {"first": SIZE})
 
 

@@ -10,7 +10,7 @@ import pytest
 from gputopo.labels.reasons import Reason
 from tests.api_objects import Object, pod
 from tests.e2e.cluster import Cluster, wait_for
-from tests.e2e.scheduler import truth
+from tests.e2e.scheduler import real_state
 from tests.e2e.scheduler.agents import Agents
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import Extender, condition, gpu_pod, refused, started
@@ -108,9 +108,9 @@ def test_islands_that_fill_up_over_time_hold_what_was_required(
             fleet.finish(cluster.pod(living.pop(random.randrange(len(living)))))
             agents.catch_up()
         pods = cluster.api.items(cluster.pods())
-        left = truth.free(topology, truth.held(fleet, pods)["gpu-0"])
+        left = real_state.free(topology, real_state.held(fleet, pods)["gpu-0"])
         size, name = random.choice((1, 2, 2, 3, 4)), f"p{turn}"
-        sure = truth.surely_in_one_island(topology, left, size)
+        sure = real_state.surely_in_one_island(topology, left, size)
         if len(left) < size:
             continue
         cluster.create_pod(gpu_pod(name, size, REQUIRED if size > 1 else {}))
@@ -120,7 +120,7 @@ def test_islands_that_fill_up_over_time_hold_what_was_required(
         if "nodeName" in found["spec"]:
             living.append(name)
             gpus = frozenset(fleet.gpus_of(started(cluster, name)))
-            assert size == 1 or truth.in_one_island(topology, gpus), (name, sorted(gpus), sorted(left))
+            assert size == 1 or real_state.in_one_island(topology, gpus), (name, sorted(gpus), sorted(left))
         else:
             cluster.api.delete(cluster.pods(name))
         agents.catch_up()

@@ -17,7 +17,7 @@ from gputopo.labels.keys import GATE, POD_GANG, POD_GANG_SIZE
 from scheduler_core.explain import explanation_document, explanation_text
 from tests.api_server import Answer, ApiServer, Asked, api_server
 from tests.gputopo.cli.cluster_objects import NODE, STATE, listed, pod
-from tests.scheduler_core.explain.stories import STORIES
+from tests.scheduler_core.explain.explanations import EXPLANATIONS
 
 PENDING = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: 1 too few free healthy GPUs"}
 THERE = [
@@ -313,12 +313,12 @@ def test_where_no_agent_runs_labels_are_enough(tmp_path: Path) -> None:
 
 
 def test_a_running_extender_is_asked_instead(tmp_path: Path) -> None:
-    story = STORIES["nowhere"]
-    with api_server(lambda _: Answer(explanation_document(story))) as server:
+    explanation = EXPLANATIONS["nowhere"]
+    with api_server(lambda _: Answer(explanation_document(explanation))) as server:
         shown = why(server, tmp_path, "pod", "train-4", "-n", "team", "--server", f"{server.url}/")
 
     assert [asked.path for asked in server.asked] == ["/explain/team/train-4"]
-    assert shown.output == explanation_text(story, 120)
+    assert shown.output == explanation_text(explanation, 120)
 
 
 @pytest.mark.parametrize(

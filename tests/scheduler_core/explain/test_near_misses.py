@@ -29,8 +29,8 @@ from scheduler_core.request.device_request import ContainerStep
 from scheduler_core.request.pod_request import PodRequest, Strength, parse_request
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, OBSERVED, occupant, pod, record, request
+from tests.scheduler_core.explain.crashing_machine import CRASHING
 from tests.scheduler_core.explain.fleets import ACROSS, ALIKE, H100, MIG, MIXED, PAIRS, POLICY, QUADS, explained, fleet
-from tests.scheduler_core.explain.ties import TIES
 
 
 def _busy(name: str, topology: NodeTopology, *, observed: str = OBSERVED, **held: Iterable[int]) -> NodeRecord:
@@ -227,7 +227,7 @@ ISLAND, NUMA = "gputopo.io/island: required", "gputopo.io/numa: required"
         ),
         pytest.param(
             request(3, island="required"),
-            [_busy("node-1", TIES)],
+            [_busy("node-1", CRASHING)],
             [
                 f"fits on node-1 without {ISLAND}",
                 (

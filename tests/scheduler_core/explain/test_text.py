@@ -13,25 +13,25 @@ from scheduler_core.explain.model import ExcludedNodes, ExplainedPod, GpuSet
 from tests.conftest import Golden
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import profile, record, request
+from tests.scheduler_core.explain.explanations import EXPLANATIONS
 from tests.scheduler_core.explain.fleets import explained
-from tests.scheduler_core.explain.stories import STORIES
 
 GOLDEN = Path(__file__).parent / "golden"
 
 
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize("name", EXPLANATIONS)
 def test_text(name: str, golden: Golden) -> None:
-    golden(GOLDEN / f"{name}.txt", explanation_text(STORIES[name], 100))
+    golden(GOLDEN / f"{name}.txt", explanation_text(EXPLANATIONS[name], 100))
 
 
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize("name", EXPLANATIONS)
 def test_sentences_are_folded(name: str) -> None:
     """Tables are, too."""
-    narrow, plain = explanation_text(STORIES[name], 60), explanation_text(STORIES[name], 100_000)
+    narrow, plain = explanation_text(EXPLANATIONS[name], 60), explanation_text(EXPLANATIONS[name], 100_000)
 
     assert all(len(line) <= 60 for line in narrow.splitlines())
     assert narrow.split() == plain.split()
-    assert explanation_text(STORIES[name], 5) == explanation_text(STORIES[name], 20)
+    assert explanation_text(EXPLANATIONS[name], 5) == explanation_text(EXPLANATIONS[name], 20)
 
 
 def test_nothing_acts_on_the_terminal() -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from scheduler_core.observe.comparison import ObservedPlacement
 from tests.machines import MACHINES
 from tests.scheduler_core.explain.fleets import PAIRS, QUADS
-from tests.scheduler_core.observe.scenes import Scene, bound, shares
+from tests.scheduler_core.observe.observed_clusters import ObservedCluster, bound, shares
 
 
-def halved() -> Scene:
+def halved() -> ObservedCluster:
     ran = (bound("a", 2, "gpu-7"), bound("b", 2, "gpu-7"))
-    return Scene({"gpu-7": QUADS, "gpu-2": QUADS}, *ran, a=(0, 1), b=(4, 5))
+    return ObservedCluster({"gpu-7": QUADS, "gpu-2": QUADS}, *ran, a=(0, 1), b=(4, 5))
 
 
-def last(scene: Scene) -> ObservedPlacement:
-    (found,) = scene.observer.finish()
+def last(observed: ObservedCluster) -> ObservedPlacement:
+    (found,) = observed.observer.finish()
     return found
 
 
@@ -28,20 +28,20 @@ def good() -> ObservedPlacement:
 
 def worse_by_unknown() -> ObservedPlacement:
     rtx = MACHINES["rtx4090"]()
-    return Scene({"gpu-1": rtx, "gpu-2": rtx}).place(bound("infer", 2, "gpu-1"), 0, 7)
+    return ObservedCluster({"gpu-1": rtx, "gpu-2": rtx}).place(bound("infer", 2, "gpu-1"), 0, 7)
 
 
 def waits() -> ObservedPlacement:
     ran = (bound("a", 2, "gpu-7"), bound("b", 2, "gpu-7"))
-    return Scene({"gpu-7": QUADS}, *ran, a=(0, 1), b=(4, 5)).place(
+    return ObservedCluster({"gpu-7": QUADS}, *ran, a=(0, 1), b=(4, 5)).place(
         bound("train-3", 4, "gpu-7", island="required"), 2, 3, 6, 7
     )
 
 
 def unknown_set() -> ObservedPlacement:
-    scene = Scene({"gpu-7": QUADS}, *(bound(name, 1, "gpu-7") for name in "abc"))
-    scene.pods(bound("train-3", 4, "gpu-7"))
-    return last(scene)
+    observed = ObservedCluster({"gpu-7": QUADS}, *(bound(name, 1, "gpu-7") for name in "abc"))
+    observed.pods(bound("train-3", 4, "gpu-7"))
+    return last(observed)
 
 
 def single() -> ObservedPlacement:
@@ -53,37 +53,37 @@ def broke_needlessly() -> ObservedPlacement:
 
 
 def broke() -> ObservedPlacement:
-    return Scene({"gpu-2": QUADS}).place(bound("infer", 1, "gpu-2"), 2)
+    return ObservedCluster({"gpu-2": QUADS}).place(bound("infer", 1, "gpu-2"), 2)
 
 
 def shared() -> ObservedPlacement:
-    scene = halved()
-    scene.pods(shares("web", 2, "gpu-7"))
-    return last(scene)
+    observed = halved()
+    observed.pods(shares("web", 2, "gpu-7"))
+    return last(observed)
 
 
 def ran() -> ObservedPlacement:
-    (found,) = Scene({"gpu-1": PAIRS}, bound("old", 2, "gpu-1"), old=(0, 2)).ran
+    (found,) = ObservedCluster({"gpu-1": PAIRS}, bound("old", 2, "gpu-1"), old=(0, 2)).ran
     return found
 
 
-def busy() -> Scene:
+def busy() -> ObservedCluster:
     """Some ran, some were placed, well and badly, and one waits for its report."""
     ran = (bound("a", 2, "gpu-7"), bound("b", 2, "gpu-7"), bound("old", 2, "gpu-1"), bound("z", 1, "gpu-1"))
     machines = {"gpu-7": QUADS, "gpu-2": QUADS, "gpu-1": PAIRS, "blind": None}
-    scene = Scene(machines, *ran, a=(0, 1), b=(4, 5), old=(0, 2), z=(1,))
+    observed = ObservedCluster(machines, *ran, a=(0, 1), b=(4, 5), old=(0, 2), z=(1,))
     claims = {"volumes": [{"persistentVolumeClaim": {"claimName": "data"}}]}
-    scene.place(bound("train-3", 4, "gpu-7", claims), 2, 3, 6, 7)
-    scene.place(bound("infer", 1, "gpu-2"), 0)
-    scene.place(bound("train-4", 4, "gpu-2", island="required"), 4, 5, 6, 7)
-    scene.place(bound("far", 2, "gpu-2"), 1, 2)
-    scene.pods(bound("dark", 2, "blind"))
-    scene.pods(bound("last", 1, "gpu-2"))
-    return scene
+    observed.place(bound("train-3", 4, "gpu-7", claims), 2, 3, 6, 7)
+    observed.place(bound("infer", 1, "gpu-2"), 0)
+    observed.place(bound("train-4", 4, "gpu-2", island="required"), 4, 5, 6, 7)
+    observed.place(bound("far", 2, "gpu-2"), 1, 2)
+    observed.pods(bound("dark", 2, "blind"))
+    observed.pods(bound("last", 1, "gpu-2"))
+    return observed
 
 
-def dark() -> Scene:
+def dark() -> ObservedCluster:
     """Nothing can be compared."""
-    scene = Scene({"old": None})
-    scene.pods(bound("p", 2, "old"))
-    return scene
+    observed = ObservedCluster({"old": None})
+    observed.pods(bound("p", 2, "old"))
+    return observed

@@ -11,6 +11,7 @@ from scheduler_core.observe.comparison import ObservedPlacement
 from scheduler_core.observe.metrics import CATALOGUE, ObserverMetrics, ObserverStatus
 from scheduler_core.observe.totals import TotalsByDimension
 from tests.scheduler_core.explain.fleets import QUADS
+from tests.scheduler_core.observe.observed_clusters import ObservedCluster, bound
 from tests.scheduler_core.observe.placements import (
     broke,
     broke_needlessly,
@@ -23,7 +24,6 @@ from tests.scheduler_core.observe.placements import (
     worse,
     worse_by_unknown,
 )
-from tests.scheduler_core.observe.scenes import Scene, bound
 
 
 def seen() -> ObserverStatus:
@@ -133,11 +133,11 @@ def test_tenants_cannot_add_series_without_end() -> None:
 
 def test_tenants_cannot_add_series_by_numbers_of_gpus() -> None:
     """A pod that names its node and requests more than it has counts when it is deleted."""
-    scene = Scene({"gpu-1": QUADS})
+    observed = ObservedCluster({"gpu-1": QUADS})
     placed = list[ObservedPlacement]()
     for number in range(100):
-        scene.pods(bound("p", 1_000 + number, "gpu-1"))
-        placed += scene.pods(gone=["p"])
+        observed.pods(bound("p", 1_000 + number, "gpu-1"))
+        placed += observed.pods(gone=["p"])
 
     assert of("gputopo_observed_placements_total", samples(*placed)) == {
         '{island="unknown",scheduler="default-scheduler",size=">16"}': 100

@@ -15,6 +15,7 @@ from scheduler_core.observe.wording import log_line
 from tests.conftest import Golden
 from tests.machines import MACHINES
 from tests.scheduler_core.explain.fleets import DGX1, PAIRS, QUADS
+from tests.scheduler_core.observe.observed_clusters import ObservedCluster, bound
 from tests.scheduler_core.observe.placements import (
     broke,
     broke_needlessly,
@@ -31,17 +32,16 @@ from tests.scheduler_core.observe.placements import (
     worse,
     worse_by_unknown,
 )
-from tests.scheduler_core.observe.scenes import Scene, bound
 
 BLIND = MACHINES["nvlink_unknown"]()
 
 
 def one_island_over_pcie() -> ObservedPlacement:
-    return Scene({"dgx": DGX1}).place(bound("train", 2, "dgx"), 0, 5)
+    return ObservedCluster({"dgx": DGX1}).place(bound("train", 2, "dgx"), 0, 5)
 
 
 def unknown_machine() -> ObservedPlacement:
-    return Scene({"odd": BLIND}).place(bound("train-3", 2, "odd"), 0, 1)
+    return ObservedCluster({"odd": BLIND}).place(bound("train-3", 2, "odd"), 0, 1)
 
 
 def unknown_node() -> ObservedPlacement:
@@ -53,14 +53,14 @@ def unknown_alternative() -> ObservedPlacement:
     """Two GPUs are left on each node; by all else that is known, ``odd`` is the better one."""
     held = len(BLIND.gpus) - 2
     ran = (bound("a", 6, "gpu-7"), bound("b", held, "odd"))
-    scene = Scene({"gpu-7": QUADS, "odd": BLIND}, *ran, a=(0, 1, 2, 4, 5, 6), b=range(held))
-    return scene.place(bound("train-3", 2, "gpu-7"), 3, 7)
+    observed = ObservedCluster({"gpu-7": QUADS, "odd": BLIND}, *ran, a=(0, 1, 2, 4, 5, 6), b=range(held))
+    return observed.place(bound("train-3", 2, "gpu-7"), 3, 7)
 
 
 def single_unknown() -> ObservedPlacement:
-    scene = Scene({"gpu-7": QUADS}, bound("a", 1, "gpu-7"), a=(0,))
-    scene.pods(bound("infer", 1, "gpu-7"))
-    return last(scene)
+    observed = ObservedCluster({"gpu-7": QUADS}, bound("a", 1, "gpu-7"), a=(0,))
+    observed.pods(bound("infer", 1, "gpu-7"))
+    return last(observed)
 
 
 LINES: dict[Callable[[], ObservedPlacement], str] = {
@@ -96,31 +96,31 @@ def test_a_line_of_the_log(made: Callable[[], ObservedPlacement]) -> None:
     assert log_line(made()) == f"11:06:40Z   {LINES[made]:>10}"
 
 
-def no_agent() -> Scene:
-    return Scene({"old": None})
+def no_agent() -> ObservedCluster:
+    return ObservedCluster({"old": None})
 
 
-def idle() -> Scene:
-    scene = Scene({"gpu-1": PAIRS})
-    scene.pods(bound("p", 2, "gpu-1"))
-    return scene
+def idle() -> ObservedCluster:
+    observed = ObservedCluster({"gpu-1": PAIRS})
+    observed.pods(bound("p", 2, "gpu-1"))
+    return observed
 
 
-def hard() -> Scene:
+def hard() -> ObservedCluster:
     """Nothing that was placed could be compared in numbers."""
     rtx = MACHINES["rtx4090"]()
-    scene = Scene({"gpu-1": rtx}, bound("a", 2, "gpu-1"))
-    scene.place(bound("p", 2, "gpu-1"), 0, 7)
-    scene.pods(bound("q", 2, "gpu-1", interconnect="nvlink"))
-    scene.observer.finish()
-    return scene
+    observed = ObservedCluster({"gpu-1": rtx}, bound("a", 2, "gpu-1"))
+    observed.place(bound("p", 2, "gpu-1"), 0, 7)
+    observed.pods(bound("q", 2, "gpu-1", interconnect="nvlink"))
+    observed.observer.finish()
+    return observed
 
 
 @pytest.mark.parametrize("made", [busy, no_agent, idle, hard, dark], ids=lambda each: each.__name__.replace("_", "-"))
-def test_the_summary(made: Callable[[], Scene], request: pytest.FixtureRequest, golden: Golden) -> None:
-    scene = made()
+def test_the_summary(made: Callable[[], ObservedCluster], request: pytest.FixtureRequest, golden: Golden) -> None:
+    observed = made()
     name = request.node.callspec.id
-    summary = render_summary(scene.observer.report(scene.now + 3600))
+    summary = render_summary(observed.observer.report(observed.now + 3600))
     golden(Path(__file__).parent / "golden" / f"{name}.txt", summary)
 
 
@@ -166,9 +166,9 @@ def test_unknown_values_of_a_document_are_null() -> None:
 
 
 def test_the_report_as_a_document() -> None:
-    scene = busy()
+    observed = busy()
 
-    found = json.loads(json.dumps(report_document(scene.observer.report(scene.now + 3600))))
+    found = json.loads(json.dumps(report_document(observed.observer.report(observed.now + 3600))))
 
     assert {key: found[key] for key in ("kind", "since", "until", "pending")} == {
         "kind": "PlacementReport",

@@ -641,7 +641,7 @@ def _heard_of_late(world: Commit) -> None:
     _land(world)
 
 
-SCENES = {
+CASES = {
     "the ledger is overwritten": (_overwriting, Mutant(swaps=False)),
     "it answers before it is registered": (_unregistered, Mutant(flags=Flags(registers=False))),
     "an extender that ended is dropped at once": (_struck_at_once, Mutant(TERMS._replace(ended_s=0.0))),
@@ -649,18 +649,18 @@ SCENES = {
 }
 
 
-@pytest.mark.parametrize(("scene", "mutant"), SCENES.values(), ids=SCENES.keys())
-def test_scenes_that_are_too_rare_to_occur_at_random(scene: Callable[[Commit], None], mutant: Mutant | None) -> None:
+@pytest.mark.parametrize(("case", "mutant"), CASES.values(), ids=CASES.keys())
+def test_cases_that_are_too_rare_to_occur_at_random(case: Callable[[Commit], None], mutant: Mutant | None) -> None:
     """Each is harmless, and fails once its part of the protocol."""
     whole = Commit()
     whole.begin()
-    scene(whole)
+    case(whole)
     whole.no_node_is_promised_twice()
     whole.teardown()
     if mutant is not None:
         world = _mutated(mutant)()
         world.begin()
-        scene(world)
+        case(world)
         with pytest.raises(AssertionError, match=_TWICE):
             world.no_node_is_promised_twice()
 

@@ -35,7 +35,7 @@ def hold(*begun: str, deadline: float | None = None) -> ReservationUpdate:
     return found._replace(spec=spec, hash=spec_hash(spec), status=status)
 
 
-class Scene(NamedTuple):
+class Case(NamedTuple):
     """Input of reconcile."""
 
     intent: ReservationUpdate = hold()
@@ -52,93 +52,93 @@ class Scene(NamedTuple):
     is_listed: bool = True
 
 
-def writes(scene: Scene) -> tuple[Action, ...]:
-    listed = [entry(scene.intent, HELD), *(entry(each, PROPOSED) for each in scene.others)]
-    found_ledger = ledger(*(listed if scene.is_listed else ()), generation=3)
+def writes(case: Case) -> tuple[Action, ...]:
+    listed = [entry(case.intent, HELD), *(entry(each, PROPOSED) for each in case.others)]
+    found_ledger = ledger(*(listed if case.is_listed else ()), generation=3)
     found_ledger = found_ledger._replace(spec=msgspec.structs.replace(found_ledger.spec, planner=ME))
-    check = {} if scene.blocked is None else {scene.intent.key: BudgetCheck(scene.counted, scene.blocked)}
-    refusal = RefusedWrite(NOW, NOW, scene.refused or "")
+    check = {} if case.blocked is None else {case.intent.key: BudgetCheck(case.counted, case.blocked)}
+    refusal = RefusedWrite(NOW, NOW, case.refused or "")
     observations = Observations(
-        since={each.uid: PhaseSince(each.phase, scene.listed, 3) for each in listed},
+        since={each.uid: PhaseSince(each.phase, case.listed, 3) for each in listed},
         budgets=check,
-        evicted={f"uid-{each}": NOW - scene.evicted_s for each in scene.evicted},
-        refused_writes={(EvictPod, "uid-a1"): refusal} if scene.refused else {},
+        evicted={f"uid-{each}": NOW - case.evicted_s for each in case.evicted},
+        refused_writes={(EvictPod, "uid-a1"): refusal} if case.refused else {},
     )
     gang = Gang(GangName("team", "llm"), GangPhase.QUEUED, "")
     inputs = ReconcileInput(
         identity=ME,
         ledger=found_ledger,
-        reservations={each.key: each for each in (scene.intent, *scene.others)},
+        reservations={each.key: each for each in (case.intent, *case.others)},
         member=lambda _: None,
         gang=lambda _: gang,
         nodes=frozenset({"n1"}),
-        exists={f"uid-{each}" for each in scene.present}.__contains__,
+        exists={f"uid-{each}" for each in case.present}.__contains__,
         no_longer_fitting=frozenset(),
-        unwanted_holds=frozenset({scene.intent.key}) if scene.unwanted else frozenset(),
-        estimates={scene.intent.key: None},
+        unwanted_holds=frozenset({case.intent.key}) if case.unwanted else frozenset(),
+        estimates={case.intent.key: None},
         observations=observations,
         now=NOW,
         wall_time=WALL,
-        has_stale_view=scene.stale,
+        has_stale_view=case.stale,
     )
     return reconcile(inputs, CommitTerms(gated=True), "gpus")
 
 
-def evicted(scene: Scene) -> list[str]:
-    return [each.eviction.name for each in writes(scene) if isinstance(each, EvictPod)]
+def evicted(case: Case) -> list[str]:
+    return [each.eviction.name for each in writes(case) if isinstance(each, EvictPod)]
 
 
-def counts(scene: Scene) -> list[tuple[str, ...]]:
-    found = [each for each in writes(scene) if isinstance(each, CheckBudgets)]
+def counts(case: Case) -> list[tuple[str, ...]]:
+    found = [each for each in writes(case) if isinstance(each, CheckBudgets)]
     return [tuple(pod.name for pod in each.evictions) for each in found]
 
 
-def status(scene: Scene) -> ReservationStatus:
-    (found,) = (each.status for each in writes(scene) if isinstance(each, WriteStatus))
+def status(case: Case) -> ReservationStatus:
+    (found,) = (each.status for each in writes(case) if isinstance(each, WriteStatus))
     return found
 
 
 def test_the_budgets_are_counted_before_any_pod_is_evicted() -> None:
-    assert counts(Scene()) == [("a1", "a2", "b1")]
-    assert evicted(Scene()) == []
+    assert counts(Case()) == [("a1", "a2", "b1")]
+    assert evicted(Case()) == []
 
 
 def test_the_status_names_the_next_unit_and_a_deadline_before_its_pods_are_evicted() -> None:
-    scene = Scene(blocked=ALLOWED)
+    case = Case(blocked=ALLOWED)
 
-    assert (status(scene).evicting, status(scene).deadline) == (UNITS[:1], format_timestamp(WALL + 60.0))
-    assert evicted(scene) == []
+    assert (status(case).evicting, status(case).deadline) == (UNITS[:1], format_timestamp(WALL + 60.0))
+    assert evicted(case) == []
 
 
 @pytest.mark.parametrize(
-    ("scene", "expected"),
+    ("case", "expected"),
     [
-        pytest.param(Scene(hold(UNITS[0]), blocked=ALLOWED), ["a1", "a2"], id="all pods of the begun unit"),
-        pytest.param(Scene(hold(UNITS[0])), ["a1", "a2"], id="a new leader finishes it without a count"),
-        pytest.param(Scene(hold(UNITS[0]), ("a2", "b1")), ["a2"], id="a pod is gone"),
-        pytest.param(Scene(hold(UNITS[0]), evicted=("a1",)), ["a2"], id="a pod is evicted already"),
-        pytest.param(Scene(hold(UNITS[0], deadline=WALL - 1)), ["a1", "a2"], id="a begun unit is finished late"),
-        pytest.param(Scene(hold(*UNITS), ("b1",)), ["b1"], id="the second unit"),
-        pytest.param(Scene(hold(*UNITS), stale=True), [], id="the view may be old"),
-        pytest.param(Scene(hold(*UNITS), listed=NOW - 1.0), [], id="extenders may not know of the hold yet"),
-        pytest.param(Scene(hold(*UNITS), unwanted=True), [], id="the hold is not wanted any more"),
-        pytest.param(Scene(hold(*UNITS), others=(plan("llm-1", {"p": ("n1", 4)}),)), [], id="the gang has places"),
-        pytest.param(Scene(hold(*UNITS), ()), [], id="all are gone"),
+        pytest.param(Case(hold(UNITS[0]), blocked=ALLOWED), ["a1", "a2"], id="all pods of the begun unit"),
+        pytest.param(Case(hold(UNITS[0])), ["a1", "a2"], id="a new leader finishes it without a count"),
+        pytest.param(Case(hold(UNITS[0]), ("a2", "b1")), ["a2"], id="a pod is gone"),
+        pytest.param(Case(hold(UNITS[0]), evicted=("a1",)), ["a2"], id="a pod is evicted already"),
+        pytest.param(Case(hold(UNITS[0], deadline=WALL - 1)), ["a1", "a2"], id="a begun unit is finished late"),
+        pytest.param(Case(hold(*UNITS), ("b1",)), ["b1"], id="the second unit"),
+        pytest.param(Case(hold(*UNITS), stale=True), [], id="the view may be old"),
+        pytest.param(Case(hold(*UNITS), listed=NOW - 1.0), [], id="extenders may not know of the hold yet"),
+        pytest.param(Case(hold(*UNITS), unwanted=True), [], id="the hold is not wanted any more"),
+        pytest.param(Case(hold(*UNITS), others=(plan("llm-1", {"p": ("n1", 4)}),)), [], id="the gang has places"),
+        pytest.param(Case(hold(*UNITS), ()), [], id="all are gone"),
     ],
 )
-def test_which_pods_are_evicted(scene: Scene, expected: list[str]) -> None:
-    assert evicted(scene) == expected
+def test_which_pods_are_evicted(case: Case, expected: list[str]) -> None:
+    assert evicted(case) == expected
 
 
 def test_the_next_unit_begins_once_all_pods_of_the_last_one_are_evicted_or_gone() -> None:
     first = hold(UNITS[0], deadline=WALL + 60.0)
 
-    assert status(Scene(first, ("a2", "b1"), blocked=ALLOWED)).evicting == UNITS[:1]
-    assert status(Scene(first, ("a2", "b1"), ("a2",), blocked=ALLOWED)).evicting == UNITS
+    assert status(Case(first, ("a2", "b1"), blocked=ALLOWED)).evicting == UNITS[:1]
+    assert status(Case(first, ("a2", "b1"), ("a2",), blocked=ALLOWED)).evicting == UNITS
 
 
 def test_a_late_unit_is_not_evicted_and_is_named_in_the_status() -> None:
-    late = Scene(hold(UNITS[0], deadline=WALL), ("b1",), blocked=ALLOWED)
+    late = Case(hold(UNITS[0], deadline=WALL), ("b1",), blocked=ALLOWED)
 
     assert status(late).evicting == UNITS[:1]
     assert counts(late) == []
@@ -146,51 +146,51 @@ def test_a_late_unit_is_not_evicted_and_is_named_in_the_status() -> None:
 
 
 def test_where_a_budget_forbids_one_unit_none_is_begun_and_the_hold_is_removed() -> None:
-    (write,) = (each for each in writes(Scene(blocked={UNITS[1]: "no"})) if isinstance(each, WriteLedger))
+    (write,) = (each for each in writes(Case(blocked={UNITS[1]: "no"})) if isinstance(each, WriteLedger))
 
     assert write.spec.entries == ()
-    assert evicted(Scene(blocked={UNITS[1]: "no"})) == []
+    assert evicted(Case(blocked={UNITS[1]: "no"})) == []
 
 
 def test_a_begun_intent_waits_for_a_budget_that_forbids_the_next_unit() -> None:
-    scene = Scene(hold(UNITS[0], deadline=WALL + 60.0), ("b1",), blocked={UNITS[1]: "PodDisruptionBudget other/b"})
+    case = Case(hold(UNITS[0], deadline=WALL + 60.0), ("b1",), blocked={UNITS[1]: "PodDisruptionBudget other/b"})
 
-    assert status(scene).evicting == UNITS[:1]
-    assert (status(scene).reason or "").endswith(": other/b1; PodDisruptionBudget other/b")
-    assert counts(scene._replace(counted=NOW - 11.0)) == [("b1",)]
+    assert status(case).evicting == UNITS[:1]
+    assert (status(case).reason or "").endswith(": other/b1; PodDisruptionBudget other/b")
+    assert counts(case._replace(counted=NOW - 11.0)) == [("b1",)]
 
 
 def test_an_old_count_is_not_used() -> None:
-    scene = Scene(blocked=ALLOWED, counted=NOW - 11.0)
+    case = Case(blocked=ALLOWED, counted=NOW - 11.0)
 
-    assert status(scene).evicting == ()
-    assert counts(scene) == [("a1", "a2", "b1")]
+    assert status(case).evicting == ()
+    assert counts(case) == [("a1", "a2", "b1")]
 
 
 def test_a_pod_that_does_not_end_after_its_accepted_eviction_is_evicted_again_after_a_while() -> None:
-    scene = Scene(hold(UNITS[0]), evicted=("a1", "a2"), blocked={UNITS[1]: "no"})
+    case = Case(hold(UNITS[0]), evicted=("a1", "a2"), blocked={UNITS[1]: "no"})
 
-    assert evicted(scene) == []
-    assert evicted(scene._replace(evicted_s=AGAIN_S)) == ["a1", "a2"]
+    assert evicted(case) == []
+    assert evicted(case._replace(evicted_s=AGAIN_S)) == ["a1", "a2"]
 
 
 def test_a_pod_without_gpus_is_not_watched_and_is_evicted_once() -> None:
     cpu_only = PlannedEviction("uid-d", "other", "d", "n1", "other/d")
     found = hold("other/d")
     spec = msgspec.structs.replace(found.spec, preemption=Preemption((cpu_only,), "rule"))
-    scene = Scene(found._replace(spec=spec, hash=spec_hash(spec)), present=())
+    case = Case(found._replace(spec=spec, hash=spec_hash(spec)), present=())
 
-    assert evicted(scene) == ["d"]
-    assert evicted(scene._replace(evicted=("d",), evicted_s=0.0)) == []
+    assert evicted(case) == ["d"]
+    assert evicted(case._replace(evicted=("d",), evicted_s=0.0)) == []
 
 
 def test_nothing_is_evicted_before_the_ledger_lists_the_hold() -> None:
-    assert evicted(Scene(hold(*UNITS), is_listed=False)) == []
+    assert evicted(Case(hold(*UNITS), is_listed=False)) == []
 
 
 def test_the_status_says_what_is_left_and_what_is_refused() -> None:
-    reason = status(Scene(hold(*UNITS), ("a1", "b1"), ("b1",), refused="429: budget")).reason or ""
+    reason = status(Case(hold(*UNITS), ("a1", "b1"), ("b1",), refused="429: budget")).reason or ""
 
     assert reason.startswith("evicts 2 of 3 pods for it (scavengers-preemptible): other/a1 and 1 more")
     assert reason.endswith("; the API server refuses other/a1: 429: budget")
-    assert (status(Scene(hold(*UNITS), ())).reason or "").endswith("; 3 pods evicted for it (scavengers-preemptible)")
+    assert (status(Case(hold(*UNITS), ())).reason or "").endswith("; 3 pods evicted for it (scavengers-preemptible)")

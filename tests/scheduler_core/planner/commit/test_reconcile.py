@@ -94,7 +94,7 @@ def in_state(
     return of._replace(status=ReservationStatus(state=state, reason=reason))
 
 
-class Scene(NamedTuple):
+class Case(NamedTuple):
     """Input of reconcile, in one line."""
 
     members: tuple[Member, ...] = (A, B)
@@ -119,54 +119,54 @@ class Scene(NamedTuple):
 NOW = 1000.0
 
 
-def found(scene: Scene, terms: CommitTerms = MIXED) -> tuple[Action, ...]:
+def found(case: Case, terms: CommitTerms = MIXED) -> tuple[Action, ...]:
     """Return the next writes."""
-    listed = () if scene.phase is None else tuple(entry(each, scene.phase) for each in scene.reservations)
-    found_ledger = ledger(*listed, generation=3, extenders=scene.extenders)
+    listed = () if case.phase is None else tuple(entry(each, case.phase) for each in case.reservations)
+    found_ledger = ledger(*listed, generation=3, extenders=case.extenders)
     found_ledger = found_ledger._replace(spec=msgspec.structs.replace(found_ledger.spec, planner=ME))
     memory = Observations(
-        ledger_seen_at=NOW - (1000.0 if scene.fresh is None else scene.fresh),
-        is_new_ledger=scene.fresh is not None,
-        since={each.uid: PhaseSince(each.phase, NOW - scene.age, 3) for each in listed},
-        created=frozenset(each.key for each in scene.reservations) if scene.made else frozenset(),
-        silent_extenders=scene.silent,
-        touched=scene.touched,
-        refused_writes=scene.refused,
+        ledger_seen_at=NOW - (1000.0 if case.fresh is None else case.fresh),
+        is_new_ledger=case.fresh is not None,
+        since={each.uid: PhaseSince(each.phase, NOW - case.age, 3) for each in listed},
+        created=frozenset(each.key for each in case.reservations) if case.made else frozenset(),
+        silent_extenders=case.silent,
+        touched=case.touched,
+        refused_writes=case.refused,
     )
-    return reconcile(_input(scene, found_ledger, memory), terms, "gpus")
+    return reconcile(_input(case, found_ledger, memory), terms, "gpus")
 
 
-def _input(scene: Scene, found_ledger: LedgerUpdate | None, memory: Observations) -> ReconcileInput:
-    people = {each.uid: each for each in scene.members}
+def _input(case: Case, found_ledger: LedgerUpdate | None, memory: Observations) -> ReconcileInput:
+    people = {each.uid: each for each in case.members}
     name = reserved_gang(PLAN)
     assert name is not None
-    gang = Gang(name, GangPhase.QUEUED, "", minimum=scene.minimum, placed=(*scene.siblings, *_placed(scene)))
+    gang = Gang(name, GangPhase.QUEUED, "", minimum=case.minimum, placed=(*case.siblings, *_placed(case)))
     return ReconcileInput(
         identity=ME,
         ledger=found_ledger,
-        reservations={each.key: each for each in scene.reservations},
+        reservations={each.key: each for each in case.reservations},
         member=people.get,
-        gang=lambda _: None if scene.gone else gang,
-        nodes=scene.nodes,
-        no_longer_fitting=scene.crowded,
-        unwanted_holds=scene.unheld,
+        gang=lambda _: None if case.gone else gang,
+        nodes=case.nodes,
+        no_longer_fitting=case.crowded,
+        unwanted_holds=case.unheld,
         estimates={HOLD.key: 3600.0, "uid-unknown": None},
         observations=memory,
         now=NOW,
         wall_time=0.0,
         awaiting_binding=[
-            each for each in _placed(scene) if each.reservation and each.node is None and not each.is_terminating
+            each for each in _placed(case) if each.reservation and each.node is None and not each.is_terminating
         ],
-        has_stale_view=scene.blind,
+        has_stale_view=case.blind,
     )
 
 
-def _placed(scene: Scene) -> tuple[Member, ...]:
-    return tuple(each for each in scene.members if GATE not in each.gates)
+def _placed(case: Case) -> tuple[Member, ...]:
+    return tuple(each for each in case.members if GATE not in each.gates)
 
 
-def only(scene: Scene, terms: CommitTerms = MIXED) -> Action:
-    (write,) = found(scene, terms)
+def only(case: Case, terms: CommitTerms = MIXED) -> Action:
+    (write,) = found(case, terms)
     return write
 
 
@@ -184,67 +184,71 @@ def state_of(write: Action) -> tuple[ReservationState | None, str | None]:
 
 
 def test_a_missing_ledger_is_created() -> None:
-    assert reconcile(_input(Scene(), None, Observations()), MIXED, "gpus") == (CreateLedger("gpus", LedgerSpec(ME, 1)),)
+    assert reconcile(_input(Case(), None, Observations()), MIXED, "gpus") == (CreateLedger("gpus", LedgerSpec(ME, 1)),)
 
 
 def test_the_ledger_of_another_planner_is_taken_over_first() -> None:
     found_ledger = ledger(entry(PLAN, COMMITTED))
 
-    assert reconcile(_input(Scene(), found_ledger, Observations()), MIXED, "gpus") == (
+    assert reconcile(_input(Case(), found_ledger, Observations()), MIXED, "gpus") == (
         WriteLedger(found_ledger, LedgerSpec(ME, 2, (entry(PLAN, COMMITTED),))),
     )
 
 
 @pytest.mark.parametrize(
-    ("scene", "terms", "expected"),
+    ("case", "terms", "expected"),
     [
-        pytest.param(Scene(made=True), MIXED, [PROPOSED], id="a plan is proposed"),
-        pytest.param(Scene(made=True), GATED_POOL, [COMMITTED], id="gated pool: committed at once"),
-        pytest.param(Scene(reservations=(HOLD,), made=True), MIXED, [HELD], id="capacity is reserved"),
-        pytest.param(Scene(made=True, fresh=11), MIXED, [PROPOSED], id="extenders had time to see the ledger"),
-        pytest.param(Scene((A,), (BATCH,), made=True), MIXED, [PROPOSED], id="single pods: some may be gone"),
+        pytest.param(Case(made=True), MIXED, [PROPOSED], id="a plan is proposed"),
+        pytest.param(Case(made=True), GATED_POOL, [COMMITTED], id="gated pool: committed at once"),
+        pytest.param(Case(reservations=(HOLD,), made=True), MIXED, [HELD], id="capacity is reserved"),
+        pytest.param(Case(made=True, fresh=11), MIXED, [PROPOSED], id="extenders had time to see the ledger"),
+        pytest.param(Case((A,), (BATCH,), made=True), MIXED, [PROPOSED], id="single pods: some may be gone"),
         pytest.param(
-            Scene(phase=PROPOSED, extenders={"x": ExtenderAck("", 3)}), MIXED, [COMMITTED], id="acknowledged: committed"
+            Case(phase=PROPOSED, extenders={"x": ExtenderAck("", 3)}),
+            MIXED,
+            [COMMITTED],
+            id="acknowledged: committed",
         ),
-        pytest.param(Scene(phase=PROPOSED), GATED_POOL, [COMMITTED], id="gated pool: no acknowledgement is needed"),
-        pytest.param(Scene((A,), phase=PROPOSED), MIXED, [], id="a member is gone: removed"),
+        pytest.param(Case(phase=PROPOSED), GATED_POOL, [COMMITTED], id="gated pool: no acknowledgement is needed"),
+        pytest.param(Case((A,), phase=PROPOSED), MIXED, [], id="a member is gone: removed"),
         pytest.param(
-            Scene((A, pod("b", is_terminating=True)), phase=PROPOSED), MIXED, [], id="a member is terminating: removed"
+            Case((A, pod("b", is_terminating=True)), phase=PROPOSED),
+            MIXED,
+            [],
+            id="a member is terminating: removed",
         ),
-        pytest.param(Scene((A, pod("b", gates=())), phase=PROPOSED), MIXED, [], id="a gate was removed: removed"),
-        pytest.param(Scene(phase=PROPOSED, crowded=frozenset({PLAN.key})), MIXED, [], id="no longer fits: removed"),
+        pytest.param(Case((A, pod("b", gates=())), phase=PROPOSED), MIXED, [], id="a gate was removed: removed"),
+        pytest.param(Case(phase=PROPOSED, crowded=frozenset({PLAN.key})), MIXED, [], id="no longer fits: removed"),
         pytest.param(
-            Scene(phase=PROPOSED, age=5, extenders={"x": ExtenderAck("", 3, (PLAN.key,))}),
+            Case(phase=PROPOSED, age=5, extenders={"x": ExtenderAck("", 3, (PLAN.key,))}),
             MIXED,
             [],
             id="blocked for long: removed",
         ),
         pytest.param(
-            Scene(reservations=(HOLD,), phase=HELD, unheld=frozenset({HOLD.key})),
+            Case(reservations=(HOLD,), phase=HELD, unheld=frozenset({HOLD.key})),
             MIXED,
             [],
             id="hold not wanted: removed",
         ),
-        pytest.param(Scene(reservations=(HOLD,), phase=HELD, gone=True), MIXED, [], id="its gang is gone: removed"),
+        pytest.param(Case(reservations=(HOLD,), phase=HELD, gone=True), MIXED, [], id="its gang is gone: removed"),
         pytest.param(
-            Scene((A_BOUND, B_BOUND), (in_state(ReservationState.BOUND),), COMMITTED),
+            Case((A_BOUND, B_BOUND), (in_state(ReservationState.BOUND),), COMMITTED),
             MIXED,
             [],
             id="status Bound: removed",
         ),
-        pytest.param(Scene((A_BOUND, B_BOUND), (BATCH,), COMMITTED), MIXED, [], id="single pods: removed once bound"),
-        pytest.param(Scene((), (BATCH,), COMMITTED), MIXED, [], id="single pods are all gone: removed"),
+        pytest.param(Case((A_BOUND, B_BOUND), (BATCH,), COMMITTED), MIXED, [], id="single pods: removed once bound"),
+        pytest.param(Case((), (BATCH,), COMMITTED), MIXED, [], id="single pods are all gone: removed"),
+        pytest.param(Case((A_GOES,), (in_state(ReservationState.FAILED),), COMMITTED), MIXED, [], id="failed: removed"),
         pytest.param(
-            Scene((A_GOES,), (in_state(ReservationState.FAILED),), COMMITTED), MIXED, [], id="failed: removed"
-        ),
-        pytest.param(
-            Scene((), (in_state(ReservationState.ROLLING_BACK),), COMMITTED),
+            Case((), (in_state(ReservationState.ROLLING_BACK),), COMMITTED),
             MIXED,
             [],
             id="rolled back, all gone: removed",
         ),
         pytest.param(
-            Scene(
+            Case(
                 (ungated("a", is_terminating=True, node="n1"),), (in_state(ReservationState.ROLLING_BACK),), COMMITTED
             ),
             MIXED,
@@ -253,51 +257,51 @@ def test_the_ledger_of_another_planner_is_taken_over_first() -> None:
         ),
     ],
 )
-def test_the_next_write_of_the_ledger(scene: Scene, terms: CommitTerms, expected: list[EntryPhase]) -> None:
-    assert phases(only(scene, terms)) == expected
+def test_the_next_write_of_the_ledger(case: Case, terms: CommitTerms, expected: list[EntryPhase]) -> None:
+    assert phases(only(case, terms)) == expected
 
 
 @pytest.mark.parametrize(
-    ("scene", "terms"),
+    ("case", "terms"),
     [
         pytest.param(
-            Scene(made=True, fresh=9, reservations=(in_state(ReservationState.PROPOSED, "planned"),)),
+            Case(made=True, fresh=9, reservations=(in_state(ReservationState.PROPOSED, "planned"),)),
             MIXED,
             id="extenders may not have seen the ledger, and the status says so",
         ),
-        pytest.param(Scene(phase=PROPOSED), MIXED, id="not acknowledged"),
+        pytest.param(Case(phase=PROPOSED), MIXED, id="not acknowledged"),
         pytest.param(
-            Scene(phase=PROPOSED, extenders={"x": ExtenderAck("", 3, (PLAN.key,))}), MIXED, id="blocked for a moment"
+            Case(phase=PROPOSED, extenders={"x": ExtenderAck("", 3, (PLAN.key,))}), MIXED, id="blocked for a moment"
         ),
         pytest.param(
-            Scene((A_GOES, B_GOES), (in_state(ReservationState.COMMITTED),), COMMITTED),
+            Case((A_GOES, B_GOES), (in_state(ReservationState.COMMITTED),), COMMITTED),
             MIXED,
             id="all are ungated and unbound",
         ),
-        pytest.param(Scene((A_BOUND, B_BOUND), (in_state(ReservationState.BOUND),)), MIXED, id="a gang that runs"),
-        pytest.param(Scene(phase=PROPOSED, blind=True), GATED_POOL, id="stale view"),
+        pytest.param(Case((A_BOUND, B_BOUND), (in_state(ReservationState.BOUND),)), MIXED, id="a gang that runs"),
+        pytest.param(Case(phase=PROPOSED, blind=True), GATED_POOL, id="stale view"),
         pytest.param(
-            Scene(phase=PROPOSED, extenders={"x": ExtenderAck("", 3)}, blind=True),
+            Case(phase=PROPOSED, extenders={"x": ExtenderAck("", 3)}, blind=True),
             MIXED,
             id="acknowledged, with a stale view",
         ),
         pytest.param(
-            Scene((A_GOES, B), (in_state(ReservationState.BOUND),), COMMITTED),
+            Case((A_GOES, B), (in_state(ReservationState.BOUND),), COMMITTED),
             MIXED,
             id="a successor has seen all bound",
         ),
         pytest.param(
-            Scene((A_GOES._replace(owner_kind=None), B_BOUND), (in_state(ReservationState.FAILED),)),
+            Case((A_GOES._replace(owner_kind=None), B_BOUND), (in_state(ReservationState.FAILED),)),
             MIXED,
             id="failed",
         ),
         pytest.param(
-            Scene((A_GOES, B_BOUND), (in_state(ReservationState.BOUND),)),
+            Case((A_GOES, B_BOUND), (in_state(ReservationState.BOUND),)),
             MIXED,
             id="status Bound, written by a successor",
         ),
         pytest.param(
-            Scene(
+            Case(
                 (A_GOES, B),
                 (in_state(ReservationState.COMMITTED),),
                 PROPOSED,
@@ -308,27 +312,27 @@ def test_the_next_write_of_the_ledger(scene: Scene, terms: CommitTerms, expected
             id="listed again, extenders may not have seen it",
         ),
         pytest.param(
-            Scene((A_GOES, B), (in_state(ReservationState.COMMITTED),), PROPOSED),
+            Case((A_GOES, B), (in_state(ReservationState.COMMITTED),), PROPOSED),
             MIXED,
             id="listed again, not acknowledged",
         ),
-        pytest.param(Scene(reservations=(HOLD._replace(status=HOLD_STATUS),), phase=HELD), MIXED, id="capacity hold"),
+        pytest.param(Case(reservations=(HOLD._replace(status=HOLD_STATUS),), phase=HELD), MIXED, id="capacity hold"),
         pytest.param(
-            Scene(phase=PROPOSED, age=2, reservations=(in_state(ReservationState.PROPOSED, NO_EXTENDER),)),
+            Case(phase=PROPOSED, age=2, reservations=(in_state(ReservationState.PROPOSED, NO_EXTENDER),)),
             MIXED,
             id="the status says what it waits for",
         ),
     ],
 )
-def test_no_write_is_due(scene: Scene, terms: CommitTerms) -> None:
-    assert found(scene, terms) == ()
+def test_no_write_is_due(case: Case, terms: CommitTerms) -> None:
+    assert found(case, terms) == ()
 
 
 @pytest.mark.parametrize(
-    ("scene", "expected"),
+    ("case", "expected"),
     [
         pytest.param(
-            Scene(made=True, fresh=9),
+            Case(made=True, fresh=9),
             (
                 ReservationState.PROPOSED,
                 "planned; the ledger is new, and extenders have until 1970-01-01T00:00:01Z to see it",
@@ -336,10 +340,10 @@ def test_no_write_is_due(scene: Scene, terms: CommitTerms) -> None:
             id="extenders may not have seen the ledger",
         ),
         pytest.param(
-            Scene(phase=PROPOSED, age=1), (ReservationState.PROPOSED, NO_EXTENDER), id="no extender is registered"
+            Case(phase=PROPOSED, age=1), (ReservationState.PROPOSED, NO_EXTENDER), id="no extender is registered"
         ),
         pytest.param(
-            Scene(phase=PROPOSED, age=1, extenders=SILENT, silent={"x": SilentExtender(3, NOW - 4)}),
+            Case(phase=PROPOSED, age=1, extenders=SILENT, silent={"x": SilentExtender(3, NOW - 4)}),
             (
                 ReservationState.PROPOSED,
                 f"{AWAITED}; its registration is dropped at 1970-01-01T00:02:36Z if it stays silent",
@@ -347,7 +351,7 @@ def test_no_write_is_due(scene: Scene, terms: CommitTerms) -> None:
             id="one has not acknowledged",
         ),
         pytest.param(
-            Scene(
+            Case(
                 phase=PROPOSED,
                 age=1,
                 reservations=(in_state(ReservationState.PROPOSED, AWAITED),),
@@ -364,7 +368,7 @@ def test_no_write_is_due(scene: Scene, terms: CommitTerms) -> None:
             id="one is gone",
         ),
         pytest.param(
-            Scene(
+            Case(
                 phase=PROPOSED,
                 age=1,
                 extenders={"vm_1": ExtenderAck("", 1), **SILENT, "well": ExtenderAck("", 3)},
@@ -380,28 +384,28 @@ def test_no_write_is_due(scene: Scene, terms: CommitTerms) -> None:
             id="two have not acknowledged, one of them gone",
         ),
         pytest.param(
-            Scene(phase=PROPOSED, age=1, extenders={"vm_1": ExtenderAck("", 3, (PLAN.key,))}),
+            Case(phase=PROPOSED, age=1, extenders={"vm_1": ExtenderAck("", 3, (PLAN.key,))}),
             (ReservationState.PROPOSED, "extender vm_1 (not in a pod) has admitted a pod that conflicts with it"),
             id="blocked",
         ),
         pytest.param(
-            Scene(phase=COMMITTED),
+            Case(phase=COMMITTED),
             (ReservationState.COMMITTED, None),
             id="the deadline is written before the first patch",
         ),
-        pytest.param(Scene((A_BOUND, B_BOUND), phase=COMMITTED), (ReservationState.BOUND, None), id="all are bound"),
+        pytest.param(Case((A_BOUND, B_BOUND), phase=COMMITTED), (ReservationState.BOUND, None), id="all are bound"),
         pytest.param(
-            Scene((A_BOUND, ungated("b", phase="Succeeded")), phase=COMMITTED),
+            Case((A_BOUND, ungated("b", phase="Succeeded")), phase=COMMITTED),
             (ReservationState.BOUND, None),
             id="one has succeeded",
         ),
         pytest.param(
-            Scene((A_BOUND,), (in_state(ReservationState.COMMITTED),), COMMITTED),
+            Case((A_BOUND,), (in_state(ReservationState.COMMITTED),), COMMITTED),
             (ReservationState.ROLLING_BACK, "b disappeared before all members were bound"),
             id="a member was deleted",
         ),
         pytest.param(
-            Scene(
+            Case(
                 (A_BOUND, ungated("b", bind_error="no volume")),
                 (in_state(ReservationState.COMMITTED),),
                 COMMITTED,
@@ -411,73 +415,73 @@ def test_no_write_is_due(scene: Scene, terms: CommitTerms) -> None:
             id="kube-scheduler could not bind it",
         ),
         pytest.param(
-            Scene((A_BOUND, ungated("b", phase="Failed")), (in_state(ReservationState.COMMITTED),), COMMITTED),
+            Case((A_BOUND, ungated("b", phase="Failed")), (in_state(ReservationState.COMMITTED),), COMMITTED),
             (ReservationState.ROLLING_BACK, "b disappeared before all members were bound"),
             id="a member failed",
         ),
         pytest.param(
-            Scene((A, pod("b", gates=())), (in_state(ReservationState.COMMITTED),), COMMITTED),
+            Case((A, pod("b", gates=())), (in_state(ReservationState.COMMITTED),), COMMITTED),
             (ReservationState.ROLLING_BACK, "b disappeared before all members were bound"),
             id="another program removed the gate",
         ),
         pytest.param(
-            Scene((A_GOES, B_GOES), (in_state(ReservationState.COMMITTED),), COMMITTED, nodes=frozenset({"n1"})),
+            Case((A_GOES, B_GOES), (in_state(ReservationState.COMMITTED),), COMMITTED, nodes=frozenset({"n1"})),
             (ReservationState.ROLLING_BACK, "node n2, planned for b, is gone"),
             id="a node is gone",
         ),
         pytest.param(
-            Scene((A_GOES, B_GOES), (in_state(ReservationState.COMMITTED),), COMMITTED, age=30),
+            Case((A_GOES, B_GOES), (in_state(ReservationState.COMMITTED),), COMMITTED, age=30),
             (ReservationState.ROLLING_BACK, "a and 1 more not bound within 30 s"),
             id="too late",
         ),
         pytest.param(
-            Scene((A_BOUND, B_GOES._replace(reservation=BATCH.name)), (BATCH,), COMMITTED, age=30),
+            Case((A_BOUND, B_GOES._replace(reservation=BATCH.name)), (BATCH,), COMMITTED, age=30),
             (ReservationState.ROLLING_BACK, "b not bound within 30 s"),
             id="a single pod is too late",
         ),
         pytest.param(
-            Scene(
+            Case(
                 (ungated("a", owner_kind=None), B_BOUND), (in_state(ReservationState.ROLLING_BACK, "late"),), COMMITTED
             ),
             (ReservationState.FAILED, "late; no controller would recreate a, so all pods are left as they are"),
             id="a bare pod is never deleted",
         ),
         pytest.param(
-            Scene((A_BOUND, B_BOUND)),
+            Case((A_BOUND, B_BOUND)),
             (ReservationState.BOUND, None),
             id="its entry was removed before the status was written",
         ),
         pytest.param(
-            Scene((A_BOUND, B_GOES), phase=PROPOSED, crowded=frozenset({PLAN.key})),
+            Case((A_BOUND, B_GOES), phase=PROPOSED, crowded=frozenset({PLAN.key})),
             (ReservationState.ROLLING_BACK, LOST),
             id="listed again, no longer fits",
         ),
         pytest.param(
-            Scene((A_GOES, B), phase=PROPOSED, age=5, extenders={"x": ExtenderAck("", 3, (PLAN.key,))}),
+            Case((A_GOES, B), phase=PROPOSED, age=5, extenders={"x": ExtenderAck("", 3, (PLAN.key,))}),
             (ReservationState.ROLLING_BACK, LOST),
             id="listed again, blocked for long",
         ),
         pytest.param(
-            Scene((A_GOES, B), phase=PROPOSED, age=30),
+            Case((A_GOES, B), phase=PROPOSED, age=30),
             (ReservationState.ROLLING_BACK, "a and 1 more not bound within 30 s"),
             id="listed again, not acknowledged in time",
         ),
         pytest.param(
-            Scene((A_BOUND,), phase=COMMITTED, minimum=1), (ReservationState.BOUND, None), id="enough without one"
+            Case((A_BOUND,), phase=COMMITTED, minimum=1), (ReservationState.BOUND, None), id="enough without one"
         ),
         pytest.param(
-            Scene((A_BOUND,), phase=COMMITTED, minimum=2, siblings=(ungated("c", node="n1"),)),
+            Case((A_BOUND,), phase=COMMITTED, minimum=2, siblings=(ungated("c", node="n1"),)),
             (ReservationState.BOUND, None),
             id="enough with the siblings of another plan",
         ),
     ],
 )
-def test_the_next_status(scene: Scene, expected: tuple[ReservationState, str | None]) -> None:
-    assert state_of(only(scene)) == expected
+def test_the_next_status(case: Case, expected: tuple[ReservationState, str | None]) -> None:
+    assert state_of(only(case)) == expected
 
 
 def test_the_status_counts() -> None:
-    write = only(Scene((A_BOUND, B), phase=COMMITTED))
+    write = only(Case((A_BOUND, B), phase=COMMITTED))
 
     assert isinstance(write, WriteStatus)
     assert write.status == ReservationStatus(
@@ -486,7 +490,7 @@ def test_the_status_counts() -> None:
 
 
 def test_the_status_of_a_capacity_hold_has_an_estimate() -> None:
-    write = only(Scene(reservations=(HOLD,), phase=HELD))
+    write = only(Case(reservations=(HOLD,), phase=HELD))
 
     assert isinstance(write, WriteStatus)
     assert write.status == HOLD_STATUS
@@ -495,13 +499,13 @@ def test_the_status_of_a_capacity_hold_has_an_estimate() -> None:
 def test_a_capacity_hold_without_a_search_yet_keeps_its_status() -> None:
     other = HOLD._replace(key="uid-other")
 
-    assert found(Scene(reservations=(other,), phase=HELD)) == ()
+    assert found(Case(reservations=(other,), phase=HELD)) == ()
 
 
 def test_pods_without_a_deadline_have_no_estimate() -> None:
     unknown = HOLD._replace(key="uid-unknown")
 
-    assert state_of(only(Scene(reservations=(unknown,), phase=HELD))) == (
+    assert state_of(only(Case(reservations=(unknown,), phase=HELD))) == (
         ReservationState.HELD,
         "does not fit yet; capacity that becomes free on n1 is reserved: the end of their pods is unknown",
     )
@@ -511,37 +515,37 @@ def test_members_are_ungated_once_the_deadline_is_written() -> None:
     committed = in_state(ReservationState.COMMITTED)
 
     for blind in (False, True):  # it counts already
-        scene = Scene((A, B_GOES), (committed,), COMMITTED, blind=blind)
-        assert found(scene) == (UngateAndPin(A, PLAN.spec.seats[0], PLAN.name),)
+        case = Case((A, B_GOES), (committed,), COMMITTED, blind=blind)
+        assert found(case) == (UngateAndPin(A, PLAN.spec.seats[0], PLAN.name),)
 
 
 @pytest.mark.parametrize(
-    "scene",
+    "case",
     [
-        pytest.param(Scene(), id="created and not listed by a predecessor"),
-        pytest.param(Scene(()), id="its members are gone"),
-        pytest.param(Scene((), (in_state(ReservationState.BOUND),)), id="a gang that has ended"),
-        pytest.param(Scene((A_BOUND, B_BOUND), (BATCH,)), id="single pods that are bound"),
-        pytest.param(Scene((A,), made=True), id="a member disappeared before it was listed"),
-        pytest.param(Scene(made=True, crowded=frozenset({PLAN.key})), id="no longer fits before it was listed"),
-        pytest.param(Scene(made=True, blind=True), id="planned on a stale view"),
-        pytest.param(Scene(reservations=(HOLD,), made=True, blind=True), id="hold searched on a stale view"),
-        pytest.param(Scene(reservations=(HOLD,), made=True, unheld=frozenset({HOLD.key})), id="hold no longer wanted"),
+        pytest.param(Case(), id="created and not listed by a predecessor"),
+        pytest.param(Case(()), id="its members are gone"),
+        pytest.param(Case((), (in_state(ReservationState.BOUND),)), id="a gang that has ended"),
+        pytest.param(Case((A_BOUND, B_BOUND), (BATCH,)), id="single pods that are bound"),
+        pytest.param(Case((A,), made=True), id="a member disappeared before it was listed"),
+        pytest.param(Case(made=True, crowded=frozenset({PLAN.key})), id="no longer fits before it was listed"),
+        pytest.param(Case(made=True, blind=True), id="planned on a stale view"),
+        pytest.param(Case(reservations=(HOLD,), made=True, blind=True), id="hold searched on a stale view"),
+        pytest.param(Case(reservations=(HOLD,), made=True, unheld=frozenset({HOLD.key})), id="hold no longer wanted"),
         pytest.param(
-            Scene((ungated("a", is_terminating=True),), (in_state(ReservationState.ROLLING_BACK),)),
+            Case((ungated("a", is_terminating=True),), (in_state(ReservationState.ROLLING_BACK),)),
             id="rolled back, its pods terminating",
         ),
     ],
 )
-def test_a_reservation_without_dependants_is_deleted(scene: Scene) -> None:
-    assert only(scene) == DeleteReservation(scene.reservations[0])
+def test_a_reservation_without_dependants_is_deleted(case: Case) -> None:
+    assert only(case) == DeleteReservation(case.reservations[0])
 
 
 def test_an_entry_without_its_reservation_is_removed() -> None:
     found_ledger = ledger(entry(PLAN, COMMITTED))
     found_ledger = found_ledger._replace(spec=msgspec.structs.replace(found_ledger.spec, planner=ME))
 
-    (write,) = reconcile(_input(Scene(reservations=()), found_ledger, Observations()), MIXED, "gpus")
+    (write,) = reconcile(_input(Case(reservations=()), found_ledger, Observations()), MIXED, "gpus")
 
     assert phases(write) == []
 
@@ -580,11 +584,11 @@ JOB = {"owner_kind": "batch/Job", "finalizers": (JOB_TRACKING,)}
     ],
 )
 def test_rollback(members: tuple[Member, ...], terms: CommitTerms, writes: list[Action]) -> None:
-    assert list(found(Scene(members, (BACK,), COMMITTED), terms)) == writes
+    assert list(found(Case(members, (BACK,), COMMITTED), terms)) == writes
 
 
 def test_an_elastic_gang_with_enough_members_loses_only_unbound_ones() -> None:
-    assert found(Scene((A_BOUND, B_GOES), (BACK,), COMMITTED, minimum=1)) == (DeletePod(B_GOES),)
+    assert found(Case((A_BOUND, B_GOES), (BACK,), COMMITTED, minimum=1)) == (DeletePod(B_GOES),)
 
 
 A_LATE = ungated(
@@ -593,14 +597,14 @@ A_LATE = ungated(
 
 
 @pytest.mark.parametrize(
-    ("scene", "terms"),
+    ("case", "terms"),
     [
         pytest.param(
-            Scene((A_LATE, B_BOUND), (BACK,), COMMITTED), MIXED._replace(rollback=Rollback.UNSTARTED), id="unstarted"
+            Case((A_LATE, B_BOUND), (BACK,), COMMITTED), MIXED._replace(rollback=Rollback.UNSTARTED), id="unstarted"
         ),
-        pytest.param(Scene((A_LATE, B_BOUND), (BACK,), COMMITTED, minimum=1), MIXED, id="an elastic gang"),
+        pytest.param(Case((A_LATE, B_BOUND), (BACK,), COMMITTED, minimum=1), MIXED, id="an elastic gang"),
         pytest.param(
-            Scene(
+            Case(
                 (A_LATE._replace(reservation=BATCH.name),),
                 (in_state(ReservationState.ROLLING_BACK, of=BATCH),),
                 COMMITTED,
@@ -610,15 +614,15 @@ A_LATE = ungated(
         ),
     ],
 )
-def test_a_started_pod_is_deleted_once_its_finalizer_is_stripped(scene: Scene, terms: CommitTerms) -> None:
-    deleted = [each.member.name for each in found(scene, terms) if isinstance(each, DeletePod)]
+def test_a_started_pod_is_deleted_once_its_finalizer_is_stripped(case: Case, terms: CommitTerms) -> None:
+    deleted = [each.member.name for each in found(case, terms) if isinstance(each, DeletePod)]
 
     assert deleted == (["a", "b"] if terms.rollback is Rollback.UNSTARTED else ["a"])
 
 
 def test_a_gang_without_members_has_no_minimum() -> None:
-    assert found(Scene((A_BOUND, B_GOES), (BACK,), COMMITTED, gone=True)) == (DeletePod(A_BOUND), DeletePod(B_GOES))
-    assert state_of(only(Scene((A_BOUND,), (in_state(ReservationState.COMMITTED),), COMMITTED, gone=True)))[0] is (
+    assert found(Case((A_BOUND, B_GOES), (BACK,), COMMITTED, gone=True)) == (DeletePod(A_BOUND), DeletePod(B_GOES))
+    assert state_of(only(Case((A_BOUND,), (in_state(ReservationState.COMMITTED),), COMMITTED, gone=True)))[0] is (
         ReservationState.ROLLING_BACK
     )
 
@@ -627,11 +631,11 @@ def test_the_policy_limits_the_timeout_that_a_gang_asks_for() -> None:
     asked = PLAN._replace(spec=msgspec.structs.replace(PLAN.spec, timeout_s=86_400.0))
     terms, committed = MIXED._replace(max_timeout_s=60.0), in_state(ReservationState.COMMITTED, of=asked)
 
-    started = only(Scene((A, B), (asked,), COMMITTED), terms)
+    started = only(Case((A, B), (asked,), COMMITTED), terms)
     assert isinstance(started, WriteStatus)
     assert started.status.deadline == "1970-01-01T00:01:00Z"
-    assert found(Scene((A_BOUND, B_GOES), (committed,), COMMITTED, age=59.0), terms) == ()
-    assert state_of(only(Scene((A_BOUND, B_GOES), (committed,), COMMITTED, age=60.0), terms)) == (
+    assert found(Case((A_BOUND, B_GOES), (committed,), COMMITTED, age=59.0), terms) == ()
+    assert state_of(only(Case((A_BOUND, B_GOES), (committed,), COMMITTED, age=60.0), terms)) == (
         ReservationState.ROLLING_BACK,
         "b not bound within 60 s (gangs.maxTimeout)",
     )
@@ -642,8 +646,8 @@ def test_of_single_pods_only_late_ones_are_deleted_and_bare_ones_fail() -> None:
     late = ungated("b")._replace(reservation=BATCH.name)
     bare = late._replace(owner_kind=None)
 
-    assert found(Scene((A_BOUND, late), (batch,), COMMITTED)) == (DeletePod(late),)
-    assert state_of(only(Scene((A_BOUND, bare), (batch,), COMMITTED))) == (
+    assert found(Case((A_BOUND, late), (batch,), COMMITTED)) == (DeletePod(late),)
+    assert state_of(only(Case((A_BOUND, bare), (batch,), COMMITTED))) == (
         ReservationState.FAILED,
         "late; no controller would recreate b, so nothing is deleted, and nothing is reserved any more",
     )
@@ -661,14 +665,14 @@ def test_of_single_pods_only_late_ones_are_deleted_and_bare_ones_fail() -> None:
     ],
 )
 def test_a_silent_extender_is_probed_then_dropped(silence: SilentExtender, write: Any) -> None:
-    scene = Scene(
+    case = Case(
         reservations=(in_state(ReservationState.PROPOSED),),
         phase=PROPOSED,
         age=1,
         extenders=SILENT,
         silent={"x": silence},
     )
-    writes = tuple(each for each in found(scene) if not isinstance(each, WriteStatus))  # without the status
+    writes = tuple(each for each in found(case) if not isinstance(each, WriteStatus))  # without the status
 
     if write is DropRegistration:
         (drop,) = writes
@@ -679,32 +683,32 @@ def test_a_silent_extender_is_probed_then_dropped(silence: SilentExtender, write
 
 
 def test_in_a_gated_pool_no_registration_is_dropped() -> None:
-    scene = Scene(reservations=(), extenders=SILENT, silent={"x": SilentExtender(3, NOW - 999, NOW, NOW - 999)})
+    case = Case(reservations=(), extenders=SILENT, silent={"x": SilentExtender(3, NOW - 999, NOW, NOW - 999)})
 
-    assert found(scene, GATED_POOL) == ()
+    assert found(case, GATED_POOL) == ()
 
 
 @pytest.mark.parametrize(
-    "scene",
+    "case",
     [
-        pytest.param(Scene((A_BOUND, B_GOES)), id="a member is ungated and unbound"),
-        pytest.param(Scene((A, B), (in_state(ReservationState.COMMITTED),)), id="none is ungated yet"),
-        pytest.param(Scene((A_BOUND, B), (in_state(ReservationState.COMMITTED),)), id="one is bound and one is gated"),
-        pytest.param(Scene((A_GOES, B), (in_state(ReservationState.ROLLING_BACK),)), id="rollback: one to delete"),
-        pytest.param(Scene((A, B), (in_state(ReservationState.ROLLING_BACK),)), id="rollback: all to touch"),
+        pytest.param(Case((A_BOUND, B_GOES)), id="a member is ungated and unbound"),
+        pytest.param(Case((A, B), (in_state(ReservationState.COMMITTED),)), id="none is ungated yet"),
+        pytest.param(Case((A_BOUND, B), (in_state(ReservationState.COMMITTED),)), id="one is bound and one is gated"),
+        pytest.param(Case((A_GOES, B), (in_state(ReservationState.ROLLING_BACK),)), id="rollback: one to delete"),
+        pytest.param(Case((A, B), (in_state(ReservationState.ROLLING_BACK),)), id="rollback: all to touch"),
         pytest.param(
-            Scene((A_BOUND, B_GOES._replace(reservation=BATCH.name)), (BATCH,)),
+            Case((A_BOUND, B_GOES._replace(reservation=BATCH.name)), (BATCH,)),
             id="a single pod is ungated and unbound",
         ),
         pytest.param(
-            Scene((ungated("a", owner_kind=None), B_BOUND), (in_state(ReservationState.ROLLING_BACK, "late"),)),
+            Case((ungated("a", owner_kind=None), B_BOUND), (in_state(ReservationState.ROLLING_BACK, "late"),)),
             id="its rollback will fail",
         ),
     ],
 )
 @pytest.mark.parametrize("terms", [MIXED, GATED_POOL], ids=["mixed", "gated"])
-def test_after_loss_of_the_ledger_a_committed_plan_is_proposed_again(scene: Scene, terms: CommitTerms) -> None:
-    write = only(scene, terms)
+def test_after_loss_of_the_ledger_a_committed_plan_is_proposed_again(case: Case, terms: CommitTerms) -> None:
+    write = only(case, terms)
 
     assert phases(write) == [PROPOSED]
     assert isinstance(write, WriteLedger)
@@ -712,24 +716,24 @@ def test_after_loss_of_the_ledger_a_committed_plan_is_proposed_again(scene: Scen
 
 
 def test_a_plan_listed_again_is_committed_if_its_places_are_free() -> None:
-    scene = Scene(
+    case = Case(
         (A_GOES, B), (in_state(ReservationState.COMMITTED),), PROPOSED, extenders={"x": ExtenderAck("", 3)}, fresh=11
     )
 
-    assert phases(only(scene)) == [COMMITTED]
-    assert phases(only(scene._replace(extenders={}), GATED_POOL)) == [COMMITTED]
+    assert phases(only(case)) == [COMMITTED]
+    assert phases(only(case._replace(extenders={}), GATED_POOL)) == [COMMITTED]
 
 
 def test_a_plan_listed_again_during_its_rollback_is_not_committed() -> None:
-    scene = Scene((A_GOES, B), (in_state(ReservationState.ROLLING_BACK),), PROPOSED)
+    case = Case((A_GOES, B), (in_state(ReservationState.ROLLING_BACK),), PROPOSED)
 
-    assert found(scene) == (DeletePod(A_GOES), TouchPod(B, PLAN.key))
+    assert found(case) == (DeletePod(A_GOES), TouchPod(B, PLAN.key))
 
 
 def test_a_plan_that_was_rolled_back_and_removed_is_not_listed_again() -> None:
     touched = frozenset({(PLAN.key, A.uid), (PLAN.key, B.uid)})
 
-    assert only(Scene(reservations=(in_state(ReservationState.ROLLING_BACK),), touched=touched)) == DeleteReservation(
+    assert only(Case(reservations=(in_state(ReservationState.ROLLING_BACK),), touched=touched)) == DeleteReservation(
         in_state(ReservationState.ROLLING_BACK)
     )
 
@@ -769,19 +773,19 @@ SEAT_A, SEAT_B = (PlannedMember(f"uid-{name}", name, node, ((WHOLE, 1),)) for na
     ],
 )
 def test_a_deleted_plan_is_recreated_from_its_pods(members: tuple[Member, ...], written: tuple[Action, ...]) -> None:
-    assert found(Scene(members, ())) == written
+    assert found(Case(members, ())) == written
 
 
 def test_an_existing_plan_is_not_recreated() -> None:
     batch = in_state(ReservationState.FAILED, of=BATCH._replace(name=PLAN.name, namespace="gputopo"))
 
-    assert found(Scene((single(owner_kind=None),), (batch,))) == ()
-    assert found(Scene((single(owner_kind=None, node="n1"),), (batch,))) == (DeleteReservation(batch),)
-    assert found(Scene((single(),), (in_state(ReservationState.COMMITTED, of=batch),), COMMITTED)) == ()
+    assert found(Case((single(owner_kind=None),), (batch,))) == ()
+    assert found(Case((single(owner_kind=None, node="n1"),), (batch,))) == (DeleteReservation(batch),)
+    assert found(Case((single(),), (in_state(ReservationState.COMMITTED, of=batch),), COMMITTED)) == ()
 
 
 def test_a_plan_of_an_unknown_gang_is_recreated_from_its_ungated_pods() -> None:
-    assert found(Scene((B_GOES._replace(pinned_terms="n2"),), (), gone=True)) == by_pods("llm", SEAT_B)
+    assert found(Case((B_GOES._replace(pinned_terms="n2"),), (), gone=True)) == by_pods("llm", SEAT_B)
 
 
 REFUSED = 'pods "a" is forbidden: no deletion here'
@@ -796,30 +800,30 @@ def refused(what: type, uid: str, since: float = 60.0) -> dict[tuple[type, str],
 
 
 @pytest.mark.parametrize(
-    ("scene", "writes"),
+    ("case", "writes"),
     [
         pytest.param(
-            Scene((A_GOES,), (BACK,), COMMITTED, refused=refused(DeletePod, A.uid, 59)),
+            Case((A_GOES,), (BACK,), COMMITTED, refused=refused(DeletePod, A.uid, 59)),
             [DeletePod(A_GOES)],
             id="refused for a moment",
         ),
         pytest.param(
-            Scene((A_GOES, B_GOES), (BACK,), COMMITTED, refused=refused(DeletePod, A.uid)),
+            Case((A_GOES, B_GOES), (BACK,), COMMITTED, refused=refused(DeletePod, A.uid)),
             [DeletePod(A_GOES), DeletePod(B_GOES)],
             id="other pods are deleted first",
         ),
         pytest.param(
-            Scene((A_GOES, B), (BACK,), COMMITTED, refused=refused(DeletePod, A.uid)),
+            Case((A_GOES, B), (BACK,), COMMITTED, refused=refused(DeletePod, A.uid)),
             [DeletePod(A_GOES), TouchPod(B, PLAN.key)],
             id="other pods are touched first",
         ),
         pytest.param(
-            Scene((A_GOES,), (in_state(ReservationState.FAILED, STUCK),), refused=refused(DeletePod, A.uid)),
+            Case((A_GOES,), (in_state(ReservationState.FAILED, STUCK),), refused=refused(DeletePod, A.uid)),
             [DeletePod(A_GOES)],
             id="retried after it failed",
         ),
         pytest.param(
-            Scene(
+            Case(
                 (A_GOES._replace(reservation=BATCH.name),),
                 (in_state(ReservationState.FAILED, of=BATCH),),
                 refused=refused(DeletePod, A.uid),
@@ -828,34 +832,34 @@ def refused(what: type, uid: str, since: float = 60.0) -> dict[tuple[type, str],
             id="single pods",
         ),
         pytest.param(
-            Scene((A_BOUND,), (in_state(ReservationState.FAILED),)),
+            Case((A_BOUND,), (in_state(ReservationState.FAILED),)),
             [DeletePod(A_BOUND)],
             id="one was deleted: the rest follows",
         ),
         pytest.param(
-            Scene((A_BOUND,), (in_state(ReservationState.FAILED, of=BATCH),)),
+            Case((A_BOUND,), (in_state(ReservationState.FAILED, of=BATCH),)),
             [DeleteReservation(in_state(ReservationState.FAILED, of=BATCH))],
             id="a single pod was bound after all",
         ),
     ],
 )
-def test_a_refused_deletion_is_retried(scene: Scene, writes: list[Action]) -> None:
-    assert list(found(scene)) == writes
+def test_a_refused_deletion_is_retried(case: Case, writes: list[Action]) -> None:
+    assert list(found(case)) == writes
 
 
 def test_a_rollback_refused_for_long_fails_with_the_api_server_s_message() -> None:
-    scene = Scene((A_GOES, B), (BACK,), COMMITTED, refused=refused(DeletePod, A.uid) | refused(TouchPod, B.uid))
+    case = Case((A_GOES, B), (BACK,), COMMITTED, refused=refused(DeletePod, A.uid) | refused(TouchPod, B.uid))
 
-    assert state_of(only(scene)) == (ReservationState.FAILED, STUCK)
-    assert phases(only(scene._replace(reservations=(in_state(ReservationState.FAILED, STUCK),)))) == []
+    assert state_of(only(case)) == (ReservationState.FAILED, STUCK)
+    assert phases(only(case._replace(reservations=(in_state(ReservationState.FAILED, STUCK),)))) == []
 
 
 def test_a_refused_ungating_is_reported_with_the_api_server_s_message() -> None:
-    scene = Scene(
+    case = Case(
         (A, B_GOES), (in_state(ReservationState.COMMITTED),), COMMITTED, age=30, refused=refused(UngateAndPin, A.uid)
     )
 
-    assert state_of(only(scene)) == (
+    assert state_of(only(case)) == (
         ReservationState.ROLLING_BACK,
         f"a and 1 more not bound within 30 s; the API server refuses ungating of a: {REFUSED}",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.scheduler_core.planner.leader.backfill_world import (
+from tests.scheduler_core.planner.leader.backfill_simulation import (
     GRACE_S,
     HORIZON_S,
     PROTOCOL_S,

@@ -15,7 +15,7 @@ from tests.e2e.fixtures import StartScheduler
 from tests.e2e.gangs.conftest import StartPlanner
 from tests.e2e.gangs.members import GATES, Asked, create, gang, gated, member, node_of, of, wait_until_whole
 from tests.e2e.gangs.running import entries, reserved
-from tests.e2e.scheduler import truth
+from tests.e2e.scheduler import real_state
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import placed, started
 from tests.simulated_node.fleet import Fleet
@@ -204,10 +204,8 @@ def test_members_on_one_node_get_an_island_each(cluster: Cluster, fleet: Fleet, 
 
     names = [each["metadata"]["name"] for each in wait_until_whole(cluster, "train", 4)]
     pods = [started(cluster, name) for name in names]
-    by_node = truth.held(fleet, pods)
-    assert all(
-        truth.in_one_island(fleet[node].topology, gpus) for node, by_pod in by_node.items() for gpus in by_pod.values()
-    )
+    by_node = real_state.held(fleet, pods)
+    assert real_state.all_in_one_island(fleet, by_node)
 
 
 def test_single_pods_that_request_planning_are_placed_and_leave_nothing_behind(
@@ -221,10 +219,8 @@ def test_single_pods_that_request_planning_are_placed_and_leave_nothing_behind(
     create(cluster, *pods)
 
     found = wait_for(lambda: four_run(cluster), "four of five to run")
-    by_node = truth.held(fleet, found)
-    assert all(
-        truth.in_one_island(fleet[node].topology, gpus) for node, by_pod in by_node.items() for gpus in by_pod.values()
-    )
+    by_node = real_state.held(fleet, found)
+    assert real_state.all_in_one_island(fleet, by_node)
     (waiting,) = [each for each in cluster.api.items(cluster.pods()) if not node_of(each)]
     assert gated(waiting)
     wait_for(lambda: entries(cluster) == [] and reserved(cluster) == [], "the ledger to forget them")

@@ -17,7 +17,7 @@ from scheduler_core.extender.decision_record import parse_decision, replay_diffe
 from tests.api_objects import Object, pod
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.fixtures import StartScheduler
-from tests.e2e.scheduler import truth, volumes
+from tests.e2e.scheduler import real_state, volumes
 from tests.e2e.scheduler.agents import Agents
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import Extender, condition, gpu_pod, refused, started
@@ -57,8 +57,8 @@ def wait_between_filter_and_bind(cluster: Cluster) -> None:
 def on_islands(cluster: Cluster, fleet: Fleet, *names: str) -> bool:
     """Wait until the pods run; return whether each is on one island. Fails if two pods have the same GPU."""
     pods = [started(cluster, name) for name in names]
-    truth.held(fleet, cluster.api.items(cluster.pods()))
-    return all(truth.in_one_island(fleet[NODE].topology, frozenset(fleet.gpus_of(each))) for each in pods)
+    real_state.held(fleet, cluster.api.items(cluster.pods()))
+    return all(real_state.in_one_island(fleet[NODE].topology, frozenset(fleet.gpus_of(each))) for each in pods)
 
 
 @pytest.mark.usefixtures("six_free", "gputopo_scheduler")
@@ -169,7 +169,7 @@ def test_victims_that_leave_no_island_are_not_evicted_and_the_pod_starts_once_an
         fleet.finish(cluster.pod(name))
 
     assert on_islands(cluster, fleet, "urgent")
-    truth.held(fleet, cluster.api.items(cluster.pods()))
+    real_state.held(fleet, cluster.api.items(cluster.pods()))
     (line,) = [each for each in gputopo_scheduler.lines("/decisions") if each.get("victims")][-1:]
     assert list(replay_differences(parse_decision(msgspec.json.encode(line)))) == []
 

@@ -34,7 +34,7 @@ def shares(name: str, number: int, on: str) -> PodUpdate:
     return PodUpdate(holder.uid, holder, on)
 
 
-class Scene:
+class ObservedCluster:
     """An observer, and what it is shown."""
 
     def __init__(self, machines: Mapping[str, NodeTopology | None], *ran: PodUpdate, **holds: Iterable[int]) -> None:

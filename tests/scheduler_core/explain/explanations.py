@@ -6,8 +6,8 @@ import msgspec
 
 from scheduler_core.explain import explain, explain_malformed
 from tests.scheduler_core.builders import NOW, occupant, record, request
+from tests.scheduler_core.explain.crashing_machine import CRASHING
 from tests.scheduler_core.explain.fleets import ACROSS, ALIKE, DGX2, PAIRS, POLICY, QUADS, explained, fleet
-from tests.scheduler_core.explain.ties import TIES
 
 BUSY = record(
     "node-7", QUADS, held={"train-3": [2, 3], "a": [6], "b": [7]},
@@ -18,7 +18,7 @@ BUSY = record(
 NEW = request(4, "train-4", island="required")
 
 
-STORIES = {
+EXPLANATIONS = {
     "fits": explained(
         request(4)._replace(scheduler="gputopo-scheduler"),
         record("whole", QUADS, held={}),
@@ -50,7 +50,7 @@ STORIES = {
         bound="n",
     ),
     "bound-unknown": explained(request(2), record("n", PAIRS, pods=[occupant("new", 2)]), bound="n"),
-    "may-crash": explained(request(3), record("ties", TIES, held={})),
+    "may-crash": explained(request(3), record("ties", CRASHING, held={})),
     "many-outcomes": explained(request(2), record("wide", DGX2, held={})),
     "malformed": explain_malformed(
         "team", "p", "the pod's request is malformed: gputopo.io/island: 'yes' is not required"

@@ -41,6 +41,13 @@ def in_one_island(topology: NodeTopology, gpus: Gpus) -> bool:
     return any(gpus <= set(island.gpus) for island in topology.islands or ())
 
 
+def all_in_one_island(fleet: Fleet, gpus_by_pod: dict[str, dict[str, Gpus]]) -> bool:
+    """Return whether NVLink connects the GPUs of each pod. ``gpus_by_pod``: by node."""
+    return all(
+        in_one_island(fleet[node].topology, gpus) for node, by_pod in gpus_by_pod.items() for gpus in by_pod.values()
+    )
+
+
 def choices(topology: NodeTopology, available: Gpus, size: int) -> set[Gpus]:
     """Return the device plugin's choices for these GPUs, offered in many orders; a crash is the empty set."""
     random, scores, found = Random(0), pair_scores(topology), set[Gpus]()

@@ -15,7 +15,7 @@ from tests.e2e.gangs.invariant import size
 from tests.e2e.gangs.members import node_of
 from tests.e2e.scheduler.running import gpu_pod
 
-NAME = "crowd"
+NAME = "ungated"
 PAUSE_S = 0.02
 
 
@@ -32,7 +32,7 @@ class Kind(NamedTuple):
     selector: Mapping[str, str] = MappingProxyType({})  # of nodes
 
 
-class Crowd(BackgroundWork):
+class UngatedPodLoad(BackgroundWork):
     """Creates pods within the ``with`` block. ``count``: created pods."""
 
     def __init__(self, cluster: Cluster, seed: int, kind: Kind = Kind()) -> None:  # noqa: B008  frozen
@@ -45,7 +45,7 @@ class Crowd(BackgroundWork):
 
     def _turn(self) -> None:
         """Create one more pod; delete a running pod first if there are too many."""
-        pods = crowd(self._cluster)
+        pods = ungated_pods(self._cluster)
         gpus, wishes = self._random.choice(self._kind.asks)
         if sum(size(each) for each in pods) + gpus > self._kind.most_gpus:
             placed = [each for each in pods if node_of(each) not in self.spared]
@@ -59,6 +59,6 @@ class Crowd(BackgroundWork):
         self.count += 1
 
 
-def crowd(cluster: Cluster) -> list[Object]:
+def ungated_pods(cluster: Cluster) -> list[Object]:
     """Return the present pods."""
     return cluster.api.items(cluster.pods(), labelSelector=f"{NAME}=yes")

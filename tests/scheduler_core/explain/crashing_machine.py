@@ -7,7 +7,7 @@ import msgspec
 from gputopo.model import Link, NodeTopology, Nvlink
 from tests.scheduler_core.explain.fleets import H100
 
-TIES = NodeTopology(
+CRASHING = NodeTopology(
     gpus=tuple(msgspec.structs.replace(gpu, numa_node=0) for gpu in H100.gpus[:5]),
     nvlink=Nvlink(
         links=(

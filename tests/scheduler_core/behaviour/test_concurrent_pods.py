@@ -31,7 +31,7 @@ NODES = {
 }  # fmt: skip
 
 
-class Crowd:
+class ConcurrentPods:
     """The events of the cluster, and the events that the watch has delivered."""
 
     def __init__(self, random: Random, *, lag: bool) -> None:
@@ -134,13 +134,13 @@ class Crowd:
             self.kept += 1
 
 
-def live(seed: int, *, lag: bool, steps: int = 80) -> Crowd:
-    crowd = Crowd(Random(seed), lag=lag)
+def live(seed: int, *, lag: bool, steps: int = 80) -> ConcurrentPods:
+    pods = ConcurrentPods(Random(seed), lag=lag)
     for _ in range(steps):
-        crowd.step()
-    while crowd.bound:
-        crowd.admit()
-    return crowd
+        pods.step()
+    while pods.bound:
+        pods.admit()
+    return pods
 
 
 @settings(deadline=None, max_examples=15)
@@ -152,18 +152,18 @@ def test_no_required_shape_is_violated_however_the_watches_lag(seed: int) -> Non
 @settings(deadline=None, max_examples=15)
 @given(st.integers(0, 2**32))
 def test_every_prediction_is_right_if_the_watches_do_not_lag(seed: int) -> None:
-    crowd = live(seed, lag=False)
+    pods = live(seed, lag=False)
 
-    assert [each for each in crowd.settled if each.check is PredictionResult.MISS] == []
-    assert [each for each in crowd.settled if each.violated is not None] == []
+    assert [each for each in pods.settled if each.check is PredictionResult.MISS] == []
+    assert [each for each in pods.settled if each.violated is not None] == []
 
 
 @pytest.mark.parametrize("lag", [False, True], ids=["keeping up", "lagging"])
 def test_pods_are_placed_and_predicted(lag: bool) -> None:
     """The properties above would also hold for an extender that rejects everything."""
-    crowd = live(11, lag=lag, steps=400)
+    pods = live(11, lag=lag, steps=400)
 
-    checks = [each.check for each in crowd.settled]
-    assert crowd.kept > 20
+    checks = [each.check for each in pods.settled]
+    assert pods.kept > 20
     assert min(checks.count(PredictionResult.HIT), checks.count(PredictionResult.AMBIGUOUS)) > 5
     assert checks.count(PredictionResult.MISS) <= len(checks) / 20

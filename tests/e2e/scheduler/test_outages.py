@@ -14,7 +14,7 @@ from tests.api_objects import Object
 from tests.e2e.agent.forwarder import forwarder
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.fixtures import StartScheduler
-from tests.e2e.scheduler import truth
+from tests.e2e.scheduler import real_state
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import (
     PATIENCE_S,
@@ -61,10 +61,8 @@ def call() -> Object:
 def whole_islands(cluster: Cluster, fleet: Fleet) -> int:
     """Return the number of running pods; fails unless each has an island of its own."""
     pods = wait_for(lambda: _if_all_run(cluster.api.items(cluster.pods())), "all pods to run")
-    held = truth.held(fleet, pods)
-    assert all(
-        truth.in_one_island(fleet[node].topology, gpus) for node, by_pod in held.items() for gpus in by_pod.values()
-    )
+    held = real_state.held(fleet, pods)
+    assert real_state.all_in_one_island(fleet, held)
     return sum(map(len, held.values()))
 
 
@@ -148,10 +146,8 @@ def test_events_during_a_broken_watch_are_known_after_it_reconnects(
             cluster.create_pod(gpu_pod(f"train-{number}", 4, REQUIRED))
         for number in range(3):
             started(cluster, f"train-{number}")
-    held = truth.held(fleet, cluster.api.items(cluster.pods()))
-    assert all(
-        truth.in_one_island(fleet[node].topology, gpus) for node, by_pod in held.items() for gpus in by_pod.values()
-    )
+    held = real_state.held(fleet, cluster.api.items(cluster.pods()))
+    assert real_state.all_in_one_island(fleet, held)
 
 
 def test_an_api_server_that_restarts_under_traffic_loses_no_pod_and_breaks_no_island(

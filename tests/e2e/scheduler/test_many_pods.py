@@ -14,7 +14,7 @@ from gputopo.model import NodeTopology
 from tests.api_objects import Object
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.conftest import Timed
-from tests.e2e.scheduler import truth
+from tests.e2e.scheduler import real_state
 from tests.e2e.scheduler.agents import Agents
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import Extender, condition, gpu_pod
@@ -86,14 +86,14 @@ def size(found: Object) -> int:
 
 def fitting(fleet: Fleet, pods: list[Object]) -> list[str]:
     """Pods that wait though some node has room for them, whatever its device plugin chooses."""
-    free = {name: truth.free(fleet[name].topology, gpus) for name, gpus in truth.held(fleet, pods).items()}
+    free = {name: real_state.free(fleet[name].topology, gpus) for name, gpus in real_state.held(fleet, pods).items()}
     waiting = [each for each in pods if "nodeName" not in each["spec"]]
-    wanted = {(size(each), truth.needs_an_island(each)): each["metadata"]["name"] for each in waiting}
+    wanted = {(size(each), real_state.needs_an_island(each)): each["metadata"]["name"] for each in waiting}
     return [
         f"{pod} on {node}"
         for (gpus, island), pod in wanted.items()
         for node, left in free.items()
-        if len(left) >= gpus and (not island or truth.surely_in_one_island(fleet[node].topology, left, gpus))
+        if len(left) >= gpus and (not island or real_state.surely_in_one_island(fleet[node].topology, left, gpus))
     ]
 
 
@@ -116,19 +116,19 @@ def settle(cluster: Cluster, fleet: Fleet, agents: Agents) -> list[Object]:
 
 def check(fleet: Fleet, pods: list[Object]) -> None:
     """No GPU twice, and every required island whole; ``held`` looks at the first."""
-    by_node = truth.held(fleet, pods)
+    by_node = real_state.held(fleet, pods)
     wanted = {each["metadata"]["name"]: each for each in pods}
     for node, by_pod in by_node.items():
         for name, gpus in by_pod.items():
             assert len(gpus) == size(wanted[name])
-            if truth.needs_an_island(wanted[name]):
-                assert truth.in_one_island(fleet[node].topology, gpus), (node, name, sorted(gpus))
+            if real_state.needs_an_island(wanted[name]):
+                assert real_state.in_one_island(fleet[node].topology, gpus), (node, name, sorted(gpus))
 
 
 def test_every_pod_that_fits_is_placed_and_no_island_is_broken(
     cluster: Cluster, fleet: Fleet, machines: Agents, gputopo_scheduler: Extender, timed: Timed
 ) -> None:
-    with timed("a crowd of 200 pods on 30 nodes"):
+    with timed("200 pods on 30 nodes"):
         arrive(cluster, "early", 200, seed=1)
         pods = settle(cluster, fleet, machines)
     check(fleet, pods)
@@ -151,6 +151,8 @@ def test_every_pod_that_fits_is_placed_and_no_island_is_broken(
     wait_for(lambda: gputopo_scheduler.count("gputopo_predictions_total") == len(ran), "every pod to be counted")
     assert gputopo_scheduler.count("gputopo_required_shapes_violated_total") == 0
     assert not [
-        each["metadata"]["name"] for each in pods if each["status"]["phase"] == "Failed" and truth.needs_an_island(each)
+        each["metadata"]["name"]
+        for each in pods
+        if each["status"]["phase"] == "Failed" and real_state.needs_an_island(each)
     ]
     assert CliRunner().invoke(replay, [f"{gputopo_scheduler.pages}/decisions"]).exit_code == 0
