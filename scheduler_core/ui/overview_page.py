@@ -227,7 +227,11 @@ def _gang_line(gang: GangSummary, viewer: Viewer) -> Html:
     phase = element("span", text(gang.phase), class_="fault" if gang.phase in FAILED_PHASES else "phase")
     return element(
         "tr",
-        element("th", viewer.link(name, "gang", namespace=gang.namespace, name=gang.name), scope="row"),
+        element(
+            "th",
+            element("span", viewer.link(name, "gang", namespace=gang.namespace, name=gang.name), class_="name"),
+            scope="row",
+        ),
         element("td", phase),
         element("td", text(f"{gang.there} of {size}, {gang.bound} bound")),
         element("td", text("?" if gang.gpus is None else str(gang.gpus))),

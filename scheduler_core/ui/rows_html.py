@@ -35,7 +35,8 @@ MEANINGS = {
 }
 _MAX_PODS = 4  # named in a row
 _MAX_LINES, _MAX_FORMS = 20_000, 16  # nodes whose lines are kept, and lines of each
-_TINTS = 6  # colours of namespaces
+_TINTS, _NOTCHES = 6, 4  # colours of namespaces, and shapes of a mark's corner: a namespace has one of each
+_MAX_NAMED = 3  # pods of a shared GPU
 ShowName = Callable[[str], bool]  # of a namespace: whether the viewer may see its pods
 
 
@@ -75,7 +76,15 @@ def legend() -> Html:
         element("span", element("b", class_="f"), element("b", class_="f"), class_="isl", aria_hidden="true"),
         text(" joined by NVLink"),
     )
-    return element("ul", *items, degraded, joined_gpus, class_="legend")
+    namespaces = element(
+        "li",
+        element("b", text("a"), class_="u t1", aria_hidden="true"),
+        element("b", text("b"), class_="u t1 k1", aria_hidden="true"),
+        text(
+            " the colour and the corner stand for the namespace; several may share them: point at a cell for the name"
+        ),
+    )
+    return element("ul", *items, degraded, joined_gpus, namespaces, class_="legend")
 
 
 def node_cells(row: NodeRow, viewer: Viewer = ANYONE) -> Html:
@@ -94,7 +103,17 @@ def _cell(row: NodeRow, cell: GpuCell, viewer: Viewer) -> Html:
     if cell.pods and cell.state is GpuState.USED:
         sign = pod_letter(cell.pods[0])
         name = f"{name} {_tint(row.pods[cell.pods[0]], viewer)}"
-    return element("b", text(sign), class_=f"{name} bad" if cell.degraded else name)
+    return element("b", text(sign), class_=f"{name} bad" if cell.degraded else name, title=_holders(row, cell, viewer))
+
+
+def _holders(row: NodeRow, cell: GpuCell, viewer: Viewer) -> str | None:
+    """Return the names of the pods that hold a GPU: colours and letters repeat."""
+    names = [
+        row.pods[place].title if viewer.shown(row.pods[place].namespace) else "another namespace's pod"
+        for place in cell.pods[:_MAX_NAMED]
+    ]
+    more = [f"{len(cell.pods) - _MAX_NAMED} more"] if len(cell.pods) > _MAX_NAMED else []
+    return f"GPU {cell.gpu}: {', '.join([*names, *more])}" if names else None
 
 
 def pod_letter(place: int) -> str:
@@ -110,7 +129,7 @@ def node_line(row: NodeRow, viewer: Viewer = ANYONE) -> Html:
         remarks.append(element("span", text(words), class_="fault"))
     return element(
         "tr",
-        element("th", viewer.link(row.name, "node", name=row.name), scope="row"),
+        element("th", element("span", viewer.link(row.name, "node", name=row.name), class_="name"), scope="row"),
         element("td", node_cells(row, viewer)),
         element("td", text(row.summary)),
         element("td", pod_names(row, viewer)),
@@ -157,7 +176,8 @@ def pod_names(row: NodeRow, viewer: Viewer, most: int = _MAX_PODS) -> Html:
         for place, pod in enumerate(row.pods[:most])
     ]
     if len(row.pods) > most:
-        parts.append(viewer.link(f"+{len(row.pods) - most} more", "node", name=row.name))
+        more = viewer.link(f"+{len(row.pods) - most} more", "node", name=row.name)
+        parts.append(element("span", more, class_="pod"))
     return joined(parts, " ")
 
 
@@ -167,10 +187,11 @@ def pod_mark(pod: PodOnNode, place: int, viewer: Viewer = ANYONE) -> Html:
 
 
 def _tint(pod: PodOnNode, viewer: Viewer) -> str:
-    """Return the class of a namespace's colour; hidden namespaces share one. Colours repeat."""
+    """Return the classes of a namespace's colour and corner; hidden namespaces share one. They repeat."""
     if not viewer.shown(pod.namespace):
         return "th"
-    return f"t{crc32(pod.namespace.encode()) % _TINTS}"
+    notch, tint = divmod(crc32(pod.namespace.encode()) % (_TINTS * _NOTCHES), _TINTS)
+    return f"t{tint} k{notch}" if notch else f"t{tint}"
 
 
 def pod_name(pod: PodOnNode, viewer: Viewer) -> Html:

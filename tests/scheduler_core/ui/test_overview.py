@@ -144,6 +144,41 @@ def test_names_of_other_namespaces_are_hidden() -> None:
     assert "another namespace's pod (1)" in whole.words
 
 
+def marks_of(page: Page, tag: str) -> dict[str, str]:
+    """The classes of the marks of pods by their tooltip, without those of the GPU's state."""
+    found = [attributes for name, attributes in page.tags if name == tag and attributes.get("title")]
+    return {each["title"] or "": (each["class"] or "").removeprefix("u ") for each in found}
+
+
+def full_node(namespaces: int) -> list[Object]:
+    """A node of eight GPUs, each held by the pod of another namespace."""
+    at = now()
+    node, topology = gpu_machine("n", "8h100-2n-nvswitch18")
+    names = [f"team-{number}" for number in range(namespaces)]
+    pods = [gpu_pod(name, "train", 1, "n", at) for name in names]
+    held = [allocation(gpu.uuid or "", name, "train") for gpu, name in zip(topology.gpus, names, strict=False)]
+    return [node, *pods, node_gpus("n", node, held, at)]
+
+
+def test_a_cell_names_its_pod_because_colours_repeat() -> None:
+    marks = marks_of(page_of(full_node(8)), "b")
+    hidden = Viewer(namespaces=frozenset({"team-0"}))
+    service = service_of(full_node(8))
+    page = Page(main_part(service.overview, service.history, PageQuery(), hidden))
+
+    assert list(marks) == [f"GPU {number}: team-{number}/train" for number in range(8)]
+    assert set(marks_of(page, "b")) == {
+        "GPU 0: team-0/train",
+        *(f"GPU {number}: another namespace's pod" for number in range(1, 8)),
+    }
+
+
+def test_namespaces_of_one_colour_have_different_corners() -> None:
+    marks = set(marks_of(page_of(full_node(8)), "b").values())
+
+    assert len({mark.split()[0] for mark in marks}) < len(marks) == 8  # by these names; 24 marks exist
+
+
 def test_a_large_cluster_is_shown_by_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overview_page, "MAX_ROWS", 30)
     service = service_of(cluster(48, per_rack=16)["items"])

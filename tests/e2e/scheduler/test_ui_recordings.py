@@ -1,0 +1,111 @@
+"""Pages of recorded clusters in a real Chromium: every state of a GPU, long names, wide and narrow, light and dark.
+
+It needs a Chromium of the system (Debian: `apt install chromium`); without one these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, ViewportSize
+
+from scheduler_core.ui.main import static_page
+from scheduler_core.ui.model import GpuState
+from tests.api_objects import Object, gpu_node
+from tests.scheduler_core.ui.cluster_documents import (
+    RACK,
+    allocation,
+    capacity_hold,
+    gpu_machine,
+    gpu_pod,
+    node_gpus,
+    waiting_gang,
+)
+from tests.scheduler_core.ui.pages import service_of
+
+pytestmark = pytest.mark.e2e
+LONG = "n" * 253
+WIDE: ViewportSize = {"width": 1240, "height": 800}
+NARROW: ViewportSize = {"width": 390, "height": 844}
+
+
+def machine(
+    name: str, shape: str, held: dict[str, int], at: float, bound: int = 0, replica: int | None = None, **spec: object
+) -> list[Object]:
+    """A node whose GPUs are held by one pod of each namespace, and by a pod that is not reported yet."""
+    node, topology = gpu_machine(name, shape, {RACK: "r" * 63})
+    node["spec"] = spec
+    if replica is not None:
+        node["status"]["allocatable"]["nvidia.com/gpu.shared"] = "8"
+    free = [gpu.uuid or "" for gpu in topology.usable]
+    pods, allocations = [], []
+    for namespace, gpus in held.items():
+        pods.append(gpu_pod(namespace, f"{name}-{namespace}"[:253], gpus, name, at))
+        pods[-1]["metadata"]["uid"] = f"{namespace}-{name[:9]}"
+        for gpu in free[:gpus]:
+            allocations.append({**allocation(gpu, namespace, pods[-1]["metadata"]["name"]), "replica": replica})
+            allocations[-1]["pod"]["uid"] = pods[-1]["metadata"]["uid"]
+        free = free[gpus:]
+    pods += [gpu_pod("new", f"{name}-new"[:253], bound, name, at)] if bound else []
+    return [node, *pods, node_gpus(name, node, allocations, at)]
+
+
+def every_state() -> list[Object]:
+    """A cluster with GPUs in every state, and pods of 40 namespaces."""
+    at = time.time()
+    many = {f"team-{number}": 1 for number in range(40)}
+    teams = [dict(list(many.items())[start : start + 8]) for start in range(0, 40, 8)]
+    items = [
+        each for number, team in enumerate(teams) for each in machine(f"full-{number}", "8h100-2n-nvswitch18", team, at)
+    ]
+    items += machine("cordoned", "8h100-2n-nvswitch18", {"a": 2}, at, unschedulable=True)
+    items += machine("lost", "fake-8a100-lost-gpu", {"a": 2}, at)
+    items += machine("pending", "8h100-2n-nvswitch18", {"a": 2}, at, bound=2)
+    items += machine("shared", "8h100-2n-nvswitch18", {"a": 1}, at, replica=0)
+    items += machine("held", "8h100-2n-nvswitch18", {"a": 6}, at)
+    items += machine("whole", "8h100-2n-nvswitch18", {}, at)
+    items += [*capacity_hold("team", "big", "held", 1), gpu_node("no-agent", 8), gpu_pod("a", "x", 3, "no-agent", at)]
+    return [*items, *waiting_gang("team", "big", 2, 8, at)]
+
+
+def long_names() -> list[Object]:
+    """A cluster whose names are as long as Kubernetes permits."""
+    at = time.time()
+    items = machine(LONG, "8h100-2n-nvswitch18", {"s" * 63: 2, "a": 1}, at)
+    return [*items, *waiting_gang("s" * 63, "g" * 253, 2, 8, at)]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+def test_axe_finds_nothing_in_any_state(
+    browser: Browser, tmp_path: Path, scheme: Literal["light", "dark"], size: ViewportSize
+) -> None:
+    service = service_of(every_state())
+    states = {state for state, _ in service.overview.totals.by_state}
+    assert set(GpuState) - states <= {GpuState.RESERVED}  # the kubelet chooses which GPU stays free
+    (tmp_path / "page.html").write_text(static_page(service), encoding="utf-8")
+    page = browser.new_page(color_scheme=scheme, viewport=size)
+    page.goto((tmp_path / "page.html").as_uri())
+    page.locator("summary").click()
+    found = Axe().run(page)
+    page.close()
+
+    assert found.violations_count == 0, found.generate_report()
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+def test_long_names_widen_neither_the_page_nor_its_tables(browser: Browser, tmp_path: Path, size: ViewportSize) -> None:
+    (tmp_path / "page.html").write_text(static_page(service_of(long_names())), encoding="utf-8")
+    page = browser.new_page(viewport=size)
+    page.goto((tmp_path / "page.html").as_uri())
+    nodes = page.locator("main > .wide")
+    widths = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+    table = nodes.evaluate("each => [each.scrollWidth, each.clientWidth]")
+    page.close()
+
+    assert widths[0] <= widths[1]
+    assert table[0] <= table[1]
