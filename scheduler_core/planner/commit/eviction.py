@@ -34,6 +34,7 @@ from scheduler_core.planner.commit.eviction_progress import (
     left_evictions,
     stuck_evictions,
     unfinished_evictions,
+    untouched_units,
 )
 from scheduler_core.planner.commit.observations import BudgetCheck
 from scheduler_core.planner.commit.state import ReconcileInput
@@ -45,6 +46,16 @@ LISTED_S = 2.0
 CHECK_S = 10.0  # a count of the budgets is used for this time; while they forbid an eviction they are counted again
 _ERROR_LENGTH = 500  # characters kept of the API server's message
 _STUCK_NAMES = 100  # in the status
+
+
+def is_useless(inputs: ReconcileInput, reservation: ReservationUpdate) -> bool:
+    """Return True if no pod is evicted yet, and the evictions would not make the gang fit, or are not allowed."""
+    preemption = reservation.spec.preemption
+    if preemption is None:
+        return False
+    if inputs.unproved.get(reservation.key) is None:
+        return is_forbidden(inputs, reservation)
+    return untouched_units(inputs, reservation, preemption) >= set(reservation.status.evicting)
 
 
 def is_forbidden(inputs: ReconcileInput, reservation: ReservationUpdate) -> bool:
@@ -60,8 +71,13 @@ def due_evictions(inputs: ReconcileInput, reservation: ReservationUpdate) -> Ite
     preemption, begun = reservation.spec.preemption, reservation.status.evicting
     if preemption is None or not _may_evict(inputs, reservation):
         return
+    # A unit of which no pod is evicted yet can still be spared.
+    spared = (
+        untouched_units(inputs, reservation, preemption) if reservation.key in inputs.unproved else frozenset[str]()
+    )
     if unfinished := [each for each in unfinished_evictions(inputs, preemption) if each.unit in begun]:
-        yield from (EvictPod(each, reservation) for each in unfinished if _is_due(inputs, each))
+        due = (each for each in unfinished if each.unit not in spared and _is_due(inputs, each))
+        yield from (EvictPod(each, reservation) for each in due)
         return
     left = left_evictions(inputs, preemption)
     yield from (EvictPod(each, reservation) for each in left if each.unit in begun and _is_due(inputs, each))
@@ -89,6 +105,8 @@ def _next_unit(inputs: ReconcileInput, reservation: ReservationUpdate, preemptio
     check, begun = _fresh_check(inputs, reservation), reservation.status.evicting
     if check is None or not _may_evict(inputs, reservation) or not _may_begin(inputs, reservation):
         return None
+    if reservation.key in inputs.unproved:
+        return None
     left = unfinished_evictions(inputs, preemption)
     units = dict.fromkeys(each.unit for each in left)
     if any(unit in begun for unit in units) or (
@@ -105,8 +123,7 @@ def _reason(
     left = left_evictions(inputs, preemption)
     if not left:
         users = inputs.hold_users.get(reservation.key, ())
-        done = f"{counted_noun(len(preemption.evictions), 'pod')} evicted for it ({preemption.rule})"
-        return f"{hold_reason(reservation, estimate, users)}; {done}"
+        return f"{hold_reason(reservation, estimate, users)}; {_done(reservation, preemption)}"
     if stuck := stuck_evictions(inputs, reservation, preemption):
         text = f"{first_names([f'{each.namespace}/{each.name}' for each in stuck])} did not end in time"
         return f"{text}: gangs of this priority may evict other pods{_refusal(inputs, reservation, left)}"
@@ -114,11 +131,24 @@ def _reason(
     if spared and is_late(inputs, reservation):
         text = f"evictions were refused until {reservation.status.deadline}: {first_names(spared)} not evicted"
         return text + _refusal(inputs, reservation, left)
+    if (why := inputs.unproved.get(reservation.key)) is not None:
+        untouched = sorted(untouched_units(inputs, reservation, preemption))
+        return f"{why}; not evicted: {first_names(untouched)}"
     if spared and not inputs.may_evict and not preemption.yields:
         return f"the policy allows no eviction now: {first_names(spared)} not evicted"
     names = first_names([f"{each.namespace}/{each.name}" for each in left])
     of_all = f"{len(left)} of {counted_noun(len(preemption.evictions), 'pod')}"
     return f"evicts {of_all} for it ({preemption.rule}): {names}{_refusal(inputs, reservation, left)}"
+
+
+def _done(reservation: ReservationUpdate, preemption: Preemption) -> str:
+    """Return which pods were evicted. Pods of units that never began ended by themselves."""
+    begun = sum(each.unit in reservation.status.evicting for each in preemption.evictions)
+    ended = counted_noun(len(preemption.evictions) - begun, "pod") + " ended before the eviction"
+    if not begun:
+        return ended
+    done = f"{counted_noun(begun, 'pod')} evicted for it ({preemption.rule})"
+    return done if begun == len(preemption.evictions) else f"{done}, {ended}"
 
 
 def _refusal(inputs: ReconcileInput, reservation: ReservationUpdate, left: list[PlannedEviction]) -> str:

@@ -27,10 +27,14 @@ def eviction_progress(
     inputs: ReconcileInput, reservation: ReservationUpdate, preemption: Preemption
 ) -> EvictionProgress:
     """Return the progress of the evictions of a hold."""
-    left, begun = left_evictions(inputs, preemption), reservation.status.evicting
+    left, begun = left_evictions(inputs, preemption), set(reservation.status.evicting)
     if not left:
         return EvictionProgress.DONE
-    if not begun or (not is_late(inputs, reservation) and any(each.unit not in begun for each in left)):
+    is_spared = inputs.unproved.get(reservation.key) is not None
+    begun -= untouched_units(inputs, reservation, preemption) if is_spared else set()
+    if not begun or (
+        not is_late(inputs, reservation) and not is_spared and any(each.unit not in begun for each in left)
+    ):
         return EvictionProgress.RUNNING
     stuck = stuck_evictions(inputs, reservation, preemption)
     ending = [each for each in left if each.unit in begun and each not in stuck]
@@ -50,6 +54,14 @@ def unfinished_evictions(inputs: ReconcileInput, preemption: Preemption) -> list
         for each in left_evictions(inputs, preemption)
         if each.uid not in accepted and inputs.gone_by(each.uid) is None
     ]
+
+
+def untouched_units(inputs: ReconcileInput, reservation: ReservationUpdate, preemption: Preemption) -> frozenset[str]:
+    """Return the units with pods that are left, of which no pod was evicted: they can still be spared."""
+    unfinished = {each.uid for each in unfinished_evictions(inputs, preemption)}
+    begun = set(reservation.status.evicting)
+    touched = {each.unit for each in preemption.evictions if each.unit in begun and each.uid not in unfinished}
+    return frozenset(each.unit for each in left_evictions(inputs, preemption)) - touched
 
 
 def stuck_evictions(

@@ -42,7 +42,7 @@ from scheduler_core.planner.commit.actions import (
     reserved_gangs,
 )
 from scheduler_core.planner.commit.ending import unlisted_step
-from scheduler_core.planner.commit.eviction import due_evictions, is_forbidden, preemption_status
+from scheduler_core.planner.commit.eviction import due_evictions, is_useless, preemption_status
 from scheduler_core.planner.commit.ledger import (
     Acknowledgement,
     LedgerRole,
@@ -186,7 +186,7 @@ def _reservation_step(
 
 def _capacity_hold_step(inputs: ReconcileInput, reservation: ReservationUpdate) -> ReservationStep:
     gang = find_gang(inputs, reservation)
-    if reservation.key in inputs.unwanted_holds or gang is None or is_forbidden(inputs, reservation):
+    if reservation.key in inputs.unwanted_holds or gang is None or is_useless(inputs, reservation):
         return ReservationStep(remove=True)
     if reservation.key not in inputs.estimates:
         return ReservationStep()

@@ -23,6 +23,7 @@ from scheduler_core.planner.preemption.model import (
     PreemptionTask,
     VictimPod,
 )
+from scheduler_core.planner.preemption.recheck import PlannedPods, why_not_evicted
 from scheduler_core.planner.preemption.search import FITS_ALREADY, search_preemption
 from scheduler_core.planner.preemption.units import UnitsFound, ending_pods, find_units
 from scheduler_core.policy.policy import Policy
@@ -43,6 +44,7 @@ class PreemptionSearch(NamedTuple):
     is_out_of_time: Callable[[], bool] = lambda: False
     yields: tuple[EvictionUnit, ...] = ()  # backfilled gangs: if there are any, only these are evicted
     ending: tuple[VictimPod, ...] = ()  # with ``yields``: running pods that are expected to end before these
+    planned: PlannedPods | None = None  # evictions in progress that are proved again, in place of a search
 
     @property
     def gang(self) -> Gang:
@@ -63,6 +65,7 @@ class PreemptionSearchResult(NamedTuple):
     near_end_since: Mapping[str, NearEndSince] = {}  # for the next search
     cpu_s: float = 0.0
     is_yield: bool = False  # of a search with ``PreemptionSearch.yields``
+    is_check: bool = False  # of ``PreemptionSearch.planned``: nothing is created
     protected: Mapping[str, int] = {}  # number of units that are not evicted, by reason for people
 
     @property
@@ -77,6 +80,8 @@ class PreemptionSearchResult(NamedTuple):
 
 def run_preemption_search(search: PreemptionSearch) -> PreemptionSearchResult:
     """Return the cheapest units found, and the hold that reserves their devices for the gang."""
+    if search.planned is not None:
+        return _check(search, search.planned)
     gang, now, policy = search.gang, search.units.now, search.units.policy
     yields = search.yields
     ending = (*ending_pods(search.units), *search.ending) if yields else ()
@@ -104,3 +109,12 @@ def run_preemption_search(search: PreemptionSearch) -> PreemptionSearchResult:
     intent = msgspec.structs.replace(found.intent(policy.timeout_s), yields=bool(yields))
     create = create_hold(gang, found.held, search.names, since, intent)
     return PreemptionSearchResult(found, create, known.near_end_since, is_yield=bool(yields))
+
+
+def _check(search: PreemptionSearch, planned: PlannedPods) -> PreemptionSearchResult:
+    """Prove evictions in progress again."""
+    ending = ending_pods(search.units)
+    task = PreemptionTask(search.gang, search.view, (), search.options, search.policy, search.units.now, ending=ending)
+    why_not = why_not_evicted(planned, task, search.units)
+    found = NoPreemption(search.gang, FITS_ALREADY if why_not is None else why_not, 1)
+    return PreemptionSearchResult(found, is_check=True)

@@ -17,6 +17,7 @@ from scheduler_core.planner.leader.backfills import Backfills, YieldRequest
 from scheduler_core.planner.leader.backlog import GangBacklog
 from scheduler_core.planner.leader.capacity_holds import CapacityHolds, HoldRequest, ignored_holds, nodes_of_other_holds
 from scheduler_core.planner.leader.context import TermContext
+from scheduler_core.planner.leader.eviction_checks import CheckRequest, EvictionChecks
 from scheduler_core.planner.leader.forbidden_units import ForbiddenNames
 from scheduler_core.planner.leader.hand_over import hand_overs, may_be_handed_over
 from scheduler_core.planner.leader.hold_search import HoldResult, HoldTask
@@ -45,6 +46,7 @@ class PlanScheduler:
         self.holds = CapacityHolds(view, backlog.queue, context)
         self.preemptions = Preemptions(view, backlog.queue, self.holds, context)
         self.backfills = Backfills(view, backlog.queue, self.holds, context)
+        self.checks = EvictionChecks(view, backlog.queue, self.holds, context)
         self._context, self._view, self._backlog = context, view, backlog
         self._node_requests = NodeRequests(context.config.provisioning_class)
         self._is_planning = False
@@ -61,7 +63,10 @@ class PlanScheduler:
         if self._view.observations.created:
             return
         executor = self._context.executor
-        if (
+        if not self._is_searching_hold and (to_check := self.checks.next_check()) is not None:
+            self._is_searching_hold = True
+            executor.start_preemption_search(self._check(to_check, now))
+        elif (
             not self._is_searching_hold
             and (to_yield := self.backfills.next_yield(now, self.preemptions.over)) is not None
         ):
@@ -100,6 +105,9 @@ class PlanScheduler:
     def apply_preemption_result(self, result: PreemptionSearchResult, now: float) -> CreateReservation | None:
         """Return the hold with evictions to create."""
         self._is_searching_hold = False
+        if result.is_check:
+            self.checks.apply_result(result.no_eviction, now)
+            return None
         if result.is_yield:
             return self.backfills.apply_result(result, now)
         return self.preemptions.apply_result(result, now)
@@ -181,6 +189,15 @@ class PlanScheduler:
         return self._preemption_search(request.waiting, now)._replace(
             yields=request.units, ending=request.ending, forbidden=ForbiddenNames()
         )
+
+    def _check(self, request: CheckRequest, now: float) -> PreemptionSearch:
+        search, planned = self._preemption_search(request.waiting, now), request.planned
+        keys = {each.key or each.unit for each in planned.left}  # evicted for this hold: no cool-down counts
+        inputs = search.units._replace(
+            policy=self._context.policies().preemption,
+            evicted_at={key: at for key, at in search.units.evicted_at.items() if key not in keys},
+        )
+        return search._replace(units=inputs, planned=planned)
 
     def _preemption_search(self, waiting: QueuedGang, now: float) -> PreemptionSearch:
         gang, view, policies = waiting.gang, self._view, self._context.policies()

@@ -10,7 +10,7 @@ from tests.api_objects import Object
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.gangs.conftest import StartPlanner
 from tests.e2e.gangs.crashing import Run, points, run_on, run_until
-from tests.e2e.gangs.holds import nodes
+from tests.e2e.gangs.holds import held, nodes
 from tests.e2e.gangs.invariant import violations, watched
 from tests.e2e.gangs.members import (
     Asked,
@@ -130,3 +130,26 @@ def test_a_planner_killed_after_any_write_of_a_preemption_evicts_a_unit_as_a_who
                 break
         assert len(run.writes) >= AT_LEAST, run.writes
         assert violations(past.events(), dict.fromkeys(fleet.names, 8)) == []
+
+
+@pytest.mark.usefixtures("served", "gputopo_scheduler")
+def test_where_a_member_of_the_gang_is_deleted_before_the_first_eviction_nothing_is_evicted(
+    cluster: Cluster, fleet: Fleet, agents_of: StartAgents, planner: StartPlanner, tmp_path: Path
+) -> None:
+    """An incomplete gang starts nowhere. Once it is complete again, pods are evicted for it."""
+    nodes(fleet, gpu_0={}, gpu_1={})
+    agents_of()
+    for node in ("gpu-0", "gpu-1"):
+        on_node(cluster, f"on-{node}", node)
+    leader = planner(*options(tmp_path))
+    members = gang("urgent", Asked(2, 8), priorityClassName=CRITICAL)
+    create(cluster, *members)
+
+    wait_for(lambda: (hold := held(cluster, "urgent")) and hold["spec"].get("preemption"), "the intent", 60)
+    cluster.api.delete(cluster.pods("urgent-1"))
+    wait_for(lambda: held(cluster, "urgent") is None, "the end of the hold", 60)
+    assert running_pods(cluster) == {"on-gpu-0", "on-gpu-1"}
+    assert leader.count("gputopo_planner_preemption_evictions_total") == 0
+
+    create(cluster, members[1])
+    wait_until_whole(cluster, "urgent", 2, 180)

@@ -1,0 +1,60 @@
+"""Proves a planned preemption again: the cluster may have changed since the search. Pure.
+
+The evictions of a preemption may take minutes, for example while a PodDisruptionBudget refuses one. Meanwhile a node
+may be drained, a GPU lost, a member of the gang deleted, or a victim become protected. So the planner proves again that
+the gang fits without the pods that are left, and that the policy still allows each unit of which no pod is evicted yet.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gputopo.crd.reservations import PlannedEviction
+from scheduler_core.planner.preemption.inputs import UnitInputs
+from scheduler_core.planner.preemption.model import PreemptionTask, VictimPod
+from scheduler_core.planner.preemption.proof import FitProof
+from scheduler_core.planner.preemption.units import find_units
+
+NO_LONGER_FITS = "the gang would not fit any more, even without the pods that are left"
+
+
+class PlannedPods(NamedTuple):
+    """The evictions of a capacity hold that are left."""
+
+    hold: str  # UID of the hold
+    nodes: tuple[str, ...]  # that the hold names
+    left: tuple[PlannedEviction, ...]  # pods that exist
+    untouched: frozenset[str]  # names of units of which no pod is evicted, terminates or is gone
+
+
+def why_not_evicted(planned: PlannedPods, task: PreemptionTask, inputs: UnitInputs) -> str | None:
+    """Return why no further unit may be evicted, for people; None: the evictions that are left are proved."""
+    if (protected := _protected_unit(planned, inputs)) is not None:
+        return protected
+    victims = [VictimPod(each.uid, each.namespace, each.name, each.node) for each in planned.left]
+    there = [name for name in planned.nodes if name in task.view.rules]
+    return None if FitProof(task).confirm(there, victims) is not None else NO_LONGER_FITS
+
+
+def _protected_unit(planned: PlannedPods, inputs: UnitInputs) -> str | None:
+    """Return which untouched unit the policy protects by now, or which gang has changed since it was chosen."""
+    known = find_units(inputs)
+    units = {pod.uid: unit for unit in known.units for pod in unit.pods}
+    for name, uids in _uids_by_unit(planned).items():
+        if name in known.protected:
+            return f"{name} is protected by now: {known.protected[name].value}"
+        found = {unit.name: unit for uid in uids if (unit := units.get(uid)) is not None}
+        unit = next(iter(found.values()), None)
+        is_part = unit is not None and len(uids) <= unit.spare
+        if unit is None or len(found) > 1 or not (is_part or {pod.uid for pod in unit.pods if pod.devices} == uids):
+            return f"the pods of {name} have changed"
+    return None
+
+
+def _uids_by_unit(planned: PlannedPods) -> dict[str, set[str]]:
+    """Return the pods with GPUs of untouched units: the others may not be watched."""
+    found: dict[str, set[str]] = {}
+    for each in planned.left:
+        if each.gpus and each.unit in planned.untouched:
+            found.setdefault(each.unit, set()).add(each.uid)
+    return found
