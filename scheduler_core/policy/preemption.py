@@ -109,6 +109,11 @@ class PreemptionPolicy(NamedTuple):
     max_search_s: float = 2.0
 
     @property
+    def unit_time_s(self) -> float:
+        """Return the time from the start of a search until no more units are found: the rest is for plans."""
+        return 0.4 * self.max_search_s
+
+    @property
     def plan_time_s(self) -> float:
         """Return the time from the start of a search to its last plan; the rest is for the check of the result."""
         return 0.75 * self.max_search_s

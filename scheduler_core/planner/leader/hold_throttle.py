@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from scheduler_core.planner.leader.hold_search import HoldResult, HoldTask, search_hold
@@ -37,23 +37,24 @@ class HoldThrottle:
 
     def search_hold(self, task: HoldTask) -> HoldResult:
         """Search nodes to hold; pause while a plan runs."""
-        began, until = time.thread_time(), time.monotonic() + self._max_pause_s
-
-        def is_out_of_time() -> bool:
-            self._idle.wait(max(0.0, until - time.monotonic()))
-            return time.thread_time() - began > self._search_s
-
-        found = search_hold(task._replace(is_out_of_time=is_out_of_time))
+        began = time.thread_time()
+        found = search_hold(task._replace(is_out_of_time=self._limit(self._search_s)))
         return found._replace(cpu_s=time.thread_time() - began)
 
     def search_preemption(self, search: PreemptionSearch) -> PreemptionSearchResult:
         """Search pods to evict; pause while a plan runs."""
-        began, until = time.thread_time(), time.monotonic() + self._max_pause_s
-        search_s = search.units.policy.plan_time_s
+        began, policy = time.thread_time(), search.units.policy
+        is_out_of_time = self._limit(policy.plan_time_s)
+        units = search.units._replace(is_out_of_time=self._limit(policy.unit_time_s))
+        found = run_preemption_search(search._replace(units=units, is_out_of_time=is_out_of_time))
+        return found._replace(cpu_s=time.thread_time() - began)
+
+    def _limit(self, seconds: float) -> Callable[[], bool]:
+        """Return a function that pauses while a plan runs, and returns True after so much CPU time of this thread."""
+        ends, until = time.thread_time() + seconds, time.monotonic() + self._max_pause_s
 
         def is_out_of_time() -> bool:
             self._idle.wait(max(0.0, until - time.monotonic()))
-            return time.thread_time() - began > search_s
+            return time.thread_time() > ends
 
-        found = run_preemption_search(search._replace(is_out_of_time=is_out_of_time))
-        return found._replace(cpu_s=time.thread_time() - began)
+        return is_out_of_time

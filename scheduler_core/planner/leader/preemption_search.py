@@ -99,6 +99,7 @@ def run_preemption_search(search: PreemptionSearch) -> PreemptionSearchResult:
         max_plans=policy.max_plans,
         is_out_of_time=search.is_out_of_time,
         ending=known.ending,
+        has_all_units=known.is_complete,
     )
     found = search_preemption(task)
     if isinstance(found, NoPreemption) or not found.held:

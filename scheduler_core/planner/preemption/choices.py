@@ -65,9 +65,9 @@ def choices_of(units: Iterable[EvictionUnit]) -> list[Choice]:
 
 def is_allowed(choices: Sequence[Choice]) -> bool:
     """Return whether no pod is chosen twice, and no gang loses more than its spare pods without losing all."""
-    whole = Counter(each.unit.name for each in choices if each.is_whole)
-    single = Counter(each.unit.name for each in choices if not each.is_whole)
-    spare = {each.unit.name: each.unit.spare for each in choices}
+    whole = Counter(each.unit.uid for each in choices if each.is_whole)
+    single = Counter(each.unit.uid for each in choices if not each.is_whole)
+    spare = {each.unit.uid: each.unit.spare for each in choices}
     return whole.keys().isdisjoint(single) and all(number <= spare[name] for name, number in single.items())
 
 
@@ -75,7 +75,7 @@ def normalised(choices: Iterable[Choice]) -> list[Choice]:
     """Return the choices with a whole gang, if it may be evicted, in place of more single pods than it can spare."""
     by_unit: dict[str, dict[Choice, None]] = {}
     for each in choices:
-        by_unit.setdefault(each.unit.name, {})[each] = None
+        by_unit.setdefault(each.unit.uid, {})[each] = None
     found: list[Choice] = []
     for chosen in by_unit.values():
         unit = next(iter(chosen)).unit
@@ -97,9 +97,13 @@ def evicted_units(choices: Iterable[Choice]) -> tuple[EvictionUnit, ...]:
     pods: dict[str, list[VictimPod]] = {}
     units = {}
     for each in choices:
-        units[each.unit.name] = each.unit
-        pods.setdefault(each.unit.name, []).extend(each.pods)
-    return tuple(units[name]._replace(pods=tuple(pods[name])) for name in sorted(units))
+        units[each.unit.uid] = each.unit
+        pods.setdefault(each.unit.uid, []).extend(each.pods)
+    return tuple(unit._replace(pods=tuple(pods[uid])) for uid, unit in sorted(units.items(), key=_name_and_uid))
+
+
+def _name_and_uid(unit: tuple[str, EvictionUnit]) -> tuple[str, str]:
+    return unit[1].name, unit[0]
 
 
 def on_nodes(choices: Iterable[Choice], used: Iterable[str | None]) -> list[Choice]:

@@ -89,8 +89,10 @@ def search_domains(
     ending: defaultdict[str, int] = defaultdict(int)
     for pod in task.ending:
         ending[pod.node] += dict(pod.devices).get(demand.resource, 0)
-    found = []
+    found: list[SearchDomain] = []
     for names in _node_groups(task, demand):
+        if found and task.is_out_of_time():
+            break
         free = {name: task.view.table.states[name].free_devices(demand.resource) + ending[name] for name in names}
         domain = _domain(names, free, by_node, pricing, demand)
         if domain is not None:
@@ -145,14 +147,15 @@ def _domain(
     open_nodes = sorted((name for name in names if free[name] >= demand.devices), key=lambda name: -free[name])
     kept = dict.fromkeys((*(each.node for each in best), *open_nodes[:most]))
     nodes = tuple(kept)[: 2 * most]
-    chosen = dict.fromkeys(choice for slot in best if slot.node in kept for choice in slot.choices)
+    here = {name: free[name] for name in nodes}
+    # Of these nodes only: so each single pod of an elastic gang comes with its whole gang, which may take its place.
+    chosen = dict.fromkeys(choice for slot in best if slot.node in here for choice in slot.choices)
     chosen |= dict.fromkeys(each for name in nodes for each in by_node.get(name, ()))
     is_whole = len(nodes) == len({*(each.node for each in slots), *open_nodes})
     needed = max(0, demand.slots - free_slots)
     estimate = sum(each.price for each in best[:needed])
     missing = demand.slots * demand.devices - sum(free.values())
     bound = _bound(missing, inside, share, inside_names, demand)
-    here = {name: free[name] for name in nodes}
     return SearchDomain(
         nodes,
         tuple(chosen),

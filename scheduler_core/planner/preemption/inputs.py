@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from statistics import median
 from typing import NamedTuple
 
@@ -29,6 +29,7 @@ class UnitInputs(NamedTuple):
     now: float  # seconds since 1970
     evicted_at: Mapping[str, float] = {}  # by ``EvictionUnit.key``: the last eviction
     near_end_since: Mapping[str, NearEndSince] = {}  # by UID of pods: ``UnitsFound.near_end_since`` of earlier calls
+    is_out_of_time: Callable[[], bool] = lambda: False  # called often: no more units are found
 
 
 class CheckpointAges:

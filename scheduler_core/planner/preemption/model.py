@@ -50,6 +50,11 @@ class EvictionUnit(NamedTuple):
     only_spare: bool = False  # it has more pods than may be evicted in an hour: up to ``spare`` of them may be
 
     @property
+    def uid(self) -> str:
+        """Return the UID of its first pod: a gang and a pod may have one name."""
+        return self.pods[0].uid
+
+    @property
     def gpu_hours(self) -> float:
         """Return the work that is lost."""
         return sum(each.gpu_hours for each in self.pods)
@@ -73,6 +78,7 @@ class PreemptionTask(NamedTuple):
     max_plans: int = DEFAULT_PREEMPTION.max_plans
     is_out_of_time: Callable[[], bool] = lambda: False  # called often
     ending: tuple[VictimPod, ...] = ()  # pods that terminate already: they count as gone
+    has_all_units: bool = True  # False: there was no time to find the others
 
 
 class PreemptionPlan(NamedTuple):

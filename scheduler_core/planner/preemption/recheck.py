@@ -41,13 +41,14 @@ def _protected_unit(planned: PlannedPods, inputs: UnitInputs) -> str | None:
     known = find_units(inputs)
     units = {pod.uid: unit for unit in known.units for pod in unit.pods}
     for name, uids in _uids_by_unit(planned).items():
-        if name in known.protected:
-            return f"{name} is protected by now: {known.protected[name].value}"
-        found = {unit.name: unit for uid in uids if (unit := units.get(uid)) is not None}
-        unit = next(iter(found.values()), None)
-        is_part = unit is not None and len(uids) <= unit.spare
-        if unit is None or len(found) > 1 or not (is_part or {pod.uid for pod in unit.pods if pod.devices} == uids):
-            return f"the pods of {name} have changed"
+        if not uids <= units.keys():
+            why = known.protected.get(name)
+            return f"the pods of {name} have changed" if why is None else f"{name} is protected by now: {why.value}"
+        # Several units may have one name: a gang, and a pod that is named like it.
+        for unit in {units[uid].pods[0].uid: units[uid] for uid in uids}.values():
+            pods = {pod.uid for pod in unit.pods if pod.devices}
+            if len(pods & uids) > unit.spare and not pods <= uids:
+                return f"the pods of {name} have changed"
     return None
 
 

@@ -46,7 +46,7 @@ class _Best(NamedTuple):
 def search_preemption(task: PreemptionTask) -> PreemptionPlan | NoPreemption:
     """Return the cheapest units found that make the gang fit, or why none is evicted."""
     demand = slot_demand(task.gang)
-    if not (task.units or task.ending) or demand is None:
+    if demand is None or (not (task.units or task.ending) and task.has_all_units):
         return NoPreemption(task.gang, NO_UNITS)
     pricing = pricing_of(task.units)
     search = _PreemptionSearch(task, pricing)
@@ -86,10 +86,10 @@ class _PreemptionSearch:
 
     def result(self) -> PreemptionPlan | NoPreemption:
         """Return the best choices, proved once more on their own."""
-        gave_up, plans = self.proof.is_over, self.proof.plans
+        gave_up, plans = self.proof.is_over or not self._task.has_all_units, self.proof.plans
         final = None if self._best is None else self.proof.confirm(self._best.domain.nodes, pods_of(self._best.choices))
         if self._best is None or final is None:
-            reason = f"gave up after {counted_noun(plans, 'plan')}" if self.proof.is_over else NEVER_FITS
+            reason = f"gave up after {counted_noun(plans, 'plan')}" if gave_up else NEVER_FITS
             return NoPreemption(self._task.gang, reason, plans, gave_up)
         held = holdings_of(final, self._task.gang.ready, self._task.view.table)
         return PreemptionPlan(

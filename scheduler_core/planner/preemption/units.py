@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 from scheduler_core.allocation.occupancy import Occupant
@@ -34,6 +35,10 @@ _LEAVES_S = 60.0  # a terminating pod is gone so long after its grace period, or
 _STARTING_S = 3_600.0
 
 
+_AT_ONCE = 64  # units that are read before the time is checked
+_TURN = 7_919  # a prime: so the first unit of a search is another one each second
+
+
 class UnitsFound(NamedTuple):
     """The units that may be evicted, and why others may not."""
 
@@ -41,6 +46,7 @@ class UnitsFound(NamedTuple):
     ending: tuple[VictimPod, ...] = ()  # pods that terminate already: their devices come free without an eviction
     protected: Mapping[str, Protection] = {}  # by name of the unit
     near_end_since: Mapping[str, NearEndSince] = {}  # for ``UnitInputs`` of the next search
+    is_complete: bool = True  # False: there was no time for the others
 
     @property
     def reasons(self) -> Counter[Protection]:
@@ -82,7 +88,8 @@ def find_units(inputs: UnitInputs) -> UnitsFound:
     """Return the units that may be evicted for the beneficiary."""
     running, ending, protected = _running_pods(inputs)
     near = {uid: since for uid, since in inputs.near_end_since.items() if uid in running}
-    units = list(_running_units(running, inputs))
+    sources = list(_unit_sources(running, inputs))
+    units = list(_running_units(sources, inputs))
     ages, now, policy = CheckpointAges(), inputs.now, inputs.policy
     for each in units:
         if each.times.last_checkpoint is not None:
@@ -106,7 +113,7 @@ def find_units(inputs: UnitInputs) -> UnitsFound:
             protected[each.name] = why
         else:
             found.append(_eviction_unit(each, rule, age, inputs))
-    return UnitsFound(tuple(found), tuple(ending), protected, near)
+    return UnitsFound(tuple(found), tuple(ending), protected, near, len(units) == len(sources))
 
 
 def ending_pods(inputs: UnitInputs) -> tuple[VictimPod, ...]:
@@ -173,9 +180,15 @@ def _running_pods(inputs: UnitInputs) -> tuple[dict[str, _RunningPod], list[Vict
     return running, ending, protected
 
 
-def _running_units(running: dict[str, _RunningPod], inputs: UnitInputs) -> Iterable[_RunningUnit]:
+class _UnitSource(NamedTuple):
+    """The pods of a unit; without a gang, a single pod."""
+
+    gang: Gang | None
+    pods: tuple[_RunningPod, ...]
+
+
+def _unit_sources(running: dict[str, _RunningPod], inputs: UnitInputs) -> Iterator[_UnitSource]:
     """Yield gangs with all their pods, then single pods. Members without GPUs are evicted with their gang."""
-    facts_of_gangs = inputs.disruptions.gang_facts()
     left = dict(running)
     for gang in inputs.gangs:
         if gang.name == inputs.beneficiary.name:
@@ -188,9 +201,22 @@ def _running_units(running: dict[str, _RunningPod], inputs: UnitInputs) -> Itera
             pod for each in gang.placed if (pod := left.pop(each.uid, None) or _without_gpus(each, inputs)) is not None
         ]
         if any(each.profile.devices for each in pods):
-            yield _gang_unit(gang, pods, facts_of_gangs.get(gang.name, ()), inputs)
+            yield _UnitSource(gang, tuple(pods))
     for pod in left.values():
-        yield _single_unit(pod, inputs)
+        yield _UnitSource(None, (pod,))
+
+
+def _running_units(sources: list[_UnitSource], inputs: UnitInputs) -> Iterator[_RunningUnit]:
+    """Yield the units as far as the time allows, beginning with others in each search."""
+    facts_of_gangs = inputs.disruptions.gang_facts()
+    first = int(inputs.now) * _TURN % max(1, len(sources))
+    for at, (gang, pods) in enumerate(chain(sources[first:], sources[:first])):
+        if at % _AT_ONCE == 0 and inputs.is_out_of_time():
+            return
+        if gang is None:
+            yield _single_unit(pods[0], inputs)
+        else:
+            yield _gang_unit(gang, pods, facts_of_gangs.get(gang.name, ()), inputs)
 
 
 def _without_gpus(member: Member, inputs: UnitInputs) -> _RunningPod | None:
@@ -204,7 +230,7 @@ def _without_gpus(member: Member, inputs: UnitInputs) -> _RunningPod | None:
 
 
 def _gang_unit(
-    gang: Gang, pods: list[_RunningPod], declared: tuple[DisruptionFacts, ...], inputs: UnitInputs
+    gang: Gang, pods: tuple[_RunningPod, ...], declared: tuple[DisruptionFacts, ...], inputs: UnitInputs
 ) -> _RunningUnit:
     required = gang.required_members
     least = None if required is None else max(1, required - len(gang.succeeded))
@@ -215,7 +241,7 @@ def _gang_unit(
     return _RunningUnit(
         gang.name.title if maker is None else f"{gang.name.namespace}/{maker}",  # a tenant can reuse any name
         gang.name.title,
-        tuple(pods),
+        pods,
         _class_of(pods),
         min(each.state.priority for each in pods if each.profile.devices),  # as of a gang in the queue
         _times(pods, declared, inputs),
@@ -231,7 +257,7 @@ def _single_unit(pod: _RunningPod, inputs: UnitInputs) -> _RunningUnit:
         (pod,),
         workload_class_of(pod.profile),
         pod.state.priority,
-        _times([pod], inputs.disruptions.owner_facts(pod.owner), inputs),
+        _times((pod,), inputs.disruptions.owner_facts(pod.owner), inputs),
     )
 
 
@@ -250,7 +276,7 @@ def _class_of(pods: Iterable[_RunningPod]) -> WorkloadClass:
     return next(each for each in _CLASSES if each in classes)
 
 
-def _times(pods: list[_RunningPod], declared: tuple[DisruptionFacts, ...], inputs: UnitInputs) -> JobTimes:
+def _times(pods: tuple[_RunningPod, ...], declared: tuple[DisruptionFacts, ...], inputs: UnitInputs) -> JobTimes:
     """Return the limited facts of these pods. The start is that of the first pod: restarts change nothing."""
     owners = [facts for uid in {each.owner for each in pods} for facts in inputs.disruptions.owner_facts(uid)]
     started = min((each.state.started for each in pods if each.state.started is not None), default=None)

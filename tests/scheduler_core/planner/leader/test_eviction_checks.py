@@ -212,6 +212,21 @@ def test_an_elastic_gang_that_has_shrunk_keeps_its_minimum() -> None:
     assert committed(server) == {"urgent"}  # in the place of the pod that ended
 
 
+def test_a_protected_pod_that_is_named_like_a_gang_does_not_protect_the_gang() -> None:
+    server = ApiServer({"n0": 2, "n1": 2, "n2": 2})
+    pair = gang_of_two(server, ("n0", "n1"))
+    never = {"annotations": {POD_PREEMPTIBLE.key: "never"}, "name": "pair"}
+    namesake = server.create_pod("x", 2, more={**RUNNING, "metadata": never})
+    server.bind(namesake, "n2")
+    urgent(server, size=2)
+    leader = planner(server)
+
+    run(leader, 60)
+
+    assert set(evicted(leader)) == set(pair)
+    assert committed(server) == {"urgent"}
+
+
 def each_check(leader: FakePlanner, change: Callable[[], Any]) -> list[int]:
     """Let the cluster change during each check. Return a list with an entry for each check."""
     checks: list[int] = []

@@ -191,3 +191,38 @@ def test_a_result_that_gave_up_is_proved_all_the_same() -> None:
     assert isinstance(found, PreemptionPlan)
     assert (found.gave_up, found.exact) == (True, False)
     assert "gave up after" in found.reason
+
+
+def test_elastic_gangs_on_more_nodes_than_are_planned_on_are_searched_too() -> None:
+    """The search raised KeyError, which ended the planner: pods of a gang were choices, and the whole gang was not."""
+    names_of = [f"{at:03}" for at in range(288)]
+    nodes = [record(f"n{at}", MACHINES["rtx4090"](), pods=[occupant(f"p{at}", 8)], held=None) for at in names_of]
+    pods = [victim(f"p{at}", f"n{at}", hours=1.0 + int(at) // 16) for at in names_of]
+    gangs = [unit(*pods[at : at + 16], name=f"g{at}", spare=6) for at in range(0, len(pods), 16)]
+
+    found = search_preemption(task(crew(2, 8, interconnect="nvswitch"), gangs, *nodes, max_plans=40))
+
+    assert isinstance(found, NoPreemption)
+    assert found.reason == "gave up after 40 plans"
+
+
+def test_a_result_without_all_units_says_that_it_gave_up() -> None:
+    units = [unit(victim(f"on-{name}", name)) for name in "ab"]
+
+    found = search_preemption(task(crew(1, 8), units, *BUSY.values(), has_all_units=False))
+    none = search_preemption(task(crew(1, 8), [], *BUSY.values(), has_all_units=False))
+
+    assert isinstance(found, PreemptionPlan)
+    assert (found.gave_up, found.exact) == (True, False)
+    assert isinstance(none, NoPreemption)
+    assert (none.reason, none.gave_up) == ("gave up after 0 plans", True)
+
+
+def test_a_pod_that_is_named_like_a_gang_hides_neither() -> None:
+    """Units were known by their names, so only one of two with the same name was evicted."""
+    units = [unit(victim("on-a", "a"), name="same"), unit(victim("on-b", "b"), name="same")]
+
+    found = search_preemption(task(crew(2, 8), units, BUSY["a"], BUSY["b"]))
+
+    assert isinstance(found, PreemptionPlan)
+    assert sorted(each.name for each in found.pods) == ["on-a", "on-b"]

@@ -357,3 +357,24 @@ def test_pods_that_are_not_observed_completely_stay() -> None:
     found.disruptions._pods.clear()
 
     assert find_units(found).protected == {"team/b": Protection.UNKNOWN}
+
+
+def test_when_the_time_is_over_no_more_units_are_found_and_the_next_search_begins_with_others() -> None:
+    """The time for units was not limited: on many nodes none was left for the search."""
+    jobs = [RunningJob(f"b{at}", f"{chr(ord('A') + at)}") for at in range(26)]
+    one = inputs(jobs)
+
+    def found_at(seconds: float) -> list[str]:
+        calls = iter((False, True))
+        with_limit = one._replace(now=NOW + seconds, is_out_of_time=lambda: next(calls))
+        found = find_units(with_limit)
+        assert not found.is_complete
+        return [each.name for each in found.units]
+
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr("scheduler_core.planner.preemption.units._AT_ONCE", 4)
+        parts = [found_at(seconds) for seconds in range(26)]
+
+    assert find_units(one).is_complete
+    assert {len(each) for each in parts} == {4}
+    assert {name for each in parts for name in each} == {f"team/b{at}" for at in range(26)}
