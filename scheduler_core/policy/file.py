@@ -78,7 +78,10 @@ def parse_policy_file(text: str, name: str, base: Policy = BUILT_IN.node_policy)
         raise PolicyError(name, [PolicyFault(at, f"invalid YAML: {error.problem or error.context}")]) from error
     except ValidationError as error:
         faults = {
-            PolicyFault(positions.position_of(each["loc"]), fault_text(each, PolicyModel)) for each in error.errors()
+            PolicyFault(positions.position_of(each["loc"]), fault_text(each, PolicyModel))
+            for each in error.errors()
+            # A list with a faulty entry is not too short: pydantic counts only the other entries.
+            if each["type"] != "too_short" or not each["input"]
         }
         raise PolicyError(name, faults) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that does not exist

@@ -130,7 +130,7 @@ class PreemptionWindowModel(FileModel):
 
     @model_validator(mode="after")
     def _check_length(self) -> PreemptionWindowModel:
-        if self.opens == self.closes:
+        if self.opens == self.closes or (self.opens, self.closes) == (86_400.0, 0.0):
             raise ValueError("opens and closes should differ")
         return self
 
@@ -153,7 +153,7 @@ class PreemptionModel(FileModel):
     )
     cooldown: Duration | None = Field(default=None, description="A workload is not evicted again for so long.")
     max_evictions_per_hour: Count | None = Field(default=None, description="Pods of the whole cluster.")
-    windows: Annotated[tuple[PreemptionWindowModel, ...], Field(max_length=64)] | None = Field(
+    windows: Annotated[tuple[PreemptionWindowModel, ...], Field(min_length=1, max_length=64)] | None = Field(
         default=None, description="Pods are evicted only in these times; at any time if absent."
     )
     never_limit: Duration | None = Field(

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+import msgspec
+
 from gputopo.crd.reservations import EntryPhase, LedgerEntry, LedgerSpec, PastPreemption
 from gputopo.timestamps import format_timestamp, parse_timestamp
 from scheduler_core.planner.commit.state import ReconcileInput
 
-MAX_AGE_S = 86_400.0
+MAX_AGE_S = 86_400.0  # or the cool-down, where it is longer
+HOUR_S = 3_600.0
 MAX_RECORDS = 256
 MAX_UNITS = 256  # of one record: the others have no cool-down after a change of the leader
 MAX_ALL_UNITS = 2_000
@@ -27,12 +30,29 @@ def past_preemptions(
     known = {each.hold for each in kept}
     made = (_record(inputs, entry.uid) for entry in new if entry.phase is EntryPhase.HELD and entry.uid not in known)
     kept += [each for each in made if each is not None]
-    oldest, units, found = inputs.wall_time - MAX_AGE_S, 0, list[PastPreemption]()
-    for each in reversed(kept[-MAX_RECORDS:]):
+    oldest = inputs.wall_time - max(MAX_AGE_S, inputs.cooldown_s)
+    kept = [each for each in kept if (parse_timestamp(each.at) or 0.0) >= oldest]
+    units, found = 0, list[PastPreemption]()
+    for each in reversed(_merged(kept, inputs.wall_time)):
         units += len(each.units)
-        if units <= MAX_ALL_UNITS and (parse_timestamp(each.at) or 0.0) >= oldest:
+        if units <= MAX_ALL_UNITS:
             found.append(each)
     return tuple(reversed(found))
+
+
+def _merged(records: list[PastPreemption], wall_time: float) -> list[PastPreemption]:
+    """Return at most ``MAX_RECORDS``: the oldest ones become one, with the time of the newest of them.
+
+    So a limit above ``MAX_RECORDS`` evictions an hour counts all of them, and no cool-down becomes shorter.
+    """
+    first = len(records) - MAX_RECORDS
+    if first <= 0:
+        return records
+    old, last = records[:first], records[first]
+    recent = (each.pods for each in old if wall_time - (parse_timestamp(each.at) or 0.0) < HOUR_S)
+    units = dict.fromkeys(unit for each in reversed((*old, last)) for unit in each.units)
+    changed = msgspec.structs.replace(last, pods=last.pods + sum(recent), units=tuple(units)[:MAX_UNITS])
+    return [changed, *records[first + 1 :]]
 
 
 def _is_unbegun(inputs: ReconcileInput, uid: str) -> bool:

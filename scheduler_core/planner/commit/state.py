@@ -62,6 +62,7 @@ class ReconcileInput(NamedTuple):
     hold_users: Mapping[str, tuple[str, ...]] = {}  # by UID of a hold: pods of a higher priority that use its capacity
     awaiting_binding: Collection[Member] = ()  # ungated members without a node, where a planner provably ungated them
     may_evict: bool = True  # the policy allows that further units are evicted
+    cooldown_s: float = 0.0  # of the policy: records of preemptions are kept for so long
     # By UID of a hold: why its evictions are not proved to make the gang fit now; None: not checked yet.
     unproved: Mapping[str, str | None] = {}
     has_stale_view: bool = False  # the view may be old: nothing is listed, proposed or committed

@@ -193,7 +193,9 @@ class LeaderTerm:
             has_stale_view=self._is_stale,
         )
         state = self.view.reconcile_input(now, wall, findings)
-        state = state._replace(unproved=self._scheduler.checks.unproved(state))
+        state = state._replace(
+            unproved=self._scheduler.checks.unproved(state), cooldown_s=self._context.policies().preemption.cooldown_s
+        )
         self._scheduler.preemptions.observe_evictions(state)
         terms = config.terms._replace(max_timeout_s=self._context.policies().limits.max_timeout_s)
         actions = reconcile(state, terms, config.pool)

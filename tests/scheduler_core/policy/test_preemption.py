@@ -150,6 +150,10 @@ def test_mode_off_needs_no_quotes() -> None:
         pytest.param("windows: [{opens: 22:00}]", 'should be a time of day like "22:00"', id="sexagesimal number"),
         pytest.param("windows: [{opens: '6:00'}]", "'6:00' should be a time of day", id="time"),
         pytest.param("windows: [{opens: '06:00', closes: '06:00'}]", "should differ", id="empty window"),
+        pytest.param("windows: []", "preemption.windows should name at least one", id="no window"),
+        pytest.param(
+            "windows: [{opens: '24:00', closes: '00:00'}]", "opens and closes should differ", id="window of no time"
+        ),
         pytest.param(
             'rules: [{name: a, victims: {namespace: "team-*"}}]',
             "preemption.rules.0.victims.namespace.0: 'team-*' should be the name of one namespace",
@@ -177,6 +181,14 @@ def test_faults_are_named(text: str, fault: str) -> None:
         parsed(text)
 
     assert fault in str(raised.value)
+
+
+def test_a_list_with_a_faulty_entry_is_not_called_empty() -> None:
+    with pytest.raises(PolicyError) as raised:
+        parsed("windows: [{days: [Monday]}]")
+
+    assert "'Monday' should be 'mon'" in str(raised.value)
+    assert "at least one" not in str(raised.value)
 
 
 def test_every_value_is_shown_with_its_line() -> None:
