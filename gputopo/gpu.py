@@ -70,7 +70,10 @@ class GpuFabric(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class C2c(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """The NVLink-C2C links between a GPU and the Grace CPU beside it. Source: NVML_FI_DEV_C2C_*; NCCL's ``<c2c>``."""
+    """The NVLink-C2C links between a GPU and the CPU of its superchip: Grace, Vera.
+
+    Source: NVML_FI_DEV_C2C_*; NCCL's ``<c2c>``.
+    """
 
     lanes: int  # links in use
     expected_lanes: int
@@ -101,7 +104,7 @@ class Gpu(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tru
     mig_enabled: bool | None = None  # None: unknown or not supported
     mig_devices: tuple[MigDevice, ...] = ()
     fabric: GpuFabric | None = None
-    c2c: C2c | None = None  # None: unknown, or no Grace CPU
+    c2c: C2c | None = None  # None: unknown, or no superchip
     health: Health = Health.OK
 
     def __post_init__(self) -> None:

@@ -103,7 +103,7 @@ def is_known_product(product: str) -> bool:
 
 
 def is_superchip(product: str | None) -> bool:
-    """Return whether C2C links connect the GPU with a Grace CPU: GH200, GB200, GB300."""
+    """Return whether C2C links connect the GPU with the CPU of a superchip: GH200, GB200, GB300."""
     return product is not None and re.search(r"\bG[HB][23]00\b", product) is not None
 
 

@@ -63,7 +63,7 @@ class NcclGpu(msgspec.Struct, frozen=True, kw_only=True):
     location: PciLocation
     compute_capability: tuple[int, int] | None = None
     nvlinks: tuple[NcclNvlink, ...] | None = None  # (): none; None: not in the file
-    c2c_lanes: int | None = None  # links to its Grace CPU
+    c2c_lanes: int | None = None  # links to the CPU of its superchip
     c2c_mbps: int | None = None  # MB/s of each, in one direction
     pcie_width: int | None = None  # lanes
 

@@ -65,7 +65,7 @@ class GpuFabricEntry(Entry):
 
 
 class C2cEntry(Entry):
-    """The NVLink-C2C links between a GPU and its Grace CPU."""
+    """The NVLink-C2C links between a GPU and the CPU of its superchip."""
 
     lanes: Annotated[int, Meta(description="links in use")]
     expected_lanes: int
@@ -90,7 +90,7 @@ class GpuEntry(Entry):
     pcie: PcieEntry
     mig: MigEntry
     fabric: GpuFabricEntry | None
-    c2c: Annotated[C2cEntry | None, Meta(description="null: unknown, or no Grace CPU")]
+    c2c: Annotated[C2cEntry | None, Meta(description="null: unknown, or no superchip")]
     health: Health
 
 

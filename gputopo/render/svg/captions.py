@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gputopo.model import Island, Link, NodeTopology, Uplink
 
 SUBTITLE_TEXT = 13.0
-CPU_NAME = "Grace CPU"  # of all GPUs with NVLink-C2C links
+CPU_NAME = "CPU"  # that of a superchip: Grace, Vera
 _MOST_NOTES = 4
 _MOST_LINES = 6  # NVLink widths that the legend lists
 _MOST_NAMES = 24  # network cards with shortened names

@@ -54,11 +54,11 @@ def test_each_gpu_is_joined_to_the_cpu_beside_it() -> None:
 
 def test_the_line_style_is_explained_and_read_aloud() -> None:
     root = picture(tray(UP, UP, UP, UP))
-    text = "NVLink-C2C to the Grace CPU · 894.2 GB/s"
+    text = "NVLink-C2C to the CPU · 894.2 GB/s"
 
     assert text in legend(root)
     assert text in (next(root.iter(f"{SVG}desc")).text or "")
-    assert "NVLink-C2C to the Grace CPU" in legend(picture(tray(UP, DOWN, UP, UP)))
+    assert "NVLink-C2C to the CPU" in legend(picture(tray(UP, DOWN, UP, UP)))
 
 
 @pytest.mark.parametrize(
