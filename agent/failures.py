@@ -64,12 +64,12 @@ _NVML_NAMES = {
 
 _TEXTS = {
     Failure.NO_COMMAND: _FailureText(
-        "nvidia-smi is not installed here",
+        "nvidia-smi is not installed",
         "On a GPU machine install the NVIDIA driver's utilities; in a container start it with the NVIDIA container "
         "runtime (nvidia-container-toolkit), which mounts them.",
     ),
     Failure.NO_LIBRARY: _FailureText(
-        "the NVIDIA driver's library (libnvidia-ml.so.1) is not installed here",
+        "the NVIDIA driver's library (libnvidia-ml.so.1) is not installed",
         "On a GPU machine install the NVIDIA driver; in a container start it with the NVIDIA container runtime "
         "(nvidia-container-toolkit), and run `ldconfig` if the library is there but not found.",
     ),

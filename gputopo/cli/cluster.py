@@ -6,7 +6,7 @@ Exit code 4: the cluster cannot be reached, denies access, or does not have the 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -120,22 +120,33 @@ def nodes(
         found = read_nodes(kube, selector)
         now = datetime.fromtimestamp(kube.now(), UTC)
         page = _page_of(kube) if output == "html" else None
+    unknown: list[str] = []
     if names:
-        unknown = sorted(set(names) - {each.name for each in found})
+        every = {each.name for each in found}
+        unknown = sorted(set(names) - every)
         found = [each for each in found if each.name in names]
         for name in unknown:
-            click.echo(f"gputopo: there is no GPU node {name[:_QUOTED]!r}", err=True)
-        if not found:
-            sys.exit(NO_CLUSTER)
-    if output in ("json", "yaml"):
-        print_document(node_list(found, now), output)
-        return
-    if page is not None:
-        click.echo(page({each.name for each in found}), nl=False)
-        return
-    print_table(lambda: node_table(found, now, wide=output == "wide"), bool(found), "no GPU nodes found")
-    if (missing := missing_agents_text(found)) is not None:
-        click.echo(missing, err=True)
+            click.echo(f"gputopo: there is no GPU node {name[:_QUOTED]!r}{_nearest(name, sorted(every))}", err=True)
+    if not names or found:
+        if output in ("json", "yaml"):
+            print_document(node_list(found, now), output)
+        elif page is not None:
+            click.echo(page({each.name for each in found}), nl=False)
+        else:
+            print_table(lambda: node_table(found, now, wide=output == "wide"), bool(found), "no GPU nodes found")
+            if (missing := missing_agents_text(found)) is not None:
+                click.echo(missing, err=True)
+    if unknown:
+        sys.exit(NO_CLUSTER)
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415  only for a message
+
+    from gputopo.render.wording import escape_invisible  # noqa: PLC0415  only for a message
+
+    close = get_close_matches(name[:_QUOTED].lower(), names, n=1)
+    return f"; did you mean {escape_invisible(close[0])}?" if close else ""
 
 
 def _watched_nodes(kube: Kube, selector: str, names: Sequence[str], *, wide: bool) -> Watched:

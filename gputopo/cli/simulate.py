@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 _POLICIES = "ours,spread,pack,fgd"
 _SIZES = "1:45,2:25,3:8,4:15,5:7"
-_MANY = re.compile(r"(?P<machine>.+)\*(?P<count>\d{1,5})")
+_MANY = re.compile(r"(?P<machine>.+)\*(?P<count>\d+)")
+_MAX_NODES = 99_999  # of one --cluster
+_QUOTED = 60  # characters of a value that is refused
 _MAX_WEIGHT = 1e12
 _SIZE = re.compile(r"(\d{1,4}):(\d+(?:\.\d+)?)")
 
@@ -327,8 +329,11 @@ def _nodes(source: str) -> list[SimulatedNode]:
 
     many = _MANY.fullmatch(source)
     if many is not None:
+        count = many["count"]
+        if len(count) > len(str(_MAX_NODES)):
+            exit_with_error(f"--cluster {source[:_QUOTED]!r}: expected at most {_MAX_NODES:,} machines")
         machine = topology_of(many["machine"])
-        return [SimulatedNode(f"{many['machine']}-{number:05}", machine) for number in range(int(many["count"]))]
+        return [SimulatedNode(f"{many['machine']}-{number:05}", machine) for number in range(int(count))]
     text = read_packed(source)
     if text.lstrip().startswith(b"{"):
         return idle_nodes(_listed_file(source, text))

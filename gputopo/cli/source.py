@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -42,8 +42,15 @@ def topology_of(source: str | None) -> NodeTopology:
         except InputError as error:
             exit_with_error(f"{source}: {error}")
     if not inputs.topology.gpus:
-        exit_with_error(f"{inputs.advice}\nTo show another machine: gputopo show --from NAME ({_names()})", NO_GPU)
+        _exit_without_gpu(source, inputs.advice)
     return inputs.topology
+
+
+def _exit_without_gpu(source: str | None, advice: str) -> NoReturn:
+    if source is not None:
+        exit_with_error(f"{source}: {advice}", NO_GPU)
+    hint = "To show another machine: gputopo show --from NAME; gputopo machines lists the bundled example machines"
+    exit_with_error(f"{advice}\n{hint}", NO_GPU)
 
 
 def name_uncertain_facts(topology: NodeTopology) -> str:
@@ -79,15 +86,14 @@ def _recording(name: str) -> str:
     if snapshot is None:
         from difflib import get_close_matches  # noqa: PLC0415  only for a message
 
-        close = get_close_matches(name.lower(), _aliases(), n=1)
-        meant = f"; did you mean {close[0]}?" if close else ""
+        close = get_close_matches(name.lower(), _aliases(), n=3)
+        meant = f"; did you mean {' or '.join(close)}?" if close else ""
         quoted = repr(name if len(name) <= _QUOTED else f"{name[:_QUOTED]}...")
-        exit_with_error(f"{quoted} is neither a file nor a bundled example machine{meant} ({_names()})")
+        exit_with_error(
+            f"{quoted} is neither a file nor a bundled example machine{meant}\n"
+            "gputopo machines lists the bundled example machines"
+        )
     return snapshot
-
-
-def _names() -> str:
-    return ", ".join(_aliases())
 
 
 def _aliases() -> list[str]:

@@ -140,8 +140,10 @@ def _parse_what(what: tuple[str, ...]) -> tuple[str, str | None]:
         return "pod", None
     word, _, name = " ".join(what).replace("/", " ", 1).partition(" ")
     kind = next((kind for kind, words in _KINDS.items() if word in words), None)
-    if kind is None or not name or " " in name:
-        raise click.UsageError(f"{' '.join(what)!r} is invalid: expected pod NAME or gang NAME")
+    if kind is None or not name or " " in name or "/" in name:
+        namespace, _, rest = name.replace("/", " ").partition(" ")
+        hint = f"; for one of the namespace {namespace}: {kind} {rest} -n {namespace}" if kind and rest else ""
+        raise click.UsageError(f"{' '.join(what)!r} is invalid: expected pod NAME or gang NAME{hint}")
     return kind, name
 
 

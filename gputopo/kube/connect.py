@@ -43,8 +43,39 @@ def from_kubeconfig(role: Role, path: str | None = None, context: str | None = N
         config.load_kube_config(config_file=where, context=context, client_configuration=configuration)
     except (config.ConfigException, yaml.YAMLError, *_UNUSABLE) as error:
         # The package validates little: for example, a kubeconfig that is a list raises TypeError in it.
-        raise ConfigError(f"the kubeconfig {where} cannot be used: {error}") from error
+        raise ConfigError(f"the kubeconfig {where} cannot be used: {_fault(where) or error}") from error
     return _kube(configuration, role)
+
+
+def _fault(where: str) -> str | None:
+    """Return why no file is a kubeconfig; None: the words of the kubernetes package say what is wrong."""
+    try:
+        files = [file for each in where.split(os.pathsep) if each and (file := Path(each).expanduser()).exists()]
+    except (OSError, ValueError, RuntimeError):  # a name that no file can have
+        return None
+    if not files:
+        return "no such file"
+    return next(filter(None, map(_content_fault, files)), None)
+
+
+def _content_fault(file: Path) -> str | None:
+    import yaml  # noqa: PLC0415  as above
+
+    if not file.is_file():
+        return f"{file} is not a file"
+    try:
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        return f"{file}: {error.strerror}"
+    except (ValueError, RecursionError, yaml.YAMLError):
+        found = None
+    if isinstance(found, dict) and isinstance(found.get("clusters"), list):
+        return None
+    return f"expected YAML with a list of clusters, as `kubectl config view` prints it; found {_kind(found)}"
+
+
+def _kind(found: object) -> str:
+    return "none" if isinstance(found, dict) else "other text" if found is not None else "no YAML"
 
 
 def _kubeconfig(path: str | None) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from scheduler_core.planner.report.listing import FAILED_PHASES
+from scheduler_core.planner.report.tables import phase_word
 from scheduler_core.ui.model import GpuState, NodeRow, Overview, PodOnNode
 
 KEPT_S = 3600.0
@@ -114,5 +115,6 @@ def _gang_changes(before: Overview, after: Overview) -> Iterator[Change]:
         known = old.get((gang.namespace, gang.name))
         if known != gang.phase:
             reason = f": {gang.reason}" if gang.phase in FAILED_PHASES else ""
-            words = f"gang {gang.namespace}/{gang.name} {gang.phase}{reason}"
-            yield Change(after.at, words, gang.namespace, f"a gang {gang.phase}")
+            phase = phase_word(gang.phase)
+            words = f"gang {gang.namespace}/{gang.name}: {phase}{reason}"
+            yield Change(after.at, words, gang.namespace, f"a gang: {phase}")

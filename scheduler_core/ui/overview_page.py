@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gputopo.render.report import age_words, listed
 from scheduler_core.explain.text import reserved_words
 from scheduler_core.planner.report.listing import FAILED_PHASES, GangSummary
-from scheduler_core.planner.report.tables import reason_words
+from scheduler_core.planner.report.tables import phase_words, reason_words
 from scheduler_core.ui.hidden_names import ANOTHER, visible_overview, without_hidden_names
 from scheduler_core.ui.history import Change, History
 from scheduler_core.ui.html import NOTHING, Html, address, element, joined, link, text
@@ -224,7 +224,7 @@ def _gang_line(gang: GangSummary, viewer: Viewer) -> Html:
     name = f"{gang.namespace}/{gang.name}"
     size = "?" if gang.size is None else str(gang.size)
     waiting = "" if gang.waiting_seconds is None else age_words(gang.waiting_seconds)
-    phase = element("span", text(gang.phase), class_="fault" if gang.phase in FAILED_PHASES else "phase")
+    phase = element("span", text(phase_words(gang)), class_="fault" if gang.phase in FAILED_PHASES else "phase")
     return element(
         "tr",
         element(

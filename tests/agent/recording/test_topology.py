@@ -45,7 +45,7 @@ ADVICE = {
     ),
     "no cards": (
         Observation(NodeTopology(), Snapshot(nvml=Nvml(error="nvmlInit_v2: LIBRARY_NOT_FOUND"), sysfs=Sysfs())),
-        "is not installed here; NVIDIA GPUs on the PCI bus: none.\nOn a GPU machine install",
+        "is not installed; NVIDIA GPUs on the PCI bus: none.\nOn a GPU machine install",
     ),
     "an unread bus": (Observation(NodeTopology(), Snapshot(nvml=Nvml())), "driver runs and sees no GPU.\nCheck"),
     "a query": (

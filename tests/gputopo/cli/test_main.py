@@ -82,19 +82,28 @@ def test_an_invalid_topology_is_quoted_with_its_source() -> None:
     assert result.stdout == ""
 
 
-def test_an_unknown_name_lists_the_known_ones() -> None:
+def test_an_unknown_name_is_answered_with_near_names_in_short_lines() -> None:
     result = run("show", "--from", "dgx-a1000")
 
-    assert "'dgx-a1000' is neither a file nor a bundled example machine" in result.stderr
-    assert "dgx-a100," in result.stderr
+    assert "'dgx-a1000' is neither a file nor a bundled example machine; did you mean dgx-a100 or" in result.stderr
+    assert "gputopo machines" in result.stderr
+    assert max(map(len, result.stderr.splitlines())) < 160
 
 
-def test_a_machine_without_gpu_says_what_to_do_and_offers_recorded_ones() -> None:
-    result = run("show", "--from", "driver-mismatch")
+def test_another_machine_without_gpu_says_what_to_do_there() -> None:
+    for name in ("driver-mismatch", "no-gpu", "no-driver"):
+        result = run("show", "--from", name)
 
-    assert "different versions" in result.stderr
-    assert "reboot" in result.stderr
-    assert "gputopo show --from NAME (" in result.stderr
+        assert result.stderr.startswith(f"gputopo: {name}: no GPU found: ")
+        assert " here" not in result.stderr
+        assert "gputopo show --from NAME" not in result.stderr  # another machine was asked for
+
+
+def test_a_number_of_machines_is_bounded() -> None:
+    result = run("simulate", "--cluster", "dgx-1*9999999999")
+
+    assert result.exit_code == 2
+    assert result.stderr == "gputopo: --cluster 'dgx-1*9999999999': expected at most 99,999 machines\n"
 
 
 def test_labels_are_what_kubectl_takes() -> None:

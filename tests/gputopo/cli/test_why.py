@@ -355,6 +355,7 @@ def test_without_an_extender() -> None:
         pytest.param(["pod", "x", "-f", "y"], "specify pod NAME, gang NAME, or -f FILE", id="both"),
         pytest.param(["node", "x"], "'node x' is invalid: expected pod NAME or gang NAME", id="not a pod"),
         pytest.param(["pod"], "'pod' is invalid: expected pod NAME or gang NAME", id="no name"),
+        pytest.param(["pod", "team/x"], "of the namespace team: pod x -n team", id="a name with its namespace"),
         pytest.param(["pod", "x", "y"], "'pod x y' is invalid: expected pod NAME or gang NAME", id="two names"),
         pytest.param(
             ["pod", "x", "--server", "127.0.0.1:9439"],

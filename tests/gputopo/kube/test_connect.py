@@ -60,11 +60,13 @@ def test_a_context_is_chosen_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "context", "result"),
     [
-        pytest.param("", None, "cannot be used", id="an empty file"),
-        pytest.param("a: [", None, "cannot be used", id="no YAML"),
-        pytest.param("kind: Config", None, "cannot be used", id="nothing in it"),
-        pytest.param("hello", None, "cannot be used", id="prose"),
-        pytest.param("- a", None, "cannot be used", id="a list"),
+        pytest.param("", None, "found no YAML", id="an empty file"),
+        pytest.param("a: [", None, "found no YAML", id="no YAML"),
+        pytest.param("kind: Config", None, "expected YAML with a list of clusters", id="nothing in it"),
+        pytest.param("hello", None, "expected YAML with a list of clusters", id="prose"),
+        pytest.param("- a", None, "expected YAML with a list of clusters", id="a list"),
+        pytest.param("clusters: 5", None, "expected YAML with a list of clusters", id="clusters that are no list"),
+        pytest.param("\ufffe", None, "found no YAML", id="characters that YAML forbids"),
         pytest.param(yaml.safe_dump(kubeconfig("http://x", "t")), "nowhere", "nowhere", id="no such context"),
     ],
 )
@@ -79,8 +81,19 @@ def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path: Path, text: str, co
 
 
 def test_a_kubeconfig_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=rf"{tmp_path}/none"):
+    with pytest.raises(ConfigError, match=rf"{tmp_path}/none cannot be used: no such file"):
         connect(READER, str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match=f"cannot be used: {tmp_path} is not a file"):
+        connect(READER, str(tmp_path))
+
+
+def test_a_kubeconfig_of_bytes_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "config").write_bytes(b"\x8c\xff\x00")
+
+    with pytest.raises(ConfigError, match="found no YAML") as caught:
+        from_kubeconfig(READER, str(tmp_path / "config"))
+
+    assert "codec" not in str(caught.value)
 
 
 def test_kubeconfig_of_the_environment_is_the_present_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
