@@ -17,6 +17,7 @@ from tests.scheduler_core.ui.cluster_documents import cluster_text
 
 IMAGES = Path(__file__).parent / "images"
 NODES = 20
+RECORDED = 1_790_000_000.0  # seconds since 1970
 SIZE: ViewportSize = {"width": 1240, "height": 800}
 
 
@@ -27,7 +28,7 @@ def main() -> None:
         sys.exit("no Chromium on PATH; with Debian: apt install chromium")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         file = Path(folder) / "cluster.html"
-        file.write_text(static_page(file_service(cluster_text(NODES), "cluster.json")), encoding="utf-8")
+        file.write_text(static_page(file_service(cluster_text(NODES, at=RECORDED), "cluster.json")), encoding="utf-8")
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for scheme in ("light", "dark"):
             page = browser.new_page(viewport=SIZE, color_scheme=scheme)

@@ -36,6 +36,7 @@ class _NodeEntry(msgspec.Struct, rename="camel"):
     age_seconds: int | None
     agent_version: str | None
     trouble: str | None
+    cordoned: bool
     usage: tuple[GpuUse, ...] | None
 
 
@@ -73,5 +74,6 @@ def _node(node: GpuNode, now: datetime) -> _NodeEntry:
         age_seconds=None if age is None else int(age.total_seconds()),
         agent_version=None if node.state is None else node.state.agent_version,
         trouble=node.trouble,
+        cordoned=node.cordoned,
         usage=node.uses,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
@@ -29,6 +29,7 @@ class GpuNode(msgspec.Struct, frozen=True):
     topology: NodeTopology
     state: NodeGpus | None = None  # None: no agent has reported
     trouble: str | None = None  # why its annotation is invalid; the topology then comes from the labels alone
+    cordoned: bool = False  # it takes no new pods
 
     @property
     def held_devices(self) -> dict[int, int] | None:
@@ -60,11 +61,15 @@ class GpuNode(msgspec.Struct, frozen=True):
 
 
 def gpu_nodes(
-    nodes: Iterable[ObjectMeta], states: Mapping[str, NodeGpus], advertised: Mapping[str, int] = MappingProxyType({})
+    nodes: Iterable[ObjectMeta],
+    states: Mapping[str, NodeGpus],
+    advertised: Mapping[str, int] = MappingProxyType({}),
+    cordoned: Collection[str] = (),
 ) -> list[GpuNode]:
     """Return the nodes with GPUs, by name. ``advertised``: GPUs of nodes without labels about them."""
     found = (_gpu_node(metadata, states.get(metadata.name), advertised.get(metadata.name, 0)) for metadata in nodes)
-    return sorted((node for node in found if node is not None), key=lambda node: node.name)
+    known = (msgspec.structs.replace(node, cordoned=node.name in cordoned) for node in found if node is not None)
+    return sorted(known, key=lambda node: node.name)
 
 
 def silent_agents(nodes: Iterable[GpuNode], now: datetime) -> dict[str, str]:

@@ -30,8 +30,14 @@ def read_nodes(kube: Kube, selector: str = "") -> list[GpuNode]:
     """
     listing_states = run_ahead(partial(_states, kube))
     listing_gpus = run_ahead(partial(_advertised_gpus, kube, selector))
+    listing_cordoned = run_ahead(partial(_cordoned, kube, selector))
     nodes = kube.list_objects(NODES, PartialObject, ListOptions(labels=selector, metadata_only=True))
-    return gpu_nodes((node.metadata for node in nodes), listing_states(), listing_gpus())
+    return gpu_nodes((node.metadata for node in nodes), listing_states(), listing_gpus(), listing_cordoned())
+
+
+def _cordoned(kube: Kube, selector: str) -> frozenset[str]:
+    query = ListOptions(labels=selector, fields="spec.unschedulable=true", metadata_only=True)
+    return frozenset(node.metadata.name for node in kube.list_objects(NODES, PartialObject, query))
 
 
 def _advertised_gpus(kube: Kube, selector: str) -> dict[str, int]:

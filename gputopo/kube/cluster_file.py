@@ -51,6 +51,7 @@ class _Metadata(msgspec.Struct):
 class _Spec(msgspec.Struct, rename="camel"):
     node_name: str = ""
     renew_time: str | None = None
+    unschedulable: object = False
 
 
 class _Status(msgspec.Struct):
@@ -70,6 +71,7 @@ class _Selected(msgspec.Struct, rename="camel"):
         return {
             "metadata.name": self.metadata.name,
             "spec.nodeName": self.spec.node_name,
+            "spec.unschedulable": "true" if self.spec.unschedulable is True else "false",
             "status.phase": self.status.phase,
         }
 

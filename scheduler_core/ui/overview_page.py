@@ -336,7 +336,10 @@ def page(title: str, main: Html, viewer: Viewer = ANYONE, *, refresh: bool = Fal
         "header",
         element("h1", text(title)),
         element("nav", joined(links, " ")) if links else NOTHING,
-        element("span", text("live"), id="state", role="status") if live else NOTHING,
+        element("span", id="state", role="status") if live else NOTHING,
+        element("noscript", element("span", text(f"refreshed every {_REFRESH_S} s"), class_="recorded"))
+        if live
+        else NOTHING,
         element("span", text(viewer.recorded), class_="recorded") if viewer.recorded else NOTHING,
         log_out if viewer.logged_in else NOTHING,
     )

@@ -4,9 +4,11 @@
 const state = document.getElementById("state");
 const REFRESH_MS = 3000;
 const POLL_MS = 5000;
+const POLLS = 6; // then the stream is tried again
 let stream = null;
 let failures = 0;
 let polling = null;
+let polls = 0;
 let refreshing = null;
 let etag = null;
 
@@ -81,10 +83,24 @@ function connect() {
     show("reconnecting");
     if (failures >= 3 || stream.readyState === EventSource.CLOSED) { // closed: the server refused the stream
       disconnect();
-      polling = setInterval(refresh, POLL_MS);
+      polls = 0;
+      polling = setInterval(poll, POLL_MS);
       refresh();
     }
   };
+}
+
+function poll() {
+  polls += 1;
+  if (polls <= POLLS) return refresh();
+  stopPolling();
+  connect();
+}
+
+function stopPolling() {
+  clearInterval(polling);
+  polling = null;
+  failures = 0;
 }
 
 function disconnect() {
@@ -96,10 +112,8 @@ function disconnect() {
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) {
     disconnect();
-    clearInterval(polling);
-    polling = null;
+    stopPolling();
   } else {
-    failures = 0;
     refresh();
     connect();
   }

@@ -14,7 +14,7 @@ from typing import Literal
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 
 from gputopo.kube.rbac import UI
 from gputopo.labels import keys
@@ -62,11 +62,16 @@ def page(browser: Browser, url: str) -> Iterator[Page]:
     page = context.new_page()
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.on("console", lambda message: errors.append(message.text) if _is_error(message) else None)
     page.goto(url)
     yield page
     context.close()
     assert errors == []
+
+
+def _is_error(message: ConsoleMessage) -> bool:
+    """Whether the page caused an error; a stream that a test cuts is none."""
+    return message.type == "error" and "net::ERR_FAILED" not in message.text
 
 
 def gated(name: str, rank: int, size: int) -> Object:
@@ -127,6 +132,15 @@ def test_the_page_works_without_javascript(cluster: Cluster, browser: Browser, u
     page.get_by_role("button", name="Where?").click()
     expect(page.locator(".answer")).to_contain_text("2 x 8 GPUs do not fit now")
     context.close()
+
+
+def test_a_stream_that_was_cut_is_opened_again(url: str, page: Page) -> None:
+    page.route("**/events", lambda route: route.abort())
+    page.goto(url)
+    expect(page.locator("#state")).to_have_text("polling", timeout=_SOON)
+    page.unroute("**/events")
+
+    expect(page.locator("#state")).to_have_text("live", timeout=3 * _SOON)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

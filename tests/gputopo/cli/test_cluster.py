@@ -53,7 +53,9 @@ def listed(*items: object) -> Answer:
 
 
 def cluster(request: Asked) -> Answer:
-    """A cluster of one node with one pod of two GPUs."""
+    """A cluster of one node with one pod of two GPUs; no node is cordoned."""
+    if request.query.get("fieldSelector") == "spec.unschedulable=true":
+        return listed()
     answers = {
         NODES.path(): listed(NODE),
         NODES.path("gpu-0"): Answer(NODE),
@@ -86,6 +88,17 @@ def test_nodes_in_every_format(tmp_path: Path) -> None:
     }
     assert [each["name"] for each in json.loads(as_json)["items"]] == ["gpu-0"]
     assert yaml.safe_load(as_yaml)["kind"] == "GpuNodeList"
+
+
+def test_a_cordoned_node_is_marked(tmp_path: Path) -> None:
+    def cordoned(request: Asked) -> Answer:
+        return cluster(request._replace(query={}))  # also the answer to the selector of cordoned nodes
+
+    with api_server(cordoned) as server:
+        table, as_json = (run(nodes, server, tmp_path, "-o", each).output for each in ("table", "json"))
+
+    assert "6/8 cordoned" in table
+    assert json.loads(as_json)["items"][0]["cordoned"] is True
 
 
 def test_nodes_ask_for_metadata_of_selected_nodes_only(tmp_path: Path) -> None:

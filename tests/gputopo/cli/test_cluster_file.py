@@ -181,3 +181,14 @@ def test_a_hostile_node_name_reaches_no_terminal_and_stops_no_command(tmp_path: 
     assert command == ("gangs",) or "gpu-0002" in found.stdout
     assert not [each for each in "\x07\u202e" if each in found.output]
     assert "\x1b[2J" not in found.output
+
+
+@pytest.mark.parametrize(("spec", "marked"), [(True, True), (False, False), ("yes", False)])
+def test_a_cordoned_node_of_a_file_is_marked(tmp_path: Path, spec: object, *, marked: bool) -> None:
+    """A value of another type is no cordon, and does not hide the node."""
+    node = of_kind({**NODE, "spec": {"unschedulable": spec}}, "Node")
+    state = of_kind(STATE, "NodeGpus", "gputopo.io/v1alpha1")
+    (tmp_path / "c.json").write_text(json.dumps({"kind": "List", "items": [node, state]}), encoding="utf-8")
+    found = run("nodes", "--from", str(tmp_path / "c.json"), "-o", "json")
+
+    assert [each["cordoned"] for each in json.loads(found.stdout)["items"]] == [marked]

@@ -37,6 +37,7 @@ def test_a_list_of_nodes() -> None:
                 "ageSeconds": 30,
                 "agentVersion": "0.1.0",
                 "trouble": None,
+                "cordoned": False,
                 "usage": None,
             }
         ],
@@ -60,6 +61,7 @@ def test_unknown_facts_of_a_node_are_null() -> None:
         "ageSeconds": None,
         "agentVersion": None,
         "trouble": "why",
+        "cordoned": False,
         "usage": None,
     }
 

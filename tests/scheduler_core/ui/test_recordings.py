@@ -68,5 +68,6 @@ def test_without_reports_the_time_of_a_file_is_unknown() -> None:
 def test_a_watched_cluster_is_live() -> None:
     found = pages(UiService(), "/")[0]
 
-    assert "live" in Page(found).words
-    assert "recorded" not in found
+    assert {"script", "noscript"} <= {tag for tag, _ in Page(found).tags}
+    assert "refreshed every 10 s" in Page(found).words
+    assert "recorded" not in Page(found).words
