@@ -31,7 +31,9 @@ def preemptions(*, namespace: str | None, server: str | None, output: str, **con
     """List the pods that are evicted for gangs, and what that costs.
 
     UNITS are the gangs and single pods to evict. PODS LEFT is the number of their pods with GPUs that still exist, of
-    all pods to evict. GPU-HOURS and COST are the work that is lost. After DEADLINE the planner evicts no further unit.
+    all pods to evict. MODE is planned (no unit is begun), evicting, evicted (none of the pods is left), or would evict
+    (dry run). GPU-HOURS and COST are the work that is lost. After DEADLINE the planner evicts no further unit.
+    REASON is what the planner does now, or why it evicts no more pods.
 
     \b
     Examples:

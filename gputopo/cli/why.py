@@ -234,7 +234,7 @@ def _explain(kube: Kube, pod: FullPod, query: PodQuery, bound: str | None) -> Ex
     from gputopo.labels.keys import GPU_RESOURCES, MIG_RESOURCE_PREFIX  # noqa: PLC0415
     from scheduler_core.cache.list_once import ListedFor, read_cluster, rejected_nodes, snapshot_for_pod  # noqa: PLC0415
     from scheduler_core.explain import explain, explain_malformed, group_excluded, with_reservations  # noqa: PLC0415
-    from scheduler_core.planner.report.preemption_notes import pod_preemption_notes  # noqa: PLC0415
+    from scheduler_core.planner.report.preemption_notes import gang_of_gated_pod, pod_preemption_notes  # noqa: PLC0415
     from scheduler_core.policy.cached_reader import MemoizedParser  # noqa: PLC0415
     from scheduler_core.request.pod_request import InvalidRequest  # noqa: PLC0415
 
@@ -249,7 +249,9 @@ def _explain(kube: Kube, pod: FullPod, query: PodQuery, bound: str | None) -> Ex
         )
     now = kube.now()
     parse = MemoizedParser(lambda: policies)
-    cluster = read_cluster(kube, now, ListedFor(policies.node_policy, pod.spec.priority or 0, parse))
+    cluster = read_cluster(
+        kube, now, ListedFor(policies.node_policy, pod.spec.priority or 0, parse, gang_of_gated_pod(pod))
+    )
     if node is not None and node not in cluster.snapshot.records:
         exit_with_error(f"node {node} not found", NO_CLUSTER)
     rejected = {} if bound is not None else rejected_nodes(pod.spec, cluster)

@@ -51,6 +51,7 @@ class ListedFor(NamedTuple):
     policy: Policy
     priority: int = 0  # of a pod, which ignores capacity holds of gangs of a lower priority
     parse: Callable[[Pod], PodRequest | InvalidRequest] = parse_request
+    gang: tuple[str, str] | None = None  # namespace and name: capacity that is held for it does not count
 
 
 def read_cluster(kube: Kube, now: float, listed_for: ListedFor) -> ListedCluster:
@@ -75,10 +76,19 @@ def read_cluster(kube: Kube, now: float, listed_for: ListedFor) -> ListedCluster
     index = _reservation_index(pods, listing_reservations)
     if index is None:
         return ListedCluster(snapshot_of(node_records(updates, pods, gpus), now, policy), nodes, None)
-    ignored = index.holds_below(listed_for.priority)
+    ignored = index.holds_below(listed_for.priority) | _holds_for(listed_for.gang, index)
     records = (index.with_reservations(record, ignored) for record in node_records(updates, pods, gpus))
     snapshot = snapshot_of(records, now, policy)
     return ListedCluster(snapshot, nodes, tuple(index.active.values()))
+
+
+def _holds_for(gang: tuple[str, str] | None, index: ReservationIndex) -> frozenset[str]:
+    """Return the UIDs of the capacity holds of a gang."""
+    return frozenset(
+        uid
+        for uid, each in index.active.items()
+        if each.holdings and gang == (each.entry.namespace, each.reservation.spec.gang)
+    )
 
 
 def _assumed_reports(nodes: Sequence[NodeUpdate], now: float) -> tuple[NodeGpusUpdate, ...]:

@@ -24,7 +24,7 @@ def pod_preemption_notes(
         if intent is None:
             continue
         if reserved_gang(hold) == gang:
-            yield intent_note(intent)
+            yield intent_note(intent) + _present_state(hold)
         yield from _victim_notes(pod, hold, intent)
     title = f"{pod.metadata.namespace}/{pod.metadata.name}"
     units = {title} if gang is None else {title, f"{gang.namespace}/{gang.name}"}
@@ -39,7 +39,9 @@ def pod_preemption_notes(
         if units & set(dry.units):
             beneficiary = f"{'gang' if each.pod is None else 'pod'} {each.namespace}/{each.pod or each.name}"
             of_all = f"{work}, of all pods that would be evicted; rule: {dry.rule}"
-            yield f"dry run: it would be evicted for {beneficiary} ({of_all})"
+            # Of an elastic gang, perhaps only some pods: the page does not name them.
+            victim = "it" if title in dry.units else "its gang, or some of its pods,"
+            yield f"dry run: {victim} would be evicted for {beneficiary} ({of_all})"
 
 
 def intent_note(intent: Preemption) -> str:
@@ -69,8 +71,19 @@ def _victim_notes(pod: FullPod, hold: ReservationUpdate, intent: Preemption) -> 
         state, more = "was evicted", "; it has not ended yet"
     yield (
         f"it {state} for {beneficiary} of priority {hold.spec.priority}, with its unit {found.unit} "
-        f"(rule: {intent.rule}; reservation {hold.namespace}/{hold.name}){more}"
+        f"(rule: {intent.rule}; reservation {hold.namespace}/{hold.name}){more}{_present_state(hold)}"
     )
+
+
+def _present_state(hold: ReservationUpdate) -> str:
+    """Return what the planner does now: units may be spared, and pods may not end."""
+    return "" if not hold.status.reason else f"; now: {hold.status.reason}"
+
+
+def gang_of_gated_pod(pod: FullPod) -> tuple[str, str] | None:
+    """Return namespace and name of the gang that a gated pod waits with; None: it has none, or is not gated."""
+    gang = _gang_of(pod) if pod.spec.scheduling_gates else None
+    return None if gang is None else (gang.namespace, gang.name)
 
 
 def _gang_of(pod: FullPod) -> GangName | None:

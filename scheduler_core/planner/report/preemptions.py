@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from gputopo.crd.reservations import EntryPhase, Preemption
 from gputopo.render import report
@@ -37,6 +38,8 @@ class PreemptionSummary(msgspec.Struct, frozen=True, rename="camel", kw_only=Tru
     deadline: str | None = None  # RFC 3339: until when further units may be begun
     reservation: str | None = None
     stuck: tuple[str, ...] = ()  # evicted pods that did not end in time, NAMESPACE/NAME
+    status: str | UnsetType = UNSET  # what the planner does now, or why it evicts no more pods
+    is_begun: bool | UnsetType = UNSET  # False: no unit is begun
 
 
 def running_preemptions(snapshot: GangSnapshot, namespace: str | None) -> tuple[PreemptionSummary, ...]:
@@ -108,12 +111,18 @@ def _running(each: ReservationUpdate, intent: Preemption, snapshot: GangSnapshot
         deadline=each.status.deadline,
         reservation=each.name,
         stuck=each.status.stuck,
+        status=each.status.reason or UNSET,
+        is_begun=UNSET if each.status.evicting else False,
     )
 
 
 def _mode(each: PreemptionSummary) -> str:
     if each.mode == DRY_RUN:
         return "would evict"
+    if each.is_begun is False:
+        return "planned"
+    if each.pods_left == 0:
+        return "evicted"
     return f"{each.mode} ({len(each.stuck)} stuck)" if each.stuck else each.mode
 
 
@@ -129,5 +138,5 @@ def _row(each: PreemptionSummary) -> tuple[Cell, ...]:
         Cell(NONE if each.cost is None else format_number(each.cost)),
         Cell(NONE if each.deadline is None else escape_invisible(each.deadline)),
         Cell(escape_invisible(each.rule)),
-        Cell(escape_invisible(each.reason)),
+        Cell(escape_invisible(each.reason if isinstance(each.status, UnsetType) else each.status)),
     )

@@ -56,6 +56,30 @@ def test_running_preemptions_and_the_dry_run(tmp_path: Path) -> None:
     assert (shown.exit_code, shown.stdout, shown.stderr) == (0, HEAD + EVICTS + WOULD, "")
 
 
+@pytest.mark.parametrize(
+    ("begun", "running", "mode"),
+    [
+        pytest.param((), RUNNING, "planned", id="no unit is begun"),
+        pytest.param(("b/old",), RUNNING, "evicting", id="a unit is begun"),
+        pytest.param(("b/old",), [], "evicted", id="no pod is left"),
+    ],
+)
+def test_the_mode_and_the_present_state(
+    tmp_path: Path, begun: tuple[str, ...], running: list[dict[str, Any]], mode: str
+) -> None:
+    """Each preemption was called "evicting", also before the first eviction, and its reason never changed."""
+    why = "b/gone is protected by now: an annotation forbids it; not evicted: b/gone"
+    held = {**HELD, "status": {**HELD["status"], "evicting": list(begun), "reason": why}}
+    objects = {**CLUSTER, "placementreservations": listed(held), "pods": listed(*running)}
+    with api_server(cluster(**objects)) as server:
+        table = run(server, tmp_path, "preemptions").stdout
+        (item,) = json.loads(run(server, tmp_path, "preemptions", "-o", "json").stdout)["items"]
+
+    assert table.splitlines()[1].split()[2] == mode
+    assert table.splitlines()[1].endswith(why)
+    assert (item["status"], item.get("isBegun", True)) == (why, bool(begun))
+
+
 def test_the_document(tmp_path: Path) -> None:
     with api_server(cluster(**CLUSTER)) as server:
         shown = run(server, tmp_path, "preemptions", "-o", "json")

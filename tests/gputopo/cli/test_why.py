@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -421,20 +422,26 @@ EVICTIONS = (PlannedEviction("u-train", "a", "train", "gpu-0", "a/train", 3),)
 INTENT = Preemption(EVICTIONS, "scavengers-preemptible", "evicts 1 pod of a/train", 4.5, 12.25)
 
 
-def preempting(begun: tuple[str, ...] = ()) -> tuple[Answer, Answer]:
+def preempting(begun: tuple[str, ...] = (), reason: str | None = None) -> tuple[Answer, Answer]:
     """A capacity hold of the gang b/llm, for which the pod a/train is evicted, and the ledger that lists it."""
     spec = ReservationSpec("llm", held=(HeldCapacity("gpu-0", 3),), priority=100, preemption=INTENT)
     metadata = {"name": "llm-1", "namespace": "b", "uid": "R", "resourceVersion": "7"}
     entry = {"uid": "R", "namespace": "b", "name": "llm-1", "hash": spec_hash(spec), "phase": "Held"}
     ledger = {"metadata": {"name": "gpus", "uid": "L", "generation": 1}, "spec": {"entries": [entry]}}
-    status = {"state": "Held", "evicting": list(begun)}
+    status = {"state": "Held", "evicting": list(begun)} | ({} if reason is None else {"reason": reason})
     return listed({"metadata": metadata, "spec": msgspec.to_builtins(spec), "status": status}), listed(ledger)
 
 
-def notes(folder: Path, name: str, begun: tuple[str, ...] = (), *options: str) -> list[str]:
-    reservations, ledgers = preempting(begun)
+def notes(folder: Path, name: str, begun: tuple[str, ...] = (), *options: str, reason: str | None = None) -> list[str]:
+    return [each for each in explained(folder, name, begun, *options, reason=reason)["notes"] if "evict" in each]
+
+
+def explained(
+    folder: Path, name: str, begun: tuple[str, ...] = (), *options: str, reason: str | None = None, gpus: int = 3
+) -> dict[str, Any]:
+    reservations, ledgers = preempting(begun, reason)
     answers = {RESERVATIONS.path(): reservations, LEDGERS.path(): ledgers}
-    member = pod("member", 3, namespace="b", phase="Pending")
+    member = pod("member", gpus, namespace="b", phase="Pending")
     member["metadata"]["annotations"] = {POD_GANG.key: "llm", POD_GANG_SIZE.key: "1"}
     member["spec"]["schedulingGates"] = [{"name": GATE}]
 
@@ -447,7 +454,25 @@ def notes(folder: Path, name: str, begun: tuple[str, ...] = (), *options: str) -
     with api_server(answer) as server:
         shown = why(server, folder, "pod", name, "-n", namespace, "-o", "json", *options)
     assert shown.exit_code == 0, shown.output
-    return [each for each in json.loads(shown.output)["notes"] if "evict" in each]
+    result: dict[str, Any] = json.loads(shown.output)
+    return result
+
+
+def test_the_notes_say_what_the_planner_does_now(tmp_path: Path) -> None:
+    """A unit that was spared was still called "to be evicted", and nothing else was said."""
+    why = "the policy allows no eviction now: a/train not evicted"
+
+    for name in ("train", "member"):
+        (note,) = notes(tmp_path, name, reason=why)
+        assert note.endswith(f"; now: {why}")
+
+
+def test_capacity_that_is_held_for_the_gang_of_a_pod_is_not_called_reserved_for_another_workload(
+    tmp_path: Path,
+) -> None:
+    result = explained(tmp_path, "member", gpus=1)
+
+    assert (result["refused"], result["kept"]) == ([], [])
 
 
 def test_a_pod_that_is_evicted_names_the_gang_the_rule_and_the_reservation(tmp_path: Path) -> None:
@@ -481,6 +506,15 @@ def test_the_planner_reports_the_pods_of_a_dry_run(tmp_path: Path) -> None:
         "pods are evicted for it: a/train (lost work: 4.5 GPU-hours, cost 12.25; rule: scavengers-preemptible)",
         "dry run: would evict a/waits for it (lost work: 0.5 GPU-hours; rule: idle first)",
     ]
+
+
+def test_of_a_gang_in_a_dry_run_perhaps_only_some_pods_would_be_evicted(tmp_path: Path) -> None:
+    dry = {"units": ["b/llm"], "pods": 2, "gpu_hours": 0.5, "cost": None, "rule": "idle first"}
+    state = {"namespace": "c", "name": "top", "phase": "queued", "reason": "too few", "dry_run": dry}
+    with api_server(lambda _: Answer({"leads": True, "gangs": [state]})) as planner:
+        *_, note = notes(tmp_path, "member", (), "--planner", planner.url)
+
+    assert note.startswith("dry run: its gang, or some of its pods, would be evicted for gang c/top")
 
 
 def test_the_planner_says_why_it_evicts_no_pod(tmp_path: Path) -> None:
