@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from gputopo.crd.reservations import Preemption
 from scheduler_core.cache.node_record import is_hold
-from scheduler_core.planner.commit.eviction_progress import left_evictions, untouched_units
+from scheduler_core.planner.commit.eviction_progress import is_late, left_evictions, untouched_units
 from scheduler_core.planner.commit.state import ReconcileInput
 from scheduler_core.planner.leader.capacity_holds import CapacityHolds
 from scheduler_core.planner.leader.context import TermContext
@@ -21,7 +21,8 @@ from scheduler_core.planner.leader.queue import GangQueue, QueuedGang, fit_key
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.preemption.recheck import PlannedPods
 
-AGAIN_S = 5.0  # until a preemption that was not proved is checked again: not everything that a plan needs is visible
+# Until a preemption that was not proved is checked again, doubled each time: not all that a plan needs is visible.
+AGAIN_S, MAX_AGAIN_S = 5.0, 300.0
 TIMEOUT_S = 60.0  # a preemption without a proof for so long counts as not proved: its cluster changes all the time
 MOST_CHECKS = 16  # after so many, changes of the victims do not count: their owners could change them all the time
 NOT_IN_TIME = f"the cluster changed too often to prove within {TIMEOUT_S:g} s that the gang would fit"
@@ -52,6 +53,7 @@ class _Checked(NamedTuple):
     why_not: str | None
     at: float  # monotonic seconds
     times: int
+    again_s: float  # until the next check, where it was not proved
 
     def is_valid(self, now: _State) -> bool:
         """Return True if the result holds in this state, in which some victims may be gone."""
@@ -81,7 +83,7 @@ class EvictionChecks:
                 known = None
             if known is None or known.why_not is not None:
                 found[uid] = None if known is None else known.why_not
-                if known is None or inputs.now - known.at >= AGAIN_S:
+                if known is None or inputs.now - known.at >= known.again_s:
                     self._due.append(each)
         unknown = {uid for uid, why_not in found.items() if why_not is None}
         self._unproved_since = {uid: self._unproved_since.get(uid, inputs.now) for uid in unknown}
@@ -101,21 +103,26 @@ class EvictionChecks:
         """Record the result of the last check. ``now``: monotonic seconds."""
         if self._running is not None:
             uid = self._running.planned.hold
-            times = 1 + (self._checked[uid].times if uid in self._checked else 0)
-            self._checked[uid] = _Checked(self._running.state, why_not, now, times)
+            before = self._checked.get(uid)
+            again_s = AGAIN_S
+            if before is not None and before.why_not is not None:
+                again_s = min(MAX_AGAIN_S, 2 * before.again_s)
+            times = 1 if before is None else 1 + before.times
+            self._checked[uid] = _Checked(self._running.state, why_not, now, times, again_s)
             self._running = None
 
     def _open(self, inputs: ReconcileInput) -> Iterator[_Due]:
-        """Yield the preemptions with units of which no pod is evicted yet."""
+        """Yield the preemptions with units of which no pod is evicted yet, and may be."""
         for hold in self._holds.open_holds():
-            intent = hold.spec.preemption
-            if (
-                intent is not None
-                and not intent.yields
-                and (untouched := untouched_units(inputs, hold.reservation, intent))
-            ):
+            intent, reservation = hold.spec.preemption, hold.reservation
+            if intent is None or intent.yields:
+                continue
+            untouched = untouched_units(inputs, reservation, intent)
+            if is_late(inputs, reservation):  # no further unit begins
+                untouched &= set(reservation.status.evicting)
+            if untouched:
                 left = tuple(left_evictions(inputs, intent))
-                planned = PlannedPods(hold.reservation.key, tuple(hold.nodes), left, untouched)
+                planned = PlannedPods(reservation.key, tuple(hold.nodes), left, untouched)
                 yield _Due(hold, planned, self._state(hold, intent, planned))
 
     def _state(self, hold: CapacityHold, intent: Preemption, planned: PlannedPods) -> _State:

@@ -165,6 +165,24 @@ def test_a_unit_that_became_protected_is_named_and_other_gangs_need_not_wait_for
     assert leader.term.preemptions.over == {intent.key}
 
 
+def test_a_begun_unit_that_is_spared_is_not_evicted_after_the_deadline_either() -> None:
+    server, pods = full(n0=2, n1=2)
+    urgent(server, size=2)
+    leader = planner(server, timeout_s=30.0)
+    left = [forbid]
+
+    def change_then(action: Action) -> None:
+        if left and isinstance(action, WriteStatus) and len(action.status.evicting) == 2:
+            left.pop()(server, leader)
+
+    leader.refuses = change_then
+    run(leader, 200)
+
+    assert left == []
+    assert len(evicted(leader)) == 1
+    assert len(set(pods.values()) & server.pods.keys()) == 1
+
+
 def test_a_pod_that_ended_by_itself_is_not_called_evicted() -> None:
     server, pods = full(n0=2, n1=2)
     urgent(server, size=2)
