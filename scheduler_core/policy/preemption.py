@@ -111,7 +111,7 @@ class PreemptionPolicy(NamedTuple):
     @property
     def unit_time_s(self) -> float:
         """Return the time from the start of a search until no more units are found: the rest is for plans."""
-        return 0.4 * self.max_search_s
+        return 0.55 * self.max_search_s
 
     @property
     def plan_time_s(self) -> float:

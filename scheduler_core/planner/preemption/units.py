@@ -257,7 +257,7 @@ def _single_unit(pod: _RunningPod, inputs: UnitInputs) -> _RunningUnit:
         (pod,),
         workload_class_of(pod.profile),
         pod.state.priority,
-        _times((pod,), inputs.disruptions.owner_facts(pod.owner), inputs),
+        _times((pod,), (), inputs),
     )
 
 
