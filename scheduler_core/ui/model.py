@@ -116,6 +116,16 @@ class NodeGroup(NamedTuple):
     totals: Totals
 
 
+class PendingPod(NamedTuple):
+    """A pod that requests GPUs, has no node, and is no member of a gang."""
+
+    namespace: str
+    name: str
+    gpus: int  # devices; shares and MIG devices count as one each
+    priority: int
+    scheduler: str | None
+
+
 class Overview(NamedTuple):
     """The cluster at one moment."""
 
@@ -125,5 +135,6 @@ class Overview(NamedTuple):
     gangs: tuple[GangSummary, ...]
     reserved: tuple[ReservedGpus, ...]
     preemptions: tuple[PreemptionSummary, ...] = ()  # in progress
+    pending: tuple[PendingPod, ...] = ()  # highest priority first
     troubles: tuple[str, ...] = ()  # why this may be incomplete
     notice: str = ""  # where it is from, if not from a running cluster

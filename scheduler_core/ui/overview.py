@@ -12,7 +12,7 @@ from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.report.listing import list_gangs
 from scheduler_core.planner.report.preemptions import running_preemptions
 from scheduler_core.planner.report.read import GangSnapshot
-from scheduler_core.ui.model import GpuState, NodeGroup, NodeRow, Overview, Totals
+from scheduler_core.ui.model import GpuState, NodeGroup, NodeRow, Overview, PendingPod, Totals
 from scheduler_core.ui.node_rows import NodeInput, node_row
 
 GROUP_SIZE = 128  # nodes of a group by product
@@ -57,9 +57,26 @@ def overview(
         gangs=list_gangs(gangs, now),
         reserved=_reserved(view),
         preemptions=running_preemptions(gangs, None),
+        pending=_pending(view),
         troubles=tuple(troubles),
         notice=notice,
     )
+
+
+def _pending(view: PlannerView) -> tuple[PendingPod, ...]:
+    unbound = [pod for pod in view.cache.pods.values() if pod.node is None]
+    found = [
+        PendingPod(
+            pod.occupant.namespace,
+            pod.occupant.name,
+            sum(number for _, number in pod.occupant.profile.device_request.totals),
+            pod.priority,
+            pod.scheduler,
+        )
+        for pod in unbound
+        if view.gang_members.get_member(pod.key) is None
+    ]
+    return tuple(sorted(found, key=lambda pod: (-pod.priority, pod.namespace, pod.name)))
 
 
 def with_nodes(found: Overview, names: Collection[str]) -> Overview:

@@ -7,13 +7,14 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from gputopo.render.report import age_words, listed
+from gputopo.render.wording import counted_noun
 from scheduler_core.explain.text import reserved_words
 from scheduler_core.planner.report.listing import FAILED_PHASES, GangSummary
 from scheduler_core.planner.report.tables import phase_words, reason_words
 from scheduler_core.ui.hidden_names import ANOTHER, visible_overview, without_hidden_names
 from scheduler_core.ui.history import Change, History
 from scheduler_core.ui.html import NOTHING, Html, address, element, joined, link, text
-from scheduler_core.ui.model import GpuState, NodeGroup, NodeRow, Overview
+from scheduler_core.ui.model import GpuState, NodeGroup, NodeRow, Overview, PendingPod
 from scheduler_core.ui.overview import totals
 from scheduler_core.ui.rows_html import (
     ANYONE,
@@ -31,6 +32,7 @@ from scheduler_core.ui.timeline import timeline
 
 MAX_ROWS = 1200  # nodes on one page; larger clusters are shown by group
 _MAX_GANGS = 200
+_MAX_PENDING = 200
 _MAX_CHANGES = 100
 _NODE_TITLES = ("Node", "GPUs", "Free", "Pods", "Remarks")
 _GROUP_TITLES = ("Nodes", "GPUs", "Free", "Islands", "Remarks")
@@ -84,6 +86,7 @@ def sections(found: Overview, history: History, viewer: Viewer) -> dict[str, Htm
     """Return the parts below the nodes, by element id."""
     return {
         "gangs": _gangs(found, viewer),
+        "pending": _pending(found, viewer),
         "preemptions": _preemptions(found, viewer),
         "reserved": _reserved(found, viewer.shown),
         "history": _history(history, viewer),
@@ -100,6 +103,8 @@ def summary_part(found: Overview, rows: Sequence[NodeRow], query: PageQuery) -> 
     waiting = sum(gang.waiting_seconds is not None for gang in found.gangs)
     if waiting:
         figures.append((f"{waiting}", "gangs waiting" if waiting > 1 else "gang waiting"))
+    if found.pending:
+        figures.append((f"{len(found.pending):,}", "pods pending" if len(found.pending) > 1 else "pod pending"))
     kept = counted.count(GpuState.RESERVED, GpuState.MAY_BE_RESERVED)
     if kept:
         figures.append((f"{sum(each.gpus for each in found.reserved)}", "GPUs reserved"))
@@ -237,6 +242,38 @@ def _gang_line(gang: GangSummary, viewer: Viewer) -> Html:
         element("td", text("?" if gang.gpus is None else str(gang.gpus))),
         element("td", text(waiting)),
         element("td", text(reason_words(gang))),
+    )
+
+
+def _pending(found: Overview, viewer: Viewer) -> Html:
+    """Return the pods without a node; gangs have a table of their own."""
+    if not found.pending:
+        return element("section", id="pending")
+    shown = [pod for pod in found.pending if viewer.shown(pod.namespace)]
+    hidden = len(found.pending) - len(shown)
+    more = len(shown) - _MAX_PENDING
+    remarks = [counted_noun(more, "more pod")] * (more > 0) + [
+        f"{counted_noun(hidden, 'pod')} of other namespaces"
+    ] * bool(hidden)
+    rows = [_pending_line(pod, viewer) for pod in shown[:_MAX_PENDING]]
+    return element(
+        "section",
+        element("h2", text("Pending pods")),
+        _table("Pending pods", ("Pod", "GPUs", "Priority", "Scheduler"), [element("tbody", *rows)])
+        if rows
+        else NOTHING,
+        *(element("p", text(remark)) for remark in remarks),
+        id="pending",
+    )
+
+
+def _pending_line(pod: PendingPod, viewer: Viewer) -> Html:
+    name = viewer.link(f"{pod.namespace}/{pod.name}", "pod", namespace=pod.namespace, name=pod.name)
+    facts = (str(pod.gpus), str(pod.priority), pod.scheduler or "")
+    return element(
+        "tr",
+        element("th", element("span", name, class_="name"), scope="row"),
+        *(element("td", text(fact)) for fact in facts),
     )
 
 

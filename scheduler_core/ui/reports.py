@@ -85,6 +85,7 @@ def overview_document(found: Overview, viewer: Viewer) -> dict[str, Any]:
             "freeIslands": {str(size): number for size, number in totals.islands},
             "gangs": [gang for gang in found.gangs if viewer.shown(gang.namespace)],
             "reserved": list(found.reserved),
+            "pendingPods": len(found.pending),
             "troubles": list(found.troubles),
         },
     )

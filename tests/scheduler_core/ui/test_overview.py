@@ -179,6 +179,31 @@ def test_namespaces_of_one_colour_have_different_corners() -> None:
     assert len({mark.split()[0] for mark in marks}) < len(marks) == 8  # by these names; 24 marks exist
 
 
+def test_pending_pods_are_listed_by_priority_apart_from_gangs() -> None:
+    at = now()
+    urgent = gpu_pod("team", "urgent", 4, None, at, priority=1000)
+    ended = {**gpu_pod("team", "ended", 4, None, at), "status": {"phase": "Succeeded"}}
+    items = [
+        gpu_node("n", 8),
+        gpu_pod("other", "waits", 8, None, at),
+        urgent,
+        ended,
+        *waiting_gang("team", "g", 2, 8, at),
+    ]
+    service = service_of(items)
+    whole = Page(main_part(service.overview, service.history, PageQuery(), Viewer()))
+    part = Page(main_part(service.overview, service.history, PageQuery(), Viewer(namespaces=frozenset({"team"}))))
+
+    assert [(pod.name, pod.gpus, pod.priority) for pod in service.overview.pending] == [
+        ("urgent", 4, 1000),
+        ("waits", 8, 0),
+    ]
+    assert "2 pods pending" in whole.words
+    assert "pod?namespace=other&name=waits" in {attributes.get("href") for _, attributes in whole.tags}
+    assert "waits" not in part.words
+    assert "1 pod of other namespaces" in part.words
+
+
 def test_a_large_cluster_is_shown_by_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overview_page, "MAX_ROWS", 30)
     service = service_of(cluster(48, per_rack=16)["items"])
