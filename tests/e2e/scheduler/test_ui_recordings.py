@@ -109,3 +109,16 @@ def test_long_names_widen_neither_the_page_nor_its_tables(browser: Browser, tmp_
 
     assert widths[0] <= widths[1]
     assert table[0] <= table[1]
+
+
+def test_a_page_is_printed_on_white_with_its_cells(browser: Browser, tmp_path: Path) -> None:
+    """Browsers print no background unless the page asks for it, and letters in cells would be white on white."""
+    (tmp_path / "page.html").write_text(static_page(service_of(every_state())), encoding="utf-8")
+    page = browser.new_page(color_scheme="dark")
+    page.goto((tmp_path / "page.html").as_uri())
+    page.emulate_media(media="print", color_scheme="dark")
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    adjusted = page.locator(".gpus b").first.evaluate("each => getComputedStyle(each).printColorAdjust")
+    page.close()
+
+    assert (background, adjusted) == ("rgb(255, 255, 255)", "exact")
