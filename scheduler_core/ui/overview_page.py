@@ -295,7 +295,7 @@ def _preemptions(found: Overview, viewer: Viewer) -> Html:
                 element("td", text(f"{ended} of {each.pods} pods ended"), stuck),
                 element("td", text(listed(each.units))),
                 element("td", text(f"{each.gpu_hours:.1f}")),
-                element("td", text(each.reason if is_shown else "")),
+                element("td", text(each.present_reason if is_shown else "")),
             )
         )
     titles = ("For the gang", "Evictions", "Gangs and pods that are evicted", "GPU-hours lost", "Reason")

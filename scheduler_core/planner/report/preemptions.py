@@ -41,6 +41,11 @@ class PreemptionSummary(msgspec.Struct, frozen=True, rename="camel", kw_only=Tru
     status: str | UnsetType = UNSET  # what the planner does now, or why it evicts no more pods
     is_begun: bool | UnsetType = UNSET  # False: no unit is begun
 
+    @property
+    def present_reason(self) -> str:
+        """Return what the planner does now; if that is unknown, why it chose these units."""
+        return self.reason if isinstance(self.status, UnsetType) else self.status
+
 
 def running_preemptions(snapshot: GangSnapshot, namespace: str | None) -> tuple[PreemptionSummary, ...]:
     """Return the preemptions of holds in effect, by namespace and gang. ``namespace``: of the gangs; None: all.
@@ -138,5 +143,5 @@ def _row(each: PreemptionSummary) -> tuple[Cell, ...]:
         Cell(NONE if each.cost is None else format_number(each.cost)),
         Cell(NONE if each.deadline is None else escape_invisible(each.deadline)),
         Cell(escape_invisible(each.rule)),
-        Cell(escape_invisible(each.reason if isinstance(each.status, UnsetType) else each.status)),
+        Cell(escape_invisible(each.present_reason)),
     )

@@ -51,6 +51,18 @@ def test_the_page_says_for_which_gang_which_pods_are_evicted_and_how_many_have_e
     assert "urgent/llm does not fit" in found
 
 
+def test_the_page_says_what_the_planner_does_now() -> None:
+    """The page showed only why the pods were chosen, also after the planner had spared some of them."""
+    node, _ = gpu_machine("n", "8a100-2n-pairs12")
+    intent = Preemption((PlannedEviction("u", "batch", "sweep-0", "n", "batch/sweep", 2),), "rule", "chosen", 1.0)
+    hold, ledger = capacity_hold("urgent", "llm", "n", 2, preemption=intent)
+    why = "batch/sweep is protected by now: an annotation forbids it; not evicted: batch/sweep"
+
+    found = words(service_of([node, {**hold, "status": {"state": "Held", "reason": why}}, ledger]))
+
+    assert why in found
+
+
 def test_names_of_victims_are_escaped(service: UiService) -> None:
     assert "<b>job" not in overview_page(service.overview, service.history)
 
