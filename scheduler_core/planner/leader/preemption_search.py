@@ -116,6 +116,7 @@ def _check(search: PreemptionSearch, planned: PlannedPods) -> PreemptionSearchRe
     """Prove evictions in progress again."""
     ending = ending_pods(search.units)
     task = PreemptionTask(search.gang, search.view, (), search.options, search.policy, search.units.now, ending=ending)
-    why_not = why_not_evicted(planned, task, search.units)
+    # Without a limit of time: a unit that was not found would look as if its pods had changed.
+    why_not = why_not_evicted(planned, task, search.units._replace(is_out_of_time=lambda: False))
     found = NoPreemption(search.gang, FITS_ALREADY if why_not is None else why_not, 1)
     return PreemptionSearchResult(found, is_check=True)

@@ -183,6 +183,24 @@ def test_a_begun_unit_that_is_spared_is_not_evicted_after_the_deadline_either() 
     assert len(set(pods.values()) & server.pods.keys()) == 1
 
 
+def test_a_proof_needs_all_units_however_long_that_takes() -> None:
+    """On thousands of nodes the time of a search may end before all units are found."""
+    server, pods = full(n0=2)
+    urgent(server)
+    leader = planner(server)
+
+    def start(search: PreemptionSearch) -> None:
+        if search.planned is not None:
+            search = search._replace(units=search.units._replace(is_out_of_time=lambda: True))
+        result = run_preemption_search(search)
+        leader._pending.append(lambda: leader.term.apply_preemption_result(result))
+
+    leader.start_preemption_search = start  # type: ignore[method-assign]
+    run(leader, 40)
+
+    assert evicted(leader) == [pods["n0"]]
+
+
 def test_a_pod_that_ended_by_itself_is_not_called_evicted() -> None:
     server, pods = full(n0=2, n1=2)
     urgent(server, size=2)
