@@ -23,7 +23,7 @@ class Protection(Enum):
     OLD_CHECKPOINT = "its last checkpoint is too old"
     COOLDOWN = "it was evicted a short time ago"
     GRACE = "its grace period is too long"
-    TOO_MANY_PODS = "it has more pods than may be evicted in an hour"
+    TOO_MANY_PODS = "it has more pods than may still be evicted in this hour"
     UNKNOWN = "it is not observed completely yet"
 
 

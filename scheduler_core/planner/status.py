@@ -128,7 +128,7 @@ def _gang_status(term: LeaderTerm, gang: Gang, progress: Progress, now: float) -
             rollback_reason=queued.rollback_reason,
             since=queued.since,
             dry_run=_dry_run(term, gang.name),
-            no_eviction=None if (report := term.preemptions.reports.get(gang.name)) is None else report.no_eviction,
+            no_eviction=term.preemptions.no_eviction(queued),
         )
     if progress.open is not None:
         return status._replace(reservation=progress.open.name)

@@ -31,9 +31,10 @@ from scheduler_core.planner.leader.preemption_search import PreemptionSearchResu
 from scheduler_core.planner.leader.queue import GangQueue, QueuedGang
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.preemption.model import PreemptionPlan
-from scheduler_core.policy.preemption import PreemptionMode, PreemptionPolicy
+from scheduler_core.policy.preemption import PreemptionMode, PreemptionPolicy, window_text
 
 OVER_LIMIT = "it would be over the limit of evictions per hour (preemption.maxEvictionsPerHour)"
+_MOST_WINDOWS = 3  # that a reason names
 PAUSE_FACTOR = 9.0  # after a search, none is started for nine times its CPU time
 
 
@@ -97,6 +98,16 @@ class Preemptions:
             ):
                 found = waiting
         return found
+
+    def no_eviction(self, waiting: QueuedGang) -> str | None:
+        """Return why no pod is evicted for a waiting gang, for people; None: unknown, or pods are evicted for it."""
+        policy = self._policy
+        is_closed = policy.mode is not PreemptionMode.OFF and not policy.is_open(self._context.clock.wall())
+        if is_closed and waiting.unfit_state is not None:
+            windows = "; ".join(map(window_text, policy.windows[:_MOST_WINDOWS]))
+            return f"no time window of the policy is open now (preemption.windows: {windows})"
+        report = self.reports.get(waiting.gang.name)
+        return None if report is None else report.no_eviction
 
     def evictions_left(self, now: float) -> int:
         """Return how many pods may be evicted yet within this hour. ``now``: monotonic seconds."""

@@ -247,6 +247,38 @@ def test_why_no_pod_is_evicted_is_reported_once() -> None:
     assert [each.no_eviction for each in gangs if each.gang.name.name == "urgent"] == [why]
 
 
+def test_outside_of_the_time_windows_the_gang_says_so() -> None:
+    server, _ = full(n0=2)
+    urgent(server)
+    leader = planner(server, windows=(PreemptionWindow(opens_s=0.0, closes_s=60.0),))
+
+    run(leader, 20)
+
+    gangs = planner_status(leader.term, True, None, (), leader.now).gangs
+    assert [each.no_eviction for each in gangs] == [
+        "no time window of the policy is open now (preemption.windows: every day 00:00-00:01 UTC)"
+    ]
+
+
+def test_a_unit_of_more_pods_than_the_limit_leaves_in_this_hour_is_not_called_too_large() -> None:
+    """A gang of two was said to have more pods than may be evicted in an hour, where that were two."""
+    server = ApiServer({f"n{at}": 2 for at in range(3)})
+    gang_of_two(server, ("n0", "n1"))
+    server.bind(server.create_pod("single", 2, more=RUNNING), "n2")
+    urgent(server, "first")
+    leader = planner(server, max_evictions_per_hour=2)
+    run(leader, 14)
+    assert committed(server) == {"first"}
+
+    urgent(server, "second", size=2)
+    run(leader, 100)
+
+    assert len(evicted(leader)) == 1
+    ((gang, why),) = leader.not_evicted
+    assert gang == "second"
+    assert "1 because it has more pods than may still be evicted in this hour" in why
+
+
 def test_the_budget_that_forbids_a_unit_is_reported() -> None:
     server, pods = full(n0=2, n1=2)
     leader = planner(server)
