@@ -55,7 +55,8 @@ COUNTERS = {
     ),
     "gputopo_planner_preemption_lost_gpu_hours": MetricHelp(
         ("outcome",),
-        "GPU-hours of work that preemptions lost. begun: of all preemptions; won, in-vain: of those with this outcome.",
+        "GPU-hours of work that preemptions lost, as planned: also of units that were spared later. begun: of all "
+        "preemptions; won, in-vain: of those with this outcome.",
     ),
     "gputopo_planner_preemption_lost_cost": MetricHelp(
         ("outcome",),
@@ -118,6 +119,7 @@ GAUGES = {
     "gputopo_planner_ledger_entries": MetricHelp((), "Reservations in the ledger."),
     "gputopo_planner_extenders": MetricHelp((), "Extenders registered in the ledger."),
 }
+_WITH_LOST_WORK = frozenset({"begun", "won", "in-vain"})  # outcomes of preemptions; "stopped": no pod was evicted
 CATALOGUE = MetricCatalogue(
     COUNTERS, GAUGES | EXTENSION_GAUGES | CLUSTER_GAUGES, EXTENSION_TALLIES | CLUSTER_TALLIES, TIMES
 )
@@ -162,6 +164,8 @@ class PlannerMetrics:
     def count_preemption(self, outcome: str, preemption: Preemption) -> None:
         """Count a preemption that has begun, or ended."""
         self.preemptions.labels(outcome).inc()
+        if outcome not in _WITH_LOST_WORK:
+            return
         self.lost_gpu_hours.labels(outcome).inc(preemption.gpu_hours)
         if preemption.cost is not None:
             self.lost_cost.labels(outcome).inc(preemption.cost)

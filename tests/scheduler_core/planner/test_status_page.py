@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from gputopo.crd.reservations import ReservationState, ReservationStatus
+from gputopo.crd.reservations import Preemption, ReservationState, ReservationStatus
 from scheduler_core.planner.commit.actions import ReleasePod, TouchPod, WriteStatus
 from scheduler_core.planner.leader.writer import WriteAnswer, WriteOutcome
 from scheduler_core.planner.metrics import PlannerMetrics, status_samples
@@ -39,6 +39,21 @@ def test_with_a_stale_cache_the_leader_is_not_ready() -> None:
         False,
         True,
     )
+
+
+def test_work_counts_as_lost_only_where_pods_were_evicted() -> None:
+    """A preemption that was stopped before the first eviction counted as lost work, and a stuck one once more."""
+    metrics = PlannerMetrics()
+    for outcome in ("begun", "stuck", "won", "stopped"):
+        metrics.count_preemption(outcome, Preemption((), "rule", gpu_hours=2.0, cost=3.0))
+
+    def counted(name: str) -> dict[str, float]:
+        family = next(each for each in metrics.registry.collect() if each.name == name)
+        return {each.labels["outcome"]: each.value for each in family.samples if each.name.endswith("_total")}
+
+    assert counted("gputopo_planner_preemptions").keys() == {"begun", "stuck", "won", "stopped"}
+    assert counted("gputopo_planner_preemption_lost_gpu_hours") == {"begun": 2.0, "won": 2.0}
+    assert counted("gputopo_planner_preemption_lost_cost") == {"begun": 3.0, "won": 3.0}
 
 
 def test_writes_waits_plans_and_events_are_counted() -> None:
