@@ -68,7 +68,9 @@ def stuck_evictions(
     inputs: ReconcileInput, reservation: ReservationUpdate, preemption: Preemption
 ) -> tuple[PlannedEviction, ...]:
     """Return the pods of begun units that did not end in time."""
-    begun, deadline = reservation.status.evicting, parse_timestamp(reservation.status.deadline)
+    begun, deadline = set(reservation.status.evicting), parse_timestamp(reservation.status.deadline)
+    if inputs.unproved.get(reservation.key) is not None:
+        begun -= untouched_units(inputs, reservation, preemption)  # they are spared
 
     def is_stuck(each: PlannedEviction) -> bool:
         gone_by, accepted = inputs.gone_by(each.uid), inputs.observations.evicted.get(each.uid)

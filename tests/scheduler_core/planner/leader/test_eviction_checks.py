@@ -181,6 +181,7 @@ def test_a_begun_unit_that_is_spared_is_not_evicted_after_the_deadline_either() 
     assert left == []
     assert len(evicted(leader)) == 1
     assert len(set(pods.values()) & server.pods.keys()) == 1
+    assert "stuck" not in leader.preemptions  # it was never evicted
 
 
 def test_a_proof_needs_all_units_however_long_that_takes() -> None:
