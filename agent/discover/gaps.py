@@ -23,6 +23,8 @@ def unknown_facts(sources: ParsedSources, gpus: tuple[Gpu, ...]) -> Iterator[Pro
         without = [str(gpu.index) for gpu in gpus if gpu.usable and getattr(gpu, field) is None]
         which = "" if len(without) == len(gpus) else f" for GPU {', '.join(without)}"
         if without:
+            if hint in {f"`nvidia-smi {command}` shows it" for command in sources.snapshot.smi or {}}:
+                hint = "its output may be cut: print all of it"  # noqa: PLW2901  the command was given
             yield Problem(f"gpus.{name}", ProblemKind.UNKNOWN, f"not shown by {source_names}{which}; {hint}")
     if sources.nvml is not None:
         for call, errors in failed_nvml_calls(sources.nvml).items():

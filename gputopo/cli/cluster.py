@@ -65,6 +65,9 @@ def file_option(command: _Command) -> _Command:
 @file_option
 @click.option("-l", "--selector", metavar="LABELS", default="", help="Only nodes with these labels, as in kubectl.")
 @click.option(
+    "-A", "--all-namespaces", "_", is_flag=True, expose_value=False, help="No effect, as in kubectl: nodes have none."
+)
+@click.option(
     "-o",
     "--output",
     type=click.Choice([*_OUTPUT.choices, "html"]),

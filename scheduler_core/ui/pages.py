@@ -28,6 +28,7 @@ from scheduler_core.ui.where import MAX_GPUS, MAX_PODS, WhereQuery, prepare_wher
 
 _WHERE_S = 2.0  # for one search
 _MAX_WORDS = 100
+_QUERY = {"group", "q", "free"}  # of the page of the cluster
 Answer = Callable[[Request], Awaitable[Response]]
 Page = Callable[[Request, Viewer], Awaitable[Response]]
 Refuse = Callable[[Request, Verdict], Response]
@@ -108,6 +109,8 @@ class UiPages:
     async def pod(self, request: Request, viewer: Viewer) -> Response:
         """Return the report of ``gputopo why pod``."""
         namespace, name = _named(request)
+        if not (namespace and name):
+            return _unnamed("pod", viewer)
         title = f"Pod {namespace}/{name}"
         return await self._report(
             request, title, viewer, lambda seen_by: reports.pod_report(self._service, seen_by, namespace, name)
@@ -116,6 +119,8 @@ class UiPages:
     async def gang(self, request: Request, viewer: Viewer) -> Response:
         """Return the report of ``gputopo why gang``."""
         namespace, name = _named(request)
+        if not (namespace and name):
+            return _unnamed("gang", viewer)
         title = f"Gang {namespace}/{name}"
         return await self._report(
             request, title, viewer, lambda seen_by: reports.gang_report(self._service, seen_by, namespace, name)
@@ -196,11 +201,18 @@ def _busy(reason: str) -> Response:
     return PlainTextResponse(f"{reason}\n", 503, HEADERS)
 
 
+def _unnamed(kind: str, viewer: Viewer) -> Response:
+    words = f"specify the {kind} in the address: {kind}?namespace=NAMESPACE&name=NAME"
+    return html_answer(text_page("Incomplete address", words, viewer), 400)
+
+
 def _page_query(request: Request) -> PageQuery:
     found, errors = request.query_params, []
     words, free = found.get("q", ""), found.get("free", "")
     if free and _number(free, 0, MAX_GPUS) is None:
         errors.append(f"free {_quoted(free)} is not used: expected a number from 0 to {MAX_GPUS}")
+    if unknown := sorted(set(found) - _QUERY):
+        errors.append(f"{_quoted(unknown[0])} is not used: expected group, q or free")
     if len(words) > _MAX_WORDS:
         errors.append(f"only the first {_MAX_WORDS} characters of the search are used")
     return PageQuery(

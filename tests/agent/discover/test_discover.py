@@ -63,6 +63,15 @@ def test_a_pasted_matrix_gives_links_locality_and_problems_for_missing_facts() -
     assert whats(topology) == ["gpus.product", "gpus.memoryMiB"]
 
 
+def test_a_cut_list_of_products_is_not_asked_for_as_if_it_were_missing() -> None:
+    listed = "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-11111111-2222-3333-4444-555555555550)\n"
+    topology = discover(Snapshot(smi={**smi(topo=TOPO), "-L": Output(listed)}))
+    why = {each.what: each.why for each in topology.problems if each.kind is ProblemKind.UNKNOWN}
+
+    assert why["gpus.product"].endswith("for GPU 1; its output may be cut: print all of it")
+    assert why["gpus.memoryMiB"].endswith("`nvidia-smi -q` shows it")
+
+
 def test_the_display_board_of_a_dgx_station_is_not_a_gpu() -> None:
     topo = """\
 \tGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity\tNUMA Affinity

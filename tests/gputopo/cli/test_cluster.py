@@ -315,7 +315,7 @@ def test_named_nodes_and_no_titles(tmp_path: Path) -> None:
         def run(command: click.Command, *arguments: str) -> Result:
             return CliRunner().invoke(command, ["--kubeconfig", config, *arguments])
 
-        one, both = run(nodes, "gpu-0", "--no-headers"), run(nodes, "gpu-0", "gpu-9")
+        one, both = run(nodes, "gpu-0", "-A", "--no-headers"), run(nodes, "gpu-0", "gpu-9")
         none, all_pods = run(nodes, "gpu-9"), run(pods, "-A", "--no-headers")
         clash = run(pods, "-A", "-n", "a")
 
