@@ -140,6 +140,19 @@ class PreemptionWindowModel(FileModel):
         return PreemptionWindow(frozenset(map(DAYS.index, self.days)), self.opens, self.closes, self.zone)
 
 
+def _some_windows(value: object) -> object:
+    """Refuse an empty list, which could mean at any time, or never."""
+    if value in ([], ()):
+        raise ValueError(
+            "should name at least one window; leave it out to evict pods at any time, or set mode: off to evict none"
+        )
+    return value
+
+
+_Windows = Annotated[tuple[PreemptionWindowModel, ...], Field(min_length=1, max_length=64)]
+Windows = Annotated[_Windows, BeforeValidator(_some_windows, json_schema_input_type=_Windows)]
+
+
 class PreemptionModel(FileModel):
     """Which running pods may be evicted for a gang that does not fit."""
 
@@ -153,7 +166,7 @@ class PreemptionModel(FileModel):
     )
     cooldown: Duration | None = Field(default=None, description="A workload is not evicted again for so long.")
     max_evictions_per_hour: Count | None = Field(default=None, description="Pods of the whole cluster.")
-    windows: Annotated[tuple[PreemptionWindowModel, ...], Field(min_length=1, max_length=64)] | None = Field(
+    windows: Windows | None = Field(
         default=None, description="Pods are evicted only in these times; at any time if absent."
     )
     never_limit: Duration | None = Field(

@@ -150,7 +150,9 @@ def test_mode_off_needs_no_quotes() -> None:
         pytest.param("windows: [{opens: 22:00}]", 'should be a time of day like "22:00"', id="sexagesimal number"),
         pytest.param("windows: [{opens: '6:00'}]", "'6:00' should be a time of day", id="time"),
         pytest.param("windows: [{opens: '06:00', closes: '06:00'}]", "should differ", id="empty window"),
-        pytest.param("windows: []", "preemption.windows should name at least one", id="no window"),
+        pytest.param(
+            "windows: []", "preemption.windows: should name at least one window; leave it out", id="no window"
+        ),
         pytest.param(
             "windows: [{opens: '24:00', closes: '00:00'}]", "opens and closes should differ", id="window of no time"
         ),
