@@ -15,7 +15,7 @@ from agent.publish.node import NodePublisher
 from gputopo.cli.cluster import nodes, pods, topology_of_node
 from gputopo.cli.why import why
 from gputopo.crd.nodegpus import DeviceAllocation, NodeGpus, PodRef, content_hash
-from gputopo.kube.rbac import AGENT, READER
+from gputopo.kube.rbac import AGENT, NODES, READER
 from gputopo.labels import encode_topology
 from gputopo.labels.keys import TOPOLOGY
 from tests import api_objects
@@ -183,6 +183,15 @@ def test_nodes_as_documents_agree(cluster: Cluster, trio: Fleet, config: str, tm
     assert [(each["name"], each["gpus"], each["free"], each["observedAt"]) for each in from_json["items"]] == [
         (f"gpu-{number}", 8, 8, OBSERVED) for number in range(3)
     ]
+
+
+def test_a_cordoned_node_is_marked(cluster: Cluster, trio: Fleet, config: str, tmp_path: Path) -> None:
+    publish(cluster, trio, tmp_path, [])
+    cluster.api.patch(NODES.path("gpu-1"), {"spec": {"unschedulable": True}})
+
+    listed = json.loads(answer(nodes, config, "-o", "json"))["items"]
+
+    assert [each["cordoned"] for each in listed] == [False, True, False]
 
 
 def test_nodes_of_a_cluster_without_agents_show_the_facts_of_the_labels(cluster: Cluster, config: str) -> None:
