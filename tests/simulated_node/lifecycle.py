@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from kubernetes.utils.quantity import parse_quantity
+
 from tests.api_objects import Object
 from tests.simulated_node.kubelet import Container, Pod, Rejection
 
@@ -47,7 +49,7 @@ def rejected(rejection: Rejection) -> Object:
 def _container(container: Object, *, init: bool) -> Container:
     """An extended resource's limit is its request. Only device plugins' resources matter, so all names are kept."""
     limits = container.get("resources", {}).get("limits", {})
-    devices = {name: int(count) for name, count in limits.items() if "/" in name}
+    devices = {name: int(parse_quantity(count)) for name, count in limits.items() if "/" in name}
     return Container(container["name"], devices, init, init and container.get("restartPolicy") == "Always")
 
 

@@ -19,7 +19,7 @@ def _stored(**spec: object) -> Object:
 
 def test_init_containers_come_first_and_only_extended_resources_count() -> None:
     sidecar = container("sidecar", 1) | {"restartPolicy": "Always"}
-    limited = container("prepare") | {"resources": {"limits": {"cpu": "500m", "nvidia.com/gpu": "1"}}}
+    limited = container("prepare") | {"resources": {"limits": {"cpu": "500m", "nvidia.com/gpu": "1E0"}}}
 
     assert kubelet_pod(_stored(initContainers=[limited, sidecar])) == Pod(
         "u1",
