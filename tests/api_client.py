@@ -45,6 +45,7 @@ class Watch:
 
     def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
         self._response = response
+        self._is_stopped = False
 
     def __iter__(self) -> Iterator[tuple[str, Object]]:
         rest = b""
@@ -52,13 +53,19 @@ class Watch:
             for chunk in self._response.stream():
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
+                    if self._is_stopped:
+                        return
                     event = decode(line, dict)
                     if event["type"] == "ERROR":  # most often 410: too old, list again
                         return
                     yield event["type"], event["object"]
 
     def stop(self) -> None:
-        """End it; the thread that iterates goes on after its loop."""
+        """End it; the thread that iterates goes on after its loop.
+
+        What the socket still delivers after this is not decrypted any more.
+        """
+        self._is_stopped = True
         with contextlib.suppress(ValueError, RuntimeError, OSError):  # it has ended
             self._response.shutdown()
 
