@@ -103,11 +103,10 @@ def test_long_names_widen_neither_the_page_nor_its_tables(browser: Browser, tmp_
     page = browser.new_page(viewport=size)
     page.goto((tmp_path / "page.html").as_uri())
     nodes = page.locator("main > .wide")
-    widths = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+    page.wait_for_function("document.documentElement.scrollWidth <= window.innerWidth")  # the layout may come late
     table = nodes.evaluate("each => [each.scrollWidth, each.clientWidth]")
     page.close()
 
-    assert widths[0] <= widths[1]
     assert table[0] <= table[1]
 
 
