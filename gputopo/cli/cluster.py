@@ -6,7 +6,7 @@ Exit code 4: the cluster cannot be reached, denies access, or does not have the 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,7 +16,7 @@ import click
 from gputopo.cli import complete
 from gputopo.cli.output import no_headers_option, print_document, print_table
 from gputopo.cli.progress import input_progress
-from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, read_packed
+from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, near_names_text, read_packed
 from gputopo.cli.watch import Watched, check_watch, watch_option, watch_table
 
 if TYPE_CHECKING:
@@ -130,7 +130,10 @@ def nodes(
         unknown = sorted(set(names) - every)
         found = [each for each in found if each.name in names]
         for name in unknown:
-            click.echo(f"gputopo: there is no GPU node {name[:_QUOTED]!r}{_nearest(name, sorted(every))}", err=True)
+            click.echo(
+                f"gputopo: there is no GPU node {name[:_QUOTED]!r}{near_names_text(name[:_QUOTED], sorted(every))}",
+                err=True,
+            )
     if not names or found:
         if output in ("json", "yaml"):
             print_document(node_list(found, now), output)
@@ -142,15 +145,6 @@ def nodes(
                 click.echo(missing, err=True)
     if unknown:
         sys.exit(NO_CLUSTER)
-
-
-def _nearest(name: str, names: Iterable[str]) -> str:
-    from difflib import get_close_matches  # noqa: PLC0415  only for a message
-
-    from gputopo.render.wording import escape_invisible  # noqa: PLC0415  only for a message
-
-    close = get_close_matches(name[:_QUOTED].lower(), names, n=1)
-    return f"; did you mean {escape_invisible(close[0])}?" if close else ""
 
 
 def _watched_nodes(kube: Kube, selector: str, names: Sequence[str], *, wide: bool) -> Watched:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from gputopo.cli.cluster import topology_of_node
-from gputopo.cli.terminal import NO_GPU, exit_with_error, read_packed
+from gputopo.cli.terminal import NO_GPU, exit_with_error, near_names_text, read_packed
 
 if TYPE_CHECKING:
     from gputopo.model import NodeTopology
@@ -84,10 +84,7 @@ def _recording(name: str) -> str:
     folder = bundled.bundled_directory()
     snapshot = bundled.find_recording(name, folder) or bundled.find_recording(name.lower(), folder)
     if snapshot is None:
-        from difflib import get_close_matches  # noqa: PLC0415  only for a message
-
-        close = get_close_matches(name.lower(), _aliases(), n=3)
-        meant = f"; did you mean {' or '.join(close)}?" if close else ""
+        meant = near_names_text(name, _aliases(), most=3)
         quoted = repr(name if len(name) <= _QUOTED else f"{name[:_QUOTED]}...")
         exit_with_error(
             f"{quoted} is neither a file nor a bundled example machine{meant}\n"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -148,3 +148,13 @@ def run_program(program: Callable[[], object]) -> None:
 
         traceback.print_exc()
         exit_with_error("internal error of gputopo: please report it, with the input if you can share it", 70)
+
+
+def near_names_text(name: str, names: Iterable[str], most: int = 1) -> str:
+    """Return "; did you mean NAME?" with the most similar names, lower case compared; "" if none is similar."""
+    from difflib import get_close_matches  # noqa: PLC0415  only for a message
+
+    from gputopo.render.wording import escape_invisible  # noqa: PLC0415  only for a message
+
+    close = get_close_matches(name.lower(), names, n=most)
+    return f"; did you mean {' or '.join(map(escape_invisible, close))}?" if close else ""

@@ -117,7 +117,7 @@ class NodeGroup(NamedTuple):
 
 
 class PendingPod(NamedTuple):
-    """A pod that requests GPUs, has no node, and is no member of a gang."""
+    """A pod that requests GPUs, has no node, and belongs to no gang."""
 
     namespace: str
     name: str

@@ -109,7 +109,7 @@ def _switch(shape: Rect, switch: Switch, *, below: bool) -> str:
 
 
 def _cpu(shape: Rect) -> str:
-    words = text((shape.cx, shape.cy + 4), fit(CPU_NAME, DETAIL_TEXT, shape.w - 8), DETAIL_TEXT, "m")
+    words = text((shape.cx, shape.cy + 4), CPU_NAME, DETAIL_TEXT, "m")
     return group("cpu", (rect(shape, "switch", 5), words))
 
 

@@ -27,14 +27,11 @@ def eviction_progress(
     inputs: ReconcileInput, reservation: ReservationUpdate, preemption: Preemption
 ) -> EvictionProgress:
     """Return the progress of the evictions of a hold."""
-    left, begun = left_evictions(inputs, preemption), set(reservation.status.evicting)
+    left, begun = left_evictions(inputs, preemption), _begun_units(inputs, reservation, preemption)
     if not left:
         return EvictionProgress.DONE
-    is_spared = inputs.unproved.get(reservation.key) is not None
-    begun -= untouched_units(inputs, reservation, preemption) if is_spared else set()
-    if not begun or (
-        not is_late(inputs, reservation) and not is_spared and any(each.unit not in begun for each in left)
-    ):
+    may_begin = not is_late(inputs, reservation) and not _spares_untouched(inputs, reservation)
+    if not begun or (may_begin and any(each.unit not in begun for each in left)):
         return EvictionProgress.RUNNING
     stuck = stuck_evictions(inputs, reservation, preemption)
     ending = [each for each in left if each.unit in begun and each not in stuck]
@@ -64,13 +61,24 @@ def untouched_units(inputs: ReconcileInput, reservation: ReservationUpdate, pree
     return frozenset(each.unit for each in left_evictions(inputs, preemption)) - touched
 
 
+def _spares_untouched(inputs: ReconcileInput, reservation: ReservationUpdate) -> bool:
+    """Return True if the evictions are known not to make the gang fit, or not to be allowed."""
+    return inputs.unproved.get(reservation.key) is not None
+
+
+def _begun_units(inputs: ReconcileInput, reservation: ReservationUpdate, preemption: Preemption) -> set[str]:
+    """Return the units of which pods are evicted, without units that are spared."""
+    begun = set(reservation.status.evicting)
+    if _spares_untouched(inputs, reservation):
+        begun -= untouched_units(inputs, reservation, preemption)
+    return begun
+
+
 def stuck_evictions(
     inputs: ReconcileInput, reservation: ReservationUpdate, preemption: Preemption
 ) -> tuple[PlannedEviction, ...]:
     """Return the pods of begun units that did not end in time."""
-    begun, deadline = set(reservation.status.evicting), parse_timestamp(reservation.status.deadline)
-    if inputs.unproved.get(reservation.key) is not None:
-        begun -= untouched_units(inputs, reservation, preemption)  # they are spared
+    begun, deadline = _begun_units(inputs, reservation, preemption), parse_timestamp(reservation.status.deadline)
 
     def is_stuck(each: PlannedEviction) -> bool:
         gone_by, accepted = inputs.gone_by(each.uid), inputs.observations.evicted.get(each.uid)

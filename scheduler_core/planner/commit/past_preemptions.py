@@ -40,6 +40,11 @@ def past_preemptions(
     return tuple(reversed(found))
 
 
+def pods_of_last_hour(records: Iterable[PastPreemption], wall_time: float) -> int:
+    """Return the number of pods that were planned to be evicted in the last hour."""
+    return sum(each.pods for each in records if wall_time - (parse_timestamp(each.at) or 0.0) < HOUR_S)
+
+
 def _merged(records: list[PastPreemption], wall_time: float) -> list[PastPreemption]:
     """Return at most ``MAX_RECORDS``: the oldest ones become one, with the time of the newest of them.
 
@@ -49,9 +54,10 @@ def _merged(records: list[PastPreemption], wall_time: float) -> list[PastPreempt
     if first <= 0:
         return records
     old, last = records[:first], records[first]
-    recent = (each.pods for each in old if wall_time - (parse_timestamp(each.at) or 0.0) < HOUR_S)
     units = dict.fromkeys(unit for each in reversed((*old, last)) for unit in each.units)
-    changed = msgspec.structs.replace(last, pods=last.pods + sum(recent), units=tuple(units)[:MAX_UNITS])
+    changed = msgspec.structs.replace(
+        last, pods=last.pods + pods_of_last_hour(old, wall_time), units=tuple(units)[:MAX_UNITS]
+    )
     return [changed, *records[first + 1 :]]
 
 

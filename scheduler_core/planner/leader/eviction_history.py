@@ -11,13 +11,13 @@ from typing import NamedTuple, TypeVar
 
 from gputopo.crd.reservations import PastPreemption
 from gputopo.timestamps import parse_timestamp
+from scheduler_core.planner.commit.past_preemptions import HOUR_S, pods_of_last_hour
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang
 
 T = TypeVar("T")
 RETRY_S = 60.0  # until the next search for a gang; after a preemption in vain doubled each time
 MAX_RETRY_S = 3_600.0
-HOUR_S = 3_600.0
 REPEATED_S = 86_400.0  # a workload that is evicted again within this time is counted
 _MOST = 10_000  # entries of a collection: the oldest are forgotten first
 _MOST_DOUBLINGS = 10
@@ -100,7 +100,7 @@ class EvictionHistory:
 
     def count_inherited(self, wall: float) -> int:
         """Return the number of pods that earlier leaders planned to evict in the last hour."""
-        return sum(each.pods for each in self._inherited if wall - (parse_timestamp(each.at) or 0.0) < HOUR_S)
+        return pods_of_last_hour(self._inherited, wall)
 
     def mark_evicted(self, uid: str, unit: EvictedFrom, now: float, wall: float, *, counts: bool = True) -> bool:
         """Record the first accepted eviction of a pod. ``counts``: towards the limit of an hour.

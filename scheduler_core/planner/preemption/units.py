@@ -33,8 +33,6 @@ _LEAVES_S = 60.0  # a terminating pod is gone so long after its grace period, or
 # A gang that starts is not evicted for so long after the start of its first pod: else its owner could protect it for
 # ever, by members that never start.
 _STARTING_S = 3_600.0
-
-
 _AT_ONCE = 64  # units that are read before the time is checked
 _TURN = 7_919  # a prime: so the first unit of a search is another one each second
 

@@ -70,7 +70,7 @@ def page(browser: Browser, url: str) -> Iterator[Page]:
 
 
 def _is_error(message: ConsoleMessage) -> bool:
-    """Whether the page caused an error; a stream that a test cuts is none."""
+    """Return whether the page caused an error. A stream that a test cuts does not count."""
     return message.type == "error" and "net::ERR_FAILED" not in message.text
 
 
