@@ -90,8 +90,8 @@ def nodes(
 
     With NODE: only these. `gputopo ui` shows them in a browser.
 
-    FREE counts the GPUs of each island that no container holds; `?` if no agent reports allocations. On a
-    cordoned node, no new pod gets them. LAST SEEN is
+    FREE counts the GPUs of each island that no container holds; `?` if no agent reports allocations. A node
+    that takes no new pods is marked there as cordoned, not ready, unreachable or about to be removed. LAST SEEN is
     the age of the agent's last report. GPU nodes without an agent are listed with what the kubelet advertises, and
     counted below the table. `-o wide` adds, among others, the memory of the GPUs that is in use (VRAM USED)
     and that containers hold (VRAM CLAIMED), and the part of the last 10 minutes in which a kernel ran (BUSY), of the

@@ -37,6 +37,7 @@ class _NodeEntry(msgspec.Struct, rename="camel"):
     agent_version: str | None
     trouble: str | None
     cordoned: bool
+    unusable_reasons: tuple[str, ...]
     usage: tuple[GpuUse, ...] | None
 
 
@@ -75,5 +76,6 @@ def _node(node: GpuNode, now: datetime) -> _NodeEntry:
         agent_version=None if node.state is None else node.state.agent_version,
         trouble=node.trouble,
         cordoned=node.cordoned,
+        unusable_reasons=node.unusable,
         usage=node.uses,
     )

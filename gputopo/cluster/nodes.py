@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
@@ -11,6 +11,7 @@ import msgspec
 from gputopo.cluster.usage import GpuUse, gpu_uses
 from gputopo.crd.nodegpus import NodeGpus
 from gputopo.kube.objects import ObjectMeta
+from gputopo.kube.taints import CORDONED
 from gputopo.labels import AnnotationError, NoTopologyError, decode_topology
 from gputopo.labels.keys import NVIDIA_COUNT
 from gputopo.model import NodeTopology
@@ -29,7 +30,12 @@ class GpuNode(msgspec.Struct, frozen=True):
     topology: NodeTopology
     state: NodeGpus | None = None  # None: no agent has reported
     trouble: str | None = None  # why its annotation is invalid; the topology then comes from the labels alone
-    cordoned: bool = False  # it takes no new pods
+    unusable: tuple[str, ...] = ()  # why it takes no new pods: "cordoned", "not ready"
+
+    @property
+    def cordoned(self) -> bool:
+        """Return whether the node is cordoned."""
+        return CORDONED in self.unusable
 
     @property
     def held_devices(self) -> dict[int, int] | None:
@@ -64,11 +70,11 @@ def gpu_nodes(
     nodes: Iterable[ObjectMeta],
     states: Mapping[str, NodeGpus],
     advertised: Mapping[str, int] = MappingProxyType({}),
-    cordoned: Collection[str] = (),
+    unusable: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> list[GpuNode]:
     """Return the nodes with GPUs, by name. ``advertised``: GPUs of nodes without labels about them."""
     found = (_gpu_node(metadata, states.get(metadata.name), advertised.get(metadata.name, 0)) for metadata in nodes)
-    known = (msgspec.structs.replace(node, cordoned=node.name in cordoned) for node in found if node is not None)
+    known = (msgspec.structs.replace(node, unusable=unusable.get(node.name, ())) for node in found if node is not None)
     return sorted(known, key=lambda node: node.name)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 
 from gputopo.cluster.nodes import GpuNode, gpu_nodes
@@ -24,41 +24,42 @@ _SELECTABLE = re.compile(r"[a-z0-9][-a-z0-9.]{0,252}")  # a file may contain nod
 
 
 def read_nodes(kube: Kube, selector: str = "") -> list[GpuNode]:
-    """Return the GPU nodes, also those without an agent.
+    """Return the GPU nodes, also those without an agent, with the reasons why they take no new pods.
 
-    Where the cluster does not serve ``NodeGpus``, their allocations are unknown.
+    The nodes are listed as a whole, because the server sends and selects taints only so. Where the cluster does not
+    serve ``NodeGpus``, the allocations are unknown.
     """
     listing_states = run_ahead(partial(_states, kube))
-    listing_gpus = run_ahead(partial(_advertised_gpus, kube, selector))
-    listing_cordoned = run_ahead(partial(_cordoned, kube, selector))
-    nodes = kube.list_objects(NODES, PartialObject, ListOptions(labels=selector, metadata_only=True))
-    return gpu_nodes((node.metadata for node in nodes), listing_states(), listing_gpus(), listing_cordoned())
+    nodes = kube.list_objects(NODES, PartialNode, ListOptions(labels=selector))
+    unusable = {node.metadata.name: node.spec.unusable for node in nodes}
+    return gpu_nodes((node.metadata for node in nodes), listing_states(), _gpus_by_node(nodes), unusable)
 
 
-def _cordoned(kube: Kube, selector: str) -> frozenset[str]:
-    query = ListOptions(labels=selector, fields="spec.unschedulable=true", metadata_only=True)
-    return frozenset(node.metadata.name for node in kube.list_objects(NODES, PartialObject, query))
+def read_running(kube: Kube, namespace: str | None) -> tuple[list[GpuNode], dict[PodName, int | None]]:
+    """Return the GPU nodes, without the reasons why they take no new pods, and ``running_pods``."""
+    listing_pods = run_ahead(partial(running_pods, kube, namespace))
+    listing_states = run_ahead(partial(_states, kube))
+    listing_gpus = run_ahead(partial(_advertised_gpus, kube))
+    nodes = kube.list_objects(NODES, PartialObject, ListOptions(metadata_only=True))
+    return gpu_nodes((node.metadata for node in nodes), listing_states(), listing_gpus()), listing_pods()
 
 
-def _advertised_gpus(kube: Kube, selector: str) -> dict[str, int]:
+def _advertised_gpus(kube: Kube) -> dict[str, int]:
     """Return the GPUs that kubelets advertise on nodes without labels about GPUs: of these no agent publishes any.
 
     Only such nodes are listed as a whole: an object of a Node has many kilobytes.
     """
-    unlabelled = ",".join(filter(None, (selector, f"!{SCHEMA.key}", f"!{NVIDIA_COUNT.key}")))
-    nodes = kube.list_objects(NODES, PartialNode, ListOptions(labels=unlabelled))
-    counts = {node.metadata.name: _gpus_in(node.status.capacity) for node in nodes}
+    unlabelled = f"!{SCHEMA.key},!{NVIDIA_COUNT.key}"
+    return _gpus_by_node(kube.list_objects(NODES, PartialNode, ListOptions(labels=unlabelled)))
+
+
+def _gpus_by_node(nodes: Iterable[PartialNode]) -> dict[str, int]:
+    counts = {node.metadata.name: _gpus_in(node.status.capacity or {}) for node in nodes}
     return {name: min(count, _MAX_GPUS) for name, count in counts.items() if count}
 
 
-def _gpus_in(capacity: dict[str, str | int]) -> int:
+def _gpus_in(capacity: Mapping[str, object]) -> int:
     return parse_count(str(capacity.get(GPU_RESOURCES[0], 0))) or 0
-
-
-def read_running(kube: Kube, namespace: str | None) -> tuple[list[GpuNode], dict[PodName, int | None]]:
-    """Return ``read_nodes`` and ``running_pods``, listed side by side."""
-    listing_pods = run_ahead(partial(running_pods, kube, namespace))
-    return read_nodes(kube), listing_pods()
 
 
 def read_node(kube: Kube, name: str) -> ObjectMeta:

@@ -65,7 +65,7 @@ def _node_row(node: GpuNode, now: datetime) -> tuple[Cell, ...]:
         Cell(_products(topology)),
         Cell(f"{len(topology.usable)}" + (f"+{lost} lost" if lost else ""), "bad" if lost else ""),
         Cell(_islands(topology)),
-        Cell(f"{_free(node)} cordoned" if node.cordoned else _free(node)),
+        Cell(f"{_free(node)} {_few(node.unusable)}".rstrip()),
         Cell(_few(names), "bad") if names else Cell(NONE),
         _age(node.age(now)),
     )

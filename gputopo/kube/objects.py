@@ -11,6 +11,7 @@ import msgspec
 
 from gputopo.crd import nodegpus
 from gputopo.crd.reservations import LedgerSpec, LedgerStatus, ReservationSpec, ReservationStatus
+from gputopo.kube.taints import Taint, unusable_reasons
 
 T = TypeVar("T")
 
@@ -167,16 +168,35 @@ class PartialPod(msgspec.Struct, frozen=True):
     spec: PartialPodSpec = PartialPodSpec()
 
 
+class PartialNodeSpec(msgspec.Struct, frozen=True):
+    """The spec of a node. A value of another type than expected does not hide the node."""
+
+    unschedulable: object = False
+    taints: object = None
+
+    @property
+    def unusable(self) -> tuple[str, ...]:
+        """Return why the node takes no new pods; empty: it takes pods."""
+        entries = self.taints if isinstance(self.taints, list) else []
+        taints = [
+            Taint(str(each.get("key", "")), effect=str(each.get("effect", "")))
+            for each in entries
+            if isinstance(each, dict)
+        ]
+        return unusable_reasons(taints, unschedulable=self.unschedulable is True)
+
+
 class PartialNodeStatus(msgspec.Struct, frozen=True):
     """The status of a node."""
 
-    capacity: dict[str, str | int] = {}
+    capacity: dict[str, object] | None = None
 
 
 class PartialNode(msgspec.Struct, frozen=True):
-    """A node with the devices that its kubelet advertises."""
+    """A node with its taints, and with the devices that its kubelet advertises."""
 
     metadata: ObjectMeta
+    spec: PartialNodeSpec = PartialNodeSpec()
     status: PartialNodeStatus = PartialNodeStatus()
 
 

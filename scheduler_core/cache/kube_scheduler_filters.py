@@ -14,35 +14,13 @@ from hashlib import blake2b
 
 import msgspec
 
+from gputopo.kube.taints import CORDON, NODE_REMOVAL_TAINTS, Taint, unusable_reasons
 from scheduler_core.cache.node import Node
 from scheduler_core.request.full_pod import FullPodSpec, LabelSelector, Toleration
 from scheduler_core.request.pod import Affinity, RequiredTerm, RequiredTerms, Requirement
 
 VOLUMES_REASON = "a volume of the pod cannot be used there: the node affinity of the volume, or its storage class"
-# Taints of nodes that the cluster autoscaler, or Karpenter, is about to delete. Pods that tolerate all taints do not
-# keep such a node: it is emptied, whatever runs there.
-NODE_REMOVAL_TAINTS = ("ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption")
 NODE_REMOVAL_REASON = "an autoscaler is about to delete the node"
-_CORDON = "node.kubernetes.io/unschedulable"
-# Taints that Kubernetes and its cloud providers set on nodes that cannot be used; other taints reserve pools of nodes.
-_UNUSABLE_PREFIXES = ("node.kubernetes.io/", "node-role.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
-_UNUSABLE_WORDS = {
-    _CORDON: "cordoned",
-    "node.kubernetes.io/not-ready": "not ready",
-    "node.kubernetes.io/unreachable": "unreachable",
-    **dict.fromkeys(NODE_REMOVAL_TAINTS, "about to be removed"),
-}
-
-
-class Taint(msgspec.Struct, frozen=True):
-    """A taint of a Node."""
-
-    key: str = ""
-    value: str = ""
-    effect: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.key}={self.value}:{self.effect}" if self.value else f"{self.key}:{self.effect}"
 
 
 class FullNodeSpec(msgspec.Struct, frozen=True):
@@ -56,6 +34,11 @@ class FullNode(Node, frozen=True):
     """A Node with the fields that kube-scheduler's own filters use."""
 
     spec: FullNodeSpec = FullNodeSpec()
+
+    @property
+    def unusable(self) -> tuple[str, ...]:
+        """Return why the node takes no new pods; empty: it takes pods."""
+        return unusable_reasons(self.spec.taints or (), unschedulable=self.spec.unschedulable)
 
 
 class SchedulingRules(msgspec.Struct, frozen=True, dict=True):
@@ -75,10 +58,10 @@ def rejection(pod: FullPodSpec, node: FullNode) -> str | None:
     """Return why kube-scheduler would reject the node, whatever its GPUs; None: no rule is known to reject it."""
     taints = [*(node.spec.taints or ())]
     if node.spec.unschedulable:
-        taints.insert(0, Taint(_CORDON, "", "NoSchedule"))
+        taints.insert(0, Taint(CORDON, "", "NoSchedule"))
     for taint in taints:
         if taint.effect != "PreferNoSchedule" and not any(_tolerates(each, taint) for each in pod.tolerations or ()):
-            return "the node is cordoned" if taint.key == _CORDON else f"the taint {taint} of the node is not tolerated"
+            return "the node is cordoned" if taint.key == CORDON else f"the taint {taint} of the node is not tolerated"
     labels = node.metadata.labels or {}
     for key, value in (pod.node_selector or {}).items():
         if labels.get(key) != value:
@@ -89,18 +72,6 @@ def rejection(pod: FullPodSpec, node: FullNode) -> str | None:
 def is_leaving(node: FullNode) -> bool:
     """Return whether an autoscaler is about to delete the node."""
     return any(each.key in NODE_REMOVAL_TAINTS for each in node.spec.taints or ())
-
-
-def is_pool_taint(key: str) -> bool:
-    """Return whether administrators reserve a pool of nodes by this taint."""
-    return not key.startswith(_UNUSABLE_PREFIXES) and key not in NODE_REMOVAL_TAINTS
-
-
-def unusable_reasons(node: FullNode) -> tuple[str, ...]:
-    """Return why the node takes no new pods, whatever pools they tolerate, as ``cordoned``; empty: it takes pods."""
-    taints = [each for each in node.spec.taints or () if each.effect != "PreferNoSchedule"]
-    keys = [_CORDON] * node.spec.unschedulable + [each.key for each in taints if not is_pool_taint(each.key)]
-    return tuple(dict.fromkeys(_UNUSABLE_WORDS.get(key, f"taint {key}") for key in keys))
 
 
 def volume_rejection(volumes: Iterable[RequiredTerms], node: FullNode) -> str | None:

@@ -12,7 +12,7 @@ from gputopo.render.wording import parse_subject
 from scheduler_core.allocation.gpu_sets import ExactSets, Sets
 from scheduler_core.allocation.machine_shape import places_by_uuid
 from scheduler_core.cache.free_islands import min_free
-from scheduler_core.cache.kube_scheduler_filters import FullNode, unusable_reasons
+from scheduler_core.cache.kube_scheduler_filters import FullNode
 from scheduler_core.cache.node_record import NodeRecord, is_hold
 from scheduler_core.cache.node_state import NodeState, kubelet_report_of, whole_gpu_shape
 from scheduler_core.cache.staleness import observed_at
@@ -49,7 +49,7 @@ def node_row(node: NodeInput, now: float) -> NodeRow | None:
         pods=pods,
         notes=_notes(node, now),
         domains=_domains(node.rules),
-        draining=node.rules is not None and bool(unusable_reasons(node.rules)),
+        draining=node.rules is not None and bool(node.rules.unusable),
         allocatable=devices,
     )
     if topology is None:
@@ -232,7 +232,7 @@ def _notes(node: NodeInput, now: float) -> tuple[str, ...]:
     notes: list[str] = []
     rules, record = node.rules, node.record
     if rules is not None:
-        notes += unusable_reasons(rules)
+        notes += rules.unusable
     if record.gpus is None:
         notes.append("no agent")
     elif node.state.stale:

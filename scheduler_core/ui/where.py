@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from gputopo.kube.taints import is_pool_taint
 from gputopo.labels.keys import GPU_RESOURCES, POD_ISLAND
 from gputopo.labels.reasons import Reason
 from scheduler_core.cache.full_pods import CheckedRules, scheduling_rules
-from scheduler_core.cache.kube_scheduler_filters import is_pool_taint
 from scheduler_core.explain.advice import SEE
 from scheduler_core.planner.gang.member import GangName, GangRequest, Member
 from scheduler_core.planner.leader.view import PlannerView

@@ -194,6 +194,21 @@ def test_a_cordoned_node_is_marked(cluster: Cluster, trio: Fleet, config: str, t
     assert [each["cordoned"] for each in listed] == [False, True, False]
 
 
+def test_nodes_that_are_not_ready_or_unreachable_are_marked(
+    cluster: Cluster, trio: Fleet, config: str, tmp_path: Path
+) -> None:
+    publish(cluster, trio, tmp_path, [])
+    for name, state in (("gpu-0", "unreachable"), ("gpu-2", "not-ready")):
+        taint = {"key": f"node.kubernetes.io/{state}", "effect": "NoExecute"}
+        cluster.api.patch(NODES.path(name), {"spec": {"taints": [taint]}})
+
+    listed = json.loads(answer(nodes, config, "-o", "json"))["items"]
+
+    assert [each["unusableReasons"] for each in listed] == [["unreachable"], [], ["not ready"]]
+    rows = answer(nodes, config).splitlines()
+    assert ("unreachable" in rows[1], "not ready" in rows[3]) == (True, True)
+
+
 def test_nodes_of_a_cluster_without_agents_show_the_facts_of_the_labels(cluster: Cluster, config: str) -> None:
     labels = encode_topology(islands_4_4()).mirrors
     cluster.api.create("/api/v1/nodes", api_objects.gpu_node("gpu-0", 8, labels))

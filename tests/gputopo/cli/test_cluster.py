@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -22,6 +24,8 @@ from gputopo.render.label_lines import render_labels
 from tests.api_server import Answer, ApiServer, Asked, api_server
 from tests.machines import dgx1
 
+NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+UNREACHABLE = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "timeAdded": "2026-11-21T12:00:00Z"}
 UUIDS = [gpu.uuid for gpu in dgx1().gpus]
 FACTS = encode_topology(dgx1())
 NODE = {"metadata": {"name": "gpu-0", "uid": "u", "labels": FACTS.labels, "annotations": FACTS.annotations}}
@@ -53,9 +57,7 @@ def listed(*items: object) -> Answer:
 
 
 def cluster(request: Asked) -> Answer:
-    """A cluster of one node with one pod of two GPUs; no node is cordoned."""
-    if request.query.get("fieldSelector") == "spec.unschedulable=true":
-        return listed()
+    """A cluster of one node with one pod of two GPUs."""
     answers = {
         NODES.path(): listed(NODE),
         NODES.path("gpu-0"): Answer(NODE),
@@ -90,27 +92,52 @@ def test_nodes_in_every_format(tmp_path: Path) -> None:
     assert yaml.safe_load(as_yaml)["kind"] == "GpuNodeList"
 
 
-def test_a_cordoned_node_is_marked(tmp_path: Path) -> None:
-    def cordoned(request: Asked) -> Answer:
-        return cluster(request._replace(query={}))  # also the answer to the selector of cordoned nodes
+@pytest.mark.parametrize(
+    ("spec", "marked", "reasons"),
+    [
+        pytest.param({"unschedulable": True}, "6/8 cordoned", ["cordoned"], id="cordoned"),
+        pytest.param({"taints": [NOT_READY, {**NOT_READY, "effect": "NoExecute"}]}, "6/8 not ready", ["not ready"],
+                     id="not ready"),
+        pytest.param({"taints": [UNREACHABLE]}, "6/8 unreachable", ["unreachable"], id="unreachable"),
+        pytest.param({"unschedulable": True, "taints": [UNREACHABLE]}, "6/8 cordoned, unreachable",
+                     ["cordoned", "unreachable"], id="both"),
+        pytest.param({"taints": [{"key": "pool", "value": "a", "effect": "NoSchedule"}]}, "6/8", [], id="a pool"),
+        pytest.param({"taints": [{**NOT_READY, "effect": "PreferNoSchedule"}]}, "6/8", [], id="a preference"),
+        pytest.param({"taints": [None, 7, {"key": ["x"]}]}, "6/8", [], id="no taints"),
+        pytest.param({"taints": "not-ready"}, "6/8", [], id="no list"),
+    ],
+)  # fmt: skip
+def test_a_node_that_takes_no_new_pods_is_marked(
+    tmp_path: Path, spec: dict[str, Any], marked: str, reasons: list[str]
+) -> None:
+    def tainted(request: Asked) -> Answer:
+        return listed({**NODE, "spec": spec}) if request.path == NODES.path() else cluster(request)
 
-    with api_server(cordoned) as server:
+    with api_server(tainted) as server:
         table, as_json = (run(nodes, server, tmp_path, "-o", each).output for each in ("table", "json"))
 
-    assert "6/8 cordoned" in table
-    assert json.loads(as_json)["items"][0]["cordoned"] is True
+    (item,) = json.loads(as_json)["items"]
+    assert re.split(r"  +", table.splitlines()[1])[4] == marked
+    assert (item["unusableReasons"], item["cordoned"]) == (reasons, "cordoned" in reasons)
 
 
-def test_nodes_ask_for_metadata_of_selected_nodes_only(tmp_path: Path) -> None:
+def test_nodes_are_listed_once_and_only_the_selected_ones(tmp_path: Path) -> None:
     with api_server(cluster) as server:
         run(nodes, server, tmp_path, "-l", "pool=a")
 
+    assert [each.query["labelSelector"] for each in server.asked if each.path == NODES.path()] == ["pool=a"]
+
+
+def test_pods_ask_for_the_metadata_of_nodes_with_labels_only(tmp_path: Path) -> None:
+    with api_server(cluster) as server:
+        run(pods, server, tmp_path)
+
     asked = {
-        request.query["labelSelector"]: "PartialObjectMetadataList" in request.headers["accept"]
+        request.query.get("labelSelector", ""): "PartialObjectMetadataList" in request.headers["accept"]
         for request in server.asked
         if request.path == NODES.path()
     }
-    assert asked == {"pool=a": True, "pool=a,!gputopo.io/schema,!nvidia.com/gpu.count": False}
+    assert asked == {"": True, "!gputopo.io/schema,!nvidia.com/gpu.count": False}
 
 
 def test_pods_in_every_format(tmp_path: Path) -> None:

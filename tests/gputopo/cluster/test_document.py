@@ -38,6 +38,7 @@ def test_a_list_of_nodes() -> None:
                 "agentVersion": "0.1.0",
                 "trouble": None,
                 "cordoned": False,
+                "unusableReasons": [],
                 "usage": None,
             }
         ],
@@ -62,6 +63,7 @@ def test_unknown_facts_of_a_node_are_null() -> None:
         "agentVersion": None,
         "trouble": "why",
         "cordoned": False,
+        "unusableReasons": [],
         "usage": None,
     }
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gputopo.kube.taints import Taint
 from gputopo.labels import encode_topology
 from scheduler_core.cache.events import NodeGpusUpdate, NodeUpdate, PodUpdate
 from scheduler_core.cache.full_pods import (
@@ -17,7 +18,7 @@ from scheduler_core.cache.full_pods import (
     host_anti_affinity,
     scheduling_rules,
 )
-from scheduler_core.cache.kube_scheduler_filters import SchedulingRules, Taint
+from scheduler_core.cache.kube_scheduler_filters import SchedulingRules
 from scheduler_core.request.full_pod import FullPodSpec, Toleration
 from tests.scheduler_core.explain.fleets import QUADS
 

@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 
 from gputopo.crd.reservations import PlannedMember
+from gputopo.kube.taints import Taint
 from gputopo.model import NodeTopology
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.full_pods import HOSTNAME
-from scheduler_core.cache.kube_scheduler_filters import FullNode, FullNodeSpec, SchedulingRules, Taint
+from scheduler_core.cache.kube_scheduler_filters import FullNode, FullNodeSpec, SchedulingRules
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_table import ClusterSnapshot, snapshot_of, state_if
 from scheduler_core.evaluation.evaluate import evaluate_state

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputopo.crd.reservations import PlannedMember
+from gputopo.kube.taints import Taint
 from scheduler_core.cache.full_pods import HOSTNAME
-from scheduler_core.cache.kube_scheduler_filters import FullNode, FullNodeSpec, Taint
+from scheduler_core.cache.kube_scheduler_filters import FullNode, FullNodeSpec
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_table import snapshot_of
 from scheduler_core.planner.gang.member import Member

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputopo.crd.reservations import PlannedMember
+from gputopo.kube.taints import Taint
 from gputopo.labels.reasons import Reason
-from scheduler_core.cache.kube_scheduler_filters import Taint
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_table import with_records
 from scheduler_core.planner.gang.gang import Gang, GangPhase

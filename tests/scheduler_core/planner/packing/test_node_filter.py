@@ -8,14 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from gputopo.kube.taints import NODE_REMOVAL_TAINTS, Taint
 from scheduler_core.cache.full_pods import MAX_RULES, scheduling_rules
 from scheduler_core.cache.kube_scheduler_filters import (
     NODE_REMOVAL_REASON,
-    NODE_REMOVAL_TAINTS,
     FullNode,
     FullNodeSpec,
     SchedulingRules,
-    Taint,
     rejection,
 )
 from scheduler_core.planner.packing.node_filter import NodeFilter

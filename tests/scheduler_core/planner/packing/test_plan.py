@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputopo.crd.reservations import PlannedMember
+from gputopo.kube.taints import Taint
 from gputopo.labels.reasons import Reason
-from scheduler_core.cache.kube_scheduler_filters import FullNode, Taint
+from scheduler_core.cache.kube_scheduler_filters import FullNode
 from scheduler_core.cache.node_state import product_of
 from scheduler_core.cache.node_table import state_if
 from scheduler_core.evaluation.evaluate import evaluate_state

@@ -1,0 +1,50 @@
+"""Taints of nodes: whether a node takes new pods at all, or belongs to a pool of nodes. Pure.
+
+Used by the table of nodes, by the cluster page and by the planner, so that all agree on the state of a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+CORDON = "node.kubernetes.io/unschedulable"
+# Taints of nodes that the cluster autoscaler, or Karpenter, is about to delete. Pods that tolerate all taints do not
+# keep such a node: it is emptied, whatever runs there.
+NODE_REMOVAL_TAINTS = ("ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption")
+# Taints that Kubernetes and its cloud providers set on nodes that cannot be used; other taints reserve pools of nodes.
+_UNUSABLE_PREFIXES = ("node.kubernetes.io/", "node-role.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
+CORDONED = "cordoned"
+_UNUSABLE_WORDS = {
+    CORDON: CORDONED,
+    "node.kubernetes.io/not-ready": "not ready",
+    "node.kubernetes.io/unreachable": "unreachable",
+    **dict.fromkeys(NODE_REMOVAL_TAINTS, "about to be removed"),
+}
+_MOST_REASONS = 8  # of one node; the other reasons are counted
+
+
+class Taint(msgspec.Struct, frozen=True):
+    """A taint of a Node."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}:{self.effect}" if self.value else f"{self.key}:{self.effect}"
+
+
+def is_pool_taint(key: str) -> bool:
+    """Return whether administrators reserve a pool of nodes by this taint."""
+    return not key.startswith(_UNUSABLE_PREFIXES) and key not in NODE_REMOVAL_TAINTS
+
+
+def unusable_reasons(taints: Iterable[Taint], *, unschedulable: bool) -> tuple[str, ...]:
+    """Return why a node takes no new pods, whatever pools they tolerate, as ``cordoned``; empty: it takes pods."""
+    found = [each.key for each in taints if each.effect != "PreferNoSchedule" and not is_pool_taint(each.key)]
+    keys = [CORDON] * unschedulable + found
+    reasons = tuple(dict.fromkeys(_UNUSABLE_WORDS.get(key, f"taint {key}") for key in keys))
+    more = len(reasons) - _MOST_REASONS
+    return (*reasons[:_MOST_REASONS], f"{more} more taints") if more > 0 else reasons
