@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gputopo.render.edges import drawn_edges, fabrics
+from gputopo.render.edges import c2c_edges, drawn_edges, fabrics
 from gputopo.render.palette import fill, outline
 from gputopo.render.places import numa_places
-from gputopo.render.wording import escape_invisible, format_gib, island_marks
+from gputopo.render.wording import CPU_NAME, escape_invisible, format_gib, island_marks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +25,7 @@ graph topology {
   node [fontname="Helvetica", fontsize=11, shape=box, style="rounded,filled", fillcolor="#ffffff"];
   edge [fontname="Helvetica", fontsize=10, color="#57606a"];
 """
+_LINE, _BAD = "#57606a", "#cf222e"
 
 
 def render_dot(topology: NodeTopology, name: str | None = None) -> str:
@@ -39,7 +40,7 @@ def render_dot(topology: NodeTopology, name: str | None = None) -> str:
         f'  nvswitch{fabric} [label={_quoted(called)}, shape=box3d, fillcolor="#d0d7de", width=3];'
         for fabric, called in fabrics(topology).items()
     ]
-    lines += [_edge(edge) for edge in drawn_edges(topology)]
+    lines += [_edge(edge) for edge in (*drawn_edges(topology), *c2c_edges(topology))]
     return _HEAD + "".join(f"{line}\n" for line in lines) + "}\n"
 
 
@@ -57,6 +58,8 @@ def _places(topology: NodeTopology) -> Iterator[str]:
                 yield "    }"
             else:
                 yield from body
+        if any(gpu.c2c is not None for gpu in place.gpus):
+            yield f'    cpu{count} [label={_quoted(CPU_NAME)}, fillcolor="#d0d7de"];'
         yield "  }"
 
 
@@ -77,11 +80,12 @@ def _gpu(gpu: Gpu, mark: str | None) -> str:
 
 
 def _edge(edge: DrawnEdge) -> str:
-    far = f"nvswitch{edge.fabric}" if edge.peer is None else f"gpu{edge.peer}"
-    style = f", penwidth={min(1 + edge.lanes / 4, 4):g}"
+    # A list of colours draws a line in each of them. A C2C link is a double line, as in the SVG.
+    bad, plain = (_BAD, "") if edge.cpu is None else (f"{_BAD}:{_BAD}", f', color="{_LINE}:{_LINE}"')
+    style = plain or f", penwidth={min(1 + edge.lanes / 4, 4):g}"
     if edge.degraded:
-        style = ', color="#cf222e", fontcolor="#cf222e", style=' + ("dashed" if edge.lanes else "dotted")
-    return f"  gpu{edge.gpu} -- {far} [label={_quoted(edge.caption)}{style}];"
+        style = f', color="{bad}", fontcolor="{_BAD}", style=' + ("dashed" if edge.lanes else "dotted")
+    return f"  gpu{edge.gpu} -- {edge.far} [label={_quoted(edge.caption)}{style}];"
 
 
 def _quoted(text: str) -> str:

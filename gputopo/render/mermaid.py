@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gputopo.render.edges import drawn_edges, fabrics
+from gputopo.render.edges import c2c_edges, drawn_edges, fabrics
 from gputopo.render.palette import fill, outline
 from gputopo.render.places import numa_places
-from gputopo.render.wording import ALONE, UNKNOWN, escape_invisible, format_gib, island_marks
+from gputopo.render.wording import ALONE, CPU_NAME, UNKNOWN, escape_invisible, format_gib, island_marks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ def render_mermaid(topology: NodeTopology, name: str | None = None) -> str:
         lines.append(f'  machine["{_escaped(title)}"]:::title')
     lines += _places(topology)
     lines += [f'  nvswitch{fabric}{{{{"{_escaped(called)}"}}}}' for fabric, called in fabrics(topology).items()]
-    drawn = drawn_edges(topology)
+    drawn = (*drawn_edges(topology), *c2c_edges(topology))
     lines += [_edge(edge) for edge in drawn]
     degraded = [str(place) for place, edge in enumerate(drawn) if edge.degraded]
     if degraded:
@@ -46,6 +46,8 @@ def _places(topology: NodeTopology) -> Iterator[str]:
                 yield "    end"
             else:
                 yield from body
+        if any(gpu.c2c is not None for gpu in place.gpus):
+            yield f'    cpu{count}["{CPU_NAME}"]'
         yield "  end"
 
 
@@ -64,9 +66,8 @@ def _gpu(gpu: Gpu) -> str:
 
 
 def _edge(edge: DrawnEdge) -> str:
-    far = f"nvswitch{edge.fabric}" if edge.peer is None else f"gpu{edge.peer}"
-    wire = "-.-" if edge.degraded else "---"
-    return f'  gpu{edge.gpu} {wire}|"{_escaped(edge.caption)}"| {far}'
+    wire = "-.-" if edge.degraded else "---" if edge.cpu is None else "==="  # Mermaid has no double line
+    return f'  gpu{edge.gpu} {wire}|"{_escaped(edge.caption)}"| {edge.far}'
 
 
 def _classes(topology: NodeTopology) -> Iterator[str]:

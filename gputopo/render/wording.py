@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 ALONE = "alone"  # the mark of a GPU without NVLink to another GPU
 UNKNOWN = "?"
+CPU_NAME = "CPU"  # that of a superchip: Grace, Vera
 
 
 def without_colour(role: str, text: str) -> str:  # noqa: ARG001  the signature of a Paint
@@ -75,6 +76,13 @@ def format_c2c(c2c: C2c) -> str:
     if c2c.short or c2c.gbps is None:
         return f"C2C {c2c.lanes}/{c2c.expected_lanes}"
     return f"C2C {format_number(c2c.gbps)} GB/s"
+
+
+def c2c_label_text(c2c: C2c) -> str:
+    """Return ``894.2 GB/s``, or ``9 of 10`` links if some are down or their rate is unknown."""
+    if c2c.short or c2c.gbps is None:
+        return f"{c2c.lanes} of {c2c.expected_lanes}"
+    return f"{format_number(c2c.gbps)} GB/s"
 
 
 def format_lanes(edge: Link | Uplink) -> str:

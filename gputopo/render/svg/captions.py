@@ -8,13 +8,12 @@ from gputopo.model import Health, Interconnect
 from gputopo.render.svg.marks import Marks, part_name
 from gputopo.render.svg.nic_names import shortened_names
 from gputopo.render.svg.words import TIMES, counted_products, fit, text_width
-from gputopo.render.wording import escape_invisible, format_number
+from gputopo.render.wording import CPU_NAME, escape_invisible, format_number
 
 if TYPE_CHECKING:
     from gputopo.model import Island, Link, NodeTopology, Uplink
 
 SUBTITLE_TEXT = 13.0
-CPU_NAME = "CPU"  # that of a superchip: Grace, Vera
 _MOST_NOTES = 4
 _MOST_LINES = 6  # NVLink widths that the legend lists
 _MOST_NAMES = 24  # network cards with shortened names

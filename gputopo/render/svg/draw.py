@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from gputopo.model import Health, Link
 from gputopo.render.svg import captions, gpu_boxes
-from gputopo.render.svg.captions import CPU_NAME
 from gputopo.render.svg.geometry import Rect
 from gputopo.render.svg.link_labels import LABEL_TEXT
 from gputopo.render.svg.markup import group, rect, rounded, tag, text
@@ -14,7 +13,7 @@ from gputopo.render.svg.nic_names import NIC_TEXT, nic_names
 from gputopo.render.svg.palette import island_class
 from gputopo.render.svg.rows import DETAIL_TEXT, HEAD_TEXT
 from gputopo.render.svg.words import fit, longest, text_width
-from gputopo.render.wording import escape_invisible, format_c2c, format_gib, format_number, island_letter
+from gputopo.render.wording import CPU_NAME, escape_invisible, format_c2c, format_gib, format_number, island_letter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gputopo.render.svg.geometry import Rect
 from gputopo.render.svg.words import text_width
-from gputopo.render.wording import format_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gputopo.gpu import C2c
     from gputopo.model import Link, Uplink
     from gputopo.render.svg.link_routing import EdgePath, Point
 
@@ -40,13 +38,6 @@ def link_label_text(edge: Link | Uplink) -> str:
     if edge.lanes == 0:
         return "down"
     return f"NV{edge.lanes} of {edge.expected_lanes}" if edge.short else f"NV{edge.lanes}"
-
-
-def c2c_label_text(c2c: C2c) -> str:
-    """Return ``894.2 GB/s``, or ``9 of 10`` links if some are down or their rate is unknown."""
-    if c2c.short or c2c.gbps is None:
-        return f"{c2c.lanes} of {c2c.expected_lanes}"
-    return f"{format_number(c2c.gbps)} GB/s"
 
 
 def place_link_labels(wires: Sequence[EdgePath]) -> tuple[LinkLabel | None, ...]:

@@ -25,8 +25,9 @@ from gputopo.render.svg.geometry import (
     SWITCH_PAD,
     Rect,
 )
-from gputopo.render.svg.link_labels import LinkLabel, c2c_label_text, link_label
+from gputopo.render.svg.link_labels import LinkLabel, link_label
 from gputopo.render.svg.words import text_width
+from gputopo.render.wording import c2c_label_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

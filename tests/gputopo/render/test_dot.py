@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from gputopo.model import Gpu, Health, Nic, NodeTopology, Nvlink, PcieDistance, Uplink
 from gputopo.render.dot import render_dot
 from gputopo.render.wording import escape_invisible
+from tests.gputopo.render.test_svg_c2c import DOWN, OFF, UNRATED, UP, tray
 from tests.machines import MACHINES, a6000_pair_and_one
 from tests.property.strategies import HOSTILE, topologies
 
@@ -77,6 +78,27 @@ def test_a_name_is_the_title_and_switches_fabrics_and_what_is_hurt_show() -> Non
         '  gpu0 -- nvswitch0 [label="NV0/2", color="#cf222e", fontcolor="#cf222e", style=dotted];',
         "}",
     ]
+
+
+def test_superchips_have_double_lines_to_their_cpus() -> None:
+    lines = render_dot(tray(UP, DOWN, OFF, UNRATED)).splitlines()
+
+    assert [line.strip() for line in lines if "cpu" in line] == [
+        'cpu0 [label="CPU", fillcolor="#d0d7de"];',
+        'cpu1 [label="CPU", fillcolor="#d0d7de"];',
+        'gpu0 -- cpu0 [label="NVLink-C2C 894.2 GB/s", color="#57606a:#57606a"];',
+        'gpu1 -- cpu0 [label="NVLink-C2C 9 of 10", color="#cf222e:#cf222e", fontcolor="#cf222e", style=dashed];',
+        'gpu2 -- cpu1 [label="NVLink-C2C 0 of 10", color="#cf222e:#cf222e", fontcolor="#cf222e", style=dotted];',
+        'gpu3 -- cpu1 [label="NVLink-C2C 10 of 10", color="#57606a:#57606a"];',
+    ]
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_only_machines_with_c2c_have_cpus(name: str) -> None:
+    machine = MACHINES[name]()
+
+    cpus = re.findall(r"gpu([0-9]+) -- cpu", render_dot(machine))
+    assert sorted(map(int, cpus)) == [gpu.index for gpu in machine.gpus if gpu.c2c is not None]
 
 
 @settings(max_examples=40, deadline=None)

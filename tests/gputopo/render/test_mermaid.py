@@ -6,6 +6,7 @@ from hypothesis import given, settings
 
 from gputopo.model import Gpu, Health, Link, Nic, NodeTopology, Nvlink, PcieDistance
 from gputopo.render.mermaid import render_mermaid
+from tests.gputopo.render.test_svg_c2c import DOWN, OFF, UNRATED, UP, tray
 from tests.machines import a6000_pair_and_one, b200_fallen_out, nvlink_unknown
 from tests.property.strategies import topologies
 
@@ -30,7 +31,7 @@ LINE = re.compile(
     r'|\s+[a-z0-9]+(\["Q"\]|\(\["Q"\]\)|\{\{"Q"\}\})(:::title)?'
     r'|\s+subgraph [a-z0-9]+\["Q"\]'
     r"|\s+end"
-    r'|  gpu[0-9]+ (---|-\.-)\|"Q"\| (gpu|nvswitch)[0-9]+'
+    r'|  gpu[0-9]+ (---|-\.-|===)\|"Q"\| (gpu|nvswitch|cpu)[0-9]+'
     r"|  linkStyle [0-9,]+ stroke:#cf222e,color:#cf222e"
     r"|  classDef [A-Za-z]+ fill:[#a-z0-9]+,stroke:[#a-z0-9]+(,color:#1f2328)?"
     r"|  class [gpu0-9,]+ [A-Za-z]+"
@@ -48,6 +49,22 @@ def test_a_fabric_is_one_body_and_degraded_links_are_red() -> None:
     assert lines.count('  nvswitch0{{"NVSwitch"}}') == 1
     assert [line for line in lines if "nvswitch0" in line and "gpu5" in line] == ['  gpu5 -.-|"NV0/18"| nvswitch0']
     assert "  linkStyle 5 stroke:#cf222e,color:#cf222e" in lines
+
+
+def test_superchips_have_thick_lines_to_their_cpus() -> None:
+    lines = render_mermaid(tray(UP, DOWN, OFF, UNRATED)).splitlines()
+
+    assert [line.strip() for line in lines if "cpu" in line] == [
+        'cpu0["CPU"]',
+        'cpu1["CPU"]',
+        'gpu0 ===|"NVLink-C2C 894.2 GB/s"| cpu0',
+        'gpu1 -.-|"NVLink-C2C 9 of 10"| cpu0',
+        'gpu2 -.-|"NVLink-C2C 0 of 10"| cpu1',
+        'gpu3 ===|"NVLink-C2C 10 of 10"| cpu1',
+    ]
+    edges = [line for line in lines if "|" in line]
+    red = next(line for line in lines if "linkStyle" in line).split()[1].split(",")
+    assert ["-.-" in line for line in edges] == [str(place) in red for place in range(len(edges))]
 
 
 def test_unknown_and_lost_gpus_have_classes_of_their_own() -> None:
