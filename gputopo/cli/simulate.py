@@ -14,7 +14,7 @@ from gputopo.cli import complete
 from gputopo.cli.cluster import cluster_options, listing_cluster, print_unreadable
 from gputopo.cli.policy import read_policy_file
 from gputopo.cli.progress import ProgressLine, input_progress
-from gputopo.cli.terminal import exit_with_error, read_bytes, read_packed, write_out
+from gputopo.cli.terminal import exit_with_error, read_bytes, read_packed, terminal_width, write_out
 from gputopo.cli.why import read_manifest_pod
 
 if TYPE_CHECKING:
@@ -137,7 +137,9 @@ def simulate(
     """Simulate a workload with several placement policies.
 
     It prints and compares the results of the policies. gputopo's decisions come from the code that serves
-    kube-scheduler. The same seed gives the same placements.
+    kube-scheduler. The same seed gives the same placements. A narrow terminal leaves out the time per decision,
+    fragments by island, fragments, the mean wait, % of best ring bandwidth, never scheduled, in this order; -o json, a
+    file and a pipe have all columns.
 
     \b
     Examples:
@@ -240,6 +242,7 @@ def _simulate(
 ) -> None:
     import json  # noqa: PLC0415  start-up of all other commands
 
+    from gputopo.render.report import UNFOLDED  # noqa: PLC0415
     from scheduler_core.simulation.policies import DESCRIPTIONS, POLICIES, PolicyRun, replay_workload  # noqa: PLC0415
     from scheduler_core.simulation.report.page import simulation_page  # noqa: PLC0415
     from scheduler_core.simulation.report.summary import simulation_document, simulation_text, summaries  # noqa: PLC0415
@@ -267,7 +270,11 @@ def _simulate(
         words = DESCRIPTIONS | {
             f"ours:{name}": f"gputopo, all pods by the profile {name}" for name in compared.profiles
         }
-        write_out((simulation_page if output == "html" else simulation_text)(summaries(figures), words, about))
+        summed = summaries(figures)
+        wide = terminal_width() or UNFOLDED
+        write_out(
+            simulation_page(summed, words, about) if output == "html" else simulation_text(summed, words, about, wide)
+        )
 
 
 def _workload_text(workload: str) -> str:
@@ -287,6 +294,7 @@ def _simulate_tiers(
     """Compare rules of preemption. ``runs``: the names of rules, None for all; and the seeds."""
     import json  # noqa: PLC0415  start-up of all other commands
 
+    from gputopo.render.report import UNFOLDED  # noqa: PLC0415
     from scheduler_core.simulation.preemption.jobs import TieredWorkloadError, read_tiered_jobs  # noqa: PLC0415
     from scheduler_core.simulation.preemption.replay import HOLD_RULES, RULES, replay_tiers  # noqa: PLC0415
     from scheduler_core.simulation.preemption.report import tiers_document, tiers_text  # noqa: PLC0415
@@ -316,7 +324,7 @@ def _simulate_tiers(
         f"{len(specs)} nodes with {gpus} GPUs; {len(jobs)} jobs of {source}; {_seeds(seeds)}, until all jobs arrived."
     )
     document = json.dumps(tiers_document(found, about), indent=2) + "\n"
-    write_out(document if output == "json" else tiers_text(found, about))
+    write_out(document if output == "json" else tiers_text(found, about, terminal_width() or UNFOLDED))
 
 
 def _seeds(seeds: Sequence[int]) -> str:

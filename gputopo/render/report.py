@@ -16,6 +16,7 @@ from gputopo.render.schema import API_VERSION
 from gputopo.render.wording import escape_invisible
 
 NONE = "-"
+UNFOLDED = 1_000_000  # columns: all columns of tables, and no line is folded
 LISTED = 4  # names listed of each group; the document has all of them
 _MIN_WIDTH = 20
 _GAP = "  "
@@ -51,7 +52,8 @@ def text_table(titles: Sequence[str], rows: Iterable[Iterable[str]], *, numbers:
 def fit_table(table: Table, width: int) -> Table:
     """Return the table without the columns that are dropped, in their order, until it is at most ``width`` wide.
 
-    The last column counts with its longest word only: ``table_lines`` folds it.
+    The last column counts with its longest word only, because ``table_lines`` folds it; a column of numbers is not
+    folded.
     """
     for title in table.droppable:
         if _natural_width(table) <= width:
@@ -66,7 +68,7 @@ def fit_table(table: Table, width: int) -> Table:
 def _natural_width(table: Table) -> int:
     rows = [table.titles, *(tuple(cell.text for cell in row) for row in table.rows)]
     *widths, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
-    words = [len(word) for row in rows for word in row[-1].split()]
+    words = [len(word) for row in rows for word in ([row[-1]] if table.numbers else row[-1].split())]
     return sum(widths) + len(_GAP) * len(widths) + max(words, default=0)
 
 
@@ -107,11 +109,11 @@ def titled(title: str, parts: Iterable[str | Table]) -> Section:
     return [title, *found] if found else []
 
 
-def render(sections: Iterable[Section], width: int = 1_000_000, *, ascii_only: bool = False) -> str:
+def render(sections: Iterable[Section], width: int = UNFOLDED, *, ascii_only: bool = False) -> str:
     """Return the sections as text, with an empty line between two; an empty section is left out.
 
-    Sentences and the lines of tables are folded to ``width`` columns between words. Every line passes ``visible``, so
-    a name or value from the cluster never acts on the terminal.
+    Tables drop columns (``fit_table``); sentences and the lines of tables are folded to ``width`` columns between
+    words. Every line passes ``visible``, so a name or value from the cluster never acts on the terminal.
     """
     width = max(width, _MIN_WIDTH)
     parts = ([line for part in section for line in _part_lines(part, width)] for section in sections)

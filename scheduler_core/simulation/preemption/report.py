@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from gputopo.render.report import Table, render, text_table
+from gputopo.render.report import UNFOLDED, Table, render, text_table
 from scheduler_core.simulation.preemption.replay import (
     HOLD_RULES,
     RULE_DESCRIPTIONS,
@@ -26,6 +26,17 @@ _TITLES = (
     "useful",
     "GPU-hours waiting at the end",
 )
+# Titles of columns that a narrow terminal does without, in the order in which they are dropped.
+_DROPPABLE = (
+    "GPU-hours waiting at the end",
+    "money lost",
+    "in vain",
+    "useful",
+    "wait scavenger p50 / p95",
+    "GPUs in use",
+    "wait normal p50 / p95",
+    "evicted jobs",
+)
 _HOLD_TITLES = ("", "backfilled jobs", "of these evicted", "holders that started late")
 _WIDTH, _ROW, _LEFT = 720, 26, 110
 
@@ -38,15 +49,16 @@ def tiers_document(found: Sequence[PreemptionFigures], about: str) -> dict[str, 
     return {"kind": "PreemptionSimulation", "about": about, "replays": runs}
 
 
-def tiers_text(found: Sequence[PreemptionFigures], about: str) -> str:
-    """Return a table, and what each rule is."""
+def tiers_text(found: Sequence[PreemptionFigures], about: str, width: int = UNFOLDED) -> str:
+    """Return a table, and what each rule is, in lines of at most ``width`` columns."""
     names = dict.fromkeys(each.policy for each in found)
     notes = [(name, RULE_DESCRIPTIONS[name]) for name in names]
-    parts: list[list[str | Table]] = [[about], [text_table(titles(), [_row(each) for each in found], numbers=True)]]
+    table = text_table(titles(), [_row(each) for each in found], numbers=True)._replace(droppable=_DROPPABLE)
+    parts: list[list[str | Table]] = [[about], [table]]
     held = [_hold_row(each) for each in found if each.policy in HOLD_RULES]
     if held:
         parts.append([text_table(_HOLD_TITLES, held, numbers=True)])
-    return render([*parts, [text_table((), notes)]])
+    return render([*parts, [text_table((), notes)]], width)
 
 
 def tiers_markdown(found: Sequence[PreemptionFigures]) -> str:

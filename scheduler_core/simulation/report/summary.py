@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from gputopo.render.report import NONE, render, text_table
+from gputopo.render.report import NONE, UNFOLDED, render, text_table
 from scheduler_core.simulation.measures import CoursePoint, Figures
 
 
@@ -30,6 +30,15 @@ COLUMNS = (
     Column("mean_wait_s", "mean wait", 1.0, "s"),
     Column("never", "never scheduled"),
     Column("latency_ms", "time per decision", 1.0, "ms", 2),
+)
+# Titles of columns that a narrow terminal does without, in the order in which they are dropped.
+DROPPABLE = (
+    "time per decision",
+    "fragments by island",
+    "fragments",
+    "mean wait",
+    "% of best ring bandwidth",
+    "never scheduled",
 )
 
 
@@ -59,12 +68,13 @@ def simulation_document(figures: Sequence[Figures], about: str) -> dict[str, Any
     return {"kind": "Simulation", "about": about, "replays": runs}
 
 
-def simulation_text(found: Sequence[PolicySummary], words: dict[str, str], about: str) -> str:
-    """Return a table, and what each policy is."""
+def simulation_text(found: Sequence[PolicySummary], words: dict[str, str], about: str, width: int = UNFOLDED) -> str:
+    """Return a table, and what each policy is, in lines of at most ``width`` columns."""
     titles = ("", *(column.title for column in COLUMNS))
     rows = [(each.policy, *(cell_text(each, column) for column in COLUMNS)) for each in found]
     notes = [(each.policy, words.get(each.policy, "")) for each in found]
-    return render([[about], [text_table(titles, rows, numbers=True)], [text_table((), notes)]])
+    table = text_table(titles, rows, numbers=True)._replace(droppable=DROPPABLE)
+    return render([[about], [table], [text_table((), notes)]], width)
 
 
 def cell_text(summary: PolicySummary, column: Column) -> str:

@@ -107,6 +107,18 @@ def test_invalid_input_is_an_error(files: Path, arguments: list[str], said: str)
     assert said in output
 
 
+def test_the_table_fits_a_terminal_and_a_pipe_has_all_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = ("simulate", "--cluster", "dgx-a100*2", "--jobs", "20", "--policies", "spread,pack")
+    _, piped = _run(*call)
+    monkeypatch.setattr("gputopo.cli.simulate.terminal_width", lambda: 80)
+    _, shown = _run(*call)
+
+    assert "time per decision" in piped
+    assert max(map(len, piped.splitlines())) > 120
+    assert "time per decision" not in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
 def test_what_if(files: Path) -> None:
     code, said = _run("what-if", "-f", str(files / "pod.yaml"), "--from", str(files / "cluster.json"))
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 
+import pytest
+
 from scheduler_core.policy.policy import Policy
 from scheduler_core.simulation.policies import DESCRIPTIONS, run_policy
 from scheduler_core.simulation.report.page import simulation_page
 from scheduler_core.simulation.report.plot import bar_plot, distribution, line_plot
-from scheduler_core.simulation.report.summary import simulation_document, simulation_text, summaries
+from scheduler_core.simulation.report.summary import COLUMNS, DROPPABLE, simulation_document, simulation_text, summaries
 from tests.scheduler_core.simulation.clusters import QUADS, jobs
 
 FIGURES = [run_policy(name, QUADS, jobs(seed), Policy(), seed) for seed in (1, 2) for name in ("ours", "spread")]
@@ -22,6 +24,20 @@ def test_text_has_a_row_for_each_policy() -> None:
     rows = [line.split()[0] for line in shown.splitlines()[3:5]]
     assert rows == ["ours", "spread"]
     assert DESCRIPTIONS["ours"] in shown
+
+
+@pytest.mark.parametrize("width", [139, 120, 100, 80, 60, 40])
+def test_a_narrow_terminal_drops_columns_and_folds_no_row(width: int) -> None:
+    found = summaries(FIGURES)
+    whole, shown = (simulation_text(found, DESCRIPTIONS, "a cluster", each) for each in (10_000, width))
+
+    assert all(len(line) <= width for line in shown.splitlines())
+    title, *rows = shown.split("\n\n")[1].splitlines()
+    gone = [each.title for each in COLUMNS if f"  {each.title}  " not in f"{title}  "]
+    assert [row.split()[0] for row in rows] == ["ours", "spread"]
+    assert set(gone) == set(DROPPABLE[: len(gone)])
+    assert gone or len(whole.split("\n\n")[1].splitlines()[0]) <= width
+    assert "allocated" in title
 
 
 def test_page_is_self_contained() -> None:

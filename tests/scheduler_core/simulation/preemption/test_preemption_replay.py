@@ -23,7 +23,7 @@ from scheduler_core.simulation.preemption.jobs import (
     read_tiered_jobs,
 )
 from scheduler_core.simulation.preemption.replay import HOLD_RULES, RULES, PreemptionFigures, replay_tiers
-from scheduler_core.simulation.preemption.report import tiers_markdown, tiers_svg, tiers_text
+from scheduler_core.simulation.preemption.report import tiers_markdown, tiers_svg, tiers_text, titles
 from scheduler_core.simulation.preemption.vain import count_vain_evictions
 
 HOUR = 3_600.0
@@ -253,6 +253,20 @@ def test_the_table_names_jobs_that_never_started_and_tiers_without_jobs() -> Non
     assert row.split("  ")[-1].strip() == "0 min / 0 min"
     assert "(1 of 1 never started)" in row
     assert " - " in row
+
+
+@pytest.mark.parametrize("width", [186, 120, 100, 80, 60])
+def test_a_narrow_terminal_drops_columns_and_keeps_the_loss_and_the_waits_of_critical_jobs(width: int) -> None:
+    figures = [replay_tiers("none", NODES, [urgent(100.0, pods=2)], 1)]
+
+    text = tiers_text(figures, "about", width)
+
+    assert all(len(line) <= width for line in text.splitlines())
+    title, row = text.split("\n\n")[1].splitlines()
+    shown = [each for each in titles() if each and f"  {each}  " in f"{title}  "]
+    assert {"GPU-hours lost", "wait critical p50 / p95"} <= set(shown)
+    assert (len(shown) == len(titles()) - 1) == (width == 186)
+    assert row.split()[:2] == ["none", "0"]
 
 
 @pytest.mark.parametrize(
