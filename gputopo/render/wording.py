@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 ALONE = "alone"  # the mark of a GPU without NVLink to another GPU
 UNKNOWN = "?"
+MAX_NAME = 253  # characters: no name in Kubernetes is longer, but a file may contain longer ones
 CPU_NAME = "CPU"  # that of a superchip: Grace, Vera
 
 
@@ -58,6 +59,11 @@ def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
         else:
             found.append((each, each))
     return found
+
+
+def shortened(text: str, most: int = MAX_NAME) -> str:
+    """Return the text, of a longer one than ``most`` characters the beginning and ``...``."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def format_number(value: float) -> str:

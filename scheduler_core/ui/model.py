@@ -124,6 +124,7 @@ class PendingPod(NamedTuple):
     gpus: int  # devices; shares and MIG devices count as one each
     priority: int
     scheduler: str | None
+    reason: str = ""  # why it waits, where the free GPUs alone show it
 
 
 class Overview(NamedTuple):

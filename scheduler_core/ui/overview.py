@@ -12,8 +12,9 @@ from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.report.listing import list_gangs
 from scheduler_core.planner.report.preemptions import running_preemptions
 from scheduler_core.planner.report.read import GangSnapshot
-from scheduler_core.ui.model import GpuState, NodeGroup, NodeRow, Overview, PendingPod, Totals
+from scheduler_core.ui.model import GpuState, NodeGroup, NodeRow, Overview, Totals
 from scheduler_core.ui.node_rows import NodeInput, node_row
+from scheduler_core.ui.pending import pending_pods
 
 GROUP_SIZE = 128  # nodes of a group by product
 _MINUTE = 60.0
@@ -57,26 +58,10 @@ def overview(
         gangs=list_gangs(gangs, now),
         reserved=_reserved(view),
         preemptions=running_preemptions(gangs, None),
-        pending=_pending(view),
+        pending=pending_pods(view, rows),
         troubles=tuple(troubles),
         notice=notice,
     )
-
-
-def _pending(view: PlannerView) -> tuple[PendingPod, ...]:
-    unbound = [pod for pod in view.cache.pods.values() if pod.node is None]
-    found = [
-        PendingPod(
-            pod.occupant.namespace,
-            pod.occupant.name,
-            sum(number for _, number in pod.occupant.profile.device_request.totals),
-            pod.priority,
-            pod.scheduler,
-        )
-        for pod in unbound
-        if view.gang_members.get_member(pod.key) is None
-    ]
-    return tuple(sorted(found, key=lambda pod: (-pod.priority, pod.namespace, pod.name)))
 
 
 def with_nodes(found: Overview, names: Collection[str]) -> Overview:

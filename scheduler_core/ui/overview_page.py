@@ -259,7 +259,7 @@ def _pending(found: Overview, viewer: Viewer) -> Html:
     return element(
         "section",
         element("h2", text("Pending pods")),
-        _table("Pending pods", ("Pod", "GPUs", "Priority", "Scheduler"), [element("tbody", *rows)])
+        _table("Pending pods", ("Pod", "GPUs", "Priority", "Scheduler", "Reason"), [element("tbody", *rows)])
         if rows
         else NOTHING,
         *(element("p", text(remark)) for remark in remarks),
@@ -269,7 +269,7 @@ def _pending(found: Overview, viewer: Viewer) -> Html:
 
 def _pending_line(pod: PendingPod, viewer: Viewer) -> Html:
     name = viewer.link(f"{pod.namespace}/{pod.name}", "pod", namespace=pod.namespace, name=pod.name)
-    facts = (str(pod.gpus), str(pod.priority), pod.scheduler or "")
+    facts = (str(pod.gpus), str(pod.priority), pod.scheduler or "", pod.reason)
     return element(
         "tr",
         element("th", element("span", name, class_="name"), scope="row"),

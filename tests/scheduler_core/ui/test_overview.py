@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from gputopo.labels import keys
 from scheduler_core.ui import overview_page
 from scheduler_core.ui.html import Html, address, element, text
 from scheduler_core.ui.main import StartError, file_service
@@ -202,6 +203,49 @@ def test_pending_pods_are_listed_by_priority_apart_from_gangs() -> None:
     assert "pod?namespace=other&name=waits" in {attributes.get("href") for _, attributes in whole.tags}
     assert "waits" not in part.words
     assert "1 pod of other namespaces" in part.words
+
+
+def test_a_pending_pod_has_the_reason_that_the_free_gpus_show() -> None:
+    at = now()
+    node, topology = gpu_machine("n", "8a100-2n-pairs12")
+    uuids = [gpu.uuid or "" for gpu in topology.gpus]
+    drained, _ = gpu_machine("drained", "8h100-2n-nvswitch18")
+    drained["spec"] = {"unschedulable": True}
+    island = gpu_pod("team", "island", 4, None, at)
+    island["metadata"]["annotations"] = {keys.POD_ISLAND.key: "required"}
+    planned = gpu_pod("team", "planned", 8, None, at)
+    planned["status"] = {"nominatedNodeName": "n"}
+    items = [
+        node,
+        drained,
+        node_gpus("n", node, [allocation(uuids[0], "team", "runs"), allocation(uuids[1], "team", "runs")], at),
+        node_gpus("drained", drained, [], at),
+        gpu_pod("team", "runs", 2, "n", at),
+        *(gpu_pod("team", f"wants-{gpus}", gpus, None, at) for gpus in (2, 6, 7)),
+        island,
+        planned,
+    ]
+    service = service_of(items)
+    page = Page(main_part(service.overview, service.history, PageQuery(), Viewer()))
+
+    reasons = {pod.name: pod.reason for pod in service.overview.pending}
+    assert reasons == {
+        "wants-2": "",
+        "wants-6": "",
+        "wants-7": "no node has 7 GPUs known to be free; the most is 6",
+        "island": "no NVLink island has 4 GPUs known to be free; the most is 2",
+        "planned": "expected on n",
+    }
+    assert reasons["wants-7"] in page.words
+
+
+def test_the_reason_of_a_pending_pod_is_bounded() -> None:
+    pod = gpu_pod("team", "p", 1, None, now())
+    pod["status"] = {"nominatedNodeName": "n" * 100_000}
+
+    (found,) = service_of([gpu_node("n", 8), pod]).overview.pending
+
+    assert found.reason == f"expected on {'n' * 250}..."
 
 
 def test_a_large_cluster_is_shown_by_group(monkeypatch: pytest.MonkeyPatch) -> None:
