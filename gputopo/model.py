@@ -151,7 +151,7 @@ class NodeTopology(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_def
     @property
     def usable(self) -> tuple[Gpu, ...]:
         """Return the GPUs that a pod can use."""
-        return tuple([gpu for gpu in self.gpus if gpu.usable])
+        return tuple([gpu for gpu in self.gpus if gpu.health is Health.OK])
 
     @property
     def joinable(self) -> frozenset[int]:

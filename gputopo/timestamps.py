@@ -23,5 +23,8 @@ def parse_timestamp(text: str | None, default_zone: tzinfo | None = None) -> flo
         found = None if text is None else datetime.fromisoformat(text)
     except (ValueError, OverflowError):
         return None
-    zone = None if found is None else found.tzinfo or default_zone
-    return None if found is None or zone is None else found.replace(tzinfo=zone).timestamp()
+    if found is None:
+        return None
+    if found.tzinfo is None:
+        return None if default_zone is None else found.replace(tzinfo=default_zone).timestamp()
+    return found.timestamp()

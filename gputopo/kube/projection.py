@@ -83,14 +83,15 @@ class Projection(Generic[S]):
         """
         projected: dict[str, _Projected[S]] = {}
         unreadable: dict[str, Unreadable] = {}
+        key_of = self._source.key
         for each in objects:
             try:
                 identity = parse_identity(each) if isinstance(each, msgspec.Raw) else _identity(each.metadata)
             except DamagedError as error:
                 unreadable[f"({len(unreadable)})"] = self._make_unreadable("(unknown)", error)
                 continue
-            key = self._source.key(identity)
-            found = self._project_or_keep(identity, each, unreadable)
+            key = key_of(identity)
+            found = self._project_or_keep(key, identity, each, unreadable)
             if found is not None:
                 projected[key] = found
         self._projected, self._unreadable = projected, unreadable
@@ -107,7 +108,7 @@ class Projection(Generic[S]):
                 changes[key] = None
                 continue
             before = self._projected.get(key)
-            found = self._project_or_keep(event.identity, event.object, self._unreadable)
+            found = self._project_or_keep(key, event.identity, event.object, self._unreadable)
             if found is not None:
                 self._projected[key] = found
                 if before is None or found.value is not before.value:
@@ -121,17 +122,17 @@ class Projection(Generic[S]):
         )
 
     def _project_or_keep(
-        self, identity: ObjectIdentity, listed: Any, unreadable: dict[str, Unreadable]
+        self, key: str, identity: ObjectIdentity, listed: Any, unreadable: dict[str, Unreadable]
     ) -> _Projected[S] | None:
         """Return the value of an object: the last one (the same Python object) if it is equal, or after an error."""
-        key = self._source.key(identity)
         before = self._projected.get(key)
         try:
             found = self._project(key, listed, before)
         except Exception as error:  # noqa: BLE001  hostile input: an error in an object must not hide the others
             unreadable[key] = self._make_unreadable(identity.full_name, error)
             return before
-        unreadable.pop(key, None)
+        if unreadable:
+            unreadable.pop(key, None)
         return found
 
     def _make_unreadable(self, name: str, error: Exception) -> Unreadable:

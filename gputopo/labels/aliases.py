@@ -51,7 +51,7 @@ class AliasedLabels(NamedTuple):
 
 def with_aliases(labels: Mapping[str, str]) -> AliasedLabels:
     """Return the labels with those that aliases stand for. Most nodes have no alias: then the same object."""
-    if not any(each.key in labels for each in ALIASES):
+    if _ALIAS_KEYS.isdisjoint(labels):
         return AliasedLabels(labels)
     added: dict[str, str] = {}
     origins: dict[str, str] = {}
@@ -144,3 +144,4 @@ ALIASES = (
         "a plain number like 32.77",
     ),
 )
+_ALIAS_KEYS = frozenset(each.key for each in ALIASES)

@@ -23,6 +23,7 @@ SPOT_LABELS: tuple[tuple[str, tuple[str, ...], str], ...] = (
 )
 
 
+_SPOT_KEYS = frozenset(key for key, _, _ in SPOT_LABELS)
 INSTANCE_TYPE_LABELS = ("instance-type", "node.kubernetes.io/instance-type")
 _SPOT_WORD = re.compile(r"(?:^|[-_.])spot(?:$|[-_.])", re.IGNORECASE)
 
@@ -32,5 +33,6 @@ def is_spot(labels: Mapping[str, str]) -> bool:
 
     The word "spot" in the name of the instance type counts only where no label of ``SPOT_LABELS`` is set.
     """
-    stated = [labels[key].lower() in values for key, values, _ in SPOT_LABELS if key in labels]
-    return any(stated) if stated else any(_SPOT_WORD.search(labels.get(key, "")) for key in INSTANCE_TYPE_LABELS)
+    if not _SPOT_KEYS.isdisjoint(labels):
+        return any(labels[key].lower() in values for key, values, _ in SPOT_LABELS if key in labels)
+    return any(_SPOT_WORD.search(labels[key]) for key in INSTANCE_TYPE_LABELS if key in labels)

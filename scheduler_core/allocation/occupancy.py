@@ -294,7 +294,7 @@ def reconcile_report(
     waiting = [
         PendingAdmission(each.profile, each.admitted)
         for each in pods
-        if each.profile.gpus and each.uid not in allocated
+        if each.uid not in allocated and each.profile.gpus
     ]
     pending = tuple(each for each in (*waiting, *ended) if each.profile.gpus)
     releases = tuple(sorted(mask for mask in freed if mask))

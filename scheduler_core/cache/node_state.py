@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -219,7 +218,10 @@ def _shape(record: NodeRecord, *, stale: bool) -> MachineShape | None:
 
 
 def _allocatable_gpus(record: NodeRecord) -> int:
-    return next((healthy for resource, healthy in record.machine.allocatable if resource == WHOLE), 0)
+    for resource, healthy in record.machine.allocatable:
+        if resource == WHOLE:
+            return healthy
+    return 0
 
 
 def _sliced(record: NodeRecord, shape: MachineShape) -> bool:
@@ -257,10 +259,13 @@ def _claims(pods: Iterable[Occupant], resource: str) -> list[ReplicaClaim]:
 
 
 def _free_counts(record: NodeRecord) -> tuple[tuple[str, int], ...]:
-    taken = Counter[str]()
+    taken: dict[str, int] = {}
     for pod in record.pods:
-        taken.update(dict(pod.profile.device_request.totals))
-    return tuple((resource, max(0, healthy - taken[resource])) for resource, healthy in record.machine.allocatable)
+        for resource, devices in pod.profile.device_request.totals:
+            taken[resource] = taken.get(resource, 0) + devices
+    return tuple(
+        [(resource, max(0, healthy - taken.get(resource, 0))) for resource, healthy in record.machine.allocatable]
+    )
 
 
 def _kubelet_report(record: NodeRecord, shape: MachineShape) -> KubeletReport | None:

@@ -21,12 +21,14 @@ MAX_GRACE_S = 86_400.0 * 7
 _PERCENT = re.compile(r"\d{1,3}(?:\.\d{1,6})?", re.ASCII)
 _INTEGER = re.compile(r"-?\d{1,10}", re.ASCII)
 _MAX_DELETION_COST = 2**31 - 1
-_KEYS = (
-    *(each.key for each in keys.DISRUPTION_KEYS),
-    workloads.DO_NOT_DISRUPT,
-    workloads.SAFE_TO_EVICT,
-    workloads.PREFER_NO_EVICTION,
-    workloads.DELETION_COST,
+_KEYS = frozenset(
+    (
+        *(each.key for each in keys.DISRUPTION_KEYS),
+        workloads.DO_NOT_DISRUPT,
+        workloads.SAFE_TO_EVICT,
+        workloads.PREFER_NO_EVICTION,
+        workloads.DELETION_COST,
+    )
 )
 
 
@@ -49,7 +51,7 @@ NO_FACTS = DisruptionFacts()
 
 def parse_disruption(annotations: Mapping[str, str]) -> DisruptionFacts:
     """Return the facts in annotations."""
-    if not any(key in annotations for key in _KEYS):  # most pods
+    if _KEYS.isdisjoint(annotations):  # most pods
         return NO_FACTS
     text = annotations.get
     never, never_s = _never(annotations)

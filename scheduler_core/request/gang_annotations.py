@@ -16,6 +16,7 @@ from gputopo.labels.reasons import malformed_text
 
 CLIQUE = "clique"
 LEVELS = (CLIQUE, "rack", "block", "zone")
+_KEYS = frozenset(key.key for key in keys.GANG_KEYS)
 MAX_MEMBERS = 1 << 16
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _COUNT = re.compile(r"[1-9][0-9]{0,6}", re.ASCII)
@@ -42,7 +43,7 @@ class MalformedGangError(ValueError):
 
 def parse_gang_annotations(annotations: Mapping[str, str]) -> GangAnnotations:
     """Parse the annotations. Raises ``MalformedGangError``."""
-    if not any(key.key in annotations for key in keys.GANG_KEYS):  # most pods
+    if _KEYS.isdisjoint(annotations):  # most pods
         return _NOTHING
     text = {key: annotations.get(key.key) for key in keys.GANG_KEYS}
     parsed = GangAnnotations(

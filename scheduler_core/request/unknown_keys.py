@@ -13,7 +13,7 @@ from gputopo.labels import keys
 from gputopo.labels.reasons import misplaced_text, unknown_key_text
 
 _MODELS = (keys.POD_GPU_MODEL.key, keys.POD_GPU_MODEL_SHORT.key)  # valid as label and as annotation
-_KNOWN = tuple(key.key for key in keys.POD_KEYS)
+_KNOWN = dict.fromkeys(key.key for key in keys.POD_KEYS)  # in the order of precedence
 _OURS = f"{keys.API_GROUP}/"
 _CLASSIC = keys.POD_GPU_MODEL.key.partition("/")[0] + "/"  # other projects may have keys under this prefix
 _SIMILARITY = 0.6  # of the letters

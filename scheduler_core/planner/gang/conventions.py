@@ -143,13 +143,16 @@ GANG_CONVENTIONS: tuple[GangConvention, ...] = (
     GangConvention("training job", "training", "set by hand", (workloads.TRAINING_JOB_ID,), needs=(_GANG_SIZE,)),
 )
 
+_GANG_KEYS = frozenset(each.key for each in keys.GANG_KEYS)
+_NAMING_KEYS = frozenset(key for each in GANG_CONVENTIONS for key in each.keys)
+
 
 def parse_gang_request(metadata: Metadata, scheduling_group: str | None = None) -> GangRequest | InvalidRequest | None:
     """Return the gang that a pod asks for; None: no gang. ``scheduling_group``: spec.schedulingGroup.podGroupName."""
     labels = metadata.labels or {}
-    for key in keys.GANG_KEYS:
-        if key.key in labels:
-            return InvalidRequest(misplaced_text(key.key, labels[key.key]))
+    if not _GANG_KEYS.isdisjoint(labels):
+        key = next(each.key for each in keys.GANG_KEYS if each.key in labels)
+        return InvalidRequest(misplaced_text(key, labels[key]))
     try:
         annotations = parse_gang_annotations(metadata.annotations or {})
         found = _by_annotation(metadata, annotations.gang) or _by_conventions(metadata, scheduling_group)
@@ -213,6 +216,8 @@ def _with_annotations(request: GangRequest, annotations: GangAnnotations) -> Gan
 def _without_gang(metadata: Metadata, annotations: GangAnnotations) -> GangRequest | InvalidRequest | None:
     if annotations.planned:
         return single_pod_request(metadata, BY_ANNOTATIONS)
+    if _GANG_KEYS.isdisjoint(metadata.annotations or ()):
+        return None
     for key in keys.GANG_KEYS:
         text = (metadata.annotations or {}).get(key.key)
         if text is not None and key is not keys.POD_PLANNED:
@@ -237,6 +242,8 @@ def _by_annotation(metadata: Metadata, gang: str | None) -> GangRequest | None:
 
 def _by_conventions(metadata: Metadata, scheduling_group: str | None, *, sizes: bool = True) -> GangRequest | None:
     markers = _markers(metadata)
+    if scheduling_group is None and _NAMING_KEYS.isdisjoint(markers):  # most pods
+        return None
     for convention in GANG_CONVENTIONS:
         name = _gang_named_by(convention, markers, scheduling_group)
         if name is not None:
