@@ -1,7 +1,7 @@
 """An API server of a generated GPU cluster, for ``bench/scale.py``: ``python bench/scale_server.py NODES``.
 
-Prints its port. As ``bench/watch_server.py``, with the answers that the command line needs: metadata only, field
-selectors, reservations, and a cluster that fits together. Each node has 8 GPUs, a pod with 4, a pod with 2 and a pod
+Prints its port. As ``bench/watch_server.py``, with the answers that the command line needs: metadata only, selectors,
+reservations, heartbeats, and a cluster that fits together. Each node has 8 GPUs, a pod with 4, a pod with 2 and a pod
 without GPUs; a waiting pod ``wait-0`` and gated gangs of 4 pods, one for every 100 nodes, are in the namespace "team".
 A Node has 10 kB, a Pod 6 kB.
 """
@@ -18,6 +18,7 @@ import msgspec
 from watch_server import NODE_BYTES, POD_BYTES, Handler, Object, padded
 
 from gputopo.crd.nodegpus import content_hash
+from gputopo.kube.heartbeats import HEARTBEAT_NAMESPACE
 from gputopo.labels import encode_topology, keys
 from gputopo.timestamps import format_timestamp
 from tests.machines import MACHINES
@@ -26,6 +27,7 @@ MODELS = ("hgx_h100", "hgx_b200", "dgx1", "dgx_a100")
 GANG_SIZE, NODES_PER_GANG = 4, 100
 BOUND = {"four": 4, "two": 2, "plain": 0}  # the pods of each node, and their GPUs
 CREATED = "2026-11-21T08:00:00Z"
+OBSERVED_AT = format_timestamp(time.time() - 600)
 NOTHING = msgspec.json.encode({"kind": "Status", "message": "the server could not find the requested resource"})
 
 
@@ -129,8 +131,15 @@ def node_gpus(at: int, *, metadata_only: bool) -> bytes:
         for gpu in range(6)
     ]
     confirmed = content_hash(TOPOLOGIES[at % len(MODELS)].replace("@hex@", f"{at:08x}"))
-    observed = {"observedAt": format_timestamp(time.time()), "contentHash": confirmed, "agentVersion": "0.1.0"}
+    observed = {"observedAt": OBSERVED_AT, "contentHash": confirmed, "agentVersion": "0.1.0"}
     return msgspec.json.encode({"metadata": metadata, **observed, "allocations": held})
+
+
+def heartbeat(at: int, *, metadata_only: bool) -> bytes:
+    """Return the Lease of an agent, which confirms its NodeGpus."""
+    metadata = _metadata(f"gpu-node-{at:05}", namespace=HEARTBEAT_NAMESPACE)
+    spec = {"holderIdentity": OBSERVED_AT, "renewTime": format_timestamp(time.time())}
+    return msgspec.json.encode({"metadata": metadata} | ({} if metadata_only else {"spec": spec}))
 
 
 class Cluster(Handler):
@@ -140,7 +149,8 @@ class Cluster(Handler):
 
     def _list(self, kind: str, asked: dict[str, str]) -> None:
         metadata_only = "PartialObject" in self.headers.get("Accept", "")
-        found = self._objects(kind, asked.get("fieldSelector", ""))
+        unlabelled = f"!{keys.SCHEMA.key}" in asked.get("labelSelector", "")  # no node
+        found = (node, 0) if unlabelled else self._objects(kind, asked.get("fieldSelector", ""))
         if found is None:
             self._answer(NOTHING, 404)
             return
@@ -161,6 +171,7 @@ class Cluster(Handler):
         every: dict[str, tuple[Callable[..., bytes], int]] = {
             "nodes": (node, self.size),
             "nodegpus": (node_gpus, self.size),
+            "leases": (heartbeat, self.size),
             "pods": (self._pod, bound + gated + 1),
             "placementreservations": (node, 0),
             "placementledgers": (node, 0),
