@@ -380,9 +380,9 @@ def listing_cluster(
 
 def print_unreadable(found: Sequence[Unreadable]) -> None:
     """Print on standard error the objects that are left out."""
-    from gputopo.render.wording import escape_invisible  # noqa: PLC0415  start-up of all other commands
+    from gputopo.render.wording import escape_invisible, shorten_names  # noqa: PLC0415  start-up of all other commands
 
-    messages = dict.fromkeys(escape_invisible(str(each)) for each in found)
+    messages = dict.fromkeys(escape_invisible(shorten_names(str(each))) for each in found)
     for each in list(messages)[:_MAX_LISTED]:
         click.echo(f"gputopo: {each}; it is left out", err=True)
     if len(messages) > _MAX_LISTED:

@@ -32,15 +32,15 @@ def print_table(table: Callable[[], Any], has_rows: bool, if_empty: str) -> None
 def printed_lines(table: Table) -> list[str]:
     """Return the lines of a table: on a terminal as wide as it, elsewhere all columns."""
     from gputopo.render.report import fit_table, table_lines  # noqa: PLC0415  start-up of all other commands
-    from gputopo.render.wording import escape_invisible  # noqa: PLC0415
+    from gputopo.render.wording import MAX_NAME, escape_invisible, shorten_names  # noqa: PLC0415
 
     width = terminal_width()
     colour = width is not None and not os.environ.get("NO_COLOR")
-    # Tables of large clusters have 100,000 cells, nearly all of them printable.
+    # Tables of large clusters have 100,000 cells, nearly all of them short and printable.
     rows = [
         row
-        if "".join([cell.text for cell in row]).isprintable()
-        else tuple(cell._replace(text=escape_invisible(cell.text)) for cell in row)
+        if len(line := "".join([cell.text for cell in row])) <= MAX_NAME and line.isprintable()
+        else tuple(cell._replace(text=escape_invisible(shorten_names(cell.text))) for cell in row)
         for row in table.rows
     ]
     table = table._replace(rows=rows)

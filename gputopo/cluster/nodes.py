@@ -16,7 +16,7 @@ from gputopo.labels import AnnotationError, NoTopologyError, decode_topology
 from gputopo.labels.keys import NVIDIA_COUNT
 from gputopo.model import NodeTopology
 from gputopo.render.report import age_words, listed
-from gputopo.render.wording import counted_noun, escape_invisible
+from gputopo.render.wording import counted_noun, escape_invisible, shorten_names
 from gputopo.timestamps import parse_timestamp
 from gputopo.timing import STALE_AFTER_S
 
@@ -100,7 +100,7 @@ def missing_agents_text(nodes: Iterable[GpuNode]) -> str | None:
     verb = "has" if len(found) == 1 else "have"
     return (
         f"{len(found)} of {counted_noun(len(every), 'GPU node')}, with {gpus}, {verb} no agent: "
-        f"{listed([escape_invisible(node.name) for node in found], 5)}"
+        f"{listed([escape_invisible(shorten_names(node.name)) for node in found], 5)}"
     )
 
 

@@ -17,7 +17,7 @@ from gputopo.cluster.nodes import GpuNode
 from gputopo.cluster.usage import GpuUse
 from gputopo.paths import PathKind
 from gputopo.render.report import listed
-from gputopo.render.wording import escape_invisible
+from gputopo.render.wording import escape_invisible, shorten_names
 from gputopo.rings import Ring, rings_of
 
 
@@ -115,7 +115,7 @@ def silent_agents_text(pods: Iterable[PodGpus]) -> str | None:
             found.setdefault(each.silent_agent, []).append(f"{each.namespace}/{each.name}")
     rest = "are unknown, or of its last report"
     lines = (f"{agent}: the GPUs of {listed(names, 3)} {rest}" for agent, names in found.items())
-    return "\n".join(map(escape_invisible, lines)) or None
+    return "\n".join(escape_invisible(shorten_names(line)) for line in lines) or None
 
 
 class _NodeRings:

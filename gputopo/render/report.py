@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gputopo.render.schema import API_VERSION
-from gputopo.render.wording import escape_invisible
+from gputopo.render.wording import escape_invisible, shorten_names
 
 NONE = "-"
 UNFOLDED = 1_000_000  # columns: all columns of tables, and no line is folded
@@ -116,6 +116,7 @@ def render(sections: Iterable[Section], width: int = UNFOLDED, *, ascii_only: bo
     words. Every line passes ``visible``, so a name or value from the cluster never acts on the terminal.
     """
     width = max(width, _MIN_WIDTH)
+    sections = ([_with_short_names(part) for part in section] for section in sections)
     parts = ([line for part in section for line in _part_lines(part, width)] for section in sections)
     lines = [line for part in parts if part for line in ("", *part)]
     return "".join(f"{escape_invisible(line, ascii_only=ascii_only)}\n" for line in lines[1:])
@@ -145,6 +146,13 @@ def age_words(seconds: float) -> str:
 def sentence(words: str) -> str:
     """Return the words with a capital and a full stop."""
     return f"{words[0].upper()}{words[1:]}."
+
+
+def _with_short_names(part: str | Table) -> str | Table:
+    if isinstance(part, str):
+        return shorten_names(part)
+    rows = [tuple(cell._replace(text=shorten_names(cell.text)) for cell in row) for row in part.rows]
+    return part._replace(rows=rows)
 
 
 def _part_lines(part: str | Table, width: int) -> Iterable[str]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 ALONE = "alone"  # the mark of a GPU without NVLink to another GPU
 UNKNOWN = "?"
 MAX_NAME = 253  # characters: no name in Kubernetes is longer, but a file may contain longer ones
+_TOO_LONG = re.compile(rf"[^\s/,]{{{MAX_NAME + 1},}}")  # NAMESPACE/NAME has two names
 CPU_NAME = "CPU"  # that of a superchip: Grace, Vera
 
 
@@ -61,9 +62,9 @@ def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
     return found
 
 
-def shortened(text: str, most: int = MAX_NAME) -> str:
-    """Return the text, of a longer one than ``most`` characters the beginning and ``...``."""
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+def shorten_names(text: str) -> str:
+    """Return the text, of each longer name than ``MAX_NAME`` only the beginning and ``...``."""
+    return text if len(text) <= MAX_NAME else _TOO_LONG.sub(lambda found: f"{found[0][: MAX_NAME - 3]}...", text)
 
 
 def format_number(value: float) -> str:

@@ -7,22 +7,23 @@ from html import escape
 from typing import NewType
 from urllib.parse import urlencode
 
-from gputopo.render.wording import escape_invisible
+from gputopo.render.wording import escape_invisible, shorten_names
 
 Html = NewType("Html", str)  # markup; a plain str is text that was not escaped yet
 NOTHING = Html("")
+_SHOWN = frozenset({"title", "aria_label", "alt"})  # attributes with text for people
 _VOID = frozenset({"link", "meta", "input", "img", "br"})
 
 
 def text(words: str) -> Html:
-    """Return text as markup. Control and direction characters are made visible."""
-    return Html(escape(escape_invisible(words), quote=False))
+    """Return text as markup. Control and direction characters are made visible, names of a file shortened."""
+    return Html(escape(escape_invisible(shorten_names(words)), quote=False))
 
 
 def element(name: str, /, *inside: Html, **attributes: str | float | None) -> Html:
     """Return an element, without None attributes. ``class_`` is class, ``data_x`` is data-x, ``viewBox`` stays."""
     pairs = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escape(escape_invisible(_value(value)))}"'
+        f' {key.rstrip("_").replace("_", "-")}="{escape(escape_invisible(_value(key, value)))}"'
         for key, value in attributes.items()
         if value is not None
     )
@@ -45,5 +46,7 @@ def address(page: str, /, **query: str | int | None) -> str:
     return f"{page or './'}{'?' if pairs else ''}{urlencode(pairs)}"
 
 
-def _value(value: str | float) -> str:
-    return value if isinstance(value, str) else f"{value:.1f}".removesuffix(".0")
+def _value(key: str, value: str | float) -> str:
+    if isinstance(value, str):
+        return shorten_names(value) if key in _SHOWN else value
+    return f"{value:.1f}".removesuffix(".0")

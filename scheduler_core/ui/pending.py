@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from gputopo.render.wording import counted_noun, shortened
+from gputopo.render.wording import counted_noun
 from scheduler_core.cache.events import PodUpdate
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.request.pod_request import Strength
@@ -47,7 +47,7 @@ def _pending_pod(pod: PodUpdate, most: _MostFree) -> PendingPod:
 
 def _reason(pod: PodUpdate, most: _MostFree) -> str:
     if pod.nominated_node:
-        return f"expected on {shortened(pod.nominated_node)}"
+        return f"expected on {pod.nominated_node}"
     profile = pod.occupant.profile
     wanted = profile.gpus
     if wanted > most.on_node:

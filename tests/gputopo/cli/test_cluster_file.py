@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,21 @@ def test_a_hostile_node_name_reaches_no_terminal_and_stops_no_command(tmp_path: 
     assert command == ("gangs",) or "gpu-0002" in found.stdout
     assert not [each for each in "\x07\u202e" if each in found.output]
     assert "\x1b[2J" not in found.output
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_name_that_is_longer_than_names_in_kubernetes_is_shortened(tmp_path: Path, command: tuple[str, ...]) -> None:
+    text = cluster_text(6)
+    for name in (b"gpu-0001", b"llm", b"next-model", b"r001"):
+        text = text.replace(name, name + 50_000 * b"x")
+    (tmp_path / "c.json").write_bytes(text)
+
+    found = run(*command, "--from", str(tmp_path / "c.json"))
+
+    said = re.sub(r' (id|href)="[^"]*"', "", found.output)  # of a page: not shown
+    assert found.exit_code == 0, found.output[:1000]
+    assert "xxx..." in said
+    assert not re.findall(r"x{254,}", said)
 
 
 @pytest.mark.parametrize(("spec", "marked"), [(True, True), (False, False), ("yes", False)])

@@ -12,6 +12,7 @@ from gputopo.render.wording import (
     island_marks,
     parse_subject,
     role_of,
+    shorten_names,
     without_colour,
 )
 from tests.machines import a6000_pair_and_one, h100_lost_gpu, mixed, nvlink_unknown
@@ -108,3 +109,11 @@ def test_the_subject_of_a_note(what: str, part: str, gpus: tuple[int, ...]) -> N
 
 def test_plain_paint_changes_nothing() -> None:
     assert without_colour("bad", "text") == "text"
+
+
+def test_only_names_longer_than_those_of_kubernetes_are_shortened() -> None:
+    longest = f"{'s' * 63}/{'p' * 253}, {'n' * 253} and more"
+
+    assert shorten_names(longest) == longest
+    assert shorten_names(f"a/{'p' * 254} b") == f"a/{'p' * 250}... b"
+    assert shorten_names("") == ""
