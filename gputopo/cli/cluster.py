@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gputopo.model import NodeTopology
     from gputopo.render.report import Table
 
+_SWITCH_S = 0.05  # how long a thread that computes may make the others wait
 _QUOTED = 60  # characters of a name that is not found
 _MAX_LISTED = 10  # objects that cannot be decoded
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -365,15 +366,19 @@ def listing_cluster(
 ) -> Iterator[Kube]:
     """Connect as ``connected_cluster`` does, for lists only: without garbage collection, also of the lists later.
 
-    All objects of the lists stay until the command ends. To search them for cycles takes a fifth of its time.
+    All objects of the lists stay until the command ends. To search them for cycles takes a fifth of its time. Several
+    lists are read at a time: that their threads take turns less often saves another twentieth.
     """
     import gc  # noqa: PLC0415  start-up of all other commands
 
     with connected_cluster(kubeconfig, context, role, source) as kube:
+        interval = sys.getswitchinterval()
         gc.disable()
+        sys.setswitchinterval(_SWITCH_S)
         try:
             yield kube
         finally:
+            sys.setswitchinterval(interval)
             gc.freeze()
             gc.enable()
 

@@ -346,7 +346,8 @@ class Kube:
         """Return the body; None: it is longer, and the connection is closed."""
         chunks, length = [], 0
         try:
-            for chunk in response.stream(_CHUNK_BYTES):
+            # Without an encoding, chunks are not copied through the buffer of the decoder.
+            for chunk in response.stream(_CHUNK_BYTES, decode_content="Content-Encoding" in response.headers):
                 chunks.append(chunk)
                 length += len(chunk)
                 if length > most:

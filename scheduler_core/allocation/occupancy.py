@@ -114,7 +114,7 @@ def unallocated_profiles(pods: Iterable[Occupant], report: KubeletReport | None)
     return frozenset(
         each.profile
         for each in pods
-        if not each.admitted and each.profile.requires_shape and each.profile.gpus and each.uid not in allocated
+        if each.uid not in allocated and not each.admitted and each.profile.requires_shape and each.profile.gpus
     )
 
 
@@ -256,6 +256,8 @@ def _unknown(among: int, taken: int) -> SomeSet:
 
 def _without_unhealthy(free: int, shape: MachineShape, unhealthy: int) -> Sets:
     """Remove the GPUs that the device plugin does not offer. It does not report which; pods may hold some of them."""
+    if not unhealthy:
+        return exact_sets({free})
     held = (shape.whole & ~free).bit_count()
     fewest, most = max(0, unhealthy - held), min(unhealthy, free.bit_count())
     if sum(count_subsets(free, gone) for gone in range(fewest, most + 1)) > MAX_SETS:

@@ -92,9 +92,11 @@ def _facts_of_labels(labels: Mapping[str, str]) -> NodeFacts:
     """Return the facts that depend on nothing but labels; the other fields have no meaning."""
     kept = kept_node_labels()
     if kept is not None and kept.isdisjoint(keys.UNREAD_OWN_LABELS):
-        labels = {key: value for key, value in labels.items() if key not in keys.UNREAD_OWN_LABELS}
-    find = _facts_of_equal_labels if len(labels) <= _MOST_LABELS else _facts_of_equal_labels.__wrapped__
-    return find(tuple(labels.items()), kept)
+        items = tuple([each for each in labels.items() if each[0] not in keys.UNREAD_OWN_LABELS])
+    else:
+        items = tuple(labels.items())
+    find = _facts_of_equal_labels if len(items) <= _MOST_LABELS else _facts_of_equal_labels.__wrapped__
+    return find(items, kept)
 
 
 @lru_cache(maxsize=_LABEL_SETS)

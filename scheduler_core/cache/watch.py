@@ -248,10 +248,9 @@ def pod_update(
     occupant = parse_occupant(pod, parse)
     if occupant is None:
         return None
-    namespace = sys.intern(occupant.namespace)
     return PodUpdate(
         key=uid,
-        occupant=occupant._replace(namespace=namespace, job=_interned_name(occupant.job)),
+        occupant=occupant,
         node=_interned_name(pod.spec.node_name),
         nominated_node=_interned_name(pod.status.nominated_node_name),
         scheduler=_interned_name(pod.spec.scheduler_name),
@@ -266,7 +265,8 @@ def running_pod_update(
 ) -> PodUpdate | None:
     """Return the update of a pod, with the facts that decide whether it may be evicted."""
     found = pod_update(uid, pod, parse)
-    return None if found is None else found._replace(running=running_facts(pod))
+    running = None if found is None else running_facts(pod)
+    return found if found is None or running is None else found._replace(running=running)
 
 
 def _node_gpus_update(name: str, gpus: NodeGpus) -> NodeGpusUpdate:

@@ -90,12 +90,12 @@ def _totals(steps_by_resource: tuple[tuple[str, ContainerSteps], ...]) -> tuple[
 
 def requests_gpus(spec: PodSpec) -> bool:
     """Return True if a container names a GPU resource, even with quantity 0."""
-    return any(
-        is_gpu(resource)
-        for container in (*(spec.init_containers or ()), *(spec.containers or ()))
-        for quantities in (container.resources.limits, container.resources.requests)
-        for resource in quantities or ()
-    )
+    for containers in (spec.containers, spec.init_containers):
+        for container in containers or ():
+            resources = container.resources
+            if any(map(is_gpu, resources.limits or ())) or any(map(is_gpu, resources.requests or ())):
+                return True
+    return False
 
 
 def parse_device_request(spec: PodSpec) -> DeviceRequest:

@@ -41,7 +41,10 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     @property
     def owner(self) -> PodOwner | None:
         """Return the controller that owns the pod."""
-        return next((each for each in self.owner_references or () if each.controller), None)
+        for each in self.owner_references or ():
+            if each.controller:
+                return each
+        return None
 
 
 class ContainerResources(msgspec.Struct, frozen=True, rename="camel"):
@@ -180,6 +183,8 @@ class Pod(msgspec.Struct, frozen=True, rename="camel"):
 
 def has_soft_preferences(spec: PodSpec) -> bool:
     """Return True if the pod has soft preferences among nodes; Filter then returns all nodes that fit."""
+    if spec.affinity is None and not spec.topology_spread_constraints:  # most pods
+        return False
     affinity = spec.affinity or Affinity()
     kinds = (affinity.node_affinity, affinity.pod_affinity, affinity.pod_anti_affinity)
     if any(kind is not None and kind.preferred_during_scheduling_ignored_during_execution for kind in kinds):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 from gputopo.labels import keys
@@ -199,11 +200,8 @@ def parse_request(pod: Pod, reading: ParsingPolicy = DEFAULT_PARSING) -> PodRequ
         return InvalidRequest(reason)
     found = detect_workload(pod, reading.rules) if requested.steps_by_resource else Detection()
     scavenger = spec.priority_class_name == SCAVENGER
-    profile = PodProfile(
-        requested,
-        _with_workload_needs(annotated, total_devices(requested.whole_gpu_steps), found, reading.needs_strength),
-        scavenger,
-    )
+    needs = _with_workload_needs(annotated, total_devices(requested.whole_gpu_steps), found, reading.needs_strength)
+    profile = _shared_profile(PodProfile(requested, needs, scavenger))
     return PodRequest(
         metadata.uid,
         metadata.namespace,
@@ -215,6 +213,12 @@ def parse_request(pod: Pod, reading: ParsingPolicy = DEFAULT_PARSING) -> PodRequ
         found.reasons,
         job_key(metadata),
     )
+
+
+@lru_cache(maxsize=1 << 12)
+def _shared_profile(profile: PodProfile) -> PodProfile:
+    """Return one object for all equal profiles: 100,000 pods have a few hundred different ones."""
+    return profile
 
 
 def _with_workload_needs(annotated: Constraints, gpus: int, found: Detection, demands: Strength) -> Constraints:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import lru_cache
 
 from gputopo.labels import keys
 from gputopo.labels.reasons import misplaced_text, unknown_key_text
@@ -20,6 +21,7 @@ _SIMILARITY = 0.6  # of the letters
 _MAX_COMPARED = 64  # unknown keys that are compared with the known keys: each takes 50 us, and a pod has any number
 
 
+@lru_cache(maxsize=1 << 10)
 def is_own_key(key: str) -> bool:
     """Return whether gputopo reads the label or annotation of a pod, apart from the labels of detection rules."""
     return key.startswith((_OURS, _CLASSIC)) or key in _KNOWN
