@@ -53,6 +53,8 @@ def without_replaced_pods(record: NodeRecord, ended_at: Mapping[str, float]) -> 
 
     ``ended_at``: when the watch showed the end of each pod, by UID, in seconds since 1970.
     """
+    if not record.departed:  # most nodes
+        return record
     admitted = {full_name(pod) for pod in record.pods if pod.admitted}
     reported_at = -inf if record.gpus is None else observed_at(record.gpus)
     departed = tuple(

@@ -106,8 +106,10 @@ def with_gpus(record: NodeRecord, gpus: NodeGpus | None) -> NodeRecord:
 
     Departed pods stay only while the report still names them; a new pod may have the same name.
     """
-    named = {(each.pod.namespace, each.pod.name) for each in (gpus and gpus.allocations) or ()}
-    departed = tuple(each for each in record.departed if (each.namespace, each.name) in named)
+    departed = record.departed
+    if departed:  # few nodes
+        named = {(each.pod.namespace, each.pod.name) for each in (gpus and gpus.allocations) or ()}
+        departed = tuple(each for each in departed if (each.namespace, each.name) in named)
     # A pod that came and went between the reports would make another policy look right.
     shown = None if record.departed else policy_shown(record.machine, record.gpus, gpus)
     observed = combine_policies(record.observed_policy, shown)

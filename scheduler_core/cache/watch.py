@@ -218,7 +218,7 @@ def list_kind(kube: Kube, kind: type[Any], source: WatchSource[Any]) -> Batch[An
 
 
 def _list_objects(kube: Kube, source: WatchSource[Any]) -> Delta[Any]:
-    projection = Projection(source)
+    projection = Projection(source._replace(fingerprint=None))  # no event follows
     pages = kube.list_readable(source.resource, projection.listed_kind, source.query)
     found = projection.apply_list(each for page in pages for each in page.items)
     kube.unreadable += projection.unreadable

@@ -74,10 +74,10 @@ def read_gangs(kube: Kube, namespace: str | None, policies: Policies, now: float
 
 def read_all(kube: Kube, policies: Policies, now: float) -> GangSnapshot:
     """Return all gangs, with the nodes. Raises ``KubeError``."""
-    sources = {
+    sources: Sources = {
         NodeUpdate: FULL_POD_SOURCES[NodeUpdate],
+        **HEARTBEAT_SOURCES,  # before the NodeGpus that they confirm, so that each of these is applied once
         NodeGpusUpdate: FULL_POD_SOURCES[NodeGpusUpdate],
-        **HEARTBEAT_SOURCES,
         **_pods(policies),
     }
     return _read_snapshot(kube, sources, None, policies, now)
