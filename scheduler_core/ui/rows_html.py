@@ -34,6 +34,7 @@ MEANINGS = {
     GpuState.UNKNOWN: "unknown: no agent reports which GPUs the pods hold",
 }
 _MAX_PODS = 4  # named in a row
+_MAX_IN_LINE = 8  # GPUs that even a narrow screen shows side by side
 _MAX_LINES, _MAX_FORMS = 20_000, 16  # nodes whose lines are kept, and lines of each
 _TINTS, _NOTCHES = 6, 4  # colours of namespaces, and shapes of a mark's corner: a namespace has one of each
 _MAX_NAMED = 3  # pods of a shared GPU
@@ -90,7 +91,8 @@ def legend() -> Html:
 def node_cells(row: NodeRow, viewer: Viewer = ANYONE) -> Html:
     """Return the cells of a node, island by island. For the eye only: ``NodeRow.summary`` says the same in words."""
     islands = (_island(row, island, viewer) for island in row.islands)
-    return element("span", *islands, class_="gpus", aria_hidden="true")
+    name = "gpus" if len(row.cells) > _MAX_IN_LINE else "gpus line"
+    return element("span", *islands, class_=name, aria_hidden="true")
 
 
 def _island(row: NodeRow, island: IslandCells, viewer: Viewer) -> Html:
@@ -133,7 +135,7 @@ def node_line(row: NodeRow, viewer: Viewer = ANYONE) -> Html:
         element("td", node_cells(row, viewer)),
         element("td", text(row.summary)),
         element("td", pod_names(row, viewer)),
-        element("td", joined(remarks, " ")),
+        element("td", joined(remarks, ", ")),
         id=row_id(row.name),
     )
 

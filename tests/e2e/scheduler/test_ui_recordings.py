@@ -5,6 +5,7 @@ It needs a Chromium of the system (Debian: `apt install chromium`); without one 
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Literal
@@ -108,6 +109,72 @@ def test_long_names_widen_neither_the_page_nor_its_tables(browser: Browser, tmp_
     page.close()
 
     assert table[0] <= table[1]
+
+
+def test_on_a_narrow_screen_no_table_scrolls_and_reasons_are_seen(browser: Browser, tmp_path: Path) -> None:
+    items = [*every_state(), gpu_pod("s" * 63, "w" * 253, 16, None, time.time())]
+    (tmp_path / "page.html").write_text(static_page(service_of(items)), encoding="utf-8")
+    page = browser.new_page(viewport={"width": NARROW["width"], "height": 9000})  # what is not seen is not laid out
+    page.goto((tmp_path / "page.html").as_uri())
+    tables = page.locator(".wide").evaluate_all("all => all.map(each => [each.scrollWidth, each.clientWidth])")
+    reasons = page.locator("#gangs td:last-child, #pending td:last-child")
+    boxes = [each.bounding_box() for each in reasons.all()]
+    words = page.locator("#pending").inner_text()
+    page.close()
+
+    assert len(tables) == 3
+    assert all(inside <= outside for inside, outside in tables)
+    assert len(boxes) == 2
+    assert all(each is not None and each["x"] + each["width"] <= NARROW["width"] for each in boxes)
+    assert "no node has 16 GPUs known to be free" in words
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+def test_eight_gpus_are_side_by_side_also_if_one_is_lost(browser: Browser, tmp_path: Path, size: ViewportSize) -> None:
+    (tmp_path / "page.html").write_text(static_page(service_of(every_state())), encoding="utf-8")
+    page = browser.new_page(viewport=size)
+    page.goto((tmp_path / "page.html").as_uri())
+    tops = page.locator("#node-lost .gpus b").evaluate_all("all => all.map(each => each.getBoundingClientRect().top)")
+    page.close()
+
+    assert (len(tops), len({round(top) for top in tops})) == (8, 1)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_bar_of_a_cluster_shows_free_and_used_gpus_apart(
+    browser: Browser, tmp_path: Path, scheme: Literal["light", "dark"]
+) -> None:
+    (tmp_path / "page.html").write_text(static_page(service_of(every_state())), encoding="utf-8")
+    page = browser.new_page(viewport=WIDE, color_scheme=scheme)
+    page.goto((tmp_path / "page.html").as_uri())
+    ground = rgb(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    free, opacity, used = (
+        page.locator(f"#summary .{name}").evaluate(f"each => getComputedStyle(each).{key}")
+        for name, key in (("f", "fill"), ("f", "fillOpacity"), ("u", "fill"))
+    )
+    page.close()
+    share = float(opacity)
+    mixed = [share * one + (1 - share) * other for one, other in zip(rgb(free), ground, strict=True)]
+
+    assert contrast(mixed, rgb(used)) > 1.5
+    assert contrast(mixed, ground) > (3 if scheme == "dark" else 1.3)
+
+
+def rgb(text: str) -> list[float]:
+    """The parts of a computed colour."""
+    return [float(each) for each in re.findall(r"[0-9.]+", text)[:3]]
+
+
+def contrast(one: list[float], other: list[float]) -> float:
+    """The contrast of two colours, as WCAG defines it."""
+    light = [
+        sum(
+            weight * (part / 255 / 12.92 if part <= 10 else ((part / 255 + 0.055) / 1.055) ** 2.4)
+            for weight, part in zip((0.2126, 0.7152, 0.0722), each, strict=True)
+        )
+        for each in (one, other)
+    ]
+    return (max(light) + 0.05) / (min(light) + 0.05)
 
 
 def test_a_page_is_printed_on_white_with_its_cells(browser: Browser, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from gputopo.labels import keys
 from scheduler_core.ui.model import GpuState
 from tests.api_objects import GPU, Object, gpu_node
 from tests.scheduler_core.ui.cluster_documents import RACK, allocation, gpu_machine, gpu_pod, node_gpus, rfc3339
-from tests.scheduler_core.ui.pages import now, row_of, service_of
+from tests.scheduler_core.ui.pages import now, page_of, row_of, service_of
 
 F, U, P, X, Q, S, D = (
     GpuState.FREE,
@@ -115,6 +115,12 @@ def test_shared_gpus_name_all_their_pods() -> None:
 
     assert [cell.state for cell in row.cells] == [S] + [F] * 7
     assert sorted(row.pods[place].name for place in row.cells[0].pods) == ["a", "b"]
+
+
+def test_the_reasons_of_a_node_that_takes_no_pods_are_separated() -> None:
+    taints = [{"key": f"node.kubernetes.io/{state}", "effect": "NoExecute"} for state in ("unreachable", "not-ready")]
+
+    assert "unreachable, not ready" in page_of(machine({}, taints=taints)).words.replace(" ,", ",")
 
 
 def test_a_cordon_is_shown_and_domains_are_the_widest_first() -> None:
