@@ -31,7 +31,7 @@ class Asked(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """An answer: a string is sent unchanged, a ``Stream`` piece by piece, any other value as JSON."""
+    """An answer: a string or bytes are sent unchanged, a ``Stream`` piece by piece, any other value as JSON."""
 
     body: Any
     status: int = 200
@@ -104,7 +104,8 @@ class ApiServer:
                 if isinstance(made.body, Stream):
                     self.stream(made.body)
                     return
-                content = made.body.encode() if isinstance(made.body, str) else json.dumps(made.body).encode()
+                text = made.body if isinstance(made.body, str | bytes) else json.dumps(made.body)
+                content = text.encode() if isinstance(text, str) else text
                 self.send_response(made.status)
                 for name, value in made.headers.items():
                     self.send_header(name, value)

@@ -40,6 +40,16 @@ STATE = {
 }
 
 
+def test_threads_take_turns_less_often_while_lists_are_read(tmp_path: Path) -> None:
+    before = sys.getswitchinterval()
+    with api_server(lambda _: Answer({"items": []})) as server:
+        config = str(server.kubeconfig(tmp_path / "config"))
+        with listing_cluster(config, None):
+            while_listing = sys.getswitchinterval()
+
+    assert (while_listing > before, sys.getswitchinterval()) == (True, before)
+
+
 def test_garbage_collection_pauses_while_lists_are_read_and_goes_on_in_programs_that_run_long(tmp_path: Path) -> None:
     with api_server(lambda _: Answer({"items": []})) as server:
         config = str(server.kubeconfig(tmp_path / "config"))

@@ -13,8 +13,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gputopo.cli import main
+from gputopo.crd.nodegpus import NodeGpus
 from gputopo.crd.reservations import PlannedMember, ReservationSpec, spec_hash
+from gputopo.kube.heartbeats import HEARTBEAT_NAMESPACE
 from gputopo.kube.rbac import JOBS, LEASES, LEDGERS, NAMESPACES, NODE_GPUS, NODES, PODS, RESERVATIONS
+from scheduler_core.cache import cluster_cache, node_record
+from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.planner.gang.conventions import GANG_CONVENTIONS
 from scheduler_core.planner.gang.size_sources import SIZE_SOURCES, TrainJobFacts
 from scheduler_core.planner.report.read import SIZE_SOURCES_BY_PREFIX
@@ -23,6 +27,8 @@ from tests.gputopo.cli.cluster_objects import NODE, STATE, listed, pod
 
 GATE, KUEUE = {"name": "gputopo.io/gang"}, {"name": "kueue.x-k8s.io/admission"}
 SINCE = (datetime.now(UTC) - timedelta(days=2, hours=12)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+LATER = (datetime.now(UTC) + timedelta(minutes=1)).isoformat()  # than the report in ``STATE``
 
 
 def member(name: str, gang: str | None = "llm", *gates: dict[str, str], **changed: Any) -> dict[str, Any]:
@@ -218,6 +224,25 @@ def test_why_a_gang_waits(tmp_path: Path) -> None:
         "It would fit without this reservation:\n"
         "- 3 GPUs for the gang a/done, until 2026-11-21T12:00:00Z at the latest: gpu-0 (a/done-1)\n"
     )
+
+
+def test_a_kubelet_report_that_a_heartbeat_confirms_is_applied_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    beat = {"metadata": {"name": "gpu-0"}, "spec": {"holderIdentity": STATE["observedAt"], "renewTime": LATER}}
+    heartbeats = {LEASES.path(namespace=HEARTBEAT_NAMESPACE): listed(beat)}
+    others = cluster()
+    applied: list[str | None] = []
+
+    def with_gpus(record: NodeRecord, gpus: NodeGpus | None) -> NodeRecord:
+        applied.append(None if gpus is None else gpus.observed_at)
+        return node_record.with_gpus(record, gpus)
+
+    monkeypatch.setattr(cluster_cache, "with_gpus", with_gpus)
+    with api_server(lambda asked: heartbeats.get(asked.path) or others(asked)) as server:
+        shown = run(server, tmp_path, "why", "gang", "llm", "-n", "a")
+
+    assert (shown.exit_code, applied) == (0, [LATER])
 
 
 LEASE = LEASES.path("gputopo-planner", "gputopo")

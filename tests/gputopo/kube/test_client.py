@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import gzip
+import json
 import socket
 import struct
 import threading
@@ -117,6 +119,23 @@ def test_pages_of_large_objects_have_fewer_objects(tmp_path: Path) -> None:
     assert sum(len(each.items) for each in pages) == 40
     assert [int(each.query["limit"]) for each in requests] == [500, 62, 7, 14, 15, 15]
     assert max(len(each.items) for each in pages) * len(large) < MAX_PAGE_BYTES
+
+
+def test_a_page_that_a_proxy_compressed_is_read(tmp_path: Path) -> None:
+    body = gzip.compress(json.dumps({"metadata": {}, "items": [NODE]}).encode())
+    answer = Answer(body, headers={"Content-Encoding": "gzip"})
+
+    _, found = asked(lambda _: answer, lambda kube: kube.list_objects(NODES, PartialObject), tmp_path)
+
+    assert [each.metadata.name for each in found] == ["n"]
+
+
+def test_a_compressed_answer_that_stays_too_long_is_an_error(tmp_path: Path) -> None:
+    body = gzip.compress(b'{"metadata":{},"items":[{"x":"' + b"x" * MAX_PAGE_BYTES + b'"}]}', compresslevel=1)
+    answer = Answer(body, headers={"Content-Encoding": "gzip"})
+
+    with pytest.raises(KubeError, match="the answer to limit=1 has more than 64 MiB"):
+        asked(lambda _: answer, lambda kube: list(kube.list_pages(NODES, PartialObject)), tmp_path)
 
 
 def test_an_answer_that_stays_too_long_is_an_error(tmp_path: Path) -> None:
