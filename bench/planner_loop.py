@@ -197,9 +197,10 @@ class Stage:
         lines, self._lines = self._lines, []
         with self._spent.on("read"):
             deltas = [
-                self._reductions[PlannerPod].apply_events(events)
+                delta
                 for line in lines
                 for events in WatchStream("watch", Chunks([line]))  # type: ignore[arg-type]
+                for delta in self._reductions[PlannerPod].apply_events(events)
             ]
         with self._spent.on("take"):
             for delta in deltas:

@@ -7,7 +7,7 @@ it, its last value stays; other objects are not affected.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -97,12 +97,20 @@ class Projection(Generic[S]):
         self._projected, self._unreadable = projected, unreadable
         return Delta(tuple(each.value for each in projected.values()), is_full_list=True)
 
-    def apply_events(self, events: Iterable[WatchEvent]) -> Delta[S]:
-        """Apply the events. Return the changes; if an object has several events, the last one counts."""
+    def apply_events(self, events: Iterable[WatchEvent]) -> list[Delta[S]]:
+        """Apply the events. Return the changes, most often all in one ``Delta``.
+
+        If an object has several events, the last one counts. But a change is delivered before the end of its object: a
+        pod that was bound and deleted since the last call has used its GPUs.
+        """
+        deltas: list[Delta[S]] = []
         changes: dict[str, S | None] = {}
         for event in events:
             key = self._source.key(event.identity)
             if event.type is WatchEventType.DELETED:
+                if changes.get(key) is not None:
+                    deltas.append(_delta(changes))
+                    changes = {}
                 self._projected.pop(key, None)
                 self._unreadable.pop(key, None)
                 changes[key] = None
@@ -116,10 +124,9 @@ class Projection(Generic[S]):
             elif before is not None:
                 del self._projected[key]
                 changes[key] = None
-        return Delta(
-            tuple(value for value in changes.values() if value is not None),
-            tuple(key for key, value in changes.items() if value is None),
-        )
+        if changes:
+            deltas.append(_delta(changes))
+        return deltas
 
     def _project_or_keep(
         self, key: str, identity: ObjectIdentity, listed: Any, unreadable: dict[str, Unreadable]
@@ -148,6 +155,13 @@ class Projection(Generic[S]):
         if value is None:
             return None
         return _Projected(before.value if before is not None and before.value == value else value, fingerprint)
+
+
+def _delta(changes: Mapping[str, S | None]) -> Delta[S]:
+    return Delta(
+        tuple(value for value in changes.values() if value is not None),
+        tuple(key for key, value in changes.items() if value is None),
+    )
 
 
 def _identity(metadata: Any) -> ObjectIdentity:

@@ -194,8 +194,7 @@ class Reflector(Generic[S]):
         for event in events:
             if event.type is WatchEventType.ADDED and event.identity.creation_timestamp is not None:
                 self._measure_lag(event.identity.creation_timestamp)
-        delta = self._projection.apply_events(event for event in events if event.type is not WatchEventType.BOOKMARK)
-        if delta.updates or delta.removed:
+        for delta in self._projection.apply_events(each for each in events if each.type is not WatchEventType.BOOKMARK):
             self._deliver(delta)
         self._version = events[-1].identity.resource_version
 

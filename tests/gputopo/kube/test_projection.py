@@ -90,38 +90,48 @@ def test_a_list_is_complete_and_holds_what_something_is_kept_of(reduction: Proje
 def test_only_changes_are_delivered(reduction: Projection[Size]) -> None:
     reduction.apply_list([raw("a", 1), raw("b", 2)])
 
-    assert reduction.apply_events([put("a", 1, colour="red")]) == Delta()
-    assert reduction.apply_events([put("a", 5), put("b", 2), put("c", 3)]) == Delta((Size("a", 5), Size("c", 3)))
-    assert reduction.apply_events([put("a", 5)]) == Delta()
+    assert reduction.apply_events([put("a", 1, colour="red")]) == []
+    assert reduction.apply_events([put("a", 5), put("b", 2), put("c", 3)]) == [Delta((Size("a", 5), Size("c", 3)))]
+    assert reduction.apply_events([put("a", 5)]) == []
 
 
 def test_of_several_events_of_one_object_the_last_counts(reduction: Projection[Size]) -> None:
     reduction.apply_list([raw("a", 1), raw("b", 2)])
 
-    delta = reduction.apply_events(
-        [put("a", 2), put("a", 3), deleted("b"), deleted("c"), put("c", 4), put("d", 1), put("d")]
-    )
+    events = [put("a", 2), put("a", 3), deleted("b"), deleted("c"), put("c", 4), put("d", 1), put("d")]
 
-    assert delta == Delta((Size("a", 3), Size("c", 4)), ("b", "d"))
+    assert reduction.apply_events(events) == [Delta((Size("a", 3), Size("c", 4)), ("b", "d"))]
+
+
+def test_a_change_is_delivered_before_the_end_of_its_object(reduction: Projection[Size]) -> None:
+    reduction.apply_list([raw("a", 1), raw("b", 1)])
+
+    events = [put("b", 2), put("a", 2), put("a", 3), deleted("a"), put("b", 3), put("a", 4)]
+
+    assert reduction.apply_events(events) == [
+        Delta((Size("b", 2), Size("a", 3))),
+        Delta((Size("a", 4), Size("b", 3))),
+    ]
+    assert reduction.apply_events([deleted("a"), deleted("b")]) == [Delta(removed=("a", "b"))]
 
 
 def test_an_object_that_nothing_is_kept_of_any_more_is_gone_once(reduction: Projection[Size]) -> None:
     reduction.apply_list([raw("a", 1)])
 
-    assert reduction.apply_events([put("a")]) == Delta(removed=("a",))
-    assert reduction.apply_events([put("a")]) == Delta()
+    assert reduction.apply_events([put("a")]) == [Delta(removed=("a",))]
+    assert reduction.apply_events([put("a")]) == []
     assert reduction.is_empty
 
 
 def test_the_end_of_an_object_without_a_value_is_delivered(reduction: Projection[Size]) -> None:
-    assert reduction.apply_events([put("b"), deleted("b")]) == Delta(removed=("b",))
+    assert reduction.apply_events([put("b"), deleted("b")]) == [Delta(removed=("b",))]
 
 
 def test_a_later_list_removes_objects_that_it_does_not_contain(reduction: Projection[Size]) -> None:
     reduction.apply_list([raw("a", 1), raw("b", 2)])
 
     assert reduction.apply_list([raw("b", 2)]) == Delta((Size("b", 2),), is_full_list=True)
-    assert reduction.apply_events([put("a", 1)]) == Delta((Size("a", 1),))
+    assert reduction.apply_events([put("a", 1)]) == [Delta((Size("a", 1),))]
 
 
 def test_a_list_that_breaks_changes_nothing(reduction: Projection[Size]) -> None:
@@ -134,7 +144,7 @@ def test_a_list_that_breaks_changes_nothing(reduction: Projection[Size]) -> None
     with pytest.raises(UnavailableError, match="the second page"):
         reduction.apply_list(breaking())
 
-    assert reduction.apply_events([put("a", 1), put("b", 2)]) == Delta((Size("b", 2),))
+    assert reduction.apply_events([put("a", 1), put("b", 2)]) == [Delta((Size("b", 2),))]
 
 
 def test_an_object_without_an_identity_hides_no_other(reduction: Projection[Size]) -> None:
@@ -155,7 +165,7 @@ def test_whatever_a_source_raises_is_one_object_that_cannot_be_read() -> None:
     for source in (SOURCE._replace(value=refuse), SOURCE._replace(fingerprint=lambda thing: refuse("", thing))):
         reduction = Projection(source)
         assert reduction.apply_list([raw("a", 1), raw("b", 13), raw("c", 3)]).updates == (Size("a", 1), Size("c", 3))
-        assert reduction.apply_events([put("a", 13), put("c", 4), put("d", 5)]) == Delta((Size("c", 4), Size("d", 5)))
+        assert reduction.apply_events([put("a", 13), put("c", 4), put("d", 5)]) == [Delta((Size("c", 4), Size("d", 5)))]
         assert reduction.unreadable == (
             Unreadable("nodes", "b", "RecursionError('too deep')"),
             Unreadable("nodes", "a", "RecursionError('too deep')"),
@@ -185,7 +195,7 @@ def test_the_same_value_stays_the_same_object_whatever_is_read_again(reduction: 
 def test_an_unreadable_object_keeps_its_last_value_and_hides_no_other(reduction: Projection[Size]) -> None:
     reduction.apply_list([raw("a", 1), raw("b", 2)])
 
-    assert reduction.apply_events([put("a", "big"), put("b", 3)]) == Delta((Size("b", 3),))
+    assert reduction.apply_events([put("a", "big"), put("b", 3)]) == [Delta((Size("b", 3),))]
     assert reduction.unreadable == (Unreadable("nodes", "a", "Expected `int | null`, got `str` - at `$.size`"),)
     assert reduction.apply_list([raw("a", "big"), raw("c", "big"), raw("b", 3)]).updates == (Size("a", 1), Size("b", 3))
     assert [each.name for each in reduction.unreadable] == ["a", "c"]
@@ -202,7 +212,7 @@ def test_a_value_is_made_again_only_where_its_trace_changed() -> None:
 
     reduction = Projection(SOURCE._replace(value=counted, fingerprint=lambda thing: thing.size))
     reduction.apply_list([raw("a", 1)])
-    assert reduction.apply_events([put("a", 1, colour="red"), put("a", 2), put("a", 2)]) == Delta((Size("a", 2),))
+    assert reduction.apply_events([put("a", 1, colour="red"), put("a", 2), put("a", 2)]) == [Delta((Size("a", 2),))]
     reduction.apply_list([raw("a", 2)])
 
     assert made == [1, 2]

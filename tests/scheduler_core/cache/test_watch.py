@@ -29,6 +29,7 @@ from gputopo.kube.errors import ForbiddenError
 from gputopo.kube.rbac import EXTENDER, READER, Resource
 from gputopo.kube.reflector import WatchTiming
 from gputopo.labels import encode_topology
+from scheduler_core.cache.cluster_cache import ClusterCache
 from scheduler_core.cache.events import (
     Batch,
     LedgerUpdate,
@@ -40,6 +41,7 @@ from scheduler_core.cache.events import (
 )
 from scheduler_core.cache.node import NodeFacts, parse_node
 from scheduler_core.cache.watch import SOURCES, Watches, list_all, make_watches, restart_reason, silence_reason
+from scheduler_core.policy.policy import Policy
 from scheduler_core.request.device_request import WHOLE
 from tests.api_server import Answer, Asked, Stream, api_server
 from tests.gputopo.kube.serving import GONE, Script, bookmark, page, wait_for
@@ -144,6 +146,25 @@ def test_each_kind_is_listed_and_then_watched(tmp_path: Path) -> None:
         Batch(NodeGpusUpdate, (NodeGpusUpdate("gpu-0", TOLD),), is_full_list=True),
         Batch(NodeGpusUpdate, (), ("gpu-0",)),
     ]
+
+
+def test_a_pod_that_is_bound_and_deleted_at_once_has_used_its_node(tmp_path: Path) -> None:
+    pods = Stream()
+    cluster = Cluster(
+        Script([page(7, node())], [Stream()]), Script([page(8, pod("new", 2))], [pods]), Script([page(9, gpus())])
+    )
+
+    with running(cluster, tmp_path) as run:
+        wait_for(lambda: run.watches.synced, "the lists")
+        bound = pod("new", 2, spec={"nodeName": "gpu-0"})
+        pods.send(changed("MODIFIED", 10, bound), changed("DELETED", 11, bound))
+        wait_for(lambda: len(run.of(PodUpdate)) == 3, "both changes")
+        cache = ClusterCache(Policy())
+        for batch in run.batches:
+            cache.apply_batch(batch, 100.0)
+
+    (record,) = cache.snapshot.records.values()
+    assert [each.uid for each in record.departed] == ["uid-new"]
 
 
 def test_changes_of_irrelevant_fields_are_not_delivered(tmp_path: Path) -> None:
