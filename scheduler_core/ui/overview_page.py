@@ -102,7 +102,7 @@ def summary_part(found: Overview, rows: Sequence[NodeRow], query: PageQuery) -> 
     ]
     waiting = sum(gang.waiting_seconds is not None for gang in found.gangs)
     if waiting:
-        figures.append((f"{waiting}", "gangs waiting" if waiting > 1 else "gang waiting"))
+        figures.append((f"{waiting:,}", "gangs waiting" if waiting > 1 else "gang waiting"))
     if found.pending:
         figures.append((f"{len(found.pending):,}", "pods pending" if len(found.pending) > 1 else "pod pending"))
     kept = counted.count(GpuState.RESERVED, GpuState.MAY_BE_RESERVED)
@@ -110,13 +110,13 @@ def summary_part(found: Overview, rows: Sequence[NodeRow], query: PageQuery) -> 
         figures.append((f"{sum(each.gpus for each in found.reserved)}", "GPUs reserved"))
     degraded = sum(bool(row.faults) for row in rows)
     if degraded:
-        figures.append((f"{degraded}", "nodes degraded" if degraded > 1 else "node degraded"))
+        figures.append((f"{degraded:,}", "nodes degraded" if degraded > 1 else "node degraded"))
     draining = sum(row.draining for row in rows)
     if draining:
-        figures.append((f"{draining}", "nodes draining" if draining > 1 else "node draining"))
+        figures.append((f"{draining:,}", "nodes draining" if draining > 1 else "node draining"))
     numbers = (element("li", element("strong", text(number)), text(f" {words}")) for number, words in figures)
     sizes = [
-        element("tr", element("th", text(str(size)), scope="row"), element("td", text(str(number))))
+        element("tr", element("th", text(str(size)), scope="row"), element("td", text(f"{number:,}")))
         for size, number in counted.islands
     ]
     by_size = element(
