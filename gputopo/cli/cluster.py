@@ -130,11 +130,8 @@ def nodes(
         every = {each.name for each in found}
         unknown = sorted(set(names) - every)
         found = [each for each in found if each.name in names]
-        for name in unknown:
-            click.echo(
-                f"gputopo: there is no GPU node {name[:_QUOTED]!r}{near_names_text(name[:_QUOTED], sorted(every))}",
-                err=True,
-            )
+        for name in (each[:_QUOTED] for each in unknown):
+            click.echo(f"gputopo: there is no GPU node {name!r}{near_names_text(name, sorted(every))}", err=True)
     if not names or found:
         if output in ("json", "yaml"):
             print_document(node_list(found, now), output)
