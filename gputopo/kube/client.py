@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 P = TypeVar("P", bound=ListPage[Any])
 CONNECT_S, READ_S = 5.0, 30.0
-_CHUNK_BYTES = 8 << 20  # of a page, at most, per read: a usual page is one chunk, which is not copied
+_CHUNK_BYTES = 1 << 20  # of a page, per read
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 MERGE = "application/merge-patch+json"
 JSON = "application/json"
@@ -344,18 +344,16 @@ class Kube:
 
     def _read_at_most(self, call: str, response: BaseHTTPResponse, most: int) -> bytes | None:
         """Return the body; None: it is longer, and the connection is closed."""
-        chunks, length = [], 0
+        body = bytearray()
         try:
-            # Without an encoding, chunks are not copied through the buffer of the decoder.
-            for chunk in response.stream(_CHUNK_BYTES, decode_content="Content-Encoding" in response.headers):
-                chunks.append(chunk)
-                length += len(chunk)
-                if length > most:
+            for chunk in response.stream(_CHUNK_BYTES):
+                body += chunk
+                if len(body) > most:
                     response.close()
                     return None
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise self._no_answer_error(call, error) from error
-        return b"".join(chunks)
+        return bytes(body)
 
     def _no_answer_error(self, call: str, error: Exception) -> UnavailableError:
         return UnavailableError(f"{call}: no answer from {self._api.configuration.host}: {error}")

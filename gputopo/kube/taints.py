@@ -20,6 +20,7 @@ _UNUSABLE_WORDS = {
     CORDON: CORDONED,
     "node.kubernetes.io/not-ready": "not ready",
     "node.kubernetes.io/unreachable": "unreachable",
+    "node-role.kubernetes.io/control-plane": "control plane",
     **dict.fromkeys(NODE_REMOVAL_TAINTS, "about to be removed"),
 }
 _MOST_REASONS = 8  # of one node; the other reasons are counted

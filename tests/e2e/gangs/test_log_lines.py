@@ -66,5 +66,5 @@ def test_the_log_of_a_planner_has_one_line_for_each_step_of_a_reservation(
     assert proposed["gang"] == bound["gang"] == f"{cluster.namespace}/llm"
     assert set(bound["on"]) == {node_of(each) for each in pods}
     assert bound["since_planned_s"] >= proposed["since_planned_s"] >= 0
-    (waited,) = lines(running, "gang")
+    (waited,) = wait_for(lambda: lines(running, "gang"), "the line of the gang that started")
     assert (waited["gang"], waited["outcome"], waited["waited_s"] > 0) == (f"{cluster.namespace}/llm", "bound", True)
