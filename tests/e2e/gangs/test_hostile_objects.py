@@ -105,13 +105,16 @@ def with_gpu(name: str, container: Object) -> Object:
 
 
 def apart_from_thousands() -> list[Object]:
-    """A gang whose members refuse thousands of other pods."""
+    """A gang whose members refuse thousands of other pods.
+
+    They fit on no node: the planner releases them, and kube-scheduler could bind them where the next gang is planned.
+    """
     terms = [
         {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {f"key-{number}": "v"}}}
         for number in range(6_000)
     ]
     affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
-    return gang("apart", Asked(4, 1), affinity=affinity)
+    return gang("apart", Asked(4, 1), affinity=affinity, nodeSelector={"kubernetes.io/hostname": "elsewhere"})
 
 
 def selecting_by_thousands() -> list[Object]:
