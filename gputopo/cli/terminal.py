@@ -6,10 +6,11 @@ docs/troubleshooting.md lists all.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeGuard
 
 import click
 
@@ -20,8 +21,7 @@ DEGRADED, BAD_INPUT, NO_GPU, NO_CLUSTER, INCOMPLETE, INTERRUPTED = 1, 2, 3, 4, 5
 MAX_BYTES = 64 * 1024 * 1024  # larger than any real document; a device file is not read to its end
 # Colours that colour-blind readers can distinguish, on light and on dark terminals.
 _ISLANDS = ("cyan", "yellow", "magenta", "green", "blue", "bright_cyan", "bright_yellow", "bright_magenta")
-
-
+_OUTPUT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 _QUOTED = 60  # characters of a file name
 
 
@@ -93,13 +93,7 @@ def write_out(text: str) -> None:
     if sys.stdout is None:
         exit_with_error("standard output is closed")
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    try:
-        click.echo(text.encode(encoding, "backslashreplace").decode(encoding), nl=not text.endswith("\n"))
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise  # the reader has closed the pipe: click ends the program
-    except OSError as error:
-        exit_with_error(f"cannot write to standard output: {error.strerror}")
+    click.echo(text.encode(encoding, "backslashreplace").decode(encoding), nl=not text.endswith("\n"))
 
 
 def supports_unicode() -> bool:
@@ -143,11 +137,18 @@ def run_program(program: Callable[[], object]) -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         program()
-    except Exception:  # noqa: BLE001  the last resort: exit code 1 has another meaning
+    except Exception as error:  # noqa: BLE001  the last resort: exit code 1 has another meaning
+        if _is_failed_output(error):  # also of click, which prints help texts
+            exit_with_error(f"cannot write to standard output: {error.strerror}")
         import traceback  # noqa: PLC0415
 
         traceback.print_exc()
         exit_with_error("internal error of gputopo: please report it, with the input if you can share it", 70)
+
+
+def _is_failed_output(error: Exception) -> TypeGuard[OSError]:
+    """Return whether a write to a stream failed. An error of a file that is opened by name has its name."""
+    return isinstance(error, OSError) and error.filename is None and error.errno in _OUTPUT_ERRORS
 
 
 def near_names_text(name: str, names: Iterable[str], most: int = 1) -> str:

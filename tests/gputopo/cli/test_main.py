@@ -214,6 +214,16 @@ ENDINGS = {
     "standard input closed": ("gputopo show --from - <&-", 2, "standard input is closed"),
     "standard output closed": ("gputopo show --from l4 >&-", 2, "standard output is closed"),
     "disk full": ("gputopo show --from l4 >/dev/full", 2, "cannot write to standard output: No space left on device"),
+    "disk full for a list": (
+        "gputopo machines >/dev/full",
+        2,
+        "cannot write to standard output: No space left on device",
+    ),
+    "disk full for a help text": (
+        "gputopo show --help >/dev/full",
+        2,
+        "cannot write to standard output: No space left",
+    ),
     "endless input": ("gputopo show --from /dev/zero", 2, "/dev/zero: input exceeds 64 MiB"),
     "an encoding without arrows": ("PYTHONIOENCODING=latin-1 gputopo path 0 5 --from dgx-1", 0, ""),
     "nvidia-smi failing": ("echo 'No devices were found' | gputopo show --from -", 3, "sees no GPU"),
