@@ -9,7 +9,15 @@ from itertools import count
 
 import pytest
 
-from scheduler_core.runtime.garbage import FULL_S, LATEST_S, PAUSE_S, SEARCH_S, GarbageCollection, LongLivedObjects
+from scheduler_core.runtime.garbage import (
+    FULL_S,
+    LATEST_S,
+    NEW_S,
+    PAUSE_S,
+    SEARCH_S,
+    GarbageCollection,
+    LongLivedObjects,
+)
 
 
 class Cycle:
@@ -43,22 +51,41 @@ def test_new_garbage_is_found_at_the_next_tick() -> None:
     assert gc.get_freeze_count() > len(kept)  # what is left is not searched again
 
 
-def test_many_new_objects_are_due_for_a_search_before_the_next_tick() -> None:
-    """A search is short because it is not put off until thousands more are there."""
-    collection = GarbageCollection()
-    few = many_objects()
+def test_new_objects_are_searched_after_a_little_work_before_the_next_tick() -> None:
+    """A search is short because it is not put off until tens of thousands of objects are there."""
+    cpu_s = 0.0
+    collection = GarbageCollection(lambda: cpu_s)
     assert not collection.due  # not started
 
     collection.start(0.0)
-    assert not collection.due
     found = weakref.ref(Cycle())
-    few += many_objects()
-    assert collection.due
+    cpu_s = NEW_S / 2
+    collection.collect_new()
+    assert not collection.due
+    assert found() is not None
 
+    cpu_s = NEW_S * 1.5
+    assert collection.due
+    collection.collect_new()
+    assert found() is None
+    assert not collection.due
+
+
+def test_old_objects_that_end_do_not_put_a_search_off() -> None:
+    """The interpreter's count of new objects falls when old objects end."""
+    cpu_s = 0.0
+    collection = GarbageCollection(lambda: cpu_s)
+    old = many_objects()
+    collection.start(0.0)
+    found = weakref.ref(Cycle())
+    kept = many_objects()
+    del old[:]
+    assert gc.get_count()[0] < len(kept)
+
+    cpu_s = NEW_S * 1.5
     collection.collect_new()
 
     assert found() is None
-    assert not collection.due
 
 
 def test_nothing_is_done_before_the_start() -> None:
