@@ -91,7 +91,8 @@ def nodes(
 
     With NODE: only these. `gputopo ui` shows them in a browser.
 
-    FREE counts the GPUs of each island that no container holds; `?` if no agent reports allocations. A node
+    FREE counts the GPUs of each island that no container holds; `?` if no agent has reported for 15 minutes.
+    GPUs that are reserved, or of a pod that is about to start, count as free: `gputopo ui` shows these. A node
     that takes no new pods is marked there as cordoned, not ready, unreachable or about to be removed. LAST SEEN is
     the age of the agent's last report. GPU nodes without an agent are listed with what the kubelet advertises, and
     counted below the table. `-o wide` adds, among others, the memory of the GPUs that is in use (VRAM USED)
@@ -188,9 +189,10 @@ def pods(
     bandwidth that as many GPUs of the same product reach on that node, and on any node, when the node is empty. % OF
     BEST compares RING with the larger of the two. ISLANDS and NUMA count the NVLink islands and the NUMA nodes of the
     pod's GPUs. `-o wide` adds the memory used and claimed, and the busy share, of the pod's GPUs, by all pods on them
-    (`gputopo nodes --help`), and the memory of a shared GPU that the pod declares (`gputopo.io/vram`). Agents that
-    no longer report are named below the table, with their pods. A narrow terminal leaves out NUMA, BEST ON NODE,
-    ISLANDS, BEST IN CLUSTER, RING, NODE, in this order.
+    (`gputopo nodes --help`), and the memory of a shared GPU that the pod declares (`gputopo.io/vram`). A pod is
+    listed once the agent has reported its GPUs, seconds after it starts. Agents that no longer report are named below
+    the table, with their pods. A narrow terminal leaves out NUMA, BEST ON NODE, ISLANDS, BEST IN CLUSTER, RING, NODE,
+    in this order.
 
     \b
     Examples:

@@ -49,10 +49,19 @@ def read_bytes(source: str) -> bytes:
 
 
 def read_packed(source: str) -> bytes:
-    """Return the content of a file or of standard input as ``read_bytes`` does, of a gzip file its unpacked content."""
+    """Return the content of a file or of standard input as ``read_bytes`` does, in UTF-8, of a gzip file unpacked."""
     data = read_bytes(source)
-    if not data.startswith(b"\x1f\x8b"):
-        return data
+    return _in_utf8(_unpacked(source, data) if data.startswith(b"\x1f\x8b") else data)
+
+
+def _in_utf8(data: bytes) -> bytes:
+    """Return the text without a byte order mark; PowerShell writes UTF-16."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16", errors="replace").encode(errors="replace")
+    return data.removeprefix(b"\xef\xbb\xbf")
+
+
+def _unpacked(source: str, data: bytes) -> bytes:
     import zlib  # noqa: PLC0415  only for a packed file
 
     try:

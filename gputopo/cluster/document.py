@@ -52,7 +52,7 @@ def pod_list(pods: Iterable[PodGpus]) -> dict[str, Any]:
 
 
 def _node(node: GpuNode, now: datetime) -> _NodeEntry:
-    topology, free, age = node.topology, node.free, node.age(now)
+    topology, free, age = node.topology, node.free_at(now), node.age(now)
     islands = None
     if topology.islands is not None:
         islands = tuple(

@@ -55,6 +55,11 @@ class GpuNode(msgspec.Struct, frozen=True):
         held = self.held_devices
         return None if held is None else frozenset(gpu.index for gpu in self.topology.usable if gpu.index not in held)
 
+    def free_at(self, now: datetime) -> frozenset[int] | None:
+        """Return the usable GPUs without an allocation; None: unknown, also where the last report is too old."""
+        age = self.age(now)
+        return None if age is None or age > STALE_AFTER else self.free
+
     @property
     def uses(self) -> tuple[GpuUse, ...] | None:
         """Return the use of each GPU that the agent reports; None: unknown."""

@@ -65,7 +65,7 @@ def _node_row(node: GpuNode, now: datetime) -> tuple[Cell, ...]:
         Cell(_products(topology)),
         Cell(f"{len(topology.usable)}" + (f"+{lost} lost" if lost else ""), "bad" if lost else ""),
         Cell(_islands(topology)),
-        Cell(f"{_free(node)} {_few(node.unusable)}".rstrip()),
+        Cell(f"{_free(node, now)} {_few(node.unusable)}".rstrip()),
         Cell(_few(names), "bad") if names else Cell(NONE),
         _age(node.age(now)),
     )
@@ -99,9 +99,9 @@ def _sizes(sizes: Iterable[int]) -> str:
     return "-".join(f"{count}x{size}" if count > 2 else "-".join([str(size)] * count) for size, count in runs) or NONE
 
 
-def _free(node: GpuNode) -> str:
+def _free(node: GpuNode, now: datetime) -> str:
     """Return the free GPUs of each island, in the order of the sizes; islands of one GPU are counted together."""
-    if (free := node.free) is None:
+    if (free := node.free_at(now)) is None:
         return UNKNOWN
     if node.topology.islands is None:
         return f"{len(free)}/{len(node.topology.usable)}"

@@ -7,7 +7,7 @@ code that reads a cluster. No I/O.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -56,6 +56,14 @@ class _Spec(msgspec.Struct, rename="camel"):
 
 class _Status(msgspec.Struct):
     phase: str = ""
+    conditions: object = None
+
+    @property
+    def heartbeats(self) -> list[str]:
+        """Return the times at which the kubelet reported the conditions of a Node."""
+        conditions = self.conditions if isinstance(self.conditions, list) else []
+        times = (each.get("lastHeartbeatTime") for each in conditions if isinstance(each, dict))
+        return [each for each in times if isinstance(each, str)]
 
 
 class _Selected(msgspec.Struct, rename="camel"):
@@ -91,7 +99,7 @@ class FileKube(Kube):
     def __init__(self, text: bytes, role: Role) -> None:
         """Read the file. Raises ``ClusterFileError``."""
         super().__init__(cast("Any", None), role)
-        self._items = [_item(raw) for raw in _raw_items(text)]
+        self._items = _without_duplicates(_item(raw) for raw in _raw_items(text))
         if not any(_is_of(each, NODES) for each in self._items):
             raise ClusterFileError(f"no Node found; print the file with: {EXPECTED}")
 
@@ -104,7 +112,7 @@ class FileKube(Kube):
         return time.time() if found is None else found
 
     def recorded_at(self) -> float | None:
-        """Return the time of the newest heartbeat, which is about the time of the file; None without any."""
+        """Return about the time of the file: of the newest heartbeat of an agent or a kubelet; None without any."""
         now = time.time()
         reports = [each.selected for each in self._items if _is_of(each, NODE_GPUS)]
         leases = [
@@ -112,6 +120,8 @@ class FileKube(Kube):
         ]
         times = [parse_timestamp(each.observed_at) for each in reports if each is not None]
         times += [parse_timestamp(each.spec.renew_time) for each in leases if each is not None]
+        nodes = [each.selected for each in self._items if _is_of(each, NODES)]
+        times += [parse_timestamp(text) for each in nodes if each is not None for text in each.status.heartbeats]
         return max((each for each in times if each is not None and each <= now + _AHEAD_S), default=None)
 
     def _read_page(
@@ -164,6 +174,16 @@ def _item(raw: msgspec.Raw) -> _Item:
         return _Item(raw, kind, decode(raw, _Selected))
     except msgspec.MsgspecError:
         return _Item(raw, kind, None, name_of(raw))
+
+
+def _without_duplicates(items: Iterable[_Item]) -> list[_Item]:
+    """Return the items; of an object that is listed twice, as by `kubectl get node,nodes`, only the first."""
+    found: dict[object, _Item] = {}
+    for number, item in enumerate(items):
+        about = None if item.selected is None else item.selected.metadata
+        identity = number if about is None else (item.kind.kind, item.kind.api_version, about.namespace, about.name)
+        found.setdefault(identity, item)
+    return list(found.values())
 
 
 def _is_of(item: _Item, resource: Resource) -> bool:

@@ -96,7 +96,9 @@ def _local(page: Answer) -> Answer:
     async def answer(request: Request) -> Response:
         host = request.headers.get("Host", "")
         if host.rpartition(":")[0] not in _LOOPBACK and host not in _LOOPBACK:
-            return PlainTextResponse(f"unknown host {host!r}: open http://localhost instead\n", 421, HEADERS)
+            _, listening_at = request.scope["server"]
+            url = f"http://localhost:{listening_at}/"
+            return PlainTextResponse(f"unknown host {host!r}: open {url} instead\n", 421, HEADERS)
         return await page(request)
 
     return answer

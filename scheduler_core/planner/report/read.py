@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+from gputopo.crd.reservations import LEDGERS
 from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.errors import ForbiddenError, NotFoundError
 from gputopo.kube.objects import PartialObject
@@ -60,11 +61,12 @@ class GangSnapshot(NamedTuple):
     view: PlannerView
     unread: tuple[str, ...] = ()  # kinds that this user may not read: "placementledgers.gputopo.io"
     planners: tuple[PlannerLease, ...] = ()  # of the ledgers, without Leases that this user may not read
+    damaged_ledgers: bool = False  # a ledger cannot be decoded
 
     @property
     def ledgers(self) -> bool:
-        """True if the ledgers could be read. They define which reservations count."""
-        return not any(each.startswith("placementledgers") for each in self.unread)
+        """True if all ledgers could be read. They define which reservations count."""
+        return not self.damaged_ledgers and not any(each.startswith(LEDGERS) for each in self.unread)
 
 
 def read_gangs(kube: Kube, namespace: str | None, policies: Policies, now: float) -> GangSnapshot:
@@ -113,7 +115,8 @@ def _read_snapshot(kube: Kube, sources: Sources, namespace: str | None, policies
         except ForbiddenError:
             unread.append(_kind_title(LEASES))
             break
-    return GangSnapshot(view, tuple(dict.fromkeys(unread)), tuple(planners))
+    damaged_ledgers = any(each.plural == LEDGERS for each in kube.unreadable)
+    return GangSnapshot(view, tuple(dict.fromkeys(unread)), tuple(planners), damaged_ledgers)
 
 
 def _lease(kube: Kube, name: str) -> LeaseSpec | None:

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ NODE = {"metadata": {"name": "gpu-0", "uid": "u", "labels": FACTS.labels, "annot
 HELD = [{"gpu": UUIDS[i], "pod": {"namespace": "a", "name": "train", "container": "c"}} for i in (0, 1)]
 STATE = {
     "metadata": {"name": "gpu-0"},
-    "observedAt": "2026-11-21T12:00:00Z",
+    "observedAt": datetime.now(UTC).isoformat(),
     "contentHash": "",
     "agentVersion": "0.1.0",
     "allocations": HELD,

@@ -105,6 +105,47 @@ def test_a_file_is_evaluated_at_the_time_of_its_newest_report(tmp_path: Path) ->
     assert shown.stdout.splitlines()[1].split()[-1] == "0s"
 
 
+def test_a_file_without_reports_is_evaluated_at_the_time_of_the_newest_kubelet_heartbeat(tmp_path: Path) -> None:
+    conditions = [{"type": "Ready", "lastHeartbeatTime": "2026-11-20T12:00:00Z"}, {"lastHeartbeatTime": 7}, "odd"]
+    node = {**NODE, "status": {**NODE.get("status", {}), "conditions": conditions}}
+    member = test_gangs.member("w-0")
+    member["metadata"]["creationTimestamp"] = "2026-11-20T11:59:00Z"
+    items = [of_kind(node, "Node"), of_kind(member, "Pod")]
+    (tmp_path / "c.json").write_text(json.dumps({"items": items}), encoding="utf-8")
+
+    shown = run("gangs", "--from", str(tmp_path / "c.json"))
+
+    assert " 60s " in shown.stdout
+
+
+def test_an_object_that_is_listed_twice_counts_once(tmp_path: Path) -> None:
+    once = run("nodes", "--from", file_of(tmp_path, []), "-o", "json").stdout
+    twice = run("nodes", "--from", file_of(tmp_path, [], of_kind(*KINDS[0])), "-o", "json").stdout
+
+    assert twice == once
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
+def test_a_file_of_powershell_is_read(tmp_path: Path, encoding: str) -> None:
+    plain = Path(file_of(tmp_path, test_why.THERE))
+    (tmp_path / "other.json").write_text(plain.read_text(encoding="utf-8"), encoding=encoding)
+
+    found = run("nodes", "--from", str(tmp_path / "other.json"))
+
+    assert (found.exit_code, found.stdout) == (0, run("nodes", "--from", str(plain)).stdout)
+
+
+def test_a_ledger_that_cannot_be_read_does_not_mean_that_no_planner_has_led(tmp_path: Path) -> None:
+    ledger = of_kind(test_gangs.LEDGER, "PlacementLedger", "gputopo.io/v1alpha1")
+    damaged = {**ledger, "spec": {**ledger["spec"], "entries": [{"namespace": "a", "name": "x"}]}}
+    none_has_led = "no planner has led here"
+
+    assert none_has_led not in run("gangs", "--from", file_of(tmp_path, test_gangs.THERE, ledger)).stderr
+    shown = run("gangs", "--from", file_of(tmp_path, test_gangs.THERE, damaged))
+    assert "placementledgers gpus cannot be read" in shown.stderr
+    assert none_has_led not in shown.stderr
+
+
 def test_a_broken_object_is_left_out_and_named(tmp_path: Path) -> None:
     broken = of_kind({"metadata": {"name": "bad", "namespace": "a", "uid": "u"}, "spec": 7}, "Pod")
     file = file_of(tmp_path, [*RUNNING, pod("late", 1, phase="Pending")], broken)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
-from gputopo.cluster.nodes import gpu_nodes, missing_agents_text, silent_agents
+from gputopo.cluster.document import node_list
+from gputopo.cluster.nodes import STALE_AFTER, gpu_nodes, missing_agents_text, silent_agents
 from gputopo.cluster.pods import PodGpus, silent_agents_text, with_silent_agents
 from gputopo.cluster.tables import node_table
 from gputopo.kube.objects import ObjectMeta
@@ -28,6 +29,18 @@ def test_nodes_without_an_agent_are_counted() -> None:
     assert missing_agents_text([good]) is None
     assert missing_agents_text([good, *bare]) == "2 of 3 GPU nodes, with 12 GPUs, have no agent: bare, bare-2"
     assert missing_agents_text([good, *bare[:1]]) == "1 of 2 GPU nodes, with 8 GPUs, has no agent: bare"
+
+
+def test_free_gpus_are_unknown_where_the_last_report_is_too_old() -> None:
+    node = gpu_node("n", dgx1(), {})
+
+    def shown(now: datetime) -> tuple[object, object, str]:
+        entry = node_list([node], now)["items"][0]
+        row = list(table_lines(node_table([node], now, wide=False), lambda _, text: text))[1].split()
+        return entry["free"], entry["islands"][0]["free"], row[-3]
+
+    assert shown(NOW) == (8, 8, "8/8")
+    assert shown(NOW + STALE_AFTER) == (None, None, "?")
 
 
 def test_pods_name_the_agent_that_is_silent() -> None:
