@@ -52,8 +52,8 @@ def text_table(titles: Sequence[str], rows: Iterable[Iterable[str]], *, numbers:
 def fit_table(table: Table, width: int) -> Table:
     """Return the table without the columns that are dropped, in their order, until it is at most ``width`` wide.
 
-    The last column counts with its longest word only, because ``table_lines`` folds it; a column of numbers is not
-    folded.
+    The last column counts with its title and its longest word only, because ``table_lines`` folds it; a column of
+    numbers is not folded.
     """
     for title in table.droppable:
         if _natural_width(table) <= width:
@@ -66,10 +66,10 @@ def fit_table(table: Table, width: int) -> Table:
 
 
 def _natural_width(table: Table) -> int:
-    rows = [table.titles, *(tuple(cell.text for cell in row) for row in table.rows)]
-    *widths, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
+    rows = [tuple(cell.text for cell in row) for row in table.rows]
+    *widths, _ = (max(map(len, column)) for column in zip(table.titles, *rows, strict=True))
     words = [len(word) for row in rows for word in ([row[-1]] if table.numbers else row[-1].split())]
-    return sum(widths) + len(_GAP) * len(widths) + max(words, default=0)
+    return sum(widths) + len(_GAP) * len(widths) + max([len(table.titles[-1]), *words])
 
 
 def table_lines(table: Table, paint: Paint = lambda _, text: text, columns: int | None = None) -> Iterator[str]:

@@ -55,6 +55,15 @@ def test_no_word_is_cut(make: Any, width: int) -> None:
     assert all(len(line) <= width for line in lines)
 
 
+@pytest.mark.parametrize("width", range(50, 130))
+@pytest.mark.parametrize("make", [nodes, pods])
+def test_no_title_is_folded_while_a_column_can_be_dropped(make: Any, width: int) -> None:
+    fitted = fit_table(make(), width)
+
+    if set(fitted.titles) & set(fitted.droppable):
+        assert next(table_lines(fitted, columns=width)).endswith(fitted.titles[-1])
+
+
 @pytest.mark.parametrize(
     ("make", "droppable"), [(nodes, NODE_DROPPABLE), (pods, POD_DROPPABLE), (gangs, GANG_DROPPABLE)]
 )
