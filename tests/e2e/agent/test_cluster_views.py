@@ -27,7 +27,7 @@ from tests.simulated_node.node import NodeSpec
 from tests.simulated_node.shapes import cube_mesh_8, islands_4_4, nvswitch_8
 
 pytestmark = pytest.mark.e2e
-OBSERVED = "2026-11-21T12:00:00Z"
+OLD_REPORT = "2026-11-21T12:00:00Z"
 
 
 @pytest.fixture
@@ -45,8 +45,9 @@ def trio(fleet: Fleet) -> Fleet:
     return fleet
 
 
-def publish(cluster: Cluster, fleet: Fleet, folder: Path, running: list[Object], observed: str = OBSERVED) -> None:
-    """Do what agents do: publish what the nodes are, and which pod holds which GPU."""
+def publish(cluster: Cluster, fleet: Fleet, folder: Path, running: list[Object], observed: str | None = None) -> None:
+    """Do what agents do: publish what the nodes are, and which pod holds which GPU; by default, as of now."""
+    observed = observed or datetime.now(UTC).isoformat()
     define_node_gpus(cluster)
     grant(cluster, "agent", AGENT)
     kube = open_kube(cluster, "agent", AGENT, folder)
@@ -110,7 +111,7 @@ def test_pods_are_listed_by_what_they_lack_the_worst_first(
 
 def test_pods_as_a_table_name_node_gpus_and_rates(cluster: Cluster, trio: Fleet, config: str, tmp_path: Path) -> None:
     running = run_pods(cluster, ("train", "gpu-2", 8))
-    publish(cluster, trio, tmp_path, running)
+    publish(cluster, trio, tmp_path, running, OLD_REPORT)
 
     title, row, *notes = answer(pods, config).splitlines()
 
@@ -171,7 +172,8 @@ def test_nodes_are_listed_with_what_is_free_in_each_island(
 
 
 def test_nodes_as_documents_agree(cluster: Cluster, trio: Fleet, config: str, tmp_path: Path) -> None:
-    publish(cluster, trio, tmp_path, [])
+    observed = datetime.now(UTC).isoformat()
+    publish(cluster, trio, tmp_path, [], observed)
 
     def timeless(document: Any) -> Any:
         for each in document["items"]:
@@ -181,8 +183,19 @@ def test_nodes_as_documents_agree(cluster: Cluster, trio: Fleet, config: str, tm
     from_json = timeless(json.loads(answer(nodes, config, "-o", "json")))
     assert from_json == timeless(yaml.safe_load(answer(nodes, config, "-o", "yaml")))
     assert [(each["name"], each["gpus"], each["free"], each["observedAt"]) for each in from_json["items"]] == [
-        (f"gpu-{number}", 8, 8, OBSERVED) for number in range(3)
+        (f"gpu-{number}", 8, 8, observed) for number in range(3)
     ]
+
+
+def test_free_gpus_are_unknown_where_the_last_report_is_old(
+    cluster: Cluster, trio: Fleet, config: str, tmp_path: Path
+) -> None:
+    publish(cluster, trio, tmp_path, [], OLD_REPORT)
+
+    listed = json.loads(answer(nodes, config, "-o", "json"))["items"]
+
+    assert [(each["gpus"], each["free"], each["observedAt"]) for each in listed] == [(8, None, OLD_REPORT)] * 3
+    assert all(" ? " in row for row in answer(nodes, config).splitlines()[1:4])
 
 
 def test_a_cordoned_node_is_marked(cluster: Cluster, trio: Fleet, config: str, tmp_path: Path) -> None:
@@ -238,7 +251,7 @@ def test_why_a_pod_waits_and_what_is_nearest(cluster: Cluster, trio: Fleet, conf
     running = run_pods(
         cluster, ("first", "gpu-0", 3), ("second", "gpu-0", 2), ("all-1", "gpu-1", 8), ("all-2", "gpu-2", 8)
     )
-    publish(cluster, trio, tmp_path, running, datetime.now(UTC).isoformat())
+    publish(cluster, trio, tmp_path, running)
     waits = api_objects.pod("waits", 3, schedulerName="nobody")
     waits["metadata"]["annotations"] = {"gputopo.io/island": "required"}
     cluster.create_pod(waits)
@@ -262,7 +275,7 @@ def test_why_a_pod_waits_and_what_is_nearest(cluster: Cluster, trio: Fleet, conf
 
 def test_devices_of_a_pod(cluster: Cluster, trio: Fleet, config: str, tmp_path: Path) -> None:
     running = run_pods(cluster, ("train", "gpu-2", 4))
-    publish(cluster, trio, tmp_path, running, datetime.now(UTC).isoformat())
+    publish(cluster, trio, tmp_path, running)
 
     held = json.loads(answer(why, config, "pod/train", "-n", cluster.namespace, "-o", "json"))["held"]
 
