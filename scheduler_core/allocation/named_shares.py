@@ -8,9 +8,9 @@ memory, and gputopo chooses the GPU.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
 
 from gputopo.crd.nodegpus import DeviceAllocation
+from gputopo.recent_results import recent_results
 from scheduler_core.allocation.gpu_sets import Sets
 from scheduler_core.allocation.machine_shape import MachineShape
 from scheduler_core.allocation.occupancy import Occupant
@@ -33,7 +33,7 @@ def reserved_mib(
     return tuple(held)
 
 
-@lru_cache(maxsize=1 << 14)
+@recent_results(1 << 14)
 def free_fraction(shape: MachineShape, free: Sets | None, reserved: tuple[int, ...]) -> FreeFractions:
     """Return the free thousandths of each GPU; of whole GPUs all or nothing. ``promised``: MiB by place, or empty."""
     whole = 0 if free is None else free.among

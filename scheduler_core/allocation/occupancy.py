@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 from gputopo.crd.nodegpus import DeviceAllocation
+from gputopo.recent_results import recent_results
 from scheduler_core.allocation.admission import MAX_FREE_SETS, SearchBudget, predict_exact, whole_gpu_steps
 from scheduler_core.allocation.gpu_sets import MAX_SETS, Sets, SomeSet, count_subsets, exact_sets, subsets, union
 from scheduler_core.allocation.machine_shape import MachineShape
@@ -118,7 +118,7 @@ def unallocated_profiles(pods: Iterable[Occupant], report: KubeletReport | None)
     )
 
 
-@lru_cache(maxsize=_ON_NODES)
+@recent_results(_ON_NODES)
 def follow_admissions(
     shape: MachineShape, open_admissions: OpenAdmissions, kubelet: KubeletModel = NO_TOPOLOGY_MANAGER
 ) -> AdmissionOutcomes | None:
@@ -178,7 +178,7 @@ class _KindOutcomes(NamedTuple):
 _Branch = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
-@lru_cache(maxsize=_FOLLOWED)
+@recent_results(_FOLLOWED)
 def _follow(shape: MachineShape, start: _OpenKinds, kubelet: KubeletModel) -> _KindOutcomes | None:
     """Follow one of all branches that are equal up to exchanges of GPUs, and return what all of them lead to."""
     symmetry, fixed = _symmetry_for(shape, kubelet), (start.free, *start.releases)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from gputopo.recent_results import recent_results
 from scheduler_core.allocation.gpu_sets import MAX_SETS, union
 
 # Of each machine shape. A list of equal sets has up to ``MAX_SETS`` numbers, or 80 KiB.
@@ -85,8 +86,8 @@ class Symmetry:
         self._size = len(gpus)
         self._whole = _join_parts(gpus, pair)
         self.is_trivial = not self._whole.equal and len(self._whole.parts) == self._size  # no GPUs can be exchanged
-        self._arranged_part = lru_cache(maxsize=_REMEMBERED)(self._arrange_part)
-        self.permutation = lru_cache(maxsize=_REMEMBERED)(self._permutation)
+        self._arranged_part = recent_results(_REMEMBERED)(self._arrange_part)
+        self.permutation = recent_results(_REMEMBERED)(self._permutation)
         self._equal_sets = lru_cache(maxsize=_REMEMBERED_LISTS)(self._find_equal_sets)
         self.canonical = lru_cache(maxsize=_REMEMBERED)(self._canonical)
 

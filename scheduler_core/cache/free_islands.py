@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import NamedTuple
 
+from gputopo.recent_results import recent_results
 from scheduler_core.allocation.gpu_sets import ExactSets, Sets, lowest_bit
 from scheduler_core.cache.node_state import NodeState
 
@@ -27,7 +27,7 @@ def free_islands(states: Mapping[str, NodeState]) -> Counter[FreeIsland]:
     return found
 
 
-@lru_cache(maxsize=1 << 14)
+@recent_results(1 << 14)
 def _islands_of(state: NodeState) -> tuple[FreeIsland, ...]:
     if state.shape is None or state.shape.islands is None or state.free is None:
         return ()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import msgspec
 
 from gputopo.model import Interconnect
+from gputopo.recent_results import RecentResults, recent_results
 from scheduler_core.allocation.cpu_per_gpu import CpuPerGpu, cpu_per_gpu
 from scheduler_core.allocation.gpu_sets import ExactSets, Sets, SomeSet, exact_sets, union
 from scheduler_core.allocation.machine_shape import MachineShape, places_by_uuid, shape_of
@@ -62,7 +63,7 @@ class NodeExtras(NamedTuple):
     name: str | None = None  # only for extensions that do not declare what they read
 
 
-class NodeState(msgspec.Struct, frozen=True, eq=False, rename=_DECISION_LOG_KEYS):
+class NodeState(msgspec.Struct, frozen=True, eq=False, weakref=True, rename=_DECISION_LOG_KEYS):
     """A node as filters and scores see it. Compared by identity: equal states are one object."""
 
     shape: MachineShape | None = None
@@ -195,13 +196,13 @@ def are_offers_known(record: NodeRecord, shape: MachineShape, report: KubeletRep
     return _allocatable_gpus(record) + report.withdrawn.bit_count() == shape.whole.bit_count()
 
 
-@lru_cache(maxsize=1 << 14)
+@recent_results(1 << 14)
 def with_owner_pods(state: NodeState, owner_pods: OwnerPods) -> NodeState:
     """Return the state with pods of one owner; one object for equal arguments."""
     return msgspec.structs.replace(state, owner_pods=owner_pods)
 
 
-@lru_cache(maxsize=1 << 14)
+@recent_results(1 << 14)
 def with_proximity(state: NodeState, proximity: Proximity) -> NodeState:
     """Return the state of a node that is so near to siblings; one object for equal arguments."""
     return msgspec.structs.replace(state, proximity=proximity)
@@ -307,12 +308,10 @@ def _cpu(record: NodeRecord, shape: MachineShape | None, free: Sets | None, take
 
 def _interned(state: NodeState) -> NodeState:
     """Return one object for all equal states."""
-    return _state_with(msgspec.structs.astuple(state))
+    return _STATES.setdefault(msgspec.structs.astuple(state), state)
 
 
-@lru_cache(maxsize=1 << 16)
-def _state_with(fields: tuple[Any, ...]) -> NodeState:
-    return NodeState(*fields)
+_STATES: WeakValueDictionary[tuple[Any, ...], NodeState] = WeakValueDictionary()
 
 
 def canonical_state(state: NodeState) -> NodeState:
@@ -324,10 +323,9 @@ def canonical_state(state: NodeState) -> NodeState:
     shape = state.shape
     if shape is None or len(shape.gpus) <= _MOST_DIRECT or _names_places(state):
         return state
-    return _canonical_state(state)
+    return _canonical_states(state)
 
 
-@lru_cache(maxsize=1 << 14)
 def _canonical_state(state: NodeState) -> NodeState:
     assert state.shape is not None
     # Hints of the Topology Manager prefer low ids of NUMA nodes; so does the classic rule for nodes without an agent.
@@ -336,6 +334,9 @@ def _canonical_state(state: NodeState) -> NodeState:
     if symmetry.is_trivial:
         return state
     return _exchanged(state, symmetry.permutation(*_distinctive_sets(state)))
+
+
+_canonical_states = RecentResults(_canonical_state, 1 << 14)
 
 
 def _names_places(state: NodeState) -> bool:

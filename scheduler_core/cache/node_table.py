@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 
 import msgspec
 from immutables import Map
 
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_record import NodeRecord, is_hold
-from scheduler_core.cache.node_state import NodeState, state_from_record, state_of
+from scheduler_core.cache.node_state import NodeState, canonical_state, state_from_record, state_of
 from scheduler_core.policy.policy import READS_NOTHING_MORE, Policy
 
 
@@ -19,6 +20,11 @@ class ClusterSnapshot(msgspec.Struct, frozen=True):
     generation: int = 0
     records: Map[str, NodeRecord] = Map()  # persistent maps: the next snapshot shares all unchanged entries
     states: Map[str, NodeState] = Map()
+
+    def states_in_use(self) -> AbstractSet[NodeState]:
+        """Return the states of the nodes, and the states that are evaluated instead of them."""
+        found = frozenset(self.states.values())
+        return found.union(map(canonical_state, found))
 
 
 def state_if(snapshot: ClusterSnapshot, name: str, pods: Iterable[Occupant]) -> NodeState:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from heapq import nsmallest
 from math import inf
 from typing import NamedTuple
 
 from gputopo.labels.reasons import Reason
+from gputopo.recent_results import RecentResults
 from scheduler_core.cache.assumed_pods import AssumedPod
 from scheduler_core.cache.node_state import NodeState, canonical_state
 from scheduler_core.cache.node_table import ClusterSnapshot
@@ -41,40 +42,30 @@ class Decision(NamedTuple):
     single: bool  # ``nodes`` has one name, on which the pod must be assumed, because a hard constraint must hold there
 
 
-class Evaluator:
-    """Evaluates nodes for pods of one profile, with a bounded cache."""
+class Evaluator(RecentResults[NodeState, Evaluation]):
+    """Returns the reason for which a node in a state is rejected for pods of one profile, or its score; cached."""
 
     def __init__(self, profile: PodProfile, policy: Policy, max_states: int = _MAX_STATES) -> None:
         self.profile, self.policy = profile, policy
         # Extensions may read all of a profile.
         scored = profile if policy.factors else scoring_key(profile)._replace(extras=None)
-        self._score = _cached_scores(scored, policy)
+        score = _cached_scores(scored, policy)
         filtered = profile if policy.filters else profile._replace(extras=None)
         filtered = filtered._replace(device_request=filtered.device_request._replace(cpu_milli=0))
-        self._reason = _cached_reasons(filtered, policy)
-        self._evaluated: dict[NodeState, Evaluation] = {}
-        self._exchanges = not _names_places(profile, policy)
-        self._max_states = max_states
+        reason = _cached_reasons(filtered, policy)
+        exchanges = not _names_places(profile, policy)
+        super().__init__(partial(_evaluate_with, reason, score, exchanges), max_states)
 
-    def __len__(self) -> int:
-        return len(self._evaluated)
 
-    def __call__(self, state: NodeState) -> Evaluation:
-        """Return the reason for which a node in this state is rejected, or its score."""
-        found = self._evaluated.get(state)
-        if found is None:
-            if len(self._evaluated) >= self._max_states:
-                self._evaluated.clear()
-            found = self._evaluated[state] = self._evaluate(canonical_state(state) if self._exchanges else state)
-        return found
-
-    def known(self, state: NodeState) -> Evaluation | None:
-        """Return what is known without any evaluation."""
-        return self._evaluated.get(state)
-
-    def _evaluate(self, state: NodeState) -> Evaluation:
-        reason = self._reason(state)
-        return self._score(state) if reason is None else reason
+def _evaluate_with(
+    reason: Callable[[NodeState], Reason | None],
+    score: Callable[[NodeState], Score],
+    exchanges: bool,
+    state: NodeState,
+) -> Evaluation:
+    same = canonical_state(state) if exchanges else state
+    found = reason(same)
+    return score(same) if found is None else found
 
 
 def evaluate(
@@ -166,10 +157,10 @@ def evaluator_for(profile: PodProfile, policy: Policy) -> Evaluator:
 @lru_cache(maxsize=_MAX_PROFILES)
 def _cached_reasons(profile: PodProfile, policy: Policy) -> Callable[[NodeState], Reason | None]:
     """Return a cached ``rejection_reason``. Profiles differ without their CPU: kube-scheduler checks that."""
-    return lru_cache(maxsize=_MAX_STATES)(lambda state: rejection_reason(profile, state, policy))
+    return RecentResults[NodeState, Reason | None](lambda state: rejection_reason(profile, state, policy), _MAX_STATES)
 
 
 @lru_cache(maxsize=_MAX_PROFILES)
 def _cached_scores(profile: PodProfile, policy: Policy) -> Callable[[NodeState], Score]:
     """Return a cached scorer. Most new profiles differ from known ones only in hard constraints."""
-    return lru_cache(maxsize=_MAX_STATES)(scorer_for(profile, policy))
+    return RecentResults(scorer_for(profile, policy), _MAX_STATES)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import NamedTuple
 
 from gputopo.labels.keys import MIG_RESOURCE_PREFIX
+from gputopo.recent_results import recent_results
 from gputopo.rings import Ring
 from scheduler_core.allocation.admission import predict_sets
 from scheduler_core.allocation.device_plugin import Prediction
@@ -49,7 +49,7 @@ def candidate_sets(sets: Sets) -> Iterable[int]:
     return sets.masks if isinstance(sets, ExactSets) else (sets.among,)
 
 
-@lru_cache(maxsize=1 << 14)
+@recent_results(1 << 14)
 def possible_memory_mib(shape: MachineShape, outcome: PossibleGpus) -> frozenset[int | None]:
     """Return the memory sizes of the GPUs, or of the MIG devices, that may be allocated."""
     gpus = [
@@ -71,7 +71,7 @@ def possible_rings(shape: MachineShape, sets: Sets) -> list[Ring]:
     return [ring for ring in map(shape.ring, masks) if ring is not None]
 
 
-@lru_cache(maxsize=1 << 14)
+@recent_results(1 << 14)
 def _possible_gpus(
     steps_by_resource: tuple[tuple[str, ContainerSteps], ...], aligned_steps: ContainerSteps, node: NodeState
 ) -> tuple[PossibleGpus, ...]:

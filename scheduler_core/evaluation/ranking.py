@@ -175,8 +175,13 @@ class NodeRanking:
         """Return the number of known nodes that are rejected, by reason. Its cost does not depend on their number."""
         return {reason: len(names) for reason, names in self._rejected.items()}
 
+    def can_catch_up(self, changed: Iterable[str]) -> bool:
+        """Return whether the evaluations of the former states of these nodes are still known."""
+        states = filter(None, map(self._states.get, changed))
+        return all(state in self._waiting or self.evaluator.known(state) is not None for state in states)
+
     def catch_up(self, changed: Iterable[str]) -> None:
-        """Apply the changes up to the snapshot of the index."""
+        """Apply the changes up to the snapshot of the index, if ``can_catch_up``."""
         before, after = self._states, self._index.snapshot.states
         for name in changed:
             old, new = before.get(name), after.get(name)
@@ -359,7 +364,8 @@ class Rankings:
             self._index.catch_up(snapshot, self._source.change_log.names_since(self._mark))
             self._mark = self._source.change_log.mark
         changed = None if kept is None else self._source.change_log.names_since(kept[1])
-        if kept is None or changed is None or len(changed) > max(_MIN_CHANGES, len(snapshot.states) // _REBUILT_AT):
+        too_many = max(_MIN_CHANGES, len(snapshot.states) // _REBUILT_AT)
+        if kept is None or changed is None or len(changed) > too_many or not kept[0].can_catch_up(changed):
             ranking = NodeRanking(evaluator_for(profile, policy), self._index)
         else:
             ranking = kept[0]

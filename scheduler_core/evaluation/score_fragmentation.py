@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from math import exp, floor
 
+from gputopo.recent_results import recent_results
 from scheduler_core.allocation.cpu_per_gpu import CpuPerGpu
 from scheduler_core.allocation.gpu_sets import ExactSets, Sets, SomeSet, member_places
 from scheduler_core.allocation.machine_shape import MachineShape
@@ -97,7 +98,7 @@ class _Gain:
         return gain - _STRANDED * max(0, self._cpu_milli - own) / self._cpu.of_gpu
 
 
-@lru_cache(maxsize=1 << 14)
+@recent_results(1 << 14)
 def _mean_gain(
     shape: MachineShape, cpu: CpuPerGpu | None, before: FreeFractions, sets: Sets, cpu_milli: int, mix: DemandMix
 ) -> float:
@@ -111,7 +112,7 @@ def _free_capacity(shape: MachineShape, free: FreeFractions, cpu_milli: int | No
     return FreeCapacity(free_units(free, _islands(shape)), _product(shape), cpu_milli)
 
 
-@lru_cache(maxsize=1 << 14)
+@recent_results(1 << 14)
 def _distinguishable(free: Sets, sets: Sets) -> tuple[Sets, Sets]:
     """Return one possible free set, and sets of the pod within it, where the free GPUs are not known exactly.
 

@@ -6,10 +6,10 @@ Each is the score of the worst set of GPUs that the device plugin may choose. An
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 from gputopo.model import Interconnect, PcieDistance
 from gputopo.paths import PathKind
+from gputopo.recent_results import recent_results
 from gputopo.rings import Ring
 from scheduler_core.allocation.gpu_sets import ExactSets, Sets, member_places
 from scheduler_core.allocation.machine_shape import MachineShape
@@ -108,17 +108,17 @@ def _of_ring(ring: Ring, hint: Interconnect | None) -> float:
 # score of the possible sets is cached. Without a possible set it is 0.
 
 
-@lru_cache(maxsize=_REMEMBERED)
+@recent_results(_REMEMBERED)
 def _slowest(shape: MachineShape, sets: Sets, hint: Interconnect | None) -> float:
     return min((_of_ring(ring, hint) for ring in possible_rings(shape, sets)), default=0.0)
 
 
-@lru_cache(maxsize=_REMEMBERED)
+@recent_results(_REMEMBERED)
 def _least_local(shape: MachineShape, sets: Sets, prefer_zero: bool) -> float:
     return min((_locality(shape, mask, prefer_zero=prefer_zero) for mask in candidate_sets(sets)), default=0.0)
 
 
-@lru_cache(maxsize=_REMEMBERED)
+@recent_results(_REMEMBERED)
 def _farthest_from_nics(shape: MachineShape, sets: Sets) -> float:
     near = shape.nic_nearness
     if near is None:

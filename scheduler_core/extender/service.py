@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from starlette.types import ASGIApp
 
 from gputopo.crd.reservations import LEDGERS, RESERVATIONS
+from gputopo.recent_results import ResultExpiry
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.cluster_cache import ClusterCache
 from scheduler_core.cache.events import Batch, LedgerUpdate, ReservationUpdate, WatchStatus
@@ -88,6 +89,7 @@ class ExtenderService:
         self._started = 0.0
         self._watch_errors = WatchErrorLog()
         self._garbage = GarbageCollection()
+        self._expiry = ResultExpiry()
         self._evaluating_ahead = False
         self.calls = CallsInProgress()
 
@@ -131,6 +133,7 @@ class ExtenderService:
             self._catch_up()
             self._update_registration()
         self._watch_errors.log_errors(self._statuses())
+        self._expiry.tick(time.monotonic(), self.cache.snapshot.states_in_use)
         self._garbage.tick(time.monotonic())
         if not self._evaluating_ahead:
             self._evaluate_ahead()

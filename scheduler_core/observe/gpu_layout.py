@@ -6,11 +6,10 @@ fact is taken by itself, so the worst is certain.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import msgspec
 
 from gputopo.paths import PathKind
+from gputopo.recent_results import recent_results
 from gputopo.rings import Ring
 from scheduler_core.allocation.gpu_sets import Sets, SomeSet
 from scheduler_core.allocation.machine_shape import MachineShape
@@ -40,7 +39,7 @@ class LayoutRange(msgspec.Struct, frozen=True, rename="camel"):
         return (worst.ring, worst.one_island) == (best.ring, best.one_island)
 
 
-@lru_cache(maxsize=1 << 14)
+@recent_results(1 << 14)
 def layout_of(shape: MachineShape, mask: int) -> GpuLayout:
     """Return the layout of a set."""
     return GpuLayout(shape.ring(mask), shape.is_one_island(mask), shape.count_numa_nodes(mask))
@@ -51,7 +50,7 @@ def exact_range(shape: MachineShape, mask: int) -> LayoutRange:
     return LayoutRange(layout_of(shape, mask), layout_of(shape, mask))
 
 
-@lru_cache(maxsize=1 << 14)
+@recent_results(1 << 14)
 def possible_layouts(ask: DeviceRequest, node: NodeState) -> LayoutRange | None:
     """Return the range of the sets of whole GPUs that a pod may get on a node; None: unknown."""
     found = whole_gpu_outcome(ask, node)

@@ -6,15 +6,14 @@ its islands if that holds for every GPU that its device plugin may take.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
+from gputopo.recent_results import recent_results
 from scheduler_core.cache.node_state import NodeState
 from scheduler_core.evaluation.possible_gpus import candidate_sets, whole_gpu_outcome
 from scheduler_core.explain.gpu_wording import certainly_free
 from scheduler_core.request.device_request import DeviceRequest
 
 
-@lru_cache(maxsize=1 << 14)
+@recent_results(1 << 14)
 def broken_island_size(state: NodeState, mask: int) -> int | None:
     """Return the size of the free island that this GPU breaks; 0: none; None: unknown."""
     if state.shape is None or state.shape.islands is None or state.free is None:
@@ -27,7 +26,7 @@ def broken_island_size(state: NodeState, mask: int) -> int | None:
     return 0
 
 
-@lru_cache(maxsize=1 << 14)
+@recent_results(1 << 14)
 def possible_broken_island_size(ask: DeviceRequest, state: NodeState) -> int | None:
     """Return the same for every GPU that the pod may get there; None: it depends on the GPU."""
     found = whole_gpu_outcome(ask, state)

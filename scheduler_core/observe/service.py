@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from gputopo.process.daemon import bind_socket
+from gputopo.recent_results import ResultExpiry
 from scheduler_core.cache.events import Batch, WatchStatus
 from scheduler_core.cache.watch import WatchErrorLog, restart_reason, silence_reason
 from scheduler_core.observe.comparison import ObservedPlacement
@@ -44,6 +45,7 @@ class ObserverService:
         self._print_line = print_line
         self._watches: WatchSet | None = None
         self._watch_errors = WatchErrorLog()
+        self._expiry = ResultExpiry()
         self._started = time.monotonic()
         self._synced: float | None = None  # monotonic, as the other times
         self._reported: float | None = None  # when a summary was last printed
@@ -89,6 +91,7 @@ class ObserverService:
                 self.stop_requested.set()
             return
         self._count(self.observer.advance_time(self._now()))
+        self._expiry.tick(now, self.observer.cache.snapshot.states_in_use)
         every, reported = self._settings.every_s, self._reported
         if self._settings.for_s is not None and now - self._synced >= self._settings.for_s:
             self.stop_requested.set()

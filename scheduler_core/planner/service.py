@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
@@ -19,7 +20,9 @@ from typing import Any, NamedTuple, TypeVar
 from gputopo.crd.reservations import Preemption
 from gputopo.kube.errors import KubeError
 from gputopo.kube.rbac import LEDGERS
+from gputopo.recent_results import ResultExpiry
 from scheduler_core.cache.events import Batch, LedgerUpdate, WatchStatus
+from scheduler_core.cache.node_state import NodeState
 from scheduler_core.cache.watch import WatchErrorLog, restart_reason, silence_reason
 from scheduler_core.planner.commit.actions import Action, CreateLedger
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
@@ -84,6 +87,7 @@ class PlannerService:
         self._terms = 0
         self._watch_errors = WatchErrorLog()
         self._long_lived = LongLivedObjects()
+        self._expiry = ResultExpiry()
         self._lines = ReservationLines()
         self._not_served: str | None = None  # why the ledger cannot be created: its kind is unknown to the API server
 
@@ -122,7 +126,11 @@ class PlannerService:
             self._begin_term()
         loaded = self.term is not None and self.term.leads and not self.term.view.cache.missing_kinds
         self._long_lived.tick(time.monotonic(), loaded=loaded)
+        self._expiry.tick(time.monotonic(), self._states_in_use)
         self._watch_errors.log_errors(self.statuses())
+
+    def _states_in_use(self) -> AbstractSet[NodeState]:
+        return frozenset() if self.term is None else self.term.view.cache.snapshot.states_in_use()
 
     def not_ready_reason(self) -> str | None:
         """Return why gangs are not planned; None: this planner, or the leader, plans them."""

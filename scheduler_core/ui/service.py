@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from gputopo.recent_results import ResultExpiry
 from scheduler_core.cache.events import Batch, WatchStatus
 from scheduler_core.cache.watch import WatchErrorLog, restart_reason, silence_reason
 from scheduler_core.planner.leader.view import PlannerView
@@ -51,6 +52,7 @@ class UiService:
         self._is_update_due = False  # a tick came while there were readers
         self._error: Exception | None = None
         self._watch_errors = WatchErrorLog()
+        self._expiry = ResultExpiry()
 
     @property
     def overview(self) -> Overview:
@@ -153,6 +155,7 @@ class UiService:
     def _refresh(self) -> None:
         self._is_update_due = False
         self.view.cache.advance_time(self._now())
+        self._expiry.tick(time.monotonic(), self.view.cache.snapshot.states_in_use)
         idle = self._overview is not None and self._now() - self._overview.at >= _IDLE_S
         if self._is_changed or idle:
             self._update()

@@ -24,7 +24,7 @@ from scheduler_core.planner.packing.topology_domains import (
     sort_path_of,
 )
 
-_MAX_UNUSED = 4096  # classes without nodes
+_MAX_UNUSED = 1 << 6  # classes without nodes
 FILTERS_PER_CLOCK_READ = 4096  # kube-scheduler's filters, one for each member and node, between two reads of the clock
 
 

@@ -16,8 +16,8 @@ from scheduler_core.cache.node_state import NodeState, kubelet_report_of
 from scheduler_core.cache.node_table import ClusterSnapshot
 
 _ROUNDED_UP = 999  # requests are rounded up to whole cores: the pod may use so much less
-_MAX_UNUSED = 4096  # classes without nodes that keep their numbers: a node often returns to its former class
-_MAX_CHANGES = 1 << 16
+_MAX_UNUSED = 1 << 6  # classes without nodes, and one for each with nodes: a node often returns to its former class
+_MIN_CHANGES, _CHANGES_OF_NODE = 1 << 10, 4  # that are kept: where more have changed, all nodes are compared
 
 
 class NodeCpu(NamedTuple):
@@ -80,7 +80,7 @@ class NodeClasses:
                 self._classify(name)
         if rules is not old:
             self._log((name, None) for name in names if old.get(name) is not rules.get(name))
-        if len(self.classes) > len(self.nodes) + _MAX_UNUSED:
+        if len(self.classes) > 2 * len(self.nodes) + _MAX_UNUSED:
             self.classes = {number: self.classes[number] for number in self.nodes}
             self._numbers = {each: number for number, each in self.classes.items()}
 
@@ -122,9 +122,10 @@ class NodeClasses:
     def _log(self, changes: Iterable[tuple[str, int | None]]) -> None:
         self._changes += changes
         self._since.clear()
-        if len(self._changes) > 2 * _MAX_CHANGES:
-            self._dropped += len(self._changes) - _MAX_CHANGES
-            del self._changes[:-_MAX_CHANGES]
+        most = max(_MIN_CHANGES, _CHANGES_OF_NODE * len(self.number_of))
+        if len(self._changes) > 2 * most:
+            self._dropped += len(self._changes) - most
+            del self._changes[:-most]
 
 
 def node_class_of(record: NodeRecord, state: NodeState) -> NodeClass:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from gputopo.labels.reasons import Reason
+from gputopo.recent_results import ResultCache
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_state import NodeState
 from scheduler_core.cache.node_table import ClusterSnapshot, state_if
@@ -25,7 +26,7 @@ from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodProfile
 
 NO_CPU = "too little CPU left on the node, as far as known"
-_MAX_RESULTS = 1 << 15  # of one gang
+_MAX_RESULTS, _MAX_UNUSED = 1 << 15, 1 << 8  # of one gang: in all; of classes without nodes
 MICRO = 1_000_000  # integer sums do not depend on the order
 
 Load = tuple[int, ...]  # members of each kind
@@ -59,12 +60,17 @@ class NodeFit:
         self._points: dict[tuple[int, Load], int | Reason | str] = {}
         self._states: dict[tuple[int, Load], NodeState] = {}
         self._alone: dict[tuple[int, int], int] = {}
+        self._used = 0  # results of classes with nodes, when the others were dropped
 
     def drop_unused(self) -> None:
-        """Drop all results if they are many: most of them are of former classes."""
-        if len(self._points) > _MAX_RESULTS:
-            for each in (self._points, self._states, self._alone):
-                each.clear()
+        """Drop the results of classes without nodes if they are many, and all results if these are too many."""
+        if len(self._points) <= 2 * self._used + _MAX_UNUSED:
+            return
+        present = {} if len(self._points) > _MAX_RESULTS else self.nodes.nodes
+        self._points = {key: found for key, found in self._points.items() if key[0] in present}
+        self._states = {key: found for key, found in self._states.items() if key[0] in present}
+        self._alone = {key: found for key, found in self._alone.items() if key[0] in present}
+        self._used = len(self._points)
 
     def points_of(self, node_class: int, load: Load) -> int | Reason | str:
         """Return the sum of the members' points on the node, in millionths; or why they do not fit."""
@@ -192,18 +198,14 @@ class NodeFit:
 
 
 # States of nodes with members added, shared by all gangs: most nodes do not change from one gang to the next.
-_STATES: dict[tuple[NodeClass, AddedPods], NodeState] = {}
-_MAX_STATES = 1 << 15
+_STATES = ResultCache[tuple[NodeClass, AddedPods], NodeState](1 << 15)
 
 
 def _state_with_members(node_class: NodeClass, added: AddedPods, table: ClusterSnapshot, name: str) -> NodeState:
     """Return the state of a class of nodes with pods added. ``name``: any node of the class in ``table``."""
-    state = _STATES.get((node_class, added))
-    if state is None:
-        if len(_STATES) >= _MAX_STATES:
-            _STATES.clear()
-        state = _STATES[node_class, added] = state_if(table, name, (*table.records[name].pods, *_pods(added)))
-    return state
+    return _STATES.result_of(
+        (node_class, added), lambda _: state_if(table, name, (*table.records[name].pods, *_pods(added)))
+    )
 
 
 def _pods(added: AddedPods) -> Iterator[Occupant]:

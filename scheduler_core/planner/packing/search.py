@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from scheduler_core.cache.node_state import product_of
@@ -71,7 +71,7 @@ class FitResults:
             )
         return self._spare[counts]
 
-    def drop_unused(self, classes: Container[int], candidates: Candidates) -> None:
+    def drop_unused(self, classes: Collection[int], candidates: Candidates) -> None:
         """Drop results of former classes and counts where they are more than those of the present ones."""
         number = candidates.count_groups()
         if max(len(self._bounds), len(self._spare), len(self._packings)) > _MAX_SHARE * number + _MAX_UNUSED:
@@ -79,7 +79,7 @@ class FitResults:
             self._bounds = {each: self._bounds[each] for each in counts if each in self._bounds}
             self._spare = {each: self._spare[each] for each in counts if each in self._spare}
             self._packings = {each: run for each, run in self._packings.items() if frozenset(each) in counts}
-        if len(self.loads) > _MAX_LOADS:
+        if len(self.loads) > min(_MAX_LOADS, 2 * len(classes) + _MAX_UNUSED):
             for each in [each for each in self.loads if each not in classes]:
                 del self.loads[each]
         self.node_fit.drop_unused()

@@ -318,6 +318,25 @@ class TestWaiting:
             name: reason.value for name, reason in expected.rejected.items()
         }
 
+    def test_a_change_costs_no_evaluation_of_the_former_state(self) -> None:
+        """Where the evaluation of a former state is no longer known, the ranking is made again of the known states."""
+        feed = Feed(mixed_fleet(), ChangeLog())
+        rankings = Rankings(feed)
+        evaluator_for.cache_clear()
+        asked = request(2, "p")
+        ranking = rankings.ranking_for(asked.profile, POLICY)
+        former = feed.snapshot.states["n007"]
+        for _ in range(2):
+            ranking.evaluator.end_period(set(feed.snapshot.states.values()) - {former})
+        feed.snapshot = with_records(feed.snapshot, [busy("n007", 1)], NOW, POLICY)
+        feed.change_log.add_names(["n007"])
+
+        ranking = rankings.ranking_for(asked.profile, POLICY)
+
+        expected = evaluate(asked, feed.snapshot, feed.snapshot.states, POLICY)
+        assert set(ranking.best_nodes(frozenset(feed.snapshot.states), asked.uid)) == set(expected.scores)
+        assert ranking.evaluator.known(former) is None
+
     def test_the_most_promising_nodes_come_first(self) -> None:
         evaluator_for.cache_clear()
         feed = Feed(mixed_fleet(), ChangeLog())
