@@ -16,7 +16,7 @@ from gputopo.process.daemon import bind_socket, ignore_sigpipe
 from gputopo.process.settings import is_loopback, parse_address
 from scheduler_core.cache.events import WatchStatus
 from scheduler_core.cache.watch import HEARTBEAT_SOURCES, RESERVATION_SOURCES, Sources, list_kind, make_watches
-from scheduler_core.planner.gang.pod_source import planner_sources
+from scheduler_core.planner.gang.pod_source import PlannerPod, planner_sources
 from scheduler_core.policy.profiles import BUILT_IN
 from scheduler_core.runtime.event_loop import Deliver, WatchSet, run_daemon
 from scheduler_core.runtime.http_server import Listener
@@ -24,6 +24,7 @@ from scheduler_core.runtime.page_access import PageAccess, ReviewQueue
 from scheduler_core.runtime.tls import CertificateError
 from scheduler_core.ui.overview import with_nodes
 from scheduler_core.ui.overview_page import PageQuery, overview_page, recorded_words
+from scheduler_core.ui.pending import ui_pod
 from scheduler_core.ui.rows_html import Viewer
 from scheduler_core.ui.server import LIMITS, style_sheet, ui_app
 from scheduler_core.ui.service import UiService
@@ -45,7 +46,9 @@ class StartError(ValueError):
 
 def sources() -> Sources:
     """Return everything that the pages show."""
-    return {**planner_sources(BUILT_IN.parse_pod), **HEARTBEAT_SOURCES, **RESERVATION_SOURCES}
+    planned = planner_sources(BUILT_IN.parse_pod)
+    pods = planned[PlannerPod]._replace(value=partial(ui_pod, parse=BUILT_IN.parse_pod))
+    return {**planned, PlannerPod: pods, **HEARTBEAT_SOURCES, **RESERVATION_SOURCES}
 
 
 def file_service(text: bytes, name: str) -> UiService:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gputopo.labels import keys
-from scheduler_core.ui import overview_page
+from scheduler_core.ui import overview_page, pending
 from scheduler_core.ui.html import Html, address, element, text
 from scheduler_core.ui.main import StartError, file_service
 from scheduler_core.ui.model import GpuState
@@ -239,6 +239,63 @@ def test_a_pending_pod_has_the_reason_that_the_free_gpus_show() -> None:
         "planned": "expected on n",
     }
     assert reasons["wants-7"] in page.words
+
+
+def reasons_of(*items: Object) -> dict[str, str]:
+    """The reasons of the pending pods, by name."""
+    return {pod.name: pod.reason for pod in service_of(items).overview.pending}
+
+
+def test_a_pending_pod_waits_for_nodes_that_it_may_use() -> None:
+    at = now()
+    empty, _ = gpu_machine("empty", "8h100-2n-nvswitch18", {"pool": "a"})
+    busy, topology = gpu_machine("busy", "8a100-2n-pairs12", {"pool": "b"})
+    busy["spec"] = {"taints": [{"key": "team", "value": "x", "effect": "NoSchedule"}]}
+    held = [allocation(gpu.uuid or "", "team", "runs") for gpu in topology.gpus[:5]]
+    tolerations = [{"operator": "Exists"}]
+    pools = {name: gpu_pod("team", name, 4, None, at, nodeSelector={"pool": name}) for name in ("a", "b", "c")}
+    tolerant = gpu_pod("team", "tolerant", 4, None, at, nodeSelector={"pool": "b"}, tolerations=tolerations)
+    two = gpu_pod("team", "two", 2, None, at, nodeSelector={"pool": "b"}, tolerations=tolerations)
+    asked = {"a100": {keys.POD_GPU_MODEL_SHORT.key: "A100"}, "b200": {keys.POD_GPU_MODEL_SHORT.key: "B200"}}
+    models = [gpu_pod("team", name, 4, None, at, tolerations=tolerations) for name in asked]
+    for pod in models:
+        pod["metadata"]["labels"] = asked[pod["metadata"]["name"]]
+    large = gpu_pod("team", "large", 1, None, at)
+    large["metadata"]["annotations"] = {keys.POD_MIN_VRAM.key: "100Gi"}
+    nodes = [empty, node_gpus("empty", empty, [], at), busy, node_gpus("busy", busy, held, at)]
+
+    assert reasons_of(
+        *nodes, gpu_pod("team", "runs", 5, "busy", at), *pools.values(), tolerant, two, *models, large
+    ) == {
+        "a": "",
+        "b": "no GPU node suits it: the node has no label pool=b, as nodeSelector requires (1 of 2 nodes)",
+        "c": "no GPU node suits it: the node has no label pool=c, as nodeSelector requires (1 of 2 nodes)",
+        "tolerant": "no node that suits the pod has 4 GPUs known to be free; the most is 3",
+        "two": "",
+        "a100": "no node that suits the pod has 4 GPUs known to be free; the most is 3",
+        "b200": "no GPU node suits it: the node has no GPU that is known to be of the model B200",
+        "large": "no GPU node suits it: the node has no GPU with 100 GiB (1 of 2 nodes)",
+    }
+
+
+def test_a_pending_pod_is_held_by_its_gates_whatever_is_free() -> None:
+    gates = [{"name": "kueue.x-k8s.io/admission"}, {"name": "example.com/review"}]
+    gated = gpu_pod("team", "gated", 80, None, now(), schedulingGates=gates)
+
+    assert reasons_of(gpu_node("n", 8), gated) == {
+        "gated": "held by the gates kueue.x-k8s.io/admission, example.com/review"
+    }
+
+
+def test_the_number_of_comparisons_for_pending_pods_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending, "_MOST_CHECKS", 2)
+    nodes = [gpu_node(f"n-{number}", 8) for number in range(4)]
+    pods = [gpu_pod("team", f"p-{gpus}", gpus, None, now(), nodeSelector={"pool": f"{gpus}"}) for gpus in (4, 9)]
+
+    assert reasons_of(*nodes, *pods) == {
+        "p-4": "",
+        "p-9": "no node has 9 GPUs known to be free; the most is 8",
+    }
 
 
 def test_a_long_name_is_shortened() -> None:
