@@ -93,12 +93,12 @@ def nodes(
 
     FREE counts the GPUs of each island that no container holds; `?` if no agent has reported for 15 minutes.
     GPUs that are reserved, or of a pod that is about to start, count as free: `gputopo ui` shows these. A node
-    that takes no new pods is marked there as cordoned, not ready, unreachable or about to be removed. LAST SEEN is
-    the age of the agent's last report. GPU nodes without an agent are listed with what the kubelet advertises, and
-    counted below the table. `-o wide` adds, among others, the memory of the GPUs that is in use (VRAM USED)
-    and that containers hold (VRAM CLAIMED), and the part of the last 10 minutes in which a kernel ran (BUSY), of the
-    lowest and the highest GPU, in steps of 10 %. A narrow terminal leaves out PRODUCT, LAST SEEN, ISLANDS, GPUS, in
-    this order.
+    that takes no new pods has no free GPUs, and is marked there as cordoned, not ready, unreachable or about to be
+    removed; `draining` of `-o json` counts its unused GPUs. LAST SEEN is the age of the agent's last report. GPU
+    nodes without an agent are listed with what the kubelet advertises, and counted below the table. `-o wide` adds,
+    among others, the memory of the GPUs that is in use (VRAM USED) and that containers hold (VRAM CLAIMED), and the
+    part of the last 10 minutes in which a kernel ran (BUSY), of the lowest and the highest GPU, in steps of 10 %. A
+    narrow terminal leaves out PRODUCT, LAST SEEN, ISLANDS, GPUS, in this order.
 
     \b
     Examples:

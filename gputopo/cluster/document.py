@@ -27,6 +27,7 @@ class _NodeEntry(msgspec.Struct, rename="camel"):
     products: dict[str, int]
     gpus: int
     free: int | None
+    draining: int | None
     islands: tuple[_IslandEntry, ...] | None
     numa: tuple[int | None, ...]
     vram_mib: tuple[int | None, ...]
@@ -52,7 +53,7 @@ def pod_list(pods: Iterable[PodGpus]) -> dict[str, Any]:
 
 
 def _node(node: GpuNode, now: datetime) -> _NodeEntry:
-    topology, free, age = node.topology, node.free_at(now), node.age(now)
+    topology, free, draining, age = node.topology, node.free_at(now), node.draining_at(now), node.age(now)
     islands = None
     if topology.islands is not None:
         islands = tuple(
@@ -66,6 +67,7 @@ def _node(node: GpuNode, now: datetime) -> _NodeEntry:
         products=Counter(gpu.product or "unknown" for gpu in topology.usable),
         gpus=len(topology.usable),
         free=None if free is None else len(free),
+        draining=None if draining is None else len(draining),
         islands=islands,
         numa=tuple(gpu.numa_node for gpu in topology.usable),
         vram_mib=tuple(gpu.memory_mib for gpu in topology.usable),

@@ -50,15 +50,24 @@ class GpuNode(msgspec.Struct, frozen=True):
         return counts
 
     @property
-    def free(self) -> frozenset[int] | None:
+    def unheld(self) -> frozenset[int] | None:
         """The usable GPUs without an allocation; None: unknown."""
         held = self.held_devices
         return None if held is None else frozenset(gpu.index for gpu in self.topology.usable if gpu.index not in held)
 
     def free_at(self, now: datetime) -> frozenset[int] | None:
-        """Return the usable GPUs without an allocation; None: unknown, also where the last report is too old."""
+        """Return the unheld GPUs that new pods may use; None: unknown, also where the last report is too old."""
+        unheld = self._unheld_at(now)
+        return unheld if unheld is None or not self.unusable else frozenset()
+
+    def draining_at(self, now: datetime) -> frozenset[int] | None:
+        """Return the unheld GPUs of a node that takes no new pods; None: unknown, as for ``free_at``."""
+        unheld = self._unheld_at(now)
+        return unheld if unheld is None or self.unusable else frozenset()
+
+    def _unheld_at(self, now: datetime) -> frozenset[int] | None:
         age = self.age(now)
-        return None if age is None or age > STALE_AFTER else self.free
+        return None if age is None or age > STALE_AFTER else self.unheld
 
     @property
     def uses(self) -> tuple[GpuUse, ...] | None:

@@ -106,11 +106,11 @@ def test_nodes_in_every_format(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spec", "marked", "reasons"),
     [
-        pytest.param({"unschedulable": True}, "6/8 cordoned", ["cordoned"], id="cordoned"),
-        pytest.param({"taints": [NOT_READY, {**NOT_READY, "effect": "NoExecute"}]}, "6/8 not ready", ["not ready"],
+        pytest.param({"unschedulable": True}, "0/8 cordoned", ["cordoned"], id="cordoned"),
+        pytest.param({"taints": [NOT_READY, {**NOT_READY, "effect": "NoExecute"}]}, "0/8 not ready", ["not ready"],
                      id="not ready"),
-        pytest.param({"taints": [UNREACHABLE]}, "6/8 unreachable", ["unreachable"], id="unreachable"),
-        pytest.param({"unschedulable": True, "taints": [UNREACHABLE]}, "6/8 cordoned, unreachable",
+        pytest.param({"taints": [UNREACHABLE]}, "0/8 unreachable", ["unreachable"], id="unreachable"),
+        pytest.param({"unschedulable": True, "taints": [UNREACHABLE]}, "0/8 cordoned, unreachable",
                      ["cordoned", "unreachable"], id="both"),
         pytest.param({"taints": [{"key": "pool", "value": "a", "effect": "NoSchedule"}]}, "6/8", [], id="a pool"),
         pytest.param({"taints": [{**NOT_READY, "effect": "PreferNoSchedule"}]}, "6/8", [], id="a preference"),
@@ -130,6 +130,8 @@ def test_a_node_that_takes_no_new_pods_is_marked(
     (item,) = json.loads(as_json)["items"]
     assert re.split(r"  +", table.splitlines()[1])[4] == marked
     assert (item["unusableReasons"], item["cordoned"]) == (reasons, "cordoned" in reasons)
+    assert (item["free"], item["draining"]) == ((0, 6) if reasons else (6, 0))
+    assert sum(each["free"] for each in item["islands"]) == item["free"]
 
 
 def test_nodes_are_listed_once_and_only_the_selected_ones(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_damaged_annotation_leaves_the_facts_of_the_labels_and_the_reason() ->
 def test_gpus_without_an_allocation_are_free() -> None:
     node = gpu_node("n", dgx1(), {"train": (0, 1), "serve": (4,)})
 
-    assert node.free == frozenset({2, 3, 5, 6, 7})
+    assert node.unheld == frozenset({2, 3, 5, 6, 7})
     assert node.held_devices == {0: 1, 1: 1, 4: 1}
 
 
@@ -65,7 +65,7 @@ def test_shares_of_a_gpu_are_counted_and_unknown_devices_are_not() -> None:
 def test_a_lost_gpu_is_not_free() -> None:
     lost = {gpu.index for gpu in h100_lost_gpu().gpus if not gpu.usable}
 
-    assert gpu_node("n", h100_lost_gpu()).free == frozenset(range(8)) - lost
+    assert gpu_node("n", h100_lost_gpu()).unheld == frozenset(range(8)) - lost
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_lost_gpu_is_not_free() -> None:
 def test_unknown_allocations_leave_free_gpus_unknown(result: NodeGpus | None) -> None:
     node = GpuNode("n", hgx_h100(), result)
 
-    assert (node.free, node.held_devices) == (None, None)
+    assert (node.unheld, node.held_devices) == (None, None)
 
 
 @pytest.mark.parametrize(
