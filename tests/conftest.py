@@ -29,6 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ.pop("COLUMNS", None)  # the width of the tester's terminal
     if _TLS_LEAK:
         config.addinivalue_line("filterwarnings", _LEAKED)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, supports_unicode, terminal_width, write_out
+from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, has_colours, supports_unicode, terminal_width, write_out
 
 if TYPE_CHECKING:
     from gputopo.render.report import Table
@@ -35,7 +34,7 @@ def printed_lines(table: Table) -> list[str]:
     from gputopo.render.wording import MAX_NAME, escape_invisible, shorten_names  # noqa: PLC0415
 
     width = terminal_width()
-    colour = width is not None and not os.environ.get("NO_COLOR")
+    colour = has_colours()
     # Tables of large clusters have 100,000 cells, nearly all of them short and printable.
     rows = [
         row

@@ -116,15 +116,29 @@ def supports_unicode() -> bool:
 
 
 def terminal_width() -> int | None:
-    """Return the columns of the terminal that standard output is; None: it is none."""
-    return os.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
+    """Return the columns of the terminal that standard output is; None: it is none, or does not know its width.
+
+    ``COLUMNS`` overrides it, without a terminal too: ``watch`` sets it for the commands whose output it shows.
+    """
+    wanted = os.environ.get("COLUMNS", "")
+    if wanted.isascii() and wanted.isdigit() and len(wanted) < 6 and int(wanted):
+        return int(wanted)
+    return (os.get_terminal_size().columns or None) if is_terminal() else None
+
+
+def is_terminal() -> bool:
+    """Return whether standard output is a terminal."""
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def has_colours() -> bool:
+    """Return whether output is coloured: on a terminal without NO_COLOR (no-color.org)."""
+    return is_terminal() and not os.environ.get("NO_COLOR")
 
 
 def terminal_paint() -> Paint:
-    """Return how roles of text are coloured: not at all without a terminal or with NO_COLOR (no-color.org)."""
-    if os.environ.get("NO_COLOR") or sys.stdout is None or not sys.stdout.isatty():
-        return lambda _, text: text
-    return _style
+    """Return how roles of text are coloured: not at all without ``has_colours``."""
+    return _style if has_colours() else lambda _, text: text
 
 
 def _style(role: str, text: str) -> str:

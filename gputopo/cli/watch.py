@@ -89,8 +89,8 @@ def _lasting(table: Table, rows: Rows, ages: Collection[str]) -> dict[Key, list[
 
 def _redraw(watched: Watched, table: Table, _: object) -> None:
     lines = printed_lines(table) if table.rows else [watched.if_empty]
-    height = max(2, os.get_terminal_size().lines - 1)
-    if len(lines) > height:
+    height = os.get_terminal_size().lines - 1  # -1: the terminal does not know it
+    if len(lines) > height > 1:
         lines = [*lines[: height - 1], f"... {len(lines) - height + 1} more lines"]
     click.echo(_CLEAR + "\n".join(lines))
 

@@ -33,6 +33,36 @@ def test_a_pasted_matrix_is_shown_in_every_format_that_can_say_it(output: str) -
         assert "GPU0" in result.stdout or output in ("json", "yaml", "labels", "svg")
 
 
+@pytest.mark.parametrize(
+    ("columns", "drawn", "width"),
+    [("60", 60, 60), ("60", 0, 60), ("60", None, 60), ("", 70, 70), ("0", 70, 70), ("x", 70, 70), ("9" * 5000, 70, 70),
+     ("", 0, None), ("", None, None)],
+)  # fmt: skip
+def test_the_width_is_columns_or_that_of_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, columns: str, drawn: int | None, width: int | None
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: drawn is not None)
+    monkeypatch.setattr("os.get_terminal_size", lambda: os.terminal_size((drawn or 0, 0)))
+
+    assert terminal.terminal_width() == width
+
+
+def test_watch_sets_the_width_of_a_table_that_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run("show", "dgx-1").stdout
+    monkeypatch.setenv("COLUMNS", "60")
+    narrow = run("show", "dgx-1").stdout
+
+    assert max(map(len, whole.splitlines())) > 80
+    assert max(map(len, narrow.splitlines())) <= 60
+    assert "\x1b" not in narrow
+    for output in ("json", "yaml", "labels", "svg", "dot"):  # no lines that may be folded
+        monkeypatch.delenv("COLUMNS", raising=False)
+        plain = run("show", "dgx-1", "-o", output).stdout
+        monkeypatch.setenv("COLUMNS", "60")
+        assert run("show", "dgx-1", "-o", output).stdout == plain
+
+
 def test_the_command_offers_the_formats_that_there_are() -> None:
     assert show.FORMATS == render.FORMATS
 

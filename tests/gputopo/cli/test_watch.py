@@ -115,8 +115,9 @@ def test_an_error_of_the_first_list_ends_it(monkeypatch: pytest.MonkeyPatch, tmp
     assert watched(monkeypatch, tmp_path, cluster, [], "nodes").exit_code == 4
 
 
+@pytest.mark.parametrize(("height", "lines", "last"), [(24, 23, "... 67 more lines"), (0, 89, "x  89")])
 def test_on_a_terminal_the_table_is_redrawn(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], height: int, lines: int, last: str
 ) -> None:
     from gputopo.render.report import text_table
 
@@ -130,14 +131,14 @@ def test_on_a_terminal_the_table_is_redrawn(
 
     monkeypatch.setattr("gputopo.cli.watch.time.sleep", lambda _: None)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    monkeypatch.setattr("os.get_terminal_size", lambda: os.terminal_size((80, 24)))
+    monkeypatch.setattr("os.get_terminal_size", lambda: os.terminal_size((80, height)))
     with pytest.raises(KeyboardInterrupt):
         module.watch_table(module.Watched(read, keys=2, ages=frozenset(), if_empty="none"))
 
     _, first, second = capsys.readouterr().out.split("\x1b[H\x1b[J")
     assert first == "A  B\nx  1\n"
-    assert len(second.splitlines()) == 23
-    assert second.splitlines()[-1] == "... 67 more lines"
+    assert len(second.splitlines()) == lines
+    assert second.splitlines()[-1] == last
 
 
 @pytest.mark.parametrize("option", [("-o", "json"), ("-o", "yaml"), ("--from", "c.json")])
