@@ -14,7 +14,8 @@ from scheduler_core.planner.report.preemptions import running_preemptions
 from scheduler_core.planner.report.read import GangSnapshot
 from scheduler_core.ui.model import GpuState, NodeGroup, NodeRow, Overview, Totals
 from scheduler_core.ui.node_rows import NodeInput, node_row
-from scheduler_core.ui.pending import pending_pods
+from scheduler_core.ui.pending import pending_pods, with_free_gpus
+from scheduler_core.ui.suited_nodes import SuitedNodes
 
 GROUP_SIZE = 128  # nodes of a group by product
 _MINUTE = 60.0
@@ -50,15 +51,15 @@ def overview(
     view: PlannerView, rows: Sequence[NodeRow], now: float, troubles: Iterable[str] = (), notice: str = ""
 ) -> Overview:
     """Return the overview. ``rows``: of ``RowCache``."""
-    gangs = GangSnapshot(view)
+    gangs, nodes = GangSnapshot(view), SuitedNodes(view, rows)
     return Overview(
         at=now,
         totals=totals(rows),
         groups=tuple(grouped(rows)),
-        gangs=list_gangs(gangs, now),
+        gangs=with_free_gpus(list_gangs(gangs, now), view, nodes),
         reserved=_reserved(view),
         preemptions=running_preemptions(gangs, None),
-        pending=pending_pods(view, rows),
+        pending=pending_pods(view, nodes),
         troubles=tuple(troubles),
         notice=notice,
     )

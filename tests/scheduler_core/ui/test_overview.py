@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gputopo.labels import keys
-from scheduler_core.ui import overview_page, pending
+from scheduler_core.ui import overview_page, pending, suited_nodes
 from scheduler_core.ui.html import Html, address, element, text
 from scheduler_core.ui.main import StartError, file_service
 from scheduler_core.ui.model import GpuState
@@ -287,8 +287,52 @@ def test_a_pending_pod_is_held_by_its_gates_whatever_is_free() -> None:
     }
 
 
+def test_a_queued_gang_says_for_how_many_members_gpus_are_free() -> None:
+    at = now()
+    full, topology = gpu_machine("full", "8h100-2n-nvswitch18")
+    held = [allocation(gpu.uuid or "", "team", "runs") for gpu in topology.gpus[:2]]
+    pairs, _ = gpu_machine("pairs", "8a100-2n-pairs12")  # islands of two GPUs
+    off, _ = gpu_machine("off", "8h100-2n-nvswitch18")
+    off["spec"] = {"unschedulable": True}
+    nodes = [full, node_gpus("full", full, held, at), gpu_pod("team", "runs", 2, "full", at)]
+    nodes += [pairs, node_gpus("pairs", pairs, [], at), off, node_gpus("off", off, [], at)]
+    gangs = [
+        waiting_gang("team", f"g-{members}x{gpus}", members, gpus, at)
+        for members, gpus in ((3, 4), (1, 4), (5, 8), (8, 2))
+    ]
+    picky = [*waiting_gang("team", "picky", 2, 1, at)]
+    for pod in picky:
+        pod["spec"]["nodeSelector"] = {"pool": "x"}
+    mixed = [*waiting_gang("team", "mixed", 1, 8, at), *waiting_gang("team", "mixed", 1, 4, at)]
+    mixed[1]["metadata"] |= {"name": "other", "uid": "other"}
+    for pod in mixed:
+        pod["metadata"]["annotations"][keys.POD_GANG_SIZE.key] = "2"
+    service = service_of([*nodes, *(pod for gang in gangs for pod in gang), *picky, *mixed])
+
+    assert {gang.name: gang.reason for gang in service.overview.gangs} == {
+        "g-3x4": "3 members to be placed; the GPUs known to be free suffice for 1",
+        "g-1x4": "1 member to be placed",
+        "g-5x8": "5 members to be placed; the GPUs known to be free suffice for none",
+        "g-8x2": "8 members to be placed; the GPUs known to be free suffice for 7",
+        "picky": "2 members to be placed; no GPU node suits it: the node has no label pool=x, as nodeSelector requires "
+        "(2 of 3 nodes)",
+        "mixed": "2 members to be placed",
+    }
+
+
+def test_the_number_of_compared_members_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending, "_MOST_MEMBERS", 4)
+    pods = [
+        pod for name, members in (("a", 3), ("b", 2), ("c", 1)) for pod in waiting_gang("t", name, members, 1, now())
+    ]
+
+    found = service_of([gpu_node("n", 0), *pods]).overview.gangs
+
+    assert {gang.name for gang in found if gang.reason.endswith("the cluster has no GPU node")} == {"a", "c"}
+
+
 def test_the_number_of_comparisons_for_pending_pods_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pending, "_MOST_CHECKS", 2)
+    monkeypatch.setattr(suited_nodes, "_MOST_CHECKS", 2)
     nodes = [gpu_node(f"n-{number}", 8) for number in range(4)]
     pods = [gpu_pod("team", f"p-{gpus}", gpus, None, now(), nodeSelector={"pool": f"{gpus}"}) for gpus in (4, 9)]
 
