@@ -7,6 +7,7 @@ Each kind has only the fields that matter, typed as the API server writes them. 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -109,11 +110,18 @@ class SchedulingPolicy(msgspec.Struct, frozen=True):
     gang: GangPolicy | None = None  # None: pods of the group are scheduled one by one
 
 
+class DisruptionMode(msgspec.Struct, frozen=True):
+    """``spec.disruptionMode``."""
+
+    all: dict[str, Any] | None = None  # not None: the pods are evicted only together
+
+
 class PodGroupSpec(msgspec.Struct, frozen=True, rename="camel"):
     """PodGroupSpec of Coscheduling, Volcano and Kubernetes."""
 
     min_member: int | None = None  # Coscheduling, Volcano
     scheduling_policy: SchedulingPolicy | None = None  # Kubernetes
+    disruption_mode: DisruptionMode | None = None  # Kubernetes
 
 
 class PodGroup(msgspec.Struct, frozen=True):
@@ -206,7 +214,8 @@ def jobset_sizes(uid: str, jobset: JobSet) -> DeclaredSizes:
         first = members[:1] if in_order else [each for each in members if not _starts_later(each)] or members
         size, minimum = sum(each.pods for each in members), sum(each.pods for each in first)
         gang = conventional_name("jobset", jobset.metadata.namespace, jobset.metadata.name, group)
-        sizes.append(DeclaredSize(gang, size, minimum if minimum < size else None))
+        later = minimum < size  # these pods are needed as well as the first ones
+        sizes.append(DeclaredSize(gang, size, minimum if later else None, is_elastic=not later))
     disruption = owner_disruption(jobset.metadata.annotations, tuple(each.gang for each in sizes))
     return DeclaredSizes(uid, tuple(sizes), disruption=disruption)
 
@@ -221,7 +230,9 @@ def pod_group_sizes(prefix: str, uid: str, group: PodGroup) -> DeclaredSizes:
     gang = conventional_name(prefix, group.metadata.namespace, group.metadata.name)
     native = group.spec.scheduling_policy
     if native is not None:
-        return DeclaredSizes(uid, (DeclaredSize(gang, minimum=1 if native.gang is None else native.gang.min_count),))
+        mode, minimum = group.spec.disruption_mode, 1 if native.gang is None else native.gang.min_count
+        is_elastic = mode is None or mode.all is None
+        return DeclaredSizes(uid, (DeclaredSize(gang, minimum=minimum, is_elastic=is_elastic),))
     return DeclaredSizes(uid, (DeclaredSize(gang, minimum=group.spec.min_member),))
 
 
@@ -229,16 +240,17 @@ def training_job_sizes(uid: str, job: TrainingJob) -> DeclaredSizes:
     """Return all replicas as the size; the minimum by scheduling policy, elastic policy or a late launcher."""
     spec, replicas = job.spec, job.spec.replicas
     size = sum(replicas.values())
-    minimum = size
+    minimum, is_elastic = size, True
     scheduling = None if spec.run_policy is None else spec.run_policy.scheduling_policy
     if scheduling is not None and scheduling.min_available is not None:
         minimum = scheduling.min_available
     elif spec.elastic_policy is not None and spec.elastic_policy.min_replicas is not None:
         minimum = size - replicas.get("worker", 0) + spec.elastic_policy.min_replicas
     elif spec.launcher_creation_policy == "WaitForWorkersReady":
-        minimum = size - replicas.get("launcher", 0)
+        minimum, is_elastic = size - replicas.get("launcher", 0), False
     gang = conventional_name("kubeflow", job.metadata.namespace, job.metadata.name)
-    declared = DeclaredSize(gang, size or None, minimum if 0 < minimum < size else None)
+    fewer = 0 < minimum < size
+    declared = DeclaredSize(gang, size or None, minimum if fewer else None, is_elastic=is_elastic or not fewer)
     return DeclaredSizes(uid, (declared,), disruption=owner_disruption(job.metadata.annotations, (gang,)))
 
 

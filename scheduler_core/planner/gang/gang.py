@@ -46,6 +46,7 @@ class DeclaredSize(NamedTuple):
     gang: GangName
     size: int | None = None  # final number of members; None: not declared
     minimum: int | None = None  # that it can start with; None: its size
+    is_elastic: bool = True  # False: the other members start later, and the gang needs them
 
 
 class DeclaredSizes(NamedTuple):
@@ -70,6 +71,7 @@ class Gang(NamedTuple):
     surplus: tuple[Member, ...] = ()  # more than its size: gated until another member is gone
     size: int | None = None  # final number of members; None: unknown
     minimum: int | None = None  # that it can start with; None: its size
+    is_elastic: bool = True  # it can also run with its minimum; False: it needs the members that start later, too
     timeout_s: float | None = None
     required: str | None = None
     preferred: str | None = None
@@ -209,12 +211,14 @@ def _described(gang: Gang, live: Sequence[Member], values: Collection[Values], d
         size, minimum, timeout_s, required, preferred = (
             min((each[at] for each in values if each[at] is not None), default=None) for at in range(len(_AGREED))
         )
+    is_elastic = True
     if declared is not None and size is None and minimum is None:
-        size, minimum = declared.size, declared.minimum
+        size, minimum, is_elastic = declared.size, declared.minimum, declared.is_elastic
     created, priorities = list(map(_created, live)), _priorities(live)
     return gang._replace(
         size=size,
         minimum=minimum,
+        is_elastic=is_elastic,
         timeout_s=timeout_s,
         required=required,
         preferred=preferred,

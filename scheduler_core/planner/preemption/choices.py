@@ -59,7 +59,7 @@ def choices_of(units: Iterable[EvictionUnit]) -> list[Choice]:
         if not unit.only_spare:
             found.append(Choice(unit, unit.pods))
         if unit.spare and len(unit.pods) > 1:
-            found += [Choice(unit, (pod,)) for pod in unit.pods if pod.devices]
+            found += [Choice(unit, (pod,)) for pod in unit.pods if pod.devices and pod.is_spare]
     return found
 
 
@@ -111,7 +111,7 @@ def on_nodes(choices: Iterable[Choice], used: Iterable[str | None]) -> list[Choi
     nodes, found = set(used), []
     for each in choices:
         there = [pod for pod in each.pods if pod.node in nodes and pod.devices]
-        if there and len(there) <= each.unit.spare:
+        if there and len(there) <= each.unit.spare and all(pod.is_spare for pod in there):
             found += [Choice(each.unit, (pod,)) for pod in there]
         elif there:
             found.append(each)

@@ -23,6 +23,7 @@ class VictimPod(NamedTuple):
     devices: tuple[tuple[str, int], ...] = ()  # by resource; (): a pod that requests only CPU and memory
     gpu_hours: float = 0.0  # GPUs x (time since the last checkpoint + restart + grace period)
     cost: float | None = None  # the same as money, in the unit of node-cost-per-hour; None: unknown
+    is_spare: bool = True  # it may be one of the ``EvictionUnit.spare`` pods; False: the others need it
 
     @property
     def device_count(self) -> int:

@@ -47,7 +47,8 @@ def _protected_unit(planned: PlannedPods, inputs: UnitInputs) -> str | None:
         # Several units may have one name: a gang, and a pod that is named like it.
         for unit in {units[uid].pods[0].uid: units[uid] for uid in uids}.values():
             pods = {pod.uid for pod in unit.pods if pod.devices}
-            if len(pods & uids) > unit.spare and not pods <= uids:
+            needed = {pod.uid for pod in unit.pods if not pod.is_spare}
+            if not pods <= uids and (len(pods & uids) > unit.spare or needed & uids):
                 return f"the pods of {name} have changed"
     return None
 

@@ -141,7 +141,7 @@ class _PreemptionSearch:
         return None
 
     def _spare_pods(self, choice: Choice, domain: SearchDomain) -> list[VictimPod]:
-        inside = [pod for pod in choice.unit.pods if pod.node in domain.free and pod.devices]
+        inside = [pod for pod in choice.unit.pods if pod.node in domain.free and pod.devices and pod.is_spare]
         return sorted(inside, key=lambda pod: (pod.gpu_hours, pod.uid))[: choice.unit.spare]
 
     def _on_used_nodes(self, choices: list[Choice], plan: GangPlan, domain: SearchDomain) -> list[Choice]:

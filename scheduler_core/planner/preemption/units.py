@@ -72,6 +72,7 @@ class _RunningUnit(NamedTuple):
     times: JobTimes
     spare: int = 0
     is_starting: bool = False
+    needed: frozenset[str] = frozenset()  # UIDs of pods without which the others cannot go on
 
     @property
     def peer(self) -> PreemptionPeer:
@@ -230,7 +231,7 @@ def _without_gpus(member: Member, inputs: UnitInputs) -> _RunningPod | None:
 def _gang_unit(
     gang: Gang, pods: tuple[_RunningPod, ...], declared: tuple[DisruptionFacts, ...], inputs: UnitInputs
 ) -> _RunningUnit:
-    required = gang.required_members
+    required = gang.required_members if gang.is_elastic else None
     least = None if required is None else max(1, required - len(gang.succeeded))
     # Only members that a planner placed: pods of other schedulers may wait for ever.
     is_starting = any(each.node is None and each.reservation is not None for each in gang.placed)
@@ -245,7 +246,21 @@ def _gang_unit(
         _times(pods, declared, inputs),
         0 if least is None else max(0, len(pods) - least),
         is_starting,
+        _needed_members(gang),
     )
+
+
+def _needed_members(gang: Gang) -> frozenset[str]:
+    """Return the UIDs of the members that the others need: the first rank, and members of roles without ranks.
+
+    The first rank of a training is its master, or the meeting point of its workers. Pods of a work queue are
+    independent.
+    """
+    ranks = {each.uid: each.gang_request.rank for each in gang.placed}
+    first = min((rank for rank in ranks.values() if rank is not None), default=None)
+    if first is None or (gang.size is None and gang.minimum == 1):
+        return frozenset()
+    return frozenset(uid for uid, rank in ranks.items() if rank is None or rank == first)
 
 
 def _single_unit(pod: _RunningPod, inputs: UnitInputs) -> _RunningUnit:
@@ -286,7 +301,8 @@ def _times(pods: tuple[_RunningPod, ...], declared: tuple[DisruptionFacts, ...],
 
 def _eviction_unit(unit: _RunningUnit, rule: PreemptionRule, age_s: float, inputs: UnitInputs) -> EvictionUnit:
     lost_s = lost_seconds(unit.times, unit.workload_class, age_s, unit.grace_s, inputs.policy)
-    pods = tuple(_victim(each, lost_s, inputs.table.records.get(each.node)) for each in unit.pods)
+    found = (_victim(each, lost_s, inputs.table.records.get(each.node)) for each in unit.pods)
+    pods = tuple(each._replace(is_spare=False) if each.uid in unit.needed else each for each in found)
     is_large = len(pods) > _most_pods(inputs)
     return EvictionUnit(
         unit.name,

@@ -23,8 +23,8 @@ from scheduler_core.planner.gang.member import GangName
 META = {"name": "train", "namespace": "team"}
 
 
-def size(name: str, count: int | None = None, minimum: int | None = None) -> DeclaredSize:
-    return DeclaredSize(GangName("team", name), count, minimum)
+def size(name: str, count: int | None = None, minimum: int | None = None, *, is_elastic: bool = True) -> DeclaredSize:
+    return DeclaredSize(GangName("team", name), count, minimum, is_elastic)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def after(*names: str) -> list[dict[str, str]]:
         pytest.param(
             [replicated("driver"), replicated("worker", 4, dependsOn=after("driver"))],
             None,
-            (size("jobset.train", 5, 1),),
+            (size("jobset.train", 5, 1, is_elastic=False),),
             id="workers after the driver",
         ),
         pytest.param(
@@ -118,7 +118,7 @@ def after(*names: str) -> list[dict[str, str]]:
         pytest.param(
             [replicated("a", 2), replicated("b", 4)],
             {"startupPolicyOrder": "InOrder"},
-            (size("jobset.train", 6, 2),),
+            (size("jobset.train", 6, 2, is_elastic=False),),
             id="in order",
         ),
         pytest.param(
@@ -151,6 +151,14 @@ def test_a_pod_group_declares_the_minimum(spec: dict[str, Any], minimum: int | N
     group = msgspec.convert({"metadata": META, "spec": spec}, PodGroup)
 
     assert pod_group_sizes("volcano", "u", group) == DeclaredSizes("u", (size("volcano.train", minimum=minimum),))
+
+
+def test_a_pod_group_that_is_evicted_only_as_a_whole_is_not_elastic() -> None:
+    gang = {"schedulingPolicy": {"gang": {"minCount": 6}}}
+    together = msgspec.convert({"metadata": META, "spec": {**gang, "disruptionMode": {"all": {}}}}, PodGroup)
+    one_by_one = msgspec.convert({"metadata": META, "spec": {**gang, "disruptionMode": {"single": {}}}}, PodGroup)
+
+    assert [pod_group_sizes("group", "u", each).sizes[0].is_elastic for each in (together, one_by_one)] == [False, True]
 
 
 WORKERS = {"Master": {"replicas": 1}, "Worker": {"replicas": 4}}
@@ -208,5 +216,7 @@ WORKERS = {"Master": {"replicas": 1}, "Worker": {"replicas": 4}}
 )
 def test_a_kubeflow_job_is_a_gang_of_its_replicas(spec: dict[str, Any], count: int | None, minimum: int | None) -> None:
     job = msgspec.convert({"metadata": META, "spec": spec}, TrainingJob)
+    # A launcher that starts later is needed as well as the workers.
+    declared = size("kubeflow.train", count, minimum, is_elastic=minimum is None or "mpiReplicaSpecs" not in spec)
 
-    assert training_job_sizes("u", job) == DeclaredSizes("u", (size("kubeflow.train", count, minimum),))
+    assert training_job_sizes("u", job) == DeclaredSizes("u", (declared,))

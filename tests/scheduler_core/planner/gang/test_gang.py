@@ -285,6 +285,14 @@ def test_sizes_that_objects_declare(
     assert (found.size, found.minimum, found.phase) == (size, minimum, phase)
 
 
+def test_a_minimum_of_an_object_may_be_for_the_start_only() -> None:
+    in_order = DeclaredSize(LLM, 2, 1, is_elastic=False)
+
+    found = [gang_of(LLM, [member("a", **more), member("b", **more)], in_order) for more in ({}, {"minimum": 1})]
+
+    assert [each.is_elastic for each in found] == [False, True]  # the annotation says that it is elastic
+
+
 def test_of_surplus_members_the_oldest_with_our_gate_alone_are_chosen() -> None:
     young, held = member("a", created=200.0), member("b", created=50.0, gates=(GATE, KUEUE))
     old, oldest = member("c", created=100.0), member("d", created=90.0, size=2)

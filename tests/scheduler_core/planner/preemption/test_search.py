@@ -86,6 +86,19 @@ def test_an_elastic_gang_gives_its_spare_pods_first() -> None:
     assert [len(each.pods) for each in two.units] == [3]
 
 
+def test_a_pod_that_its_elastic_gang_needs_is_not_evicted_alone() -> None:
+    master = victim("on-a", "a", hours=0.1)._replace(is_spare=False)
+    elastic = unit(master, victim("on-b", "b"), victim("on-c", "c"), name="elastic", spare=2)
+
+    one = search_preemption(task(crew(1, 8), [elastic], *BUSY.values()))
+    there = search_preemption(task(crew(1, 8), [elastic], BUSY["a"]))
+
+    assert isinstance(one, PreemptionPlan)
+    assert [each.name for each in one.pods] == ["on-b"]
+    assert isinstance(there, PreemptionPlan)
+    assert len(there.pods) == 3  # the gang needs the node of the master
+
+
 def test_a_gang_that_is_too_large_gives_its_spare_pods_only() -> None:
     """Whichever of its pods come first by price: the two that the gang needs are on given nodes."""
     large = unit(*(victim(f"on-{name}", name, hours=1.0) for name in "abc"), name="large", spare=2)

@@ -325,6 +325,33 @@ def test_the_spare_pods_of_a_large_elastic_gang_may_be_evicted() -> None:
     assert (small.only_spare, small.spare) == (False, 3)
 
 
+def test_a_gang_that_only_starts_with_its_minimum_gives_no_pod_alone() -> None:
+    """A JobSet whose workers start after the driver, or an MPIJob whose launcher starts last."""
+    found = inputs([RunningJob("g", "abcd", minimum=1)])
+    (gang,) = found.gangs
+
+    (unit,) = find_units(found._replace(gangs=(gang._replace(is_elastic=False),))).units
+
+    assert (unit.spare, len(unit.pods)) == (0, 4)
+
+
+def test_the_first_rank_and_pods_of_roles_without_ranks_are_not_evicted_alone() -> None:
+    """A PyTorchJob with a master, a TFJob with a parameter server, torchrun whose workers meet at the first pod."""
+    found = inputs([RunningJob("g", "abcd", minimum=1)])
+    (gang,) = found.gangs
+    ranks = (None, 2, 0, 1)
+    placed = tuple(
+        each._replace(gang_request=each.gang_request._replace(rank=rank))
+        for each, rank in zip(gang.placed, ranks, strict=True)
+    )
+
+    (unit,) = find_units(found._replace(gangs=(gang._replace(placed=placed),))).units
+    (independent,) = find_units(found._replace(gangs=(gang._replace(placed=placed, size=None),))).units
+
+    assert ([each.name for each in unit.pods if each.is_spare], unit.spare) == (["g-1", "g-3"], 3)
+    assert all(each.is_spare for each in independent.pods)
+
+
 def test_annotations_of_owners_count_for_their_pods() -> None:
     gang, single = RunningJob("g", "ab", "training"), RunningJob("t", "c", "training")
     found = inputs([gang, single], 1_000)
