@@ -216,7 +216,9 @@ def jobset_sizes(uid: str, jobset: JobSet) -> DeclaredSizes:
         gang = conventional_name("jobset", jobset.metadata.namespace, jobset.metadata.name, group)
         later = minimum < size  # these pods are needed as well as the first ones
         sizes.append(DeclaredSize(gang, size, minimum if later else None, is_elastic=not later))
-    disruption = owner_disruption(jobset.metadata.annotations, tuple(each.gang for each in sizes))
+    whole = conventional_name("jobset", jobset.metadata.namespace, jobset.metadata.name)
+    gangs = dict.fromkeys((whole, *(each.gang for each in sizes)))
+    disruption = owner_disruption(jobset.metadata.annotations, tuple(gangs))
     return DeclaredSizes(uid, tuple(sizes), disruption=disruption)
 
 

@@ -20,6 +20,7 @@ class PodDisruption(NamedTuple):
     grace_s: float = 30.0  # terminationGracePeriodSeconds
     gone_by: float | None = None  # end of its grace period, seconds since 1970; None: it is not terminating
     is_recreated: bool = False  # of a DaemonSet, or a static pod: it comes back to the same node at once
+    jobset: GangName | None = None  # the gang that its JobSet names, where its gang has another name
 
 
 class OwnerDisruption(NamedTuple):
@@ -73,7 +74,7 @@ class Disruptions:
         return tuple(each.facts for each in found if each is not None)
 
     def gang_facts(self) -> dict[GangName, tuple[DisruptionFacts, ...]]:
-        """Return the facts of the owners of each gang."""
+        """Return the facts of the owners of each gang. Those of a JobSet are also under its name without a group."""
         found: dict[GangName, tuple[DisruptionFacts, ...]] = {}
         for owners in self._owners.values():
             for each in owners.values():

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from gputopo.kube.projection import WatchSource
 from gputopo.kube.rbac import PODS
 from gputopo.labels.keys import GATE, POD_RESERVATION
+from gputopo.labels.workloads import JOBSET
 from gputopo.timestamps import parse_timestamp
 from scheduler_core.cache.events import Batch, PodUpdate
 from scheduler_core.cache.full_pods import (
@@ -27,6 +28,7 @@ from scheduler_core.cache.full_pods import (
 )
 from scheduler_core.cache.watch import Sources, pod_update, uid_key
 from scheduler_core.planner.gang.conventions import (
+    conventional_name,
     is_single_pod_gang,
     named_gang,
     parse_gang_request,
@@ -85,7 +87,7 @@ def planner_pod(uid: str, pod: FullPod, parse: ParsePod = parse_request) -> Plan
     if update is None and member is None:
         return None
     deadline = None if update is None or update.node is None else _deadline(pod)
-    return PlannerPod(uid, update, member, deadline, _disruption(uid, pod) if pod.spec.node_name else None)
+    return PlannerPod(uid, update, member, deadline, _disruption(uid, pod, member) if pod.spec.node_name else None)
 
 
 def fan_out(batch: Batch[PlannerPod]) -> PodStreams:
@@ -213,8 +215,12 @@ def _expected_run(metadata: Metadata, spec: FullPodSpec) -> ExpectedRun | None:
     return ExpectedRun(facts.duration_s, facts.completion, _grace(spec))
 
 
-def _disruption(uid: str, pod: FullPod) -> PodDisruption:
+def _disruption(uid: str, pod: FullPod, member: Member | None) -> PodDisruption:
     metadata, spec, owner = pod.metadata, pod.spec, pod.metadata.owner
+    name = (metadata.labels or {}).get(JOBSET)
+    jobset = conventional_name("jobset", metadata.namespace, name) if name else None
+    if member is not None and member.gang_request.gang == jobset:
+        jobset = None
     return PodDisruption(
         uid,
         parse_disruption(metadata.annotations or {}),
@@ -223,6 +229,7 @@ def _disruption(uid: str, pod: FullPod) -> PodDisruption:
         _grace(spec),
         parse_timestamp(metadata.deletion_timestamp),
         owner is not None and f"{owner.api_version}/{owner.kind}" in _RECREATED_BY,
+        jobset,
     )
 
 

@@ -14,6 +14,7 @@ from gputopo.crd.reservations import Preemption
 from scheduler_core.cache.node_record import is_hold
 from scheduler_core.planner.commit.eviction_progress import is_late, left_evictions, untouched_units
 from scheduler_core.planner.commit.state import ReconcileInput
+from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.capacity_holds import CapacityHolds
 from scheduler_core.planner.leader.context import TermContext
 from scheduler_core.planner.leader.hold_limits import CapacityHold
@@ -144,13 +145,17 @@ class EvictionChecks:
             self._context.policies().preemption,
         )
         untouched = [each.uid for each in planned.left if each.unit in planned.untouched]
-        return _State(cluster, {uid: self._victim(uid) for uid in untouched} | self._sizes_of_gangs(untouched))
+        facts = self._view.disruptions.gang_facts()
+        return _State(cluster, {uid: self._victim(uid, facts) for uid in untouched} | self._sizes_of_gangs(untouched))
 
-    def _victim(self, uid: str) -> Any:
-        """Return what is known about a victim and its owner."""
-        pod = self._view.cache.pods.get(uid)
+    def _victim(self, uid: str, facts_of_gangs: Mapping[GangName, Any]) -> Any:
+        """Return what is known about a victim and its owners."""
+        view = self._view
+        pod, member, state = view.cache.pods.get(uid), view.gang_members.get_member(uid), view.disruptions.pod(uid)
         owner = None if pod is None else pod.occupant.owner
-        return self._view.disruptions.pod(uid), self._view.disruptions.owner_facts(owner)
+        gangs = (None if member is None else member.gang_request.gang, None if state is None else state.jobset)
+        declared = tuple(None if name is None else facts_of_gangs.get(name) for name in gangs)
+        return state, view.disruptions.owner_facts(owner), declared
 
     def _sizes_of_gangs(self, uids: Iterable[str]) -> dict[str, Any]:
         """Return the number of running members and the minimum of these pods' gangs, by name of the gang."""

@@ -30,10 +30,11 @@ class ExpectedEnds:
         state, member = view.disruptions.pod(pod.uid), view.gang_members.get_member(pod.uid)
         if state is None or state.started is None:
             return deadline
+        names = {state.jobset, None if member is None else member.gang_request.gang} - {None}
         declared = (
             state.facts,
             *view.disruptions.owner_facts(pod.owner),
-            *(() if member is None else self._gang_facts.get(member.gang_request.gang, ())),
+            *(facts for name in names if name is not None for facts in self._gang_facts.get(name, ())),
         )
         claimed = job_times(declared, state.started, deadline, self._policy, self._now).ends_at
         return min((at for at in (claimed, deadline) if at is not None), default=None)

@@ -20,7 +20,7 @@ from scheduler_core.evaluation.protection import (
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.disruption import PodDisruption
 from scheduler_core.planner.gang.gang import FINISHED_PHASES, Gang
-from scheduler_core.planner.gang.member import Member
+from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.preemption.cost import gpu_hours, gpus_of, lost_seconds
 from scheduler_core.planner.preemption.inputs import CheckpointAges, UnitInputs
 from scheduler_core.planner.preemption.model import EvictionUnit, VictimPod
@@ -179,6 +179,9 @@ def _running_pods(inputs: UnitInputs) -> tuple[dict[str, _RunningPod], list[Vict
     return running, ending, protected
 
 
+_FactsOfGangs = Mapping[GangName, tuple[DisruptionFacts, ...]]  # by their owners
+
+
 class _UnitSource(NamedTuple):
     """The pods of a unit; without a gang, a single pod."""
 
@@ -213,9 +216,9 @@ def _running_units(sources: list[_UnitSource], inputs: UnitInputs) -> Iterator[_
         if at % _AT_ONCE == 0 and inputs.is_out_of_time():
             return
         if gang is None:
-            yield _single_unit(pods[0], inputs)
+            yield _single_unit(pods[0], facts_of_gangs, inputs)
         else:
-            yield _gang_unit(gang, pods, facts_of_gangs.get(gang.name, ()), inputs)
+            yield _gang_unit(gang, pods, facts_of_gangs, inputs)
 
 
 def _without_gpus(member: Member, inputs: UnitInputs) -> _RunningPod | None:
@@ -229,7 +232,7 @@ def _without_gpus(member: Member, inputs: UnitInputs) -> _RunningPod | None:
 
 
 def _gang_unit(
-    gang: Gang, pods: tuple[_RunningPod, ...], declared: tuple[DisruptionFacts, ...], inputs: UnitInputs
+    gang: Gang, pods: tuple[_RunningPod, ...], facts_of_gangs: _FactsOfGangs, inputs: UnitInputs
 ) -> _RunningUnit:
     required = gang.required_members if gang.is_elastic else None
     least = None if required is None else max(1, required - len(gang.succeeded))
@@ -243,7 +246,7 @@ def _gang_unit(
         pods,
         _class_of(pods),
         min(each.state.priority for each in pods if each.profile.devices),  # as of a gang in the queue
-        _times(pods, declared, inputs),
+        _times(pods, (gang.name,), facts_of_gangs, inputs),
         0 if least is None else max(0, len(pods) - least),
         is_starting,
         _needed_members(gang),
@@ -263,14 +266,14 @@ def _needed_members(gang: Gang) -> frozenset[str]:
     return frozenset(uid for uid, rank in ranks.items() if rank is None or rank == first)
 
 
-def _single_unit(pod: _RunningPod, inputs: UnitInputs) -> _RunningUnit:
+def _single_unit(pod: _RunningPod, facts_of_gangs: _FactsOfGangs, inputs: UnitInputs) -> _RunningUnit:
     return _RunningUnit(
         f"{pod.namespace}/{pod.owner or pod.uid}",
         f"{pod.namespace}/{pod.name}",
         (pod,),
         workload_class_of(pod.profile),
         pod.state.priority,
-        _times((pod,), (), inputs),
+        _times((pod,), (), facts_of_gangs, inputs),
     )
 
 
@@ -289,8 +292,12 @@ def _class_of(pods: Iterable[_RunningPod]) -> WorkloadClass:
     return next(each for each in _CLASSES if each in classes)
 
 
-def _times(pods: tuple[_RunningPod, ...], declared: tuple[DisruptionFacts, ...], inputs: UnitInputs) -> JobTimes:
+def _times(
+    pods: tuple[_RunningPod, ...], gangs: tuple[GangName, ...], facts_of_gangs: _FactsOfGangs, inputs: UnitInputs
+) -> JobTimes:
     """Return the limited facts of these pods. The start is that of the first pod: restarts change nothing."""
+    names = {*gangs, *(each.state.jobset for each in pods if each.state.jobset is not None)}
+    declared = (facts for name in names for facts in facts_of_gangs.get(name, ()))
     owners = [facts for uid in {each.owner for each in pods} for facts in inputs.disruptions.owner_facts(uid)]
     started = min((each.state.started for each in pods if each.state.started is not None), default=None)
     ends = [inputs.deadlines.deadline_of(each.occupant) for each in pods if each.occupant is not None]

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from gputopo.kube.projection import Projection
+from gputopo.labels.workloads import JOBSET, JOBSET_GROUP, JOBSET_REPLICATED_JOB
 from gputopo.timestamps import format_timestamp
 from scheduler_core.cache.events import Batch
 from scheduler_core.planner.gang.disruption import Disruptions, OwnerDisruption, PodDisruption
@@ -162,6 +163,27 @@ def test_annotations_of_owners_mean_the_same_as_those_of_pods(kind: type[Any], s
 
     assert result == OwnerDisruption(parse_disruption(_OURS), (GangName("team", gang),))
     assert _owner(kind, {"spec": spec}) is None
+
+
+def test_the_jobset_of_a_pod_is_known_where_its_gang_has_another_name() -> None:
+    """By an annotation, a PodGroup or a group of the JobSet: a TrainJob has the name of the JobSet."""
+    spec = {"replicatedJobs": [{"name": "w", "groupName": "workers"}]}
+    jobset = _owner(JobSetSizes, {"metadata": {"annotations": _OURS}, "spec": spec})
+    labels = {JOBSET: "a"}
+    plain, annotated, grouped, alone = (
+        planner_pod("u", gang_pod(nodeName="n1", labels={**labels, **more}, annotations=annotations))
+        for more, annotations in (
+            ({}, {}),
+            ({}, {"gputopo.io/gang": "x", "gputopo.io/gang-size": "2"}),
+            ({JOBSET_GROUP: "workers"}, {}),
+            ({JOBSET_REPLICATED_JOB: "dataset-initializer"}, {}),
+        )
+    )
+
+    assert jobset is not None
+    assert jobset.gangs == (GangName("team", "jobset.a"), GangName("team", "jobset.a.workers"))
+    found = [each and each.disruption and each.disruption.jobset for each in (plain, annotated, grouped, alone)]
+    assert found == [None, *[GangName("team", "jobset.a")] * 3]
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,18 @@ from typing import Any
 import pytest
 
 from gputopo.labels.keys import POD_GANG, POD_PREEMPTIBLE, POD_PROGRESS
+from scheduler_core.cache.events import Batch
 from scheduler_core.planner.commit.actions import Action, CheckBudgets, EvictPod, WriteStatus
+from scheduler_core.planner.gang.disruption import OwnerDisruption
+from scheduler_core.planner.gang.member import GangName
+from scheduler_core.planner.gang.size_sources import JobSetSizes
 from scheduler_core.planner.leader.eviction_checks import MOST_CHECKS, TIMEOUT_S
 from scheduler_core.planner.leader.preemption_search import PreemptionSearch, run_preemption_search
 from scheduler_core.planner.leader.writer import WriteOutcome
 from scheduler_core.policy.preemption import PreemptionRule
 from scheduler_core.policy.profiles import BUILT_IN
-from tests.scheduler_core.planner.commit.apiserver import ApiServer
+from scheduler_core.request.disruption import DisruptionFacts
+from tests.scheduler_core.planner.commit.apiserver import SPACE, ApiServer
 from tests.scheduler_core.planner.leader.fake_planner import FakePlanner
 from tests.scheduler_core.planner.leader.test_preemptions import (
     POLICY,
@@ -100,6 +105,27 @@ def test_no_pod_is_evicted_where_the_cluster_changes_before_the_first_eviction(
     assert evicted(leader) == []
     assert set(pods.values()) <= server.pods.keys()
     assert intents(server) == []
+
+
+def test_no_pod_is_evicted_where_its_jobset_forbids_it_before_the_first_eviction() -> None:
+    server, _ = full(n0=2, n1=2)
+    labels = {"jobset.sigs.k8s.io/jobset-name": "train"}
+    for uid in running(server):
+        pod = server.pods[uid]
+        server._put_pod({**pod, "metadata": {**pod["metadata"], "labels": labels}})
+    urgent(server)
+    leader = planner(server)
+    never = OwnerDisruption(DisruptionFacts(never=POD_PREEMPTIBLE.key), (GangName(SPACE, "jobset.train"),))
+
+    def forbid_then(action: Action) -> None:
+        if is_begin(action):
+            leader.term.apply_batch(Batch(JobSetSizes, (JobSetSizes("j", (), disruption=never),)))
+
+    leader.refuses = forbid_then
+    run(leader, 60)
+
+    assert intents(server) == []
+    assert evicted(leader) == []
 
 
 @pytest.mark.parametrize("change", CHANGES)

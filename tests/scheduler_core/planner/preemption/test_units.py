@@ -363,6 +363,18 @@ def test_annotations_of_owners_count_for_their_pods() -> None:
     assert units.protected == {"team/t": Protection.OLD_CHECKPOINT}
 
 
+def test_annotations_of_a_jobset_count_for_its_pods_in_gangs_of_other_names_and_for_single_pods() -> None:
+    jobset = GangName("team", "jobset.a")
+    made = {"jobset": jobset}
+    jobs = [RunningJob("g", "ab", "training", changed=made), RunningJob("t", "c", "training", changed=made)]
+    found = inputs(jobs, 1_000)
+    facts = owners({"u": OwnerDisruption(SAVED, (jobset,))}, found.disruptions)
+
+    units = find_units(found._replace(disruptions=facts))
+
+    assert [each.name for each in units.units] == ["team/g", "team/t"]
+
+
 def test_terminating_pods_are_no_victims() -> None:
     ending = RunningJob("e", "a", changed={"gone_by": NOW + 5})
     stuck = RunningJob("s", "b", changed={"gone_by": NOW - 61})
