@@ -4,7 +4,8 @@ Values nested deeper than ``MAX_DEPTH`` become ``null``; lone surrogates and inv
 gputopo reads no field at such a depth, so the repair does not change the fields that it reads.
 
 The time is linear in the length and no function recurses, because the text may be hostile. An object of 1,000 levels
-takes 1 ms; one of 1.5 MiB, the limit of etcd, takes at most 0.2 s.
+takes 1 ms; one of 1.5 MiB, the limit of etcd, takes at most 0.3 s: as JSON it may have 9 MB, because the API server
+sends six characters for each control character.
 """
 
 from __future__ import annotations
@@ -12,15 +13,21 @@ from __future__ import annotations
 import re
 
 MAX_DEPTH = 100  # levels; msgspec on Python 3.11 decodes about 900, the types of Kubernetes have about 25
-# A string (if it is a key, with the colon and the brackets after it), or brackets. No alternative can fail after its
-# first character has matched, so no text is scanned twice. An empty object as the value of a key is not a level.
+# Everything up to the next brackets, and these: each match takes a microsecond of Python, so strings are passed within
+# one. A match ends at brackets or at the end of the text, so no text is scanned twice. An empty object as the value of
+# a key is not a level.
 # Possessive quantifiers ("*+"): otherwise each escape takes 100 bytes of memory.
-_TOKENS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?+(?::\s*+(?:\{\}|([\[{]+)))?|([\[{]+)|([\]}]+)', re.DOTALL)
-_CLOSING = 3  # the group of closing brackets; the other groups are opening brackets
+_TOKENS = re.compile(
+    rb'(?:[^][{}":]++|"[^"\\]*+(?:\\.[^"\\]*+)*+"?+|:(?:\s*+\{\})?+)*+(?:([\[{]++)|([\]}]++)|\Z)', re.DOTALL
+)
+_CLOSING = 2  # the group of closing brackets; the other group has opening brackets
 _HIGH = rb"u[dD][89abAB][0-9a-fA-F]{2}"
 _LOW = rb"u[dD][c-fC-F][0-9a-fA-F]{2}"
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_ESCAPES = re.compile(rb"\\(?:%s\\%s|(?P<lone>%s|%s)|.)" % (_HIGH, _LOW, _HIGH, _LOW), re.DOTALL)
+# A lone surrogate, or a pair, after an odd number of backslashes. It begins with a literal, so that the search is fast.
+_ESCAPES = re.compile(
+    rb"\\(?<!\\\\)(?P<before>(?:\\\\)*+)(?:%s\\%s|(?P<lone>%s|%s))" % (_HIGH, _LOW, _HIGH, _LOW), re.DOTALL
+)
 
 
 def repair_json(text: bytes) -> bytes:
@@ -60,4 +67,4 @@ def _replace_invalid_characters(text: bytes) -> bytes:
 
 
 def _replace_lone(escape: re.Match[bytes]) -> bytes:
-    return escape[0] if escape["lone"] is None else rb"\ufffd"
+    return escape[0] if escape["lone"] is None else escape["before"] + rb"\ufffd"

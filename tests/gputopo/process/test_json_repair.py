@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputopo.process import json_repair
 from gputopo.process.decoding import convert, decode
 from gputopo.process.json_repair import MAX_DEPTH, repair_json
 
@@ -82,6 +85,29 @@ def test_hostile_text_takes_time_in_proportion_to_its_length(text: bytes) -> Non
     began = time.process_time()
     repair_json(text)
     assert time.process_time() - began < 30.0  # 0.01 to 0.2 s; what is quadratic takes minutes
+
+
+ESCAPES = {
+    "control characters": b'"' + b"\\u0001" * (MIB // 6) + b'","\\\\ud800"',
+    "quotation marks": b'"' + b'\\"' * (MIB // 2) + b'","\\\\ud800"',
+    "strings": b",".join([b'"x"'] * (MIB // 4)),
+}
+
+
+@pytest.mark.parametrize("content", ESCAPES.values(), ids=ESCAPES)
+def test_strings_and_escapes_are_passed_without_python_code_for_each(content: bytes) -> None:
+    """An object of 1.5 MiB in etcd has 9 MB as JSON, which took more than a second for each change of it."""
+    text = b"[" * 2_000 + content + b"]" * 2_000
+    calls = Counter[str]()
+    sys.setprofile(lambda _frame, event, _argument: calls.update([event]))
+    try:
+        matches = sum(1 for _ in json_repair._TOKENS.finditer(text))
+        repair_json(text)
+    finally:
+        sys.setprofile(None)
+
+    assert matches < 10
+    assert calls.total() < 100
 
 
 class Some(msgspec.Struct):
