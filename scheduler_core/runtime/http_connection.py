@@ -23,7 +23,9 @@ from uvicorn.server import ServerState
 from scheduler_core.runtime.calls_in_progress import CallsInProgress
 from scheduler_core.runtime.tls import has_name
 
-_MAX_HEAD = 64 * 1024  # bytes of the headers; kube-scheduler sends 200
+_MAX_HEAD = 64 * 1024  # bytes of a request beside its body: URL, headers, sizes of chunks; kube-scheduler sends 200
+_MAX_URL = 8 * 1024  # bytes; decoding takes time for each escape
+_MAX_HEADERS = 100  # with trailers; each takes 200 bytes of memory, however short it is
 
 
 class ConnectionLimits(NamedTuple):
@@ -67,6 +69,10 @@ class TooManyRequestsError(Exception):
     """Too many pipelined requests on one connection."""
 
 
+class LongHeadError(Exception):
+    """The URL of a request is too long, or it has too many headers."""
+
+
 class HttpConnection(HttpToolsProtocol):
     """One connection of a listener."""
 
@@ -90,7 +96,10 @@ class HttpConnection(HttpToolsProtocol):
         self._calls = CallsInProgress() if calls is None else calls
         self._deadline: TimerHandle | None = None  # of a request
         self._write_deadline: TimerHandle | None = None
-        self._head: int | None = None  # bytes of incomplete headers
+        self._head: int | None = None  # bytes of an incomplete request beside its body
+        self._body = 0  # bytes of the body in the data that is being parsed
+        self._headers = 0  # of the request
+        self._has_head = False  # the headers of the request are complete
         self._since = time.monotonic()  # since when it is in its stage
         self.peer = ""
 
@@ -153,10 +162,12 @@ class HttpConnection(HttpToolsProtocol):
         self.connections.discard(self)
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser, and close the connection if the headers are too large."""
+        """Feed the parser, and close the connection if the request is too large without its body."""
+        self._body = 0
         super().data_received(data)
         if self._head is not None:
-            self._head += len(data)
+            # As much as its content is allowed for the sizes of chunks, but not for what follows in later data.
+            self._head = max(0, self._head + len(data) - 2 * self._body)
             if self._head > _MAX_HEAD:
                 self._end("head")
         if self.transport.is_closing():
@@ -169,14 +180,28 @@ class HttpConnection(HttpToolsProtocol):
         """Start the deadline of a request at its first byte."""
         super().on_message_begin()
         self._calls.begin(self)
-        self._head = 0
+        self._head, self._headers, self._has_head = 0, 0, False
         self._since = time.monotonic()
         self._cancel_deadline()
         self._deadline = self.loop.call_later(self._limits.request_s, self._end, "slow")
 
+    def on_url(self, url: bytes) -> None:
+        """Add a part of the URL. Raises ``LongHeadError``, which the parser answers with 400."""
+        if len(self.url) + len(url) > _MAX_URL:
+            raise LongHeadError
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Add a header, but not a trailer: what follows a body is no header. Raises ``LongHeadError``."""
+        self._headers += 1
+        if self._headers > _MAX_HEADERS:
+            raise LongHeadError
+        if not self._has_head:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """Raise ``TooManyRequestsError``, which the parser answers with 400, or start the request."""
-        self._head = None
+        self._has_head = True
         if len(self.pipeline) >= self._limits.pipelined and self._has_pending_answer:
             raise TooManyRequestsError
         self._since = time.monotonic()
@@ -188,9 +213,15 @@ class HttpConnection(HttpToolsProtocol):
         busy = self.cycle is not None and not self.cycle.response_complete
         return busy or self.transport.get_write_buffer_size() > 0
 
+    def on_body(self, body: bytes) -> None:
+        """Add a part of the body."""
+        self._body += len(body)
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         """End the deadline of a request at its last byte."""
         self._cancel_deadline()
+        self._head = None
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
