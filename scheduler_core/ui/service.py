@@ -188,7 +188,8 @@ class UiService:
         if self._watches is None:
             return found
         reason = self.not_ready_reason()
-        errors = [f"{each.kind}: {each.error}" for each in self._statuses() if each.error]
+        # A kind that the API server does not serve has no objects: most clusters have no TFJobs.
+        errors = [f"{each.kind}: {each.error}" for each in self._statuses() if each.error and each.served]
         return found + ([reason] if reason else []) + errors
 
     def _statuses(self) -> tuple[WatchStatus, ...]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 
 from gputopo.labels import keys
+from scheduler_core.cache.events import Batch, NodeUpdate, WatchStatus
 from scheduler_core.ui import overview_page, pending, suited_nodes
 from scheduler_core.ui.html import Html, address, element, text
 from scheduler_core.ui.main import StartError, file_service
@@ -388,6 +390,31 @@ def test_a_broken_object_is_left_out_and_named() -> None:
 
     assert service.overview.totals.nodes == 3
     assert any("team/bad" in each for each in service.overview.troubles)
+
+
+class Watched:
+    """Watches of a cluster that serves no TFJobs, and whose pods cannot be listed."""
+
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+    def status(self, _: float) -> tuple[WatchStatus, ...]:
+        absent = WatchStatus("tfjobs", True, 1.0, 0, 0, "the API server does not serve tfjobs", None, served=False)
+        return absent, WatchStatus("pods", True, 1.0, 0, 3, "no answer", None)
+
+
+def test_kinds_that_the_cluster_does_not_serve_are_no_trouble() -> None:
+    async def troubles() -> tuple[str, ...]:
+        service = service_of(cluster(3)["items"])
+        with service.running_watches(Watched()):
+            service.apply_batch(Batch(NodeUpdate, (), ()))
+            service.tick()
+            return service.overview.troubles
+
+    assert asyncio.run(troubles()) == ("pods: no answer",)
 
 
 def test_html_is_made_by_element_only() -> None:
