@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler_core.ui.html import NOTHING, Html, address, element, link, text
+from scheduler_core.ui.html import NOTHING, Html, address, element, link, table_head, table_row, text, text_list
 from scheduler_core.ui.model import NodeRow
 from scheduler_core.ui.overview_page import page
 from scheduler_core.ui.rows_html import ANYONE, Viewer, legend, node_cells, pod_mark, pod_name
@@ -15,15 +15,13 @@ def node_page(row: NodeRow, *, has_drawing: bool, viewer: Viewer = ANYONE) -> Ht
     """Return the page of a node: its GPUs, its pods, its faults, and the drawing of the machine."""
     facts = [row.summary, *row.notes, *(f"{level} {name}" for level, name in row.domains)]
     pods = [
-        element(
-            "tr",
-            element("th", pod_mark(pod, place, viewer), scope="row"),
-            element("td", pod_name(pod, viewer)),
-            element("td", text(", ".join(_gpus_of(row, place)) or "not reported yet")),
+        table_row(
+            pod_mark(pod, place, viewer),
+            pod_name(pod, viewer),
+            text(", ".join(_gpus_of(row, place)) or "not reported yet"),
         )
         for place, pod in enumerate(row.pods)
     ]
-    titles = (element("th", text(title), scope="col") for title in ("Mark", "Pod", "GPUs"))
     drawing = element(
         "img",
         src=address("node.svg", name=row.name),
@@ -36,14 +34,12 @@ def node_page(row: NodeRow, *, has_drawing: bool, viewer: Viewer = ANYONE) -> Ht
             "main",
             element("p", text(row.product or "unknown GPUs")),
             element("p", node_cells(row, viewer)),
-            element("ul", *(element("li", text(fact)) for fact in facts)),
-            element("ul", *(element("li", text(fault), class_="fault") for fault in row.faults))
-            if row.faults
-            else NOTHING,
+            text_list(facts),
+            text_list(row.faults, "fault") if row.faults else NOTHING,
             element(
                 "table",
                 element("caption", text("Pods with GPUs")),
-                element("thead", element("tr", *titles)),
+                table_head(("Mark", "Pod", "GPUs")),
                 element("tbody", *pods),
             )
             if pods
@@ -103,14 +99,7 @@ def _number(title: str, name: str, value: int, most: int) -> Html:
 
 
 def _seat_table(answer: WhereAnswer) -> Html:
-    titles = (element("th", text(title), scope="col") for title in ("Node", "Pods", "GPUs"))
     rows = (
-        element(
-            "tr",
-            element("th", link(node, "node", name=node), scope="row"),
-            element("td", text(str(pods))),
-            element("td", text(str(gpus))),
-        )
-        for node, pods, gpus in answer.seats
+        table_row(link(node, "node", name=node), text(str(pods)), text(str(gpus))) for node, pods, gpus in answer.seats
     )
-    return element("table", element("thead", element("tr", *titles)), element("tbody", *rows))
+    return element("table", table_head(("Node", "Pods", "GPUs")), element("tbody", *rows))

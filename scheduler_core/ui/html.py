@@ -46,6 +46,21 @@ def address(page: str, /, **query: str | int | None) -> str:
     return f"{page or './'}{'?' if pairs else ''}{urlencode(pairs)}"
 
 
+def table_head(titles: Iterable[str]) -> Html:
+    """Return the head of a table."""
+    return element("thead", element("tr", *(element("th", text(title), scope="col") for title in titles)))
+
+
+def table_row(head: Html, *cells: Html, id: str | None = None) -> Html:  # noqa: A002  the attribute of HTML
+    """Return a row of a table; ``head`` is its title."""
+    return element("tr", element("th", head, scope="row"), *(element("td", cell) for cell in cells), id=id)
+
+
+def text_list(lines: Iterable[str], class_: str | None = None) -> Html:
+    """Return a list of texts. ``class_``: of each of them."""
+    return element("ul", *(element("li", text(line), class_=class_) for line in lines))
+
+
 def _value(key: str, value: str | float) -> str:
     if isinstance(value, str):
         return shorten_names(value) if key in _SHOWN else value

@@ -13,7 +13,7 @@ from scheduler_core.planner.report.listing import FAILED_PHASES, GangSummary
 from scheduler_core.planner.report.tables import phase_words, reason_words
 from scheduler_core.ui.hidden_names import ANOTHER, visible_overview, without_hidden_names
 from scheduler_core.ui.history import Change, History
-from scheduler_core.ui.html import NOTHING, Html, address, element, joined, link, text
+from scheduler_core.ui.html import NOTHING, Html, address, element, joined, link, table_head, table_row, text, text_list
 from scheduler_core.ui.model import GpuState, NodeGroup, NodeRow, Overview, PendingPod
 from scheduler_core.ui.overview import totals
 from scheduler_core.ui.rows_html import (
@@ -115,17 +115,11 @@ def summary_part(found: Overview, rows: Sequence[NodeRow], query: PageQuery) -> 
     if draining:
         figures.append((f"{draining:,}", "nodes draining" if draining > 1 else "node draining"))
     numbers = (element("li", element("strong", text(number)), text(f" {words}")) for number, words in figures)
-    sizes = [
-        element("tr", element("th", text(str(size)), scope="row"), element("td", text(f"{number:,}")))
-        for size, number in counted.islands
-    ]
+    sizes = [table_row(text(str(size)), text(f"{number:,}")) for size, number in counted.islands]
     by_size = element(
         "table",
         element("caption", text("Free in one island")),
-        element(
-            "thead",
-            element("tr", element("th", text("GPUs"), scope="col"), element("th", text("islands"), scope="col")),
-        ),
+        table_head(("GPUs", "islands")),
         element("tbody", *sizes),
         class_="islands",
     )
@@ -196,11 +190,14 @@ def _nodes(groups: Sequence[NodeGroup], query: PageQuery, viewer: Viewer, line: 
     return _table("Nodes", _NODE_TITLES, [body for group in groups for body in group_rows(group, viewer, line)])
 
 
+def _section(name: str, title: str, *parts: Html) -> Html:
+    return element("section", element("h2", text(title)), *parts, id=name)
+
+
 def _table(caption: str, titles: Sequence[str], bodies: Iterable[Html]) -> Html:
-    head = element("thead", element("tr", *(element("th", text(title), scope="col") for title in titles)))
     return element(
         "div",
-        element("table", element("caption", text(caption)), head, *bodies, class_="nodes"),
+        element("table", element("caption", text(caption)), table_head(titles), *bodies, class_="nodes"),
         class_="wide",
         tabindex=0,
         role="region",
@@ -216,12 +213,11 @@ def _gangs(found: Overview, viewer: Viewer) -> Html:
     remarks = [f"{more} more gangs"] * bool(more) + [f"{hidden} gangs of other namespaces"] * bool(hidden)
     if not found.gangs:
         return element("section", id="gangs")
-    return element(
-        "section",
-        element("h2", text("Gangs")),
+    return _section(
+        "gangs",
+        "Gangs",
         _table("Gangs", ("Gang", "Phase", "Members", "GPUs", "Waiting", "Reason"), [element("tbody", *rows)]),
         *(element("p", text(remark)) for remark in remarks),
-        id="gangs",
     )
 
 
@@ -230,18 +226,13 @@ def _gang_line(gang: GangSummary, viewer: Viewer) -> Html:
     size = "?" if gang.size is None else str(gang.size)
     waiting = "" if gang.waiting_seconds is None else age_words(gang.waiting_seconds)
     phase = element("span", text(phase_words(gang)), class_="fault" if gang.phase in FAILED_PHASES else "phase")
-    return element(
-        "tr",
-        element(
-            "th",
-            element("span", viewer.link(name, "gang", namespace=gang.namespace, name=gang.name), class_="name"),
-            scope="row",
-        ),
-        element("td", phase),
-        element("td", text(f"{gang.there} of {size}, {gang.bound} bound")),
-        element("td", text("?" if gang.gpus is None else str(gang.gpus))),
-        element("td", text(waiting)),
-        element("td", text(reason_words(gang))),
+    return table_row(
+        element("span", viewer.link(name, "gang", namespace=gang.namespace, name=gang.name), class_="name"),
+        phase,
+        text(f"{gang.there} of {size}, {gang.bound} bound"),
+        text("?" if gang.gpus is None else str(gang.gpus)),
+        text(waiting),
+        text(reason_words(gang)),
     )
 
 
@@ -256,25 +247,20 @@ def _pending(found: Overview, viewer: Viewer) -> Html:
         f"{counted_noun(hidden, 'pod')} of other namespaces"
     ] * bool(hidden)
     rows = [_pending_line(pod, viewer) for pod in shown[:_MAX_PENDING]]
-    return element(
-        "section",
-        element("h2", text("Pending pods")),
+    return _section(
+        "pending",
+        "Pending pods",
         _table("Pending pods", ("Pod", "GPUs", "Priority", "Scheduler", "Reason"), [element("tbody", *rows)])
         if rows
         else NOTHING,
         *(element("p", text(remark)) for remark in remarks),
-        id="pending",
     )
 
 
 def _pending_line(pod: PendingPod, viewer: Viewer) -> Html:
     name = viewer.link(f"{pod.namespace}/{pod.name}", "pod", namespace=pod.namespace, name=pod.name)
     facts = (str(pod.gpus), str(pod.priority), pod.scheduler or "", pod.reason)
-    return element(
-        "tr",
-        element("th", element("span", name, class_="name"), scope="row"),
-        *(element("td", text(fact)) for fact in facts),
-    )
+    return table_row(element("span", name, class_="name"), *map(text, facts))
 
 
 def _preemptions(found: Overview, viewer: Viewer) -> Html:
@@ -289,22 +275,16 @@ def _preemptions(found: Overview, viewer: Viewer) -> Html:
         ended = "?" if each.pods_left is None else str(each.pods - each.pods_left)
         stuck = element("span", text(f"; {len(each.stuck)} stuck"), class_="fault") if each.stuck else NOTHING
         rows.append(
-            element(
-                "tr",
-                element("th", gang, scope="row"),
-                element("td", text(f"{ended} of {each.pods} pods ended"), stuck),
-                element("td", text(listed(each.units))),
-                element("td", text(f"{each.gpu_hours:.1f}")),
-                element("td", text(each.present_reason if is_shown else "")),
+            table_row(
+                gang,
+                Html(text(f"{ended} of {each.pods} pods ended") + stuck),
+                text(listed(each.units)),
+                text(f"{each.gpu_hours:.1f}"),
+                text(each.present_reason if is_shown else ""),
             )
         )
     titles = ("For the gang", "Evictions", "Gangs and pods that are evicted", "GPU-hours lost", "Reason")
-    return element(
-        "section",
-        element("h2", text("Preemptions")),
-        _table("Preemptions", titles, [element("tbody", *rows)]),
-        id="preemptions",
-    )
+    return _section("preemptions", "Preemptions", _table("Preemptions", titles, [element("tbody", *rows)]))
 
 
 def _reserved(found: Overview, shown: ShowName) -> Html:
@@ -314,12 +294,7 @@ def _reserved(found: Overview, shown: ShowName) -> Html:
         reserved_words(each) if shown(each.reservation.partition("/")[0]) else f"{each.gpus} GPUs, another namespace"
         for each in found.reserved[:_MAX_GANGS]
     ]
-    return element(
-        "section",
-        element("h2", text("Reserved GPUs")),
-        element("ul", *(element("li", text(line)) for line in lines)),
-        id="reserved",
-    )
+    return _section("reserved", "Reserved GPUs", text_list(lines))
 
 
 def _history(history: History, viewer: Viewer) -> Html:
@@ -327,9 +302,7 @@ def _history(history: History, viewer: Viewer) -> Html:
     if not changes and len(history.samples) < 2:
         return element("section", id="history")
     items = (element("li", element("time", text(clock(each.at))), text(f" {_words(each, viewer)}")) for each in changes)
-    return element(
-        "section", element("h2", text("The last hour")), timeline(history.samples), element("ul", *items), id="history"
-    )
+    return _section("history", "The last hour", timeline(history.samples), element("ul", *items))
 
 
 def _words(change: Change, viewer: Viewer) -> str:

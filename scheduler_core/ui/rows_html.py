@@ -7,7 +7,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from gputopo.render.wording import counted_noun
-from scheduler_core.ui.html import NOTHING, Html, element, joined, link, text
+from scheduler_core.ui.html import NOTHING, Html, element, joined, link, table_row, text
 from scheduler_core.ui.model import GpuCell, GpuState, IslandCells, NodeGroup, NodeRow, PodOnNode, Totals
 
 # The class and the sign of each state: no state is shown by its colour alone.
@@ -129,13 +129,12 @@ def node_line(row: NodeRow, viewer: Viewer = ANYONE) -> Html:
     if row.faults:
         words = row.faults[0] if len(row.faults) == 1 else f"{row.faults[0]} (+{len(row.faults) - 1})"
         remarks.append(element("span", text(words), class_="fault"))
-    return element(
-        "tr",
-        element("th", element("span", viewer.link(row.name, "node", name=row.name), class_="name"), scope="row"),
-        element("td", node_cells(row, viewer)),
-        element("td", text(row.summary)),
-        element("td", pod_names(row, viewer)),
-        element("td", joined(remarks, ", ")),
+    return table_row(
+        element("span", viewer.link(row.name, "node", name=row.name), class_="name"),
+        node_cells(row, viewer),
+        text(row.summary),
+        pod_names(row, viewer),
+        joined(remarks, ", "),
         id=row_id(row.name),
     )
 
@@ -171,14 +170,14 @@ def row_id(name: str) -> str:
     return f"node-{name}"
 
 
-def pod_names(row: NodeRow, viewer: Viewer, most: int = _MAX_PODS) -> Html:
+def pod_names(row: NodeRow, viewer: Viewer) -> Html:
     """Return the pods with their letters; without names those of namespaces that the viewer may not list."""
     parts = [
         element("span", pod_mark(pod, place, viewer), text(" "), pod_name(pod, viewer), class_="pod")
-        for place, pod in enumerate(row.pods[:most])
+        for place, pod in enumerate(row.pods[:_MAX_PODS])
     ]
-    if len(row.pods) > most:
-        more = viewer.link(f"+{len(row.pods) - most} more", "node", name=row.name)
+    if len(row.pods) > _MAX_PODS:
+        more = viewer.link(f"+{len(row.pods) - _MAX_PODS} more", "node", name=row.name)
         parts.append(element("span", more, class_="pod"))
     return joined(parts, " ")
 
@@ -237,13 +236,12 @@ def group_rows(group: NodeGroup, viewer: Viewer, line: LineOf = node_line) -> It
 def group_line(group: NodeGroup) -> Html:
     """Return a group as one row of a large cluster's page."""
     totals = group.totals
-    return element(
-        "tr",
-        element("th", link(group.title, "./", group=group.key), scope="row"),
-        element("td", state_bar(totals)),
-        element("td", text(f"{counted_noun(totals.nodes, 'node')}, {totals.free} of {totals.gpus} GPUs free")),
-        element("td", text(islands_words(totals))),
-        element("td", text(_faults_words(group))),
+    return table_row(
+        link(group.title, "./", group=group.key),
+        state_bar(totals),
+        text(f"{counted_noun(totals.nodes, 'node')}, {totals.free} of {totals.gpus} GPUs free"),
+        text(islands_words(totals)),
+        text(_faults_words(group)),
     )
 
 
