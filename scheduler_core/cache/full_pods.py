@@ -19,7 +19,7 @@ from scheduler_core.request.full_pod import (
     PodAffinityTerm,
     RequiredPodAffinity,
 )
-from scheduler_core.request.pod import Metadata, RequiredTerm, Requirement
+from scheduler_core.request.pod import Metadata, RequiredTerm, Requirement, required_nodes, waits_for_volumes
 
 HOSTNAME = "kubernetes.io/hostname"  # a different value for each node
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")  # of a label selector
@@ -60,8 +60,7 @@ def rule_count(spec: FullPodSpec) -> int:
 
 
 def _node_terms(spec: FullPodSpec) -> tuple[RequiredTerm, ...]:
-    own = None if spec.affinity is None else spec.affinity.node_affinity
-    required = None if own is None else own.required_during_scheduling_ignored_during_execution
+    required = required_nodes(spec.affinity)
     return (required and required.node_selector_terms) or ()
 
 
@@ -130,7 +129,7 @@ def _unchecked_rules(spec: FullPodSpec, checked: CheckedRules) -> Iterator[str]:
         yield POD_ANTI_AFFINITY
     if any(each.when_unsatisfiable == "DoNotSchedule" for each in spec.topology_spread_constraints or ()):
         yield TOPOLOGY_SPREAD
-    if not checked.volumes and any(each.persistent_volume_claim or each.ephemeral for each in spec.volumes or ()):
+    if not checked.volumes and waits_for_volumes(spec):
         yield VOLUME_CLAIMS
 
 

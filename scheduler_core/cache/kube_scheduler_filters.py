@@ -17,7 +17,7 @@ import msgspec
 from gputopo.kube.taints import CORDON, NODE_REMOVAL_TAINTS, Taint, unusable_reasons
 from scheduler_core.cache.node import Node
 from scheduler_core.request.full_pod import FullPodSpec, LabelSelector, Toleration
-from scheduler_core.request.pod import Affinity, RequiredTerm, RequiredTerms, Requirement
+from scheduler_core.request.pod import Affinity, RequiredTerm, RequiredTerms, Requirement, required_nodes
 
 VOLUMES_REASON = "a volume of the pod cannot be used there: the node affinity of the volume, or its storage class"
 NODE_REMOVAL_REASON = "an autoscaler is about to delete the node"
@@ -90,8 +90,7 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
 
 
 def _affinity_matches(affinity: Affinity | None, node: FullNode) -> bool:
-    own = None if affinity is None else affinity.node_affinity
-    required = None if own is None else own.required_during_scheduling_ignored_during_execution
+    required = required_nodes(affinity)
     return required is None or any(_matches(term, node) for term in required.node_selector_terms or ())
 
 

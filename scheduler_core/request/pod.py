@@ -197,6 +197,12 @@ def waits_for_volumes(spec: PodSpec) -> bool:
     return any(each.persistent_volume_claim or each.ephemeral for each in spec.volumes or ())
 
 
+def required_nodes(affinity: Affinity | None) -> RequiredTerms | None:
+    """Return the node affinity that a pod requires."""
+    own = None if affinity is None else affinity.node_affinity
+    return None if own is None else own.required_during_scheduling_ignored_during_execution
+
+
 class PinClaim(NamedTuple):
     """The claim of an unbound pod that a planner ungated it and pinned it to a node.
 
@@ -219,8 +225,7 @@ def pin_claim(pod: Pod) -> PinClaim | None:
         return None
     if spec.node_name or metadata.deletion_timestamp or spec.scheduling_gates:
         return None
-    own = None if spec.affinity is None else spec.affinity.node_affinity
-    node = None if own is None else pinned_node(own.required_during_scheduling_ignored_during_execution)
+    node = pinned_node(required_nodes(spec.affinity))
     return None if node is None else PinClaim(reservation, node)
 
 

@@ -42,7 +42,7 @@ from scheduler_core.planner.gang.size_sources import SIZE_SOURCES
 from scheduler_core.planner.gang.volume_sources import VOLUME_SOURCES
 from scheduler_core.request.disruption import MAX_GRACE_S, parse_disruption
 from scheduler_core.request.full_pod import FullPod, FullPodSpec
-from scheduler_core.request.pod import Metadata, Pod, RequiredTerms, pin_claim
+from scheduler_core.request.pod import Metadata, Pod, pin_claim, required_nodes
 from scheduler_core.request.pod_request import InvalidRequest, PodRequest, parse_request
 
 # Owners of pods that come back to the same node; a Node owns static pods. With an API version that exists, so that the
@@ -149,7 +149,7 @@ def _member(uid: str, pod: FullPod, parse: ParsePod) -> Member | None:
         reservation=reservation,
         owner_kind=None if owner is None else f"{owner.api_version.rpartition('/')[0] or 'core'}/{owner.kind}",
         rules=rules,
-        terms=_required_terms(spec) if gated else None,
+        terms=required_nodes(spec.affinity) if gated else None,
         finalizers=metadata.finalizers or (),
         labels=labels,
         anti_affinity=host_anti_affinity(spec),
@@ -189,11 +189,6 @@ def _excess_reason(spec: FullPodSpec) -> str:
         f"nodeSelector, node affinity and tolerations have {rule_count(spec)} entries: gputopo plans pods with at most "
         f"{MAX_RULES} entries and {MAX_VALUES} values; name many nodes as values of one expression, or by one label"
     )
-
-
-def _required_terms(spec: FullPodSpec) -> RequiredTerms | None:
-    own = None if spec.affinity is None else spec.affinity.node_affinity
-    return None if own is None else own.required_during_scheduling_ignored_during_execution
 
 
 def _grace(spec: FullPodSpec) -> float:

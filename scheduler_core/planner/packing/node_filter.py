@@ -15,7 +15,7 @@ from scheduler_core.cache.kube_scheduler_filters import (
 )
 from scheduler_core.planner.packing.anti_affinity import ANTI_AFFINITY_REASON
 from scheduler_core.request.full_pod import FullPodSpec
-from scheduler_core.request.pod import RequiredTerms
+from scheduler_core.request.pod import RequiredTerms, required_nodes
 
 _Key = tuple[object, ...]
 _MAX_KNOWN = 1 << 15  # rejections: with rules that name nodes, one for each node
@@ -58,8 +58,11 @@ class NodeFilter:
 
 def _labels_read(spec: FullPodSpec, volumes: Iterable[RequiredTerms]) -> tuple[tuple[str, ...], bool]:
     """Return the labels that the rules read, and whether they read the node's name."""
-    own = None if spec.affinity is None else spec.affinity.node_affinity
-    required = None if own is None else own.required_during_scheduling_ignored_during_execution
-    terms = [term for each in (required, *volumes) if each is not None for term in each.node_selector_terms or ()]
+    terms = [
+        term
+        for each in (required_nodes(spec.affinity), *volumes)
+        if each is not None
+        for term in each.node_selector_terms or ()
+    ]
     labels = {each.key for term in terms for each in term.match_expressions or ()} | {*(spec.node_selector or {})}
     return tuple(sorted(labels)), any(term.match_fields for term in terms)
