@@ -22,6 +22,7 @@ from scheduler_core.planner.gang.disruption import OwnerDisruption
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.request.pod_request import InvalidRequest
 
+DEFAULT_BIND_TIMEOUT_S = 30.0  # from ungated to all bound, where a gang sets no timeout
 _DIGITS = re.compile(r"(\d+)", re.ASCII)
 Values = tuple[Any, ...]  # a member's values on which all members must agree; None: not declared
 
@@ -106,6 +107,11 @@ class Gang(NamedTuple):
     def gates(self) -> list[str]:
         """Gates of other programs that hold members."""
         return sorted({gate for each in self.held for gate in other_gates(each.gates)})
+
+    @property
+    def bind_timeout_s(self) -> float:
+        """The time from ungated to all bound."""
+        return DEFAULT_BIND_TIMEOUT_S if self.timeout_s is None else self.timeout_s
 
     @property
     def min_ready(self) -> int:

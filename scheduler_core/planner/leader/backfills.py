@@ -9,6 +9,7 @@ are evicted so early that their devices are free when that gang is expected to s
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cache
 from math import inf
 from typing import NamedTuple
 
@@ -22,12 +23,12 @@ from scheduler_core.planner.leader.capacity_holds import CapacityHolds, ignored_
 from scheduler_core.planner.leader.context import TermContext
 from scheduler_core.planner.leader.expected_ends import ExpectedEnds
 from scheduler_core.planner.leader.hold_limits import CapacityHold
-from scheduler_core.planner.leader.plan_task import DEFAULT_BIND_TIMEOUT_S, BackfillTable, is_batch
+from scheduler_core.planner.leader.plan_task import BackfillTable, is_batch
 from scheduler_core.planner.leader.preemption_search import PreemptionSearchResult
 from scheduler_core.planner.leader.queue import GangQueue, QueuedGang
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.packing.backfill import RELEASE_S, backfill_of, hold_start, with_claim, yield_at
-from scheduler_core.planner.packing.model import TableVariant
+from scheduler_core.planner.preemption.cost import gpu_hours
 from scheduler_core.planner.preemption.model import EvictionUnit, PreemptionPlan, VictimPod
 from scheduler_core.policy.limits import BackfillMode
 
@@ -35,7 +36,6 @@ RULE = "backfill"  # in place of a rule of the policy file
 EVERY_S = 1.0  # between two searches
 MAX_TRIED = 4  # holds whose capacity one plan tries for a gang
 PAUSE_FACTOR = 3.0  # after a search, none is started for three times its CPU time
-_SECONDS_PER_HOUR = 3600.0
 
 
 class YieldRequest(NamedTuple):
@@ -71,13 +71,12 @@ class Backfills:
             return {}
         now, found = self._context.clock.wall(), dict[GangName, tuple[BackfillTable, ...]]()
         ends = ExpectedEnds(view, policies.preemption, now)
-        variants: dict[frozenset[str], TableVariant] = {}
+        variant_without = cache(view.variant_without)
         estimates = dict(self._estimates(holds, ends))
         with_estimate = (hold for hold in holds if estimates.get(hold.reservation.key) is not None)
         latest_first = sorted(with_estimate, key=lambda hold: -(estimates[hold.reservation.key] or 0.0))
         for gang in (batch[0].gang for batch in batches if not is_batch(batch)):
-            asked_s = DEFAULT_BIND_TIMEOUT_S if gang.timeout_s is None else gang.timeout_s
-            timeout_s = min(asked_s, policies.limits.max_timeout_s)
+            timeout_s = min(gang.bind_timeout_s, policies.limits.max_timeout_s)
             usable: list[BackfillTable] = []
             claim_s = ends.run_of(gang) if policies.backfill.mode is BackfillMode.ESTIMATE else None
             bounded = gang if claim_s is None else with_claim(gang, claim_s)
@@ -87,11 +86,7 @@ class Backfills:
                     continue
                 backfill = backfill_of(bounded, hold.gang, estimates[uid], timeout_s, policies.backfill, now)
                 if backfill is not None:
-                    free = ignored_holds(gang, holds) | {uid}
-                    if free not in variants:
-                        nodes = frozenset(view.cache.reservations.nodes_of(free))
-                        variants[free] = TableVariant(view.cache.snapshot_without(free), nodes)
-                    usable.append(BackfillTable(variants[free], backfill))
+                    usable.append(BackfillTable(variant_without(ignored_holds(gang, holds) | {uid}), backfill))
             if usable:
                 found[gang.name] = tuple(usable)
         return found
@@ -216,7 +211,7 @@ class Backfills:
         if member.node is None or state is None or state.gone_by is not None:
             return None
         run_s = max(0.0, now - (now if state.started is None else state.started))
-        hours = sum(number for _, number in member.devices) * run_s / _SECONDS_PER_HOUR
+        hours = gpu_hours(sum(number for _, number in member.devices), run_s)
         return VictimPod(member.uid, member.namespace, member.name, member.node, member.devices, hours)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cache
 from math import inf
 from typing import Any, NamedTuple
 
@@ -160,19 +161,9 @@ class CapacityHolds:
 
     def tables_without_holds(self, batches: Iterable[tuple[QueuedGang, ...]]) -> dict[GangName, TableVariant]:
         """Return, by gang, the snapshot without the holds that it may use: its own, and holds of lower priorities."""
-        holds = self.open_holds()
-        cache = self._view.cache
-        known: dict[frozenset[str], TableVariant] = {}
-        found: dict[GangName, TableVariant] = {}
-        for first, *_ in batches if holds else ():
-            gang = first.gang
-            free = ignored_holds(gang, holds)
-            if free:
-                if free not in known:
-                    nodes = frozenset(cache.reservations.nodes_of(free))
-                    known[free] = TableVariant(cache.snapshot_without(free), nodes)
-                found[gang.name] = known[free]
-        return found
+        holds, variant_without = self.open_holds(), cache(self._view.variant_without)
+        gangs = [batch[0].gang for batch in batches] if holds else []
+        return {gang.name: variant_without(free) for gang in gangs if (free := ignored_holds(gang, holds))}
 
     def _count_gpus(self) -> int:
         records = self._view.cache.snapshot.records.values()

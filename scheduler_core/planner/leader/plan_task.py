@@ -24,7 +24,6 @@ from scheduler_core.planner.packing.model import Levels, NodeView, PlanOptions, 
 from scheduler_core.planner.packing.singles import SinglePodPlacer
 from scheduler_core.request.pod import SINGLE_PODS_PREFIX
 
-DEFAULT_BIND_TIMEOUT_S = 30.0  # from ungated to all bound, where a gang sets no timeout
 _NAME_LENGTH = 200  # characters of a gang's name in the name of its reservation
 _NOWHERE = "no member fits at once"  # the reason of any gang of one
 
@@ -199,8 +198,8 @@ def _plan_gang(
     found = planner.plan_gang(gang.ready, view, options, diagnose=diagnose, again=again)
     if isinstance(found, Unplaced):
         return PlanResult(unplaced={gang.name: found}, steps=found.steps)
-    timeout = DEFAULT_BIND_TIMEOUT_S if gang.timeout_s is None else gang.timeout_s
-    spec = ReservationSpec(gang.name.name, found.seats, (), timeout, found.domain, found.gbps, waiting.rollbacks + 1)
+    attempt = waiting.rollbacks + 1
+    spec = ReservationSpec(gang.name.name, found.seats, (), gang.bind_timeout_s, found.domain, found.gbps, attempt)
     created = CreateReservation(gang.name.namespace, reservation_name(gang.name.name, task.names), spec)
     return PlanResult((created,), (gang.name,), exact=found.exact, steps=found.steps)
 
@@ -248,7 +247,7 @@ def _plan_single_pods(task: PlanTask, batch: Sequence[QueuedGang], placer: Singl
     if not found.seats:
         return PlanResult(unplaced=unplaced)
     gangs = [members[seat.uid] for seat in found.seats]
-    timeout = max(DEFAULT_BIND_TIMEOUT_S if each.timeout_s is None else each.timeout_s for each in gangs)
+    timeout = max(each.bind_timeout_s for each in gangs)
     name = f"{SINGLE_PODS_PREFIX}{task.names.suffix()}"
     created = CreateReservation(task.names.namespace, name, ReservationSpec("", found.seats, timeout_s=timeout))
     return PlanResult((created,), tuple(each.name for each in gangs), unplaced)

@@ -35,7 +35,7 @@ from scheduler_core.planner.gang.volumes import VOLUME_KINDS, VolumeIndex, with_
 from scheduler_core.planner.leader.own_writes import OwnWrite, OwnWrites
 from scheduler_core.planner.leader.reservation_index import GangReservationIndex
 from scheduler_core.planner.packing.anti_affinity import PlacedMember
-from scheduler_core.planner.packing.model import NodeView, ViewChanges
+from scheduler_core.planner.packing.model import NodeView, TableVariant, ViewChanges
 from scheduler_core.policy.policy import Policy
 from scheduler_core.policy.profiles import Policies
 
@@ -250,6 +250,11 @@ class PlannerView:
                 changes = ViewChanges(snapshot, before.snapshot, frozenset(nodes | rules))
         seen = SeenNodes(snapshot, log.mark, self._rules_log.mark)
         return NodeView(snapshot, self.rules, policies.policy_for, changes), seen
+
+    def variant_without(self, reservations: frozenset[str]) -> TableVariant:
+        """Return the snapshot without these reservations (UIDs)."""
+        nodes = frozenset(self.cache.reservations.nodes_of(reservations))
+        return TableVariant(self.cache.snapshot_without(reservations), nodes)
 
     def placed_members(self) -> tuple[PlacedMember, ...]:
         """Return members of gangs, and placed single pods, with their present or future nodes.

@@ -28,7 +28,7 @@ from scheduler_core.planner.gang.gang import Gang, GangPhase, single_pod_of
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.leader.hand_over import hand_over_text
 from scheduler_core.planner.leader.hold_candidates import HoldCandidate
-from scheduler_core.planner.leader.plan_task import DEFAULT_BIND_TIMEOUT_S, placed_seats
+from scheduler_core.planner.leader.plan_task import placed_seats
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.packing.model import Levels, Unplaced
 from scheduler_core.planner.packing.network import NetworkNode, network_rate
@@ -95,7 +95,7 @@ def explain_gang(snapshot: GangSnapshot, about: GangQuestion, now: float) -> Gan
         unplanned=no_planner_reason(snapshot, now) if state.phase in _PLANNED else None,
         required=gang.required,
         preferred=gang.preferred,
-        timeout_seconds=DEFAULT_BIND_TIMEOUT_S if gang.timeout_s is None else gang.timeout_s,
+        timeout_seconds=gang.bind_timeout_s,
         standing=tuple(_members_in_states(snapshot.view.gang_members.members_of(gang.name), gang)),
         absent_ranks=_absent_ranks(gang),
         before=_gangs_before(snapshot, gang) if state.phase in _QUEUED else (),

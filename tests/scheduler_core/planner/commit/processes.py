@@ -47,10 +47,9 @@ from scheduler_core.planner.commit.observations import BudgetCheck, with_evicted
 from scheduler_core.planner.commit.reconcile import idle_reservations, reconcile
 from scheduler_core.planner.commit.state import CommitTerms
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
-from scheduler_core.planner.gang.gang import GangPhase
+from scheduler_core.planner.gang.gang import DEFAULT_BIND_TIMEOUT_S, GangPhase
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.gang.pod_source import PlannerPod
-from scheduler_core.planner.leader.plan_task import DEFAULT_BIND_TIMEOUT_S
 from scheduler_core.planner.leader.view import PlanFindings, PlannerView, WriteResponse
 from scheduler_core.policy.policy import Policy
 from scheduler_core.policy.profiles import BUILT_IN

@@ -11,7 +11,7 @@ from gputopo.labels.keys import POD_ESTIMATED_COMPLETION, POD_EXPECTED_DURATION
 from gputopo.timestamps import format_timestamp, parse_timestamp
 from scheduler_core.planner.commit.actions import CreateReservation, EvictPod, WriteStatus
 from scheduler_core.planner.commit.state import CommitTerms
-from scheduler_core.planner.leader.plan_task import DEFAULT_BIND_TIMEOUT_S
+from scheduler_core.planner.gang.gang import DEFAULT_BIND_TIMEOUT_S
 from scheduler_core.planner.packing.backfill import RELEASE_S, YIELD_S
 from scheduler_core.policy.limits import BackfillMode, BackfillPolicy
 from scheduler_core.policy.preemption import PreemptionMode, PreemptionPolicy
