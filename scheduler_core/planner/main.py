@@ -24,7 +24,7 @@ from scheduler_core.planner.status_page import planner_app
 from scheduler_core.policy.cached_reader import MemoizedParser
 from scheduler_core.policy.reload import PolicyReload
 from scheduler_core.runtime.bootstrap import connect_or_exit, leader_election, load_policy, new_identity
-from scheduler_core.runtime.event_loop import Deliver, WatchSet, run_daemon
+from scheduler_core.runtime.event_loop import Deliver, NoWatches, WatchSet, run_daemon
 from scheduler_core.runtime.event_writer import HIGH_RATE, EventWriter
 from scheduler_core.runtime.http_connection import PAGE_LIMITS
 from scheduler_core.runtime.http_server import Listener
@@ -48,7 +48,7 @@ def run_planner(settings: PlannerSettings) -> None:
         service = PlannerService(_planner_config(settings), _parts(kube, leader, policy, event_writer, metrics))
         metrics.register_status(service.status)
         listeners = listeners_of(settings, planner_app(service, metrics.registry, page_access(settings.pages, kube)))
-        uvloop.run(run_daemon(service, listeners, service.idle_watches))
+        uvloop.run(run_daemon(service, listeners, lambda _: NoWatches()))  # each term starts its own
         if service.fatal_error is not None:
             raise service.fatal_error
 

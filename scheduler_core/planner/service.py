@@ -91,10 +91,6 @@ class PlannerService:
         self._lines = ReservationLines()
         self._not_served: str | None = None  # why the ledger cannot be created: its kind is unknown to the API server
 
-    def idle_watches(self, _: Deliver) -> WatchSet:
-        """Return no watches: each term starts its own."""
-        return _NoWatches()
-
     @contextmanager
     def running_watches(self, _: WatchSet) -> Iterator[None]:
         """Within this context, lead while the Lease is held."""
@@ -358,14 +354,3 @@ def _no_leader_reason(holder: str | None, error: str | None) -> str | None:
     if holder is None:
         return f"no planner holds the Lease yet{f': {error}' if error else ''}"
     return None if error is None else f"cannot check whether {holder} still leads: {error}"
-
-
-class _NoWatches:
-    def start(self) -> None:
-        pass
-
-    def stop(self) -> None:
-        pass
-
-    def status(self, _: float) -> tuple[WatchStatus, ...]:
-        return ()

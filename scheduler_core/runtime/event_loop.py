@@ -47,6 +47,20 @@ class WatchSet(Protocol):
         ...
 
 
+class NoWatches:
+    """The watches of a daemon that watches nothing, or not yet."""
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+    def status(self, _: float) -> tuple[WatchStatus, ...]:
+        """Return no status."""
+        return ()
+
+
 class Daemon(Protocol):
     """A service without its sockets. All methods are called on the thread of the loop."""
 

@@ -14,11 +14,10 @@ from gputopo.kube.page_reviews import may_list_pods, review_reader
 from gputopo.kube.rbac import PAGE_REVIEWER, UI
 from gputopo.process.daemon import bind_socket, ignore_sigpipe
 from gputopo.process.settings import is_loopback, parse_address
-from scheduler_core.cache.events import WatchStatus
 from scheduler_core.cache.watch import HEARTBEAT_SOURCES, RESERVATION_SOURCES, Sources, list_kind, make_watches
 from scheduler_core.planner.gang.pod_source import PlannerPod, planner_sources
 from scheduler_core.policy.profiles import BUILT_IN
-from scheduler_core.runtime.event_loop import Deliver, WatchSet, run_daemon
+from scheduler_core.runtime.event_loop import Deliver, NoWatches, WatchSet, run_daemon
 from scheduler_core.runtime.http_server import Listener
 from scheduler_core.runtime.page_access import PageAccess, ReviewQueue
 from scheduler_core.runtime.tls import CertificateError
@@ -112,25 +111,11 @@ def serve_users(kube: Kube, settings: UiServerSettings) -> None:
     asyncio.run(run_daemon(service, (listener,), partial(_cluster_watches, kube)))
 
 
-class _NoWatches:
-    """The watches of a file: nothing changes."""
-
-    def start(self) -> None:
-        """Do nothing."""
-
-    def stop(self) -> None:
-        """Do nothing."""
-
-    def status(self, now: float) -> tuple[WatchStatus, ...]:  # noqa: ARG002  the signature of ``WatchSet``
-        """Return no status."""
-        return ()
-
-
 def serve(
     service: UiService,
     listen: str,
     print_line: Callable[[str], None],
-    watches: Callable[[Deliver], WatchSet] = lambda _: _NoWatches(),
+    watches: Callable[[Deliver], WatchSet] = lambda _: NoWatches(),
 ) -> None:
     """Serve the pages until a signal. Raises ``StartError``."""
     host, port = _address(listen)

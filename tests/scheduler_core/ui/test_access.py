@@ -17,11 +17,12 @@ from gputopo.kube.errors import UnavailableError
 from gputopo.kube.page_reviews import PageUser, Verdict
 from gputopo.kube.rbac import UI
 from scheduler_core.cache.watch import list_kind
+from scheduler_core.runtime.event_loop import NoWatches
 from scheduler_core.runtime.page_access import PageAccess, ReviewQueue
 from scheduler_core.ui import reports
 from scheduler_core.ui.hidden_names import ANOTHER, without_hidden_names
 from scheduler_core.ui.login import MAX_TOKEN, local_address
-from scheduler_core.ui.main import _LOGINS, _MAX_VERDICTS, _VALID_S, _NoWatches, sources
+from scheduler_core.ui.main import _LOGINS, _MAX_VERDICTS, _VALID_S, sources
 from scheduler_core.ui.rows_html import Viewer
 from scheduler_core.ui.server import ui_app
 from scheduler_core.ui.service import UiService
@@ -350,7 +351,7 @@ def test_an_error_in_a_batch_that_waited_for_a_report_ends_the_daemon_and_not_th
         raise RuntimeError("damaged")
 
     async def run() -> None:
-        with service.running_watches(_NoWatches()):
+        with service.running_watches(NoWatches()):
             with service.unchanged():
                 add_the_others()
                 service.view.apply_batch = fail  # type: ignore[method-assign,assignment]
