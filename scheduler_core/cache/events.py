@@ -20,6 +20,7 @@ from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.request.disruption import RunningFacts
 from scheduler_core.request.pod import PinClaim
+from scheduler_core.request.pod_request import PodRequest
 
 S = TypeVar("S")
 
@@ -46,6 +47,12 @@ class PodUpdate(NamedTuple):
     priority: int = 0  # spec.priority
     gang: str | None = None  # NAMESPACE/NAME of the reservation of the gang that the pod says it was placed with
     running: RunningFacts | None = None  # of a bound pod; ``FULL_POD_SOURCES`` do not set it
+
+    @property
+    def request(self) -> PodRequest:
+        """The pod's request, by which it is evaluated again."""
+        pod = self.occupant
+        return PodRequest(self.key, pod.namespace, pod.name, self.scheduler, pod.profile, owner=pod.owner, job=pod.job)
 
 
 class NodeGpusUpdate(NamedTuple):

@@ -27,8 +27,7 @@ from scheduler_core.cache.node_table import ClusterSnapshot, state_if
 from scheduler_core.cache.reservations import ActiveReservation, ReservationIndex
 from scheduler_core.evaluation.evaluate import evaluator_for
 from scheduler_core.policy.policy import Policy
-from scheduler_core.policy.profiles import Policies
-from scheduler_core.request.pod_request import PodProfile, PodRequest
+from scheduler_core.request.pod_request import PodProfile
 
 MAX_CASES = 64  # subsets of in-flight pods, by profile; with more, the check fails until some are bound
 
@@ -149,10 +148,3 @@ def _cases(coming: Sequence[Occupant]) -> list[tuple[Occupant, ...]] | None:
         return None
     prefixes = [[tuple(pods[:count]) for count in range(len(pods), -1, -1)] for pods in by_profile.values()]
     return [tuple(pod for group in chosen for pod in group) for chosen in product(*prefixes)]
-
-
-def policy_for_pod(policies: Policies, pod: PodUpdate) -> Policy:
-    """Return the policy by which Filter evaluates the pod."""
-    occupant = pod.occupant
-    request = PodRequest(pod.key, occupant.namespace, occupant.name, pod.scheduler, occupant.profile)
-    return policies.policy_for(request)

@@ -23,7 +23,7 @@ from gputopo.labels.keys import API_GROUP
 from gputopo.timing import ASSUMED_POD_LIFETIME_S
 from scheduler_core.cache.cluster_cache import ClusterCache
 from scheduler_core.cache.events import LedgerUpdate
-from scheduler_core.evaluation.reservation_check import ExtenderView, ReservationChecker, policy_for_pod
+from scheduler_core.evaluation.reservation_check import ExtenderView, ReservationChecker
 from scheduler_core.policy.profiles import Policies
 
 MAX_REPLACED = (
@@ -145,7 +145,7 @@ class LedgerRegistration:
             return unsettled
         view = ExtenderView(self._cache.snapshot, self._cache.pods, assumed.on_several_nodes)
         ack = self._checker.acknowledge(
-            ledger, self._cache.reservations, view, lambda pod: policy_for_pod(policies, pod), self._pod
+            ledger, self._cache.reservations, view, lambda pod: policies.policy_for(pod.request), self._pod
         )
         return msgspec.structs.replace(ack, term=self._term, replaces=unsettled.replaces)
 

@@ -18,7 +18,6 @@ from starlette.types import ASGIApp
 
 from gputopo.crd.reservations import LEDGERS, RESERVATIONS
 from gputopo.recent_results import ResultExpiry
-from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.cluster_cache import ClusterCache
 from scheduler_core.cache.events import Batch, LedgerUpdate, ReservationUpdate, WatchStatus
 from scheduler_core.cache.watch import WatchErrorLog, restart_reason, silence_reason
@@ -37,7 +36,6 @@ from scheduler_core.extender.pages import Job, PageSources, pages_app
 from scheduler_core.extender.pod_events import violated_shape_event
 from scheduler_core.extender.settings import ExtenderSettings
 from scheduler_core.policy.reload import PolicyReload
-from scheduler_core.request.pod_request import PodRequest
 from scheduler_core.runtime.calls_in_progress import CallsInProgress
 from scheduler_core.runtime.clock import SlewedClock
 from scheduler_core.runtime.event_loop import WatchSet
@@ -231,21 +229,12 @@ class ExtenderService:
     def explanation_job(self, namespace: str, name: str) -> Job | None:
         """Return a function that explains a pod, for another thread; None if no such pod requests GPUs."""
         cache, policies = self.cache, self._parts.policy.current
-        pod = next((each for each in cache.pods.values() if _has_name(each.occupant, namespace, name)), None)
+        pod = next((each for each in cache.pods.values() if each.occupant[1:3] == (namespace, name)), None)
         if pod is None:
             return None
         # The last decision knows the nodes that kube-scheduler considered; without it, explain all nodes.
         last = self.decisions.last_decision(pod.key)
-        request = PodRequest(
-            uid=pod.key,
-            namespace=namespace,
-            name=name,
-            scheduler=pod.scheduler,
-            profile=pod.occupant.profile,
-            owner=pod.occupant.owner,
-            job=pod.occupant.job,
-            detection=() if last is None else last.request.detection,
-        )
+        request = pod.request if last is None else pod.request._replace(detection=last.request.detection)
         policy = policies.policy_for(request)
         names, now = None if last is None else last.names, self._now()
         table = cache.snapshot_for_pod(pod.key, cache.reservations.holds_below(pod.priority))
@@ -267,10 +256,6 @@ class ExtenderService:
             self._file.append(record)
         if self._garbage.due:
             asyncio.get_running_loop().call_soon(self._garbage.collect_new)  # after the answer
-
-
-def _has_name(pod: Occupant, namespace: str, name: str) -> bool:
-    return pod.name == name and pod.namespace == namespace
 
 
 def make_applications(

@@ -14,7 +14,6 @@ from scheduler_core.planner.report.explain import GangQuestion, NoGangError, exp
 from scheduler_core.planner.report.prospects import PlanRules
 from scheduler_core.planner.report.read import GangSnapshot
 from scheduler_core.planner.report.text import gang_explanation_text
-from scheduler_core.request.pod_request import PodRequest
 from scheduler_core.ui.hidden_names import visible_overview, without_hidden_names
 from scheduler_core.ui.model import Overview
 from scheduler_core.ui.rows_html import Viewer
@@ -62,14 +61,11 @@ def pod_report(service: UiService, viewer: Viewer, namespace: str, name: str) ->
     if pod is None:
         refused = "" if viewer.namespaces is None else ", or you may not list the pods of its namespace"
         raise NoReportError(f"there is no pod {namespace}/{name} that requests GPUs and has not finished{refused}")
-    occupant = pod.occupant
-    request = PodRequest(
-        occupant.uid, namespace, name, pod.scheduler, occupant.profile, owner=occupant.owner, job=occupant.job
-    )
-    snapshot = cache.snapshot_for_pod(occupant.uid, cache.reservations.holds_below(pod.priority))
+    request, uid = pod.request, pod.key
+    snapshot = cache.snapshot_for_pod(uid, cache.reservations.holds_below(pod.priority))
     policy = service.policies.policy_for(request)
     found = explain(request, snapshot, list(snapshot.records), policy, service.now(), pod.node)
-    found = with_reservations(found, snapshot, tuple(cache.reservations.active.values()), occupant.uid)
+    found = with_reservations(found, snapshot, tuple(cache.reservations.active.values()), uid)
     return explanation_text(without_hidden_names(found, viewer), WIDTH)
 
 

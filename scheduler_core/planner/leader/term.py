@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from functools import partial
 from itertools import chain
 from typing import Any
 
 from gputopo.crd.reservations import EntryPhase
 from gputopo.timestamps import parse_timestamp
 from scheduler_core.cache.events import Batch, LedgerUpdate, WatchStatus
-from scheduler_core.evaluation.reservation_check import ExtenderView, ReservationChecker, policy_for_pod
+from scheduler_core.evaluation.reservation_check import ExtenderView, ReservationChecker
 from scheduler_core.planner.commit.actions import WriteLedger
 from scheduler_core.planner.commit.ledger import LedgerRole, ledger_role
 from scheduler_core.planner.commit.reconcile import idle_reservations, reconcile
@@ -216,8 +215,10 @@ class LeaderTerm:
         if ledger is None or all(each.phase is not EntryPhase.PROPOSED for each in ledger.spec.entries):
             return frozenset()
         known = ExtenderView(view.cache.snapshot, view.cache.pods, ())
-        policy_for = partial(policy_for_pod, self._context.policies())
-        checked = self._checker.acknowledge(ledger, view.cache.reservations, known, policy_for, "")
+        policies = self._context.policies()
+        checked = self._checker.acknowledge(
+            ledger, view.cache.reservations, known, lambda pod: policies.policy_for(pod.request), ""
+        )
         self._checker.retain_only(view.cache.reservations.active)
         return frozenset(checked.blocked)
 

@@ -10,7 +10,6 @@ from gputopo.crd.reservations import EntryPhase, ExtenderAck
 from gputopo.timing import ASSUMED_POD_LIFETIME_S
 from scheduler_core.cache.assumed_pods import MAX_PODS
 from scheduler_core.cache.events import Batch, LedgerUpdate, ReservationUpdate
-from scheduler_core.evaluation.reservation_check import policy_for_pod
 from scheduler_core.extender.ledger_registration import REWRITE_S, UNMATCHED_S, LedgerRegistration, apply_body
 from scheduler_core.policy.policy import Policy
 from scheduler_core.policy.profiles import BUILT_IN, Policies, PolicyProfile, ProfileMatch
@@ -290,8 +289,8 @@ def test_a_pod_is_judged_by_the_policy_of_its_scheduler() -> None:
     ours, usual = Policy(shortlist=3), Policy()
     policies = Policies((PolicyProfile(ours, ProfileMatch(schedulers=frozenset({"gputopo"}))), PolicyProfile(usual)))
 
-    assert policy_for_pod(policies, pod_update("p", 1)._replace(scheduler="gputopo")) is ours
-    assert policy_for_pod(policies, pod_update("p", 1)) is usual
+    assert policies.policy_for(pod_update("p", 1)._replace(scheduler="gputopo").request) is ours
+    assert policies.policy_for(pod_update("p", 1).request) is usual
 
 
 def test_the_body_of_an_acknowledgement() -> None:
