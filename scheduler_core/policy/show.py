@@ -73,55 +73,45 @@ def _match_words(match: ProfileMatch) -> str:
 
 
 def _common(policies: Policies, file: PolicyFile | None) -> Iterable[EffectiveValue]:
-    model = None if file is None else file.model
     common = policies.node_policy
     off = [rule.name for rule in DETECTION_RULES if rule not in policies.parsing.rules]
-    rows = (
-        ("staleness.after", f"{common.stale_after_s:g}s", ("staleness", "after")),
-        ("staleness.handling", common.stale.value, ("staleness", "handling")),
-        ("workloadClass.demands", policies.parsing.needs_strength.value, ("workloadClass", "demands")),
-        ("workloadClass.rules", f"all but {', '.join(off)}" if off else "all", ("workloadClass", "rules")),
-    )
-    for setting, value, path in rows:
-        yield EffectiveValue(setting, value, _line(file, path) if file and _is_set(model, path) else _BUILT_IN)
+    yield _value(file, ("staleness", "after"), f"{common.stale_after_s:g}s")
+    yield _value(file, ("staleness", "handling"), common.stale.value)
+    yield _value(file, ("workloadClass", "demands"), policies.parsing.needs_strength.value)
+    yield _value(file, ("workloadClass", "rules"), f"all but {', '.join(off)}" if off else "all")
     yield from _gang_limits(policies, file)
     yield from _preemption(policies.preemption, file)
-    for key, value in (("mode", policies.backfill.mode.value), ("maxGrace", f"{policies.backfill.max_grace_s:g}s")):
-        path = ("backfill", key)
-        yield EffectiveValue(
-            f"backfill.{key}", value, _line(file, path) if file and _is_set(model, path) else _BUILT_IN
-        )
+    yield _value(file, ("backfill", "mode"), policies.backfill.mode.value)
+    yield _value(file, ("backfill", "maxGrace"), f"{policies.backfill.max_grace_s:g}s")
+
+
+def _value(file: PolicyFile | None, path: tuple[str, str], value: str) -> EffectiveValue:
+    is_set = file is not None and _is_set(file.model, path)
+    return EffectiveValue(".".join(path), value, _line(file, path) if is_set else _BUILT_IN)
 
 
 def _gang_limits(policies: Policies, file: PolicyFile | None) -> Iterable[EffectiveValue]:
     """Yield the limits of all namespaces, then the limits that the file sets for some."""
-    limits, model = policies.limits, None if file is None else file.model
+    limits = policies.limits
     times = [("maxHoldAge", f"{limits.max_hold_age_s:g}s"), ("maxTimeout", f"{limits.max_timeout_s:g}s")]
-    rows = [*times, *_namespace_limits(limits.default)]
-    for key, value in rows:
-        path = ("gangs", key)
-        yield EffectiveValue(f"gangs.{key}", value, _line(file, path) if file and _is_set(model, path) else _BUILT_IN)
+    for key, value in (*times, *_namespace_limits(limits.default)):
+        yield _value(file, ("gangs", key), value)
     for at, each in enumerate(() if file is None else file.model.gangs.namespaces):
         for key, value in _namespace_limits(limits.limits_of(each.name[0])):
-            if _is_set(model, place := ("gangs", "namespaces", at, key)):
+            if file is not None and _is_set(file.model, place := ("gangs", "namespaces", at, key)):
                 yield EffectiveValue(f"gangs.{key} of {', '.join(each.name)}", value, _line(file, place))
 
 
 def _preemption(policy: PreemptionPolicy, file: PolicyFile | None) -> Iterable[EffectiveValue]:
     """Yield the settings of preemption: times and limits, then each rule."""
-
-    def value(key: str, text: str) -> EffectiveValue:
-        path = ("preemption", key)
-        is_set = file is not None and _is_set(file.model, path)
-        return EffectiveValue(f"preemption.{key}", text, _line(file, path) if is_set else _BUILT_IN)
-
     for field, name in PREEMPTION_FIELDS.items():
         found = getattr(policy, name)
         is_time = name.endswith("_s")
-        yield value(to_camel(field), found.value if field == "mode" else f"{found:g}s" if is_time else str(found))
-    yield value("windows", "; ".join(map(window_text, policy.windows)) or "at any time")
+        text = found.value if field == "mode" else f"{found:g}s" if is_time else str(found)
+        yield _value(file, ("preemption", to_camel(field)), text)
+    yield _value(file, ("preemption", "windows"), "; ".join(map(window_text, policy.windows)) or "at any time")
     for at, each in enumerate(policy.rules):
-        yield value("rules", rule_text(each))._replace(setting=f"preemption.rules.{at}")
+        yield _value(file, ("preemption", "rules"), rule_text(each))._replace(setting=f"preemption.rules.{at}")
 
 
 def _namespace_limits(limits: NamespaceLimits) -> list[tuple[str, str]]:
