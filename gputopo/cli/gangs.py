@@ -132,7 +132,8 @@ def _watched_gangs(kube: Kube, namespace: str | None, server: str | None, *, wid
 
 def _remarks(seen: GangSnapshot, found: Sequence[GangSummary], now: float) -> Iterator[str]:
     """Yield the remarks that go to standard error, below the table."""
-    from scheduler_core.planner.gang.gang import GangPhase  # noqa: PLC0415  start-up of all other commands
+    from gputopo.render.report import listed  # noqa: PLC0415  start-up of all other commands
+    from scheduler_core.planner.gang.gang import GangPhase  # noqa: PLC0415
     from scheduler_core.planner.report.leadership import no_planner_reason  # noqa: PLC0415
     from scheduler_core.planner.report.listing import gangs_without_gates  # noqa: PLC0415
 
@@ -143,8 +144,7 @@ def _remarks(seen: GangSnapshot, found: Sequence[GangSummary], now: float) -> It
         yield _REFUSED_HINT
     ungated = gangs_without_gates(seen)
     if ungated:
-        more = f" and {len(ungated) - _MAX_NAMED} more" if len(ungated) > _MAX_NAMED else ""
-        yield _WITHOUT_GATE.format(", ".join(ungated[:_MAX_NAMED]) + more)
+        yield _WITHOUT_GATE.format(listed(ungated, _MAX_NAMED))
 
 
 class GangQuery(NamedTuple):

@@ -35,6 +35,11 @@ class Reason(Enum):
     MALFORMED = "the pod's request is malformed"  # always through ``malformed``
 
 
+def reason_text(reason: Reason | str) -> str:
+    """Return a reason for people; reasons with values of their own are texts already."""
+    return reason.value if isinstance(reason, Reason) else reason
+
+
 def malformed_text(key: str, value: str, expected: str) -> str:
     """Return the text for a pod with a malformed value. It depends on the pod alone, so it is stable."""
     return f"{Reason.MALFORMED.value}: {key}: {value[:63]!r} is not {expected}"

@@ -12,6 +12,7 @@ from heapq import nsmallest
 from typing import TypeVar
 
 from gputopo.labels.reasons import Reason
+from gputopo.render.report import listed
 from gputopo.render.wording import counted_noun
 from scheduler_core.allocation.best_set import best_set
 from scheduler_core.allocation.gpu_sets import ExactSets, member_places
@@ -192,13 +193,12 @@ def _sibling_notes(near: Mapping[str, Proximity]) -> tuple[str, ...]:
     names = [name for name, proximity in near.items() if proximity is Proximity.NODE]
     if not names:
         return ()
-    more = f" and {len(names) - _BEST} more" if len(names) > _BEST else ""
     counts = Counter(near.values())
     levels = ((Proximity.CLIQUE, "of their cliques"), (Proximity.RACK, "of their racks"))
     near_them = [f"{counted_noun(counts[level], 'more node')} {words}" for level, words in levels if counts[level]]
     also = f"; then {' and '.join(near_them)}" if near_them else ""
     verb = "these nodes score" if len(names) > 1 else "this node scores"
-    return (f"other pods of its owner or job are on {', '.join(names[:_BEST])}{more}; {verb} higher{also} (proximity)",)
+    return (f"other pods of its owner or job are on {listed(names, _BEST)}; {verb} higher{also} (proximity)",)
 
 
 def _products(names: Collection[str], table: ClusterSnapshot) -> str:

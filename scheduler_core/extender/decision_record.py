@@ -16,6 +16,7 @@ import msgspec
 from immutables import Map
 
 from gputopo.model import NodeTopology
+from gputopo.render.report import listed
 from scheduler_core.allocation.gpu_sets import ExactSets, Sets, SomeSet
 from scheduler_core.allocation.machine_shape import MachineShape, shape_of
 from scheduler_core.cache.assumed_pods import AssumedPod
@@ -217,5 +218,4 @@ def _decode_sets(encoded: dict[str, Any]) -> Sets:
 
 
 def _first_names(names: tuple[str, ...]) -> str:
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return f"{', '.join(names[:8]) or 'no node'}{more}"
+    return listed(names, 8) or "no node"

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from gputopo.render.wording import counted_noun
 from scheduler_core.planner.report.listing import FAILED_PHASES
 from scheduler_core.planner.report.tables import phase_word
 from scheduler_core.ui.model import GpuState, NodeRow, Overview, PodOnNode
@@ -101,7 +102,7 @@ def _pod_changes(node: str, old: NodeRow, new: NodeRow, at: float) -> Iterator[C
 
 
 def _pod_change(at: float, pod: PodOnNode, does: str) -> Change:
-    gpus = f"({pod.gpus} GPU{'' if pod.gpus == 1 else 's'})"
+    gpus = f"({counted_noun(pod.gpus, 'GPU')})"
     return Change(at, f"pod {pod.title} {does} {gpus}", pod.namespace, f"a pod {does} {gpus}")
 
 

@@ -10,7 +10,8 @@ import msgspec
 
 from gputopo.kube.taints import is_pool_taint
 from gputopo.labels.keys import GPU_RESOURCES, POD_ISLAND
-from gputopo.labels.reasons import Reason
+from gputopo.labels.reasons import reason_text
+from gputopo.render.wording import counted_noun
 from scheduler_core.cache.full_pods import CheckedRules, scheduling_rules
 from scheduler_core.explain.advice import SEE
 from scheduler_core.planner.gang.member import GangName, GangRequest, Member
@@ -63,20 +64,16 @@ def _answer(query: WhereQuery, members: tuple[Member, ...], nodes: NodeView, opt
     asked = f"{query.pods} x {query.gpus} GPUs"
     if isinstance(found, Unplaced):
         late = "; the search ran out of time" if options.out_of_time() else ""
-        reasons = Counter(_reason_words(reason) for _, reason in found.missing).most_common(1)
+        reasons = Counter(reason_text(reason).removesuffix(SEE) for _, reason in found.missing).most_common(1)
         why = f" ({reasons[0][0]})" if reasons and reasons[0][0] not in found.reason else ""
         return WhereAnswer(f"{asked} do not fit now: {found.reason}{why}{late}.")
     pods = Counter(seat.node for seat in found.seats if seat.node is not None)
     domain = "" if found.domain is None else f", all in {found.domain}"
     rate = "" if found.gbps is None else f", {found.gbps:g} GB/s inside the nodes"
     return WhereAnswer(
-        f"{asked} fit now on {len(pods)} node{'' if len(pods) == 1 else 's'}{domain}{rate}.",
+        f"{asked} fit now on {counted_noun(len(pods), 'node')}{domain}{rate}.",
         tuple((node, number, number * query.gpus) for node, number in sorted(pods.items())),
     )
-
-
-def _reason_words(reason: Reason | str) -> str:
-    return (reason.value if isinstance(reason, Reason) else reason).removesuffix(SEE)
 
 
 def _pool_taints(view: PlannerView) -> list[str]:

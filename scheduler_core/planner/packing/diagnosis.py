@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gputopo.labels.reasons import Reason
+from gputopo.labels.reasons import Reason, reason_text
 from gputopo.render.wording import part_of
 from scheduler_core.cache.kube_scheduler_filters import FullNode
 from scheduler_core.cache.node_table import state_if
@@ -51,7 +51,7 @@ def missing_by_member(
             found += [(member.name, OUT_OF_TIME_REASON) for member in unplaced]
         elif unplaced:
             counts = Counter([*_of_nodes(at, gang, search, view, options), *_of_picks(at, packing, search)])
-            reason = min(counts, key=lambda each: (-counts[each], _text(each)), default=NO_NODE_REASON)
+            reason = min(counts, key=lambda each: (-counts[each], reason_text(each)), default=NO_NODE_REASON)
             found += [(member.name, reason) for member in unplaced]
     return tuple(found)
 
@@ -115,7 +115,3 @@ def _of_picks(at: int, packing: Packing, search: Search) -> Iterator[Reason | st
         points = search.node_fit.points_of(pick.of.node_class, load) if pick.of.allowed[at] else 0
         if not isinstance(points, int):
             yield points
-
-
-def _text(reason: Reason | str) -> str:
-    return reason.value if isinstance(reason, Reason) else reason

@@ -12,7 +12,7 @@ from gputopo.crd.reservations import EntryPhase, PlannedMember, ReservationSpec
 from gputopo.labels import keys
 from gputopo.labels.gate import other_gates
 from gputopo.labels.keys import GATE
-from gputopo.labels.reasons import Reason
+from gputopo.labels.reasons import reason_text
 from gputopo.render.report import listed
 from gputopo.timestamps import format_timestamp
 from scheduler_core.cache.node_nics import network_gbps
@@ -246,7 +246,7 @@ def _network_node(view: PlannerView, name: str, own_pods: Collection[tuple[str, 
 def _no_placement(found: Unplaced) -> NoPlacement:
     names: dict[str, list[str]] = {}
     for name, reason in found.missing:
-        names.setdefault(reason.value if isinstance(reason, Reason) else reason, []).append(name)
+        names.setdefault(reason_text(reason), []).append(name)
     lacks = tuple(MissingReason(reason, tuple(members)) for reason, members in names.items())
     return NoPlacement(reason=found.reason, best=found.best, lacks=lacks)
 
