@@ -19,6 +19,7 @@ from gputopo.kube.objects import ListPage, ObjectMeta, PartialObject, Unreadable
 from gputopo.kube.paging import MAX_PAGE_BYTES, PAGE, following_size, smaller_size
 from gputopo.kube.rbac import EVICTIONS, Resource, Role
 from gputopo.kube.run_ahead import run_ahead
+from gputopo.kube.transport import Request, Transport
 from gputopo.kube.watch_stream import WatchStream, name_of
 from gputopo.process.decoding import decode, decoder_without_repair
 from gputopo.timing import WATCH_TIMEOUT_S
@@ -63,6 +64,7 @@ class Kube:
         silence_s: float = WATCH_TIMEOUT_S,
     ) -> None:
         self._api = api
+        self._transport = Transport(api)
         self._role = role
         self._timeout = (connect_s, read_s)
         self._watch_timeout = (connect_s, silence_s)
@@ -121,7 +123,7 @@ class Kube:
         path = resource.path(namespace=query.namespace)
         decode_page = decoder_without_repair(page_of[kind])
 
-        def decoded(body: bytes) -> ListPage[T | msgspec.Raw]:
+        def decoded(body: bytes | bytearray) -> ListPage[T | msgspec.Raw]:
             try:
                 return cast("ListPage[T | msgspec.Raw]", decode_page(body))
             except (ValueError, RecursionError):  # ValueError includes DecodeError and UnicodeError
@@ -150,10 +152,8 @@ class Kube:
         self._assert_permitted(resource, "watch")
         following = {"watch": "true", "resourceVersion": version, "timeoutSeconds": str(round(seconds))}
         parameters = _selectors(query) | following | {"allowWatchBookmarks": "true"}
-        call = ("GET", resource.path(namespace=query.namespace))
-        return WatchStream(
-            f"watch {call[1]}", self._open(call, parameters, _accept(query, ""), None, self._watch_timeout)
-        )
+        request = Request("GET", resource.path(namespace=query.namespace), parameters, _accept(query, ""))
+        return WatchStream(f"watch {request.path}", self._open(request, self._watch_timeout))
 
     def apply(self, resource: Resource, manager: str, body: dict[str, Any], *, force: bool = False) -> ObjectMeta:
         """Apply an object (server-side apply). Return its new metadata.
@@ -239,7 +239,9 @@ class Kube:
                     unreadable.append(Unreadable(resource.plural, name_of(cast("msgspec.Raw", each)), str(error)))
         return found, unreadable
 
-    def _decoded_pages(self, resource: Resource, query: ListOptions, decoded: Callable[[bytes], P]) -> Iterator[P]:
+    def _decoded_pages(
+        self, resource: Resource, query: ListOptions, decoded: Callable[[bytes | bytearray], P]
+    ) -> Iterator[P]:
         """Yield all pages. The next page is requested while the caller works on the current one."""
         self._assert_permitted(resource, "list")
         path, headers = resource.path(namespace=query.namespace), _accept(query, "List")
@@ -256,12 +258,12 @@ class Kube:
 
     def _read_page(
         self, path: str, parameters: Mapping[str, str], headers: Mapping[str, str], size: int
-    ) -> tuple[bytes, int]:
+    ) -> tuple[bytes | bytearray, int]:
         """Return a page of at most ``size`` objects, and the size of the next one."""
         call = f"GET {path}"
         while True:
-            query = {**parameters, "limit": str(size)}
-            response = self._open(("GET", path), query, dict(headers), None, self._timeout)
+            request = Request("GET", path, {**parameters, "limit": str(size)}, headers)
+            response = self._open(request, self._timeout)
             body = self._read_at_most(call, response, MAX_PAGE_BYTES)
             if body is not None:
                 return body, following_size(size, len(body))
@@ -297,43 +299,21 @@ class Kube:
         headers: dict[str, str],
         body: dict[str, Any] | None = None,
     ) -> bytes:
-        call = f"{method} {path}"
-        response = self._open((method, path), query, headers, body, self._timeout)
-        return self._read(call, response)
+        request = Request(method, path, query, headers, body)
+        return self._read(request.title, self._open(request, self._timeout))
 
-    def _open(
-        self,
-        call: tuple[str, str],
-        query: Mapping[str, str],
-        headers: dict[str, str],
-        body: dict[str, Any] | None,
-        timeout: tuple[float, float],
-    ) -> BaseHTTPResponse:
+    def _open(self, request: Request, timeout: tuple[float, float]) -> BaseHTTPResponse:
         """Send a request. Return the response, with a status below 400."""
         from kubernetes.client.exceptions import ApiException  # noqa: PLC0415  0.7 s; already loaded here
         from kubernetes.config import ConfigException  # noqa: PLC0415
 
-        request = " ".join(call)
         try:
-            # param_serialize adds and renews the credentials. The body is not passed to it, and call_api is not used:
-            # both are slower than everything else here.
-            method, url, headers, *_ = self._api.param_serialize(
-                *call, query_params=list(query.items()), header_params=headers, auth_settings=["BearerToken"]
-            )
-            response: BaseHTTPResponse = self._api.rest_client.pool_manager.request(
-                method,
-                url,
-                body=None if body is None else msgspec.json.encode(body),
-                headers=headers,
-                timeout=urllib3.Timeout(connect=timeout[0], read=timeout[1]),
-                preload_content=False,
-            )
+            response = self._transport.send(request, timeout)
         except (urllib3.exceptions.HTTPError, ApiException, ConfigException, OSError) as error:
-            raise self._no_answer_error(request, error) from error
+            raise self._no_answer_error(request.title, error) from error
         if response.status >= 400:
-            raise error_of_response(
-                request, response.status, self._read(request, response), response.headers.get("Retry-After")
-            )
+            body = self._read(request.title, response)
+            raise error_of_response(request.title, response.status, body, response.headers.get("Retry-After"))
         return response
 
     def _read(self, call: str, response: BaseHTTPResponse) -> bytes:
@@ -342,18 +322,25 @@ class Kube:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise self._no_answer_error(call, error) from error
 
-    def _read_at_most(self, call: str, response: BaseHTTPResponse, most: int) -> bytes | None:
-        """Return the body; None: it is longer, and the connection is closed."""
+    def _read_at_most(self, call: str, response: BaseHTTPResponse, most: int) -> bytes | bytearray | None:
+        """Return the body; None: it is longer, and the connection is closed. The body is in memory once only."""
+        encoded = "Content-Encoding" in response.headers
+        length = -1 if encoded else int(response.headers.get("Content-Length", -1))
         body = bytearray()
         try:
-            for chunk in response.stream(_CHUNK_BYTES):
+            if 0 <= length <= most:
+                return response.read(decode_content=False)
+            if length > most:
+                response.close()
+                return None
+            for chunk in response.stream(_CHUNK_BYTES, decode_content=encoded):
                 body += chunk
                 if len(body) > most:
                     response.close()
                     return None
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise self._no_answer_error(call, error) from error
-        return bytes(body)
+        return body
 
     def _no_answer_error(self, call: str, error: Exception) -> UnavailableError:
         return UnavailableError(f"{call}: no answer from {self._api.configuration.host}: {error}")
@@ -376,7 +363,7 @@ def _accept(query: ListOptions, suffix: str) -> dict[str, str]:
     return {"Accept": _METADATA_ONLY.format(suffix) if query.metadata_only else JSON}
 
 
-def _decoded(body: bytes, kind: type[T], path: str) -> T:
+def _decoded(body: bytes | bytearray, kind: type[T], path: str) -> T:
     try:
         return decode(body, kind)
     except msgspec.DecodeError as error:

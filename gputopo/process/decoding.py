@@ -22,7 +22,7 @@ import msgspec
 from gputopo.process.json_repair import repair_json
 
 T = TypeVar("T")
-Text = bytes | str | msgspec.Raw
+Text = bytes | bytearray | str | msgspec.Raw
 _lock = threading.Lock()
 _decoders: dict[object, Callable[[Text], Any]] = {}
 _plain_decoders: dict[object, Callable[[Text], Any]] = {}

@@ -8,6 +8,7 @@ import json
 import socket
 import struct
 import threading
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,28 @@ def test_pages_of_large_objects_have_fewer_objects(tmp_path: Path) -> None:
     assert sum(len(each.items) for each in pages) == 40
     assert [int(each.query["limit"]) for each in requests] == [500, 62, 7, 14, 15, 15]
     assert max(len(each.items) for each in pages) * len(large) < MAX_PAGE_BYTES
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_page_is_in_memory_once(tmp_path: Path, chunked: bool) -> None:
+    body = b'{"metadata":{},"items":[{"metadata":{"name":"n"},"x":"' + b"x" * (16 << 20) + b'"}]}'
+
+    pieces = Stream()
+    for at in range(0, len(body), 1 << 16):
+        pieces.send(body[at : at + (1 << 16)])
+    pieces.end()
+
+    def peak(kube: Kube) -> int:
+        tracemalloc.start()
+        try:
+            kube.list_objects(NODES, PartialObject)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    _, most = asked(lambda _: Answer(pieces if chunked else body), peak, tmp_path)
+
+    assert most < 1.5 * len(body)
 
 
 def test_a_page_that_a_proxy_compressed_is_read(tmp_path: Path) -> None:
