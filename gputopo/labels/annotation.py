@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import combinations
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from gputopo.model import MAX_GPUS, Gpu, MigDevice, NodeTopology, PcieDistance, Problem, ProblemKind
+from gputopo.model import MAX_GPUS, MigDevice, NodeTopology, PcieDistance, Problem, ProblemKind
 from gputopo.process.decoding import convert, decode
 
 VERSION = 1
@@ -39,6 +39,12 @@ _DISTANCES = {letter: distance for distance, letter in _LETTERS.items()}
 
 _S = TypeVar("_S", bound=msgspec.Struct)
 _MACHINE_MODELS = 256  # decoded at a time; a cluster has some dozen
+
+
+_ABSENT, _NULL = msgspec.Raw(b""), msgspec.Raw(b"null")
+_UuidColumn: Any = list[str | None] | None
+_DeviceColumn: Any = list[tuple[MigDevice, ...] | None] | None
+_BootId: Any = str | None
 
 
 class AnnotationError(ValueError):
@@ -73,6 +79,27 @@ class _Wire(msgspec.Struct, omit_defaults=True):
     left_out: list[str] = []
 
 
+class _UnreadTable(msgspec.Struct):
+    n: int
+    columns: dict[str, msgspec.Raw] = {}
+
+
+class _UnreadWire(msgspec.Struct, omit_defaults=True):
+    """``_Wire`` with its parts as text: equal texts are parsed once."""
+
+    v: int
+    node: dict[str, msgspec.Raw] = {}
+    gpus: _UnreadTable | None = None
+    links: msgspec.Raw = _ABSENT
+    uplinks: msgspec.Raw = _ABSENT
+    unknown_links: msgspec.Raw = _ABSENT
+    pcie: msgspec.Raw = _ABSENT
+    nics: msgspec.Raw = _ABSENT
+    numa_nodes: msgspec.Raw = _ABSENT
+    degraded: msgspec.Raw = _ABSENT
+    left_out: msgspec.Raw = _ABSENT
+
+
 def encode_annotation(topology: NodeTopology) -> str:
     """Return the annotation's value: JSON of at most ``budget(GPUs)`` bytes, the same for equal topologies."""
     wire = _to_wire(topology.stable_facts())
@@ -103,19 +130,21 @@ def decode_annotation(text: str) -> NodeTopology:
             f"the topology annotation has {len(text)} characters, and at most {_MAX_BYTES} are read: {text[:80]!r}"
         )
     try:
-        wire = decode(text, _Wire)
+        wire = decode(text, _UnreadWire)
         if wire.v != VERSION:
             raise AnnotationError(
                 f"the topology annotation has version {wire.v}; this gputopo reads {VERSION}: upgrade the older side"
             )
         own = _pop_own_facts(wire)
-        return _from_wire(wire) if own is None else _with_own_facts(_machine_model(msgspec.json.encode(wire)), own)
+        if own is None:
+            return _from_wire(decode(text, _Wire))
+        return _with_own_facts(_machine_model(msgspec.json.encode(wire)), own)
     # RecursionError: a value is looked at that nests; OverflowError: a number that no field can have
     except (msgspec.DecodeError, RecursionError, OverflowError) as error:
         raise AnnotationError(f"the topology annotation is damaged ({error}): {text[:80]!r}") from error
 
 
-class _OwnFacts(msgspec.Struct, frozen=True):
+class _OwnFacts(NamedTuple):
     """The facts in which machines of one model differ."""
 
     uuids: list[str | None] | None
@@ -123,23 +152,23 @@ class _OwnFacts(msgspec.Struct, frozen=True):
     boot_id: str | None = None
 
 
-def _pop_own_facts(wire: _Wire) -> _OwnFacts | None:
-    """Remove and return the facts that only this machine has; None, and nothing is removed, if they are not usual."""
-    rows, columns = (0, {}) if wire.gpus is None else (wire.gpus.n, wire.gpus.columns)
-    uuids, devices, boot_id = columns.get("uuid"), columns.get("mig_devices"), wire.node.get("boot_id")
-    if not (_is_usual(uuids, rows) and _is_usual(devices, rows) and isinstance(boot_id, str | None)):
+def _pop_own_facts(wire: _UnreadWire) -> _OwnFacts | None:
+    """Remove and return the facts that only this machine has; None if they are not as usual."""
+    gpus = wire.gpus or _UnreadTable(0)
+    uuids = gpus.columns.pop("uuid", _NULL)
+    devices = gpus.columns.pop("mig_devices", _NULL)
+    boot_id = wire.node.pop("boot_id", _NULL)
+    try:
+        rows = decode(devices, _DeviceColumn)
+        found = _OwnFacts(
+            decode(uuids, _UuidColumn),
+            None if rows is None else [each or () for each in rows],
+            decode(boot_id, _BootId),
+        )
+    except msgspec.ValidationError:
         return None
-    rows_of_devices = None if devices is None else [each or () for each in devices]
-    own = convert({"uuids": uuids, "mig_devices": rows_of_devices, "boot_id": boot_id}, _OwnFacts)
-    columns.pop("uuid", None)
-    columns.pop("mig_devices", None)
-    wire.node.pop("boot_id", None)
-    return own
-
-
-def _is_usual(column: list[Any] | _Coded | None, rows: int) -> TypeGuard[list[Any] | None]:
-    """Return whether a column is left out, or has a value for each row."""
-    return column is None or (isinstance(column, list) and len(column) == rows)
+    usual = all(column is None or len(column) == gpus.n for column in (found.uuids, found.mig_devices))
+    return found if usual else None
 
 
 @lru_cache(maxsize=_MACHINE_MODELS)
@@ -150,7 +179,9 @@ def _machine_model(text: bytes) -> NodeTopology:
 
 def _with_own_facts(model: NodeTopology, own: _OwnFacts) -> NodeTopology:
     """Return a copy with these facts. UUIDs and boot ids have no rules to check, so the copies are not validated."""
-    gpus = [_with_uuid(gpu, uuid) for gpu, uuid in zip(model.gpus, own.uuids, strict=True)] if own.uuids else model.gpus
+    gpus = list(model.gpus if own.uuids is None else map(_copied, model.gpus))
+    for gpu, uuid in zip(gpus, own.uuids or (), strict=own.uuids is not None):
+        msgspec.structs.force_setattr(gpu, "uuid", uuid)
     if own.mig_devices is not None:
         pairs = zip(gpus, own.mig_devices, strict=True)
         gpus = [msgspec.structs.replace(gpu, mig_devices=devices) for gpu, devices in pairs]
@@ -165,12 +196,6 @@ def _copied(value: _S) -> _S:
     found: Any = value
     copied: _S = found.__copy__()
     return copied
-
-
-def _with_uuid(gpu: Gpu, uuid: str | None) -> Gpu:
-    found = _copied(gpu)
-    msgspec.structs.force_setattr(found, "uuid", uuid)
-    return found
 
 
 # The parts that are left out, in this order, until the rest fits: the least important for placement first.
