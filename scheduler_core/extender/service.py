@@ -229,7 +229,8 @@ class ExtenderService:
     def explanation_job(self, namespace: str, name: str) -> Job | None:
         """Return a function that explains a pod, for another thread; None if no such pod requests GPUs."""
         cache, policies = self.cache, self._parts.policy.current
-        pod = next((each for each in cache.pods.values() if each.occupant[1:3] == (namespace, name)), None)
+        wanted, pods = (namespace, name), cache.pods.values()
+        pod = next((each for each in pods if (each.occupant.namespace, each.occupant.name) == wanted), None)
         if pod is None:
             return None
         # The last decision knows the nodes that kube-scheduler considered; without it, explain all nodes.
