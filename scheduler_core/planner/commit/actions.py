@@ -242,6 +242,8 @@ class CheckBudgets(Action, frozen=True):
     hold: str  # UID
     evictions: tuple[PlannedEviction, ...]
     finds_forbidden: bool = False  # also find the other pods that the same budgets forbid to evict
+    gang_namespace: str = ""
+    seats: tuple[PlannedMember, ...] = ()  # of the gang: also check the CPU and memory that its members request
 
     @property
     def key(self) -> Key:

@@ -83,7 +83,11 @@ def due_evictions(inputs: ReconcileInput, reservation: ReservationUpdate) -> Ite
     yield from (EvictPod(each, reservation) for each in left if each.unit in begun and _is_due(inputs, each))
     waiting = tuple(each for each in left if each.unit not in begun)
     if waiting and _may_begin(inputs, reservation) and _fresh_check(inputs, reservation) is None:
-        yield CheckBudgets(reservation.key, waiting, finds_forbidden=not begun and not preemption.yields)
+        is_first = not begun and not preemption.yields
+        if is_first and reservation.key in inputs.unproved:  # the proof says where the members of the gang would be
+            return
+        seats = inputs.proved_seats.get(reservation.key, ()) if is_first else ()
+        yield CheckBudgets(reservation.key, waiting, is_first, reservation.namespace, seats)
 
 
 def preemption_status(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Container, Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from gputopo.crd.reservations import EntryPhase
+from gputopo.crd.reservations import EntryPhase, PlannedMember
 from gputopo.timing import EXTENDER_ENDED_S, EXTENDER_LOST_S, LEDGER_SETTLE_S
 from scheduler_core.cache.events import LedgerUpdate, ReservationUpdate
 from scheduler_core.planner.commit.actions import Action
@@ -65,6 +65,8 @@ class ReconcileInput(NamedTuple):
     cooldown_s: float = 0.0  # of the policy: records of preemptions are kept for so long
     # By UID of a hold: why its evictions are not proved to make the gang fit now; None: not checked yet.
     unproved: Mapping[str, str | None] = {}
+    # By UID of a hold whose evictions are proved: where its gang would be without the pods to evict.
+    proved_seats: Mapping[str, tuple[PlannedMember, ...]] = {}
     has_stale_view: bool = False  # the view may be old: nothing is listed, proposed or committed
     active: Collection[str] | None = None  # UIDs of reservations that may need a step; None: all
     plans: Container[tuple[str, str]] | None = None  # ``recovery.plan_keys`` of all reservations; None: not computed

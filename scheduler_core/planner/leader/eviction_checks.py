@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from gputopo.crd.reservations import Preemption
+from gputopo.crd.reservations import PlannedMember, Preemption
 from scheduler_core.cache.node_record import is_hold
 from scheduler_core.planner.commit.eviction_progress import is_late, left_evictions, untouched_units
 from scheduler_core.planner.commit.state import ReconcileInput
@@ -55,6 +55,7 @@ class _Checked(NamedTuple):
     at: float  # monotonic seconds
     times: int
     again_s: float  # until the next check, where it was not proved
+    seats: tuple[PlannedMember, ...] = ()  # of the gang, where it was proved
 
     def is_valid(self, now: _State) -> bool:
         """Return True if the result holds in this state, in which some victims may be gone."""
@@ -100,7 +101,11 @@ class EvictionChecks:
                 return CheckRequest(waiting, each.planned)
         return None
 
-    def apply_result(self, why_not: str | None, now: float) -> None:
+    def proved_seats(self) -> Mapping[str, tuple[PlannedMember, ...]]:
+        """Return the seats of gangs once the pods are evicted, by UID of holds, as of the last proof."""
+        return {uid: each.seats for uid, each in self._checked.items() if each.why_not is None}
+
+    def apply_result(self, why_not: str | None, seats: tuple[PlannedMember, ...], now: float) -> None:
         """Record the result of the last check. ``now``: monotonic seconds."""
         if self._running is not None:
             uid = self._running.planned.hold
@@ -109,7 +114,7 @@ class EvictionChecks:
             if before is not None and before.why_not is not None:
                 again_s = min(MAX_AGAIN_S, 2 * before.again_s)
             times = 1 if before is None else 1 + before.times
-            self._checked[uid] = _Checked(self._running.state, why_not, now, times, again_s)
+            self._checked[uid] = _Checked(self._running.state, why_not, now, times, again_s, seats)
             self._running = None
 
     def _open(self, inputs: ReconcileInput) -> Iterator[_Due]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from gputopo.crd.reservations import PlannedMember
 from gputopo.timestamps import format_timestamp
 from scheduler_core.evaluation.job_times import NearEndSince
 from scheduler_core.planner.commit.actions import CreateReservation
@@ -23,12 +24,12 @@ from scheduler_core.planner.preemption.model import (
     PreemptionTask,
     VictimPod,
 )
-from scheduler_core.planner.preemption.recheck import PlannedPods, why_not_evicted
+from scheduler_core.planner.preemption.recheck import PlannedPods, prove_evictions
 from scheduler_core.planner.preemption.search import FITS_ALREADY, search_preemption
 from scheduler_core.planner.preemption.units import UnitsFound, ending_pods, find_units
 from scheduler_core.policy.policy import Policy
 
-FORBIDDEN_BY_BUDGET = "a PodDisruptionBudget of its namespace forbade it a short time ago"
+FORBIDDEN = "a PodDisruptionBudget, or too little CPU or memory on its node, forbade it a short time ago"
 
 
 class PreemptionSearch(NamedTuple):
@@ -66,6 +67,7 @@ class PreemptionSearchResult(NamedTuple):
     cpu_s: float = 0.0
     is_yield: bool = False  # of a search with ``PreemptionSearch.yields``
     is_check: bool = False  # of ``PreemptionSearch.planned``: nothing is created
+    seats: tuple[PlannedMember, ...] = ()  # of ``PreemptionSearch.planned``: of the gang, once the pods are gone
     protected: Mapping[str, int] = {}  # number of units that are not evicted, by reason for people
 
     @property
@@ -88,7 +90,7 @@ def run_preemption_search(search: PreemptionSearch) -> PreemptionSearchResult:
     known = UnitsFound(yields, ending) if yields else find_units(search.units)
     protected = Counter(each.value for each in known.protected.values())
     if forbidden := sum(map(search.forbids, known.units)):
-        protected[FORBIDDEN_BY_BUDGET] = forbidden
+        protected[FORBIDDEN] = forbidden
     task = PreemptionTask(
         gang=gang,
         view=search.view,
@@ -117,6 +119,6 @@ def _check(search: PreemptionSearch, planned: PlannedPods) -> PreemptionSearchRe
     ending = ending_pods(search.units)
     task = PreemptionTask(search.gang, search.view, (), search.options, search.policy, search.units.now, ending=ending)
     # Without a limit of time: a unit that was not found would look as if its pods had changed.
-    why_not = why_not_evicted(planned, task, search.units._replace(is_out_of_time=lambda: False))
+    why_not, seats = prove_evictions(planned, task, search.units._replace(is_out_of_time=lambda: False))
     found = NoPreemption(search.gang, FITS_ALREADY if why_not is None else why_not, 1)
-    return PreemptionSearchResult(found, is_check=True)
+    return PreemptionSearchResult(found, is_check=True, seats=seats)

@@ -106,7 +106,7 @@ class PlanScheduler:
         """Return the hold with evictions to create."""
         self._is_searching_hold = False
         if result.is_check:
-            self.checks.apply_result(result.no_eviction, now)
+            self.checks.apply_result(result.no_eviction, result.seats, now)
             return None
         if result.is_yield:
             return self.backfills.apply_result(result, now)

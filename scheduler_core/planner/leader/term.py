@@ -193,7 +193,9 @@ class LeaderTerm:
         )
         state = self.view.reconcile_input(now, wall, findings)
         state = state._replace(
-            unproved=self._scheduler.checks.unproved(state), cooldown_s=self._context.policies().preemption.cooldown_s
+            unproved=self._scheduler.checks.unproved(state),
+            proved_seats=self._scheduler.checks.proved_seats(),
+            cooldown_s=self._context.policies().preemption.cooldown_s,
         )
         self._scheduler.preemptions.observe_evictions(state)
         terms = config.terms._replace(max_timeout_s=self._context.policies().limits.max_timeout_s)

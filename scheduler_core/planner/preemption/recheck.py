@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gputopo.crd.reservations import PlannedEviction
+from gputopo.crd.reservations import PlannedEviction, PlannedMember
 from scheduler_core.planner.preemption.inputs import UnitInputs
 from scheduler_core.planner.preemption.model import PreemptionTask, VictimPod
 from scheduler_core.planner.preemption.proof import FitProof
@@ -27,13 +27,21 @@ class PlannedPods(NamedTuple):
     untouched: frozenset[str]  # names of units of which no pod is evicted, terminates or is gone
 
 
-def why_not_evicted(planned: PlannedPods, task: PreemptionTask, inputs: UnitInputs) -> str | None:
-    """Return why no further unit may be evicted, for people; None: the evictions that are left are proved."""
+class EvictionProof(NamedTuple):
+    """The result of a proof."""
+
+    why_not: str | None  # why no further unit may be evicted, for people; None: the evictions that are left are proved
+    seats: tuple[PlannedMember, ...] = ()  # of the gang, without the pods that are left
+
+
+def prove_evictions(planned: PlannedPods, task: PreemptionTask, inputs: UnitInputs) -> EvictionProof:
+    """Prove the evictions that are left, or return why no further unit may be evicted."""
     if (protected := _protected_unit(planned, inputs)) is not None:
-        return protected
+        return EvictionProof(protected)
     victims = [VictimPod(each.uid, each.namespace, each.name, each.node) for each in planned.left]
     there = [name for name in planned.nodes if name in task.view.rules]
-    return None if FitProof(task).confirm(there, victims) is not None else NO_LONGER_FITS
+    plan = FitProof(task).confirm(there, victims)
+    return EvictionProof(NO_LONGER_FITS) if plan is None else EvictionProof(None, plan.seats)
 
 
 def _protected_unit(planned: PlannedPods, inputs: UnitInputs) -> str | None:

@@ -8,7 +8,14 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from gputopo.crd.reservations import PlannedEviction, Preemption, ReservationState, ReservationStatus, spec_hash
+from gputopo.crd.reservations import (
+    PlannedEviction,
+    PlannedMember,
+    Preemption,
+    ReservationState,
+    ReservationStatus,
+    spec_hash,
+)
 from gputopo.timestamps import format_timestamp
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.actions import Action, CheckBudgets, EvictPod, WriteLedger, WriteStatus
@@ -25,6 +32,7 @@ PODS = {each: PlannedEviction(f"uid-{each}", "other", each, "n1", f"other/{each[
 INTENT = Preemption(tuple(PODS.values()), rule="scavengers-preemptible", reason="evicts 3 pods", timeout_s=60.0)
 UNITS = ("other/a", "other/b")
 ALLOWED: dict[str, str] = {}
+SEATS = (PlannedMember("uid-w", "w", "n1"),)
 
 
 def hold(*begun: str, deadline: float | None = None) -> ReservationUpdate:
@@ -50,6 +58,7 @@ class Case(NamedTuple):
     unwanted: bool = False
     refused: str | None = None
     is_listed: bool = True
+    unproved: bool = False
 
 
 def writes(case: Case) -> tuple[Action, ...]:
@@ -80,6 +89,8 @@ def writes(case: Case) -> tuple[Action, ...]:
         now=NOW,
         wall_time=WALL,
         has_stale_view=case.stale,
+        unproved={case.intent.key: None} if case.unproved else {},
+        proved_seats={} if case.unproved else {case.intent.key: SEATS},
     )
     return reconcile(inputs, CommitTerms(gated=True), "gpus")
 
@@ -101,6 +112,17 @@ def status(case: Case) -> ReservationStatus:
 def test_the_budgets_are_counted_before_any_pod_is_evicted() -> None:
     assert counts(Case()) == [("a1", "a2", "b1")]
     assert evicted(Case()) == []
+
+
+def test_the_room_for_the_gang_is_checked_with_the_budgets_before_the_first_eviction() -> None:
+    """The proof says where its members would be."""
+    (first,) = (each for each in writes(Case()) if isinstance(each, CheckBudgets))
+    (next_unit,) = (
+        each for each in writes(Case(hold(UNITS[0]), evicted=("a1", "a2"))) if isinstance(each, CheckBudgets)
+    )
+
+    assert (first.gang_namespace, first.seats, next_unit.seats) == ("team", SEATS, ())
+    assert counts(Case(unproved=True)) == []
 
 
 def test_the_status_names_the_next_unit_and_a_deadline_before_its_pods_are_evicted() -> None:

@@ -1,0 +1,136 @@
+"""Room for the members of a gang on the nodes of its hold, by CPU, memory and other resources than GPUs. Pure.
+
+The planner watches GPUs only. Before the first pod is evicted, it reads all pods of these nodes: pods without GPUs, and
+the memory of all pods, may keep a member from its node although its GPUs come free. Counted as kube-scheduler does
+(NodeResourcesFit).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping
+from fractions import Fraction
+
+import msgspec
+
+from gputopo.labels.resources import is_gpu
+from gputopo.quantities import parse_quantity
+from scheduler_core.request.pod import Container as PodContainer
+from scheduler_core.request.pod import ContainerResources
+
+_ONE_POD = {"pods": Fraction(1)}  # of the pods that a node may have
+_NONE = Fraction(0)
+_GIB = 1 << 30
+Amounts = Mapping[str, Fraction]  # by resource
+
+
+class RoomMetadata(msgspec.Struct, frozen=True, rename="camel"):
+    """The part of ``metadata`` that matters here: annotations may be large."""
+
+    name: str = ""
+    uid: str = ""
+    deletion_timestamp: str | None = None
+
+
+class RoomSpec(msgspec.Struct, frozen=True, rename="camel"):
+    """The part of a pod's ``spec`` that requests resources of its node."""
+
+    containers: tuple[PodContainer, ...] | None = None
+    init_containers: tuple[PodContainer, ...] | None = None
+    overhead: dict[str, str | int | float] | None = None
+    resources: ContainerResources | None = None  # of all containers together
+
+
+class RoomStatus(msgspec.Struct, frozen=True):
+    """The part of a pod's ``status`` that says whether it uses resources."""
+
+    phase: str | None = None
+
+
+class RoomPod(msgspec.Struct, frozen=True):
+    """A pod, as far as it requests resources of its node."""
+
+    metadata: RoomMetadata = RoomMetadata()
+    spec: RoomSpec = RoomSpec()
+    status: RoomStatus = RoomStatus()
+
+
+class RoomNodeStatus(msgspec.Struct, frozen=True):
+    """``status`` of a Node."""
+
+    allocatable: dict[str, str | int | float] | None = None
+
+
+class RoomNode(msgspec.Struct, frozen=True):
+    """A Node, as far as pods may request its resources."""
+
+    metadata: RoomMetadata = RoomMetadata()
+    status: RoomNodeStatus = RoomNodeStatus()
+
+
+def shortage_on(
+    node: RoomNode, pods: Iterable[RoomPod], gone: Container[str], members: Iterable[RoomPod]
+) -> str | None:
+    """Return which resource the members lack on a node, for people; None: none.
+
+    ``pods``: of the node; ``gone``: UIDs of pods that are to be evicted. Pods that terminate count as gone.
+    """
+    staying = (
+        pod
+        for pod in pods
+        if pod.metadata.uid not in gone
+        and pod.metadata.deletion_timestamp is None
+        and pod.status.phase not in ("Succeeded", "Failed")
+    )
+    used, asked = _sum(map(requests_of, staying)), _sum(map(requests_of, members))
+    allocatable = _quantities(node.status.allocatable)
+    free = {name: max(_NONE, allocatable.get(name, _NONE) - used.get(name, _NONE)) for name in asked}
+    short = min((name for name, number in asked.items() if number > free[name] and not is_gpu(name)), default=None)
+    if short is None:
+        return None
+    left, needed = _text(free[short]), _text(asked[short])
+    return f"node {node.metadata.name} would have {left} of {short} left for members of the gang that request {needed}"
+
+
+def _text(number: Fraction) -> str:
+    return f"{float(number / _GIB):.4g}Gi" if number >= _GIB else f"{float(number):g}"
+
+
+def requests_of(pod: RoomPod) -> Amounts:
+    """Return the resources that a pod requests, as kube-scheduler counts them, with the overhead and the pod itself."""
+    spec = pod.spec
+    most, sidecars = dict[str, Fraction](), dict[str, Fraction]()
+    for container in spec.init_containers or ():
+        asked = _sum((sidecars, _requests(container.resources)))
+        most = _largest(most, asked)
+        if container.restart_policy == "Always":
+            sidecars = asked
+    together = _sum((sidecars, *(_requests(each.resources) for each in spec.containers or ())))
+    of_pod = {} if spec.resources is None else _requests(spec.resources)
+    return _sum(({**_largest(most, together), **of_pod}, _quantities(spec.overhead), _ONE_POD))
+
+
+def _sum(amounts: Iterable[Amounts]) -> dict[str, Fraction]:
+    found: dict[str, Fraction] = {}
+    for each in amounts:
+        for name, number in each.items():
+            found[name] = found.get(name, _NONE) + number
+    return found
+
+
+def _largest(one: Amounts, other: Amounts) -> dict[str, Fraction]:
+    return {name: max(one.get(name, _NONE), other.get(name, _NONE)) for name in {**one, **other}}
+
+
+def _requests(resources: ContainerResources) -> dict[str, Fraction]:
+    """Return the requests; the API server sets missing ones to the limits."""
+    return _quantities({**(resources.limits or {}), **(resources.requests or {})})
+
+
+def _quantities(written: Mapping[str, str | int | float] | None) -> dict[str, Fraction]:
+    return dict(_valid(written or {}))
+
+
+def _valid(written: Mapping[str, str | int | float]) -> Iterator[tuple[str, Fraction]]:
+    for name, text in written.items():
+        if number := parse_quantity(str(text)):
+            yield name, number
