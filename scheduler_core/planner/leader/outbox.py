@@ -256,10 +256,11 @@ class Outbox:
             )
 
     def _apply_budgets(self, action: CheckBudgets, answer: WriteAnswer, now: float) -> None:
-        """Record which units may be evicted. If the budgets cannot be read, none may."""
+        """Record which units may be evicted. If the budgets or the nodes cannot be read, none may."""
         blocked = answer.blocked
         if answer.outcome is not WriteOutcome.DONE:
-            blocked = {each.unit: f"PodDisruptionBudgets cannot be read: {answer.error}" for each in action.evictions}
+            error = f"PodDisruptionBudgets, or the pods of its node, cannot be read: {answer.error}"
+            blocked = {each.unit: error for each in action.evictions}
         observations = self._view.observations
         budgets = {**observations.budgets, action.hold: BudgetCheck(now, blocked, answer.forbidden)}
         self._view.observations = observations._replace(budgets=budgets)
