@@ -85,13 +85,16 @@ def committed(server: ApiServer) -> set[str]:
 
 def test_a_pod_of_a_lower_priority_is_evicted_and_the_gang_gets_its_places() -> None:
     server, pods = full(n0=2, n1=2)
-    urgent(server)
+    (gang,) = urgent(server)
     leader = planner(server)
 
     run(leader)
 
     assert len(evicted(leader)) == 1
     assert set(evicted(leader)) <= set(pods.values())
+    (check,) = (each for each in leader.writes if isinstance(each, CheckBudgets))
+    node = next(node for node, uid in pods.items() if uid in evicted(leader))
+    assert [(each.uid, each.node) for each in check.seats] == [(gang, node)]  # where it needs CPU and memory
     assert committed(server) == {"urgent"}
     assert leader.preemptions == ["planned", "begun", "won"]
 
