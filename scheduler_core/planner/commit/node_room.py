@@ -1,8 +1,8 @@
-"""Room for the members of a gang on the nodes of its hold, by CPU, memory and other resources than GPUs. Pure.
+"""Room for the members of a gang on the nodes of its hold: CPU, memory, other resources than GPUs, host ports. Pure.
 
 The planner watches GPUs only. Before the first pod is evicted, it reads all pods of these nodes: pods without GPUs, and
-the memory of all pods, may keep a member from its node although its GPUs come free. Counted as kube-scheduler does
-(NodeResourcesFit).
+the memory and ports of all pods, may keep a member from its node although its GPUs come free. Counted as kube-scheduler
+does (NodeResourcesFit, NodePorts).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import msgspec
 
 from gputopo.labels.resources import is_gpu
 from gputopo.quantities import parse_quantity
-from scheduler_core.request.pod import Container as PodContainer
 from scheduler_core.request.pod import ContainerResources
 
 _ONE_POD = {"pods": Fraction(1)}  # of the pods that a node may have
 _NONE = Fraction(0)
 _GIB = 1 << 30
+_ANY_ADDRESS = frozenset(("", "0.0.0.0"))  # noqa: S104  nothing is bound here
 Amounts = Mapping[str, Fraction]  # by resource
 
 
@@ -31,11 +31,32 @@ class RoomMetadata(msgspec.Struct, frozen=True, rename="camel"):
     deletion_timestamp: str | None = None
 
 
+class RoomPort(msgspec.Struct, frozen=True, rename="camel"):
+    """An item of ``ports`` of a container. With the network of the host, the API server sets ``hostPort``."""
+
+    host_port: int = 0
+    protocol: str = "TCP"
+    host_ip: str = msgspec.field(default="", name="hostIP")
+
+    def conflicts_with(self, other: RoomPort) -> bool:
+        """Return whether one node cannot offer both."""
+        is_same = self.host_port == other.host_port and self.protocol == other.protocol
+        return is_same and (self.host_ip == other.host_ip or not _ANY_ADDRESS.isdisjoint((self.host_ip, other.host_ip)))
+
+
+class RoomContainer(msgspec.Struct, frozen=True, rename="camel"):
+    """A container or init container."""
+
+    resources: ContainerResources = ContainerResources()
+    restart_policy: str | None = None  # "Always" on an init container: a sidecar
+    ports: tuple[RoomPort, ...] | None = None
+
+
 class RoomSpec(msgspec.Struct, frozen=True, rename="camel"):
     """The part of a pod's ``spec`` that requests resources of its node."""
 
-    containers: tuple[PodContainer, ...] | None = None
-    init_containers: tuple[PodContainer, ...] | None = None
+    containers: tuple[RoomContainer, ...] | None = None
+    init_containers: tuple[RoomContainer, ...] | None = None
     overhead: dict[str, str | int | float] | None = None
     resources: ContainerResources | None = None  # of all containers together
 
@@ -70,25 +91,41 @@ class RoomNode(msgspec.Struct, frozen=True):
 def shortage_on(
     node: RoomNode, pods: Iterable[RoomPod], gone: Container[str], members: Iterable[RoomPod]
 ) -> str | None:
-    """Return which resource the members lack on a node, for people; None: none.
+    """Return which resource or port the members lack on a node, for people; None: none.
 
     ``pods``: of the node; ``gone``: UIDs of pods that are to be evicted. Pods that terminate count as gone.
     """
-    staying = (
+    staying, members = _staying(pods, gone), list(members)
+    used, asked = _sum(map(requests_of, staying)), _sum(map(requests_of, members))
+    allocatable = _quantities(node.status.allocatable)
+    free = {name: max(_NONE, allocatable.get(name, _NONE) - used.get(name, _NONE)) for name in asked}
+    short = min((name for name, number in asked.items() if number > free[name] and not is_gpu(name)), default=None)
+    if short is not None:
+        left, needed = _text(free[short]), _text(asked[short])
+        about = f"{left} of {short} left for members of the gang that request {needed}"
+        return f"node {node.metadata.name} would have {about}"
+    taken = [port for pod in staying for port in _host_ports(pod)]
+    for port in (port for pod in members for port in _host_ports(pod)):
+        if any(map(port.conflicts_with, taken)):
+            return f"port {port.host_port} of node {node.metadata.name} would be in use, which members of the gang need"
+        taken.append(port)
+    return None
+
+
+def _staying(pods: Iterable[RoomPod], gone: Container[str]) -> list[RoomPod]:
+    return [
         pod
         for pod in pods
         if pod.metadata.uid not in gone
         and pod.metadata.deletion_timestamp is None
         and pod.status.phase not in ("Succeeded", "Failed")
-    )
-    used, asked = _sum(map(requests_of, staying)), _sum(map(requests_of, members))
-    allocatable = _quantities(node.status.allocatable)
-    free = {name: max(_NONE, allocatable.get(name, _NONE) - used.get(name, _NONE)) for name in asked}
-    short = min((name for name, number in asked.items() if number > free[name] and not is_gpu(name)), default=None)
-    if short is None:
-        return None
-    left, needed = _text(free[short]), _text(asked[short])
-    return f"node {node.metadata.name} would have {left} of {short} left for members of the gang that request {needed}"
+    ]
+
+
+def _host_ports(pod: RoomPod) -> list[RoomPort]:
+    sidecars = [each for each in pod.spec.init_containers or () if each.restart_policy == "Always"]
+    containers = (*sidecars, *(pod.spec.containers or ()))
+    return [port for each in containers for port in each.ports or () if port.host_port]
 
 
 def _text(number: Fraction) -> str:

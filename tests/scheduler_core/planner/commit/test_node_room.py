@@ -61,6 +61,32 @@ def test_requests_count_as_for_kube_scheduler(made: RoomPod, cpu: float, memory:
     assert [float(found.get(name, 0)) for name in ("cpu", "memory", "pods")] == [cpu, memory, 1]
 
 
+def with_port(uid: str, port: int, **more: str) -> RoomPod:
+    made = {"containerPort": port, "hostPort": port, **more}
+    return pod(uid, initContainers=[{"ports": [{"hostPort": 1}]}, {"ports": [made], "restartPolicy": "Always"}])
+
+
+@pytest.mark.parametrize(
+    ("running", "members", "conflict"),
+    [
+        pytest.param([with_port("x", 29500)], [with_port("w", 29500)], True, id="of a pod that stays"),
+        pytest.param([with_port("gone", 29500)], [with_port("w", 29500)], False, id="of a pod that is evicted"),
+        pytest.param([], [with_port("v", 29500), with_port("w", 29500)], True, id="of another member"),
+        pytest.param([with_port("x", 29501)], [with_port("w", 29500)], False, id="another port"),
+        pytest.param([with_port("x", 29500, protocol="UDP")], [with_port("w", 29500)], False, id="another protocol"),
+        pytest.param([with_port("x", 7, hostIP="10.0.0.1")], [with_port("w", 7)], True, id="of any address"),
+        pytest.param(
+            [with_port("x", 7, hostIP="10.0.0.1")], [with_port("w", 7, hostIP="10.0.0.2")], False, id="another address"
+        ),
+    ],
+)
+def test_ports_of_the_host_may_be_in_use(running: list[RoomPod], members: list[RoomPod], *, conflict: bool) -> None:
+    found = shortage_on(node(), running, ("gone",), members)
+
+    assert (found is not None) == conflict
+    assert found is None or found.startswith("port ")
+
+
 BIG = pod("big", {"memory": "40Gi", "cpu": "4"})
 MEMBER = pod("w", {"memory": "32Gi", "cpu": "4", "nvidia.com/gpu": "8"})
 
