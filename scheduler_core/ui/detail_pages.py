@@ -17,7 +17,7 @@ def node_page(row: NodeRow, *, has_drawing: bool, viewer: Viewer = ANYONE) -> Ht
     pods = [
         table_row(
             pod_mark(pod, place, viewer),
-            pod_name(pod, viewer),
+            element("span", pod_name(pod, viewer), class_="name"),
             text(", ".join(_gpus_of(row, place)) or "not reported yet"),
         )
         for place, pod in enumerate(row.pods)
@@ -100,6 +100,7 @@ def _number(title: str, name: str, value: int, most: int) -> Html:
 
 def _seat_table(answer: WhereAnswer) -> Html:
     rows = (
-        table_row(link(node, "node", name=node), text(str(pods)), text(str(gpus))) for node, pods, gpus in answer.seats
+        table_row(element("span", link(node, "node", name=node), class_="name"), text(str(pods)), text(str(gpus)))
+        for node, pods, gpus in answer.seats
     )
     return element("table", table_head(("Node", "Pods", "GPUs")), element("tbody", *rows))

@@ -14,8 +14,11 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, ViewportSize
 
+from scheduler_core.ui.detail_pages import node_page
 from scheduler_core.ui.main import static_page
 from scheduler_core.ui.model import GpuState
+from scheduler_core.ui.rows_html import Viewer
+from scheduler_core.ui.server import style_sheet
 from tests.api_objects import Object, gpu_node
 from tests.scheduler_core.ui.cluster_documents import (
     RACK,
@@ -109,6 +112,20 @@ def test_long_names_widen_neither_the_page_nor_its_tables(browser: Browser, tmp_
     page.close()
 
     assert table[0] <= table[1]
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+def test_long_names_do_not_widen_the_page_of_a_node(browser: Browser, tmp_path: Path, size: ViewportSize) -> None:
+    row = service_of(long_names()).row(LONG)
+    assert row is not None
+    viewer = Viewer(live=False, style=style_sheet())
+    (tmp_path / "page.html").write_text(node_page(row, has_drawing=False, viewer=viewer), encoding="utf-8")
+    page = browser.new_page(viewport=size)
+    page.goto((tmp_path / "page.html").as_uri())
+    widths = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+    page.close()
+
+    assert widths[0] <= widths[1]
 
 
 def test_on_a_narrow_screen_no_table_scrolls_and_reasons_are_seen(browser: Browser, tmp_path: Path) -> None:
