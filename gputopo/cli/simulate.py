@@ -263,7 +263,7 @@ def _simulate(
                 found = replay_workload(run._replace(seed=seed), specs, jobs, shown.advance)
                 figures.append(found._replace(policy=shown.detail))
     asked = wanted.workload or f"{wanted.jobs} random jobs (GPUs:weight {wanted.sizes}), load {wanted.load:.0%}"
-    about = f"{len(specs)} nodes with {gpus} GPUs; {asked}; {_seeds(seeds)}."
+    about = f"{_size(len(specs), gpus)}; {asked}; {_seeds(seeds)}."
     if output == "json":
         write_out(json.dumps(simulation_document(figures, about), indent=2) + "\n")
     else:
@@ -320,11 +320,15 @@ def _simulate_tiers(
             shown.detail = f"{name}, seed {seed}"
             found.append(replay_tiers(name, specs, jobs, seed, advance=shown.advance))
     gpus = sum(len(spec.topology.usable) for spec in specs)
-    about = (
-        f"{len(specs)} nodes with {gpus} GPUs; {len(jobs)} jobs of {source}; {_seeds(seeds)}, until all jobs arrived."
-    )
+    about = f"{_size(len(specs), gpus)}; {len(jobs)} jobs of {source}; {_seeds(seeds)}, until all jobs arrived."
     document = json.dumps(tiers_document(found, about), indent=2) + "\n"
     write_out(document if output == "json" else tiers_text(found, about, terminal_width() or UNFOLDED))
+
+
+def _size(nodes: int, gpus: int) -> str:
+    from gputopo.render.wording import counted_noun  # noqa: PLC0415  start-up of all other commands
+
+    return f"{counted_noun(nodes, 'node')} with {counted_noun(gpus, 'GPU')}"
 
 
 def _seeds(seeds: Sequence[int]) -> str:

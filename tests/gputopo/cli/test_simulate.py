@@ -85,7 +85,7 @@ def test_machines_by_name(output: str) -> None:
 def test_cluster_as_kubectl_prints_it(files: Path) -> None:
     code, said = _run("simulate", "--cluster", str(files / "cluster.json"), "--sizes", "1:1", "--jobs", "9")
 
-    assert (code, said.split(";")[0]) == (0, "1 nodes with 4 GPUs")
+    assert (code, said.split(";")[0]) == (0, "1 node with 4 GPUs")
 
 
 @pytest.mark.parametrize(

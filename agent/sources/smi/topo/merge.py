@@ -157,7 +157,8 @@ def _missing_parts(table: PlacedTable, block: MatrixBlock, gpus: list[int]) -> l
     short = [row for row in table.rows.values() if len(row.scanned.cells) < len(table.columns)]
     if short:
         first = f"{quote_line(short[0].number, short[0].text)} has {len(short[0].scanned.cells)} cells"
-        why = f"{len(short)} rows are shorter than the header's {len(table.columns)} columns, beginning with {first}"
+        subject = "1 row is" if len(short) == 1 else f"{len(short)} rows are"
+        why = f"{subject} shorter than the header's {len(table.columns)} columns, beginning with {first}"
         problems.append(incomplete_problem("topo -m rows", why))
     return problems
 

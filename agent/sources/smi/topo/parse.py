@@ -69,7 +69,7 @@ def _no_matrix_error(lines: list[PastedLine], blocks: list[MatrixBlock]) -> str:
         row = rows[0]
         return (
             f"topo -m: {quote_line(row.number, row.text)} is of `nvidia-smi topo -p2p`, which shows peer "
-            f"capabilities, not links.  {_EXPECTED}"
+            f"capabilities, not links. {_EXPECTED}"
         )
     for line in lines:
         if "GPU0" in line.text.upper():

@@ -172,7 +172,7 @@ def test_no_nvlink_is_only_claimed_where_nvlinks_would_show(text: str, *, shown:
             [2, SYS, 1, 1, SYS, 2],
             [
                 ("topo -m row GPU0", "line 2 (GPU0 X NV2 NV1 0-31 0) has 3 cells for 4 columns: the first 1 are used"),
-                ("topo -m rows", ("1 rows are shorter than the header's 4 columns, beginning "
+                ("topo -m rows", ("1 row is shorter than the header's 4 columns, beginning "
                 "with line 2 (GPU0 X NV2 NV1 0-31 0) has 3 cells")),
             ],
             id="a cell is lost behind the X: what is before it counts",
