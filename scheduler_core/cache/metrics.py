@@ -34,7 +34,7 @@ CLUSTER_GAUGES = {
     "gputopo_free_islands": MetricHelp(
         ("size", "product"),
         "NVLink islands by the number of GPUs that are certainly free in them, and by product. Many islands with 2 "
-        "and none with 8 means fragmentation.",
+        "and none with 8 means fragmentation. Nodes that take no new pods count, too.",
     ),
 }
 

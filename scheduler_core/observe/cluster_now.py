@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import msgspec
 
@@ -12,7 +12,7 @@ from scheduler_core.cache.node_state import NodeState
 
 
 class ClusterNow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The cluster at one moment. Only GPUs that are certainly free count as free."""
+    """The cluster at one moment. Only GPUs that are certainly free, on nodes that take new pods, count as free."""
 
     nodes: int = 0  # with whole GPUs and known islands
     unknown_nodes: int = 0  # with GPUs and without known islands
@@ -28,23 +28,25 @@ class ClusterNow(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         return 1 - self.free_in_whole_islands / self.free_in_islands if self.free_in_islands else None
 
 
-def cluster_now(states: Mapping[str, NodeState]) -> ClusterNow:
-    """Return the cluster with these nodes."""
+def cluster_now(states: Mapping[str, NodeState], unusable: Container[str] = ()) -> ClusterNow:
+    """Return the cluster with these nodes. ``unusable``: names of nodes that take no new pods."""
     nodes = unknown = gpus = free = in_islands = whole = 0
-    for state, number in Counter(states.values()).items():
+    for (state, is_usable), number in Counter((state, name not in unusable) for name, state in states.items()).items():
         shape = state.shape
         if shape is None or shape.islands is None or state.free is None:
             unknown += number * bool(state.free_counts)
             continue
         nodes += number
         gpus += number * shape.whole.bit_count()
+        if not is_usable:
+            continue
         free += number * min_free(state.free, shape.whole)
         for island in shape.islands:
             least, size = min_free(state.free, island), (island & shape.whole).bit_count()
             in_islands += number * (least if size > 1 else 0)
             whole += number * (least if least == size > 1 else 0)
     sizes = Counter[int]()
-    for kind, number in free_islands(states).items():
+    for kind, number in free_islands({name: state for name, state in states.items() if name not in unusable}).items():
         sizes[kind.size] += number
     return ClusterNow(
         nodes=nodes,

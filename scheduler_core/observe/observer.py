@@ -84,8 +84,9 @@ class Observer:
     def report(self, now: float) -> ObserverReport:
         """Return the report until now."""
         since = now if self._since is None else self._since
-        states = self.cache.snapshot.states
-        return ObserverReport(since, now, cluster_now(states), self.ran, self.placed, len(self._pending))
+        unusable = {name for name, node in self._nodes.items() if node.unusable}
+        cluster = cluster_now(self.cache.snapshot.states, unusable)
+        return ObserverReport(since, now, cluster, self.ran, self.placed, len(self._pending))
 
     def _update_rules(self, batch: Batch[NodeUpdate]) -> None:
         if batch.is_full_list:

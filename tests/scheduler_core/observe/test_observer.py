@@ -152,6 +152,16 @@ def test_the_present_state() -> None:
         free_in_whole_islands=6,
         islands_by_free_gpus={4: 1, 3: 1, 2: 1},
     )
+    observed.nodes("gpu-1", unschedulable=True)
+    assert observed.observer.report(observed.now).now == ClusterNow(
+        nodes=2,
+        unknown_nodes=1,
+        gpus=12,
+        free=2,
+        free_in_islands=2,
+        free_in_whole_islands=2,
+        islands_by_free_gpus={2: 1},
+    )
     assert now.broken_share == 1 - 6 / 9
     assert ClusterNow().broken_share is None
     assert msgspec.json.encode(now)
