@@ -2,6 +2,8 @@
 
 Few are written. A placement is one Event on its reservation, because kube-scheduler itself writes an Event for each
 pod. Pods get Events that their users need: a rollback, a gang without a place, a release.
+
+Users of a namespace read its Events. So no Event names pods or gangs of another namespace; statuses of reservations do.
 """
 
 from __future__ import annotations
@@ -120,18 +122,21 @@ def eviction_events(action: EvictPod) -> Iterator[EventDraft]:
     preemption = hold.spec.preemption
     if preemption is None:
         return
-    message = f"evicted for a gang of priority {hold.spec.priority} ({preemption.rule}), reservation {hold.name}"
+    is_own = pod.namespace == hold.namespace
+    name = f", reservation {hold.name}" if is_own else ""
+    message = f"evicted for a gang of priority {hold.spec.priority} ({preemption.rule}){name}"
     yield EventDraft("Pod", pod.namespace, pod.name, pod.uid, EventReason.EVICTED_FOR_GANG, message, warning=True)
+    evicted = f"{pod.namespace}/{pod.name}" if is_own else "a pod of another namespace"
     freed = f"to free {counted_noun(pod.gpus, 'GPU')} on {pod.node}" if pod.gpus else f"on {pod.node}"
-    message = f"evicts {pod.namespace}/{pod.name} {freed} ({preemption.rule}): {preemption.reason}"
+    message = f"evicts {evicted} {freed} ({preemption.rule})"
     yield _reservation_event(hold, EventReason.EVICTS, message, warning=False)
 
 
 def stuck_event(action: WriteStatus) -> EventDraft:
     """Return the Event of a preemption with a pod that does not end in time."""
-    hold = action.reservation
-    message = action.status.reason or ""
-    return _reservation_event(hold, EventReason.EVICTION_STUCK, message, warning=True)
+    pods = counted_noun(len(action.status.stuck), "pod")
+    message = f"{pods} did not end in time: gangs of this priority may evict other pods"
+    return _reservation_event(action.reservation, EventReason.EVICTION_STUCK, message, warning=True)
 
 
 def stopped_events(hold: ReservationUpdate, left: Sequence[PlannedEviction]) -> Iterator[EventDraft]:
@@ -139,7 +144,7 @@ def stopped_events(hold: ReservationUpdate, left: Sequence[PlannedEviction]) -> 
 
     ``left``: these pods.
     """
-    units = first_of(sorted({each.unit for each in left}))
+    units = counted_noun(len({each.unit for each in left}), "unit")
     message = f"the preemption has ended before {counted_noun(len(left), 'pod')} of {units} could be evicted"
     yield _reservation_event(hold, EventReason.EVICTION_STOPPED, message, warning=True)
     for each in left[:_MAX_PODS]:
@@ -176,6 +181,8 @@ def _warning(member: Member, reason: EventReason, message: str) -> EventDraft:
 
 
 def _status_message(reservation: ReservationUpdate, status: ReservationStatus) -> str:
+    if status.state is ReservationState.HELD:
+        return _hold_message(reservation)
     if status.reason is not None:
         return status.reason
     where = "" if reservation.spec.domain is None else f" in {reservation.spec.domain}"
@@ -184,3 +191,12 @@ def _status_message(reservation: ReservationUpdate, status: ReservationStatus) -
         return f"{part_of(status.bound, status.members, 'is', 'are')} bound: {plan}"
     members = f"{counted_noun(status.members, 'member')} with {plan}"
     return f"{members}; to be bound by {status.deadline}" if status.state is ReservationState.COMMITTED else members
+
+
+def _hold_message(reservation: ReservationUpdate) -> str:
+    """Return the message of a capacity hold without the names in the reason of its status."""
+    nodes, preemption = first_of(sorted(each.node for each in reservation.spec.held)), reservation.spec.preemption
+    begun = (
+        "" if preemption is None else f"; evicts {counted_noun(len(preemption.evictions), 'pod')} ({preemption.rule})"
+    )
+    return f"does not fit yet; capacity that becomes free on {nodes} is reserved{begun}"
