@@ -19,10 +19,11 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from scheduler_core.runtime.page_access import PageAccess
+from scheduler_core.runtime.page_access import PageAccess, is_on_loopback
 from scheduler_core.runtime.shared_pages import SharedResults
 
 JSON = "application/json"
+HIDDEN_REASON = "not working; the log says why, and this page on loopback"
 MAX_WAITING = 32  # requests that may wait for a page at the same time
 
 PageHandler = Callable[[Request], Awaitable[Response]]
@@ -43,11 +44,13 @@ def program_app(
     """
     metrics_page = SharedResults[bytes]()
 
-    async def healthz(_: Request) -> Response:
-        return probe_answer(unhealthy())
+    def probe(reason: Callable[[], str | None]) -> PageHandler:
+        async def answer(request: Request) -> Response:
+            found = reason()
+            # A reason may name an object of a tenant, so the pod network gets none.
+            return probe_answer(found if found is None or is_on_loopback(request) else HIDDEN_REASON)
 
-    async def readyz(_: Request) -> Response:
-        return probe_answer(not_ready_reason())
+        return answer
 
     async def render_metrics() -> bytes:
         return generate_latest(registry)
@@ -55,7 +58,9 @@ def program_app(
     async def metrics(_: Request) -> Response:
         return Response(await metrics_page.get("", render_metrics), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    pages = {"/healthz": healthz, "/readyz": readyz} | _limited({"/metrics": metrics, **own_pages})
+    pages = {"/healthz": probe(unhealthy), "/readyz": probe(not_ready_reason)} | _limited(
+        {"/metrics": metrics, **own_pages}
+    )
     pages |= {path: _authorized(pages[path], access or PageAccess()) for path in own_pages}
 
     def not_found(request: Request, _: Exception) -> Response:

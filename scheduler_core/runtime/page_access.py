@@ -64,7 +64,7 @@ class PageAccess:
 
     async def refuse(self, request: Request) -> Response | None:
         """Return the refusal of a reader; None: it may read the page."""
-        if request.client is not None and request.client.host in _LOOPBACK:
+        if is_on_loopback(request):
             return None
         if self._review is None:
             return _refusal(
@@ -118,6 +118,11 @@ def page_access(pages: str, kube: Kube) -> PageAccess:
     """Return the access of the setting ``--pages``. ``kube``: connects as the account of this program."""
     reviewer = kube.with_role(PAGE_REVIEWER).with_timeout(_REVIEW_S)
     return PageAccess(partial(review_reader, reviewer) if pages == "authorized" else None)
+
+
+def is_on_loopback(request: Request) -> bool:
+    """Return whether the peer is on this host, as ``kubectl port-forward`` is."""
+    return request.client is not None and request.client.host in _LOOPBACK
 
 
 def bearer_token(request: Request) -> str:

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message
 
 from gputopo.kube.errors import UnavailableError
 from gputopo.kube.page_reviews import PageUser, Verdict
-from scheduler_core.runtime.http_pages import json_page, program_app
+from scheduler_core.runtime.http_pages import HIDDEN_REASON, json_page, program_app
 from scheduler_core.runtime.page_access import PageAccess, ReviewQueue
 
 POD_NETWORK = "10.244.1.7"
@@ -52,6 +52,17 @@ def reviewing(verdict: Verdict, calls: list[tuple[str, str]]) -> Callable[[str, 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])
 def test_peers_on_loopback_read_everything(peer: str) -> None:
     assert asyncio.run(ask(app(), peer)) == (200, '{"tenant":"a"}')
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_a_probe_that_fails_names_no_objects_to_the_pod_network(path: str) -> None:
+    def reason() -> str:
+        return "nothing about pods for 90 s: pods team-b/secret-0 cannot be read"
+
+    failing = program_app(reason, CollectorRegistry(), {}, reason)
+
+    assert asyncio.run(ask(failing, "127.0.0.1", path)) == (503, f"{reason()}\n")
+    assert asyncio.run(ask(failing, POD_NETWORK, path)) == (503, f"{HIDDEN_REASON}\n")
 
 
 @pytest.mark.parametrize("peer", [POD_NETWORK, "127.0.0.6", "::ffff:10.244.1.7", "fd00::7", "127.0.0.1.example", ""])
