@@ -14,9 +14,11 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import lru_cache, partial
-from typing import Any
+from math import inf
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -56,6 +58,7 @@ _JOIN_S = 1.0  # longest wait for all threads; a thread that still waits for the
 # A thread that did nothing for so long, not even fail, hangs, and only a new process helps. Longer than any call may
 # take by its own timeouts, including DNS and the retries of the transport.
 STUCK_S = 600.0
+_UNREADABLE_LOG_S = 60.0  # between two log lines about objects of a kind that cannot be decoded
 _MAX_INTERNED = 1 << 14  # values that many objects have in common
 
 
@@ -116,19 +119,34 @@ def _status(kind: str, condition: ReflectorStatus, now: float, *, ended: bool) -
     )
 
 
-class WatchErrorLog:
-    """Logs the errors of watches: each once when it begins, and once when it ends."""
+class _LoggedError(NamedTuple):
+    error: str | None = None
+    is_unreadable: bool = False  # it is about objects that cannot be decoded
+    at: float = -inf  # seconds
 
-    def __init__(self) -> None:
-        self._logged: dict[str, str | None] = {}  # by watch
+
+class WatchErrorLog:
+    """Logs the errors of watches: each once when it begins, and once when it ends.
+
+    Objects that cannot be decoded are logged at most once a minute: users may create and delete them all the time.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock``: monotonic seconds."""
+        self._clock = clock
+        self._logged: dict[str, _LoggedError] = {}  # by watch
 
     def log_errors(self, watches: Iterable[WatchStatus]) -> None:
         """Log the errors that changed since the last call."""
+        now = self._clock()
         for each in watches:
-            if each.error != self._logged.get(each.kind):
-                self._logged[each.kind] = each.error
-                level = logging.WARNING if each.error and each.served else logging.INFO  # not every cluster serves it
-                _log.log(level, "watch", extra={"fields": {"kind": each.kind, "trouble": each.error}})
+            logged = self._logged.get(each.kind, _LoggedError())
+            is_same = logged.is_unreadable and (each.error is None or each.unreadable > 0)
+            if each.error == logged.error or (is_same and now - logged.at < _UNREADABLE_LOG_S):
+                continue
+            self._logged[each.kind] = _LoggedError(each.error, is_same or each.unreadable > 0, now)
+            level = logging.WARNING if each.error and each.served else logging.INFO  # not every cluster serves it
+            _log.log(level, "watch", extra={"fields": {"kind": each.kind, "trouble": each.error}})
 
 
 def make_watches(
