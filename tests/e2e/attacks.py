@@ -66,6 +66,12 @@ ATTACKS = (
         "",
     ),
     Attack(
+        "trailers without end; 6,000 headers; 20,000 escapes in a URL",
+        "249 MiB (extender), 741 MiB (planner), 1,518 MiB (ui-server)",
+        ("tests/scheduler_core/runtime/test_http_server_heads.py",),
+        "the connection ends at 64 KiB, 100 headers, a URL of 8 KiB",
+    ),
+    Attack(
         "a member of high priority without GPUs, and an old one",
         "the gang jumps the queue",
         ("tests/e2e/gangs/test_fairness.py::test_a_high_priority_member_without_gpus_does_not_move_a_gang_forward",),
