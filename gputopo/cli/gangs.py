@@ -90,7 +90,6 @@ def gangs(
     from scheduler_core.planner.report.listing import list_gangs  # noqa: PLC0415
     from scheduler_core.planner.report.read import read_gangs  # noqa: PLC0415
     from scheduler_core.planner.report.tables import gang_table  # noqa: PLC0415
-    from scheduler_core.policy.profiles import BUILT_IN  # noqa: PLC0415
 
     if namespace is not None and all_namespaces:
         raise click.UsageError(f"--namespace {namespace} and --all-namespaces exclude each other")
@@ -101,7 +100,7 @@ def gangs(
     states = {} if server is None else planner_states(server)
     with listing_cluster(**connection, role=GANG_READER) as kube:
         now = kube.now()
-        seen = read_gangs(kube, namespace, BUILT_IN, now)
+        seen = read_gangs(kube, namespace, now)
     found = list_gangs(seen, now, states)
     if output in ("json", "yaml"):
         print_document(gang_list(found), output)
@@ -120,11 +119,10 @@ def _watched_gangs(kube: Kube, namespace: str | None, server: str | None, *, wid
     from scheduler_core.planner.report.listing import list_gangs  # noqa: PLC0415
     from scheduler_core.planner.report.read import read_gangs  # noqa: PLC0415
     from scheduler_core.planner.report.tables import gang_table  # noqa: PLC0415
-    from scheduler_core.policy.profiles import BUILT_IN  # noqa: PLC0415
 
     def read() -> Table:
         states = {} if server is None else planner_states(server)
-        seen = read_gangs(kube, namespace, BUILT_IN, time.time())
+        seen = read_gangs(kube, namespace, time.time())
         return gang_table(list_gangs(seen, time.time(), states), wide=wide)
 
     return Watched(read, keys=2, ages=frozenset({"WAITING"}), if_empty="no gangs found")

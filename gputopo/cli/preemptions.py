@@ -45,11 +45,10 @@ def preemptions(*, namespace: str | None, server: str | None, output: str, **con
     from gputopo.kube.rbac import GANG_READER  # noqa: PLC0415
     from scheduler_core.planner.report import preemptions as listing  # noqa: PLC0415
     from scheduler_core.planner.report.read import read_gangs  # noqa: PLC0415
-    from scheduler_core.policy.profiles import BUILT_IN  # noqa: PLC0415
 
     states = () if server is None else tuple(planner_states(server).values())
     with listing_cluster(**connection, role=GANG_READER) as kube:
-        seen = read_gangs(kube, None, BUILT_IN, kube.now())  # evicted pods may be in other namespaces
+        seen = read_gangs(kube, None, kube.now())  # evicted pods may be in other namespaces
     found = (*listing.running_preemptions(seen, namespace), *listing.dry_run_preemptions(states, namespace))
     if output == "table":
         print_table(lambda: listing.preemption_table(found), bool(found), "no preemptions found")

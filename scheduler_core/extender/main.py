@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 def serve_forever(settings: ExtenderSettings) -> None:
     """Serve until a signal ends the process."""
-    _raise_open_file_limit(_OPEN_FILES)
+    _raise_open_file_limit()
     sys.setswitchinterval(_SWITCH_S)
     identity = new_identity()
     with ExitStack() as stack:
@@ -101,9 +101,9 @@ def listeners_of(
     return tuple(listeners)
 
 
-def _raise_open_file_limit(wanted: int) -> None:
+def _raise_open_file_limit() -> None:
     """Allow as many open files as the connection limits need; shells allow 1024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < _OPEN_FILES:
+        limit = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))

@@ -38,10 +38,9 @@ def islands(product: str, sizes: Iterable[int], lanes: int = 4, *, numa: bool = 
     return _machine(product, first, _direct(joined), numa=numa)
 
 
-def nvswitch(product: str, gpus: int, lanes: int = 18, *, numa: bool = True) -> NodeTopology:
-    """Return a machine with all GPUs on one NVSwitch."""
-    rate = lanes * _LANE_GBPS
-    uplinks = [Uplink(gpu=gpu, fabric=0, lanes=lanes, expected_lanes=lanes, gbps=rate) for gpu in range(gpus)]
+def nvswitch(product: str, gpus: int, *, numa: bool = True) -> NodeTopology:
+    """Return a machine with all GPUs on one NVSwitch, by 18 lanes each."""
+    uplinks = [Uplink(gpu=gpu, fabric=0, lanes=18, expected_lanes=18, gbps=18 * _LANE_GBPS) for gpu in range(gpus)]
     return _machine(product, gpus, Nvlink(uplinks=tuple(uplinks)), numa=numa)
 
 

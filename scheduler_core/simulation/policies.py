@@ -37,13 +37,13 @@ class TypicalDemand(NamedTuple):
     cpu_only: float  # share of the kinds without GPUs
 
 
-def typical_demand(jobs: Iterable[SimulatedJob], coverage: float = _COVERAGE) -> TypicalDemand:
-    """Return the most frequent kinds that together cover this share of the jobs."""
+def typical_demand(jobs: Iterable[SimulatedJob]) -> TypicalDemand:
+    """Return the most frequent kinds that together cover most of the jobs."""
     counts: dict[Demand, int] = {}
     for job in jobs:
         demand = Demand(job.kind.gpus, job.kind.share, job.kind.cpu_milli, job.kind.products)
         counts[demand] = counts.get(demand, 0) + 1
-    needed = coverage * sum(counts.values())
+    needed = _COVERAGE * sum(counts.values())
     kept: dict[Demand, float] = {}
     for demand, count in sorted(counts.items(), key=lambda each: (-each[1], each[0][:3], sorted(each[0][3] or ()))):
         if sum(kept.values()) >= needed:

@@ -23,7 +23,7 @@ from scheduler_core.planner.gang.pod_source import PlannerPod, planner_sources
 from scheduler_core.planner.gang.volume_sources import VOLUME_SOURCES
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.policy.cached_reader import MemoizedParser
-from scheduler_core.policy.profiles import Policies
+from scheduler_core.policy.profiles import BUILT_IN, Policies
 from scheduler_core.runtime.leader_election import Lease, LeaseSpec, parse_lease_name
 
 # The kinds that declare the sizes of gangs, by the prefix of the gang's name.
@@ -69,9 +69,9 @@ class GangSnapshot(NamedTuple):
         return not self.damaged_ledgers and not any(each.startswith(LEDGERS) for each in self.unread)
 
 
-def read_gangs(kube: Kube, namespace: str | None, policies: Policies, now: float) -> GangSnapshot:
+def read_gangs(kube: Kube, namespace: str | None, now: float) -> GangSnapshot:
     """Return the gangs of a namespace or of all, with reservations and ledgers. Raises ``KubeError``."""
-    return _read_snapshot(kube, _pods(policies), namespace, policies, now)
+    return _read_snapshot(kube, _pods(BUILT_IN), namespace, BUILT_IN, now)
 
 
 def read_all(kube: Kube, policies: Policies, now: float) -> GangSnapshot:

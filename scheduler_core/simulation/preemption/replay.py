@@ -36,6 +36,7 @@ RULE_DESCRIPTIONS = {
 }
 TIERS = ("critical", "normal", "scavenger")
 TICK_S = 300.0  # how often waiting jobs are tried again
+_MONEY_PER_GPU_HOUR = 2.0
 _RETRY_S = 600.0  # how often evictions are considered for a waiting job
 
 
@@ -72,7 +73,6 @@ def replay_tiers(
     specs: Sequence[SimulatedNode],
     jobs: Sequence[TieredJob],
     seed: int,
-    money_per_gpu_hour: float = 2.0,
     advance: Callable[[int], None] = lambda _: None,
 ) -> PreemptionFigures:
     """Run to the first tick after the last arrival with the named rule. The same seed gives the same result.
@@ -89,7 +89,7 @@ def replay_tiers(
         policy=name,
         seed=seed,
         gpu_hours_lost=lost,
-        money_lost=lost * money_per_gpu_hour,
+        money_lost=lost * _MONEY_PER_GPU_HOUR,
         evicted_jobs=replay.evicted,
         in_vain=replay.in_vain,
         utilisation=replay.used_gpu_hours / total,
