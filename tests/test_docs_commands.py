@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from gputopo.cli.main import COMMANDS, main
-from tests.test_docs_links import PAGES
+from tests.pages import PAGES
 
 BLOCK = re.compile(r"^```(?:console|sh|bash|shell)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 MATRIX = """\

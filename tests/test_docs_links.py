@@ -8,12 +8,7 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parent.parent
-DOCS = REPOSITORY / "docs"
-PAGES = (
-    *(REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "fixtures/README.md")),
-    *sorted(DOCS.glob("*.md")),
-)
+from tests.pages import DOCS, PAGES, REPOSITORY
 
 
 def _prose(page: Path) -> str:

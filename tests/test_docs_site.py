@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.test_docs_links import PAGES
+from tests.pages import PAGES
 
 ROOT = Path(__file__).parents[1]
 

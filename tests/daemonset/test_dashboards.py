@@ -12,6 +12,7 @@ import yaml
 
 from daemonset.dashboards import DASHBOARDS
 from daemonset.dashboards.model import Dashboard, Panel, Query, Row, to_json
+from tests.daemonset.dashboard_expressions import prometheus_expression
 from tests.daemonset.tools import DAEMONSET, ROOT, Object, helm_rendered, kustomized, run
 
 COMPONENT = DAEMONSET / "components/dashboards"
@@ -39,11 +40,6 @@ def documented_metrics() -> dict[str, set[str]]:
             extra = {"le"} if suffix == "_bucket" else set()
             found.setdefault(name + suffix, set()).update(re.findall(r"\w+", labels), extra, SCRAPED)
     return found
-
-
-def prometheus_expression(expression: str) -> str:
-    """An expression as Grafana sends it, with every value of each variable."""
-    return re.sub(r"\$(?!__)\w+", ".*", expression.replace("$__rate_interval", "5m"))
 
 
 def test_promtool_parses_every_expression(dashboard: Dashboard, tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.daemonset.compositions import composed
 from tests.daemonset.renderings import comparable
-from tests.daemonset.test_pages import composed
 from tests.daemonset.tools import Object, helm_rendered, name_of
 from tests.daemonset.workloads import containers
 

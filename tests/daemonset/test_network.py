@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gputopo.process.settings import options_of
 from scheduler_core.extender.settings import ExtenderSettings
-from tests.daemonset.test_pages import ALL, composed
+from tests.daemonset.compositions import ALL, composed
 from tests.daemonset.tools import Object, helm_rendered, kustomized
 
 PROMETHEUS = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 
 from agent.daemon.metrics import CATALOGUE as AGENT_METRICS
 from gputopo.kube.rbac import PAGE_REVIEWER
@@ -13,11 +12,11 @@ from gputopo.process.metrics import MetricCatalogue
 from scheduler_core.extender.metrics import CATALOGUE as EXTENDER_METRICS
 from scheduler_core.observe.metrics import CATALOGUE as OBSERVER_METRICS
 from scheduler_core.planner.metrics import CATALOGUE as PLANNER_METRICS
+from tests.daemonset.compositions import ALL, composed
 from tests.daemonset.roles import granted, used
-from tests.daemonset.tools import DAEMONSET, Object, helm_rendered, name_of, run
+from tests.daemonset.tools import DAEMONSET, Object, helm_rendered, name_of
 from tests.daemonset.workloads import containers
 
-ALL = ("scheduler.enabled=true", "planner.enabled=true", "observe.enabled=true")
 COMPONENT = DAEMONSET / "scheduler/components/page-access"
 PROGRAMS = {"extender", "planner", "observe"}
 # Written by the cluster's administrators, or one of a closed list; the names of schedulers are few.
@@ -28,22 +27,6 @@ LABELS_WITHOUT_TENANTS = {
     "workload_type",
     "group", "name",  # of an extension, which the administrator installs
 }  # fmt: skip
-
-
-def composed(tmp_path: Path, *components: str) -> list[Object]:
-    """Every program below daemonset/scheduler in one kustomization."""
-    folders = ("default", "planner", "observe")
-    top = DAEMONSET / "scheduler"
-    relative = Path(*[".."] * len(tmp_path.resolve().parts[1:])) / str(top.resolve())[1:]
-    document = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "resources": [str(relative / each) for each in folders],
-        "components": [str(relative / "components" / each) for each in components],
-    }
-    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(document))
-    rendered = run("kubectl", "kustomize", "--load-restrictor=LoadRestrictionsNone", tmp_path)
-    return [each for each in yaml.safe_load_all(rendered) if each]
 
 
 def pages_settings(documents: list[Object] | tuple[Object, ...]) -> dict[str, str | None]:

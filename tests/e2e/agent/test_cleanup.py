@@ -17,7 +17,7 @@ from gputopo.labels import encode_topology, keys
 from tests import api_objects
 from tests.api_objects import Object
 from tests.e2e.agent.access import DEFINITIONS, define, define_node_gpus, grant, open_kube, user
-from tests.e2e.agent.test_publish_state import NODE_FEATURE
+from tests.e2e.agent.node_features import NODE_FEATURE
 from tests.e2e.cluster import Cluster, wait_for
 from tests.machines import dgx1
 

@@ -20,6 +20,7 @@ from tests import api_objects
 from tests.api_objects import Object
 from tests.e2e.agent.access import define, define_node_gpus, grant, open_kube, user
 from tests.e2e.agent.conftest import ACCOUNT
+from tests.e2e.agent.node_features import NODE_FEATURE
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.process import Server
 from tests.machines import dgx1, hgx_h100
@@ -213,44 +214,6 @@ def test_an_event_is_about_the_node(cluster: Cluster, agent_kube: Kube, node_uid
         "GpuLost": ("Warning", "GPU 3 is lost", NODE),
         "Recovered": ("Normal", "x" * 1023 + "…", NODE),
     }
-
-
-# What NFD's definition says of the fields that are used; its whole text is NFD's.
-NODE_FEATURE = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {
-        "name": "nodefeatures.nfd.k8s-sigs.io",
-        # The group is a protected one: its owners approve each definition by this annotation.
-        "annotations": {"api-approved.kubernetes.io": "unapproved, a test"},
-    },
-    "spec": {
-        "group": "nfd.k8s-sigs.io",
-        "scope": "Namespaced",
-        "names": {"kind": "NodeFeature", "plural": "nodefeatures", "singular": "nodefeature"},
-        "versions": [
-            {
-                "name": "v1alpha1",
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "required": ["spec"],
-                        "properties": {
-                            "spec": {
-                                "type": "object",
-                                "properties": {
-                                    "labels": {"type": "object", "additionalProperties": {"type": "string"}}
-                                },
-                            }
-                        },
-                    }
-                },
-            }
-        ],
-    },
-}
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from tests.api_client import ApiError, Client
 from tests.api_objects import Object
 from tests.e2e import cleaning, servers
 from tests.e2e.agent.access import RBAC, define, user
-from tests.e2e.agent.test_publish_state import NODE_FEATURE as LABELS_ONLY
+from tests.e2e.agent.node_features import NODE_FEATURE as LABELS_ONLY
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.daemonset.installed import ACCOUNT, POLICIES, agent_token, every_right, install, refusal
 from tests.e2e.daemonset.installed import AGENT_NAMESPACE as NAMESPACE

@@ -16,7 +16,7 @@ import yaml
 from daemonset.dashboards import DASHBOARDS
 from gputopo.kube.rbac import OBSERVER
 from tests.api_objects import pod
-from tests.daemonset.test_dashboards import prometheus_expression
+from tests.daemonset.dashboard_expressions import prometheus_expression
 from tests.daemonset.tools import tool
 from tests.e2e.agent import running as of_agent
 from tests.e2e.agent.access import grant

@@ -22,7 +22,7 @@ from tests.api_objects import Object
 from tests.daemonset.tools import helm_rendered, kustomized
 from tests.e2e import cleaning
 from tests.e2e.agent.access import DEFINITIONS, define
-from tests.e2e.agent.test_publish_state import NODE_FEATURE
+from tests.e2e.agent.node_features import NODE_FEATURE
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.daemonset.installed import ACCOUNT, AGENT_NAMESPACE, NAMESPACE, apply, path_of, wait_for_policies
 from tests.e2e.process import Server

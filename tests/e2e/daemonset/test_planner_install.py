@@ -20,7 +20,7 @@ from tests.daemonset.tools import run as run_tool
 from tests.e2e.agent.access import DEFINITIONS, grant
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.daemonset.installed import apply, documents, path_of
-from tests.e2e.daemonset.test_planner_objects import PLAN, ledger, reservation
+from tests.e2e.daemonset.planner_objects import PLAN, ledger, reservation
 
 pytestmark = pytest.mark.e2e
 OURS = {"schedulerName": "gputopo-scheduler"}

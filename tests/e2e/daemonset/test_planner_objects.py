@@ -13,10 +13,8 @@ import pytest
 from gputopo.crd.reservations import (
     LEDGER_KIND,
     POOL,
-    RESERVATION_KIND,
     EntryPhase,
     ExtenderAck,
-    HeldCapacity,
     LedgerEntry,
     LedgerSpec,
     LedgerStatus,
@@ -36,12 +34,9 @@ from tests.daemonset.tools import tool
 from tests.e2e.agent.access import grant, open_kube
 from tests.e2e.cluster import Cluster
 from tests.e2e.daemonset.installed import apply, documents
+from tests.e2e.daemonset.planner_objects import PLAN, ledger, reservation
 
 pytestmark = pytest.mark.e2e
-SEAT = PlannedMember("u-0", "llm-7-0", "gpu-1", (("nvidia.com/gpu", 4),), (0, 1, 2, 3), 0)
-PLAN = ReservationSpec(
-    "llm-7", (SEAT, PlannedMember("u-1", "llm-7-1")), (HeldCapacity("gpu-2", 2),), 90.0, "clique=7b96.1", 450.0, 2
-)
 STATUS = ReservationStatus(ReservationState.COMMITTED, "waits for gpu-1", 1, 2, 1, 4, "2026-11-21T12:00:30Z")
 
 
@@ -63,21 +58,6 @@ def extender(cluster: Cluster, planner: Kube, tmp_path: Path) -> Iterator[Kube]:
     kube = open_kube(cluster, "extender", EXTENDER, tmp_path)
     yield kube
     kube.close()
-
-
-def reservation(cluster: Cluster, spec: Any, name: str = "llm-7-1a2b3c", **metadata: str) -> Object:
-    return {
-        "apiVersion": RESERVATIONS.api_version,
-        "kind": RESERVATION_KIND,
-        "metadata": {"name": name, "namespace": cluster.namespace, **metadata},
-        "spec": msgspec.to_builtins(spec),
-    }
-
-
-def ledger(spec: LedgerSpec, **metadata: str) -> Object:
-    named = {"name": POOL, **metadata}
-    builtins = msgspec.to_builtins(spec)
-    return {"apiVersion": LEDGERS.api_version, "kind": LEDGER_KIND, "metadata": named, "spec": builtins}
 
 
 def ledger_status(**extenders: ExtenderAck) -> Object:

@@ -7,17 +7,16 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
 
 from gputopo.labels.reasons import Reason
 from scheduler_core.policy.limits import LIMITS
-from scheduler_core.policy.models import API_VERSION, KIND
 from tests.api_client import ApiError
 from tests.api_objects import Object
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.gangs.conftest import StartPlanner
 from tests.e2e.gangs.holds import held, nodes
 from tests.e2e.gangs.members import Asked, create, gang, unschedulable, wait_until_whole
+from tests.e2e.gangs.policies import policy_file
 from tests.e2e.gangs.running import Planner
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import condition, gpu_pod, started
@@ -71,13 +70,6 @@ def test_a_hold_yields_to_ungated_pods_of_a_higher_priority(
     users = f"pods of a higher priority on these nodes: {cluster.namespace}/urgent and 1 more"
     wait_for(lambda: users in (held(cluster, "greedy") or {"status": {}})["status"].get("reason", ""), users)
     assert running.count("gputopo_planner_capacity_hold_higher_priority_pods") == 2
-
-
-def policy_file(folder: Path, **gangs: object) -> str:
-    """Write a policy file with these limits; return its path."""
-    path = folder / "policy.yaml"
-    path.write_text(yaml.safe_dump({"apiVersion": API_VERSION, "kind": KIND, "gangs": gangs}))
-    return str(path)
 
 
 def status_of(planner: Planner, name: str) -> Object:

@@ -12,8 +12,8 @@ from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.gangs.conftest import StartPlanner
 from tests.e2e.gangs.holds import nodes
 from tests.e2e.gangs.members import GATES, Asked, create, gang, node_of
+from tests.e2e.gangs.policies import policy_file
 from tests.e2e.gangs.running import reserved
-from tests.e2e.gangs.test_hold_limits import policy_file
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import condition, gpu_pod, placed, started
 from tests.simulated_node.fleet import Fleet

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -12,20 +11,15 @@ from tests.api_objects import Object, pod
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.scheduler import real_state
 from tests.e2e.scheduler.agents import Agents
+from tests.e2e.scheduler.allocations import alternating
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import Extender, condition, gpu_pod, refused, started
 from tests.simulated_node.fleet import Fleet
-from tests.simulated_node.kubelet import Device
 from tests.simulated_node.node import NodeSpec
 from tests.simulated_node.shapes import bridged_pairs_8, islands_4_4
 
 pytestmark = pytest.mark.e2e
 REQUIRED = {"island": "required"}
-
-
-def alternating(available: Sequence[Device], _: Sequence[Device], size: int) -> Sequence[Device]:
-    """A device plugin that takes GPUs from the two halves of a machine in turn."""
-    return sorted(available, key=lambda device: (device.gpu % 4, device.gpu))[:size]
 
 
 @pytest.fixture

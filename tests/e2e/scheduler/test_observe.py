@@ -16,9 +16,9 @@ from tests.e2e.agent.access import grant, user
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.fixtures import StartScheduler
 from tests.e2e.process import Server
+from tests.e2e.scheduler.allocations import alternating
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import started
-from tests.e2e.scheduler.test_islands import alternating
 from tests.simulated_node.fleet import Fleet
 from tests.simulated_node.node import NodeSpec
 from tests.simulated_node.shapes import islands_4_4

@@ -17,12 +17,12 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 
 from gputopo.kube.rbac import UI
-from gputopo.labels import keys
-from tests.api_objects import Object, pod
+from tests.api_objects import pod
 from tests.e2e.agent.access import grant, user
 from tests.e2e.cluster import Cluster
 from tests.e2e.process import Server
 from tests.e2e.scheduler.conftest import StartAgents
+from tests.e2e.scheduler.gated_pods import gated
 from tests.e2e.scheduler.running import prepare, started
 from tests.ports import free_port
 from tests.simulated_node.fleet import Fleet
@@ -72,13 +72,6 @@ def page(browser: Browser, url: str) -> Iterator[Page]:
 def _is_error(message: ConsoleMessage) -> bool:
     """Return whether the page caused an error. A stream that a test cuts does not count."""
     return message.type == "error" and "net::ERR_FAILED" not in message.text
-
-
-def gated(name: str, rank: int, size: int) -> Object:
-    """A member of a gang that waits for the planner."""
-    found = pod(f"{name}-{rank}", 8, schedulingGates=[{"name": keys.GATE}])
-    found["metadata"]["annotations"] = {keys.POD_GANG.key: name, keys.POD_GANG_SIZE.key: str(size)}
-    return found
 
 
 def test_a_person_sees_what_happens_without_loading_the_page_again(

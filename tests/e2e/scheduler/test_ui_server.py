@@ -22,8 +22,8 @@ from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.daemonset.installed import NAMESPACE, apply, documents
 from tests.e2e.process import Server
 from tests.e2e.scheduler.conftest import StartAgents
+from tests.e2e.scheduler.gated_pods import gated
 from tests.e2e.scheduler.running import prepare, started
-from tests.e2e.scheduler.test_ui import gated
 from tests.ports import free_port
 from tests.simulated_node.fleet import Fleet
 from tests.simulated_node.node import NodeSpec

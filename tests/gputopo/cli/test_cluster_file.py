@@ -13,23 +13,13 @@ from click.testing import CliRunner, Result
 
 from gputopo.cli import main
 from tests.api_server import Answer, Asked, api_server
-from tests.gputopo.cli import test_gangs, test_why
+from tests.gputopo.cli import gang_objects, pod_objects
+from tests.gputopo.cli.cluster_files import KINDS, file_of, of_kind
 from tests.gputopo.cli.cluster_objects import NODE, STATE, listed, pod
 from tests.scheduler_core.ui.cluster_documents import cluster_text
 from tests.scheduler_core.ui.pages import Page
 
-KINDS = ((NODE, "Node", "v1"), (STATE, "NodeGpus", "gputopo.io/v1alpha1"))
-RUNNING = [each for each in test_why.THERE if each["status"].get("phase") != "Failed"]
-
-
-def of_kind(item: dict[str, Any], kind: str, version: str = "v1") -> dict[str, Any]:
-    return {"apiVersion": version, "kind": kind, **item}
-
-
-def file_of(folder: Path, pods: list[dict[str, Any]], *more: dict[str, Any]) -> str:
-    items = [of_kind(*each) for each in KINDS] + [of_kind(each, "Pod") for each in pods] + list(more)
-    (folder / "c.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}), encoding="utf-8")
-    return str(folder / "c.json")
+RUNNING = [each for each in pod_objects.THERE if each["status"].get("phase") != "Failed"]
 
 
 def run(*arguments: str, **options: Any) -> Result:
@@ -54,18 +44,19 @@ def test_a_file_gives_the_same_output_as_the_cluster(tmp_path: Path, arguments: 
     def answered(asked: Asked) -> Answer:
         if asked.query.get("labelSelector", "").startswith("nosuch=label"):
             return listed()
-        return test_why.cluster(asked)
+        return pod_objects.cluster(asked)
 
     with api_server(answered) as server:
         live = run(*arguments, "--kubeconfig", server.kubeconfig(tmp_path / "config"))
-    found = run(*arguments, "--from", file_of(tmp_path, test_why.THERE))
+    found = run(*arguments, "--from", file_of(tmp_path, pod_objects.THERE))
 
     assert (found.exit_code, found.stdout) == (live.exit_code, live.stdout)
     assert bool(found.stderr) == bool(live.stderr)
 
 
 def test_gangs_of_a_file(tmp_path: Path) -> None:
-    members = [test_gangs.member("w-0"), test_gangs.member("w-1"), test_gangs.member("x-0", "other", namespace="b")]
+    names = ("w-0", "w-1")
+    members = [*map(gang_objects.member, names), gang_objects.member("x-0", "other", namespace="b")]
     file = file_of(tmp_path, members)
 
     every = json.loads(run("gangs", "--from", file, "-o", "json").stdout)["items"]
@@ -82,7 +73,7 @@ def test_gangs_of_a_file(tmp_path: Path) -> None:
 
 
 def test_nodes_and_pods_of_a_packed_file_and_of_standard_input(tmp_path: Path) -> None:
-    file = Path(file_of(tmp_path, test_why.THERE))
+    file = Path(file_of(tmp_path, pod_objects.THERE))
     (tmp_path / "c.json.gz").write_bytes(gzip.compress(file.read_bytes()))
 
     plain = run("nodes", "--from", str(file))
@@ -108,7 +99,7 @@ def test_a_file_is_evaluated_at_the_time_of_its_newest_report(tmp_path: Path) ->
 def test_a_file_without_reports_is_evaluated_at_the_time_of_the_newest_kubelet_heartbeat(tmp_path: Path) -> None:
     conditions = [{"type": "Ready", "lastHeartbeatTime": "2026-11-20T12:00:00Z"}, {"lastHeartbeatTime": 7}, "odd"]
     node = {**NODE, "status": {**NODE.get("status", {}), "conditions": conditions}}
-    member = test_gangs.member("w-0")
+    member = gang_objects.member("w-0")
     member["metadata"]["creationTimestamp"] = "2026-11-20T11:59:00Z"
     items = [of_kind(node, "Node"), of_kind(member, "Pod")]
     (tmp_path / "c.json").write_text(json.dumps({"items": items}), encoding="utf-8")
@@ -127,7 +118,7 @@ def test_an_object_that_is_listed_twice_counts_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
 def test_a_file_of_powershell_is_read(tmp_path: Path, encoding: str) -> None:
-    plain = Path(file_of(tmp_path, test_why.THERE))
+    plain = Path(file_of(tmp_path, pod_objects.THERE))
     (tmp_path / "other.json").write_text(plain.read_text(encoding="utf-8"), encoding=encoding)
 
     found = run("nodes", "--from", str(tmp_path / "other.json"))
@@ -136,12 +127,12 @@ def test_a_file_of_powershell_is_read(tmp_path: Path, encoding: str) -> None:
 
 
 def test_a_ledger_that_cannot_be_read_does_not_mean_that_no_planner_has_led(tmp_path: Path) -> None:
-    ledger = of_kind(test_gangs.LEDGER, "PlacementLedger", "gputopo.io/v1alpha1")
+    ledger = of_kind(gang_objects.LEDGER, "PlacementLedger", "gputopo.io/v1alpha1")
     damaged = {**ledger, "spec": {**ledger["spec"], "entries": [{"namespace": "a", "name": "x"}]}}
     none_has_led = "no planner has led here"
 
-    assert none_has_led not in run("gangs", "--from", file_of(tmp_path, test_gangs.THERE, ledger)).stderr
-    shown = run("gangs", "--from", file_of(tmp_path, test_gangs.THERE, damaged))
+    assert none_has_led not in run("gangs", "--from", file_of(tmp_path, gang_objects.THERE, ledger)).stderr
+    shown = run("gangs", "--from", file_of(tmp_path, gang_objects.THERE, damaged))
     assert "placementledgers gpus cannot be read" in shown.stderr
     assert none_has_led not in shown.stderr
 

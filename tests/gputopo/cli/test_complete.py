@@ -14,8 +14,8 @@ from click.shell_completion import ShellComplete
 from gputopo.cli.main import main
 from gputopo.kube.rbac import NODES, PODS
 from tests.api_server import Answer, Asked, api_server
+from tests.gputopo.cli.cluster_files import file_of
 from tests.gputopo.cli.cluster_objects import NODE, listed, pod
-from tests.gputopo.cli.test_cluster_file import file_of
 from tests.scheduler_core.ui.cluster_documents import cluster_text
 
 PENDING = pod("waits", 2, phase="Pending")

@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from gputopo.cli import main
+from tests.gputopo.cli.cluster_files import file_of, of_kind
 from tests.gputopo.cli.cluster_objects import pod
-from tests.gputopo.cli.test_cluster_file import file_of, of_kind
-from tests.gputopo.cli.test_gangs import member
+from tests.gputopo.cli.gang_objects import member
 
 CAMEL, SNAKE = re.compile(r"[a-z]+([A-Z][a-z]*|[0-9][a-z]?)*"), re.compile(r"[a-z0-9]+(_[a-z0-9]+)*")
 RUNNING = pod("train", 3, node="gpu-0", phase="Running")

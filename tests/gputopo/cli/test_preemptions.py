@@ -14,7 +14,7 @@ from gputopo.cli import main
 from gputopo.crd.reservations import HeldCapacity, PlannedEviction, Preemption, ReservationSpec, spec_hash
 from tests.api_server import Answer, api_server
 from tests.gputopo.cli.cluster_objects import listed, pod
-from tests.gputopo.cli.test_gangs import LEDGER, cluster, member, run
+from tests.gputopo.cli.gang_objects import LEDGER, cluster, member, run
 
 VICTIMS = (
     PlannedEviction("u-old-0", "b", "old-0", "gpu-0", "b/old", 2),

@@ -15,7 +15,7 @@ from gputopo.cli import watch as module
 from gputopo.kube.rbac import NODE_GPUS, NODES, PODS
 from tests.api_server import Answer, Asked, api_server
 from tests.gputopo.cli.cluster_objects import NODE, STATE, listed, pod
-from tests.gputopo.cli.test_gangs import member
+from tests.gputopo.cli.gang_objects import member
 
 
 class Cluster:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from gputopo.model import Gpu, Health, Nic, NodeTopology, Nvlink, PcieDistance, Uplink
 from gputopo.render.dot import render_dot
 from gputopo.render.wording import escape_invisible
-from tests.gputopo.render.test_svg_c2c import DOWN, OFF, UNRATED, UP, tray
+from tests.gputopo.render.c2c_machines import DOWN, OFF, UNRATED, UP, tray
 from tests.machines import MACHINES, a6000_pair_and_one
 from tests.property.strategies import HOSTILE, topologies
 

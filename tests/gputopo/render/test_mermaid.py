@@ -6,7 +6,7 @@ from hypothesis import given, settings
 
 from gputopo.model import Gpu, Health, Link, Nic, NodeTopology, Nvlink, PcieDistance
 from gputopo.render.mermaid import render_mermaid
-from tests.gputopo.render.test_svg_c2c import DOWN, OFF, UNRATED, UP, tray
+from tests.gputopo.render.c2c_machines import DOWN, OFF, UNRATED, UP, tray
 from tests.machines import a6000_pair_and_one, b200_fallen_out, nvlink_unknown
 from tests.property.strategies import topologies
 

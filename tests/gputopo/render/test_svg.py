@@ -8,6 +8,7 @@ import pytest
 from gputopo.model import Degradation, Gpu, Link, NodeTopology, Nvlink
 from gputopo.render.svg import render_svg
 from gputopo.render.svg.words import TIMES
+from tests.gputopo.render.svg_elements import SVG, found, legend, picture, words
 from tests.machines import (
     MACHINES,
     a100_bridged,
@@ -29,24 +30,6 @@ from tests.machines import (
     rtx4090,
     wsl,
 )
-
-SVG = "{http://www.w3.org/2000/svg}"
-
-
-def picture(topology: NodeTopology) -> ET.Element:
-    return ET.fromstring(render_svg(topology))
-
-
-def found(root: ET.Element, *classes: str) -> list[ET.Element]:
-    return [each for each in root.iter(f"{SVG}g") if set(classes) <= set(each.attrib.get("class", "").split())]
-
-
-def words(root: ET.Element) -> list[str]:
-    return [each.text or "" for each in root.iter(f"{SVG}text")]
-
-
-def legend(root: ET.Element) -> list[str]:
-    return [word for entry in found(root, "entry") for word in words(entry)[-1:]]
 
 
 def gpus(root: ET.Element, *classes: str) -> list[str]:

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-import msgspec
 import pytest
 
 from gputopo.gpu import C2c
-from gputopo.model import NodeTopology
-from tests.gputopo.render.test_svg import SVG, found, legend, picture, words
-from tests.machines import MACHINES, gb200_tray
-
-UP, DOWN, OFF, UNRATED = C2c(10, 10, 894.2), C2c(9, 10, 804.8), C2c(0, 10, 0.0), C2c(10, 10)
-
-
-def tray(*links: C2c | None) -> NodeTopology:
-    """A tray with two GPUs on each of two CPUs, and the link of each GPU."""
-    topology = gb200_tray()
-    gpus = tuple(msgspec.structs.replace(gpu, c2c=c2c) for gpu, c2c in zip(topology.gpus, links, strict=True))
-    return msgspec.structs.replace(topology, gpus=gpus)
+from tests.gputopo.render.c2c_machines import DOWN, OFF, UNRATED, UP, tray
+from tests.gputopo.render.svg_elements import SVG, found, legend, picture, words
+from tests.machines import MACHINES
 
 
 def box(group: ET.Element) -> tuple[float, float, float, float]:

@@ -23,7 +23,7 @@ from scheduler_core.extender.wire import (
 )
 from scheduler_core.request.pod import Metadata, placed_gang
 from scheduler_core.simulation.assumed_machines import islands
-from tests.scheduler_core.extender.test_wire import POD, READ, RECORDED
+from tests.scheduler_core.extender.traffic import POD, READ, RECORDED
 from tests.scheduler_core.fake_scheduler import FakeScheduler, pod_update, unbound_pod
 from tests.scheduler_core.planner.packing.plans import plan
 from tests.scheduler_core.runtime.served import Passing, app_of, serving

@@ -39,17 +39,11 @@ from tests.scheduler_core.ui.cluster_documents import (
     waiting_gang,
 )
 from tests.scheduler_core.ui.pages import Page, now, service_of
+from tests.scheduler_core.ui.requests import POD_NETWORK, Answered, answer_to, ask
 
-POD_NETWORK = "10.244.1.7"
 SECRETS = ("secret", "model-x", "next-x", "secret-ns")
 HTML = ("accept", "text/html")
 MAY_LIST = {"admin": (ALL,), "tenant": ("mine",), "guest": ()}
-
-
-class Answered(NamedTuple):
-    status: int
-    headers: dict[str, str]
-    text: str
 
 
 def tenants() -> list[Object]:
@@ -95,36 +89,6 @@ def app(service: UiService) -> ASGIApp:
 def app_of(service: UiService) -> ASGIApp:
     """The pages with reviewed tokens."""
     return ui_app(service, ReviewedViewers(PageAccess(review), lambda user, space: space in MAY_LIST[user.username]))
-
-
-def ask(app: ASGIApp, path: str, token: str = "", *headers: tuple[str, str], **how: str) -> Answered:
-    """The answer to a request, on an event loop of its own."""
-    return asyncio.run(answer_to(app, path, token, *headers, **how))
-
-
-async def answer_to(
-    app: ASGIApp, path: str, token: str = "", *headers: tuple[str, str], method: str = "GET", body: str = "",
-    peer: str = POD_NETWORK, scheme: str = "http",
-) -> Answered:  # fmt: skip
-    """The answer to a request."""
-    sent: list[Message] = []
-    where, _, query = path.partition("?")
-    found = [("host", "ui.example"), *([("authorization", f"Bearer {token}")] if token else []), *headers]
-    raw = [(name.encode(), value.encode()) for name, value in dict(found).items()]
-    scope = {
-        "type": "http", "method": method, "path": where, "query_string": query.encode(), "headers": raw,
-        "client": (peer, 1), "scheme": scheme, "server": ("ui.example", 80),
-    }  # fmt: skip
-
-    async def receive() -> Message:
-        return {"type": "http.request", "body": body.encode(), "more_body": False}
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    await app(scope, receive, send)
-    text = b"".join(each.get("body", b"") for each in sent[1:]).decode()
-    return Answered(sent[0]["status"], {key.decode(): value.decode() for key, value in sent[0]["headers"]}, text)
 
 
 PAGES = (

@@ -12,7 +12,7 @@ from scheduler_core.ui.service import UiService
 from tests.api_objects import gpu_node
 from tests.scheduler_core.ui.cluster_documents import cluster_text, waiting_gang
 from tests.scheduler_core.ui.pages import Page
-from tests.scheduler_core.ui.test_access import ask
+from tests.scheduler_core.ui.requests import ask
 
 DAY = 86_400.0
 RECORDED = 1_700_000_000.0  # 2023-11-14 22:13:20 UTC

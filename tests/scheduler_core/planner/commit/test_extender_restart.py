@@ -9,8 +9,8 @@ from gputopo.timing import ASSUMED_POD_LIFETIME_S, EXTENDER_ENDED_S, EXTENDER_RE
 from scheduler_core.planner.commit.actions import ProbeExtenderPod
 from scheduler_core.planner.commit.state import CommitTerms
 from tests.scheduler_core.planner.commit.apiserver import SPACE, ApiServer
+from tests.scheduler_core.planner.commit.commit_model import hear_all
 from tests.scheduler_core.planner.commit.processes import Answering, Flags, Planner
-from tests.scheduler_core.planner.commit.test_commit_model import _hear_all
 
 COMMITTED = EntryPhase.COMMITTED
 
@@ -32,12 +32,12 @@ class Cluster:
     def _exchange(self) -> None:
         extender = self.extender
         if extender is not None:
-            _hear_all(extender)
+            hear_all(extender)
             extender.look()
             while extender.said:
                 self.server.apply(extender.me, extender.said.pop(0))
         if self.planner.watcher is not None:
-            _hear_all(self.planner)
+            hear_all(self.planner)
         for each in self.planner.writes():
             if isinstance(each, ProbeExtenderPod):
                 self.planner.heard_of(each, gone=extender is None or extender.pod != each.pod)

@@ -15,7 +15,7 @@ from gputopo.crd.reservations import ReservationState
 from gputopo.labels import keys
 from scheduler_core.planner.commit.state import CommitTerms
 from tests.scheduler_core.planner.commit.apiserver import OWN, Json, pinned
-from tests.scheduler_core.planner.commit.test_commit_model import _OFTEN, _USUAL, TERMS, Commit, Mutant, _pick, _weighed
+from tests.scheduler_core.planner.commit.commit_model import OFTEN, TERMS, USUAL, Commit, Mutant, picked, weighed
 
 _MAX_TIMEOUT_S = 60.0
 _ASKED = "24h"
@@ -27,7 +27,7 @@ class Unbound(Commit):
 
     mutant = Mutant(_BOUNDED)
     harmless = mutant
-    actions = _weighed(_OFTEN | {"stuck_pods_come": 14, "port_is_freed": 5, "stuck_pod_goes": 2})
+    actions = weighed(OFTEN | {"stuck_pods_come": 14, "port_is_freed": 5, "stuck_pod_goes": 2})
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,12 +53,12 @@ class Unbound(Commit):
 
     def port_is_freed(self, _: int, pick: int) -> None:
         if self.stuck:
-            self.stuck.discard(_pick(sorted(self.stuck), pick))
+            self.stuck.discard(picked(sorted(self.stuck), pick))
 
     def stuck_pod_goes(self, _: int, pick: int) -> None:
         there = sorted(self.stuck & self.server.pods.keys())
         if there:
-            self.server.delete_pod(_pick(there, pick))
+            self.server.delete_pod(picked(there, pick))
 
     def _may_try(self, pod: Json, side: int) -> bool:
         """Two schedulers that place ordinary pods on one node do not know of each other's bindings under way.
@@ -113,7 +113,7 @@ class Unbound(Commit):
 
 
 def test_pods_that_never_bind_give_up_their_places_and_no_gpu_is_assigned_twice() -> None:
-    run_state_machine_as_test(Unbound, settings=_USUAL)
+    run_state_machine_as_test(Unbound, settings=USUAL)
 
 
 class Unlimited(Unbound):
@@ -125,4 +125,4 @@ class Unlimited(Unbound):
 
 def test_the_model_finds_that_a_long_timeout_keeps_the_places() -> None:
     with pytest.raises(AssertionError, match="was not bound in time"):
-        run_state_machine_as_test(Unlimited, settings=settings(_USUAL, max_examples=200))
+        run_state_machine_as_test(Unlimited, settings=settings(USUAL, max_examples=200))

@@ -13,8 +13,7 @@ from scheduler_core.planner.commit.actions import Action, EvictPod
 from scheduler_core.planner.leader.writer import WriteOutcome
 from tests.scheduler_core.planner.commit.apiserver import ApiServer
 from tests.scheduler_core.planner.leader.fake_planner import FakePlanner
-from tests.scheduler_core.planner.leader.test_eviction_checks import annotate, running
-from tests.scheduler_core.planner.leader.test_preemptions import RUNNING, planner, urgent
+from tests.scheduler_core.planner.leader.preemption_cases import RUNNING, annotate, planner, running, urgent
 
 STEPS = 150  # seconds
 CHANGES = ("lose a GPU", "delete a member", "end a pod", "forbid", "kill the planner", "refuse evictions")

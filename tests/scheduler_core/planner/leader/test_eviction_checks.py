@@ -21,9 +21,10 @@ from scheduler_core.policy.profiles import BUILT_IN
 from scheduler_core.request.disruption import DisruptionFacts
 from tests.scheduler_core.planner.commit.apiserver import SPACE, ApiServer
 from tests.scheduler_core.planner.leader.fake_planner import FakePlanner
-from tests.scheduler_core.planner.leader.test_preemptions import (
+from tests.scheduler_core.planner.leader.preemption_cases import (
     POLICY,
     RUNNING,
+    annotate,
     committed,
     evicted,
     full,
@@ -31,22 +32,12 @@ from tests.scheduler_core.planner.leader.test_preemptions import (
     intents,
     planner,
     run,
+    running,
     urgent,
 )
 
 PROTECTED = PreemptionRule("all-protected", allow=False)
 Change = Callable[[ApiServer, FakePlanner], None]
-
-
-def annotate(server: ApiServer, uid: str, key: str, value: str) -> None:
-    pod = server.pods[uid]
-    annotations = {**pod["metadata"].get("annotations", {}), key: value}
-    server._put_pod({**pod, "metadata": {**pod["metadata"], "annotations": annotations}})
-
-
-def running(server: ApiServer) -> list[str]:
-    """Return the running pods without those of the gang that waits."""
-    return [uid for uid, pod in server.pods.items() if pod["spec"].get("nodeName")]
 
 
 def lose_gpus(server: ApiServer, _: FakePlanner) -> None:

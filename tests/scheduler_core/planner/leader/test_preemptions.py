@@ -7,13 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.crd.reservations import EntryPhase
 from gputopo.labels.keys import GATE, POD_RESERVATION
 from gputopo.labels.workloads import DELETION_COST
 from gputopo.timestamps import format_timestamp
-from scheduler_core.cache.events import LedgerUpdate, ReservationUpdate
+from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.actions import Action, CheckBudgets, CreateReservation, EvictPod
-from scheduler_core.planner.commit.state import CommitTerms
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.eviction_history import EvictedFrom, EvictionHistory
@@ -23,64 +21,24 @@ from scheduler_core.planner.leader.preemption_search import PreemptionSearch, ru
 from scheduler_core.planner.leader.writer import WriteOutcome
 from scheduler_core.planner.status import planner_status
 from scheduler_core.policy.preemption import (
-    PreemptionMatch,
     PreemptionMode,
-    PreemptionPolicy,
-    PreemptionRule,
     PreemptionWindow,
 )
 from scheduler_core.policy.profiles import BUILT_IN
 from tests.scheduler_core.planner.commit.apiserver import SPACE, ApiServer
 from tests.scheduler_core.planner.leader.fake_planner import START, FakePlanner
-
-RULE = PreemptionRule("lower-preemptible", PreemptionMatch(), min_runtime_s=0.0)
-POLICY = PreemptionPolicy(PreemptionMode.EVICT, (RULE,), wait_s=0.0, min_runtime_s=0.0)
-TERMS = CommitTerms(gated=True)
-RUNNING = {"status": {"phase": "Running", "startTime": "2026-11-21T00:00:00Z"}}
-
-
-def full(*, ends: bool = True, **gpus: int) -> tuple[ApiServer, dict[str, str]]:
-    """Return nodes of two GPUs, each with a running pod of so many GPUs; and these pods by node.
-
-    ``ends``: false: the pods have a finalizer, and do not end.
-    """
-    server = ApiServer(dict.fromkeys(gpus, 2))
-    running = {"status": {"phase": "Running", "startTime": "2026-11-21T00:00:00Z"}}
-    kept = {} if ends else {"metadata": {"finalizers": ["example.com/keep"]}}
-    pods = {node: server.create_pod(f"on-{node}", number, more={**running, **kept}) for node, number in gpus.items()}
-    for node, uid in pods.items():
-        server.bind(uid, node)
-    return server, pods
-
-
-def urgent(server: ApiServer, name: str = "urgent", size: int = 1, gpus: int = 2) -> list[str]:
-    return [server.create_pod(name, gpus, name, size, priority=100) for _ in range(size)]
-
-
-def planner(server: ApiServer, name: str = "one", **changed: Any) -> FakePlanner:
-    made = FakePlanner(server, name, terms=TERMS)
-    made.policies = BUILT_IN._replace(preemption=POLICY._replace(**changed))
-    return made
-
-
-def run(of: FakePlanner, seconds: int = 40) -> None:
-    """Run for a time: evictions wait until extenders have read the hold."""
-    for _ in range(seconds // 2):
-        of.now += 2.0
-        of.server.now += 2.0
-        of.run()
-
-
-def evicted(of: FakePlanner) -> list[str]:
-    return [each.eviction.uid for each in of.writes if isinstance(each, EvictPod)]
-
-
-def committed(server: ApiServer) -> set[str]:
-    """Return the gangs that the ledger has listed as committed at any time: here no scheduler binds them."""
-    shown = [each.object for each in server.events if each.kind is ReservationUpdate and each.object is not None]
-    gangs = {each.key: each.spec.gang for each in shown}
-    ledgers = (each.object for each in server.events if each.kind is LedgerUpdate and each.object is not None)
-    return {gangs[entry.uid] for of in ledgers for entry in of.spec.entries if entry.phase is EntryPhase.COMMITTED}
+from tests.scheduler_core.planner.leader.preemption_cases import (
+    POLICY,
+    RUNNING,
+    committed,
+    evicted,
+    full,
+    gang_of_two,
+    intents,
+    planner,
+    run,
+    urgent,
+)
 
 
 def test_a_pod_of_a_lower_priority_is_evicted_and_the_gang_gets_its_places() -> None:
@@ -441,23 +399,9 @@ def test_a_preemption_whose_hold_is_replaced_is_won_when_the_gang_has_its_places
     assert leader.preemptions == ["planned", "begun", "won"]
 
 
-def gang_of_two(server: ApiServer, nodes: tuple[str, str], *, ends: bool = True) -> list[str]:
-    """Run a gang of two pods, a unit, on these nodes."""
-    kept: dict[str, Any] = {} if ends else {"finalizers": ["example.com/keep"]}
-    running = {"status": {"phase": "Running", "startTime": "2026-11-21T00:00:00Z"}, "metadata": kept}
-    pods = [server.create_pod("pair", 2, "pair", 2, running | {"spec": {"nodeName": each}}) for each in nodes]
-    for each in pods:
-        server.pods[each]["spec"]["schedulingGates"] = []
-    return pods
-
-
 def stopped(of: FakePlanner) -> list[tuple[str, str]]:
     """Return the kind and the UID of the objects of Events."""
     return [(each.kind, each.uid) for each in of.events if each.reason == "EvictionStopped"]
-
-
-def intents(server: ApiServer) -> list[ReservationUpdate]:
-    return [each for each in server.reservations.values() if each.spec.preemption is not None]
 
 
 def test_when_the_gang_is_deleted_the_rest_of_a_unit_is_kept_and_reported() -> None:
