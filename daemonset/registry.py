@@ -28,7 +28,7 @@ class RegistryError(Exception):
     """A registry did not answer, or refused."""
 
 
-class _Token(msgspec.Struct):
+class _RegistryToken(msgspec.Struct):
     token: str = ""
     access_token: str = ""
 
@@ -57,7 +57,7 @@ def _fetch_token(http: urllib3.PoolManager, url: str, challenge: str) -> str:
     query = urlencode({key: value for key, value in fields.items() if key in {"service", "scope"}})
     status, _, body = _get(http, f"{fields['realm']}?{query}", {})
     try:
-        found = decode(body, _Token)
+        found = decode(body, _RegistryToken)
     except msgspec.DecodeError as error:
         raise RegistryError(f"{fields['realm']} answers {status} without a token: {error}") from error
     return found.token or found.access_token

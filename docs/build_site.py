@@ -139,7 +139,7 @@ def _target(source: str, path: str) -> str:
     return (ROOT / source).parent.joinpath(path).resolve().relative_to(ROOT.resolve()).as_posix()
 
 
-class _Page(HTMLParser):
+class _SitePage(HTMLParser):
     """The links, images and anchors of one HTML file."""
 
     def __init__(self, text: str) -> None:
@@ -159,7 +159,7 @@ class _Page(HTMLParser):
 
 def broken_links(site: Path) -> Iterator[str]:
     """Yield "PAGE: ADDRESS" for each link of a built site to a file or an anchor that does not exist."""
-    pages = {path: _Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
+    pages = {path: _SitePage(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
     for path, page in pages.items():
         for address in page.addresses:
             parts = urlsplit(address)

@@ -89,7 +89,7 @@ def find_islands(usable: tuple[int, ...], nvlink: Nvlink, joinable: frozenset[in
     """
     root = {index: index for index in usable}
 
-    def find(index: int) -> int:
+    def root_of(index: int) -> int:
         while root[index] != index:
             root[index] = root[root[index]]
             index = root[index]
@@ -98,14 +98,14 @@ def find_islands(usable: tuple[int, ...], nvlink: Nvlink, joinable: frozenset[in
     uplinks = [up for up in nvlink.uplinks if up.lanes and up.gpu in joinable]
     first: dict[int, int] = {}
     for up in uplinks:
-        root[find(up.gpu)] = find(first.setdefault(up.fabric, up.gpu))
+        root[root_of(up.gpu)] = root_of(first.setdefault(up.fabric, up.gpu))
     links = [link for link in nvlink.links if link.lanes and link.a in joinable and link.b in joinable]
     for link in links:
-        root[find(link.b)] = find(link.a)
+        root[root_of(link.b)] = root_of(link.a)
 
     members: dict[int, list[int]] = {}
     for index in sorted(root):
-        members.setdefault(find(index), []).append(index)
+        members.setdefault(root_of(index), []).append(index)
     return tuple(_island(tuple(gpus), links, uplinks) for gpus in sorted(members.values()))
 
 

@@ -37,13 +37,13 @@ class HeartbeatWriter:
         """
         spec = {"holderIdentity": heartbeat.confirms, "renewTime": _micro_time(heartbeat.at)}
         try:
-            known = self._known or self._read()
+            known = self._known or self._read_lease()
             self._known = self._create(spec, node_uid) if known is None else self._patch(known, spec)
         except (ConflictError, NotFoundError):
             self._known = None
             raise
 
-    def _read(self) -> ObjectMeta | None:
+    def _read_lease(self) -> ObjectMeta | None:
         query = ListOptions(HEARTBEAT_NAMESPACE, metadata_only=True)
         self._has_managed_fields = True
         try:

@@ -33,16 +33,16 @@ def probe_machine(target: ProbeTarget | None = None, before: Callable[[str], Non
     target = target or ProbeTarget()
     errors: dict[str, str] = {}
 
-    def read(name: str, source: Callable[[], Facts]) -> Facts | None:
+    def read_or_none(name: str, source: Callable[[], Facts]) -> Facts | None:
         before(name)
         return _read_source(name, errors, source)
 
-    sysfs = read("sysfs", lambda: _read_sysfs(target))
+    sysfs = read_or_none("sysfs", lambda: _read_sysfs(target))
     return Snapshot(
         recorder=f"gputopo {__version__}",
-        host=read("host", lambda: _read_host(target, sysfs or Sysfs())),
-        nvml=read("nvml", lambda: _read_nvml(target)),
-        smi=read("smi", lambda: _read_smi(target)),
+        host=read_or_none("host", lambda: _read_host(target, sysfs or Sysfs())),
+        nvml=read_or_none("nvml", lambda: _read_nvml(target)),
+        smi=read_or_none("smi", lambda: _read_smi(target)),
         sysfs=sysfs,
         errors=errors,
     )

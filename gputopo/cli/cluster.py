@@ -152,11 +152,11 @@ def _watched_nodes(kube: Kube, selector: str, names: Sequence[str], *, wide: boo
     from gputopo.cluster.read import read_nodes  # noqa: PLC0415
     from gputopo.cluster.tables import node_table  # noqa: PLC0415
 
-    def read() -> Table:
+    def read_table() -> Table:
         found = read_nodes(kube, selector)
         return node_table([each for each in found if not names or each.name in names], datetime.now(UTC), wide=wide)
 
-    return Watched(read, keys=1, ages=frozenset({"LAST SEEN"}), if_empty="no GPU nodes found")
+    return Watched(read_table, keys=1, ages=frozenset({"LAST SEEN"}), if_empty="no GPU nodes found")
 
 
 def _page_of(kube: Kube) -> Callable[[Collection[str]], str]:

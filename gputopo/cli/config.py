@@ -17,16 +17,16 @@ FINDINGS_EXIT_CODE = 1
 CALLERS = ("second", "cluster")  # scheduler_core.extender.scheduler_config.Caller
 
 
-class _Status(msgspec.Struct, frozen=True):
+class _NodeCapacity(msgspec.Struct, frozen=True):
     capacity: dict[str, str | int] = {}
 
 
-class _Node(msgspec.Struct, frozen=True):
-    status: _Status = _Status()
+class _NodeWithCapacity(msgspec.Struct, frozen=True):
+    status: _NodeCapacity = _NodeCapacity()
 
 
 class _Nodes(msgspec.Struct, frozen=True):
-    items: tuple[_Node, ...]
+    items: tuple[_NodeWithCapacity, ...]
 
 
 def _print_policy(context: click.Context, _: click.Parameter, value: bool) -> None:
@@ -163,19 +163,19 @@ def _findings(name: str, resources: frozenset[str]) -> tuple[object, ...]:
         exit_with_error(f"{name}: {error}")
 
 
-def _resources(nodes: Iterable[_Node]) -> frozenset[str]:
+def _resources(nodes: Iterable[_NodeWithCapacity]) -> frozenset[str]:
     return frozenset(name for node in nodes for name in node.status.capacity)
 
 
-def _nodes_of_file(name: str) -> tuple[_Node, ...]:
+def _nodes_of_file(name: str) -> tuple[_NodeWithCapacity, ...]:
     try:
         return decode(read_bytes(name), _Nodes).items
     except msgspec.DecodeError as error:
         exit_with_error(f"{name}: not the output of `kubectl get nodes -o json`: {error}")
 
 
-def _nodes_of_cluster(kubeconfig: str | None, context: str | None) -> list[_Node]:
+def _nodes_of_cluster(kubeconfig: str | None, context: str | None) -> list[_NodeWithCapacity]:
     from gputopo.kube.rbac import NODES  # noqa: PLC0415  --from needs no cluster
 
     with connected_cluster(kubeconfig, context) as kube:
-        return kube.list_objects(NODES, _Node)
+        return kube.list_objects(NODES, _NodeWithCapacity)

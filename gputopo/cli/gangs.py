@@ -120,12 +120,12 @@ def _watched_gangs(kube: Kube, namespace: str | None, server: str | None, *, wid
     from scheduler_core.planner.report.read import read_gangs  # noqa: PLC0415
     from scheduler_core.planner.report.tables import gang_table  # noqa: PLC0415
 
-    def read() -> Table:
+    def read_table() -> Table:
         states = {} if server is None else planner_states(server)
         seen = read_gangs(kube, namespace, time.time())
         return gang_table(list_gangs(seen, time.time(), states), wide=wide)
 
-    return Watched(read, keys=2, ages=frozenset({"WAITING"}), if_empty="no gangs found")
+    return Watched(read_table, keys=2, ages=frozenset({"WAITING"}), if_empty="no gangs found")
 
 
 def _remarks(seen: GangSnapshot, found: Sequence[GangSummary], now: float) -> Iterator[str]:

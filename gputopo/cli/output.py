@@ -53,11 +53,15 @@ def printed_lines(table: Table) -> list[str]:
 def no_headers_option(command: Command) -> Command:
     """Add ``--no-headers``, which ``print_table`` obeys within the command."""
 
-    def keep(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    def set_flag(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         ctx.meta[_NO_HEADERS] = value
 
     return click.option(
-        "--no-headers", is_flag=True, expose_value=False, callback=keep, help="Print tables without the header line."
+        "--no-headers",
+        is_flag=True,
+        expose_value=False,
+        callback=set_flag,
+        help="Print tables without the header line.",
     )(command)
 
 

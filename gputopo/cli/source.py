@@ -38,7 +38,7 @@ def topology_of(source: str | None) -> NodeTopology:
         inputs = observe_snapshot(probe_machine())
     else:
         try:
-            inputs = read_observation(_read(source))
+            inputs = read_observation(_read_input(source))
         except InputError as error:
             exit_with_error(f"{source}: {error}")
     if not inputs.topology.gpus:
@@ -69,7 +69,7 @@ def name_uncertain_facts(topology: NodeTopology) -> str:
     return ", ".join(names[group] for group in FactGroup if group in found)
 
 
-def _read(source: str) -> str:
+def _read_input(source: str) -> str:
     """Return the text of a file, of standard input, or of a bundled example machine."""
     from agent.recording.inputs import decode_text  # noqa: PLC0415  start-up of --help and --version
 

@@ -76,7 +76,7 @@ def _node(node: GpuNode, now: datetime) -> _NodeEntry:
         observed_at=None if node.state is None else node.state.observed_at,
         age_seconds=None if age is None else int(age.total_seconds()),
         agent_version=None if node.state is None else node.state.agent_version,
-        trouble=node.trouble,
+        trouble=node.annotation_error,
         cordoned=node.cordoned,
         unusable_reasons=node.unusable,
         usage=node.uses,

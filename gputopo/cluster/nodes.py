@@ -29,7 +29,7 @@ class GpuNode(msgspec.Struct, frozen=True):
     name: str
     topology: NodeTopology
     state: NodeGpus | None = None  # None: no agent has reported
-    trouble: str | None = None  # why its annotation is invalid; the topology then comes from the labels alone
+    annotation_error: str | None = None  # why its annotation is invalid; the topology then comes from the labels alone
     unusable: tuple[str, ...] = ()  # why it takes no new pods: "cordoned", "not ready"
 
     @property

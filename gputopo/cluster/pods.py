@@ -172,9 +172,9 @@ class _BestRings:
     def __init__(self, machines: Iterable[_NodeRings]) -> None:
         # Nodes with the same topology have the same rings: each topology is computed once.
         self._shapes = list({(machine.rings, machine.products): machine for machine in machines}.values())
-        self.of = cache(self._of)
+        self.best_ring = cache(self._best_ring)
 
-    def _of(self, product: str | None, size: int) -> Ring | None:
+    def _best_ring(self, product: str | None, size: int) -> Ring | None:
         found = (machine.best(product, size) for machine in self._shapes)
         return max((ring for ring in found if ring is not None), key=lambda ring: ring.sort_key, default=None)
 
@@ -205,7 +205,7 @@ def _placement(machine: _NodeRings, pod: PodName, held: _PodDevices, in_cluster:
         numa=None if None in nodes else tuple(sorted(node for node in nodes if node is not None)),
         ring=machine.rings.ring_through(indices),
         best_ring_on_node=machine.best(product, size) if product else machine.rings.best_ring(size),
-        best_ring_in_cluster=in_cluster.of(product, size) if product else None,
+        best_ring_in_cluster=in_cluster.best_ring(product, size) if product else None,
     )
 
 

@@ -126,7 +126,7 @@ def _wide(node: GpuNode) -> tuple[Cell, ...]:
     gbps = largest.gbps if largest else stated.island_gbps
     memory = {gpu.memory_mib for gpu in topology.usable}
     numa = Counter(gpu.numa_node for gpu in topology.usable)
-    notes = [node.trouble] if node.trouble else [problem.why for problem in topology.problems[:1]]
+    notes = [node.annotation_error] if node.annotation_error else [problem.why for problem in topology.problems[:1]]
     return (
         Cell(interconnect.value if interconnect is not None else UNKNOWN if islands is None else NONE),
         Cell(NONE if gbps is None else format_number(gbps)),
@@ -135,7 +135,7 @@ def _wide(node: GpuNode) -> tuple[Cell, ...]:
         *map(Cell, use_cells(node.uses)),
         Cell(escape_invisible(topology.driver_version or UNKNOWN)),
         Cell(escape_invisible(node.state.agent_version) if node.state is not None else NONE),
-        Cell(escape_invisible("; ".join(notes)), "bad" if node.trouble else ""),
+        Cell(escape_invisible("; ".join(notes)), "bad" if node.annotation_error else ""),
     )
 
 

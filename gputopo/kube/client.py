@@ -300,7 +300,7 @@ class Kube:
         body: dict[str, Any] | None = None,
     ) -> bytes:
         request = Request(method, path, query, headers, body)
-        return self._read(request.title, self._open(request, self._timeout))
+        return self._read_body(request.title, self._open(request, self._timeout))
 
     def _open(self, request: Request, timeout: tuple[float, float]) -> BaseHTTPResponse:
         """Send a request. Return the response, with a status below 400."""
@@ -312,11 +312,11 @@ class Kube:
         except (urllib3.exceptions.HTTPError, ApiException, ConfigException, OSError) as error:
             raise self._no_answer_error(request.title, error) from error
         if response.status >= 400:
-            body = self._read(request.title, response)
+            body = self._read_body(request.title, response)
             raise error_of_response(request.title, response.status, body, response.headers.get("Retry-After"))
         return response
 
-    def _read(self, call: str, response: BaseHTTPResponse) -> bytes:
+    def _read_body(self, call: str, response: BaseHTTPResponse) -> bytes:
         try:
             return response.data
         except (urllib3.exceptions.HTTPError, OSError) as error:

@@ -37,12 +37,12 @@ class _List(msgspec.Struct):
     items: list[msgspec.Raw] | None = None
 
 
-class _Kind(msgspec.Struct, rename="camel"):
+class _ObjectKind(msgspec.Struct, rename="camel"):
     kind: str = ""
     api_version: str = ""
 
 
-class _Metadata(msgspec.Struct):
+class _SelectedMetadata(msgspec.Struct):
     name: str = ""
     namespace: str = ""
     labels: dict[str, str] | None = None
@@ -54,7 +54,7 @@ class _Spec(msgspec.Struct, rename="camel"):
     unschedulable: object = False
 
 
-class _Status(msgspec.Struct):
+class _SelectedStatus(msgspec.Struct):
     phase: str = ""
     conditions: object = None
 
@@ -69,9 +69,9 @@ class _Status(msgspec.Struct):
 class _Selected(msgspec.Struct, rename="camel"):
     """The fields of an object that lists select by."""
 
-    metadata: _Metadata
+    metadata: _SelectedMetadata
     spec: _Spec = msgspec.field(default_factory=_Spec)
-    status: _Status = msgspec.field(default_factory=_Status)
+    status: _SelectedStatus = msgspec.field(default_factory=_SelectedStatus)
     observed_at: str | None = None
 
     @property
@@ -86,7 +86,7 @@ class _Selected(msgspec.Struct, rename="camel"):
 
 class _Item(msgspec.Struct):
     raw: msgspec.Raw
-    kind: _Kind
+    kind: _ObjectKind
     selected: _Selected | None  # None: the object is damaged; the reader of the list reports it
     full_name: str = ""  # of a damaged object: NAMESPACE/NAME, as far as it can be read
 
@@ -165,7 +165,7 @@ def _raw_items(text: bytes) -> Iterator[msgspec.Raw]:
 
 def _item(raw: msgspec.Raw) -> _Item:
     try:
-        kind = decode(raw, _Kind)
+        kind = decode(raw, _ObjectKind)
     except msgspec.MsgspecError as error:
         raise ClusterFileError(
             f"an item is not a Kubernetes object: {error}; print the file with: {EXPECTED}"

@@ -104,7 +104,7 @@ class WatchStream:
         """
         rest = bytearray()  # the beginning of an incomplete line
         with closing(self._response):
-            while chunk := self._read():
+            while chunk := self._read_chunk():
                 *lines, tail = chunk.split(b"\n")
                 if lines:
                     lines[0] = bytes(rest) + lines[0]
@@ -120,7 +120,7 @@ class WatchStream:
         with suppress(ValueError, RuntimeError, OSError):  # the server has ended it
             self._response.shutdown()
 
-    def _read(self) -> bytes:
+    def _read_chunk(self) -> bytes:
         """Return the bytes that have arrived, or wait for more; no bytes at the end."""
         try:
             return b"" if self._closed else self._response.read1(_CHUNK_BYTES)

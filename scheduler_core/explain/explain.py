@@ -86,7 +86,7 @@ def explain(
         suited=tuple(sorted(decision.scores)),
         best=_best(decision, profile, snapshot),
         refused=_rejected_nodes(profile, refused, snapshot),
-        nearest=() if decision.scores else NearMissSearch(profile, refused, snapshot, policy, now).find(),
+        nearest=() if decision.scores else NearMissSearch(profile, refused, snapshot, policy, now).find_near_misses(),
         notes=(
             *_notes(decision, snapshot, bound),
             *_sibling_notes(near),

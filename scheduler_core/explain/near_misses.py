@@ -58,7 +58,7 @@ class NearMissSearch:
         self._now = now
         self._verdicts: dict[tuple[PodProfile, NodeState], Evaluation] = {}
 
-    def find(self) -> tuple[NearMiss, ...]:
+    def find_near_misses(self) -> tuple[NearMiss, ...]:
         """Return the near misses, smallest change first."""
         found = [self._agent_change(), self._eviction_change(), *self._constraint_changes()]
         found += [self._model_change(), self._memory_change(), self._obstacle()]

@@ -38,7 +38,7 @@ def _mebibytes(mib: int) -> str:
     return f"{mib // 1024}Gi" if mib % 1024 == 0 else f"{mib}Mi"
 
 
-def _wish(key: LabelKey, what: str, *reasons: Reason) -> FieldWording:
+def _strength_field(key: LabelKey, what: str, *reasons: Reason) -> FieldWording:
     return FieldWording(key, _strength_words(what), _value_word, frozenset(reasons))
 
 
@@ -48,15 +48,15 @@ def _memory(key: LabelKey, words: str) -> FieldWording:
 
 WORDING: dict[str, FieldWording] = {
     "model": FieldWording(keys.POD_GPU_MODEL, "GPUs of the model {}".format, str, frozenset({Reason.MODEL})),
-    "island": _wish(keys.POD_ISLAND, "all in one NVLink island", Reason.ISLAND, *_SHAPE),
+    "island": _strength_field(keys.POD_ISLAND, "all in one NVLink island", Reason.ISLAND, *_SHAPE),
     "interconnect": FieldWording(
         keys.POD_INTERCONNECT,
         lambda value: f"every hop of their ring over {value.value} or better",
         _value_word,
         _SHAPE | {Reason.INTERCONNECT},
     ),
-    "numa": _wish(keys.POD_NUMA, "all on one NUMA node", Reason.NUMA, *_SHAPE),
-    "nic": _wish(keys.POD_NIC, "a free RDMA network card on the NUMA node of each GPU", Reason.NIC, *_SHAPE),
+    "numa": _strength_field(keys.POD_NUMA, "all on one NUMA node", Reason.NUMA, *_SHAPE),
+    "nic": _strength_field(keys.POD_NIC, "a free RDMA network card on the NUMA node of each GPU", Reason.NIC, *_SHAPE),
     "max_pcie_distance": FieldWording(
         keys.POD_MAX_PCIE_DISTANCE,
         lambda distance: f"no two GPUs farther apart on PCIe than {distance.value}",
@@ -72,9 +72,9 @@ WORDING: dict[str, FieldWording] = {
         _SHAPE | {Reason.BANDWIDTH},
     ),
     "workload": FieldWording(keys.POD_WORKLOAD, lambda value: f"workload class {value.value}", _value_word),
-    "isolation": _wish(keys.POD_ISOLATION, "training and inference on different nodes", Reason.ISOLATION),
-    "spread": _wish(keys.POD_SPREAD, "replicas of one owner on different nodes and islands"),
-    "same_product": _wish(keys.POD_SAME_PRODUCT, "all pods of the job on GPUs of one product", Reason.MODEL),
+    "isolation": _strength_field(keys.POD_ISOLATION, "training and inference on different nodes", Reason.ISOLATION),
+    "spread": _strength_field(keys.POD_SPREAD, "replicas of one owner on different nodes and islands"),
+    "same_product": _strength_field(keys.POD_SAME_PRODUCT, "all pods of the job on GPUs of one product", Reason.MODEL),
     "parallel": FieldWording(
         keys.POD_ISLAND,
         "each tensor-parallel group of {}, by index, in one NVLink island".format,
@@ -128,14 +128,14 @@ def quoted_field(profile: PodProfile, field: str) -> str:
 
 def goal_words(profile: PodProfile) -> str:
     """Return the GPUs that a node must have free: ``4 in one island``."""
-    wishes = profile.constraints
-    parts = ["in one island"] if wishes.island is Strength.REQUIRED else []
-    parts += ["on one NUMA node"] if wishes.numa is Strength.REQUIRED else []
-    parts += [f"within {wishes.max_pcie_distance.value}"] if wishes.max_pcie_distance is not None else []
-    parts += [f"connected by {wishes.interconnect.value} or better"] if wishes.interconnect is not None else []
-    parts += [f"in a ring of {format_number(wishes.min_gbps)} GB/s"] if wishes.min_gbps is not None else []
+    wanted = profile.constraints
+    parts = ["in one island"] if wanted.island is Strength.REQUIRED else []
+    parts += ["on one NUMA node"] if wanted.numa is Strength.REQUIRED else []
+    parts += [f"within {wanted.max_pcie_distance.value}"] if wanted.max_pcie_distance is not None else []
+    parts += [f"connected by {wanted.interconnect.value} or better"] if wanted.interconnect is not None else []
+    parts += [f"in a ring of {format_number(wanted.min_gbps)} GB/s"] if wanted.min_gbps is not None else []
     parts = parts if profile.devices > 1 else []
-    parts += ["with a free network card on the NUMA node of each"] if wishes.nic is Strength.REQUIRED else []
+    parts += ["with a free network card on the NUMA node of each"] if wanted.nic is Strength.REQUIRED else []
     shape = " and ".join(parts)
     return f"{profile.devices} {shape or 'free'}"
 

@@ -48,16 +48,16 @@ class PreemptionArgs(NamedTuple):
     victims: Mapping[str, NodeVictims]  # by node
 
 
-class _Metadata(msgspec.Struct, frozen=True):
+class _NodeMetadata(msgspec.Struct, frozen=True):
     name: str
 
 
-class _Node(msgspec.Struct, frozen=True):
-    metadata: _Metadata
+class _NamedNode(msgspec.Struct, frozen=True):
+    metadata: _NodeMetadata
 
 
 class _NodeList(msgspec.Struct, frozen=True):
-    items: tuple[_Node, ...] | None = None
+    items: tuple[_NamedNode, ...] | None = None
 
 
 class _HostPriority(msgspec.Struct, gc=False, rename={"host": "Host", "score": "Score"}):

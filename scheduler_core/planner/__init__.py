@@ -1,1 +1,1 @@
-"""``gputopo planner``, the only writer: it plans gangs, commits, lets go, verifies and takes back."""
+"""``gputopo planner``, the only writer: it plans gangs, commits plans, ungates pods and rolls back."""

@@ -41,7 +41,7 @@ class FreeCapacity(NamedTuple):
     cpu_milli: int | None = None  # None: unknown or unlimited
 
 
-class _Kind(NamedTuple):
+class _DemandKind(NamedTuple):
     """Demands that differ in CPU only."""
 
     gpus: int
@@ -51,7 +51,7 @@ class _Kind(NamedTuple):
     sums: tuple[float, ...]  # frequency of requests with up to this much CPU; 0 first
 
 
-class _Part(NamedTuple):
+class _FragmentPart(NamedTuple):
     """The fragments of some free GPUs for a kind of request."""
 
     lost: float  # fragments if there is enough CPU
@@ -92,7 +92,7 @@ class _MixTables:
             base += served * lost + (sums[-1] - served) * total
         return base
 
-    def _parts_of(self, units: Units, product: str | None) -> tuple[float, float, tuple[_Part, ...]]:
+    def _parts_of(self, units: Units, product: str | None) -> tuple[float, float, tuple[_FragmentPart, ...]]:
         free = sorted(chain.from_iterable(units))
         below = list(accumulate(free, initial=0))  # free capacity of the GPUs before each GPU
         total = below[-1] / WHOLE_GPU
@@ -105,7 +105,7 @@ class _MixTables:
             else:
                 lost = _lost_milli(kind.gpus, units) / WHOLE_GPU
             if lost < total:
-                parts.append(_Part(lost, kind.cpus, kind.sums))
+                parts.append(_FragmentPart(lost, kind.cpus, kind.sums))
             else:
                 base += kind.sums[-1] * total
         return base, total, tuple(parts)
@@ -129,15 +129,15 @@ def _grouped(left: tuple[int, ...], islands: tuple[int, ...]) -> Units:
     )
 
 
-def _kind(gpus: int, share: int, products: frozenset[str] | None, cpus: Mapping[int, float]) -> _Kind:
+def _kind(gpus: int, share: int, products: frozenset[str] | None, cpus: Mapping[int, float]) -> _DemandKind:
     ascending = tuple(sorted(cpus))
     sums = [0.0]
     for cpu in ascending:
         sums.append(sums[-1] + cpus[cpu])
-    return _Kind(gpus, share, products, ascending, tuple(sums))
+    return _DemandKind(gpus, share, products, ascending, tuple(sums))
 
 
-def _excludes_product(kind: _Kind, product: str | None) -> bool:
+def _excludes_product(kind: _DemandKind, product: str | None) -> bool:
     if kind.products is None:
         return False
     return product is None or not any(is_model(product, model) for model in kind.products)

@@ -30,7 +30,7 @@ class YamlPositions:
 
         ``prepare`` may change the nodes before their values are made: positions stay those of the text.
         """
-        loader = _Loader(text)
+        loader = _PolicyLoader(text)
         root = loader.get_single_node()
         if root is None:
             return cls(None, None)
@@ -54,7 +54,7 @@ class YamlPositions:
         return Position(1, 1) if mark is None else Position(mark.line + 1, mark.column + 1)
 
 
-class _Loader(BoundedLoader):
+class _PolicyLoader(BoundedLoader):
     """Reports the position of an invalid value, such as the date 2026-13-45."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:

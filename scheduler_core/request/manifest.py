@@ -38,7 +38,7 @@ def parse_manifest(text: str) -> list[ManifestPod]:
     A pod without a name gets the name of its owner. Raises ``ManifestError``.
     """
     try:
-        documents = list(yaml.load_all(text, _Loader))
+        documents = list(yaml.load_all(text, _ManifestLoader))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ManifestError(f"invalid YAML or JSON: {' '.join(str(error).split())[:200]}") from error
     pods = [pod for each in documents for pod in _pods(each)]
@@ -47,11 +47,11 @@ def parse_manifest(text: str) -> list[ManifestPod]:
     return pods
 
 
-class _Loader(BoundedLoader):
+class _ManifestLoader(BoundedLoader):
     """Leaves a timestamp the text that it is, as Kubernetes does."""
 
 
-_Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda _, node: node.value)
+_ManifestLoader.add_constructor("tag:yaml.org,2002:timestamp", lambda _, node: node.value)
 
 
 def _pods(document: Any) -> Iterator[ManifestPod]:

@@ -36,7 +36,7 @@ class CheckRequest(NamedTuple):
     planned: PlannedPods
 
 
-class _State(NamedTuple):
+class _ProofState(NamedTuple):
     """All that a proof depends on, as far as it is visible."""
 
     cluster: Any  # without the pods that are to be evicted
@@ -46,18 +46,18 @@ class _State(NamedTuple):
 class _Due(NamedTuple):
     hold: CapacityHold
     planned: PlannedPods
-    state: _State
+    state: _ProofState
 
 
 class _Checked(NamedTuple):
-    state: _State
+    state: _ProofState
     why_not: str | None
     at: float  # monotonic seconds
     times: int
     again_s: float  # until the next check, where it was not proved
     seats: tuple[PlannedMember, ...] = ()  # of the gang, where it was proved
 
-    def is_valid(self, now: _State) -> bool:
+    def is_valid(self, now: _ProofState) -> bool:
         """Return True if the result holds in this state, in which some victims may be gone."""
         is_same = all(self.state.victims.get(uid) == each for uid, each in now.victims.items())
         return self.state.cluster == now.cluster and (is_same or self.times >= MOST_CHECKS)
@@ -131,7 +131,7 @@ class EvictionChecks:
                 planned = PlannedPods(reservation.key, tuple(hold.nodes), left, untouched)
                 yield _Due(hold, planned, self._state(hold, intent, planned))
 
-    def _state(self, hold: CapacityHold, intent: Preemption, planned: PlannedPods) -> _State:
+    def _state(self, hold: CapacityHold, intent: Preemption, planned: PlannedPods) -> _ProofState:
         view, listed = self._view, {each.uid for each in intent.evictions}
         records = [view.cache.snapshot.records.get(name) for name in planned.nodes]
         others = frozenset(
@@ -151,7 +151,7 @@ class EvictionChecks:
         )
         untouched = [each.uid for each in planned.left if each.unit in planned.untouched]
         facts = self._view.disruptions.gang_facts()
-        return _State(cluster, {uid: self._victim(uid, facts) for uid in untouched} | self._sizes_of_gangs(untouched))
+        return _ProofState(cluster, {uid: self._victim(uid, facts) for uid in untouched} | self._sizes_of_gangs(untouched))
 
     def _victim(self, uid: str, facts_of_gangs: Mapping[GangName, Any]) -> Any:
         """Return what is known about a victim and its owners."""

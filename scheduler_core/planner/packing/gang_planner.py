@@ -129,7 +129,7 @@ class GangPlanner:
                 return found
             if not (again and options.out_of_time()):
                 verdict.unplaced, verdict.names, verdict.diagnosed_at = found, _names(groups), self._nodes.mark
-        _keep(self._diagnosed_at, members[0].gang_request.gang, verdict.diagnosed_at, _MAX_REQUESTS)
+        _remember_value(self._diagnosed_at, members[0].gang_request.gang, verdict.diagnosed_at, _MAX_REQUESTS)
         return _with_own_names(request, verdict)
 
     def _request(self, members: Sequence[Member], view: NodeView, options: PlanOptions) -> _Request | Unplaced:
@@ -150,7 +150,7 @@ class GangPlanner:
         verdicts = self._verdicts.setdefault(key, {})
         found = _Request(members, options.minimum, groups, key, verdicts)
         if not options.placed:
-            _keep(self._requests, name, found, _MAX_REQUESTS)
+            _remember_value(self._requests, name, found, _MAX_REQUESTS)
         return found
 
     def _forget_placed(self, members: Sequence[Member], found: GangPlan | Unplaced) -> None:
@@ -167,8 +167,8 @@ class GangPlanner:
             candidates = Candidates(groups, levels)
         results = self._results.pop(request.key, None) or FitResults(groups, self._nodes)
         if len(groups.groups) <= _MAX_KINDS:
-            _keep(self._candidates, rules, candidates, _MAX_CANDIDATES)
-            _keep(self._results, request.key, results, _MAX_RESULTS)
+            _remember_value(self._candidates, rules, candidates, _MAX_CANDIDATES)
+            _remember_value(self._results, request.key, results, _MAX_RESULTS)
         return SearchMemory(candidates, results)
 
     def _has_improved(self, verdict: _Verdict, request: _Request, levels: Levels) -> bool:
@@ -247,7 +247,7 @@ class _GangFit:
         return most
 
 
-def _keep(known: dict[K, T], key: K, value: T, most: int) -> None:
+def _remember_value(known: dict[K, T], key: K, value: T, most: int) -> None:
     """Add a value, in place of the one that was used longest ago if there are too many."""
     if len(known) >= most:
         del known[next(iter(known))]

@@ -80,7 +80,7 @@ class _PreemptionSearch:
             return
         found = self._first_fit(domain)
         if found is not None:
-            self._keep(self._without_spare(*found, domain), domain)
+            self._keep_if_cheaper(self._without_spare(*found, domain), domain)
         self._try_cheaper(domain)
         self._is_exact = self._is_exact and domain.is_whole
 
@@ -96,7 +96,7 @@ class _PreemptionSearch:
             self._task.gang, evicted_units(self._best.choices), held, plans, gave_up, self._is_exact and not gave_up
         )
 
-    def _keep(self, choices: list[Choice], domain: SearchDomain) -> None:
+    def _keep_if_cheaper(self, choices: list[Choice], domain: SearchDomain) -> None:
         price = self._pricing.price_of(choices)
         if self._best is None or _rounded(price) < _rounded(self._best.price):
             self._best = _Best(price, choices, domain)
@@ -159,7 +159,7 @@ class _PreemptionSearch:
                 return
             self._sets += 1
             if is_allowed(chosen) and self._plan(chosen, domain) is not None:
-                self._keep(chosen, domain)
+                self._keep_if_cheaper(chosen, domain)
                 return
 
     def _by_price(self, choices: Sequence[Choice]) -> Iterator[tuple[Price, list[Choice]]]:

@@ -50,7 +50,7 @@ class PlannerGangState(msgspec.Struct, frozen=True):
     pod: str | None = None  # name of a single pod; None: a gang
 
 
-class _Page(msgspec.Struct, kw_only=True):
+class _GangsDocument(msgspec.Struct, kw_only=True):
     leads: bool
     holder: str | None = None
     gangs: tuple[PlannerGangState, ...]
@@ -60,7 +60,7 @@ class _Page(msgspec.Struct, kw_only=True):
 def parse_planner_page(text: bytes) -> Mapping[GangName, PlannerGangState]:
     """Return the gangs and single pods on the page. Raises ``NotAPlannerError``."""
     try:
-        page = decode(text, _Page)
+        page = decode(text, _GangsDocument)
     except msgspec.DecodeError as error:
         raise NotAPlannerError(f"not the page /gangs of a planner: {error}: {text[:80]!r}") from error
     if not page.leads:

@@ -42,8 +42,8 @@ def test_a_damaged_annotation_leaves_the_facts_of_the_labels_and_the_reason() ->
 
     assert len(node.topology.gpus) == 8
     assert node.topology.nvlink is None
-    assert node.trouble is not None
-    assert "version 9" in node.trouble
+    assert node.annotation_error is not None
+    assert "version 9" in node.annotation_error
 
 
 def test_gpus_without_an_allocation_are_free() -> None:

@@ -410,7 +410,9 @@ def _after(table: ClusterSnapshot, change: NearMiss) -> ClusterSnapshot:
 def test_every_near_miss_is_true(table: ClusterSnapshot, asked: PodRequest) -> None:
     """Apply the change and decide anew: every node that was named suits."""
     refused = evaluate(asked, table, table.states, POLICY)
-    changes = () if refused.scores else NearMissSearch(asked.profile, refused.rejected, table, POLICY, NOW).find()
+    changes = (
+        () if refused.scores else NearMissSearch(asked.profile, refused.rejected, table, POLICY, NOW).find_near_misses()
+    )
 
     for change in changes:
         if change.kind == OBSTACLE:
@@ -427,7 +429,7 @@ def test_no_smaller_number_of_pods_would_have_been_enough(table: ClusterSnapshot
     refused = evaluate(asked, table, table.states, POLICY)
     if refused.scores:
         return
-    changes = NearMissSearch(asked.profile, refused.rejected, table, POLICY, NOW).find()
+    changes = NearMissSearch(asked.profile, refused.rejected, table, POLICY, NOW).find_near_misses()
     told_ = next((len(change.pods) for change in changes if change.kind == "pods-end"), 99)
 
     for name, each in table.records.items():
