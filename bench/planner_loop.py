@@ -98,7 +98,7 @@ class Spent:
 
     def __init__(self, profiled: tuple[str, ...]) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
-        self._profiles = {part: cProfile.Profile() for part in profiled}
+        self._profiles = {part: cProfile.Profile(time.thread_time) for part in profiled}
 
     @contextmanager
     def on(self, part: str) -> Iterator[None]:

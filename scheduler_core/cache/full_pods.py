@@ -79,8 +79,10 @@ def host_anti_affinity(spec: FullPodSpec) -> tuple[PodAffinityTerm, ...]:
 
     Empty if there are too many: then only kube-scheduler checks them (``SchedulingRules.unchecked``).
     """
-    affinity = spec.affinity or FullAffinity()
-    terms = tuple(each for each in _required_terms(affinity.pod_anti_affinity) if _decided_by_labels(each))
+    terms = () if spec.affinity is None else _required_terms(spec.affinity.pod_anti_affinity)
+    if not terms:  # most pods
+        return ()
+    terms = tuple(each for each in terms if _decided_by_labels(each))
     selectors = [each.label_selector or _EVERYWHERE for each in terms]
     requirements = [each for selector in selectors for each in selector.match_expressions or ()]
     labels = sum(len(each.match_labels or ()) for each in selectors) + sum(len(each.namespaces or ()) for each in terms)

@@ -45,16 +45,16 @@ def parse_gang_annotations(annotations: Mapping[str, str]) -> GangAnnotations:
     """Parse the annotations. Raises ``MalformedGangError``."""
     if _KEYS.isdisjoint(annotations):  # most pods
         return _NOTHING
-    text = {key: annotations.get(key.key) for key in keys.GANG_KEYS}
+    text = annotations.get
     parsed = GangAnnotations(
-        _name(text[keys.POD_GANG]),
-        _count(keys.POD_GANG_SIZE, text[keys.POD_GANG_SIZE]),
-        _count(keys.POD_GANG_MINIMUM, text[keys.POD_GANG_MINIMUM]),
-        _timeout(text[keys.POD_GANG_TIMEOUT]),
-        _level(keys.POD_GANG_REQUIRED, text[keys.POD_GANG_REQUIRED]),
-        _level(keys.POD_GANG_PREFERRED, text[keys.POD_GANG_PREFERRED]),
-        _planned(text[keys.POD_PLANNED]),
-        _ends_on_failure(text[keys.POD_ON_MEMBER_FAILURE]),
+        _name(text(keys.POD_GANG.key)),
+        _count(keys.POD_GANG_SIZE, text(keys.POD_GANG_SIZE.key)),
+        _count(keys.POD_GANG_MINIMUM, text(keys.POD_GANG_MINIMUM.key)),
+        _timeout(text(keys.POD_GANG_TIMEOUT.key)),
+        _level(keys.POD_GANG_REQUIRED, text(keys.POD_GANG_REQUIRED.key)),
+        _level(keys.POD_GANG_PREFERRED, text(keys.POD_GANG_PREFERRED.key)),
+        _planned(text(keys.POD_PLANNED.key)),
+        _ends_on_failure(text(keys.POD_ON_MEMBER_FAILURE.key)),
     )
     if parsed.size is not None and parsed.minimum is not None and parsed.minimum > parsed.size:
         raise _error(keys.POD_GANG_MINIMUM, str(parsed.minimum), f"at most its size, {parsed.size}")

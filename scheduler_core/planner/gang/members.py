@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterator
+from operator import attrgetter
 from typing import Any
 
 from gputopo.labels.gate import has_gate
@@ -32,8 +33,15 @@ class _SortedMembers:
         self.members.insert(at, member)
 
     def remove(self, member: Member) -> None:
-        at = bisect_left(self._keys, by_rank(member))
+        at = self._place(member)
         del self._keys[at], self.members[at]
+
+    def replace(self, before: Member, after: Member) -> None:
+        """Replace a member by one of the same rank."""
+        self.members[self._place(before)] = after
+
+    def _place(self, member: Member) -> int:
+        return 0 if len(self.members) == 1 else bisect_left(self._keys, by_rank(member))
 
 
 class GangMembers:
@@ -60,8 +68,14 @@ class GangMembers:
         for uid in gone:
             self._drop(uid, touched)
         for member in batch.updates:
-            if self._members.get(member.uid) != member:
-                self._drop(member.uid, touched)
+            known = self._members.get(member.uid)
+            if known != member:
+                if known is not None and _slot(known) == _slot(member):
+                    self._drop_marks(member.uid)
+                    self._gangs[member.gang_request.gang].replace(known, member)
+                else:
+                    self._drop(member.uid, touched)
+                    self._gangs.setdefault(member.gang_request.gang, _SortedMembers()).add(member)
                 self._members[member.uid] = member
                 if member.anti_affinity:
                     self._with_anti_affinity.add(member.uid)
@@ -71,7 +85,6 @@ class GangMembers:
                     self._ending.add(member.uid)
                 if _awaits_binding(member):
                     self._awaiting_binding[member.uid] = member
-                self._gangs.setdefault(member.gang_request.gang, _SortedMembers()).add(member)
                 touched.add(member.gang_request.gang)
         return self._without_removed(touched)
 
@@ -139,16 +152,19 @@ class GangMembers:
 
     def _drop(self, uid: str, touched: set[GangName]) -> None:
         member = self._members.pop(uid, None)
-        self._awaiting_binding.pop(uid, None)
         if member is not None:
             name = member.gang_request.gang
-            self._with_anti_affinity.discard(uid)
-            self._with_claims.discard(uid)
-            self._ending.discard(uid)
+            self._drop_marks(uid)
             self._gangs[name].remove(member)
             if not self._gangs[name].members:
                 del self._gangs[name]
             touched.add(name)
+
+    def _drop_marks(self, uid: str) -> None:
+        self._awaiting_binding.pop(uid, None)
+        self._with_anti_affinity.discard(uid)
+        self._with_claims.discard(uid)
+        self._ending.discard(uid)
 
     def _withdraw(self, kind: type[Any], key: str, touched: set[GangName]) -> None:
         withdrawn = self._declared[kind].pop(key, None)
@@ -162,6 +178,9 @@ class GangMembers:
         for name in touched:
             self._known.pop(name, None)
         return frozenset(touched)
+
+
+_slot = attrgetter("gang_request.gang", "gang_request.rank", "name")  # members with the same UID and slot sort alike
 
 
 def _awaits_binding(member: Member) -> bool:

@@ -83,7 +83,14 @@ def planner_sources(parse: ParsePod = parse_request, sizes: Sources = SIZE_SOURC
 
 def planner_pod(uid: str, pod: FullPod, parse: ParsePod = parse_request) -> PlannerPod | None:
     """Return what the planner keeps of a pod; None: nothing."""
-    update, member = pod_update(uid, pod, parse), _member(uid, pod, parse)
+    parsed: list[PodRequest | InvalidRequest] = []
+
+    def parse_once(pod: Pod) -> PodRequest | InvalidRequest:
+        if not parsed:
+            parsed.append(parse(pod))
+        return parsed[0]
+
+    update, member = pod_update(uid, pod, parse_once), _member(uid, pod, parse_once)
     if update is None and member is None:
         return None
     deadline = None if update is None or update.node is None else _deadline(pod)
@@ -94,19 +101,18 @@ def fan_out(batch: Batch[PlannerPod]) -> PodStreams:
     """Split a batch of pods by consumer. A pod that concerns only one of them counts as removed for the others."""
     found = batch.updates
 
-    def part(kind: type[Any], values: tuple[Any, ...]) -> Batch[Any]:
-        absent = tuple(each.key for each, value in zip(found, values, strict=True) if value is None)
-        kept = tuple(value for value in values if value is not None)
-        return Batch(kind, kept, () if batch.is_full_list else (*batch.removed, *absent), batch.is_full_list)
+    def part(kind: type[Any], values: list[Any]) -> Batch[Any]:
+        kept = tuple([value for value in values if value is not None])
+        if batch.is_full_list or len(kept) == len(found):
+            return Batch(kind, kept, batch.removed, batch.is_full_list)
+        absent = [each.key for each, value in zip(found, values, strict=True) if value is None]
+        return Batch(kind, kept, (*batch.removed, *absent))
 
     return PodStreams(
-        part(PodUpdate, tuple(each.update for each in found)),
-        part(Member, tuple(each.member for each in found)),
-        part(
-            PodDeadline,
-            tuple(None if each.deadline is None else PodDeadline(each.key, each.deadline) for each in found),
-        ),
-        part(PodDisruption, tuple(each.disruption for each in found)),
+        part(PodUpdate, [each.update for each in found]),
+        part(Member, [each.member for each in found]),
+        part(PodDeadline, [None if each.deadline is None else PodDeadline(each.key, each.deadline) for each in found]),
+        part(PodDisruption, [each.disruption for each in found]),
     )
 
 

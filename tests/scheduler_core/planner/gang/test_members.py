@@ -87,6 +87,21 @@ def test_members_by_rank_include_finished_ones() -> None:
     assert gang_members.get_member("uid-nobody") is None
 
 
+def test_a_changed_member_keeps_its_place_until_its_rank_changes() -> None:
+    gang_members = GangMembers()
+    gang_members.apply_members(batch(*(member(f"w-{rank}", rank=rank) for rank in range(3))))
+
+    gang_members.apply_members(batch(member("w-1", RUNNING, rank=1)))
+    assert [each.name for each in gang_members.members_of(LLM)] == ["w-0", "w-1", "w-2"]
+
+    gang_members.apply_members(batch(member("w-1", RUNNING, rank=5)))
+    assert [(each.name, each.gang_request.rank) for each in gang_members.members_of(LLM)] == [
+        ("w-0", 0),
+        ("w-2", 2),
+        ("w-1", 5),
+    ]
+
+
 def test_declared_sizes_are_removed_with_their_objects() -> None:
     gang_members = GangMembers()
     gang_members.apply_members(batch(member("a"), member("b")))

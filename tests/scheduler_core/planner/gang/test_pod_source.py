@@ -450,3 +450,18 @@ def test_a_pod_whose_selectors_take_long_to_compare_with_every_node_is_refused()
         "nodeSelector, node affinity and tolerations have 9001 entries: gputopo plans pods with at most 256 "
         "entries and 20000 values; name many nodes as values of one expression, or by one label"
     )
+
+
+def test_the_request_of_a_pod_is_parsed_once_per_event() -> None:
+    parsed: list[Pod] = []
+
+    def parse(found: Pod) -> PodRequest | InvalidRequest:
+        parsed.append(found)
+        return parse_request(found)
+
+    found = planner_pod("u", gang_pod("w-0", 1, annotations=LLM, schedulingGates=[GATE]), parse)
+
+    assert found is not None
+    assert found.update is not None
+    assert found.member is not None
+    assert len(parsed) == 1
