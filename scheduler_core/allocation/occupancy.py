@@ -283,10 +283,11 @@ def reconcile_report(
     for each in allocations:
         if each.mig_device is not None:
             continue
-        if each.gpu not in place_of or each.replica is not None:
+        place, pod = place_of.get(each.gpu), each.pod
+        if place is None or each.replica is not None:
             return None
-        holder = each.pod.uid or (each.pod.namespace, each.pod.name)
-        held[holder] = held.get(holder, 0) | 1 << place_of[each.gpu]
+        holder = pod.uid or (pod.namespace, pod.name)
+        held[holder] = held.get(holder, 0) | 1 << place
     gone = [_pop(held, each) for each in departed]
     allocated = {each.uid: mask for each in pods if (mask := _pop(held, each))}
     busy = union(allocated.values())

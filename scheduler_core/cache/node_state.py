@@ -274,7 +274,7 @@ def _kubelet_report(record: NodeRecord, shape: MachineShape) -> KubeletReport | 
         return None
     place_of = places_by_uuid(record.machine.topology)
     names = () if record.gpus.kubelet is None else record.gpus.kubelet.withdrawn or ()
-    withdrawn = shape.whole & union(1 << place_of[each] for each in names if each in place_of)
+    withdrawn = shape.whole & union([1 << place_of[each] for each in names if each in place_of])
     if withdrawn.bit_count() != shape.whole.bit_count() - _allocatable_gpus(record):
         withdrawn = 0  # the Node and the report disagree: one of them is late
     return reconcile_report(shape, place_of, record.gpus.allocations, record.pods, record.departed, withdrawn=withdrawn)
