@@ -22,7 +22,7 @@ from scheduler_core.cache.change_log import ChangeLog
 from scheduler_core.cache.node_state import NodeState
 from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.evaluation.evaluate import HASH_RANGE, Evaluation, Evaluator, evaluator_for, spread_hash
-from scheduler_core.evaluation.in_flight import has_commitments
+from scheduler_core.evaluation.node_index import HashedName, NodeIndex
 from scheduler_core.evaluation.refusals import Rejections
 from scheduler_core.evaluation.score import Score
 from scheduler_core.evaluation.transient import is_uncertain
@@ -36,8 +36,6 @@ _BATCH = 256  # hashed names that are tested at once
 _MIN_CHANGES, _REBUILT_AT = 256, 16  # where a 16th of the nodes changed, a new ranking of known states is faster
 _FEW = 16  # where this many times more nodes pass than are named, only the named nodes are ranked
 
-HashedName = tuple[int, str]  # ``spread_hash`` of a node's name, and the name
-
 
 class SnapshotSource(Protocol):
     """The owner of the current snapshot."""
@@ -48,42 +46,6 @@ class SnapshotSource(Protocol):
     def snapshot(self) -> ClusterSnapshot:
         """All nodes, now. Brings ``change_log`` up to date."""
         ...
-
-
-class NodeIndex:
-    """All nodes, in the forms that rankings iterate over: three times as fast as the maps of a snapshot."""
-
-    def __init__(self) -> None:
-        self.snapshot = ClusterSnapshot()
-        self.states: dict[str, NodeState] = {}
-        self.with_commitments: set[str] = set()  # nodes where in-flight pods matter (``has_commitments``)
-        self.uncertain: set[str] = set()  # see ``is_uncertain``
-        self.by_state: dict[NodeState, list[HashedName]] = {}  # ordered
-
-    def catch_up(self, snapshot: ClusterSnapshot, changed: Iterable[str] | None) -> None:
-        """Apply the changes up to a newer snapshot; all nodes where ``changed`` is None."""
-        if changed is None:
-            self.states, self.with_commitments, self.uncertain, self.by_state = {}, set(), set(), {}
-            changed = snapshot.states
-        for name in changed:
-            old, new = self.states.pop(name, None), snapshot.states.get(name)
-            self.with_commitments.discard(name)
-            self.uncertain.discard(name)
-            if old is not None:
-                self._remove_from(old, name)
-            if new is not None:
-                self.states[name] = new
-                insort(self.by_state.setdefault(new, []), (spread_hash(name), name))
-                if has_commitments(new):
-                    self.with_commitments.add(name)
-                if is_uncertain(new):
-                    self.uncertain.add(name)
-
-    def _remove_from(self, state: NodeState, name: str) -> None:
-        same_state, hashed = self.by_state[state], (spread_hash(name), name)
-        del same_state[bisect_left(same_state, hashed)]
-        if not same_state:
-            del self.by_state[state]
 
 
 class NodeRanking:

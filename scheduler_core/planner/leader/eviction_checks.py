@@ -151,7 +151,8 @@ class EvictionChecks:
         )
         untouched = [each.uid for each in planned.left if each.unit in planned.untouched]
         facts = self._view.disruptions.gang_facts()
-        return _ProofState(cluster, {uid: self._victim(uid, facts) for uid in untouched} | self._sizes_of_gangs(untouched))
+        victims = {uid: self._victim(uid, facts) for uid in untouched}
+        return _ProofState(cluster, victims | self._sizes_of_gangs(untouched))
 
     def _victim(self, uid: str, facts_of_gangs: Mapping[GangName, Any]) -> Any:
         """Return what is known about a victim and its owners."""

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import uvloop
@@ -128,3 +128,10 @@ def app_of(
 def call(*names: str, **changed: Any) -> bytes:
     """The body of a call."""
     return json.dumps({"Pod": POD, "Nodes": None, "NodeNames": list(names)} | changed).encode()
+
+
+def read_rest(connection: socket.socket) -> bytes:
+    """Return all data until the peer closes the connection."""
+    with suppress(ConnectionResetError), connection.makefile("rb") as stream:
+        return stream.read()
+    return b""

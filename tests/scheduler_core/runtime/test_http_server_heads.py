@@ -9,8 +9,7 @@ import socket
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from tests.scheduler_core.runtime.served import Running, serving
-from tests.scheduler_core.runtime.test_http_server_hostile import rest
+from tests.scheduler_core.runtime.served import Running, read_rest, serving
 
 CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 KIBI = 1024
@@ -35,7 +34,7 @@ def sent(running: Running, *parts: bytes) -> bytes:
             for each in parts:
                 connection.sendall(each)
             connection.shutdown(socket.SHUT_WR)
-        return rest(connection)
+        return read_rest(connection)
 
 
 @pytest.mark.parametrize(

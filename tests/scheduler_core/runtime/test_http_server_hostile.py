@@ -28,7 +28,7 @@ from scheduler_core.extender.http import BodyReader, BodyRejection
 from scheduler_core.runtime.http_connection import PAGE_LIMITS, ConnectionLimits, HttpConnection
 from scheduler_core.runtime.tls import CertificateError, Certificates, server_context
 from scheduler_core.runtime.tls_handshakes import MAX_HANDSHAKES
-from tests.scheduler_core.runtime.served import Passing, Running, app_of, call, serving
+from tests.scheduler_core.runtime.served import Passing, Running, app_of, call, read_rest, serving
 
 MEBI = 2**20
 HEAD = b"POST /filter HTTP/1.1\r\nHost: x\r\n"
@@ -38,13 +38,6 @@ def still_served(running: Running) -> bool:
     """Return whether a valid call is answered at once."""
     begun = time.monotonic()
     return running.ask("POST", "/filter", call("n1"))[0] == 200 and time.monotonic() - begun < 2
-
-
-def rest(connection: socket.socket) -> bytes:
-    """Return all data until the peer closes the connection."""
-    with contextlib.suppress(ConnectionResetError), connection.makefile("rb") as stream:
-        return stream.read()
-    return b""
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +68,7 @@ def test_whatever_bytes_come_end_in_an_answer_or_a_closed_connection(running: Ru
     with running.connect(timeout=2) as connection:
         connection.sendall(sent)
         connection.shutdown(socket.SHUT_WR)
-        assert rest(connection)[:9] in (b"", b"HTTP/1.1 ")
+        assert read_rest(connection)[:9] in (b"", b"HTTP/1.1 ")
 
 
 def test_after_all_that_calls_are_answered(running: Running) -> None:
@@ -96,7 +89,7 @@ def test_after_all_that_calls_are_answered(running: Running) -> None:
 def test_a_length_that_makes_no_sense_is_refused(running: Running, length: bytes) -> None:
     with running.connect() as connection:
         connection.sendall(HEAD + length + b"\r\n{}")
-        assert rest(connection).startswith(b"HTTP/1.1 400 ")
+        assert read_rest(connection).startswith(b"HTTP/1.1 400 ")
     assert still_served(running)
 
 
@@ -117,7 +110,7 @@ def test_a_thousand_calls_sent_ahead_end_the_connection(running: Running) -> Non
     with running.connect() as connection:
         with contextlib.suppress(OSError):
             connection.sendall((HEAD + b"Content-Length: 2\r\n\r\n{}") * 1000)
-        answered = rest(connection)
+        answered = read_rest(connection)
 
     assert answered.count(b"HTTP/1.1 400 ") < 1000
     assert still_served(running)
@@ -128,7 +121,7 @@ def test_a_half_closed_connection_does_not_affect_others(running: Running) -> No
         with running.connect() as connection:
             connection.sendall((HEAD + b"Content-Length: 900\r\n\r\n" + b"x" * 100)[:cut])
             connection.shutdown(socket.SHUT_WR)
-            rest(connection)
+            read_rest(connection)
         gone = running.connect()
         gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # RST instead of FIN
         gone.sendall((HEAD + b"Content-Length: 900\r\n\r\n" + b"x" * 100)[:cut])
@@ -228,7 +221,7 @@ def test_slow_peers_are_disconnected_and_others_are_served_meanwhile() -> None:
             slow_body.sendall(b" ")
             assert still_served(running)
 
-        assert (rest(slow_head), rest(slow_body)) == (b"", b"")
+        assert (read_rest(slow_head), read_rest(slow_body)) == (b"", b"")
         assert time.monotonic() - begun < 3
         assert running.listener.closed == {"slow": 2}
         slow_head.close()
@@ -240,7 +233,7 @@ def test_a_head_without_end_is_cut() -> None:
         with contextlib.suppress(OSError):
             for _ in range(1000):
                 connection.sendall(b"POST /filter HTTP/1.1\r\nX-More: " if _ == 0 else b"y" * 1000)
-        assert rest(connection) == b""
+        assert read_rest(connection) == b""
         assert still_served(running)
         assert running.listener.closed == {"head": 1}
 
@@ -250,7 +243,7 @@ def test_a_peer_that_sends_empty_lines_is_as_idle_as_one_that_sends_nothing() ->
         connection.sendall(b"\r\n")
         begun = time.monotonic()
 
-        assert rest(connection) == b""
+        assert read_rest(connection) == b""
         assert time.monotonic() - begun < 5
 
 
@@ -297,7 +290,7 @@ def test_where_all_connections_are_busy_a_new_one_is_refused() -> None:
             each.sendall(HEAD + b"Content-Length: 900\r\n\r\n")
         time.sleep(0.2)
         with running.connect() as late:
-            assert rest(late) == b""
+            assert read_rest(late) == b""
         assert running.listener.closed == {"capacity": 1}
         for each in busy:
             each.close()
@@ -329,7 +322,7 @@ def test_a_peer_beyond_its_limit_takes_the_place_of_its_own_oldest_unfinished_re
             _until(lambda: from_addresses(running)["127.0.0.3"] == min(3, len(half) + 1))
         _until(lambda: running.listener.closed == {"capacity": 3})
 
-        assert [rest(each) for each in half[:3]] == [b""] * 3
+        assert [read_rest(each) for each in half[:3]] == [b""] * 3
         assert from_addresses(running) == {"127.0.0.2": 1, "127.0.0.3": 3}
         for each in (other, kept, *half):
             each.close()
@@ -346,8 +339,8 @@ def test_idle_peers_give_way_to_a_new_one_until_its_request_arrives() -> None:
         _until(lambda: running.listener.closed == {"capacity": 4})
         probe.sendall(b"Connection: close\r\nContent-Length: 2\r\n\r\n{}")
 
-        assert rest(probe).startswith(b"HTTP/1.1 400 ")  # answered: this is no call
-        assert [len(rest(each)) > 0 for each in idle[:4]] == [True] * 4
+        assert read_rest(probe).startswith(b"HTTP/1.1 400 ")  # answered: this is no call
+        assert [len(read_rest(each)) > 0 for each in idle[:4]] == [True] * 4
         for each in (probe, *idle, *newer):
             each.close()
 
@@ -387,7 +380,7 @@ def test_an_answer_that_is_not_read_ends_its_connection(sent: bytes, then: bytes
 
 def test_of_a_page_no_second_one_is_rendered_before_the_first_was_read() -> None:
     with serving(large, PAGE_LIMITS) as running, source(running, "127.0.0.1", asked() * 3) as peer:
-        answered = rest(peer)
+        answered = read_rest(peer)
 
     assert answered.count(b"HTTP/1.1 200 OK") <= 1
 
@@ -403,8 +396,8 @@ def test_answers_that_are_not_read_are_bounded_together_and_the_greediest_peer_l
         _until(lambda: running.listener.closed["stuck"] == 3)
 
         assert from_addresses(running) == {"127.0.0.2": 1, "127.0.0.3": 3}
-        assert all(len(rest(each)) < MEBI for each in greedy[:3])
-        assert len(rest(first)) > 8 * MEBI
+        assert all(len(read_rest(each)) < MEBI for each in greedy[:3])
+        assert len(read_rest(first)) > 8 * MEBI
         for each in (first, *greedy):
             each.close()
 
@@ -415,7 +408,7 @@ def test_where_all_pages_are_being_answered_the_oldest_is_cut_and_a_probe_is_ans
         _until(lambda: len(from_addresses(running)) == 4)
 
         assert running.ask("GET", "/short") == (200, b"ok")
-        assert rest(busy[0]) == b""
+        assert read_rest(busy[0]) == b""
         for each in busy:
             each.close()
 
@@ -479,7 +472,7 @@ def test_a_client_of_the_ca_is_served_and_others_are_refused(authority: Authorit
             ask(running, old)
         with running.connect() as plain:
             plain.sendall(HEAD + b"Content-Length: 0\r\n\r\n")
-            assert b"HTTP" not in rest(plain)
+            assert b"HTTP" not in read_rest(plain)
         stalled = [running.connect() for _ in range(50)]
         assert ask(running, good) == 200
         for each in stalled:
