@@ -275,7 +275,7 @@ POD_RESTART_TIME = LabelKey(
 POD_PREEMPTIBLE = LabelKey(
     "gputopo.io/preemptible",
     "never",
-    "`never`: the pod should not be evicted for other pods; the policy limits for how long this counts.",
+    "`never` or `false`: the pod should not be evicted for other pods; the policy limits for how long this counts.",
 )
 DISRUPTION_KEYS = (
     POD_LAST_CHECKPOINT,

@@ -71,7 +71,7 @@ def parse_disruption(annotations: Mapping[str, str]) -> DisruptionFacts:
 def _never(annotations: Mapping[str, str]) -> tuple[str | None, float]:
     """Return the annotation that forbids evictions for the longest time, and that time in seconds."""
     found: list[tuple[float, str]] = []
-    if annotations.get(keys.POD_PREEMPTIBLE.key) == "never":
+    if annotations.get(keys.POD_PREEMPTIBLE.key) in ("never", "false"):
         found.append((inf, keys.POD_PREEMPTIBLE.key))
     karpenter = annotations.get(workloads.DO_NOT_DISRUPT)
     limit = inf if karpenter == "true" else _duration(karpenter)

@@ -80,6 +80,7 @@ def test_numbers_are_bounded() -> None:
     ("annotations", "key", "seconds"),
     [
         ({"gputopo.io/preemptible": "never"}, "gputopo.io/preemptible", inf),
+        ({"gputopo.io/preemptible": "false"}, "gputopo.io/preemptible", inf),
         ({"karpenter.sh/do-not-disrupt": "true"}, "karpenter.sh/do-not-disrupt", inf),
         ({"karpenter.sh/do-not-disrupt": "30m"}, "karpenter.sh/do-not-disrupt", 1_800.0),
         (
