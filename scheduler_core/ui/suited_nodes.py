@@ -53,14 +53,14 @@ class SuitedNodes:
 
     def __init__(self, view: PlannerView, rows: Sequence[NodeRow]) -> None:
         self._view = view
-        self._by_node = sorted(rows, key=_free_on_node, reverse=True)
+        self._by_node = sorted(rows, key=lambda row: (_free_on_node(row), row.free is None), reverse=True)
         self._by_island = sorted(rows, key=_free_in_island, reverse=True)
         self._checks_left = _MOST_CHECKS
         self._most_free: dict[Hashable, MostFree | str] = {}
         self._places: dict[Hashable, int | None] = {}
 
     def most_free(self, pod: Asker) -> MostFree | str:
-        """Return the most free GPUs for a pod, or why no node suits it."""
+        """Return the most free GPUs for a pod, or why no node suits it; "": free GPUs are unknown where it may run."""
         if pod.key not in self._most_free:
             self._most_free[pod.key] = self._search(pod)
         return self._most_free[pod.key]
@@ -77,7 +77,7 @@ class SuitedNodes:
             return "the cluster has no GPU node"
         most = MostFree(_free_on_node(self._by_node[0]), _free_in_island(self._by_island[0]))
         if not pod.is_checked:
-            return most
+            return "" if self._by_node[0].free is None else most
         reasons: Counter[str] = Counter()
         for row in self._by_node:
             if (why := self._unsuited(row, pod)) is None:
@@ -85,6 +85,8 @@ class SuitedNodes:
             reasons[why] += 1
         else:
             return _unsuited_text(reasons, len(self._by_node))
+        if row.free is None:
+            return ""
         suited = (each for each in self._by_island if self._unsuited(each, pod) is None)
         found = MostFree(_free_on_node(row), _free_in_island(next(suited, row)))
         return most if self._checks_left < 0 or found == most else found._replace(whose=" that suits the pod")
@@ -98,6 +100,8 @@ class SuitedNodes:
             if found >= most or _free_on_node(row) < gpus:
                 break
             if self._unsuited(row, pod) is None:
+                if in_island and row.in_one_island is None:
+                    return None
                 together = [each.free or 0 for each in row.islands] if in_island else [_free_on_node(row)]
                 found += sum(free // gpus for free in together)
         return None if self._checks_left < 0 else min(found, most)

@@ -322,6 +322,25 @@ def test_a_queued_gang_says_for_how_many_members_gpus_are_free() -> None:
     }
 
 
+def test_no_reason_is_given_where_free_gpus_are_unknown() -> None:
+    at = now()
+    full, topology = gpu_machine("full", "8h100-2n-nvswitch18")
+    held = [allocation(gpu.uuid or "", "team", "runs") for gpu in topology.gpus]
+    nodes = [full, node_gpus("full", full, held, at), gpu_pod("team", "runs", 8, "full", at)]
+    silent, _ = gpu_machine("silent", "8h100-2n-nvswitch18")
+    nodes += [silent, node_gpus("silent", silent, [], at - 7200)]
+    pinned = gpu_pod("team", "pinned", 1, None, at, nodeSelector={"kubernetes.io/hostname": "full"})
+    service = service_of([*nodes, gpu_pod("team", "p", 1, None, at), pinned, *waiting_gang("team", "g", 2, 1, at)])
+
+    assert {pod.name: pod.reason for pod in service.overview.pending} == {
+        "p": "",
+        "pinned": "no node has 1 GPU known to be free; the most is 0",
+    }
+    assert [gang.reason for gang in service.overview.gangs] == ["2 members to be placed"]
+    without_islands = service_of([gpu_node("n", 8), *waiting_gang("team", "g", 2, 8, at)])
+    assert [gang.reason for gang in without_islands.overview.gangs] == ["2 members to be placed"]
+
+
 def test_the_number_of_compared_members_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending, "_MOST_MEMBERS", 4)
     pods = [
