@@ -24,6 +24,8 @@ from scheduler_core.ui.suited_nodes import Asker, SuitedNodes
 
 _MOST_MEMBERS = 5_000  # that are compared with each other, of all gangs, for one overview: 5 ms
 
+_MOST_GATES = 3  # that a reason names, and that are kept of a pod: it may have 20,000
+
 
 def ui_pod(uid: str, pod: FullPod, parse: ParsePod) -> PlannerPod | None:
     """Return what the pages keep of a pod: as the planner, and of a pending pod its rules about nodes and its gates."""
@@ -31,7 +33,8 @@ def ui_pod(uid: str, pod: FullPod, parse: ParsePod) -> PlannerPod | None:
     if found is None or found.update is None or found.member is not None or found.update.node is not None:
         return found
     rules = scheduling_rules(pod.spec)
-    gated = msgspec.structs.replace(rules.spec, scheduling_gates=pod.spec.scheduling_gates)
+    gates = (pod.spec.scheduling_gates or ())[: _MOST_GATES + 1]
+    gated = msgspec.structs.replace(rules.spec, scheduling_gates=gates)
     return found._replace(update=found.update._replace(rules=msgspec.structs.replace(rules, spec=gated)))
 
 
@@ -85,7 +88,8 @@ def _pending_pod(pod: PodUpdate, nodes: SuitedNodes) -> PendingPod:
 def _reason(pod: PodUpdate, nodes: SuitedNodes) -> str:
     gates = [] if pod.rules is None else [gate.name for gate in pod.rules.spec.scheduling_gates or ()]
     if gates:
-        return f"held by the gate{'s' * (len(gates) > 1)} {', '.join(gates)}"
+        more = " and more" if len(gates) > _MOST_GATES else ""
+        return f"held by the gate{'s' * (len(gates) > 1)} {', '.join(gates[:_MOST_GATES])}{more}"
     if pod.nominated_node:
         return f"expected on {pod.nominated_node}"
     profile = pod.occupant.profile

@@ -289,6 +289,15 @@ def test_a_pending_pod_is_held_by_its_gates_whatever_is_free() -> None:
     }
 
 
+def test_of_thousands_of_gates_the_reason_names_three() -> None:
+    gates = [{"name": f"example.com/gate-{number}"} for number in range(10_000)]
+    gated = gpu_pod("team", "gated", 8, None, now(), schedulingGates=gates)
+
+    assert reasons_of(gpu_node("n", 8), gated) == {
+        "gated": "held by the gates example.com/gate-0, example.com/gate-1, example.com/gate-2 and more"
+    }
+
+
 def test_a_queued_gang_says_for_how_many_members_gpus_are_free() -> None:
     at = now()
     full, topology = gpu_machine("full", "8h100-2n-nvswitch18")
