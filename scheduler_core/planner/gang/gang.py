@@ -23,6 +23,7 @@ from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.request.pod_request import InvalidRequest
 
 DEFAULT_BIND_TIMEOUT_S = 30.0  # from ungated to all bound, where a gang sets no timeout
+_MAX_GATES = 8
 _DIGITS = re.compile(r"(\d+)", re.ASCII)
 Values = tuple[Any, ...]  # a member's values on which all members must agree; None: not declared
 
@@ -105,8 +106,8 @@ class Gang(NamedTuple):
 
     @property
     def gates(self) -> list[str]:
-        """Gates of other programs that hold members."""
-        return sorted({gate for each in self.held for gate in other_gates(each.gates)})
+        """Gates of other programs that hold members, the first ones: users may invent any number."""
+        return sorted({gate for each in self.held for gate in other_gates(each.gates)})[:_MAX_GATES]
 
     @property
     def bind_timeout_s(self) -> float:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from gputopo.kube.projection import WatchSource
 from gputopo.kube.rbac import PODS
+from gputopo.labels.gate import other_gates
 from gputopo.labels.keys import GATE, POD_RESERVATION
 from gputopo.labels.workloads import JOBSET
 from gputopo.timestamps import parse_timestamp
@@ -50,6 +51,8 @@ from scheduler_core.request.pod_request import InvalidRequest, PodRequest, parse
 _RECREATED_BY = ("apps/v1/DaemonSet", "v1/Node")
 
 ParsePod = Callable[[Pod], PodRequest | InvalidRequest]
+
+_MAX_GATES = 8  # of other programs, that are kept of a pod
 
 
 class PlannerPod(NamedTuple):
@@ -120,7 +123,9 @@ def _member(uid: str, pod: FullPod, parse: ParsePod) -> Member | None:
     """Return the pod as a member; None: the planner need not act on it, nor count it for other members."""
     metadata, spec = pod.metadata, pod.spec
     labels = metadata.labels or {}
+    # A pod may have 20,000 gates. A member with other gates is not ungated, so the rest is never written.
     gates = tuple(gate.name for gate in spec.scheduling_gates or ())
+    gates = gates if len(gates) <= _MAX_GATES else (*(GATE,) * (GATE in gates), *other_gates(gates)[:_MAX_GATES])
     reservation = (metadata.annotations or {}).get(POD_RESERVATION.key)
     gated = GATE in gates
     gang_request, invalid = _gang_request_of(pod)

@@ -15,7 +15,7 @@ from scheduler_core.cache.events import Batch, NodeGpusUpdate, NodeUpdate, PodUp
 from scheduler_core.cache.full_pods import FULL_POD_SOURCES
 from scheduler_core.cache.kube_scheduler_filters import SchedulingRules
 from scheduler_core.planner.gang.disruption import PodDisruption
-from scheduler_core.planner.gang.gang import DeclaredSizes, GangPhase
+from scheduler_core.planner.gang.gang import DeclaredSizes, GangPhase, gang_of
 from scheduler_core.planner.gang.member import GangName, GangRequest, Member
 from scheduler_core.planner.gang.members import GangMembers
 from scheduler_core.planner.gang.pod_deadlines import PodDeadline, PodDeadlines
@@ -79,6 +79,22 @@ def test_a_gated_member_has_all_fields_of_its_patch() -> None:
         finalizers=("batch.kubernetes.io/job-tracking",),
     )
     assert isinstance(request, PodRequest)
+
+
+def test_of_thousands_of_gates_a_member_keeps_ours_and_a_few() -> None:
+    others = [{"name": f"example.com/gate-{number}"} for number in range(10_000)]
+    found = member(schedulingGates=[*others, GATE])
+
+    assert found is not None
+    assert found.gates == (GATE["name"], *(each["name"] for each in others[:8]))
+
+
+def test_the_reason_of_a_gang_names_a_few_of_the_gates_that_hold_it() -> None:
+    gates = [[GATE, *({"name": f"example.com/{pod}-{number}"} for number in range(8))] for pod in range(4)]
+    held = [member(f"w-{pod}", schedulingGates=each) for pod, each in enumerate(gates)]
+    found = gang_of(GangName("team", "llm"), [each for each in held if each is not None])
+
+    assert found.gates == [f"example.com/0-{number}" for number in range(8)]
 
 
 def test_a_running_member_lacks_fields_that_only_gated_ones_need() -> None:
