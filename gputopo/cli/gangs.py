@@ -86,10 +86,6 @@ def gangs(
       kubectl -n gputopo port-forward deploy/gputopo-planner 9439 & gputopo gangs --server http://127.0.0.1:9439
     """
     from gputopo.kube.rbac import GANG_READER  # noqa: PLC0415
-    from scheduler_core.planner.report.document import gang_list  # noqa: PLC0415
-    from scheduler_core.planner.report.listing import list_gangs  # noqa: PLC0415
-    from scheduler_core.planner.report.read import read_gangs  # noqa: PLC0415
-    from scheduler_core.planner.report.tables import gang_table  # noqa: PLC0415
 
     if namespace is not None and all_namespaces:
         raise click.UsageError(f"--namespace {namespace} and --all-namespaces exclude each other")
@@ -99,6 +95,11 @@ def gangs(
             watch_table(_watched_gangs(kube, namespace, server, wide=output == "wide"))
     states = {} if server is None else planner_states(server)
     with listing_cluster(**connection, role=GANG_READER) as kube:
+        from scheduler_core.planner.report.document import gang_list  # noqa: PLC0415
+        from scheduler_core.planner.report.listing import list_gangs  # noqa: PLC0415
+        from scheduler_core.planner.report.read import read_gangs  # noqa: PLC0415
+        from scheduler_core.planner.report.tables import gang_table  # noqa: PLC0415
+
         now = kube.now()
         seen = read_gangs(kube, namespace, now)
     found = list_gangs(seen, now, states)
@@ -160,17 +161,18 @@ def why_gang(query: GangQuery, output: str) -> None:
     import time  # noqa: PLC0415  start-up of all other commands
 
     from gputopo.kube.rbac import GANG_READER  # noqa: PLC0415
-    from scheduler_core.planner.gang.gang import GangPhase  # noqa: PLC0415
     from scheduler_core.planner.gang.member import GangName  # noqa: PLC0415
-    from scheduler_core.planner.packing.model import LEVELS  # noqa: PLC0415
-    from scheduler_core.planner.report.explain import GangQuestion, NoGangError, explain_gang  # noqa: PLC0415
-    from scheduler_core.planner.report.leadership import planner_levels  # noqa: PLC0415
-    from scheduler_core.planner.report.prospects import PlanRules  # noqa: PLC0415
-    from scheduler_core.planner.report.read import read_all, read_opted_in  # noqa: PLC0415
 
     name = GangName(query.namespace, query.name)
     state = None if query.server is None else planner_states(query.server).get(name)
     with listing_cluster(**query.connection, role=GANG_READER) as kube:
+        from scheduler_core.planner.gang.gang import GangPhase  # noqa: PLC0415
+        from scheduler_core.planner.packing.model import LEVELS  # noqa: PLC0415
+        from scheduler_core.planner.report.explain import GangQuestion, NoGangError, explain_gang  # noqa: PLC0415
+        from scheduler_core.planner.report.leadership import planner_levels  # noqa: PLC0415
+        from scheduler_core.planner.report.prospects import PlanRules  # noqa: PLC0415
+        from scheduler_core.planner.report.read import read_all, read_opted_in  # noqa: PLC0415
+
         now = kube.now()
         seen = read_all(kube, query.policies, now)
         gang = seen.view.gang_members.get_gang(name)

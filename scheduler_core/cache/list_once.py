@@ -20,7 +20,7 @@ from scheduler_core.cache.node import parse_node
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_table import ClusterSnapshot, snapshot_of, without_own_reservation
 from scheduler_core.cache.reservations import ActiveReservation, ReservationIndex
-from scheduler_core.cache.watch import SOURCES, list_all, list_kind, sources_with_parser
+from scheduler_core.cache.watch import SOURCES, list_all, list_kind, pod_update
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.full_pod import FullPod, FullPodSpec
 from scheduler_core.request.pod import Pod
@@ -61,7 +61,8 @@ def read_cluster(kube: Kube, now: float, listed_for: ListedFor) -> ListedCluster
     has no reports of changes.
     """
     policy = listed_for.policy
-    listing_pods = run_ahead(partial(list_kind, kube, PodUpdate, sources_with_parser(listed_for.parse)[PodUpdate]))
+    pod_source = SOURCES[PodUpdate]._replace(value=partial(pod_update, parse=listed_for.parse))
+    listing_pods = run_ahead(partial(list_kind, kube, PodUpdate, pod_source))
     listing_heartbeats = run_ahead(partial(list_heartbeats, kube))
     listing_gpus = run_ahead(partial(list_kind, kube, NodeGpusUpdate, SOURCES[NodeGpusUpdate]))
     listing_reservations = run_ahead(partial(list_all, kube, ReservationUpdate, LedgerUpdate))

@@ -18,6 +18,8 @@ from click.testing import CliRunner, Result
 
 from gputopo.cli import main
 from gputopo.cli.cluster import COMMANDS, cleanup, connected_cluster, listing_cluster, nodes, pods, topology_of_node
+from gputopo.kube import connect as connect_module
+from gputopo.kube.client import Kube
 from gputopo.kube.rbac import NODE_GPUS, NODES, PODS
 from gputopo.labels import encode_topology
 from gputopo.labels.keys import NVIDIA_COUNT, POD_VRAM, TOPOLOGY
@@ -61,6 +63,25 @@ def test_garbage_collection_pauses_while_lists_are_read_and_goes_on_in_programs_
             while_connected = gc.isenabled()
 
     assert (while_listing, after, while_connected) == (False, True, True)
+
+
+def test_garbage_collection_pauses_while_the_packages_of_the_connection_are_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect, while_connecting = connect_module.connect, list[bool]()
+
+    def observed_connect(*arguments: Any) -> Kube:
+        while_connecting.append(gc.isenabled())
+        return connect(*arguments)
+
+    monkeypatch.setattr(connect_module, "connect", observed_connect)
+    with (
+        api_server(lambda _: Answer({"items": []})) as server,
+        listing_cluster(str(server.kubeconfig(tmp_path / "config")), None),
+    ):
+        pass
+
+    assert while_connecting == [False]
 
 
 def listed(*items: object) -> Answer:
