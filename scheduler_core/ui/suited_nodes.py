@@ -19,7 +19,7 @@ from scheduler_core.request.gpu_model import is_model
 from scheduler_core.request.pod_request import Constraints, PodProfile, Strength
 from scheduler_core.ui.model import NodeRow
 
-_MOST_CHECKS = 4_000  # of a pod against a node, for one overview: 40 ms
+_MOST_CHECKS = 4_000  # of a pod against a node, for one overview: 40 ms, with the longest rules 0.3 s
 
 
 class MostFree(NamedTuple):
