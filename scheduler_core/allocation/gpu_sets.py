@@ -43,6 +43,16 @@ def union(masks: Iterable[int]) -> int:
     return members
 
 
+def certainly_free(sets: Sets) -> int:
+    """Return the GPUs that are free in every possible outcome of open admissions."""
+    if isinstance(sets, SomeSet):
+        return 0
+    mask = sets.among
+    for each in sets.masks:
+        mask &= each
+    return mask
+
+
 def exact_sets(masks: set[int] | frozenset[int]) -> ExactSets:
     """Return the sets in ascending order."""
     return ExactSets(tuple(sorted(masks)))

@@ -100,6 +100,10 @@ class MachineShape:
             return None if self.summary is None else self.summary.on_one_numa_node(mask.bit_count())
         return count == 1
 
+    def indices(self, mask: int) -> tuple[int, ...]:
+        """Return the GPUs of a set by their index on the node."""
+        return tuple(self.gpus[place].index for place in member_places(mask))
+
     def on_numa(self, node: int, mask: int) -> int:
         """Return the GPUs of the set on this NUMA node."""
         return _mask(place for place in member_places(mask) if self.numa[place] == node)

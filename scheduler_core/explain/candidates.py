@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from scheduler_core.allocation.best_set import best_set
-from scheduler_core.allocation.gpu_sets import ExactSets, Sets, SomeSet
+from scheduler_core.allocation.gpu_sets import ExactSets, Sets, SomeSet, certainly_free
 from scheduler_core.allocation.machine_shape import MachineShape
 from scheduler_core.cache.node_state import NodeState
 from scheduler_core.evaluation.extensions import factor_measure
 from scheduler_core.evaluation.possible_gpus import possible_gpus
 from scheduler_core.evaluation.score import Score
-from scheduler_core.explain.gpu_wording import certainly_free, gpu_set
+from scheduler_core.explain.gpu_wording import gpu_set
 from scheduler_core.explain.model import CandidateNode, FactorItem, GpuSet
 from scheduler_core.policy.factors import FACTORS
 from scheduler_core.request.pod_request import PodProfile

@@ -15,7 +15,7 @@ from gputopo.labels.reasons import Reason
 from gputopo.render.report import listed
 from gputopo.render.wording import counted_noun
 from scheduler_core.allocation.best_set import best_set
-from scheduler_core.allocation.gpu_sets import ExactSets, member_places
+from scheduler_core.allocation.gpu_sets import ExactSets, certainly_free, member_places
 from scheduler_core.allocation.machine_shape import MachineShape
 from scheduler_core.cache.colocation import Proximity
 from scheduler_core.cache.domain_index import DomainIndex
@@ -27,7 +27,7 @@ from scheduler_core.evaluation.shape_rules import first_violation
 from scheduler_core.explain.advice import ADVICE
 from scheduler_core.explain.candidates import candidate_node
 from scheduler_core.explain.extension_notes import extension_notes
-from scheduler_core.explain.gpu_wording import certainly_free, gpu_set, gpus_held_by
+from scheduler_core.explain.gpu_wording import gpu_set, gpus_held_by
 from scheduler_core.explain.hindrances import impossible_advice, staleness_notes
 from scheduler_core.explain.kubelet_notes import unknown_policy_notes
 from scheduler_core.explain.label_notes import label_notes

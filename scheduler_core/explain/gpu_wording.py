@@ -7,7 +7,7 @@ from collections import Counter
 from gputopo.labels.reasons import Reason
 from gputopo.paths import PathKind
 from gputopo.render.wording import UNKNOWN, format_number, gpu_names
-from scheduler_core.allocation.gpu_sets import Sets, SomeSet, member_places
+from scheduler_core.allocation.gpu_sets import SomeSet, member_places
 from scheduler_core.allocation.machine_shape import MachineShape, places_by_uuid
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_state import NodeState
@@ -21,18 +21,13 @@ def gpu_set(shape: MachineShape, mask: int) -> GpuSet:
     ring = shape.ring(mask)
     nodes = sorted({node for place in member_places(mask) if (node := shape.numa[place]) is not None})
     return GpuSet(
-        gpus=indices(shape, mask),
+        gpus=shape.indices(mask),
         islands=None if shape.islands is None else _pieces(shape.islands, mask),
         numa=tuple(nodes) if shape.count_numa_nodes(mask) is not None else None,
         ring=None if ring is None else ring.kind.value,
         gbps=None if ring is None else ring.gbps,
         distance=None if ring is None or ring.distance is None else ring.distance.value,
     )
-
-
-def indices(shape: MachineShape, mask: int) -> tuple[int, ...]:
-    """Return the GPUs of a set by their index on the node."""
-    return tuple(shape.gpus[place].index for place in member_places(mask))
 
 
 def gpu_set_words(found: GpuSet) -> str:
@@ -53,7 +48,7 @@ def free_gpu_words(state: NodeState, resource: str, wanted: int, reason: Reason)
     if free < wanted or shape is None or state.free is None or not state.described or reason not in SHAPE_REASONS:
         return words
     if isinstance(state.free, SomeSet) or len(state.free.masks) != 1:
-        return f"{words}, but which of {gpu_names(indices(shape, state.free.among))} is not reported yet"
+        return f"{words}, but which of {gpu_names(shape.indices(state.free.among))} is not reported yet"
     (mask,) = state.free.masks
     if reason is Reason.NUMA:
         by_node = Counter(str(shape.numa[place]) for place in member_places(mask))
@@ -62,16 +57,6 @@ def free_gpu_words(state: NodeState, resource: str, wanted: int, reason: Reason)
         )
     pieces = _pieces(shape.islands or (), mask)
     return f"{words} but in islands {_sum(pieces)}" if len(pieces) > 1 else words
-
-
-def certainly_free(sets: Sets) -> int:
-    """Return the GPUs that are free in every possible outcome of open admissions."""
-    if isinstance(sets, SomeSet):
-        return 0
-    mask = sets.among
-    for each in sets.masks:
-        mask &= each
-    return mask
 
 
 def gpus_held_by(record: NodeRecord, namespace: str, name: str) -> int | None:

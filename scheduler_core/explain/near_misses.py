@@ -17,7 +17,7 @@ from gputopo.render.report import age_words
 from gputopo.render.wording import counted_noun, gpu_names
 from gputopo.timestamps import parse_timestamp
 from scheduler_core.allocation.best_set import MAX_EXACT_GPUS
-from scheduler_core.allocation.gpu_sets import ExactSets, subsets
+from scheduler_core.allocation.gpu_sets import ExactSets, certainly_free, subsets
 from scheduler_core.allocation.machine_shape import MachineShape
 from scheduler_core.cache.node_state import NodeState, state_of
 from scheduler_core.cache.node_table import ClusterSnapshot
@@ -26,7 +26,7 @@ from scheduler_core.evaluation.evaluate import Evaluation, evaluate_state
 from scheduler_core.evaluation.possible_gpus import candidate_sets, whole_gpu_outcome
 from scheduler_core.evaluation.shape_rules import SHAPE_REASONS, first_violation
 from scheduler_core.explain.evictions import MAX_TRIALS, smallest_eviction
-from scheduler_core.explain.gpu_wording import certainly_free, free_gpu_words, indices
+from scheduler_core.explain.gpu_wording import free_gpu_words
 from scheduler_core.explain.model import OBSTACLE, NearMiss
 from scheduler_core.explain.requirements import (
     WORDING,
@@ -220,10 +220,10 @@ def _passed_over_set(profile: PodProfile, state: NodeState) -> str | None:
     bad = next((mask for mask in candidate_sets(found.sets) if _breaks(profile, shape, mask)), None)
     if bad is None and not found.may_crash:
         return None
-    free = f"{gpu_names(indices(shape, good))} free, which satisfy the request, but its device plugin"
+    free = f"{gpu_names(shape.indices(good))} free, which satisfy the request, but its device plugin"
     if bad is None:
         return f"{free} may crash on {profile.gpus} of the free GPUs (NVIDIA/go-gpuallocator#80)"
-    names = gpu_names(indices(shape, bad))
+    names = gpu_names(shape.indices(bad))
     taken = names if isinstance(found.sets, ExactSets) else f"any {profile.gpus} of {names}"
     return f"{free} may take {taken} instead, and no setting of the pod decides that"
 

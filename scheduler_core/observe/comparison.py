@@ -16,7 +16,6 @@ from scheduler_core.allocation.best_set import best_set
 from scheduler_core.allocation.machine_shape import MachineShape
 from scheduler_core.cache.events import PodUpdate
 from scheduler_core.cache.node_state import NodeState
-from scheduler_core.explain.gpu_wording import indices
 from scheduler_core.observe.alternatives import Alternative, Alternatives
 from scheduler_core.observe.gpu_layout import LayoutRange, exact_range, is_unknown, layout_of, possible_layouts
 from scheduler_core.observe.island_breakage import broken_island_size, possible_broken_island_size
@@ -158,7 +157,7 @@ def _placement(
         node=node,
         size=whole,
         layout=layout,
-        gpus=None if allocated is None else indices(allocated.shape, allocated.mask),
+        gpus=None if allocated is None else allocated.shape.indices(allocated.mask),
         unchecked=() if pod.rules is None else pod.rules.unchecked,
     )
 

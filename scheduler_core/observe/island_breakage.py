@@ -7,9 +7,9 @@ its islands if that holds for every GPU that its device plugin may take.
 from __future__ import annotations
 
 from gputopo.recent_results import recent_results
+from scheduler_core.allocation.gpu_sets import certainly_free
 from scheduler_core.cache.node_state import NodeState
 from scheduler_core.evaluation.possible_gpus import candidate_sets, whole_gpu_outcome
-from scheduler_core.explain.gpu_wording import certainly_free
 from scheduler_core.request.device_request import DeviceRequest
 
 

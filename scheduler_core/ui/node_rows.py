@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gputopo.model import MAX_GPUS, NodeTopology
 from gputopo.render.report import age_words
 from gputopo.render.wording import parse_subject
-from scheduler_core.allocation.gpu_sets import ExactSets, Sets
+from scheduler_core.allocation.gpu_sets import ExactSets, Sets, certainly_free
 from scheduler_core.allocation.machine_shape import places_by_uuid
 from scheduler_core.cache.free_islands import min_free
 from scheduler_core.cache.kube_scheduler_filters import FullNode
@@ -169,10 +169,7 @@ def _state_of_free(place: int, free: Sets, state: NodeState) -> GpuState:
 def _bounds(free: Sets) -> tuple[int, int]:
     """Return the GPUs that are free in every possible set, and those that are free in some."""
     if isinstance(free, ExactSets):
-        certain = free.among
-        for mask in free.masks:
-            certain &= mask
-        return certain, free.among
+        return certainly_free(free), free.among
     return (free.among if free.size == free.among.bit_count() else 0), free.among
 
 
