@@ -34,6 +34,7 @@ _FROM = click.option(
     "`kubectl get node -o json`, an NCCL topology XML file, or the name of a bundled example machine. `-` is "
     "standard input.",
 )
+_MACHINE = click.argument("machine", required=False, shell_complete=complete.machines_and_files)
 _NODE = click.option(
     "--node",
     metavar="NAME",
@@ -55,8 +56,15 @@ class _GpuIndex(click.ParamType[int]):
         return int(digits)
 
 
+def _source(machine: str | None, source: str | None) -> str | None:
+    """Return the machine to read: MACHINE or ``--from``."""
+    if machine is not None and source is not None:
+        raise click.UsageError(f"{machine} and --from {source} exclude each other")
+    return source or machine
+
+
 @click.command()
-@click.argument("machine", required=False, shell_complete=complete.machines_and_files)
+@_MACHINE
 @_FROM
 @_NODE
 @cluster_options
@@ -88,9 +96,7 @@ def show(
       gputopo show dgx-1 -o matrix --ascii
       gputopo show --node gpu-7
     """
-    if machine is not None and source is not None:
-        raise click.UsageError(f"{machine} and --from {source} exclude each other")
-    source = source or machine
+    source = _source(machine, source)
     topology = cluster_topology(source, **from_cluster) or topology_of(source)
     from gputopo.render import RenderError, renderer  # noqa: PLC0415  start-up of --help and --version
 
@@ -108,6 +114,7 @@ def show(
 
 
 @click.command()
+@_MACHINE
 @_FROM
 @click.option(
     "--mirror",
@@ -117,22 +124,24 @@ def show(
     help="auto: also print the nvidia.com/ labels that other tools select on. off: only gputopo.io/ labels.",
 )
 @click.option("--annotations", is_flag=True, help="Also print the topology annotation.")
-def labels(source: str | None, mirror: str, annotations: bool) -> None:
+def labels(machine: str | None, source: str | None, mirror: str, annotations: bool) -> None:
     """Print the labels that the agent would publish.
 
     One `key=value` per line; warnings go to standard error. Labels that depend on what a damaged input does not show
     are left out, and the exit code is then 5: check it before you apply them.
 
+    Default: this machine. MACHINE is a value of `--from`.
+
     \b
     Examples:
       gputopo labels
-      gputopo labels --from dgx-a100 --mirror off
+      gputopo labels dgx-a100 --mirror off
       l=$(gputopo labels --from topo.txt) && kubectl label --overwrite node N $l      no agent needed
     """
     from gputopo.render import RenderError  # noqa: PLC0415  start-up of the other commands
     from gputopo.render.label_lines import render_labels  # noqa: PLC0415
 
-    topology = topology_of(source)
+    topology = topology_of(_source(machine, source))
     for problem in topology.problems:
         click.echo(f"gputopo: {problem.what}: {problem.why}", err=True)
     try:

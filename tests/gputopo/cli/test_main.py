@@ -146,6 +146,12 @@ def test_labels_are_what_kubectl_takes() -> None:
     assert "nvidia.com/gpu.count=8" in run("labels", "--from", "dgx-a100").stdout
 
 
+def test_labels_take_the_machine_as_show_does() -> None:
+    assert run("labels", "dgx-a100").stdout == run("labels", "--from", "dgx-a100").stdout
+    both = run("labels", "dgx-1", "--from", "dgx-a100")
+    assert (both.exit_code, "dgx-1 and --from dgx-a100 exclude each other" in both.stderr) == (2, True)
+
+
 def test_a_path_says_why() -> None:
     assert "connected directly by 1 NVLink" in run("path", "0", "1", "--from", "dgx-1").stdout
 
