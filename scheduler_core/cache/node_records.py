@@ -65,4 +65,7 @@ class NodeRecords:
 
     def pop_due(self, now: float) -> set[str]:
         """Return the names of nodes with observations that may have become stale or fresh by time alone."""
-        return self._staleness_timer.pop_due(now)
+        due = self._staleness_timer.pop_due(now)
+        for name in due:
+            self._staleness_timer.schedule(self.record_of(name), self._policy, now)
+        return due

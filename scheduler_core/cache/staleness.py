@@ -85,20 +85,28 @@ def observed_at(gpus: NodeGpus) -> float:
 
 
 class StalenessTimer:
-    """The times at which nodes become stale or fresh without any event."""
+    """The times at which nodes become stale or fresh without any event. One time is kept for each node: the next."""
 
     def __init__(self) -> None:
         self._changes: list[tuple[float, str]] = []  # a heap of times and nodes
+        self._next: dict[str, float] = {}  # by node; an entry of the heap with another time no longer counts
+
+    def __len__(self) -> int:
+        return len(self._changes)
 
     def schedule(self, record: NodeRecord, policy: Policy, now: float) -> None:
-        """Add the future changes of a node. Changes that no longer apply stay, and cost one more evaluation."""
-        for at in staleness_changes(record, policy):
-            if at >= now:
-                heapq.heappush(self._changes, (at, record.name))
+        """Add the next change of a node. An earlier one that no longer applies stays, and costs one more evaluation."""
+        at = min((each for each in staleness_changes(record, policy) if each >= now), default=inf)
+        if at < self._next.get(record.name, inf):
+            self._next[record.name] = at
+            heapq.heappush(self._changes, (at, record.name))
 
     def pop_due(self, now: float) -> set[str]:
-        """Remove the changes before now, and return their nodes."""
+        """Remove the changes before now, and return their nodes: schedule these again."""
         due = set[str]()
         while self._changes and self._changes[0][0] < now:
-            due.add(heapq.heappop(self._changes)[1])
+            at, name = heapq.heappop(self._changes)
+            if self._next.get(name) == at:
+                del self._next[name]
+                due.add(name)
         return due
