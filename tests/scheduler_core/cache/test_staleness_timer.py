@@ -53,4 +53,4 @@ def test_thousands_of_reports_of_a_node_take_the_memory_of_one() -> None:
         records.pop_due(at)
         records.set_record(reported("n", at), at)
 
-    assert len(records._staleness_timer) <= 2  # noqa: SLF001
+    assert len(records._staleness_timer) <= 2
