@@ -137,20 +137,20 @@ class NodeRanking:
         """Return the number of known nodes that are rejected, by reason. Its cost does not depend on their number."""
         return {reason: len(names) for reason, names in self._rejected.items()}
 
-    def can_catch_up(self, changed: Iterable[str]) -> bool:
-        """Return whether the evaluations of the former states of these nodes are still known."""
-        states = filter(None, map(self._states.get, changed))
-        return all(state in self._waiting or self.evaluator.known(state) is not None for state in states)
+    def catch_up(self, changed: Iterable[str]) -> bool:
+        """Apply the changes up to the snapshot of the index.
 
-    def catch_up(self, changed: Iterable[str]) -> None:
-        """Apply the changes up to the snapshot of the index, if ``can_catch_up``."""
+        Return False if the evaluation of a former state is no longer known; this ranking is of no use then.
+        """
         before, after = self._states, self._index.snapshot.states
         for name in changed:
             old, new = before.get(name), after.get(name)
             if old is not new:
-                self._remove_node(name, old)
+                if not self._remove_node(name, old):
+                    return False
                 self._add_node(name, new)
         self._states = after
+        return True
 
     def score_of(self, name: str) -> Score | None:
         """Return the score of the node; None where it is rejected, or waits."""
@@ -208,13 +208,16 @@ class NodeRanking:
         elif found is not None:
             self._rejected.setdefault(_TEXTS[found], set()).add(name)
 
-    def _remove_node(self, name: str, state: NodeState | None) -> None:
-        if state is not None and state in self._waiting:
+    def _remove_node(self, name: str, state: NodeState | None) -> bool:
+        """Return False if it is not known how the state was evaluated."""
+        if state is None:
+            return True
+        if state in self._waiting:
             self._waiting[state].remove((spread_hash(name), name))
             if not self._waiting[state]:
                 del self._waiting[state]
-            return
-        found = None if state is None else self.evaluator(state)
+            return True
+        found = self.evaluator.known(state)
         if isinstance(found, Score):
             same_points = self._nodes_with(found.points)
             del same_points[bisect_left(same_points, (spread_hash(name), name))]
@@ -225,6 +228,7 @@ class NodeRanking:
             rejected.remove(name)
             if not rejected:
                 del self._rejected[_TEXTS[found]]
+        return found is not None
 
     def _rank_named(self, names: Iterable[str]) -> dict[float, list[HashedName]]:
         ranked: dict[float, list[HashedName]] = {}
@@ -327,11 +331,9 @@ class Rankings:
             self._mark = self._source.change_log.mark
         changed = None if kept is None else self._source.change_log.names_since(kept[1])
         too_many = max(_MIN_CHANGES, len(snapshot.states) // _REBUILT_AT)
-        if kept is None or changed is None or len(changed) > too_many or not kept[0].can_catch_up(changed):
+        ranking = None if kept is None or changed is None or len(changed) > too_many else kept[0]
+        if ranking is None or not ranking.catch_up(changed or ()):
             ranking = NodeRanking(evaluator_for(profile, policy), self._index)
-        else:
-            ranking = kept[0]
-            ranking.catch_up(changed)
         self._rankings[key] = (ranking, self._source.change_log.mark)
         if len(self._rankings) > self._most:
             self._rankings.popitem(last=False)
