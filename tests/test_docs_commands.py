@@ -95,7 +95,7 @@ ALONE = [
     if call[0] not in NEED_CLUSTER | NEED_GPU
     and not OWN_FILES & set(call)
     and "--node" not in call
-    and (call[0] not in ("show", "labels", "path") or "--from" in call or call[1:2] == ("dgx-1",))
+    and (call[0] not in ("show", "labels", "path") or "--from" in call or call[1:2] in (("dgx-1",), ("dgx-a100",)))
     and (call[0] != "diff" or len(call) == 3)
     and (call[0] != "simulate" or "--jobs" in call)
 ]
