@@ -31,12 +31,14 @@ from gputopo.kube.rbac import UI
 from gputopo.process.daemon import bind_socket
 from gputopo.process.decoding import convert
 from scheduler_core.cache.events import Batch
-from scheduler_core.planner.gang.pod_source import PlannerPod, planner_pod
+from scheduler_core.planner.gang.pod_source import PlannerPod
+from scheduler_core.policy.profiles import BUILT_IN
 from scheduler_core.request.full_pod import FullPod
 from scheduler_core.runtime.event_loop import Deliver, run_daemon
 from scheduler_core.runtime.http_server import Listener
 from scheduler_core.runtime.page_access import PageAccess
 from scheduler_core.ui import main
+from scheduler_core.ui.pending import ui_pod
 from scheduler_core.ui.server import LIMITS, ui_app
 from scheduler_core.ui.service import UiService
 from scheduler_core.ui.viewers import ReviewedViewers
@@ -68,7 +70,7 @@ class _Changes:
         for number in count():
             node = f"gpu-{number * 7919 % self._nodes:04}"
             pod = convert(gpu_pod(namespace_of(f"p-{number}"), f"p-{number}", 1, node, time.time()), FullPod)
-            found = planner_pod(pod.metadata.uid, pod)
+            found = ui_pod(pod.metadata.uid, pod, BUILT_IN.parse_pod)
             assert found is not None
             name = f"p-{number - 50}"
             gone = () if number < 50 else (f"{namespace_of(name)}-{name}",)
