@@ -15,7 +15,7 @@ from scheduler_core.planner.report.read import GangSnapshot
 from scheduler_core.ui.model import GpuState, NodeGroup, NodeRow, Overview, Totals
 from scheduler_core.ui.node_rows import NodeInput, node_row
 from scheduler_core.ui.pending import pending_pods, with_free_gpus
-from scheduler_core.ui.suited_nodes import SuitedNodes
+from scheduler_core.ui.suitable_nodes import SuitableNodes
 
 GROUP_SIZE = 128  # nodes of a group by product
 _MINUTE = 60.0
@@ -51,7 +51,7 @@ def overview(
     view: PlannerView, rows: Sequence[NodeRow], now: float, troubles: Iterable[str] = (), notice: str = ""
 ) -> Overview:
     """Return the overview. ``rows``: of ``RowCache``."""
-    gangs, nodes = GangSnapshot(view), SuitedNodes(view, rows)
+    gangs, nodes = GangSnapshot(view), SuitableNodes(view, rows)
     return Overview(
         at=now,
         totals=totals(rows),

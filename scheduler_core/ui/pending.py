@@ -20,7 +20,7 @@ from scheduler_core.planner.report.listing import GangSummary
 from scheduler_core.request.full_pod import FullPod
 from scheduler_core.request.pod_request import InvalidRequest, Strength
 from scheduler_core.ui.model import PendingPod
-from scheduler_core.ui.suited_nodes import Asker, SuitedNodes
+from scheduler_core.ui.suitable_nodes import PodRequirements, SuitableNodes
 
 _MOST_MEMBERS = 5_000  # that are compared with each other, of all gangs, for one overview: 5 ms
 
@@ -38,54 +38,54 @@ def ui_pod(uid: str, pod: FullPod, parse: ParsePod) -> PlannerPod | None:
     return found._replace(update=found.update._replace(rules=msgspec.structs.replace(rules, spec=gated)))
 
 
-def with_free_gpus(gangs: Iterable[GangSummary], view: PlannerView, nodes: SuitedNodes) -> tuple[GangSummary, ...]:
+def with_free_gpus(gangs: Iterable[GangSummary], view: PlannerView, nodes: SuitableNodes) -> tuple[GangSummary, ...]:
     """Return the gangs; the reason of a queued gang says for how many of its members GPUs are free, if for too few."""
     found, members_left = [], _MOST_MEMBERS
     for each in gangs:
         gang = view.gang_members.get_gang(GangName(each.namespace, each.name))
-        lack = None
+        shortage = None
         if gang is not None and each.phase == GangPhase.QUEUED.value and members_left >= len(gang.ready):
             members_left -= len(gang.ready)
-            lack = _lack(gang, nodes)
-        found.append(msgspec.structs.replace(each, reason=f"{each.reason}; {lack}") if lack else each)
+            shortage = _shortage(gang, nodes)
+        found.append(msgspec.structs.replace(each, reason=f"{each.reason}; {shortage}") if shortage else each)
     return tuple(found)
 
 
-def _lack(gang: Gang, nodes: SuitedNodes) -> str | None:
+def _shortage(gang: Gang, nodes: SuitableNodes) -> str | None:
     """Return what a gang of equal members lacks; None: nothing, or it is unknown."""
-    askers = {
-        (asker.key, asker.profile.gpus, asker.profile.constraints.island): asker
+    requirements = {
+        (required.key, required.profile.gpus, required.profile.constraints.island): required
         for each in gang.ready
         if not isinstance(each.request, InvalidRequest)
-        for asker in (Asker(each.request.profile, each.rules),)
+        for required in (PodRequirements(each.request.profile, each.rules),)
     }
-    if len(askers) != 1:
+    if len(requirements) != 1:
         return None
-    (asker,) = askers.values()
-    suited = nodes.most_free(asker)
+    (required,) = requirements.values()
+    suited = nodes.most_free(required)
     if isinstance(suited, str):
         return suited
-    places = nodes.places(asker, gang.min_ready)
+    places = nodes.places(required, gang.min_ready)
     if places is None or places >= gang.min_ready:
         return None
     return f"the GPUs known to be free suffice for {places or 'none'}"
 
 
-def pending_pods(view: PlannerView, nodes: SuitedNodes) -> tuple[PendingPod, ...]:
+def pending_pods(view: PlannerView, nodes: SuitableNodes) -> tuple[PendingPod, ...]:
     """Return the pods without a node that are in no gang, highest priority first."""
     unbound = [pod for pod in view.cache.pods.values() if pod.node is None]
     found = [_pending_pod(pod, nodes) for pod in unbound if view.gang_members.get_member(pod.key) is None]
     return tuple(sorted(found, key=lambda pod: (-pod.priority, pod.namespace, pod.name)))
 
 
-def _pending_pod(pod: PodUpdate, nodes: SuitedNodes) -> PendingPod:
+def _pending_pod(pod: PodUpdate, nodes: SuitableNodes) -> PendingPod:
     profile = pod.occupant.profile
     return PendingPod(
         pod.occupant.namespace, pod.occupant.name, profile.devices, pod.priority, pod.scheduler, _reason(pod, nodes)
     )
 
 
-def _reason(pod: PodUpdate, nodes: SuitedNodes) -> str:
+def _reason(pod: PodUpdate, nodes: SuitableNodes) -> str:
     gates = [] if pod.rules is None else [gate.name for gate in pod.rules.spec.scheduling_gates or ()]
     if gates:
         more = " and more" if len(gates) > _MOST_GATES else ""
@@ -93,13 +93,13 @@ def _reason(pod: PodUpdate, nodes: SuitedNodes) -> str:
     if pod.nominated_node:
         return f"expected on {pod.nominated_node}"
     profile = pod.occupant.profile
-    most = nodes.most_free(Asker(profile, pod.rules))
+    most = nodes.most_free(PodRequirements(profile, pod.rules))
     if isinstance(most, str):
         return most
     wanted = counted_noun(profile.gpus, "GPU")
     if profile.gpus > most.on_node:
-        return f"no node{most.whose} has {wanted} known to be free; the most is {most.on_node}"
+        return f"no node{most.node_clause} has {wanted} known to be free; the most is {most.on_node}"
     if profile.gpus > most.in_island and profile.constraints.island is Strength.REQUIRED:
-        island = f"no NVLink island{most.whose and f' of a node{most.whose}'}"
+        island = f"no NVLink island{most.node_clause and f' of a node{most.node_clause}'}"
         return f"{island} has {wanted} known to be free; the most is {most.in_island}"
     return ""

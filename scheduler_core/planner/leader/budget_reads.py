@@ -5,15 +5,13 @@ Tenants write both, so a namespace has limits, and only what matters of a page i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
 from gputopo.kube.client import Kube, ListOptions
-from gputopo.kube.errors import NotFoundError
-from gputopo.kube.rbac import DISRUPTION_BUDGETS, PODS, Resource
-from gputopo.process.decoding import decode
+from gputopo.kube.rbac import DISRUPTION_BUDGETS, PODS
 from scheduler_core.planner.commit.actions import CheckBudgets
 from scheduler_core.planner.commit.budgets import (
     DisruptionBudget,
@@ -22,12 +20,11 @@ from scheduler_core.planner.commit.budgets import (
     is_small,
     selects_pod,
 )
+from scheduler_core.planner.leader.pod_reads import read_named_pods, read_pages
 
 MAX_BUDGETS = 1_000  # of a namespace
 MAX_FORBIDDEN = 10_000  # pods of one count
-_FEW = 16  # so many pods of a namespace are read one by one
 _Labels = Mapping[str, str]
-T = TypeVar("T")
 
 
 class LabelledMetadata(msgspec.Struct, frozen=True):
@@ -63,10 +60,11 @@ def check_budgets(kube: Kube, action: CheckBudgets) -> BudgetCount:
     for namespace, uids in names.items():
         pods: dict[str, _Labels] | None = None
         seen = 0
-        for page in _pages(kube, DISRUPTION_BUDGETS, DisruptionBudget, namespace):
+        for page in read_pages(kube, DISRUPTION_BUDGETS, DisruptionBudget, ListOptions(namespace)):
             seen += len(page)
             if pods is None and page:
-                pods = _read_labels(kube, namespace, uids)
+                found = read_named_pods(kube, LabelledPod, uids, ListOptions(namespace, metadata_only=True))
+                pods = {uid: each.metadata.labels or {} for uid, each in found.items()}
             if seen > MAX_BUDGETS or None in page:
                 uncounted.add(namespace)
                 break
@@ -92,42 +90,9 @@ def _forbidden_pods(kube: Kube, spent: SpentBudgets, namespaces: Iterable[str]) 
     """Return the UIDs of the pods of these namespaces that the budgets forbid to evict."""
     found: set[str] = set()
     for namespace in namespaces:
-        for page in _pages(kube, PODS, LabelledPod, namespace, metadata_only=True):
+        for page in read_pages(kube, PODS, LabelledPod, ListOptions(namespace, metadata_only=True)):
             pods = [each.metadata for each in page if each is not None]
             found |= {each.uid for each in pods if spent.forbid(namespace, each.uid, each.labels or {})}
             if len(found) > MAX_FORBIDDEN:
                 return frozenset(found)
     return frozenset(found)
-
-
-def _pages(
-    kube: Kube, resource: Resource, kind: type[T], namespace: str, *, metadata_only: bool = False
-) -> Iterator[list[T | None]]:
-    """Yield all objects in pages; None: it cannot be decoded."""
-    for page in kube.list_readable(resource, kind, ListOptions(namespace, metadata_only=metadata_only)):
-        yield [_decoded(each, kind) if isinstance(each, msgspec.Raw) else each for each in page.items]
-
-
-def _decoded(text: msgspec.Raw, kind: type[T]) -> T | None:
-    try:
-        return decode(text, kind)
-    except msgspec.DecodeError:
-        return None
-
-
-def _read_labels(kube: Kube, namespace: str, uids: dict[str, str]) -> dict[str, _Labels]:
-    """Return the labels of the pods that exist, by UID. ``uids``: by name."""
-    found: dict[str, _Labels] = {}
-    if len(uids) > _FEW:
-        for page in _pages(kube, PODS, LabelledPod, namespace, metadata_only=True):
-            named = [each.metadata for each in page if each is not None]
-            found |= {each.uid: each.labels or {} for each in named if uids.get(each.name) == each.uid}
-        return found
-    for name, uid in uids.items():
-        try:
-            pod = kube.get(PODS, name, LabelledPod, ListOptions(namespace, metadata_only=True)).metadata
-        except NotFoundError:
-            continue
-        if pod.uid == uid:
-            found[uid] = pod.labels or {}
-    return found

@@ -50,7 +50,7 @@ from scheduler_core.planner.commit.actions import (
 )
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.leader.budget_reads import check_budgets
-from scheduler_core.planner.leader.room_reads import check_node_room
+from scheduler_core.planner.leader.resource_fit_reads import check_resource_fit
 
 
 class WriteOutcome(Enum):
@@ -107,7 +107,7 @@ class ActionExecutor:
         try:
             if isinstance(action, CheckBudgets):
                 blocked, forbidden = check_budgets(self._kube, action)
-                blocked = blocked or check_node_room(self._kube, action)
+                blocked = blocked or check_resource_fit(self._kube, action)
                 return WriteAnswer(action, WriteOutcome.DONE, blocked=blocked, forbidden=forbidden)
             return WriteAnswer(action, WriteOutcome.DONE, _SEND[type(action)](self._kube, action))
         except ConflictError as error:

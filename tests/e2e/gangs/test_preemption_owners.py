@@ -1,4 +1,4 @@
-"""What the objects that create pods say about evictions: JobSets and TrainJobs, of other projects."""
+"""Annotations and status of JobSets and TrainJobs, the owners of pods, count when pods are evicted."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gputopo.labels import keys
-from scheduler_core.ui import pending, suited_nodes
+from scheduler_core.ui import pending, suitable_nodes
 from tests.api_objects import Object, gpu_node
 from tests.scheduler_core.ui.cluster_documents import allocation, gpu_machine, gpu_pod, node_gpus, waiting_gang
 from tests.scheduler_core.ui.pages import now, service_of
@@ -130,7 +130,7 @@ def test_the_number_of_compared_members_is_bounded(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_number_of_comparisons_for_pending_pods_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suited_nodes, "_MOST_CHECKS", 2)
+    monkeypatch.setattr(suitable_nodes, "_MOST_CHECKS", 2)
     nodes = [gpu_node(f"n-{number}", 8) for number in range(4)]
     pods = [gpu_pod("team", f"p-{gpus}", gpus, None, now(), nodeSelector={"pool": f"{gpus}"}) for gpus in (4, 9)]
 

@@ -1,4 +1,4 @@
-"""Room for the members of a gang on the nodes of its hold: CPU, memory, other resources than GPUs, host ports. Pure.
+"""Whether the members of a gang fit on the nodes of its hold: CPU, memory, other resources, host ports. Pure.
 
 The planner watches GPUs only. Before the first pod is evicted, it reads all pods of these nodes: pods without GPUs, and
 the memory and ports of all pods, may keep a member from its node although its GPUs come free. Counted as kube-scheduler
@@ -23,7 +23,7 @@ _ANY_ADDRESS = frozenset(("", "0.0.0.0"))  # noqa: S104  nothing is bound here
 Amounts = Mapping[str, Fraction]  # by resource
 
 
-class RoomMetadata(msgspec.Struct, frozen=True, rename="camel"):
+class FitMetadata(msgspec.Struct, frozen=True, rename="camel"):
     """The part of ``metadata`` that matters here: annotations may be large."""
 
     name: str = ""
@@ -31,66 +31,64 @@ class RoomMetadata(msgspec.Struct, frozen=True, rename="camel"):
     deletion_timestamp: str | None = None
 
 
-class RoomPort(msgspec.Struct, frozen=True, rename="camel"):
+class FitPort(msgspec.Struct, frozen=True, rename="camel"):
     """An item of ``ports`` of a container. With the network of the host, the API server sets ``hostPort``."""
 
     host_port: int = 0
     protocol: str = "TCP"
     host_ip: str = msgspec.field(default="", name="hostIP")
 
-    def conflicts_with(self, other: RoomPort) -> bool:
+    def conflicts_with(self, other: FitPort) -> bool:
         """Return whether one node cannot offer both."""
         is_same = self.host_port == other.host_port and self.protocol == other.protocol
         return is_same and (self.host_ip == other.host_ip or not _ANY_ADDRESS.isdisjoint((self.host_ip, other.host_ip)))
 
 
-class RoomContainer(msgspec.Struct, frozen=True, rename="camel"):
+class FitContainer(msgspec.Struct, frozen=True, rename="camel"):
     """A container or init container."""
 
     resources: ContainerResources = ContainerResources()
     restart_policy: str | None = None  # "Always" on an init container: a sidecar
-    ports: tuple[RoomPort, ...] | None = None
+    ports: tuple[FitPort, ...] | None = None
 
 
-class RoomSpec(msgspec.Struct, frozen=True, rename="camel"):
+class FitSpec(msgspec.Struct, frozen=True, rename="camel"):
     """The part of a pod's ``spec`` that requests resources of its node."""
 
-    containers: tuple[RoomContainer, ...] | None = None
-    init_containers: tuple[RoomContainer, ...] | None = None
+    containers: tuple[FitContainer, ...] | None = None
+    init_containers: tuple[FitContainer, ...] | None = None
     overhead: dict[str, str | int | float] | None = None
     resources: ContainerResources | None = None  # of all containers together
 
 
-class RoomStatus(msgspec.Struct, frozen=True):
+class FitStatus(msgspec.Struct, frozen=True):
     """The part of a pod's ``status`` that says whether it uses resources."""
 
     phase: str | None = None
 
 
-class RoomPod(msgspec.Struct, frozen=True):
+class FitPod(msgspec.Struct, frozen=True):
     """A pod, as far as it requests resources of its node."""
 
-    metadata: RoomMetadata = RoomMetadata()
-    spec: RoomSpec = RoomSpec()
-    status: RoomStatus = RoomStatus()
+    metadata: FitMetadata = FitMetadata()
+    spec: FitSpec = FitSpec()
+    status: FitStatus = FitStatus()
 
 
-class RoomNodeStatus(msgspec.Struct, frozen=True):
+class FitNodeStatus(msgspec.Struct, frozen=True):
     """``status`` of a Node."""
 
     allocatable: dict[str, str | int | float] | None = None
 
 
-class RoomNode(msgspec.Struct, frozen=True):
+class FitNode(msgspec.Struct, frozen=True):
     """A Node, as far as pods may request its resources."""
 
-    metadata: RoomMetadata = RoomMetadata()
-    status: RoomNodeStatus = RoomNodeStatus()
+    metadata: FitMetadata = FitMetadata()
+    status: FitNodeStatus = FitNodeStatus()
 
 
-def shortage_on(
-    node: RoomNode, pods: Iterable[RoomPod], gone: Container[str], members: Iterable[RoomPod]
-) -> str | None:
+def shortage_on(node: FitNode, pods: Iterable[FitPod], gone: Container[str], members: Iterable[FitPod]) -> str | None:
     """Return which resource or port the members lack on a node, for people; None: none.
 
     ``pods``: of the node; ``gone``: UIDs of pods that are to be evicted. Pods that terminate count as gone.
@@ -112,7 +110,7 @@ def shortage_on(
     return None
 
 
-def _staying(pods: Iterable[RoomPod], gone: Container[str]) -> list[RoomPod]:
+def _staying(pods: Iterable[FitPod], gone: Container[str]) -> list[FitPod]:
     return [
         pod
         for pod in pods
@@ -122,7 +120,7 @@ def _staying(pods: Iterable[RoomPod], gone: Container[str]) -> list[RoomPod]:
     ]
 
 
-def _host_ports(pod: RoomPod) -> list[RoomPort]:
+def _host_ports(pod: FitPod) -> list[FitPort]:
     sidecars = [each for each in pod.spec.init_containers or () if each.restart_policy == "Always"]
     containers = (*sidecars, *(pod.spec.containers or ()))
     return [port for each in containers for port in each.ports or () if port.host_port]
@@ -132,7 +130,7 @@ def _text(number: Fraction) -> str:
     return f"{float(number / _GIB):.4g}Gi" if number >= _GIB else f"{float(number):g}"
 
 
-def requests_of(pod: RoomPod) -> Amounts:
+def requests_of(pod: FitPod) -> Amounts:
     """Return the resources that a pod requests, as kube-scheduler counts them, with the overhead and the pod itself."""
     spec = pod.spec
     most, sidecars = dict[str, Fraction](), dict[str, Fraction]()

@@ -7,26 +7,26 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler_core.planner.commit.node_room import RoomNode, RoomPod, requests_of, shortage_on
+from scheduler_core.planner.commit.resource_fit import FitNode, FitPod, requests_of, shortage_on
 
 Json = dict[str, Any]
 
 
 def pod(
     uid: str = "u", *containers: Json, status: Json | None = None, deleted: str | None = None, **spec: Any
-) -> RoomPod:
+) -> FitPod:
     """Return a pod of containers with these requests."""
     made = {
         "metadata": {"name": uid, "uid": uid, "deletionTimestamp": deleted},
         "spec": {"containers": [{"resources": {"requests": each}} for each in containers], **spec},
         "status": status or {"phase": "Running"},
     }
-    return msgspec.convert(made, RoomPod)
+    return msgspec.convert(made, FitPod)
 
 
-def node(**allocatable: str) -> RoomNode:
+def node(**allocatable: str) -> FitNode:
     given = {"cpu": "8", "memory": "64Gi", "pods": "4", "nvidia.com/gpu": "0", **allocatable}
-    return msgspec.convert({"metadata": {"name": "n1"}, "status": {"allocatable": given}}, RoomNode)
+    return msgspec.convert({"metadata": {"name": "n1"}, "status": {"allocatable": given}}, FitNode)
 
 
 def sidecar(**requests: str) -> Json:
@@ -55,13 +55,13 @@ def sidecar(**requests: str) -> Json:
         pytest.param(pod("u", {"cpu": "nonsense", "memory": "-1"}), 0, 0, id="malformed"),
     ],
 )
-def test_requests_count_as_for_kube_scheduler(made: RoomPod, cpu: float, memory: int) -> None:
+def test_requests_count_as_for_kube_scheduler(made: FitPod, cpu: float, memory: int) -> None:
     found = requests_of(made)
 
     assert [float(found.get(name, 0)) for name in ("cpu", "memory", "pods")] == [cpu, memory, 1]
 
 
-def with_port(uid: str, port: int, **more: str) -> RoomPod:
+def with_port(uid: str, port: int, **more: str) -> FitPod:
     made = {"containerPort": port, "hostPort": port, **more}
     return pod(uid, initContainers=[{"ports": [{"hostPort": 1}]}, {"ports": [made], "restartPolicy": "Always"}])
 
@@ -80,7 +80,7 @@ def with_port(uid: str, port: int, **more: str) -> RoomPod:
         ),
     ],
 )
-def test_ports_of_the_host_may_be_in_use(running: list[RoomPod], members: list[RoomPod], *, conflict: bool) -> None:
+def test_ports_of_the_host_may_be_in_use(running: list[FitPod], members: list[FitPod], *, conflict: bool) -> None:
     found = shortage_on(node(), running, ("gone",), members)
 
     assert (found is not None) == conflict
@@ -106,7 +106,7 @@ MEMBER = pod("w", {"memory": "32Gi", "cpu": "4", "nvidia.com/gpu": "8"})
     ],
 )
 def test_a_node_without_the_victims_may_lack_other_resources(
-    pods: list[RoomPod], gone: tuple[str, ...], members: list[RoomPod], short: str | None
+    pods: list[FitPod], gone: tuple[str, ...], members: list[FitPod], short: str | None
 ) -> None:
     found = shortage_on(node(), pods, gone, members)
 

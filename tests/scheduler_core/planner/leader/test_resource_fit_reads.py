@@ -11,7 +11,7 @@ from gputopo.crd.reservations import PlannedEviction, PlannedMember
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.rbac import PLANNER
 from scheduler_core.planner.commit.actions import CheckBudgets
-from scheduler_core.planner.leader.room_reads import check_node_room
+from scheduler_core.planner.leader.resource_fit_reads import check_resource_fit
 from tests.api_server import Answer, Asked, api_server
 
 Json = dict[str, Any]
@@ -53,7 +53,7 @@ def found_on(
         kube = from_kubeconfig(PLANNER, server.kubeconfig(folder / "config"))
         try:
             action = CheckBudgets("hold", VICTIMS, True, "team", (*seats, PlannedMember("cpu", "cpu")))
-            return check_node_room(kube, action), server.asked
+            return check_resource_fit(kube, action), server.asked
         finally:
             kube.close()
 

@@ -27,11 +27,11 @@ class MostFree(NamedTuple):
 
     on_node: int
     in_island: int
-    whose: str = ""  # of which nodes; "": of all
+    node_clause: str = ""  # restricts the nodes, for people; "": of all nodes
 
 
-class Asker(NamedTuple):
-    """What a pod asks of a node. ``rules``: None: unknown."""
+class PodRequirements(NamedTuple):
+    """The requests and rules of a pending pod. ``rules``: None: unknown."""
 
     profile: PodProfile
     rules: SchedulingRules | None
@@ -48,7 +48,7 @@ class Asker(NamedTuple):
         return self.rules is not None and TOO_MANY_RULES not in self.rules.unchecked
 
 
-class SuitedNodes:
+class SuitableNodes:
     """Finds the nodes that suit pods, for one overview."""
 
     def __init__(self, view: PlannerView, rows: Sequence[NodeRow]) -> None:
@@ -59,20 +59,20 @@ class SuitedNodes:
         self._most_free: dict[Hashable, MostFree | str] = {}
         self._places: dict[Hashable, int | None] = {}
 
-    def most_free(self, pod: Asker) -> MostFree | str:
+    def most_free(self, pod: PodRequirements) -> MostFree | str:
         """Return the most free GPUs for a pod, or why no node suits it; "": free GPUs are unknown where it may run."""
         if pod.key not in self._most_free:
             self._most_free[pod.key] = self._search(pod)
         return self._most_free[pod.key]
 
-    def places(self, pod: Asker, most: int) -> int | None:
+    def places(self, pod: PodRequirements, most: int) -> int | None:
         """Return for how many such pods, at most ``most``, GPUs are certainly free; None: unknown."""
         key = pod.key, pod.profile.gpus, pod.profile.constraints.island, most
         if key not in self._places:
             self._places[key] = self._count_places(pod, most)
         return self._places[key]
 
-    def _search(self, pod: Asker) -> MostFree | str:
+    def _search(self, pod: PodRequirements) -> MostFree | str:
         if not self._by_node:
             return "the cluster has no GPU node"
         most = MostFree(_free_on_node(self._by_node[0]), _free_in_island(self._by_island[0]))
@@ -80,18 +80,18 @@ class SuitedNodes:
             return "" if self._by_node[0].free is None else most
         reasons: Counter[str] = Counter()
         for row in self._by_node:
-            if (why := self._unsuited(row, pod)) is None:
+            if (why := self._exclusion(row, pod)) is None:
                 break
             reasons[why] += 1
         else:
-            return _unsuited_text(reasons, len(self._by_node))
+            return _exclusion_text(reasons, len(self._by_node))
         if row.free is None:
             return ""
-        suited = (each for each in self._by_island if self._unsuited(each, pod) is None)
+        suited = (each for each in self._by_island if self._exclusion(each, pod) is None)
         found = MostFree(_free_on_node(row), _free_in_island(next(suited, row)))
-        return most if self._checks_left < 0 or found == most else found._replace(whose=" that suits the pod")
+        return most if self._checks_left < 0 or found == most else found._replace(node_clause=" that suits the pod")
 
-    def _count_places(self, pod: Asker, most: int) -> int | None:
+    def _count_places(self, pod: PodRequirements, most: int) -> int | None:
         gpus, found = pod.profile.gpus, 0
         if not gpus or not pod.is_checked:
             return None
@@ -99,24 +99,24 @@ class SuitedNodes:
         for row in self._by_node:
             if found >= most or _free_on_node(row) < gpus:
                 break
-            if self._unsuited(row, pod) is None:
+            if self._exclusion(row, pod) is None:
                 if in_island and row.in_one_island is None:
                     return None
                 together = [each.free or 0 for each in row.islands] if in_island else [_free_on_node(row)]
                 found += sum(free // gpus for free in together)
         return None if self._checks_left < 0 else min(found, most)
 
-    def _unsuited(self, row: NodeRow, pod: Asker) -> str | None:
+    def _exclusion(self, row: NodeRow, pod: PodRequirements) -> str | None:
         """Return why the pod cannot use a node, whatever is free on it; None: no reason is known."""
         self._checks_left -= 1
         if self._checks_left < 0:
             return None
         node = self._view.rules.get(row.name)
         why = None if node is None or pod.rules is None else rejection(pod.rules.spec, node)
-        return why or self._unsuited_gpus(row, pod.profile.constraints)
+        return why or self._gpu_exclusion(row, pod.profile.constraints)
 
-    def _unsuited_gpus(self, row: NodeRow, constraints: Constraints) -> str | None:
-        """Return what all GPUs of the node lack; None: nothing."""
+    def _gpu_exclusion(self, row: NodeRow, constraints: Constraints) -> str | None:
+        """Return what all GPUs of the node shortage; None: nothing."""
         shape = self._view.cache.snapshot.states[row.name].shape
         gpus = [] if shape is None else [gpu for gpu in shape.gpus if gpu.usable]
         model, memory = constraints.model, constraints.min_vram_mib
@@ -127,7 +127,7 @@ class SuitedNodes:
         return None
 
 
-def _unsuited_text(reasons: Counter[str], nodes: int) -> str:
+def _exclusion_text(reasons: Counter[str], nodes: int) -> str:
     (why, number), *others = reasons.most_common()
     return f"no GPU node suits it: {why}" + (f" ({number} of {counted_noun(nodes, 'node')})" if others else "")
 
