@@ -50,12 +50,9 @@ class MemoizedParser:
             self._cache[key] = found
         if isinstance(found, InvalidRequest):
             return found
-        metadata, owner = pod.metadata, pod.metadata.owner
-        _, namespace, _, scheduler, profile, soft, _, detection, _ = found  # ``_replace`` takes three times as long
-        owner_uid = None if owner is None else owner.uid
-        return PodRequest(
-            metadata.uid, namespace, metadata.name, scheduler, profile, soft, owner_uid, detection, job_key(metadata)
-        )
+        metadata = pod.metadata
+        owner = None if metadata.owner is None else metadata.owner.uid
+        return found._replace(uid=metadata.uid, name=metadata.name, owner=owner, job=job_key(metadata))
 
 
 def _relevant_parts(pod: Pod, extras: PodExtras | None) -> bytes:
