@@ -188,7 +188,7 @@ def test_a_partly_ungated_gang_with_a_deleted_plan_is_rolled_back_and_starts_els
     before = wait_for(lambda: ungated(cluster, "train", 2), "both to be ungated")
     cluster.api.patch(NODES.path(str(pin_of(before[0]))), {"spec": {"unschedulable": True}})
     delete_all(cluster, lost)
-    stock.send(signal.SIGCONT)
+    stock.restart()  # not SIGCONT: pods and nodes come in two watches, and it might bind before it sees the cordon
 
     pods = wait_for(lambda: bound(cluster, "train", 2), "both to be bound", 60)
     assert not {each["metadata"]["uid"] for each in pods} & {each["metadata"]["uid"] for each in before}
