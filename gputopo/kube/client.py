@@ -322,14 +322,15 @@ class Kube:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise self._no_answer_error(call, error) from error
 
-    def _read_at_most(self, call: str, response: BaseHTTPResponse, most: int) -> bytes | bytearray | None:
-        """Return the body; None: it is longer, and the connection is closed. The body is in memory once only."""
+    def _read_at_most(self, call: str, response: BaseHTTPResponse, most: int) -> bytearray | None:
+        """Return the body; None: it is longer, and the connection is closed.
+
+        The body is in memory once only: ``response.read()`` of recent Python versions has it there twice.
+        """
         encoded = "Content-Encoding" in response.headers
         length = -1 if encoded else int(response.headers.get("Content-Length", -1))
         body = bytearray()
         try:
-            if 0 <= length <= most:
-                return response.read(decode_content=False)
             if length > most:
                 response.close()
                 return None

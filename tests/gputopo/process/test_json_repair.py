@@ -148,7 +148,7 @@ class Deep(msgspec.Struct):
 
 def test_a_value_that_nests_too_deep_is_a_validation_error() -> None:
     value: Any = 1
-    for _ in range(3_000):
+    for _ in range(50_000):  # Python 3.11 gives up after some 1,000 levels, 3.12 after some 10,000
         value = {"a": value}
     with pytest.raises(msgspec.ValidationError):
         convert(value, Deep)
