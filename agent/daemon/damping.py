@@ -60,6 +60,7 @@ def record_observation(
     topology = _identify_lost_gpus(topology, history.known_gpus)
     if history.newest is not None:
         topology = _keep_distances(_keep_unjudged_pcie(topology, history.newest, gpus_at_p0), history.newest)
+        topology = _keep_numa_memory(topology, history.newest)
     known = {
         name: gpu for name, gpu in history.known_gpus.items() if not _has_better_name(gpu, topology.usable)
     } | _usable_gpus(topology)
@@ -141,6 +142,17 @@ def _keep_distances(topology: NodeTopology, before: NodeTopology) -> NodeTopolog
             for nic in topology.nics
         ),
     )
+
+
+def _keep_numa_memory(topology: NodeTopology, before: NodeTopology) -> NodeTopology:
+    """Keep the memory of NUMA nodes as the first pass saw it.
+
+    A virtual machine may get memory as it uses it. Each new value would be a change of the Node, after which schedulers
+    try all waiting pods again.
+    """
+    known = {each.id: each.memory_mib for each in before.numa_nodes if each.memory_mib is not None}
+    nodes = (msgspec.structs.replace(n, memory_mib=known.get(n.id, n.memory_mib)) for n in topology.numa_nodes)
+    return msgspec.structs.replace(topology, numa_nodes=tuple(nodes))
 
 
 def _index_map(old: NodeTopology, new: NodeTopology) -> dict[int, int]:

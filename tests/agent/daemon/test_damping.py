@@ -299,6 +299,17 @@ def test_a_problem_of_the_observation_causes_no_write() -> None:
     assert [now for now, _ in writes(flapping)] == [0.0]
 
 
+def test_the_growing_memory_of_a_virtual_machine_causes_no_write() -> None:
+    def with_memory(mib: int | None) -> NodeTopology:
+        nodes = tuple(msgspec.structs.replace(each, memory_mib=mib) for each in HEALTHY.numa_nodes)
+        return msgspec.structs.replace(HEALTHY, numa_nodes=nodes)
+
+    assert HEALTHY.numa_nodes
+    observations = [(0.0, None), (60.0, 4_699), (120.0, 6_349), (180.0, None), (500.0, 131_072)]
+    written = writes((now, with_memory(mib)) for now, mib in observations)
+    assert [now for now, _ in written] == [0.0, 60.0]  # known a minute later
+
+
 def test_other_facts_are_published_unchanged() -> None:
     upgraded = msgspec.structs.replace(HEALTHY, driver_version="590.10")
 
