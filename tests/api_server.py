@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import queue
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -78,7 +79,7 @@ class _Server(ThreadingHTTPServer):
 class ApiServer:
     """Answers each request with what ``answer`` makes of it."""
 
-    def __init__(self, answer: Callable[[Asked], Answer]) -> None:
+    def __init__(self, answer: Callable[[Asked], Answer], tls: ssl.SSLContext | None = None) -> None:
         asked: list[Asked] = []
 
         connections: set[socket.socket] = set()
@@ -134,7 +135,9 @@ class ApiServer:
         self.asked = asked
         self._connections = connections
         self._server = _Server(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+        self.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{self._server.server_port}"
 
     def kubeconfig(self, path: Path, token: str = "s3cret") -> str:
         """Write a kubeconfig that leads here."""
@@ -167,9 +170,9 @@ def kubeconfig(url: str, token: str) -> dict[str, Any]:
 
 
 @contextmanager
-def api_server(answer: Callable[[Asked], Answer]) -> Iterator[ApiServer]:
+def api_server(answer: Callable[[Asked], Answer], tls: ssl.SSLContext | None = None) -> Iterator[ApiServer]:
     """A running server."""
-    server = ApiServer(answer)
+    server = ApiServer(answer, tls)
     thread = threading.Thread(target=server.serve)
     thread.start()
     try:

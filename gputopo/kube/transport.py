@@ -7,6 +7,7 @@ It renews credentials minutes before they expire.
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,7 +15,10 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 import urllib3
+from urllib3.connection import HTTPSConnection
+from urllib3.poolmanager import pool_classes_by_scheme
 from urllib3.util import Url, parse_url
+from urllib3.util.ssl_ import create_urllib3_context, resolve_cert_reqs
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
@@ -44,10 +48,34 @@ class _Prepared(NamedTuple):
     until: float  # by the monotonic clock
 
 
+class _Connection(HTTPSConnection):
+    """A connection that accepts the certificates that kubectl accepts.
+
+    From Python 3.13 on, OpenSSL would also require extensions of RFC 5280 that the certificates of some clusters lack,
+    such as key identifiers.
+    """
+
+    def connect(self) -> None:
+        """Connect with a context of its own: the files of the CA may have been replaced."""
+        context = create_urllib3_context(cert_reqs=resolve_cert_reqs(self.cert_reqs))
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        if not self.ca_certs and not self.ca_cert_data:
+            context.load_default_certs()
+        self.ssl_context = context
+        super().connect()
+
+
+class _Pool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _Connection
+
+
 class Transport:
     """Sends requests. Thread-safe."""
 
     def __init__(self, api: ApiClient) -> None:
+        manager = api.rest_client.pool_manager
+        if manager.pool_classes_by_scheme is pool_classes_by_scheme:  # not for SOCKS, which has connections of its own
+            manager.pool_classes_by_scheme = {**pool_classes_by_scheme, "https": _Pool}
         self._api = api
         self._prepared: _Prepared | None = None
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -143,7 +143,8 @@ def test_a_running_agent_follows_its_machine_serves_health_and_stops_on_a_signal
         assert line_with(process, keys.DEGRADED.key) == f"{keys.DEGRADED.key}=true"
         assert '"GpuTopologyDegraded"' in line_with(process, '{"reason"')
         assert [ask(port, path)[0] for path in ("/healthz", "/readyz", "/metrics")] == [200, 200, 200]
-        assert 'gputopo_link_lanes{a="3",b="nvswitch0"} 11.0' in ask(port, "/metrics")[1]
+        lanes = 'gputopo_link_lanes{a="3",b="nvswitch0"} 11.0'
+        wait_until(lambda: lanes in ask(port, "/metrics")[1])  # the metrics follow the labels
 
         source.write_text(dump_snapshot(gpu_lost(WELL, 5)))
         process.send_signal(signal.SIGHUP)
@@ -173,6 +174,13 @@ def ask(port: int, path: str) -> tuple[int, str]:
         return response.status, response.read().decode()
     finally:
         connection.close()
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 def wait_until_it_listens(port: int) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ipaddress
+import ssl
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import urllib3.util.ssl_
 import yaml
+from cryptography import x509
 
 from gputopo.kube import transport
 from gputopo.kube.client import Kube
@@ -16,6 +21,7 @@ from gputopo.kube.errors import KubeError
 from gputopo.kube.objects import PartialObject
 from gputopo.kube.rbac import NODES, PODS, READER
 from tests.api_server import Answer, Asked, api_server, kubeconfig
+from tests.authority import SERVER, Authority
 from tests.call_counts import count_calls
 
 NODE = {"metadata": {"name": "n"}}
@@ -120,3 +126,42 @@ def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
         kube.close()
 
     assert [each.path for each in server.asked] == ["/api/v1/nodes/n"]
+
+
+@pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequestWarning")
+@pytest.mark.parametrize("strict", [True, False])
+def test_certificates_that_kubectl_accepts_are_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strict: bool
+) -> None:
+    """As with Python 3.13, whichever runs the tests. An unknown CA and another name are refused."""
+    monkeypatch.setattr(urllib3.util.ssl_, "sys", SimpleNamespace(version_info=(3, 13)))
+    here = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    ours, others = (Authority(make_folder(tmp_path / name), strict=strict) for name in ("ours", "others"))
+
+    def read_node(certificate: Path, cluster: dict[str, Any]) -> str:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        with api_server(lambda _: Answer(NODE), context) as server:
+            document = kubeconfig(server.url, "s3cret")
+            document["clusters"][0]["cluster"] |= cluster
+            (tmp_path / "config").write_text(yaml.safe_dump(document))
+            kube = from_kubeconfig(READER, str(tmp_path / "config"))
+            try:
+                return kube.get(NODES, "n", PartialObject).metadata.name
+            finally:
+                kube.close()
+
+    certificate = ours.certificate("kube-apiserver", here, usage=SERVER)
+    authority = {"certificate-authority": str(ours.folder / "ca.crt")}
+    assert read_node(certificate, authority) == "n"
+    assert read_node(certificate, {"insecure-skip-tls-verify": True}) == "n"
+    for wrong in ({}, {"certificate-authority": str(others.folder / "ca.crt")}):
+        with pytest.raises(KubeError, match="CERTIFICATE_VERIFY_FAILED"):
+            read_node(certificate, wrong)
+    with pytest.raises(KubeError, match=r"not valid for '127\.0\.0\.1'"):
+        read_node(ours.certificate("kube-apiserver", x509.DNSName("elsewhere"), usage=SERVER), authority)
+
+
+def make_folder(path: Path) -> Path:
+    path.mkdir()
+    return path

@@ -4,53 +4,16 @@ from __future__ import annotations
 
 import logging
 import ssl
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from scheduler_core.runtime.tls import Certificates
+from tests.authority import SERVER, Authority
 from tests.scheduler_core.runtime.served import Passing, Running, app_of, call, serving
 
-SERVER, CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
 NAME = "kube-scheduler"
-
-
-class Authority:
-    """A CA that certifies what it is asked to, in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gputopo-extender-ca")])
-        made = self._builder(self._name, self._key).add_extension(x509.BasicConstraints(True, None), critical=True)
-        (folder / "ca.crt").write_bytes(made.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
-
-    def certificate(
-        self, common: str, *alternatives: x509.GeneralName, usage: x509.ObjectIdentifier | None = CLIENT
-    ) -> Path:
-        """A file with key and certificate."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        built = self._builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)]), key)
-        if alternatives:
-            built = built.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
-        if usage is not None:
-            built = built.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
-        pem = built.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-        encoding = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        path = self.folder / f"{len(list(self.folder.iterdir()))}.pem"
-        path.write_bytes(pem + key.private_bytes(*encoding))
-        return path
-
-    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-        now = datetime.now(UTC)
-        found = x509.CertificateBuilder(subject_name=subject, issuer_name=self._name, public_key=key.public_key())
-        times = found.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + timedelta(hours=1))
-        return times.serial_number(x509.random_serial_number())
 
 
 @pytest.fixture
