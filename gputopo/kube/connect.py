@@ -11,6 +11,7 @@ from gputopo import __version__
 from gputopo.kube.client import Kube
 from gputopo.kube.errors import ConfigError
 from gputopo.kube.rbac import Role
+from gputopo.kube.transport import relax_certificate_checks
 
 if TYPE_CHECKING:
     from kubernetes.client import Configuration
@@ -131,5 +132,6 @@ def _kube(configuration: Configuration, role: Role) -> Kube:
     from kubernetes.client import ApiClient  # noqa: PLC0415  0.7 s, and most commands need no cluster
 
     api = ApiClient(configuration)
+    relax_certificate_checks(api)
     api.user_agent = f"gputopo-{role.name}/{__version__}"
     return Kube(api, role)

@@ -49,7 +49,7 @@ class _Prepared(NamedTuple):
 
 
 class _Connection(HTTPSConnection):
-    """A connection that accepts the certificates that kubectl accepts.
+    """A connection that does without ``VERIFY_X509_STRICT``.
 
     From Python 3.13 on, OpenSSL would also require extensions of RFC 5280 that the certificates of some clusters lack,
     such as key identifiers.
@@ -69,13 +69,17 @@ class _Pool(urllib3.HTTPSConnectionPool):
     ConnectionCls = _Connection
 
 
+def relax_certificate_checks(api: ApiClient) -> None:
+    """Make a client accept all certificates that kubectl accepts. Connections through a SOCKS proxy stay strict."""
+    manager = api.rest_client.pool_manager
+    if manager.pool_classes_by_scheme is pool_classes_by_scheme:
+        manager.pool_classes_by_scheme = {**pool_classes_by_scheme, "https": _Pool}
+
+
 class Transport:
     """Sends requests. Thread-safe."""
 
     def __init__(self, api: ApiClient) -> None:
-        manager = api.rest_client.pool_manager
-        if manager.pool_classes_by_scheme is pool_classes_by_scheme:  # not for SOCKS, which has connections of its own
-            manager.pool_classes_by_scheme = {**pool_classes_by_scheme, "https": _Pool}
         self._api = api
         self._prepared: _Prepared | None = None
 
