@@ -277,6 +277,10 @@ class Stage:
         """Request a round after that time, or sooner."""
         self._due = min(self._due, self._now + seconds)
 
+    def lease_renewed_at(self) -> float:
+        """Return that the Lease was never renewed."""
+        return float("-inf")
+
     def count_answer(self, answer: WriteAnswer) -> None:
         """Do nothing."""
 

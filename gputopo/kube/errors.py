@@ -89,6 +89,8 @@ class _Status(msgspec.Struct):
 
 # kube-apiserver, status 500: the eviction of a pod with several budgets is never allowed.
 _MANY_BUDGETS = "more than one PodDisruptionBudget"
+# kube-apiserver, status 500: etcd or its client refuses the size of the object, now and at every later attempt.
+_TOO_LARGE = ("request is too large", "message larger than max")
 # kube-apiserver: `conflict with "kubectl-label" using v1`, with `using v1` or a time only for some operations.
 _OWNER = re.compile(r'conflict with "(?P<manager>[^"]*)"')
 
@@ -109,6 +111,8 @@ def error_of_response(call: str, status: int, body: bytes, retry_after: str | No
     # A server that was restored from a backup answers 504 (retry) forever.
     if status == 410 or any(cause.reason == "ResourceVersionTooLarge" for cause in details.causes):
         return GoneError(message)
+    if status == 500 and any(each in response.message for each in _TOO_LARGE):
+        return KubeError(message)
     if status == 429 or status >= 500:
         return UnavailableError(message, _seconds(retry_after) or details.retry_after_seconds or None)
     return KubeError(message)

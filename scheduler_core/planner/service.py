@@ -44,6 +44,7 @@ from scheduler_core.policy.reload import PolicyReload
 from scheduler_core.runtime.clock import SlewedClock
 from scheduler_core.runtime.event_loop import Deliver, WatchSet
 from scheduler_core.runtime.event_writer import EventDraft
+from scheduler_core.runtime.fair_pool import FairPool
 from scheduler_core.runtime.garbage import LongLivedObjects
 from scheduler_core.runtime.leader_election import Election
 
@@ -75,7 +76,7 @@ class PlannerService:
         self.fatal_error: BaseException | None = None  # an internal error, which ends the process
         self._config, self._parts = config, parts
         self._watches: WatchSet | None = None
-        self._write_pool = ThreadPoolExecutor(WRITERS, "write")
+        self._write_pool = FairPool(WRITERS, "write")  # the users are namespaces
         self._plan_pool = ThreadPoolExecutor(1, "plan")  # one thread for the plans of all terms: it owns ``_memory``
         self._hold_pool = ThreadPoolExecutor(1, "hold")
         self._memory = PlanMemory()
@@ -99,7 +100,8 @@ class PlannerService:
             yield
         finally:
             self._end_term()
-            for pool in (self._hold_pool, self._plan_pool, self._write_pool):
+            self._write_pool.shutdown()
+            for pool in (self._hold_pool, self._plan_pool):
                 pool.shutdown(wait=False, cancel_futures=True)
 
     def apply_batch(self, batch: Batch[Any]) -> None:
@@ -183,7 +185,7 @@ class PlannerService:
             else:
                 term.apply_ledger(found)
 
-        self._run_in_pool(self._write_pool, read_ledger, apply_ledger)
+        self._apply_result(self._write_pool.submit("", read_ledger), apply_ledger)
 
     def _end_term(self) -> None:
         if self._watches is not None:
@@ -230,7 +232,12 @@ class PlannerService:
         """Write to the API server, on a write thread."""
         term = self.term
         assert term is not None  # the caller
-        self._run_in_pool(self._write_pool, lambda: self._parts.writer.execute_action(action), term.apply_answer)
+        answer = self._write_pool.submit(action.namespace, lambda: self._parts.writer.execute_action(action))
+        self._apply_result(answer, term.apply_answer)
+
+    def lease_renewed_at(self) -> float:
+        """Return when the Lease was last renewed, in monotonic seconds."""
+        return self._parts.election.renewed_at
 
     def start_plan(self, task: PlanTask) -> None:
         """Plan, on the plan thread."""
@@ -244,21 +251,20 @@ class PlannerService:
             self._parts.metrics.count_plan(time.monotonic() - began, placed=bool(found.created))
             return found
 
-        self._run_in_pool(self._plan_pool, plan, term.apply_plan)
+        self._apply_result(self._plan_pool.submit(plan), term.apply_plan)
 
     def start_hold_search(self, task: HoldTask) -> None:
         """Search nodes for a capacity hold, on the hold search thread."""
         term = self.term
         assert term is not None  # the caller
-        self._run_in_pool(self._hold_pool, lambda: self._hold_throttle.search_hold(task), term.apply_hold_result)
+        self._apply_result(self._hold_pool.submit(self._hold_throttle.search_hold, task), term.apply_hold_result)
 
     def start_preemption_search(self, search: PreemptionSearch) -> None:
         """Search pods to evict, on the hold search thread."""
         term = self.term
         assert term is not None  # the caller
-        self._run_in_pool(
-            self._hold_pool, lambda: self._hold_throttle.search_preemption(search), term.apply_preemption_result
-        )
+        found = self._hold_pool.submit(self._hold_throttle.search_preemption, search)
+        self._apply_result(found, term.apply_preemption_result)
 
     def report_preemption(self, outcome: str, plan: PreemptionPlan) -> None:
         """Log and count a found preemption."""
@@ -292,8 +298,8 @@ class PlannerService:
         """Count an evicted pod."""
         self._parts.metrics.count_eviction(again=again)
 
-    def _run_in_pool(self, pool: ThreadPoolExecutor, work: Callable[[], T], apply: Callable[[T], None]) -> None:
-        """Do the work on a thread; apply its result on the loop, unless the present term has ended by then."""
+    def _apply_result(self, result: Future[T], apply: Callable[[T], None]) -> None:
+        """Apply the result of work on a thread on the loop, unless the present term has ended by then."""
         loop, term = self._loop, self.term
         assert loop is not None  # it runs
 
@@ -306,7 +312,7 @@ class PlannerService:
             if term is self.term:
                 apply(found)
 
-        pool.submit(work).add_done_callback(done)
+        result.add_done_callback(done)
 
     def _guarded(self, work: Callable[..., None], *arguments: object) -> None:
         """Do work on the loop. An internal error ends the process: a new process recovers the state."""

@@ -151,6 +151,11 @@ class Election(Protocol):
         """Return the error of the last attempt, if it failed."""
         ...
 
+    @property
+    def renewed_at(self) -> float:
+        """Return when the last successful renewal of this process began, in monotonic seconds; -inf: never."""
+        ...
+
 
 class LeaderElector:
     """A candidate from ``start`` to ``stop``. The properties are for any thread, the methods for one."""
@@ -170,6 +175,7 @@ class LeaderElector:
         """
         self.identity = identity
         self.error: str | None = None
+        self.renewed_at = float("-inf")
         self._kube, self._lease, self._timing, self._clock = kube.with_timeout(timing.call_s), lease, timing, clock
         self._can_lead = can_lead
         self._observation: LeaseObservation | None = None
@@ -243,7 +249,7 @@ class LeaderElector:
         spec = held_lease_spec(self._observation.spec, self.identity, datetime.now(UTC), self._timing)
         self._write(spec, lease)
         self._observation = observe_lease(self._observation, spec, self._clock())
-        self._leads_until = started + self._timing.deadline_s
+        self.renewed_at, self._leads_until = started, started + self._timing.deadline_s
 
     def _release(self) -> None:
         lease = self._read_lease()

@@ -49,6 +49,10 @@ class Executor(Protocol):
     def execute_action(self, action: Action) -> None:
         """Write to the API server; ``LeaderTerm.apply_answer`` receives the answer."""
 
+    def lease_renewed_at(self) -> float:
+        """Return when the Lease was last renewed, in monotonic seconds: the API server answered then."""
+        ...
+
     def start_plan(self, task: PlanTask) -> None:
         """Plan; ``LeaderTerm.apply_plan`` receives the result."""
 

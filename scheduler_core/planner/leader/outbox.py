@@ -56,6 +56,8 @@ from scheduler_core.planner.leader.writer import WriteAnswer, WriteOutcome
 
 UNGATING_DELAY_S = 0.1  # until the next round while pods are ungated and bound: it has nothing to do before the last
 _RETRY_S = 2.0  # until a failed write for the same version of an object is sent again
+_MAX_RETRY_S = 16.0  # of writes without an answer: each further one doubles the time
+_RENEWED_S = 5.0  # a Lease that was renewed within this time shows that the API server answers; it is renewed every 2 s
 _REFUSED_S = 30.0  # until a refused write is sent again
 _EVICTION_S = 10.0  # until a refused eviction is sent again, as the API server asks for (Retry-After)
 _PAUSE_S, _MAX_PAUSE_S = 0.2, 10.0  # of all writes while the API server does not answer; doubled by each further one
@@ -67,6 +69,7 @@ class BackedOffWrite(NamedTuple):
 
     version: str  # of the object that the write is based on
     until: float  # monotonic seconds
+    seconds: float
 
 
 class Outbox:
@@ -158,24 +161,37 @@ class Outbox:
         return outcome in (WriteOutcome.REFUSED, WriteOutcome.CONFLICT, WriteOutcome.GONE)
 
     def _record_unanswered(self, action: Action, now: float) -> bool:
-        """Back off in one namespace, where a webhook may fail; pause all writes if others are not answered either."""
+        """Pause all writes if the API server is unavailable. Else back off: a webhook for these pods may fail."""
         self._unanswered_in.add(action.namespace)
-        if "" in self._unanswered_in or len(self._unanswered_in) > 1:
+        if self._is_api_server_unavailable(now):
             if now >= self._paused_until:  # writes that were in flight when the pause began do not make it longer
                 self._paused_until = now + min(_MAX_PAUSE_S, _PAUSE_S * 2.0 ** min(self._pauses, 10))
                 self._pauses += 1
             self._context.executor.schedule_round(self._paused_until - now)
             return False
-        self._back_off(action, now, _RETRY_S)
-        self._context.executor.schedule_round(_RETRY_S)
+        before = self._backed_off.get((type(action), action.key))
+        is_repeated = before is not None and before.version == action.version
+        seconds = min(_MAX_RETRY_S, 2 * before.seconds) if before is not None and is_repeated else _RETRY_S
+        self._back_off(action, now, seconds)
+        self._context.executor.schedule_round(seconds)
         return True
+
+    def _is_api_server_unavailable(self, now: float) -> bool:
+        """Return whether the ledger, or objects in several namespaces, cannot be written, and no Lease either.
+
+        Without the Lease, failing webhooks for the pods of two namespaces would stop the writes of all namespaces.
+        """
+        return "" in self._unanswered_in or (len(self._unanswered_in) > 1 and not self._is_lease_renewed(now))
+
+    def _is_lease_renewed(self, now: float) -> bool:
+        return now - self._context.executor.lease_renewed_at() <= _RENEWED_S
 
     def _back_off(self, action: Action, now: float, seconds: float) -> None:
         """Do not send the same write again at once: the consequences of its answer may not have been seen yet."""
         if len(self._backed_off) >= self._prune_at:
             self._backed_off = {key: each for key, each in self._backed_off.items() if each.until > now}
             self._prune_at = max(_MIN_PRUNED, 2 * len(self._backed_off))
-        self._backed_off[type(action), action.key] = BackedOffWrite(action.version, now + seconds)
+        self._backed_off[type(action), action.key] = BackedOffWrite(action.version, now + seconds, seconds)
 
     def _apply_done(self, answer: WriteAnswer) -> frozenset[GangName]:
         action, metadata = answer.write, answer.metadata
@@ -230,12 +246,12 @@ class Outbox:
     def _apply_unanswered(self, action: Action, error: str, now: float, *, is_unavailable: bool) -> None:
         """Record an unanswered write of a pod: a webhook for these pods may fail.
 
-        If other objects or other namespaces are not answered either, the API server is unavailable: then nothing is
-        decided, however long that takes.
+        If other objects or other namespaces are not answered either, and no Lease, the API server is unavailable: then
+        nothing is decided, however long that takes.
         """
-        if is_unavailable or action.key[0] != "pod":
+        if is_unavailable or (action.key[0] != "pod" and not self._is_lease_renewed(now)):
             self._view.observations = without_unanswered_writes(self._view.observations)
-        else:
+        elif action.key[0] == "pod":
             self._record_refused_write(action, error, now, answered=False)
 
     def _record_refused_write(self, action: Action, error: str, now: float, *, answered: bool) -> None:

@@ -45,6 +45,13 @@ def test_each_status_is_one_kind_of_error(code: int, kind: type[KubeError]) -> N
     assert (type(error), str(error)) == (kind, f"GET /x: {code}: no")
 
 
+@pytest.mark.parametrize(
+    "message", ["etcdserver: request is too large", "rpc error: trying to send message larger than max (9 vs. 8)"]
+)
+def test_an_object_that_is_too_large_is_refused_and_the_server_is_not_unavailable(message: str) -> None:
+    assert type(error_of_response("PATCH /x", 500, status(message))) is KubeError
+
+
 def test_an_eviction_that_a_budget_refuses_is_no_busy_server() -> None:
     result = "The disruption budget web needs 2 healthy pods and has 2 currently"
     cause = {"reason": "DisruptionBudget", "message": result}

@@ -29,6 +29,7 @@ class Elected:
 
     def __init__(self, holder: str | None = "me", trouble: str | None = None) -> None:
         self.is_leader, self.holder, self.error = holder == "me", holder, trouble
+        self.renewed_at = float("-inf")
 
 
 class Watch:

@@ -201,10 +201,10 @@ def test_a_candidate_that_cannot_lead_neither_acquires_nor_renews(tmp_path: Path
         a.run_once()
         clock.now += 5
         a.run_once()
-        assert (a.is_leader, leases.version) == (False, 1)
+        assert (a.is_leader, leases.version, a.renewed_at) == (False, 1, float("-inf"))
         fit[0] = True
         a.run_once()
-        assert (a.is_leader, leases.version) == (True, 2)
+        assert (a.is_leader, leases.version, a.renewed_at) == (True, 2, clock.now)
         fit[0] = False
         clock.now += 9.9
         a.run_once()

@@ -146,6 +146,10 @@ class FakePlanner:
     def schedule_round(self, seconds: float) -> None:
         """``run`` continues by itself."""
 
+    def lease_renewed_at(self) -> float:
+        """Return that the Lease was never renewed."""
+        return float("-inf")
+
     def count_answer(self, answer: WriteAnswer) -> None:
         """Not counted."""
 

@@ -20,6 +20,10 @@ class IdleExecutor:
     def execute_action(self, action: Action) -> None:
         """Not written."""
 
+    def lease_renewed_at(self) -> float:
+        """Return that the Lease was never renewed."""
+        return float("-inf")
+
     def start_plan(self, task: PlanTask) -> None:
         """Not computed."""
 

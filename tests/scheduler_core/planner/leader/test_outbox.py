@@ -50,6 +50,11 @@ class RecordingExecutor(IdleExecutor):
     def __init__(self) -> None:
         self.written: list[Action] = []
         self.woken: list[float] = []
+        self.renewed_at = float("-inf")
+
+    def lease_renewed_at(self) -> float:
+        """Return the given time."""
+        return self.renewed_at
 
     def execute_action(self, what: Action) -> None:
         """Record the write."""
@@ -67,9 +72,8 @@ def executor() -> RecordingExecutor:
 
 @pytest.fixture
 def outbox(executor: RecordingExecutor) -> Outbox:
-    given = TermContext(
-        PlannerConfig("gpus", "gputopo", CommitTerms(), QueueTiming(), LEVELS), lambda: BUILT_IN, executor, TermClock()
-    )
+    config = PlannerConfig("gpus", "gputopo", CommitTerms(), QueueTiming(), LEVELS)
+    given = TermContext(config, lambda: BUILT_IN, executor, TermClock())
     view = PlannerView(Policy(), "gpus", "me")
     return Outbox(given, view, GangBacklog(given, view.gang_members))
 
@@ -153,6 +157,24 @@ def test_an_unavailable_api_server_pauses_all_writes_for_a_doubling_time(
     outbox.record_outcome(GO_TOO, WriteOutcome.DONE, now)
     outbox.record_outcome(SWAP, WriteOutcome.UNANSWERED, now)
     assert executor.woken[-1] == pytest.approx(0.2)
+
+
+def test_an_api_server_that_renews_the_lease_is_not_unavailable(outbox: Outbox, executor: RecordingExecutor) -> None:
+    executor.renewed_at = 0.0
+
+    assert [outbox.record_outcome(each, WriteOutcome.UNANSWERED, 5.0) for each in (GO, ELSEWHERE)] == [True, True]
+    assert not outbox.is_paused(5.0)
+    assert not outbox.record_outcome(GO, WriteOutcome.UNANSWERED, 5.1)
+    assert outbox.is_paused(5.1)
+
+
+def test_a_write_without_an_answer_is_sent_again_after_a_doubling_time(
+    outbox: Outbox, executor: RecordingExecutor
+) -> None:
+    for _ in range(5):
+        outbox.record_outcome(GO, WriteOutcome.UNANSWERED, 0.0)
+
+    assert executor.woken == [2.0, 4.0, 8.0, 16.0, 16.0]
 
 
 def test_writes_in_flight_do_not_extend_a_pause(outbox: Outbox, executor: RecordingExecutor) -> None:

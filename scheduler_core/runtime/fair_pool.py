@@ -1,0 +1,91 @@
+"""Threads that users share: users take turns, and users with slow work share half of the threads.
+
+``concurrent.futures.ThreadPoolExecutor`` runs work in the order of its arrival: one user with slow work delays all.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
+
+T = TypeVar("T")
+_SLOW_S = 2.0  # work that takes longer is slow
+_REMEMBERED_S = 600.0  # after its last slow work, a user counts as slow
+
+
+class _Work(NamedTuple):
+    user: str
+    call: Callable[[], Any]
+    future: Future[Any]
+
+
+class FairPool:
+    """For any thread."""
+
+    def __init__(self, threads: int, name: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """``threads``: 2 or more."""
+        self._pool = ThreadPoolExecutor(threads, name)
+        self._max_slow, self._clock = threads // 2, clock
+        self._lock = threading.Lock()
+        self._waiting: dict[str, deque[_Work]] = {}  # by user; the next user is first
+        self._running: dict[Future[Any], tuple[str, float]] = {}  # the user, and when the work began
+        self._slow_until: dict[str, float] = {}  # by user
+
+    def submit(self, user: str, call: Callable[[], T]) -> Future[T]:
+        """Run ``call`` on a thread when it is the turn of this user."""
+        work = _Work(user, call, Future())
+        with self._lock:
+            self._waiting.setdefault(user, deque()).append(work)
+        self._pool.submit(self._run_waiting)
+        return work.future
+
+    def shutdown(self) -> None:
+        """Cancel what waits; do not wait for what runs."""
+        with self._lock:
+            cancelled = [work for queue in self._waiting.values() for work in queue]
+            self._waiting.clear()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for work in cancelled:
+            work.future.cancel()
+
+    def _run_waiting(self) -> None:
+        """Run work until none may begin: work that slow users may not begin now begins when theirs has ended."""
+        while (work := self._take_work()) is not None:
+            try:
+                work.future.set_result(work.call())
+            except BaseException as error:  # noqa: BLE001  raised by ``Future.result``, as by ThreadPoolExecutor
+                work.future.set_exception(error)
+            finally:
+                self._end_work(work)
+
+    def _take_work(self) -> _Work | None:
+        with self._lock:
+            now = self._clock()
+            slow = self._slow_users(now)
+            has_slow_thread = sum(user in slow for user, _ in self._running.values()) < self._max_slow
+            user = next((each for each in self._waiting if has_slow_thread or each not in slow), None)
+            if user is None:
+                return None
+            queue = self._waiting.pop(user)
+            work = queue.popleft()
+            if queue:
+                self._waiting[user] = queue  # at the end of the line
+            work.future.set_running_or_notify_cancel()
+            self._running[work.future] = user, now
+            return work
+
+    def _end_work(self, work: _Work) -> None:
+        with self._lock:
+            user, began = self._running.pop(work.future)
+            now = self._clock()
+            if now - began > _SLOW_S:
+                self._slow_until = {each: until for each, until in self._slow_until.items() if until > now}
+                self._slow_until[user] = now + _REMEMBERED_S
+
+    def _slow_users(self, now: float) -> set[str]:
+        still_running = {user for user, began in self._running.values() if now - began > _SLOW_S}
+        return still_running | {user for user, until in self._slow_until.items() if until > now}
