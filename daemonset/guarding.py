@@ -28,6 +28,8 @@ ANNOTATIONS_NAME = "gputopo-pod-annotations"
 EXTENDERS = ("gputopo-scheduler", "gputopo-extender")  # accounts that extenders run as
 _WRITTEN = [key.key for key in keys.WRITTEN_ON_PODS]
 _RESERVATION = keys.POD_RESERVATION.key
+# kube-apiserver evaluates expressions over maps and lists in quadratic time: 8 s for the 40,000 annotations of one pod.
+_MAX_ANNOTATIONS, _MAX_ITEMS = 1_000, 100  # ``_MAX_ITEMS``: of finalizers, and of scheduling gates
 # The mutable fields of a pod's spec, except the gates and the affinity.
 _UNCHANGED_FIELDS = (
     "containers", "initContainers", "tolerations", "nodeSelector", "activeDeadlineSeconds",
@@ -138,26 +140,45 @@ def _variables() -> dict[str, str]:
         "others": f"object == null ? [] : object.{others.format(keys.GATE)}",
         "oldOthers": f"oldObject.{others.format(keys.GATE)}",
         "touched": changed_keys("annotations", "oldAnnotations"),
+        "isSmall": _size_limits(),
     }
+
+
+def _size_limits() -> str:
+    """Return the condition that the pod is small enough to compare it before and after the write."""
+    sizes = {
+        "variables.annotations": _MAX_ANNOTATIONS,
+        "variables.oldAnnotations": _MAX_ANNOTATIONS,
+        "variables.finalizers": _MAX_ITEMS,
+        "variables.oldFinalizers": _MAX_ITEMS,
+        "oldObject.spec.?schedulingGates.orValue([])": _MAX_ITEMS,  # an update adds none
+    }
+    return " &&\n".join(f"{each}.size() <= {most}" for each, most in sizes.items())
 
 
 def _validations() -> dict[str, str]:
     stripped = sorted({owner.finalizer for owner in CONTROLLER_KINDS.values() if owner.finalizer is not None})
     same = " && ".join(f"object.spec.?{field} == oldObject.spec.?{field}" for field in _UNCHANGED_FIELDS)
+    limits = f"{_MAX_ANNOTATIONS:,} annotations, {_MAX_ITEMS} finalizers and {_MAX_ITEMS} scheduling gates"
+    changes = {
+        "changes only pods that it gates or ungated": "variables.gated || variables.ungated",
+        "changes only its own annotations of a pod, not labels or owners": (
+            f"variables.touched.all(key, key in {_WRITTEN})\n"
+            "&& object.metadata.?labels == oldObject.metadata.?labels\n"
+            "&& object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences"
+        ),
+        f"removes only the finalizers {', '.join(stripped)} of a pod, and adds none": (
+            "variables.finalizers.all(each, each in variables.oldFinalizers)\n"
+            f"&& variables.oldFinalizers.all(each, each in variables.finalizers || each in {stripped})"
+        ),
+        "changes only the affinity of a pod and its own gate, and nothing else in its spec": (
+            f"variables.others == variables.oldOthers\n&& {same}"
+        ),
+    }
     return {
         "changes only pods, not their subresources": "request.operation == 'DELETE' || variables.isUpdate",
         "deletes only pods that it ungated": "request.operation != 'DELETE' || variables.ungated",
-        "changes only pods that it gates or ungated": ("!variables.isUpdate || variables.gated || variables.ungated"),
-        "changes only its own annotations of a pod, not labels or owners": (
-            f"!variables.isUpdate || (variables.touched.all(key, key in {_WRITTEN})\n"
-            "&& object.metadata.?labels == oldObject.metadata.?labels\n"
-            "&& object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences)"
-        ),
-        f"removes only the finalizers {', '.join(stripped)} of a pod, and adds none": (
-            "!variables.isUpdate || (variables.finalizers.all(each, each in variables.oldFinalizers)\n"
-            f"&& variables.oldFinalizers.all(each, each in variables.finalizers || each in {stripped}))"
-        ),
-        "changes only the affinity of a pod and its own gate, and nothing else in its spec": (
-            f"!variables.isUpdate || (variables.others == variables.oldOthers\n&& {same})"
-        ),
+        f"changes only pods with at most {limits}": "!variables.isUpdate || variables.isSmall",
+        # Larger pods are not compared: the validation above denies their change.
+        **{message: f"!variables.isUpdate || !variables.isSmall || ({text})" for message, text in changes.items()},
     }
