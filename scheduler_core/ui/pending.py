@@ -30,7 +30,9 @@ _MOST_GATES = 3  # that a reason names, and that are kept of a pod: it may have 
 def ui_pod(uid: str, pod: FullPod, parse: ParsePod) -> PlannerPod | None:
     """Return what the pages keep of a pod: as the planner, and of a pending pod its rules about nodes and its gates."""
     found = planner_pod(uid, pod, parse)
-    if found is None or found.update is None or found.member is not None or found.update.node is not None:
+    if found is None or found.update is None or found.update.node is not None:
+        return found
+    if found.member is not None and found.member.rules is not None:  # it has them itself
         return found
     rules = scheduling_rules(pod.spec)
     gates = (pod.spec.scheduling_gates or ())[: _MOST_GATES + 1]

@@ -5,12 +5,17 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from msgspec.structs import replace
+
 from gputopo.model import NodeTopology
 from gputopo.render.report import document
-from scheduler_core.explain import explain, explanation_text, with_reservations
+from scheduler_core.cache.kube_scheduler_filters import SchedulingRules, rejection
+from scheduler_core.explain import explain, explanation_text, group_excluded, with_reservations
 from scheduler_core.planner.gang.member import GangName
+from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.packing.model import LEVELS
 from scheduler_core.planner.report.explain import GangQuestion, NoGangError, explain_gang
+from scheduler_core.planner.report.gates import member_gates_reason
 from scheduler_core.planner.report.prospects import PlanRules
 from scheduler_core.planner.report.read import GangSnapshot
 from scheduler_core.planner.report.text import gang_explanation_text
@@ -54,8 +59,8 @@ def _no_gang(namespace: str, name: str) -> str:
 
 
 def pod_report(service: UiService, viewer: Viewer, namespace: str, name: str) -> str:
-    """Return what ``gputopo why pod`` prints, without the rules of kube-scheduler. Raises ``NoReportError``."""
-    cache = service.view.cache
+    """Return what ``gputopo why pod`` prints, as far as the watches show the pod. Raises ``NoReportError``."""
+    view, cache = service.view, service.view.cache
     pods = cache.pods.values() if viewer.shown(namespace) else ()
     pod = next((each for each in pods if each.occupant[1:3] == (namespace, name)), None)
     if pod is None:
@@ -64,9 +69,24 @@ def pod_report(service: UiService, viewer: Viewer, namespace: str, name: str) ->
     request, uid = pod.request, pod.key
     snapshot = cache.snapshot_for_pod(uid, cache.reservations.holds_below(pod.priority))
     policy = service.policies.policy_for(request)
-    found = explain(request, snapshot, list(snapshot.records), policy, service.now(), pod.node)
+    member = view.gang_members.get_member(uid)
+    rules = pod.rules if member is None or member.rules is None else member.rules
+    rejected = {} if rules is None or pod.node is not None else _rejected_nodes(rules, view)
+    names = [name for name in snapshot.records if name not in rejected]
+    found = explain(request, snapshot, names, policy, service.now(), pod.node)
     found = with_reservations(found, snapshot, tuple(cache.reservations.active.values()), uid)
+    gates = () if rules is None else [each.name for each in rules.spec.scheduling_gates or ()]
+    reason = member_gates_reason(member, gates if member is None else member.gates)
+    found = replace(found, barred=group_excluded(rejected), beforehand=reason)
     return explanation_text(without_hidden_names(found, viewer), WIDTH)
+
+
+def _rejected_nodes(rules: SchedulingRules, view: PlannerView) -> dict[str, str]:
+    """Return the GPU nodes that kube-scheduler would reject whatever GPUs are free there, with the reasons."""
+    records = view.cache.snapshot.records
+    gpu_nodes = (node for name, node in view.rules.items() if name in records and records[name].machine.allocatable)
+    found = ((node.metadata.name, rejection(rules.spec, node)) for node in gpu_nodes)
+    return {name: reason for name, reason in found if reason is not None}
 
 
 def overview_document(found: Overview, viewer: Viewer) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from scheduler_core.request.gpu_model import is_model
 from scheduler_core.request.pod_request import Constraints, PodProfile, Strength
 from scheduler_core.ui.model import NodeRow
 
+_MOST_REASONS = 3  # that exclude nodes, and are named
 _MOST_CHECKS = 4_000  # of a pod against a node, for one overview: 40 ms, with the longest rules 0.3 s
 
 
@@ -116,7 +117,7 @@ class SuitableNodes:
         return why or self._gpu_exclusion(row, pod.profile.constraints)
 
     def _gpu_exclusion(self, row: NodeRow, constraints: Constraints) -> str | None:
-        """Return what all GPUs of the node shortage; None: nothing."""
+        """Return what no GPU of the node offers; None: nothing."""
         shape = self._view.cache.snapshot.states[row.name].shape
         gpus = [] if shape is None else [gpu for gpu in shape.gpus if gpu.usable]
         model, memory = constraints.model, constraints.min_vram_mib
@@ -128,8 +129,12 @@ class SuitableNodes:
 
 
 def _exclusion_text(reasons: Counter[str], nodes: int) -> str:
-    (why, number), *others = reasons.most_common()
-    return f"no GPU node suits it: {why}" + (f" ({number} of {counted_noun(nodes, 'node')})" if others else "")
+    if len(reasons) == 1:
+        return f"no GPU node suits it: {next(iter(reasons))}"
+    of = f" of {counted_noun(nodes, 'node')}"
+    listed = [f"{why} ({number:,}{of})" for why, number in reasons.most_common(_MOST_REASONS)]
+    left = nodes - sum(number for _, number in reasons.most_common(_MOST_REASONS))
+    return f"no GPU node suits it: {'; '.join(listed)}" + (f"; other reasons ({left:,}{of})" if left else "")
 
 
 def _free_on_node(row: NodeRow) -> int:

@@ -21,15 +21,19 @@ def gates_reason(pod: FullPod) -> str | None:
     """Return why no scheduler sees the pod yet, or where the planner placed it; None: neither."""
     if pod.is_finished:
         return None
-    member = _member(pod)
-    gates = [each.name for each in pod.spec.scheduling_gates or ()]
+    found = member_gates_reason(_member(pod), [each.name for each in pod.spec.scheduling_gates or ()])
+    return _left_to_kube_scheduler(pod) if found is None else found
+
+
+def member_gates_reason(member: Member | None, gates: Sequence[str]) -> str | None:
+    """Return why no scheduler sees a pod with these gates yet, or where the planner placed it; None: neither."""
     rest = other_gates(gates)
     if has_gate(gates):
         return f"{_ours(member)}{f'; {_holds(rest)} too' if rest else ''}"
     if rest:
         return f"{_holds(rest)}, and no scheduler sees it until then"
     if member is None or member.reservation is None:
-        return _left_to_kube_scheduler(pod)
+        return None
     placed = f"the planner ungated it for its place in the reservation {member.reservation}"
     return placed if is_single_pod_gang(member.gang_request.gang) else f"{placed}, {_with_its_gang(member)}"
 

@@ -6,6 +6,8 @@ import pytest
 
 from gputopo.labels import keys
 from scheduler_core.ui import pending, suitable_nodes
+from scheduler_core.ui.reports import pod_report
+from scheduler_core.ui.rows_html import ANYONE
 from tests.api_objects import Object, gpu_node
 from tests.scheduler_core.ui.cluster_documents import allocation, gpu_machine, gpu_pod, node_gpus, waiting_gang
 from tests.scheduler_core.ui.pages import now, service_of
@@ -38,13 +40,16 @@ def test_a_pending_pod_waits_for_nodes_that_it_may_use() -> None:
         *nodes, gpu_pod("team", "runs", 5, "busy", at), *pools.values(), tolerant, two, *models, large
     ) == {
         "a": "",
-        "b": "no GPU node suits it: the node has no label pool=b, as nodeSelector requires (1 of 2 nodes)",
-        "c": "no GPU node suits it: the node has no label pool=c, as nodeSelector requires (1 of 2 nodes)",
+        "b": "no GPU node suits it: the node has no label pool=b, as nodeSelector requires (1 of 2 nodes); "
+        "the taint team=x:NoSchedule of the node is not tolerated (1 of 2 nodes)",
+        "c": "no GPU node suits it: the node has no label pool=c, as nodeSelector requires (1 of 2 nodes); "
+        "the taint team=x:NoSchedule of the node is not tolerated (1 of 2 nodes)",
         "tolerant": "no node that suits the pod has 4 GPUs known to be free; the most is 3",
         "two": "",
         "a100": "no node that suits the pod has 4 GPUs known to be free; the most is 3",
         "b200": "no GPU node suits it: the node has no GPU that is known to be of the model B200",
-        "large": "no GPU node suits it: the node has no GPU with 100 GiB (1 of 2 nodes)",
+        "large": "no GPU node suits it: the node has no GPU with 100 GiB (1 of 2 nodes); "
+        "the taint team=x:NoSchedule of the node is not tolerated (1 of 2 nodes)",
     }
 
 
@@ -55,6 +60,28 @@ def test_a_pending_pod_is_held_by_its_gates_whatever_is_free() -> None:
     assert reasons_of(gpu_node("n", 8), gated) == {
         "gated": "held by the gates kueue.x-k8s.io/admission, example.com/review"
     }
+
+
+def test_the_page_of_a_pending_pod_names_gates_and_the_nodes_that_kube_scheduler_excludes() -> None:
+    at = now()
+    off, _ = gpu_machine("off", "8h100-2n-nvswitch18")
+    off["spec"] = {"unschedulable": True}
+    other, _ = gpu_machine("other", "8h100-2n-nvswitch18", {"pool": "a"})
+    gates = [{"name": "kueue.x-k8s.io/admission"}]
+    gated = gpu_pod("team", "gated", 1, None, at, schedulingGates=gates, nodeSelector={"pool": "b"})
+    bound = gpu_pod("team", "bound", 1, "other", at, nodeSelector={"pool": "b"})
+    gang = waiting_gang("team", "llm", 1, 8, at)
+    service = service_of([off, other, node_gpus("other", other, [], at), gated, bound, *gang])
+
+    report = pod_report(service, ANYONE, "team", "gated")
+
+    assert "team/gated: the gate kueue.x-k8s.io/admission holds it, and no scheduler sees it until then." in report
+    assert "Excluded, as kube-scheduler would: off: the node is cordoned." in report
+    assert "Excluded, as kube-scheduler would: other: the node has no label pool=b" in report
+    report = pod_report(service, ANYONE, "team", "llm-0")
+    assert "holds it until the planner has a place for it, with its gang llm" in report
+    assert "Excluded, as kube-scheduler would: off: the node is cordoned." in report
+    assert "Excluded" not in pod_report(service, ANYONE, "team", "bound")
 
 
 def test_of_thousands_of_gates_the_reason_names_three() -> None:
@@ -94,7 +121,7 @@ def test_a_queued_gang_says_for_how_many_members_gpus_are_free() -> None:
         "g-5x8": "5 members to be placed; the GPUs known to be free suffice for none",
         "g-8x2": "8 members to be placed; the GPUs known to be free suffice for 7",
         "picky": "2 members to be placed; no GPU node suits it: the node has no label pool=x, as nodeSelector requires "
-        "(2 of 3 nodes)",
+        "(2 of 3 nodes); the node is cordoned (1 of 3 nodes)",
         "mixed": "2 members to be placed",
     }
 
