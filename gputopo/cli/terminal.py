@@ -159,7 +159,11 @@ def run_program(program: Callable[[], object]) -> None:
 
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
-        program()
+        try:
+            program()
+        except SystemExit as ended:
+            _end_beside_threads(ended)
+            raise
     except Exception as error:  # noqa: BLE001  the last resort: exit code 1 has another meaning
         if _is_failed_output(error):  # also of click, which prints help texts
             exit_with_error(f"cannot write to standard output: {error.strerror}")
@@ -167,6 +171,29 @@ def run_program(program: Callable[[], object]) -> None:
 
         traceback.print_exc()
         exit_with_error("internal error of gputopo: please report it, with the input if you can share it", 70)
+
+
+def _end_beside_threads(ended: SystemExit) -> None:
+    """End the process here if threads still run: a read of the API server whose result nobody needs any more.
+
+    At an ordinary end OpenSSL frees what such a thread may be using, and the process crashes (exit code 139).
+    """
+    import atexit  # noqa: PLC0415  only here
+    import os  # noqa: PLC0415
+    import threading  # noqa: PLC0415
+
+    if all(each is threading.current_thread() for each in threading.enumerate()):
+        return
+    if ended.code is not None and not isinstance(ended.code, int):
+        click.echo(ended.code, err=True)
+    for each in threading.enumerate():
+        if each is not threading.current_thread() and not each.daemon:
+            each.join()
+    atexit._run_exitfuncs()  # noqa: SLF001  removes the temporary files of client certificates
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    os._exit(ended.code if isinstance(ended.code, int) else int(ended.code is not None))
 
 
 def _is_failed_output(error: Exception) -> TypeGuard[OSError]:

@@ -21,6 +21,7 @@ from gputopo.kube.rbac import EVICTIONS, Resource, Role
 from gputopo.kube.run_ahead import run_ahead
 from gputopo.kube.transport import Request, Transport
 from gputopo.kube.watch_stream import WatchStream, name_of
+from gputopo.process.connection_errors import no_answer_reason
 from gputopo.process.decoding import decode, decoder_without_repair
 from gputopo.timing import WATCH_TIMEOUT_S
 
@@ -344,7 +345,7 @@ class Kube:
         return body
 
     def _no_answer_error(self, call: str, error: Exception) -> UnavailableError:
-        return UnavailableError(f"{call}: no answer from {self._api.configuration.host}: {error}")
+        return UnavailableError(f"{call}: no answer from {self._api.configuration.host}: {no_answer_reason(error)}")
 
 
 def _assert_preconditions(resource: Resource, metadata: dict[str, Any], *preconditions: str) -> None:

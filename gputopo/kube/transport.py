@@ -7,6 +7,7 @@ It renews credentials minutes before they expire.
 
 from __future__ import annotations
 
+import socket
 import ssl
 import time
 from collections.abc import Mapping
@@ -55,14 +56,15 @@ class _Connection(HTTPSConnection):
     such as key identifiers.
     """
 
-    def connect(self) -> None:
-        """Connect with a context of its own: the files of the CA may have been replaced."""
+    def _new_conn(self) -> socket.socket:
+        """Connect, then make a context of its own: the files of the CA may have been replaced."""
+        connected = super()._new_conn()
         context = create_urllib3_context(cert_reqs=resolve_cert_reqs(self.cert_reqs))
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if not self.ca_certs and not self.ca_cert_data:
             context.load_default_certs()
         self.ssl_context = context
-        super().connect()
+        return connected
 
 
 class _Pool(urllib3.HTTPSConnectionPool):

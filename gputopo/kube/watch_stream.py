@@ -11,6 +11,7 @@ import msgspec
 import urllib3
 
 from gputopo.kube.errors import DamagedError, UnavailableError, error_of_response
+from gputopo.process.connection_errors import no_answer_reason
 from gputopo.process.decoding import decode, decoder
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class WatchStream:
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:  # ValueError: closed during the read
             if self._closed:
                 return b""
-            raise UnavailableError(f"{self._call}: the stream broke: {error}") from error
+            raise UnavailableError(f"{self._call}: the stream broke: {no_answer_reason(error)}") from error
 
     def _event(self, text: bytes) -> WatchEvent:
         try:

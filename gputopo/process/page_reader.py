@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 import urllib3
 
+from gputopo.process.connection_errors import no_answer_reason
+
 TIMEOUT_S = 30.0
 _MAX_PAGE_BYTES = 64 * 2**20  # an explanation is one page for any number of nodes
 _MAX_PAGES = 1024
-_CONNECTION = re.compile(r"^\w+\(host=.*?\): ")  # in front of urllib3's messages
 _NEXT = re.compile(r'<(\?continue=[^<>\s]*)>; rel="next"')
 
 
@@ -51,7 +52,7 @@ def _read_page(url: str, token: str | None, timeout_s: float) -> tuple[bytes, st
         with response:
             body = _read_body(response, url, timeout_s)
     except (urllib3.exceptions.HTTPError, ValueError) as error:
-        raise PageError(f"no answer from {url}: {_CONNECTION.sub('', str(error))}") from error
+        raise PageError(f"no answer from {url}: {no_answer_reason(error)}") from error
     if response.status != 200:
         raise PageError(f"{url}: {response.status}: {body[:500].decode(errors='replace').strip()}")
     if len(body) > _MAX_PAGE_BYTES:

@@ -296,6 +296,33 @@ def test_an_error_of_ours_is_not_taken_for_degraded_hardware(capsys: pytest.Capt
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
+BESIDE_A_THREAD = """
+import atexit, ssl, sys, threading, time
+from gputopo.cli.terminal import run_program
+
+def connect():
+    while True:
+        ssl.create_default_context()
+
+def program():
+    atexit.register(lambda: print("removed"))
+    threading.Thread(target=connect, daemon=True).start()
+    time.sleep(0.05)
+    print("listed")
+    sys.exit(4)
+
+run_program(program)
+"""
+
+
+def test_a_program_ends_with_its_code_while_a_thread_uses_openssl() -> None:
+    """Without this it is killed by a signal in most runs: the thread uses what OpenSSL has freed."""
+    command = [sys.executable, "-c", BESIDE_A_THREAD]
+    for _ in range(3):
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert (ended.returncode, ended.stdout, ended.stderr) == (4, "listed\nremoved\n", "")
+
+
 def test_labels_of_half_a_matrix_claim_no_islands_and_say_why() -> None:
     half = "\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\nGPU0\t X \tNV4\tSYS\tSYS\t0-15\n"
 
