@@ -60,6 +60,7 @@ class ReflectorStatus(NamedTuple):
     relists: int = 0  # lists after the first
     failures: int = 0  # failed calls and broken streams
     error: str | None = None  # the current error
+    is_unavailable: bool = False  # it is that the server does not answer, or is busy
     served: bool = True  # the server serves the kind
     lag_s: float | None = None  # from creation to arrival, of the last object that was created during a watch
     unreadable: int = 0  # objects that cannot be decoded
@@ -155,7 +156,7 @@ class Reflector(Generic[S]):
         if not self._stopped.is_set():
             self._deliver(delta)
             self._version = versions[-1]
-            self._update_status(synced=True, served=True, error=None)
+            self._update_status(synced=True, served=True, error=None, is_unavailable=False)
 
     def _objects(self, versions: list[str]) -> Iterator[Any]:
         kind = self._projection.listed_kind
@@ -173,7 +174,7 @@ class Reflector(Generic[S]):
         if self._stopped.is_set():  # stopped while the watch was being opened
             watch.close()
         opened = self._timing.clock()
-        self._update_status(last_event_at=opened, error=None)
+        self._update_status(last_event_at=opened, error=None, is_unavailable=False)
         is_empty = True
         try:
             for events in watch:
@@ -208,12 +209,14 @@ class Reflector(Generic[S]):
         if not self._stopped.is_set() and not (self._status.synced and self._projection.is_empty):
             self._deliver(self._projection.apply_list(()))
         self._consecutive_failures = 0
-        self._update_status(last_event_at=self._timing.clock(), synced=True, served=False, error=error)
+        now = self._timing.clock()
+        self._update_status(last_event_at=now, synced=True, served=False, error=error, is_unavailable=False)
         self._timing.wait(self._stopped, MISSING_KIND_RETRY_S)
 
     def _back_off(self, error: KubeError) -> None:
         self._consecutive_failures += 1
-        self._update_status(failures=self._status.failures + 1, error=str(error))
+        unavailable = isinstance(error, UnavailableError)
+        self._update_status(failures=self._status.failures + 1, error=str(error), is_unavailable=unavailable)
         longest = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(self._consecutive_failures - 1, 10))
         asked = error.retry_after if isinstance(error, UnavailableError) else None
         pause_s = max(min(asked or 0.0, LONGEST_RETRY_AFTER_S), self._timing.random.uniform(0, longest))

@@ -118,6 +118,7 @@ class WatchStatus(NamedTuple):
     unreadable: int = 0  # objects that cannot be decoded; each stays as it was when it was last decoded
     idle_s: float | None = None  # since its thread last did anything; None: it was not started
     ended: bool = False  # its thread ended, though nothing stopped it
+    is_unavailable: bool = False  # the error is that the API server does not answer, or is busy
 
 
 class BoundPod(NamedTuple):

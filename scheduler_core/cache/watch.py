@@ -116,6 +116,7 @@ def _status(kind: str, condition: ReflectorStatus, now: float, *, ended: bool) -
         unreadable=condition.unreadable,
         idle_s=None if moved is None else max(0.0, now - moved),
         ended=ended,
+        is_unavailable=condition.is_unavailable,
     )
 
 

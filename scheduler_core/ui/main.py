@@ -86,7 +86,7 @@ def static_page(service: UiService, names: Collection[str] | None = None) -> str
 
 def serve_cluster(kube: Kube, listen: str, print_line: Callable[[str], None]) -> None:
     """Serve the pages of a cluster until a signal. Raises ``StartError``."""
-    serve(UiService(), listen, print_line, partial(_cluster_watches, kube))
+    serve(UiService(print_line=print_line), listen, print_line, partial(_cluster_watches, kube))
 
 
 def _cluster_watches(kube: Kube, deliver: Deliver) -> WatchSet:

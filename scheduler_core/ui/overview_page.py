@@ -79,6 +79,7 @@ def main_part(found: Overview, history: History, query: PageQuery, viewer: Viewe
         element("details", element("summary", text("Legend")), legend()),
         *sections(found, history, viewer).values(),
         id="main",
+        data_stale="" if found.troubles else None,
     )
 
 

@@ -19,19 +19,26 @@ from scheduler_core.runtime.event_loop import WatchSet
 from scheduler_core.ui.history import History
 from scheduler_core.ui.model import NodeRow, Overview
 from scheduler_core.ui.overview import RowCache, overview
-from scheduler_core.ui.overview_page import MAX_ROWS, PageQuery, sections, summary_part
+from scheduler_core.ui.overview_page import MAX_ROWS, PageQuery, clock, sections, summary_part
 from scheduler_core.ui.rows_html import ANYONE, node_line, row_id
 from scheduler_core.ui.streams import Streams
 
 _POOL = ""  # no ledger has this name: all ledgers count
 _IDLE_S = 10.0  # without changes the page is made again after this time, because ages are shown
+_MAX_ERRORS = 3  # of watches, on the page
 _MAX_CHANGED = 300  # rows in one message; after more changes the page is fetched again
 
 
 class UiService:
     """The cluster as the pages show it. All methods are called on the thread of the loop."""
 
-    def __init__(self, policies: Policies = BUILT_IN, clock: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self,
+        policies: Policies = BUILT_IN,
+        clock: Callable[[], float] | None = None,
+        print_line: Callable[[str], None] | None = None,
+    ) -> None:
+        """``print_line``: prints that watches fail, and that none fails any more; None: each error is logged."""
         self.policies = policies
         self.view = PlannerView(policies.node_policy, _POOL, "", heartbeats=True)
         self.history = History()
@@ -52,6 +59,7 @@ class UiService:
         self._is_update_due = False  # a tick came while there were readers
         self._error: Exception | None = None
         self._watch_errors = WatchErrorLog()
+        self._print_line, self._was_failing = print_line, False
         self._expiry = ResultExpiry()
 
     @property
@@ -131,7 +139,7 @@ class UiService:
 
     def tick(self) -> None:
         """Make the overview again if something has changed, and send the changes to the viewers."""
-        self._watch_errors.log_errors(self._statuses())
+        self._report_errors()
         if self.stop_requested.is_set():
             self.streams.close()
         if self._readers:
@@ -184,13 +192,38 @@ class UiService:
         return {**parts, **{row_id(row.name): node_line(row) for row in changed}}
 
     def _troubles(self) -> list[str]:
-        found = list(self.troubles)
         if self._watches is None:
-            return found
-        reason = self.not_ready_reason()
-        # A kind that the API server does not serve has no objects: most clusters have no TFJobs.
-        errors = [f"{each.kind}: {each.error}" for each in self._statuses() if each.error and each.served]
-        return found + ([reason] if reason else []) + errors
+            return list(self.troubles)
+        failed, first = self._failed_watches(), self.not_ready_reason()
+        unavailable = [each for each in failed if each.is_unavailable]
+        if len(unavailable) > 1:
+            first = unavailable_text(unavailable, self._now())
+            failed = [each for each in failed if not each.is_unavailable]
+        errors = [f"{each.kind}: {each.error}" for each in failed[:_MAX_ERRORS]]
+        more = len(failed) - len(errors)
+        return [*([first] if first else []), *errors, *([f"{more} more kinds cannot be read"] if more > 0 else [])]
+
+    def _report_errors(self) -> None:
+        if self._print_line is None:
+            self._watch_errors.log_errors(self._statuses())
+            return
+        is_failing = bool(self._failed_watches())
+        if is_failing != self._was_failing:
+            self._was_failing = is_failing
+            self._print_line(f"gputopo ui: {self._troubles()[0] if is_failing else 'the cluster is read again'}")
+
+    def _failed_watches(self) -> list[WatchStatus]:
+        """Return the watches with errors. A kind that the API server does not serve has no objects."""
+        return [each for each in self._statuses() if each.error and each.served]
 
     def _statuses(self) -> tuple[WatchStatus, ...]:
         return () if self._watches is None else self._watches.status(time.monotonic())
+
+
+def unavailable_text(watches: Sequence[WatchStatus], now: float) -> str:
+    """Return since when the API server cannot be read. ``watches``: one or more; ``now``: seconds since 1970."""
+    ages = [each.last_event_age_s for each in watches if each.last_event_age_s is not None]
+    error = watches[0].error
+    if not ages:
+        return f"The API server cannot be read: {error}"
+    return f"The API server cannot be read since {clock(now - min(ages))} UTC; this is the state of then. {error}"

@@ -183,3 +183,22 @@ def test_the_keyboard_reaches_every_row(url: str, page: Page) -> None:
 
     assert {"Cluster", "Where would it fit?", "pairs", "switch"} <= set(names)
     assert url in page.url
+
+
+def test_an_update_of_a_filtered_page_keeps_the_focus_and_what_is_typed(cluster: Cluster, url: str, page: Page) -> None:
+    expect(page.locator("#state")).to_have_text("live", timeout=_SOON)
+    page.goto(f"{url}/?free=1")
+    expect(page.locator("#state")).to_have_text("live", timeout=_SOON)
+    row = page.locator("#node-switch")
+    row.get_by_role("link", name="switch").focus()
+
+    cluster.create_pod(pod("train", 2, nodeName="switch"))
+    started(cluster, "train")
+    expect(row).to_contain_text("train", timeout=_SOON)
+    assert page.evaluate("document.activeElement.textContent") == "switch"
+
+    page.get_by_label("Find").press_sequentially("pai")
+    cluster.create_pod(pod("more", 2, nodeName="switch"))
+    started(cluster, "more")
+    expect(row).to_contain_text("more", timeout=_SOON)
+    assert page.evaluate("document.activeElement.value") == "pai"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 
 import pytest
 
@@ -314,6 +315,33 @@ def test_kinds_that_the_cluster_does_not_serve_are_no_trouble() -> None:
             return service.overview.troubles
 
     assert asyncio.run(troubles()) == ("pods: no answer",)
+
+
+def test_an_api_server_that_cannot_be_read_is_one_message() -> None:
+    refused = "GET /api/v1/pods: no answer from https://api: connection refused"
+    down = [
+        WatchStatus(kind, True, 60.0 + at, 0, 3, refused, None, is_unavailable=True) for at, kind in enumerate("abc")
+    ]
+    denied = [WatchStatus(f"kind-{at}", True, 1.0, 0, 3, "403", None) for at in range(5)]
+
+    class Statuses(Watched):
+        def status(self, _: float) -> tuple[WatchStatus, ...]:
+            return (*down, *denied)
+
+    async def troubles() -> tuple[tuple[str, ...], bool]:
+        service = service_of(cluster(3)["items"])
+        with service.running_watches(Statuses()):
+            service.apply_batch(Batch(NodeUpdate, (), ()))
+            service.tick()
+            page = overview_page.overview_page(service.overview, service.history)
+            return service.overview.troubles, ' data-stale=""' in page
+
+    (first, *others), is_marked = asyncio.run(troubles())
+    assert re.fullmatch(
+        rf"The API server cannot be read since [0-9:]+ UTC; this is the state of then\. {refused}", first
+    )
+    assert others == ["kind-0: 403", "kind-1: 403", "kind-2: 403", "2 more kinds cannot be read"]
+    assert is_marked
 
 
 def test_html_is_made_by_element_only() -> None:
