@@ -43,7 +43,7 @@ class PageQuery(NamedTuple):
     """The part of the cluster that a page shows: its address is its whole state."""
 
     group: str = ""  # the key of a group
-    words: str = ""  # nodes whose name, product, pods or remarks contain this
+    words: str = ""  # nodes that contain each of these words: in name, model, states, domains, pods or remarks
     free: int = 0  # nodes with at least so many free GPUs in one island
     errors: tuple[str, ...] = ()  # values that cannot be used
 
@@ -73,7 +73,7 @@ def main_part(found: Overview, history: History, query: PageQuery, viewer: Viewe
         "main",
         *(element("p", text(each), class_="trouble", role="alert") for each in (*query.errors, *found.troubles)),
         element("p", text(found.notice), class_="note") if found.notice else NOTHING,
-        summary_part(found, rows, query),
+        summary_part(found, rows, query, viewer),
         _form(query) if viewer.live else NOTHING,
         _nodes(groups, query, viewer, line),
         element("details", element("summary", text("Legend")), legend()),
@@ -94,28 +94,20 @@ def sections(found: Overview, history: History, viewer: Viewer) -> dict[str, Htm
     }
 
 
-def summary_part(found: Overview, rows: Sequence[NodeRow], query: PageQuery) -> Html:
+def summary_part(found: Overview, rows: Sequence[NodeRow], query: PageQuery, viewer: Viewer = ANYONE) -> Html:
     """Return the counts: of the nodes shown, where the query selects some."""
     counted = totals(rows) if query.selects else found.totals
+    degraded, draining = sum(bool(row.faults) for row in rows), sum(row.draining for row in rows)
+    unknown = counted.count(GpuState.UNKNOWN)
     figures = [
-        (f"{counted.free:,}", f"of {counted.gpus:,} GPUs free"),
-        (f"{counted.nodes:,}", "node" if counted.nodes == 1 else "nodes"),
+        _Figure(counted.free, f"of {counted.gpus:,} GPUs free"),
+        _figure(counted.nodes, "node"),
+        *([] if query.selects else _cluster_figures(found)),
+        _figure(unknown, "GPU", "unknown", _address_of(query, GpuState.UNKNOWN.value)),
+        _figure(degraded, "node", "degraded", _address_of(query, "degraded")),
+        _figure(draining, "node", "draining", _address_of(query, GpuState.DRAINING.value)),
     ]
-    waiting = sum(gang.waiting_seconds is not None for gang in found.gangs)
-    if waiting:
-        figures.append((f"{waiting:,}", "gangs waiting" if waiting > 1 else "gang waiting"))
-    if found.pending:
-        figures.append((f"{len(found.pending):,}", "pods pending" if len(found.pending) > 1 else "pod pending"))
-    kept = counted.count(GpuState.RESERVED, GpuState.MAY_BE_RESERVED)
-    if kept:
-        figures.append((f"{sum(each.gpus for each in found.reserved)}", "GPUs reserved"))
-    degraded = sum(bool(row.faults) for row in rows)
-    if degraded:
-        figures.append((f"{degraded:,}", "nodes degraded" if degraded > 1 else "node degraded"))
-    draining = sum(row.draining for row in rows)
-    if draining:
-        figures.append((f"{draining:,}", "nodes draining" if draining > 1 else "node draining"))
-    numbers = (element("li", element("strong", text(number)), text(f" {words}")) for number, words in figures)
+    numbers = (_figure_item(each, viewer) for each in figures if each.number or not each.target)
     sizes = [table_row(text(str(size)), text(f"{number:,}")) for size, number in counted.islands]
     by_size = element(
         "table",
@@ -133,6 +125,35 @@ def summary_part(found: Overview, rows: Sequence[NodeRow], query: PageQuery) -> 
         id="summary",
         aria_live="polite",
     )
+
+
+class _Figure(NamedTuple):
+    number: int
+    words: str
+    target: str = ""  # address of a page, or of a part of this page, about it; "": none
+
+
+def _figure(number: int, noun: str, more: str = "", target: str = "") -> _Figure:
+    return _Figure(number, f"{noun}{'' if number == 1 else 's'} {more}".rstrip(), target)
+
+
+def _cluster_figures(found: Overview) -> list[_Figure]:
+    """Return the counts of what does not belong to nodes, and so is not filtered."""
+    waiting = sum(gang.waiting_seconds is not None for gang in found.gangs)
+    return [
+        _figure(waiting, "gang", "waiting", "#gangs"),
+        _figure(len(found.pending), "pod", "pending", "#pending"),
+        _figure(sum(each.gpus for each in found.reserved), "GPU", "reserved", "#reserved"),
+    ]
+
+
+def _figure_item(figure: _Figure, viewer: Viewer) -> Html:
+    shown = Html(element("strong", text(f"{figure.number:,}")) + text(f" {figure.words}"))
+    return element("li", element("a", shown, href=figure.target) if figure.target and viewer.live else shown)
+
+
+def _address_of(query: PageQuery, words: str) -> str:
+    return address("", group=query.group, q=words)
 
 
 def selected(groups: Iterable[NodeGroup], query: PageQuery, shown: ShowName) -> list[NodeGroup]:
@@ -153,8 +174,12 @@ def _is_selected(row: NodeRow, query: PageQuery, shown: ShowName) -> bool:
     if query.free and (row.in_one_island is None or row.in_one_island < query.free):
         return False
     pods = (pod.title for pod in row.pods if shown(pod.namespace))
-    texts = (row.name, row.product or "", *row.notes, *row.faults, *pods)
-    return any(query.words.casefold() in each.casefold() for each in texts)
+    model = f"NVIDIA {row.product}" if row.product else ""
+    states = {cell.state.value for cell in row.cells}
+    states |= {name for name, applies in (("degraded", row.faults), ("draining", row.draining)) if applies}
+    domains = (f"{level} {name}" for level, name in row.domains)
+    found = "\n".join((row.name, model, *states, *domains, *row.notes, *row.faults, *pods)).casefold()
+    return all(word in found for word in query.words.casefold().split())
 
 
 def _form(query: PageQuery) -> Html:
