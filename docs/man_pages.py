@@ -59,7 +59,7 @@ def manual_page(shown: Documented) -> str:
         f".SH NAME\n{shown.page.replace('-', chr(92) + '-')} \\- {_text(shown.summary.rstrip('.'))}\n",
         f".SH SYNOPSIS\n.nh\n.ad l\n{_bold(shown.path)} {_roff(pieces)}\n.ad b\n.hy\n",
         f".SH DESCRIPTION\n{sections.pop('DESCRIPTION')}",
-        f".SH OPTIONS\n{''.join(_options(shown.command, context))}",
+        f".SH OPTIONS\n{''.join(_options(shown.command, context))}{_epilog(shown.command)}",
     ]
     if below := [each for each in documented_commands() if each.path.rpartition(" ")[0] == shown.path]:
         parts.append(".SH COMMANDS\n" + "".join(f".TP\n{_page(each)}\n{_text(each.summary)}\n" for each in below))
@@ -106,6 +106,11 @@ def _options(command: click.Command, context: click.Context) -> Iterator[str]:
         record = parameter.get_help_record(context)
         if record is not None and record[1]:  # arguments are described in the text
             yield f".TP\n{_bold(record[0])}\n{_text(record[1])}\n"
+
+
+def _epilog(command: click.Command) -> str:
+    """Return what the help says below the options."""
+    return f".PP\n{_help_sections(command.epilog)['DESCRIPTION']}" if command.epilog else ""
 
 
 def _bold(text: str) -> str:

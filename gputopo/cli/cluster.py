@@ -49,6 +49,14 @@ def cluster_options(command: _Command) -> _Command:
     return command
 
 
+# Not in the help of the option, where the command would be folded, and could not be copied.
+FILE_EPILOG = """\b
+The file of --from:
+  kubectl get no,po,nodegpus,leases,placementreservations,placementledgers \\
+    -A -o json > cluster.json
+"""
+
+
 def file_option(command: _Command) -> _Command:
     """Add ``--from FILE``: a cluster as kubectl prints it, instead of the cluster of the kubeconfig."""
     return click.option(
@@ -56,12 +64,11 @@ def file_option(command: _Command) -> _Command:
         "source",
         metavar="FILE|-",
         shell_complete=complete.files,
-        help="Instead of a cluster: the output of `kubectl get "
-        "nodes,pods,nodegpus,leases,placementreservations,placementledgers -A -o json`.",
+        help="Instead of a cluster: a file of its objects; the command that prints it is below.",
     )(command)
 
 
-@click.command()
+@click.command(epilog=FILE_EPILOG)
 @cluster_options
 @file_option
 @click.option("-l", "--selector", metavar="LABELS", default="", help="Only nodes with these labels, as in kubectl.")
@@ -166,7 +173,7 @@ def _page_of(kube: Kube) -> Callable[[Collection[str]], str]:
     return partial(static_page, list_service(kube))
 
 
-@click.command()
+@click.command(epilog=FILE_EPILOG)
 @cluster_options
 @file_option
 @click.option("-n", "--namespace", metavar="NAME", help="Only this namespace; default: all namespaces.")

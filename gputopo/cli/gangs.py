@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from gputopo.cli.cluster import cluster_options, connected_cluster, file_option, listing_cluster
+from gputopo.cli.cluster import FILE_EPILOG, cluster_options, connected_cluster, file_option, listing_cluster
 from gputopo.cli.output import fetch_pages, no_headers_option, print_document, print_table, print_text, token_option
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error
 from gputopo.cli.watch import Watched, check_watch, watch_option, watch_table
@@ -38,7 +38,7 @@ _WITHOUT_GATE = "gputopo: {}: no scheduling gate, so their pods are placed one b
 _MAX_NAMED = 3  # gangs without gates that are listed by name
 
 
-@click.command()
+@click.command(epilog=FILE_EPILOG)
 @cluster_options
 @file_option
 @token_option

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gputopo.cli.cluster import cluster_options, file_option, listing_cluster
+from gputopo.cli.cluster import FILE_EPILOG, cluster_options, file_option, listing_cluster
 from gputopo.cli.gangs import planner_states
 from gputopo.cli.output import no_headers_option, print_document, print_table, token_option
 
@@ -12,7 +12,7 @@ _NO_SERVER = "gputopo: results of the dry run are on the planner's page /gangs: 
 _UNREAD = "gputopo: could not read {}: the list may be incomplete"
 
 
-@click.command()
+@click.command(epilog=FILE_EPILOG)
 @cluster_options
 @file_option
 @token_option

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import click
 
-from gputopo.cli.cluster import cluster_options, connected_cluster
+from gputopo.cli.cluster import FILE_EPILOG, cluster_options, connected_cluster
 from gputopo.cli.progress import input_progress
 from gputopo.cli.terminal import exit_with_error, read_packed
 
 
-@click.command()
+@click.command(epilog=FILE_EPILOG)
 @cluster_options
 @click.option(
     "--from",
     "source",
     metavar="FILE|-",
-    help="Instead of the cluster of the kubeconfig: the output of `kubectl get "
-    "nodes,pods,nodegpus,leases,placementreservations,placementledgers -A -o json`.",
+    help="Instead of the cluster of the kubeconfig: a file of its objects; the command that prints it is below.",
 )
 @click.option(
     "--listen",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from gputopo.cli import complete
-from gputopo.cli.cluster import cluster_options, file_option, listing_cluster
+from gputopo.cli.cluster import FILE_EPILOG, cluster_options, file_option, listing_cluster
 from gputopo.cli.output import fetch_page, print_document, print_text, token_option
 from gputopo.cli.policy import read_policy_file
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, read_bytes
@@ -51,7 +51,7 @@ class PodQuery(NamedTuple):
     planner: str | None = None  # URL of the leading planner, for its dry run
 
 
-@click.command()
+@click.command(epilog=FILE_EPILOG)
 @cluster_options
 @file_option
 @token_option

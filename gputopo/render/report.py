@@ -52,11 +52,12 @@ def text_table(titles: Sequence[str], rows: Iterable[Iterable[str]], *, numbers:
 def fit_table(table: Table, width: int) -> Table:
     """Return the table without the columns that are dropped, in their order, until it is at most ``width`` wide.
 
-    The last column counts with its title and its longest word only, because ``table_lines`` folds it; a column of
-    numbers is not folded.
+    Columns without any value are dropped first. The last column counts with at most a third of the width, because
+    ``table_lines`` folds it; a column of numbers is not folded.
     """
-    for title in table.droppable:
-        if _natural_width(table) <= width:
+    empty = [title for title in table.droppable if _is_empty(table, title)]
+    for title in (*empty, *(each for each in table.droppable if each not in empty)):
+        if _natural_width(table, width) <= width:
             break
         if title in table.titles:
             place = table.titles.index(title)
@@ -65,11 +66,20 @@ def fit_table(table: Table, width: int) -> Table:
     return table
 
 
-def _natural_width(table: Table) -> int:
+def _is_empty(table: Table, title: str) -> bool:
+    if title not in table.titles:
+        return False
+    place = table.titles.index(title)
+    return all(row[place].text in ("", NONE) for row in table.rows)
+
+
+def _natural_width(table: Table, width: int) -> int:
+    """Return the width that the table needs on a terminal of this width."""
     rows = [tuple(cell.text for cell in row) for row in table.rows]
-    *widths, _ = (max(map(len, column)) for column in zip(table.titles, *rows, strict=True))
+    *widths, last = (max(map(len, column)) for column in zip(table.titles, *rows, strict=True))
     words = [len(word) for row in rows for word in ([row[-1]] if table.numbers else row[-1].split())]
-    return sum(widths) + len(_GAP) * len(widths) + max([len(table.titles[-1]), *words])
+    folded = max([min(last, width // 3), len(table.titles[-1]), *words])
+    return sum(widths) + len(_GAP) * len(widths) + folded
 
 
 def table_lines(table: Table, paint: Paint = lambda _, text: text, columns: int | None = None) -> Iterator[str]:

@@ -47,7 +47,7 @@ def gang_report(service: UiService, viewer: Viewer, namespace: str, name: str) -
     rules = PlanRules(service.policies, LEVELS, lambda: time.monotonic() > end)
     question = GangQuestion(GangName(namespace, name), rules, None, None)
     try:
-        found = explain_gang(GangSnapshot(service.view), question, service.now())
+        found = explain_gang(GangSnapshot(service.view, from_file=bool(service.notice)), question, service.now())
     except NoGangError as error:
         # The message lists gangs of other namespaces.
         raise NoReportError(str(error) if viewer.namespaces is None else _no_gang(namespace, name)) from None

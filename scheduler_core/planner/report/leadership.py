@@ -13,6 +13,7 @@ _NEVER = (
     f"no planner has led here: there is no {LEDGER_KIND}. A new planner creates it within half a minute. Without a "
     "planner: kubectl apply -k daemonset/scheduler/planner, or gputopo release, which releases pods without a placement"
 )
+_NOT_IN_FILE = f"the file has no {LEDGER_KIND}, so it is not known whether a planner leads"
 _GONE = (
     "no planner works: {}. Gated pods wait for a planner, or for gputopo release, which releases them without a "
     "placement"
@@ -22,6 +23,8 @@ _GONE = (
 def no_planner_reason(snapshot: GangSnapshot, now: float) -> str | None:
     """Return why no planner leads; None: a planner leads, or it is not known. ``now``: seconds since 1970."""
     ledgers = snapshot.view.cache.reservations.ledgers
+    if not ledgers and snapshot.from_file:
+        return _NOT_IN_FILE
     if not ledgers:
         return _NEVER if snapshot.ledgers else None
     found = [reason for each in snapshot.planners if (reason := _absence(each, now)) is not None]

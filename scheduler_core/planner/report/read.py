@@ -62,6 +62,7 @@ class GangSnapshot(NamedTuple):
     unread: tuple[str, ...] = ()  # kinds that this user may not read: "placementledgers.gputopo.io"
     planners: tuple[PlannerLease, ...] = ()  # of the ledgers, without Leases that this user may not read
     damaged_ledgers: bool = False  # a ledger cannot be decoded
+    from_file: bool = False  # the file may lack kinds that the cluster has
 
     @property
     def ledgers(self) -> bool:
@@ -116,7 +117,7 @@ def _read_snapshot(kube: Kube, sources: Sources, namespace: str | None, policies
             unread.append(_kind_title(LEASES))
             break
     damaged_ledgers = any(each.plural == LEDGERS for each in kube.unreadable)
-    return GangSnapshot(view, tuple(dict.fromkeys(unread)), tuple(planners), damaged_ledgers)
+    return GangSnapshot(view, tuple(dict.fromkeys(unread)), tuple(planners), damaged_ledgers, kube.from_file)
 
 
 def _lease(kube: Kube, name: str) -> LeaseSpec | None:

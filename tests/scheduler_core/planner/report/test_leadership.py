@@ -58,6 +58,11 @@ def led(**spec: Any) -> PlannerLease:
             "without a placement",
             id="there never was one",
         ),
+        pytest.param(
+            seen(ledger=NONE)._replace(from_file=True),
+            "the file has no PlacementLedger, so it is not known whether a planner leads",
+            id="a file that may lack it",
+        ),
         pytest.param(seen(), None, id="the Lease may not be read, or is not named"),
         pytest.param(seen(ledger=NONE, unread=("placementledgers.gputopo.io",)), None, id="ledgers may not be read"),
         pytest.param(seen(led=PlannerLease("a/b", LeaseSpec("x", 15, None, "soon"))), None, id="a time that is none"),
