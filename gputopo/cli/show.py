@@ -209,7 +209,7 @@ def path(a: int, b: int, source: str | None, ascii_only: bool) -> None:
         found = path_between(topology, a, b)
     except ModelError as error:
         exit_with_error(str(error))
-    write_out(render_path(found, ascii_only=ascii_only or not supports_unicode()))
+    write_out(render_path(found, ascii_only=ascii_only or not supports_unicode(), columns=terminal_width()))
 
 
 @click.command()
@@ -252,6 +252,9 @@ def record(output: str | None, scrub_uuids: bool) -> None:
 def machines() -> None:
     """List the bundled example machines, for `--from`."""
     from agent.recording import bundled as recorded  # noqa: PLC0415  reads the file system
+    from gputopo.render.report import table_lines, text_table  # noqa: PLC0415  start-up of all other commands
 
-    for machine in recorded.list_machines(recorded.bundled_directory()):
-        click.echo(f"{machine.name:<34} {', '.join(machine.aliases):<26} {machine.title}")
+    found = recorded.list_machines(recorded.bundled_directory())
+    rows = ((machine.name, ", ".join(machine.aliases), machine.title) for machine in found)
+    for line in table_lines(text_table((), rows), columns=terminal_width()):
+        click.echo(line)

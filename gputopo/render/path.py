@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from gputopo.paths import PathKind
@@ -19,11 +20,14 @@ _CARRIERS = {
 }
 
 
-def render_path(path: Path, *, ascii_only: bool = False) -> str:
-    """Return a line with link and bandwidth, and below it the reasons."""
+def render_path(path: Path, *, ascii_only: bool = False, columns: int | None = None) -> str:
+    """Return a line with link and bandwidth, and below it the reasons; longer lines are folded at ``columns``."""
     arrow, bullet = ("<->", "-") if ascii_only else ("↔", "•")
     reasons = [f"  {bullet} {reason}" for reason in path.why]
-    return "\n".join([f"GPU{path.a} {arrow} GPU{path.b}: {_answer(path)}", *reasons]) + "\n"
+    lines = [f"GPU{path.a} {arrow} GPU{path.b}: {_answer(path)}", *reasons]
+    if columns is not None:
+        lines = [part for line in lines for part in wrap(line, columns, subsequent_indent="    ")]
+    return "\n".join(lines) + "\n"
 
 
 def _answer(path: Path) -> str:
