@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gputopo.render.edges import c2c_edges, drawn_edges, fabrics
 from gputopo.render.palette import fill, outline
 from gputopo.render.places import numa_places
-from gputopo.render.wording import CPU_NAME, escape_invisible, format_gib, island_marks
+from gputopo.render.wording import CPU_NAME, degraded_gpus, escape_invisible, format_gib, island_marks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,12 +45,12 @@ def render_dot(topology: NodeTopology, name: str | None = None) -> str:
 
 
 def _places(topology: NodeTopology) -> Iterator[str]:
-    marked = island_marks(topology)
+    marked, degraded = island_marks(topology), degraded_gpus(topology)
     for count, place in enumerate(numa_places(topology)):
         yield f"  subgraph cluster_numa{count} {{"
         yield f"    label={_quoted('NUMA ?' if place.numa is None else f'NUMA {place.numa}')};"
         for number, group in enumerate(place.groups):
-            body = list(_group(group, marked, f"nics{count}x{number}"))
+            body = list(_group(group, marked, degraded, f"nics{count}x{number}"))
             if group.switched:
                 yield f"    subgraph cluster_switch{count}x{number} {{"
                 yield '      label="PCIe switch"; style="rounded,dashed";'
@@ -63,20 +63,23 @@ def _places(topology: NodeTopology) -> Iterator[str]:
         yield "  }"
 
 
-def _group(group: DeviceGroup, marked: dict[int, str], nics: str) -> Iterator[str]:
+def _group(group: DeviceGroup, marked: dict[int, str], degraded: frozenset[int], nics: str) -> Iterator[str]:
     for gpu in group.gpus:
-        yield f"    gpu{gpu.index} [{_gpu(gpu, marked.get(gpu.index))}];"
+        yield f"    gpu{gpu.index} [{_gpu(gpu, marked.get(gpu.index), is_degraded=gpu.index in degraded)}];"
     if group.nics:
         label = "\\n".join(_escaped(nic.name) for nic in group.nics)
         yield f'    {nics} [label="{label}", shape=ellipse, fontsize=9];'
 
 
-def _gpu(gpu: Gpu, mark: str | None) -> str:
+def _gpu(gpu: Gpu, mark: str | None, *, is_degraded: bool) -> str:
     lines = [f"GPU{gpu.index}", gpu.product, None if gpu.memory_mib is None else format_gib(gpu.memory_mib)]
     if mark is None:
         lines.append("LOST")
+    elif is_degraded:
+        lines.append("degraded")
     label = "\\n".join(_escaped(line) for line in lines if line)
-    return f'label="{label}", fillcolor="{fill(mark)}", color="{outline(mark)}"'
+    line = f'"{_BAD}", fontcolor="{_BAD}"' if is_degraded else f'"{outline(mark)}"'
+    return f'label="{label}", fillcolor="{fill(mark)}", color={line}'
 
 
 def _edge(edge: DrawnEdge) -> str:

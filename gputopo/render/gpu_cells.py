@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from gputopo.render.wording import format_c2c, format_gib, format_lanes, format_number, gpu_names, parse_subject
+from gputopo.render.wording import degraded_gpus, format_c2c, format_gib, format_lanes, format_number, gpu_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ def gpu_cells(topology: NodeTopology, gpu: Gpu, glyphs: Glyphs) -> tuple[Cell, .
     memory = (
         ("text", format_gib(gpu.memory_mib)) if gpu.memory_mib is not None else _unknown("? GiB", topology, _memory)
     )
-    degraded = any(gpu.index in parse_subject(each.what)[1] for each in topology.degraded)
+    degraded = gpu.index in degraded_gpus(topology)
     return (
         ("text", name) if name else _unknown("?", topology, _product),
         memory,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gputopo.render.edges import c2c_edges, drawn_edges, fabrics
 from gputopo.render.palette import fill, outline
 from gputopo.render.places import numa_places
-from gputopo.render.wording import ALONE, CPU_NAME, UNKNOWN, escape_invisible, format_gib, island_marks
+from gputopo.render.wording import ALONE, CPU_NAME, UNKNOWN, degraded_gpus, escape_invisible, format_gib, island_marks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,10 +36,11 @@ def render_mermaid(topology: NodeTopology, name: str | None = None) -> str:
 
 
 def _places(topology: NodeTopology) -> Iterator[str]:
+    degraded = degraded_gpus(topology)
     for count, place in enumerate(numa_places(topology)):
         yield f'  subgraph numa{count}["{_escaped("NUMA ?" if place.numa is None else f"NUMA {place.numa}")}"]'
         for number, group in enumerate(place.groups):
-            body = list(_group(group, f"nics{count}x{number}"))
+            body = list(_group(group, degraded, f"nics{count}x{number}"))
             if group.switched:
                 yield f'    subgraph switch{count}x{number}["PCIe switch"]'
                 yield from (f"  {line}" for line in body)
@@ -51,17 +52,19 @@ def _places(topology: NodeTopology) -> Iterator[str]:
         yield "  end"
 
 
-def _group(group: DeviceGroup, nics: str) -> Iterator[str]:
+def _group(group: DeviceGroup, degraded: frozenset[int], nics: str) -> Iterator[str]:
     for gpu in group.gpus:
-        yield f'    gpu{gpu.index}["{_gpu(gpu)}"]'
+        yield f'    gpu{gpu.index}["{_gpu(gpu, is_degraded=gpu.index in degraded)}"]'
     if group.nics:
         yield f'    {nics}(["{"<br/>".join(_escaped(nic.name) for nic in group.nics)}"])'
 
 
-def _gpu(gpu: Gpu) -> str:
+def _gpu(gpu: Gpu, *, is_degraded: bool) -> str:
     lines = [f"GPU{gpu.index}", gpu.product, None if gpu.memory_mib is None else format_gib(gpu.memory_mib)]
     if not gpu.usable:
         lines.append("LOST")
+    elif is_degraded:
+        lines.append("degraded")
     return "<br/>".join(_escaped(line) for line in lines if line)
 
 
@@ -81,6 +84,9 @@ def _classes(topology: NodeTopology) -> Iterator[str]:
         called = names.get(mark, f"island{mark}")
         yield f"  classDef {called} fill:{fill(mark)},stroke:{outline(mark)},color:#1f2328"
         yield f"  class {','.join(gpus)} {called}"
+    degraded = degraded_gpus(topology)
+    for index in (gpu.index for gpu in topology.gpus if gpu.index in degraded):
+        yield f"  style gpu{index} stroke:#cf222e,stroke-width:3px"
     yield "  classDef title fill:none,stroke:none"
 
 

@@ -158,6 +158,11 @@ def parse_subject(what: str) -> tuple[str, tuple[int, ...]]:
     return _PARTS.get(what, what), ()
 
 
+def degraded_gpus(topology: NodeTopology) -> frozenset[int]:
+    """Return the indices of the GPUs that a ``Degradation`` names."""
+    return frozenset(gpu for each in topology.degraded for gpu in parse_subject(each.what)[1])
+
+
 def counted_noun(number: int, of: str) -> str:
     """Return ``1 member``, ``3 members``."""
     return f"{number} {of}{'' if number == 1 else 's'}"

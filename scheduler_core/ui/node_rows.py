@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gputopo.model import MAX_GPUS, NodeTopology
 from gputopo.render.report import age_words
-from gputopo.render.wording import parse_subject
+from gputopo.render.wording import degraded_gpus
 from scheduler_core.allocation.gpu_sets import ExactSets, Sets, certainly_free
 from scheduler_core.allocation.machine_shape import places_by_uuid
 from scheduler_core.cache.free_islands import min_free
@@ -115,7 +115,7 @@ def _pods(
 def _cells(
     node: NodeInput, topology: NodeTopology, pods: Sequence[PodOnNode], place_of: Mapping[str, int]
 ) -> tuple[GpuCell, ...]:
-    degraded = {gpu for each in topology.degraded for gpu in parse_subject(each.what)[1]}
+    degraded = degraded_gpus(topology)
     uses = _whole_uses(node, place_of)
     if uses is None:
         uses = _shared_uses(node.record, topology, pods)

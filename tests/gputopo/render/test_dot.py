@@ -6,10 +6,11 @@ import subprocess
 from collections import Counter
 from xml.etree import ElementTree as ET
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 
-from gputopo.model import Gpu, Health, Nic, NodeTopology, Nvlink, PcieDistance, Uplink
+from gputopo.model import Degradation, Gpu, Health, Nic, NodeTopology, Nvlink, PcieDistance, Uplink
 from gputopo.render.dot import render_dot
 from gputopo.render.wording import escape_invisible
 from tests.gputopo.render.c2c_machines import DOWN, OFF, UNRATED, UP, tray
@@ -54,6 +55,17 @@ def graphviz(text: str, form: str) -> str:
 
 def test_the_graph_of_a_machine() -> None:
     assert render_dot(a6000_pair_and_one()) == A6000
+
+
+def test_a_degraded_gpu_is_red_where_no_link_shows_it() -> None:
+    hurt = msgspec.structs.replace(a6000_pair_and_one(), degraded=(Degradation("gpu1.nvlink", "3 of 4 active"),))
+
+    found = [line for line in render_dot(hurt).splitlines() if "degraded" in line]
+
+    assert found == [
+        '    gpu1 [label="GPU1\\nNVIDIA RTX A6000\\n48 GiB\\ndegraded", fillcolor="#bfe3f5", color="#cf222e", '
+        'fontcolor="#cf222e"];'
+    ]
 
 
 def test_a_name_is_the_title_and_switches_fabrics_and_what_is_hurt_show() -> None:

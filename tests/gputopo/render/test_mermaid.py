@@ -2,9 +2,10 @@
 
 import re
 
+import msgspec
 from hypothesis import given, settings
 
-from gputopo.model import Gpu, Health, Link, Nic, NodeTopology, Nvlink, PcieDistance
+from gputopo.model import Degradation, Gpu, Health, Link, Nic, NodeTopology, Nvlink, PcieDistance
 from gputopo.render.mermaid import render_mermaid
 from tests.gputopo.render.c2c_machines import DOWN, OFF, UNRATED, UP, tray
 from tests.machines import a6000_pair_and_one, b200_fallen_out, nvlink_unknown
@@ -35,11 +36,21 @@ LINE = re.compile(
     r"|  linkStyle [0-9,]+ stroke:#cf222e,color:#cf222e"
     r"|  classDef [A-Za-z]+ fill:[#a-z0-9]+,stroke:[#a-z0-9]+(,color:#1f2328)?"
     r"|  class [gpu0-9,]+ [A-Za-z]+"
+    r"|  style gpu[0-9]+ stroke:#cf222e,stroke-width:3px"
 )
 
 
 def test_the_flowchart_of_a_machine() -> None:
     assert render_mermaid(a6000_pair_and_one()) == A6000
+
+
+def test_a_degraded_gpu_says_so_where_no_link_shows_it() -> None:
+    whole = a6000_pair_and_one()
+    lines = render_mermaid(msgspec.structs.replace(whole, degraded=(Degradation("gpu1.nvlink", "3 of 4 active"),)))
+
+    assert '    gpu1["GPU1<br/>NVIDIA RTX A6000<br/>48 GiB<br/>degraded"]' in lines
+    assert lines.count("degraded") == 1
+    assert "  style gpu1 stroke:#cf222e,stroke-width:3px\n" in lines
 
 
 def test_a_fabric_is_one_body_and_degraded_links_are_red() -> None:
