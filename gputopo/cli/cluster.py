@@ -332,6 +332,7 @@ def connected_cluster(
     """
     from gputopo.kube.errors import ForbiddenError, KubeError  # noqa: PLC0415
     from gputopo.kube.rbac import READER  # noqa: PLC0415  start-up of all other commands
+    from gputopo.kube.selectors import SelectorError  # noqa: PLC0415
 
     wanted = role or READER
     try:
@@ -341,6 +342,8 @@ def connected_cluster(
         finally:
             kube.close()
             print_unreadable(kube.unreadable)
+    except SelectorError as error:
+        exit_with_error(str(error))
     except KubeError as error:
         click.echo(f"gputopo: {error}", err=True)
         if isinstance(error, ForbiddenError):

@@ -17,7 +17,7 @@ import click
 
 from gputopo import __version__
 from gputopo.cli.extras import missing_extra_message
-from gputopo.cli.terminal import INTERRUPTED, exit_with_error
+from gputopo.cli.terminal import INTERRUPTED, exit_with_error, near_names_text
 
 
 class Command(NamedTuple):
@@ -159,6 +159,15 @@ class _Commands(click.Group):
             exit_with_error(f"{ctx.invoked_subcommand}: {message}")
         except KeyboardInterrupt:
             exit_with_error("interrupted", INTERRUPTED)  # not 1, click's code, which means degraded hardware
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            message = f"{error.message.rstrip('.')}{near_names_text(args[0], COMMANDS)}"
+            raise click.UsageError(message, ctx) from None
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -67,11 +68,11 @@ class _Load(NamedTuple):
     "--cluster",
     "clusters",
     shell_complete=complete.machines_and_files,
-    metavar="FILE|MACHINE*N",
+    metavar="FILE|MACHINE[*N]",
     multiple=True,
     required=True,
     help="Nodes: a CSV file (sn, cpu_milli, memory_mib, gpu, model), the output of `kubectl get nodes -o json`, or N "
-    "machines of a value of `show --from`. Repeatable. Running pods are ignored.",
+    "machines (default: 1) of a value of `show --from`. Repeatable. Running pods are ignored.",
 )
 @click.option(
     "--workload",
@@ -346,6 +347,8 @@ def _nodes(source: str) -> list[SimulatedNode]:
             exit_with_error(f"--cluster {source[:_QUOTED]!r}: expected at most {_MAX_NODES:,} machines")
         machine = topology_of(many["machine"])
         return [SimulatedNode(f"{many['machine']}-{number:05}", machine) for number in range(int(count))]
+    if source != "-" and not os.path.exists(source):  # noqa: PTH110  as in ``topology_of``
+        return [SimulatedNode(source, topology_of(source))]
     text = read_packed(source)
     if text.lstrip().startswith(b"{"):
         return idle_nodes(_listed_file(source, text))

@@ -20,13 +20,17 @@ _TERMS = (
 _BETWEEN_TERMS = re.compile(r",(?![^(]*\))")  # commas that are not between parentheses
 
 
+class SelectorError(KubeError):
+    """The text is not a selector."""
+
+
 def parse_selector(text: str) -> Matches:
     """Return whether labels, or fields by path, match ``a=b,c!=d,e in (x,y),f notin (z),g,!h``.
 
-    Raises ``KubeError``, as the API server refuses an invalid selector.
+    Raises ``SelectorError``, as the API server refuses an invalid selector.
     """
     if len(text) > _MAX_LENGTH:
-        raise KubeError(f"the selector {text[:_QUOTED]!r}... has more than {_MAX_LENGTH} characters")
+        raise SelectorError(f"the selector {text[:_QUOTED]!r}... has more than {_MAX_LENGTH} characters")
     terms = [_term(each.strip()) for each in _BETWEEN_TERMS.split(text)] if text.strip() else []
     return lambda values: all(term(values) for term in terms)
 
@@ -37,7 +41,9 @@ def _term(text: str) -> Matches:
         if found is not None:
             parts = found.groupdict()
             return _values(parts, many=many) if "value" in parts else _presence(parts)
-    raise KubeError(f"{text[:_QUOTED]!r} is not a label selector; expected, as in kubectl: a=b,c!=d,e in (x,y),f,!g")
+    raise SelectorError(
+        f"{text[:_QUOTED]!r} is not a label selector; expected, as in kubectl: a=b,c!=d,e in (x,y),f,!g"
+    )
 
 
 def _presence(parts: Mapping[str, str]) -> Matches:

@@ -106,8 +106,18 @@ class SimulatedCluster:
         self.changed.append(placement.host)
 
 
-def _gpu_count(text: str) -> int:
-    found = int(text)
+def _whole_number(text: str | None) -> int:
+    """Return the number of a cell; None: the line ends before it. Raises ``ValueError``."""
+    if text is None:
+        raise ValueError("the line has too few values")
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{text[:60]!r} is not a whole number") from None
+
+
+def _gpu_count(text: str | None) -> int:
+    found = _whole_number(text)
     if not 0 <= found <= MAX_GPUS:
         raise ValueError(f"gpu {found} is not between 0 and {MAX_GPUS}")
     return found
@@ -133,10 +143,13 @@ def read_nodes(text: str) -> list[SimulatedNode]:
     for number, row in enumerate(csv.DictReader(io.StringIO(text)), 1):
         try:
             gpus = _gpu_count(row["gpu"])
-            cpu_milli, memory_mib = int(row["cpu_milli"]), int(row["memory_mib"])
+            cpu_milli, memory_mib = _whole_number(row["cpu_milli"]), _whole_number(row["memory_mib"])
             specs.append(SimulatedNode(row["sn"], machine_of(row["model"], gpus), cpu_milli, memory_mib))
-        except (KeyError, TypeError, ValueError) as error:
-            raise ClusterError(f"node {number}: {error!r} in {str(dict(row))[:300]}; {_EXPECTED}") from None
+        except KeyError as error:
+            raise ClusterError(f"there is no column {error.args[0]}; {_EXPECTED}") from None
+        except ValueError as error:
+            values = ", ".join(f"{key}={value}" for key, value in row.items())[:300]
+            raise ClusterError(f"node {number} ({values}): {error}; {_EXPECTED}") from None
     if not specs:
         raise ClusterError(f"no node found; {_EXPECTED}")
     return specs

@@ -262,6 +262,23 @@ ENDINGS = {
     ),
     "endless input": ("gputopo show --from /dev/zero", 2, "/dev/zero: input exceeds 64 MiB"),
     "an encoding without arrows": ("PYTHONIOENCODING=latin-1 gputopo path 0 5 --from dgx-1", 0, ""),
+    "a command that does not exist": ("gputopo shwo", 2, "No such command 'shwo'; did you mean show?"),
+    "a selector that is none": (
+        """echo '{"kind":"Node","apiVersion":"v1","metadata":{"name":"n"}}' | gputopo nodes -l === --from -""",
+        2,
+        "'===' is not a label selector",
+    ),
+    "a machine to simulate that does not exist": ("gputopo simulate --cluster dgx-3", 2, "did you mean dgx-2"),
+    "nodes to simulate without a column": (
+        "printf 'sn,gpu\nn,8\n' | gputopo simulate --cluster -",
+        2,
+        "-: there is no column cpu_milli; expected columns:",
+    ),
+    "nodes to simulate without numbers": (
+        "printf 'sn,cpu_milli,memory_mib,gpu,model\nn,x,1,8,T4\n' | gputopo simulate --cluster -",
+        2,
+        "node 1 (sn=n, cpu_milli=x, memory_mib=1, gpu=8, model=T4): 'x' is not a whole number; expected",
+    ),
     "nvidia-smi failing": ("echo 'No devices were found' | gputopo show --from -", 3, "sees no GPU"),
 }
 

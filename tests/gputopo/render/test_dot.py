@@ -62,10 +62,9 @@ def test_a_degraded_gpu_is_red_where_no_link_shows_it() -> None:
 
     found = [line for line in render_dot(hurt).splitlines() if "degraded" in line]
 
-    assert found == [
-        '    gpu1 [label="GPU1\\nNVIDIA RTX A6000\\n48 GiB\\ndegraded", fillcolor="#bfe3f5", color="#cf222e", '
-        'fontcolor="#cf222e"];'
-    ]
+    (line,) = found
+    assert line.startswith('    gpu1 [label="GPU1\\nNVIDIA RTX A6000\\n48 GiB\\ndegraded", ')
+    assert line.endswith('fillcolor="#bfe3f5", color="#cf222e", fontcolor="#cf222e"];')
 
 
 def test_a_name_is_the_title_and_switches_fabrics_and_what_is_hurt_show() -> None:
