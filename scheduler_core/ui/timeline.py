@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gputopo.render.wording import counted_noun
 from scheduler_core.ui.history import KEPT_S, Sample
 from scheduler_core.ui.html import NOTHING, Html, element, text
 
@@ -24,8 +25,8 @@ def timeline(samples: Sequence[Sample]) -> Html:
         if top != floor:
             shapes.append(element("path", d=_band(samples, floor, top), class_=name))
         floor = top
-    minutes = round((last.at - samples[0].at) / 60)
-    words = f"GPUs over the last {minutes} minutes: now {last.used} used, {last.reserved} reserved, {last.free} free"
+    span = counted_noun(round((last.at - samples[0].at) / 60), "minute")
+    words = f"GPUs over the last {span}: now {last.used} used, {last.reserved} reserved, {last.free} free"
     return element(
         "figure",
         element(
