@@ -19,10 +19,10 @@ def _queue() -> tuple[Panel, ...]:
     return (
         Panel(
             "Gangs that wait, by phase",
-            "gathering: members are missing. queued: the gang does not fit. held: capacity is held for it.",
+            "waiting for members: members are missing. queued: the gang does not fit. held: capacity is held for it.",
             (
                 Query(
-                    'max by (phase) (gputopo_planner_gangs{phase=~"gathering|waiting|queued|held|proposed"})',
+                    'max by (phase) (gputopo_planner_gangs{phase=~"waiting for members|waiting|queued|held|proposed"})',
                     "{{phase}}",
                 ),
             ),

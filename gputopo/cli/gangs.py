@@ -82,7 +82,7 @@ def gangs(
       gputopo gangs -n team-a -o wide
       gputopo gangs -w
       gputopo gangs --from cluster.json
-      gputopo gangs -o json | jq '.items[] | select(.phase == "gathering") | {name, there, size}'
+      gputopo gangs -o json | jq '.items[] | select(.phase == "waiting for members") | {name, there, size}'
       kubectl -n gputopo port-forward deploy/gputopo-planner 9439 & gputopo gangs --server http://127.0.0.1:9439
     """
     from gputopo.kube.rbac import GANG_READER  # noqa: PLC0415

@@ -23,8 +23,8 @@ _WAIT_SECONDS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 600, 1800, 7200, 4320
 _PLAN_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2)
 _WRITE_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 10)
 PHASES = (
-    "refused", "gathering", "waiting", "queued", "held", "proposed", "committed", "let go", "bound", "running",
-    "rolling back", "failed", "ended", "elsewhere",
+    "refused", "waiting for members", "waiting", "queued", "held", "proposed", "committed", "ungated", "bound",
+    "running", "rolling back", "failed", "ended", "elsewhere",
 )  # fmt: skip
 
 COUNTERS = {

@@ -21,7 +21,7 @@ class QueuedGangStatus(NamedTuple):
     """A gang, with the state of its reservation."""
 
     gang: Gang
-    phase: str  # "gathering", "waiting", "queued", "held", "proposed", "committed", "rolling back", "failed", ...
+    phase: str  # "waiting for members", "queued", "held", "proposed", "committed", "rolling back", ...
     reason: str
     reservation: str | None = None
     missing: tuple[tuple[str, str], ...] = ()  # of a gang that fits nowhere: member, reason

@@ -32,10 +32,10 @@ class GangPhase(Enum):
     """State of a gang by its members alone. ``commit/progress.py`` adds the state of its reservations."""
 
     REFUSED = "refused"  # a member's annotations or request are invalid, or members disagree
-    WAITING_FOR_MEMBERS = "gathering"  # members are missing
+    WAITING_FOR_MEMBERS = "waiting for members"  # members are missing
     WAITING = "waiting"  # enough members are present, but other gates hold them
     QUEUED = "queued"  # ``ready`` members are to be planned, in addition to ``placed``
-    UNGATED = "let go"  # some members are ungated and have no node yet
+    UNGATED = "ungated"  # some members are ungated and have no node yet
     BOUND = "bound"  # all have nodes
     RUNNING = "running"  # kubelets have admitted all members
     FINISHED = "ended"  # no member is running or waiting

@@ -167,7 +167,7 @@ def _member_state(member: Member) -> str:
         return f"held by the gate{'s' * (len(gates) > 1)} {', '.join(gates)}"
     if member.node is None:
         reason = "" if member.bind_error is None else f" (kube-scheduler: {member.bind_error})"
-        return "not bound yet" if member.reservation is None else f"let go, and not bound yet{reason}"
+        return "not bound yet" if member.reservation is None else f"ungated, not bound yet{reason}"
     return "running" if member.started else "bound"
 
 

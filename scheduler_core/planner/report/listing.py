@@ -42,7 +42,7 @@ class GangSummary(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     size: int | None  # number of its members when complete
     minimum: int | None  # of members, for a start
     there: int  # members that wait, are placed or have succeeded
-    let_go: int  # of these, ungated
+    ungated: int  # of these, ungated
     bound: int  # of these, bound
     gpus: int | None  # devices that these request; None: a request is invalid
     nodes: tuple[str, ...]  # of its members, planned or bound
@@ -151,7 +151,7 @@ def gang_summary(
         size=gang.size,
         minimum=gang.minimum,
         there=gang.present_members + len(gang.held),
-        let_go=len(gang.placed) + len(gang.succeeded),
+        ungated=len(gang.placed) + len(gang.succeeded),
         bound=len(bound) + len(gang.succeeded),
         gpus=sum(found) if len(found) == len(live) else None,
         nodes=tuple(sorted({*bound, *(node for node in (*to_be, *held) if node is not None)})),

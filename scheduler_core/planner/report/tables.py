@@ -15,9 +15,7 @@ from scheduler_core.planner.report.listing import FAILED_PHASES, GangSummary
 GANG_DROPPABLE = ("PRIORITY", "GB/S", "DOMAIN", "NODES", "GPUS", "WAITING", "MEMBERS")
 _BINDING = (PHASES[EntryPhase.COMMITTED], GangPhase.UNGATED.value)
 _PHASE_WORDS = {
-    GangPhase.WAITING_FOR_MEMBERS.value: "waiting for members",
     GangPhase.WAITING.value: "waiting for other gates",
-    GangPhase.UNGATED.value: "ungated",
     GangPhase.ELSEWHERE.value: "not gated",
     PHASES[EntryPhase.HELD]: "capacity hold",
 }  # for people; other phases, and all in documents, are shown as they are
@@ -41,7 +39,7 @@ def phase_words(gang: GangSummary) -> str:
     if gang.phase == GangPhase.WAITING_FOR_MEMBERS.value:
         need = gang.size if gang.minimum is None else gang.minimum
         return f"{phase_word(gang.phase)} {gang.there} of {UNKNOWN if need is None else need}"
-    if gang.phase in _BINDING and gang.let_go:
+    if gang.phase in _BINDING and gang.ungated:
         return f"bound {gang.bound} of {gang.there}"
     return phase_word(gang.phase)
 

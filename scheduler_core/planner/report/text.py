@@ -24,7 +24,6 @@ _IF = {
     ),
     GangPhase.WAITING.value: ("Without the gates of other controllers it would fit now, on", _NOW[1]),
 }
-_LET_GO = "let go, and"  # the state of ungated members in documents
 
 
 def gang_explanation_text(explanation: GangExplanation, width: int, *, ascii_only: bool = False) -> str:
@@ -37,7 +36,7 @@ def _sections(explanation: GangExplanation) -> Iterator[Section]:
     title = f"gang {gang.namespace}/{gang.name}: {phase_word(gang.phase)}: {gang.reason}."
     yield [title] if gang.phase == GangPhase.FINISHED.value else [title, sentence("; ".join(_facts(explanation)))]
     yield [] if explanation.unplanned is None else [sentence(explanation.unplanned)]
-    states = [f"- {each.state.replace(_LET_GO, 'ungated,')}: {listed(each.members)}" for each in explanation.standing]
+    states = [f"- {each.state}: {listed(each.members)}" for each in explanation.standing]
     if explanation.absent_ranks:
         states.append(f"- missing: rank {_ranks(explanation.absent_ranks)}")
     yield ["Members:", *states]

@@ -153,7 +153,7 @@ def _fault_of_gang(
     sizes = {each["metadata"]["annotations"][keys.POD_GANG_SIZE.key] for each in members}
     if not reason:
         return "no reason"
-    if phase == "gathering":
+    if phase == "waiting for members":
         counts = _PRESENT.search(reason)
         there = counts is not None and (int(counts[1]), counts[2]) == (len(members), min(sizes))
         return None if there and len(members) < int(min(sizes)) else f"{len(members)} of {sizes} are there"

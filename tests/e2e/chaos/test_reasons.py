@@ -103,10 +103,18 @@ GANG = gang("g", Asked(2, 4))
         pytest.param(shown(phase="queued", reason=""), GANG, FULL, False, id="without a reason"),
         pytest.param(shown(phase="committed"), GANG, FULL, False, id="no reservation is committed"),
         pytest.param(
-            shown(phase="gathering", reason="1 of 2 members is there"), GANG[:1], EMPTY, True, id="a member is missing"
+            shown(phase="waiting for members", reason="1 of 2 members is there"),
+            GANG[:1],
+            EMPTY,
+            True,
+            id="a member is missing",
         ),
         pytest.param(
-            shown(phase="gathering", reason="1 of 2 members is there"), GANG, EMPTY, False, id="both are there"
+            shown(phase="waiting for members", reason="1 of 2 members is there"),
+            GANG,
+            EMPTY,
+            False,
+            id="both are there",
         ),
         pytest.param(
             shown(phase="waiting", reason="held by example.com/quota"), GANG, EMPTY, False, id="no other gate"

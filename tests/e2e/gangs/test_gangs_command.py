@@ -82,7 +82,7 @@ def test_gangs_and_why_gang(
         "unnamed-0": ["refused", 1, 0, None],
         "runs": ["running", 2, 2, 8],
         "large": ["queued", 3, 0, 12],
-        "few": ["gathering", 2, 0, 8],
+        "few": ["waiting for members", 2, 0, 8],
         "kueued": ["waiting", 1, 0, 4],
     }
     assert f"has not renewed its Lease {cluster.namespace}/{LEASE} since" in ended

@@ -201,7 +201,7 @@ LED = listed({**LEDGER, "spec": {"planner": "p", "epoch": 1, "lease": "gputopo/g
         pytest.param(
             Answer({"metadata": {"name": "gputopo-planner"}, "spec": {"holderIdentity": ""}}),
             "gputopo: no planner works: its Lease gputopo/gputopo-planner has no holder",
-            id="let go",
+            id="released",
         ),
         pytest.param(
             Answer({"message": "not found"}, 404),

@@ -37,8 +37,8 @@ OTHERS = LeaseSpec("b", 20, "t0", "t1", 3)
     ("spec", "after", "may"),
     [
         pytest.param(LeaseSpec("a", 15), 0, True, id="mine"),
-        pytest.param(LeaseSpec("", 1), 4.9, False, id="let go just now"),
-        pytest.param(LeaseSpec("", 1), 5, True, id="let go, and what came of its last answers has shown"),
+        pytest.param(LeaseSpec("", 1), 4.9, False, id="released just now"),
+        pytest.param(LeaseSpec("", 1), 5, True, id="released, and what came of its last answers has shown"),
         pytest.param(LeaseSpec(), 5, True, id="never held"),
         pytest.param(OTHERS, 19.9, False, id="another's, within the duration that it names"),
         pytest.param(OTHERS, 20, True, id="another's, not renewed for the duration that it names"),
@@ -68,7 +68,7 @@ def test_only_a_change_of_the_lease_counts_as_a_renewal() -> None:
     [
         pytest.param(None, LeaseSpec("a", 15, STAMP, STAMP, 0), id="the first of all"),
         pytest.param(OTHERS, LeaseSpec("a", 15, STAMP, STAMP, 4), id="another's"),
-        pytest.param(LeaseSpec("", 1, "t0", "t1", 4), LeaseSpec("a", 15, STAMP, STAMP, 5), id="let go"),
+        pytest.param(LeaseSpec("", 1, "t0", "t1", 4), LeaseSpec("a", 15, STAMP, STAMP, 5), id="released"),
         pytest.param(LeaseSpec("a", 15, "t0", "t1", 4), LeaseSpec("a", 15, "t0", STAMP, 4), id="a renewal"),
         pytest.param(LeaseSpec("a"), LeaseSpec("a", 15, None, STAMP, 0), id="a renewal of one that says little"),
     ],
@@ -105,7 +105,7 @@ def election(
 
 
 def elect(leases: Leases, clock: Clock, leader: LeaderElector) -> None:
-    """The candidate holds a Lease that was let go."""
+    """The candidate holds a Lease that was released."""
     leases.put({"holderIdentity": ""})
     leader.run_once()
     clock.now += 5

@@ -227,7 +227,7 @@ def test_running_siblings_would_not_have_to_end() -> None:
     busy = record("a", QUADS, held={"x": [4]}, pods=[occupant("x", 1)])
     found = story(seen([*there, *crew(3)[1:2]], [busy]))
 
-    assert found.gang.phase == "gathering"
+    assert found.gang.phase == "waiting for members"
     assert found.relief is not None
     assert found.relief.pods == ("team/x",)
 

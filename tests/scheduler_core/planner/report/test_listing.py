@@ -60,7 +60,7 @@ def test_a_gang_with_all_that_is_known_of_it() -> None:
         size=2,
         minimum=1,
         there=2,
-        let_go=2,
+        ungated=2,
         bound=1,
         gpus=8,
         nodes=("a", "b", "n1"),

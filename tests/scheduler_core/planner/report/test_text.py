@@ -110,10 +110,10 @@ def later(count: int, **changed: Any) -> list[Member]:
 
 STORIES = {
     "fits": story(seen(crew(3, preferred="rack", timeout_s=90.0), FREE, labels=RACK)),
-    "gathering": story(
+    "waiting-for-members": story(
         seen([*crew(4)[:2], member("w-3", size=4, rank=3, gates=(GATE, KUEUE))], FREE, unread=("jobs.batch",))
     ),
-    "gathering-unsized": story(seen([member("w-0"), member("w-1")], [node("a", busy=6)])),
+    "waiting-for-members-unsized": story(seen([member("w-0"), member("w-1")], [node("a", busy=6)])),
     "waiting": story(
         seen([member("w-0", size=2), member("w-1", size=2, gates=(GATE, KUEUE, "example.com/quota"))], FREE)
     ),
@@ -278,7 +278,7 @@ def test_the_document_holds_all_of_it(result: GangExplanation) -> None:
     assert msgspec.convert(found, GangExplanation) == result
 
 
-@pytest.mark.parametrize("name", ["committed", "gathering", "kept-all", "nowhere"])
+@pytest.mark.parametrize("name", ["committed", "waiting-for-members", "kept-all", "nowhere"])
 def test_keys_and_values_of_documents_stay(name: str, golden: Golden) -> None:
     golden(GOLDEN / f"{name}.json", json.dumps(gang_explanation_document(STORIES[name]), indent=2) + "\n")
 
