@@ -113,7 +113,7 @@ lock: $(VENV)/.check
 		--generate-hashes --custom-compile-command 'make lock' --no-annotate $(UPGRADE) - -o locks/site.lock
 
 # The digests of daemonset/images.yaml that are missing, from the registries.
-digests: $(VENV)/.run
+digests: $(VENV)/.check
 	$(BIN)/python -m daemonset.images --update
 
 # Check, write version and changelog, commit, tag: docs/release.md. Pushes nothing.
