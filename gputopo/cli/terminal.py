@@ -22,6 +22,7 @@ MAX_BYTES = 64 * 1024 * 1024  # larger than any real document; a device file is 
 # Colours that colour-blind readers can distinguish, on light and on dark terminals.
 _ISLANDS = ("cyan", "yellow", "magenta", "green", "blue", "bright_cyan", "bright_yellow", "bright_magenta")
 _OUTPUT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
+_PACKED = {b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2"}  # programs by the first bytes
 _QUOTED = 60  # characters of a file name
 
 
@@ -51,6 +52,11 @@ def read_bytes(source: str) -> bytes:
 def read_packed(source: str) -> bytes:
     """Return the content of a file or of standard input as ``read_bytes`` does, in UTF-8, of a gzip file unpacked."""
     data = read_bytes(source)
+    for magic, program in _PACKED.items():
+        if data.startswith(magic):
+            exit_with_error(
+                f"{source}: packed by {program}; unpack it first: {program} -dc FILE | gputopo ... --from -"
+            )
     return _in_utf8(_unpacked(source, data) if data.startswith(b"\x1f\x8b") else data)
 
 

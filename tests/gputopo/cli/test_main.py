@@ -262,6 +262,11 @@ ENDINGS = {
     ),
     "endless input": ("gputopo show --from /dev/zero", 2, "/dev/zero: input exceeds 64 MiB"),
     "an encoding without arrows": ("PYTHONIOENCODING=latin-1 gputopo path 0 5 --from dgx-1", 0, ""),
+    "a file packed by xz": (
+        r"printf '\xfd7zXZ\x00' | gputopo show --from -",
+        2,
+        "-: packed by xz; unpack it first: xz -dc FILE",
+    ),
     "a command that does not exist": ("gputopo shwo", 2, "No such command 'shwo'; did you mean show?"),
     "a selector that is none": (
         """echo '{"kind":"Node","apiVersion":"v1","metadata":{"name":"n"}}' | gputopo nodes -l === --from -""",
