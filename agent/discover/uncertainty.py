@@ -72,7 +72,8 @@ def _gpu_conflicts(sources: ParsedSources, gpus: tuple[Gpu, ...]) -> Iterator[st
     indices = {gpu.index for gpu in gpus}
     skipped = sorted(set(range(max(indices, default=-1))) - indices)
     if skipped and sources.topo is None:  # the parser of the matrix reports them itself
-        yield f"GPU {_numbers(skipped)} is not in the input, though higher indices are"
+        missing = f"GPU {skipped[0]} is" if len(skipped) == 1 else f"GPUs {_numbers(skipped)} are"
+        yield f"{missing} not in the input, though higher indices are"
     if sources.query is not None and sources.query.attached != (described := len(sources.query.gpus)):
         attached = "an unknown number of" if sources.query.attached is None else sources.query.attached
         yield f"the driver has {attached} GPUs, and {described} are described (`nvidia-smi -i`?)"

@@ -40,7 +40,7 @@ COMMANDS = {
         "Publish this node's GPUs: labels on the Node, and the GPUs allocated to each pod.",
     ),
     "cleanup": Command(
-        "gputopo.cli.cluster",
+        "gputopo.cli.cleanup",
         "cleanup",
         "Remove from a cluster everything that the agents wrote.",
     ),

@@ -383,7 +383,8 @@ def _jobs(wanted: _Load, gpus: int, seed: int) -> list[SimulatedJob]:
     random = Random(seed)  # noqa: S311  not a secret
     if wanted.workload is None:
         sizes = {int(size): float(weight) for size, weight in _SIZE.findall(wanted.sizes)}
-        if not _valid(wanted.sizes) or not all(size and 0 < weight < _MAX_WEIGHT for size, weight in sizes.items()):
+        valid = all(_SIZE.fullmatch(each) for each in wanted.sizes.split(","))
+        if not valid or not all(size and 0 < weight < _MAX_WEIGHT for size, weight in sizes.items()):
             exit_with_error(
                 f"--sizes {wanted.sizes!r}: expected GPUS:WEIGHT, positive numbers, separated by commas; "
                 f"example: {_SIZES}"
@@ -396,7 +397,3 @@ def _jobs(wanted: _Load, gpus: int, seed: int) -> list[SimulatedJob]:
         return draw_jobs(jobs, gpus * WHOLE_GPU, wanted.until, random)
     except (WorkloadError, UnicodeDecodeError) as error:
         exit_with_error(f"{wanted.workload}: {error}")
-
-
-def _valid(sizes: str) -> bool:
-    return all(_SIZE.fullmatch(each) for each in sizes.split(","))

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from agent.publish.node import NodePublisher
 from agent.publish.nodefeature import NodeFeaturePublisher
-from gputopo.cli.cluster import cleanup
+from gputopo.cli.cleanup import cleanup
 from gputopo.crd.nodegpus import NodeGpus
 from gputopo.kube.rbac import AGENT, AGENT_WITH_NFD, CLEANER, NODE_FEATURES, NODE_GPUS
 from gputopo.labels import encode_topology, keys

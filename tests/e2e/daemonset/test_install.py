@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from agent.publish import PublishOutcome
 from agent.publish.node import NodePublisher
 from agent.publish.nodefeature import NodeFeaturePublisher
-from gputopo.cli.cluster import cleanup
+from gputopo.cli.cleanup import cleanup
 from gputopo.crd.nodegpus import NodeGpus
 from gputopo.kube.client import Kube
 from gputopo.kube.connect import from_kubeconfig

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from gputopo.cli.cluster import cleanup
+from gputopo.cli.cleanup import cleanup
 from gputopo.cli.release import release
 from gputopo.crd.reservations import LedgerSpec
 from gputopo.kube.connect import from_kubeconfig

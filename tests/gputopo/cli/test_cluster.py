@@ -17,7 +17,8 @@ import yaml
 from click.testing import CliRunner, Result
 
 from gputopo.cli import main
-from gputopo.cli.cluster import COMMANDS, cleanup, connected_cluster, listing_cluster, nodes, pods, topology_of_node
+from gputopo.cli.cleanup import cleanup
+from gputopo.cli.cluster import COMMANDS, connected_cluster, listing_cluster, nodes, pods, topology_of_node
 from gputopo.kube import connect as connect_module
 from gputopo.kube.client import Kube
 from gputopo.kube.rbac import NODE_GPUS, NODES, PODS

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gputopo.cli import main
-from gputopo.cli.cluster import cleanup
+from gputopo.cli.cleanup import cleanup
 from gputopo.cli.release import release
 from gputopo.kube.rbac import DEFINITIONS, LEDGERS, NODE_GPUS, NODES, PODS, RESERVATIONS
 from gputopo.labels import keys

@@ -1,0 +1,78 @@
+"""``gputopo cleanup``. Heavy imports are in the functions."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from gputopo.cli import complete
+from gputopo.cli.cluster import cluster_options, connected_cluster
+from gputopo.cli.terminal import NO_CLUSTER, exit_with_error
+
+if TYPE_CHECKING:
+    from gputopo.kube.client import Kube
+
+
+@click.command()
+@cluster_options
+@click.option("--node", metavar="NAME", shell_complete=complete.nodes, help="Clean up this Node.")
+@click.option("--all", "everything", is_flag=True, help="Clean up all Nodes.")
+@click.option(
+    "--crd", is_flag=True, help="With --all: also remove the CustomResourceDefinitions and the planner's objects."
+)
+@click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
+def cleanup(
+    *, kubeconfig: str | None, context: str | None, node: str | None, everything: bool, crd: bool, dry_run: bool
+) -> None:
+    """Remove from a cluster everything that the agents wrote.
+
+    It removes nothing else: only labels and annotations that, by the managedFields of the Node, an agent set and no
+    other client did.
+    Delete the agent's DaemonSet first: a running agent publishes its labels again.
+
+    --crd also removes the PlacementReservations and PlacementLedgers. It is refused while pods have gputopo's
+    scheduling gate: without a planner nothing would remove the gate.
+
+    \b
+    Examples:
+      kubectl delete -k daemonset/overlays/default && gputopo cleanup --all
+      gputopo cleanup --node gpu-7 --dry-run
+    """
+    from gputopo.cluster.cleanup import apply_removals, find_definitions, find_planner_objects, find_removals  # noqa: PLC0415  start-up of all other commands
+    from gputopo.kube.rbac import CLEANER  # noqa: PLC0415
+
+    if (node is None) != everything:
+        raise click.UsageError("specify exactly one of --node NAME and --all")
+    if crd and not everything:
+        raise click.UsageError("--crd removes the NodeGpus of all nodes: it requires --all")
+    failed = 0
+    with connected_cluster(kubeconfig, context, CLEANER) as kube:
+        if crd:
+            _refuse_while_gated(kube)
+        removals = (find_planner_objects(kube) if crd else []) + find_removals(kube, node)
+        for batch in (removals, find_definitions(kube) if crd else []):
+            for removal, error in ((each, None) for each in batch) if dry_run else apply_removals(kube, batch):
+                failed += error is not None
+                click.echo(
+                    f"{'would remove' if dry_run else 'removed'} {removal}" if error is None else f"FAILED {error}"
+                )
+    if not removals:
+        click.echo("nothing to remove", err=True)
+    if failed:
+        sys.exit(NO_CLUSTER)
+
+
+def _refuse_while_gated(kube: Kube) -> None:
+    from gputopo.cluster.gates import list_gated  # noqa: PLC0415  start-up of all other commands
+
+    gated = list_gated(kube)
+    if gated:
+        first = gated[0].metadata
+        more = f" and {len(gated) - 1} more" if len(gated) > 1 else ""
+        exit_with_error(
+            f"the pod {first.namespace}/{first.name}{more} would wait for a planner forever: remove the planner and "
+            "its admission policies, then run `gputopo release --all`",
+            NO_CLUSTER,
+        )
