@@ -113,6 +113,7 @@ def test_gated_pods_that_cannot_grow_delay_no_other_gang(
 
     # The capacity that it holds comes free: it is rolled back.
     wait_for(lambda: not entries(cluster), "the rollback of the gangs of the tenants", 120)
+    running.server.stop()  # it would place them once they have become smaller
     for namespace in ("tenant-a", "tenant-b"):
         for each in cluster.api.items(cluster.pods(namespace=namespace)):
             assert gated(each)
@@ -123,14 +124,22 @@ def full_member(number: int, length: int) -> Object:
     """Return a gated member of a gang, with an argument of this length."""
     made = member("full", number, Asked(2, 1))
     made["spec"]["containers"][0]["args"] = ["x" * length]
-    made["metadata"]["annotations"][SPARE] = "x" * 4_000  # the planner may write it in between
+    made["metadata"]["annotations"][SPARE] = "x" * 4_000
     return made
 
 
 def delete_full(cluster: Cluster, path: str) -> None:
-    """Delete a member that cannot grow: the API server writes it before it deletes it."""
+    """Delete a member that cannot grow: the API server writes it before it deletes it, perhaps as it was before."""
     cluster.api.patch(path, {"metadata": {"annotations": {SPARE: None}}})
-    cluster.api.delete(path)
+
+    def is_deleted() -> bool:
+        try:
+            cluster.api.delete(path)
+        except ApiError as error:
+            return error.status == 404
+        return True
+
+    wait_for(is_deleted, f"the deletion of {path}")
 
 
 def full_length(cluster: Cluster) -> int:
