@@ -192,9 +192,7 @@ def _end_beside_threads(ended: SystemExit) -> None:
         return
     if ended.code is not None and not isinstance(ended.code, int):
         click.echo(ended.code, err=True)
-    for each in threading.enumerate():
-        if each is not threading.current_thread() and not each.daemon:
-            each.join()
+    threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  ends pools; waits for all but daemon threads
     atexit._run_exitfuncs()  # noqa: SLF001  removes the temporary files of client certificates
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:

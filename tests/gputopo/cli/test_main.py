@@ -320,6 +320,7 @@ def test_an_error_of_ours_is_not_taken_for_degraded_hardware(capsys: pytest.Capt
 
 BESIDE_A_THREAD = """
 import atexit, ssl, sys, threading, time
+from concurrent.futures import ThreadPoolExecutor
 from gputopo.cli.terminal import run_program
 
 def connect():
@@ -328,6 +329,7 @@ def connect():
 
 def program():
     atexit.register(lambda: print("removed"))
+    ThreadPoolExecutor(1).submit(print, "computed").result()  # its thread waits for more
     threading.Thread(target=connect, daemon=True).start()
     time.sleep(0.05)
     print("listed")
@@ -342,7 +344,7 @@ def test_a_program_ends_with_its_code_while_a_thread_uses_openssl() -> None:
     command = [sys.executable, "-c", BESIDE_A_THREAD]
     for _ in range(3):
         ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-        assert (ended.returncode, ended.stdout, ended.stderr) == (4, "listed\nremoved\n", "")
+        assert (ended.returncode, ended.stdout, ended.stderr) == (4, "computed\nlisted\nremoved\n", "")
 
 
 def test_labels_of_half_a_matrix_claim_no_islands_and_say_why() -> None:
