@@ -29,7 +29,7 @@ class CpuPerGpu(NamedTuple):
 
 def cpu_per_gpu(allocatable: int | None, gpus: int, free: int, requested: Iterable[int]) -> CpuPerGpu | None:
     """``allocatable``: CPU milli of the node; ``asked``: of its GPU pods; ``free``: free thousandths of its GPUs."""
-    if not allocatable or not gpus:
+    if not allocatable or not gpus or allocatable < gpus:  # less than a milli CPU for each GPU
         return None
     of_gpu = allocatable // gpus
     ratio = (allocatable - sum(requested)) * WHOLE_GPU / (of_gpu * free) if free else 0.0

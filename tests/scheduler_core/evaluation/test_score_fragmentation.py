@@ -75,6 +75,7 @@ class TestCpu:
     def test_unknown(self) -> None:
         assert cpu_per_gpu(None, 4, 4000, []) is None
         assert cpu_per_gpu(8000, 0, 0, []) is None
+        assert cpu_per_gpu(7, 8, 8000, []) is None  # less than a milli CPU for each GPU
 
     def test_of_free_gpus(self) -> None:
         assert CpuPerGpu(2000, 0.5).milli_for(3000) == 3000
