@@ -13,6 +13,7 @@ KUBEFLOW_REPLICA_TYPE = "training.kubeflow.org/replica-type"  # "master", "worke
 KUBEFLOW_REPLICA_INDEX = "training.kubeflow.org/replica-index"  # training-operator v1; mpi-operator: workers only
 KUBEFLOW_ROLE = "training.kubeflow.org/job-role"  # "launcher", "worker": mpi-operator; "master": training-operator
 TRAINJOB_STEP = "trainer.kubeflow.org/trainjob-ancestor-step"  # kubeflow/trainer v2, on jobs and their pods
+MIRROR_POD = "kubernetes.io/config.mirror"  # annotation of the API object of a static pod, which a kubelet creates
 JOBSET = "jobset.sigs.k8s.io/jobset-name"  # kubernetes-sigs/jobset, with all that follow: labels of jobs and pods
 JOBSET_UID = "jobset.sigs.k8s.io/jobset-uid"
 JOBSET_REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"

@@ -39,10 +39,10 @@ from tests.scheduler_core.builders import NOW
 _HEALTHY = {"nodes": NODES[:2], "nodegpus": REPORTS[:2]}
 _TOPOLOGIES = [encode_topology(machine()) for machine in MACHINES.values()]
 _RESOURCES = (
-    "nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb", "nvidia.com/gpu.shared", "cpu", "memory", "pods",
+    "nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb", "nvidia.com/gpu.shared", "cpu", "memory",
 )  # fmt: skip
 _QUANTITIES = (
-    "0", "1", "-1", "1n", "1u", "1m", "7m", "8m", "0.001", "0.5", "2", "3", "7", "8", "9", "16", "64", "1k", "1Ki", "1Mi",
+    "0", "1", "-1", "1n", "1u", "1m", "7m", "8m", "0.001", "0.5", "2", "3", "7", "8", "9", "16", "64", "1k", "1Mi",
     "100Gi", "1Ti", "1Pi", "1e3", "9223372036854775807", "", "x",
 )  # fmt: skip
 _TEXTS = (

@@ -140,7 +140,7 @@ class WriteStatus(ReservationAction, frozen=True):
     """Write the state of a reservation: for people, and for a successor, which continues a rollback by it."""
 
     status: ReservationStatus
-    unless_changed: Member | None = None  # refused if this pod differs from what the (possibly late) watch showed
+    unless_bound: Member | None = None  # refused if this pod is bound, which a late watch may not show
 
 
 class DeleteReservation(ReservationAction, frozen=True):

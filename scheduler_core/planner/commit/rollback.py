@@ -66,7 +66,7 @@ def start_rollback(inputs: ReconcileInput, reservation: ReservationUpdate, reaso
     """Return the write of status RollingBack, with the condition that an unbound member is as it was observed."""
     open_ = unbound_members(inputs, reservation)
     write = status_write(inputs, reservation, ReservationState.ROLLING_BACK, reason)
-    return ReservationStep((msgspec.structs.replace(write, unless_changed=open_[0][1] if open_ else None),))
+    return ReservationStep((msgspec.structs.replace(write, unless_bound=open_[0][1] if open_ else None),))
 
 
 def continue_rollback(inputs: ReconcileInput, terms: CommitTerms, reservation: ReservationUpdate) -> ReservationStep:

@@ -18,6 +18,8 @@ from scheduler_core.planner.gang.disruption import owner_disruption
 from scheduler_core.planner.gang.gang import DeclaredSize, DeclaredSizes
 from scheduler_core.request.disruption import MAX_DURATION_S, parse_disruption
 
+_MAX_REPLICATED_JOBS = 1_000  # of a JobSet: one of 1.3 MB may have 30,000, each a gang of its own
+
 
 class ObjectName(msgspec.Struct, frozen=True):
     """``metadata``."""
@@ -202,7 +204,12 @@ def job_sizes(uid: str, job: BatchJob) -> DeclaredSizes:
 
 
 def jobset_sizes(uid: str, jobset: JobSet) -> DeclaredSizes:
-    """Return one gang per group of replicated Jobs. Jobs that start after others are not part of the minimum."""
+    """Return one gang per group of replicated Jobs. Jobs that start after others are not part of the minimum.
+
+    The sizes of a JobSet with more replicated Jobs than are planned are unknown.
+    """
+    if len(jobset.spec.replicated_jobs or ()) > _MAX_REPLICATED_JOBS:
+        return DeclaredSizes(uid, ())
     jobs = [each for each in jobset.spec.replicated_jobs or () if each.name not in INITIALIZERS]
     groups: dict[str, list[ReplicatedJob]] = {}
     for job in jobs:

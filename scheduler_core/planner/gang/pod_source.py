@@ -13,7 +13,7 @@ from gputopo.kube.projection import WatchSource
 from gputopo.kube.rbac import PODS
 from gputopo.labels.gate import other_gates
 from gputopo.labels.keys import GATE, POD_RESERVATION
-from gputopo.labels.workloads import JOBSET
+from gputopo.labels.workloads import JOBSET, MIRROR_POD
 from gputopo.timestamps import parse_timestamp
 from scheduler_core.cache.events import Batch, PodUpdate
 from scheduler_core.cache.full_pods import (
@@ -123,6 +123,8 @@ def _member(uid: str, pod: FullPod, parse: ParsePod) -> Member | None:
     """Return the pod as a member; None: the planner need not act on it, nor count it for other members."""
     metadata, spec = pod.metadata, pod.spec
     labels = metadata.labels or {}
+    if MIRROR_POD in (metadata.annotations or {}):  # a kubelet may create it in any namespace
+        return None
     # A pod may have 20,000 gates. A member with other gates is not ungated, so the rest is never written.
     gates = tuple(gate.name for gate in spec.scheduling_gates or ())
     gates = gates if len(gates) <= _MAX_GATES else (*(GATE,) * (GATE in gates), *other_gates(gates)[:_MAX_GATES])

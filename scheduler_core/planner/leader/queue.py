@@ -36,7 +36,7 @@ from scheduler_core.planner.gang.gang import Gang, GangPhase, devices_of
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.policy.limits import DEFAULT_LIMITS, GangLimits, LimitReached
 
-QueueOrder = tuple[int, float, GangName]
+QueueOrder = tuple[int, bool, float, GangName]
 _MAX_DOUBLINGS = 30  # enough for any back-off; bounds the power
 SETTLE_S = 60.0  # from the first gang on; until then only the creation times of pods count
 _INCOMPLETE = (GangPhase.WAITING_FOR_MEMBERS, GangPhase.WAITING)
@@ -69,7 +69,10 @@ class QueuedGang(NamedTuple):
     @property
     def order(self) -> QueueOrder:
         """Sort key of the queue. No two gangs are equal."""
-        return -self.gang.priority, self.since, self.gang.name
+        # Gangs without GPUs wait for those with GPUs: no quota of GPUs limits their number.
+        ready = self.gang.ready
+        without_gpus = bool(ready) and not any(each.asks_for_gpus for each in ready)
+        return -self.gang.priority, without_gpus, self.since, self.gang.name
 
 
 class _GangHistory(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -51,6 +51,9 @@ from scheduler_core.planner.commit.actions import (
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.leader.budget_reads import check_budgets
 from scheduler_core.planner.leader.resource_fit_reads import check_resource_fit
+
+T = TypeVar("T")
+_TRIES = 4  # of a write of a pod that somebody edits all the time
 
 
 class WriteOutcome(Enum):
@@ -145,8 +148,8 @@ def _create_reservation(kube: Kube, action: CreateReservation) -> ObjectMeta:
 
 def _write_status(kube: Kube, action: WriteStatus) -> ObjectMeta:
     of = action.reservation
-    if action.unless_changed is not None:
-        _check_unchanged(kube, action.unless_changed)
+    if action.unless_bound is not None:
+        _check_unbound(kube, action.unless_bound)
     identity = {"name": of.name, "namespace": of.namespace, "uid": of.key, "resourceVersion": of.version}
     # An omitted field is kept by the API server; None removes it.
     status = dict.fromkeys(action.status.__struct_encode_fields__) | msgspec.to_builtins(action.status)
@@ -166,7 +169,14 @@ def _release_pod(kube: Kube, action: ReleasePod) -> ObjectMeta:
 
 
 def _touch_pod(kube: Kube, action: TouchPod) -> ObjectMeta:
-    return kube.patch(PODS, pod_patches.touch_patch(action.member, action.reservation_uid))
+    """Touch a pod, whatever its present version is: only that the version moves counts."""
+
+    def touch(member: Member) -> ObjectMeta:
+        return kube.patch(PODS, pod_patches.touch_patch(member, action.reservation_uid))
+
+    return _with_present_version(
+        lambda: touch(action.member), lambda: touch(_versioned(kube, action.member._replace(version="")))
+    )
 
 
 def _strip_finalizer(kube: Kube, action: StripFinalizer) -> ObjectMeta:
@@ -177,10 +187,16 @@ def _strip_finalizer(kube: Kube, action: StripFinalizer) -> ObjectMeta:
 
 
 def _delete_pod(kube: Kube, action: DeletePod) -> None:
-    """Delete a pod, if it is unchanged: a lagging watch shows a pod as unbound that runs by now."""
+    """Delete a pod. If the watch, which may lag, shows it as unbound, it is deleted only if it is unbound."""
     member = action.member
+    if not member.version:
+        kube.delete(PODS, ObjectMeta(member.name, member.uid, member.namespace))
+        return
     found = ObjectMeta(member.name, member.uid, member.namespace, member.version)
-    kube.delete(PODS, found, unchanged=bool(member.version))
+    _with_present_version(
+        lambda: kube.delete(PODS, found, unchanged=True),
+        lambda: kube.delete(PODS, _check_unbound(kube, member), unchanged=True),
+    )
 
 
 def _evict_pod(kube: Kube, action: EvictPod) -> None:
@@ -242,11 +258,37 @@ _SEND: dict[type[Any], Callable[[Kube, Any], ObjectMeta | None]] = {
 }
 
 
-def _check_unchanged(kube: Kube, member: Member) -> None:
-    """Raise ``ConflictError`` if a pod has changed: a lagging watch shows a running gang as late."""
-    found = _versioned(kube, member._replace(version=""))
-    if member.version and found.version != member.version:
-        raise ConflictError(f"pod {member.namespace}/{member.name} has changed", {})
+class _PodNode(msgspec.Struct, frozen=True, rename="camel"):
+    node_name: str | None = None
+
+
+class _PresentPod(msgspec.Struct, frozen=True):
+    metadata: ObjectMeta
+    spec: _PodNode = _PodNode()
+
+
+def _check_unbound(kube: Kube, member: Member) -> ObjectMeta:
+    """Return the metadata of a pod. Raise ``ConflictError`` if it is bound: a lagging watch shows a gang as late.
+
+    Not if it has changed otherwise: whoever edits the pods of a gang all the time would keep their GPUs for ever.
+    """
+    found = kube.get(PODS, member.name, _PresentPod, ListOptions(member.namespace))
+    if found.metadata.uid != member.uid:
+        raise NotFoundError(f"pod {member.namespace}/{member.name} was replaced by another pod", kind_missing=False)
+    if found.spec.node_name:
+        raise ConflictError(f"pod {member.namespace}/{member.name} is bound", {})
+    return found.metadata
+
+
+def _with_present_version(write: Callable[[], T], write_again: Callable[[], T]) -> T:
+    """Write a pod by its observed version; if it has changed, a few times by its present version."""
+    try:
+        return write()
+    except ConflictError as changed:
+        for _ in range(_TRIES):
+            with suppress(ConflictError):
+                return write_again()
+        raise changed from None
 
 
 def _versioned(kube: Kube, member: Member) -> Member:

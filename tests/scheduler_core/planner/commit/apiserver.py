@@ -206,13 +206,11 @@ class ApiServer:
         return self._put_reservation(ReservationUpdate(uid, SPACE, name, spec, spec_hash(spec)))
 
     def write_status(
-        self, of: ReservationUpdate, status: ReservationStatus, unless_changed: Member | None = None
+        self, of: ReservationUpdate, status: ReservationStatus, unless_bound: Member | None = None
     ) -> ReservationUpdate:
         """Write a status, with preconditions."""
-        if unless_changed is not None:
-            found = self._pod(unless_changed.uid)["metadata"]["resourceVersion"]
-            if unless_changed.version not in ("", found):
-                raise Conflict
+        if unless_bound is not None and self._pod(unless_bound.uid)["spec"].get("nodeName"):
+            raise Conflict
         known = self.reservations.get(of.key)
         if known is None:
             raise NotFound

@@ -187,7 +187,7 @@ class Planner:
         if isinstance(what, CreateReservation):
             return server.create_reservation(what.name, what.spec)
         if isinstance(what, WriteStatus):
-            return server.write_status(what.reservation, what.status, what.unless_changed)
+            return server.write_status(what.reservation, what.status, what.unless_bound)
         if isinstance(what, DeleteReservation):
             return server.delete_reservation(what.reservation.key)
         if isinstance(what, UngateAndPin):

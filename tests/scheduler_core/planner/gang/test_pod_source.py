@@ -81,6 +81,16 @@ def test_a_gated_member_has_all_fields_of_its_patch() -> None:
     assert isinstance(request, PodRequest)
 
 
+def test_a_mirror_pod_is_in_no_gang() -> None:
+    """A kubelet may create one in any namespace, with any annotations."""
+    static = {**LLM, "kubernetes.io/config.mirror": "x"}
+
+    found = planner_pod("u", gang_pod("w-0", 1, annotations=static, nodeName="n1"))
+
+    assert found is not None
+    assert (found.update is not None, found.member) == (True, None)
+
+
 def test_of_thousands_of_gates_a_member_keeps_ours_and_a_few() -> None:
     others = [{"name": f"example.com/gate-{number}"} for number in range(10_000)]
     found = member(schedulingGates=[*others, GATE])

@@ -49,6 +49,14 @@ def test_by_priority_then_age_then_name() -> None:
     assert names(queue.ordered()) == ["urgent", "a", "b", "young"]
 
 
+def test_gangs_without_gpus_come_after_those_with_gpus_of_their_priority() -> None:
+    """No quota of GPUs limits how many of them a tenant creates."""
+    idle = [queued(f"idle-{at}", ready=(IDLE,)) for at in range(2)]
+    queue = of(*idle, queued("gpus", created=200.0, ready=EIGHT), queued("low", priority=-1, ready=EIGHT))
+
+    assert names(queue.ordered()) == ["gpus", "idle-0", "idle-1", "low"]
+
+
 def test_unwanted_pods_do_not_count_in_a_batch() -> None:
     queue = of(*(queued(f"pod.{at}", created=float(at)) for at in range(6)))
 

@@ -47,12 +47,14 @@ POD = member("a")._replace(version="7")
 VICTIM = PlannedEviction("u", "team", "a", "n1", "team/batch", 4)
 
 
-def answering(uid: str, version: str) -> Callable[[Asked], Answer]:
+def answering(uid: str, version: str, node: str | None = None) -> Callable[[Asked], Answer]:
     """Return a server with this pod that accepts each write."""
 
     def answer(asked: Asked) -> Answer:
-        found = {"name": "a", "uid": uid, "resourceVersion": version}
-        return Answer({"metadata": found if asked.method == "GET" else {"name": PLAN.name, "resourceVersion": "9"}})
+        if asked.method != "GET":
+            return Answer({"metadata": {"name": PLAN.name, "resourceVersion": "9"}})
+        metadata = {"name": "a", "namespace": "team", "uid": uid, "resourceVersion": version}
+        return Answer({"metadata": metadata, "spec": {} if node is None else {"nodeName": node}})
 
     return answer
 
@@ -195,18 +197,44 @@ def test_reading_the_ledger(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("uid", "version", "outcome", "methods"),
+    ("uid", "node", "outcome", "methods"),
     [
-        pytest.param(POD.uid, "7", WriteOutcome.DONE, ["GET", "PATCH"], id="unchanged"),
-        pytest.param(POD.uid, "8", WriteOutcome.CONFLICT, ["GET"], id="changed"),
-        pytest.param("another", "7", WriteOutcome.GONE, ["GET"], id="another pod of that name"),
+        pytest.param(POD.uid, None, WriteOutcome.DONE, ["GET", "PATCH"], id="unbound, perhaps edited"),
+        pytest.param(POD.uid, "n1", WriteOutcome.CONFLICT, ["GET"], id="bound"),
+        pytest.param("another", None, WriteOutcome.GONE, ["GET"], id="another pod of that name"),
     ],
 )
-def test_a_plan_is_rolled_back_only_if_its_late_pod_is_unchanged(
-    tmp_path: Path, uid: str, version: str, outcome: WriteOutcome, methods: list[str]
+def test_a_plan_is_rolled_back_only_if_its_late_pod_is_unbound(
+    tmp_path: Path, uid: str, node: str | None, outcome: WriteOutcome, methods: list[str]
 ) -> None:
-    with writing(tmp_path, answering(uid, version)) as (writer, server):
+    with writing(tmp_path, answering(uid, "8", node)) as (writer, server):
         found = writer.execute_action(WriteStatus(PLAN, ReservationStatus(ReservationState.ROLLING_BACK, "late"), POD))
+
+    assert (found.outcome, [each.method for each in server.asked]) == (outcome, methods)
+
+
+@pytest.mark.parametrize(
+    ("action", "node", "outcome", "methods"),
+    [
+        pytest.param(DeletePod(POD), None, WriteOutcome.DONE, ["DELETE", "GET", "DELETE"], id="delete"),
+        pytest.param(
+            DeletePod(POD), "n1", WriteOutcome.CONFLICT, ["DELETE", *["GET"] * 4], id="delete, but it is bound"
+        ),
+        pytest.param(TouchPod(POD, PLAN.key), None, WriteOutcome.DONE, ["PATCH", "GET", "PATCH"], id="touch"),
+    ],
+)
+def test_a_pod_that_somebody_edits_all_the_time_is_written_by_its_present_version(
+    tmp_path: Path, action: Action, node: str | None, outcome: WriteOutcome, methods: list[str]
+) -> None:
+    present = answering(POD.uid, "8", node)
+
+    def answer(asked: Asked) -> Answer:
+        body = asked.body or {}
+        version = body.get("preconditions", body.get("metadata", {})).get("resourceVersion")
+        return Answer({"message": "changed"}, 409) if asked.method != "GET" and version != "8" else present(asked)
+
+    with writing(tmp_path, answer) as (writer, server):
+        found = writer.execute_action(action)
 
     assert (found.outcome, [each.method for each in server.asked]) == (outcome, methods)
 
