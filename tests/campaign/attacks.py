@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from random import Random
 from time import thread_time
 from typing import Any, NamedTuple
 
@@ -28,9 +29,11 @@ from tests.campaign.commands import command_faults
 from tests.campaign.fields import Hostile, hostile_objects
 from tests.campaign.preemption import agent_answer, budget_answer, running_pod, search_answer
 from tests.campaign.programs import EXTENDER, PLANNER, Json, extender_answer, node, node_gpus, placed_gangs, pod
+from tests.campaign.random_objects import stopped_programs
 from tests.scheduler_core.builders import OBSERVED
 
 _FOE = {"pool": "foe"}
+_SEEDS = 2_000  # of random objects
 _LISTED = 200  # objects of one list
 _LONG_S = 0.02
 _SLOW_S = 0.25  # CPU for one object of at most 400 KB, on a watch and in one answer
@@ -212,13 +215,21 @@ def run_command_attack(attack: CommandAttack, step: int = 1) -> Tally:
     return Tally(attack.name, len(texts), tuple(faults), 0.0, "")
 
 
+def run_random_objects(step: int = 1) -> Tally:
+    """Try every ``step``-th seed of ``random_objects``."""
+    seeds = range(0, _SEEDS, step)
+    found = ((seed, stopped_programs(Random(seed))) for seed in seeds)
+    faults = [f"seed {seed}: {name}: {error!r:.300}" for seed, stopped in found for name, error in stopped.items()]
+    return Tally("random Nodes, NodeGpus and Pods", len(seeds), tuple(faults), 0.0, "")
+
+
 def main() -> None:
     """Run every attack with every value, and print the table."""
     wrong, step = 0, int(sys.argv[1]) if len(sys.argv) > 1 else 1
     print("| objects | values | stopped or misled | slowest, CPU | its value |\n|---|---|---|---|---|")
     runs = [partial(run_attack, each, step) for each in attacks()]
     runs += [partial(run_command_attack, each, step) for each in command_attacks()]
-    for run in runs:
+    for run in (*runs, partial(run_random_objects, step)):
         found = run()
         wrong += len(found.faults) + (found.slowest_s > _SLOW_S)
         slowest = f"{found.slowest_s * 1000:.0f} ms | `{found.slowest}`" if found.slowest else " | "
