@@ -168,7 +168,7 @@ def run_program(program: Callable[[], object]) -> None:
         try:
             program()
         except SystemExit as ended:
-            _end_beside_threads(ended)
+            _exit_while_threads_run(ended)
             raise
     except Exception as error:  # noqa: BLE001  the last resort: exit code 1 has another meaning
         if _is_failed_output(error):  # also of click, which prints help texts
@@ -179,8 +179,8 @@ def run_program(program: Callable[[], object]) -> None:
         exit_with_error("internal error of gputopo: please report it, with the input if you can share it", 70)
 
 
-def _end_beside_threads(ended: SystemExit) -> None:
-    """End the process here if threads still run: a read of the API server whose result nobody needs any more.
+def _exit_while_threads_run(ended: SystemExit) -> None:
+    """End the process here if threads still run: reads of the API server whose results are no longer needed.
 
     At an ordinary end OpenSSL frees what such a thread may be using, and the process crashes (exit code 139).
     """

@@ -105,8 +105,8 @@ class Outbox:
         """Send a write, unless another write of the object is in flight, or the same write failed a moment ago."""
         if action.key in self._in_flight:
             return
-        backed_off = self._backed_off.get((type(action), action.key))
-        if backed_off is not None and backed_off.version == action.version and now < backed_off.until:
+        backed_off = self._backed_off_write(action)
+        if backed_off is not None and now < backed_off.until:
             self._context.executor.schedule_round(backed_off.until - now)
             return
         self._in_flight[action.key] = action
@@ -169,9 +169,8 @@ class Outbox:
                 self._pauses += 1
             self._context.executor.schedule_round(self._paused_until - now)
             return False
-        before = self._backed_off.get((type(action), action.key))
-        is_repeated = before is not None and before.version == action.version
-        seconds = min(_MAX_RETRY_S, 2 * before.seconds) if before is not None and is_repeated else _RETRY_S
+        before = self._backed_off_write(action)
+        seconds = _RETRY_S if before is None else min(_MAX_RETRY_S, 2 * before.seconds)
         self._back_off(action, now, seconds)
         self._context.executor.schedule_round(seconds)
         return True
@@ -185,6 +184,11 @@ class Outbox:
 
     def _is_lease_renewed(self, now: float) -> bool:
         return now - self._context.executor.lease_renewed_at() <= _RENEWED_S
+
+    def _backed_off_write(self, action: Action) -> BackedOffWrite | None:
+        """Return the back-off of the same write, based on the same version of the object."""
+        found = self._backed_off.get((type(action), action.key))
+        return found if found is not None and found.version == action.version else None
 
     def _back_off(self, action: Action, now: float, seconds: float) -> None:
         """Do not send the same write again at once: the consequences of its answer may not have been seen yet."""

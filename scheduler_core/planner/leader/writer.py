@@ -270,14 +270,19 @@ class _PresentPod(msgspec.Struct, frozen=True):
 def _check_unbound(kube: Kube, member: Member) -> ObjectMeta:
     """Return the metadata of a pod. Raise ``ConflictError`` if it is bound: a lagging watch shows a gang as late.
 
-    Not if it has changed otherwise: whoever edits the pods of a gang all the time would keep their GPUs for ever.
+    Other changes are allowed: constant edits of the pods of a gang would keep their GPUs for ever.
     """
     found = kube.get(PODS, member.name, _PresentPod, ListOptions(member.namespace))
-    if found.metadata.uid != member.uid:
-        raise NotFoundError(f"pod {member.namespace}/{member.name} was replaced by another pod", kind_missing=False)
+    _check_same_pod(found.metadata, member)
     if found.spec.node_name:
         raise ConflictError(f"pod {member.namespace}/{member.name} is bound", {})
     return found.metadata
+
+
+def _check_same_pod(found: ObjectMeta, member: Member) -> None:
+    """Raise ``NotFoundError`` if another pod has the name."""
+    if found.uid != member.uid:
+        raise NotFoundError(f"pod {member.namespace}/{member.name} was replaced by another pod", kind_missing=False)
 
 
 def _with_present_version(write: Callable[[], T], write_again: Callable[[], T]) -> T:
@@ -296,8 +301,7 @@ def _versioned(kube: Kube, member: Member) -> Member:
     if member.version:
         return member
     found = kube.get(PODS, member.name, PartialObject, ListOptions(member.namespace, metadata_only=True)).metadata
-    if found.uid != member.uid:
-        raise NotFoundError(f"pod {member.namespace}/{member.name} was replaced by another pod", kind_missing=False)
+    _check_same_pod(found, member)
     return member._replace(version=found.resource_version)
 
 
