@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
+
+from scheduler_core.runtime.turn_queue import TurnQueue
 
 T = TypeVar("T")
 _SLOW_S = 2.0  # work that takes longer is slow
@@ -31,7 +32,7 @@ class FairPool:
         self._pool = ThreadPoolExecutor(threads, name)
         self._max_slow, self._clock = threads // 2, clock
         self._lock = threading.Lock()
-        self._waiting: dict[str, deque[_Work]] = {}  # by user; the next user is first
+        self._waiting = TurnQueue[_Work]()
         self._running: dict[Future[Any], tuple[str, float]] = {}  # the user, and when the work began
         self._slow_until: dict[str, float] = {}  # by user
 
@@ -39,15 +40,14 @@ class FairPool:
         """Run ``call`` on a thread when it is the turn of this user."""
         work = _Work(user, call, Future())
         with self._lock:
-            self._waiting.setdefault(user, deque()).append(work)
+            self._waiting.append(user, work)
         self._pool.submit(self._run_waiting)
         return work.future
 
     def shutdown(self) -> None:
         """Cancel what waits; do not wait for what runs."""
         with self._lock:
-            cancelled = [work for queue in self._waiting.values() for work in queue]
-            self._waiting.clear()
+            cancelled = [*iter(self._waiting.pop_next, None)]
         self._pool.shutdown(wait=False, cancel_futures=True)
         for work in cancelled:
             work.future.cancel()
@@ -67,15 +67,10 @@ class FairPool:
             now = self._clock()
             slow = self._slow_users(now)
             has_slow_thread = sum(user in slow for user, _ in self._running.values()) < self._max_slow
-            user = next((each for each in self._waiting if has_slow_thread or each not in slow), None)
-            if user is None:
-                return None
-            queue = self._waiting.pop(user)
-            work = queue.popleft()
-            if queue:
-                self._waiting[user] = queue  # at the end of the line
-            work.future.set_running_or_notify_cancel()
-            self._running[work.future] = user, now
+            work = self._waiting.pop_next(lambda user: has_slow_thread or user not in slow)
+            if work is not None:
+                work.future.set_running_or_notify_cancel()
+                self._running[work.future] = work.user, now
             return work
 
     def _end_work(self, work: _Work) -> None:

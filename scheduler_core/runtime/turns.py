@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+
+from scheduler_core.runtime.turn_queue import TurnQueue
 
 MAX_WAITING = 16  # of one user; a report takes up to two seconds
 
@@ -19,7 +20,7 @@ class Turns:
 
     def __init__(self, max_waiting: int = MAX_WAITING) -> None:
         self._max_waiting = max_waiting
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # the next user is first
+        self._waiting = TurnQueue[asyncio.Future[None]]()
         self._is_busy = False
 
     @asynccontextmanager
@@ -34,35 +35,22 @@ class Turns:
             self._give_next()
 
     async def _wait(self, user: str) -> None:
-        queue = self._waiting.setdefault(user, deque())
-        if len(queue) >= self._max_waiting:
+        if self._waiting.count_items(user) >= self._max_waiting:
             raise TooManyWaitingError
         turn = asyncio.get_running_loop().create_future()
-        queue.append(turn)
+        self._waiting.append(user, turn)
         try:
             await turn
         except asyncio.CancelledError:
             if turn.cancelled():
-                self._leave(user, turn)
+                self._waiting.remove(user, turn)
             else:  # its turn had just come
                 self._give_next()
             raise
 
-    def _leave(self, user: str, turn: asyncio.Future[None]) -> None:
-        queue = self._waiting.get(user)
-        if queue is not None and turn in queue:
-            queue.remove(turn)
-            if not queue:
-                del self._waiting[user]
-
     def _give_next(self) -> None:
-        """Give the turn to the next user; the user goes to the end of the line."""
-        while self._waiting:
-            user = next(iter(self._waiting))
-            queue = self._waiting.pop(user)
-            turn = queue.popleft()
-            if queue:
-                self._waiting[user] = queue
+        """Give the turn to the next user."""
+        while (turn := self._waiting.pop_next()) is not None:
             if not turn.done():
                 turn.set_result(None)
                 return
