@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -26,7 +26,7 @@ from scheduler_core.ui.main import _LOGINS, _MAX_VERDICTS, _VALID_S, sources
 from scheduler_core.ui.rows_html import Viewer
 from scheduler_core.ui.server import ui_app
 from scheduler_core.ui.service import UiService
-from scheduler_core.ui.streams import MAX_STREAMS, REFRESH, Streams
+from scheduler_core.ui.streams import REFRESH
 from scheduler_core.ui.viewers import ALL, COOKIE, NamespaceReviews, ReviewedViewers
 from scheduler_core.ui.where import WhereAnswer
 from tests.api_objects import Object
@@ -567,27 +567,6 @@ def test_many_searches_of_one_tenant_delay_no_report_of_another(
     assert served.index("report") <= 2
     assert statuses.count(503) > 0
     assert set(statuses) == {200, 503}
-
-
-def test_one_tenant_cannot_take_all_streams() -> None:
-    streams = Streams()
-
-    async def run() -> tuple[bool, bool, bool]:
-        async def sees_all() -> bool:
-            return True
-
-        followed = list[AsyncIterator[bytes]]()
-        while not streams.is_full("tenant") and len(followed) < MAX_STREAMS:
-            followed.append(streams.follow(None, sees_all, "tenant"))
-            await anext(followed[-1])
-        found = streams.is_full("tenant"), streams.is_full("guest"), len(followed) < MAX_STREAMS
-        streams.close()
-        for each in followed:
-            assert [part async for part in each] == []
-        return found
-
-    assert asyncio.run(run()) == (True, False, True)
-    assert streams.open == 0
 
 
 def accounts_app(service: UiService, may_list: Callable[[PageUser, str], bool] = lambda *_: False) -> ASGIApp:

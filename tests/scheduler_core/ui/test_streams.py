@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 import pytest
 
-from scheduler_core.ui.streams import REFRESH, Streams
+from scheduler_core.ui.streams import MAX_STREAMS, REFRESH, Streams
 
 
 async def next_event(stream: AsyncIterator[bytes]) -> bytes:
@@ -15,15 +15,15 @@ async def next_event(stream: AsyncIterator[bytes]) -> bytes:
 
 
 async def opened(
-    streams: Streams, last: int | None = None, answers: Sequence[bool | None] = ()
-) -> AsyncIterator[bytes]:
+    streams: Streams, last: int | None = None, answers: Sequence[bool | None] = (), user: str = ""
+) -> AsyncGenerator[bytes]:
     """A stream. ``answers``: whether the viewer may see all names, before each message; afterwards: yes."""
     left = list(answers)
 
     async def sees_all() -> bool | None:
         return left.pop(0) if left else True
 
-    stream = streams.follow(last, sees_all)
+    stream = streams.follow(last, sees_all, user)
     assert await next_event(stream) == b"retry: 3000\n\n"
     return stream
 
@@ -75,6 +75,29 @@ def test_a_stream_ends_with_the_right_of_its_viewer() -> None:
         with pytest.raises(StopAsyncIteration):
             await next_event(viewer)
         assert streams.open == 0
+
+    asyncio.run(run())
+
+
+def test_a_user_with_few_streams_takes_one_of_the_user_with_the_most() -> None:
+    async def run() -> None:
+        streams = Streams()
+        many = [await opened(streams, user="tenant-a") for _ in range(MAX_STREAMS - 1)]
+        other = await opened(streams, user="tenant-b")
+        assert streams.is_full("tenant-a")
+        assert not streams.is_full("tenant-b")
+        assert not streams.is_full("tenant-c")
+        opened_last = await opened(streams, user="tenant-c")
+        assert streams.open == MAX_STREAMS
+        with pytest.raises(StopAsyncIteration):
+            await next_event(many[0])  # the oldest of the user with the most
+        streams.send({"a": "1"})
+        for viewer in (*many[1:], other, opened_last):
+            assert await next_event(viewer) == b'id: 1\ndata: {"parts":{"a":"1"}}\n\n'
+        for viewer in (*many, other, opened_last):
+            await viewer.aclose()
+        assert streams.open == 0
+        assert not streams.is_full("tenant-a")
 
     asyncio.run(run())
 
