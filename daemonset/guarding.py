@@ -30,6 +30,7 @@ _WRITTEN = [key.key for key in keys.WRITTEN_ON_PODS]
 _RESERVATION = keys.POD_RESERVATION.key
 # kube-apiserver evaluates expressions over maps and lists in quadratic time: 8 s for the 40,000 annotations of one pod.
 _MAX_ANNOTATIONS, _MAX_ITEMS = 1_000, 100  # ``_MAX_ITEMS``: of finalizers, and of scheduling gates
+_MAX_ENTRIES, _MAX_BLOCKED = 32, 1_000  # of an extender in a ledger, which etcd limits to 1.5 MB
 # The mutable fields of a pod's spec, except the gates and the affinity.
 _UNCHANGED_FIELDS = (
     "containers", "initContainers", "tolerations", "nodeSelector", "activeDeadlineSeconds",
@@ -74,6 +75,8 @@ def extender_ledgers() -> list[dict[str, Any]]:
         "acks": "object == null ? {} : object.?status.?extenders.orValue({})",
         "oldAcks": "oldObject == null ? {} : oldObject.?status.?extenders.orValue({})",
         "touched": changed_keys("acks", "oldAcks"),
+        # Entries that the request sets; after a crash an extender registers beside its previous processes.
+        "set": "variables.touched.filter(id, id in variables.acks)",
     }
     own = " && ".join(
         f"(!(id in variables.{acks}) || variables.{acks}[id].?pod.orValue('') == variables.own)"
@@ -84,6 +87,15 @@ def extender_ledgers() -> list[dict[str, Any]]:
         "gputopo's extender needs the token of its pod: this token names no pod": "variables.pod.size() == 1",
         "gputopo's extender changes only entries of the pod that its token names": (
             f"!variables.isStatus || variables.touched.all(id, {own})"
+        ),
+        f"gputopo's extender blocks at most {_MAX_BLOCKED:,} reservations, and acknowledges no future generation": (
+            "!variables.isStatus || variables.set.all(id,\n"
+            f"variables.acks[id].?blocked.orValue([]).size() <= {_MAX_BLOCKED}\n"
+            "&& variables.acks[id].?generation.orValue(0) <= object.metadata.generation)"
+        ),
+        f"gputopo's extender has at most {_MAX_ENTRIES} entries in a ledger": (
+            "!variables.isStatus || variables.set.size() == 0 ||\n"
+            f"variables.acks.filter(id, variables.acks[id].?pod.orValue('') == variables.own).size() <= {_MAX_ENTRIES}"
         ),
     }
     rule = resource_rule(["CREATE", "UPDATE", "DELETE"], LEDGERS, LEDGERS.plural, f"{LEDGERS.plural}/*")

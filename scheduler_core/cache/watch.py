@@ -311,7 +311,7 @@ def _reservation_update(uid: str, found: PlacementReservation) -> ReservationUpd
 
 
 def ledger_update(name: str, found: PlacementLedger) -> LedgerUpdate:
-    """Return the update of a ledger."""
+    """Return the update of a ledger. A generation that the ledger has not had yet acknowledges nothing."""
     metadata = found.metadata
     return LedgerUpdate(
         key=name,
@@ -319,7 +319,10 @@ def ledger_update(name: str, found: PlacementLedger) -> LedgerUpdate:
         version=metadata.resource_version,
         generation=metadata.generation,
         spec=found.spec,
-        extenders=found.status.extenders,
+        extenders={
+            identity: ack if ack.generation <= metadata.generation else msgspec.structs.replace(ack, generation=0)
+            for identity, ack in found.status.extenders.items()
+        },
         created=metadata.creation_timestamp,
     )
 

@@ -38,7 +38,7 @@ ACCOUNTS = ("gputopo-scheduler", "gputopo-extender", "gputopo-planner")
 REASONS = {"gputopo-extender": EVENT_REASONS, "gputopo-planner": tuple(reason.value for reason in EventReason)}
 STATUS = LEDGER_STATUS.path(POOL)
 LEDGER = {"apiVersion": LEDGERS.api_version, "kind": "PlacementLedger", "metadata": {"name": POOL}}
-VICTIM = {"pod": f"{NAMESPACE}/victim", "generation": 3}
+VICTIM = {"pod": f"{NAMESPACE}/victim", "generation": 1}
 
 
 @pytest.fixture(scope="module")
@@ -106,20 +106,20 @@ def entries(**changes: Object | None) -> Object:
 
 
 def test_an_extender_writes_only_the_entry_of_its_own_pod(cluster: Cluster, account: str, token: str) -> None:
-    own = {"pod": f"{NAMESPACE}/attacker-{account}", "generation": 3}
+    own = {"pod": f"{NAMESPACE}/attacker-{account}", "generation": 1}
     attacks = {
-        "acknowledges for another": entries(other={"generation": 4}),
+        "acknowledges for another": entries(other={"generation": 0}),
         "removes another": entries(other=None),
         "takes over another": entries(other=own),
         "registers as another": entries(new=VICTIM),
-        "registers as nobody": entries(new={"generation": 9}),
+        "registers as nobody": entries(new={"generation": 1}),
         "in another namespace": entries(new={"pod": f"kube-system/attacker-{account}"}),
         "one good, one bad": entries(new=own, other=None),
     }
     with bearer(cluster, token) as client:
         answers = {name: refusal(client, "PATCH", STATUS, body) for name, body in attacks.items()}
         good = refusal(client, "PATCH", STATUS, entries(new=own))
-        stolen = refusal(client, "PATCH", STATUS, LEDGER | entries(other={"generation": 4}), "apply")
+        stolen = refusal(client, "PATCH", STATUS, LEDGER | entries(other={"generation": 0}), "apply")
     with bearer(cluster, cluster.token(account, namespace=NAMESPACE)) as unbound:
         nameless = refusal(unbound, "PATCH", STATUS, entries(new=own))
 
@@ -128,6 +128,25 @@ def test_an_extender_writes_only_the_entry_of_its_own_pod(cluster: Cluster, acco
     assert good == (200, "")
     assert stolen[0] in {403, 409}  # the conflict is noticed first
     assert (nameless[0], "names no pod" in nameless[1]) == (403, True)
+
+
+def test_an_extender_cannot_fill_the_ledger(cluster: Cluster, account: str, token: str) -> None:
+    own = {"pod": f"{NAMESPACE}/attacker-{account}"}
+    uid = "11111111-2222-3333-4444-555555555555"
+    attacks = {
+        "a generation that the ledger never had": entries(new=own | {"generation": 2**62}),
+        "thousands of blocked reservations": entries(new=own | {"blocked": [uid] * 1_001}),
+        "many entries": entries(**{f"new-{at}": own for at in range(33)}),
+    }
+    with bearer(cluster, token) as client:
+        answers = {name: refusal(client, "PATCH", STATUS, body) for name, body in attacks.items()}
+        for at in range(32):
+            client.patch(STATUS, entries(**{f"new-{at}": own}))
+        one_more = refusal(client, "PATCH", STATUS, entries(one_more=own))
+        client.patch(STATUS, entries(**{f"new-{at}": None for at in range(32)}))
+
+    assert {name: status for name, (status, _) in answers.items()} == dict.fromkeys(attacks, 403)
+    assert (one_more[0], "at most 32 entries" in one_more[1]) == (403, True)
 
 
 def test_the_real_writer_registers_acknowledges_and_withdraws(

@@ -367,7 +367,12 @@ def test_reservations_and_ledgers_are_parsed(tmp_path: Path) -> None:
     ledger = {
         "metadata": {"name": "gpus", "uid": "L", "resourceVersion": "8", "generation": 4},
         "spec": {"planner": "p", "epoch": 2, "entries": [entry]},
-        "status": {"extenders": {"host_1": {"pod": "ns/extender", "generation": 4, "blocked": ["R"]}}},
+        "status": {
+            "extenders": {
+                "host_1": {"pod": "ns/extender", "generation": 4, "blocked": ["R"]},
+                "forged_1": {"pod": "ns/forged", "generation": 2**62},  # the ledger never had this generation
+            }
+        },
     }
     scripts = {"placementreservations": Script([page(7, plan)]), "placementledgers": Script([page(8, ledger)])}
     with api_server(lambda asked: scripts[asked.path.rpartition("/")[2]](asked)) as server:
@@ -392,7 +397,7 @@ def test_reservations_and_ledgers_are_parsed(tmp_path: Path) -> None:
             "8",
             4,
             LedgerSpec("p", 2, (LedgerEntry("R", "team", "llm-1", seen.hash, EntryPhase.PROPOSED),)),
-            {"host_1": ExtenderAck("ns/extender", 4, ("R",))},
+            {"host_1": ExtenderAck("ns/extender", 4, ("R",)), "forged_1": ExtenderAck("ns/forged", 0)},
         ),
     )
 
