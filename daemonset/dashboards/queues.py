@@ -43,7 +43,7 @@ def _queue() -> tuple[Panel, ...]:
         ),
         Panel(
             "Gangs at a limit of their namespace",
-            "queuedGangs, gatedPods: the gang is not planned. heldGpus, maxHoldAge: no capacity is held for it.",
+            "queuedGangs, gatedPods, startingGangs: it is not planned. heldGpus, maxHoldAge: it holds no GPUs.",
             (Query("max by (limit) (gputopo_planner_limited_gangs)", "{{limit}}"),),
             "short",
             width=12,

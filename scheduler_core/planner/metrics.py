@@ -109,8 +109,8 @@ GAUGES = {
     ),
     "gputopo_planner_limited_gangs": MetricHelp(
         ("limit",),
-        "Gangs and single pods for which their namespace has reached a limit of the policy file: queuedGangs or "
-        "gatedPods (they are not planned), heldGpus or maxHoldAge (they hold no capacity).",
+        "Gangs and single pods for which their namespace has reached a limit of the policy file: queuedGangs, "
+        "gatedPods or startingGangs (they are not planned), heldGpus or maxHoldAge (they hold no capacity).",
     ),
     "gputopo_planner_oldest_gate_age_seconds": MetricHelp(
         (), "Age of the oldest pod with the gate of gputopo; 0 if there is none."

@@ -13,6 +13,7 @@ from scheduler_core.planner.commit.progress import Progress, gang_progress, rese
 from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.leader.term import LeaderTerm
+from scheduler_core.planner.leader.view import InProgress
 from scheduler_core.planner.preemption.model import PreemptionPlan
 from scheduler_core.policy.preemption import PreemptionMode
 
@@ -79,7 +80,7 @@ def planner_status(
     assert ledger is not None  # it leads
     active = view.cache.reservations.active
     phases, own = {uid: each.entry.phase for uid, each in active.items()}, _reservations_by_gang(term)
-    gangs = tuple(view.gang_members.all_gangs())
+    gangs, in_progress = tuple(view.gang_members.all_gangs()), view.in_progress()
     return PlannerStatus(
         is_leader,
         not_ready_reason,
@@ -87,7 +88,8 @@ def planner_status(
         table=view.cache.snapshot,
         pods=len(view.cache.pods),
         gangs=tuple(
-            _gang_status(term, each, gang_progress(each, own.get(each.name, ()), phases), now) for each in gangs
+            _gang_status(term, each, gang_progress(each, own.get(each.name, ()), phases), in_progress, now)
+            for each in gangs
         ),
         held_gpus=sum(_reserved_gpus(each, view.gang_members.get_member) for each in active.values()),
         gated=tuple(member.created for each in gangs for member in (*each.ready, *each.held, *each.surplus)),
@@ -119,7 +121,9 @@ def _reservations_by_gang(term: LeaderTerm) -> dict[GangName, list[ReservationUp
     return found
 
 
-def _gang_status(term: LeaderTerm, gang: Gang, progress: Progress, now: float) -> QueuedGangStatus:
+def _gang_status(
+    term: LeaderTerm, gang: Gang, progress: Progress, in_progress: InProgress, now: float
+) -> QueuedGangStatus:
     status = QueuedGangStatus(gang, progress.phase, progress.reason)
     if (queued := term.backlog.queue.get_queued(gang.name)) is not None:
         status = status._replace(
@@ -134,7 +138,7 @@ def _gang_status(term: LeaderTerm, gang: Gang, progress: Progress, now: float) -
         return status._replace(reservation=progress.open.name)
     if gang.phase is not GangPhase.QUEUED:
         return status
-    if (reached := term.backlog.queue.limit_reached(gang.name)) is not None:
+    if (reached := term.backlog.limit_reached(gang.name, in_progress)) is not None:
         return status._replace(reason=f"not planned: {reached.reason}", limit=reached.limit)
     if (unplaced := term.backlog.unplaced.get(gang.name)) is None:
         return status._replace(judged=False)

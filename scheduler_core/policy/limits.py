@@ -1,4 +1,4 @@
-"""Limits on what the gangs of one namespace may take from others: places in the queue, and held GPUs. Values only."""
+"""Limits on what the gangs of one namespace may take from others: planning time, and held GPUs. Values only."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ class NamespaceLimits(NamedTuple):
     held_gpus: GpuLimit = GpuLimit(percent=50)
     queued_gangs: int = 1_000  # that are planned, single pods included; more wait outside the queue
     gated_pods: int = 10_000  # of these gangs
+    # That have places and are not bound yet. Each is in the ledger, whose size decides how long a write of it takes.
+    starting_gangs: int = 100
 
 
 class GangLimits(NamedTuple):
@@ -49,7 +51,7 @@ class GangLimits(NamedTuple):
 
 
 DEFAULT_LIMITS = GangLimits()
-LIMITS = ("queuedGangs", "gatedPods", "heldGpus", "maxHoldAge")  # keys in the policy file
+LIMITS = ("queuedGangs", "gatedPods", "startingGangs", "heldGpus", "maxHoldAge")  # keys in the policy file
 
 
 class LimitReached(NamedTuple):

@@ -258,6 +258,10 @@ class NamespaceLimitsModel(FileModel):
         default=None, description="Gangs and single pods that are planned. More wait until one of them has started."
     )
     gated_pods: Count | None = Field(default=None, description="Pods of these gangs.")
+    starting_gangs: Count | None = Field(
+        default=None,
+        description="Gangs that have places and are not bound yet. Single pods that are planned together count as one.",
+    )
 
 
 class NamedLimitsModel(NamespaceLimitsModel):

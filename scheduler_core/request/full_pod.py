@@ -9,6 +9,7 @@ import msgspec
 from scheduler_core.request.pod import (
     Affinity,
     AffinityTerm,
+    Container,
     Metadata,
     Pod,
     PodSpec,
@@ -75,6 +76,18 @@ class FullVolume(Volume, frozen=True, rename="camel"):
     persistent_volume_claim: ClaimVolume | None = None
 
 
+class FullContainer(Container, frozen=True, rename="camel"):
+    """A container, with the number of items of its lists."""
+
+    ports: tuple[AffinityTerm, ...] | None = None
+    volume_mounts: tuple[AffinityTerm, ...] | None = None
+
+    @property
+    def items(self) -> int:
+        """The number of environment variables, ports and volume mounts."""
+        return sum(len(each or ()) for each in (self.env, self.ports, self.volume_mounts))
+
+
 class PodSchedulingGroup(msgspec.Struct, frozen=True, rename="camel"):
     """``spec.schedulingGroup`` (Kubernetes 1.36)."""
 
@@ -92,6 +105,9 @@ class FullPodMetadata(Metadata, frozen=True, rename="camel"):
 class FullPodSpec(PodSpec, frozen=True, rename="camel"):
     """``spec`` with the fields that kube-scheduler's own filters read, the pod's deadline and grace period."""
 
+    containers: tuple[FullContainer, ...] | None = None
+    init_containers: tuple[FullContainer, ...] | None = None
+    image_pull_secrets: tuple[AffinityTerm, ...] | None = None
     affinity: FullAffinity | None = None
     node_selector: dict[str, str] | None = None
     tolerations: tuple[Toleration, ...] | None = None

@@ -27,6 +27,7 @@ from scheduler_core.cache.full_pods import (
     rule_count,
     scheduling_rules,
 )
+from scheduler_core.cache.kube_scheduler_filters import SchedulingRules
 from scheduler_core.cache.watch import Sources, pod_update, uid_key
 from scheduler_core.planner.gang.conventions import (
     conventional_name,
@@ -53,6 +54,7 @@ _RECREATED_BY = ("apps/v1/DaemonSet", "v1/Node")
 ParsePod = Callable[[Pod], PodRequest | InvalidRequest]
 
 _MAX_GATES = 8  # of other programs, that are kept of a pod
+_MAX_ITEMS = 1_000  # kube-apiserver takes seconds for each write of a pod with 4,000 containers
 
 
 class PlannerPod(NamedTuple):
@@ -140,8 +142,8 @@ def _member(uid: str, pod: FullPod, parse: ParsePod) -> Member | None:
         gang_request = gang_request._replace(required=own_key)
     checked = CheckedRules(anti_affinity=True, affinity=gang_request.required == own_key is not None, volumes=True)
     rules = scheduling_rules(spec, checked) if gated else None
-    if rules is not None and TOO_MANY_RULES in rules.unchecked:
-        invalid = invalid or InvalidRequest(_excess_reason(spec))
+    if rules is not None and (excess := _excess_reason(pod, rules)) is not None:
+        invalid = invalid or InvalidRequest(excess)
     started = pod.status.start_time is not None
     owner = metadata.owner
     claim = pin_claim(pod)
@@ -197,11 +199,28 @@ def _gang_request_of(pod: FullPod) -> tuple[GangRequest | None, InvalidRequest |
     return found or single_pod_request(pod.metadata, "gate"), None
 
 
-def _excess_reason(spec: FullPodSpec) -> str:
-    return (
-        f"nodeSelector, node affinity and tolerations have {rule_count(spec)} entries: gputopo plans pods with at most "
-        f"{MAX_RULES} entries and {MAX_VALUES} values; name many nodes as values of one expression, or by one label"
-    )
+def _excess_reason(pod: FullPod, rules: SchedulingRules) -> str | None:
+    """Return why the pod is too large to be planned; None: it is not."""
+    if TOO_MANY_RULES in rules.unchecked:
+        return (
+            f"nodeSelector, node affinity and tolerations have {rule_count(pod.spec)} entries: gputopo plans pods with "
+            f"at most {MAX_RULES} entries and {MAX_VALUES} values; name many nodes as values of one expression, or by "
+            "one label"
+        )
+    if (items := _list_items(pod)) > _MAX_ITEMS:
+        return (
+            f"its containers, environment variables, ports, volumes and mounts, owners, secrets and spread constraints "
+            f"are {items:,} entries: gputopo plans pods with at most {_MAX_ITEMS:,}"
+        )
+    return None
+
+
+def _list_items(pod: FullPod) -> int:
+    """Return the number of entries in the lists of a pod: the API server takes longer for each write of it."""
+    spec = pod.spec
+    containers = (*(spec.containers or ()), *(spec.init_containers or ()))
+    lists = spec.volumes, spec.image_pull_secrets, spec.topology_spread_constraints, pod.metadata.owner_references
+    return len(containers) + sum(each.items for each in containers) + sum(len(each or ()) for each in lists)
 
 
 def _grace(spec: FullPodSpec) -> float:

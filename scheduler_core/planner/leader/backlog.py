@@ -17,7 +17,9 @@ from scheduler_core.planner.gang.members import GangMembers
 from scheduler_core.planner.leader.context import TermContext
 from scheduler_core.planner.leader.events import refused_events, unplaced_events
 from scheduler_core.planner.leader.queue import GangQueue
+from scheduler_core.planner.leader.view import InProgress
 from scheduler_core.planner.packing.model import Unplaced
+from scheduler_core.policy.limits import LimitReached
 from scheduler_core.runtime.event_writer import EventDraft
 
 AVOID_NODE_S = 300.0  # a node on which a member was not bound in time is avoided for this time
@@ -54,6 +56,11 @@ class GangBacklog:
         self.queue.update_gang(gang, self._context.clock.monotonic())
         if gang.phase is GangPhase.REFUSED:
             self._write_events(refused_events(gang))
+
+    def limit_reached(self, name: GangName, in_progress: InProgress) -> LimitReached | None:
+        """Return the limit because of which a queued gang is not planned; None: it is planned."""
+        limits = self._context.policies().limits
+        return self.queue.limit_reached(name) or in_progress.limit_reached(name.namespace, limits)
 
     def mark_unplaced(self, name: GangName, unplaced: Unplaced, state: Hashable) -> None:
         """Record that no place was found for a gang, on this state."""

@@ -156,8 +156,12 @@ class PlanScheduler:
             return ()
         apart = {each.gang for each in self.holds.open_holds()}
 
+        limits = self._context.policies().limits
+
         def is_wanted(gang: Gang) -> bool:
-            return not gang.unplanned and in_progress.is_free(gang)
+            if gang.unplanned or not in_progress.is_free(gang):
+                return False
+            return in_progress.limit_reached(gang.name.namespace, limits) is None
 
         found = tuple(queue.batches(now, self._view.plan_state(now), _BATCH, apart, is_wanted))
         if not found and (due := queue.next_due_at(now)) is not None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping
+from collections.abc import Set as AbstractSet
+from itertools import chain
 from typing import Any, NamedTuple
 
 from gputopo.crd.reservations import EntryPhase, spec_hash
@@ -36,6 +39,7 @@ from scheduler_core.planner.leader.own_writes import OwnWrite, OwnWrites
 from scheduler_core.planner.leader.reservation_index import GangReservationIndex
 from scheduler_core.planner.packing.anti_affinity import PlacedMember
 from scheduler_core.planner.packing.model import NodeView, TableVariant, ViewChanges
+from scheduler_core.policy.limits import GangLimits, LimitReached
 from scheduler_core.policy.policy import Policy
 from scheduler_core.policy.profiles import Policies
 
@@ -77,10 +81,19 @@ class InProgress(NamedTuple):
 
     gangs: frozenset[GangName]
     pods: frozenset[str]  # UIDs of single pods
+    plans: Mapping[str, int] = {}  # number of plans by namespace of their pods
 
     def is_free(self, gang: Gang) -> bool:
         """Return True if nothing is in progress for this gang."""
         return gang.name not in self.gangs and self.pods.isdisjoint([each.uid for each in gang.ready])
+
+    def limit_reached(self, namespace: str, limits: GangLimits) -> LimitReached | None:
+        """Return the limit because of which no further gang of a namespace is planned; None: there is none."""
+        plans, most = self.plans.get(namespace, 0), limits.limits_of(namespace).starting_gangs
+        if plans < most:
+            return None
+        starting = f"{plans} gangs of its namespace have places and are not bound yet"
+        return LimitReached("startingGangs", f"{starting}: the limit is {most} (gangs.startingGangs)")
 
 
 class PlannerView:
@@ -275,7 +288,14 @@ class PlannerView:
         plans = [self.reservations[uid] for uid, entry in entries.items() if entry.phase is not EntryPhase.HELD]
         gangs = frozenset(name for each in plans if (name := reserved_gang(each)) is not None) | self._ending_gangs()
         single = (seat.uid for each in plans if not each.spec.gang for seat in each.spec.seats)
-        return InProgress(gangs, frozenset(single))
+        return InProgress(gangs, frozenset(single), Counter(chain.from_iterable(map(self._namespaces_of, plans))))
+
+    def _namespaces_of(self, plan: ReservationUpdate) -> AbstractSet[str]:
+        """Return the namespaces of the pods of a plan: a plan of single pods may have several."""
+        if plan.spec.gang:
+            return {plan.namespace}
+        members = (self.gang_members.get_member(seat.uid) for seat in plan.spec.seats)
+        return {each.namespace for each in members if each is not None}
 
     def _ending_gangs(self) -> frozenset[GangName]:
         """Return the gangs that end because a member failed: nothing of them is planned until all members are gone."""

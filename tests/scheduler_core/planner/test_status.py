@@ -112,6 +112,7 @@ def test_holds_and_limits_are_in_the_metrics() -> None:
         ("gputopo_planner_capacity_hold_higher_priority_pods", (), 2),
         ("gputopo_planner_limited_gangs", ("queuedGangs",), 0),
         ("gputopo_planner_limited_gangs", ("gatedPods",), 0),
+        ("gputopo_planner_limited_gangs", ("startingGangs",), 0),
         ("gputopo_planner_limited_gangs", ("heldGpus",), 1),
         ("gputopo_planner_limited_gangs", ("maxHoldAge",), 0),
     ]

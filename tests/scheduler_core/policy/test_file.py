@@ -319,6 +319,7 @@ class TestShow:
             "gangs.heldGpus": ("50%", "built in"),
             "gangs.queuedGangs": ("1000", "built in"),
             "gangs.gatedPods": ("10000", "built in"),
+            "gangs.startingGangs": ("100", "built in"),
             "backfill.mode": ("off", "built in"),
             "backfill.maxGrace": ("60s", "built in"),
         }
@@ -415,6 +416,7 @@ class TestGangLimits:
             EffectiveValue("gangs.heldGpus", "25%", f"line {start + 5}"),
             EffectiveValue("gangs.queuedGangs", "1000", "built in"),
             EffectiveValue("gangs.gatedPods", "10000", "built in"),
+            EffectiveValue("gangs.startingGangs", "100", "built in"),
             EffectiveValue("gangs.heldGpus of team-a, team-b", "64", f"line {start + 8}"),
             EffectiveValue("gangs.queuedGangs of team-c", "5", f"line {start + 10}"),
         ]

@@ -478,6 +478,28 @@ def test_a_pod_whose_selectors_take_long_to_compare_with_every_node_is_refused()
     )
 
 
+LARGE = [
+    ({"containers": [{"name": f"c-{at}"} for at in range(999)], "volumes": [{"name": "v"}]}, 1_000),
+    ({"containers": [{"name": f"c-{at}"} for at in range(1_001)]}, 1_001),
+    ({"initContainers": [{"name": f"c-{at}"} for at in range(1_000)]}, 1_001),
+    ({"containers": [{"name": "c", "env": [{"name": f"E{at}"} for at in range(1_000)]}]}, 1_001),
+    ({"containers": [{"name": "c", "ports": [{"containerPort": at} for at in range(1_000)]}]}, 1_001),
+    ({"containers": [{"name": "c", "volumeMounts": [{"mountPath": f"/{at}"} for at in range(1_000)]}]}, 1_001),
+    ({"volumes": [{"name": f"v-{at}", "emptyDir": {}} for at in range(1_000)]}, 1_001),
+    ({"imagePullSecrets": [{"name": f"s-{at}"} for at in range(1_000)]}, 1_001),
+    ({"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}] * 1_000}, 1_001),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spec", "entries"), LARGE)
+def test_a_pod_that_the_api_server_writes_slowly_is_refused(spec: dict[str, Any], entries: int) -> None:
+    found = member(annotations=LLM, schedulingGates=[GATE], **spec)
+
+    assert found is not None
+    refused = isinstance(found.request, InvalidRequest) and f"are {entries:,} entries" in found.request.reason
+    assert refused == (entries > 1_000)
+
+
 def test_the_request_of_a_pod_is_parsed_once_per_event() -> None:
     parsed: list[Pod] = []
 

@@ -21,6 +21,9 @@ from scheduler_core.planner.commit.actions import (
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.freshness import MAX_WRITE_LAG_S, RECOVERY_S
 from scheduler_core.planner.leader.writer import WriteOutcome
+from scheduler_core.planner.status import planner_status
+from scheduler_core.policy.limits import GangLimits, NamespaceLimits
+from scheduler_core.policy.profiles import BUILT_IN
 from tests.scheduler_core.planner.commit.apiserver import ApiServer, pinned
 from tests.scheduler_core.planner.leader.fake_planner import FakePlanner
 
@@ -69,6 +72,25 @@ def test_a_gang_with_a_refused_reservation_backs_off_and_others_pass(outcome: Wr
     planner.now += 10
     planner.run()
     assert (planned(planner.server), reservations_of(planner, "a")) == (["a", "b"], 2)
+
+
+def test_a_namespace_with_many_unbound_gangs_starts_no_more_of_them() -> None:
+    server = ApiServer({"n1": 8})
+    members = {name: gang(server, name, size=1)[0] for name in "abcd"}
+    planner = FakePlanner(server)
+    planner.policies = BUILT_IN._replace(limits=GangLimits(default=NamespaceLimits(starting_gangs=2)))
+
+    planner.run()
+    assert planned(server) == ["a", "b"]
+    status = {each.gang.name.name: each for each in planner_status(planner.term, True, None, (), planner.now).gangs}
+    assert (status["c"].limit, status["c"].reason) == (
+        "startingGangs",
+        "not planned: 2 gangs of its namespace have places and are not bound yet: the limit is 2 (gangs.startingGangs)",
+    )
+
+    server.bind(members["a"], "n1")
+    planner.run()
+    assert planned(server) == ["a", "b", "c"]
 
 
 def single(server: ApiServer, name: str) -> str:
