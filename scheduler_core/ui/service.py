@@ -226,4 +226,5 @@ def unavailable_text(watches: Sequence[WatchStatus], now: float) -> str:
     error = watches[0].error
     if not ages:
         return f"The API server cannot be read: {error}"
-    return f"The API server cannot be read since {clock(now - min(ages))} UTC; this is the state of then. {error}"
+    since = clock(now - min(ages))
+    return f"The API server cannot be read since {since} UTC; the page shows the cluster as it was then. {error}"

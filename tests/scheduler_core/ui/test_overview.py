@@ -342,7 +342,8 @@ def test_an_api_server_that_cannot_be_read_is_one_message() -> None:
 
     (first, *others), is_marked = asyncio.run(troubles())
     assert re.fullmatch(
-        rf"The API server cannot be read since [0-9:]+ UTC; this is the state of then\. {refused}", first
+        rf"The API server cannot be read since [0-9:]+ UTC; the page shows the cluster as it was then\. {refused}",
+        first,
     )
     assert others == ["kind-0: 403", "kind-1: 403", "kind-2: 403", "2 more kinds cannot be read"]
     assert is_marked
