@@ -18,6 +18,7 @@ from gputopo.cli.output import no_headers_option, print_document, print_table
 from gputopo.cli.progress import input_progress
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, near_names_text, read_packed
 from gputopo.cli.watch import Watched, check_watch, watch_option, watch_table
+from gputopo.cluster_kinds import CLUSTER_FILE_KINDS
 
 if TYPE_CHECKING:
     from gputopo.cluster.pods import PodGpus
@@ -50,10 +51,10 @@ def cluster_options(command: _Command) -> _Command:
 
 
 # Not in the help of the option, where the command would be folded, and could not be copied.
-FILE_EPILOG = """\b
+FILE_EPILOG = f"""\b
 The file of --from:
-  kubectl get no,po,nodegpus,leases,placementreservations,placementledgers \\
-    -A -o json > cluster.json
+  kubectl get -A -o json > cluster.json \\
+    {CLUSTER_FILE_KINDS}
 """
 
 

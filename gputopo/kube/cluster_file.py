@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import msgspec
 
+from gputopo.cluster_kinds import CLUSTER_FILE_KINDS
 from gputopo.kube.client import Kube
 from gputopo.kube.errors import ForbiddenError, NotFoundError
 from gputopo.kube.heartbeats import HEARTBEAT_NAMESPACE
@@ -21,7 +22,7 @@ from gputopo.kube.watch_stream import name_of
 from gputopo.process.decoding import decode
 from gputopo.timestamps import parse_timestamp
 
-EXPECTED = "kubectl get nodes,pods,nodegpus,leases,placementreservations,placementledgers -A -o json"
+EXPECTED = f"kubectl get {CLUSTER_FILE_KINDS} -A -o json"
 _AHEAD_S = 600.0  # a report further ahead of our clock says nothing about the time of the file
 
 

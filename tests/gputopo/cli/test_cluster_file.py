@@ -240,3 +240,14 @@ def test_a_cordoned_node_of_a_file_is_marked(tmp_path: Path, spec: object, *, ma
     found = run("nodes", "--from", str(tmp_path / "c.json"), "-o", "json")
 
     assert [each["cordoned"] for each in json.loads(found.stdout)["items"]] == [marked]
+
+
+@pytest.mark.parametrize("command", ["gangs", "nodes", "pods", "preemptions", "why"])
+def test_help_and_error_name_the_same_kinds(tmp_path: Path, command: str) -> None:
+    (tmp_path / "c.json").write_text("[]")
+
+    texts = (run(command, "--help").stdout, run("nodes", "--from", str(tmp_path / "c.json")).stderr)
+
+    in_help, in_error = (set(re.findall(r"[a-z]+(?:,[a-z]+){5}", text)) for text in texts)
+    assert in_help == in_error
+    assert len(in_error) == 1
