@@ -42,6 +42,8 @@ def uncertain_facts(
     for why in _gpu_conflicts(sources, gpus):
         precedence.add_problem("gpus", ProblemKind.INCOMPLETE, why)
         found.add(FactGroup.GPUS)
+    if _some_products_missing(gpus):  # ``gaps`` reports which
+        found.add(FactGroup.PRODUCTS)
     for why in _product_conflicts(sources, gpus):
         precedence.add_problem("gpus.product", ProblemKind.CONFLICT, why)
         found.add(FactGroup.PRODUCTS)
@@ -115,11 +117,13 @@ def _numbers(indices: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(indices)))
 
 
+def _some_products_missing(gpus: tuple[Gpu, ...]) -> bool:
+    """Return whether some usable GPUs have a product and others have none."""
+    return len({gpu.product is None for gpu in gpus if gpu.usable}) > 1
+
+
 def _product_conflicts(sources: ParsedSources, gpus: tuple[Gpu, ...]) -> Iterator[str]:
     names = sorted({gpu.product for gpu in gpus if gpu.usable and gpu.product is not None})
-    unnamed = [gpu.index for gpu in gpus if gpu.usable and gpu.product is None]
-    if names and unnamed:
-        yield f"the product of GPU {_numbers(unnamed)} is missing, though other GPUs have one"
     modes = {gpu.index: gpu.mig_enabled for gpu in gpus if gpu.usable}
     if sources.query is not None and None in modes.values() and {True, False} & set(modes.values()):
         unknown = [index for index, enabled in modes.items() if enabled is None]

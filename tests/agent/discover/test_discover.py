@@ -70,6 +70,8 @@ def test_a_cut_list_of_products_is_not_asked_for_as_if_it_were_missing() -> None
 
     assert why["gpus.product"].endswith("for GPU 1; its output may be cut: print all of it")
     assert why["gpus.memoryMiB"].endswith("`nvidia-smi -q` shows it")
+    assert whats(topology).count("gpus.product") == 1
+    assert FactGroup.PRODUCTS in topology.uncertain
 
 
 def test_the_display_board_of_a_dgx_station_is_not_a_gpu() -> None:
