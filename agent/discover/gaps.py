@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from agent.discover.failed_calls import failed_nvml_calls
 from agent.discover.parsed import ParsedSources
+from agent.discover.products import is_superchip
 from gputopo.model import FabricState, Gpu, Problem, ProblemKind
 
 # Field of Gpu -> its name in the public JSON, and the source that has it.
@@ -26,6 +27,13 @@ def unknown_facts(sources: ParsedSources, gpus: tuple[Gpu, ...]) -> Iterator[Pro
             if hint in {f"`nvidia-smi {command}` shows it" for command in sources.snapshot.smi or {}}:
                 hint = "its output may be cut: print all of it"  # noqa: PLW2901  the command was given
             yield Problem(f"gpus.{name}", ProblemKind.UNKNOWN, f"not shown by {source_names}{which}; {hint}")
+    without = [str(gpu.index) for gpu in gpus if gpu.usable and gpu.c2c is None and is_superchip(gpu.product)]
+    if without:
+        which = "" if len(without) == len(gpus) else f" for GPU {', '.join(without)}"
+        nvml = "NVML (`gputopo record`) or " if sources.nvml is None else ""
+        hint = f"{nvml}an NCCL topology XML file may show them"
+        why = f"the NVLink-C2C links to the CPU are not shown by {source_names}{which}; {hint}"
+        yield Problem("gpus.c2c", ProblemKind.UNKNOWN, why)
     if sources.nvml is not None:
         for call, errors in failed_nvml_calls(sources.nvml).items():
             yield Problem("nvml", ProblemKind.UNKNOWN, f"{call} fails: {errors}")

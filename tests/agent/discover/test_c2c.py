@@ -64,3 +64,32 @@ def test_the_nccl_file_keeps_the_links() -> None:
     assert snapshot is not None
 
     assert [gpu.c2c for gpu in discover(snapshot).gpus] == [C2c(2, 2, 178.8), *[C2c(10, 10, 894.2)] * 3]
+
+
+@pytest.mark.parametrize(
+    ("links", "product", "which"),
+    [
+        ((), "NVIDIA GH200 120GB", " for GPU 0"),
+        ((UP, UP), "NVIDIA GH200 120GB", None),
+        ((), "NVIDIA H100 80GB HBM3", None),
+    ],
+)
+def test_missing_links_of_a_superchip_are_one_problem(
+    links: tuple[NvmlC2cLink, ...], product: str, which: str | None
+) -> None:
+    found = [each.why for each in gh200(*links, product=product).problems if each.what == "gpus.c2c"]
+
+    assert [why.partition("; ")[0][-10:] for why in found] == ([] if which is None else [which])
+    assert all("NVLink-C2C links to the CPU are not shown by NVML" in why for why in found)
+
+
+def test_a_pasted_matrix_of_superchips_names_what_is_missing() -> None:
+    rows = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV18\t0-71\t0\nGPU1\tNV18\t X \t72-143\t1\n"
+    listed = "".join(f"GPU {index}: NVIDIA GB200 (UUID: GPU-{index})\n" for index in range(2))
+
+    problems = read_observation(f"{listed}{rows}").topology.problems
+
+    assert [each.why for each in problems if each.what == "gpus.c2c"] == [
+        "the NVLink-C2C links to the CPU are not shown by nvidia-smi topo -m, nvidia-smi -L; NVML (`gputopo record`) or "
+        "an NCCL topology XML file may show them"
+    ]
