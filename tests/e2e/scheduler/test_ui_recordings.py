@@ -146,6 +146,18 @@ def test_on_a_narrow_screen_no_table_scrolls_and_reasons_are_seen(browser: Brows
     assert "no node has 16 GPUs known to be free" in words
 
 
+def test_on_a_narrow_screen_the_figures_are_in_equal_cells(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(static_page(service_of(every_state())), encoding="utf-8")
+    page = browser.new_page(viewport=NARROW)
+    page.goto((tmp_path / "page.html").as_uri())
+    boxes = [each.bounding_box() for each in page.locator(".figures li").all()]
+    page.close()
+
+    assert len(boxes) > 3
+    assert len({each and round(each["width"]) for each in boxes}) == 1
+    assert len({each and round(each["x"]) for each in boxes}) == 2
+
+
 @pytest.mark.parametrize("size", [WIDE, NARROW])
 def test_eight_gpus_are_side_by_side_also_if_one_is_lost(browser: Browser, tmp_path: Path, size: ViewportSize) -> None:
     (tmp_path / "page.html").write_text(static_page(service_of(every_state())), encoding="utf-8")
