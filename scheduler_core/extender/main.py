@@ -50,7 +50,9 @@ def serve_forever(settings: ExtenderSettings) -> None:
         event_writer = EventWriter(kube, "gputopo-extender", LOW_RATE, metrics.count_event)
         stack.callback(event_writer.close)
         policy = load_policy(settings.policy, Policy(shortlist=settings.shortlist))
-        cache = ClusterCache(policy.current.node_policy, heartbeats=True, reservations=settings.reservations)
+        cache = ClusterCache(
+            policy.current.node_policy, heartbeats=True, reservations=settings.reservations, report_bound_pods=False
+        )
         parts = ExtenderParts(settings, policy, cache, event_writer, metrics, threading.Event())
         sources = {**sources_with_parser(MemoizedParser(lambda: policy.current)), **HEARTBEAT_SOURCES}
         if settings.reservations:
