@@ -45,7 +45,8 @@ class ResultCache(Generic[K, R]):
                 found = compute(argument)
                 self._make_room()
             self._recent[argument] = found
-        return cast("R", found)
+        result: R = found
+        return result
 
     def known(self, argument: K) -> R | None:
         """Return the result if it is cached. This does not count as a use."""
@@ -80,8 +81,7 @@ class RecentResults(ResultCache[K, R]):
 
     def __call__(self, argument: K) -> R:
         """Return the result of the function."""
-        found: Any = self._recent.get(argument, _MISSING)
-        return self.result_of(argument, self._function) if found is _MISSING else cast("R", found)
+        return self.result_of(argument, self._function)
 
 
 _CACHES: dict[int, ref[ResultCache[Any, Any]]] = {}  # of the process, by id
@@ -91,12 +91,13 @@ def recent_results(max_results: int) -> Callable[[Callable[P, R]], Callable[P, R
     """Return a decorator that caches the results of a function of several positional arguments."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        results = RecentResults[tuple[Any, ...], R](lambda arguments: cast("Any", function)(*arguments), max_results)
+        compute: Callable[[tuple[Any, ...]], R] = lambda arguments: cast("Any", function)(*arguments)  # noqa: E731
+        results = ResultCache[tuple[Any, ...], R](max_results)
 
         @wraps(function)
         def cached(*arguments: P.args, **keywords: P.kwargs) -> R:
             assert not keywords
-            return results(arguments)
+            return results.result_of(arguments, compute)
 
         return cached
 

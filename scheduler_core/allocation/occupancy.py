@@ -190,7 +190,7 @@ def _follow(shape: MachineShape, start: _OpenKinds, kubelet: KubeletModel) -> _K
         return branch if symmetry.is_trivial else (symmetry.form(*fixed, mask, *releases), waiting)
 
     branches: list[_Branch] = [(start.free, tuple(count for _, count in start.kinds), start.releases)]
-    known_forms = set(map(form, branches))
+    known_branches, known_forms = set(branches), set(map(form, branches))
     free, admissions = set[int](), [set[int]() for _ in kinds]
     steps, searches = 0, SearchBudget(shape)
     for branch in branches:  # grows during the iteration
@@ -222,6 +222,9 @@ def _follow(shape: MachineShape, start: _OpenKinds, kubelet: KubeletModel) -> _K
         if steps > _MAX_BRANCHES:
             return None
         for each in following:
+            if each in known_branches:  # another order of the same choices: a third
+                continue
+            known_branches.add(each)
             if (new := form(each)) not in known_forms:
                 known_forms.add(new)
                 branches.append(each)
