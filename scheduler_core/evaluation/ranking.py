@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from heapq import merge
 from itertools import chain, islice
 from math import inf
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from gputopo.labels.reasons import Reason
 from scheduler_core.cache.change_log import ChangeLog
@@ -46,6 +46,21 @@ class SnapshotSource(Protocol):
     def snapshot(self) -> ClusterSnapshot:
         """All nodes, now. Brings ``change_log`` up to date."""
         ...
+
+
+class WaitingNodes(NamedTuple):
+    """The nodes that are not evaluated yet, by their states. Their names are collected only where they are needed."""
+
+    states: AbstractSet[NodeState] = frozenset()
+    number: int = 0  # of nodes
+    evaluated: AbstractSet[str] = frozenset()  # nodes that are evaluated, whatever their states
+
+    def among(self, names: AbstractSet[str], snapshot: ClusterSnapshot) -> frozenset[str]:
+        """Return the named nodes that wait. ``snapshot``: of the ranking."""
+        if not self.states:
+            return frozenset()
+        states, state_of = self.states, snapshot.states.get
+        return frozenset([name for name in names if state_of(name) in states]) - self.evaluated
 
 
 class NodeRanking:
@@ -112,8 +127,13 @@ class NodeRanking:
         return bool(self._ranked)
 
     @property
-    def waiting_nodes(self) -> AbstractSet[str]:
+    def waiting(self) -> WaitingNodes:
         """The nodes that are not evaluated yet."""
+        return WaitingNodes(frozenset(self._waiting), sum(map(len, self._waiting.values())))
+
+    @property
+    def waiting_nodes(self) -> AbstractSet[str]:
+        """The names of these nodes. Takes milliseconds if they are many."""
         return frozenset([name for hashed in self._waiting.values() for _, name in hashed])
 
     def evaluate_waiting(self, may_continue: Callable[[], bool] = lambda: True) -> None:
@@ -269,9 +289,12 @@ class PodRanking:
         return self._ranking.rejection_counts
 
     @property
-    def waiting_nodes(self) -> AbstractSet[str]:
-        """The nodes as ``NodeRanking.waiting_nodes``."""
-        return self._ranking.waiting_nodes - self._own.keys()
+    def waiting(self) -> WaitingNodes:
+        """The nodes as ``NodeRanking.waiting``."""
+        states, number, _ = self._ranking.waiting
+        state_of = self._ranking.snapshot.states.get
+        evaluated = sum(state_of(name) in states for name in self._own)
+        return WaitingNodes(states, number - evaluated, frozenset(self._own))
 
     @property
     def with_commitments(self) -> AbstractSet[str]:

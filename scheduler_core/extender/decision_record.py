@@ -10,6 +10,7 @@ DecisionFormatError(ValueError)    a line is not a decision; the message quotes 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, TypeVar, get_type_hints
 
 import msgspec
@@ -69,12 +70,13 @@ class DecisionLine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
 def encode_decision(record: DecisionRecord, pause: Callable[[], None] = lambda: None) -> bytes:
     """Return the line of a decision, with its newline. ``pause``: is called after each few milliseconds of work."""
-    by_state = _nodes_by_state(record, pause)
+    considered = record.considered
+    by_state = _nodes_by_state(record, considered, pause)
     shapes = {
         each.shape: None for state in by_state for each in (state, state.unreserved) if each and each.shape is not None
     }
     indices = {shape: index for index, shape in enumerate(shapes)}
-    in_flight = _relevant_in_flight(record)
+    in_flight = _relevant_in_flight(record, considered, pause)
     request = record.request
     line = DecisionLine(
         format=FORMAT,
@@ -87,7 +89,7 @@ def encode_decision(record: DecisionRecord, pause: Callable[[], None] = lambda: 
         request=request,
         policy=record.policy,
         nodes=tuple(map(tuple, by_state.values())),
-        unknown=tuple(sorted(name for name in record.considered if name not in record.table.states)),
+        unknown=tuple(sorted(name for name in considered if name not in record.table.states)),
         states=tuple(_encode_state(state, indices) for state in _with_pauses(by_state, pause)),
         topologies=tuple(shape.topology for shape in shapes),
         doubtful=in_flight,
@@ -142,10 +144,12 @@ def _with_pauses(values: Iterable[V], pause: Callable[[], None]) -> Iterator[V]:
         yield value
 
 
-def _nodes_by_state(record: DecisionRecord, pause: Callable[[], None]) -> dict[NodeState, list[str]]:
+def _nodes_by_state(
+    record: DecisionRecord, considered: AbstractSet[str], pause: Callable[[], None]
+) -> dict[NodeState, list[str]]:
     """Return the considered nodes that the cache has, sorted, by their states."""
     groups: dict[NodeState, list[str]] = {}
-    for name in _with_pauses(sorted(record.considered), pause):
+    for name in _with_pauses(sorted(considered), pause):
         state = record.table.states.get(name)
         if state is not None:
             groups.setdefault(state, []).append(name)
@@ -159,13 +163,15 @@ def _nodes_by_reason(rejected: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     return {reason: tuple(names) for reason, names in groups.items()}
 
 
-def _relevant_in_flight(record: DecisionRecord) -> tuple[AssumedPod, ...]:
+def _relevant_in_flight(
+    record: DecisionRecord, considered: AbstractSet[str], pause: Callable[[], None]
+) -> tuple[AssumedPod, ...]:
     """Return the in-flight pods that can change the decision, each with the nodes where it can."""
     profile, state_of = record.request.profile, record.table.states.get
     found = []
     for each in record.in_flight:
-        considered = each.nodes & record.considered
-        nodes = (name for name in considered if (state := state_of(name)) and is_affected(profile, state))
+        pause()
+        nodes = (name for name in each.nodes & considered if (state := state_of(name)) and is_affected(profile, state))
         found.append(AssumedPod(each.pod, frozenset(nodes), 0.0))
     return tuple(each for each in found if each.nodes)
 

@@ -26,7 +26,14 @@ from scheduler_core.cache.owner_pods import with_owner
 from scheduler_core.cache.sibling_proximity import with_near_siblings
 from scheduler_core.evaluation.evaluate import evaluator_for, max_nodes, max_points_below_best
 from scheduler_core.evaluation.in_flight import fits_with_all
-from scheduler_core.evaluation.ranking import NodeRanking, PodRanking, Rankings, rounded_points, within_points
+from scheduler_core.evaluation.ranking import (
+    NodeRanking,
+    PodRanking,
+    Rankings,
+    WaitingNodes,
+    rounded_points,
+    within_points,
+)
 from scheduler_core.evaluation.score import Score
 from scheduler_core.evaluation.transient import may_fit_soon
 from scheduler_core.extender.protected_victims import ProtectedVictims, beneficiary_of
@@ -98,8 +105,8 @@ class DecisionRecord(NamedTuple):
     names: AbstractSet[str]
     answer: FilterResult
     phases: DecisionPhases
-    # Not considered: unknown pods may be in flight to them, or they are not evaluated yet.
-    closed_nodes: AbstractSet[str] = frozenset()
+    closed_nodes: AbstractSet[str] = frozenset()  # not considered: unknown pods may be in flight to them
+    waiting: WaitingNodes = WaitingNodes()  # not considered: they are not evaluated yet
     rejection_counts: Mapping[str, int] = {}  # of all known nodes, by reason; without nodes that are not evaluated
     suitable: int | None = None  # of all known nodes, those that are evaluated and not rejected; None: not counted
     # Of a preemption: the victims on each offered node. ``table`` has the nodes without them, ``names`` are those that
@@ -109,8 +116,8 @@ class DecisionRecord(NamedTuple):
 
     @property
     def considered(self) -> AbstractSet[str]:
-        """The names that the answer was chosen from."""
-        return self.names - self.closed_nodes if self.closed_nodes else self.names
+        """The names that the answer was chosen from. Takes milliseconds if nodes were waiting."""
+        return self.names - self.closed_nodes - self.waiting.among(self.names, self.table)
 
     @property
     def scores(self) -> tuple[Score, ...]:
@@ -168,14 +175,13 @@ class Extender:
         ready = perf_counter()
         in_flight = self._cache.assumed_pods.on_several_nodes
         closed = self._closed_nodes(request.uid, ranking.snapshot, names) if self.settling else frozenset[str]()
-        waiting = ranking.waiting_nodes
         result = _choose_nodes(request, ranking, names - closed if closed else names, policy, in_flight)
         # Held GPUs are used only if no other GPUs suit. Another reason for a rejection holds without reservations too.
         ignored = frozenset[str]() if result.nodes else self._ignored_holds(pod, names)
         if ignored and Reason.RESERVED.value in result.rejected.values():
             request, ranking = self._ranking_for(request, policy, ignored)
             result = _choose_nodes(request, ranking, names - closed if closed else names, policy, in_flight)
-        chosen = perf_counter()
+        chosen, waiting = perf_counter(), ranking.waiting
         if result.nodes:
             lifetime = WITH_VOLUMES_S if waits_for_volumes(pod.spec) else ASSUMED_POD_LIFETIME_S
             nodes = names if len(result.nodes) == len(names) else frozenset(result.nodes)
@@ -192,14 +198,15 @@ class Extender:
                     names=names,
                     answer=result,
                     phases=phases,
-                    closed_nodes=closed | waiting,
+                    closed_nodes=closed,
+                    waiting=waiting,
                     rejection_counts=(counts := ranking.rejection_counts),
-                    suitable=max(0, len(ranking.snapshot.states) - sum(counts.values()) - len(waiting)),
+                    suitable=max(0, len(ranking.snapshot.states) - sum(counts.values()) - waiting.number),
                 )
             )
         if result.nodes:
             return result
-        if not waiting.isdisjoint(names):
+        if waiting.among(names, ranking.snapshot):
             return result._replace(may_fit_soon=True, unfinished=True)
         return result if not closed else _with_closed_nodes(result, request, ranking, closed, policy)
 
