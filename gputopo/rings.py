@@ -83,8 +83,9 @@ class Rings:
         return self._first(lambda reach: _has_cycle(reach, members, size))
 
     def _first(self, holds: Callable[[Reach], bool]) -> Ring:
-        """Return the best threshold at which ``holds`` is true. It is always true at the worst threshold."""
-        return self._levels[bisect_left(self._levels, True, key=lambda level: holds(level[1]))][0]
+        """Return the best threshold at which ``holds`` is true. It is always true at the worst one: not tested."""
+        worst = len(self._levels) - 1
+        return self._levels[bisect_left(self._levels, True, hi=worst, key=lambda level: holds(level[1]))][0]
 
 
 def rings_of(topology: NodeTopology) -> Rings:
@@ -157,11 +158,9 @@ def _has_hamiltonian_cycle(reach: Reach, members: int) -> bool:
     places = list(_bits(members))
     if len(places) == 2:
         return bool(reach[places[0]] & 1 << places[1])
-    fewest = min([(reach[place] & members).bit_count() for place in places])
-    if fewest < 2:
+    if any((reach[place] & members).bit_count() < 2 for place in places):
         return False
-    # Half of the members as neighbours are enough (Dirac, 1952). This decides graphs with all edges in microseconds.
-    if 2 * fewest >= len(places) or _closure_is_complete(reach, members):
+    if _closure_is_complete(reach, members):
         return True
     return len(places) <= MAX_EXACT_GPUS and _cycle_of(reach, members, len(places))
 

@@ -76,6 +76,9 @@ def preferred_sets(shape: MachineShape, free: int, size: int, required: int = 0)
     """
     if size > free.bit_count():
         return Prediction(ExactSets(()))
+    if not _is_searched(shape, free.bit_count(), size):
+        any_of_these = _some_set_with(required, free & ~required, size - required.bit_count())
+        return Prediction(any_of_these, crashes_on_links(shape, free, size))
     exchange = shape.symmetry.permutation(free, required)
     found, may_crash = _preferred(shape, exchange.apply(free), size, exchange.apply(required))
     may_crash |= crashes_on_links(shape, free, size)
@@ -108,8 +111,6 @@ def _preferred(shape: MachineShape, free: int, size: int, required: int) -> Pred
     fresh = size - required.bit_count()
     unknown = Prediction(_some_set_with(required, free & ~required, fresh))
     views = range(len(shape.points or ()))
-    if not _is_searched(shape, free.bit_count(), size):
-        return unknown
     sets, may_crash = set[int](), False
     for search in (_Search(shape, view, size) for view in views):
         if _are_alike(search, free):

@@ -52,9 +52,7 @@ def candidate_sets(sets: Sets) -> Iterable[int]:
 @recent_results(1 << 14)
 def possible_memory_mib(shape: MachineShape, outcome: PossibleGpus) -> frozenset[int | None]:
     """Return the memory sizes of the GPUs, or of the MIG devices, that may be allocated."""
-    gpus = [
-        shape.gpus[place] for place in {place for mask in candidate_sets(outcome.sets) for place in member_places(mask)}
-    ]
+    gpus = [shape.gpus[place] for place in member_places(outcome.sets.among)]
     if not outcome.resource.startswith(MIG_RESOURCE_PREFIX):
         return frozenset(gpu.memory_mib for gpu in gpus)
     profile = mig_profile(outcome.resource)

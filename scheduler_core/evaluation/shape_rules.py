@@ -113,6 +113,8 @@ def _in_one_island(shape: MachineShape, sets: Sets) -> list[bool | None]:
     """Return whether each set lies in one island. Of GPUs that labels describe, only the number in a set matters."""
     if isinstance(sets, SomeSet) and shape.summary is not None and shape.islands is None:
         return [shape.summary.in_one_island(sets.size)]
+    if shape.islands is not None and shape.is_one_island(sets.among):  # as on machines with NVSwitches
+        return [True]
     return [shape.is_one_island(mask) for mask in candidate_sets(sets)]
 
 
