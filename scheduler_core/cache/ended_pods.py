@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from gputopo.timing import ENDED_POD_SETTLES_S
+
+
+class _Check(NamedTuple):
+    """The next check of a pod. No plain tuple: see ``PodIndex``."""
+
+    at: float
+    node: str
 
 
 class EndedPods:
@@ -12,12 +20,12 @@ class EndedPods:
 
     def __init__(self) -> None:
         self.ended_at: dict[str, float] = {}
-        self._due: dict[str, tuple[float, str]] = {}  # the time of the next check, and the node; the first is due first
+        self._due: dict[str, _Check] = {}  # the first is due first
 
     def add_pod(self, uid: str, node: str, now: float) -> None:
         """Record that a pod ended on a node."""
         self.ended_at[uid] = now
-        self._due[uid] = now + ENDED_POD_SETTLES_S, node
+        self._due[uid] = _Check(now + ENDED_POD_SETTLES_S, node)
 
     def forget_pod(self, uid: str) -> None:
         """Forget a pod that counts as departed no more."""
@@ -33,4 +41,4 @@ class EndedPods:
             if uid in self.ended_at:
                 yield uid, node
             if uid in self.ended_at:
-                self._due[uid] = now + ENDED_POD_SETTLES_S, node
+                self._due[uid] = _Check(now + ENDED_POD_SETTLES_S, node)

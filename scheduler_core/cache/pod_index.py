@@ -35,7 +35,8 @@ class PodIndex:
     def __init__(self) -> None:
         self.by_uid: dict[str, PodUpdate] = {}
         self._uids_by_key: dict[str, dict[str, None]] = {}  # oldest first
-        self._uid_by_name: dict[FullName, str] = {}
+        # Not their UIDs: the garbage collector would search a dict of plain tuples and strings again after each change.
+        self._by_name: dict[FullName, PodUpdate] = {}
 
     def add_pod(self, pod: PodUpdate) -> None:
         """Add a pod, or replace it. Where two pods have the same name, the last one is found by it."""
@@ -43,7 +44,7 @@ class PodIndex:
         if known is not None and sibling_keys(known.occupant) != sibling_keys(pod.occupant):
             self._drop_keys(known)
         self.by_uid[pod.key] = pod
-        self._uid_by_name[full_name(pod.occupant)] = pod.key
+        self._by_name[full_name(pod.occupant)] = pod
         for key in sibling_keys(pod.occupant):
             self._uids_by_key.setdefault(key, {})[pod.key] = None
 
@@ -51,14 +52,15 @@ class PodIndex:
         """Remove the pods with these UIDs, and return those that were known."""
         pods = tuple(pod for uid in uids if (pod := self.by_uid.pop(uid, None)) is not None)
         for pod in pods:
-            if self._uid_by_name.get(full_name(pod.occupant)) == pod.key:
-                del self._uid_by_name[full_name(pod.occupant)]
+            name = full_name(pod.occupant)
+            if (found := self._by_name.get(name)) is not None and found.key == pod.key:
+                del self._by_name[name]
             self._drop_keys(pod)
         return pods
 
     def named(self, name: FullName) -> PodUpdate | None:
         """Return the pod of that namespace and name."""
-        return self.by_uid.get(self._uid_by_name.get(name, ""))
+        return self._by_name.get(name)
 
     def siblings_of(self, pod: JobMember) -> list[PodUpdate]:
         """Return the pods of the same owner or job, at most ``MAX_SIBLINGS`` of each, the pod itself included."""
