@@ -177,7 +177,13 @@ def _page_of(kube: Kube) -> Callable[[Collection[str]], str]:
 @click.command(epilog=FILE_EPILOG)
 @cluster_options
 @file_option
-@click.option("-n", "--namespace", metavar="NAME", help="Only this namespace; default: all namespaces.")
+@click.option(
+    "-n",
+    "--namespace",
+    metavar="NAME",
+    shell_complete=complete.namespaces,
+    help="Only this namespace; default: all namespaces.",
+)
 @click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces (default).")
 @click.option("-o", "--output", type=_OUTPUT, default="table", show_default=True, help="What to print.")
 @no_headers_option

@@ -1,4 +1,4 @@
-"""The shell completions of arguments: machines and files, nodes and pods of the cluster, placement policies.
+"""The shell completions of arguments: machines and files, names of objects of the cluster, placement policies.
 
 A completion prints no message and never fails: without a cluster, nothing is offered.
 Heavy imports are in the functions.
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from gputopo.kube.client import Kube
 
-_TIMEOUT_S = 3.0  # a person waits for it
+_TIMEOUT_S = 3.0  # a person waits for it; for a call, and for all calls together
+_FILE_TIMEOUT_S = 10.0  # to read a file of the whole cluster
 _MOST = 1000  # names offered at once
 _KINDS = ("pod", "gang")
 _NAME = re.compile(r"[a-z0-9][-a-z0-9.]{0,252}")
@@ -49,12 +50,26 @@ def pods(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[Comple
     return _offered(ctx, incomplete, lambda kube: _pod_names(kube, ctx))
 
 
+def gangs(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the gangs of the namespace of the command."""
+    return _offered(ctx, incomplete, lambda kube: _gang_names(kube, ctx))
+
+
+def namespaces(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the namespaces of the cluster, or those of the pods in a file."""
+    return _offered(ctx, incomplete, _namespace_names)
+
+
 def kind_and_name(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the kinds of ``gputopo why``, and after ``pod`` the pods."""
+    """Return the kinds of ``gputopo why``, and after a kind the pods or the gangs."""
     before = ctx.params.get("what") or ()
     if not before:
         return [_item(kind) for kind in _KINDS if kind.startswith(incomplete)]
-    return pods(ctx, parameter, incomplete) if before[0] in ("pod", "pods", "po") else []
+    names = next((offer for kinds, offer in _NAMES_OF if before[0] in kinds), None)
+    return [] if names is None or len(before) > 1 else names(ctx, parameter, incomplete)
+
+
+_NAMES_OF = ((("pod", "pods", "po"), pods), (("gang", "gangs"), gangs))
 
 
 def policies(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -87,18 +102,26 @@ def _files(incomplete: str) -> Iterator[str]:
 def _offered(ctx: click.Context, incomplete: str, names: Callable[[Kube], list[str]]) -> list[CompletionItem]:
     import io  # noqa: PLC0415  only here
     from contextlib import redirect_stderr  # noqa: PLC0415
+    from threading import Thread  # noqa: PLC0415
 
-    with redirect_stderr(io.StringIO()):  # a message would end up in the line that is being typed
+    found: list[str] = []
+
+    def read_names() -> None:
         try:
             kube = _connection(ctx.params)
             try:
-                found = names(kube)
+                found.extend(names(kube))
             finally:
                 kube.close()
         except (Exception, SystemExit):  # noqa: BLE001  whatever is wrong, the person goes on typing
-            return []
+            return
+
+    with redirect_stderr(io.StringIO()):  # a message would end up in the line that is being typed
+        reading = Thread(target=read_names, daemon=True)
+        reading.start()
+        reading.join(_FILE_TIMEOUT_S if ctx.params.get("source") else _TIMEOUT_S)
     # A shell inserts a name as it is: only names that Kubernetes permits, so no "$(...)" of a file.
-    return [_item(each) for each in sorted(found) if each.startswith(incomplete) and _NAME.fullmatch(each)][:_MOST]
+    return [_item(each) for each in sorted({*found}) if each.startswith(incomplete) and _NAME.fullmatch(each)][:_MOST]
 
 
 def _connection(parameters: dict[str, Any]) -> Kube:
@@ -129,12 +152,35 @@ def _pod_names(kube: Kube, ctx: click.Context) -> list[str]:
     from gputopo.kube.objects import PartialObject  # noqa: PLC0415
     from gputopo.kube.rbac import PODS  # noqa: PLC0415
 
-    namespace = ctx.params.get("namespace")
-    if namespace is None and kube.from_file:
-        namespace = "default"
-    elif namespace is None:
-        from gputopo.kube.connect import default_namespace  # noqa: PLC0415
-
-        namespace = default_namespace(ctx.params.get("kubeconfig"), ctx.params.get("context"))
-    query = ListOptions(namespace, metadata_only=True)
+    query = ListOptions(_namespace(kube, ctx), metadata_only=True)
     return [each.metadata.name for each in kube.list_objects(PODS, PartialObject, query)]
+
+
+def _gang_names(kube: Kube, ctx: click.Context) -> list[str]:
+    from scheduler_core.planner.report.read import read_gang_names  # noqa: PLC0415  start-up of all other commands
+
+    return read_gang_names(kube, _namespace(kube, ctx))
+
+
+def _namespace_names(kube: Kube) -> list[str]:
+    from gputopo.kube.client import ListOptions  # noqa: PLC0415  start-up of all other commands
+    from gputopo.kube.objects import PartialObject  # noqa: PLC0415
+    from gputopo.kube.rbac import COMPLETION, NAMESPACES, PODS  # noqa: PLC0415
+
+    query = ListOptions(metadata_only=True)
+    if kube.from_file:  # it has no Namespaces
+        return [each.metadata.namespace or "" for each in kube.list_objects(PODS, PartialObject, query)]
+    listed = kube.with_role(COMPLETION).list_objects(NAMESPACES, PartialObject, query)
+    return [each.metadata.name for each in listed]
+
+
+def _namespace(kube: Kube, ctx: click.Context) -> str:
+    """Return the namespace of the command."""
+    namespace: str | None = ctx.params.get("namespace")
+    if namespace is not None:
+        return namespace
+    if kube.from_file:
+        return "default"
+    from gputopo.kube.connect import default_namespace  # noqa: PLC0415  start-up of all other commands
+
+    return default_namespace(ctx.params.get("kubeconfig"), ctx.params.get("context"))

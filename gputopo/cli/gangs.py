@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from gputopo.cli import complete
 from gputopo.cli.cluster import FILE_EPILOG, cluster_options, connected_cluster, file_option, listing_cluster
 from gputopo.cli.output import fetch_pages, no_headers_option, print_document, print_table, print_text, token_option
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error
@@ -42,7 +43,13 @@ _MAX_NAMED = 3  # gangs without gates that are listed by name
 @cluster_options
 @file_option
 @token_option
-@click.option("-n", "--namespace", metavar="NAME", help="Only this namespace; default: all namespaces.")
+@click.option(
+    "-n",
+    "--namespace",
+    metavar="NAME",
+    shell_complete=complete.namespaces,
+    help="Only this namespace; default: all namespaces.",
+)
 @click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces (default).")
 @click.option(
     "--server", metavar="URL", help="Also query the leading planner: why gangs wait, and when it retries them."

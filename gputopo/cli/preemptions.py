@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from gputopo.cli import complete
 from gputopo.cli.cluster import FILE_EPILOG, cluster_options, file_option, listing_cluster
 from gputopo.cli.gangs import planner_states
 from gputopo.cli.output import no_headers_option, print_document, print_table, token_option
@@ -16,7 +17,13 @@ _UNREAD = "gputopo: could not read {}: the list may be incomplete"
 @cluster_options
 @file_option
 @token_option
-@click.option("-n", "--namespace", metavar="NAME", help="Only gangs of this namespace; default: all namespaces.")
+@click.option(
+    "-n",
+    "--namespace",
+    metavar="NAME",
+    shell_complete=complete.namespaces,
+    help="Only gangs of this namespace; default: all namespaces.",
+)
 @click.option("--server", metavar="URL", help="Also query the leading planner: what it would evict in a dry run.")
 @click.option(
     "-o",

@@ -34,9 +34,10 @@ class _ReleaseQuery(NamedTuple):
     "-n",
     "--namespace",
     metavar="NAME",
+    shell_complete=complete.namespaces,
     help="Namespace of the pods; default: the context's, with --all every namespace.",
 )
-@click.option("--gang", metavar="NAME", help="All gated pods of this gang.")
+@click.option("--gang", metavar="NAME", shell_complete=complete.gangs, help="All gated pods of this gang.")
 @click.option("--all", "everything", is_flag=True, help="All gated pods, of --namespace or of the cluster.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be released.")
 def release(

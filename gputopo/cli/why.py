@@ -63,7 +63,13 @@ class PodQuery(NamedTuple):
     shell_complete=complete.files,
     help="A Pod, Job, Deployment ... that does not exist yet.",
 )
-@click.option("-n", "--namespace", metavar="NAME", help="Namespace of the pod or the gang; default: the context's.")
+@click.option(
+    "-n",
+    "--namespace",
+    metavar="NAME",
+    shell_complete=complete.namespaces,
+    help="Namespace of the pod or the gang; default: the context's.",
+)
 @click.option("--node", metavar="NAME", shell_complete=complete.nodes, help="Explain this node only.")
 @click.option(
     "--policy",

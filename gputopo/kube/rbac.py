@@ -149,6 +149,8 @@ READER = Role(
         LEDGERS: ("list",),
     },
 )
+# The completion of `--namespace` in a shell, with the rights of the person who types.
+COMPLETION = Role("completion", {NAMESPACES: ("list",)})
 # `gputopo gangs`, `why gang`. Sizes of gangs, volumes, the planner's Lease and the namespace are read if allowed.
 GANG_READER = Role(
     "reader",
@@ -227,6 +229,7 @@ ROLES = (
     AGENT_WITH_NFD,
     AGENT_WITH_TOPOLOGY,
     READER,
+    COMPLETION,
     GANG_READER,
     CLEANER,
     RELEASER,

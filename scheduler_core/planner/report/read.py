@@ -18,6 +18,7 @@ from scheduler_core.cache.events import Batch, NodeGpusUpdate, NodeUpdate
 from scheduler_core.cache.full_pods import FULL_POD_SOURCES
 from scheduler_core.cache.watch import HEARTBEAT_SOURCES, RESERVATION_SOURCES, Sources, list_kind
 from scheduler_core.planner.gang import size_sources
+from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.pod_source import PlannerPod, planner_sources
 from scheduler_core.planner.gang.volume_sources import VOLUME_SOURCES
@@ -73,6 +74,14 @@ class GangSnapshot(NamedTuple):
 def read_gangs(kube: Kube, namespace: str | None, now: float) -> GangSnapshot:
     """Return the gangs of a namespace or of all, with reservations and ledgers. Raises ``KubeError``."""
     return _read_snapshot(kube, _pods(BUILT_IN), namespace, BUILT_IN, now)
+
+
+def read_gang_names(kube: Kube, namespace: str) -> list[str]:
+    """Return the names of the gangs of a namespace, from its pods only. Raises ``KubeError``."""
+    view = PlannerView(BUILT_IN.node_policy, _POOL, "")
+    for wait in _start_lists(kube, _pods(BUILT_IN), namespace).values():
+        view.apply_batch(wait(), kube.now())
+    return [each.name.name for each in view.gang_members.all_gangs() if not is_single_pod_gang(each.name)]
 
 
 def read_all(kube: Kube, policies: Policies, now: float) -> GangSnapshot:

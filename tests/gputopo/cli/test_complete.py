@@ -6,14 +6,17 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from click.shell_completion import ShellComplete
 
+from gputopo.cli import complete
 from gputopo.cli.main import main
-from gputopo.kube.rbac import NODES, PODS
+from gputopo.kube.rbac import NAMESPACES, NODES, PODS
 from tests.api_server import Answer, Asked, api_server
+from tests.gputopo.cli import gang_objects
 from tests.gputopo.cli.cluster_files import file_of
 from tests.gputopo.cli.cluster_objects import NODE, listed, pod
 from tests.scheduler_core.ui.cluster_documents import cluster_text
@@ -65,6 +68,36 @@ def test_nodes_and_pods_of_a_file(tmp_path: Path) -> None:
 
     assert offered("nodes", "--from", file, "") == ["gpu-0"]
     assert offered("why", "--from", file, "-n", "a", "pod", "") == ["waits"]
+
+
+def test_gangs_and_namespaces_of_a_cluster(tmp_path: Path) -> None:
+    spaces = {NAMESPACES.path(): listed({"metadata": {"name": "a"}}, {"metadata": {"name": "b"}})}
+    with api_server(
+        lambda asked: gang_objects.cluster()(asked) if asked.path not in spaces else spaces[asked.path]
+    ) as (server):
+        there = ("--kubeconfig", server.kubeconfig(tmp_path / "config"))
+        assert offered("why", *there, "-n", "a", "gang", "") == ["kueued", "llm"]
+        assert offered("release", *there, "-n", "a", "--gang", "l") == ["llm"]
+        for command in ("pods", "gangs", "why", "preemptions", "release"):
+            assert offered(command, *there, "-n", "") == ["a", "b"]
+
+
+def test_gangs_and_namespaces_of_a_file(tmp_path: Path) -> None:
+    file = file_of(tmp_path, gang_objects.THERE)
+
+    assert offered("why", "--from", file, "-n", "a", "gang", "") == ["kueued", "llm"]
+    assert offered("why", "--from", file, "-n", "a", "gang", "llm", "") == []
+    assert offered("pods", "--from", file, "-n", "") == offered("gangs", "--from", file, "-n", "") == ["a", "b"]
+
+
+def test_a_slow_cluster_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answered(_: Asked) -> Answer:
+        time.sleep(1)
+        return listed(NODE)
+
+    monkeypatch.setattr(complete, "_TIMEOUT_S", 0.1)
+    with api_server(answered) as server:
+        assert offered("nodes", "--kubeconfig", server.kubeconfig(tmp_path / "config"), "") == []
 
 
 @pytest.mark.parametrize("name", ["$(touch x)", "`touch x`", "a b", "a;b", "a\nplain,b", "-o", "a\x1b[2J", "A"])
