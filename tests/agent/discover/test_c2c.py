@@ -89,7 +89,8 @@ def test_a_pasted_matrix_of_superchips_names_what_is_missing() -> None:
 
     problems = read_observation(f"{listed}{rows}").topology.problems
 
-    assert [each.why for each in problems if each.what == "gpus.c2c"] == [
-        "the NVLink-C2C links to the CPU are not shown by nvidia-smi topo -m, nvidia-smi -L; NVML (`gputopo record`) or "
-        "an NCCL topology XML file may show them"
-    ]
+    (why,) = (each.why for each in problems if each.what == "gpus.c2c")
+    assert why == (
+        "the NVLink-C2C links to the CPU are not shown by nvidia-smi topo -m, nvidia-smi -L; NVML (`gputopo record`) "
+        "or an NCCL topology XML file may show them"
+    )
