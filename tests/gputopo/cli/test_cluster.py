@@ -341,7 +341,7 @@ def test_the_commands_cost_nothing_until_they_are_used() -> None:
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
     light = {f"gputopo.cli.{name}" for name in ("cluster", "complete", "output", "progress", "terminal", "watch")}
-    assert set(loaded) <= {"gputopo", "gputopo.cli", *light}
+    assert set(loaded) <= {"gputopo", "gputopo.cli", "gputopo.cluster_kinds", *light}
 
 
 DEEP = '{"a":' * 3_000 + "{}" + "}" * 3_000
