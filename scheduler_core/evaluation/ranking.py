@@ -347,11 +347,8 @@ class Rankings:
         ``may_continue``: is asked before each evaluation; False: the remaining nodes wait.
         """
         key = (profile, policy)
-        snapshot = self._index.snapshot = self._source.snapshot
+        snapshot = self._catch_up()
         kept = self._rankings.pop(key, None)
-        if self._mark != self._source.change_log.mark:
-            self._index.catch_up(snapshot, self._source.change_log.names_since(self._mark))
-            self._mark = self._source.change_log.mark
         changed = None if kept is None else self._source.change_log.names_since(kept[1])
         too_many = max(_MIN_CHANGES, len(snapshot.states) // _REBUILT_AT)
         ranking = None if kept is None or changed is None or len(changed) > too_many else kept[0]
@@ -363,8 +360,17 @@ class Rankings:
         ranking.evaluate_waiting(lambda: may_continue(ranking))
         return ranking
 
+    def _catch_up(self) -> ClusterSnapshot:
+        """Apply the changes of the cluster to the index; return the present snapshot."""
+        snapshot = self._index.snapshot = self._source.snapshot
+        if self._mark != self._source.change_log.mark:
+            self._index.catch_up(snapshot, self._source.change_log.names_since(self._mark))
+            self._mark = self._source.change_log.mark
+        return snapshot
+
     def evaluate_ahead(self, most: int, may_continue: Callable[[], bool]) -> bool:
         """Evaluate what waits in the rankings used last, at most ``most`` of them. Return whether something is left."""
+        self._catch_up()  # also before the first call, for which it would be long
         for profile, policy in list(islice(reversed(self._rankings), most))[::-1]:  # the one used last stays the last
             if not may_continue():
                 return True

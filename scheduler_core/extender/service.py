@@ -174,6 +174,7 @@ class ExtenderService:
         _ = self.cache.snapshot
         if not self._synced:
             self._synced = True
+            self.extender.evaluate_ahead(0.0)
             self._garbage.start(time.monotonic())
             counts = {"nodes": len(self.cache.snapshot.records), "gpu_pods": len(self.cache.pods)}
             _log.info("synced", extra={"fields": counts | {"after_s": round(time.monotonic() - self._started, 3)}})
