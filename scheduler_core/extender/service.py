@@ -48,7 +48,7 @@ from scheduler_core.runtime.page_access import PageAccess
 _RESERVATION_KINDS = {RESERVATIONS, LEDGERS}
 # One call evaluates nodes for 5 ms; for up to 15 ms while none fits. The rest is done between calls, or in the next.
 _TIMES = EvaluationTimes(enough_s=0.005, most_s=0.015)
-_AHEAD_S, _AHEAD_PAUSE_S = 0.004, 0.012  # a quarter of a core
+_AHEAD_S, _AHEAD_PAUSE_S = 0.002, 0.006  # a quarter of a core
 _DRAIN_POLL_S = 0.05
 _DRAIN_S = 5.0  # accepted pods are usually bound within this time
 _log = logging.getLogger(__name__)

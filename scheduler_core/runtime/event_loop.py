@@ -25,7 +25,7 @@ from scheduler_core.runtime.calls_in_progress import CallsInProgress
 from scheduler_core.runtime.http_server import Listener, serve_listeners
 
 _TICK_S = 1.0
-_APPLY_S = 0.002  # then requests come first
+_APPLY_S = 0.001  # then requests come first
 LONGEST_WAIT_S, _SHARE, _POLL_S = 0.025, 0.25, 0.001  # 25 ms for calls, then a quarter of that for batches
 Deliver = Callable[[Batch[Any]], None]
 Split = Callable[[Batch[Any]], Iterator[Batch[Any]]]  # called on the thread of the loop when the batch is next
