@@ -116,7 +116,7 @@ def test_a_namespace_beyond_its_limits_delays_no_other(
     def limited() -> dict[str, float]:
         return {limit: running.count("gputopo_planner_limited_gangs", limit=limit) for limit in LIMITS}
 
-    expected = {"queuedGangs": 55, "gatedPods": 0, "heldGpus": 5, "maxHoldAge": 0}
+    expected = {"queuedGangs": 55, "gatedPods": 0, "startingGangs": 0, "heldGpus": 5, "maxHoldAge": 0}
     wait_for(lambda: limited() == expected, f"limits {expected}")
     create(cluster, *gang("modest", Asked(2, 4)))
     before = time.monotonic()
