@@ -53,8 +53,9 @@ def cluster_options(command: _Command) -> _Command:
 # Not in the help of the option, where the command would be folded, and could not be copied.
 FILE_EPILOG = f"""\b
 The file of --from:
-  kubectl get -A -o json > cluster.json \\
-    {CLUSTER_FILE_KINDS}
+  kubectl get -A -o json \\
+    {CLUSTER_FILE_KINDS} \\
+    > cluster.json
 """
 
 

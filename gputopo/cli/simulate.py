@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from gputopo.cli import complete
-from gputopo.cli.cluster import cluster_options, listing_cluster, print_unreadable
+from gputopo.cli.cluster import FILE_EPILOG, cluster_options, file_option, listing_cluster, print_unreadable
 from gputopo.cli.policy import read_policy_file
 from gputopo.cli.progress import ProgressLine, input_progress
 from gputopo.cli.terminal import exit_with_error, read_bytes, read_packed, terminal_width, write_out
@@ -165,7 +165,7 @@ def simulate(
     _simulate(specs, wanted, compared, range(seed, seed + seeds), output)
 
 
-@click.command("what-if")
+@click.command("what-if", epilog=FILE_EPILOG)
 @cluster_options
 @click.option(
     "-f",
@@ -175,12 +175,7 @@ def simulate(
     shell_complete=complete.files,
     help="A Pod, Job, Deployment ...",
 )
-@click.option(
-    "--from",
-    "source",
-    metavar="FILE",
-    help="The output of `kubectl get nodes,pods,nodegpus -A -o json`, instead of the cluster of the kubeconfig.",
-)
+@file_option
 @click.option(
     "--policy",
     "policy_file",
@@ -207,7 +202,7 @@ def what_if(
     Examples:
       gputopo what-if -f pod.yaml
       gputopo what-if -f pod.yaml --policy policy.yaml
-      kubectl get nodes,pods,nodegpus -A -o json > c.json && gputopo what-if -f pod.yaml --from c.json
+      gputopo what-if -f pod.yaml --from cluster.json
     """
     import json  # noqa: PLC0415  start-up of all other commands
 

@@ -50,6 +50,7 @@ class WatchTiming(NamedTuple):
     wall: Callable[[], float] = time.time  # seconds since 1970, to compare with times of the API server
     wait: Callable[[threading.Event, float], object] = threading.Event.wait  # for seconds, or until the event is set
     random: Random = _GENERATOR
+    pause: Callable[[], None] = lambda: None  # called before an object is decoded, for more urgent work
 
 
 class ReflectorStatus(NamedTuple):
@@ -163,7 +164,9 @@ class Reflector(Generic[S]):
         for page in self._kube.list_readable(self._source.resource, kind, self._source.query):
             self._update_status(last_event_at=self._timing.clock())
             versions.append(page.metadata.resource_version)
-            yield from page.items
+            for each in page.items:
+                self._timing.pause()
+                yield each
             if self._stopped.is_set():
                 return
 
@@ -195,9 +198,15 @@ class Reflector(Generic[S]):
         for event in events:
             if event.type is WatchEventType.ADDED and event.identity.creation_timestamp is not None:
                 self._measure_lag(event.identity.creation_timestamp)
-        for delta in self._projection.apply_events(each for each in events if each.type is not WatchEventType.BOOKMARK):
+        for delta in self._projection.apply_events(self._changes(events)):
             self._deliver(delta)
         self._version = events[-1].identity.resource_version
+
+    def _changes(self, events: tuple[WatchEvent, ...]) -> Iterator[WatchEvent]:
+        for event in events:
+            if event.type is not WatchEventType.BOOKMARK:
+                self._timing.pause()
+                yield event
 
     def _measure_lag(self, timestamp: str) -> None:
         created = parse_timestamp(timestamp)

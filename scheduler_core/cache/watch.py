@@ -156,13 +156,14 @@ def make_watches(
     clock: Callable[[], float],
     timing: WatchTiming = WatchTiming(),  # noqa: B008
     sources: Sources | None = None,
+    pause: Callable[[], None] = lambda: None,
 ) -> Watches:
     """Return watches of the sources, by default ``SOURCES``. No request is sent before ``start``.
 
     ``deliver`` is called on the thread of each watch, and must return quickly: the watch waits for it. ``clock``
-    returns seconds, for ages.
+    returns seconds, for ages. ``pause`` is called before an object is decoded, so that more urgent work comes first.
     """
-    timing = timing._replace(clock=clock)
+    timing = timing._replace(clock=clock, pause=pause)
     sources = sources or SOURCES
     plurals = [source.resource.plural for source in sources.values()]
     return Watches(

@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from heapq import merge
 from itertools import chain, islice
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from gputopo.labels.reasons import Reason
 from scheduler_core.cache.change_log import ChangeLog
@@ -26,6 +26,7 @@ from scheduler_core.evaluation.node_index import HashedName, NodeIndex
 from scheduler_core.evaluation.refusals import Rejections
 from scheduler_core.evaluation.score import Score
 from scheduler_core.evaluation.transient import is_uncertain
+from scheduler_core.evaluation.waiting_nodes import WaitingNodes
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodProfile
 
@@ -46,21 +47,6 @@ class SnapshotSource(Protocol):
     def snapshot(self) -> ClusterSnapshot:
         """All nodes, now. Brings ``change_log`` up to date."""
         ...
-
-
-class WaitingNodes(NamedTuple):
-    """The nodes that are not evaluated yet, by their states. Their names are collected only where they are needed."""
-
-    states: AbstractSet[NodeState] = frozenset()
-    number: int = 0  # of nodes
-    evaluated: AbstractSet[str] = frozenset()  # nodes that are evaluated, whatever their states
-
-    def among(self, names: AbstractSet[str], snapshot: ClusterSnapshot) -> frozenset[str]:
-        """Return the named nodes that wait. ``snapshot``: of the ranking."""
-        if not self.states:
-            return frozenset()
-        states, state_of = self.states, snapshot.states.get
-        return frozenset([name for name in names if state_of(name) in states]) - self.evaluated
 
 
 class NodeRanking:
@@ -131,11 +117,6 @@ class NodeRanking:
         """The nodes that are not evaluated yet."""
         return WaitingNodes(frozenset(self._waiting), sum(map(len, self._waiting.values())))
 
-    @property
-    def waiting_nodes(self) -> AbstractSet[str]:
-        """The names of these nodes. Takes milliseconds if they are many."""
-        return frozenset([name for hashed in self._waiting.values() for _, name in hashed])
-
     def evaluate_waiting(self, may_continue: Callable[[], bool] = lambda: True) -> None:
         """Evaluate the states that wait. ``may_continue``: is asked before each state."""
         while self._waiting and may_continue():
@@ -205,13 +186,19 @@ class NodeRanking:
 
     def rejections_of(self, names: AbstractSet[str]) -> Rejections:
         """Return the reasons of the named nodes, all of which are rejected or wait. Sets are faster than loops here."""
-        names = names - self.waiting_nodes if self._waiting else names
+        names = self._without_waiting(names) if self._waiting else names
         usual = max(self._rejected, key=lambda reason: len(self._rejected[reason]), default=_UNKNOWN)
         left = names - self._rejected.get(usual, frozenset())
         others = dict.fromkeys(left, _UNKNOWN)
         for reason, rejected in self._rejected.items():
             others.update(dict.fromkeys(left & rejected, reason))
         return Rejections(names, usual, others)
+
+    def _without_waiting(self, names: AbstractSet[str]) -> AbstractSet[str]:
+        """Return the names without those that wait. Of these there may be many more than of all others."""
+        fitting = (name for same_points in self._ranked.values() for _, name in same_points)
+        evaluated = set[str]().union(fitting, *self._rejected.values())
+        return (names & evaluated) | (names - self._index.states.keys())
 
     def uncertain_nodes(self, names: AbstractSet[str]) -> AbstractSet[str]:
         """Return the named nodes that are rejected and uncertain."""

@@ -29,7 +29,11 @@ _log = logging.getLogger(__name__)
 class DecisionLog:
     """The most recent decisions."""
 
-    def __init__(self, max_decisions: int, max_names: int = _MAX_NAMES) -> None:
+    def __init__(
+        self, max_decisions: int, max_names: int = _MAX_NAMES, wait_for_calls: Callable[[], None] = lambda: None
+    ) -> None:
+        """``wait_for_calls``: called by encoders, on any thread."""
+        self._wait_for_calls = wait_for_calls
         self._max_decisions = max_decisions
         self._max_names = max_names
         self._records: deque[DecisionRecord] = deque()
@@ -61,20 +65,26 @@ class DecisionLog:
         oldest = self._next_number - len(self._records)
         first = max(oldest, self._next_number + start if start < 0 else start)
         records = tuple(islice(self._records, first - oldest, None))
-        pause = Pause()
+        pause = Pause(wait_for_calls=self._wait_for_calls)
         return ((number, encode_decision(record, pause)) for number, record in enumerate(records, start=first))
 
 
 class Pause:
-    """Pauses for as long as the work since the last pause took."""
+    """Pauses for as long as the work since the last pause took, and while calls are in progress."""
 
-    def __init__(self, clock: Callable[[], float] = thread_time, sleep: Callable[[float], None] = sleep) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = thread_time,
+        sleep: Callable[[float], None] = sleep,
+        wait_for_calls: Callable[[], None] = lambda: None,
+    ) -> None:
         """``clock``: the seconds that this thread has run."""
-        self._clock, self._sleep = clock, sleep
+        self._clock, self._sleep, self._wait_for_calls = clock, sleep, wait_for_calls
         self._since: float | None = None  # None: before the first call, which may come from another thread
 
     def __call__(self) -> None:
-        """Pause, unless there was little work."""
+        """Wait for calls, and pause, unless there was little work."""
+        self._wait_for_calls()
         now = self._clock()
         worked = 0.0 if self._since is None else now - self._since
         if self._since is None or worked > _WORK_S:
@@ -85,9 +95,15 @@ class Pause:
 class DecisionFile:
     """Appends decisions to a file, on its own thread. At the maximum size it renames the file to FILE.1."""
 
-    def __init__(self, path: Path, count: Callable[[str], None], max_bytes: int = _MAX_FILE_BYTES) -> None:
+    def __init__(
+        self,
+        path: Path,
+        count: Callable[[str], None],
+        max_bytes: int = _MAX_FILE_BYTES,
+        wait_for_calls: Callable[[], None] = lambda: None,
+    ) -> None:
         """``count`` is called with the outcome of each decision, on any thread: written, dropped, failed."""
-        self._path = path
+        self._path, self._wait_for_calls = path, wait_for_calls
         self._count = count
         self._max_bytes = max_bytes
         self._queue: SimpleQueue[DecisionRecord | None] = SimpleQueue()
@@ -107,7 +123,7 @@ class DecisionFile:
         self._thread.join()
 
     def _run(self) -> None:
-        failed, pause = False, Pause()
+        failed, pause = False, Pause(wait_for_calls=self._wait_for_calls)
         while (record := self._queue.get()) is not None:
             try:
                 self._write(encode_decision(record, pause))

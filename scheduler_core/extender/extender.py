@@ -30,12 +30,12 @@ from scheduler_core.evaluation.ranking import (
     NodeRanking,
     PodRanking,
     Rankings,
-    WaitingNodes,
     rounded_points,
     within_points,
 )
 from scheduler_core.evaluation.score import Score
 from scheduler_core.evaluation.transient import may_fit_soon
+from scheduler_core.evaluation.waiting_nodes import WaitingNodes
 from scheduler_core.extender.protected_victims import ProtectedVictims, beneficiary_of
 from scheduler_core.extender.victims import (
     DropCause,
@@ -206,7 +206,7 @@ class Extender:
             )
         if result.nodes:
             return result
-        if waiting.among(names, ranking.snapshot):
+        if waiting.includes_some(names, ranking.snapshot):
             return result._replace(may_fit_soon=True, unfinished=True)
         return result if not closed else _with_closed_nodes(result, request, ranking, closed, policy)
 

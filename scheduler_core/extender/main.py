@@ -70,7 +70,7 @@ def serve_forever(settings: ExtenderSettings) -> None:
         metrics.register_status(partial(service.status, listeners[0]))
 
         def start_watches(deliver: Deliver) -> WatchSet:
-            return make_watches(kube, deliver, time.monotonic, sources=sources)
+            return make_watches(kube, deliver, time.monotonic, sources=sources, pause=service.call_pause)
 
         uvloop.run(
             run_daemon(service, listeners, start_watches, service.drain, service.cache.split_batch, service.calls)

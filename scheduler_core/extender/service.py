@@ -36,7 +36,7 @@ from scheduler_core.extender.pages import Job, PageSources, pages_app
 from scheduler_core.extender.pod_events import violated_shape_event
 from scheduler_core.extender.settings import ExtenderSettings
 from scheduler_core.policy.reload import PolicyReload
-from scheduler_core.runtime.calls_in_progress import CallsInProgress
+from scheduler_core.runtime.calls_in_progress import CallPause, CallsInProgress
 from scheduler_core.runtime.clock import SlewedClock
 from scheduler_core.runtime.event_loop import WatchSet
 from scheduler_core.runtime.event_writer import EventWriter
@@ -75,7 +75,6 @@ class ExtenderService:
         self.metrics = parts.metrics
         self.cache = parts.cache
         self.stop_requested = asyncio.Event()
-        self.decisions = DecisionLog(parts.settings.decisions)
         self._lines = DecisionLogger()
         self._now = SlewedClock()
         self.extender = Extender(self.cache, parts.policy.current.node_policy, self._now, self._record, _TIMES)
@@ -90,6 +89,8 @@ class ExtenderService:
         self._expiry = ResultExpiry()
         self._evaluating_ahead = False
         self.calls = CallsInProgress()
+        self.call_pause = CallPause(self.calls)
+        self.decisions = DecisionLog(parts.settings.decisions, wait_for_calls=self.call_pause)
 
     @contextmanager
     def running_watches(self, watches: WatchSet) -> Iterator[None]:
@@ -97,7 +98,7 @@ class ExtenderService:
         self._watches = watches
         with ExitStack() as stack:
             if (file := self._parts.settings.decisions_file) is not None:
-                self._file = DecisionFile(file, self.metrics.count_file_write)
+                self._file = DecisionFile(file, self.metrics.count_file_write, wait_for_calls=self.call_pause)
                 stack.callback(self._file.close)
             stack.callback(watches.stop)
             self._started = time.monotonic()
@@ -138,8 +139,11 @@ class ExtenderService:
 
     def _evaluate_ahead(self) -> None:
         """Evaluate nodes for profiles that were requested before, a little at a time; requests come first."""
-        self._evaluating_ahead = self.calls.come_first or self.extender.evaluate_ahead(_AHEAD_S)
-        self._garbage.collect_new()
+        self._evaluating_ahead = self.calls.come_first
+        if not self._evaluating_ahead:
+            with self.calls.piece_of_work():
+                self._evaluating_ahead = self.extender.evaluate_ahead(_AHEAD_S)
+                self._garbage.collect_new()
         if self._evaluating_ahead:
             asyncio.get_running_loop().call_later(_AHEAD_PAUSE_S, self._evaluate_ahead)
 

@@ -21,12 +21,11 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from scheduler_core.cache.events import Batch, WatchStatus
-from scheduler_core.runtime.calls_in_progress import CallsInProgress
+from scheduler_core.runtime.calls_in_progress import LONGEST_WAIT_S, POLL_S, SHARE, CallsInProgress
 from scheduler_core.runtime.http_server import Listener, serve_listeners
 
 _TICK_S = 1.0
 _APPLY_S = 0.001  # then requests come first
-LONGEST_WAIT_S, _SHARE, _POLL_S = 0.025, 0.25, 0.001  # 25 ms for calls, then a quarter of that for batches
 Deliver = Callable[[Batch[Any]], None]
 Split = Callable[[Batch[Any]], Iterator[Batch[Any]]]  # called on the thread of the loop when the batch is next
 
@@ -165,14 +164,15 @@ class Inbox:
         if waited < LONGEST_WAIT_S and self._calls.come_first:
             if self._waiting_since is None:
                 self._waiting_since = now
-            self._loop.call_later(_POLL_S, self._apply_some)
+            self._loop.call_later(POLL_S, self._apply_some)
             return
         self._waiting_since = None
-        until = now + max(_APPLY_S, _SHARE * min(waited, LONGEST_WAIT_S))
-        while (batch := self._next_batch()) is not None:
-            self._apply(batch)
-            if self._clock() > until:
-                break
+        until = now + max(_APPLY_S, SHARE * min(waited, LONGEST_WAIT_S))
+        with self._calls.piece_of_work():
+            while (batch := self._next_batch()) is not None:
+                self._apply(batch)
+                if self._clock() > until:
+                    break
         with self._lock:
             self._scheduled = batch is not None or bool(self._batches)
             if self._scheduled:
@@ -189,8 +189,9 @@ class Inbox:
 async def _tick_forever(tick: Callable[[], None], calls: CallsInProgress) -> None:
     while True:
         await asyncio.sleep(_TICK_S)
-        for _ in range(round(LONGEST_WAIT_S / _POLL_S)):
+        for _ in range(round(LONGEST_WAIT_S / POLL_S)):
             if not calls.come_first:
                 break
-            await asyncio.sleep(_POLL_S)
-        tick()
+            await asyncio.sleep(POLL_S)
+        with calls.piece_of_work():
+            tick()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -64,6 +64,7 @@ def running(
     source: WatchSource[Size] = SOURCE,
     clock: float | None = None,
     silence_s: float = 10.0,
+    pause: Callable[[], None] = lambda: None,
 ) -> Iterator[Running]:
     """A reflector on a thread of its own, which does not wait for real."""
     deltas: list[Delta[Size]] = []
@@ -73,7 +74,8 @@ def running(
         waits.append(seconds)
         return stopped.wait(0.002)
 
-    timing = WatchTiming(time.monotonic if clock is None else lambda: clock, lambda: 1_795_000_000.0, wait, Upper())
+    own_clock = time.monotonic if clock is None else lambda: clock
+    timing = WatchTiming(own_clock, lambda: 1_795_000_000.0, wait, Upper(), pause)
     with api_server(script) as server:
         opened = from_kubeconfig(OBSERVER, server.kubeconfig(folder / "config"))
         kube = Kube(opened._api, OBSERVER, silence_s=silence_s)
@@ -123,6 +125,23 @@ def test_pages_make_one_complete_list_and_the_watch_goes_on_from_its_version(tmp
     assert watch["timeoutSeconds"] == str(int(MAX_WATCH_S))
     assert watch["fieldSelector"] == "x=y"
     assert run.waits == []
+
+
+def test_more_urgent_work_may_pause_it_before_each_object(tmp_path: Path) -> None:
+    stream, decoded, seen = Stream(), list[str](), list[tuple[str, ...]]()
+
+    def value(key: str, each: Thing) -> Size:
+        decoded.append(key)
+        return Size(key, each.size)
+
+    script = Script([page(7, thing("a", 3), thing("b", 4))], [stream])
+    source = SOURCE._replace(value=value)
+    with running(script, tmp_path, source=source, pause=lambda: seen.append(tuple(decoded))) as run:
+        wait_for(lambda: script.watched_from, "the watch")
+        stream.send(event("ADDED", "c", 8), bookmark(9), event("ADDED", "d", 10))
+        wait_for(lambda: len(run.deltas) == 2, "the events")
+
+    assert seen == [(), ("a",), ("a", "b"), ("a", "b", "c")]
 
 
 @pytest.mark.parametrize(

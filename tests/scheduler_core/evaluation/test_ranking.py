@@ -286,14 +286,14 @@ class TestWaiting:
             evaluator_for.cache_clear()
             ranking = rankings.ranking_for(asked.profile, POLICY, partial(_is_left, allowed))
             names = frozenset(table.states)
-            expected = evaluate(asked, table, names - ranking.waiting_nodes, POLICY)
+            expected = evaluate(asked, table, names - ranking.waiting.among(names, table), POLICY)
 
             assert list(ranking.best_nodes(names, asked.uid))[: len(expected.nodes)] == list(expected.nodes)
             assert set(ranking.best_nodes(names, asked.uid)) == set(expected.scores)
             assert ranking.rejections_of(names - expected.scores.keys()).as_dict() == {
                 name: reason.value for name, reason in expected.rejected.items()
             }
-            assert ranking.waits == bool(ranking.waiting_nodes)
+            assert ranking.waits == ranking.waiting.includes_some(names, table)
 
     def test_nodes_that_change_while_they_wait(self) -> None:
         feed = Feed(mixed_fleet(), ChangeLog())
@@ -301,17 +301,17 @@ class TestWaiting:
         evaluator_for.cache_clear()
         asked = request(2, "p")
         ranking = rankings.ranking_for(asked.profile, POLICY, lambda _: False)
-        assert len(ranking.waiting_nodes) == len(feed.snapshot.states)
+        assert ranking.waiting.number == len(feed.snapshot.states)
 
         feed.snapshot = with_records(feed.snapshot, [busy("n000", 1), busy("new", 3)], NOW, POLICY)
         feed.snapshot = without_nodes(feed.snapshot, ["n001"])
         feed.change_log.add_names(["n000", "new", "n001"])
         rankings.ranking_for(asked.profile, POLICY, lambda _: False)
-        assert ranking.waiting_nodes == set(feed.snapshot.states)
+        names = frozenset(feed.snapshot.states)
+        assert ranking.waiting.among(names, feed.snapshot) == names
         rankings.evaluate_ahead(1, lambda: True)
 
         expected = evaluate(asked, feed.snapshot, feed.snapshot.states, POLICY)
-        names = frozenset(feed.snapshot.states)
         assert not ranking.waits
         assert set(ranking.best_nodes(names, asked.uid)) == set(expected.scores)
         assert ranking.rejections_of(names - expected.scores.keys()).as_dict() == {

@@ -181,3 +181,16 @@ def test_a_pause_takes_as_long_as_the_work_before_it() -> None:
         pause()
 
     assert slept == pytest.approx([0.0, 0.004, 0.010])
+
+
+def test_encoders_wait_for_calls(records: list[DecisionRecord], tmp_path: Path) -> None:
+    waits = list[str]()
+    log = DecisionLog(4, wait_for_calls=lambda: waits.append("page"))
+    log.add_decision(records[0])
+    file = DecisionFile(tmp_path / "file", lambda _: None, wait_for_calls=lambda: waits.append("file"))
+    file.append(records[0])
+    file.close()
+    _, line = next(log.json_lines())
+
+    assert line == (tmp_path / "file").read_bytes()
+    assert set(waits) == {"page", "file"}

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from scheduler_core.cache.events import Batch, NodeUpdate, WatchStatus
-from scheduler_core.runtime.calls_in_progress import CallsInProgress
-from scheduler_core.runtime.event_loop import LONGEST_WAIT_S, Deliver, Inbox, WatchSet, run_daemon
+from scheduler_core.runtime.calls_in_progress import LONGEST_WAIT_S, CallsInProgress
+from scheduler_core.runtime.event_loop import Deliver, Inbox, WatchSet, run_daemon
 
 
 class Broken(Exception):  # noqa: N818  of a test
@@ -178,14 +178,3 @@ def test_events_are_applied_at_once_after_a_call_and_while_a_call_waits_for_them
     asyncio.run(asyncio.wait_for(begin(), 10.0))
 
     assert order == ["call waits", "first", "call ends", "second"]
-
-
-def test_a_call_comes_first_for_a_limited_time() -> None:
-    now = [0.0]
-    calls = CallsInProgress(lambda: now[0])
-    calls.begin("slow client")
-    now[0] = 0.049
-
-    assert calls.come_first
-    now[0] = 0.051
-    assert not calls.come_first
