@@ -192,8 +192,10 @@ def _is_set(model: Any, path: Path) -> bool:
         if isinstance(part, int):
             model = model[part]
             continue
+        if not isinstance(model, BaseModel):
+            return False
         names = {field.alias: name for name, field in type(model).model_fields.items()}
-        if not isinstance(model, BaseModel) or names[part] not in model.model_fields_set:
+        if names[part] not in model.model_fields_set:
             return False
         model = getattr(model, names[part])
     return model is not None

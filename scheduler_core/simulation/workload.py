@@ -69,7 +69,7 @@ def draw_jobs(kinds: Sequence[SimulatedJob], capacity: int, ratio: float, random
     """Draw jobs in random order until they request ``ratio`` of the capacity (thousandths of GPUs).
 
     If all jobs together request less, jobs are drawn again. They arrive one by one and never end, as in "Beware of
-    Fragmentation" (USENIX ATC 2023).
+    Fragmentation" (USENIX ATC 2023). Raises ``WorkloadError`` if the first one requests more already.
     """
     if not any(job.kind.demand for job in kinds):
         raise WorkloadError(
@@ -83,6 +83,11 @@ def draw_jobs(kinds: Sequence[SimulatedJob], capacity: int, ratio: float, random
         job = order[number] if number < len(order) else random.choice(kinds)
         asked += job.kind.demand
         if asked > ratio * capacity:
+            if not chosen:
+                raise WorkloadError(
+                    f"job {job.name!r} requests {asked / WHOLE_GPU:g} GPUs, more than the whole load of "
+                    f"{ratio * capacity / WHOLE_GPU:g} GPUs; remove it, add times, or simulate a larger cluster"
+                )
             return chosen
         chosen.append(SimulatedJob(f"{job.name}-{number}", job.kind, float(number)))
 

@@ -1,7 +1,8 @@
 """The scores of kube-scheduler's own plugins for a node, 0 to 100.
 
 Sources: ``noderesources`` of Kubernetes 1.37: ``least_allocated.go``, ``most_allocated.go``,
-``balanced_allocation.go``. For NodeResourcesFit a pod without CPU or memory requests counts as 100 milli and 200 MiB.
+``balanced_allocation.go``. For NodeResourcesFit a pod without CPU or memory requests counts as 100 milli and 200 MiB. A
+resource of which the node has none does not count.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ _LEAST_CPU, _LEAST_MEMORY = 100, 200
 def requested(kind: JobKind, host: SimulatedHost, *, gpus: bool) -> list[float]:
     """Return the shares of CPU and memory (and GPUs, if requested) that would be in use, as far as they are limited."""
     spec, shares = host.spec, []
-    if spec.cpu_milli < UNLIMITED:
+    if 0 < spec.cpu_milli < UNLIMITED:
         shares.append(1 - (host.cpu_milli - (kind.cpu_milli or _LEAST_CPU)) / spec.cpu_milli)
-    if spec.memory_mib < UNLIMITED:
+    if 0 < spec.memory_mib < UNLIMITED:
         shares.append(1 - (host.memory_mib - (kind.memory_mib or _LEAST_MEMORY)) / spec.memory_mib)
     if gpus and kind.demand:
         shares.append(1 - (host.free_milli - kind.demand) / (1000 * host.gpus))
@@ -47,7 +48,7 @@ def balanced_allocation(kind: JobKind, host: SimulatedHost, *, gpus: bool = True
         (spec.memory_mib, host.memory_mib, kind.memory_mib),
         *([(WHOLE_GPU * host.gpus, host.free_milli, kind.demand)] if gpus and kind.demand else []),
     ]
-    limited = [each for each in limits if each[0] < UNLIMITED]
+    limited = [each for each in limits if 0 < each[0] < UNLIMITED]
     before = [(there - left) / there for there, left, _ in limited]
     after = [(there - left + wanted) / there for there, left, wanted in limited]
     return 50 + (50 + _balance(after) - _balance(before)) // 2

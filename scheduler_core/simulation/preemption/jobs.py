@@ -157,7 +157,7 @@ def _bounded(row: Mapping[str, Any], column: str, least: float, most: float, def
     value = row.get(column)
     try:
         found = float(default if value in (None, "") and default is not None else value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{column} {value!r:.80} is not a number") from None
     if not least <= found <= most:
         raise ValueError(f"{column} {value!r:.80} is not between {least:g} and {most:g}")
