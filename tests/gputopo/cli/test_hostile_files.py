@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.gputopo.cli.test_hostile_arguments import Files, check, files  # noqa: F401  a fixture
+from tests.gputopo.cli.hostile_calls import Files, check, empty_machine
 
 ODD: tuple[Any, ...] = (
     None,
@@ -139,13 +139,18 @@ def written(folder: Path, name: str, text: str) -> str:
     return str(path)
 
 
-def test_nodes_of_a_simulation(files: Files, tmp_path: Path) -> None:  # noqa: F811
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
+    return empty_machine(tmp_path, monkeypatch)
+
+
+def test_nodes_of_a_simulation(files: Files, tmp_path: Path) -> None:
     assert files
     for text in rows(NODES):
         check(["simulate", "--jobs", "3", "--cluster", written(tmp_path, "nodes.csv", text)])
 
 
-def test_jobs_of_a_simulation(files: Files, tmp_path: Path) -> None:  # noqa: F811
+def test_jobs_of_a_simulation(files: Files, tmp_path: Path) -> None:
     assert files
     for text in rows(JOBS):
         for change in (("arrival_s,duration_s", "arrival_s,duration_s"), ("arrival_s,duration_s", "x,y")):
@@ -154,7 +159,7 @@ def test_jobs_of_a_simulation(files: Files, tmp_path: Path) -> None:  # noqa: F8
 
 
 @pytest.mark.parametrize("start", range(3))
-def test_jobs_with_tiers(files: Files, tmp_path: Path, start: int) -> None:  # noqa: F811
+def test_jobs_with_tiers(files: Files, tmp_path: Path, start: int) -> None:
     assert files
     for document in documents(list(TIERS), 7, start):
         path = written(tmp_path, "tiers.json", json.dumps(document))
@@ -175,7 +180,7 @@ def test_jobs_with_tiers(files: Files, tmp_path: Path, start: int) -> None:  # n
         pytest.param(("ui", "-o", "html"), 8, id="ui"),
     ],
 )
-def test_a_cluster(files: Files, tmp_path: Path, arguments: tuple[str, ...], start: int) -> None:  # noqa: F811
+def test_a_cluster(files: Files, tmp_path: Path, arguments: tuple[str, ...], start: int) -> None:
     for document in documents(LIST, 23, start):
         path = written(tmp_path, "cluster.json", json.dumps(document))
         check([*map(files.filled, arguments), "--from", path])
@@ -184,7 +189,7 @@ def test_a_cluster(files: Files, tmp_path: Path, arguments: tuple[str, ...], sta
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=[each.name for each in POLICIES])
-def test_a_policy_file(files: Files, tmp_path: Path, policy: Path) -> None:  # noqa: F811
+def test_a_policy_file(files: Files, tmp_path: Path, policy: Path) -> None:
     assert files
     for document in documents(yaml.safe_load(policy.read_text(encoding="utf-8")), 11, len(policy.name) % 11):
         path = written(tmp_path, "policy.yaml", yaml.safe_dump(document))
