@@ -14,7 +14,7 @@ from gputopo.kube.objects import ObjectMeta
 from gputopo.kube.taints import CORDONED
 from gputopo.labels import AnnotationError, NoTopologyError, decode_topology
 from gputopo.labels.keys import NVIDIA_COUNT
-from gputopo.model import NodeTopology
+from gputopo.model import MAX_GPUS, NodeTopology
 from gputopo.render.report import age_words, listed
 from gputopo.render.wording import counted_noun, escape_invisible, shorten_names
 from gputopo.timestamps import parse_timestamp
@@ -29,7 +29,7 @@ class GpuNode(msgspec.Struct, frozen=True):
     name: str
     topology: NodeTopology
     state: NodeGpus | None = None  # None: no agent has reported
-    annotation_error: str | None = None  # why its annotation is invalid; the topology then comes from the labels alone
+    annotation_error: str | None = None  # why its annotation, or its number of GPUs, is invalid; see ``_gpu_node``
     unusable: tuple[str, ...] = ()  # why it takes no new pods: "cordoned", "not ready"
 
     @property
@@ -119,12 +119,16 @@ def missing_agents_text(nodes: Iterable[GpuNode]) -> str | None:
 
 
 def _gpu_node(metadata: ObjectMeta, state: NodeGpus | None, advertised: int) -> GpuNode | None:
+    """Return the node by its annotation, else by its labels, else by the GPUs that it advertises; None: it has none."""
     try:
         try:
             return GpuNode(metadata.name, decode_topology(metadata.labels, metadata.annotations), state)
         except AnnotationError as error:
             return GpuNode(metadata.name, decode_topology(metadata.labels, {}), state, str(error))
     except NoTopologyError:
-        if not advertised:
+        if advertised <= 0:
             return None
+        if advertised > MAX_GPUS:  # one such node must not hide all others
+            why = f"the node advertises {advertised} GPUs; more than {MAX_GPUS} are shares of GPUs, or an error"
+            return GpuNode(metadata.name, NodeTopology(), state, why)
         return GpuNode(metadata.name, decode_topology({NVIDIA_COUNT.key: str(advertised)}, {}), state)

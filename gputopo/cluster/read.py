@@ -18,7 +18,6 @@ from gputopo.labels.keys import GPU_RESOURCES, MIG_RESOURCE_PREFIX, NVIDIA_COUNT
 from gputopo.quantities import parse_count, parse_mib
 
 _MAX_MIB = 2**40  # a claim is a text that any user may write
-_MAX_GPUS = 1024  # of a node; a larger number is an error
 _ASK_EACH = 32  # nodes; for more nodes, all pods are listed at once
 _SELECTABLE = re.compile(r"[a-z0-9][-a-z0-9.]{0,252}")  # a file may contain nodes whose names no selector takes
 
@@ -55,7 +54,7 @@ def _advertised_gpus(kube: Kube) -> dict[str, int]:
 
 def _gpus_by_node(nodes: Iterable[PartialNode]) -> dict[str, int]:
     counts = {node.metadata.name: _gpus_in(node.status.capacity or {}) for node in nodes}
-    return {name: min(count, _MAX_GPUS) for name, count in counts.items() if count}
+    return {name: count for name, count in counts.items() if count}
 
 
 def _gpus_in(capacity: Mapping[str, object]) -> int:

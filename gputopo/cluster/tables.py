@@ -59,11 +59,12 @@ def pod_table(pods: Iterable[PodGpus], *, wide: bool = False) -> Table:
 def _node_row(node: GpuNode, now: datetime) -> tuple[Cell, ...]:
     topology = node.topology
     lost = len(topology.gpus) - len(topology.usable)
+    number = UNKNOWN if node.annotation_error and not topology.gpus else f"{len(topology.usable)}"
     names = [each.what for each in topology.degraded]
     return (
         Cell(node.name),
         Cell(_products(topology)),
-        Cell(f"{len(topology.usable)}" + (f"+{lost} lost" if lost else ""), "bad" if lost else ""),
+        Cell(number + (f"+{lost} lost" if lost else ""), "bad" if lost else ""),
         Cell(_islands(topology)),
         Cell(f"{_free(node, now)} {_few(node.unusable)}".rstrip()),
         Cell(_few(names), "bad") if names else Cell(NONE),

@@ -35,6 +35,15 @@ def test_gpu_nodes_by_name() -> None:
     assert (len(found[0].topology.gpus), found[0].state) == (4, None)
 
 
+def test_a_node_that_advertises_too_many_gpus_hides_no_other() -> None:
+    """Time slicing without labels: 8 GPUs in 16 shares each."""
+    good, shared = gpu_nodes([metadata("good", {}), metadata("shared", {})], {}, {"good": 8, "shared": 128})
+
+    assert (len(good.topology.gpus), good.annotation_error) == (8, None)
+    assert (len(shared.topology.gpus), shared.name) == (0, "shared")
+    assert shared.annotation_error == "the node advertises 128 GPUs; more than 64 are shares of GPUs, or an error"
+
+
 def test_a_damaged_annotation_leaves_the_facts_of_the_labels_and_the_reason() -> None:
     facts = encode_topology(dgx1())
 
