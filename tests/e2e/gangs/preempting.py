@@ -15,10 +15,12 @@ from tests.e2e.gangs.members import node_of
 from tests.e2e.gangs.running import GATED
 from tests.e2e.scheduler.running import gpu_pod, started
 
+SHIPPED_CLASSES = Path(__file__).parents[3] / "daemonset/scheduler/priority-classes/priority-classes.yaml"
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 CRITICAL, TOP = "critical", "top"
 MIXED = ("--settle", "1s")  # pods that are not gated land in the pool, too
 CHEAP = {"restart-time": "1s"}
+COSTLY = {"restart-time": "1h"}
 RULE = {"name": "lower-yields", "minRuntime": "0s", "nearEnd": "2h"}
 
 
@@ -28,10 +30,22 @@ def create_classes(cluster: Cluster) -> None:
         cluster.api.create(CLASSES, {"metadata": {"name": name}, "value": value, "preemptionPolicy": "Never"})
 
 
+def create_shipped_classes(cluster: Cluster) -> None:
+    """Create gputopo-critical, gputopo-normal and gputopo-scavenger, which also never preempt by kube-scheduler."""
+    for each in yaml.safe_load_all(SHIPPED_CLASSES.read_text(encoding="utf-8")):
+        cluster.api.create(CLASSES, each)
+
+
+def built_in_rules(folder: Path) -> tuple[str, ...]:
+    """Return the options of a planner that evicts by the built-in rules, also pods that have just started."""
+    return options(folder, rules=None, minRuntime="0s")
+
+
 def options(folder: Path, mode: str = "evict", pool: tuple[str, ...] = GATED, **keys: Any) -> tuple[str, ...]:
-    """Return the options of a planner with this policy. ``keys``: further keys of ``preemption``."""
+    """Return the options of a planner with this policy. ``keys``: further keys of ``preemption``; None: left out."""
     path = folder / "policy.yaml"
-    preemption = {"mode": mode, "wait": "1s", "rules": [RULE], **keys}
+    keys = {"mode": mode, "wait": "1s", "rules": [RULE], **keys}
+    preemption = {key: value for key, value in keys.items() if value is not None}
     path.write_text(yaml.safe_dump({"apiVersion": API_VERSION, "kind": KIND, "preemption": preemption}))
     return (*pool, "--patience", "1s", "--policy", str(path))
 

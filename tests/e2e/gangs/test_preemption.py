@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,10 +16,13 @@ from tests.e2e.gangs.invariant import violations, watched
 from tests.e2e.gangs.members import Asked, create, gang, node_of, of, wait_until_whole
 from tests.e2e.gangs.preempting import (
     CHEAP,
+    COSTLY,
     CRITICAL,
     MIXED,
     TOP,
+    built_in_rules,
     create_classes,
+    create_shipped_classes,
     on_node,
     options,
     preemption_of,
@@ -40,17 +44,21 @@ def _priority_classes(cluster: Cluster) -> None:
 def test_a_critical_gang_of_16_takes_two_gangs_and_the_surplus_of_an_elastic_gang(
     cluster: Cluster, fleet: Fleet, agents_of: StartAgents, planner: StartPlanner, tmp_path: Path
 ) -> None:
+    """By the built-in rules, with the shipped PriorityClasses."""
+    create_shipped_classes(cluster)
     nodes(fleet, gpu_0={}, gpu_1={}, gpu_2={})
     agents_of()
-    planner(*options(tmp_path))
-    create(cluster, *gang("scrap-a", Asked(8, 1, CHEAP)))
-    create(cluster, *gang("scrap-b", Asked(6, 1, CHEAP)))
+    planner(*built_in_rules(tmp_path))
+    scavenger: dict[str, Any] = {"priorityClassName": "gputopo-scavenger"}
+    create(cluster, *gang("scrap-a", Asked(8, 1), **scavenger))
+    create(cluster, *gang("scrap-b", Asked(6, 1), **scavenger))
     wait_until_whole(cluster, "scrap-a", 8)
     wait_until_whole(cluster, "scrap-b", 6)
-    create(cluster, *gang("elastic", Asked(10, 1, {"gang-minimum": "8", "restart-time": "1h"})))
+    wishes = {"gang-minimum": "8", "restart-time": "1h", "workload": "inference"}
+    create(cluster, *gang("elastic", Asked(10, 1, wishes), priorityClassName="gputopo-normal"))
     wait_until_whole(cluster, "elastic", 10)
 
-    create(cluster, *gang("urgent", Asked(16, 1), priorityClassName=CRITICAL))
+    create(cluster, *gang("urgent", Asked(16, 1), priorityClassName="gputopo-critical"))
 
     wait_until_whole(cluster, "urgent", 16, 120)
     assert (of(cluster, "scrap-a"), of(cluster, "scrap-b")) == ([], [])
@@ -101,7 +109,7 @@ def test_pods_of_a_budget_do_not_hide_another_pod_of_their_namespace(
     agents_of()
     for at, name in enumerate(cheap):
         on_node(cluster, name, f"gpu-{at}", CHEAP)
-    on_node(cluster, "other", "gpu-5", {"restart-time": "1h"})
+    on_node(cluster, "other", "gpu-5", COSTLY)
     selector = {"matchExpressions": [{"key": "app", "operator": "In", "values": cheap}]}
     budget = {"metadata": {"name": "keep"}, "spec": {"minAvailable": 5, "selector": selector}}
     cluster.api.create(f"/apis/policy/v1/namespaces/{cluster.namespace}/poddisruptionbudgets", budget)
@@ -114,15 +122,17 @@ def test_pods_of_a_budget_do_not_hide_another_pod_of_their_namespace(
 
 
 @pytest.mark.usefixtures("served", "gputopo_scheduler")
-def test_a_job_near_its_end_is_spared(
+def test_training_two_hours_from_its_end_is_spared_although_it_is_the_cheapest(
     cluster: Cluster, fleet: Fleet, agents_of: StartAgents, planner: StartPlanner, tmp_path: Path
 ) -> None:
+    """By the built-in rules."""
     nodes(fleet, gpu_0={}, gpu_1={})
     agents_of()
-    soon = {"estimated-completion": format_timestamp(time.time() + 3600), "restart-time": "1s"}
-    on_node(cluster, "a", "gpu-0", soon)
-    on_node(cluster, "b", "gpu-1", {"restart-time": "1h"})
-    planner(*options(tmp_path))
+    now = time.time()
+    training = {"workload": "training", "last-checkpoint": format_timestamp(now)}
+    on_node(cluster, "a", "gpu-0", {**training, "estimated-completion": format_timestamp(now + 7_100), **CHEAP})
+    on_node(cluster, "b", "gpu-1", {**training, "estimated-completion": format_timestamp(now + 9_000), **COSTLY})
+    planner(*built_in_rules(tmp_path))
 
     create(cluster, *gang("urgent", Asked(2, 4), priorityClassName=CRITICAL))
 
@@ -158,7 +168,7 @@ def test_a_victim_that_does_not_end_does_not_keep_another_gang_from_preempting(
     nodes(fleet, gpu_0={}, gpu_1={})
     agents_of()
     on_node(cluster, "a", "gpu-0", CHEAP)
-    on_node(cluster, "b", "gpu-1", {"restart-time": "1h"})
+    on_node(cluster, "b", "gpu-1", COSTLY)
     fleet.keep_running(cluster.pod("a"))
     leader = planner(*options(tmp_path, timeout="5s"))
     create(cluster, *gang("urgent", Asked(2, 4), priorityClassName=CRITICAL))
@@ -182,7 +192,7 @@ def test_a_pod_of_a_higher_priority_that_arrives_meanwhile_causes_no_further_evi
     nodes(fleet, gpu_0={}, gpu_1={})
     agents_of()
     on_node(cluster, "a", "gpu-0", CHEAP)
-    on_node(cluster, "b", "gpu-1", {"restart-time": "1h"})
+    on_node(cluster, "b", "gpu-1", COSTLY)
     fleet.keep_running(cluster.pod("a"))
     leader = planner(*options(tmp_path, pool=MIXED))
     create(cluster, *gang("urgent", Asked(2, 4), priorityClassName=CRITICAL))
