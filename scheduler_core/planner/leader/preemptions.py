@@ -30,7 +30,7 @@ from scheduler_core.planner.leader.preemption_outcomes import PreemptionOutcomes
 from scheduler_core.planner.leader.preemption_search import PreemptionSearchResult
 from scheduler_core.planner.leader.queue import GangQueue, QueuedGang
 from scheduler_core.planner.leader.view import PlannerView
-from scheduler_core.planner.preemption.model import PreemptionPlan
+from scheduler_core.planner.preemption.model import EvictionUnit, PreemptionPlan
 from scheduler_core.policy.preemption import PreemptionMode, PreemptionPolicy, window_text
 
 OVER_LIMIT = "it would be over the limit of evictions per hour (preemption.maxEvictionsPerHour)"
@@ -239,6 +239,19 @@ class Preemptions:
         intent = action.reservation.spec.preemption
         counts = intent is None or not intent.yields
         return self._history.mark_evicted(action.eviction.uid, unit, now, self._context.clock.wall(), counts=counts)
+
+    def chosen_unit(self, action: EvictPod) -> EvictionUnit | None:
+        """Return the unit of the pod with its rule and reason; None: an earlier leader chose it, or it was backfilled.
+
+        The result of the search stays known as long as the gang waits, and pods are evicted only for waiting gangs.
+        """
+        hold, intent = action.reservation, action.reservation.spec.preemption
+        gang = reserved_gang(hold)
+        report = self.reports.get(gang) if gang is not None and intent is not None and not intent.yields else None
+        if report is None or not isinstance(report.result.found, PreemptionPlan):
+            return None
+        uid = action.eviction.uid
+        return next((each for each in report.result.found.units if any(pod.uid == uid for pod in each.pods)), None)
 
     @property
     def _policy(self) -> PreemptionPolicy:

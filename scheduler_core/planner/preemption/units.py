@@ -322,7 +322,7 @@ def _eviction_unit(unit: _RunningUnit, rule: PreemptionRule, age_s: float, input
         pods,
         min(unit.spare, _most_pods(inputs)) if is_large else unit.spare,
         rule.name,
-        f"{unit.workload_class.value}; {_age_text(unit, age_s)}",
+        f"{unit.workload_class.value}, {_age_text(unit, age_s)}",
         rule.price,
         unit.priority,
         unit.grace_s,

@@ -188,7 +188,7 @@ def test_the_cost_is_the_work_since_the_last_checkpoint_the_restart_and_the_grac
     ]
     assert unit.gpu_hours == pytest.approx(hours)
     assert unit.cost == pytest.approx(10 * hours)
-    assert (unit.rule, unit.reason) == ("normal-preemptible-by-critical", "batch; last checkpoint 30 min ago")
+    assert (unit.rule, unit.reason) == ("normal-preemptible-by-critical", "batch, last checkpoint 30 min ago")
 
 
 @pytest.mark.parametrize(
