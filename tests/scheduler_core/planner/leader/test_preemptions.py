@@ -32,6 +32,7 @@ from tests.scheduler_core.planner.leader.preemption_cases import (
     POLICY,
     RULE,
     RUNNING,
+    annotate,
     committed,
     evicted,
     full,
@@ -74,6 +75,27 @@ def test_in_dry_run_mode_nothing_is_evicted_and_the_same_units_are_reported_once
     ((name, plan),) = ((each.gang.name.name, each.dry_run) for each in gangs if each.dry_run is not None)
     assert (name, len(plan.pods)) == ("urgent", 1)
     assert {each.uid for each in plan.pods} <= set(pods.values())
+
+
+def test_the_lost_work_of_a_dry_run_counts_once_while_the_gang_waits() -> None:
+    server, _ = full(n0=2, n1=2)
+    (waiting,) = urgent(server)
+    leader = planner(server, mode=PreemptionMode.DRY_RUN)
+    run(leader, 200)
+    gangs = planner_status(leader.term, True, None, (), leader.now).gangs
+    (plan,) = (each.dry_run for each in gangs if each.dry_run is not None)
+    assert leader.dry_runs == [(plan.gpu_hours, plan.cost)]
+
+    annotate(server, plan.pods[0].uid, "gputopo.io/preemptible", "never")  # the other pod is the next result
+    run(leader, 200)
+    assert leader.preemptions == ["dry-run", "dry-run"]
+    assert len(leader.dry_runs) == 1
+
+    server.delete_pod(waiting)
+    run(leader, 20)
+    urgent(server)
+    run(leader, 200)
+    assert len(leader.dry_runs) == 2
 
 
 def test_the_result_of_a_dry_run_goes_with_the_mode() -> None:
