@@ -261,6 +261,9 @@ class Stage:
     def report_preemption(self, outcome: str, plan: PreemptionPlan) -> None:
         """Do nothing."""
 
+    def count_dry_run(self, gpu_hours: float, cost: float | None) -> None:
+        """Do nothing."""
+
     def report_no_preemption(self, gang: GangName, reason: str) -> None:
         """Do nothing."""
 

@@ -103,7 +103,8 @@ def _preemption() -> tuple[Panel, ...]:
         ),
         Panel(
             "GPU-hours lost by preemptions",
-            "Lost work in an hour. begun: of all preemptions. won, in-vain: of preemptions with this outcome.",
+            "Lost work in an hour. begun: of all preemptions. won, in-vain: of preemptions with this outcome. dry-run: "
+            "would be lost.",
             (Query("sum by (outcome) (increase(gputopo_planner_preemption_lost_gpu_hours_total[1h]))", "{{outcome}}"),),
             "short",
         ),

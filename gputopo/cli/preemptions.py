@@ -39,7 +39,8 @@ def preemptions(*, namespace: str | None, server: str | None, output: str, **con
 
     UNITS are the gangs and single pods to evict. PODS LEFT is the number of their pods with GPUs that still exist, of
     all pods to evict. MODE is planned (no unit is begun), evicting, evicted (none of the pods is left), or would evict
-    (dry run). GPU-HOURS and COST are the work that is lost. After DEADLINE the planner evicts no further unit.
+    (dry run). GPU-HOURS and COST are the work that is lost; of several units of a dry run, UNITS has that of each one
+    (-o json: of up to 32). After DEADLINE the planner evicts no further unit.
     REASON is what the planner does now, or why it evicts no more pods.
 
     \b

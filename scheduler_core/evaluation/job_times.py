@@ -80,10 +80,19 @@ def _ends(facts: DisruptionFacts, begin: float, now: float) -> Iterable[float]:
     return (at for at in found if at is not None and now <= at <= now + _MAX_AHEAD_S)
 
 
+def known_checkpoint_age(times: JobTimes, now: float) -> float | None:
+    """Return the seconds since the last checkpoint that the unit declares; None: it declares none.
+
+    Only this age counts for conditions of rules: values of other tenants must not end the protection of a unit.
+    """
+    return None if times.last_checkpoint is None else max(0.0, now - times.last_checkpoint)
+
+
 def checkpoint_age(times: JobTimes, assumed_s: float, now: float) -> float:
-    """Return the seconds of work since the last checkpoint. ``assumed_s``: without declared checkpoints."""
-    if times.last_checkpoint is not None:
-        return max(0.0, now - times.last_checkpoint)
+    """Return the seconds of work since the last checkpoint, for the cost. ``assumed_s``: without a declared one."""
+    known = known_checkpoint_age(times, now)
+    if known is not None:
+        return known
     if times.checkpoints is False:
         return times.runtime(now)
     return min(times.runtime(now), assumed_s)

@@ -21,6 +21,7 @@ class Protection(Enum):
     NEAR_END = "it is near its end"
     NO_CHECKPOINTS = "it does not save checkpoints"
     OLD_CHECKPOINT = "its last checkpoint is too old"
+    NO_CHECKPOINT_TIME = "it does not report its last checkpoint"
     COOLDOWN = "it was evicted a short time ago"
     GRACE = "its grace period is too long"
     TOO_MANY_PODS = "it has more pods than may still be evicted in this hour"
@@ -31,7 +32,7 @@ class UnitConditions(NamedTuple):
     """A unit, as far as conditions of a rule are concerned."""
 
     times: JobTimes
-    age_s: float  # of its last checkpoint; assumed where the unit declares none
+    age_s: float | None  # of its last checkpoint (``known_checkpoint_age``); None: unknown
     grace_s: float
     evicted_at: float | None = None
     near_end_since: NearEndSince = NearEndSince()
@@ -55,11 +56,18 @@ def protection_of(
         return Protection.NEVER
     if is_near_end(unit, rule, now):
         return Protection.NEAR_END
-    if rule.needs_checkpoints and times.checkpoints is False:
+    return _checkpoint_protection(unit, rule)
+
+
+def _checkpoint_protection(unit: UnitConditions, rule: PreemptionRule) -> Protection | None:
+    """Return why the checkpoints protect the unit. An unknown last checkpoint is older than any limit."""
+    if rule.needs_checkpoints and unit.times.checkpoints is False:
         return Protection.NO_CHECKPOINTS
-    if rule.max_checkpoint_age_s is not None and unit.age_s > rule.max_checkpoint_age_s:
-        return Protection.OLD_CHECKPOINT
-    return None
+    if rule.max_checkpoint_age_s is None:
+        return None
+    if unit.age_s is None:
+        return Protection.NO_CHECKPOINT_TIME
+    return Protection.OLD_CHECKPOINT if unit.age_s > rule.max_checkpoint_age_s else None
 
 
 def is_near_end(unit: UnitConditions, rule: PreemptionRule, now: float) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from scheduler_core.cache.events import PodUpdate
-from scheduler_core.evaluation.job_times import NearEndSince, checkpoint_age, job_times
+from scheduler_core.evaluation.job_times import NearEndSince, job_times, known_checkpoint_age
 from scheduler_core.evaluation.protection import (
     Protection,
     UnitConditions,
@@ -62,8 +62,7 @@ class ProtectedVictims:
             since = since._replace(deadline=now)
         if since != NearEndSince() and len(self._near_end_since) < _MOST:
             self._near_end_since[victim.key] = since
-        age = checkpoint_age(times, policy.default_checkpoint_age_s, now)
-        conditions = UnitConditions(times, age, grace_s=0.0, near_end_since=since)
+        conditions = UnitConditions(times, known_checkpoint_age(times, now), grace_s=0.0, near_end_since=since)
         own_runtime = rule._replace(min_runtime_s=rule.min_runtime_s or 0.0)
         return protection_of(conditions, own_runtime, policy, now)
 

@@ -13,7 +13,7 @@ import orjson
 
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import single_pod_of
-from scheduler_core.planner.preemption.model import PreemptionPlan
+from scheduler_core.planner.preemption.model import EvictionUnit, PreemptionPlan
 from scheduler_core.planner.status import PlannerStatus, QueuedGangStatus
 from scheduler_core.runtime.paging import PAGE_BYTES, PageBytes, fill_page
 
@@ -110,4 +110,16 @@ def _dry_run(plan: PreemptionPlan) -> dict[str, Any]:
         "cost": None if plan.cost is None else round(plan.cost, 2),
         "rule": intent.rule,
         "reason": intent.reason,
+        "unit_costs": [_unit_cost(unit) for unit in plan.units[:_MAX_UNITS]],
+    }
+
+
+def _unit_cost(unit: EvictionUnit) -> dict[str, Any]:
+    return {
+        "name": unit.name,
+        "pods": len(unit.pods),
+        "gpu_hours": round(unit.gpu_hours, 2),
+        "cost": None if unit.cost is None else round(unit.cost, 2),
+        "rule": unit.rule,
+        "reason": unit.reason,
     }

@@ -56,11 +56,13 @@ COUNTERS = {
     "gputopo_planner_preemption_lost_gpu_hours": MetricHelp(
         ("outcome",),
         "GPU-hours of work that preemptions lost, as planned: also of units that were spared later. begun: of all "
-        "preemptions; won, in-vain: of those with this outcome.",
+        "preemptions; won, in-vain: of those with this outcome; dry-run: work that would be lost (the first "
+        "result for each gang, once while it waits).",
     ),
     "gputopo_planner_preemption_lost_cost": MetricHelp(
         ("outcome",),
-        "Cost of the work that preemptions lost, where it is known, in the unit of the nodes' cost per hour.",
+        "Cost of the work that preemptions lost, or would lose, where it is known, in the unit of the nodes' "
+        "cost per hour. Outcomes as of `gputopo_planner_preemption_lost_gpu_hours_total`.",
     ),
     "gputopo_planner_preemption_won_gpu_hours": MetricHelp(
         (), "GPU-hours that gangs used on GPUs that they got by preemption, as far as the leader saw it."
@@ -164,11 +166,17 @@ class PlannerMetrics:
     def count_preemption(self, outcome: str, preemption: Preemption) -> None:
         """Count a preemption that has begun, or ended."""
         self.preemptions.labels(outcome).inc()
-        if outcome not in _WITH_LOST_WORK:
-            return
-        self.lost_gpu_hours.labels(outcome).inc(preemption.gpu_hours)
-        if preemption.cost is not None:
-            self.lost_cost.labels(outcome).inc(preemption.cost)
+        if outcome in _WITH_LOST_WORK:
+            self._count_lost_work(outcome, preemption.gpu_hours, preemption.cost)
+
+    def count_dry_run(self, gpu_hours: float, cost: float | None) -> None:
+        """Count the work that a gang's preemption would lose. ``cost``: None: unknown."""
+        self._count_lost_work("dry-run", gpu_hours, cost)
+
+    def _count_lost_work(self, outcome: str, gpu_hours: float, cost: float | None) -> None:
+        self.lost_gpu_hours.labels(outcome).inc(gpu_hours)
+        if cost is not None:
+            self.lost_cost.labels(outcome).inc(cost)
 
     def count_won_capacity(self, gpu_hours: float, cost: float | None) -> None:
         """Count what gangs have used of GPUs that they got by preemption. ``cost``: None: unknown."""

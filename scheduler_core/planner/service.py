@@ -281,6 +281,10 @@ class PlannerService:
         _log.info("preemption", extra={"fields": fields})
         self._parts.metrics.preemptions.labels(outcome).inc()
 
+    def count_dry_run(self, gpu_hours: float, cost: float | None) -> None:
+        """Count the work that would be lost in a preemption."""
+        self._parts.metrics.count_dry_run(gpu_hours, cost)
+
     def report_no_preemption(self, gang: GangName, reason: str) -> None:
         """Log and count that no pod is evicted for a gang."""
         _log.info("preemption", extra={"fields": {"outcome": "none", "gang": gang.title, "reason": reason}})

@@ -96,7 +96,9 @@ class PreemptionRuleModel(FileModel):
     min_runtime: Duration | None = Field(default=None, description="Younger pods stay; default: as for all rules.")
     near_end: Duration | None = Field(default=None, description="Pods that end within this time stay.")
     needs_checkpoints: Flag = Field(default=False, description="Pods that declare that they save no checkpoints stay.")
-    max_checkpoint_age: Duration | None = Field(default=None, description="Pods with an older last checkpoint stay.")
+    max_checkpoint_age: Duration | None = Field(
+        default=None, description="Pods whose last checkpoint is older, or not reported, stay."
+    )
     honours_never: Flag = Field(
         default=True, description='"Never" annotations of pods are honoured, as far as neverLimit allows.'
     )

@@ -65,6 +65,9 @@ class Executor(Protocol):
     def report_preemption(self, outcome: str, plan: PreemptionPlan) -> None:
         """Log and count a found preemption. ``outcome``: dry-run, planned, over-limit, yield."""
 
+    def count_dry_run(self, gpu_hours: float, cost: float | None) -> None:
+        """Count the work that would be lost for a gang, once while it waits. ``cost``: None: unknown."""
+
     def report_no_preemption(self, gang: GangName, reason: str) -> None:
         """Log and count that no pod is evicted for a gang, when the reason changes."""
 

@@ -11,7 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 
-from gputopo.crd.reservations import RESERVATION_KIND, PlannedEviction, ReservationState, ReservationStatus
+from gputopo.crd.reservations import (
+    RESERVATION_KIND,
+    PlannedEviction,
+    Preemption,
+    ReservationState,
+    ReservationStatus,
+    gang_title,
+)
 from gputopo.labels.keys import POD_ON_MEMBER_FAILURE
 from gputopo.render.wording import counted_noun, first_of, part_of
 from scheduler_core.cache.events import ReservationUpdate
@@ -20,6 +27,7 @@ from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.packing.model import Unplaced
+from scheduler_core.planner.preemption.model import EvictionUnit
 from scheduler_core.runtime.event_writer import EventDraft
 
 _MAX_PODS = 16  # pods of a gang that get an Event; for the others, the reservation has it
@@ -116,20 +124,45 @@ def end_event(action: EndPod) -> EventDraft:
     return _warning(action.member, EventReason.GANG_ENDED, message)
 
 
-def eviction_events(action: EvictPod) -> Iterator[EventDraft]:
-    """Yield the Events of an eviction: on the pod, and on the reservation of the gang that it is evicted for."""
+def eviction_events(action: EvictPod, unit: EvictionUnit | None = None) -> Iterator[EventDraft]:
+    """Yield the Events of an eviction: on the pod, and on the reservation of the gang that it is evicted for.
+
+    ``unit``: of the pod, as the search chose it; None: unknown, another leader chose it.
+    """
     pod, hold = action.eviction, action.reservation
     preemption = hold.spec.preemption
     if preemption is None:
         return
     is_own = pod.namespace == hold.namespace
-    name = f", reservation {hold.name}" if is_own else ""
-    message = f"evicted for a gang of priority {hold.spec.priority} ({preemption.rule}){name}"
+    why = _eviction_cause(preemption, unit)
+    beneficiary = f"{_named_beneficiary(hold)}, reservation {hold.name}" if is_own else _beneficiary(hold)
+    message = f"evicted for {beneficiary} ({why})"
     yield EventDraft("Pod", pod.namespace, pod.name, pod.uid, EventReason.EVICTED_FOR_GANG, message, warning=True)
     evicted = f"{pod.namespace}/{pod.name}" if is_own else "a pod of another namespace"
     freed = f"to free {counted_noun(pod.gpus, 'GPU')} on {pod.node}" if pod.gpus else f"on {pod.node}"
-    message = f"evicts {evicted} {freed} ({preemption.rule})"
-    yield _reservation_event(hold, EventReason.EVICTS, message, warning=False)
+    yield _reservation_event(hold, EventReason.EVICTS, f"evicts {evicted} {freed} ({why})", warning=False)
+
+
+def _eviction_cause(preemption: Preemption, unit: EvictionUnit | None) -> str:
+    """Return the rule that allows to evict the pod, and what the search knew about it.
+
+    The intent in the spec of the hold has only the rules of all units together.
+    """
+    if unit is not None:
+        return f"rule {unit.rule}: {unit.reason}"
+    return f"one of the rules {preemption.rule}" if ", " in preemption.rule else f"rule {preemption.rule}"
+
+
+def _beneficiary(hold: ReservationUpdate) -> str:
+    kind = "a gang" if gang_title(hold.namespace, hold.spec) else "a single pod"
+    return f"{kind} of priority {hold.spec.priority}"
+
+
+def _named_beneficiary(hold: ReservationUpdate) -> str:
+    """Return the gang by its name: only for users of its namespace."""
+    if gang_title(hold.namespace, hold.spec) is None:
+        return _beneficiary(hold)
+    return f"gang {hold.spec.gang} of priority {hold.spec.priority}"
 
 
 def stuck_event(action: WriteStatus) -> EventDraft:

@@ -227,7 +227,8 @@ class Outbox:
         preemptions, now = self._preemptions, self._context.clock.monotonic()
         again = preemptions is not None and preemptions.mark_evicted(action, now)
         self._context.executor.count_eviction(again=again)
-        for draft in eviction_events(action):
+        unit = None if preemptions is None else preemptions.chosen_unit(action)
+        for draft in eviction_events(action, unit):
             self._context.executor.write_event(draft)
 
     def _apply_evicted(self, action: EvictPod) -> None:

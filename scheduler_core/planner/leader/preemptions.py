@@ -30,7 +30,7 @@ from scheduler_core.planner.leader.preemption_outcomes import PreemptionOutcomes
 from scheduler_core.planner.leader.preemption_search import PreemptionSearchResult
 from scheduler_core.planner.leader.queue import GangQueue, QueuedGang
 from scheduler_core.planner.leader.view import PlannerView
-from scheduler_core.planner.preemption.model import PreemptionPlan
+from scheduler_core.planner.preemption.model import EvictionUnit, NoPreemption, PreemptionPlan
 from scheduler_core.policy.preemption import PreemptionMode, PreemptionPolicy, window_text
 
 OVER_LIMIT = "it would be over the limit of evictions per hour (preemption.maxEvictionsPerHour)"
@@ -62,6 +62,7 @@ class Preemptions:
         self._over: set[str] = set()  # UIDs of holds whose evictions are over, and counted as failed
         self.forbidden = ForbiddenUnits()
         self._next_search = 0.0
+        self._dry_runs: set[GangName] = set()  # queued gangs for which a dry run has found pods
 
     def next_gang(self, now: float) -> QueuedGang | None:
         """Return the next gang to search for; None: none may. ``now``: monotonic seconds.
@@ -220,14 +221,24 @@ class Preemptions:
                 self._context.executor.report_no_preemption(gang.name, report.no_eviction)
             return None
         if policy.mode is not PreemptionMode.EVICT:
-            if before is None or _units(before.result) != _units(result):  # said once for the same units
-                self._context.executor.report_preemption("dry-run", result.found)
+            self._report_dry_run(result.found, before)
             return None
         if over is not None:
             self._context.executor.report_preemption("over-limit", result.found)
             return None
         self._context.executor.report_preemption("planned", result.found)
         return result.create
+
+    def _report_dry_run(self, found: PreemptionPlan, before: PreemptionReport | None) -> None:
+        """Report the units once while they stay the same, and count the lost work once while the gang waits.
+
+        With ``mode: evict`` the gang would start after the first result: later ones would lose nothing more.
+        """
+        if before is None or _units(before.result.found) != _units(found):
+            self._context.executor.report_preemption("dry-run", found)
+        if found.gang.name not in self._dry_runs:
+            self._dry_runs.add(found.gang.name)
+            self._context.executor.count_dry_run(found.gpu_hours, found.cost)
 
     def mark_evicted(self, action: EvictPod, now: float) -> bool:
         """Record the first accepted eviction of a pod. Return True if its workload was evicted not long ago.
@@ -239,6 +250,19 @@ class Preemptions:
         intent = action.reservation.spec.preemption
         counts = intent is None or not intent.yields
         return self._history.mark_evicted(action.eviction.uid, unit, now, self._context.clock.wall(), counts=counts)
+
+    def chosen_unit(self, action: EvictPod) -> EvictionUnit | None:
+        """Return the unit of the pod with its rule and reason; None: an earlier leader chose it, or it was backfilled.
+
+        The result of the search stays known as long as the gang waits, and pods are evicted only for waiting gangs.
+        """
+        hold, intent = action.reservation, action.reservation.spec.preemption
+        gang = reserved_gang(hold)
+        report = self.reports.get(gang) if gang is not None and intent is not None and not intent.yields else None
+        if report is None or not isinstance(report.result.found, PreemptionPlan):
+            return None
+        uid = action.eviction.uid
+        return next((each for each in report.result.found.units if any(pod.uid == uid for pod in each.pods)), None)
 
     @property
     def _policy(self) -> PreemptionPolicy:
@@ -255,9 +279,9 @@ class Preemptions:
 
     def _forget_old(self, now: float) -> None:
         self.reports = {name: each for name, each in self.reports.items() if self._queue.get_queued(name) is not None}
+        self._dry_runs = {name for name in self._dry_runs if self._queue.get_queued(name) is not None}
         self._history.forget_old(now, self._context.clock.wall(), self._policy.cooldown_s)
 
 
-def _units(result: PreemptionSearchResult) -> frozenset[str]:
-    found = result.found
+def _units(found: PreemptionPlan | NoPreemption) -> frozenset[str]:
     return frozenset(each.name for each in found.units) if isinstance(found, PreemptionPlan) else frozenset()

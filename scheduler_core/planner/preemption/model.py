@@ -41,7 +41,7 @@ class EvictionUnit(NamedTuple):
     pods: tuple[VictimPod, ...]
     spare: int = 0
     rule: str = ""  # of the policy, which allows it
-    reason: str = ""  # for people: "scavenger; last checkpoint 12m ago"
+    reason: str = ""  # for people: "scavenger, last checkpoint 12 min ago"
     price: float = 1.0  # factor of the rule by which units are compared
     priority: int = 0
     grace_s: float = 30.0  # the longest grace period of its pods: the least time until the devices are free

@@ -9,7 +9,13 @@ from typing import NamedTuple
 
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_record import NodeRecord, is_hold
-from scheduler_core.evaluation.job_times import JobTimes, NearEndSince, checkpoint_age, job_times
+from scheduler_core.evaluation.job_times import (
+    JobTimes,
+    NearEndSince,
+    checkpoint_age,
+    job_times,
+    known_checkpoint_age,
+)
 from scheduler_core.evaluation.protection import (
     Protection,
     UnitConditions,
@@ -104,14 +110,14 @@ def find_units(inputs: UnitInputs) -> UnitsFound:
             protected[each.name] = Protection.NO_RULE
             continue
         since = _near_end_since(each, rule, near, now)
-        age = checkpoint_age(each.times, ages.median_of(each.workload_class, policy.default_checkpoint_age_s), now)
-        evicted_at = inputs.evicted_at.get(each.key)
-        conditions = UnitConditions(each.times, age, each.grace_s, evicted_at, since)
+        evicted_at, known_age = inputs.evicted_at.get(each.key), known_checkpoint_age(each.times, now)
+        conditions = UnitConditions(each.times, known_age, each.grace_s, evicted_at, since)
         why = _structural_protection(each, inputs) or protection_of(conditions, rule, policy, now)
         if why is not None:
             protected[each.name] = why
         else:
-            found.append(_eviction_unit(each, rule, age, inputs))
+            assumed_s = ages.median_of(each.workload_class, policy.default_checkpoint_age_s)
+            found.append(_eviction_unit(each, rule, checkpoint_age(each.times, assumed_s, now), inputs))
     return UnitsFound(tuple(found), tuple(ending), protected, near, len(units) == len(sources))
 
 
@@ -316,7 +322,7 @@ def _eviction_unit(unit: _RunningUnit, rule: PreemptionRule, age_s: float, input
         pods,
         min(unit.spare, _most_pods(inputs)) if is_large else unit.spare,
         rule.name,
-        f"{unit.workload_class.value}; {_age_text(unit, age_s)}",
+        f"{unit.workload_class.value}, {_age_text(unit, age_s)}",
         rule.price,
         unit.priority,
         unit.grace_s,

@@ -51,7 +51,7 @@ from scheduler_core.planner.report.model import (
     NoPlacement,
 )
 from scheduler_core.planner.report.planner_page import PlannerGangState
-from scheduler_core.planner.report.preemption_notes import intent_note, lost_work, no_eviction_note
+from scheduler_core.planner.report.preemption_notes import dry_run_notes, intent_note, no_eviction_note
 from scheduler_core.planner.report.prospects import GangProspects, PlanRules, evictable_pods, find_prospects
 from scheduler_core.planner.report.read import GangSnapshot
 from scheduler_core.request.pod_request import InvalidRequest
@@ -337,7 +337,7 @@ def _planner_notes(planner_state: PlannerGangState) -> Iterator[str]:
         reason = "" if planner_state.trouble is None else f" (last reason: {planner_state.trouble})"
         yield f"it was rolled back {often}{reason}; the planner tries again {again}"
     if (dry := planner_state.dry_run) is not None:
-        yield f"dry run: would evict {listed(dry.units)} ({lost_work(dry.gpu_hours, dry.cost)}; rule: {dry.rule})"
+        yield from dry_run_notes(dry)
     if planner_state.no_eviction is not None:
         yield no_eviction_note(planner_state.no_eviction)
     if planner_state.missing:

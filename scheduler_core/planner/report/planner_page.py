@@ -21,6 +21,17 @@ class MissingMember(msgspec.Struct, frozen=True):
     reason: str
 
 
+class UnitCost(msgspec.Struct, frozen=True):
+    """The work that is lost if one gang or single pod is evicted."""
+
+    name: str  # NAMESPACE/NAME
+    pods: int  # to be evicted
+    gpu_hours: float
+    cost: float | None = None  # None: unknown
+    rule: str = ""  # of the policy file, that allows it
+    reason: str = ""  # the workload class, and the age of the last checkpoint
+
+
 class DryRunState(msgspec.Struct, frozen=True):
     """The evictions for a gang that a dry run of the planner reports."""
 
@@ -30,6 +41,7 @@ class DryRunState(msgspec.Struct, frozen=True):
     rule: str
     cost: float | None = None  # None: unknown
     reason: str = ""
+    unit_costs: tuple[UnitCost, ...] = ()  # of ``units``; older planners report none
 
 
 class PlannerGangState(msgspec.Struct, frozen=True):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 from gputopo.crd.reservations import Preemption, gang_title
 from gputopo.render.report import listed
+from gputopo.render.wording import counted_noun
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.actions import reserved_gang
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.gang.pod_source import planner_pod
-from scheduler_core.planner.report.planner_page import PlannerGangState
+from scheduler_core.planner.report.planner_page import DryRunState, PlannerGangState
 from scheduler_core.request.full_pod import FullPod
 
 
@@ -33,15 +34,34 @@ def pod_preemption_notes(
             yield no_eviction_note(each.no_eviction)
         if (dry := each.dry_run) is None:
             continue
-        work = lost_work(dry.gpu_hours, dry.cost)
         if GangName(each.namespace, each.name) == gang:
-            yield f"dry run: would evict {listed(dry.units)} for it ({work}; rule: {dry.rule})"
+            yield from dry_run_notes(dry, " for it")
         if units & set(dry.units):
             beneficiary = f"{'gang' if each.pod is None else 'pod'} {each.namespace}/{each.pod or each.name}"
-            of_all = f"{work}, of all pods that would be evicted; rule: {dry.rule}"
             # Of an elastic gang, perhaps only some pods: the page does not name them.
             victim = "it" if title in dry.units else "its gang, or some of its pods,"
-            yield f"dry run: {victim} would be evicted for {beneficiary} ({of_all})"
+            yield f"dry run: {victim} would be evicted for {beneficiary} ({_lost_with(dry, units)})"
+
+
+def dry_run_notes(dry: DryRunState, beneficiary: str = "") -> Iterator[str]:
+    """Yield the notes of a gang for which a dry run finds pods to evict: of all units, then of each."""
+    yield (
+        f"dry run: would evict {listed(dry.units)}{beneficiary} ({lost_work(dry.gpu_hours, dry.cost)}; "
+        f"rule: {dry.rule})"
+    )
+    for each in dry.unit_costs:
+        work = lost_work(each.gpu_hours, each.cost)
+        pods = f"{counted_noun(each.pods, 'pod')} of {each.name}"
+        yield f"dry run: would evict {pods} ({work}; rule: {each.rule}; {each.reason})"
+
+
+def _lost_with(dry: DryRunState, units: Container[str]) -> str:
+    """Return the work that is lost with one of these units, and with all; the former is known of some planners only."""
+    of_all = f"{lost_work(dry.gpu_hours, dry.cost)}, of all pods that would be evicted"
+    own = next((each for each in dry.unit_costs if each.name in units), None)
+    if own is None:
+        return f"{of_all}; rule: {dry.rule}"
+    return f"{lost_work(own.gpu_hours, own.cost)}; {of_all}; rule: {own.rule}; {own.reason}"
 
 
 def intent_note(intent: Preemption) -> str:

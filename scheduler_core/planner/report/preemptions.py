@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import astuple
 
 from gputopo.crd.reservations import EntryPhase, Preemption
 from gputopo.render import report
@@ -19,7 +20,19 @@ from scheduler_core.planner.report.planner_page import PlannerGangState
 from scheduler_core.planner.report.read import GangSnapshot
 
 EVICTING, DRY_RUN = "evicting", "dry-run"
+_MOST_UNITS = 3  # in a cell
 PREEMPTION_DROPPABLE = ("RULE", "DEADLINE", "COST", "GPU-HOURS")
+
+
+class UnitSummary(msgspec.Struct, frozen=True, rename="camel"):
+    """The work that is lost with one unit."""
+
+    name: str  # gang or single pod, NAMESPACE/NAME
+    pods: int  # to be evicted
+    gpu_hours: float
+    cost: float | None  # None: unknown
+    rule: str  # of the policy file
+    reason: str  # the workload class, and the age of the last checkpoint
 
 
 class PreemptionSummary(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -40,6 +53,7 @@ class PreemptionSummary(msgspec.Struct, frozen=True, rename="camel", kw_only=Tru
     stuck: tuple[str, ...] = ()  # evicted pods that did not end in time, NAMESPACE/NAME
     status: str | UnsetType = UNSET  # what the planner does now, or why it evicts no more pods
     is_begun: bool | UnsetType = UNSET  # False: no unit is begun
+    unit_costs: tuple[UnitSummary, ...] | UnsetType = UNSET  # of a dry run
 
     @property
     def present_reason(self) -> str:
@@ -77,6 +91,7 @@ def dry_run_preemptions(states: Iterable[PlannerGangState], namespace: str | Non
             cost=dry.cost,
             rule=dry.rule,
             reason=dry.reason,
+            unit_costs=tuple(UnitSummary(*astuple(one)) for one in dry.unit_costs) or UNSET,
         )
         for each in states
         if (dry := each.dry_run) is not None and namespace in (None, each.namespace)
@@ -131,13 +146,27 @@ def _mode(each: PreemptionSummary) -> str:
     return f"{each.mode} ({len(each.stuck)} stuck)" if each.stuck else each.mode
 
 
+def _units_cell(each: PreemptionSummary) -> str:
+    """Return the units; of several, each with its own cost, where that is known."""
+    costs = () if isinstance(each.unit_costs, UnsetType) else each.unit_costs
+    if len(costs) < 2:  # the columns have it
+        return report.listed(each.units, _MOST_UNITS)
+    names = [f"{one.name} ({_work(one)})" for one in costs]
+    return report.listed([*names, *each.units[len(names) :]], _MOST_UNITS)
+
+
+def _work(unit: UnitSummary) -> str:
+    cost = "" if unit.cost is None else f", cost {format_number(unit.cost)}"
+    return f"{format_number(unit.gpu_hours)} GPU-hours{cost}"
+
+
 def _row(each: PreemptionSummary) -> tuple[Cell, ...]:
     left = NONE if each.pods_left is None else str(each.pods_left)
     return (
         Cell(escape_invisible(each.namespace)),
         Cell(escape_invisible(each.gang)),
         Cell(_mode(each)),
-        Cell(escape_invisible(report.listed(each.units, 3))),
+        Cell(escape_invisible(_units_cell(each))),
         Cell(f"{left}/{each.pods}"),
         Cell(format_number(each.gpu_hours)),
         Cell(NONE if each.cost is None else format_number(each.cost)),

@@ -56,6 +56,27 @@ def test_running_preemptions_and_the_dry_run(tmp_path: Path) -> None:
     assert (shown.exit_code, shown.stdout, shown.stderr) == (0, HEAD + EVICTS + WOULD, "")
 
 
+COSTS = [
+    {"name": "c/idle", "pods": 2, "gpu_hours": 0.5, "cost": 1.5, "rule": "idle first", "reason": "batch, saved"},
+    {"name": "c/old", "pods": 1, "gpu_hours": 2.0, "cost": None, "rule": "last", "reason": "training, saved"},
+]
+
+
+def test_of_several_units_of_a_dry_run_the_cost_of_each_is_shown(tmp_path: Path) -> None:
+    """Only the cost of all victims together was shown."""
+    dry = {**DRY, "units": ["c/idle", "c/old"], "pods": 3, "gpu_hours": 2.5, "unit_costs": COSTS}
+    page = Answer({"leads": True, "gangs": [{**STATE, "dry_run": dry}]})
+    with api_server(cluster()) as server, api_server(lambda _: page) as planner:
+        table = run(server, tmp_path, "preemptions", "--server", planner.url).stdout
+        shown = run(server, tmp_path, "preemptions", "--server", planner.url, "-o", "json")
+
+    (item,) = json.loads(shown.stdout)["items"]
+    assert "  c/idle (0.5 GPU-hours, cost 1.5), c/old (2 GPU-hours)  " in table
+    assert item["units"] == ["c/idle", "c/old"]
+    renamed = [{("gpuHours" if key == "gpu_hours" else key): value for key, value in each.items()} for each in COSTS]
+    assert item["unitCosts"] == renamed
+
+
 @pytest.mark.parametrize(
     ("begun", "running", "mode"),
     [

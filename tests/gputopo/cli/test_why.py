@@ -490,6 +490,30 @@ def test_the_planner_reports_the_pods_of_a_dry_run(tmp_path: Path) -> None:
     ]
 
 
+def test_of_a_dry_run_the_notes_have_the_cost_of_each_unit(tmp_path: Path) -> None:
+    """Only the cost of all victims together was shown, and at most four of them."""
+    costs = [
+        {"name": f"a/{name}", "pods": 2, "gpu_hours": 0.5, "cost": cost, "rule": "idle first", "reason": "batch, saved"}
+        for name, cost in (("waits", 1.5), ("v1", None), ("v2", None), ("v3", None), ("v4", None))
+    ]
+    units = [each["name"] for each in costs]
+    dry = {"units": units, "pods": 10, "gpu_hours": 2.5, "cost": None, "rule": "idle first", "unit_costs": costs}
+    state = {"namespace": "b", "name": "llm", "phase": "queued", "reason": "too few", "dry_run": dry}
+    with api_server(lambda _: Answer({"leads": True, "gangs": [state]})) as planner:
+        victim = notes(tmp_path, "waits", (), "--planner", planner.url)
+        _, _, *of_units = notes(tmp_path, "member", (), "--planner", planner.url)
+
+    assert victim == [
+        (
+            "dry run: it would be evicted for gang b/llm (lost work: 0.5 GPU-hours, cost 1.50; lost work: 2.5 "
+            "GPU-hours, of all pods that would be evicted; rule: idle first; batch, saved)"
+        )
+    ]
+    why = "rule: idle first; batch, saved)"
+    assert of_units[0] == f"dry run: would evict 2 pods of a/waits (lost work: 0.5 GPU-hours, cost 1.50; {why}"
+    assert of_units[4] == f"dry run: would evict 2 pods of a/v4 (lost work: 0.5 GPU-hours; {why}"
+
+
 def test_of_a_gang_in_a_dry_run_perhaps_only_some_pods_would_be_evicted(tmp_path: Path) -> None:
     dry = {"units": ["b/llm"], "pods": 2, "gpu_hours": 0.5, "cost": None, "rule": "idle first"}
     state = {"namespace": "c", "name": "top", "phase": "queued", "reason": "too few", "dry_run": dry}

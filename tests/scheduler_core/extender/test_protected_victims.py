@@ -55,6 +55,8 @@ def victim(
         pytest.param(victim(completion=NOW + 3 * HOUR_S), False, id="training that goes on"),
         pytest.param(victim(checkpoints=False), True, id="training without checkpoints"),
         pytest.param(victim(last_checkpoint=NOW - HOUR_S), True, id="training that saved long ago"),
+        pytest.param(victim(last_checkpoint=None), True, id="training that reports no last checkpoint"),
+        pytest.param(victim(last_checkpoint=None, ran_s=900.0), True, id="young training that reports none"),
         pytest.param(victim(never="gputopo.io/preemptible"), True, id="an annotation forbids it"),
         pytest.param(victim(never="x", ran_s=2 * DAY_S), False, id="an annotation forbade it for a day"),
         pytest.param(victim("batch"), False, id="no rule: the priority decides"),

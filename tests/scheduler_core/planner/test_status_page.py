@@ -46,14 +46,16 @@ def test_work_counts_as_lost_only_where_pods_were_evicted() -> None:
     metrics = PlannerMetrics()
     for outcome in ("begun", "stuck", "won", "stopped"):
         metrics.count_preemption(outcome, Preemption((), "rule", gpu_hours=2.0, cost=3.0))
+    metrics.count_dry_run(4.0, 5.0)
+    metrics.count_dry_run(0.5, None)
 
     def counted(name: str) -> dict[str, float]:
         family = next(each for each in metrics.registry.collect() if each.name == name)
         return {each.labels["outcome"]: each.value for each in family.samples if each.name.endswith("_total")}
 
     assert counted("gputopo_planner_preemptions").keys() == {"begun", "stuck", "won", "stopped"}
-    assert counted("gputopo_planner_preemption_lost_gpu_hours") == {"begun": 2.0, "won": 2.0}
-    assert counted("gputopo_planner_preemption_lost_cost") == {"begun": 3.0, "won": 3.0}
+    assert counted("gputopo_planner_preemption_lost_gpu_hours") == {"begun": 2.0, "won": 2.0, "dry-run": 4.5}
+    assert counted("gputopo_planner_preemption_lost_cost") == {"begun": 3.0, "won": 3.0, "dry-run": 5.0}
 
 
 def test_writes_waits_plans_and_events_are_counted() -> None:

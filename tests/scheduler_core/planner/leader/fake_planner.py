@@ -60,6 +60,7 @@ class FakePlanner:
         self.not_evicted: list[tuple[str, str]] = []  # gang, and why no pod is evicted for it
         self.forbidden: frozenset[str] = frozenset()  # UIDs of further pods that they forbid to evict
         self.preemptions: list[str] = []  # outcomes
+        self.dry_runs: list[tuple[float, float | None]] = []  # GPU-hours and cost that would be lost
         self.evicted = 0  # pods that were counted as evicted
         self.evicted_again = 0  # workloads that were evicted again
         self.won_gpu_hours = self.won_cost = 0.0
@@ -124,6 +125,10 @@ class FakePlanner:
     def report_preemption(self, outcome: str, plan: PreemptionPlan) -> None:  # noqa: ARG002  of the protocol
         """Record the outcome."""
         self.preemptions.append(outcome)
+
+    def count_dry_run(self, gpu_hours: float, cost: float | None) -> None:
+        """Record the work."""
+        self.dry_runs.append((gpu_hours, cost))
 
     def report_no_preemption(self, gang: GangName, reason: str) -> None:
         """Record the reason."""

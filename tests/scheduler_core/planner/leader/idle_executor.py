@@ -36,6 +36,9 @@ class IdleExecutor:
     def report_preemption(self, outcome: str, plan: PreemptionPlan) -> None:
         """Not counted."""
 
+    def count_dry_run(self, gpu_hours: float, cost: float | None) -> None:
+        """Not counted."""
+
     def report_no_preemption(self, gang: GangName, reason: str) -> None:
         """Not counted."""
 

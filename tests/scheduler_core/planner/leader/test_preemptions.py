@@ -21,6 +21,7 @@ from scheduler_core.planner.leader.preemption_search import PreemptionSearch, ru
 from scheduler_core.planner.leader.writer import WriteOutcome
 from scheduler_core.planner.status import planner_status
 from scheduler_core.policy.preemption import (
+    PreemptionMatch,
     PreemptionMode,
     PreemptionWindow,
 )
@@ -29,7 +30,9 @@ from tests.scheduler_core.planner.commit.apiserver import SPACE, ApiServer
 from tests.scheduler_core.planner.leader.fake_planner import START, FakePlanner
 from tests.scheduler_core.planner.leader.preemption_cases import (
     POLICY,
+    RULE,
     RUNNING,
+    annotate,
     committed,
     evicted,
     full,
@@ -72,6 +75,27 @@ def test_in_dry_run_mode_nothing_is_evicted_and_the_same_units_are_reported_once
     ((name, plan),) = ((each.gang.name.name, each.dry_run) for each in gangs if each.dry_run is not None)
     assert (name, len(plan.pods)) == ("urgent", 1)
     assert {each.uid for each in plan.pods} <= set(pods.values())
+
+
+def test_the_lost_work_of_a_dry_run_counts_once_while_the_gang_waits() -> None:
+    server, _ = full(n0=2, n1=2)
+    (waiting,) = urgent(server)
+    leader = planner(server, mode=PreemptionMode.DRY_RUN)
+    run(leader, 200)
+    gangs = planner_status(leader.term, True, None, (), leader.now).gangs
+    (plan,) = (each.dry_run for each in gangs if each.dry_run is not None)
+    assert leader.dry_runs == [(plan.gpu_hours, plan.cost)]
+
+    annotate(server, plan.pods[0].uid, "gputopo.io/preemptible", "never")  # the other pod is the next result
+    run(leader, 200)
+    assert leader.preemptions == ["dry-run", "dry-run"]
+    assert len(leader.dry_runs) == 1
+
+    server.delete_pod(waiting)
+    run(leader, 20)
+    urgent(server)
+    run(leader, 200)
+    assert len(leader.dry_runs) == 2
 
 
 def test_the_result_of_a_dry_run_goes_with_the_mode() -> None:
@@ -314,6 +338,44 @@ def test_a_pod_that_does_not_end_is_evicted_once_and_counts_once() -> None:
     assert evicted(leader) == [pods["n0"]]
     assert leader.evicted == 1
     assert [each.reason for each in leader.events].count("EvictedForGang") == 1
+
+
+def _eviction_events(of: FakePlanner) -> dict[str, str]:
+    """Return the messages by pod."""
+    return {each.name: each.message for each in of.events if each.reason == "EvictedForGang"}
+
+
+def test_the_events_of_each_victim_name_its_own_rule_and_why_it_was_chosen() -> None:
+    """Each victim had the joined list of all rules."""
+    server, pods = full(n0=2, n1=2)
+    names = {node: server.pods[uid]["metadata"]["name"] for node, uid in pods.items()}
+    server._put_pod({**server.pods[pods["n0"]], "spec": {**server.pods[pods["n0"]]["spec"], "priority": 50}})
+    rules = (
+        RULE._replace(name="important", victims=PreemptionMatch(at_least=50)),
+        RULE._replace(name="unimportant", victims=PreemptionMatch(below=50)),
+    )
+    urgent(server, size=2)
+    leader = planner(server, rules=rules)
+    run(leader)
+
+    found = _eviction_events(leader)
+    assert set(found) == set(names.values())
+    for node, rule in (("n0", "important"), ("n1", "unimportant")):
+        assert found[names[node]].startswith("evicted for gang urgent of priority 100, reservation urgent-")
+        assert found[names[node]].endswith(f" (rule {rule}: inference, no work is lost but the restart)")
+
+
+def test_after_a_change_of_the_leader_the_events_have_no_reason_and_name_the_rules_of_the_hold() -> None:
+    server, _ = full(n0=2)
+    urgent(server)
+    first = planner(server)
+    first.refuses = lambda action: WriteOutcome.REFUSED if isinstance(action, EvictPod) else None
+    run(first)
+    second = planner(server, "two")
+    run(second, 60)
+
+    (message,) = _eviction_events(second).values()
+    assert message.endswith(" (rule lower-preemptible)")
 
 
 def test_a_new_leader_does_not_evict_terminating_pods_again() -> None:

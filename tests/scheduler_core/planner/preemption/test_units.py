@@ -46,7 +46,15 @@ def protection(job: RunningJob, **changed: Any) -> Protection | None:
             Protection.OLD_CHECKPOINT,
             id="training with an old checkpoint",
         ),
-        pytest.param(TRAINING._replace(facts=DisruptionFacts()), 1_000, Protection.OLD_CHECKPOINT, id="without facts"),
+        pytest.param(
+            TRAINING._replace(facts=DisruptionFacts()), 1_000, Protection.NO_CHECKPOINT_TIME, id="without facts"
+        ),
+        pytest.param(
+            TRAINING._replace(facts=DisruptionFacts(checkpoints=True), hours=0.25),
+            1_000,
+            Protection.NO_CHECKPOINT_TIME,
+            id="young training that has not saved yet",
+        ),
         pytest.param(
             TRAINING._replace(facts=DisruptionFacts(checkpoints=False)),
             1_000,
@@ -101,7 +109,7 @@ def test_the_built_in_policy(job: RunningJob, priority: int, why: Protection | N
         pytest.param(SAVED._replace(duration_s=HOUR), None, id="a duration that is over"),
         pytest.param(SAVED._replace(progress=0.0), None, id="no progress"),
         pytest.param(
-            DisruptionFacts(last_checkpoint=NOW + 10 * HOUR), Protection.OLD_CHECKPOINT, id="a future checkpoint"
+            DisruptionFacts(last_checkpoint=NOW + 10 * HOUR), Protection.NO_CHECKPOINT_TIME, id="a future checkpoint"
         ),
         pytest.param(SAVED._replace(restart_s=10_000 * HOUR), None, id="an endless restart"),
     ],
@@ -180,7 +188,7 @@ def test_the_cost_is_the_work_since_the_last_checkpoint_the_restart_and_the_grac
     ]
     assert unit.gpu_hours == pytest.approx(hours)
     assert unit.cost == pytest.approx(10 * hours)
-    assert (unit.rule, unit.reason) == ("normal-preemptible-by-critical", "batch; last checkpoint 30 min ago")
+    assert (unit.rule, unit.reason) == ("normal-preemptible-by-critical", "batch, last checkpoint 30 min ago")
 
 
 @pytest.mark.parametrize(
@@ -236,6 +244,18 @@ def test_without_a_checkpoint_age_the_median_over_namespaces_counts() -> None:
 
     assert lost(one_tenant) == pytest.approx(3_600)
     assert lost(three) == pytest.approx(1_200)
+
+
+def test_fresh_checkpoints_of_other_namespaces_do_not_unprotect_training_that_reports_none() -> None:
+    jobs = [RunningJob(name, node, "training", facts=SAVED) for name, node in (("p", "a"), ("q", "b"), ("r", "c"))]
+    found = inputs([*jobs, RunningJob("silent", "d", "training", hours=200.0)], priority=1_000)
+    for node, namespace in (("a", "x"), ("b", "y"), ("c", "z")):
+        found = _moved_to(namespace, found, node)
+
+    units = find_units(found)
+
+    assert {each.name for each in units.units} == {"x/p", "y/q", "z/r"}
+    assert units.protected == {"team/silent": Protection.NO_CHECKPOINT_TIME}
 
 
 def test_a_gang_is_one_unit_with_its_members_without_gpus() -> None:
@@ -360,7 +380,7 @@ def test_annotations_of_owners_count_for_their_pods() -> None:
     units = find_units(found._replace(disruptions=facts))
 
     assert [each.name for each in units.units] == ["team/g"]
-    assert units.protected == {"team/t": Protection.OLD_CHECKPOINT}
+    assert units.protected == {"team/t": Protection.NO_CHECKPOINT_TIME}
 
 
 def test_annotations_of_a_jobset_count_for_its_pods_in_gangs_of_other_names_and_for_single_pods() -> None:

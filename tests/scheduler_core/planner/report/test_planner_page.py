@@ -16,6 +16,7 @@ from scheduler_core.planner.report.planner_page import (
     MissingMember,
     NotAPlannerError,
     PlannerGangState,
+    UnitCost,
     parse_planner_page,
 )
 from scheduler_core.planner.status import PlannerStatus, QueuedGangStatus
@@ -47,10 +48,12 @@ def test_the_page_has_an_entry_for_each_gang() -> None:
 
 
 def test_a_dry_run_is_reported() -> None:
-    state = parse_planner_page(page((EvictionUnit("b/old", (VICTIM,), rule="scavengers"),)))[LLM]
+    unit = EvictionUnit("b/old", (VICTIM,), rule="scavengers", reason="scavenger, last checkpoint 3 min ago")
+    state = parse_planner_page(page((unit,)))[LLM]
 
     reason = "evicts 1 pod of b/old; 1.2 GPU-hours of work are lost"
-    assert state.dry_run == DryRunState(("b/old",), 1, 1.25, "scavengers", 3.5, reason)
+    costs = (UnitCost("b/old", 1, 1.25, 3.5, "scavengers", "scavenger, last checkpoint 3 min ago"),)
+    assert state.dry_run == DryRunState(("b/old",), 1, 1.25, "scavengers", 3.5, reason, costs)
 
 
 @pytest.mark.parametrize(
