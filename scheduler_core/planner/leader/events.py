@@ -134,22 +134,21 @@ def eviction_events(action: EvictPod, unit: EvictionUnit | None = None) -> Itera
     if preemption is None:
         return
     is_own = pod.namespace == hold.namespace
-    why = _eviction_cause(preemption, unit)
+    rule = _eviction_rule(preemption, unit)
+    why = rule if unit is None else f"{rule}: {unit.reason}"
     beneficiary = f"{_named_beneficiary(hold)}, reservation {hold.name}" if is_own else _beneficiary(hold)
     message = f"evicted for {beneficiary} ({why})"
     yield EventDraft("Pod", pod.namespace, pod.name, pod.uid, EventReason.EVICTED_FOR_GANG, message, warning=True)
     evicted = f"{pod.namespace}/{pod.name}" if is_own else "a pod of another namespace"
     freed = f"to free {counted_noun(pod.gpus, 'GPU')} on {pod.node}" if pod.gpus else f"on {pod.node}"
-    yield _reservation_event(hold, EventReason.EVICTS, f"evicts {evicted} {freed} ({why})", warning=False)
+    message = f"evicts {evicted} {freed} ({why if is_own else rule})"  # no facts about pods of others
+    yield _reservation_event(hold, EventReason.EVICTS, message, warning=False)
 
 
-def _eviction_cause(preemption: Preemption, unit: EvictionUnit | None) -> str:
-    """Return the rule that allows to evict the pod, and what the search knew about it.
-
-    The intent in the spec of the hold has only the rules of all units together.
-    """
+def _eviction_rule(preemption: Preemption, unit: EvictionUnit | None) -> str:
+    """Return the rule that allows to evict the pod. The spec of the hold has only the rules of all units together."""
     if unit is not None:
-        return f"rule {unit.rule}: {unit.reason}"
+        return f"rule {unit.rule}"
     return f"one of the rules {preemption.rule}" if ", " in preemption.rule else f"rule {preemption.rule}"
 
 

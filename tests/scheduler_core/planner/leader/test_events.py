@@ -43,7 +43,7 @@ def test_an_eviction_in_another_namespace_names_no_side_to_the_other() -> None:
     assert (on_pod.namespace, on_reservation.namespace) == ("team-b", "team-a")
     why = "(rule saved: training, last checkpoint 5 min ago)"
     assert on_pod.message == f"evicted for a gang of priority 7 {why}"
-    assert on_reservation.message == f"evicts a pod of another namespace to free 4 GPUs on n1 {why}"
+    assert on_reservation.message == "evicts a pod of another namespace to free 4 GPUs on n1 (rule saved)"
 
 
 def test_an_eviction_in_the_same_namespace_names_both() -> None:
