@@ -134,7 +134,7 @@ COMMANDS = {
         "Serve the pages of `gputopo ui` to the users of a cluster.",
     ),
     "what-if": Command(
-        "gputopo.cli.simulate",
+        "gputopo.cli.what_if",
         "what_if",
         "Show where a pod would be placed now, and on which GPUs.",
     ),

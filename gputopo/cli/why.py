@@ -6,6 +6,7 @@ with the user's own rights, without the in-flight pods of a running extender.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -14,7 +15,7 @@ from gputopo.cli import complete
 from gputopo.cli.cluster import FILE_EPILOG, cluster_options, file_option, listing_cluster
 from gputopo.cli.output import fetch_page, print_document, print_text, token_option
 from gputopo.cli.policy import read_policy_file
-from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, read_bytes
+from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, read_text
 
 if TYPE_CHECKING:
     from gputopo.kube.client import Kube
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 _NO_PERMISSION = (
     "no permission to list PlacementReservations and PlacementLedgers: reservations of gangs are not counted"
 )
+_POD_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,252}")  # no name that a field selector does not take
+_QUOTED = 60  # characters of a name that is refused
 _KINDS = {"pod": ("pod", "pods", "po"), "gang": ("gang", "gangs")}
 
 
@@ -150,6 +153,11 @@ def _parse_what(what: tuple[str, ...]) -> tuple[str, str | None]:
         namespace, _, rest = name.replace("/", " ").partition(" ")
         hint = f"; for one of the namespace {namespace}: {kind} {rest} -n {namespace}" if kind and rest else ""
         raise click.UsageError(f"{' '.join(what)!r} is invalid: expected pod NAME or gang NAME{hint}")
+    if kind == "pod" and _POD_NAME.fullmatch(name) is None:
+        quoted = repr(name if len(name) <= _QUOTED else f"{name[:_QUOTED]}...")
+        raise click.UsageError(
+            f"{quoted} is not the name of a pod; expected at most 253 characters of a-z, 0-9, - and ."
+        )
     return kind, name
 
 
@@ -170,8 +178,8 @@ def read_manifest_pod(filename: str) -> ManifestPod:
     from scheduler_core.request.manifest import ManifestError, parse_manifest  # noqa: PLC0415  YAML: 20 ms, and only -f needs it
 
     try:
-        pods = parse_manifest(read_bytes(filename).decode())
-    except (ManifestError, UnicodeDecodeError) as error:
+        pods = parse_manifest(read_text(filename, "a Pod, Job, Deployment ... in YAML or JSON"))
+    except ManifestError as error:
         exit_with_error(f"{filename}: {error}")
     return next((pod for pod in pods if _requests_gpus(pod.pod)), pods[0])
 

@@ -388,7 +388,7 @@ def test_the_gate_of_a_pod_is_reported_first(tmp_path: Path) -> None:
     ("content", "result"),
     [
         pytest.param(b"kind: ConfigMap", "no Pod found, and no object with a pod template", id="no pod"),
-        pytest.param(b"\xff\xfe", "codec can't decode byte", id="no text"),
+        pytest.param(b"\xff\xfd", "not UTF-8 text (byte 0xff at offset 0); expected a Pod", id="no text"),
     ],
 )
 def test_a_file_without_a_pod(content: bytes, result: str, tmp_path: Path) -> None:
