@@ -70,6 +70,16 @@ def file_option(command: _Command) -> _Command:
     )(command)
 
 
+def source_words(kubeconfig: str | None, context: str | None, source: str | None = None) -> str:
+    """Return the options that name the cluster, as a command in a hint needs them: ``" --from c.json"``."""
+    from shlex import quote  # noqa: PLC0415  only for a hint
+
+    from gputopo.render.wording import escape_invisible  # noqa: PLC0415  only for a hint
+
+    named = (("--kubeconfig", kubeconfig), ("--context", context), ("--from", source))
+    return "".join(f" {option} {escape_invisible(quote(value))}" for option, value in named if value is not None)
+
+
 @click.command(epilog=FILE_EPILOG)
 @cluster_options
 @file_option

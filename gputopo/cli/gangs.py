@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from gputopo.cli import complete
-from gputopo.cli.cluster import FILE_EPILOG, cluster_options, connected_cluster, file_option, listing_cluster
+from gputopo.cli.cluster import (
+    FILE_EPILOG,
+    cluster_options,
+    connected_cluster,
+    file_option,
+    listing_cluster,
+    source_words,
+)
 from gputopo.cli.output import fetch_pages, no_headers_option, print_document, print_table, print_text, token_option
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error
 from gputopo.cli.watch import Watched, check_watch, watch_option, watch_table
@@ -35,7 +42,9 @@ _REFUSED_HINT = (
     "gputopo: to retry a refused gang, correct the quoted value in the workload's pod template, and on existing pods "
     "with kubectl annotate --overwrite pod"
 )
-_WITHOUT_GATE = "gputopo: {}: no scheduling gate, so their pods are placed one by one; see gputopo why gang NAME"
+_WITHOUT_GATE = (
+    "gputopo: {}: no scheduling gate, so their pods are placed one by one; see `gputopo why gang NAME -n NAMESPACE{}`"
+)
 _MAX_NAMED = 3  # gangs without gates that are listed by name
 
 
@@ -117,7 +126,7 @@ def gangs(
     if seen.unread:
         unread = _NO_PERMISSION if connection["source"] is None else _NOT_IN_FILE
         click.echo(unread.format(", ".join(seen.unread)), err=True)
-    for line in _remarks(seen, found, now):
+    for line in _remarks(seen, found, now, source_words(**connection)):
         click.echo(line, err=True)
 
 
@@ -136,8 +145,8 @@ def _watched_gangs(kube: Kube, namespace: str | None, server: str | None, *, wid
     return Watched(read_table, keys=2, ages=frozenset({"WAITING"}), if_empty="no gangs found")
 
 
-def _remarks(seen: GangSnapshot, found: Sequence[GangSummary], now: float) -> Iterator[str]:
-    """Yield the remarks that go to standard error, below the table."""
+def _remarks(seen: GangSnapshot, found: Sequence[GangSummary], now: float, source: str) -> Iterator[str]:
+    """Yield the remarks that go to standard error, below the table. ``source``: the options that name the cluster."""
     from gputopo.render.report import listed  # noqa: PLC0415  start-up of all other commands
     from scheduler_core.planner.gang.gang import GangPhase  # noqa: PLC0415
     from scheduler_core.planner.report.leadership import no_planner_reason  # noqa: PLC0415
@@ -150,7 +159,7 @@ def _remarks(seen: GangSnapshot, found: Sequence[GangSummary], now: float) -> It
         yield _REFUSED_HINT
     ungated = gangs_without_gates(seen)
     if ungated:
-        yield _WITHOUT_GATE.format(listed(ungated, _MAX_NAMED))
+        yield _WITHOUT_GATE.format(listed(ungated, _MAX_NAMED), source)
 
 
 class GangQuery(NamedTuple):
@@ -188,7 +197,9 @@ def why_gang(query: GangQuery, output: str) -> None:
     deadline = time.monotonic() + _TRIAL_PLANS_S
     rules = PlanRules(query.policies, planner_levels(seen) or LEVELS, lambda: time.monotonic() > deadline)
     try:
-        explanation = explain_gang(seen, GangQuestion(name, rules, state, opted_in), now)
+        explanation = explain_gang(
+            seen, GangQuestion(name, rules, state, opted_in, source_words(**query.connection)), now
+        )
     except NoGangError as error:
         exit_with_error(str(error), NO_CLUSTER)
     _print(explanation, output)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from gputopo.cli import complete
-from gputopo.cli.cluster import FILE_EPILOG, cluster_options, file_option, listing_cluster
+from gputopo.cli.cluster import FILE_EPILOG, cluster_options, file_option, listing_cluster, source_words
 from gputopo.cli.policy import read_policy_file
 from gputopo.cli.terminal import exit_with_error, write_out
 from gputopo.cli.why import read_manifest_pod
@@ -52,6 +52,7 @@ def what_if(
       gputopo what-if -f pod.yaml --from cluster.json
     """
     import json  # noqa: PLC0415  start-up of all other commands
+    from shlex import quote  # noqa: PLC0415
 
     import msgspec  # noqa: PLC0415
 
@@ -77,4 +78,10 @@ def what_if(
     policy = policies.policy_for(request)
     barred = rejected_nodes(pod.spec, found)
     answer = answered(request, found.snapshot, [name for name in found.snapshot.records if name not in barred], policy)
-    write_out(render_text(answer) if output == "text" else json.dumps(msgspec.to_builtins(answer), indent=2) + "\n")
+    if output == "json":
+        write_out(json.dumps(msgspec.to_builtins(answer), indent=2) + "\n")
+        return
+    options = "" if policy_file is None else f" --policy {quote(policy_file)}"
+    write_out(
+        render_text(answer, f"gputopo why -f {quote(filename)}{source_words(kubeconfig, context, source)}{options}")
+    )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from gputopo.cli import complete
-from gputopo.cli.cluster import FILE_EPILOG, cluster_options, file_option, listing_cluster
+from gputopo.cli.cluster import FILE_EPILOG, cluster_options, file_option, listing_cluster, source_words
 from gputopo.cli.output import fetch_page, print_document, print_text, token_option
 from gputopo.cli.policy import read_policy_file
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, read_text
@@ -51,6 +51,7 @@ class PodQuery(NamedTuple):
 
     node: str | None  # None: all nodes
     policies: Policies
+    source: str = ""  # the options that name the cluster, for commands in hints
     planner: str | None = None  # URL of the leading planner, for its dry run
 
 
@@ -138,7 +139,8 @@ def why(what: tuple[str, ...], output: str, **flags: str | None) -> None:
             if manifest_pod is not None:
                 explanation = _explain_manifest(kube, manifest_pod, namespace, PodQuery(options.node, policies))
             else:
-                query = PodQuery(options.node, policies, options.planner)
+                hinted = source_words(options.kubeconfig, options.context, options.source)
+                query = PodQuery(options.node, policies, hinted, options.planner)
                 explanation = _explain_cluster_pod(kube, (namespace, name or ""), query)
     _print(explanation, output)
 
@@ -221,7 +223,7 @@ def _explain_cluster_pod(kube: Kube, named: tuple[str, str], query: PodQuery) ->
     )
     return replace(
         explanation,
-        beforehand=gates_reason(pod),
+        beforehand=gates_reason(pod, query.source),
         scheduler_said=pod.status.scheduler_message,
         notes=(*explanation.notes, *ended),
     )
@@ -252,7 +254,7 @@ def _explain(kube: Kube, pod: FullPod, query: PodQuery, bound: str | None) -> Ex
     from scheduler_core.policy.cached_reader import MemoizedParser  # noqa: PLC0415
     from scheduler_core.request.pod_request import InvalidRequest  # noqa: PLC0415
 
-    node, policies, planner = query
+    node, policies, _, planner = query
     metadata, request = pod.metadata, policies.parse_pod(pod)
     if isinstance(request, InvalidRequest):
         return explain_malformed(metadata.namespace, metadata.name, request.reason)
