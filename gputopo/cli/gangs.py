@@ -90,7 +90,8 @@ def gangs(
     planned or bound. GB/S is the planned ring bandwidth inside the nodes, in both directions, of the slowest node.
     WAITING is the time since the gang was complete, or since its first member was created while members are missing.
     Gangs whose pods lack gputopo's scheduling gate are not listed: the planner ignores them. A narrow terminal leaves
-    out PRIORITY, GB/S, DOMAIN, NODES, GPUS, WAITING, MEMBERS, in this order.
+    out PRIORITY, GB/S, DOMAIN, NODES, GPUS, WAITING, MEMBERS, in this order; `-o wide` prints all columns, and one
+    line for each row.
 
     \b
     Examples:
@@ -122,7 +123,8 @@ def gangs(
     if output in ("json", "yaml"):
         print_document(gang_list(found), output)
     else:
-        print_table(lambda: gang_table(found, wide=output == "wide"), bool(found), "no gangs found")
+        wide = output == "wide"
+        print_table(lambda: gang_table(found, wide=wide), bool(found), "no gangs found", wide=wide)
     if seen.unread:
         unread = _NO_PERMISSION if connection["source"] is None else _NOT_IN_FILE
         click.echo(unread.format(", ".join(seen.unread)), err=True)
@@ -142,7 +144,7 @@ def _watched_gangs(kube: Kube, namespace: str | None, server: str | None, *, wid
         seen = read_gangs(kube, namespace, time.time())
         return gang_table(list_gangs(seen, time.time(), states), wide=wide)
 
-    return Watched(read_table, keys=2, ages=frozenset({"WAITING"}), if_empty="no gangs found")
+    return Watched(read_table, keys=2, ages=frozenset({"WAITING"}), if_empty="no gangs found", wide=wide)
 
 
 def _remarks(seen: GangSnapshot, found: Sequence[GangSummary], now: float, source: str) -> Iterator[str]:

@@ -25,6 +25,8 @@ from gputopo.cli.terminal import (
 
 FORMATS = ("tree", "matrix", "json", "yaml", "labels", "dot", "svg", "nccl-xml", "mermaid")  # gputopo.render.FORMATS
 
+_WIDTH_OF_ALIASES = 100  # columns; on a narrower terminal `gputopo machines` would fold the titles
+
 _FROM = click.option(
     "--from",
     "source",
@@ -250,11 +252,16 @@ def record(output: str | None, scrub_uuids: bool) -> None:
 
 @click.command()
 def machines() -> None:
-    """List the bundled example machines, for `--from`."""
+    """List the bundled example machines, for `--from`.
+
+    The columns are the name, its aliases and the title. A terminal of less than 100 columns leaves out the aliases.
+    """
     from agent.recording import bundled as recorded  # noqa: PLC0415  reads the file system
     from gputopo.render.report import table_lines, text_table  # noqa: PLC0415  start-up of all other commands
 
     found = recorded.list_machines(recorded.bundled_directory())
-    rows = ((machine.name, ", ".join(machine.aliases), machine.title) for machine in found)
-    for line in table_lines(text_table((), rows), columns=terminal_width()):
+    width = terminal_width()
+    with_aliases = width is None or width >= _WIDTH_OF_ALIASES
+    rows = ((each.name, *([", ".join(each.aliases)] if with_aliases else []), each.title) for each in found)
+    for line in table_lines(text_table((), rows), columns=width):
         click.echo(line)
