@@ -38,7 +38,12 @@ _OUTPUT = click.Choice(["table", "wide", "json", "yaml"])
 def cluster_options(command: _Command) -> _Command:
     """Add kubectl's options ``--kubeconfig`` and ``--context``."""
     for option in (
-        click.option("--context", metavar="NAME", help="The kubeconfig context to use; default: its current context."),
+        click.option(
+            "--context",
+            metavar="NAME",
+            shell_complete=complete.contexts,
+            help="The kubeconfig context to use; default: its current context.",
+        ),
         click.option(
             "--kubeconfig",
             metavar="FILE",
