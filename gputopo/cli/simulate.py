@@ -140,9 +140,10 @@ def simulate(
     """Simulate a workload with several placement policies.
 
     It prints and compares the results of the policies. gputopo's decisions come from the code that serves
-    kube-scheduler. The same seed gives the same placements. A narrow terminal leaves out the time per decision,
-    fragments by island, fragments, the mean wait, % of best ring bandwidth, never scheduled, in this order; -o json, a
-    file and a pipe have all columns.
+    kube-scheduler. The same seed gives the same placements. "mean allocated" is the share of the GPUs in use, over the
+    second half of the arrivals; "allocated at end" is the share after the last arrival, for jobs that never end. A
+    narrow terminal leaves out the time per decision, fragments by island, fragments, the mean wait, % of best ring
+    bandwidth, allocated at end, never scheduled, in this order; -o json, a file and a pipe have all columns.
 
     \b
     Examples:
