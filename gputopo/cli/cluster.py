@@ -157,7 +157,8 @@ def nodes(
         unknown = sorted(set(names) - every)
         found = [each for each in found if each.name in names]
         for name in (each[:_QUOTED] for each in unknown):
-            click.echo(f"gputopo: there is no GPU node {name!r}{near_names_text(name, sorted(every))}", err=True)
+            hint = near_names_text(name, sorted(every)) or f"; `gputopo nodes{source_words(**connection)}` lists all"
+            click.echo(f"gputopo: there is no GPU node {name!r}{hint}", err=True)
     if not names or found:
         if output in ("json", "yaml"):
             print_document(node_list(found, now), output)

@@ -15,7 +15,7 @@ from gputopo.cli import complete
 from gputopo.cli.cluster import FILE_EPILOG, cluster_options, file_option, listing_cluster, source_words
 from gputopo.cli.output import fetch_page, print_document, print_text, token_option
 from gputopo.cli.policy import read_policy_file
-from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, read_text
+from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, near_names_text, read_text
 
 if TYPE_CHECKING:
     from gputopo.kube.client import Kube
@@ -269,7 +269,7 @@ def _explain(kube: Kube, pod: FullPod, query: PodQuery, bound: str | None) -> Ex
         kube, now, ListedFor(policies.node_policy, pod.spec.priority or 0, parse, gang_of_gated_pod(pod))
     )
     if node is not None and node not in cluster.snapshot.records:
-        exit_with_error(f"node {node} not found", NO_CLUSTER)
+        exit_with_error(f"node {node} not found{near_names_text(node, cluster.snapshot.records)}", NO_CLUSTER)
     rejected = {} if bound is not None else rejected_nodes(pod.spec, cluster)
     names = [name for name in cluster.snapshot.records if name not in rejected] if node is None else [node]
     table = snapshot_for_pod(metadata.uid, cluster)

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from gputopo.cli.cluster import source_words
 from gputopo.cli.main import main
-from tests.gputopo.cli import gang_objects
+from tests.gputopo.cli import gang_objects, pod_objects
 from tests.gputopo.cli.cluster_files import file_of
 from tests.gputopo.cli.cluster_objects import pod
 
@@ -47,6 +47,16 @@ def test_an_unknown_gang_of_a_file(tmp_path: Path) -> None:
 
     assert shown.exit_code == 4
     assert f"`gputopo gangs --from {file}` lists all" in shown.stderr
+
+
+def test_a_node_that_a_file_does_not_have(tmp_path: Path) -> None:
+    file = file_of(tmp_path, pod_objects.THERE)
+    near, other = (run("nodes", name, "--from", file) for name in ("gpu-00", "other"))
+
+    assert (near.exit_code, near.stderr) == (4, "gputopo: there is no GPU node 'gpu-00'; did you mean gpu-0?\n")
+    assert other.stderr == f"gputopo: there is no GPU node 'other'; `gputopo nodes --from {file}` lists all\n"
+    explained = run("why", "pod", "waits", "-n", "a", "--node", "gpu-00", "--from", file)
+    assert (explained.exit_code, explained.stderr) == (4, "gputopo: node gpu-00 not found; did you mean gpu-0?\n")
 
 
 def test_gangs_of_a_file_without_gates(tmp_path: Path) -> None:
