@@ -25,8 +25,6 @@ from gputopo.cli.terminal import (
 
 FORMATS = ("tree", "matrix", "json", "yaml", "labels", "dot", "svg", "nccl-xml", "mermaid")  # gputopo.render.FORMATS
 
-_WIDTH_OF_ALIASES = 100  # columns; on a narrower terminal `gputopo machines` would fold the titles
-
 _FROM = click.option(
     "--from",
     "source",
@@ -254,14 +252,17 @@ def record(output: str | None, scrub_uuids: bool) -> None:
 def machines() -> None:
     """List the bundled example machines, for `--from`.
 
-    The columns are the name, its aliases and the title. A terminal of less than 100 columns leaves out the aliases.
+    The columns are the name, its aliases and the title. A narrow terminal leaves out the names, which are longer:
+    `--from` takes an alias as well.
     """
     from agent.recording import bundled as recorded  # noqa: PLC0415  reads the file system
     from gputopo.render.report import table_lines, text_table  # noqa: PLC0415  start-up of all other commands
 
     found = recorded.list_machines(recorded.bundled_directory())
     width = terminal_width()
-    with_aliases = width is None or width >= _WIDTH_OF_ALIASES
-    rows = ((each.name, *([", ".join(each.aliases)] if with_aliases else []), each.title) for each in found)
-    for line in table_lines(text_table((), rows), columns=width):
-        click.echo(line)
+    rows = [(each.name, ", ".join(each.aliases), each.title) for each in found]
+    lines = [*table_lines(text_table((), rows))]
+    if width is not None and max(map(len, lines)) > width:
+        short = ((aliases or name, title) for name, aliases, title in rows)
+        lines = [*table_lines(text_table((), short), columns=width)]
+    click.echo("\n".join(lines))

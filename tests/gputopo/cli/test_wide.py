@@ -33,15 +33,13 @@ def test_wide_tables_have_one_line_for_each_row(tmp_path: Path, command: str, co
     assert shown == lines(None, command, "--from", file, "-o", "wide")
 
 
-def test_a_narrow_terminal_lists_machines_without_aliases() -> None:
-    narrow, wide = lines(80, "machines"), lines(100, "machines")
-    folded = [line for line in narrow if line.startswith(" ")]
+def test_a_narrow_terminal_lists_machines_by_their_aliases() -> None:
+    narrow, wide = lines(80, "machines"), lines(120, "machines")
 
-    assert narrow[0].split()[0] == wide[0].split()[0] == "0gpu-2n"
-    assert not any("dgx-a100" in line for line in narrow)
-    assert any("dgx-a100" in line for line in wide)
-    assert len(folded) < len(narrow) // 10
+    assert (narrow[0].split()[0], wide[0].split()[:2]) == ("no-gpu", ["0gpu-2n", "no-gpu"])
+    assert len(narrow) == len(wide)  # no title is folded
     assert max(map(len, narrow)) <= 80
+    assert wide == lines(None, "machines")
 
 
 def test_a_redrawn_wide_table_counts_the_lines_that_the_terminal_wraps(
