@@ -97,7 +97,8 @@ def _keep_token(ctx: click.Context, _: click.Parameter, file: IO[str] | None) ->
         except (UnicodeDecodeError, OSError) as error:
             if file is not sys.stdin:
                 file.close()  # click closes it only if the command starts
-            raise click.BadParameter(f"not a file with a token: {error}") from None
+            what = "it is not text" if isinstance(error, UnicodeDecodeError) else error.strerror
+            raise click.BadParameter(f"not a file with a bearer token: {what}") from None
 
 
 def page_token() -> str | None:

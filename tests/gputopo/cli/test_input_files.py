@@ -105,6 +105,22 @@ def test_nodes_of_a_simulation_that_are_not_text(tmp_path: Path) -> None:
     assert "not UTF-8 text (byte 0xff at offset 2); expected nodes in CSV" in found.stderr
 
 
+def test_nodes_of_a_simulation_with_a_long_cell(tmp_path: Path) -> None:
+    (tmp_path / "nodes.csv").write_text(f"sn,cpu_milli,memory_mib,gpu,model\n{'a' * 200_000},1,1,1,T4\n")
+    found = run("simulate", "--cluster", str(tmp_path / "nodes.csv"))
+
+    assert found.exit_code == 2
+    assert "invalid CSV: field larger than field limit (131072); expected columns" in found.stderr
+
+
+def test_a_token_that_is_not_text(tmp_path: Path) -> None:
+    (tmp_path / "token").write_bytes(b"\xff")
+    found = run("gangs", "--token-file", str(tmp_path / "token"))
+
+    assert found.exit_code == 2
+    assert "not a file with a bearer token: it is not text\n" in found.stderr
+
+
 def test_all_parts_of_a_packed_file_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "two.gz"
     file.write_bytes(gzip.compress(b"first ") + gzip.compress(b"second") + b"\0\0")
