@@ -38,7 +38,12 @@ _OUTPUT = click.Choice(["table", "wide", "json", "yaml"])
 def cluster_options(command: _Command) -> _Command:
     """Add kubectl's options ``--kubeconfig`` and ``--context``."""
     for option in (
-        click.option("--context", metavar="NAME", help="The kubeconfig context to use; default: its current context."),
+        click.option(
+            "--context",
+            metavar="NAME",
+            shell_complete=complete.contexts,
+            help="The kubeconfig context to use; default: its current context.",
+        ),
         click.option(
             "--kubeconfig",
             metavar="FILE",
@@ -68,6 +73,16 @@ def file_option(command: _Command) -> _Command:
         shell_complete=complete.files,
         help="Instead of a cluster: a file of its objects; the command that prints it is below.",
     )(command)
+
+
+def source_words(kubeconfig: str | None, context: str | None, source: str | None = None) -> str:
+    """Return the options that name the cluster, as a command in a hint needs them: ``" --from c.json"``."""
+    from shlex import quote  # noqa: PLC0415  only for a hint
+
+    from gputopo.render.wording import escape_invisible  # noqa: PLC0415  only for a hint
+
+    named = (("--kubeconfig", kubeconfig), ("--context", context), ("--from", source))
+    return "".join(f" {option} {escape_invisible(quote(value))}" for option, value in named if value is not None)
 
 
 @click.command(epilog=FILE_EPILOG)
@@ -107,7 +122,8 @@ def nodes(
     nodes without an agent are listed with what the kubelet advertises, and counted below the table. `-o wide` adds,
     among others, the memory of the GPUs that is in use (VRAM USED) and that containers hold (VRAM CLAIMED), and the
     part of the last 10 minutes in which a kernel ran (BUSY), of the lowest and the highest GPU, in steps of 10 %. A
-    narrow terminal leaves out PRODUCT, LAST SEEN, ISLANDS, GPUS, in this order.
+    narrow terminal leaves out PRODUCT, LAST SEEN, ISLANDS, GPUS, in this order; `-o wide` prints all columns, and one
+    line for each row.
 
     \b
     Examples:
@@ -141,14 +157,16 @@ def nodes(
         unknown = sorted(set(names) - every)
         found = [each for each in found if each.name in names]
         for name in (each[:_QUOTED] for each in unknown):
-            click.echo(f"gputopo: there is no GPU node {name!r}{near_names_text(name, sorted(every))}", err=True)
+            hint = near_names_text(name, sorted(every)) or f"; `gputopo nodes{source_words(**connection)}` lists all"
+            click.echo(f"gputopo: there is no GPU node {name!r}{hint}", err=True)
     if not names or found:
         if output in ("json", "yaml"):
             print_document(node_list(found, now), output)
         elif page is not None:
             click.echo(page({each.name for each in found}), nl=False)
         else:
-            print_table(lambda: node_table(found, now, wide=output == "wide"), bool(found), "no GPU nodes found")
+            wide = output == "wide"
+            print_table(lambda: node_table(found, now, wide=wide), bool(found), "no GPU nodes found", wide=wide)
             if (missing := missing_agents_text(found)) is not None:
                 click.echo(missing, err=True)
     if unknown:
@@ -165,7 +183,7 @@ def _watched_nodes(kube: Kube, selector: str, names: Sequence[str], *, wide: boo
         found = read_nodes(kube, selector)
         return node_table([each for each in found if not names or each.name in names], datetime.now(UTC), wide=wide)
 
-    return Watched(read_table, keys=1, ages=frozenset({"LAST SEEN"}), if_empty="no GPU nodes found")
+    return Watched(read_table, keys=1, ages=frozenset({"LAST SEEN"}), if_empty="no GPU nodes found", wide=wide)
 
 
 def _page_of(kube: Kube) -> Callable[[Collection[str]], str]:
@@ -207,7 +225,7 @@ def pods(
     (`gputopo nodes --help`), and the memory of a shared GPU that the pod declares (`gputopo.io/vram`). A pod is
     listed once the agent has reported its GPUs, seconds after it starts. Agents that no longer report are named below
     the table, with their pods. A narrow terminal leaves out NUMA, BEST ON NODE, ISLANDS, BEST IN CLUSTER, RING, NODE,
-    in this order.
+    in this order; `-o wide` prints all columns, and one line for each row.
 
     \b
     Examples:
@@ -223,16 +241,16 @@ def pods(
     if namespace is not None and all_namespaces:
         raise click.UsageError(f"--namespace {namespace} and --all-namespaces exclude each other")
     check_watch(watch, output, connection["source"])
+    wide, none = output == "wide", "no running GPU pods found"
     if watch:
         with connected_cluster(**connection, role=None) as kube:
-            wide, none = output == "wide", "no running GPU pods found"
-            watch_table(Watched(lambda: pod_table(_read_pods(kube, namespace), wide=wide), 2, frozenset(), none))
+            watch_table(Watched(lambda: pod_table(_read_pods(kube, namespace), wide=wide), 2, frozenset(), none, wide))
     with listing_cluster(**connection, role=None) as kube:
         found = _read_pods(kube, namespace)
     if output in ("json", "yaml"):
         print_document(pod_list(found), output)
         return
-    print_table(lambda: pod_table(found, wide=output == "wide"), bool(found), "no running GPU pods found")
+    print_table(lambda: pod_table(found, wide=wide), bool(found), none, wide=wide)
     if (notes := silent_agents_text(found)) is not None:
         click.echo(notes, err=True)
 

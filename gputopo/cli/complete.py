@@ -1,4 +1,4 @@
-"""The shell completions of arguments: machines and files, names of objects of the cluster, placement policies.
+"""The shell completions of arguments: machines and files, names of cluster objects, contexts, placement policies.
 
 A completion prints no message and never fails: without a cluster, nothing is offered.
 Heavy imports are in the functions.
@@ -21,6 +21,7 @@ _TIMEOUT_S = 3.0  # a person waits for it; for a call, and for all calls togethe
 _FILE_TIMEOUT_S = 10.0  # to read a file of the whole cluster
 _MOST = 1000  # names offered at once
 _KINDS = ("pod", "gang")
+_CONTEXT = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.:/@]{0,252}")  # "gke_a_b", "arn:aws:eks:a:1:cluster/b", "me@b"
 _NAME = re.compile(r"[a-z0-9][-a-z0-9.]{0,252}")
 
 
@@ -61,8 +62,12 @@ def namespaces(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[
 
 
 def kind_and_name(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the kinds of ``gputopo why``, and after a kind the pods or the gangs."""
+    """Return the kinds of ``gputopo why``, and after a kind and a space or "/" the pods or the gangs."""
     before = ctx.params.get("what") or ()
+    if not before and "/" in incomplete:
+        kind, _, name = incomplete.partition("/")
+        names = next((offer for kinds, offer in _NAMES_OF if kind in kinds), None)
+        return [] if names is None else [_item(f"{kind}/{each.value}") for each in names(ctx, parameter, name)]
     if not before:
         return [_item(kind) for kind in _KINDS if kind.startswith(incomplete)]
     names = next((offer for kinds, offer in _NAMES_OF if before[0] in kinds), None)
@@ -70,6 +75,21 @@ def kind_and_name(ctx: click.Context, parameter: click.Parameter, incomplete: st
 
 
 _NAMES_OF = ((("pod", "pods", "po"), pods), (("gang", "gangs"), gangs))
+
+
+def contexts(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the contexts of the kubeconfig."""
+    import io  # noqa: PLC0415  only here
+    from contextlib import redirect_stderr  # noqa: PLC0415
+
+    with redirect_stderr(io.StringIO()):
+        try:
+            from gputopo.kube.connect import context_names  # noqa: PLC0415  start-up of all other commands
+
+            found = context_names(ctx.params.get("kubeconfig"))
+        except Exception:  # noqa: BLE001  whatever is wrong, the person goes on typing
+            return []
+    return [_item(each) for each in found if each.startswith(incomplete) and _CONTEXT.fullmatch(each)][:_MOST]
 
 
 def policies(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 import click
 import msgspec
 
+from gputopo.cli import complete
 from gputopo.cli.cluster import cluster_options, connected_cluster
-from gputopo.cli.terminal import exit_with_error, read_bytes, write_out
+from gputopo.cli.terminal import exit_with_error, read_packed, read_text, write_out
 from gputopo.process.decoding import decode
 
 FINDINGS_EXIT_CODE = 1
@@ -43,6 +44,7 @@ def _print_policy(context: click.Context, _: click.Parameter, value: bool) -> No
     "--from",
     "source",
     metavar="FILE|-",
+    shell_complete=complete.files,
     help="Read the nodes from the output of `kubectl get nodes -o json` instead of the cluster.",
 )
 @click.option(
@@ -84,6 +86,7 @@ def _print_policy(context: click.Context, _: click.Parameter, value: bool) -> No
     "--check",
     "checked",
     metavar="FILE|-",
+    shell_complete=complete.files,
     help="Check this file instead and print its errors; exit code 1 if it has any.",
 )
 def scheduler_config(
@@ -122,15 +125,17 @@ def scheduler_config(
     if re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", namespace) is None:
         raise click.UsageError(f"--namespace {namespace!r} is not a valid namespace name")
     _reject_other_resources(named)
+    # Before the cluster is read: an error in the name of the file needs no cluster.
+    text = None if checked is None else read_text(checked, "a KubeSchedulerConfiguration in YAML or JSON")
     resources = frozenset(named) or _resources(
         _nodes_of_file(source) if source else _nodes_of_cluster(where["kubeconfig"], where["context"])
     )
-    if checked is None:
+    if checked is None or text is None:
         from scheduler_core.extender.scheduler_config import Caller, render_configuration  # noqa: PLC0415  start-up of all other commands
 
         write_out(render_configuration(resources, Caller(caller), namespace, quality_and_cost=quality_and_cost))
         return
-    findings = _findings(checked, resources)
+    findings = _findings(checked, text, resources)
     if findings:
         write_out("\n".join(map(str, findings)))
         sys.exit(FINDINGS_EXIT_CODE)
@@ -147,7 +152,7 @@ def _reject_other_resources(named: tuple[str, ...]) -> None:
             raise click.UsageError(f"--resource {name!r} is not a GPU resource; expected: {expected}")
 
 
-def _findings(name: str, resources: frozenset[str]) -> tuple[object, ...]:
+def _findings(name: str, text: str, resources: frozenset[str]) -> tuple[object, ...]:
     import yaml  # noqa: PLC0415  20 ms, and only a check needs it
 
     from gputopo.process.yaml_loader import load_yaml  # noqa: PLC0415
@@ -158,8 +163,8 @@ def _findings(name: str, resources: frozenset[str]) -> tuple[object, ...]:
     )
 
     try:
-        return check_configuration(parse_configuration(load_yaml(read_bytes(name))), resources)
-    except (yaml.YAMLError, ConfigurationError, ValueError, RecursionError) as error:  # ValueError: no date, no UTF-8
+        return check_configuration(parse_configuration(load_yaml(text)), resources)
+    except (yaml.YAMLError, ConfigurationError, ValueError, RecursionError) as error:  # ValueError: not a date
         exit_with_error(f"{name}: {error}")
 
 
@@ -169,7 +174,7 @@ def _resources(nodes: Iterable[_NodeWithCapacity]) -> frozenset[str]:
 
 def _nodes_of_file(name: str) -> tuple[_NodeWithCapacity, ...]:
     try:
-        return decode(read_bytes(name), _Nodes).items
+        return decode(read_packed(name), _Nodes).items
     except msgspec.DecodeError as error:
         exit_with_error(f"{name}: not the output of `kubectl get nodes -o json`: {error}")
 

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from gputopo.cli import complete
-from gputopo.cli.cluster import FILE_EPILOG, cluster_options, connected_cluster, file_option, listing_cluster
+from gputopo.cli.cluster import (
+    FILE_EPILOG,
+    cluster_options,
+    connected_cluster,
+    file_option,
+    listing_cluster,
+    source_words,
+)
 from gputopo.cli.output import fetch_pages, no_headers_option, print_document, print_table, print_text, token_option
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error
 from gputopo.cli.watch import Watched, check_watch, watch_option, watch_table
@@ -35,7 +42,9 @@ _REFUSED_HINT = (
     "gputopo: to retry a refused gang, correct the quoted value in the workload's pod template, and on existing pods "
     "with kubectl annotate --overwrite pod"
 )
-_WITHOUT_GATE = "gputopo: {}: no scheduling gate, so their pods are placed one by one; see gputopo why gang NAME"
+_WITHOUT_GATE = (
+    "gputopo: {}: no scheduling gate, so their pods are placed one by one; see `gputopo why gang NAME -n NAMESPACE{}`"
+)
 _MAX_NAMED = 3  # gangs without gates that are listed by name
 
 
@@ -81,7 +90,8 @@ def gangs(
     planned or bound. GB/S is the planned ring bandwidth inside the nodes, in both directions, of the slowest node.
     WAITING is the time since the gang was complete, or since its first member was created while members are missing.
     Gangs whose pods lack gputopo's scheduling gate are not listed: the planner ignores them. A narrow terminal leaves
-    out PRIORITY, GB/S, DOMAIN, NODES, GPUS, WAITING, MEMBERS, in this order.
+    out PRIORITY, GB/S, DOMAIN, NODES, GPUS, WAITING, MEMBERS, in this order; `-o wide` prints all columns, and one
+    line for each row.
 
     \b
     Examples:
@@ -113,11 +123,12 @@ def gangs(
     if output in ("json", "yaml"):
         print_document(gang_list(found), output)
     else:
-        print_table(lambda: gang_table(found, wide=output == "wide"), bool(found), "no gangs found")
+        wide = output == "wide"
+        print_table(lambda: gang_table(found, wide=wide), bool(found), "no gangs found", wide=wide)
     if seen.unread:
         unread = _NO_PERMISSION if connection["source"] is None else _NOT_IN_FILE
         click.echo(unread.format(", ".join(seen.unread)), err=True)
-    for line in _remarks(seen, found, now):
+    for line in _remarks(seen, found, now, source_words(**connection)):
         click.echo(line, err=True)
 
 
@@ -133,11 +144,11 @@ def _watched_gangs(kube: Kube, namespace: str | None, server: str | None, *, wid
         seen = read_gangs(kube, namespace, time.time())
         return gang_table(list_gangs(seen, time.time(), states), wide=wide)
 
-    return Watched(read_table, keys=2, ages=frozenset({"WAITING"}), if_empty="no gangs found")
+    return Watched(read_table, keys=2, ages=frozenset({"WAITING"}), if_empty="no gangs found", wide=wide)
 
 
-def _remarks(seen: GangSnapshot, found: Sequence[GangSummary], now: float) -> Iterator[str]:
-    """Yield the remarks that go to standard error, below the table."""
+def _remarks(seen: GangSnapshot, found: Sequence[GangSummary], now: float, source: str) -> Iterator[str]:
+    """Yield the remarks that go to standard error, below the table. ``source``: the options that name the cluster."""
     from gputopo.render.report import listed  # noqa: PLC0415  start-up of all other commands
     from scheduler_core.planner.gang.gang import GangPhase  # noqa: PLC0415
     from scheduler_core.planner.report.leadership import no_planner_reason  # noqa: PLC0415
@@ -150,7 +161,7 @@ def _remarks(seen: GangSnapshot, found: Sequence[GangSummary], now: float) -> It
         yield _REFUSED_HINT
     ungated = gangs_without_gates(seen)
     if ungated:
-        yield _WITHOUT_GATE.format(listed(ungated, _MAX_NAMED))
+        yield _WITHOUT_GATE.format(listed(ungated, _MAX_NAMED), source)
 
 
 class GangQuery(NamedTuple):
@@ -188,7 +199,9 @@ def why_gang(query: GangQuery, output: str) -> None:
     deadline = time.monotonic() + _TRIAL_PLANS_S
     rules = PlanRules(query.policies, planner_levels(seen) or LEVELS, lambda: time.monotonic() > deadline)
     try:
-        explanation = explain_gang(seen, GangQuestion(name, rules, state, opted_in), now)
+        explanation = explain_gang(
+            seen, GangQuestion(name, rules, state, opted_in, source_words(**query.connection)), now
+        )
     except NoGangError as error:
         exit_with_error(str(error), NO_CLUSTER)
     _print(explanation, output)

@@ -134,7 +134,7 @@ COMMANDS = {
         "Serve the pages of `gputopo ui` to the users of a cluster.",
     ),
     "what-if": Command(
-        "gputopo.cli.simulate",
+        "gputopo.cli.what_if",
         "what_if",
         "Show where a pod would be placed now, and on which GPUs.",
     ),
@@ -196,7 +196,8 @@ def main() -> None:
     Exit codes: 0 fine; 1 degraded hardware found (with --check); 2 bad input or usage, or the
     command needs an extra that is not installed; 3 no GPU or driver here; 4 the cluster cannot
     be reached, denies access, or does not have the object; 5 the input is damaged or incomplete
-    (labels, show --check); 130 ended by Ctrl-C.
+    (labels, show --check); 70 an internal error of gputopo, please report it; 130 ended by
+    Ctrl-C.
     """
     # Without this the interpreter runs a garbage collection when it exits, which takes 7 ms.
     click.get_current_context().call_on_close(gc.freeze)

@@ -20,20 +20,20 @@ _MAX_TOKEN = 64 * 2**10
 _WIDTH = 120  # columns, where standard output is not a terminal
 
 
-def print_table(table: Callable[[], Any], has_rows: bool, if_empty: str) -> None:
-    """Print a table; if it has no rows, print ``if_empty`` to standard error."""
+def print_table(table: Callable[[], Any], has_rows: bool, if_empty: str, *, wide: bool = False) -> None:
+    """Print a table as ``printed_lines``; if it has no rows, print ``if_empty`` to standard error."""
     if not has_rows:
         click.echo(if_empty, err=True)
         return
-    click.echo("\n".join(printed_lines(table())))
+    click.echo("\n".join(printed_lines(table(), wide=wide)))
 
 
-def printed_lines(table: Table) -> list[str]:
-    """Return the lines of a table: on a terminal as wide as it, elsewhere all columns."""
+def printed_lines(table: Table, *, wide: bool = False) -> list[str]:
+    """Return the lines of a table: on a terminal as wide as it, elsewhere and with ``wide`` all columns, unfolded."""
     from gputopo.render.report import fit_table, table_lines  # noqa: PLC0415  start-up of all other commands
     from gputopo.render.wording import MAX_NAME, escape_invisible, shorten_names  # noqa: PLC0415
 
-    width = terminal_width()
+    width = None if wide else terminal_width()
     colour = has_colours()
     # Tables of large clusters have 100,000 cells, nearly all of them short and printable.
     rows = [
@@ -97,7 +97,8 @@ def _keep_token(ctx: click.Context, _: click.Parameter, file: IO[str] | None) ->
         except (UnicodeDecodeError, OSError) as error:
             if file is not sys.stdin:
                 file.close()  # click closes it only if the command starts
-            raise click.BadParameter(f"not a file with a token: {error}") from None
+            what = "it is not text" if isinstance(error, UnicodeDecodeError) else error.strerror
+            raise click.BadParameter(f"not a file with a bearer token: {what}") from None
 
 
 def page_token() -> str | None:

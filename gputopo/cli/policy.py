@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gputopo.cli import complete
-from gputopo.cli.terminal import exit_with_error, read_bytes, write_out
+from gputopo.cli.terminal import exit_with_error, read_text, write_out
 
 if TYPE_CHECKING:
     from scheduler_core.policy.file import PolicyFile
@@ -64,8 +64,6 @@ def read_policy_file(file: str) -> PolicyFile:
     from scheduler_core.policy.file import PolicyError, parse_policy_file  # noqa: PLC0415  0.2 s: pydantic
 
     try:
-        return parse_policy_file(read_bytes(file).decode(), file)
-    except UnicodeDecodeError as error:
-        exit_with_error(f"{file}: not UTF-8 text: {error}")
+        return parse_policy_file(read_text(file, "a PlacementPolicy in YAML or JSON"), file)
     except PolicyError as error:
         exit_with_error(str(error))

@@ -5,8 +5,9 @@ Exit codes: 0 no decision differs; 1 a decision differs; 2 bad input.
 
 from __future__ import annotations
 
+import io
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import click
@@ -18,6 +19,7 @@ from gputopo.process.page_reader import PageError, read_pages
 from scheduler_core.extender.decision_record import DecisionFormatError, parse_decision, replay_differences
 
 DIFFERENT = 1
+_IF_EMPTY = "no decisions found; expected the file of an extender's option --decisions-file"
 
 
 class DecisionLines(NamedTuple):
@@ -25,6 +27,7 @@ class DecisionLines(NamedTuple):
 
     name: str
     lines: Iterable[bytes]
+    if_empty: str | None = None  # the error if no line follows; None: no error
 
 
 class _Source(click.File):
@@ -36,7 +39,24 @@ class _Source(click.File):
                 value, (line for page in read_pages(value, page_token()) for line in page.splitlines())
             )
         file = super().convert(value, param, ctx)
-        return DecisionLines(getattr(file, "name", "-"), file)
+        return DecisionLines(str(value), _unpacked_lines(str(value), file), _IF_EMPTY)
+
+
+def _unpacked_lines(name: str, file: Any) -> Iterator[bytes]:
+    """Yield the lines of a file, of a gzip file unpacked. A file of decisions is too long to be read as a whole."""
+    buffered = file if hasattr(file, "peek") else io.BufferedReader(file)
+    if not buffered.peek(2).startswith(b"\x1f\x8b"):
+        yield from buffered
+        return
+    import gzip  # noqa: PLC0415  only for a packed file
+    import zlib  # noqa: PLC0415
+
+    try:
+        yield from gzip.GzipFile(fileobj=buffered)
+    except EOFError:
+        exit_with_error(f"{name}: the gzip data ends early")
+    except (gzip.BadGzipFile, zlib.error) as error:
+        exit_with_error(f"{name}: not a valid gzip file: {error}")
 
 
 @click.command()
@@ -46,9 +66,9 @@ def replay(source: DecisionLines) -> None:
     """Replay the recorded decisions of an extender.
 
     It lists the decisions that differ. URL is the page /decisions of an extender, which is read with all its further
-    pages. FILE is the file of its option --decisions-file; `-` is standard input. After a change of version,
-    differences show what the new version decides differently. With the same version, a difference is a bug: please
-    report it.
+    pages. FILE is the file of its option --decisions-file, also packed by gzip; `-` is standard input. After a change
+    of version, differences show what the new version decides differently. With the same version, a difference is a
+    bug: please report it.
 
     \b
     Examples:
@@ -72,6 +92,8 @@ def replay(source: DecisionLines) -> None:
         exit_with_error(f"{source.name}: line {number}: {error}")
     except PageError as error:
         exit_with_error(str(error))
+    if not replayed and source.if_empty is not None:
+        exit_with_error(f"{source.name}: {source.if_empty}")
     click.echo(f"{replayed} decisions replayed, {different} differ")
     if different:
         sys.exit(DIFFERENT)

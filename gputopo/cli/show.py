@@ -250,11 +250,19 @@ def record(output: str | None, scrub_uuids: bool) -> None:
 
 @click.command()
 def machines() -> None:
-    """List the bundled example machines, for `--from`."""
+    """List the bundled example machines, for `--from`.
+
+    The columns are the name, its aliases and the title. A narrow terminal leaves out the names, which are longer:
+    `--from` takes an alias as well.
+    """
     from agent.recording import bundled as recorded  # noqa: PLC0415  reads the file system
     from gputopo.render.report import table_lines, text_table  # noqa: PLC0415  start-up of all other commands
 
     found = recorded.list_machines(recorded.bundled_directory())
-    rows = ((machine.name, ", ".join(machine.aliases), machine.title) for machine in found)
-    for line in table_lines(text_table((), rows), columns=terminal_width()):
-        click.echo(line)
+    width = terminal_width()
+    rows = [(each.name, ", ".join(each.aliases), each.title) for each in found]
+    lines = [*table_lines(text_table((), rows))]
+    if width is not None and max(map(len, lines)) > width:
+        short = ((aliases or name, title) for name, aliases, title in rows)
+        lines = [*table_lines(text_table((), short), columns=width)]
+    click.echo("\n".join(lines))

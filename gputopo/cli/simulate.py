@@ -1,4 +1,4 @@
-"""``gputopo simulate`` and ``gputopo what-if``: placement without an installation. Heavy imports in the functions."""
+"""``gputopo simulate``: placement policies compared, without an installation. Heavy imports in the functions."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from gputopo.cli import complete
-from gputopo.cli.cluster import FILE_EPILOG, cluster_options, file_option, listing_cluster, print_unreadable
+from gputopo.cli.cluster import print_unreadable
 from gputopo.cli.policy import read_policy_file
 from gputopo.cli.progress import ProgressLine, input_progress
-from gputopo.cli.terminal import exit_with_error, read_bytes, read_packed, terminal_width, write_out
-from gputopo.cli.why import read_manifest_pod
+from gputopo.cli.terminal import decode_utf8, exit_with_error, read_packed, read_text, terminal_width, write_out
 
 if TYPE_CHECKING:
     from scheduler_core.cache.list_once import ListedCluster
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from scheduler_core.simulation.workload import SimulatedJob
 
 _POLICIES = "ours,spread,pack,fgd"
+_WORKLOAD = "jobs in CSV or JSON, see docs/quality.md"
+_CLUSTER = "nodes in CSV, or the output of `kubectl get nodes -o json`"
 _SIZES = "1:45,2:25,3:8,4:15,5:7"
 _MANY = re.compile(r"(?P<machine>.+)\*(?P<count>\d+)")
 _MAX_NODES = 99_999  # of one --cluster
@@ -61,6 +62,7 @@ class _Load(NamedTuple):
     load: float
     jobs: int
     until: float
+    text: str | None = None  # the content of the file ``workload``
 
 
 @click.command()
@@ -138,9 +140,10 @@ def simulate(
     """Simulate a workload with several placement policies.
 
     It prints and compares the results of the policies. gputopo's decisions come from the code that serves
-    kube-scheduler. The same seed gives the same placements. A narrow terminal leaves out the time per decision,
-    fragments by island, fragments, the mean wait, % of best ring bandwidth, never scheduled, in this order; -o json, a
-    file and a pipe have all columns.
+    kube-scheduler. The same seed gives the same placements. "mean allocated" is the share of the GPUs in use, over the
+    second half of the arrivals; "allocated at end" is the share after the last arrival, for jobs that never end. A
+    narrow terminal leaves out the time per decision, fragments by island, fragments, the mean wait, % of best ring
+    bandwidth, allocated at end, never scheduled, in this order; -o json, a file and a pipe have all columns.
 
     \b
     Examples:
@@ -151,8 +154,8 @@ def simulate(
       gputopo simulate --cluster 'dgx-a100*20' --workload docs/examples/preemption/workload.csv
     """
     specs = [spec for each in clusters for spec in _nodes(each)]
-    wanted = _Load(**load)
-    text = None if wanted.workload is None else _workload_text(wanted.workload)
+    text = None if load["workload"] is None else read_text(load["workload"], _WORKLOAD)
+    wanted = _Load(**load, text=text)
     if text is not None:
         from scheduler_core.simulation.preemption.jobs import has_tiers  # noqa: PLC0415  start-up of all other commands
 
@@ -163,74 +166,6 @@ def simulate(
     placements = () if policy_file is None else read_policy_file(policy_file).policies.profiles
     compared = _Compared(policies.split(","), {each.policy.name: each.policy for each in placements})
     _simulate(specs, wanted, compared, range(seed, seed + seeds), output)
-
-
-@click.command("what-if", epilog=FILE_EPILOG)
-@cluster_options
-@click.option(
-    "-f",
-    "--filename",
-    metavar="FILE|-",
-    required=True,
-    shell_complete=complete.files,
-    help="A Pod, Job, Deployment ...",
-)
-@file_option
-@click.option(
-    "--policy",
-    "policy_file",
-    metavar="FILE|-",
-    help="The extender's policy file; the profile that matches the pod applies. Default: the built-in policy.",
-)
-@click.option(
-    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="What to print."
-)
-def what_if(
-    *,
-    kubeconfig: str | None,
-    context: str | None,
-    filename: str,
-    source: str | None,
-    policy_file: str | None,
-    output: str,
-) -> None:
-    """Show where a pod would be placed now, and on which GPUs.
-
-    Nothing is created. CPU, memory and volumes are ignored. `gputopo why` explains the reasons.
-
-    \b
-    Examples:
-      gputopo what-if -f pod.yaml
-      gputopo what-if -f pod.yaml --policy policy.yaml
-      gputopo what-if -f pod.yaml --from cluster.json
-    """
-    import json  # noqa: PLC0415  start-up of all other commands
-
-    import msgspec  # noqa: PLC0415
-
-    from scheduler_core.cache.list_once import ListedFor, read_cluster, rejected_nodes  # noqa: PLC0415
-    from scheduler_core.policy.cached_reader import MemoizedParser  # noqa: PLC0415
-    from scheduler_core.policy.profiles import BUILT_IN  # noqa: PLC0415
-    from scheduler_core.request.pod_request import InvalidRequest  # noqa: PLC0415
-    from scheduler_core.simulation.what_if import render_text  # noqa: PLC0415
-    from scheduler_core.simulation.what_if import what_if as answered  # noqa: PLC0415
-
-    if [filename, source, policy_file].count("-") > 1:
-        raise click.UsageError("only one of -f, --from and --policy can be standard input")
-    policies = BUILT_IN if policy_file is None else read_policy_file(policy_file).policies
-    parse = MemoizedParser(lambda: policies)
-    pod = read_manifest_pod(filename).pod
-    request = policies.parse_pod(pod)
-    if isinstance(request, InvalidRequest):
-        exit_with_error(f"{filename}: {request.reason}")
-    if not request.profile.device_request.steps_by_resource:
-        exit_with_error(f"{filename}: pod {pod.metadata.name} requests no GPU")
-    with listing_cluster(kubeconfig, context, source=source) as kube:
-        found = read_cluster(kube, kube.now(), ListedFor(policies.node_policy, pod.spec.priority or 0, parse))
-    policy = policies.policy_for(request)
-    barred = rejected_nodes(pod.spec, found)
-    answer = answered(request, found.snapshot, [name for name in found.snapshot.records if name not in barred], policy)
-    write_out(render_text(answer) if output == "text" else json.dumps(msgspec.to_builtins(answer), indent=2) + "\n")
 
 
 def _simulate(
@@ -271,13 +206,6 @@ def _simulate(
         write_out(
             simulation_page(summed, words, about) if output == "html" else simulation_text(summed, words, about, wide)
         )
-
-
-def _workload_text(workload: str) -> str:
-    try:
-        return read_bytes(workload).decode()
-    except UnicodeDecodeError as error:
-        exit_with_error(f"{workload}: {error}")
 
 
 def _simulate_tiers(
@@ -348,8 +276,8 @@ def _nodes(source: str) -> list[SimulatedNode]:
     if text.lstrip().startswith(b"{"):
         return idle_nodes(_listed_file(source, text))
     try:
-        return read_nodes(text.decode())
-    except (ClusterError, UnicodeDecodeError) as error:
+        return read_nodes(decode_utf8(text, source, _CLUSTER))
+    except ClusterError as error:
         exit_with_error(f"{source}: {error}")
 
 
@@ -376,7 +304,7 @@ def _jobs(wanted: _Load, gpus: int, seed: int) -> list[SimulatedJob]:
     from scheduler_core.simulation.workload import WorkloadError, WorkloadRecipe, draw_jobs, generate_jobs, read_jobs  # noqa: PLC0415
 
     random = Random(seed)  # noqa: S311  not a secret
-    if wanted.workload is None:
+    if wanted.text is None:
         sizes = {int(size): float(weight) for size, weight in _SIZE.findall(wanted.sizes)}
         valid = all(_SIZE.fullmatch(each) for each in wanted.sizes.split(","))
         if not valid or not all(size and 0 < weight < _MAX_WEIGHT for size, weight in sizes.items()):
@@ -386,9 +314,9 @@ def _jobs(wanted: _Load, gpus: int, seed: int) -> list[SimulatedJob]:
             )
         return generate_jobs(WorkloadRecipe(sizes, wanted.load, wanted.jobs), gpus, random)
     try:
-        jobs = read_jobs(read_bytes(wanted.workload).decode())
+        jobs = read_jobs(wanted.text)
         if any(job.duration != float("inf") for job in jobs):
             return jobs
         return draw_jobs(jobs, gpus * WHOLE_GPU, wanted.until, random)
-    except (WorkloadError, UnicodeDecodeError) as error:
+    except WorkloadError as error:
         exit_with_error(f"{wanted.workload}: {error}")

@@ -54,10 +54,22 @@ def read_packed(source: str) -> bytes:
     data = read_bytes(source)
     for magic, program in _PACKED.items():
         if data.startswith(magic):
-            exit_with_error(
-                f"{source}: packed by {program}; unpack it first: {program} -dc FILE | gputopo ... --from -"
-            )
+            exit_with_error(f"{source}: packed by {program}; unpack it first: {program} -dc FILE > UNPACKED")
     return _in_utf8(_unpacked(source, data) if data.startswith(b"\x1f\x8b") else data)
+
+
+def read_text(source: str, expected: str) -> str:
+    """Return the text of a file or of standard input as ``read_packed`` does; ``expected``: what it should contain."""
+    return decode_utf8(read_packed(source), source, expected)
+
+
+def decode_utf8(data: bytes, source: str, expected: str) -> str:
+    """Return the text of the bytes of ``source``. Exit with an error if they are not UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        what = f"not UTF-8 text (byte 0x{data[error.start]:02x} at offset {error.start})"
+        exit_with_error(f"{source}: {what}; expected {expected}")
 
 
 def _in_utf8(data: bytes) -> bytes:
@@ -70,14 +82,18 @@ def _in_utf8(data: bytes) -> bytes:
 def _unpacked(source: str, data: bytes) -> bytes:
     import zlib  # noqa: PLC0415  only for a packed file
 
+    found = b""
     try:
-        unpacker = zlib.decompressobj(wbits=31)
-        found = unpacker.decompress(data, MAX_BYTES)
+        while data.startswith(b"\x1f\x8b"):  # `cat a.gz b.gz` has two parts; what is no part is ignored, as by gzip
+            unpacker = zlib.decompressobj(wbits=31)
+            found += unpacker.decompress(data, MAX_BYTES + 1 - len(found))
+            if len(found) > MAX_BYTES:
+                exit_with_error(f"{source}: it unpacks to more than {MAX_BYTES >> 20} MiB")
+            if not unpacker.eof:
+                exit_with_error(f"{source}: the gzip data ends early")
+            data = unpacker.unused_data
     except zlib.error as error:
         exit_with_error(f"{source}: not a valid gzip file: {error}")
-    if unpacker.unconsumed_tail or not unpacker.eof:
-        what = "it is cut off" if not unpacker.unconsumed_tail else f"it unpacks to more than {MAX_BYTES >> 20} MiB"
-        exit_with_error(f"{source}: {what}")
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from gputopo.cli import complete
 from gputopo.cli.cluster import FILE_EPILOG, cluster_options, connected_cluster
 from gputopo.cli.progress import input_progress
 from gputopo.cli.terminal import exit_with_error, read_packed
@@ -15,6 +16,7 @@ from gputopo.cli.terminal import exit_with_error, read_packed
     "--from",
     "source",
     metavar="FILE|-",
+    shell_complete=complete.files,
     help="Instead of the cluster of the kubeconfig: a file of its objects; the command that prints it is below.",
 )
 @click.option(

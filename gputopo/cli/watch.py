@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Collection
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import click
@@ -35,6 +36,7 @@ class Watched(NamedTuple):
     keys: int  # the number of first columns that identify a row
     ages: frozenset[str]  # titles of columns that change with time alone
     if_empty: str
+    wide: bool = False  # all columns, also on a narrow terminal
 
 
 def watch_option(command: _Command) -> _Command:
@@ -88,10 +90,13 @@ def _lasting(table: Table, rows: Rows, ages: Collection[str]) -> dict[Key, list[
 
 
 def _redraw(watched: Watched, table: Table, _: object) -> None:
-    lines = printed_lines(table) if table.rows else [watched.if_empty]
-    height = os.get_terminal_size().lines - 1  # -1: the terminal does not know it
-    if len(lines) > height > 1:
-        lines = [*lines[: height - 1], f"... {len(lines) - height + 1} more lines"]
+    lines = printed_lines(table, wide=watched.wide) if table.rows else [watched.if_empty]
+    columns, height = os.get_terminal_size()
+    height -= 1  # -1: the terminal does not know it
+    needed = [max(1, -(-len(click.unstyle(each)) // max(1, columns))) for each in lines]  # a terminal wraps wide lines
+    if sum(needed) > height > 1:
+        fitting = sum(used < height for used in accumulate(needed))
+        lines = [*lines[:fitting], f"... {len(lines) - fitting} more lines"]
     click.echo(_CLEAR + "\n".join(lines))
 
 
@@ -101,7 +106,7 @@ def _append(watched: Watched, table: Table, before: Rows | None) -> None:
 
     if before is None:
         if table.rows:
-            click.echo("\n".join(printed_lines(table)))
+            click.echo("\n".join(printed_lines(table, wide=watched.wide)))
         else:
             click.echo(watched.if_empty, err=True)
         return
@@ -109,7 +114,7 @@ def _append(watched: Watched, table: Table, before: Rows | None) -> None:
     old = _lasting(table, before, watched.ages)
     changed = [rows[key] for key, cells in _lasting(table, rows, watched.ages).items() if old.get(key) != cells]
     if changed:
-        click.echo("\n".join(printed_lines(table._replace(titles=(), rows=changed))))
+        click.echo("\n".join(printed_lines(table._replace(titles=(), rows=changed), wide=watched.wide)))
     for key in before:
         if key not in rows:
             click.echo(escape_invisible("  ".join((*key, _GONE))))

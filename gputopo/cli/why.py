@@ -6,15 +6,16 @@ with the user's own rights, without the in-flight pods of a running extender.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from gputopo.cli import complete
-from gputopo.cli.cluster import FILE_EPILOG, cluster_options, file_option, listing_cluster
+from gputopo.cli.cluster import FILE_EPILOG, cluster_options, file_option, listing_cluster, source_words
 from gputopo.cli.output import fetch_page, print_document, print_text, token_option
 from gputopo.cli.policy import read_policy_file
-from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, read_bytes
+from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, near_names_text, read_text
 
 if TYPE_CHECKING:
     from gputopo.kube.client import Kube
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 _NO_PERMISSION = (
     "no permission to list PlacementReservations and PlacementLedgers: reservations of gangs are not counted"
 )
+_POD_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,252}")  # no name that a field selector does not take
+_QUOTED = 60  # characters of a name that is refused
 _KINDS = {"pod": ("pod", "pods", "po"), "gang": ("gang", "gangs")}
 
 
@@ -48,6 +51,7 @@ class PodQuery(NamedTuple):
 
     node: str | None  # None: all nodes
     policies: Policies
+    source: str = ""  # the options that name the cluster, for commands in hints
     planner: str | None = None  # URL of the leading planner, for its dry run
 
 
@@ -135,7 +139,8 @@ def why(what: tuple[str, ...], output: str, **flags: str | None) -> None:
             if manifest_pod is not None:
                 explanation = _explain_manifest(kube, manifest_pod, namespace, PodQuery(options.node, policies))
             else:
-                query = PodQuery(options.node, policies, options.planner)
+                hinted = source_words(options.kubeconfig, options.context, options.source)
+                query = PodQuery(options.node, policies, hinted, options.planner)
                 explanation = _explain_cluster_pod(kube, (namespace, name or ""), query)
     _print(explanation, output)
 
@@ -150,6 +155,11 @@ def _parse_what(what: tuple[str, ...]) -> tuple[str, str | None]:
         namespace, _, rest = name.replace("/", " ").partition(" ")
         hint = f"; for one of the namespace {namespace}: {kind} {rest} -n {namespace}" if kind and rest else ""
         raise click.UsageError(f"{' '.join(what)!r} is invalid: expected pod NAME or gang NAME{hint}")
+    if kind == "pod" and _POD_NAME.fullmatch(name) is None:
+        quoted = repr(name if len(name) <= _QUOTED else f"{name[:_QUOTED]}...")
+        raise click.UsageError(
+            f"{quoted} is not the name of a pod; expected at most 253 characters of a-z, 0-9, - and ."
+        )
     return kind, name
 
 
@@ -170,8 +180,8 @@ def read_manifest_pod(filename: str) -> ManifestPod:
     from scheduler_core.request.manifest import ManifestError, parse_manifest  # noqa: PLC0415  YAML: 20 ms, and only -f needs it
 
     try:
-        pods = parse_manifest(read_bytes(filename).decode())
-    except (ManifestError, UnicodeDecodeError) as error:
+        pods = parse_manifest(read_text(filename, "a Pod, Job, Deployment ... in YAML or JSON"))
+    except ManifestError as error:
         exit_with_error(f"{filename}: {error}")
     return next((pod for pod in pods if _requests_gpus(pod.pod)), pods[0])
 
@@ -213,7 +223,7 @@ def _explain_cluster_pod(kube: Kube, named: tuple[str, str], query: PodQuery) ->
     )
     return replace(
         explanation,
-        beforehand=gates_reason(pod),
+        beforehand=gates_reason(pod, query.source),
         scheduler_said=pod.status.scheduler_message,
         notes=(*explanation.notes, *ended),
     )
@@ -244,7 +254,7 @@ def _explain(kube: Kube, pod: FullPod, query: PodQuery, bound: str | None) -> Ex
     from scheduler_core.policy.cached_reader import MemoizedParser  # noqa: PLC0415
     from scheduler_core.request.pod_request import InvalidRequest  # noqa: PLC0415
 
-    node, policies, planner = query
+    node, policies, _, planner = query
     metadata, request = pod.metadata, policies.parse_pod(pod)
     if isinstance(request, InvalidRequest):
         return explain_malformed(metadata.namespace, metadata.name, request.reason)
@@ -259,7 +269,7 @@ def _explain(kube: Kube, pod: FullPod, query: PodQuery, bound: str | None) -> Ex
         kube, now, ListedFor(policies.node_policy, pod.spec.priority or 0, parse, gang_of_gated_pod(pod))
     )
     if node is not None and node not in cluster.snapshot.records:
-        exit_with_error(f"node {node} not found", NO_CLUSTER)
+        exit_with_error(f"node {node} not found{near_names_text(node, cluster.snapshot.records)}", NO_CLUSTER)
     rejected = {} if bound is not None else rejected_nodes(pod.spec, cluster)
     names = [name for name in cluster.snapshot.records if name not in rejected] if node is None else [node]
     table = snapshot_for_pod(metadata.uid, cluster)

@@ -84,6 +84,14 @@ def _kubeconfig(path: str | None) -> str:
     return path or os.environ.get("KUBECONFIG") or "~/.kube/config"
 
 
+def context_names(path: str | None = None) -> list[str]:
+    """Return the names of the contexts of a kubeconfig. Raises an error of the kubernetes package."""
+    from kubernetes import config  # noqa: PLC0415  as above
+
+    contexts, _ = config.list_kube_config_contexts(config_file=_kubeconfig(path))
+    return [str(each["name"]) for each in contexts]
+
+
 def default_namespace(path: str | None = None, context: str | None = None, account: Path = ACCOUNT) -> str:
     """Return kubectl's default namespace: the context's, else this pod's, else "default"."""
     import yaml  # noqa: PLC0415  as above

@@ -84,10 +84,18 @@ def command_options(settings: type) -> Callable[[Command], Command]:
     def with_options(command: Command) -> Command:
         for each in reversed(options_of(settings)):
             text = f"{each.help}  [{each.variable}; default: {each.default or 'none'}]"
-            command = click.option(*each.flags, each.field, metavar=each.metavar, help=text)(command)
+            completed = _offer_files if "FILE" in each.metavar else None
+            option = click.option(*each.flags, each.field, metavar=each.metavar, help=text, shell_complete=completed)
+            command = option(command)
         return command
 
     return with_options
+
+
+def _offer_files(_: object, __: object, incomplete: str) -> list[Any]:
+    from click.shell_completion import CompletionItem  # noqa: PLC0415  only for a completion
+
+    return [CompletionItem(incomplete, "file")]
 
 
 def parse_seconds(least: float, most: float = inf) -> Callable[[str], float]:

@@ -140,7 +140,11 @@ def idle_nodes(cluster: ListedCluster) -> list[SimulatedNode]:
 def read_nodes(text: str) -> list[SimulatedNode]:
     """Parse nodes from CSV in the format of the public "openb" traces: sn, cpu_milli, memory_mib, gpu, model."""
     specs = []
-    for number, row in enumerate(csv.DictReader(io.StringIO(text)), 1):
+    try:
+        rows = list(csv.DictReader(io.StringIO(text)))
+    except csv.Error as error:
+        raise ClusterError(f"invalid CSV: {error}; {_EXPECTED}") from None
+    for number, row in enumerate(rows, 1):
         try:
             gpus = _gpu_count(row["gpu"])
             cpu_milli, memory_mib = _whole_number(row["cpu_milli"]), _whole_number(row["memory_mib"])

@@ -1,6 +1,7 @@
 """The quality of a policy's placements: figures of one replay. Pure.
 
-allocated     share of the GPU capacity in use (a share of a GPU counts as a fraction)
+allocated     share of the GPU capacity in use (a share of a GPU counts as a fraction), after the last arrival;
+              ``mean_allocated``: over the second half of the arrivals, because the cluster is empty before the first
 fragments     free GPUs that are fragments, as a share of all GPUs: by FGD's definition (the node serves a request),
               and by islands (a free GPU is a fragment for n GPUs if its island has fewer than n free GPUs)
 island_share  share of pods inside one island, of pods with several GPUs for which some island is large enough

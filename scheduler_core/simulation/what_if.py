@@ -19,6 +19,7 @@ from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.evaluation.evaluate import evaluate
 from scheduler_core.evaluation.possible_gpus import whole_gpu_outcome
 from scheduler_core.evaluation.score_fragmentation import fragmented_gpus
+from scheduler_core.explain.advice import SEE
 from scheduler_core.explain.gpu_wording import gpu_set, gpu_set_words
 from scheduler_core.explain.model import GpuSet
 from scheduler_core.policy.demand_mix import WHOLE_GPU
@@ -70,8 +71,8 @@ def what_if(request: PodRequest, table: ClusterSnapshot, names: Sequence[str], p
     return WhatIf(pod, placements, len(decision.nodes), len(decision.scores), dict(refused.most_common()))
 
 
-def render_text(answer: WhatIf) -> str:
-    """Return the result as text."""
+def render_text(answer: WhatIf, why: str = "gputopo why -f FILE") -> str:
+    """Return the result as text. ``why``: the command that explains the rejections."""
     lines = []
     if not answer.landings:
         lines.append(f"{answer.pod} fits no node now.")
@@ -85,7 +86,10 @@ def render_text(answer: WhatIf) -> str:
             )
     if answer.landings:
         lines.append(f"kube-scheduler gets the best {answer.equals} of {answer.suitable} suitable nodes.")
-    lines += [f"{counted_noun(count, 'node')} rejected: {reason}" for reason, count in answer.refused.items()]
+    refused = answer.refused.items()
+    lines += [f"{counted_noun(count, 'node')} rejected: {reason.removesuffix(SEE)}" for reason, count in refused]
+    if refused:
+        lines.append(f"The reasons in detail: {why}")
     return "\n".join(lines) + "\n"
 
 

@@ -56,9 +56,7 @@ def read_jobs(text: str) -> list[SimulatedJob]:
 
     ``arrival_s`` and ``duration_s`` are optional; without them jobs arrive one after the other and never end.
     """
-    rows: Sequence[Mapping[str, Any]] = (
-        _json(text) if text.lstrip().startswith("[") else list(csv.DictReader(io.StringIO(text)))
-    )
+    rows = _json(text) if text.lstrip().startswith("[") else _csv(text)
     jobs = [_job(number, row) for number, row in enumerate(rows, 1)]
     if not jobs:
         raise WorkloadError(f"no job found; expected a row for each job, with the columns {', '.join(_COLUMNS)}")
@@ -128,6 +126,13 @@ def _json(text: str) -> Sequence[Mapping[str, Any]]:
         raise WorkloadError(f"invalid workload: {error}") from None
 
 
+def _csv(text: str) -> Sequence[Mapping[str, Any]]:
+    try:
+        return list(csv.DictReader(io.StringIO(text)))
+    except csv.Error as error:
+        raise WorkloadError(f"invalid CSV: {error}") from None
+
+
 def _job(number: int, row: Mapping[str, Any]) -> SimulatedJob:
     missing = [column for column in _COLUMNS if row.get(column) in (None, "")]
     if missing:
@@ -145,12 +150,15 @@ def _job(number: int, row: Mapping[str, Any]) -> SimulatedJob:
         return SimulatedJob(
             str(row["name"]), kind, _seconds(row, "arrival_s", number), _seconds(row, "duration_s", inf)
         )
-    except (TypeError, ValueError, OverflowError) as error:
+    except ValueError as error:
         raise WorkloadError(f"job {number}: {error}: {str(dict(row))[:_QUOTED]}") from None
 
 
 def _count(row: Mapping[str, Any], column: str) -> int:
-    found = int(row[column])
+    try:
+        found = int(row[column])
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{column} {row[column]!r:.80} is not an integer in decimal digits, such as 8000") from None
     if not 0 <= found <= _MAX_COUNT:
         raise ValueError(f"{column} {found} is not between 0 and {_MAX_COUNT}")
     return found
@@ -158,7 +166,10 @@ def _count(row: Mapping[str, Any], column: str) -> int:
 
 def _seconds(row: Mapping[str, Any], column: str, default: float) -> float:
     """Return a time; an empty cell is the default, nan and negative numbers are refused."""
-    found = float(row.get(column) or default)
+    try:
+        found = float(row.get(column) or default)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{column} {row[column]!r:.80} is not a time in seconds, such as 3600 or 0.5") from None
     if not found >= 0 or (found == inf != default):
         raise ValueError(f"{column} {found} is not a time in seconds")
     return found

@@ -76,6 +76,7 @@ class GangQuestion(NamedTuple):
     rules: PlanRules
     planner_state: PlannerGangState | None = None  # the state in the planner, if it was queried
     opted_in: bool | None = None  # whether its namespace gates pods; None: not read
+    source: str = ""  # the options that name the cluster, for commands in hints: " --from c.json"
 
 
 class NoGangError(LookupError):
@@ -86,7 +87,7 @@ def explain_gang(snapshot: GangSnapshot, about: GangQuestion, now: float) -> Gan
     """Return the explanation. ``now``: seconds since 1970. Raises ``NoGangError``."""
     found = next((each for each in progress_of(snapshot) if each[0].name == about.name), None)
     if found is None:
-        raise NoGangError(_no_gang_message(snapshot, about.name, now))
+        raise NoGangError(_no_gang_message(snapshot, about, now))
     gang, state = found
     explanation = GangExplanation(
         gang=gang_summary(
@@ -365,7 +366,8 @@ def _pod_rule_notes(members: Iterable[Member], *, alone: bool) -> Iterator[str]:
         yield f"the planner removes the gates without choosing nodes: {hand_over_text(rules, alone=alone)}"
 
 
-def _no_gang_message(snapshot: GangSnapshot, name: GangName, now: float) -> str:
+def _no_gang_message(snapshot: GangSnapshot, about: GangQuestion, now: float) -> str:
+    name = about.name
     listing = list_gangs(snapshot, now)
     known = [each for each in listing if each.pod is None]
     invalid = [each.reason for each in listing if each.pod is not None and each.namespace == name.namespace]
@@ -378,4 +380,4 @@ def _no_gang_message(snapshot: GangSnapshot, name: GangName, now: float) -> str:
         message += f" (pods there with an invalid gang: {'; '.join(invalid[:_QUOTED])})"
     if near:
         return f"{message}; nearest: {', '.join(near)}"
-    return f"{message}: `gputopo gangs` lists all" if known else f"{message}, nor any other gang"
+    return f"{message}: `gputopo gangs{about.source}` lists all" if known else f"{message}, nor any other gang"

@@ -17,25 +17,28 @@ from scheduler_core.request.pod import PodSchedulingGate
 from scheduler_core.request.pod_request import InvalidRequest
 
 
-def gates_reason(pod: FullPod) -> str | None:
-    """Return why no scheduler sees the pod yet, or where the planner placed it; None: neither."""
+def gates_reason(pod: FullPod, source: str = "") -> str | None:
+    """Return why no scheduler sees the pod yet, or where the planner placed it; None: neither.
+
+    ``source``: the options that name the cluster, for the command in the text: ``" --from c.json"``.
+    """
     if pod.is_finished:
         return None
-    found = member_gates_reason(_member(pod), [each.name for each in pod.spec.scheduling_gates or ()])
+    found = member_gates_reason(_member(pod), [each.name for each in pod.spec.scheduling_gates or ()], source)
     return _left_to_kube_scheduler(pod) if found is None else found
 
 
-def member_gates_reason(member: Member | None, gates: Sequence[str]) -> str | None:
-    """Return why no scheduler sees a pod with these gates yet, or where the planner placed it; None: neither."""
+def member_gates_reason(member: Member | None, gates: Sequence[str], source: str = "") -> str | None:
+    """Return why no scheduler sees a pod with these gates yet, or where the planner placed it, as ``gates_reason``."""
     rest = other_gates(gates)
     if has_gate(gates):
-        return f"{_ours(member)}{f'; {_holds(rest)} too' if rest else ''}"
+        return f"{_ours(member, source)}{f'; {_holds(rest)} too' if rest else ''}"
     if rest:
         return f"{_holds(rest)}, and no scheduler sees it until then"
     if member is None or member.reservation is None:
         return None
     placed = f"the planner ungated it for its place in the reservation {member.reservation}"
-    return placed if is_single_pod_gang(member.gang_request.gang) else f"{placed}, {_with_its_gang(member)}"
+    return placed if is_single_pod_gang(member.gang_request.gang) else f"{placed}, {_with_its_gang(member, source)}"
 
 
 def _left_to_kube_scheduler(pod: FullPod) -> str | None:
@@ -62,7 +65,7 @@ def _member(pod: FullPod) -> Member | None:
     return None if found is None else found.member
 
 
-def _ours(member: Member | None) -> str:
+def _ours(member: Member | None, source: str) -> str:
     if member is not None and isinstance(member.request, InvalidRequest):
         return (
             f"the gate {GATE} holds it until the quoted value is corrected: in the object that creates the pod, and by "
@@ -75,13 +78,13 @@ def _ours(member: Member | None) -> str:
     return (
         waits
         if member is None or is_single_pod_gang(member.gang_request.gang)
-        else f"{waits}, {_with_its_gang(member)}"
+        else f"{waits}, {_with_its_gang(member, source)}"
     )
 
 
-def _with_its_gang(member: Member) -> str:
+def _with_its_gang(member: Member, source: str) -> str:
     gang = member.gang_request.gang
-    return f"with its gang {gang.name}: see `gputopo why gang {gang.name} -n {gang.namespace}`"
+    return f"with its gang {gang.name}: see `gputopo why gang {gang.name} -n {gang.namespace}{source}`"
 
 
 def _holds(gates: Sequence[str]) -> str:

@@ -40,7 +40,8 @@ def _verdict(found: Sequence[PolicySummary]) -> str:
         return ""
     first, *others = found
     results = []
-    for field, what in (("allocated", "of the GPU capacity in use"), ("island_share", "of pods inside one island")):
+    in_use = ("mean_allocated", "of the GPU capacity in use on average")
+    for field, what in (in_use, ("island_share", "of pods inside one island")):
         own = first.means[field]
         other_means = [(value, each.policy) for each in others if (value := each.means[field]) is not None]
         if own is not None and other_means:
@@ -77,7 +78,8 @@ def _notes(found: Sequence[PolicySummary], words: Mapping[str, str]) -> str:
     rows = "".join(f"<li><b>{escape(each.policy)}</b>: {escape(words.get(each.policy, ''))}</li>" for each in found)
     seeds = ", ".join(sorted({f"{each.seeds}" for each in found}))
     return (
-        f'<ul class="small">{rows}</ul><p class="small">Means of {seeds} runs. "fragments": free GPUs that usual pods '
+        f'<ul class="small">{rows}</ul><p class="small">Means of {seeds} runs. "mean allocated": over the second half '
+        'of the arrivals; "allocated at end": after the last arrival. "fragments": free GPUs that usual pods '
         'cannot use on their node; "fragments by island": inside one island; both in % of all GPUs. "% of best ring '
         "bandwidth\": the weakest hop of the ring through a pod's GPUs, compared with the best ring possible.</p>"
     )

@@ -12,23 +12,25 @@ from scheduler_core.simulation.measures import CoursePoint, Figures
 
 
 class Column(NamedTuple):
-    """A measure."""
+    """A measure. The mean of a count over several runs is no integer, and has ``digits``."""
 
     field: str  # of ``Figures``
     title: str
     factor: float = 1.0
     unit: str = ""
     digits: int = 1
+    is_count: bool = False
 
 
 COLUMNS = (
-    Column("allocated", "allocated", 100.0, "%", 2),
+    Column("mean_allocated", "mean allocated", 100.0, "%", 2),
+    Column("allocated", "allocated at end", 100.0, "%", 2),
     Column("island_share", "in one island", 100.0, "%"),
     Column("bandwidth", "% of best ring bandwidth", 100.0, "%"),
     Column("fragments", "fragments", 100.0, "%"),
     Column("island_fragments", "fragments by island", 100.0, "%"),
     Column("mean_wait_s", "mean wait", 1.0, "s"),
-    Column("never", "never scheduled"),
+    Column("never", "never scheduled", is_count=True),
     Column("latency_ms", "time per decision", 1.0, "ms", 2),
 )
 # Titles of columns that a narrow terminal does without, in the order in which they are dropped.
@@ -38,6 +40,7 @@ DROPPABLE = (
     "fragments",
     "mean wait",
     "% of best ring bandwidth",
+    "allocated at end",
     "never scheduled",
 )
 
@@ -80,7 +83,8 @@ def simulation_text(found: Sequence[PolicySummary], words: dict[str, str], about
 def cell_text(summary: PolicySummary, column: Column) -> str:
     """Return the mean over the seeds."""
     mean = summary.means[column.field]
-    return NONE if mean is None else f"{mean * column.factor:.{column.digits}f} {column.unit}".strip()
+    digits = 0 if column.is_count and summary.seeds == 1 else column.digits
+    return NONE if mean is None else f"{mean * column.factor:.{digits}f} {column.unit}".strip()
 
 
 def _summary(policy: str, figures: Sequence[Figures]) -> PolicySummary:

@@ -113,6 +113,46 @@ def test_kinds() -> None:
     assert offered("why", "") == ["pod", "gang"]
 
 
+def test_a_kind_and_a_name_in_one_word(tmp_path: Path) -> None:
+    file = file_of(tmp_path, [PENDING, *gang_objects.THERE])
+
+    assert offered("why", "--from", file, "-n", "a", "pod/wai") == ["pod/waits"]
+    assert offered("why", "--from", file, "-n", "a", "gang/l") == ["gang/llm"]
+    assert offered("why", "--from", file, "-n", "a", "node/g") == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ui", "--from"),
+        ("what-if", "--policy"),
+        ("scheduler-config", "--from"),
+        ("scheduler-config", "--check"),
+        ("extender", "--policy"),
+        ("planner", "--policy"),
+        ("agent", "--node-source"),
+        ("gangs", "--token-file"),
+        ("replay",),
+    ],
+    ids=" ".join,
+)
+def test_files(words: tuple[str, ...]) -> None:
+    assert offered(*words, "x") == ["x (file)"]
+
+
+def test_contexts_of_a_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["gke_p_eu_one", "arn:aws:eks:eu:1:cluster/two", "me@three", "$(touch x)"]
+    contexts = [{"name": each, "context": {"cluster": "c", "user": "u"}} for each in names]
+    cluster, user = {"name": "c", "cluster": {"server": "http://c"}}, {"name": "u", "user": {}}
+    config = {"contexts": contexts, "clusters": [cluster], "users": [user], "current-context": names[0]}
+    (tmp_path / "config").write_text(json.dumps(config), encoding="utf-8")
+
+    assert offered("nodes", "--kubeconfig", str(tmp_path / "config"), "--context", "") == names[:3]
+    assert offered("nodes", "--kubeconfig", str(tmp_path / "config"), "--context", "me") == ["me@three"]
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    assert offered("why", "--context", "g") == ["gke_p_eu_one"]
+
+
 @pytest.mark.parametrize("content", ["", "}{", "clusters: 7"])
 def test_without_a_cluster_nothing_is_offered_and_nothing_is_printed(
     tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
@@ -120,6 +160,7 @@ def test_without_a_cluster_nothing_is_offered_and_nothing_is_printed(
     (tmp_path / "config").write_text(content)
 
     assert offered("nodes", "--kubeconfig", str(tmp_path / "config"), "") == []
+    assert offered("nodes", "--kubeconfig", str(tmp_path / "config"), "--context", "") == []
     assert offered("nodes", "--from", str(tmp_path / "config"), "") == []
     assert capsys.readouterr() == ("", "")
 

@@ -150,6 +150,7 @@ def test_every_command_has_its_help() -> None:
         ("simulate --cluster nodes.json --jobs 20 -o html", "<h1>"),
         ("replay decisions.jsonl", "2 decisions replayed, 0 differ\n"),
         ("what-if -f pod.yaml --from nodes.json", "gpu-1"),
+        ("why -f pod.yaml --from nodes.json", "It fits 1 of 1"),  # the command that what-if names
         ("scheduler-config --from nodes.json", "kind: KubeSchedulerConfiguration\n"),
         ("scheduler-config --resource nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.10gb"),
     ],

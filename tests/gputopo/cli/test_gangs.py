@@ -236,8 +236,8 @@ def test_refused_and_ungated_gangs_are_reported_below_the_table(tmp_path: Path) 
     assert shown.stderr == (
         "gputopo: to retry a refused gang, correct the quoted value in the workload's pod template, and on existing "
         "pods with kubectl annotate --overwrite pod\n"
-        "gputopo: a/g0, a/g1, a/g2 and 2 more: no scheduling gate, so their pods are placed one by one; see gputopo "
-        "why gang NAME\n"
+        "gputopo: a/g0, a/g1, a/g2 and 2 more: no scheduling gate, so their pods are placed one by one; see `gputopo "
+        f"why gang NAME -n NAMESPACE --kubeconfig {tmp_path}/config`\n"
     )
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -183,6 +184,13 @@ def test_every_command_explains_itself_with_examples(command: str) -> None:
 
     assert command == "machines" or "Examples:\n" in text
     assert "\b" not in text
+
+
+def test_the_help_lists_every_exit_code() -> None:
+    _, _, codes = run("--help").stdout.partition("Exit codes: ")
+    listed = re.findall(r"(?:^|; )(\d+) ", " ".join(codes.partition("\n\n")[0].split()))
+
+    assert listed == ["0", "1", "2", "3", "4", "5", "70", "130"]
 
 
 @pytest.mark.parametrize("name", main.COMMANDS)

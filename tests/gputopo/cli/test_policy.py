@@ -36,7 +36,7 @@ def test_bad_file_says_where_and_ends_with_2(tmp_path: Path) -> None:
 
 def test_standard_input_and_binary() -> None:
     assert CliRunner().invoke(main, ["policy", "check", "-"], input=GOOD).exit_code == 0
-    found = CliRunner().invoke(main, ["policy", "check", "-"], input=b"\xff\xfe")
+    found = CliRunner().invoke(main, ["policy", "check", "-"], input=b"\xff\xfd")
 
     assert found.exit_code == 2
     assert "not UTF-8 text" in found.stderr

@@ -152,7 +152,8 @@ def test_what_if_by_a_policy_file(files: Path) -> None:
         0,
         [
             "team/train fits no node now.",
-            "1 node rejected: interconnect below what is requested (see: gputopo why pod)",
+            "1 node rejected: interconnect below what is requested",
+            f"The reasons in detail: gputopo why -f {asked[2]} --from {asked[4]} --policy {files / 'policy.yaml'}",
         ],
     )
     code, said = _run(*asked, "--policy", str(files / "nodes.csv"))

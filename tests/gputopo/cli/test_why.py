@@ -375,12 +375,9 @@ def test_the_gate_of_a_pod_is_reported_first(tmp_path: Path) -> None:
     with api_server(waiting) as server:
         shown = why(server, tmp_path, "pod", "waits", "-n", "a").output
 
-    assert shown.startswith(
+    assert " ".join(shown.split()).startswith(
         "pod a/waits: the gate gputopo.io/gang holds it until the planner has a place for it, with its gang llm: see "
-        "`gputopo why\n"
-        "gang llm -n a`.\n"
-        "\n"
-        "pod a/waits requests:\n"
+        f"`gputopo why gang llm -n a --kubeconfig {tmp_path}/config`. pod a/waits requests:"
     )
 
 
@@ -388,7 +385,7 @@ def test_the_gate_of_a_pod_is_reported_first(tmp_path: Path) -> None:
     ("content", "result"),
     [
         pytest.param(b"kind: ConfigMap", "no Pod found, and no object with a pod template", id="no pod"),
-        pytest.param(b"\xff\xfe", "codec can't decode byte", id="no text"),
+        pytest.param(b"\xff\xfd", "not UTF-8 text (byte 0xff at offset 0); expected a Pod", id="no text"),
     ],
 )
 def test_a_file_without_a_pod(content: bytes, result: str, tmp_path: Path) -> None:

@@ -8,10 +8,18 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from scheduler_core.policy.policy import Policy
+from scheduler_core.simulation.measures import Figures
 from scheduler_core.simulation.policies import DESCRIPTIONS, run_policy
 from scheduler_core.simulation.report.page import simulation_page
 from scheduler_core.simulation.report.plot import bar_plot, distribution, line_plot
-from scheduler_core.simulation.report.summary import COLUMNS, DROPPABLE, simulation_document, simulation_text, summaries
+from scheduler_core.simulation.report.summary import (
+    COLUMNS,
+    DROPPABLE,
+    cell_text,
+    simulation_document,
+    simulation_text,
+    summaries,
+)
 from tests.scheduler_core.simulation.clusters import QUADS, jobs
 
 FIGURES = [run_policy(name, QUADS, jobs(seed), Policy(), seed) for seed in (1, 2) for name in ("ours", "spread")]
@@ -37,7 +45,21 @@ def test_a_narrow_terminal_drops_columns_and_folds_no_row(width: int) -> None:
     assert [row.split()[0] for row in rows] == ["ours", "spread"]
     assert set(gone) == set(DROPPABLE[: len(gone)])
     assert gone or len(whole.split("\n\n")[1].splitlines()[0]) <= width
-    assert "allocated" in title
+    assert "mean allocated" in title
+
+
+def test_shares_of_the_gpus_are_means_and_of_the_end_and_counts_of_one_run_are_integers() -> None:
+    one = FIGURES[0]._replace(mean_allocated=0.5, allocated=0.25, never=3)
+    two = one._replace(seed=2, never=4)
+
+    def shown(*figures: Figures) -> dict[str, str]:
+        (found,) = summaries(figures)
+        return {each.title: cell_text(found, each) for each in COLUMNS}
+
+    assert (shown(one)["mean allocated"], shown(one)["allocated at end"]) == ("50.00 %", "25.00 %")
+    assert shown(one)["never scheduled"] == "3"
+    assert shown(one, two)["never scheduled"] == "3.5"
+    assert "50.0 % of the GPU capacity in use on average" in simulation_page(summaries([one, FIGURES[1]]), {}, "x")
 
 
 def test_page_is_self_contained() -> None:

@@ -97,7 +97,10 @@ def test_no_node() -> None:
 
     assert answer.landings == ()
     assert render_text(answer).startswith("team/new fits no node now.\n")
-    assert "rejected" in render_text(answer)
+    assert render_text(answer, "gputopo why -f pod.yaml --from c.json").splitlines()[1:] == [
+        "2 nodes rejected: too few free healthy GPUs",
+        "The reasons in detail: gputopo why -f pod.yaml --from c.json",
+    ]
 
 
 def test_one_gpu_of_many_is_any() -> None:

@@ -49,6 +49,15 @@ def test_json() -> None:
     [
         pytest.param(HEAD + "a,1,2,,1000,,,", "job 1 has no num_gpu", id="a column is empty"),
         pytest.param(HEAD + "a,much,2,1,1000,,,", "'much'", id="no number"),
+        pytest.param(
+            HEAD + "a,1,2,1e9,1000,,,",
+            "job 1: num_gpu '1e9' is not an integer in decimal digits, such as 8000: {",
+            id="float",
+        ),
+        pytest.param(
+            HEAD + "a,1,2,1,1000,,soon,", "job 1: arrival_s 'soon' is not a time in seconds, such as 3600", id="no time"
+        ),
+        pytest.param(HEAD + "a" * 200_000, "invalid CSV: field larger than field limit", id="a long cell"),
         pytest.param("[1]", "invalid workload", id="no objects"),
     ],
 )

@@ -1,0 +1,87 @@
+"""``gputopo what-if``: where a pod would be placed now. Heavy imports are in the functions."""
+
+from __future__ import annotations
+
+import click
+
+from gputopo.cli import complete
+from gputopo.cli.cluster import FILE_EPILOG, cluster_options, file_option, listing_cluster, source_words
+from gputopo.cli.policy import read_policy_file
+from gputopo.cli.terminal import exit_with_error, write_out
+from gputopo.cli.why import read_manifest_pod
+
+
+@click.command("what-if", epilog=FILE_EPILOG)
+@cluster_options
+@click.option(
+    "-f",
+    "--filename",
+    metavar="FILE|-",
+    required=True,
+    shell_complete=complete.files,
+    help="A Pod, Job, Deployment ...",
+)
+@file_option
+@click.option(
+    "--policy",
+    "policy_file",
+    metavar="FILE|-",
+    shell_complete=complete.files,
+    help="The extender's policy file; the profile that matches the pod applies. Default: the built-in policy.",
+)
+@click.option(
+    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="What to print."
+)
+def what_if(
+    *,
+    kubeconfig: str | None,
+    context: str | None,
+    filename: str,
+    source: str | None,
+    policy_file: str | None,
+    output: str,
+) -> None:
+    """Show where a pod would be placed now, and on which GPUs.
+
+    Nothing is created. CPU, memory and volumes are ignored. `gputopo why` explains the reasons.
+
+    \b
+    Examples:
+      gputopo what-if -f pod.yaml
+      gputopo what-if -f pod.yaml --policy policy.yaml
+      gputopo what-if -f pod.yaml --from cluster.json
+    """
+    import json  # noqa: PLC0415  start-up of all other commands
+    from shlex import quote  # noqa: PLC0415
+
+    import msgspec  # noqa: PLC0415
+
+    from scheduler_core.cache.list_once import ListedFor, read_cluster, rejected_nodes  # noqa: PLC0415
+    from scheduler_core.policy.cached_reader import MemoizedParser  # noqa: PLC0415
+    from scheduler_core.policy.profiles import BUILT_IN  # noqa: PLC0415
+    from scheduler_core.request.pod_request import InvalidRequest  # noqa: PLC0415
+    from scheduler_core.simulation.what_if import render_text  # noqa: PLC0415
+    from scheduler_core.simulation.what_if import what_if as answered  # noqa: PLC0415
+
+    if [filename, source, policy_file].count("-") > 1:
+        raise click.UsageError("only one of -f, --from and --policy can be standard input")
+    policies = BUILT_IN if policy_file is None else read_policy_file(policy_file).policies
+    parse = MemoizedParser(lambda: policies)
+    pod = read_manifest_pod(filename).pod
+    request = policies.parse_pod(pod)
+    if isinstance(request, InvalidRequest):
+        exit_with_error(f"{filename}: {request.reason}")
+    if not request.profile.device_request.steps_by_resource:
+        exit_with_error(f"{filename}: pod {pod.metadata.name} requests no GPU")
+    with listing_cluster(kubeconfig, context, source=source) as kube:
+        found = read_cluster(kube, kube.now(), ListedFor(policies.node_policy, pod.spec.priority or 0, parse))
+    policy = policies.policy_for(request)
+    barred = rejected_nodes(pod.spec, found)
+    answer = answered(request, found.snapshot, [name for name in found.snapshot.records if name not in barred], policy)
+    if output == "json":
+        write_out(json.dumps(msgspec.to_builtins(answer), indent=2) + "\n")
+        return
+    options = "" if policy_file is None else f" --policy {quote(policy_file)}"
+    write_out(
+        render_text(answer, f"gputopo why -f {quote(filename)}{source_words(kubeconfig, context, source)}{options}")
+    )
