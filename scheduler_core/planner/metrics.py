@@ -57,7 +57,7 @@ COUNTERS = {
         ("outcome",),
         "GPU-hours of work that preemptions lost, as planned: also of units that were spared later. begun: of all "
         "preemptions; won, in-vain: of those with this outcome; dry-run: work that would be lost (the first "
-        "result for each gang, once while it waits).",
+        "result for each gang, once while it waits; a new leader counts it again).",
     ),
     "gputopo_planner_preemption_lost_cost": MetricHelp(
         ("outcome",),

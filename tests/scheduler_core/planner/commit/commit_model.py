@@ -18,7 +18,15 @@ from hypothesis.stateful import (
 from gputopo.crd import reservations
 from gputopo.labels import keys
 from scheduler_core.cache.events import LedgerUpdate, ReservationUpdate
-from scheduler_core.planner.commit.actions import Action, CheckBudgets, ProbeExtenderPod, UngateAndPin, WriteLedger
+from scheduler_core.planner.commit.actions import (
+    Action,
+    CheckBudgets,
+    CreateReservation,
+    ProbeExtenderPod,
+    UngateAndPin,
+    WriteLedger,
+    WriteStatus,
+)
 from scheduler_core.planner.commit.ledger import without_entries
 from scheduler_core.planner.commit.state import CommitTerms
 from tests.scheduler_core.planner.commit.apiserver import NODES, OWN, ApiServer, Conflict, Json, NotFound
@@ -65,6 +73,8 @@ class Mutant(NamedTuple):
     flags: Flags = Flags()
     swaps: bool = True  # the ledger is written by compare-and-swap
     falls_back: bool = True  # a capacity hold stays until its gang is committed
+    lists_first: bool = True  # the ledger lists a hold before the first of its pods is evicted
+    in_turn: bool = True  # a unit begins when the one before is evicted completely
 
 
 class Flight(NamedTuple):
@@ -315,6 +325,8 @@ class Commit(RuleBasedStateMachine):
             return
         if isinstance(what, WriteLedger) and not self.mutant.falls_back:
             what = msgspec.structs.replace(what, spec=without_entries(what.spec, self._held_of_proposed(what)))
+        if isinstance(what, WriteStatus) and not self.mutant.in_turn:
+            what = _with_all_units(what)
         gangs = {uid: _gang(pod) for uid, pod in self.server.pods.items()}
         self.unheld |= planner.unheld
         try:
@@ -323,8 +335,23 @@ class Commit(RuleBasedStateMachine):
             planner.refused(what)
         else:
             planner.answered(what, made)
+            if isinstance(what, CreateReservation) and not self.mutant.lists_first:
+                self._evict_at_once(made)
+            self.units_are_evicted_in_turn()
         for uid in gangs.keys() - self.server.pods.keys():
             self._replace(gangs[uid])
+
+    def _evict_at_once(self, hold: ReservationUpdate) -> None:
+        intent = hold.spec.preemption
+        if intent is None:
+            return
+        begun = tuple(dict.fromkeys(each.unit for each in intent.evictions))
+        # All else that an eviction needs is there.
+        status = msgspec.structs.replace(hold.status, evicting=begun, deadline=self.server.deletion_timestamp)
+        self.server.write_status(hold, status)
+        for each in intent.evictions:
+            if each.uid in self.server.pods:
+                self.server.evict_pod(each.uid)
 
     def _held_of_proposed(self, what: WriteLedger) -> set[str]:
         proposed = {self._gang_for(each.uid) for each in what.spec.entries if each.phase is PROPOSED}
@@ -398,6 +425,26 @@ class Commit(RuleBasedStateMachine):
                 lost = each.phase is HELD and each.uid not in left and each.uid not in self.unheld
                 assert not lost or self._gang_for(each.uid) in committed, f"what was held by {each.name} is lost"
 
+    def units_are_evicted_in_turn(self) -> None:
+        """A further unit begins once all pods of the units before are evicted."""
+        for hold in self.server.reservations.values():
+            left = self._units_left(hold).intersection(hold.status.evicting[:-1])
+            assert not left, f"{hold.name}: a further unit begins, and {sorted(left)} is not evicted completely"
+
+    def begun_units_are_evicted_completely(self) -> None:
+        """After a time without failures. If the hold is no longer listed, the rest of a begun unit is spared."""
+        ledger = self.server.ledger
+        held = {each.uid for each in ledger.spec.entries if each.phase is HELD} if ledger is not None else set()
+        for uid in held & self.server.reservations.keys():
+            hold = self.server.reservations[uid]
+            left = self._units_left(hold).intersection(hold.status.evicting)
+            assert not left, f"{hold.name}: {sorted(left)} is not evicted completely"
+
+    def _units_left(self, hold: ReservationUpdate) -> set[str]:
+        """Return the units with pods that exist."""
+        intent = hold.spec.preemption
+        return {each.unit for each in intent.evictions if each.uid in self.server.pods} if intent is not None else set()
+
     def _gang_for(self, uid: str) -> str:
         """Return the gang that a reservation is or was for."""
         shown = (each.object for each in self.server.events if each.kind is ReservationUpdate and each.key == uid)
@@ -416,6 +463,7 @@ class Commit(RuleBasedStateMachine):
         for _ in range(60):
             self._all_works()
             self.no_node_is_promised_twice()
+        self.begun_units_are_evicted_completely()
         for gang, size in self.gangs.items():
             members = self._members(gang)
             nodes = [pod["spec"].get("nodeName") for pod in members]
@@ -441,6 +489,15 @@ class Commit(RuleBasedStateMachine):
             self._bind(flight)
         self.flights.clear()
         self.pass_time(6)
+
+
+def _with_all_units(what: WriteStatus) -> WriteStatus:
+    """Return the status with all units of the hold begun, if one is."""
+    intent, status = what.reservation.spec.preemption, what.status
+    if intent is None or not status.evicting:
+        return what
+    begun = tuple(dict.fromkeys(each.unit for each in intent.evictions))
+    return msgspec.structs.replace(what, status=msgspec.structs.replace(status, evicting=begun))
 
 
 def hear_all(process: Any) -> None:

@@ -149,11 +149,15 @@ class Planner:
         return self._created(ReservationSpec(unserved.name, held=held, preemption=self._preemption()))
 
     def _preemption(self) -> Preemption | None:
-        """Evict pods without a gang on the held nodes, each a unit of its own."""
-        found = tuple(
-            PlannedEviction(pod.key, SPACE, pod.occupant.name, pod.node, pod.occupant.name, 1)
+        """Evict pods without a gang on the held nodes, in units of two pods."""
+        pods = [
+            (pod.node, pod)
             for pod in sorted(self.view.cache.pods.values())
             if pod.node in {"n0", "n1"} and self.view.gang_members.get_member(pod.key) is None
+        ]
+        found = tuple(
+            PlannedEviction(pod.key, SPACE, pod.occupant.name, node, f"{SPACE}/unit-{at // 2}", 1)
+            for at, (node, pod) in enumerate(pods)
         )
         return Preemption(found, "rule", timeout_s=30.0) if found else None
 

@@ -3,8 +3,9 @@
 In any order of events (watches that lag, writes that arrive late, processes that are killed after any write,
 extenders that are cut off, pods that come and go), no node has more GPUs bound and committed than it has; and once
 events end, each gang has all its nodes or none. A capacity hold of a gang that does not fit stays until the gang is
-committed, whatever is proposed meanwhile. The same model finds the error in each mutant that leaves out one part of the
-protocol.
+committed, whatever is proposed meanwhile. Pods are evicted for holds that the ledger lists, one unit after the other,
+and a unit that is begun is evicted completely while its hold is listed. The same model finds the error in each mutant
+that leaves out one part of the protocol.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from gputopo.crd.reservations import PlannedEviction
+from gputopo.labels.keys import POD_GANG
 from scheduler_core.cache.events import LedgerUpdate, ReservationUpdate
-from scheduler_core.planner.commit.actions import WriteLedger
+from scheduler_core.planner.commit.actions import EvictPod, WriteLedger
 from tests.scheduler_core.planner.commit.apiserver import NODES, Json
 from tests.scheduler_core.planner.commit.commit_model import (
     OFTEN,
@@ -98,6 +101,7 @@ MUTANTS = {
     "committed before extenders acknowledge": (Mutant(TERMS._replace(gated=True, settle_s=0.0)), _TWICE),
     "acknowledged without in-flight pods": (Mutant(flags=Flags(remembers=False)), _TWICE),
     "a capacity hold given up for a proposal": (Mutant(falls_back=False), _LOST),
+    "pods evicted before the ledger lists the hold": (Mutant(lists_first=False), "is evicted for no hold"),
 }
 
 
@@ -211,6 +215,72 @@ def test_cases_that_are_too_rare_to_occur_at_random(case: Callable[[Commit], Non
         case(world)
         with pytest.raises(AssertionError, match=_TWICE):
             world.no_node_is_promised_twice()
+
+
+def test_a_unit_is_evicted_completely_although_its_planner_is_killed_after_the_first_pod() -> None:
+    world = _preempting()
+    evicted = _evict_one(world)
+    (unit,) = (each for each in _units(world) if evicted.uid in each)
+    assert len(unit & world.server.pods.keys()) == 1
+
+    world.teardown()  # with another planner
+
+    assert not unit & world.server.pods.keys()
+    assert all(pod["spec"].get("nodeName") for pod in world._members("g0"))
+
+
+def test_the_rest_of_a_unit_is_spared_if_its_gang_is_deleted_after_the_first_pod() -> None:
+    world = _preempting()
+    evicted = _evict_one(world)
+    left = {uid for each in _units(world) for uid in each} - {evicted.uid}
+    world.gangs.clear()  # no replacements
+    for pod in [uid for uid, each in world.server.pods.items() if each["metadata"]["annotations"].get(POD_GANG.key)]:
+        world.server.delete_pod(pod)
+
+    world.teardown()
+
+    assert left <= world.server.pods.keys()
+    assert not world.server.reservations
+
+
+def test_the_model_finds_a_unit_that_begins_before_the_last_is_evicted() -> None:
+    with pytest.raises(AssertionError, match=r"a further unit begins, and .* is not evicted"):
+        _evict_one(_preempting(Mutant(in_turn=False)))
+
+
+def _preempting(mutant: Mutant = Commit.mutant) -> Commit:
+    """Return a gang that does not fit, and four running pods on the nodes that a hold takes: two units."""
+    world = _mutated(mutant)()
+    world.begin()
+    for _ in range(4):
+        world.pod_comes(0, 0)
+        world.pod_is_filtered(0, 0)
+        _land(world)
+    _gang_of(world, 4)
+    return world
+
+
+def _units(world: Commit) -> list[set[str]]:
+    """Return the pods of each unit that is evicted for the gang, also of those that are gone."""
+    holds = (event.object for event in world.server.events if event.kind is ReservationUpdate and event.object)
+    (intent,) = {intent for each in holds if (intent := each.spec.preemption) is not None}
+    units = {each.unit for each in intent.evictions}
+    return [{each.uid for each in intent.evictions if each.unit == unit} for unit in units]
+
+
+def _evict_one(world: Commit) -> PlannedEviction:
+    """Run until the planner evicts a pod, and stop it after this write. Return the pod."""
+    planner = world.planners[0]
+    assert planner is not None
+    for _ in range(40):
+        world.quieten()
+        for each in planner.writes():
+            world._write(planner, each)
+            if isinstance(each, EvictPod):
+                world.planners[0] = None
+                return each.eviction
+        world.pass_time(1)
+    raise AssertionError("no pod is evicted")
 
 
 def _gang_of(world: Commit, size: int) -> None:
