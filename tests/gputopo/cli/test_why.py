@@ -201,7 +201,7 @@ def test_one_node_only(tmp_path: Path) -> None:
         missing = why(server, tmp_path, "pod", "waits", "-n", "a", "--node", "gpu-9")
 
     assert found["nodes"] == 1
-    assert (missing.exit_code, missing.output) == (4, "gputopo: node gpu-9 not found\n")
+    assert (missing.exit_code, missing.output) == (4, "gputopo: node gpu-9 not found; did you mean gpu-0?\n")
 
 
 def test_the_namespace_is_that_of_the_context(tmp_path: Path) -> None:
