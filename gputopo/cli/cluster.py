@@ -75,7 +75,7 @@ def file_option(command: _Command) -> _Command:
     )(command)
 
 
-def source_words(kubeconfig: str | None, context: str | None, source: str | None = None) -> str:
+def cluster_options_text(kubeconfig: str | None, context: str | None, source: str | None = None) -> str:
     """Return the options that name the cluster, as a command in a hint needs them: ``" --from c.json"``."""
     from shlex import quote  # noqa: PLC0415  only for a hint
 
@@ -157,7 +157,10 @@ def nodes(
         unknown = sorted(set(names) - every)
         found = [each for each in found if each.name in names]
         for name in (each[:_QUOTED] for each in unknown):
-            hint = near_names_text(name, sorted(every)) or f"; `gputopo nodes{source_words(**connection)}` lists all"
+            hint = (
+                near_names_text(name, sorted(every))
+                or f"; `gputopo nodes{cluster_options_text(**connection)}` lists all"
+            )
             click.echo(f"gputopo: there is no GPU node {name!r}{hint}", err=True)
     if not names or found:
         if output in ("json", "yaml"):

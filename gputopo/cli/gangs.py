@@ -14,10 +14,10 @@ from gputopo.cli import complete
 from gputopo.cli.cluster import (
     FILE_EPILOG,
     cluster_options,
+    cluster_options_text,
     connected_cluster,
     file_option,
     listing_cluster,
-    source_words,
 )
 from gputopo.cli.output import fetch_pages, no_headers_option, print_document, print_table, print_text, token_option
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error
@@ -128,7 +128,7 @@ def gangs(
     if seen.unread:
         unread = _NO_PERMISSION if connection["source"] is None else _NOT_IN_FILE
         click.echo(unread.format(", ".join(seen.unread)), err=True)
-    for line in _remarks(seen, found, now, source_words(**connection)):
+    for line in _remarks(seen, found, now, cluster_options_text(**connection)):
         click.echo(line, err=True)
 
 
@@ -200,7 +200,7 @@ def why_gang(query: GangQuery, output: str) -> None:
     rules = PlanRules(query.policies, planner_levels(seen) or LEVELS, lambda: time.monotonic() > deadline)
     try:
         explanation = explain_gang(
-            seen, GangQuestion(name, rules, state, opted_in, source_words(**query.connection)), now
+            seen, GangQuestion(name, rules, state, opted_in, cluster_options_text(**query.connection)), now
         )
     except NoGangError as error:
         exit_with_error(str(error), NO_CLUSTER)

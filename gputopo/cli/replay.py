@@ -5,16 +5,15 @@ Exit codes: 0 no decision differs; 1 a decision differs; 2 bad input.
 
 from __future__ import annotations
 
-import io
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import click
 
 from gputopo.cli.output import page_token, token_option
 from gputopo.cli.progress import ProgressLine
-from gputopo.cli.terminal import exit_with_error
+from gputopo.cli.terminal import exit_with_error, unpacked_lines
 from gputopo.process.page_reader import PageError, read_pages
 from scheduler_core.extender.decision_record import DecisionFormatError, parse_decision, replay_differences
 
@@ -39,24 +38,7 @@ class _Source(click.File):
                 value, (line for page in read_pages(value, page_token()) for line in page.splitlines())
             )
         file = super().convert(value, param, ctx)
-        return DecisionLines(str(value), _unpacked_lines(str(value), file), _IF_EMPTY)
-
-
-def _unpacked_lines(name: str, file: Any) -> Iterator[bytes]:
-    """Yield the lines of a file, of a gzip file unpacked. A file of decisions is too long to be read as a whole."""
-    buffered = file if hasattr(file, "peek") else io.BufferedReader(file)
-    if not buffered.peek(2).startswith(b"\x1f\x8b"):
-        yield from buffered
-        return
-    import gzip  # noqa: PLC0415  only for a packed file
-    import zlib  # noqa: PLC0415
-
-    try:
-        yield from gzip.GzipFile(fileobj=buffered)
-    except EOFError:
-        exit_with_error(f"{name}: the gzip data ends early")
-    except (gzip.BadGzipFile, zlib.error) as error:
-        exit_with_error(f"{name}: not a valid gzip file: {error}")
+        return DecisionLines(str(value), unpacked_lines(str(value), file), _IF_EMPTY)
 
 
 @click.command()

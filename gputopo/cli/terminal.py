@@ -9,8 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NoReturn, TypeGuard
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 import click
 
@@ -23,6 +23,8 @@ MAX_BYTES = 64 * 1024 * 1024  # larger than any real document; a device file is 
 _ISLANDS = ("cyan", "yellow", "magenta", "green", "blue", "bright_cyan", "bright_yellow", "bright_magenta")
 _OUTPUT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 _PACKED = {b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2"}  # programs by the first bytes
+_GZIP = b"\x1f\x8b"  # the first bytes
+_ENDS_EARLY, _INVALID_GZIP = "the gzip data ends early", "not a valid gzip file"
 _QUOTED = 60  # characters of a file name
 
 
@@ -55,7 +57,26 @@ def read_packed(source: str) -> bytes:
     for magic, program in _PACKED.items():
         if data.startswith(magic):
             exit_with_error(f"{source}: packed by {program}; unpack it first: {program} -dc FILE > UNPACKED")
-    return _in_utf8(_unpacked(source, data) if data.startswith(b"\x1f\x8b") else data)
+    return _in_utf8(_unpacked(source, data) if data.startswith(_GZIP) else data)
+
+
+def unpacked_lines(source: str, file: Any) -> Iterator[bytes]:
+    """Yield the lines of a binary file, of a gzip file unpacked: for files that are too long to be read as a whole."""
+    import io  # noqa: PLC0415  only for such files
+
+    buffered = file if hasattr(file, "peek") else io.BufferedReader(file)
+    if not buffered.peek(len(_GZIP)).startswith(_GZIP):
+        yield from buffered
+        return
+    import gzip  # noqa: PLC0415  only for a packed file
+    import zlib  # noqa: PLC0415
+
+    try:
+        yield from gzip.GzipFile(fileobj=buffered)
+    except EOFError:
+        exit_with_error(f"{source}: {_ENDS_EARLY}")
+    except (gzip.BadGzipFile, zlib.error) as error:
+        exit_with_error(f"{source}: {_INVALID_GZIP}: {error}")
 
 
 def read_text(source: str, expected: str) -> str:
@@ -84,16 +105,16 @@ def _unpacked(source: str, data: bytes) -> bytes:
 
     found = b""
     try:
-        while data.startswith(b"\x1f\x8b"):  # `cat a.gz b.gz` has two parts; what is no part is ignored, as by gzip
+        while data.startswith(_GZIP):  # `cat a.gz b.gz` has two parts; what is no part is ignored, as by gzip
             unpacker = zlib.decompressobj(wbits=31)
             found += unpacker.decompress(data, MAX_BYTES + 1 - len(found))
             if len(found) > MAX_BYTES:
                 exit_with_error(f"{source}: it unpacks to more than {MAX_BYTES >> 20} MiB")
             if not unpacker.eof:
-                exit_with_error(f"{source}: the gzip data ends early")
+                exit_with_error(f"{source}: {_ENDS_EARLY}")
             data = unpacker.unused_data
     except zlib.error as error:
-        exit_with_error(f"{source}: not a valid gzip file: {error}")
+        exit_with_error(f"{source}: {_INVALID_GZIP}: {error}")
     return found
 
 

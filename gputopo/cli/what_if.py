@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from gputopo.cli import complete
-from gputopo.cli.cluster import FILE_EPILOG, cluster_options, file_option, listing_cluster, source_words
+from gputopo.cli.cluster import FILE_EPILOG, cluster_options, cluster_options_text, file_option, listing_cluster
 from gputopo.cli.policy import read_policy_file
 from gputopo.cli.terminal import exit_with_error, write_out
 from gputopo.cli.why import read_manifest_pod
@@ -81,7 +81,6 @@ def what_if(
     if output == "json":
         write_out(json.dumps(msgspec.to_builtins(answer), indent=2) + "\n")
         return
-    options = "" if policy_file is None else f" --policy {quote(policy_file)}"
-    write_out(
-        render_text(answer, f"gputopo why -f {quote(filename)}{source_words(kubeconfig, context, source)}{options}")
-    )
+    options = cluster_options_text(kubeconfig, context, source)
+    options += "" if policy_file is None else f" --policy {quote(policy_file)}"
+    write_out(render_text(answer, f"gputopo why -f {quote(filename)}{options}"))

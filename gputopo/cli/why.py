@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from gputopo.cli import complete
-from gputopo.cli.cluster import FILE_EPILOG, cluster_options, file_option, listing_cluster, source_words
+from gputopo.cli.cluster import FILE_EPILOG, cluster_options, cluster_options_text, file_option, listing_cluster
 from gputopo.cli.output import fetch_page, print_document, print_text, token_option
 from gputopo.cli.policy import read_policy_file
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, near_names_text, read_text
@@ -139,7 +139,7 @@ def why(what: tuple[str, ...], output: str, **flags: str | None) -> None:
             if manifest_pod is not None:
                 explanation = _explain_manifest(kube, manifest_pod, namespace, PodQuery(options.node, policies))
             else:
-                hinted = source_words(options.kubeconfig, options.context, options.source)
+                hinted = cluster_options_text(options.kubeconfig, options.context, options.source)
                 query = PodQuery(options.node, policies, hinted, options.planner)
                 explanation = _explain_cluster_pod(kube, (namespace, name or ""), query)
     _print(explanation, output)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 # If calls never end, other work waits for 25 ms in a row and then has a quarter of that: a fifth of the time.
-LONGEST_WAIT_S, SHARE = 0.025, 0.25
+LONGEST_WAIT_S, WORK_SHARE = 0.025, 0.25
 POLL_S = 0.001
 _LONGEST_S = 0.050  # from the first byte of a call; then it waits like all other work, so slow clients delay nothing
 
@@ -82,7 +82,7 @@ class CallsInProgress:
 
 
 class CallPause:
-    """Lets other threads wait while the loop works: up to ``LONGEST_WAIT_S``, and then not for ``SHARE`` of that."""
+    """Lets other threads wait while the loop works: up to ``LONGEST_WAIT_S``, then not for ``WORK_SHARE`` of that."""
 
     def __init__(self, calls: CallsInProgress, clock: Callable[[], float] = time.monotonic) -> None:
         """``calls``: of the loop. ``clock``: seconds."""
@@ -93,4 +93,4 @@ class CallPause:
         """Wait, if the thread has not just waited in vain."""
         if self._clock() < getattr(self._thread, "works_until", 0.0) or self._calls.wait_until_idle(LONGEST_WAIT_S):
             return
-        self._thread.works_until = self._clock() + SHARE * LONGEST_WAIT_S
+        self._thread.works_until = self._clock() + WORK_SHARE * LONGEST_WAIT_S

@@ -21,7 +21,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from scheduler_core.cache.events import Batch, WatchStatus
-from scheduler_core.runtime.calls_in_progress import LONGEST_WAIT_S, POLL_S, SHARE, CallsInProgress
+from scheduler_core.runtime.calls_in_progress import LONGEST_WAIT_S, POLL_S, WORK_SHARE, CallsInProgress
 from scheduler_core.runtime.http_server import Listener, serve_listeners
 
 _TICK_S = 1.0
@@ -167,7 +167,7 @@ class Inbox:
             self._loop.call_later(POLL_S, self._apply_some)
             return
         self._waiting_since = None
-        until = now + max(_APPLY_S, SHARE * min(waited, LONGEST_WAIT_S))
+        until = now + max(_APPLY_S, WORK_SHARE * min(waited, LONGEST_WAIT_S))
         with self._calls.piece_of_work():
             while (batch := self._next_batch()) is not None:
                 self._apply(batch)

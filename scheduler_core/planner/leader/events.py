@@ -136,8 +136,7 @@ def eviction_events(action: EvictPod, unit: EvictionUnit | None = None) -> Itera
     is_own = pod.namespace == hold.namespace
     rule = _eviction_rule(preemption, unit)
     why = rule if unit is None else f"{rule}: {unit.reason}"
-    beneficiary = f"{_named_beneficiary(hold)}, reservation {hold.name}" if is_own else _beneficiary(hold)
-    message = f"evicted for {beneficiary} ({why})"
+    message = f"evicted for {_beneficiary(hold, is_named=is_own)} ({why})"
     yield EventDraft("Pod", pod.namespace, pod.name, pod.uid, EventReason.EVICTED_FOR_GANG, message, warning=True)
     evicted = f"{pod.namespace}/{pod.name}" if is_own else "a pod of another namespace"
     freed = f"to free {counted_noun(pod.gpus, 'GPU')} on {pod.node}" if pod.gpus else f"on {pod.node}"
@@ -152,16 +151,13 @@ def _eviction_rule(preemption: Preemption, unit: EvictionUnit | None) -> str:
     return f"one of the rules {preemption.rule}" if ", " in preemption.rule else f"rule {preemption.rule}"
 
 
-def _beneficiary(hold: ReservationUpdate) -> str:
-    kind = "a gang" if gang_title(hold.namespace, hold.spec) else "a single pod"
-    return f"{kind} of priority {hold.spec.priority}"
-
-
-def _named_beneficiary(hold: ReservationUpdate) -> str:
-    """Return the gang by its name: only for users of its namespace."""
+def _beneficiary(hold: ReservationUpdate, *, is_named: bool) -> str:
+    """Return who gets the GPUs. ``is_named``: with names, which only users of its namespace may read."""
     if gang_title(hold.namespace, hold.spec) is None:
-        return _beneficiary(hold)
-    return f"gang {hold.spec.gang} of priority {hold.spec.priority}"
+        kind = "a single pod"
+    else:
+        kind = f"gang {hold.spec.gang}" if is_named else "a gang"
+    return f"{kind} of priority {hold.spec.priority}" + (f", reservation {hold.name}" if is_named else "")
 
 
 def stuck_event(action: WriteStatus) -> EventDraft:

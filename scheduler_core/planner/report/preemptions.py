@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
-from msgspec.structs import astuple
+from msgspec.structs import asdict
 
 from gputopo.crd.reservations import EntryPhase, Preemption
 from gputopo.render import report
@@ -91,7 +91,7 @@ def dry_run_preemptions(states: Iterable[PlannerGangState], namespace: str | Non
             cost=dry.cost,
             rule=dry.rule,
             reason=dry.reason,
-            unit_costs=tuple(UnitSummary(*astuple(one)) for one in dry.unit_costs) or UNSET,
+            unit_costs=tuple(UnitSummary(**asdict(one)) for one in dry.unit_costs) or UNSET,
         )
         for each in states
         if (dry := each.dry_run) is not None and namespace in (None, each.namespace)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from gputopo.cli.cluster import source_words
+from gputopo.cli.cluster import cluster_options_text
 from gputopo.cli.main import main
 from tests.gputopo.cli import gang_objects, pod_objects
 from tests.gputopo.cli.cluster_files import file_of
@@ -31,7 +31,7 @@ def run(*arguments: str) -> Result:
     ],
 )
 def test_options_that_name_the_cluster(given: tuple[str | None, str | None, str | None], words: str) -> None:
-    assert source_words(*given) == words
+    assert cluster_options_text(*given) == words
 
 
 def test_why_pod_names_the_gang_in_the_same_file(tmp_path: Path) -> None:

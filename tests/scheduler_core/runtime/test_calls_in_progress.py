@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from scheduler_core.runtime.calls_in_progress import LONGEST_WAIT_S, SHARE, CallPause, CallsInProgress
+from scheduler_core.runtime.calls_in_progress import LONGEST_WAIT_S, WORK_SHARE, CallPause, CallsInProgress
 
 
 def test_a_call_comes_first_for_a_limited_time() -> None:
@@ -101,7 +101,7 @@ def test_a_thread_that_waited_in_vain_gets_a_fifth_of_the_time() -> None:
         worked += 0.001
 
     assert set(calls.waited) == {LONGEST_WAIT_S}
-    assert worked / now[0] == pytest.approx(SHARE / (1 + SHARE), rel=0.2)
+    assert worked / now[0] == pytest.approx(WORK_SHARE / (1 + WORK_SHARE), rel=0.2)
 
 
 def test_each_thread_has_its_own_time_to_work() -> None:
