@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import product
 from math import isfinite
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -20,6 +21,7 @@ from gputopo.cli.terminal import decode_utf8, exit_with_error, read_packed, read
 if TYPE_CHECKING:
     from scheduler_core.cache.list_once import ListedCluster
     from scheduler_core.policy.policy import Policy
+    from scheduler_core.policy.preemption import PreemptionPolicy
     from scheduler_core.simulation.hosts import SimulatedNode
     from scheduler_core.simulation.workload import SimulatedJob
 
@@ -52,6 +54,13 @@ class _Compared(NamedTuple):
 
     policies: Sequence[str]  # names of ``simulation.policies``
     profiles: Mapping[str, Policy]  # the profiles of a policy file, by name
+
+
+class _Tiers(NamedTuple):
+    """The rules of preemption to compare, for a workload with priority tiers."""
+
+    policies: Sequence[str] | None  # names of rules; None: all
+    policy_file: str | None
 
 
 class _Load(NamedTuple):
@@ -109,7 +118,7 @@ class _Load(NamedTuple):
     "policy_file",
     metavar="FILE",
     shell_complete=complete.files,
-    help="A policy file: also run each of its profiles, as ours:NAME.",
+    help="A policy file: also run each of its profiles, as ours:NAME; with tiers its preemption rules, as ours:FILE.",
 )
 @click.option("--seed", default=42, show_default=True, help="Random seed of the first run.")
 @click.option(
@@ -160,11 +169,11 @@ def simulate(
         from scheduler_core.simulation.preemption.jobs import has_tiers  # noqa: PLC0415  start-up of all other commands
 
         if has_tiers(text):
-            names = None if policies == _POLICIES else policies.split(",")
-            _simulate_tiers(specs, text, f"{wanted.workload}", (names, range(seed, seed + seeds)), output)
+            tiers = _Tiers(None if policies == _POLICIES else _policy_names(policies), policy_file)
+            _simulate_tiers(specs, wanted, tiers, range(seed, seed + seeds), output)
             return
     placements = () if policy_file is None else read_policy_file(policy_file).policies.profiles
-    compared = _Compared(policies.split(","), {each.policy.name: each.policy for each in placements})
+    compared = _Compared(_policy_names(policies), {each.policy.name: each.policy for each in placements})
     _simulate(specs, wanted, compared, range(seed, seed + seeds), output)
 
 
@@ -209,22 +218,19 @@ def _simulate(
 
 
 def _simulate_tiers(
-    specs: Sequence[SimulatedNode],
-    text: str,
-    source: str,
-    runs: tuple[Sequence[str] | None, Sequence[int]],
-    output: str,
+    specs: Sequence[SimulatedNode], wanted: _Load, tiers: _Tiers, seeds: Sequence[int], output: str
 ) -> None:
-    """Compare rules of preemption. ``runs``: the names of rules, None for all; and the seeds."""
+    """Compare rules of preemption."""
     import json  # noqa: PLC0415  start-up of all other commands
 
     from gputopo.render.report import UNFOLDED  # noqa: PLC0415
+    from gputopo.render.wording import counted_noun  # noqa: PLC0415
     from scheduler_core.simulation.preemption.jobs import TieredWorkloadError, read_tiered_jobs  # noqa: PLC0415
     from scheduler_core.simulation.preemption.replay import HOLD_RULES, RULES, replay_tiers  # noqa: PLC0415
     from scheduler_core.simulation.preemption.report import tiers_document, tiers_text  # noqa: PLC0415
 
-    names, seeds = runs
-    for name in names or ():
+    source = f"{wanted.workload}"
+    for name in tiers.policies or ():
         if name not in RULES and name not in HOLD_RULES:
             exit_with_error(
                 f"unknown preemption policy {name!r}; expected for a workload with priority tiers: "
@@ -233,18 +239,21 @@ def _simulate_tiers(
     if output == "html":
         exit_with_error("-o html does not show preemption; use -o text or -o json for a workload with priority tiers")
     try:
-        jobs = read_tiered_jobs(text)
+        jobs = read_tiered_jobs(wanted.text or "")
     except TieredWorkloadError as error:
         exit_with_error(f"{source}: {error}")
     found = []
     with_deadlines = HOLD_RULES if any(job.deadline_s is not None for job in jobs) else ()
-    chosen = names or (*RULES, *with_deadlines)
+    chosen: dict[str, PreemptionPolicy | None] = dict.fromkeys(tiers.policies or (*RULES, *with_deadlines))
+    if tiers.policy_file is not None:
+        chosen[f"ours:{Path(tiers.policy_file).stem}"] = read_policy_file(tiers.policy_file).policies.preemption
     with ProgressLine("simulate", len(seeds) * len(chosen) * len(jobs)) as shown:
-        for seed, name in product(seeds, chosen):
+        for seed, (name, rules) in product(seeds, chosen.items()):
             shown.detail = f"{name}, seed {seed}"
-            found.append(replay_tiers(name, specs, jobs, seed, advance=shown.advance))
+            found.append(replay_tiers(name, specs, jobs, seed, advance=shown.advance, rules=rules))
     gpus = sum(len(spec.topology.usable) for spec in specs)
-    about = f"{_size(len(specs), gpus)}; {len(jobs)} jobs of {source}; {_seeds(seeds)}, until all jobs arrived."
+    asked = f"{counted_noun(len(jobs), 'job')} of {source}"
+    about = f"{_size(len(specs), gpus)}; {asked}; {_seeds(seeds)}, until all jobs arrived."
     document = json.dumps(tiers_document(found, about), indent=2) + "\n"
     write_out(document if output == "json" else tiers_text(found, about, terminal_width() or UNFOLDED))
 
@@ -253,6 +262,14 @@ def _size(nodes: int, gpus: int) -> str:
     from gputopo.render.wording import counted_noun  # noqa: PLC0415  start-up of all other commands
 
     return f"{counted_noun(nodes, 'node')} with {counted_noun(gpus, 'GPU')}"
+
+
+def _policy_names(policies: str) -> list[str]:
+    """Return the names of ``--policies``. Exit with an error if one occurs twice."""
+    names = [name.strip() for name in policies.split(",")]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        exit_with_error(f"--policies {policies!r:.200}: {twice!r:.80} occurs twice; name each policy once")
+    return names
 
 
 def _seeds(seeds: Sequence[int]) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,6 +12,7 @@ from scheduler_core.allocation.machine_shape import MachineShape, shape_of
 from scheduler_core.cache.list_once import ListedCluster
 from scheduler_core.policy.demand_mix import WHOLE_GPU
 from scheduler_core.simulation.assumed_machines import machine_of
+from scheduler_core.simulation.rows import RowsError, parse_integer, parse_text, read_rows
 from scheduler_core.simulation.workload import JobKind
 
 _EXPECTED = "expected columns: sn, cpu_milli, memory_mib, gpu, model"
@@ -106,18 +105,15 @@ class SimulatedCluster:
         self.changed.append(placement.host)
 
 
-def _whole_number(text: str | None) -> int:
+def _whole_number(value: object) -> int:
     """Return the number of a cell; None: the line ends before it. Raises ``ValueError``."""
-    if text is None:
+    if value is None:
         raise ValueError("the line has too few values")
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"{text[:60]!r} is not a whole number") from None
+    return parse_integer(value)
 
 
-def _gpu_count(text: str | None) -> int:
-    found = _whole_number(text)
+def _gpu_count(value: object) -> int:
+    found = _whole_number(value)
     if not 0 <= found <= MAX_GPUS:
         raise ValueError(f"gpu {found} is not between 0 and {MAX_GPUS}")
     return found
@@ -141,14 +137,16 @@ def read_nodes(text: str) -> list[SimulatedNode]:
     """Parse nodes from CSV in the format of the public "openb" traces: sn, cpu_milli, memory_mib, gpu, model."""
     specs = []
     try:
-        rows = list(csv.DictReader(io.StringIO(text)))
-    except csv.Error as error:
-        raise ClusterError(f"invalid CSV: {error}; {_EXPECTED}") from None
+        rows = read_rows(text)
+    except RowsError as error:
+        raise ClusterError(f"{error}; {_EXPECTED}") from None
     for number, row in enumerate(rows, 1):
         try:
             gpus = _gpu_count(row["gpu"])
             cpu_milli, memory_mib = _whole_number(row["cpu_milli"]), _whole_number(row["memory_mib"])
-            specs.append(SimulatedNode(row["sn"], machine_of(row["model"], gpus), cpu_milli, memory_mib))
+            specs.append(
+                SimulatedNode(parse_text(row, "sn"), machine_of(parse_text(row, "model"), gpus), cpu_milli, memory_mib)
+            )
         except KeyError as error:
             raise ClusterError(f"there is no column {error.args[0]}; {_EXPECTED}") from None
         except ValueError as error:

@@ -5,17 +5,13 @@ WorkloadError(ValueError)    the file is not a valid workload; the message quote
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from math import inf
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import msgspec
-
-from gputopo.process.decoding import decode
 from scheduler_core.policy.demand_mix import WHOLE_GPU
+from scheduler_core.simulation.rows import Row, RowsError, parse_integer, parse_number, parse_text, read_rows
 
 _MAX_COUNT = 2**40
 _QUOTED = 300  # characters of a faulty row
@@ -56,10 +52,16 @@ def read_jobs(text: str) -> list[SimulatedJob]:
 
     ``arrival_s`` and ``duration_s`` are optional; without them jobs arrive one after the other and never end.
     """
-    rows = _json(text) if text.lstrip().startswith("[") else _csv(text)
+    try:
+        rows = read_rows(text)
+    except RowsError as error:
+        raise WorkloadError(f"invalid workload: {error}; expected the columns {', '.join(_COLUMNS)}") from None
     jobs = [_job(number, row) for number, row in enumerate(rows, 1)]
     if not jobs:
-        raise WorkloadError(f"no job found; expected a row for each job, with the columns {', '.join(_COLUMNS)}")
+        raise WorkloadError(
+            f"no job found; expected a row for each job, with the columns {', '.join(_COLUMNS)}, "
+            "or, for preemption, pods and the other columns of docs/preemption.md"
+        )
     return jobs
 
 
@@ -119,21 +121,7 @@ def generate_jobs(recipe: WorkloadRecipe, gpus: int, random: Random) -> list[Sim
     return jobs
 
 
-def _json(text: str) -> Sequence[Mapping[str, Any]]:
-    try:
-        return decode(text, list[dict[str, Any]])
-    except msgspec.MsgspecError as error:
-        raise WorkloadError(f"invalid workload: {error}") from None
-
-
-def _csv(text: str) -> Sequence[Mapping[str, Any]]:
-    try:
-        return list(csv.DictReader(io.StringIO(text)))
-    except csv.Error as error:
-        raise WorkloadError(f"invalid CSV: {error}") from None
-
-
-def _job(number: int, row: Mapping[str, Any]) -> SimulatedJob:
+def _job(number: int, row: Row) -> SimulatedJob:
     missing = [column for column in _COLUMNS if row.get(column) in (None, "")]
     if missing:
         raise WorkloadError(f"job {number} has no {missing[0]}: {str(dict(row))[:_QUOTED]}")
@@ -148,27 +136,27 @@ def _job(number: int, row: Mapping[str, Any]) -> SimulatedJob:
             island=str(row.get("island", "")) == "required",
         )
         return SimulatedJob(
-            str(row["name"]), kind, _seconds(row, "arrival_s", number), _seconds(row, "duration_s", inf)
+            parse_text(row, "name"), kind, _seconds(row, "arrival_s", number), _seconds(row, "duration_s", inf)
         )
     except ValueError as error:
         raise WorkloadError(f"job {number}: {error}: {str(dict(row))[:_QUOTED]}") from None
 
 
-def _count(row: Mapping[str, Any], column: str) -> int:
+def _count(row: Row, column: str) -> int:
     try:
-        found = int(row[column])
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{column} {row[column]!r:.80} is not an integer in decimal digits, such as 8000") from None
+        found = parse_integer(row[column])
+    except ValueError as error:
+        raise ValueError(f"{column} {error}") from None
     if not 0 <= found <= _MAX_COUNT:
         raise ValueError(f"{column} {found} is not between 0 and {_MAX_COUNT}")
     return found
 
 
-def _seconds(row: Mapping[str, Any], column: str, default: float) -> float:
+def _seconds(row: Row, column: str, default: float) -> float:
     """Return a time; an empty cell is the default, nan and negative numbers are refused."""
     try:
-        found = float(row.get(column) or default)
-    except (TypeError, ValueError, OverflowError):
+        found = default if row.get(column) in (None, "") else parse_number(row[column])
+    except ValueError:
         raise ValueError(f"{column} {row[column]!r:.80} is not a time in seconds, such as 3600 or 0.5") from None
     if not found >= 0 or (found == inf != default):
         raise ValueError(f"{column} {found} is not a time in seconds")

@@ -5,17 +5,13 @@ TieredWorkloadError(ValueError)    the file is not such a workload; the message 
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import msgspec
-
-from gputopo.process.decoding import decode
 from scheduler_core.policy.preemption import CRITICAL_PRIORITY, NORMAL_PRIORITY
 from scheduler_core.policy.workload_class import WorkloadClass
+from scheduler_core.simulation.rows import Row, RowsError, csv_columns, is_json, parse_number, parse_text, read_rows
 
 _QUOTED = 300  # characters of a faulty row
 _MAX_PODS, _MAX_GPUS, _MAX_JOBS = 4096, 64, 200_000
@@ -50,7 +46,9 @@ class TieredJob(NamedTuple):
         """Return the tier by which waits are listed."""
         if self.priority >= CRITICAL_PRIORITY:
             return "critical"
-        return "normal" if self.priority >= NORMAL_PRIORITY else "scavenger"
+        if self.priority >= NORMAL_PRIORITY:
+            return "normal"
+        return "scavenger" if self.priority < 0 or self.workload is WorkloadClass.SCAVENGER else "low"
 
     @property
     def all_gpus(self) -> int:
@@ -60,20 +58,18 @@ class TieredJob(NamedTuple):
 
 def has_tiers(text: str) -> bool:
     """Return whether a workload file has the column ``pods``, so that it is one of tiers."""
-    head = text.lstrip()[:2_000]
-    return '"pods"' in head if head.startswith("[") else "pods" in head.partition("\n")[0].replace(" ", "").split(",")
+    try:
+        return '"pods"' in text.lstrip()[:2_000] if is_json(text) else "pods" in csv_columns(text)
+    except RowsError:
+        return False  # said where the rows are read
 
 
 def read_tiered_jobs(text: str) -> list[TieredJob]:
     """Parse jobs from CSV, or from JSON (a list of objects with these keys). Raises ``TieredWorkloadError``."""
     try:
-        rows: Sequence[Mapping[str, Any]] = (
-            decode(text, list[dict[str, Any]])
-            if text.lstrip().startswith("[")
-            else list(csv.DictReader(io.StringIO(text), skipinitialspace=True))
-        )
-    except (msgspec.MsgspecError, csv.Error) as error:
-        raise TieredWorkloadError(f"invalid workload: {error}") from None
+        rows = read_rows(text)
+    except RowsError as error:
+        raise TieredWorkloadError(f"invalid workload: {error}; expected the columns {', '.join(COLUMNS)}") from None
     if not 0 < len(rows) <= _MAX_JOBS:
         raise TieredWorkloadError(f"{len(rows)} jobs; expected 1 to {_MAX_JOBS}, with the columns {', '.join(COLUMNS)}")
     return [_job(number, row) for number, row in enumerate(rows, 1)]
@@ -121,7 +117,7 @@ def _scavenger(name: str, at: float, random: Random) -> TieredJob:
     return TieredJob(name, 1, gpus, at, hours * 3600.0, -10, WorkloadClass.SCAVENGER, False, 1_800.0, 300.0)
 
 
-def _job(number: int, row: Mapping[str, Any]) -> TieredJob:
+def _job(number: int, row: Row) -> TieredJob:
     missing = [column for column in _COLUMNS if row.get(column) in (None, "")]
     quoted = str(dict(row))[:_QUOTED]
     if missing:
@@ -131,7 +127,7 @@ def _job(number: int, row: Mapping[str, Any]) -> TieredJob:
         raise TieredWorkloadError(f"job {number} has {named}; expected {', '.join(COLUMNS)}: {quoted}")
     try:
         return TieredJob(
-            name=str(row["name"])[:253],
+            name=parse_text(row, "name")[:253],
             pods=_whole(row, "pods", 1, _MAX_PODS),
             gpus=_whole(row, "num_gpu", 1, _MAX_GPUS),
             arrival=_bounded(row, "arrival_s", 0, _MAX_S),
@@ -147,31 +143,31 @@ def _job(number: int, row: Mapping[str, Any]) -> TieredJob:
         raise TieredWorkloadError(f"job {number}: {error}: {quoted}") from None
 
 
-def _deadline(row: Mapping[str, Any]) -> float | None:
+def _deadline(row: Row) -> float | None:
     """Return the deadline; one before the end of the work is refused."""
-    return _bounded(row, "deadline_s", float(row["duration_s"]), _MAX_S) if row.get("deadline_s") else None
+    return _bounded(row, "deadline_s", parse_number(row["duration_s"]), _MAX_S) if row.get("deadline_s") else None
 
 
-def _bounded(row: Mapping[str, Any], column: str, least: float, most: float, default: float | None = None) -> float:
+def _bounded(row: Row, column: str, least: float, most: float, default: float | None = None) -> float:
     """Return a number within limits; nan is refused."""
     value = row.get(column)
     try:
-        found = float(default if value in (None, "") and default is not None else value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{column} {value!r:.80} is not a number") from None
+        found = parse_number(default if value in (None, "") and default is not None else value)
+    except ValueError as error:
+        raise ValueError(f"{column} {error}") from None
     if not least <= found <= most:
         raise ValueError(f"{column} {value!r:.80} is not between {least:g} and {most:g}")
     return found
 
 
-def _whole(row: Mapping[str, Any], column: str, least: int, most: int, default: int | None = None) -> int:
+def _whole(row: Row, column: str, least: int, most: int, default: int | None = None) -> int:
     found = _bounded(row, column, least, most, default)
     if not found.is_integer():
         raise ValueError(f"{column} {row.get(column)!r:.80} is not a whole number")
     return int(found)
 
 
-def _word(row: Mapping[str, Any], column: str, words: Sequence[str]) -> str:
+def _word(row: Row, column: str, words: Sequence[str]) -> str:
     """Return one of these words, or an empty text if the row has none."""
     found = str(row.get(column) or "")
     if found and found not in words:

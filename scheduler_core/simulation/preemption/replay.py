@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import NamedTuple
 
+from scheduler_core.policy.preemption import PreemptionPolicy
 from scheduler_core.simulation.hosts import SimulatedNode
 from scheduler_core.simulation.preemption.eviction_rules import (
     DefaultPreemption,
@@ -34,7 +35,7 @@ RULE_DESCRIPTIONS = {
     "hold": "no preemption; nodes are held for the first job of each priority that does not fit",
     "backfill": "the same, and jobs with deadlines use held nodes if they end in time",
 }
-TIERS = ("critical", "normal", "scavenger")
+TIERS = ("critical", "normal", "low", "scavenger")
 TICK_S = 300.0  # how often waiting jobs are tried again
 _MONEY_PER_GPU_HOUR = 2.0
 _RETRY_S = 600.0  # how often evictions are considered for a waiting job
@@ -74,14 +75,17 @@ def replay_tiers(
     jobs: Sequence[TieredJob],
     seed: int,
     advance: Callable[[int], None] = lambda _: None,
+    rules: PreemptionPolicy | None = None,
 ) -> PreemptionFigures:
     """Run to the first tick after the last arrival with the named rule. The same seed gives the same result.
 
-    ``advance`` is called with the number of jobs that arrived, after each tick.
+    ``advance`` is called with the number of jobs that arrived, after each tick. ``rules``: gputopo's preemption with
+    these rules, whatever the name.
     """
     cluster = RunningCluster(specs, Random(seed))  # noqa: S311  not a secret
     holds = HeldNodes(cluster, TICK_S, backfill=HOLD_RULES[name]) if name in HOLD_RULES else None
-    replay = _TierReplay(cluster, RULES.get(name, NoEviction)(), holds)
+    rule = RULES.get(name, NoEviction)() if rules is None else PlannerPreemption(rules)
+    replay = _TierReplay(cluster, rule, holds)
     end = replay.run(jobs, advance)
     lost = replay.lost_gpu_hours
     total = replay.cluster.gpus * max(end, 1.0) / 3600.0

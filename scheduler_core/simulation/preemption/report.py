@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from statistics import fmean
 from typing import Any
 
 from gputopo.render.report import UNFOLDED, Table, render, text_table
@@ -33,6 +34,7 @@ _DROPPABLE = (
     "in vain",
     "useful",
     "wait scavenger p50 / p95",
+    "wait low p50 / p95",
     "GPUs in use",
     "wait normal p50 / p95",
     "evicted jobs",
@@ -50,15 +52,44 @@ def tiers_document(found: Sequence[PreemptionFigures], about: str) -> dict[str, 
 
 
 def tiers_text(found: Sequence[PreemptionFigures], about: str, width: int = UNFOLDED) -> str:
-    """Return a table, and what each rule is, in lines of at most ``width`` columns."""
-    names = dict.fromkeys(each.policy for each in found)
-    notes = [(name, RULE_DESCRIPTIONS[name]) for name in names]
+    """Return a table of the means over the seeds, and what each rule is, in lines of at most ``width`` columns."""
+    found = means_over_seeds(found)
+    notes = [
+        (each.policy, RULE_DESCRIPTIONS.get(each.policy, "gputopo: the rules of the policy file")) for each in found
+    ]
     table = text_table(titles(), [_row(each) for each in found], numbers=True)._replace(droppable=_DROPPABLE)
     parts: list[list[str | Table]] = [[about], [table]]
     held = [_hold_row(each) for each in found if each.policy in HOLD_RULES]
     if held:
         parts.append([text_table(_HOLD_TITLES, held, numbers=True)])
     return render([*parts, [text_table((), notes)]], width)
+
+
+def means_over_seeds(found: Sequence[PreemptionFigures]) -> list[PreemptionFigures]:
+    """Return the mean of each figure for each policy; counts are rounded."""
+    by_policy: dict[str, list[PreemptionFigures]] = {}
+    for each in found:
+        by_policy.setdefault(each.policy, []).append(each)
+    return [_mean(runs) for runs in by_policy.values()]
+
+
+def _mean(runs: Sequence[PreemptionFigures]) -> PreemptionFigures:
+    figures = {
+        field: _mean_value([getattr(each, field) for each in runs])
+        for field in PreemptionFigures._fields
+        if field not in ("policy", "seed", "waits")
+    }
+    waits = {
+        tier: TierWaits(*(_mean_value(values) for values in zip(*(each.waits[tier] for each in runs), strict=True)))
+        for tier in TIERS
+    }
+    return runs[0]._replace(**figures, waits=waits)
+
+
+def _mean_value(values: Sequence[Any]) -> Any:
+    """Return the mean; of whole numbers, the nearest whole number."""
+    mean = fmean(values)
+    return round(mean) if isinstance(values[0], int) else mean
 
 
 def tiers_markdown(found: Sequence[PreemptionFigures]) -> str:

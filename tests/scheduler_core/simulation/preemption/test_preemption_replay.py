@@ -22,8 +22,8 @@ from scheduler_core.simulation.preemption.jobs import (
     has_tiers,
     read_tiered_jobs,
 )
-from scheduler_core.simulation.preemption.replay import HOLD_RULES, RULES, PreemptionFigures, replay_tiers
-from scheduler_core.simulation.preemption.report import tiers_markdown, tiers_svg, tiers_text, titles
+from scheduler_core.simulation.preemption.replay import HOLD_RULES, RULES, TIERS, PreemptionFigures, replay_tiers
+from scheduler_core.simulation.preemption.report import means_over_seeds, tiers_markdown, tiers_svg, tiers_text, titles
 from scheduler_core.simulation.preemption.vain import count_vain_evictions
 
 HOUR = 3_600.0
@@ -121,7 +121,7 @@ def test_the_report_has_a_row_and_a_bar_for_each_rule() -> None:
     found: list[PreemptionFigures] = [replay_tiers(name, NODES, jobs, 3) for name in RULES]
 
     assert [line.split(" | ")[0] for line in tiers_markdown(found).splitlines()[2:]] == [f"| {name}" for name in RULES]
-    assert tiers_svg(found).count("<rect") == 1 + 4 * len(RULES)
+    assert tiers_svg(found).count("<rect") == 1 + (1 + len(TIERS)) * len(RULES)
 
 
 @pytest.mark.parametrize(
@@ -134,6 +134,9 @@ def test_the_report_has_a_row_and_a_bar_for_each_rule() -> None:
         ({"workload": "fun"}, "workload 'fun' is not training, inference"),
         ({"deadline_s": 30}, "deadline_s 30 is not between 60 and"),
         ({"priority": 1e12}, "priority 1000000000000.0 is not between"),
+        ({"pods": True}, "pods True is not a number"),
+        ({"num_gpu": "1_0"}, "num_gpu '1_0' is not a number in decimal digits"),
+        ({"name": {"a": 1}}, "name {'a': 1} is not a text"),
     ],
 )
 def test_a_faulty_job_is_quoted(changed: dict[str, Any], says: str) -> None:
@@ -157,6 +160,67 @@ def test_files_of_both_formats_are_read_and_recognized() -> None:
     assert not has_tiers("name,cpu_milli,memory_mib,num_gpu,gpu_milli\n")
     with pytest.raises(TieredWorkloadError, match="0 jobs"):
         read_tiered_jobs("name,pods\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Name, Pods ,NUM_GPU,arrival_s,duration_s\na,2,8,0,60\n",
+        '"name","pods","num_gpu","arrival_s","duration_s"\r\n"a","2","8","0","60"\r\n',
+        "name;pods;num_gpu;arrival_s;duration_s\na;2;8;0;60\n",
+        "\nname\tpods\tnum_gpu\tarrival_s\tduration_s\na\t2\t8\t0\t60\n",
+    ],
+    ids=["upper case", "quoted", "semicolons", "tabs"],
+)
+def test_spellings_of_csv(text: str) -> None:
+    assert has_tiers(text)
+    assert read_tiered_jobs(text) == [TieredJob("a", 2, 8, 0.0, 60.0)]
+
+
+def test_a_column_that_occurs_twice_is_an_error() -> None:
+    with pytest.raises(TieredWorkloadError, match="the column 'pods' occurs twice; remove one; expected the columns"):
+        read_tiered_jobs("name,pods,num_gpu,arrival_s,duration_s,Pods\na,2,8,0,60,4\n")
+
+
+def test_simulate_runs_the_rules_of_a_policy_file(tmp_path: Path) -> None:
+    """Rules without any victim lose nothing, as ``none``."""
+    policy = tmp_path / "protect.yaml"
+    policy.write_text(
+        "apiVersion: gputopo.io/v1alpha1\nkind: PlacementPolicy\n"
+        "preemption:\n  rules: [{name: nobody, victims: {}, allow: false}]\n"
+    )
+    command = ["simulate", "--cluster", "dgx-a100*4", "--workload", str(EXAMPLE), "--policies", "ours,none"]
+
+    found = CliRunner().invoke(main, [*command, "--policy", str(policy), "-o", "json"])
+    text = CliRunner().invoke(main, [*command, "--policy", str(policy), "--seeds", "2"])
+
+    ours, none, protected = json.loads(found.output)["replays"]
+    assert ours["evicted_jobs"] > 0
+    assert protected | {"policy": "none"} == none
+    assert protected["policy"] == "ours:protect"
+    rows = [line.split()[0] for line in text.output.split("\n\n")[1].splitlines()[1:]]
+    assert rows == ["ours", "none", "ours:protect"]
+    assert "gputopo: the rules of the policy file" in text.output
+
+
+def test_a_policy_that_is_named_twice_is_an_error() -> None:
+    command = ["simulate", "--cluster", "dgx-a100*4", "--workload", str(EXAMPLE), "--policies", "ours,none,ours"]
+
+    found = CliRunner().invoke(main, command)
+
+    assert found.exit_code == 2
+    assert "--policies 'ours,none,ours': 'ours' occurs twice" in found.output
+
+
+def test_the_table_shows_means_over_the_seeds() -> None:
+    first = replay_tiers("none", NODES, [urgent(100.0)], 1)
+    second = first._replace(seed=2, utilisation=first.utilisation + 0.2, evicted_jobs=first.evicted_jobs + 4)
+
+    (mean,) = means_over_seeds([first, second])
+
+    assert mean.utilisation == pytest.approx(first.utilisation + 0.1)
+    assert mean.evicted_jobs == first.evicted_jobs + 2
+    assert mean.waits == first.waits
 
 
 def test_the_shipped_example_is_simulated_by_the_command() -> None:
@@ -229,7 +293,7 @@ def test_simulate_shows_backfill_where_jobs_have_deadlines() -> None:
     assert [each["policy"] for each in found] == [*RULES, *HOLD_RULES]
     held, backfilled = found[-2:]
     assert backfilled["utilisation"] > held["utilisation"]
-    assert backfilled["waits"]["scavenger"]["p50_s"] < held["waits"]["scavenger"]["p50_s"]
+    assert backfilled["waits"]["low"]["p50_s"] < held["waits"]["low"]["p50_s"]
     assert (held["late_holders"], backfilled["late_holders"]) == (0, 0)
 
 
@@ -255,7 +319,7 @@ def test_the_table_names_jobs_that_never_started_and_tiers_without_jobs() -> Non
     assert " - " in row
 
 
-@pytest.mark.parametrize("width", [186, 120, 100, 80, 60])
+@pytest.mark.parametrize("width", [210, 120, 100, 80, 60])
 def test_a_narrow_terminal_drops_columns_and_keeps_the_loss_and_the_waits_of_critical_jobs(width: int) -> None:
     figures = [replay_tiers("none", NODES, [urgent(100.0, pods=2)], 1)]
 
@@ -265,7 +329,7 @@ def test_a_narrow_terminal_drops_columns_and_keeps_the_loss_and_the_waits_of_cri
     title, row = text.split("\n\n")[1].splitlines()
     shown = [each for each in titles() if each and f"  {each}  " in f"{title}  "]
     assert {"GPU-hours lost", "wait critical p50 / p95"} <= set(shown)
-    assert (len(shown) == len(titles()) - 1) == (width == 186)
+    assert (len(shown) == len(titles()) - 1) == (width == 210)
     assert row.split()[:2] == ["none", "0"]
 
 
