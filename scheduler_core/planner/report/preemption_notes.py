@@ -44,21 +44,25 @@ def pod_preemption_notes(
 
 
 def dry_run_notes(dry: DryRunState, beneficiary: str = "") -> Iterator[str]:
-    """Yield the notes of a gang for which a dry run finds pods to evict: of all units, then of each."""
-    yield (
-        f"dry run: would evict {listed(dry.units)}{beneficiary} ({lost_work(dry.gpu_hours, dry.cost)}; "
-        f"rule: {dry.rule})"
-    )
+    """Yield the notes of a gang for which a dry run finds pods to evict: of all units, then of each of several."""
+    if len(dry.units) != 1 or not dry.unit_costs:
+        yield (
+            f"dry run: would evict {listed(dry.units)}{beneficiary} ({lost_work(dry.gpu_hours, dry.cost)}; "
+            f"rule: {dry.rule})"
+        )
+        beneficiary = ""
     for each in dry.unit_costs:
         work = lost_work(each.gpu_hours, each.cost)
         pods = f"{counted_noun(each.pods, 'pod')} of {each.name}"
-        yield f"dry run: would evict {pods} ({work}; rule: {each.rule}; {each.reason})"
+        yield f"dry run: would evict {pods}{beneficiary} ({work}; rule: {each.rule}; {each.reason})"
 
 
 def _lost_with(dry: DryRunState, units: Container[str]) -> str:
     """Return the work that is lost with one of these units, and with all; the former is known of some planners only."""
     of_all = f"{lost_work(dry.gpu_hours, dry.cost)}, of all pods that would be evicted"
     own = next((each for each in dry.unit_costs if each.name in units), None)
+    if own is not None and len(dry.units) == 1:
+        return f"{lost_work(own.gpu_hours, own.cost)}; rule: {own.rule}; {own.reason}"
     if own is None:
         return f"{of_all}; rule: {dry.rule}"
     return f"{lost_work(own.gpu_hours, own.cost)}; {of_all}; rule: {own.rule}; {own.reason}"

@@ -511,6 +511,19 @@ def test_of_a_dry_run_the_notes_have_the_cost_of_each_unit(tmp_path: Path) -> No
     assert of_units[4] == f"dry run: would evict 2 pods of a/v4 (lost work: 0.5 GPU-hours; {why}"
 
 
+def test_of_a_dry_run_with_one_unit_the_cost_is_said_once(tmp_path: Path) -> None:
+    cost = {"name": "a/waits", "pods": 2, "gpu_hours": 0.5, "cost": 1.5, "rule": "idle first", "reason": "batch, saved"}
+    dry = {"units": ["a/waits"], "pods": 2, "gpu_hours": 0.5, "cost": 1.5, "rule": "idle first", "unit_costs": [cost]}
+    state = {"namespace": "b", "name": "llm", "phase": "queued", "reason": "too few", "dry_run": dry}
+    with api_server(lambda _: Answer({"leads": True, "gangs": [state]})) as planner:
+        victim = notes(tmp_path, "waits", (), "--planner", planner.url)
+        _, *member = notes(tmp_path, "member", (), "--planner", planner.url)
+
+    lost = "lost work: 0.5 GPU-hours, cost 1.50; rule: idle first; batch, saved"
+    assert victim == [f"dry run: it would be evicted for gang b/llm ({lost})"]
+    assert member == [f"dry run: would evict 2 pods of a/waits for it ({lost})"]
+
+
 def test_of_a_gang_in_a_dry_run_perhaps_only_some_pods_would_be_evicted(tmp_path: Path) -> None:
     dry = {"units": ["b/llm"], "pods": 2, "gpu_hours": 0.5, "cost": None, "rule": "idle first"}
     state = {"namespace": "c", "name": "top", "phase": "queued", "reason": "too few", "dry_run": dry}
