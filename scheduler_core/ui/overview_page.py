@@ -35,7 +35,7 @@ _MAX_GANGS = 200
 _MAX_PENDING = 200
 _MAX_CHANGES = 100
 _NODE_TITLES = ("Node", "GPUs", "Free", "Pods", "Remarks")
-_GROUP_TITLES = ("Nodes", "GPUs", "Free", "Islands", "Remarks")
+_GROUP_TITLES = ("Nodes", "GPUs", "Free", "Free islands", "Remarks")
 _REFRESH_S = 10  # without JavaScript
 
 
@@ -103,7 +103,7 @@ def summary_part(found: Overview, rows: Sequence[NodeRow], query: PageQuery, vie
         _Figure(counted.free, f"of {counted.gpus:,} GPUs free"),
         _figure(counted.nodes, "node"),
         *([] if query.selects else _cluster_figures(found)),
-        _figure(unknown, "GPU", "unknown", _address_of(query, GpuState.UNKNOWN.value)),
+        _figure(unknown, "GPU", "without a report", _address_of(query, GpuState.UNKNOWN.value)),
         _figure(degraded, "node", "degraded", _address_of(query, "degraded")),
         _figure(draining, "node", "draining", _address_of(query, GpuState.DRAINING.value)),
     ]
@@ -325,10 +325,13 @@ def _reserved(found: Overview, shown: ShowName) -> Html:
 
 def _history(history: History, viewer: Viewer) -> Html:
     changes = list(history.changes)[::-1][:_MAX_CHANGES]
-    if not changes and len(history.samples) < 2:
+    if not history.samples or (len(history.samples) < 2 and not changes and viewer.recorded):
         return element("section", id="history")
     items = (element("li", element("time", text(clock(each.at))), text(f" {_words(each, viewer)}")) for each in changes)
-    return _section("history", "The last hour", timeline(history.samples), element("ul", *items))
+    words = [] if viewer.recorded else [f"Recorded since {clock(history.samples[0].at)} UTC."]
+    words += [] if changes else ["Nothing has changed."]
+    note = element("p", text(" ".join(words))) if words else NOTHING
+    return _section("history", "The last hour", timeline(history.samples), note, element("ul", *items))
 
 
 def _words(change: Change, viewer: Viewer) -> str:

@@ -206,15 +206,19 @@ def pod_name(pod: PodOnNode, viewer: Viewer) -> Html:
 
 
 def totals_words(totals: Totals) -> str:
-    """``14 of 96 GPUs free; free islands: 1x8, 2x4``."""
+    """``14 of 96 GPUs free; free islands 8: 1, 4: 2``."""
     return f"{totals.free} of {totals.gpus} GPUs free; {islands_words(totals)}"
 
 
 def islands_words(totals: Totals) -> str:
-    """Return the free islands by size: ``free islands: 1x8, 2x4``."""
+    """Return the number of free islands by their free GPUs: ``free islands 8: 1, 4: 2``."""
     if not totals.islands:
         return "which GPUs are free is unknown" if totals.free else "no free island"
-    return "free islands: " + ", ".join(f"{number}x{size}" for size, number in totals.islands)
+    return f"free islands {_island_sizes(totals)}"
+
+
+def _island_sizes(totals: Totals) -> str:
+    return ", ".join(f"{size}: {number}" for size, number in totals.islands)
 
 
 def group_rows(group: NodeGroup, viewer: Viewer, line: LineOf = node_line) -> Iterable[Html]:
@@ -240,7 +244,7 @@ def group_line(group: NodeGroup) -> Html:
         link(group.title, "./", group=group.key),
         state_bar(totals),
         text(f"{counted_noun(totals.nodes, 'node')}, {totals.free} of {totals.gpus} GPUs free"),
-        text(islands_words(totals)),
+        text(_island_sizes(totals) or islands_words(totals)),
         text(_faults_words(group)),
     )
 

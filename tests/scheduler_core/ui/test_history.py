@@ -5,6 +5,8 @@ from __future__ import annotations
 from scheduler_core.ui.history import KEPT_S, MAX_CHANGES, SAMPLE_S, History
 from scheduler_core.ui.model import NodeRow, Overview, PodOnNode
 from scheduler_core.ui.overview import totals
+from scheduler_core.ui.overview_page import sections
+from scheduler_core.ui.rows_html import Viewer
 from scheduler_core.ui.timeline import timeline
 from tests.scheduler_core.ui.pages import Page
 
@@ -18,6 +20,17 @@ def record(*moments: list[NodeRow], step: float = SAMPLE_S) -> History:
     for number, rows in enumerate(moments):
         history.add(Overview(1000.0 + step * number, totals(rows), (), (), ()), rows)
     return history
+
+
+def test_a_new_page_says_since_when_the_hour_is_recorded() -> None:
+    history = record([row("n")])
+    found = Overview(1000.0, totals([row("n")]), (), (), ())
+
+    live = sections(found, history, Viewer())["history"]
+    of_a_file = sections(found, history, Viewer(recorded="recorded at noon"))["history"]
+
+    assert "<p>Recorded since 00:16:40 UTC. Nothing has changed.</p>" in live
+    assert of_a_file == '<section id="history"></section>'
 
 
 def words(history: History) -> list[str]:
