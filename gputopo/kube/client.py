@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 P = TypeVar("P", bound=ListPage[Any])
 CONNECT_S, READ_S = 5.0, 30.0
-_CHUNK_BYTES = 1 << 20  # of a page, per read
+_CHUNK_BYTES = 1 << 16  # of a page, per read: glibc maps longer pieces anew, and the kernel clears them
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 MERGE = "application/merge-patch+json"
 JSON = "application/json"
