@@ -68,7 +68,8 @@ def declare_reads(
 @cache
 def installed_extensions() -> Extensions:
     """Return the extensions that are installed, once per process. One that cannot be loaded affects no other."""
-    found = sorted((*entry_points(group=FILTERS_GROUP), *entry_points(group=FACTORS_GROUP)), key=lambda each: each.name)
+    every = entry_points()  # reads the metadata of all packages
+    found = sorted((*every.select(group=FILTERS_GROUP), *every.select(group=FACTORS_GROUP)), key=lambda each: each.name)
     loaded = [(each.group, _load(each)) for each in found[:MAX_EXTENSIONS]]
     return Extensions(
         {each.name: each for group, each in loaded if group == FILTERS_GROUP},
