@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import product
 from math import isfinite
@@ -267,7 +268,7 @@ def _size(nodes: int, gpus: int) -> str:
 def _policy_names(policies: str) -> list[str]:
     """Return the names of ``--policies``. Exit with an error if one occurs twice."""
     names = [name.strip() for name in policies.split(",")]
-    if twice := next((name for name in names if names.count(name) > 1), None):
+    if twice := next((name for name, number in Counter(names).items() if number > 1), None):
         exit_with_error(f"--policies {policies!r:.200}: {twice!r:.80} occurs twice; name each policy once")
     return names
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ def is_json(text: str) -> bool:
 
 def csv_columns(text: str) -> list[str]:
     """Return the columns of the first line, in lower case. Raises ``RowsError``."""
-    head = text.lstrip("\r\n").partition("\n")[0]
+    head, _ = _header_and_body(text)
     try:
         cells = next(csv.reader([head], delimiter=_delimiter(head), skipinitialspace=True), [])
     except csv.Error as error:
@@ -50,12 +51,12 @@ def read_rows(text: str) -> Sequence[Row]:
         except msgspec.MsgspecError as error:
             raise RowsError(f"invalid JSON: {error}") from None
     columns = csv_columns(text)
-    if twice := next((each for each in columns if each and columns.count(each) > 1), None):
+    if twice := next((each for each, number in Counter(columns).items() if each and number > 1), None):
         raise RowsError(f"the column {twice!r:.80} occurs twice; remove one")
-    body = io.StringIO(text.lstrip("\r\n").partition("\n")[2], newline="")
-    delimiter = _delimiter(text.lstrip("\r\n").partition("\n")[0])
+    head, body = _header_and_body(text)
     try:
-        return list(csv.DictReader(body, columns, delimiter=delimiter, skipinitialspace=True))
+        lines = io.StringIO(body, newline="")
+        return list(csv.DictReader(lines, columns, delimiter=_delimiter(head), skipinitialspace=True))
     except csv.Error as error:
         raise RowsError(f"invalid CSV: {error}") from None
 
@@ -84,6 +85,11 @@ def parse_text(row: Row, column: str) -> str:
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         return str(value)
     raise ValueError(f"{column} {value!r:.80} is not a text")
+
+
+def _header_and_body(text: str) -> tuple[str, str]:
+    head, _, body = text.lstrip("\r\n").partition("\n")
+    return head, body
 
 
 def _delimiter(head: str) -> str:
