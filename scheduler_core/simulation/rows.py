@@ -18,6 +18,7 @@ from gputopo.process.decoding import decode
 
 Row = Mapping[str, Any]  # cells by column; a value without a column has the key None
 _DELIMITERS = ",;\t"
+_INTEGER = re.compile(r"\s*[+-]?\d{1,400}\s*", re.ASCII)
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
 
 
@@ -73,10 +74,11 @@ def parse_number(value: object) -> float:
 
 def parse_integer(value: object) -> int:
     """Return the integer of a cell. Raises ``ValueError``, also for 1e9 as text."""
-    found = parse_number(value)
-    if not found.is_integer() or (isinstance(value, str) and not value.strip().lstrip("+-").isdigit()):
-        raise ValueError(f"{value!r:.80} is not an integer in decimal digits, such as 8000")
-    return int(found)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if (isinstance(value, str) and _INTEGER.fullmatch(value)) or (isinstance(value, float) and value.is_integer()):
+        return int(value)
+    raise ValueError(f"{value!r:.80} is not an integer in decimal digits, such as 8000")
 
 
 def parse_text(row: Row, column: str) -> str:
