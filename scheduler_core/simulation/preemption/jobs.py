@@ -5,6 +5,7 @@ TieredWorkloadError(ValueError)    the file is not such a workload; the message 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
@@ -72,7 +73,10 @@ def read_tiered_jobs(text: str) -> list[TieredJob]:
         raise TieredWorkloadError(f"invalid workload: {error}; expected the columns {', '.join(COLUMNS)}") from None
     if not 0 < len(rows) <= _MAX_JOBS:
         raise TieredWorkloadError(f"{len(rows)} jobs; expected 1 to {_MAX_JOBS}, with the columns {', '.join(COLUMNS)}")
-    return [_job(number, row) for number, row in enumerate(rows, 1)]
+    jobs = [_job(number, row) for number, row in enumerate(rows, 1)]
+    if twice := next((name for name, number in Counter(job.name for job in jobs).items() if number > 1), None):
+        raise TieredWorkloadError(f"two jobs have the name {twice!r:.80}; give each job a name of its own")
+    return jobs
 
 
 def draw_tiered_jobs(gpus: int, days: float, load: float, random: Random) -> list[TieredJob]:

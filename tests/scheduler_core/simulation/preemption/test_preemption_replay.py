@@ -182,6 +182,11 @@ def test_a_column_that_occurs_twice_is_an_error() -> None:
         read_tiered_jobs("name,pods,num_gpu,arrival_s,duration_s,Pods\na,2,8,0,60,4\n")
 
 
+def test_two_jobs_of_one_name_are_an_error() -> None:
+    with pytest.raises(TieredWorkloadError, match="two jobs have the name 'a'"):
+        read_tiered_jobs("name,pods,num_gpu,arrival_s,duration_s\na,2,8,0,60\na,1,8,0,60\n")
+
+
 def test_simulate_runs_the_rules_of_a_policy_file(tmp_path: Path) -> None:
     """Rules without any victim lose nothing, as ``none``."""
     policy = tmp_path / "protect.yaml"
