@@ -290,7 +290,7 @@ ENDINGS = {
     "nodes to simulate without numbers": (
         "printf 'sn,cpu_milli,memory_mib,gpu,model\nn,x,1,8,T4\n' | gputopo simulate --cluster -",
         2,
-        "node 1 (sn=n, cpu_milli=x, memory_mib=1, gpu=8, model=T4): 'x' is not an integer in decimal digits, such as 8000; expected",
+        "node 1 (sn=n, cpu_milli=x, memory_mib=1, gpu=8, model=T4): 'x' is not an integer in decimal digits",
     ),
     "nvidia-smi failing": ("echo 'No devices were found' | gputopo show --from -", 3, "sees no GPU"),
 }
