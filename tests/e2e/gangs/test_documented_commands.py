@@ -73,7 +73,8 @@ def documented_cluster(cluster: Cluster, fleet: Fleet, agents_of: StartAgents) -
     planners.prepare(cluster)
     for namespace in ("team-a", "training"):
         cluster.create_namespace(namespace)
-    named = [pod("train", 2), *(each for name in ("train", "llm-7", "llm-2") for each in gang(name, Asked(2, 4)))]
+    never_fits = Asked(3, 8)  # so its pods keep their gates
+    named = [pod("train", 2), *(each for name in ("train", "llm-7", "llm-2") for each in gang(name, never_fits))]
     for each in named:
         each["metadata"]["namespace"] = "team-a"
         cluster.create_pod(each)
