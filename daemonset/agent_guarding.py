@@ -33,6 +33,7 @@ _EVENT_FIELDS = [
     )
 ]  # fmt: skip
 _INNER_EVENT_FIELDS = [".", *(f"f:{each}" for each in ("apiVersion", "kind", "name", "uid", "component", "host"))]
+_MOST_KEYS = 1_000  # labels, and annotations, of a Node
 _UID_LENGTH = 64  # characters; the API server's have 36
 _MIRRORS = [key.key for key in keys.MIRRORS]
 _ANNOTATIONS = [key.key for key in keys.NODE_ANNOTATIONS]
@@ -110,14 +111,15 @@ def _node_variables() -> dict[str, str]:
         name: f"{of} == null ? {{}} : {of}.metadata.?{section}.orValue({{}})" for name, (of, section) in held.items()
     }
     return variables | {
-        "touchedLabels": changed_keys("labels", "oldLabels"),
-        "touchedAnnotations": changed_keys("annotations", "oldAnnotations"),
+        "isSmall": " &&\n".join(f"variables.{name}.size() <= {_MOST_KEYS}" for name in held),
+        "touchedLabels": f"!variables.isSmall ? [] :\n{changed_keys('labels', 'oldLabels')}",
+        "touchedAnnotations": f"!variables.isSmall ? [] :\n{changed_keys('annotations', 'oldAnnotations')}",
         "foreign": (
             f"variables.touchedLabels.filter(key,\n!{_PRODUCT} && !(key in {_LABELS})\n&& !(key in {_MIRRORS}))\n"
             f"+ variables.touchedAnnotations.filter(key, !(key in {_ANNOTATIONS}))"
         ),
-        "products": f"variables.labels.filter(key, {_PRODUCT})",
-        "oldProducts": f"variables.oldLabels.filter(key, {_PRODUCT})",
+        "products": f"!variables.isSmall ? [] : variables.labels.filter(key, {_PRODUCT})",
+        "oldProducts": f"!variables.isSmall ? [] : variables.oldLabels.filter(key, {_PRODUCT})",
     }
 
 
@@ -129,6 +131,11 @@ def _node_rules() -> list[Rule]:
             "!variables.isChange || variables.claimed == [request.name]",
             "may change only the Node that its token names; this token",
             _CLAIM_WORDS,
+        ),
+        Rule(
+            # Larger Nodes are not compared: this would take the API server a second.
+            "!variables.isChange || variables.isSmall",
+            f"changes only a Node with at most {_MOST_KEYS:,} labels and {_MOST_KEYS:,} annotations",
         ),
         Rule(
             "!variables.isChange || variables.foreign.size() == 0",

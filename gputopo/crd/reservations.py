@@ -77,6 +77,8 @@ class PlannedEviction(msgspec.Struct, frozen=True, rename="camel", omit_defaults
     gpus: _Count = 0  # number of devices that become free
     # NAMESPACE/UID of the object that creates the pods of the unit again. Empty: `unit`.
     key: _Line = ""
+    # Seconds that the eviction gives the pod to end: its grace period, at most `maxGrace` of the policy.
+    grace_s: _Count | None = None
 
 
 class Preemption(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -187,6 +189,12 @@ class PastPreemption(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     pods: _Count = 0  # number of pods to evict
     # Workloads whose pods are evicted, as NAMESPACE/NAME of a gang or NAMESPACE/UID of their owner.
     units: Annotated[tuple[_Line, ...], _limit(maxItems=256)] = ()
+    # Number of pods to evict of each of `units`, in the same order. The other units have one.
+    unit_pods: Annotated[tuple[_Count, ...], _limit(maxItems=256)] = ()
+
+    def pods_by_unit(self) -> dict[str, int]:
+        """Return the number of pods to evict of each unit; 1 in a record without numbers."""
+        return dict.fromkeys(self.units, 1) | dict(zip(self.units, self.unit_pods, strict=False))
 
 
 class LedgerSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -214,8 +214,11 @@ class Kube:
         path = resource.path(metadata.name, metadata.namespace or None)
         self._call("DELETE", path, {}, {"Content-Type": JSON, "Accept": JSON}, body)
 
-    def evict(self, metadata: ObjectMeta) -> None:
+    def evict(self, metadata: ObjectMeta, grace_s: int | None = None) -> None:
         """Evict the pod with this uid (policy/v1 Eviction), within its disruption budgets.
+
+        ``grace_s``: the grace period in place of ``terminationGracePeriodSeconds``, also of a pod that terminates
+        already and has a longer one. None: the pod's own.
 
         Raises ``BudgetError``, ``NotFoundError``, and ``ConflictError`` if another pod has its name.
         """
@@ -224,7 +227,8 @@ class Kube:
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": metadata.name, "namespace": metadata.namespace},
-            "deleteOptions": {"preconditions": {"uid": metadata.uid}},
+            "deleteOptions": {"preconditions": {"uid": metadata.uid}}
+            | ({} if grace_s is None else {"gracePeriodSeconds": grace_s}),
         }
         path = EVICTIONS.path(metadata.name, metadata.namespace)
         self._call("POST", path, {}, {"Content-Type": JSON, "Accept": JSON}, body)

@@ -23,7 +23,7 @@ class Protection(Enum):
     OLD_CHECKPOINT = "its last checkpoint is too old"
     NO_CHECKPOINT_TIME = "it does not report its last checkpoint"
     COOLDOWN = "it was evicted a short time ago"
-    GRACE = "its grace period is too long"
+    ENDING = "it terminates already, but not soon"
     TOO_MANY_PODS = "it has more pods than may still be evicted in this hour"
     UNKNOWN = "it is not observed completely yet"
 
@@ -33,7 +33,6 @@ class UnitConditions(NamedTuple):
 
     times: JobTimes
     age_s: float | None  # of its last checkpoint (``known_checkpoint_age``); None: unknown
-    grace_s: float
     evicted_at: float | None = None
     near_end_since: NearEndSince = NearEndSince()
 
@@ -46,8 +45,6 @@ def protection_of(
     min_runtime = policy.min_runtime_s if rule.min_runtime_s is None else rule.min_runtime_s
     if not rule.allow:
         return Protection.NO_RULE
-    if unit.grace_s > policy.max_grace_s:
-        return Protection.GRACE
     if unit.evicted_at is not None and now < unit.evicted_at + policy.cooldown_s:
         return Protection.COOLDOWN
     if times.runtime(now) < min_runtime:

@@ -62,7 +62,7 @@ class ProtectedVictims:
             since = since._replace(deadline=now)
         if since != NearEndSince() and len(self._near_end_since) < _MOST:
             self._near_end_since[victim.key] = since
-        conditions = UnitConditions(times, known_checkpoint_age(times, now), grace_s=0.0, near_end_since=since)
+        conditions = UnitConditions(times, known_checkpoint_age(times, now), near_end_since=since)
         own_runtime = rule._replace(min_runtime_s=rule.min_runtime_s or 0.0)
         return protection_of(conditions, own_runtime, policy, now)
 

@@ -103,7 +103,7 @@ class PreemptionPolicy(NamedTuple):
     default_checkpoint_age_s: float = 3_600.0  # where too few pods say when they saved a checkpoint
     default_restart_s: float = 300.0  # where a pod does not say how long its restart takes
     max_lost_work_s: float = _DAY_S  # per GPU: more does not count
-    max_grace_s: float = 3_600.0  # pods with a longer grace period are not evicted
+    max_grace_s: float = 3_600.0  # the longest time that an eviction gives a pod to end
     timeout_s: float = 600.0  # refused evictions are retried for so long
     max_plans: int = 400  # of one search
     max_search_s: float = 2.0

@@ -179,7 +179,7 @@ class PreemptionModel(FileModel):
     )
     default_restart: Duration | None = Field(default=None, description="Time of a restart where a pod reports none.")
     max_lost_work: Duration | None = Field(default=None, description="Lost work per GPU: more does not count.")
-    max_grace: Duration | None = Field(default=None, description="Pods with a longer grace period stay.")
+    max_grace: Duration | None = Field(default=None, description="An eviction gives a pod at most so long to end.")
     timeout: Duration | None = Field(default=None, description="Refused evictions are retried for so long.")
     max_plans: Annotated[int, Field(ge=1, le=100_000, strict=True)] | None = Field(
         default=None, description="Plans of one search."

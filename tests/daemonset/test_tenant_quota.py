@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import yaml
 
+from scheduler_core.policy.preemption import DEFAULT_PREEMPTION
 from tests.daemonset.tools import DAEMONSET
 
 _FOR_TENANTS = {"gputopo-normal", "gputopo-scavenger"}
@@ -28,3 +29,11 @@ def test_a_tenant_uses_no_priority_class_of_the_programs() -> None:
 
     assert len(made) >= 7
     assert made - _FOR_TENANTS <= set(terms[0]["values"])
+
+
+def test_every_gang_that_the_quota_lets_through_can_be_evicted() -> None:
+    """A unit of more pods than may be evicted in an hour is never evicted."""
+    quotas = list(yaml.safe_load_all(_QUOTA.read_text(encoding="utf-8")))
+    (gpus,) = (each["spec"]["hard"] for each in quotas if each["metadata"]["name"] == "gpus")
+
+    assert int(gpus["pods"]) <= DEFAULT_PREEMPTION.max_evictions_per_hour

@@ -29,6 +29,7 @@ from gputopo.render.wording import counted_noun
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.actions import CheckBudgets, EvictPod, WriteStatus, reserved_gang, reserved_gangs
 from scheduler_core.planner.commit.eviction_progress import (
+    is_ending,
     is_late,
     is_left,
     left_evictions,
@@ -190,7 +191,7 @@ def _fresh_check(inputs: ReconcileInput, reservation: ReservationUpdate) -> Budg
 
 
 def _is_due(inputs: ReconcileInput, eviction: PlannedEviction) -> bool:
-    if inputs.gone_by(eviction.uid) is not None:
+    if is_ending(inputs, eviction):
         return False
     evicted_at = inputs.observations.evicted.get(eviction.uid)
     return evicted_at is None or (eviction.gpus > 0 and inputs.now - evicted_at >= AGAIN_S)

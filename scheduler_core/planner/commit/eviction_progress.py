@@ -13,6 +13,7 @@ from gputopo.crd.reservations import PlannedEviction, Preemption
 from gputopo.timestamps import parse_timestamp
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.state import ReconcileInput
+from scheduler_core.planner.gang.disruption import ends_within
 
 
 class EvictionProgress(Enum):
@@ -47,9 +48,7 @@ def unfinished_evictions(inputs: ReconcileInput, preemption: Preemption) -> list
     """Return the pods that exist, do not terminate, and whose eviction was not accepted."""
     accepted = inputs.observations.evicted
     return [
-        each
-        for each in left_evictions(inputs, preemption)
-        if each.uid not in accepted and inputs.gone_by(each.uid) is None
+        each for each in left_evictions(inputs, preemption) if each.uid not in accepted and not is_ending(inputs, each)
     ]
 
 
@@ -81,7 +80,8 @@ def stuck_evictions(
     begun, deadline = _begun_units(inputs, reservation, preemption), parse_timestamp(reservation.status.deadline)
 
     def is_stuck(each: PlannedEviction) -> bool:
-        gone_by, accepted = inputs.gone_by(each.uid), inputs.observations.evicted.get(each.uid)
+        gone_by = inputs.gone_by(each.uid) if is_ending(inputs, each) else None
+        accepted = inputs.observations.evicted.get(each.uid)
         if gone_by is None and accepted is not None and inputs.now - accepted < preemption.timeout_s:
             return False  # the watch may not show yet that it terminates
         due = deadline if gone_by is None else gone_by
@@ -100,4 +100,15 @@ def is_left(inputs: ReconcileInput, eviction: PlannedEviction) -> bool:
     """Return whether the pod exists. Not all pods without GPUs are watched: they count until they are evicted."""
     if eviction.gpus:
         return inputs.exists(eviction.uid)
-    return eviction.uid not in inputs.observations.evicted and inputs.gone_by(eviction.uid) is None
+    return eviction.uid not in inputs.observations.evicted and not is_ending(inputs, eviction)
+
+
+def is_ending(inputs: ReconcileInput, eviction: PlannedEviction) -> bool:
+    """Return True if the pod terminates, and an eviction would not end it earlier.
+
+    The owner of a pod can delete it with any grace period; the one of the eviction replaces a longer one.
+    """
+    gone_by = inputs.gone_by(eviction.uid)
+    if eviction.grace_s is None:  # planned by an earlier version
+        return gone_by is not None
+    return ends_within(eviction.grace_s, gone_by, inputs.wall_time)

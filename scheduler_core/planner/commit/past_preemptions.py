@@ -7,7 +7,9 @@ number and age: a ledger is one object.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
+from typing import Any
 
 import msgspec
 
@@ -54,10 +56,10 @@ def _merged(records: list[PastPreemption], wall_time: float) -> list[PastPreempt
     if first <= 0:
         return records
     old, last = records[:first], records[first]
-    units = dict.fromkeys(unit for each in reversed((*old, last)) for unit in each.units)
-    changed = msgspec.structs.replace(
-        last, pods=last.pods + pods_of_last_hour(old, wall_time), units=tuple(units)[:MAX_UNITS]
-    )
+    units = Counter[str]()
+    for each in reversed((*old, last)):
+        units.update(each.pods_by_unit())
+    changed = msgspec.structs.replace(last, pods=last.pods + pods_of_last_hour(old, wall_time), **_first_units(units))
     return [changed, *records[first + 1 :]]
 
 
@@ -72,5 +74,10 @@ def _record(inputs: ReconcileInput, uid: str) -> PastPreemption | None:
     intent = None if reservation is None else reservation.spec.preemption
     if intent is None or intent.yields:
         return None
-    units = tuple(dict.fromkeys(each.key or each.unit for each in intent.evictions))
-    return PastPreemption(uid, format_timestamp(inputs.wall_time), len(intent.evictions), units[:MAX_UNITS])
+    units = Counter(each.key or each.unit for each in intent.evictions)
+    return PastPreemption(uid, format_timestamp(inputs.wall_time), len(intent.evictions), **_first_units(units))
+
+
+def _first_units(units: Counter[str]) -> dict[str, Any]:
+    """Return the fields of a record, with as many units as it can have."""
+    return {"units": tuple(units)[:MAX_UNITS], "unit_pods": tuple(units.values())[:MAX_UNITS]}

@@ -9,6 +9,8 @@ from scheduler_core.cache.events import Batch
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.request.disruption import NO_FACTS, DisruptionFacts, parse_disruption
 
+_SKEW_S = 60.0  # the clocks of the API server and of the planner may differ so much
+
 
 class PodDisruption(NamedTuple):
     """The facts that matter for the eviction of a pod that has a node. The key is the UID of the pod."""
@@ -21,6 +23,14 @@ class PodDisruption(NamedTuple):
     gone_by: float | None = None  # end of its grace period, seconds since 1970; None: it is not terminating
     is_recreated: bool = False  # of a DaemonSet, or a static pod: it comes back to the same node at once
     jobset: GangName | None = None  # the gang that its JobSet names, where its gang has another name
+
+
+def ends_within(seconds: float, gone_by: float | None, now: float) -> bool:
+    """Return True if a pod terminates, and its grace period ends within this time.
+
+    An eviction can make the grace period of a terminating pod shorter. ``gone_by``: as in ``PodDisruption``.
+    """
+    return gone_by is not None and gone_by <= now + seconds + _SKEW_S
 
 
 class OwnerDisruption(NamedTuple):

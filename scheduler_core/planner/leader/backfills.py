@@ -17,6 +17,7 @@ from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.cache.node_record import is_hold
 from scheduler_core.planner.commit.actions import CreateReservation
+from scheduler_core.planner.gang.disruption import ends_within
 from scheduler_core.planner.gang.gang import FINISHED_PHASES
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.leader.capacity_holds import CapacityHolds, ignored_holds
@@ -182,7 +183,7 @@ class Backfills:
     def _must_yield(self, pod: Occupant, limit: float) -> bool:
         """Return whether a backfilled pod is evicted now, because no deadline ends it in time."""
         state, deadline = self._view.disruptions.pod(pod.uid), self._view.deadlines.deadline_of(pod)
-        if state is None or state.gone_by is not None:
+        if state is None or ends_within(state.grace_s, state.gone_by, self._context.clock.wall()):
             return False
         is_late = deadline is None or deadline + state.grace_s + RELEASE_S > limit
         return is_late and self._context.clock.wall() >= yield_at(limit, state.grace_s)
@@ -199,20 +200,21 @@ class Backfills:
         """Yield the backfilled gangs that run, each as a whole. ``priority``: of the hold, the highest of a victim."""
         for each in reservations:
             found = (self._view.gang_members.get_member(seat.uid) for seat in each.spec.seats)
-            members = [one for one in found if one is not None and _is_running(one)]
+            members = [one for one in found if one is not None and one.phase not in FINISHED_PHASES]
             pods = [pod for one in members if (pod := self._victim(one)) is not None]
-            starting = any(one.node is None for one in members)
+            starting = any(one.node is None and not one.is_terminating for one in members)
             if pods and not starting and max(one.priority for one in members) <= priority:
                 name = f"{each.namespace}/{each.spec.gang}"
                 yield EvictionUnit(name, tuple(pods), rule=RULE, reason="backfilled", key=name)
 
     def _victim(self, member: Member) -> VictimPod | None:
         state, now = self._view.disruptions.pod(member.uid), self._context.clock.wall()
-        if member.node is None or state is None or state.gone_by is not None:
+        if member.node is None or state is None or ends_within(state.grace_s, state.gone_by, now):
             return None
         run_s = max(0.0, now - (now if state.started is None else state.started))
         hours = gpu_hours(sum(number for _, number in member.devices), run_s)
-        return VictimPod(member.uid, member.namespace, member.name, member.node, member.devices, hours)
+        of_pod = member.uid, member.namespace, member.name, member.node, member.devices
+        return VictimPod(*of_pod, hours, grace_s=state.grace_s)
 
 
 def _seated(reservations: Iterable[ReservationUpdate]) -> set[str]:

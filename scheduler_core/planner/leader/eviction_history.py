@@ -6,7 +6,7 @@ Every collection is bounded, and nothing is forgotten because a tenant deletes a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
 from gputopo.crd.reservations import PastPreemption
@@ -14,7 +14,9 @@ from gputopo.timestamps import parse_timestamp
 from scheduler_core.planner.commit.past_preemptions import HOUR_S, pods_of_last_hour
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang
+from scheduler_core.planner.preemption.inputs import EvictedPods
 
+K = TypeVar("K")
 T = TypeVar("T")
 RETRY_S = 60.0  # until the next search for a gang; after a preemption in vain doubled each time
 MAX_RETRY_S = 3_600.0
@@ -38,18 +40,13 @@ class EvictedFrom(NamedTuple):
     hold: str  # UID
 
 
-class _EvictedUnit(NamedTuple):
-    at: float  # seconds since 1970
-    hold: str  # UID
-
-
 class EvictionHistory:
     """Evictions and failed preemptions in one term of leadership. For one thread. Times in monotonic seconds."""
 
     def __init__(self) -> None:
         self._counted: dict[str, float] = {}  # by UID of the pod, of the last hour
         self._not_counted: dict[str, float] = {}  # the same, of backfilled pods
-        self._units: dict[str, _EvictedUnit] = {}  # by key of the unit
+        self._evicted: dict[EvictedFrom, EvictedPods] = {}
         self._searched: dict[str, float] = {}  # by key of the gang: the last search
         self._namespaces: dict[str, float] = {}  # the last search for a gang of it
         self._failures: dict[str, _Failures] = {}  # by key of the gang
@@ -73,8 +70,8 @@ class EvictionHistory:
         self._counted = {uid: at for uid, at in self._counted.items() if now - at < HOUR_S}
         self._not_counted = {uid: at for uid, at in self._not_counted.items() if now - at < HOUR_S}
         oldest = wall - max(cooldown_s, REPEATED_S)
-        units = {key: each for key, each in self._units.items() if each.at >= oldest}
-        self._units = _last(units, lambda each: each.at)
+        evicted = {unit: each for unit, each in self._evicted.items() if each.at >= oldest}
+        self._evicted = _last(evicted, lambda each: each.at)
         searched = {key: at for key, at in self._searched.items() if now - at < HOUR_S}
         self._searched = _last(searched, lambda at: at)
         namespaces = {name: at for name, at in self._namespaces.items() if now - at < HOUR_S}
@@ -82,10 +79,13 @@ class EvictionHistory:
         failures = {key: each for key, each in self._failures.items() if now < each.forget_at}
         self._failures = _last(failures, lambda each: each.forget_at)
 
-    def evicted_at(self) -> Mapping[str, float]:
-        """Return when units were evicted, by key, in seconds since 1970."""
-        before = {unit: at for each in self._inherited if (at := parse_timestamp(each.at)) for unit in each.units}
-        return {**before, **{key: each.at for key, each in self._units.items()}}
+    def evicted(self) -> Mapping[str, tuple[EvictedPods, ...]]:
+        """Return the evicted pods by key of the unit, also of earlier leaders."""
+        found = self._evicted | {unit: pods for each in self._inherited for unit, pods in _recorded(each)}
+        by_key: dict[str, tuple[EvictedPods, ...]] = {}
+        for unit, pods in found.items():
+            by_key[unit.key] = (*by_key.get(unit.key, ()), pods)
+        return by_key
 
     def has_evicted(self, uid: str) -> bool:
         """Return True if this planner evicted the pod in the last hour."""
@@ -109,9 +109,13 @@ class EvictionHistory:
         """
         is_new = counts and unit.hold not in self.inherited
         (self._counted if is_new else self._not_counted).setdefault(uid, now)
-        before = self._units.get(unit.key)
-        self._units[unit.key] = _EvictedUnit(wall, unit.hold)
-        return before is not None and before.hold != unit.hold and wall - before.at < REPEATED_S
+        before = self._evicted.get(unit)
+        self._evicted[unit] = EvictedPods(wall, 1) if before is None else before._replace(pods=before.pods + 1)
+        return before is None and any(
+            other.key == unit.key and wall - each.at < REPEATED_S
+            for other, each in self._evicted.items()
+            if other != unit
+        )
 
     def mark_searched(self, namespace: str, gang_key: str, now: float) -> None:
         """Record a search for a gang."""
@@ -144,6 +148,14 @@ class EvictionHistory:
         return is_rested and (failures is None or now >= failures.not_before)
 
 
+def _recorded(past: PastPreemption) -> Iterator[tuple[EvictedFrom, EvictedPods]]:
+    """Yield the units of a record of the ledger."""
+    at = parse_timestamp(past.at)
+    if at is not None:
+        for key, pods in past.pods_by_unit().items():
+            yield EvictedFrom(key, past.hold), EvictedPods(at, pods)
+
+
 def gang_key(gang: Gang) -> str:
     """Return what identifies a gang after it was deleted and created again; of a single pod, its controller."""
     if not is_single_pod_gang(gang.name) or not gang.ready:
@@ -152,7 +164,7 @@ def gang_key(gang: Gang) -> str:
     return f"{pod.namespace}/{pod.gang_request.creator_uid or pod.name}"
 
 
-def _last(entries: dict[str, T], order: Callable[[T], float]) -> dict[str, T]:
+def _last(entries: dict[K, T], order: Callable[[T], float]) -> dict[K, T]:
     """Return at most ``_MOST`` entries, the last ones in this order."""
     if len(entries) <= _MOST:
         return entries

@@ -1,8 +1,8 @@
 """Preemption for gangs that do not fit: which gang may search, what follows from a result, and its limits. No I/O.
 
-A gang searches once it has waited for ``wait``, in a time window of the policy, if no gang of its priority has a hold
-with evictions. In dry-run mode the result is only reported. After a preemption that ends without the gang in its
-places, the gang waits longer before the next one: the time is doubled each time.
+A gang searches once it has waited for ``wait``, in a time window of the policy, if no pod was evicted in the last
+minute for another gang of its priority. In dry-run mode the result is only reported. After a preemption that ends
+without the gang in its places, the gang waits longer before the next one: the time is doubled each time.
 """
 
 from __future__ import annotations
@@ -26,15 +26,18 @@ from scheduler_core.planner.leader.capacity_holds import CapacityHolds
 from scheduler_core.planner.leader.context import TermContext
 from scheduler_core.planner.leader.eviction_history import EvictedFrom, EvictionHistory, gang_key
 from scheduler_core.planner.leader.forbidden_units import ForbiddenUnits
+from scheduler_core.planner.leader.hold_limits import CapacityHold
 from scheduler_core.planner.leader.preemption_outcomes import PreemptionOutcomes
 from scheduler_core.planner.leader.preemption_search import PreemptionSearchResult
 from scheduler_core.planner.leader.queue import GangQueue, QueuedGang
 from scheduler_core.planner.leader.view import PlannerView
+from scheduler_core.planner.preemption.inputs import EvictedPods
 from scheduler_core.planner.preemption.model import EvictionUnit, NoPreemption, PreemptionPlan
 from scheduler_core.policy.preemption import PreemptionMode, PreemptionPolicy, window_text
 
 OVER_LIMIT = "it would be over the limit of evictions per hour (preemption.maxEvictionsPerHour)"
 _MOST_WINDOWS = 3  # that a reason names
+_OTHERS_WAIT_S = 60.0  # gangs of the same priority, after the last accepted eviction
 PAUSE_FACTOR = 9.0  # after a search, none is started for nine times its CPU time
 
 
@@ -80,7 +83,9 @@ class Preemptions:
         if policy.mode is PreemptionMode.OFF or not policy.is_open(wall) or not self._queue.has_unplaced:
             return None
         holds, in_progress = self._holds.open_holds(), self._view.in_progress()
-        evicting = {each.priority for each in holds if each.reservation.key in self._running}
+        running = [each for each in holds if each.reservation.key in self._running]
+        beneficiaries = {each.gang for each in running}
+        evicting = {each.priority for each in running if self._was_evicted_for(each, now)}
         found: QueuedGang | None = None
         for waiting in self._queue.ordered():
             gang = waiting.gang
@@ -90,7 +95,9 @@ class Preemptions:
                 continue
             if waiting.unfit_state is None or now - waiting.newest_seen_at < policy.wait_s:
                 continue
-            if gang.priority in evicting or gang.unplanned or not self._history.may_search(gang_key(gang), now):
+            if gang.name in beneficiaries or gang.priority in evicting:
+                continue
+            if gang.unplanned or not self._history.may_search(gang_key(gang), now):
                 continue
             if not in_progress.is_free(gang):
                 continue
@@ -99,6 +106,17 @@ class Preemptions:
             ):
                 found = waiting
         return found
+
+    def _was_evicted_for(self, hold: CapacityHold, now: float) -> bool:
+        """Return True if an eviction for the hold was accepted a short time ago, or the hold is new.
+
+        A unit that ends slowly, or whose evictions are refused, does not keep other gangs from preempting.
+        """
+        intent, observations = hold.spec.preemption, self._view.observations
+        since = observations.since.get(hold.reservation.key)
+        evictions = () if intent is None else intent.evictions
+        accepted = [at for each in evictions if (at := observations.evicted.get(each.uid)) is not None]
+        return now < max(accepted, default=now if since is None else since.at) + _OTHERS_WAIT_S
 
     def no_eviction(self, waiting: QueuedGang) -> str | None:
         """Return why no pod is evicted for a waiting gang, for people; None: unknown, or pods are evicted for it."""
@@ -123,9 +141,9 @@ class Preemptions:
             self._history.inherit(self._view.ledger.spec.preemptions)
         self._outcomes.observe_ledger(now)
 
-    def evicted_at(self) -> Mapping[str, float]:
-        """Return when units were evicted, by key, also by earlier leaders."""
-        return self._history.evicted_at()
+    def evicted(self) -> Mapping[str, tuple[EvictedPods, ...]]:
+        """Return the evicted pods by key of the unit, also of earlier leaders."""
+        return self._history.evicted()
 
     def unwanted_holds(self) -> frozenset[str]:
         """Return the UIDs of holds with evictions that are not begun, where the policy allows no eviction now."""

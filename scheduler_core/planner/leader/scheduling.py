@@ -197,9 +197,11 @@ class PlanScheduler:
     def _check(self, request: CheckRequest, now: float) -> PreemptionSearch:
         search, planned = self._preemption_search(request.waiting, now), request.planned
         keys = {each.key or each.unit for each in planned.left}  # evicted for this hold: no cool-down counts
+        policy = self._context.policies().preemption
         inputs = search.units._replace(
-            policy=self._context.policies().preemption,
-            evicted_at={key: at for key, at in search.units.evicted_at.items() if key not in keys},
+            policy=policy,
+            evicted={key: each for key, each in search.units.evicted.items() if key not in keys},
+            ending_s=policy.max_grace_s,  # pods that were evicted for this hold count as gone
         )
         return search._replace(units=inputs, planned=planned)
 
@@ -225,7 +227,7 @@ class PlanScheduler:
                 deadlines=view.deadlines.copy(),
                 policy=preemption,
                 now=self._context.clock.wall(),
-                evicted_at=self.preemptions.evicted_at(),
+                evicted=self.preemptions.evicted(),
                 near_end_since=self.preemptions.near_end_since,
             ),
             view=nodes,

@@ -200,7 +200,10 @@ def _delete_pod(kube: Kube, action: DeletePod) -> None:
 
 
 def _evict_pod(kube: Kube, action: EvictPod) -> None:
-    kube.evict(ObjectMeta(action.eviction.name, action.eviction.uid, action.eviction.namespace))
+    planned = action.eviction
+    # With 0 the API server would delete the pod while its containers still run.
+    grace_s = None if planned.grace_s is None else max(1, planned.grace_s)
+    kube.evict(ObjectMeta(planned.name, planned.uid, planned.namespace), grace_s)
 
 
 def _probe_extender_pod(kube: Kube, action: ProbeExtenderPod) -> ObjectMeta:

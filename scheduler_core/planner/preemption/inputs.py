@@ -17,6 +17,13 @@ from scheduler_core.policy.workload_class import WorkloadClass
 _MIN_NAMESPACES = 3  # with declared checkpoints, for a median
 
 
+class EvictedPods(NamedTuple):
+    """Pods of a workload that were evicted for one hold."""
+
+    at: float  # the first eviction, seconds since 1970
+    pods: int
+
+
 class UnitInputs(NamedTuple):
     """The cluster as far as evictions for one gang are concerned."""
 
@@ -27,8 +34,9 @@ class UnitInputs(NamedTuple):
     deadlines: PodDeadlines
     policy: PreemptionPolicy
     now: float  # seconds since 1970
-    evicted_at: Mapping[str, float] = {}  # by ``EvictionUnit.key``: the last eviction
+    evicted: Mapping[str, tuple[EvictedPods, ...]] = {}  # by ``EvictionUnit.key``
     near_end_since: Mapping[str, NearEndSince] = {}  # by UID of pods: ``UnitsFound.near_end_since`` of earlier calls
+    ending_s: float = 300.0  # pods that end within this time count as gone
     is_out_of_time: Callable[[], bool] = lambda: False  # called often: no more units are found
 
 

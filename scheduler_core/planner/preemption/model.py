@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import ceil
 from typing import NamedTuple
 
 from gputopo.crd.reservations import HeldCapacity, PlannedEviction, Preemption
@@ -23,6 +24,7 @@ class VictimPod(NamedTuple):
     devices: tuple[tuple[str, int], ...] = ()  # by resource; (): a pod that requests only CPU and memory
     gpu_hours: float = 0.0  # GPUs x (time since the last checkpoint + restart + grace period)
     cost: float | None = None  # the same as money, in the unit of node-cost-per-hour; None: unknown
+    grace_s: float = 30.0  # that an eviction gives it to end
     is_spare: bool = True  # it may be one of the ``EvictionUnit.spare`` pods; False: the others need it
 
     @property
@@ -44,8 +46,7 @@ class EvictionUnit(NamedTuple):
     reason: str = ""  # for people: "scavenger, last checkpoint 12 min ago"
     price: float = 1.0  # factor of the rule by which units are compared
     priority: int = 0
-    grace_s: float = 30.0  # the longest grace period of its pods: the least time until the devices are free
-    # NAMESPACE/UID of the object that creates the pods, else NAMESPACE/NAME of the gang: the same for replacements.
+    # NAMESPACE/UID of the object that creates a single pod, else NAMESPACE/NAME: the same for replacements.
     key: str = ""
     deletion_cost: int = 0  # of equal units, the one with the lowest goes first
     only_spare: bool = False  # it has more pods than may be evicted in an hour: up to ``spare`` of them may be
@@ -127,6 +128,7 @@ class PreemptionPlan(NamedTuple):
                     unit.name,
                     pod.device_count,
                     "" if unit.key == unit.name else unit.key,
+                    ceil(pod.grace_s),
                 )
                 for unit in self.units
                 for pod in unit.pods

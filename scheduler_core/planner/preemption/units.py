@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from scheduler_core.allocation.occupancy import Occupant
-from scheduler_core.cache.node_record import NodeRecord, is_hold
+from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.evaluation.job_times import (
-    JobTimes,
     NearEndSince,
     checkpoint_age,
-    job_times,
     known_checkpoint_age,
 )
 from scheduler_core.evaluation.protection import (
@@ -23,24 +19,25 @@ from scheduler_core.evaluation.protection import (
     has_near_deadline,
     protection_of,
 )
-from scheduler_core.planner.gang.conventions import is_single_pod_gang
-from scheduler_core.planner.gang.disruption import PodDisruption
-from scheduler_core.planner.gang.gang import FINISHED_PHASES, Gang
-from scheduler_core.planner.gang.member import GangName, Member
+from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.preemption.cost import gpu_hours, gpus_of, lost_seconds
 from scheduler_core.planner.preemption.inputs import CheckpointAges, UnitInputs
 from scheduler_core.planner.preemption.model import EvictionUnit, VictimPod
+from scheduler_core.planner.preemption.running_units import (
+    RunningPod,
+    RunningUnit,
+    running_pods,
+    running_units,
+    unit_sources,
+)
 from scheduler_core.policy.preemption import PreemptionPeer, PreemptionRule
 from scheduler_core.policy.workload_class import WorkloadClass, workload_class_of
-from scheduler_core.request.disruption import DisruptionFacts
 from scheduler_core.request.pod_request import InvalidRequest, PodProfile
 
-_LEAVES_S = 60.0  # a terminating pod is gone so long after its grace period, or never
 # A gang that starts is not evicted for so long after the start of its first pod: else its owner could protect it for
 # ever, by members that never start.
 _STARTING_S = 3_600.0
-_AT_ONCE = 64  # units that are read before the time is checked
-_TURN = 7_919  # a prime: so the first unit of a search is another one each second
+_SKEW_S = 60.0  # the clocks of kubelets and of the planner may differ so much
 
 
 class UnitsFound(NamedTuple):
@@ -58,43 +55,13 @@ class UnitsFound(NamedTuple):
         return Counter(self.protected.values())
 
 
-class _RunningPod(NamedTuple):
-    uid: str
-    namespace: str
-    name: str
-    node: str
-    profile: PodProfile
-    owner: str | None
-    state: PodDisruption
-    occupant: Occupant | None
-
-
-class _RunningUnit(NamedTuple):
-    key: str
-    name: str
-    pods: tuple[_RunningPod, ...]
-    workload_class: WorkloadClass
-    priority: int
-    times: JobTimes
-    spare: int = 0
-    is_starting: bool = False
-    needed: frozenset[str] = frozenset()  # UIDs of pods without which the others cannot go on
-
-    @property
-    def peer(self) -> PreemptionPeer:
-        return PreemptionPeer(self.pods[0].namespace, self.priority, self.workload_class)
-
-    @property
-    def grace_s(self) -> float:
-        return max(each.state.grace_s for each in self.pods)
-
-
 def find_units(inputs: UnitInputs) -> UnitsFound:
     """Return the units that may be evicted for the beneficiary."""
-    running, ending, protected = _running_pods(inputs)
+    running, ending, protected = running_pods(inputs)
     near = {uid: since for uid, since in inputs.near_end_since.items() if uid in running}
-    sources = list(_unit_sources(running, inputs))
-    units = list(_running_units(sources, inputs))
+    sources = list(unit_sources(running, inputs))
+    units = list(running_units(sources, inputs))
+    replacements = _replacements(units, inputs)
     ages, now, policy = CheckpointAges(), inputs.now, inputs.policy
     for each in units:
         if each.times.last_checkpoint is not None:
@@ -110,20 +77,45 @@ def find_units(inputs: UnitInputs) -> UnitsFound:
             protected[each.name] = Protection.NO_RULE
             continue
         since = _near_end_since(each, rule, near, now)
-        evicted_at, known_age = inputs.evicted_at.get(each.key), known_checkpoint_age(each.times, now)
-        conditions = UnitConditions(each.times, known_age, each.grace_s, evicted_at, since)
+        evicted = [replacements.get(pod.uid) for pod in each.gpu_pods]
+        evicted_at = None if None in evicted else max(at for at in evicted if at is not None)
+        conditions = UnitConditions(each.times, known_checkpoint_age(each.times, now), evicted_at, since)
         why = _structural_protection(each, inputs) or protection_of(conditions, rule, policy, now)
         if why is not None:
             protected[each.name] = why
         else:
             assumed_s = ages.median_of(each.workload_class, policy.default_checkpoint_age_s)
-            found.append(_eviction_unit(each, rule, checkpoint_age(each.times, assumed_s, now), inputs))
+            needed = each.needed | replacements.keys()
+            found.append(
+                _eviction_unit(each._replace(needed=needed), rule, checkpoint_age(each.times, assumed_s, now), inputs)
+            )
     return UnitsFound(tuple(found), tuple(ending), protected, near, len(units) == len(sources))
 
 
 def ending_pods(inputs: UnitInputs) -> tuple[VictimPod, ...]:
     """Return the pods that terminate already: their devices come free without an eviction."""
-    return tuple(_running_pods(inputs)[1])
+    return tuple(running_pods(inputs)[1])
+
+
+def _replacements(units: Iterable[RunningUnit], inputs: UnitInputs) -> dict[str, float]:
+    """Return the UIDs of pods that replace evicted ones, and when those were evicted.
+
+    Of each workload these are not more pods than were evicted, and they started since: a tenant can give many pods one
+    controller, or name a gang like an evicted one.
+    """
+    pods: dict[str, list[RunningPod]] = {}
+    for unit in units:
+        if unit.key in inputs.evicted:
+            pods.setdefault(unit.key, []).extend(unit.gpu_pods)
+    found: dict[str, float] = {}
+    for key, candidates in pods.items():
+        left = sorted(candidates, key=lambda each: (each.state.started or inputs.now, each.uid))
+        for evicted in sorted(inputs.evicted[key], reverse=True):
+            started_since = [each for each in left if (each.state.started or inputs.now) >= evicted.at - _SKEW_S]
+            taken = {each.uid for each in started_since[: evicted.pods]}
+            found |= dict.fromkeys(taken, evicted.at)
+            left = [each for each in left if each.uid not in taken]
+    return found
 
 
 def _peer_of(gang: Gang) -> PreemptionPeer:
@@ -132,9 +124,7 @@ def _peer_of(gang: Gang) -> PreemptionPeer:
     return PreemptionPeer(gang.name.namespace, gang.priority, workload_class_of(profile))
 
 
-def _near_end_since(
-    unit: _RunningUnit, rule: PreemptionRule, near: dict[str, NearEndSince], now: float
-) -> NearEndSince:
+def _near_end_since(unit: RunningUnit, rule: PreemptionRule, near: dict[str, NearEndSince], now: float) -> NearEndSince:
     """Return when searches first saw the unit near its end, and add its pods to ``near``.
 
     By pod, because owners and gangs of running pods can be changed.
@@ -150,7 +140,7 @@ def _near_end_since(
     return found
 
 
-def _structural_protection(unit: _RunningUnit, inputs: UnitInputs) -> Protection | None:
+def _structural_protection(unit: RunningUnit, inputs: UnitInputs) -> Protection | None:
     if any(each.state.is_recreated for each in unit.pods):
         return Protection.RECREATED
     if not unit.spare and len(unit.pods) > _most_pods(inputs):
@@ -162,158 +152,9 @@ def _most_pods(inputs: UnitInputs) -> int:
     return max(1, inputs.policy.max_evictions_per_hour)
 
 
-def _running_pods(inputs: UnitInputs) -> tuple[dict[str, _RunningPod], list[VictimPod], dict[str, Protection]]:
-    """Return the running pods by UID, the pods that end soon without an eviction, and why other pods are neither."""
-    running: dict[str, _RunningPod] = {}
-    ending: list[VictimPod] = []
-    protected: dict[str, Protection] = {}
-    for node, record in inputs.table.records.items():
-        for pod in record.pods:
-            if is_hold(pod.uid) or pod.uid in record.reserved:
-                continue
-            state = inputs.disruptions.pod(pod.uid)
-            if state is None:  # assumed, or only a kubelet names it
-                protected[f"{pod.namespace}/{pod.name}"] = Protection.UNKNOWN
-            elif state.gone_by is None:
-                running[pod.uid] = _RunningPod(
-                    pod.uid, pod.namespace, pod.name, node, pod.profile, pod.owner, state, pod
-                )
-            elif state.gone_by > inputs.now + inputs.policy.max_grace_s:
-                protected[f"{pod.namespace}/{pod.name}"] = Protection.GRACE
-            elif inputs.now <= state.gone_by + _LEAVES_S:
-                ending.append(VictimPod(pod.uid, pod.namespace, pod.name, node, pod.profile.device_request.totals))
-    return running, ending, protected
-
-
-_FactsOfGangs = Mapping[GangName, tuple[DisruptionFacts, ...]]  # by their owners
-
-
-class _UnitSource(NamedTuple):
-    """The pods of a unit; without a gang, a single pod."""
-
-    gang: Gang | None
-    pods: tuple[_RunningPod, ...]
-
-
-def _unit_sources(running: dict[str, _RunningPod], inputs: UnitInputs) -> Iterator[_UnitSource]:
-    """Yield gangs with all their pods, then single pods. Members without GPUs are evicted with their gang."""
-    left = dict(running)
-    for gang in inputs.gangs:
-        if gang.name == inputs.beneficiary.name:
-            for each in gang.placed:
-                left.pop(each.uid, None)
-            continue
-        if is_single_pod_gang(gang.name):
-            continue
-        pods = [
-            pod for each in gang.placed if (pod := left.pop(each.uid, None) or _without_gpus(each, inputs)) is not None
-        ]
-        if any(each.profile.devices for each in pods):
-            yield _UnitSource(gang, tuple(pods))
-    for pod in left.values():
-        yield _UnitSource(None, (pod,))
-
-
-def _running_units(sources: list[_UnitSource], inputs: UnitInputs) -> Iterator[_RunningUnit]:
-    """Yield the units as far as the time allows, beginning with others in each search."""
-    facts_of_gangs = inputs.disruptions.gang_facts()
-    first = int(inputs.now) * _TURN % max(1, len(sources))
-    for at, (gang, pods) in enumerate(chain(sources[first:], sources[:first])):
-        if at % _AT_ONCE == 0 and inputs.is_out_of_time():
-            return
-        if gang is None:
-            yield _single_unit(pods[0], facts_of_gangs, inputs)
-        else:
-            yield _gang_unit(gang, pods, facts_of_gangs, inputs)
-
-
-def _without_gpus(member: Member, inputs: UnitInputs) -> _RunningPod | None:
-    """Return a running member that requests no GPU; None: it does not run, or it requests some."""
-    state = inputs.disruptions.pod(member.uid)
-    if state is None or state.gone_by is not None or member.node is None or member.asks_for_gpus:
-        return None
-    if member.phase in FINISHED_PHASES:
-        return None
-    return _RunningPod(member.uid, member.namespace, member.name, member.node, PodProfile(), None, state, None)
-
-
-def _gang_unit(
-    gang: Gang, pods: tuple[_RunningPod, ...], facts_of_gangs: _FactsOfGangs, inputs: UnitInputs
-) -> _RunningUnit:
-    required = gang.required_members if gang.is_elastic else None
-    least = None if required is None else max(1, required - len(gang.succeeded))
-    # Only members that a planner placed: pods of other schedulers may wait for ever.
-    is_starting = any(each.node is None and each.reservation is not None for each in gang.placed)
-    makers = {each.gang_request.creator_uid for each in gang.placed}
-    maker = next(iter(makers)) if len(makers) == 1 else None
-    return _RunningUnit(
-        gang.name.title if maker is None else f"{gang.name.namespace}/{maker}",  # a tenant can reuse any name
-        gang.name.title,
-        pods,
-        _class_of(pods),
-        min(each.state.priority for each in pods if each.profile.devices),  # as of a gang in the queue
-        _times(pods, (gang.name,), facts_of_gangs, inputs),
-        0 if least is None else max(0, len(pods) - least),
-        is_starting,
-        _needed_members(gang),
-    )
-
-
-def _needed_members(gang: Gang) -> frozenset[str]:
-    """Return the UIDs of the members that the others need: the first rank, and members of roles without ranks.
-
-    The first rank of a training is its master, or the meeting point of its workers. Pods of a work queue are
-    independent.
-    """
-    ranks = {each.uid: each.gang_request.rank for each in gang.placed}
-    first = min((rank for rank in ranks.values() if rank is not None), default=None)
-    if first is None or (gang.size is None and gang.minimum == 1):
-        return frozenset()
-    return frozenset(uid for uid, rank in ranks.items() if rank is None or rank == first)
-
-
-def _single_unit(pod: _RunningPod, facts_of_gangs: _FactsOfGangs, inputs: UnitInputs) -> _RunningUnit:
-    return _RunningUnit(
-        f"{pod.namespace}/{pod.owner or pod.uid}",
-        f"{pod.namespace}/{pod.name}",
-        (pod,),
-        workload_class_of(pod.profile),
-        pod.state.priority,
-        _times((pod,), (), facts_of_gangs, inputs),
-    )
-
-
-_CLASSES = (
-    WorkloadClass.SCAVENGER,  # by its PriorityClass
-    WorkloadClass.TRAINING,
-    WorkloadClass.INFERENCE,
-    WorkloadClass.DEFAULT,
-    WorkloadClass.BATCH,
-)
-
-
-def _class_of(pods: Iterable[_RunningPod]) -> WorkloadClass:
-    """Return the workload class of the gang: of members with GPUs, the first of scavenger, training, ..."""
-    classes = {workload_class_of(each.profile) for each in pods if each.profile.devices}
-    return next(each for each in _CLASSES if each in classes)
-
-
-def _times(
-    pods: tuple[_RunningPod, ...], gangs: tuple[GangName, ...], facts_of_gangs: _FactsOfGangs, inputs: UnitInputs
-) -> JobTimes:
-    """Return the limited facts of these pods. The start is that of the first pod: restarts change nothing."""
-    names = {*gangs, *(each.state.jobset for each in pods if each.state.jobset is not None)}
-    declared = (facts for name in names for facts in facts_of_gangs.get(name, ()))
-    owners = [facts for uid in {each.owner for each in pods} for facts in inputs.disruptions.owner_facts(uid)]
-    started = min((each.state.started for each in pods if each.state.started is not None), default=None)
-    ends = [inputs.deadlines.deadline_of(each.occupant) for each in pods if each.occupant is not None]
-    deadline = min((at for at in ends if at is not None), default=None)
-    facts = (*(each.state.facts for each in pods), *declared, *owners)
-    return job_times(facts, started, deadline, inputs.policy, inputs.now)
-
-
-def _eviction_unit(unit: _RunningUnit, rule: PreemptionRule, age_s: float, inputs: UnitInputs) -> EvictionUnit:
-    lost_s = lost_seconds(unit.times, unit.workload_class, age_s, unit.grace_s, inputs.policy)
+def _eviction_unit(unit: RunningUnit, rule: PreemptionRule, age_s: float, inputs: UnitInputs) -> EvictionUnit:
+    grace_s = max(each.grace_s for each in unit.pods)
+    lost_s = lost_seconds(unit.times, unit.workload_class, age_s, grace_s, inputs.policy)
     found = (_victim(each, lost_s, inputs.table.records.get(each.node)) for each in unit.pods)
     pods = tuple(each._replace(is_spare=False) if each.uid in unit.needed else each for each in found)
     is_large = len(pods) > _most_pods(inputs)
@@ -325,14 +166,13 @@ def _eviction_unit(unit: _RunningUnit, rule: PreemptionRule, age_s: float, input
         f"{unit.workload_class.value}, {_age_text(unit, age_s)}",
         rule.price,
         unit.priority,
-        unit.grace_s,
         unit.key,
         unit.times.deletion_cost,
         is_large,
     )
 
 
-def _age_text(unit: _RunningUnit, age_s: float) -> str:
+def _age_text(unit: RunningUnit, age_s: float) -> str:
     if unit.workload_class is WorkloadClass.INFERENCE:
         return "no work is lost but the restart"
     if unit.times.last_checkpoint is not None:
@@ -340,9 +180,9 @@ def _age_text(unit: _RunningUnit, age_s: float) -> str:
     return f"no checkpoint known: counts as {age_s / 60:.0f} min of work"
 
 
-def _victim(pod: _RunningPod, lost_s: float, record: NodeRecord | None) -> VictimPod:
+def _victim(pod: RunningPod, lost_s: float, record: NodeRecord | None) -> VictimPod:
     devices = pod.profile.device_request.totals
     hours = gpu_hours(gpus_of(record, devices), lost_s)
     per_hour = None if record is None else record.machine.cost.per_gpu_hour
     cost = 0.0 if not devices else None if per_hour is None else hours * per_hour
-    return VictimPod(pod.uid, pod.namespace, pod.name, pod.node, devices, hours, cost)
+    return VictimPod(pod.uid, pod.namespace, pod.name, pod.node, devices, hours, cost, pod.grace_s)

@@ -97,13 +97,13 @@ class PlannerPreemption:
             )
             for at, pod in enumerate(running.pods)
         )
-        return EvictionUnit(job.name, pods, rule=rule.name, price=rule.price, priority=job.priority, grace_s=GRACE_S)
+        return EvictionUnit(job.name, pods, rule=rule.name, price=rule.price, priority=job.priority)
 
     def _is_protected(self, running: RunningJob, rule: PreemptionRule, now: float) -> bool:
         """Return whether a condition of the rule protects the job now. Its end counts as enforced: it is known."""
         saves = running.job.checkpoint_s is not None
         times = JobTimes(running.started, deadline=running.ends_at(), checkpoints=saves)
-        conditions = UnitConditions(times, running.unsaved(now), GRACE_S, self._evicted_at.get(running.key))
+        conditions = UnitConditions(times, running.unsaved(now), self._evicted_at.get(running.key))
         return protection_of(conditions, rule, self._rules, now) is not None
 
 

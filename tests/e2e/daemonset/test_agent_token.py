@@ -82,6 +82,17 @@ def test_an_annotation_with_the_prefix_that_is_not_the_topology_is_denied(agent:
     assert (status, message.endswith("not gputopo.io/note")) == (403, True)
 
 
+def test_a_node_with_thousands_of_annotations_is_not_compared(agent: Client) -> None:
+    """Once, a second of the API server's CPU time for each write."""
+    many = dict.fromkeys((f"k{number}" for number in range(5_000)), "")
+    status, message = refusal(agent, "PATCH", OWN, {"metadata": {"annotations": many}})
+
+    assert (status, message.rpartition(": ")[2]) == (
+        403,
+        "gputopo's agent changes only a Node with at most 1,000 labels and 1,000 annotations",
+    )
+
+
 @pytest.mark.parametrize(("more", "status"), [(0, 200), (1, 403)])
 def test_labels_of_products_are_limited(agent: Client, more: int, status: int) -> None:
     names = (f"{keys.PRODUCT_PREFIX}product-{number}" for number in range(MAX_GPUS + more))

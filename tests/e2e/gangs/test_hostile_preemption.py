@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from gputopo.timestamps import parse_timestamp
+from tests.e2e.background import BackgroundWork
 from tests.e2e.cluster import Cluster
 from tests.e2e.gangs.conftest import StartPlanner
 from tests.e2e.gangs.holds import nodes
@@ -17,6 +20,7 @@ from tests.e2e.scheduler.running import gpu_pod, started
 from tests.simulated_node.fleet import Fleet
 
 pytestmark = pytest.mark.e2e
+YEAR_S = 31_536_000
 INVENTED = {"apiVersion": "example.com/v1", "kind": "DaemonSet", "name": "d", "uid": "d", "controller": True}
 
 
@@ -68,6 +72,72 @@ def test_tricks_of_an_owner_protect_no_pod(
     wait_until_whole(cluster, "urgent", 1, 180)
     assert "victim" not in running_pods(cluster)
     assert "other" in running_pods(cluster)
+
+
+def long_grace_period(cluster: Cluster) -> None:
+    """The pod may end a year after its eviction."""
+    on_node(cluster, "victim", "gpu-0", terminationGracePeriodSeconds=YEAR_S)
+
+
+def slow_deletion(cluster: Cluster) -> None:
+    """The owner has deleted the pod, with another grace period than its own."""
+    on_node(cluster, "victim", "gpu-0")
+    cluster.api.request("DELETE", cluster.pods("victim"), {"gracePeriodSeconds": YEAR_S})
+
+
+def gang_with_long_grace_period(cluster: Cluster) -> None:
+    """A member without GPUs may end a year after its eviction."""
+    on_node(cluster, "victim", "gpu-0", {"gang": "tricky"})
+    where = {"kubernetes.io/hostname": "gpu-0"}
+    cluster.create_pod(
+        gpu_pod("launcher", 0, {"gang": "tricky"}, nodeSelector=where, terminationGracePeriodSeconds=YEAR_S)
+    )
+    started(cluster, "launcher")
+
+
+@pytest.mark.parametrize("trick", [long_grace_period, slow_deletion, gang_with_long_grace_period])
+@pytest.mark.usefixtures("served", "gputopo_scheduler")
+def test_an_owner_chooses_no_grace_period_above_the_limit_of_the_policy(
+    cluster: Cluster,
+    fleet: Fleet,
+    agents_of: StartAgents,
+    planner: StartPlanner,
+    tmp_path: Path,
+    trick: Callable[[Cluster], None],
+) -> None:
+    nodes(fleet, gpu_0={}, other={})
+    agents_of()
+    on_node(cluster, "other", "other", {"preemptible": "never"})
+    with FullGracePeriods(cluster, fleet):
+        trick(cluster)
+        planner(*options(tmp_path, maxGrace="5s"))
+
+        create(cluster, *gang("urgent", Asked(1, 8), priorityClassName=CRITICAL))
+
+        wait_until_whole(cluster, "urgent", 1, 180)
+    assert running_pods(cluster) == {"other", "urgent-0"}
+
+
+class FullGracePeriods(BackgroundWork):
+    """Containers that ignore SIGTERM: each pod ends when its grace period is over."""
+
+    def __init__(self, cluster: Cluster, fleet: Fleet) -> None:
+        super().__init__("grace periods", pause_s=0.2)
+        self._api, self._path, self._fleet = cluster.plane.client(), cluster.pods(), fleet
+
+    def __exit__(self, *ended: object) -> None:
+        try:
+            super().__exit__(*ended)
+        finally:
+            self._api.close()
+
+    def _turn(self) -> None:
+        for each in self._api.items(self._path):
+            gone_by = parse_timestamp(each["metadata"].get("deletionTimestamp"))
+            if "nodeName" in each["spec"] and gone_by is None:
+                self._fleet.keep_running(each)
+            elif gone_by is not None and gone_by <= time.time():
+                self._fleet.let_end(each)
 
 
 @pytest.mark.usefixtures("served", "gputopo_scheduler")

@@ -292,6 +292,8 @@ def test_an_eviction_names_the_very_pod(tmp_path: Path) -> None:
         "metadata": {"name": "p", "namespace": "ns"},
         "deleteOptions": {"preconditions": {"uid": "u"}},
     }
+    (one,), _ = asked(lambda _: Answer({}), lambda kube: kube.evict(pod, 40), tmp_path, PREEMPTOR)
+    assert one.body["deleteOptions"] == {"preconditions": {"uid": "u"}, "gracePeriodSeconds": 40}
     with pytest.raises(AssertionError, match="may not create pods/eviction"):
         asked(lambda _: Answer({}), lambda kube: kube.evict(pod), tmp_path, PLANNER)
 

@@ -59,6 +59,7 @@ class Case(NamedTuple):
     refused: str | None = None
     is_listed: bool = True
     unproved: bool = False
+    gone_by: Mapping[str, float] = {}  # by name of the pod
 
 
 def writes(case: Case) -> tuple[Action, ...]:
@@ -82,6 +83,7 @@ def writes(case: Case) -> tuple[Action, ...]:
         gang=lambda _: gang,
         nodes=frozenset({"n1"}),
         exists={f"uid-{each}" for each in case.present}.__contains__,
+        gone_by=lambda uid: case.gone_by.get(uid.removeprefix("uid-")),
         no_longer_fitting=frozenset(),
         unwanted_holds=frozenset({case.intent.key}) if case.unwanted else frozenset(),
         estimates={case.intent.key: None},
@@ -194,6 +196,27 @@ def test_a_pod_that_does_not_end_after_its_accepted_eviction_is_evicted_again_af
 
     assert evicted(case) == []
     assert evicted(case._replace(evicted_s=AGAIN_S)) == ["a1", "a2"]
+
+
+@pytest.mark.parametrize(
+    ("grace_s", "gone_in_s", "expected"),
+    [
+        pytest.param(30, 25.0, [], id="its own grace period"),
+        pytest.param(30, 90.0, [], id="the clocks differ by a minute"),
+        pytest.param(30, 91.0, ["a1"], id="deleted by its owner with a longer one"),
+        pytest.param(3_600, 3_000.0, [], id="a long one that the policy allows"),
+        pytest.param(None, 1e9, [], id="planned by an earlier version"),
+    ],
+)
+def test_a_terminating_pod_is_evicted_if_that_ends_it_earlier(
+    grace_s: int | None, gone_in_s: float, expected: list[str]
+) -> None:
+    found = hold("other/a")
+    pod = msgspec.structs.replace(PODS["a1"], grace_s=grace_s)
+    spec = msgspec.structs.replace(found.spec, preemption=Preemption((pod,), "rule"))
+    case = Case(found._replace(spec=spec, hash=spec_hash(spec)), gone_by={"a1": WALL + gone_in_s})
+
+    assert evicted(case) == expected
 
 
 def test_a_pod_without_gpus_is_not_watched_and_is_evicted_once() -> None:

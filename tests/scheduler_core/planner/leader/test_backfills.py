@@ -237,13 +237,32 @@ def test_with_preemption_off_evictions_are_forgotten_too() -> None:
     end_user(server)
     run(leader)
     assert evicted(leader) == [pod]
-    assert leader.term.preemptions.evicted_at()
+    assert leader.term.preemptions.evicted()
 
     leader.now += 3 * 86_400.0
     server.now += 3 * 86_400.0
     run(leader)
 
-    assert not leader.term.preemptions.evicted_at()
+    assert not leader.term.preemptions.evicted()
+
+
+def test_the_owner_of_a_backfilled_pod_cannot_prolong_its_end() -> None:
+    """It deletes the pod with a grace period of years, and the pod goes on."""
+    server = waiting_for()
+    leader = planner(server)
+    pod = backfilled(leader)
+    found = server.pods[pod]["metadata"]
+    change = {"finalizers": ["example.com/keep"], "deletionTimestamp": "2036-11-21T00:00:00Z"}
+    server.patch_pod({"metadata": {"uid": pod, "resourceVersion": found["resourceVersion"], **change}})
+    run(leader)
+    assert evicted(leader) == []
+
+    end_user(server)
+    run(leader)
+
+    assert evicted(leader) == [pod]
+    (intent,) = (each.spec.preemption for each in server.reservations.values() if each.spec.preemption is not None)
+    assert [each.grace_s for each in intent.evictions] == [10]
 
 
 def test_pods_are_not_evicted_before_the_holder_would_fit() -> None:

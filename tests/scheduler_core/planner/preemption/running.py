@@ -35,6 +35,7 @@ class RunningJob(NamedTuple):
     minimum: int | None = None
     facts: DisruptionFacts = DisruptionFacts()
     changed: Mapping[str, Any] = {}  # fields of ``PodDisruption``
+    owner: str | None = None  # UID of the controller
 
     @property
     def pods(self) -> list[str]:
@@ -85,9 +86,9 @@ def deadlines(**at: float) -> PodDeadlines:
 
 def _pod(name: str, job: RunningJob) -> Any:
     if job.workload != "scavenger":
-        return occupant(name, 8, workload=job.workload)
+        return occupant(name, 8, workload=job.workload)._replace(owner=job.owner)
     found = occupant(name, 8)
-    return found._replace(profile=found.profile._replace(scavenger=True))
+    return found._replace(profile=found.profile._replace(scavenger=True), owner=job.owner)
 
 
 def _gang(job: RunningJob) -> Gang:

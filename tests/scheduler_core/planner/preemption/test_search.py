@@ -34,7 +34,7 @@ def test_the_cheapest_single_pod_is_evicted() -> None:
     assert isinstance(found, PreemptionPlan)
     assert found.held == (HeldCapacity("b", 8),)
     assert found.intent(60.0) == Preemption(
-        (PlannedEviction("uid-on-b", "team", "on-b", "b", "team/on-b", 8),),
+        (PlannedEviction("uid-on-b", "team", "on-b", "b", "team/on-b", 8, grace_s=30),),
         rule="",
         reason="evicts 1 pod of team/on-b; 1.0 GPU-hours of work are lost",
         gpu_hours=1.0,

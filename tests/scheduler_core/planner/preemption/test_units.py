@@ -11,7 +11,7 @@ from scheduler_core.evaluation.protection import Protection
 from scheduler_core.planner.gang.disruption import OwnerDisruption
 from scheduler_core.planner.gang.gang import GangPhase
 from scheduler_core.planner.gang.member import GangName
-from scheduler_core.planner.preemption.inputs import UnitInputs
+from scheduler_core.planner.preemption.inputs import EvictedPods, UnitInputs
 from scheduler_core.planner.preemption.model import VictimPod
 from scheduler_core.planner.preemption.units import find_units
 from scheduler_core.request.disruption import DisruptionFacts
@@ -74,9 +74,7 @@ def protection(job: RunningJob, **changed: Any) -> Protection | None:
             TRAINING._replace(facts=SAVED._replace(progress=0.9)), 1_000, Protection.NEAR_END, id="by progress"
         ),
         pytest.param(TRAINING._replace(facts=SAVED._replace(progress=0.5)), 1_000, None, id="half way"),
-        pytest.param(
-            RunningJob("b", "a", changed={"grace_s": 7_200.0}), 100_000, Protection.GRACE, id="a long grace period"
-        ),
+        pytest.param(RunningJob("b", "a", changed={"grace_s": 7_200.0}), 100_000, None, id="a long grace period"),
         pytest.param(
             RunningJob("b", "a", changed={"is_recreated": True}), 100_000, Protection.RECREATED, id="a DaemonSet"
         ),
@@ -170,10 +168,55 @@ def test_another_gang_or_owner_of_running_pods_does_not_prolong_the_protection()
 
 
 def test_a_workload_is_not_evicted_twice_in_a_short_time() -> None:
-    job = RunningJob("b", "a")
+    job = RunningJob("b", "a", "scavenger", hours=0.5)
 
-    assert protection(job, evicted_at={"team/uid-b": NOW - 3_599}) is Protection.COOLDOWN
-    assert protection(job, evicted_at={"team/uid-b": NOW - 3_600}) is None
+    assert protection(job, evicted=evicted_pods("team/uid-b", 3_599)) is Protection.COOLDOWN
+    assert protection(job, evicted=evicted_pods("team/uid-b", 3_600)) is None
+
+
+def test_pods_that_ran_before_an_eviction_of_their_workload_can_be_evicted() -> None:
+    """One evicted pod of a Deployment does not protect the others."""
+    job = RunningJob("b", "a", "scavenger", hours=0.5)
+
+    assert protection(job, evicted=evicted_pods("team/uid-b", 0.5 * HOUR - 60)) is Protection.COOLDOWN
+    assert protection(job, evicted=evicted_pods("team/uid-b", 0.5 * HOUR - 61)) is None
+
+
+def test_not_more_replacements_are_protected_than_pods_were_evicted() -> None:
+    """A Deployment that is scaled up after an eviction, or a gang that comes back larger, is not protected."""
+    jobs = [RunningJob(name, node, "scavenger", hours=0.5, owner="web") for name, node in ("xa", "yb", "zc")]
+    found = find_units(inputs(jobs, evicted=evicted_pods("team/web", HOUR - 9, pods=2)))
+
+    assert [each.name for each in found.units] == ["team/z"]
+    assert found.protected == dict.fromkeys(("team/x", "team/y"), Protection.COOLDOWN)
+
+    gang = RunningJob("g", "abc", "scavenger", hours=0.5)
+    assert protection(gang, evicted=evicted_pods("team/g", HOUR - 9, pods=3)) is Protection.COOLDOWN
+    assert protection(gang, evicted=evicted_pods("team/g", HOUR - 9, pods=2)) is None
+
+
+def test_replacements_of_an_elastic_gang_are_not_evicted_alone() -> None:
+    gang = RunningJob("g", "abc", "scavenger", hours=0.5, minimum=1)
+    (unit,) = find_units(inputs([gang], evicted=evicted_pods("team/g", HOUR - 9, pods=1))).units
+
+    assert [each.is_spare for each in unit.pods].count(False) == 1
+
+
+def test_evictions_for_several_holds_protect_as_many_pods() -> None:
+    jobs = [RunningJob(name, node, "scavenger", hours=hours, owner="web") for name, node, hours in OF_TWO_EVICTIONS]
+    evicted = {"team/web": (EvictedPods(NOW - 0.9 * HOUR, 1), EvictedPods(NOW - 0.3 * HOUR, 1))}
+    found = find_units(inputs(jobs, evicted=evicted))
+
+    assert set(found.protected) == {"team/early", "team/late"}
+    assert [each.name for each in found.units] == ["team/old"]
+
+
+OF_TWO_EVICTIONS = (("old", "a", 2.0), ("early", "b", 0.8), ("late", "c", 0.2))
+
+
+def evicted_pods(key: str, seconds: float, pods: int = 1) -> dict[str, tuple[EvictedPods, ...]]:
+    """Evictions so many seconds ago."""
+    return {key: (EvictedPods(NOW - seconds, pods),)}
 
 
 def test_the_cost_is_the_work_since_the_last_checkpoint_the_restart_and_the_grace_period() -> None:
@@ -403,12 +446,29 @@ def test_terminating_pods_are_no_victims() -> None:
     assert ([each.name for each in found.ending], found.units, found.protected) == (["e"], (), {})
 
 
-def test_a_pod_with_an_endless_grace_period_does_not_count_as_gone() -> None:
-    """Its owner deletes it, and it goes on: no gang may wait for its GPUs instead of others."""
-    endless = RunningJob("e", "a", changed={"gone_by": NOW + 1e9, "grace_s": 1e9})
-    found = find_units(inputs([endless]))
+@pytest.mark.parametrize("gone_by", [None, NOW + 1e9])
+def test_an_eviction_limits_the_grace_period(gone_by: float | None) -> None:
+    """Also that of a pod which its owner deleted with another one: it goes on, and keeps its GPUs."""
+    endless = RunningJob("e", "a", changed={"gone_by": gone_by, "grace_s": 1e9})
+    (unit,) = find_units(inputs([endless])).units
 
-    assert (found.ending, found.units, found.protected) == ((), (), {"team/e": Protection.GRACE})
+    assert [each.grace_s for each in unit.pods] == [3_600.0]
+
+
+def test_a_pod_that_was_deleted_with_a_longer_grace_period_than_its_own_is_evicted() -> None:
+    deleted = RunningJob("e", "a", changed={"gone_by": NOW + 600, "grace_s": 30.0})
+    (unit,) = find_units(inputs([deleted])).units
+
+    assert [each.grace_s for each in unit.pods] == [30.0]
+
+
+def test_a_pod_that_terminates_slowly_neither_counts_as_gone_nor_is_evicted() -> None:
+    """A gang must not wait for its GPUs instead of those of other pods."""
+    slow = RunningJob("e", "a", changed={"gone_by": NOW + 600, "grace_s": 3_000.0})
+    found = find_units(inputs([slow]))
+
+    assert (found.ending, found.units, found.protected) == ((), (), {"team/e": Protection.ENDING})
+    assert [each.name for each in find_units(inputs([slow], ending_s=3_600.0)).ending] == ["e"]
 
 
 def test_pods_that_are_not_observed_completely_stay() -> None:
@@ -431,7 +491,7 @@ def test_when_the_time_is_over_no_more_units_are_found_and_the_next_search_begin
         return [each.name for each in found.units]
 
     with pytest.MonkeyPatch.context() as changed:
-        changed.setattr("scheduler_core.planner.preemption.units._AT_ONCE", 4)
+        changed.setattr("scheduler_core.planner.preemption.running_units._AT_ONCE", 4)
         parts = [found_at(seconds) for seconds in range(26)]
 
     assert find_units(one).is_complete
