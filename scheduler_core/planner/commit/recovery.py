@@ -20,6 +20,7 @@ from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.actions import CreateReservation, DeleteReservation
 from scheduler_core.planner.commit.members import (
     is_bound,
+    is_finished,
     is_gated,
     is_still_gated,
     is_ungated,
@@ -52,6 +53,8 @@ def recover_unlisted(inputs: ReconcileInput, terms: CommitTerms, reservation: Re
         return ReservationStep(deletions)  # while it exists, pods that it ungated in vain count nowhere
     if deletions or (placed and reservation.spec.gang and state in (ReservationState.FAILED, ReservationState.BOUND)):
         return ReservationStep(deletions)
+    if _is_ending_backfill(inputs, reservation):
+        return ReservationStep()
     if reservation.key not in inputs.observations.created or not _may_be_listed(inputs, reservation):
         return ReservationStep((DeleteReservation(reservation),))
     if reservation.spec.held:
@@ -64,6 +67,14 @@ def recover_unlisted(inputs: ReconcileInput, terms: CommitTerms, reservation: Re
             return ReservationStep()
         return ReservationStep((status_write(inputs, reservation, ReservationState.PROPOSED, reason),))
     return ReservationStep(phase=EntryPhase.COMMITTED if terms.gated else EntryPhase.PROPOSED)
+
+
+def _is_ending_backfill(inputs: ReconcileInput, reservation: ReservationUpdate) -> bool:
+    """Return whether pods on held capacity terminate: their owner may have chosen a grace period of years."""
+    if reservation.spec.backfill is None:
+        return False
+    members = (member for _, member in members_of(inputs, reservation) if member is not None)
+    return any(is_bound(each) and each.is_terminating and not is_finished(each) for each in members)
 
 
 def _is_unfinished(inputs: ReconcileInput, terms: CommitTerms, reservation: ReservationUpdate) -> bool:
