@@ -9,7 +9,7 @@ WORKERS ?= -n logical --maxprocesses 4 --dist worksteal
 # each starts a control plane of 700 MiB.
 WAITERS ?= -n 4 --dist worksteal
 
-.PHONY: demo test mutants e2e dashboards manifests check bench bench-scheduler bench-planner bench-scale campaign attacks chaos docs install-man site screenshots lock digests release dist image clean
+.PHONY: demo test mutants browser e2e dashboards manifests check bench bench-scheduler bench-planner bench-scale campaign attacks chaos docs install-man site screenshots lock digests release dist image clean
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "gputopo needs Python 3.11 or newer; none is on PATH. Install it, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
@@ -45,6 +45,11 @@ test: $(VENV)/.test
 # Every mutant of every input format: docs/testing.md.
 mutants: $(VENV)/.test
 	$(BIN)/python -m tests.mutants
+
+# Playwright's Chromium and the libraries that it needs (with sudo), for the browser tests of `make e2e` and for
+# `make screenshots`. The version is pinned: it belongs to the version of Playwright in locks/test.lock.
+browser: $(VENV)/.test
+	$(BIN)/python -m playwright install --with-deps chromium
 
 # Against a real control plane, built once (7 minutes on 2 cores): docs/testing.md.
 e2e: $(VENV)/.test

@@ -6,7 +6,6 @@ The clusters are synthetic and always the same; nothing here is recorded from a 
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from click.testing import CliRunner
 from playwright.sync_api import ViewportSize, sync_playwright
 
 from gputopo.cli.main import main as gputopo
+from tests.e2e.browser import MISSING, find_chromium
 from tests.scheduler_core.ui.cluster_documents import cluster_text
 
 IMAGES = Path(__file__).parent / "images"
@@ -35,10 +35,10 @@ TERMINAL = (
 
 def main() -> None:
     """Write the pictures of pages, light and dark, and terminal.png."""
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
-        sys.exit("no Chromium on PATH; with Debian: apt install chromium")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        chromium = find_chromium(playwright.chromium.executable_path)
+        if chromium is None:
+            sys.exit(MISSING)
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for nodes, name in PICTURES.items():
             cluster = Path(folder) / "cluster.json"

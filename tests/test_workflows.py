@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / ".github/workflows").glob("*.yml"))
 workflows = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -72,3 +73,14 @@ def test_the_end_to_end_tests_run_on_three_minors_the_newest_of_which_is_built()
     assert newest
     assert minors == [f"1.{int(newest[1]) - age}" for age in range(3)]
     assert f"matrix.kubernetes != '{minors[0]}'" in (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
+
+
+def test_the_end_to_end_job_installs_a_browser_and_requires_it() -> None:
+    workflow = loaded(ROOT / ".github/workflows/ci.yml")
+    job = workflow["jobs"]["e2e"]
+    commands = [step["run"] for step in job["steps"] if "run" in step]
+
+    assert job["env"] == {"GPUTOPO_REQUIRE_BROWSER": "1"}
+    assert commands.index("make browser") < commands.index("make e2e")
+    assert workflow["env"] == {"PYTEST_ADDOPTS": "-rs"}
+    assert "PYTEST_ADDOPTS=-rs" in (ROOT / ".ci/run").read_text(encoding="utf-8")

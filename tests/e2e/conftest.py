@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
@@ -9,6 +10,8 @@ from importlib.util import find_spec
 from itertools import chain
 
 import pytest
+
+from tests.e2e.browser import fail_if_required
 
 # ``make test`` installs less than these tests import; the tests of the pure parts (simulation/) run all the same.
 HAS_EXTRA = all(find_spec(name) for name in ("google", "grpc", "grpclib", "trustme", "urllib3"))
@@ -75,8 +78,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failed test shows the end of what the servers logged meanwhile, and where: the logs are kept."""
+    """A failed test shows the end of what the servers logged meanwhile, and where: the logs are kept.
+
+    A browser test that is skipped where a browser is required has failed.
+    """
     report = yield
+    fail_if_required(report, getattr(item, "fixturenames", ()), os.environ)
     plane = getattr(item, "funcargs", {}).get("control_plane")
     if report.failed and plane is not None:
         logs = (plane.folder / "logs").glob("*.log")

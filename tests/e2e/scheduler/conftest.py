@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
+from tests.e2e.browser import MISSING, find_chromium
 from tests.e2e.cluster import Cluster
 from tests.e2e.fixtures import StartScheduler
 from tests.e2e.scheduler.agents import Agents, agents
@@ -17,16 +17,16 @@ from tests.e2e.scheduler.running import Extender, prepare, running
 from tests.simulated_node.fleet import Fleet
 
 StartAgents = Callable[[], Agents]
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A Chromium of the system; without one the test is skipped."""
-    if CHROMIUM is None:
-        pytest.skip("no Chromium on PATH; with Debian: apt install chromium")
+    """A Chromium of Playwright or of the system; without one the test is skipped, or fails where it is required."""
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        program = find_chromium(playwright.chromium.executable_path)
+        if program is None:
+            pytest.skip(MISSING)
+        found = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield found
         found.close()
 

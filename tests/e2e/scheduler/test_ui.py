@@ -1,6 +1,6 @@
 """`gputopo ui` in a real Chromium, on a real control plane with simulated nodes: what a person sees.
 
-It needs a Chromium of the system (Debian: `apt install chromium`); without one these tests are skipped.
+It needs a Chromium (`make browser`, or Debian: `apt install chromium`); without one these tests are skipped.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Pages of recorded clusters in a real Chromium: every state of a GPU, long names, wide and narrow, light and dark.
 
-It needs a Chromium of the system (Debian: `apt install chromium`); without one these tests are skipped.
+It needs a Chromium (`make browser`, or Debian: `apt install chromium`); without one these tests are skipped.
 """
 
 from __future__ import annotations
