@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import yaml
 
-
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / ".github/workflows").glob("*.yml"))
 workflows = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
