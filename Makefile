@@ -128,15 +128,17 @@ release: $(VENV)/.check
 	$(BIN)/python -m daemonset.release $(VERSION)
 
 # The files of a release, in dist/: wheel, chart, SBOM, kubectl plugin, checksums. DOWNLOADS=URL, where they will be
-# published, also writes the krew manifest (docs/kubectl-plugin.md). The same commit gives the same bytes. Refused while the
+# published, also writes the krew manifest (docs/kubectl-plugin.md). RUNBOOKS=URL: the alerts of the chart link to
+# docs/runbooks.md there (docs/runbooks.md). The same commit gives the same bytes. Refused while the
 # digest of an image is missing.
 DOWNLOADS ?=
+RUNBOOKS ?=
 EPOCH = $(shell git log -1 --format=%ct)
 dist: $(VENV)/.check
 	$(BIN)/python -m daemonset.images --release
 	rm -rf dist
 	$(BIN)/python -m hatchling build --target wheel
-	SOURCE_DATE_EPOCH=$(EPOCH) $(BIN)/python -m daemonset.chart_package dist
+	SOURCE_DATE_EPOCH=$(EPOCH) $(BIN)/python -m daemonset.chart_package dist $(RUNBOOKS)
 	SOURCE_DATE_EPOCH=$(EPOCH) $(BIN)/python -m daemonset.sbom dist/*.whl > dist/sbom.cdx.json
 	SOURCE_DATE_EPOCH=$(EPOCH) $(BIN)/python -m daemonset.krew dist $(DOWNLOADS)
 	cd dist && sha256sum *.whl *.tgz *.tar.gz sbom.cdx.json > SHA256SUMS && cat SHA256SUMS

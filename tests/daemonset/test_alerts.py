@@ -73,7 +73,8 @@ def test_metrics_and_labels_are_those_that_there_are(alerts: Alerts) -> None:
         assert {*selected, *grouped, *shown} <= known, rule["alert"]
 
 
-def test_every_alert_links_to_its_runbook(alerts: Alerts) -> None:
-    links = {rule["alert"]: rule["annotations"].get("runbook_url") for rule in alerts.read()}
+def test_every_alert_names_its_runbook_and_a_path_is_no_url(alerts: Alerts) -> None:
+    named = {rule["alert"]: rule["annotations"].get("runbook") for rule in alerts.read()}
 
-    assert links == {name: f"docs/runbooks.md#{name.lower()}" for name in links}
+    assert named == {name: f"docs/runbooks.md#{name.lower()}" for name in named}
+    assert not any("runbook_url" in rule["annotations"] for rule in alerts.read())

@@ -12,6 +12,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 import gputopo
 from daemonset.chart_package import packaged
@@ -169,6 +170,19 @@ def test_helm_renders_the_archive_like_the_chart(tmp_path: Path) -> None:
         assert {(each.mtime, each.uid, each.mode) for each in archive} == {(0, 0, 0o644)}
     assert run("helm", "template", "x", tmp_path / name) == run("helm", "template", "x", CHART)
     assert tool("helm")
+
+
+def test_the_alerts_of_a_packaged_chart_link_to_the_runbooks_of_the_release(tmp_path: Path) -> None:
+    runbooks = "https://git.example.com/gputopo/blob/v0.1.0/docs/runbooks.md"
+    name, content = packaged(CHART, 0, runbooks)
+    (tmp_path / name).write_bytes(content)
+    with tarfile.open(tmp_path / name) as archive:
+        values = archive.extractfile("gputopo/values.yaml")
+        assert values is not None
+        loaded = yaml.safe_load(values.read())
+
+    assert loaded["monitoring"]["prometheusRule"]["runbookUrl"] == runbooks
+    assert packaged(CHART, 0, "") == packaged(CHART, 0)
 
 
 @pytest.fixture(scope="module")

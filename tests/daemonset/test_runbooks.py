@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import subprocess
 
 import click
 import pytest
@@ -55,17 +57,52 @@ def test_the_commands_of_gputopo_take_these_arguments(line: str) -> None:
     command.make_context(command.name, arguments, parent=context.parent)
 
 
-def test_the_chart_links_to_the_page_that_an_administrator_serves() -> None:
+def alert_annotations(*settings: str) -> dict[str, dict[str, str]]:
+    """The annotations of all alerts of the chart, by the name of the alert."""
     on = ("monitoring.prometheusRule.enabled=true", "scheduler.enabled=true", "planner.enabled=true")
-    served = "https://docs.example.com/gputopo/runbooks.html"
-    rules = [
-        rule
-        for each in helm_rendered(*on, f"monitoring.prometheusRule.runbookUrl={served}")
+    return {
+        rule["alert"]: rule["annotations"]
+        for each in helm_rendered(*on, *settings)
         if each["kind"] == "PrometheusRule"
         for group in each["spec"]["groups"]
         for rule in group["rules"]
-    ]
+    }
 
-    assert {rule["alert"]: rule["annotations"]["runbook_url"] for rule in rules} == {
+
+def test_the_chart_links_to_the_page_that_an_administrator_serves() -> None:
+    served = "https://docs.example.com/gputopo/runbooks.html"
+    found = alert_annotations(f"monitoring.prometheusRule.runbookUrl={served}")
+
+    assert {name: each["runbook_url"] for name, each in found.items()} == {
         name: f"{served}#{name.lower()}" for name in alert_names()
     }
+    assert not any("runbook" in each for each in found.values())
+
+
+def test_the_chart_without_an_address_has_no_link_that_cannot_be_opened() -> None:
+    found = alert_annotations()
+
+    assert {name: each["runbook"] for name, each in found.items()} == {
+        name: f"docs/runbooks.md#{name.lower()}" for name in alert_names()
+    }
+    assert not any("runbook_url" in each for each in found.values())
+
+
+def test_the_documented_command_turns_every_path_of_the_rule_files_into_a_link() -> None:
+    (expression,) = set(re.findall(r"sed '([^']+)'", PAGE))
+    files = [DAEMONSET / "alerts" / file for file in ("rules.yaml", "scheduler.yaml", "planner.yaml")]
+    done = subprocess.run(["sed", expression, *files], capture_output=True, text=True, check=True)
+
+    assert re.findall(r"runbook_url: (\S+)", done.stdout) == [
+        f"https://docs.example.com/gputopo/runbooks.html#{name.lower()}" for name in alert_names()
+    ]
+    assert "runbook: " not in done.stdout
+
+
+def test_the_schema_of_the_chart_refuses_a_path() -> None:
+    schema = json.loads((DAEMONSET / "chart/values.schema.json").read_text(encoding="utf-8"))
+    rule = schema["properties"]["monitoring"]["properties"]["prometheusRule"]["properties"]["runbookUrl"]
+
+    assert re.search(rule["pattern"], "")
+    assert re.search(rule["pattern"], "https://docs.example.com/runbooks.html")
+    assert not re.search(rule["pattern"], "docs/runbooks.md")

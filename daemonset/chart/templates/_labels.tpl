@@ -12,3 +12,12 @@ app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- end }}
+
+{{- /* A file of alerts; with a URL, runbook_url links to the runbooks there: (list FILE URL) */}}
+{{- define "gputopo.alertRules" -}}
+{{- if index . 1 -}}
+{{- index . 0 | replace "runbook: docs/runbooks.md#" (printf "runbook_url: %s#" (index . 1)) -}}
+{{- else -}}
+{{- index . 0 -}}
+{{- end -}}
+{{- end }}
