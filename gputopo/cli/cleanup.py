@@ -55,9 +55,8 @@ def cleanup(
         for batch in (removals, find_definitions(kube) if crd else []):
             for removal, error in ((each, None) for each in batch) if dry_run else apply_removals(kube, batch):
                 failed += error is not None
-                click.echo(
-                    f"{'would remove' if dry_run else 'removed'} {removal}" if error is None else f"FAILED {error}"
-                )
+                done = f"{'would remove' if dry_run else 'removed'} {removal}"
+                click.echo(done if error is None else f"FAILED {error}", err=error is not None)
     if not removals:
         click.echo("nothing to remove", err=True)
     if failed:

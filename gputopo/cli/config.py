@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable
 
 import click
@@ -138,7 +137,8 @@ def scheduler_config(
     findings = _findings(checked, text, resources)
     if findings:
         write_out("\n".join(map(str, findings)))
-        sys.exit(FINDINGS_EXIT_CODE)
+        errors = "1 error" if len(findings) == 1 else f"{len(findings)} errors"
+        exit_with_error(f"{checked}: {errors}", FINDINGS_EXIT_CODE)
 
 
 def _reject_other_resources(named: tuple[str, ...]) -> None:

@@ -197,7 +197,7 @@ def main() -> None:
     command needs an extra that is not installed; 3 no GPU or driver here; 4 the cluster cannot
     be reached, denies access, or does not have the object; 5 the input is damaged or incomplete
     (labels, show --check); 70 an internal error of gputopo, please report it; 130 ended by
-    Ctrl-C.
+    Ctrl-C. With every code but 0, standard error has the reason.
     """
     # Without this the interpreter runs a garbage collection when it exits, which takes 7 ms.
     click.get_current_context().call_on_close(gc.freeze)

@@ -106,7 +106,7 @@ def _release(kube: Kube, query: _ReleaseQuery) -> int:
                 failed[each.pod.metadata.uid] = str(each.error)
     remaining = _gated_pods(kube, query)
     for pod in remaining:
-        click.echo(f"FAILED {failed.get(pod.metadata.uid) or _GATED_AGAIN.format(pod.metadata)}")
+        click.echo(f"FAILED {failed.get(pod.metadata.uid) or _GATED_AGAIN.format(pod.metadata)}", err=True)
     return len(remaining) + _print_missing(query, seen)
 
 
@@ -114,7 +114,7 @@ def _print_missing(query: _ReleaseQuery, seen: set[str]) -> int:
     """Print the named pods that are missing. Return their number."""
     missing = sorted(query.names - seen)
     for name in missing:
-        click.echo(f"FAILED pods/{query.namespace}/{name}: no such pod with gputopo's scheduling gate")
+        click.echo(f"FAILED pods/{query.namespace}/{name}: no such pod with gputopo's scheduling gate", err=True)
     if not missing and not seen:
         gang = "" if query.gang is None else f" in gang {query.gang}"
         namespace = "" if query.namespace is None else f" in namespace {query.namespace}"

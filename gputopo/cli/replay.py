@@ -5,7 +5,6 @@ Exit codes: 0 no decision differs; 1 a decision differs; 2 bad input.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -76,6 +75,7 @@ def replay(source: DecisionLines) -> None:
         exit_with_error(str(error))
     if not replayed and source.if_empty is not None:
         exit_with_error(f"{source.name}: {source.if_empty}")
-    click.echo(f"{replayed} decisions replayed, {different} differ")
+    result = f"{replayed} decisions replayed, {different} differ"
     if different:
-        sys.exit(DIFFERENT)
+        exit_with_error(result, DIFFERENT)
+    click.echo(result)

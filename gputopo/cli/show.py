@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,6 +22,12 @@ from gputopo.cli.terminal import (
     write_out,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gputopo.model import Degradation
+    from gputopo.topology_diff import TopologyChange
+
 FORMATS = ("tree", "matrix", "json", "yaml", "labels", "dot", "svg", "nccl-xml", "mermaid")  # gputopo.render.FORMATS
 
 _FROM = click.option(
@@ -41,6 +46,7 @@ _NODE = click.option(
     shell_complete=complete.nodes,
     help="Read the topology annotation of this Node of the cluster.",
 )
+_MAX_NAMED = 3  # names in the message of an exit code
 _ASCII = click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASCII characters only.")
 
 
@@ -108,9 +114,17 @@ def show(
     except RenderError as error:
         exit_with_error(f"-o {output}: {error}")
     if check and topology.degraded:
-        sys.exit(DEGRADED)
+        exit_with_error(f"degraded: {_names_text(topology.degraded)}", DEGRADED)
     if check and (uncertain := name_uncertain_facts(topology)):
         exit_with_error(f"the input is damaged or incomplete ({uncertain} uncertain): health is unknown", INCOMPLETE)
+
+
+def _names_text(facts: Sequence[Degradation | TopologyChange]) -> str:
+    """Return the names of the first facts, for a message."""
+    from gputopo.render.report import listed  # noqa: PLC0415  only for a message
+    from gputopo.render.wording import escape_invisible  # noqa: PLC0415
+
+    return escape_invisible(listed([each.what for each in facts], _MAX_NAMED))
 
 
 @click.command()
@@ -184,7 +198,7 @@ def diff(*, before: str | None, after: str | None, exit_code: bool, **from_clust
     found = topology_changes(first or topology_of(before), topology_of(after))
     write_out(render_changes(found, paint=terminal_paint()))
     if found and exit_code:
-        sys.exit(DEGRADED)
+        exit_with_error(f"the machines differ: {_names_text(found)}", DEGRADED)
 
 
 @click.command()

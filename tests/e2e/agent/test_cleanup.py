@@ -201,6 +201,6 @@ def test_missing_permissions_of_a_clean_up_are_reported(
     result = run(str(cluster.kubeconfig(tmp_path / "r", cluster.token("reader"))), "--node", "gpu-0")
 
     assert result.exit_code == 4
-    assert result.output.count("FAILED") == 3
+    assert result.stderr.count("FAILED") == 3
     assert "403" in result.output
     assert [carried(cluster, name) for name in NODES] == before

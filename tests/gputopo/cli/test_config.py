@@ -63,6 +63,7 @@ def test_a_check_prints_what_is_wrong_and_ends_with_1(tmp_path: Path) -> None:
 
     wrong = run("--check", "-", "--resource", "nvidia.com/mig-1g.10gb", given=good.replace("weight: 75", "weight: 1"))
     assert wrong.exit_code == 1
+    assert wrong.stderr == "gputopo: -: 2 errors\n"
     assert wrong.stdout.splitlines() == [
         "extenders[0].weight is 1: the plugins, 1400, outweigh an island of 2 points x weight x 10; set 71 or more",
         (

@@ -102,7 +102,21 @@ CODES = {
 
 @pytest.mark.parametrize(("arguments", "code"), CODES.values(), ids=CODES)
 def test_exit_codes(arguments: tuple[str, ...], code: int) -> None:
-    assert run(*arguments).exit_code == code
+    result = run(*arguments)
+
+    assert result.exit_code == code
+    assert bool(code) <= bool(result.stderr.strip())  # every failure has its reason on standard error
+
+
+def test_findings_are_summarized_on_standard_error_beside_the_whole_result() -> None:
+    checked = run("show", "--check", "--from", "link-down")
+    compared = run("diff", "dgx-1", "dgx-2", "--exit-code")
+
+    assert checked.stdout == run("show", "--from", "link-down").stdout
+    assert checked.stderr == "gputopo: degraded: gpu1.nvlink, gpu2.nvlink\n"
+    assert compared.stdout == run("diff", "dgx-1", "dgx-2").stdout
+    assert compared.stderr.startswith("gputopo: the machines differ: gpu 0 ")
+    assert " more\n" in compared.stderr
 
 
 def test_an_invalid_topology_is_quoted_with_its_source() -> None:

@@ -147,7 +147,7 @@ def test_pods_without_the_gate_are_reported(
 ) -> None:
     result = run(Cluster(THEIRS), tmp_path, *arguments, *more)
 
-    assert (result.exit_code, result.output) == (code, f"{reported}\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (code, "", f"{reported}\n")
 
 
 def test_a_conflict_is_retried(tmp_path: Path) -> None:
@@ -175,8 +175,8 @@ def test_a_pod_that_was_deleted_meanwhile_is_no_failure(tmp_path: Path) -> None:
 def test_a_failed_release_is_reported_with_the_reason(tmp_path: Path) -> None:
     result = run(Cluster(GATED, refusals=[Answer({"message": "a policy says no"}, 422)] * 3), tmp_path, "--all")
 
-    assert result.exit_code == 4
-    assert result.output == "FAILED PATCH /api/v1/namespaces/team-a/pods/train-0: 422: a policy says no\n"
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert result.stderr == "FAILED PATCH /api/v1/namespaces/team-a/pods/train-0: 422: a policy says no\n"
 
 
 def test_pods_that_are_gated_again_are_reported(tmp_path: Path) -> None:
@@ -187,10 +187,10 @@ def test_pods_that_are_gated_again_are_reported(tmp_path: Path) -> None:
         result = CliRunner().invoke(release, ["--kubeconfig", server.kubeconfig(tmp_path / "config"), "--all"])
 
     assert result.exit_code == 4
-    assert result.output.splitlines() == [
-        *["released pods/team-a/train-0"] * 3,
-        "FAILED pods/team-a/train-0: it was gated again; remove the planner and its admission policies first",
-    ]
+    assert result.stdout.splitlines() == ["released pods/team-a/train-0"] * 3
+    assert result.stderr == (
+        "FAILED pods/team-a/train-0: it was gated again; remove the planner and its admission policies first\n"
+    )
 
 
 @pytest.mark.parametrize(
