@@ -24,6 +24,9 @@ EXIT_FAILED = 1
 def agent(*, once: bool, **flags: str | None) -> None:
     """Publish this node's GPUs: labels on the Node, and the GPUs allocated to each pod.
 
+    The cluster is that of KUBECONFIG or ~/.kube/config if that file exists, also in a pod; else, in a pod, that of its
+    ServiceAccount. For another context, set the kubeconfig's current context.
+
     \b
     Examples:
       gputopo agent                                              as the DaemonSet runs it

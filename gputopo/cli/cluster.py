@@ -42,13 +42,13 @@ def cluster_options(command: _Command) -> _Command:
             "--context",
             metavar="NAME",
             shell_complete=complete.contexts,
-            help="The kubeconfig context to use; default: its current context.",
+            help="The context of the kubeconfig; default: its current context. A pod's ServiceAccount has no contexts.",
         ),
         click.option(
             "--kubeconfig",
             metavar="FILE",
             shell_complete=complete.files,
-            help="The kubeconfig file; default: KUBECONFIG, ~/.kube/config, or the pod's ServiceAccount.",
+            help="The kubeconfig file; default: KUBECONFIG, else ~/.kube/config, else, in a pod, its ServiceAccount.",
         ),
     ):
         command = option(command)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from kubernetes.client import Configuration
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # where the kubelet mounts a pod's token and CA
+_MISSING = "no such file"
+_NO_FILES = "; --context {!r} needs a kubeconfig: name it with --kubeconfig or KUBECONFIG"
+_MAX_NAMED = 20  # contexts in a message
 # Errors of the kubernetes package for an invalid kubeconfig, in addition to its documented errors.
 _UNUSABLE = (OSError, ValueError, TypeError, AttributeError, RecursionError)
 
@@ -44,7 +47,10 @@ def from_kubeconfig(role: Role, path: str | None = None, context: str | None = N
         config.load_kube_config(config_file=where, context=context, client_configuration=configuration)
     except (config.ConfigException, yaml.YAMLError, *_UNUSABLE) as error:
         # The package validates little: for example, a kubeconfig that is a list raises TypeError in it.
-        raise ConfigError(f"the kubeconfig {where} cannot be used: {_fault(where) or error}") from error
+        fault = _fault(where) or _context_fault(where, context) or error
+        if fault == _MISSING and context is not None:
+            fault += _NO_FILES.format(context)
+        raise ConfigError(f"the kubeconfig {where} cannot be used: {fault}") from error
     return _kube(configuration, role)
 
 
@@ -55,8 +61,28 @@ def _fault(where: str) -> str | None:
     except (OSError, ValueError, RuntimeError):  # a name that no file can have
         return None
     if not files:
-        return "no such file"
+        return _MISSING
     return next(filter(None, map(_content_fault, files)), None)
+
+
+def _context_fault(where: str, context: str | None) -> str | None:
+    """Return that the kubeconfig has no such context, and which it has; None: it has the context, or is not valid."""
+    import yaml  # noqa: PLC0415  as above
+    from kubernetes import config  # noqa: PLC0415
+
+    from gputopo.render.report import listed  # noqa: PLC0415  only for a message
+
+    try:
+        merged = config.kube_config.KubeConfigMerger(where).config
+        wanted = context or merged.value.get("current-context")
+        names = [str(each["name"]) for each in merged.value["contexts"]]
+    except (config.ConfigException, yaml.YAMLError, KeyError, *_UNUSABLE):
+        return None
+    if not wanted or wanted in names:
+        return None
+    whose = "it has no context" if context else "its current-context names no context:"
+    known = f"its contexts are {listed(list(map(repr, names)), _MAX_NAMED)}" if names else "it has no contexts"
+    return f"{whose} {wanted!r}; {known}"
 
 
 def _content_fault(file: Path) -> str | None:

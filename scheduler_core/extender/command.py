@@ -20,8 +20,10 @@ def extender(**flags: str | None) -> None:
 
     The extender watches nodes, pods and NodeGpus, and answers filter and prioritize from this cache. It writes only
     two things to the cluster: an Event on a pod whose required shape does not hold, and its acknowledgements in the
-    ledgers of planners. `gputopo scheduler-config` prints the KubeSchedulerConfiguration that calls it. Outside of a
-    cluster, KUBECONFIG selects the cluster.
+    ledgers of planners. `gputopo scheduler-config` prints the KubeSchedulerConfiguration that calls it.
+
+    The cluster is that of KUBECONFIG or ~/.kube/config if that file exists, also in a pod; else, in a pod, that of its
+    ServiceAccount. For another context, set the kubeconfig's current context.
 
     \b
     Examples:

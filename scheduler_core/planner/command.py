@@ -21,6 +21,9 @@ def planner(**flags: str | None) -> None:
     plan as a PlacementReservation, commits it in the PlacementLedger, and removes the gates. The scheduler of the pods
     binds them. Of several planners, only the holder of the Lease plans.
 
+    The cluster is that of KUBECONFIG or ~/.kube/config if that file exists, also in a pod; else, in a pod, that of its
+    ServiceAccount. For another context, set the kubeconfig's current context.
+
     \b
     Examples:
       gputopo planner                                            in a pod

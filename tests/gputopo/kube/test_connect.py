@@ -87,6 +87,50 @@ def test_a_kubeconfig_that_is_not_there_is_named(tmp_path: Path) -> None:
         connect(READER, str(tmp_path))
 
 
+def test_an_unknown_context_is_quoted_and_the_known_ones_are_listed(tmp_path: Path) -> None:
+    document = kubeconfig("http://127.0.0.1:1", "t")
+    document["contexts"].append({"name": "staging", "context": {"cluster": "here", "user": "me"}})
+    path = tmp_path / "config"
+    path.write_text(yaml.safe_dump(document))
+
+    with pytest.raises(ConfigError) as asked:
+        connect(READER, str(path), "stagin")
+    path.write_text(yaml.safe_dump(document | {"current-context": "gone"}))
+    with pytest.raises(ConfigError) as current:
+        connect(READER, str(path))
+    path.write_text(yaml.safe_dump(document | {"contexts": []}))
+    with pytest.raises(ConfigError) as none:
+        connect(READER, str(path), "here")
+
+    begin, known = f"the kubeconfig {path} cannot be used: ", "its contexts are 'here', 'staging'"
+    assert str(asked.value) == f"{begin}it has no context 'stagin'; {known}"
+    assert str(current.value) == f"{begin}its current-context names no context: 'gone'; {known}"
+    assert str(none.value) == f"{begin}it has no context 'here'; it has no contexts"
+
+
+def test_contexts_of_several_files_are_listed_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = kubeconfig("http://127.0.0.1:1", "t"), kubeconfig("http://127.0.0.1:1", "t")
+    other["contexts"][0]["name"] = "there"
+    for name, document in (("one", one), ("other", other)):
+        (tmp_path / name).write_text(yaml.safe_dump(document))
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/one:{tmp_path}/missing:{tmp_path}/other")
+
+    with pytest.raises(ConfigError, match=r"no context 'nope'; its contexts are 'here', 'there'$"):
+        connect(READER, context="nope")
+
+
+def test_a_context_without_a_kubeconfig_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+
+    with pytest.raises(ConfigError) as caught:
+        connect(READER, context="prod")
+
+    assert str(caught.value) == (
+        f"the kubeconfig {tmp_path}/none cannot be used: no such file; --context 'prod' needs a kubeconfig: name it "
+        "with --kubeconfig or KUBECONFIG"
+    )
+
+
 def test_a_kubeconfig_of_bytes_is_refused_in_words(tmp_path: Path) -> None:
     (tmp_path / "config").write_bytes(b"\x8c\xff\x00")
 
