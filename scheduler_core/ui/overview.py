@@ -51,7 +51,8 @@ def overview(
     view: PlannerView, rows: Sequence[NodeRow], now: float, troubles: Iterable[str] = (), notice: str = ""
 ) -> Overview:
     """Return the overview. ``rows``: of ``RowCache``."""
-    gangs, nodes = GangSnapshot(view), SuitableNodes(view, rows)
+    # As of a file: without the Leases of the planners, a missing ledger does not mean that no planner leads.
+    gangs, nodes = GangSnapshot(view, from_file=True), SuitableNodes(view, rows)
     return Overview(
         at=now,
         totals=totals(rows),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gputopo.crd.reservations import LEDGER_KIND
+from gputopo.crd.reservations import LEDGER_KIND, LEDGERS
+from gputopo.kube.rbac import LEASES
+from gputopo.render.report import age_words, listed
 from gputopo.timestamps import parse_timestamp
 from scheduler_core.planner.packing.model import Levels
 from scheduler_core.planner.report.read import GangSnapshot, PlannerLease
@@ -15,7 +17,7 @@ _NEVER = (
 )
 _NOT_IN_FILE = f"the file has no {LEDGER_KIND}, so it is not known whether a planner leads"
 _GONE = (
-    "no planner works: {}. Gated pods wait for a planner, or for gputopo release, which releases them without a "
+    "no planner leads: {}. Gated pods wait for a planner, or for gputopo release, which releases them without a "
     "placement"
 )
 
@@ -30,6 +32,25 @@ def no_planner_reason(snapshot: GangSnapshot, now: float) -> str | None:
     found = [reason for each in snapshot.planners if (reason := _absence(each, now)) is not None]
     leases = {each.spec.lease for each in ledgers.values()}
     return _GONE.format(", and ".join(found)) if found and len(found) == len(leases) else None
+
+
+def no_planner_words(snapshot: GangSnapshot, now: float) -> str | None:
+    """Return in a few words that no planner leads, for a table; None: a planner leads, or it is not known."""
+    if snapshot.from_file and not snapshot.view.cache.reservations.ledgers:
+        return None
+    return None if no_planner_reason(snapshot, now) is None else "no planner leads"
+
+
+def unknown_leader_reason(snapshot: GangSnapshot) -> str | None:
+    """Return why it is not known whether a planner leads; None: it is known, or no planner named its Lease."""
+    unread = [each for each in snapshot.unread if each.startswith((LEDGERS, LEASES.plural))]
+    return f"it is not known whether a planner leads: you may not read {listed(unread)}" if unread else None
+
+
+def is_led(snapshot: GangSnapshot, now: float) -> bool:
+    """Return whether a planner renews its Lease."""
+    held = (each for each in snapshot.planners if each.spec is not None and each.spec.holder_identity)
+    return any(_absence(each, now) is None for each in held)
 
 
 def leading_for_s(snapshot: GangSnapshot, now: float) -> float | None:
@@ -51,10 +72,11 @@ def planner_levels(snapshot: GangSnapshot) -> Levels | None:
 def _absence(lease: PlannerLease, now: float) -> str | None:
     spec = lease.spec
     if spec is None:
-        return f"its Lease {lease.lease} is gone"
-    if not spec.holder_identity:
-        return f"its Lease {lease.lease} has no holder" + (f" since {spec.renew_time}" if spec.renew_time else "")
+        return f"its Lease {lease.lease} does not exist"
     renewed, duration = parse_timestamp(spec.renew_time), spec.lease_duration_seconds
+    ago = None if renewed is None else f"{age_words(max(0.0, now - renewed))} ago ({spec.renew_time})"
+    if not spec.holder_identity:
+        return f"its Lease {lease.lease} has no holder" + (f": it was released {ago}" if ago else "")
     if renewed is None or duration is None or now - renewed <= (1 + _SLACK) * duration:
         return None
-    return f"{spec.holder_identity} has not renewed its Lease {lease.lease} since {spec.renew_time}"
+    return f"{spec.holder_identity} last renewed its Lease {lease.lease} {ago}"

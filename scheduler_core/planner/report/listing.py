@@ -13,11 +13,19 @@ import msgspec
 from gputopo.crd.reservations import Backfill, EntryPhase, ReservationState
 from gputopo.timestamps import format_timestamp, parse_timestamp
 from scheduler_core.planner.commit.actions import reserved_gang
-from scheduler_core.planner.commit.progress import FAILED, ROLLING_BACK, Progress, gang_progress, reservations_by_gang
+from scheduler_core.planner.commit.progress import (
+    FAILED,
+    PHASES,
+    ROLLING_BACK,
+    Progress,
+    gang_progress,
+    reservations_by_gang,
+)
 from scheduler_core.planner.gang.conventions import BY_ANNOTATIONS, is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang, GangPhase, single_pod_of
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.report.advice import gang_advice
+from scheduler_core.planner.report.leadership import no_planner_words
 from scheduler_core.planner.report.planner_page import PlannerGangState
 from scheduler_core.planner.report.read import GangSnapshot
 from scheduler_core.request.pod_request import PodRequest
@@ -26,6 +34,11 @@ NO_PLANNER_STATE: Mapping[GangName, PlannerGangState] = MappingProxyType({})
 _LEFT_OUT = (GangPhase.ELSEWHERE, GangPhase.FINISHED)
 _INCOMPLETE = (GangPhase.REFUSED, GangPhase.WAITING_FOR_MEMBERS, GangPhase.WAITING)
 _THERE = (GangPhase.BOUND.value, GangPhase.RUNNING.value)
+_NEEDS_PLANNER = (
+    GangPhase.QUEUED.value,
+    *(PHASES[each] for each in (EntryPhase.HELD, EntryPhase.PROPOSED, EntryPhase.COMMITTED)),
+    ROLLING_BACK,
+)
 _NOT_WAITING = (*_THERE, GangPhase.FINISHED.value)
 FAILED_PHASES = (GangPhase.REFUSED.value, FAILED, ROLLING_BACK)
 
@@ -71,13 +84,20 @@ def list_gangs(
 
     Single pods are among them only if refused: a pod with an invalid gang is a single pod.
     """
-    holders = gangs_with_holds(snapshot)
+    holders, no_planner = gangs_with_holds(snapshot), no_planner_words(snapshot, now)
     found = [
-        gang_summary(gang, state, now, planner_states.get(gang.name), holders=holders)
+        gang_summary(gang, _with_reason(state, no_planner), now, planner_states.get(gang.name), holders=holders)
         for gang, state in progress_of(snapshot)
         if gang.phase not in _LEFT_OUT and (not is_single_pod_gang(gang.name) or gang.phase is GangPhase.REFUSED)
     ]
     return tuple(sorted(found, key=_order))
+
+
+def _with_reason(state: Progress, no_planner: str | None) -> Progress:
+    """Return the progress with the reason that no planner leads, in a phase that only a planner ends."""
+    if no_planner is None or state.phase not in _NEEDS_PLANNER:
+        return state
+    return state._replace(reason=f"{state.reason}; {no_planner}" if state.reason else no_planner)
 
 
 def gangs_without_gates(snapshot: GangSnapshot) -> list[str]:

@@ -200,12 +200,12 @@ LED = listed({**LEDGER, "spec": {"planner": "p", "epoch": 1, "lease": "gputopo/g
     [
         pytest.param(
             Answer({"metadata": {"name": "gputopo-planner"}, "spec": {"holderIdentity": ""}}),
-            "gputopo: no planner works: its Lease gputopo/gputopo-planner has no holder",
+            "gputopo: no planner leads: its Lease gputopo/gputopo-planner has no holder",
             id="released",
         ),
         pytest.param(
             Answer({"message": "not found"}, 404),
-            "gputopo: no planner works: its Lease gputopo/gputopo-planner is gone",
+            "gputopo: no planner leads: its Lease gputopo/gputopo-planner does not exist",
             id="gone",
         ),
         pytest.param(

@@ -16,7 +16,7 @@ from scheduler_core.runtime.leader_election import LeaseSpec
 from tests.scheduler_core.builders import NOW, record
 from tests.scheduler_core.explain.fleets import QUADS
 from tests.scheduler_core.planner.gang.gang_pods import LLM
-from tests.scheduler_core.planner.report.clusters import NONE, crew, seen, story
+from tests.scheduler_core.planner.report.clusters import NONE, crew, only, seen, story
 
 OR = "Gated pods wait for a planner, or for gputopo release, which releases them without a placement"
 
@@ -36,19 +36,19 @@ def led(**spec: Any) -> PlannerLease:
         pytest.param(seen(led=led(ago=45.0)), None, id="clocks may differ"),
         pytest.param(
             seen(led=led(ago=46.0)),
-            "no planner works: planner-0_1b2c has not renewed its Lease gputopo/gputopo-planner since "
-            f"{format_timestamp(NOW - 46.0)}. {OR}",
+            "no planner leads: planner-0_1b2c last renewed its Lease gputopo/gputopo-planner 46s ago "
+            f"({format_timestamp(NOW - 46.0)}). {OR}",
             id="it has ended",
         ),
         pytest.param(
             seen(led=PlannerLease("gputopo/gputopo-planner", LeaseSpec("", 15, None, format_timestamp(NOW - 1.0)))),
-            "no planner works: its Lease gputopo/gputopo-planner has no holder since "
-            f"{format_timestamp(NOW - 1.0)}. {OR}",
+            "no planner leads: its Lease gputopo/gputopo-planner has no holder: it was released 1s ago "
+            f"({format_timestamp(NOW - 1.0)}). {OR}",
             id="it was stopped",
         ),
         pytest.param(
             seen(led=PlannerLease("gputopo/gputopo-planner", None)),
-            f"no planner works: its Lease gputopo/gputopo-planner is gone. {OR}",
+            f"no planner leads: its Lease gputopo/gputopo-planner does not exist. {OR}",
             id="it was removed",
         ),
         pytest.param(
@@ -121,3 +121,83 @@ def test_a_planner_that_has_just_started_to_lead_is_a_note(
     found = story(seen(crew(2), [record("a", QUADS, held={})], led=lease), said=state)
 
     assert [each for each in found.notes if "has been the leader" in each] == ([] if note is None else [note])
+
+
+GONE = "it fits now, but no planner leads: planner-0_1b2c last renewed its Lease gputopo/gputopo-planner 12m ago"
+
+
+@pytest.mark.parametrize(
+    ("found", "gpus", "beginning"),
+    [
+        pytest.param(seen(crew(2), [record("a", QUADS, held={})], led=led(ago=720.0)), 4, GONE, id="it fits"),
+        pytest.param(
+            seen(crew(2, 8), [record("a", QUADS, held={})], led=led(ago=720.0)),
+            8,
+            GONE.removeprefix("it fits now, but "),
+            id="it does not fit",
+        ),
+        pytest.param(
+            seen(crew(2), [record("a", QUADS, held={})], ledger=NONE),
+            4,
+            "it fits now, but no planner has led here: there is no PlacementLedger.",
+            id="there never was a planner",
+        ),
+        pytest.param(
+            seen(crew(2), [record("a", QUADS, held={})], ledger=NONE)._replace(from_file=True),
+            4,
+            "the file has no PlacementLedger, so it is not known",
+            id="a file without ledgers",
+        ),
+    ],
+)
+def test_a_gang_that_fits_waits_because_no_planner_leads(found: GangSnapshot, gpus: int, beginning: str) -> None:
+    explained = story(found)
+
+    assert explained.gang.gpus == 2 * gpus
+    assert explained.unplanned is not None
+    assert explained.unplanned.startswith(beginning)
+    assert not any("if it stays queued" in each for each in explained.notes)
+
+
+@pytest.mark.parametrize(
+    ("found", "note"),
+    [
+        pytest.param(
+            seen(crew(2, created=NOW - 3.0), [record("a", QUADS, held={})], led=led()),
+            "it has been complete for 3 s, and a planner leads: it plans within seconds",
+            id="newer than the last pass",
+        ),
+        pytest.param(seen(crew(2), [record("a", QUADS, held={})], led=led()), "if it stays queued: ", id="older"),
+        pytest.param(
+            seen(crew(2), [record("a", QUADS, held={})], unread=("leases.coordination.k8s.io",)),
+            "it is not known whether a planner leads: you may not read leases.coordination.k8s.io",
+            id="the Lease may not be read",
+        ),
+        pytest.param(
+            seen(crew(2), [record("a", QUADS, held={})], ledger=NONE, unread=("placementledgers.gputopo.io",)),
+            "it is not known whether a planner leads: you may not read placementledgers.gputopo.io",
+            id="ledgers may not be read",
+        ),
+    ],
+)
+def test_a_gang_that_fits_and_waits_for_a_planner_has_a_note(found: GangSnapshot, note: str) -> None:
+    explained = story(found)
+
+    assert explained.unplanned is None
+    assert [each for each in explained.notes if each.startswith(note)] != []
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        pytest.param(seen(crew(2), led=led()), "2 members to be placed", id="a planner leads"),
+        pytest.param(seen(crew(2), led=led(ago=90.0)), "2 members to be placed; no planner leads", id="no leader"),
+        pytest.param(seen(crew(2), ledger=NONE), "2 members to be placed; no planner leads", id="no ledger"),
+        pytest.param(
+            seen(crew(2), ledger=NONE)._replace(from_file=True), "2 members to be placed", id="a file without ledgers"
+        ),
+        pytest.param(seen(crew(2)[:1], led=led(ago=90.0)), "1 of 2 members is there", id="members are missing"),
+    ],
+)
+def test_the_table_says_that_no_planner_leads_where_only_a_planner_helps(found: GangSnapshot, reason: str) -> None:
+    assert only(found).reason == reason
