@@ -21,7 +21,7 @@ from agent.discover.nvlink import build_nvlink_graph
 from agent.discover.parsed import ParsedSources, parse_sources
 from agent.discover.precedence import SourcePrecedence
 from agent.discover.query_faults import find_query_faults, find_undescribed_gpus, queried_at_p0
-from agent.discover.uncertainty import uncertain_facts
+from agent.discover.uncertainty import may_hide_links, uncertain_facts
 from agent.snapshot import Host, Snapshot
 from gputopo.model import Degradation, FactGroup, NodeTopology, ProblemKind
 
@@ -47,6 +47,8 @@ def discover(snapshot: Snapshot, before: NodeTopology | None = None) -> NodeTopo
         nvlink = expect_board_lanes(add_expected_lanes(nvlink, known_gpus, before), known_gpus, ports)
         compare_with_topo(sources, nvlink, precedence)
     uncertain = uncertain_facts(sources, gpus, ports, precedence)
+    if nvlink is not None and not (nvlink.links or nvlink.uplinks) and may_hide_links(sources, gpus):
+        nvlink = None  # no link is shown, and none may be assumed
     certain_links = None if {FactGroup.NVLINK, FactGroup.PRODUCTS}.intersection(uncertain) else nvlink
     host = snapshot.host
     gpus_at_p0 = sources.nvml.gpus_at_p0 if sources.nvml else queried_at_p0(inventory)
@@ -79,7 +81,7 @@ def discover(snapshot: Snapshot, before: NodeTopology | None = None) -> NodeTopo
             *precedence.problems,
             *(sources.topo.problems if sources.topo else ()),
             *(sources.nccl.problems if sources.nccl else ()),
-            *unknown_facts(sources, gpus),
+            *unknown_facts(sources, gpus, nvlink),
         ),
         uncertain=uncertain,
     )

@@ -8,6 +8,7 @@ from agent.discover.failed_calls import failed_nvml_calls
 from agent.discover.parsed import ParsedSources
 from agent.discover.products import is_superchip
 from gputopo.model import FabricState, Gpu, Problem, ProblemKind
+from gputopo.nvlink import Nvlink
 
 # Field of Gpu -> its name in the public JSON, and the source that has it.
 _FACTS = {
@@ -17,7 +18,7 @@ _FACTS = {
 }
 
 
-def unknown_facts(sources: ParsedSources, gpus: tuple[Gpu, ...]) -> Iterator[Problem]:
+def unknown_facts(sources: ParsedSources, gpus: tuple[Gpu, ...], nvlink: Nvlink | None) -> Iterator[Problem]:
     """Yield a problem for each fact that is missing for some GPU."""
     source_names = ", ".join(_source_names(sources))
     for field, (name, hint) in _FACTS.items():
@@ -27,6 +28,10 @@ def unknown_facts(sources: ParsedSources, gpus: tuple[Gpu, ...]) -> Iterator[Pro
             if hint in {f"`nvidia-smi {command}` shows it" for command in sources.snapshot.smi or {}}:
                 hint = "its output may be cut: print all of it"  # noqa: PLW2901  the command was given
             yield Problem(f"gpus.{name}", ProblemKind.UNKNOWN, f"not shown by {source_names}{which}; {hint}")
+    edges = () if nvlink is None else (*nvlink.links, *nvlink.uplinks)
+    if any(each.lanes and each.gbps is None for each in edges) and "nvlink -s" not in (sources.snapshot.smi or {}):
+        why = f"the bandwidth is not shown by {source_names}; `nvidia-smi nvlink -s` shows it"
+        yield Problem("nvlink", ProblemKind.UNKNOWN, why)
     without = [str(gpu.index) for gpu in gpus if gpu.usable and gpu.c2c is None and is_superchip(gpu.product)]
     if without:
         which = "" if len(without) == len(gpus) else f" for GPU {', '.join(without)}"

@@ -53,12 +53,17 @@ def uncertain_facts(
     for why in _lost_digits(sources.topo, gpus):
         precedence.add_problem("nvlink", ProblemKind.CONFLICT, why)
         found.add(FactGroup.NVLINK)
-    if sources.topo is not None and sources.topo.may_be_pci_only and not _has_no_links(sources, gpus):
+    if may_hide_links(sources, gpus):
         why = "nothing after the matrix explains NV#: it may be of `topo -mp`, which shows no NVLinks"
         advice = "paste all of `nvidia-smi topo -m`, and `nvidia-smi -L`"
         precedence.add_problem("nvlink", ProblemKind.UNKNOWN, f"{why}; {advice}")
         found.add(FactGroup.NVLINK)
     return tuple(group for group in FactGroup if group in found)
+
+
+def may_hide_links(sources: ParsedSources, gpus: tuple[Gpu, ...]) -> bool:
+    """Return whether the matrix may be of ``topo -mp``, which shows no NVLinks, of GPUs that may have some."""
+    return sources.topo is not None and sources.topo.may_be_pci_only and not _has_no_links(sources, gpus)
 
 
 def _has_no_links(sources: ParsedSources, gpus: tuple[Gpu, ...]) -> bool:

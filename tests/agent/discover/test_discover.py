@@ -60,7 +60,34 @@ def test_a_pasted_matrix_gives_links_locality_and_problems_for_missing_facts() -
     assert topology.nvlink == Nvlink(links=(Link(a=0, b=1, lanes=4),))
     assert topology.pcie == ()
     assert topology.nics == (Nic(name="mlx5_0", distances=(PcieDistance.PIX, PcieDistance.SYS)),)
-    assert whats(topology) == ["gpus.product", "gpus.memoryMiB"]
+    assert [str(each.why) for each in topology.problems if each.what == "nvlink"] == [
+        "the bandwidth is not shown by nvidia-smi topo -m; `nvidia-smi nvlink -s` shows it"
+    ]
+    assert whats(topology) == ["gpus.product", "gpus.memoryMiB", "nvlink"]
+
+
+def test_the_bandwidth_of_links_is_asked_for_only_where_no_output_has_it() -> None:
+    named = "\n".join(f"GPU {at}: {{}} (UUID: GPU-11111111-2222-3333-4444-55555555555{at})" for at in (0, 1))
+    rates = "\n".join(
+        f"GPU {at}: NVIDIA New (UUID: GPU-11111111-2222-3333-4444-55555555555{at})\n" + "\t Link 0: 25 GB/s\n" * 4
+        for at in (0, 1)
+    )
+    known = discover(Snapshot(smi={**smi(topo=TOPO), "-L": Output(named.replace("{}", "NVIDIA A100-SXM4-40GB"))}))
+    new = discover(Snapshot(smi={**smi(topo=TOPO), "-L": Output(named.replace("{}", "NVIDIA New"))}))
+    printed = discover(Snapshot(smi={**smi(topo=TOPO), "nvlink -s": Output(rates)}))
+
+    assert ["nvlink" in whats(each) for each in (known, new, printed)] == [False, True, False]
+
+
+def test_a_matrix_that_may_hide_nvlinks_does_not_show_that_there_are_none() -> None:
+    """Without a legend, a matrix of ``topo -mp`` looks like one of ``topo -m`` of GPUs without NVLinks."""
+    bare = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPHB\t0-7\nGPU1\tPHB\t X \t0-7\n"
+    legend = "\nLegend:\n\n  X    = Self\n  NV#  = Connection traversing a bonded set of # NVLinks\n"
+    hidden, shown = discover(Snapshot(smi=smi(topo=bare))), discover(Snapshot(smi=smi(topo=bare + legend)))
+
+    assert (hidden.nvlink, hidden.islands) == (None, None)
+    assert FactGroup.NVLINK in hidden.uncertain
+    assert (shown.nvlink, shown.uncertain) == (Nvlink(), ())
 
 
 def test_a_cut_list_of_products_is_not_asked_for_as_if_it_were_missing() -> None:
