@@ -34,12 +34,11 @@ from scheduler_core.planner.packing.model import Levels, Unplaced
 from scheduler_core.planner.packing.network import NetworkNode, network_rate
 from scheduler_core.planner.packing.topology_domains import domain_of
 from scheduler_core.planner.report.leadership import (
-    is_led,
     leading_for_s,
     no_planner_reason,
     no_planner_words,
     planner_levels,
-    unknown_leader_reason,
+    unasked_planner_notes,
 )
 from scheduler_core.planner.report.listing import (
     backfill_in_use,
@@ -67,11 +66,6 @@ _QUEUED = (GangPhase.QUEUED.value, PHASES[EntryPhase.HELD])
 _WAITS = (GangPhase.WAITING_FOR_MEMBERS.value, GangPhase.WAITING.value, *_QUEUED)
 _PLANNED = (*_WAITS, PHASES[EntryPhase.PROPOSED], PHASES[EntryPhase.COMMITTED], GangPhase.UNGATED.value, ROLLING_BACK)
 _OUT_OF_TIME = "the time for trials ran out, so this explanation may be incomplete"
-_ASK_PLANNER = (
-    "if it stays queued: only the planner knows whether it was rolled back before and waits for its next attempt: "
-    "kubectl -n gputopo port-forward deploy/gputopo-planner 9439, and --server http://127.0.0.1:9439"
-)
-_PLANNED_WITHIN_S = 10.0  # a leader has tried a gang that is complete for longer, unless its queue is long
 _NEW_PLANNER_S = 60.0  # a planner has tried most gangs after this time
 _MAX_RANKS = 10_000  # of missing members
 _QUOTED = 3  # pods with an invalid gang
@@ -121,7 +115,7 @@ def explain_gang(snapshot: GangSnapshot, about: GangQuestion, now: float) -> Gan
     if fits and explanation.unplanned is not None and no_planner_words(snapshot, now) is not None:
         explanation = replace(explanation, unplanned=f"it fits now, but {explanation.unplanned}")
     elif fits and about.planner_state is None:
-        more += _unasked_planner_notes(snapshot, gang, now)
+        more += unasked_planner_notes(snapshot, now - gang.newest, now)
     more += [_OUT_OF_TIME] if about.rules.over() else []
     return replace(explanation, notes=(*explanation.notes, *more))
 
@@ -297,17 +291,6 @@ def _new_planner_notes(
             f"the planner has been the leader for {leads_for:.0f} s and {tried} this gang yet: it counts waiting times "
             "and rollbacks from the moment when it became the leader"
         )
-
-
-def _unasked_planner_notes(snapshot: GangSnapshot, gang: Gang, now: float) -> Iterator[str]:
-    """Yield why a gang that fits is queued all the same, without the state of the planner."""
-    if (unknown := unknown_leader_reason(snapshot)) is not None:
-        yield unknown
-    complete_for = now - gang.newest
-    if is_led(snapshot, now) and complete_for < _PLANNED_WITHIN_S:
-        yield f"it has been complete for {max(0.0, complete_for):.0f} s, and a planner leads: it plans within seconds"
-    elif no_planner_reason(snapshot, now) is None:
-        yield _ASK_PLANNER
 
 
 def _backfill_notes(snapshot: GangSnapshot, gang: Gang, state: Progress) -> Iterator[str]:

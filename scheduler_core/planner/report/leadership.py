@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from gputopo.crd.reservations import LEDGER_KIND, LEDGERS
 from gputopo.kube.rbac import LEASES
 from gputopo.render.report import age_words, listed
@@ -20,6 +22,12 @@ _GONE = (
     "no planner leads: {}. Gated pods wait for a planner, or for gputopo release, which releases them without a "
     "placement"
 )
+
+_ASK_PLANNER = (
+    "if it stays queued: only the planner knows whether it was rolled back before and waits for its next attempt: "
+    "kubectl -n gputopo port-forward deploy/gputopo-planner 9439, and --server http://127.0.0.1:9439"
+)
+_PLANNED_WITHIN_S = 10.0  # a leader has tried a gang that is complete for longer, unless its queue is long
 
 
 def no_planner_reason(snapshot: GangSnapshot, now: float) -> str | None:
@@ -41,14 +49,18 @@ def no_planner_words(snapshot: GangSnapshot, now: float) -> str | None:
     return None if no_planner_reason(snapshot, now) is None else "no planner leads"
 
 
-def unknown_leader_reason(snapshot: GangSnapshot) -> str | None:
-    """Return why it is not known whether a planner leads; None: it is known, or no planner named its Lease."""
+def unasked_planner_notes(snapshot: GangSnapshot, complete_for_s: float, now: float) -> Iterator[str]:
+    """Yield why a gang that fits is queued all the same, without the state of the planner."""
     unread = [each for each in snapshot.unread if each.startswith((LEDGERS, LEASES.plural))]
-    return f"it is not known whether a planner leads: you may not read {listed(unread)}" if unread else None
+    if unread:
+        yield f"it is not known whether a planner leads: you may not read {listed(unread)}"
+    if _is_led(snapshot, now) and complete_for_s < _PLANNED_WITHIN_S:
+        yield f"it has been complete for {max(0.0, complete_for_s):.0f} s, and a planner leads: it plans within seconds"
+    elif no_planner_reason(snapshot, now) is None:
+        yield _ASK_PLANNER
 
 
-def is_led(snapshot: GangSnapshot, now: float) -> bool:
-    """Return whether a planner renews its Lease."""
+def _is_led(snapshot: GangSnapshot, now: float) -> bool:
     held = (each for each in snapshot.planners if each.spec is not None and each.spec.holder_identity)
     return any(_absence(each, now) is None for each in held)
 

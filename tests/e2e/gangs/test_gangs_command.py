@@ -85,7 +85,7 @@ def test_gangs_and_why_gang(
         "few": ["waiting for members", 2, 0, 8],
         "kueued": ["waiting", 1, 0, 4],
     }
-    assert f"has not renewed its Lease {cluster.namespace}/{LEASE} since" in ended
+    assert f" last renewed its Lease {cluster.namespace}/{LEASE} " in ended
     assert "kubectl label namespace" in ungated["gang"]["advice"]
     assert large["unfit"]["best"] == 1
     assert [each["members"] for each in large["unfit"]["lacks"]] == [["large-1", "large-2"]]
