@@ -209,11 +209,18 @@ def run_program(program: Callable[[], object]) -> None:
             raise
     except Exception as error:  # noqa: BLE001  the last resort: exit code 1 has another meaning
         if _is_failed_output(error):  # also of click, which prints help texts
+            _discard_output()
             exit_with_error(f"cannot write to standard output: {error.strerror}")
         import traceback  # noqa: PLC0415
 
         traceback.print_exc()
         exit_with_error("internal error of gputopo: please report it, with the input if you can share it", 70)
+
+
+def _discard_output() -> None:
+    """Send what standard output still buffers nowhere: the interpreter would fail to write it, and exit with 120."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _exit_while_threads_run(ended: SystemExit) -> None:

@@ -265,7 +265,8 @@ def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
 def shell(command: str) -> subprocess.CompletedProcess[str]:
     """A command line with `gputopo` in it, in a shell."""
     line = command.replace("gputopo", f"{sys.executable} -m gputopo")
-    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}  # as users have it
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, env=environment)
 
 
 ENDINGS = {
