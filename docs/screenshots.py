@@ -1,10 +1,13 @@
 """Take the screenshots of `gputopo ui` and of a terminal in docs/images: make screenshots. It needs a Chromium.
 
+Also write docs/examples/cluster.json.gz, the cluster of the picture in the README.
+
 The clusters are synthetic and always the same; nothing here is recorded from a real one.
 """
 
 from __future__ import annotations
 
+import gzip
 import re
 import subprocess
 import sys
@@ -23,6 +26,7 @@ from tests.scheduler_core.ui.cluster_documents import cluster_text
 
 IMAGES = Path(__file__).parent / "images"
 PICTURES = {20: "ui", 1: "ui-1", 300: "ui-300", 5_000: "ui-5000"}  # name by number of nodes
+EXAMPLE = Path(__file__).parent / "examples/cluster.json.gz"
 RECORDED = 1_790_000_000.0  # seconds since 1970
 SIZE: ViewportSize = {"width": 1240, "height": 800}
 ADDRESS = re.compile(r"http://\S+")
@@ -34,7 +38,8 @@ TERMINAL = (
 
 
 def main() -> None:
-    """Write the pictures of pages, light and dark, and terminal.png."""
+    """Write the pictures of pages, light and dark, terminal.png, and the example cluster."""
+    EXAMPLE.write_bytes(gzip.compress(cluster_text(20, at=RECORDED), mtime=0))
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         chromium = find_chromium(playwright.chromium.executable_path)
         if chromium is None:
