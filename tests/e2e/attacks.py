@@ -28,6 +28,8 @@ class Attack(NamedTuple):
 
 _SLOW_PEERS = "tests/scheduler_core/runtime/test_http_server_slow_peers.py"
 _OBJECTS = "tests/e2e/gangs/test_hostile_objects.py"
+_GATING = "tests/e2e/daemonset/test_gating.py"
+_PREEMPTION = "tests/e2e/gangs/test_hostile_preemption.py"
 ATTACKS = (
     Attack(
         "Pod, Job, Node annotation nested 1,000 to 3,000 levels; restarts while they exist",
@@ -82,6 +84,30 @@ ATTACKS = (
         "14 GPUs kept from pods of priority 100000 without end",
         ("tests/e2e/gangs/test_hold_limits.py",),
         "pods of a higher priority start; age and GPUs of holds end at their limits",
+    ),
+    Attack(
+        "scavengers with a grace period of a year: of a pod, of a gang's member without GPUs, of a deletion",
+        "a critical gang waits as long",
+        (f"{_PREEMPTION}::test_an_owner_chooses_no_grace_period_above_the_limit_of_the_policy",),
+        "the gang starts: an eviction gives a pod at most maxGrace",
+    ),
+    Attack(
+        "one evicted pod of a Deployment; a victim that ends slowly",
+        "its other pods protected for an hour; no other preemption for gangs of this priority for 70 minutes",
+        (
+            f"{_PREEMPTION}::test_one_evicted_pod_of_a_controller_does_not_protect_the_others",
+            f"{_PREEMPTION}::test_a_victim_that_ends_slowly_delays_the_next_preemption_by_a_minute",
+        ),
+        "the gangs start",
+    ),
+    Attack(
+        "a pod with 20,000 annotations; an agent's token on a Node with 5,000",
+        "15 s and 1.1 s of the API server's CPU time for each write",
+        (
+            f"{_GATING}::test_a_pod_with_many_annotations_costs_the_api_server_little_more_than_without_the_policies",
+            "tests/e2e/daemonset/test_agent_token.py::test_a_node_with_thousands_of_annotations_is_not_compared",
+        ),
+        "",
     ),
     Attack(
         "an agent's token on keys of administrators, Events, NodeGpus of 10,000 allocations",

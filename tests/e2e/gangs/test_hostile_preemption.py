@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.timestamps import parse_timestamp
+from gputopo.timestamps import format_timestamp, parse_timestamp
 from tests.e2e.background import BackgroundWork
-from tests.e2e.cluster import Cluster
+from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.gangs.conftest import StartPlanner
 from tests.e2e.gangs.holds import nodes
 from tests.e2e.gangs.members import Asked, create, gang, wait_until_whole
@@ -20,6 +20,7 @@ from tests.e2e.scheduler.running import gpu_pod, started
 from tests.simulated_node.fleet import Fleet
 
 pytestmark = pytest.mark.e2e
+OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "web", "controller": True}
 YEAR_S = 31_536_000
 INVENTED = {"apiVersion": "example.com/v1", "kind": "DaemonSet", "name": "d", "uid": "d", "controller": True}
 
@@ -116,6 +117,46 @@ def test_an_owner_chooses_no_grace_period_above_the_limit_of_the_policy(
 
         wait_until_whole(cluster, "urgent", 1, 180)
     assert running_pods(cluster) == {"other", "urgent-0"}
+
+
+@pytest.mark.usefixtures("served", "gputopo_scheduler")
+def test_one_evicted_pod_of_a_controller_does_not_protect_the_others(
+    cluster: Cluster, fleet: Fleet, agents_of: StartAgents, planner: StartPlanner, tmp_path: Path
+) -> None:
+    nodes(fleet, gpu_0={}, gpu_1={})
+    agents_of()
+    for node in ("gpu-0", "gpu-1"):
+        on_node(cluster, f"on-{node}", node)
+        cluster.api.patch(cluster.pods(f"on-{node}"), {"metadata": {"ownerReferences": [OWNER]}})
+        an_hour_ago = {"status": {"startTime": format_timestamp(time.time() - 3_600.0)}}
+        cluster.api.patch(f"{cluster.pods(f'on-{node}')}/status", an_hour_ago)
+    planner(*options(tmp_path))
+
+    for name in ("first", "second"):
+        create(cluster, *gang(name, Asked(1, 8), priorityClassName=CRITICAL))
+        wait_until_whole(cluster, name, 1, 180)
+
+    assert running_pods(cluster) == {"first-0", "second-0"}
+
+
+@pytest.mark.usefixtures("served", "gputopo_scheduler")
+def test_a_victim_that_ends_slowly_delays_the_next_preemption_by_a_minute(
+    cluster: Cluster, fleet: Fleet, agents_of: StartAgents, planner: StartPlanner, tmp_path: Path
+) -> None:
+    nodes(fleet, gpu_0={}, gpu_1={})
+    agents_of()
+    on_node(cluster, "slow", "gpu-0", CHEAP, terminationGracePeriodSeconds=1_800)
+    on_node(cluster, "fast", "gpu-1", {"restart-time": "1h"})
+    fleet.keep_running(slow := cluster.api.get(cluster.pods("slow")))
+    planner(*options(tmp_path))
+    create(cluster, *gang("first", Asked(1, 8), priorityClassName=CRITICAL))
+    wait_for(lambda: "slow" not in running_pods(cluster), "the eviction of the first pod", 60)
+
+    create(cluster, *gang("second", Asked(1, 8), priorityClassName=CRITICAL))
+    wait_until_whole(cluster, "second", 1, 180)
+
+    fleet.let_end(slow)
+    wait_until_whole(cluster, "first", 1, 60)
 
 
 class FullGracePeriods(BackgroundWork):
