@@ -105,6 +105,11 @@ class Gang(NamedTuple):
         return devices_of(self.ready)
 
     @property
+    def may_be_handed_over(self) -> bool:
+        """False if the gang is certainly planned, and never handed over to kube-scheduler."""
+        return bool(self.unplanned) or any(each.anti_affinity or each.claims for each in self.ready)
+
+    @property
     def gates(self) -> list[str]:
         """Gates of other programs that hold members, the first ones: users may invent any number."""
         return sorted({gate for each in self.held for gate in other_gates(each.gates)})[:_MAX_GATES]

@@ -28,17 +28,12 @@ def hand_overs(queue: Iterable[QueuedGang]) -> Iterator[tuple[Gang, ReleasePod]]
             yield from ((waiting.gang, ReleasePod(member, reason, POLICY)) for member in waiting.gang.ready)
 
 
-def may_be_handed_over(gang: Gang) -> bool:
-    """Return False if the gang is certainly planned."""
-    return bool(gang.unplanned) or any(each.anti_affinity or each.claims for each in gang.ready)
-
-
 def hand_over_reason(waiting: QueuedGang) -> str | None:
     """Return why a gang is handed over to kube-scheduler; None: it is planned."""
     gang = waiting.gang
     if gang.unplanned:
         return hand_over_text(gang.unplanned, alone=is_single_pod_gang(gang.name))
-    if waiting.rollbacks < MAX_ROLLBACKS or not may_be_handed_over(gang):
+    if waiting.rollbacks < MAX_ROLLBACKS or not gang.may_be_handed_over:
         return None
     reason = "" if waiting.rollback_reason is None else f" ({waiting.rollback_reason})"
     return (

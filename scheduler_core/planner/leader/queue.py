@@ -101,6 +101,8 @@ class GangQueue:
         self._latest = 0.0  # when the newest pod of all gangs was created, seconds since 1970
         self._counts_from = inf  # the end of ``SETTLE_S``
         self._order: tuple[QueuedGang, ...] | None = None  # cache of ``ordered``
+        self._waits: dict[GangName, QueuedGang] = {}  # cache of ``_waiting``
+        self._hand_over_candidates: set[GangName] = set()  # queued gangs
         self._by_namespace: dict[str, list[QueueOrder]] = {}  # of queued gangs, sorted
         self._keys: dict[GangName, QueueOrder] = {}  # of queued gangs
         self._admitted: dict[GangName, None] = {}  # gangs of ``ordered``
@@ -109,7 +111,7 @@ class GangQueue:
 
     def update_gang(self, gang: Gang, now: float) -> None:
         """Apply the present state of a gang. Unless it is QUEUED, it leaves the queue."""
-        self._order = None
+        self._forget_cached(gang.name)
         before = self._queued.pop(gang.name, None)
         unfit_state, seen_at = self._unfit_states.pop(gang.name, None), self._newest_seen_at.pop(gang.name, now)
         if unfit_state is not None and before is not None and fit_key(before) == fit_key(gang):
@@ -117,6 +119,10 @@ class GangQueue:
         if gang.phase is GangPhase.QUEUED:
             self._queued[gang.name] = gang
             self._newest_seen_at[gang.name] = seen_at if before is not None and before.newest == gang.newest else now
+        if gang.phase is GangPhase.QUEUED and gang.may_be_handed_over:
+            self._hand_over_candidates.add(gang.name)
+        else:
+            self._hand_over_candidates.discard(gang.name)
         self._counts_from = min(self._counts_from, now + SETTLE_S)
         self._note_wait(gang, now, was_queued=before is not None)
         self._set_order_key(gang.name)
@@ -124,7 +130,8 @@ class GangQueue:
 
     def remove_gang(self, name: GangName) -> None:
         """Remove a gang without members."""
-        self._order = None
+        self._forget_cached(name)
+        self._hand_over_candidates.discard(name)
         for of_gangs in (self._queued, self._unfit_states, self._newest_seen_at):
             of_gangs.pop(name, None)
         self._set_order_key(name)
@@ -132,7 +139,7 @@ class GangQueue:
 
     def mark_started(self, name: GangName) -> None:
         """Forget the rollbacks of a gang whose ungated members are all bound."""
-        self._order = None
+        self._forget_cached(name)
         past = self._history.pop(name, None)
         if past is not None and name in self._queued:  # some of its members still wait for a place
             gang = self._queued[name]
@@ -142,7 +149,7 @@ class GangQueue:
 
     def mark_rolled_back(self, name: GangName, now: float, reason: str | None = None) -> float:
         """Start the back-off of a gang that was rolled back. Return its end."""
-        self._order = None
+        self._forget_cached(name)
         past = self._history.get(name, _GangHistory())
         end = now + min(self._pace.most_s, self._pace.first_s * 2.0 ** min(past.rollbacks, _MAX_DOUBLINGS))
         self._history[name] = past._replace(rollbacks=past.rollbacks + 1, not_before=end, rollback_reason=reason)
@@ -152,7 +159,7 @@ class GangQueue:
     def mark_unplaced(self, name: GangName, state: Hashable) -> None:
         """Record that a gang did not fit into this state, and do not try it again until the state changes."""
         if name in self._queued:
-            self._order = None
+            self._forget_cached(name)
             self._unfit_states[name] = state
 
     def ordered(self) -> tuple[QueuedGang, ...]:
@@ -164,7 +171,7 @@ class GangQueue:
                 name for namespace in self._by_namespace for name in self._within_limits(namespace)
             )
             self._admitted_gangs = Counter(name.namespace for name in self._admitted)
-            self._order = tuple(sorted(map(self._waiting, self._admitted), key=lambda each: each.order))
+            self._order = tuple(map(self._waiting, sorted(self._admitted, key=self._keys.__getitem__)))
         return self._order
 
     def beyond_limits(self) -> Iterator[QueuedGang]:
@@ -197,6 +204,11 @@ class GangQueue:
     def has_queued(self, wanted: Callable[[Gang], bool]) -> bool:
         """Return True if any queued gang is wanted; does not sort."""
         return any(map(wanted, self._queued.values()))
+
+    @property
+    def has_hand_over_candidates(self) -> bool:
+        """True if any queued gang may be handed over to kube-scheduler."""
+        return bool(self._hand_over_candidates)
 
     @property
     def has_unplaced(self) -> bool:
@@ -304,18 +316,26 @@ class GangQueue:
             yield name
 
     def _waiting(self, name: GangName) -> QueuedGang:
-        gang, past = self._queued[name], self._history[name]
-        assert past.since is not None  # it is queued
-        return QueuedGang(
-            gang,
-            past.since,
-            rollbacks=past.rollbacks,
-            not_before=past.not_before,
-            unfit_state=self._unfit_states.get(gang.name),
-            rollback_reason=past.rollback_reason,
-            queued_since=past.queued_since,
-            newest_seen_at=self._newest_seen_at[gang.name],
-        )
+        found = self._waits.get(name)
+        if found is None:
+            gang, past = self._queued[name], self._history[name]
+            assert past.since is not None  # it is queued
+            found = self._waits[name] = QueuedGang(
+                gang,
+                past.since,
+                rollbacks=past.rollbacks,
+                not_before=past.not_before,
+                unfit_state=self._unfit_states.get(gang.name),
+                rollback_reason=past.rollback_reason,
+                queued_since=past.queued_since,
+                newest_seen_at=self._newest_seen_at[gang.name],
+            )
+        return found
+
+    def _forget_cached(self, name: GangName) -> None:
+        """Forget what was computed from the former state of a gang."""
+        self._order = None
+        self._waits.pop(name, None)
 
     def _drop_history(self, name: GangName) -> None:
         """Forget a gang, unless it was rolled back: then its pods may be recreated."""

@@ -19,7 +19,7 @@ from scheduler_core.planner.leader.capacity_holds import CapacityHolds, HoldRequ
 from scheduler_core.planner.leader.context import TermContext
 from scheduler_core.planner.leader.eviction_checks import CheckRequest, EvictionChecks
 from scheduler_core.planner.leader.forbidden_units import ForbiddenNames
-from scheduler_core.planner.leader.hand_over import hand_overs, may_be_handed_over
+from scheduler_core.planner.leader.hand_over import hand_overs
 from scheduler_core.planner.leader.hold_search import HoldResult, HoldTask
 from scheduler_core.planner.leader.plan_task import PlanResult, PlanTask, ReservationNames, options_of
 from scheduler_core.planner.leader.preemption_search import PreemptionSearch, PreemptionSearchResult
@@ -121,7 +121,7 @@ class PlanScheduler:
     def due_hand_overs(self) -> Iterator[ReleasePod]:
         """Yield the pods whose rules only kube-scheduler can follow, to be released to it."""
         queue = self._backlog.queue
-        if not queue.has_queued(may_be_handed_over):
+        if not queue.has_hand_over_candidates:
             return
         in_progress = self._view.in_progress()
         yield from (release for gang, release in hand_overs(queue.ordered()) if in_progress.is_free(gang))
