@@ -189,12 +189,13 @@ class PastPreemption(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     pods: _Count = 0  # number of pods to evict
     # Workloads whose pods are evicted, as NAMESPACE/NAME of a gang or NAMESPACE/UID of their owner.
     units: Annotated[tuple[_Line, ...], _limit(maxItems=256)] = ()
-    # Number of pods to evict of each of `units`, in the same order. The other units have one.
-    unit_pods: Annotated[tuple[_Count, ...], _limit(maxItems=256)] = ()
+    # Number of devices of the pods to evict of each of `units`, in the same order, without pods of the namespace of the
+    # gang that they are evicted for. The other units have one.
+    unit_devices: Annotated[tuple[_Count, ...], _limit(maxItems=256)] = ()
 
-    def pods_by_unit(self) -> dict[str, int]:
-        """Return the number of pods to evict of each unit; 1 in a record without numbers."""
-        return dict.fromkeys(self.units, 1) | dict(zip(self.units, self.unit_pods, strict=False))
+    def devices_by_unit(self) -> dict[str, int]:
+        """Return the number of devices that the cool-down of each unit protects; 1 in a record without numbers."""
+        return dict.fromkeys(self.units, 1) | dict(zip(self.units, self.unit_devices, strict=False))
 
 
 class LedgerSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

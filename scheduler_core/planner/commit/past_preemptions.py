@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.crd.reservations import EntryPhase, LedgerEntry, LedgerSpec, PastPreemption
+from gputopo.crd.reservations import EntryPhase, LedgerEntry, LedgerSpec, PastPreemption, PlannedEviction
 from gputopo.timestamps import format_timestamp, parse_timestamp
 from scheduler_core.planner.commit.state import ReconcileInput
 
@@ -58,7 +58,7 @@ def _merged(records: list[PastPreemption], wall_time: float) -> list[PastPreempt
     old, last = records[:first], records[first]
     units = Counter[str]()
     for each in reversed((*old, last)):
-        units.update(each.pods_by_unit())
+        units.update(each.devices_by_unit())
     changed = msgspec.structs.replace(last, pods=last.pods + pods_of_last_hour(old, wall_time), **_first_units(units))
     return [changed, *records[first + 1 :]]
 
@@ -71,13 +71,22 @@ def _is_unbegun(inputs: ReconcileInput, uid: str) -> bool:
 def _record(inputs: ReconcileInput, uid: str) -> PastPreemption | None:
     """Return the record of a hold; None: it evicts no pods, or backfilled pods, which no limit counts."""
     reservation = inputs.reservations.get(uid)
-    intent = None if reservation is None else reservation.spec.preemption
-    if intent is None or intent.yields:
+    if reservation is None or (intent := reservation.spec.preemption) is None or intent.yields:
         return None
-    units = Counter(each.key or each.unit for each in intent.evictions)
+    units = Counter[str]()
+    for each in intent.evictions:
+        units[each.key or each.unit] += devices_to_protect(each, reservation.namespace)
     return PastPreemption(uid, format_timestamp(inputs.wall_time), len(intent.evictions), **_first_units(units))
+
+
+def devices_to_protect(eviction: PlannedEviction, namespace: str) -> int:
+    """Return how many devices the cool-down protects for this eviction. ``namespace``: of the gang that gets them.
+
+    A tenant must not protect its pods by evictions for its own gangs.
+    """
+    return 0 if eviction.namespace == namespace else eviction.gpus
 
 
 def _first_units(units: Counter[str]) -> dict[str, Any]:
     """Return the fields of a record, with as many units as it can have."""
-    return {"units": tuple(units)[:MAX_UNITS], "unit_pods": tuple(units.values())[:MAX_UNITS]}
+    return {"units": tuple(units)[:MAX_UNITS], "unit_devices": tuple(units.values())[:MAX_UNITS]}

@@ -14,7 +14,7 @@ from gputopo.timestamps import parse_timestamp
 from scheduler_core.planner.commit.past_preemptions import HOUR_S, pods_of_last_hour
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang
-from scheduler_core.planner.preemption.inputs import EvictedPods
+from scheduler_core.planner.preemption.inputs import EvictedDevices
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -46,7 +46,7 @@ class EvictionHistory:
     def __init__(self) -> None:
         self._counted: dict[str, float] = {}  # by UID of the pod, of the last hour
         self._not_counted: dict[str, float] = {}  # the same, of backfilled pods
-        self._evicted: dict[EvictedFrom, EvictedPods] = {}
+        self._evicted: dict[EvictedFrom, EvictedDevices] = {}
         self._searched: dict[str, float] = {}  # by key of the gang: the last search
         self._namespaces: dict[str, float] = {}  # the last search for a gang of it
         self._failures: dict[str, _Failures] = {}  # by key of the gang
@@ -79,12 +79,12 @@ class EvictionHistory:
         failures = {key: each for key, each in self._failures.items() if now < each.forget_at}
         self._failures = _last(failures, lambda each: each.forget_at)
 
-    def evicted(self) -> Mapping[str, tuple[EvictedPods, ...]]:
-        """Return the evicted pods by key of the unit, also of earlier leaders."""
-        found = self._evicted | {unit: pods for each in self._inherited for unit, pods in _recorded(each)}
-        by_key: dict[str, tuple[EvictedPods, ...]] = {}
-        for unit, pods in found.items():
-            by_key[unit.key] = (*by_key.get(unit.key, ()), pods)
+    def evicted(self) -> Mapping[str, tuple[EvictedDevices, ...]]:
+        """Return the devices of evicted pods by key of the unit, also of earlier leaders."""
+        found = self._evicted | {unit: devices for each in self._inherited for unit, devices in _recorded(each)}
+        by_key: dict[str, tuple[EvictedDevices, ...]] = {}
+        for unit, devices in found.items():
+            by_key[unit.key] = (*by_key.get(unit.key, ()), devices)
         return by_key
 
     def has_evicted(self, uid: str) -> bool:
@@ -102,15 +102,20 @@ class EvictionHistory:
         """Return the number of pods that earlier leaders planned to evict in the last hour."""
         return pods_of_last_hour(self._inherited, wall)
 
-    def mark_evicted(self, uid: str, unit: EvictedFrom, now: float, wall: float, *, counts: bool = True) -> bool:
+    def mark_evicted(
+        self, uid: str, unit: EvictedFrom, now: float, wall: float, *, devices: int = 1, counts: bool = True
+    ) -> bool:
         """Record the first accepted eviction of a pod. ``counts``: towards the limit of an hour.
+
+        ``devices``: as many as the cool-down of the unit protects for it.
 
         Return True if it is the first pod of a workload that was evicted for another hold within ``REPEATED_S``.
         """
         is_new = counts and unit.hold not in self.inherited
         (self._counted if is_new else self._not_counted).setdefault(uid, now)
         before = self._evicted.get(unit)
-        self._evicted[unit] = EvictedPods(wall, 1) if before is None else before._replace(pods=before.pods + 1)
+        at, known = (wall, 0) if before is None else before
+        self._evicted[unit] = EvictedDevices(at, known + devices)
         return before is None and any(
             other.key == unit.key and wall - each.at < REPEATED_S
             for other, each in self._evicted.items()
@@ -148,12 +153,12 @@ class EvictionHistory:
         return is_rested and (failures is None or now >= failures.not_before)
 
 
-def _recorded(past: PastPreemption) -> Iterator[tuple[EvictedFrom, EvictedPods]]:
+def _recorded(past: PastPreemption) -> Iterator[tuple[EvictedFrom, EvictedDevices]]:
     """Yield the units of a record of the ledger."""
     at = parse_timestamp(past.at)
     if at is not None:
-        for key, pods in past.pods_by_unit().items():
-            yield EvictedFrom(key, past.hold), EvictedPods(at, pods)
+        for key, devices in past.devices_by_unit().items():
+            yield EvictedFrom(key, past.hold), EvictedDevices(at, devices)
 
 
 def gang_key(gang: Gang) -> str:

@@ -20,6 +20,7 @@ from scheduler_core.planner.commit.eviction_progress import (
     unfinished_evictions,
 )
 from scheduler_core.planner.commit.observations import BudgetCheck
+from scheduler_core.planner.commit.past_preemptions import devices_to_protect
 from scheduler_core.planner.commit.state import ReconcileInput
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.capacity_holds import CapacityHolds
@@ -31,7 +32,7 @@ from scheduler_core.planner.leader.preemption_outcomes import PreemptionOutcomes
 from scheduler_core.planner.leader.preemption_search import PreemptionSearchResult
 from scheduler_core.planner.leader.queue import GangQueue, QueuedGang
 from scheduler_core.planner.leader.view import PlannerView
-from scheduler_core.planner.preemption.inputs import EvictedPods
+from scheduler_core.planner.preemption.inputs import EvictedDevices
 from scheduler_core.planner.preemption.model import EvictionUnit, NoPreemption, PreemptionPlan
 from scheduler_core.policy.preemption import PreemptionMode, PreemptionPolicy, window_text
 
@@ -65,13 +66,15 @@ class Preemptions:
         self._over: set[str] = set()  # UIDs of holds whose evictions are over, and counted as failed
         self.forbidden = ForbiddenUnits()
         self._next_search = 0.0
+        self._is_turn_of_all = False  # the next search is for a gang of any priority
         self._dry_runs: set[GangName] = set()  # queued gangs for which a dry run has found pods
 
     def next_gang(self, now: float) -> QueuedGang | None:
         """Return the next gang to search for; None: none may. ``now``: monotonic seconds.
 
-        Of the highest priority. Namespaces take turns, and so do the gangs of one: a search may take long, and gangs
-        that fit nowhere are searched for again and again.
+        Every other search is for a gang of the highest priority, the others are for gangs of all priorities. Namespaces
+        take turns, and so do the gangs of one: a search may take long, and gangs that fit nowhere are searched for
+        again and again.
         """
         policy = self._policy
         wall = self._context.clock.wall()
@@ -89,7 +92,7 @@ class Preemptions:
         found: QueuedGang | None = None
         for waiting in self._queue.ordered():
             gang = waiting.gang
-            if found is not None and gang.priority < found.gang.priority:
+            if found is not None and gang.priority < found.gang.priority and not self._is_turn_of_all:
                 break
             if found is not None and self._history.turn(gang) >= self._history.turn(found.gang):
                 continue
@@ -141,8 +144,8 @@ class Preemptions:
             self._history.inherit(self._view.ledger.spec.preemptions)
         self._outcomes.observe_ledger(now)
 
-    def evicted(self) -> Mapping[str, tuple[EvictedPods, ...]]:
-        """Return the evicted pods by key of the unit, also of earlier leaders."""
+    def evicted(self) -> Mapping[str, tuple[EvictedDevices, ...]]:
+        """Return the devices of evicted pods by key of the unit, also of earlier leaders."""
         return self._history.evicted()
 
     def unwanted_holds(self) -> frozenset[str]:
@@ -225,6 +228,7 @@ class Preemptions:
         gang, policy = result.found.gang, self._policy
         self.near_end_since = result.near_end_since
         self._next_search = now + PAUSE_FACTOR * result.cpu_s
+        self._is_turn_of_all = not self._is_turn_of_all
         self._history.mark_searched(gang.name.namespace, gang_key(gang), now)
         waiting = self._queue.get_queued(gang.name)
         if waiting is None or not self._view.in_progress().is_free(waiting.gang):
@@ -267,7 +271,9 @@ class Preemptions:
         unit = EvictedFrom(action.eviction.key or name, action.reservation.key)
         intent = action.reservation.spec.preemption
         counts = intent is None or not intent.yields
-        return self._history.mark_evicted(action.eviction.uid, unit, now, self._context.clock.wall(), counts=counts)
+        devices = devices_to_protect(action.eviction, action.reservation.namespace)
+        wall = self._context.clock.wall()
+        return self._history.mark_evicted(action.eviction.uid, unit, now, wall, devices=devices, counts=counts)
 
     def chosen_unit(self, action: EvictPod) -> EvictionUnit | None:
         """Return the unit of the pod with its rule and reason; None: an earlier leader chose it, or it was backfilled.

@@ -17,11 +17,11 @@ from scheduler_core.policy.workload_class import WorkloadClass
 _MIN_NAMESPACES = 3  # with declared checkpoints, for a median
 
 
-class EvictedPods(NamedTuple):
-    """Pods of a workload that were evicted for one hold."""
+class EvictedDevices(NamedTuple):
+    """Devices of pods of a workload that were evicted for one hold."""
 
     at: float  # the first eviction, seconds since 1970
-    pods: int
+    devices: int  # 0: pods without devices, or evicted for a gang of their own namespace
 
 
 class UnitInputs(NamedTuple):
@@ -34,7 +34,7 @@ class UnitInputs(NamedTuple):
     deadlines: PodDeadlines
     policy: PreemptionPolicy
     now: float  # seconds since 1970
-    evicted: Mapping[str, tuple[EvictedPods, ...]] = {}  # by ``EvictionUnit.key``
+    evicted: Mapping[str, tuple[EvictedDevices, ...]] = {}  # by ``EvictionUnit.key``
     near_end_since: Mapping[str, NearEndSince] = {}  # by UID of pods: ``UnitsFound.near_end_since`` of earlier calls
     ending_s: float = 300.0  # pods that end within this time count as gone
     is_out_of_time: Callable[[], bool] = lambda: False  # called often: no more units are found

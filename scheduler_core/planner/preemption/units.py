@@ -100,8 +100,8 @@ def ending_pods(inputs: UnitInputs) -> tuple[VictimPod, ...]:
 def _replacements(units: Iterable[RunningUnit], inputs: UnitInputs) -> dict[str, float]:
     """Return the UIDs of pods that replace evicted ones, and when those were evicted.
 
-    Of each workload these are not more pods than were evicted, and they started since: a tenant can give many pods one
-    controller, or name a gang like an evicted one.
+    Of each workload these have not more devices than were evicted, and they started since: a tenant can give many pods
+    one controller, or name a gang like an evicted one.
     """
     pods: dict[str, list[RunningPod]] = {}
     for unit in units:
@@ -111,10 +111,15 @@ def _replacements(units: Iterable[RunningUnit], inputs: UnitInputs) -> dict[str,
     for key, candidates in pods.items():
         left = sorted(candidates, key=lambda each: (each.state.started or inputs.now, each.uid))
         for evicted in sorted(inputs.evicted[key], reverse=True):
-            started_since = [each for each in left if (each.state.started or inputs.now) >= evicted.at - _SKEW_S]
-            taken = {each.uid for each in started_since[: evicted.pods]}
-            found |= dict.fromkeys(taken, evicted.at)
-            left = [each for each in left if each.uid not in taken]
+            devices, others = evicted.devices, []
+            for each in left:
+                is_later = (each.state.started or inputs.now) >= evicted.at - _SKEW_S
+                if is_later and each.profile.devices <= devices:
+                    devices -= each.profile.devices
+                    found[each.uid] = evicted.at
+                else:
+                    others.append(each)
+            left = others
     return found
 
 

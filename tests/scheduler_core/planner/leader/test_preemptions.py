@@ -18,6 +18,7 @@ from scheduler_core.planner.leader.eviction_history import EvictedFrom, Eviction
 from scheduler_core.planner.leader.forbidden_units import MOST_UNITS
 from scheduler_core.planner.leader.hold_search import HoldResult
 from scheduler_core.planner.leader.preemption_search import PreemptionSearch, run_preemption_search
+from scheduler_core.planner.leader.preemptions import Preemptions
 from scheduler_core.planner.leader.writer import WriteOutcome
 from scheduler_core.planner.status import planner_status
 from scheduler_core.policy.preemption import (
@@ -782,28 +783,36 @@ def test_the_limit_of_an_hour_counts_the_evictions_of_earlier_leaders() -> None:
     assert not set(pods.values()) & server.pods.keys()
 
 
-def test_the_cooldown_of_a_workload_goes_on_with_the_next_leader() -> None:
-    """The replacement has another name and UID, the same owner, and starts after the eviction."""
-    server, pods = full(n0=2)
+@pytest.mark.parametrize(("namespace", "is_protected"), [("other", True), (SPACE, False)])
+def test_the_cooldown_of_a_workload_goes_on_with_the_next_leader(namespace: str, is_protected: bool) -> None:
+    """The replacement has another name and UID, the same owner, and starts after the eviction.
+
+    Evictions for a gang of the same namespace have no cool-down: a tenant could evict its own pods to protect them.
+    """
+    server = ApiServer({"n0": 2})
+    elsewhere = {"metadata": {"namespace": namespace}}
+    pod = server.create_pod("on-n0", 2, more=RUNNING | elsewhere)
+    server.bind(pod, "n0")
     (member,) = urgent(server)
     first = planner(server)
     run(first, 10)
-    assert evicted(first) == list(pods.values())
+    assert evicted(first) == [pod]
     server.delete_pod(member)
     run(first, 30)
     started = format_timestamp(first.now)
-    again = server.create_pod("on-n0", 2, more={"status": {"phase": "Running", "startTime": started}})
+    status = {"status": {"phase": "Running", "startTime": started}}
+    again = server.create_pod("on-n0", 2, more=status | elsewhere)
     server.bind(again, "n0")
     urgent(server, "second")
 
     second = successor(first)
     run(second, 300)
-    assert evicted(second) == []
+    assert evicted(second) == ([] if is_protected else [again])
 
     while not evicted(second) and second.now < START + 4_000.0:
         run(second, 100)
     assert evicted(second) == [again]
-    assert second.now >= START + 3_600.0
+    assert (second.now >= START + 3_600.0) == is_protected
 
 
 def test_a_preemption_that_evicted_no_pod_is_not_recorded() -> None:
@@ -840,3 +849,22 @@ def test_the_use_of_won_gpus_is_counted_while_the_gang_runs() -> None:
     used = leader.won_gpu_hours
     run(leader, 600)
     assert leader.won_gpu_hours == used
+
+
+def test_gangs_of_a_higher_priority_that_fit_nowhere_do_not_keep_others_from_preempting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each search is followed by a pause: a few such gangs would use all the time."""
+    server, _ = full(n0=2, n1=2)
+    for number in range(40):
+        server.create_pod(f"large-{number}", 3, f"large-{number}", 1, priority=1_000)
+    urgent(server)
+    leader = planner(server)
+    apply_result = Preemptions.apply_result
+    monkeypatch.setattr(
+        Preemptions, "apply_result", lambda self, result, now: apply_result(self, result._replace(cpu_s=1.5), now)
+    )
+
+    run(leader, 200)
+
+    assert committed(server) == {"urgent"}

@@ -11,7 +11,7 @@ from scheduler_core.evaluation.protection import Protection
 from scheduler_core.planner.gang.disruption import OwnerDisruption
 from scheduler_core.planner.gang.gang import GangPhase
 from scheduler_core.planner.gang.member import GangName
-from scheduler_core.planner.preemption.inputs import EvictedPods, UnitInputs
+from scheduler_core.planner.preemption.inputs import EvictedDevices, UnitInputs
 from scheduler_core.planner.preemption.model import VictimPod
 from scheduler_core.planner.preemption.units import find_units
 from scheduler_core.request.disruption import DisruptionFacts
@@ -182,29 +182,29 @@ def test_pods_that_ran_before_an_eviction_of_their_workload_can_be_evicted() -> 
     assert protection(job, evicted=evicted_pods("team/uid-b", 0.5 * HOUR - 61)) is None
 
 
-def test_not_more_replacements_are_protected_than_pods_were_evicted() -> None:
+def test_replacements_with_more_devices_than_were_evicted_are_not_protected() -> None:
     """A Deployment that is scaled up after an eviction, or a gang that comes back larger, is not protected."""
     jobs = [RunningJob(name, node, "scavenger", hours=0.5, owner="web") for name, node in ("xa", "yb", "zc")]
-    found = find_units(inputs(jobs, evicted=evicted_pods("team/web", HOUR - 9, pods=2)))
+    found = find_units(inputs(jobs, evicted=evicted_pods("team/web", HOUR - 9, devices=16)))
 
     assert [each.name for each in found.units] == ["team/z"]
     assert found.protected == dict.fromkeys(("team/x", "team/y"), Protection.COOLDOWN)
 
     gang = RunningJob("g", "abc", "scavenger", hours=0.5)
-    assert protection(gang, evicted=evicted_pods("team/g", HOUR - 9, pods=3)) is Protection.COOLDOWN
-    assert protection(gang, evicted=evicted_pods("team/g", HOUR - 9, pods=2)) is None
+    assert protection(gang, evicted=evicted_pods("team/g", HOUR - 9, devices=24)) is Protection.COOLDOWN
+    assert protection(gang, evicted=evicted_pods("team/g", HOUR - 9, devices=16)) is None
 
 
 def test_replacements_of_an_elastic_gang_are_not_evicted_alone() -> None:
     gang = RunningJob("g", "abc", "scavenger", hours=0.5, minimum=1)
-    (unit,) = find_units(inputs([gang], evicted=evicted_pods("team/g", HOUR - 9, pods=1))).units
+    (unit,) = find_units(inputs([gang], evicted=evicted_pods("team/g", HOUR - 9, devices=8))).units
 
     assert [each.is_spare for each in unit.pods].count(False) == 1
 
 
 def test_evictions_for_several_holds_protect_as_many_pods() -> None:
     jobs = [RunningJob(name, node, "scavenger", hours=hours, owner="web") for name, node, hours in OF_TWO_EVICTIONS]
-    evicted = {"team/web": (EvictedPods(NOW - 0.9 * HOUR, 1), EvictedPods(NOW - 0.3 * HOUR, 1))}
+    evicted = {"team/web": (EvictedDevices(NOW - 0.9 * HOUR, 8), EvictedDevices(NOW - 0.3 * HOUR, 8))}
     found = find_units(inputs(jobs, evicted=evicted))
 
     assert set(found.protected) == {"team/early", "team/late"}
@@ -214,9 +214,9 @@ def test_evictions_for_several_holds_protect_as_many_pods() -> None:
 OF_TWO_EVICTIONS = (("old", "a", 2.0), ("early", "b", 0.8), ("late", "c", 0.2))
 
 
-def evicted_pods(key: str, seconds: float, pods: int = 1) -> dict[str, tuple[EvictedPods, ...]]:
+def evicted_pods(key: str, seconds: float, devices: int = 8) -> dict[str, tuple[EvictedDevices, ...]]:
     """Evictions so many seconds ago."""
-    return {key: (EvictedPods(NOW - seconds, pods),)}
+    return {key: (EvictedDevices(NOW - seconds, devices),)}
 
 
 def test_the_cost_is_the_work_since_the_last_checkpoint_the_restart_and_the_grace_period() -> None:
