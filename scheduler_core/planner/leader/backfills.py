@@ -197,13 +197,17 @@ class Backfills:
         return found
 
     def _units(self, reservations: Iterable[ReservationUpdate], priority: int) -> Iterator[EvictionUnit]:
-        """Yield the backfilled gangs that run, each as a whole. ``priority``: of the hold, the highest of a victim."""
+        """Yield the backfilled gangs that run, each as a whole. ``priority``: of the hold, the highest of a victim.
+
+        The priority of a gang is the lowest of its members with GPUs, as in the queue.
+        """
         for each in reservations:
             found = (self._view.gang_members.get_member(seat.uid) for seat in each.spec.seats)
             members = [one for one in found if one is not None and one.phase not in FINISHED_PHASES]
             pods = [pod for one in members if (pod := self._victim(one)) is not None]
             starting = any(one.node is None and not one.is_terminating for one in members)
-            if pods and not starting and max(one.priority for one in members) <= priority:
+            own = min((one.priority for one in members if one.devices), default=0)
+            if pods and not starting and own <= priority:
                 name = f"{each.namespace}/{each.spec.gang}"
                 yield EvictionUnit(name, tuple(pods), rule=RULE, reason="backfilled", key=name)
 

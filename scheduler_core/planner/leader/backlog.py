@@ -22,6 +22,7 @@ from scheduler_core.planner.packing.model import Unplaced
 from scheduler_core.policy.limits import LimitReached
 from scheduler_core.runtime.event_writer import EventDraft
 
+TOO_MANY_PODS = "Too many pods"  # kube-scheduler's words where a node has its maximum number of pods
 AVOID_NODE_S = 300.0  # a node on which a member was not bound in time is avoided for this time
 WITHDRAWN_NODE_S = 60.0  # and a node of a proposal that was withdrawn: longer than a pod counts as admitted or ended
 WITHDRAWN = "a place was found, but other pods were admitted there or have just ended there: other nodes come first now"
@@ -42,6 +43,7 @@ class GangBacklog:
         self.unplaced: dict[GangName, Unplaced] = {}
         self._context, self._members = context, members
         self._avoided: dict[GangName, dict[str, float]] = {}  # gang -> node -> until, monotonic seconds
+        self._full: dict[str, float] = {}  # node with as many pods as it takes -> until, monotonic seconds
         self._released: set[GangName] = set()  # gangs with a counted release: pods are released one by one
         self._rolling_back: dict[str, Wait] = {}  # by UID of the reservation
 
@@ -102,6 +104,8 @@ class GangBacklog:
                 continue
             if seat.node is not None and member is not None and member.node is None:
                 self._avoid_node(name, seat.node, now + AVOID_NODE_S)
+                if TOO_MANY_PODS in (member.bind_error or ""):  # so no pod of any gang fits
+                    self._full[seat.node] = now + AVOID_NODE_S
             if not reservation.spec.gang:
                 self.queue.mark_rolled_back(name, now, reason)
         if (name := reserved_gang(reservation)) is not None:
@@ -117,14 +121,18 @@ class GangBacklog:
         Avoided nodes outlive all members of a gang: a rollback deletes them, and their controller recreates them.
         """
         self._avoided = {name: nodes for name, nodes in self._avoided.items() if max(nodes.values()) > now}
+        self._full = {node: until for node, until in self._full.items() if until > now}
 
     def avoided_nodes(self, name: GangName, now: float) -> frozenset[str]:
         """Return the nodes that this gang avoids. ``now``: monotonic seconds."""
-        return frozenset(node for node, end in self._avoided.get(name, {}).items() if end > now)
+        nodes = self._full | self._avoided.get(name, {})
+        return frozenset(node for node, end in nodes.items() if end > now)
 
-    def all_avoided_nodes(self, now: float) -> Mapping[GangName, frozenset[str]]:
-        """Return the avoided nodes of all gangs."""
-        return {name: self.avoided_nodes(name, now) for name in self._avoided}
+    def all_avoided_nodes(self, names: Iterable[GangName], now: float) -> Mapping[GangName, frozenset[str]]:
+        """Return the nodes that these gangs avoid."""
+        if not self._full:
+            names = [name for name in names if name in self._avoided]
+        return {name: self.avoided_nodes(name, now) for name in names}
 
     def end_wait(self, outcome: str, name: GangName) -> None:
         """Count the waiting time of a gang. ``outcome``: bound, rolled back, released."""

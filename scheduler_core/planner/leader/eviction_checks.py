@@ -26,6 +26,7 @@ from scheduler_core.planner.preemption.recheck import PlannedPods
 AGAIN_S, MAX_AGAIN_S = 5.0, 300.0
 TIMEOUT_S = 60.0  # a preemption without a proof for so long counts as not proved: its cluster changes all the time
 MOST_CHECKS = 16  # after so many, changes of the victims do not count: their owners could change them all the time
+TOLERATED_S = 3_600.0  # after a change of a gang that was to be evicted, such changes in its namespace do not count
 NOT_IN_TIME = f"the cluster changed too often to prove within {TIMEOUT_S:g} s that the gang would fit"
 
 
@@ -72,6 +73,7 @@ class EvictionChecks:
         self._unproved_since: dict[str, float] = {}  # by UID of the hold, monotonic seconds
         self._due: list[_Due] = []
         self._running: _Due | None = None
+        self._tolerated: dict[str, float] = {}  # by namespace: until when, monotonic seconds
 
     def unproved(self, inputs: ReconcileInput) -> Mapping[str, str | None]:
         """Return, by UID of holds, why their evictions are not proved; None: they are not checked yet."""
@@ -105,8 +107,16 @@ class EvictionChecks:
         """Return the seats of gangs once the pods are evicted, by UID of holds, as of the last proof."""
         return {uid: each.seats for uid, each in self._checked.items() if each.why_not is None}
 
-    def apply_result(self, why_not: str | None, seats: tuple[PlannedMember, ...], now: float) -> None:
-        """Record the result of the last check. ``now``: monotonic seconds."""
+    def apply_result(
+        self, why_not: str | None, seats: tuple[PlannedMember, ...], now: float, changed: str | None = None
+    ) -> None:
+        """Record the result of the last check. ``now``: monotonic seconds; ``changed``: ``EvictionProof.changed``.
+
+        The owners of running pods can change their gangs all the time, so such changes stop only one preemption.
+        """
+        self._tolerated = {name: until for name, until in self._tolerated.items() if now < until}
+        if changed is not None:
+            self._tolerated[changed] = now + TOLERATED_S
         if self._running is not None:
             uid = self._running.planned.hold
             before = self._checked.get(uid)
@@ -128,7 +138,8 @@ class EvictionChecks:
                 untouched &= set(reservation.status.evicting)
             if untouched:
                 left = tuple(left_evictions(inputs, intent))
-                planned = PlannedPods(reservation.key, tuple(hold.nodes), left, untouched)
+                tolerated = frozenset(self._tolerated)
+                planned = PlannedPods(reservation.key, tuple(hold.nodes), left, untouched, tolerated)
                 yield _Due(hold, planned, self._state(hold, intent, planned))
 
     def _state(self, hold: CapacityHold, intent: Preemption, planned: PlannedPods) -> _ProofState:

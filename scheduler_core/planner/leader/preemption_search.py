@@ -68,6 +68,7 @@ class PreemptionSearchResult(NamedTuple):
     is_yield: bool = False  # of a search with ``PreemptionSearch.yields``
     is_check: bool = False  # of ``PreemptionSearch.planned``: nothing is created
     seats: tuple[PlannedMember, ...] = ()  # of ``PreemptionSearch.planned``: of the gang, once the pods are gone
+    changed: str | None = None  # of ``PreemptionSearch.planned``: as ``EvictionProof.changed``
     protected: Mapping[str, int] = {}  # number of units that are not evicted, by reason for people
 
     @property
@@ -119,6 +120,6 @@ def _check(search: PreemptionSearch, planned: PlannedPods) -> PreemptionSearchRe
     ending = ending_pods(search.units)
     task = PreemptionTask(search.gang, search.view, (), search.options, search.policy, search.units.now, ending=ending)
     # Without a limit of time: a unit that was not found would look as if its pods had changed.
-    why_not, seats = prove_evictions(planned, task, search.units._replace(is_out_of_time=lambda: False))
+    why_not, seats, changed = prove_evictions(planned, task, search.units._replace(is_out_of_time=lambda: False))
     found = NoPreemption(search.gang, FITS_ALREADY if why_not is None else why_not, 1)
-    return PreemptionSearchResult(found, is_check=True, seats=seats)
+    return PreemptionSearchResult(found, is_check=True, seats=seats, changed=changed)

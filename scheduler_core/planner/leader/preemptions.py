@@ -22,6 +22,7 @@ from scheduler_core.planner.commit.eviction_progress import (
 from scheduler_core.planner.commit.observations import BudgetCheck
 from scheduler_core.planner.commit.past_preemptions import devices_to_protect
 from scheduler_core.planner.commit.state import ReconcileInput
+from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.capacity_holds import CapacityHolds
 from scheduler_core.planner.leader.context import TermContext
@@ -130,6 +131,10 @@ class Preemptions:
             return f"no time window of the policy is open now (preemption.windows: {windows})"
         report = self.reports.get(waiting.gang.name)
         return None if report is None else report.no_eviction
+
+    def allow_search_again(self, gang: Gang, now: float) -> None:
+        """Let the next search for a gang begin at once. ``now``: monotonic seconds."""
+        self._history.allow_search_again(gang_key(gang), now)
 
     def evictions_left(self, now: float) -> int:
         """Return how many pods may be evicted yet within this hour. ``now``: monotonic seconds."""

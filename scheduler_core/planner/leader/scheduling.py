@@ -106,7 +106,9 @@ class PlanScheduler:
         """Return the hold with evictions to create."""
         self._is_searching_hold = False
         if result.is_check:
-            self.checks.apply_result(result.no_eviction, result.seats, now)
+            self.checks.apply_result(result.no_eviction, result.seats, now, result.changed)
+            if result.changed is not None:
+                self.preemptions.allow_search_again(result.found.gang, now)
             return None
         if result.is_yield:
             return self.backfills.apply_result(result, now)
@@ -251,7 +253,7 @@ class PlanScheduler:
             view=nodes,
             tables_without_holds=self.holds.tables_without_holds(batches),
             seats=self._view.reservation_index.seats(each.gang.name for batch in batches for each in batch),
-            avoid=self._backlog.all_avoided_nodes(now),
+            avoid=self._backlog.all_avoided_nodes((each.gang.name for batch in batches for each in batch), now),
             levels=self._context.config.levels,
             names=self._new_names(),
             is_out_of_time=lambda: monotonic() > now + PLAN_S,

@@ -25,6 +25,8 @@ class PlannedPods(NamedTuple):
     nodes: tuple[str, ...]  # that the hold names
     left: tuple[PlannedEviction, ...]  # pods that exist
     untouched: frozenset[str]  # names of units of which no pod is evicted, terminates or is gone
+    # Namespaces whose pods changed their gangs during another preemption: that stops no eviction any more.
+    tolerated: frozenset[str] = frozenset()
 
 
 class EvictionProof(NamedTuple):
@@ -32,32 +34,38 @@ class EvictionProof(NamedTuple):
 
     why_not: str | None  # why no further unit may be evicted, for people; None: the evictions that are left are proved
     seats: tuple[PlannedMember, ...] = ()  # of the gang, without the pods that are left
+    changed: str | None = None  # the namespace whose pods have changed their gang: the only reason
 
 
 def prove_evictions(planned: PlannedPods, task: PreemptionTask, inputs: UnitInputs) -> EvictionProof:
     """Prove the evictions that are left, or return why no further unit may be evicted."""
     if (protected := _protected_unit(planned, inputs)) is not None:
-        return EvictionProof(protected)
+        return protected
     victims = [VictimPod(each.uid, each.namespace, each.name, each.node) for each in planned.left]
     there = [name for name in planned.nodes if name in task.view.rules]
     plan = FitProof(task).confirm(there, victims)
     return EvictionProof(NO_LONGER_FITS) if plan is None else EvictionProof(None, plan.seats)
 
 
-def _protected_unit(planned: PlannedPods, inputs: UnitInputs) -> str | None:
+def _protected_unit(planned: PlannedPods, inputs: UnitInputs) -> EvictionProof | None:
     """Return which untouched unit the policy protects by now, or which gang has changed since it was chosen."""
     known = find_units(inputs)
     units = {pod.uid: unit for unit in known.units for pod in unit.pods}
     for name, uids in _uids_by_unit(planned).items():
+        if (why := known.protected.get(name)) is not None and not uids <= units.keys():
+            return EvictionProof(f"{name} is protected by now: {why.value}")
+        namespace = name.partition("/")[0]
+        if namespace in planned.tolerated:
+            continue
+        changed = EvictionProof(f"the pods of {name} have changed", changed=namespace)
         if not uids <= units.keys():
-            why = known.protected.get(name)
-            return f"the pods of {name} have changed" if why is None else f"{name} is protected by now: {why.value}"
+            return changed
         # Several units may have one name: a gang, and a pod that is named like it.
         for unit in {units[uid].pods[0].uid: units[uid] for uid in uids}.values():
             pods = {pod.uid for pod in unit.pods if pod.devices}
             needed = {pod.uid for pod in unit.pods if not pod.is_spare}
             if not pods <= uids and (len(pods & uids) > unit.spare or needed & uids):
-                return f"the pods of {name} have changed"
+                return changed
     return None
 
 

@@ -20,16 +20,16 @@ from scheduler_core.evaluation.protection import (
     protection_of,
 )
 from scheduler_core.planner.gang.gang import Gang
+from scheduler_core.planner.preemption.candidates import (
+    CandidatePod,
+    CandidateUnit,
+    candidate_pods,
+    candidate_units,
+    unit_sources,
+)
 from scheduler_core.planner.preemption.cost import gpu_hours, gpus_of, lost_seconds
 from scheduler_core.planner.preemption.inputs import CheckpointAges, UnitInputs
 from scheduler_core.planner.preemption.model import EvictionUnit, VictimPod
-from scheduler_core.planner.preemption.running_units import (
-    RunningPod,
-    RunningUnit,
-    running_pods,
-    running_units,
-    unit_sources,
-)
 from scheduler_core.policy.preemption import PreemptionPeer, PreemptionRule
 from scheduler_core.policy.workload_class import WorkloadClass, workload_class_of
 from scheduler_core.request.pod_request import InvalidRequest, PodProfile
@@ -57,10 +57,10 @@ class UnitsFound(NamedTuple):
 
 def find_units(inputs: UnitInputs) -> UnitsFound:
     """Return the units that may be evicted for the beneficiary."""
-    running, ending, protected = running_pods(inputs)
+    running, ending, protected = candidate_pods(inputs)
     near = {uid: since for uid, since in inputs.near_end_since.items() if uid in running}
     sources = list(unit_sources(running, inputs))
-    units = list(running_units(sources, inputs))
+    units = list(candidate_units(sources, inputs))
     replacements = _replacements(units, inputs)
     ages, now, policy = CheckpointAges(), inputs.now, inputs.policy
     for each in units:
@@ -94,16 +94,16 @@ def find_units(inputs: UnitInputs) -> UnitsFound:
 
 def ending_pods(inputs: UnitInputs) -> tuple[VictimPod, ...]:
     """Return the pods that terminate already: their devices come free without an eviction."""
-    return tuple(running_pods(inputs)[1])
+    return tuple(candidate_pods(inputs)[1])
 
 
-def _replacements(units: Iterable[RunningUnit], inputs: UnitInputs) -> dict[str, float]:
+def _replacements(units: Iterable[CandidateUnit], inputs: UnitInputs) -> dict[str, float]:
     """Return the UIDs of pods that replace evicted ones, and when those were evicted.
 
     Of each workload these have not more devices than were evicted, and they started since: a tenant can give many pods
     one controller, or name a gang like an evicted one.
     """
-    pods: dict[str, list[RunningPod]] = {}
+    pods: dict[str, list[CandidatePod]] = {}
     for unit in units:
         if unit.key in inputs.evicted:
             pods.setdefault(unit.key, []).extend(unit.gpu_pods)
@@ -129,7 +129,9 @@ def _peer_of(gang: Gang) -> PreemptionPeer:
     return PreemptionPeer(gang.name.namespace, gang.priority, workload_class_of(profile))
 
 
-def _near_end_since(unit: RunningUnit, rule: PreemptionRule, near: dict[str, NearEndSince], now: float) -> NearEndSince:
+def _near_end_since(
+    unit: CandidateUnit, rule: PreemptionRule, near: dict[str, NearEndSince], now: float
+) -> NearEndSince:
     """Return when searches first saw the unit near its end, and add its pods to ``near``.
 
     By pod, because owners and gangs of running pods can be changed.
@@ -145,7 +147,7 @@ def _near_end_since(unit: RunningUnit, rule: PreemptionRule, near: dict[str, Nea
     return found
 
 
-def _structural_protection(unit: RunningUnit, inputs: UnitInputs) -> Protection | None:
+def _structural_protection(unit: CandidateUnit, inputs: UnitInputs) -> Protection | None:
     if any(each.state.is_recreated for each in unit.pods):
         return Protection.RECREATED
     if not unit.spare and len(unit.pods) > _most_pods(inputs):
@@ -157,7 +159,7 @@ def _most_pods(inputs: UnitInputs) -> int:
     return max(1, inputs.policy.max_evictions_per_hour)
 
 
-def _eviction_unit(unit: RunningUnit, rule: PreemptionRule, age_s: float, inputs: UnitInputs) -> EvictionUnit:
+def _eviction_unit(unit: CandidateUnit, rule: PreemptionRule, age_s: float, inputs: UnitInputs) -> EvictionUnit:
     grace_s = max(each.grace_s for each in unit.pods)
     lost_s = lost_seconds(unit.times, unit.workload_class, age_s, grace_s, inputs.policy)
     found = (_victim(each, lost_s, inputs.table.records.get(each.node)) for each in unit.pods)
@@ -177,7 +179,7 @@ def _eviction_unit(unit: RunningUnit, rule: PreemptionRule, age_s: float, inputs
     )
 
 
-def _age_text(unit: RunningUnit, age_s: float) -> str:
+def _age_text(unit: CandidateUnit, age_s: float) -> str:
     if unit.workload_class is WorkloadClass.INFERENCE:
         return "no work is lost but the restart"
     if unit.times.last_checkpoint is not None:
@@ -185,7 +187,7 @@ def _age_text(unit: RunningUnit, age_s: float) -> str:
     return f"no checkpoint known: counts as {age_s / 60:.0f} min of work"
 
 
-def _victim(pod: RunningPod, lost_s: float, record: NodeRecord | None) -> VictimPod:
+def _victim(pod: CandidatePod, lost_s: float, record: NodeRecord | None) -> VictimPod:
     devices = pod.profile.device_request.totals
     hours = gpu_hours(gpus_of(record, devices), lost_s)
     per_hour = None if record is None else record.machine.cost.per_gpu_hour

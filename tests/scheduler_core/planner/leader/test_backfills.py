@@ -361,3 +361,21 @@ def test_a_gang_that_cannot_use_one_hold_uses_another_one() -> None:
     leader.run()
 
     assert places(server, "short") == ["n0"]
+
+
+def test_a_member_without_gpus_of_a_high_priority_does_not_keep_a_gang_on_held_capacity() -> None:
+    server = waiting_for()
+    leader = planner(server)
+    leader.run()
+    bounds = {"spec": {"terminationGracePeriodSeconds": 10, "activeDeadlineSeconds": 600}}
+    pod = server.create_pod("short", 2, "short", 2, more=bounds)
+    server.create_pod("launcher", 0, "short", 2, more=bounds, priority=1_000)
+    leader.run()
+    for uid, each in server.pods.items():
+        if each["metadata"]["name"].startswith(("short", "launcher")):
+            started(server, uid, "n0")
+    run(leader)
+    end_user(server)
+    run(leader)
+
+    assert pod in evicted(leader)

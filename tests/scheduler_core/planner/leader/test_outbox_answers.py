@@ -188,7 +188,8 @@ def test_unbound_pods_avoid_their_nodes_for_a_while(
 
     parts.backlog.mark_rolled_back(batch, "late")
 
-    assert parts.backlog.all_avoided_nodes(50.0) == {late.gang_request.gang: frozenset({"n2"})}
+    names = [late.gang_request.gang, ALONE]
+    assert parts.backlog.all_avoided_nodes(names, 50.0) == {late.gang_request.gang: frozenset({"n2"})}
     assert parts.backlog.avoided_nodes(late.gang_request.gang, 50.0 + AVOID_NODE_S) == frozenset()
     assert parts.backlog.avoided_nodes(ALONE, 50.0) == frozenset()
 
@@ -221,3 +222,15 @@ def test_unanswered_writes_are_forgotten_when_more_than_pods_of_one_namespace_ar
     parts.answer(action, WriteOutcome.UNANSWERED, "no answer")
 
     assert parts.view.observations.refused_writes == {(DeletePod, "uid-w-0"): RefusedWrite(50.0, 50.0, "no")}
+
+
+def test_all_gangs_avoid_a_node_that_takes_no_more_pods(parts: Parts) -> None:
+    """Else each new gang is bound there in vain, and a tenant can fill a node by pods that request nothing."""
+    full = "0/2 nodes are available: 1 Too many pods, 1 node(s) didn't match Pod's node affinity/selector."
+    late = member("b", gang=GangName("team", "pod.uid-b"))._replace(bind_error=full)
+    parts.show_pods(late)
+
+    parts.backlog.mark_rolled_back(plan("pods-2", {"b": ("n2", 1)}, gang=""), "late")
+
+    assert parts.backlog.all_avoided_nodes([ALONE], 50.0) == {ALONE: frozenset({"n2"})}
+    assert parts.backlog.avoided_nodes(ALONE, 50.0 + AVOID_NODE_S) == frozenset()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -857,7 +858,8 @@ def test_gangs_of_a_higher_priority_that_fit_nowhere_do_not_keep_others_from_pre
     """Each search is followed by a pause: a few such gangs would use all the time."""
     server, _ = full(n0=2, n1=2)
     for number in range(40):
-        server.create_pod(f"large-{number}", 3, f"large-{number}", 1, priority=1_000)
+        elsewhere = {"metadata": {"namespace": "other"}}
+        server.create_pod(f"large-{number}", 3, f"large-{number}", 1, more=elsewhere, priority=1_000)
     urgent(server)
     leader = planner(server)
     apply_result = Preemptions.apply_result
@@ -865,6 +867,32 @@ def test_gangs_of_a_higher_priority_that_fit_nowhere_do_not_keep_others_from_pre
         Preemptions, "apply_result", lambda self, result, now: apply_result(self, result._replace(cpu_s=1.5), now)
     )
 
-    run(leader, 200)
+    run(leader, 100)
 
     assert committed(server) == {"urgent"}
+
+
+def test_running_pods_that_change_their_gangs_all_the_time_stop_one_preemption() -> None:
+    """Four pods are pairs, and each time that evictions are planned, other pairs."""
+    server, pods = full(n0=2, n1=2, n2=2, n3=2)
+    turns = count()
+
+    def pair() -> None:
+        for uid, partner in zip(
+            pods.values(), ((0, 1, 1, 0), (0, 0, 1, 1), (0, 1, 0, 1))[next(turns) % 3], strict=True
+        ):
+            if uid in server.pods:
+                annotate(server, uid, "gputopo.io/gang", f"pair-{partner}")
+
+    def change(action: Action) -> None:
+        if isinstance(action, CreateReservation) and action.spec.preemption is not None:
+            pair()
+
+    pair()
+    leader = planner(server)
+    leader.refuses = change
+    urgent(server)
+    run(leader, 40)
+
+    assert committed(server) == {"urgent"}
+    assert leader.preemptions.count("planned") == 2

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from scheduler_core.cache.events import Batch
 from scheduler_core.evaluation.job_times import NearEndSince
 from scheduler_core.evaluation.protection import Protection
-from scheduler_core.planner.gang.disruption import OwnerDisruption
+from scheduler_core.planner.gang.disruption import OwnerDisruption, PodDisruption
 from scheduler_core.planner.gang.gang import GangPhase
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.preemption.inputs import EvictedDevices, UnitInputs
@@ -491,9 +492,20 @@ def test_when_the_time_is_over_no_more_units_are_found_and_the_next_search_begin
         return [each.name for each in found.units]
 
     with pytest.MonkeyPatch.context() as changed:
-        changed.setattr("scheduler_core.planner.preemption.running_units._AT_ONCE", 4)
+        changed.setattr("scheduler_core.planner.preemption.candidates._AT_ONCE", 4)
         parts = [found_at(seconds) for seconds in range(26)]
 
     assert find_units(one).is_complete
     assert {len(each) for each in parts} == {4}
     assert {name for each in parts for name in each} == {f"team/b{at}" for at in range(26)}
+
+
+def test_a_pod_of_a_daemonset_does_not_protect_the_gang_that_it_names() -> None:
+    gang = inputs([RunningJob("g", "abc", "scavenger")])
+    state = gang.disruptions.pod("uid-g-0")
+    assert state is not None
+    gang.disruptions.apply_pods(Batch(PodDisruption, (state._replace(is_recreated=True),), is_full_list=False))
+    found = find_units(gang)
+
+    assert [[pod.name for pod in unit.pods] for unit in found.units] == [["g-1", "g-2"]]
+    assert found.protected == {"team/g-0": Protection.RECREATED}

@@ -31,7 +31,7 @@ _AT_ONCE = 64  # units that are read before the time is checked
 _TURN = 7_919  # a prime: so the first unit of a search is another one each second
 
 
-class RunningPod(NamedTuple):
+class CandidatePod(NamedTuple):
     uid: str
     namespace: str
     name: str
@@ -43,10 +43,10 @@ class RunningPod(NamedTuple):
     grace_s: float  # that an eviction grants: its own grace period, at most ``maxGrace``
 
 
-class RunningUnit(NamedTuple):
+class CandidateUnit(NamedTuple):
     key: str
     name: str
-    pods: tuple[RunningPod, ...]
+    pods: tuple[CandidatePod, ...]
     workload_class: WorkloadClass
     priority: int
     times: JobTimes
@@ -55,7 +55,7 @@ class RunningUnit(NamedTuple):
     needed: frozenset[str] = frozenset()  # UIDs of pods without which the others cannot go on
 
     @property
-    def gpu_pods(self) -> tuple[RunningPod, ...]:
+    def gpu_pods(self) -> tuple[CandidatePod, ...]:
         return tuple(each for each in self.pods if each.profile.devices)
 
     @property
@@ -63,9 +63,9 @@ class RunningUnit(NamedTuple):
         return PreemptionPeer(self.pods[0].namespace, self.priority, self.workload_class)
 
 
-def running_pods(inputs: UnitInputs) -> tuple[dict[str, RunningPod], list[VictimPod], dict[str, Protection]]:
+def candidate_pods(inputs: UnitInputs) -> tuple[dict[str, CandidatePod], list[VictimPod], dict[str, Protection]]:
     """Return the running pods by UID, the pods that end soon without an eviction, and why other pods are neither."""
-    running: dict[str, RunningPod] = {}
+    running: dict[str, CandidatePod] = {}
     ending: list[VictimPod] = []
     protected: dict[str, Protection] = {}
     for node, record in inputs.table.records.items():
@@ -77,7 +77,7 @@ def running_pods(inputs: UnitInputs) -> tuple[dict[str, RunningPod], list[Victim
                 protected[f"{pod.namespace}/{pod.name}"] = Protection.UNKNOWN
             elif _is_evictable(state, inputs):
                 grace_s = _granted_grace(state, inputs)
-                running[pod.uid] = RunningPod(
+                running[pod.uid] = CandidatePod(
                     pod.uid, pod.namespace, pod.name, node, pod.profile, pod.owner, state, pod, grace_s
                 )
             elif not ends_within(inputs.ending_s, state.gone_by, inputs.now):
@@ -104,11 +104,14 @@ class UnitSource(NamedTuple):
     """The pods of a unit; without a gang, a single pod."""
 
     gang: Gang | None
-    pods: tuple[RunningPod, ...]
+    pods: tuple[CandidatePod, ...]
 
 
-def unit_sources(running: dict[str, RunningPod], inputs: UnitInputs) -> Iterator[UnitSource]:
-    """Yield gangs with all their pods, then single pods. Members without GPUs are evicted with their gang."""
+def unit_sources(running: dict[str, CandidatePod], inputs: UnitInputs) -> Iterator[UnitSource]:
+    """Yield gangs with all their pods, then single pods. Members without GPUs are evicted with their gang.
+
+    Pods that come back at once, of a DaemonSet, belong to no gang: else one of them would protect it.
+    """
     left = dict(running)
     for gang in inputs.gangs:
         if gang.name == inputs.beneficiary.name:
@@ -117,16 +120,20 @@ def unit_sources(running: dict[str, RunningPod], inputs: UnitInputs) -> Iterator
             continue
         if is_single_pod_gang(gang.name):
             continue
-        pods = [
-            pod for each in gang.placed if (pod := left.pop(each.uid, None) or _without_gpus(each, inputs)) is not None
-        ]
+        members = [each for each in gang.placed if not _is_recreated(each, inputs)]
+        pods = [pod for each in members if (pod := left.pop(each.uid, None) or _without_gpus(each, inputs)) is not None]
         if any(each.profile.devices for each in pods):
             yield UnitSource(gang, tuple(pods))
     for pod in left.values():
         yield UnitSource(None, (pod,))
 
 
-def running_units(sources: list[UnitSource], inputs: UnitInputs) -> Iterator[RunningUnit]:
+def _is_recreated(member: Member, inputs: UnitInputs) -> bool:
+    state = inputs.disruptions.pod(member.uid)
+    return state is not None and state.is_recreated
+
+
+def candidate_units(sources: list[UnitSource], inputs: UnitInputs) -> Iterator[CandidateUnit]:
     """Yield the units as far as the time allows, beginning with others in each search."""
     facts_of_gangs = inputs.disruptions.gang_facts()
     first = int(inputs.now) * _TURN % max(1, len(sources))
@@ -139,7 +146,7 @@ def running_units(sources: list[UnitSource], inputs: UnitInputs) -> Iterator[Run
             yield _gang_unit(gang, pods, facts_of_gangs, inputs)
 
 
-def _without_gpus(member: Member, inputs: UnitInputs) -> RunningPod | None:
+def _without_gpus(member: Member, inputs: UnitInputs) -> CandidatePod | None:
     """Return a running member that requests no GPU; None: it does not run, or it requests some."""
     state = inputs.disruptions.pod(member.uid)
     if state is None or not _is_evictable(state, inputs) or member.node is None or member.asks_for_gpus:
@@ -147,17 +154,19 @@ def _without_gpus(member: Member, inputs: UnitInputs) -> RunningPod | None:
     if member.phase in FINISHED_PHASES:
         return None
     grace_s = _granted_grace(state, inputs)
-    return RunningPod(member.uid, member.namespace, member.name, member.node, PodProfile(), None, state, None, grace_s)
+    return CandidatePod(
+        member.uid, member.namespace, member.name, member.node, PodProfile(), None, state, None, grace_s
+    )
 
 
 def _gang_unit(
-    gang: Gang, pods: tuple[RunningPod, ...], facts_of_gangs: _FactsOfGangs, inputs: UnitInputs
-) -> RunningUnit:
+    gang: Gang, pods: tuple[CandidatePod, ...], facts_of_gangs: _FactsOfGangs, inputs: UnitInputs
+) -> CandidateUnit:
     required = gang.required_members if gang.is_elastic else None
     least = None if required is None else max(1, required - len(gang.succeeded))
     # Only members that a planner placed: pods of other schedulers may wait for ever.
     is_starting = any(each.node is None and each.reservation is not None for each in gang.placed)
-    return RunningUnit(
+    return CandidateUnit(
         gang.name.title,
         gang.name.title,
         pods,
@@ -183,8 +192,8 @@ def _needed_members(gang: Gang) -> frozenset[str]:
     return frozenset(uid for uid, rank in ranks.items() if rank is None or rank == first)
 
 
-def _single_unit(pod: RunningPod, facts_of_gangs: _FactsOfGangs, inputs: UnitInputs) -> RunningUnit:
-    return RunningUnit(
+def _single_unit(pod: CandidatePod, facts_of_gangs: _FactsOfGangs, inputs: UnitInputs) -> CandidateUnit:
+    return CandidateUnit(
         f"{pod.namespace}/{pod.owner or pod.uid}",
         f"{pod.namespace}/{pod.name}",
         (pod,),
@@ -203,14 +212,14 @@ _CLASSES = (
 )
 
 
-def _class_of(pods: Iterable[RunningPod]) -> WorkloadClass:
+def _class_of(pods: Iterable[CandidatePod]) -> WorkloadClass:
     """Return the workload class of the gang: of members with GPUs, the first of scavenger, training, ..."""
     classes = {workload_class_of(each.profile) for each in pods if each.profile.devices}
     return next(each for each in _CLASSES if each in classes)
 
 
 def _times(
-    pods: tuple[RunningPod, ...], gangs: tuple[GangName, ...], facts_of_gangs: _FactsOfGangs, inputs: UnitInputs
+    pods: tuple[CandidatePod, ...], gangs: tuple[GangName, ...], facts_of_gangs: _FactsOfGangs, inputs: UnitInputs
 ) -> JobTimes:
     """Return the limited facts of these pods. The start is that of the first pod: restarts change nothing."""
     names = {*gangs, *(each.state.jobset for each in pods if each.state.jobset is not None)}
