@@ -163,7 +163,9 @@ def simulate(
       kubectl get nodes -o json > nodes.json && gputopo simulate --cluster nodes.json
       gputopo simulate --cluster 'dgx-a100*20' --workload docs/examples/preemption/workload.csv
     """
-    specs = [spec for each in clusters for spec in _nodes(each)]
+    specs: list[SimulatedNode] = []
+    for each in clusters:
+        specs += _nodes(each, len(specs))
     text = None if load["workload"] is None else read_text(load["workload"], _WORKLOAD)
     wanted = _Load(**load, text=text)
     if text is not None:
@@ -277,19 +279,20 @@ def _seeds(seeds: Sequence[int]) -> str:
     return f"1 run, seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} runs, seeds {seeds[0]} to {seeds[-1]}"
 
 
-def _nodes(source: str) -> list[SimulatedNode]:
+def _nodes(source: str, first: int) -> list[SimulatedNode]:
+    """Return the nodes of a value of ``--cluster``. ``first``: the number of its first machine."""
     from gputopo.cli.source import topology_of  # noqa: PLC0415  start-up of all other commands
     from scheduler_core.simulation.hosts import ClusterError, SimulatedNode, idle_nodes, read_nodes  # noqa: PLC0415
 
     many = _MANY.fullmatch(source)
-    if many is not None:
-        count = many["count"]
+    # A file without a number of machines is a cluster.
+    if many is not None or (source != "-" and not os.path.exists(source)):  # noqa: PTH110  as in ``topology_of``
+        name, count = (source, "1") if many is None else many.group("machine", "count")
         if len(count) > len(str(_MAX_NODES)):
             exit_with_error(f"--cluster {source[:_QUOTED]!r}: expected at most {_MAX_NODES:,} machines")
-        machine = topology_of(many["machine"])
-        return [SimulatedNode(f"{many['machine']}-{number:05}", machine) for number in range(int(count))]
-    if source != "-" and not os.path.exists(source):  # noqa: PTH110  as in ``topology_of``
-        return [SimulatedNode(source, topology_of(source))]
+        machine = topology_of(name)
+        # Names decide between equal nodes. So they depend on no spelling of the source.
+        return [SimulatedNode(f"simulated-{number:05}", machine) for number in range(first, first + int(count))]
     text = read_packed(source)
     if text.lstrip().startswith(b"{"):
         return idle_nodes(_listed_file(source, text))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -72,6 +73,26 @@ def test_an_invalid_policy_file_is_an_error(files: Path, content: bytes, said: s
 
     assert code == 2
     assert said in output
+
+
+def _figures(*arguments: str) -> tuple[list[dict[str, Any]], str]:
+    """Return the figures without the times per decision, and standard error."""
+    found = CliRunner().invoke(main.main, ["simulate", *arguments, "-o", "json"])
+    assert found.exit_code == 0, found.output
+    rows = json.loads(found.stdout)["replays"]
+    return [{key: value for key, value in row.items() if "latency" not in key} for row in rows], found.stderr
+
+
+def test_the_spelling_of_a_machine_changes_no_placement(tmp_path: Path) -> None:
+    recorded = tmp_path / "recorded.json"
+    recorded.write_bytes(Path("fixtures/machines/8a100-2n-pairs12/snapshot.json").read_bytes())
+    asked = ("--jobs", "100", "--policies", "ours,pack")
+    sources = ("a100-pcie*8", "8a100-2n-pairs12*8", f"{recorded}*8")
+
+    one, other, file = (_figures("--cluster", source, *asked) for source in sources)
+    twice = _figures("--cluster", "a100-pcie*4", "--cluster", "a100-pcie*4", *asked)
+
+    assert one == other == file == twice
 
 
 @pytest.mark.parametrize("output", ["text", "html"])
