@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,13 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from gputopo.cli import complete
-from gputopo.cli.cluster import print_unreadable
 from gputopo.cli.policy import read_policy_file
-from gputopo.cli.progress import ProgressLine, input_progress
-from gputopo.cli.terminal import decode_utf8, exit_with_error, read_packed, read_text, terminal_width, write_out
+from gputopo.cli.progress import ProgressLine
+from gputopo.cli.simulated_nodes import SimulatedNodes, read_simulated_nodes
+from gputopo.cli.terminal import exit_with_error, read_text, terminal_width, write_out
 
 if TYPE_CHECKING:
-    from scheduler_core.cache.list_once import ListedCluster
     from scheduler_core.policy.policy import Policy
     from scheduler_core.policy.preemption import PreemptionPolicy
     from scheduler_core.simulation.hosts import SimulatedNode
@@ -28,11 +26,7 @@ if TYPE_CHECKING:
 
 _POLICIES = "ours,spread,pack,fgd"
 _WORKLOAD = "jobs in CSV or JSON, see docs/quality.md"
-_CLUSTER = "nodes in CSV, or the output of `kubectl get nodes -o json`"
 _SIZES = "1:45,2:25,3:8,4:15,5:7"
-_MANY = re.compile(r"(?P<machine>.+)\*(?P<count>\d+)")
-_MAX_NODES = 99_999  # of one --cluster
-_QUOTED = 60  # characters of a value that is refused
 _MAX_WEIGHT = 1e12
 _SIZE = re.compile(r"(\d{1,4}):(\d+(?:\.\d+)?)")
 
@@ -84,7 +78,7 @@ class _Load(NamedTuple):
     multiple=True,
     required=True,
     help="Nodes: a CSV file (sn, cpu_milli, memory_mib, gpu, model), the output of `kubectl get nodes -o json`, or N "
-    "machines (default: 1) of a value of `show --from`. Repeatable. Running pods are ignored.",
+    "machines of a value of `show --from` (default: 1; a file needs *N). Repeatable. Running pods are ignored.",
 )
 @click.option(
     "--workload",
@@ -163,9 +157,9 @@ def simulate(
       kubectl get nodes -o json > nodes.json && gputopo simulate --cluster nodes.json
       gputopo simulate --cluster 'dgx-a100*20' --workload docs/examples/preemption/workload.csv
     """
-    specs: list[SimulatedNode] = []
-    for each in clusters:
-        specs += _nodes(each, len(specs))
+    cluster = read_simulated_nodes(clusters)
+    for each in cluster.caveats:
+        click.echo(f"gputopo: {each}", err=True)
     text = None if load["workload"] is None else read_text(load["workload"], _WORKLOAD)
     wanted = _Load(**load, text=text)
     if text is not None:
@@ -173,16 +167,14 @@ def simulate(
 
         if has_tiers(text):
             tiers = _Tiers(None if policies == _POLICIES else _policy_names(policies), policy_file)
-            _simulate_tiers(specs, wanted, tiers, range(seed, seed + seeds), output)
+            _simulate_tiers(cluster.specs, wanted, tiers, range(seed, seed + seeds), output)
             return
     placements = () if policy_file is None else read_policy_file(policy_file).policies.profiles
     compared = _Compared(_policy_names(policies), {each.policy.name: each.policy for each in placements})
-    _simulate(specs, wanted, compared, range(seed, seed + seeds), output)
+    _simulate(cluster, wanted, compared, range(seed, seed + seeds), output)
 
 
-def _simulate(
-    specs: Sequence[SimulatedNode], wanted: _Load, compared: _Compared, seeds: Sequence[int], output: str
-) -> None:
+def _simulate(cluster: SimulatedNodes, wanted: _Load, compared: _Compared, seeds: Sequence[int], output: str) -> None:
     import json  # noqa: PLC0415  start-up of all other commands
 
     from gputopo.render.report import UNFOLDED  # noqa: PLC0415
@@ -193,6 +185,7 @@ def _simulate(
     for name in compared.policies:
         if name not in POLICIES:
             exit_with_error(f"unknown policy {name!r}; expected: {', '.join(POLICIES)}")
+    specs = cluster.specs
     gpus = sum(len(spec.topology.usable) for spec in specs)
     if not gpus:
         exit_with_error("--cluster: no node with usable GPUs; see `gputopo machines`, and `gputopo simulate --help`")
@@ -215,8 +208,11 @@ def _simulate(
         }
         summed = summaries(figures)
         wide = terminal_width() or UNFOLDED
+        is_page = output == "html"
         write_out(
-            simulation_page(summed, words, about) if output == "html" else simulation_text(summed, words, about, wide)
+            simulation_page(summed, words, about, cluster.caveats)
+            if is_page
+            else simulation_text(summed, words, about, wide)
         )
 
 
@@ -277,45 +273,6 @@ def _policy_names(policies: str) -> list[str]:
 
 def _seeds(seeds: Sequence[int]) -> str:
     return f"1 run, seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} runs, seeds {seeds[0]} to {seeds[-1]}"
-
-
-def _nodes(source: str, first: int) -> list[SimulatedNode]:
-    """Return the nodes of a value of ``--cluster``. ``first``: the number of its first machine."""
-    from gputopo.cli.source import topology_of  # noqa: PLC0415  start-up of all other commands
-    from scheduler_core.simulation.hosts import ClusterError, SimulatedNode, idle_nodes, read_nodes  # noqa: PLC0415
-
-    many = _MANY.fullmatch(source)
-    # A file without a number of machines is a cluster.
-    if many is not None or (source != "-" and not os.path.exists(source)):  # noqa: PTH110  as in ``topology_of``
-        name, count = (source, "1") if many is None else many.group("machine", "count")
-        if len(count) > len(str(_MAX_NODES)):
-            exit_with_error(f"--cluster {source[:_QUOTED]!r}: expected at most {_MAX_NODES:,} machines")
-        machine = topology_of(name)
-        # Names decide between equal nodes. So they depend on no spelling of the source.
-        return [SimulatedNode(f"simulated-{number:05}", machine) for number in range(first, first + int(count))]
-    text = read_packed(source)
-    if text.lstrip().startswith(b"{"):
-        return idle_nodes(_listed_file(source, text))
-    try:
-        return read_nodes(decode_utf8(text, source, _CLUSTER))
-    except ClusterError as error:
-        exit_with_error(f"{source}: {error}")
-
-
-def _listed_file(source: str, text: bytes) -> ListedCluster:
-    from gputopo.kube.cluster_file import ClusterFileError, FileKube  # noqa: PLC0415  start-up of all other commands
-    from gputopo.kube.rbac import READER  # noqa: PLC0415
-    from scheduler_core.cache.list_once import ListedFor, read_cluster  # noqa: PLC0415
-    from scheduler_core.policy.policy import Policy  # noqa: PLC0415
-
-    try:
-        with input_progress(source, len(text)):
-            kube = FileKube(text, READER)
-    except ClusterFileError as error:
-        exit_with_error(f"{source}: {error}")
-    found = read_cluster(kube, kube.now(), ListedFor(Policy()))
-    print_unreadable(kube.unreadable)
-    return found
 
 
 def _jobs(wanted: _Load, gpus: int, seed: int) -> list[SimulatedJob]:

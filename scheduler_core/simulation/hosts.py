@@ -9,14 +9,18 @@ from gputopo.model import MAX_GPUS, NodeTopology
 from gputopo.quantities import parse_mib, parse_quantity
 from scheduler_core.allocation.gpu_sets import member_places
 from scheduler_core.allocation.machine_shape import MachineShape, shape_of
+from scheduler_core.cache.kube_scheduler_filters import rejection
 from scheduler_core.cache.list_once import ListedCluster
 from scheduler_core.policy.demand_mix import WHOLE_GPU
+from scheduler_core.request.full_pod import FullPodSpec, Toleration
 from scheduler_core.simulation.assumed_machines import machine_of
 from scheduler_core.simulation.rows import RowsError, parse_integer, parse_text, read_rows
 from scheduler_core.simulation.workload import JobKind
 
 _EXPECTED = "expected columns: sn, cpu_milli, memory_mib, gpu, model"
 UNLIMITED = 1 << 40  # CPU milli and MiB of a node if unknown
+# Device plugins and clouds taint GPU nodes with the name of the resource, and pods that request it tolerate the taint.
+_ORDINARY_POD = FullPodSpec(tolerations=(Toleration(key="nvidia.com/gpu", operator="Exists"),))
 
 
 class ClusterError(ValueError):
@@ -119,18 +123,30 @@ def _gpu_count(value: object) -> int:
     return found
 
 
-def idle_nodes(cluster: ListedCluster) -> list[SimulatedNode]:
+class IdleNodes(NamedTuple):
+    """The GPU nodes of a cluster without their pods."""
+
+    nodes: list[SimulatedNode]
+    left_out: dict[str, str]  # nodes that kube-scheduler rejects for an ordinary GPU pod, with the reasons
+
+
+def idle_nodes(cluster: ListedCluster) -> IdleNodes:
     """Return the GPU nodes without their pods, as far as their GPUs are known."""
-    specs = []
+    found = IdleNodes([], {})
     for node in cluster.nodes:
-        topology = cluster.snapshot.records[node.metadata.name].machine.topology
-        if topology is not None and topology.usable:
-            allocatable = node.status.allocatable or {}
-            cpu = parse_quantity(str(allocatable.get("cpu", "")))
-            memory = parse_mib(str(allocatable.get("memory", "")))
-            cpu_milli = UNLIMITED if cpu is None else int(1000 * cpu)
-            specs.append(SimulatedNode(node.metadata.name, topology, cpu_milli, memory or UNLIMITED))
-    return specs
+        name = node.metadata.name
+        topology = cluster.snapshot.records[name].machine.topology
+        if topology is None or not topology.usable:
+            continue
+        if (reason := rejection(_ORDINARY_POD, node)) is not None:
+            found.left_out[name] = reason
+            continue
+        allocatable = node.status.allocatable or {}
+        cpu = parse_quantity(str(allocatable.get("cpu", "")))
+        memory = parse_mib(str(allocatable.get("memory", "")))
+        cpu_milli = UNLIMITED if cpu is None else int(1000 * cpu)
+        found.nodes.append(SimulatedNode(name, topology, cpu_milli, memory or UNLIMITED))
+    return found
 
 
 def read_nodes(text: str) -> list[SimulatedNode]:

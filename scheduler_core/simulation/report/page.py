@@ -18,8 +18,10 @@ margin:0 1% 1rem 0;vertical-align:top}svg{width:100%;font:11px system-ui,sans-se
 """
 
 
-def simulation_page(found: Sequence[PolicySummary], words: Mapping[str, str], about: str) -> str:
-    """Return the page: what was simulated, a summary, the table, the plots and the terms."""
+def simulation_page(
+    found: Sequence[PolicySummary], words: Mapping[str, str], about: str, caveats: Sequence[str] = ()
+) -> str:
+    """Return the page: what was simulated, a summary, caveats, the table, the plots and the terms."""
     plots = [
         (_courses(found, "allocated"), "Share of the GPU capacity in use, over growing demand."),
         (_courses(found, "island_fragments"), "Free GPUs that no usual pod can use inside one island."),
@@ -30,6 +32,7 @@ def simulation_page(found: Sequence[PolicySummary], words: Mapping[str, str], ab
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>GPU placement, simulated</title>'
         f"<style>{_STYLE}</style><h1>GPU placement, simulated</h1><p>{escape(about)}</p>{_verdict(found)}"
+        f"{''.join(f'<p>{escape(each)}</p>' for each in caveats)}"
         f"{_table(found)}<p>{legend([each.policy for each in found])}</p>{figures}{_notes(found, words)}</html>\n"
     )
 

@@ -95,6 +95,41 @@ def test_the_spelling_of_a_machine_changes_no_placement(tmp_path: Path) -> None:
     assert one == other == file == twice
 
 
+def test_a_file_of_one_machine_without_a_number_is_an_error_that_names_the_number(tmp_path: Path) -> None:
+    pasted, recorded = tmp_path / "pasted.txt", Path("fixtures/machines/8a100-2n-pairs12/snapshot.json")
+    pasted.write_text(CliRunner().invoke(main.main, ["show", "a100-pcie", "-o", "matrix"]).stdout)
+
+    for file in (pasted, recorded):
+        code, said = _run("simulate", "--cluster", str(file))
+
+        assert code == 2
+        assert f"for a file that describes one machine: --cluster '{file}*1'" in said
+
+
+def test_nodes_that_ordinary_gpu_pods_cannot_use_are_left_out(files: Path) -> None:
+    cluster = files / "cluster.json"
+    (node,) = json.loads(cluster.read_text())["items"]
+    specs = {
+        "free": {},
+        "tainted": {"taints": [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]},
+        "avoided": {"taints": [{"key": "team", "effect": "PreferNoSchedule"}]},
+        "control": {"taints": [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]},
+        "cordoned": {"unschedulable": True},
+    }
+    nodes = [node | {"metadata": node["metadata"] | {"name": name}, "spec": spec} for name, spec in specs.items()]
+    cluster.write_text(json.dumps({"kind": "List", "items": nodes}))
+
+    found = CliRunner().invoke(main.main, ["simulate", "--cluster", str(cluster), "--sizes", "1:1", "--jobs", "9"])
+
+    assert found.stdout.startswith("3 nodes with 12 GPUs")
+    (said,) = found.stderr.splitlines()
+    assert said == (
+        "gputopo: 2 nodes left out: pods that tolerate only the taint nvidia.com/gpu cannot use them: control "
+        "(the taint node-role.kubernetes.io/control-plane:NoSchedule of the node is not tolerated), cordoned (the node "
+        "is cordoned)"
+    )
+
+
 @pytest.mark.parametrize("output", ["text", "html"])
 def test_machines_by_name(output: str) -> None:
     code, said = _run("simulate", "--cluster", "8a100-2n-pairs12*4", "--jobs", "40", "-o", output)

@@ -129,11 +129,12 @@ def test_with_labels_only_the_gpus_are_unknown() -> None:
 def test_idle_nodes_for_a_simulation() -> None:
     found = idle_nodes(listed(_printed(CLUSTER)))
 
-    assert [(spec.name, spec.cpu_milli, spec.memory_mib) for spec in found] == [
+    assert [(spec.name, spec.cpu_milli, spec.memory_mib) for spec in found.nodes] == [
         ("switch", 96_000, 1 << 20),
         ("pairs", UNLIMITED, UNLIMITED),
     ]
-    assert all(isinstance(spec, SimulatedNode) for spec in found)
+    assert all(isinstance(spec, SimulatedNode) for spec in found.nodes)
+    assert not found.left_out
 
 
 def test_single_node_is_a_cluster_too() -> None:
