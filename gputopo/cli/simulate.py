@@ -192,8 +192,10 @@ def _simulate(cluster: SimulatedNodes, wanted: _Load, compared: _Compared, seeds
     runs = {name: PolicyRun(name, 0) for name in compared.policies}
     runs |= {f"ours:{name}": PolicyRun("ours", 0, each, as_served=True) for name, each in compared.profiles.items()}
     figures = []
+    caveats = list(cluster.caveats)
     for seed in seeds:
         jobs = _jobs(wanted, gpus, seed)
+        caveats += _oversized_jobs(jobs, specs, wanted) if seed == seeds[0] else ()
         with ProgressLine(f"simulate, seed {seed}", len(runs) * len(jobs)) as shown:
             for shown.detail, run in runs.items():
                 found = replay_workload(run._replace(seed=seed), specs, jobs, shown.advance)
@@ -210,9 +212,7 @@ def _simulate(cluster: SimulatedNodes, wanted: _Load, compared: _Compared, seeds
         wide = terminal_width() or UNFOLDED
         is_page = output == "html"
         write_out(
-            simulation_page(summed, words, about, cluster.caveats)
-            if is_page
-            else simulation_text(summed, words, about, wide)
+            simulation_page(summed, words, about, caveats) if is_page else simulation_text(summed, words, about, wide)
         )
 
 
@@ -273,6 +273,25 @@ def _policy_names(policies: str) -> list[str]:
 
 def _seeds(seeds: Sequence[int]) -> str:
     return f"1 run, seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} runs, seeds {seeds[0]} to {seeds[-1]}"
+
+
+def _oversized_jobs(jobs: Sequence[SimulatedJob], specs: Sequence[SimulatedNode], wanted: _Load) -> list[str]:
+    """Return a sentence about jobs with more GPUs than any node has. Exit with an error if all jobs are such jobs."""
+    from gputopo.render.wording import counted_noun  # noqa: PLC0415  start-up of all other commands
+
+    most = max(len(spec.topology.joinable) for spec in specs)
+    sizes = Counter(job.kind.gpus for job in jobs if job.kind.demand)
+    too_large = sorted(size for size in sizes if size > most)
+    if not too_large:
+        return []
+    source = f"--sizes {wanted.sizes!r}" if wanted.workload is None else wanted.workload
+    reason = f"{source}: no node has {counted_noun(too_large[0], 'GPU')}; the largest has {most}"
+    if len(too_large) == len(sizes):
+        exit_with_error(reason)
+    number = sum(sizes[size] for size in too_large)
+    caveat = f"{reason}. {counted_noun(number, 'job')} of {sum(sizes.values())} can never be scheduled"
+    click.echo(f"gputopo: {caveat}", err=True)
+    return [caveat]
 
 
 def _jobs(wanted: _Load, gpus: int, seed: int) -> list[SimulatedJob]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from scheduler_core.simulation.report.plot import bar_plot, distribution, legend, line_plot
-from scheduler_core.simulation.report.summary import COLUMNS, PolicySummary, cell_text
+from gputopo.render.wording import counted_noun
+from scheduler_core.simulation.report.plot import Axis, bar_plot, distribution, legend, line_plot
+from scheduler_core.simulation.report.summary import COLUMNS, NEVER_SCHEDULED, PolicySummary, cell_text
 
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:1120px;margin:2rem auto;padding:0 1rem;color:#1c2733}
@@ -23,7 +24,7 @@ def simulation_page(
 ) -> str:
     """Return the page: what was simulated, a summary, caveats, the table, the plots and the terms."""
     plots = [
-        (_courses(found, "allocated"), "Share of the GPU capacity in use, over growing demand."),
+        (_courses(found, "allocated"), "Share of the GPU capacity in use, while pods arrive."),
         (_courses(found, "island_fragments"), "Free GPUs that no usual pod can use inside one island."),
         (_islands(found), "Share of multi-GPU pods in one NVLink island, among the pods that fit into one."),
         (_rings(found), "Bandwidth of the pods' rings, in % of the best possible: further right is better."),
@@ -64,7 +65,8 @@ def _table(found: Sequence[PolicySummary]) -> str:
 
 def _courses(found: Sequence[PolicySummary], field: str) -> str:
     series = {each.policy: [(point.submitted, getattr(point, field)) for point in each.course] for each in found}
-    return line_plot(series, "demand, of the capacity", field.replace("_", " "))
+    title = "GPUs requested so far, in multiples of the GPUs of the cluster"
+    return line_plot(series, Axis(title, percent=False), Axis(field.replace("_", " ")))
 
 
 def _islands(found: Sequence[PolicySummary]) -> str:
@@ -74,15 +76,16 @@ def _islands(found: Sequence[PolicySummary]) -> str:
 
 def _rings(found: Sequence[PolicySummary]) -> str:
     series = {each.policy: distribution(each.bandwidths) for each in found if each.bandwidths}
-    return line_plot(series, "% of best ring bandwidth", "pods, up to this") if series else ""
+    return line_plot(series, Axis("% of best ring bandwidth"), Axis("pods, up to this")) if series else ""
 
 
 def _notes(found: Sequence[PolicySummary], words: Mapping[str, str]) -> str:
     rows = "".join(f"<li><b>{escape(each.policy)}</b>: {escape(words.get(each.policy, ''))}</li>" for each in found)
-    seeds = ", ".join(sorted({f"{each.seeds}" for each in found}))
+    seeds = ", ".join(counted_noun(number, "run") for number in sorted({each.seeds for each in found}))
     return (
-        f'<ul class="small">{rows}</ul><p class="small">Means of {seeds} runs. "mean allocated": over the second half '
+        f'<ul class="small">{rows}</ul><p class="small">Means of {seeds}. "mean allocated": over the second half '
         'of the arrivals; "allocated at end": after the last arrival. "fragments": free GPUs that usual pods '
         'cannot use on their node; "fragments by island": inside one island; both in % of all GPUs. "% of best ring '
-        "bandwidth\": the weakest hop of the ring through a pod's GPUs, compared with the best ring possible.</p>"
+        "bandwidth\": the weakest hop of the ring through a pod's GPUs, compared with the best ring possible. "
+        f'"never scheduled": {NEVER_SCHEDULED}.</p>'
     )

@@ -4,26 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from math import floor, log10
+from typing import NamedTuple
 
 COLOURS = ("#1b6ca8", "#e07a1f", "#3a9a5b", "#b0413e", "#7a5ea8", "#8c6d46", "#d4699e", "#6b7785", "#a8a232", "#2fa7b8")
 _WIDTH, _HEIGHT = 520, 300
-_LEFT, _TOP, _RIGHT, _BOTTOM = 56, 16, 12, 44
+_LEFT, _TOP, _RIGHT, _BOTTOM = 56, 16, 28, 44  # right: half of the last number of the x axis
+_MOST_STEPS = 6  # of an axis
 
 Series = Sequence[tuple[float, float]]
 
 
-def line_plot(series: Mapping[str, Series], x_title: str, y_title: str, *, percent: bool = True) -> str:
-    """Return a line for each name. Both axes begin at zero; with ``percent`` values are shares."""
+class Axis(NamedTuple):
+    """An axis, which begins at zero."""
+
+    title: str
+    percent: bool = True  # values are shares
+
+
+def line_plot(series: Mapping[str, Series], x_axis: Axis, y_axis: Axis) -> str:
+    """Return a line for each name."""
     points = [point for each in series.values() for point in each]
     most_x = max((x for x, _ in points), default=1.0) or 1.0
     most_y = max((y for _, y in points), default=1.0) or 1.0
-    body = [_axes(most_x, most_y, x_title, y_title, percent=percent)]
+    body = [_x_axis(x_axis, most_x), _y_axis(y_axis, most_y)]
     for number, (name, each) in enumerate(series.items()):
         path = " ".join(f"{_x(x / most_x):.1f},{_y(y / most_y):.1f}" for x, y in each)
         colour = COLOURS[number % len(COLOURS)]
         title = f"<title>{escape(name)}</title>"
         body.append(f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="{path}">{title}</polyline>')
-    return _svg("".join(body), y_title)
+    return _svg("".join(body), y_axis.title)
 
 
 def bar_plot(values: Mapping[str, float], title: str) -> str:
@@ -62,25 +72,37 @@ def legend(names: Sequence[str]) -> str:
     )
 
 
-def _axes(most_x: float, most_y: float, x_title: str, y_title: str, *, percent: bool) -> str:
+def _x_axis(axis: Axis, most: float) -> str:
     parts = []
-    for tenth in range(0, 11, 2):
-        share = tenth / 10
-        x, y = _x(share), _y(share)
-        x_text, y_text = (_number(share * most, percent=percent) for most in (most_x, most_y))
-        parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>')
-        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{y_text}</text>')
-        parts.append(f'<text x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 16}" text-anchor="middle">{x_text}</text>')
+    for value in _round_values(most):
+        place = f'x="{_x(value / most):.1f}" y="{_HEIGHT - _BOTTOM + 16}"'
+        parts.append(f'<text {place} text-anchor="middle">{_number(value, axis)}</text>')
     middle = _LEFT + (_WIDTH - _LEFT - _RIGHT) / 2
-    parts.append(f'<text x="{middle}" y="{_HEIGHT - 8}" text-anchor="middle">{escape(x_title)}</text>')
-    half = _TOP + (_HEIGHT - _TOP - _BOTTOM) / 2
-    turned = f'transform="rotate(-90 12 {half})" text-anchor="middle"'
-    parts.append(f'<text x="12" y="{half}" {turned}>{escape(y_title)}</text>')
+    parts.append(f'<text x="{middle}" y="{_HEIGHT - 8}" text-anchor="middle">{escape(axis.title)}</text>')
     return "".join(parts)
 
 
-def _number(value: float, *, percent: bool) -> str:
-    return f"{100 * value:.0f} %" if percent else f"{value:g}"
+def _y_axis(axis: Axis, most: float) -> str:
+    parts = []
+    for value in _round_values(most):
+        y = _y(value / most)
+        parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>')
+        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_number(value, axis)}</text>')
+    half = _TOP + (_HEIGHT - _TOP - _BOTTOM) / 2
+    turned = f'transform="rotate(-90 12 {half})" text-anchor="middle"'
+    parts.append(f'<text x="12" y="{half}" {turned}>{escape(axis.title)}</text>')
+    return "".join(parts)
+
+
+def _round_values(most: float) -> list[float]:
+    """Return the multiples of a round number (1, 2 or 5, times a power of ten) from zero to ``most``."""
+    power = 10.0 ** floor(log10(most / _MOST_STEPS))
+    step = next(each * power for each in (1, 2, 5, 10, 20) if most / (each * power) <= _MOST_STEPS)
+    return [number * step for number in range(int(most / step * (1 + 1e-9)) + 1)]
+
+
+def _number(value: float, axis: Axis) -> str:
+    return f"{100 * value:.4g} %" if axis.percent else f"{value:.4g}"
 
 
 def _x(share: float) -> float:

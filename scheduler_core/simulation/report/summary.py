@@ -22,6 +22,7 @@ class Column(NamedTuple):
     is_count: bool = False
 
 
+NEVER_SCHEDULED = "pods that had no GPUs when the last pod arrived, which ends the run"
 COLUMNS = (
     Column("mean_allocated", "mean allocated", 100.0, "%", 2),
     Column("allocated", "allocated at end", 100.0, "%", 2),
@@ -76,6 +77,8 @@ def simulation_text(found: Sequence[PolicySummary], words: dict[str, str], about
     titles = ("", *(column.title for column in COLUMNS))
     rows = [(each.policy, *(cell_text(each, column) for column in COLUMNS)) for each in found]
     notes = [(each.policy, words.get(each.policy, "")) for each in found]
+    if any(each.means["never"] for each in found):
+        notes.append(("never scheduled", NEVER_SCHEDULED))
     table = text_table(titles, rows, numbers=True)._replace(droppable=DROPPABLE)
     return render([[about], [table], [text_table((), notes)]], width)
 

@@ -146,7 +146,7 @@ def test_every_command_has_its_help() -> None:
         ("diff a100-mesh link-down", "11 of 12 NVLinks active"),
         ("policy check policy.yaml", "valid"),
         ("policy show policy.yaml", "built in"),
-        ("simulate --cluster l4*2 --jobs 20 --policy policy.yaml", "ours:default"),
+        ("simulate --cluster dgx-a100*1 --jobs 20 --policy policy.yaml", "ours:default"),
         ("simulate --cluster nodes.json --jobs 20 -o html", "<h1>"),
         ("replay decisions.jsonl", "2 decisions replayed, 0 differ\n"),
         ("what-if -f pod.yaml --from nodes.json", "gpu-1"),

@@ -130,6 +130,23 @@ def test_nodes_that_ordinary_gpu_pods_cannot_use_are_left_out(files: Path) -> No
     )
 
 
+def test_jobs_larger_than_any_node_are_an_error_if_all_are_and_are_counted_else(files: Path) -> None:
+    cluster = ("simulate", "--cluster", "a100-pcie*2", "--policies", "spread", "--jobs", "20")
+
+    code, said = _run(*cluster, "--sizes", "9:1")
+    mixed = CliRunner().invoke(main.main, [*cluster, "--sizes", "9:1,2:1", "--seeds", "3", "-o", "html"])
+
+    assert (code, said) == (2, "gputopo: --sizes '9:1': no node has 9 GPUs; the largest has 8\n")
+    assert mixed.exit_code == 0
+    assert mixed.stderr.count("no node has 9 GPUs; the largest has 8") == 1
+    assert "jobs of 20 can never be scheduled" in mixed.stderr
+    assert "jobs of 20 can never be scheduled" in mixed.stdout
+
+    (files / "large.csv").write_text(PODS.replace("y,8000,1,2", "y,8000,1,9"))
+    large = _run("simulate", "--cluster", "a100-pcie*2", "--policies", "spread", "--workload", str(files / "large.csv"))
+    assert "large.csv: no node has 9 GPUs; the largest has 8. " in large[1]
+
+
 @pytest.mark.parametrize("output", ["text", "html"])
 def test_machines_by_name(output: str) -> None:
     code, said = _run("simulate", "--cluster", "8a100-2n-pairs12*4", "--jobs", "40", "-o", output)

@@ -11,7 +11,7 @@ from scheduler_core.policy.policy import Policy
 from scheduler_core.simulation.measures import Figures
 from scheduler_core.simulation.policies import DESCRIPTIONS, run_policy
 from scheduler_core.simulation.report.page import simulation_page
-from scheduler_core.simulation.report.plot import bar_plot, distribution, line_plot
+from scheduler_core.simulation.report.plot import Axis, bar_plot, distribution, line_plot
 from scheduler_core.simulation.report.summary import (
     COLUMNS,
     DROPPABLE,
@@ -96,8 +96,42 @@ def test_missing_figures_are_a_dash_and_no_plot() -> None:
     assert simulation_page(summaries([*singles, *singles]), DESCRIPTIONS, "x").count("<svg") == 2
 
 
+def test_never_scheduled_is_explained() -> None:
+    late, none = (summaries([FIGURES[0]._replace(never=number)]) for number in (3, 0))
+
+    assert "never scheduled  pods that had no GPUs when the last pod arrived" in simulation_text(late, {}, "x")
+    assert "pods that had no GPUs" not in simulation_text(none, {}, "x")
+    assert "pods that had no GPUs when the last pod arrived" in simulation_page(late, {}, "x")
+
+
+def test_page_counts_runs_and_shows_caveats() -> None:
+    one, two = (simulation_page(summaries(FIGURES[:number]), {}, "x", ["a < b"]) for number in (2, 4))
+
+    assert "Means of 1 run." in one
+    assert "Means of 2 runs." in two
+    assert "<p>a &lt; b</p>" in one
+
+
+@pytest.mark.parametrize(
+    ("most", "percent", "numbers"),
+    [
+        pytest.param(10.05, False, ["0", "2", "4", "6", "8", "10"], id="multiples"),
+        pytest.param(1.3, False, ["0", "0.5", "1"], id="endless jobs"),
+        pytest.param(1.0, True, ["0 %", "20 %", "40 %", "60 %", "80 %", "100 %"], id="shares"),
+        pytest.param(0.018, True, ["0 %", "0.5 %", "1 %", "1.5 %"], id="small shares"),
+    ],
+)
+def test_axes_have_round_numbers_inside_the_drawing(most: float, percent: bool, numbers: list[str]) -> None:
+    """A number of the x axis is at most 7 characters of 6 pixels, around its place."""
+    svg = line_plot({"a": [(0.0, 0.0), (most, 1.0)]}, Axis("x", percent=percent), Axis("y"))
+
+    texts = re.findall(r'<text x="([\d.]+)" y="272" text-anchor="middle">(.*?)</text>', svg)
+    assert [text for _, text in texts] == numbers
+    assert all(float(x) + 3 * len(text) <= 520 for x, text in texts)
+
+
 def test_plots_of_nothing() -> None:
-    assert line_plot({}, "x", "y", percent=False).startswith("<svg")
+    assert line_plot({}, Axis("x", percent=False), Axis("y")).startswith("<svg")
     assert bar_plot({}, "t").startswith("<svg")
     assert distribution(()) == [(0.0, 0.0)]
 
