@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,18 +27,21 @@ class SimulatedNodes(NamedTuple):
     """The nodes of a simulation."""
 
     specs: list[SimulatedNode]
-    caveats: list[str]  # nodes that are left out
+    caveats: list[str]  # nodes that are left out, and missing facts
 
 
 def read_simulated_nodes(sources: Sequence[str]) -> SimulatedNodes:
-    """Return the nodes of all ``--cluster``."""
+    """Return the nodes of all ``--cluster``, with assumed facts where a simulation can assume them."""
+    from scheduler_core.simulation.hosts import completed_nodes  # noqa: PLC0415  start-up of all other commands
+
     specs: list[SimulatedNode] = []
     left_out: dict[str, str] = {}
     for source in sources:
         found = _nodes(source, len(specs))
         specs += found.nodes
         left_out |= found.left_out
-    return SimulatedNodes(specs, _left_out_nodes(left_out))
+    completed = completed_nodes(specs)
+    return SimulatedNodes(completed, [*_left_out_nodes(left_out), *_missing_facts(completed)])
 
 
 def _nodes(source: str, first: int) -> IdleNodes:
@@ -76,6 +80,35 @@ def _left_out_nodes(reasons: Mapping[str, str]) -> list[str]:
     return [
         f"{counted_noun(len(nodes), 'node')} left out: {why} {'it' if len(nodes) == 1 else 'them'}: {listed(nodes)}",
     ]
+
+
+def _missing_facts(specs: Sequence[SimulatedNode]) -> list[str]:
+    """Return a sentence for each fact that nodes lack, with its effect, and how to supply the facts."""
+    from gputopo.render.wording import counted_noun  # noqa: PLC0415  start-up of all other commands
+    from scheduler_core.simulation.assumed_facts import LANE_GBPS, MissingFact  # noqa: PLC0415
+
+    effects = {
+        MissingFact.NVLINKS: (
+            "the choice of the device plugin is simulated at random, and gputopo finds no islands, so its results are "
+            'worse than on such nodes; pods there do not count in "in one island" and "% of best ring bandwidth"'
+        ),
+        MissingFact.BANDWIDTH: (
+            f"gputopo places pods as for {LANE_GBPS:g} GB/s per NVLink; "
+            'pods there do not count in "% of best ring bandwidth"'
+        ),
+        MissingFact.PCIE: (
+            "simulated as the largest possible; "
+            "the device plugin may choose otherwise among GPUs with equally many NVLinks"
+        ),
+    }
+    lacking = Counter(fact for spec in specs for fact in spec.missing)
+    found = [
+        f"{fact.value} unknown on {counted_noun(lacking[fact], 'node')}: {effect}"
+        for fact, effect in effects.items()
+        if lacking[fact]
+    ]
+    supply = "`gputopo record` on the machine writes a file with these facts, and the agent publishes them"
+    return [*found, supply] if found else []
 
 
 def _listed_file(source: str, text: bytes) -> ListedCluster:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from gputopo.identity import SameObjects
 from gputopo.model import MAX_GPUS, NodeTopology
 from gputopo.quantities import parse_mib, parse_quantity
 from scheduler_core.allocation.gpu_sets import member_places
@@ -13,6 +14,7 @@ from scheduler_core.cache.kube_scheduler_filters import rejection
 from scheduler_core.cache.list_once import ListedCluster
 from scheduler_core.policy.demand_mix import WHOLE_GPU
 from scheduler_core.request.full_pod import FullPodSpec, Toleration
+from scheduler_core.simulation.assumed_facts import CompletedMachine, MissingFact, complete_machine
 from scheduler_core.simulation.assumed_machines import machine_of
 from scheduler_core.simulation.rows import RowsError, parse_integer, parse_text, read_rows
 from scheduler_core.simulation.workload import JobKind
@@ -34,6 +36,7 @@ class SimulatedNode(NamedTuple):
     topology: NodeTopology
     cpu_milli: int = UNLIMITED
     memory_mib: int = UNLIMITED
+    missing: frozenset[MissingFact] = frozenset()  # ``topology`` has assumed values for them, or none
 
 
 class Placement(NamedTuple):
@@ -147,6 +150,17 @@ def idle_nodes(cluster: ListedCluster) -> IdleNodes:
         cpu_milli = UNLIMITED if cpu is None else int(1000 * cpu)
         found.nodes.append(SimulatedNode(name, topology, cpu_milli, memory or UNLIMITED))
     return found
+
+
+def completed_nodes(specs: Iterable[SimulatedNode]) -> list[SimulatedNode]:
+    """Return the nodes with the facts that a simulation can assume. Nodes that share a topology still share one."""
+    by_topology: dict[SameObjects, CompletedMachine] = {}
+    completed = []
+    for spec in specs:
+        same = SameObjects((spec.topology,))
+        machine = by_topology.get(same) or by_topology.setdefault(same, complete_machine(spec.topology))
+        completed.append(spec._replace(topology=machine.topology, missing=machine.missing))
+    return completed
 
 
 def read_nodes(text: str) -> list[SimulatedNode]:

@@ -8,6 +8,9 @@ island_share  share of pods inside one island, of pods with several GPUs for whi
 bandwidth     ring bandwidth of a pod with several GPUs, as a share of the best ring of as many GPUs on any suitable
               node of the cluster; PCIe counts as 0 if NVLink was possible
 wait          seconds until a pod got its GPUs
+
+Nodes with unknown NVLinks do not count in ``island_share``, and nodes with unknown NVLinks or an unknown NVLink
+bandwidth do not count in ``bandwidth``.
 """
 
 from __future__ import annotations
@@ -21,8 +24,12 @@ from gputopo.rings import Ring, rings_of
 from scheduler_core.allocation.machine_shape import MachineShape
 from scheduler_core.evaluation.score_fragmentation import fragmented_gpus
 from scheduler_core.policy.demand_mix import WHOLE_GPU, DemandMix, FreeCapacity
+from scheduler_core.simulation.assumed_facts import MissingFact
 from scheduler_core.simulation.engine import Moment, ReplayResult, Started
 from scheduler_core.simulation.hosts import SimulatedCluster, SimulatedHost
+
+_ISLAND_FACTS = frozenset({MissingFact.NVLINKS})
+_BANDWIDTH_FACTS = frozenset({MissingFact.NVLINKS, MissingFact.BANDWIDTH})
 
 
 class CoursePoint(NamedTuple):
@@ -43,8 +50,8 @@ class Figures(NamedTuple):
     mean_allocated: float  # over the second half of the arrivals
     fragments: float  # at the end
     island_fragments: float
-    island_share: float | None  # None: no island was large enough for any pod
-    bandwidth: float | None  # mean; None: no pod of several GPUs
+    island_share: float | None  # None: no island was large enough for any pod, or unknown
+    bandwidth: float | None  # mean; None: no pod of several GPUs, or unknown
     mean_wait_s: float
     p99_wait_s: float
     never: int  # pods that did not get GPUs
@@ -52,6 +59,7 @@ class Figures(NamedTuple):
     p99_latency_ms: float
     course: tuple[CoursePoint, ...] = ()
     bandwidths: tuple[float, ...] = ()  # ascending
+    unknown: tuple[str, ...] = ()  # figures that the missing facts of the nodes leave unknown
 
 
 class FragmentationMeter:
@@ -105,7 +113,12 @@ def compute_figures(
     waits = sorted(each.at - each.job.arrival for each in replayed.started if each.job.kind.demand)
     latencies = sorted(each.latency_s for each in replayed.started if each.job.kind.demand)
     multi_gpu = [each for each in replayed.started if each.job.kind.gpus > 1]
-    shares = tuple(sorted(_bandwidth(each, hosts) for each in multi_gpu))
+    with_islands, with_bandwidth = (
+        [each for each in multi_gpu if not hosts.all[each.placement.host].spec.missing & facts]
+        for facts in (_ISLAND_FACTS, _BANDWIDTH_FACTS)
+    )
+    shares = tuple(sorted(_bandwidth(each, hosts) for each in with_bandwidth))
+    counted = {"island_share": with_islands, "bandwidth": with_bandwidth}
     return Figures(
         policy=policy,
         seed=seed,
@@ -113,7 +126,7 @@ def compute_figures(
         mean_allocated=_mean([each.allocated / hosts.capacity for each in half]),
         fragments=last.fragments,
         island_fragments=last.island_fragments,
-        island_share=_island_share(multi_gpu, hosts),
+        island_share=_island_share(with_islands, hosts),
         bandwidth=_mean(shares) if shares else None,
         mean_wait_s=_mean(waits),
         p99_wait_s=_at(waits, 0.99),
@@ -122,29 +135,34 @@ def compute_figures(
         p99_latency_ms=1000 * _at(latencies, 0.99),
         course=(*meter.course, last),
         bandwidths=shares,
+        unknown=tuple(figure for figure, pods in counted.items() if multi_gpu and not pods),
     )
 
 
-def _island_share(multi_gpu: Iterable[Started], hosts: SimulatedCluster) -> float | None:
-    possible = [each for each in multi_gpu if _largest_island(each.job.kind.products, hosts) >= each.job.kind.gpus]
+def _island_share(pods: Iterable[Started], hosts: SimulatedCluster) -> float | None:
+    possible = [each for each in pods if _largest_island(each.job.kind.products, hosts) >= each.job.kind.gpus]
     inside = sum(bool(hosts.all[each.placement.host].shape.is_one_island(each.placement.gpus)) for each in possible)
     return inside / len(possible) if possible else None
 
 
 def _largest_island(products: frozenset[str] | None, hosts: SimulatedCluster) -> int:
-    return max((_largest(shape) for shape in _shapes(products, hosts)), default=0)
+    return max((_largest(shape) for shape in _shapes(products, hosts, _ISLAND_FACTS)), default=0)
 
 
 def _bandwidth(started: Started, hosts: SimulatedCluster) -> float:
     kind = started.job.kind
-    best = max(_rate(_best_ring(shape, kind.gpus)) for shape in _shapes(kind.products, hosts))
+    best = max(_rate(_best_ring(shape, kind.gpus)) for shape in _shapes(kind.products, hosts, _BANDWIDTH_FACTS))
     got = _rate(hosts.all[started.placement.host].shape.ring(started.placement.gpus))
     return got / best if best else 1.0
 
 
 @lru_cache(maxsize=256)
-def _shapes(products: frozenset[str] | None, hosts: SimulatedCluster) -> frozenset[MachineShape]:
-    return frozenset(host.shape for host in hosts.all if products is None or host.product in products)
+def _shapes(
+    products: frozenset[str] | None, hosts: SimulatedCluster, facts: frozenset[MissingFact]
+) -> frozenset[MachineShape]:
+    """Return the shapes of the nodes with these products that lack none of the facts."""
+    suitable = (host for host in hosts.all if products is None or host.product in products)
+    return frozenset(host.shape for host in suitable if not host.spec.missing & facts)
 
 
 @lru_cache(maxsize=256)

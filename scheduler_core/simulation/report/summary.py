@@ -22,6 +22,7 @@ class Column(NamedTuple):
     is_count: bool = False
 
 
+UNKNOWN = "?"
 NEVER_SCHEDULED = "pods that had no GPUs when the last pod arrived, which ends the run"
 COLUMNS = (
     Column("mean_allocated", "mean allocated", 100.0, "%", 2),
@@ -54,6 +55,7 @@ class PolicySummary(NamedTuple):
     means: dict[str, float | None]  # by field of ``Figures``
     course: tuple[CoursePoint, ...]  # of the first seed
     bandwidths: tuple[float, ...]  # of all seeds, ascending
+    unknown: frozenset[str] = frozenset()  # fields of ``means`` that are None because facts about the nodes are missing
 
 
 def summaries(figures: Iterable[Figures]) -> list[PolicySummary]:
@@ -84,10 +86,12 @@ def simulation_text(found: Sequence[PolicySummary], words: dict[str, str], about
 
 
 def cell_text(summary: PolicySummary, column: Column) -> str:
-    """Return the mean over the seeds."""
+    """Return the mean over the seeds; "?": facts about the nodes are missing, "-": no pod counts."""
     mean = summary.means[column.field]
     digits = 0 if column.is_count and summary.seeds == 1 else column.digits
-    return NONE if mean is None else f"{mean * column.factor:.{digits}f} {column.unit}".strip()
+    if mean is None:
+        return UNKNOWN if column.field in summary.unknown else NONE
+    return f"{mean * column.factor:.{digits}f} {column.unit}".strip()
 
 
 def _summary(policy: str, figures: Sequence[Figures]) -> PolicySummary:
@@ -101,4 +105,5 @@ def _summary(policy: str, figures: Sequence[Figures]) -> PolicySummary:
         means=means,
         course=figures[0].course,
         bandwidths=tuple(sorted(value for each in figures for value in each.bandwidths)),
+        unknown=frozenset(field for each in figures for field in each.unknown if means[field] is None),
     )

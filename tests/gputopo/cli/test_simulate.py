@@ -18,6 +18,13 @@ PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\nx,8000,1,1,1000\ny,8000,1,2
 POD = "kind: Pod\nmetadata: {name: train, namespace: team}\nspec:\n  containers:\n  - name: c\n    resources: "
 
 
+CAVEATS_OF_MATRIX = (
+    "NVLink bandwidth unknown on 8 nodes",
+    "PCIe distances of GPUs with NVLinks unknown on 8 nodes",
+    "`gputopo record` on the machine writes a file with these facts",
+)
+
+
 def _run(*arguments: str) -> tuple[int, str]:
     found = CliRunner().invoke(main.main, list(arguments))
     return found.exit_code, found.output
@@ -83,6 +90,53 @@ def _figures(*arguments: str) -> tuple[list[dict[str, Any]], str]:
     return [{key: value for key, value in row.items() if "latency" not in key} for row in rows], found.stderr
 
 
+@pytest.mark.parametrize("machine", ["a100-pcie", "dgx-1"])
+@pytest.mark.parametrize("names", [True, False], ids=["with -L", "alone"])
+def test_a_pasted_matrix_gives_the_figures_of_the_bundled_machine(tmp_path: Path, machine: str, names: bool) -> None:
+    product = {"a100-pcie": "NVIDIA A100 80GB PCIe", "dgx-1": "Tesla V100-SXM2-16GB"}[machine]
+    lines = [f"GPU {gpu}: {product} (UUID: GPU-0000000{gpu}-aaaa-bbbb-cccc-1234567890ab)\n" for gpu in range(8)]
+    matrix = CliRunner().invoke(main.main, ["show", machine, "-o", "matrix"]).stdout
+    pasted = tmp_path / "pasted.txt"
+    pasted.write_text("".join(lines if names else []) + matrix)
+    asked = ("--jobs", "150", "--policies", "ours,ours-required,spread,pack")
+
+    known, _ = _figures("--cluster", f"{machine}*8", *asked)
+    found, caveats = _figures("--cluster", f"{pasted}*8", *asked)
+
+    without = {} if names else {"bandwidth": None, "unknown": ["bandwidth"]}
+    assert found == [row | without for row in known]
+    assert all(row["island_share"] is not None for row in found)
+    assert ("50 GB/s per NVLink" in caveats) is not names
+
+
+def test_what_a_pasted_matrix_hides_is_said_once_and_an_unknown_percentage_is_a_question_mark(tmp_path: Path) -> None:
+    pasted = tmp_path / "pasted.txt"
+    pasted.write_text(CliRunner().invoke(main.main, ["show", "a100-pcie", "-o", "matrix"]).stdout)
+    asked = ["simulate", "--cluster", f"{pasted}*8", "--jobs", "30", "--policies", "ours,spread"]
+
+    text, page = (CliRunner().invoke(main.main, [*asked, "-o", output]) for output in ("text", "html"))
+
+    assert [text.stderr.count(each) for each in CAVEATS_OF_MATRIX] == [1, 1, 1]
+    assert all(line.split().count("?") == 1 for line in text.stdout.splitlines()[3:5])
+    assert all(each in page.stdout for each in CAVEATS_OF_MATRIX[:2])
+    assert "<td>?</td>" in page.stdout
+
+
+def test_nodes_with_unknown_nvlinks_do_not_count_in_islands_and_bandwidth(tmp_path: Path) -> None:
+    """``nvidia-smi -L`` alone."""
+    pasted = tmp_path / "list.txt"
+    pasted.write_text("".join(f"GPU {gpu}: NVIDIA A100 80GB PCIe (UUID: GPU-{gpu})\n" for gpu in range(8)))
+    asked = ("--jobs", "30", "--policies", "spread")
+
+    (alone,), said = _figures("--cluster", f"{pasted}*2", *asked)
+    (beside,), _ = _figures("--cluster", f"{pasted}*1", "--cluster", "dgx-a100*1", *asked)
+
+    assert (alone["island_share"], alone["bandwidth"]) == (None, None)
+    assert alone["unknown"] == ["island_share", "bandwidth"]
+    assert (beside["island_share"], beside["bandwidth"], beside["unknown"]) == (1.0, 1.0, [])
+    assert said.count("NVLinks unknown on 2 nodes") == 1
+
+
 def test_the_spelling_of_a_machine_changes_no_placement(tmp_path: Path) -> None:
     recorded = tmp_path / "recorded.json"
     recorded.write_bytes(Path("fixtures/machines/8a100-2n-pairs12/snapshot.json").read_bytes())
@@ -104,6 +158,23 @@ def test_a_file_of_one_machine_without_a_number_is_an_error_that_names_the_numbe
 
         assert code == 2
         assert f"for a file that describes one machine: --cluster '{file}*1'" in said
+
+
+def test_jobs_larger_than_any_node_are_an_error_if_all_are_and_are_counted_else(files: Path) -> None:
+    cluster = ("simulate", "--cluster", "a100-pcie*2", "--policies", "spread", "--jobs", "20")
+
+    code, said = _run(*cluster, "--sizes", "9:1")
+    mixed = CliRunner().invoke(main.main, [*cluster, "--sizes", "9:1,2:1", "--seeds", "3", "-o", "html"])
+
+    assert (code, said) == (2, "gputopo: --sizes '9:1': no node has 9 GPUs; the largest has 8\n")
+    assert mixed.exit_code == 0
+    assert mixed.stderr.count("no node has 9 GPUs; the largest has 8") == 1
+    assert "jobs of 20 can never be scheduled" in mixed.stderr
+    assert "jobs of 20 can never be scheduled" in mixed.stdout
+
+    (files / "large.csv").write_text(PODS.replace("y,8000,1,2", "y,8000,1,9"))
+    large = _run("simulate", "--cluster", "a100-pcie*2", "--policies", "spread", "--workload", str(files / "large.csv"))
+    assert "large.csv: no node has 9 GPUs; the largest has 8. " in large[1]
 
 
 def test_nodes_that_ordinary_gpu_pods_cannot_use_are_left_out(files: Path) -> None:
@@ -128,23 +199,6 @@ def test_nodes_that_ordinary_gpu_pods_cannot_use_are_left_out(files: Path) -> No
         "(the taint node-role.kubernetes.io/control-plane:NoSchedule of the node is not tolerated), cordoned (the node "
         "is cordoned)"
     )
-
-
-def test_jobs_larger_than_any_node_are_an_error_if_all_are_and_are_counted_else(files: Path) -> None:
-    cluster = ("simulate", "--cluster", "a100-pcie*2", "--policies", "spread", "--jobs", "20")
-
-    code, said = _run(*cluster, "--sizes", "9:1")
-    mixed = CliRunner().invoke(main.main, [*cluster, "--sizes", "9:1,2:1", "--seeds", "3", "-o", "html"])
-
-    assert (code, said) == (2, "gputopo: --sizes '9:1': no node has 9 GPUs; the largest has 8\n")
-    assert mixed.exit_code == 0
-    assert mixed.stderr.count("no node has 9 GPUs; the largest has 8") == 1
-    assert "jobs of 20 can never be scheduled" in mixed.stderr
-    assert "jobs of 20 can never be scheduled" in mixed.stdout
-
-    (files / "large.csv").write_text(PODS.replace("y,8000,1,2", "y,8000,1,9"))
-    large = _run("simulate", "--cluster", "a100-pcie*2", "--policies", "spread", "--workload", str(files / "large.csv"))
-    assert "large.csv: no node has 9 GPUs; the largest has 8. " in large[1]
 
 
 @pytest.mark.parametrize("output", ["text", "html"])

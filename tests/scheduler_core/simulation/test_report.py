@@ -96,6 +96,18 @@ def test_missing_figures_are_a_dash_and_no_plot() -> None:
     assert simulation_page(summaries([*singles, *singles]), DESCRIPTIONS, "x").count("<svg") == 2
 
 
+def test_unknown_figures_are_question_marks_unless_a_run_knows_them() -> None:
+    one = FIGURES[0]._replace(bandwidth=None, bandwidths=(), unknown=("bandwidth",))
+
+    def shown(*figures: Figures) -> str:
+        (found,) = summaries(figures)
+        return {each.title: cell_text(found, each) for each in COLUMNS}["% of best ring bandwidth"]
+
+    assert shown(one) == "?"
+    assert shown(one, one._replace(seed=2, bandwidth=0.5, unknown=())) == "50.0 %"
+    assert shown(one._replace(unknown=())) == "-"
+
+
 def test_never_scheduled_is_explained() -> None:
     late, none = (summaries([FIGURES[0]._replace(never=number)]) for number in (3, 0))
 
