@@ -151,11 +151,11 @@ def simulate(
 
     \b
     Examples:
-      gputopo simulate --cluster 'dgx-a100*32'
-      gputopo simulate --cluster 8a100-2n-pairs12*32 --sizes 1:60,2:40 --policies ours,ours-required,spread
+      gputopo simulate --cluster 'a100-pcie*8'
+      gputopo simulate --cluster 'a100-pcie*32' --sizes 1:60,2:40 --policies ours,ours-required,spread
       gputopo simulate --cluster nodes.csv --workload pods.csv --seeds 10 -o html > report.html
       kubectl get nodes -o json > nodes.json && gputopo simulate --cluster nodes.json
-      gputopo simulate --cluster 'dgx-a100*20' --workload docs/examples/preemption/workload.csv
+      gputopo simulate --cluster 'dgx-a100*8' --workload docs/examples/preemption/workload.csv
     """
     cluster = read_simulated_nodes(clusters)
     for each in cluster.caveats:

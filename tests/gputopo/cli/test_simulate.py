@@ -149,6 +149,19 @@ def test_the_spelling_of_a_machine_changes_no_placement(tmp_path: Path) -> None:
     assert one == other == file == twice
 
 
+def test_the_figures_of_the_readme() -> None:
+    text = Path("README.md").read_text(encoding="utf-8").replace("\n", " ")
+    assert "gputopo simulate --cluster 'a100-pcie*8' --jobs 1000 " in text
+
+    rows, _ = _figures("--cluster", "a100-pcie*8", "--jobs", "1000", "--policies", "ours,pack,spread")
+
+    inside, waits = ([row[key] for row in rows] for key in ("island_share", "mean_wait_s"))
+    shares = "gputopo places {:.0f} % of the pods with two GPUs in one island; kube-scheduler places {:.0f} % "
+    shares += "(MostAllocated) or {:.0f} % (LeastAllocated)"
+    assert shares.format(*(100 * share for share in inside)) in text
+    assert "The mean waits are {:.0f} s, {:.0f} s and {:.0f} s".format(*waits) in text
+
+
 def test_a_file_of_one_machine_without_a_number_is_an_error_that_names_the_number(tmp_path: Path) -> None:
     pasted, recorded = tmp_path / "pasted.txt", Path("fixtures/machines/8a100-2n-pairs12/snapshot.json")
     pasted.write_text(CliRunner().invoke(main.main, ["show", "a100-pcie", "-o", "matrix"]).stdout)
