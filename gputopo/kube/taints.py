@@ -23,6 +23,8 @@ _UNUSABLE_WORDS = {
     "node-role.kubernetes.io/control-plane": "control plane",
     **dict.fromkeys(NODE_REMOVAL_TAINTS, "about to be removed"),
 }
+_DRAINING = (CORDON, *NODE_REMOVAL_TAINTS)  # the node is about to be emptied, not kept for other pods
+_DRAINING_WORDS = frozenset(_UNUSABLE_WORDS[key] for key in _DRAINING)
 _MOST_REASONS = 8  # of one node; the other reasons are counted
 
 
@@ -45,7 +47,16 @@ def is_pool_taint(key: str) -> bool:
 def unusable_reasons(taints: Iterable[Taint], *, unschedulable: bool) -> tuple[str, ...]:
     """Return why a node takes no new pods, whatever pools they tolerate, as ``cordoned``; empty: it takes pods."""
     found = [each.key for each in taints if each.effect != "PreferNoSchedule" and not is_pool_taint(each.key)]
-    keys = [CORDON] * unschedulable + found
+    # Reasons to drain come first: ``is_draining`` must find them in the list.
+    keys = sorted([CORDON] * unschedulable + found, key=lambda key: key not in _DRAINING)
     reasons = tuple(dict.fromkeys(_UNUSABLE_WORDS.get(key, f"taint {key}") for key in keys))
     more = len(reasons) - _MOST_REASONS
     return (*reasons[:_MOST_REASONS], f"{more} more taints") if more > 0 else reasons
+
+
+def is_draining(reasons: Iterable[str]) -> bool:
+    """Return whether a node is drained: cordoned, or about to be removed. ``reasons``: of ``unusable_reasons``.
+
+    A node that only has other taints, as one of the control plane or one that is not ready, is not drained.
+    """
+    return any(each in _DRAINING_WORDS for each in reasons)

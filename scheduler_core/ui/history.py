@@ -24,7 +24,7 @@ class Sample(NamedTuple):
     free: int  # GPUs
     reserved: int
     used: int
-    other: int  # draining, unavailable or unknown
+    other: int  # draining, tainted, unavailable or unknown
     waiting: int  # gangs that wait for GPUs
 
 
@@ -70,7 +70,7 @@ def _sample(found: Overview) -> Sample:
         free=totals.count(GpuState.FREE),
         reserved=totals.count(GpuState.RESERVED, GpuState.MAY_BE_RESERVED),
         used=totals.count(GpuState.USED, GpuState.PENDING, GpuState.SHARED),
-        other=totals.count(GpuState.DRAINING, GpuState.UNAVAILABLE, GpuState.UNKNOWN),
+        other=totals.count(GpuState.DRAINING, GpuState.TAINTED, GpuState.UNAVAILABLE, GpuState.UNKNOWN),
         waiting=sum(gang.waiting_seconds is not None for gang in found.gangs),
     )
 

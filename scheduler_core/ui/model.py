@@ -17,12 +17,13 @@ class GpuState(Enum):
     FREE = "free"
     RESERVED = "reserved"  # free, and kept for a gang or a planned pod
     MAY_BE_RESERVED = "may be reserved"  # free; the kubelet takes the reserved GPUs from these
-    DRAINING = "draining"  # free, but the node takes no new pods
+    DRAINING = "draining"  # no pod holds it, but the node is cordoned or about to be removed
+    TAINTED = "tainted"  # no pod holds it, but a taint of the node keeps ordinary pods away
     USED = "used"
     PENDING = "pending"  # a pod was bound or ended; the kubelet has not reported the GPUs yet
     SHARED = "shared"  # pods hold shares or MIG devices of it
     UNAVAILABLE = "unavailable"  # lost, or the device plugin does not offer it
-    UNKNOWN = "unknown"  # no agent reports which GPUs the pods hold
+    UNKNOWN = "unknown"  # the kubelet's report is missing: of a cell, whether the GPU is free
 
 
 class PodOnNode(NamedTuple):
@@ -68,25 +69,45 @@ class NodeRow(NamedTuple):
     notes: tuple[str, ...] = ()  # what limits its use: "cordoned", "no report for 20m"
     faults: tuple[str, ...] = ()  # degraded hardware: "gpu3: lost"
     domains: tuple[tuple[str, str], ...] = ()  # topology levels, widest first: (("block", "b1"), ("rack", "r7"))
-    draining: bool = False  # it takes no new pods; a note says why
+    draining: bool = False  # it takes no new pods: it is cordoned or about to be removed
+    tainted: bool = False  # it takes no ordinary pods, because of another taint; a note names it
     allocatable: int = 0  # devices that pods could request here: GPUs or shares
+    # GPUs by state. All numbers of the pages come from these. They are known by the requests of pods even where it is
+    # not known which GPUs the pods hold; then cells are UNKNOWN or PENDING.
+    counts: tuple[tuple[GpuState, int], ...] = ()
 
     @property
     def cells(self) -> tuple[GpuCell, ...]:
         """Return all GPUs."""
         return tuple(cell for island in self.islands for cell in island.cells)
 
+    def count(self, *states: GpuState) -> int:
+        """Return the number of GPUs in these states."""
+        return sum(number for state, number in self.counts if state in states)
+
+    @property
+    def has_known_islands(self) -> bool:
+        """Return whether it is known in which NVLink islands its free GPUs are."""
+        return self.in_one_island is not None and self.free == sum(island.free or 0 for island in self.islands)
+
+    @property
+    def lacks_report(self) -> bool:
+        """Return whether the number of used GPUs is known, but not which GPUs the pods hold."""
+        return sum(cell.state is GpuState.UNKNOWN for cell in self.cells) > self.count(GpuState.UNKNOWN)
+
     @property
     def summary(self) -> str:
         """Return the free GPUs as text: ``3 of 8 free, 2 in one island``."""
-        total = sum(cell.state is not GpuState.UNAVAILABLE for cell in self.cells)
-        if self.free is None:
+        total = sum(number for state, number in self.counts if state is not GpuState.UNAVAILABLE)
+        free = self.count(GpuState.FREE)
+        if not free and self.count(GpuState.UNKNOWN):
             return f"{counted_noun(total, 'GPU')}, free: unknown"
-        if draining := sum(cell.state is GpuState.DRAINING for cell in self.cells):
-            return f"0 of {total} free, {draining} draining"
-        if self.free < 2 or self.in_one_island is None:
-            return f"{self.free} of {total} free"
-        return f"{self.free} of {total} free, {self.in_one_island} in one island"
+        words = [f"{free} of {total} free"]
+        for state in (GpuState.DRAINING, GpuState.TAINTED):
+            words += [f"{number} {state.value}"] if (number := self.count(state)) else []
+        words += [f"{self.in_one_island} in one island"] if free > 1 and self.has_known_islands else []
+        words += ["which ones: unknown"] if free and self.lacks_report else []
+        return ", ".join(words)
 
 
 class Totals(NamedTuple):
@@ -95,7 +116,13 @@ class Totals(NamedTuple):
     nodes: int
     by_state: tuple[tuple[GpuState, int], ...]
     islands: tuple[tuple[int, int], ...]  # (free GPUs of an island, number of such islands), largest first
-    free: int  # GPUs that are certainly free, also where it is not known which
+    free_in_unknown_islands: int = 0  # free GPUs that ``islands`` does not count
+    lacking_report: int = 0  # nodes where the number of used GPUs is known, but not which
+
+    @property
+    def free(self) -> int:
+        """Return the GPUs that are certainly free, also where it is not known which."""
+        return self.count(GpuState.FREE)
 
     @property
     def gpus(self) -> int:

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import isinf
 from typing import NamedTuple
 
+from gputopo.kube.taints import is_draining
 from gputopo.model import MAX_GPUS, NodeTopology
 from gputopo.render.report import age_words
 from gputopo.render.wording import degraded_gpus
-from scheduler_core.allocation.gpu_sets import ExactSets, Sets, certainly_free
 from scheduler_core.allocation.machine_shape import places_by_uuid
 from scheduler_core.cache.free_islands import min_free
 from scheduler_core.cache.kube_scheduler_filters import FullNode
 from scheduler_core.cache.node_record import NodeRecord, is_hold
-from scheduler_core.cache.node_state import NodeState, kubelet_report_of, whole_gpu_shape
+from scheduler_core.cache.node_state import NodeState
 from scheduler_core.cache.staleness import observed_at
 from scheduler_core.planner.packing.model import LEVELS
 from scheduler_core.planner.packing.topology_domains import domain_of
-from scheduler_core.request.device_request import WHOLE
+from scheduler_core.ui.gpu_uses import GpuUse, GpuUses, counted_gpu_uses, shared_gpu_uses, whole_gpu_uses
 from scheduler_core.ui.model import GpuCell, GpuState, IslandCells, NodeRow, PodOnNode
 
 MAX_CELLS = 64  # of a node whose GPUs are only counted
 _GROUP_LEVELS = ("block", "rack", "clique")  # widest first
-GpuUse = tuple[GpuState, tuple[int, ...]]  # state, and the places of the pods that hold the GPU
 
 
 class NodeInput(NamedTuple):
@@ -42,6 +42,7 @@ def node_row(node: NodeInput, now: float) -> NodeRow | None:
     if devices == 0 and (topology is None or not topology.gpus):
         return None
     pods, place_of = _pods(record, _first_gpus(record))
+    unusable = () if node.rules is None else node.rules.unusable
     row = NodeRow(
         name=record.name,
         product=None,
@@ -49,26 +50,49 @@ def node_row(node: NodeInput, now: float) -> NodeRow | None:
         pods=pods,
         notes=_notes(node, now),
         domains=_domains(node.rules),
-        draining=node.rules is not None and bool(node.rules.unusable),
+        draining=is_draining(unusable),
+        tainted=bool(unusable) and not is_draining(unusable),
         allocatable=devices,
     )
     if topology is None:
-        cells = tuple(GpuCell(None, GpuState.UNKNOWN) for _ in range(min(devices, MAX_CELLS)))
-        return row._replace(islands=(IslandCells(cells, joined=False),))
+        uses = counted_gpu_uses(record, MAX_CELLS)
+        cells = tuple(GpuCell(None, state) for state, _ in uses.uses)
+        row = row._replace(
+            islands=(IslandCells(cells, joined=False),),
+            free=None if uses.counts[GpuState.UNKNOWN] else uses.counts[GpuState.FREE],
+            counts=_sorted(uses.counts),
+        )
+        return _without_free_gpus(row, 0) if unusable else row
     free, in_one_island = _free(node.state)
+    uses = _gpu_uses(node, topology, pods, place_of)
+    lost = sum(not gpu.usable for gpu in topology.gpus)
     row = row._replace(
         product=_product(topology),
-        islands=_islands(topology, _cells(node, topology, pods, place_of), node.state),
+        islands=_islands(topology, _cells(topology, uses.uses), node.state),
         free=free,
         in_one_island=in_one_island,
         faults=tuple(f"{each.what}: {each.why}" for each in topology.degraded),
+        counts=_sorted(uses.counts + Counter({GpuState.UNAVAILABLE: lost})),
     )
-    return _without_free_gpus(row) if row.draining else row
+    return _without_free_gpus(row, lost) if unusable else row
 
 
-def _without_free_gpus(row: NodeRow) -> NodeRow:
-    """Return the row of a node that takes no new pods: its unused GPUs are not free."""
-    states = {GpuState.FREE: GpuState.DRAINING}
+def _sorted(counts: Mapping[GpuState, int]) -> tuple[tuple[GpuState, int], ...]:
+    return tuple((state, counts[state]) for state in GpuState if counts.get(state))
+
+
+def _without_free_gpus(row: NodeRow, lost: int) -> NodeRow:
+    """Return the row of a node that takes no new pods: its unused GPUs are not free. ``lost``: unusable GPUs.
+
+    Device plugins do not run on a node with such a taint, so GPUs that are not offered there are not faulty.
+    """
+    unused = GpuState.DRAINING if row.draining else GpuState.TAINTED
+    states = {GpuState.FREE: unused}
+    if row.tainted and not row.allocatable and not lost:
+        states[GpuState.UNAVAILABLE] = unused
+    counts = Counter[GpuState]()
+    for state, number in row.counts:
+        counts[states.get(state, state)] += number
     islands = tuple(
         island._replace(
             cells=tuple(cell._replace(state=states.get(cell.state, cell.state)) for cell in island.cells),
@@ -77,7 +101,8 @@ def _without_free_gpus(row: NodeRow) -> NodeRow:
         for island in row.islands
     )
     known = row.free is not None
-    return row._replace(islands=islands, free=0 if known else None, in_one_island=0 if known else None)
+    in_one_island = None if row.in_one_island is None else 0
+    return row._replace(islands=islands, free=0 if known else None, in_one_island=in_one_island, counts=_sorted(counts))
 
 
 def _first_gpus(record: NodeRecord) -> dict[tuple[str, str], int]:
@@ -112,13 +137,15 @@ def _pods(
     return tuple(pod for _, pod, _ in found), {uid: place for place, (_, _, uid) in enumerate(found)}
 
 
-def _cells(
+def _gpu_uses(
     node: NodeInput, topology: NodeTopology, pods: Sequence[PodOnNode], place_of: Mapping[str, int]
-) -> tuple[GpuCell, ...]:
+) -> GpuUses:
+    found = whole_gpu_uses(node.record, node.state, place_of)
+    return shared_gpu_uses(node.record, topology, pods) if found is None else found
+
+
+def _cells(topology: NodeTopology, uses: Sequence[GpuUse]) -> tuple[GpuCell, ...]:
     degraded = degraded_gpus(topology)
-    uses = _whole_uses(node, place_of)
-    if uses is None:
-        uses = _shared_uses(node.record, topology, pods)
     cells = []
     for place, gpu in enumerate(topology.gpus):
         state, holders = uses[place] if gpu.usable else (GpuState.UNAVAILABLE, ())
@@ -126,80 +153,16 @@ def _cells(
     return tuple(cells)
 
 
-def _whole_uses(node: NodeInput, place_of: Mapping[str, int]) -> list[GpuUse] | None:
-    """Return the use of each GPU by place; None where the node shares or partitions GPUs, or they are not known."""
-    shape = whole_gpu_shape(node.record)
-    free = (node.state.unreserved or node.state).free
-    shares = any(number and resource != WHOLE for resource, number in node.record.machine.allocatable)
-    if shape is None or shares or free is None or node.state.shape is None:
-        return None
-    report = kubelet_report_of(node.record)
-    allocated = {} if report is None else {place_of[uid]: mask for uid, mask in report.allocated.items()}
-    withdrawn = 0 if report is None else report.withdrawn
-    uses: list[GpuUse] = []
-    for place in range(len(shape.gpus)):
-        holders = tuple(pod for pod, mask in allocated.items() if mask >> place & 1)
-        if holders:
-            uses.append((GpuState.USED, holders))
-        elif withdrawn >> place & 1:
-            uses.append((GpuState.UNAVAILABLE, ()))
-        else:
-            state = _state_of_free(place, free, node.state)
-            uses.append((GpuState.UNKNOWN if report is None and state is GpuState.PENDING else state, ()))
-    return uses
-
-
-def _state_of_free(place: int, free: Sets, state: NodeState) -> GpuState:
-    """Return the state of a GPU that no reported pod holds. ``free``: without reservations."""
-    if state.stale:
-        return GpuState.UNKNOWN
-    certain, possible = _bounds(free)
-    if not possible >> place & 1:
-        return GpuState.USED
-    if not certain >> place & 1:
-        return GpuState.PENDING
-    if state.unreserved is None or state.free is None:
-        return GpuState.FREE
-    certain, possible = _bounds(state.free)
-    if certain >> place & 1:
-        return GpuState.FREE
-    return GpuState.MAY_BE_RESERVED if possible >> place & 1 else GpuState.RESERVED
-
-
-def _bounds(free: Sets) -> tuple[int, int]:
-    """Return the GPUs that are free in every possible set, and those that are free in some."""
-    if isinstance(free, ExactSets):
-        return certainly_free(free), free.among
-    return (free.among if free.size == free.among.bit_count() else 0), free.among
-
-
-def _shared_uses(record: NodeRecord, topology: NodeTopology, pods: Sequence[PodOnNode]) -> list[GpuUse]:
-    allocations = None if record.gpus is None else record.gpus.allocations
-    if allocations is None:
-        return [(GpuState.UNKNOWN, ())] * len(topology.gpus)
-    holders: dict[str, set[tuple[str, str]]] = {}
-    shared = set()
-    for each in allocations:
-        holders.setdefault(each.gpu, set()).add((each.pod.namespace, each.pod.name))
-        if each.replica is not None or each.mig_device is not None:
-            shared.add(each.gpu)
-    place_of = {(pod.namespace, pod.name): place for place, pod in enumerate(pods)}
-    uses: list[GpuUse] = []
-    for gpu in topology.gpus:
-        names = holders.get(gpu.uuid or "", set())
-        known = tuple(sorted(place_of[name] for name in names if name in place_of))
-        state = GpuState.FREE if not names else GpuState.SHARED if gpu.uuid in shared else GpuState.USED
-        uses.append((state, known))
-    return uses
-
-
 def _free(state: NodeState) -> tuple[int | None, int | None]:
-    """Return how many whole GPUs are certainly free, and how many of them in one island; None: unknown."""
+    """Return how many whole GPUs are certainly free, and how many of them in one island; None: unknown.
+
+    The number is known by the pods' requests even if the last report is too old.
+    """
     free, shape = state.free, state.shape
-    if free is None or shape is None or state.stale:
+    if free is None or shape is None:
         return None, None
     number = min_free(free, shape.whole)
-    if shape.islands is None:
+    if shape.islands is None or state.stale:
         return number, None
     return number, max((min_free(free, island) for island in shape.islands), default=0)
 

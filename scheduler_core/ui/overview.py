@@ -74,19 +74,23 @@ def with_nodes(found: Overview, names: Collection[str]) -> Overview:
 
 def totals(rows: Iterable[NodeRow]) -> Totals:
     """Return the counts of these nodes."""
-    states, islands, nodes, free = Counter[GpuState](), Counter[int](), 0, 0
+    states, islands = Counter[GpuState](), Counter[int]()
+    nodes = elsewhere = lacking_report = 0
     for row in rows:
         nodes += 1
-        free += sum(cell.state is GpuState.FREE for cell in row.cells) if row.free is None else row.free
-        for island in row.islands:
-            states.update(cell.state for cell in island.cells)
-            if island.free:
-                islands[island.free] += 1
+        lacking_report += row.lacks_report
+        for state, number in row.counts:
+            states[state] += number
+        if row.has_known_islands:
+            islands.update(island.free for island in row.islands if island.free)
+        else:
+            elsewhere += row.count(GpuState.FREE)
     return Totals(
         nodes,
         tuple((state, states[state]) for state in GpuState if states[state]),
         tuple(sorted(islands.items()))[::-1],
-        free,
+        elsewhere,
+        lacking_report,
     )
 
 

@@ -14,7 +14,7 @@ from scheduler_core.planner.report.tables import phase_words, reason_words
 from scheduler_core.ui.hidden_names import ANOTHER, visible_overview, without_hidden_names
 from scheduler_core.ui.history import Change, History
 from scheduler_core.ui.html import NOTHING, Html, address, element, joined, link, table_head, table_row, text, text_list
-from scheduler_core.ui.model import GpuState, NodeGroup, NodeRow, Overview, PendingPod
+from scheduler_core.ui.model import GpuState, NodeGroup, NodeRow, Overview, PendingPod, Totals
 from scheduler_core.ui.overview import totals
 from scheduler_core.ui.rows_html import (
     ANYONE,
@@ -98,14 +98,15 @@ def summary_part(found: Overview, rows: Sequence[NodeRow], query: PageQuery, vie
     """Return the counts: of the nodes shown, where the query selects some."""
     counted = totals(rows) if query.selects else found.totals
     degraded, draining = sum(bool(row.faults) for row in rows), sum(row.draining for row in rows)
-    unknown = counted.count(GpuState.UNKNOWN)
+    unknown, tainted = counted.count(GpuState.UNKNOWN), sum(row.tainted for row in rows)
     figures = [
-        _Figure(counted.free, f"of {counted.gpus:,} GPUs free"),
+        _Figure(counted.free if counted.free or not unknown else None, f"of {counted.gpus:,} GPUs free"),
         _figure(counted.nodes, "node"),
         *([] if query.selects else _cluster_figures(found)),
-        _figure(unknown, "GPU", "without a report", _address_of(query, GpuState.UNKNOWN.value)),
+        _figure(unknown, "GPU", "free or used: unknown", _address_of(query, GpuState.UNKNOWN.value)),
         _figure(degraded, "node", "degraded", _address_of(query, "degraded")),
         _figure(draining, "node", "draining", _address_of(query, GpuState.DRAINING.value)),
+        _figure(tainted, "node", "tainted", _address_of(query, GpuState.TAINTED.value)),
     ]
     numbers = (_figure_item(each, viewer) for each in figures if each.number or not each.target)
     sizes = [table_row(text(str(size)), text(f"{number:,}")) for size, number in counted.islands]
@@ -122,13 +123,23 @@ def summary_part(found: Overview, rows: Sequence[NodeRow], query: PageQuery, vie
         element("ul", *numbers, class_="figures"),
         state_bar(counted, 480),
         by_size if sizes else element("p", text(f"{words[:1].upper()}{words[1:]}.")),
+        element("p", text(_report_note(counted)), class_="note") if counted.lacking_report else NOTHING,
         id="summary",
         aria_live="polite",
     )
 
 
+def _report_note(counted: Totals) -> str:
+    """Return where the numbers come from if it is not reported which GPUs the pods hold."""
+    nodes = counted_noun(counted.lacking_report, "node")
+    return (
+        f"On {nodes} it is not reported which GPUs the pods hold: their cells show ?. "
+        "The numbers of used and free GPUs there follow from the pods' requests."
+    )
+
+
 class _Figure(NamedTuple):
-    number: int
+    number: int | None  # None: unknown
     words: str
     target: str = ""  # address of a page, or of a part of this page, about it; "": none
 
@@ -148,7 +159,8 @@ def _cluster_figures(found: Overview) -> list[_Figure]:
 
 
 def _figure_item(figure: _Figure, viewer: Viewer) -> Html:
-    shown = Html(element("strong", text(f"{figure.number:,}")) + text(f" {figure.words}"))
+    number = "?" if figure.number is None else f"{figure.number:,}"
+    shown = Html(element("strong", text(number)) + text(f" {figure.words}"))
     return element("li", element("a", shown, href=figure.target) if figure.target and viewer.live else shown)
 
 
@@ -175,8 +187,9 @@ def _is_selected(row: NodeRow, query: PageQuery, shown: ShowName) -> bool:
         return False
     pods = (pod.title for pod in row.pods if shown(pod.namespace))
     model = f"NVIDIA {row.product}" if row.product else ""
-    states = {cell.state.value for cell in row.cells}
-    states |= {name for name, applies in (("degraded", row.faults), ("draining", row.draining)) if applies}
+    states = {cell.state.value for cell in row.cells} | {state.value for state, _ in row.counts}
+    properties = (("degraded", row.faults), ("draining", row.draining), ("tainted", row.tainted))
+    states |= {name for name, applies in properties if applies}
     domains = (f"{level} {name}" for level, name in row.domains)
     found = "\n".join((row.name, model, *states, *domains, *row.notes, *row.faults, *pods)).casefold()
     return all(word in found for word in query.words.casefold().split())

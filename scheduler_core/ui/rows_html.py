@@ -16,6 +16,7 @@ SIGNS = {
     GpuState.RESERVED: ("r", "R"),
     GpuState.MAY_BE_RESERVED: ("m", "r"),
     GpuState.DRAINING: ("d", "-"),
+    GpuState.TAINTED: ("n", "T"),
     GpuState.USED: ("u", "■"),
     GpuState.PENDING: ("p", "…"),
     GpuState.SHARED: ("s", "◧"),
@@ -26,12 +27,13 @@ MEANINGS = {
     GpuState.FREE: "free",
     GpuState.RESERVED: "free, reserved for a gang or a planned pod",
     GpuState.MAY_BE_RESERVED: "free; the kubelet takes the reserved GPUs from these",
-    GpuState.DRAINING: "draining: free, but the node takes no new pods",
+    GpuState.DRAINING: "draining: unused, but the node is cordoned or about to be removed",
+    GpuState.TAINTED: "tainted: unused, but a taint of the node keeps ordinary pods away",
     GpuState.USED: "used; letters name the pods of the row",
     GpuState.PENDING: "about to be used or freed; the kubelet has not reported it",
     GpuState.SHARED: "shared: pods hold shares or MIG devices",
     GpuState.UNAVAILABLE: "unavailable: lost, or not offered by the device plugin",
-    GpuState.UNKNOWN: "unknown: no agent reports which GPUs the pods hold",
+    GpuState.UNKNOWN: "unknown: it is not reported which GPUs the pods hold",
 }
 _MAX_PODS = 4  # named in a row
 _MAX_IN_LINE = 8  # GPUs that even a narrow screen shows side by side
@@ -207,14 +209,27 @@ def pod_name(pod: PodOnNode, viewer: Viewer) -> Html:
 
 def totals_words(totals: Totals) -> str:
     """``14 of 96 GPUs free; free islands 8: 1, 4: 2``."""
-    return f"{totals.free} of {totals.gpus} GPUs free; {islands_words(totals)}"
+    return f"{free_words(totals)}; {islands_words(totals)}"
+
+
+def free_words(totals: Totals) -> str:
+    """Return the number of free GPUs: ``14 of 96 GPUs free``. A number that is unknown is not zero."""
+    unknown = totals.count(GpuState.UNKNOWN)
+    if not unknown:
+        return f"{totals.free} of {totals.gpus} GPUs free"
+    if totals.free:
+        return f"at least {totals.free} of {totals.gpus} GPUs free, {unknown} unknown"
+    return f"{counted_noun(totals.gpus, 'GPU')}, free: unknown"
 
 
 def islands_words(totals: Totals) -> str:
     """Return the number of free islands by their free GPUs: ``free islands 8: 1, 4: 2``."""
     if not totals.islands:
-        return "which GPUs are free is unknown" if totals.free else "no free island"
-    return f"free islands {_island_sizes(totals)}"
+        if totals.free:
+            return "NVLink islands of the free GPUs: unknown"
+        return "free islands: unknown" if totals.count(GpuState.UNKNOWN) else "no free island"
+    more = totals.free_in_unknown_islands
+    return f"free islands {_island_sizes(totals)}" + (f"; {more} free in unknown islands" if more else "")
 
 
 def _island_sizes(totals: Totals) -> str:
@@ -243,8 +258,8 @@ def group_line(group: NodeGroup) -> Html:
     return table_row(
         link(group.title, "./", group=group.key),
         state_bar(totals),
-        text(f"{counted_noun(totals.nodes, 'node')}, {totals.free} of {totals.gpus} GPUs free"),
-        text(_island_sizes(totals) or islands_words(totals)),
+        text(f"{counted_noun(totals.nodes, 'node')}, {free_words(totals)}"),
+        text(islands_words(totals).removeprefix("free islands ")),
         text(_faults_words(group)),
     )
 
@@ -253,6 +268,7 @@ def _faults_words(group: NodeGroup) -> str:
     numbers = {
         "degraded": sum(bool(row.faults) for row in group.rows),
         "draining": sum(row.draining for row in group.rows),
+        "tainted": sum(row.tainted for row in group.rows),
     }
     return ", ".join(f"{number} {word}" for word, number in numbers.items() if number)
 

@@ -27,7 +27,7 @@ class MostFree(NamedTuple):
     """The most GPUs that are certainly free together, of all nodes where this is known."""
 
     on_node: int
-    in_island: int
+    in_island: int  # where the islands of a node's free GPUs are unknown, all of them may be in one
     node_clause: str = ""  # restricts the nodes, for people; "": of all nodes
 
 
@@ -101,7 +101,7 @@ class SuitableNodes:
             if found >= most or _free_on_node(row) < gpus:
                 break
             if self._exclusion(row, pod) is None:
-                if in_island and row.in_one_island is None:
+                if in_island and not row.has_known_islands:
                     return None
                 together = [each.free or 0 for each in row.islands] if in_island else [_free_on_node(row)]
                 found += sum(free // gpus for free in together)
@@ -142,4 +142,5 @@ def _free_on_node(row: NodeRow) -> int:
 
 
 def _free_in_island(row: NodeRow) -> int:
-    return row.in_one_island or 0
+    """Return the most free GPUs of a node in one island; where this is unknown, all that are free."""
+    return (row.in_one_island if row.has_known_islands else row.free) or 0

@@ -27,6 +27,7 @@ def timeline(samples: Sequence[Sample]) -> Html:
         floor = top
     span = counted_noun(round((last.at - samples[0].at) / 60), "minute")
     words = f"GPUs over the last {span}: now {last.used} used, {last.reserved} reserved, {last.free} free"
+    words += f", {last.other} other" if last.other else ""
     return element(
         "figure",
         element(

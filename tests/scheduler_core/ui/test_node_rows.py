@@ -12,7 +12,7 @@ from tests.api_objects import GPU, Object, gpu_node
 from tests.scheduler_core.ui.cluster_documents import RACK, allocation, gpu_machine, gpu_pod, node_gpus, rfc3339
 from tests.scheduler_core.ui.pages import now, page_of, row_of, service_of
 
-F, U, P, X, Q, S, D = (
+F, U, P, X, Q, S, D, T = (
     GpuState.FREE,
     GpuState.USED,
     GpuState.PENDING,
@@ -20,6 +20,7 @@ F, U, P, X, Q, S, D = (
     GpuState.UNKNOWN,
     GpuState.SHARED,
     GpuState.DRAINING,
+    GpuState.TAINTED,
 )
 
 
@@ -71,9 +72,10 @@ def test_gpus_of_a_silent_agent_are_unknown() -> None:
     row = row_of(items, "n")
 
     assert [cell.state for cell in row.cells] == [U, U, Q, Q, Q, Q, Q, Q]
-    assert row.free is None
+    assert (row.free, row.in_one_island) == (6, None)  # by the requests of the pods
+    assert row.counts == ((F, 6), (U, 2))
     assert row.notes == ("no report for 2h",)
-    assert row.summary == "8 GPUs, free: unknown"
+    assert row.summary == "6 of 8 free, which ones: unknown"
 
 
 def test_a_node_without_agent_is_listed_with_its_number_of_gpus() -> None:
@@ -135,19 +137,22 @@ def test_a_cordon_is_shown_and_domains_are_the_widest_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "effect", "note"),
+    ("key", "effect", "note", "state"),
     [
-        ("node.kubernetes.io/unreachable", "NoExecute", "unreachable"),
-        ("node.kubernetes.io/not-ready", "NoSchedule", "not ready"),
-        ("node.kubernetes.io/disk-pressure", "NoSchedule", "taint node.kubernetes.io/disk-pressure"),
-        ("ToBeDeletedByClusterAutoscaler", "NoSchedule", "about to be removed"),
+        ("node.kubernetes.io/unreachable", "NoExecute", "unreachable", T),
+        ("node.kubernetes.io/not-ready", "NoSchedule", "not ready", T),
+        ("node.kubernetes.io/disk-pressure", "NoSchedule", "taint node.kubernetes.io/disk-pressure", T),
+        ("node-role.kubernetes.io/control-plane", "NoSchedule", "control plane", T),
+        ("node.kubernetes.io/unschedulable", "NoSchedule", "cordoned", D),
+        ("ToBeDeletedByClusterAutoscaler", "NoSchedule", "about to be removed", D),
     ],
 )
-def test_no_gpu_is_free_on_a_node_that_takes_no_new_pods(key: str, effect: str, note: str) -> None:
+def test_no_gpu_is_free_on_a_node_that_takes_no_new_pods(key: str, effect: str, note: str, state: GpuState) -> None:
     row = row_of(machine({"a": (0, 1)}, taints=[{"key": key, "effect": effect}]), "n")
 
-    assert [cell.state for cell in row.cells] == [U, U, *[D] * 6]
-    assert (row.draining, row.free, row.notes) == (True, 0, (note,))
+    assert [cell.state for cell in row.cells] == [U, U, *[state] * 6]
+    assert (row.draining, row.tainted) == (state is D, state is T)
+    assert (row.free, row.notes, row.counts) == (0, (note,), ((state, 6), (U, 2)))
     assert not service_of(machine({"a": (0, 1)}, taints=[{"key": key, "effect": effect}])).overview.totals.islands
 
 
@@ -174,3 +179,77 @@ def test_allocatable_of_a_node_is_bounded_in_cells() -> None:
 
     assert len(row.cells) == 64
     assert row.allocatable == 10**9
+
+
+def unreported(items: list[Object]) -> list[Object]:
+    """The node as its agent describes it without the kubelet's report on pods."""
+    del items[-1]["allocations"]
+    return items
+
+
+def test_without_a_report_numbers_follow_from_the_requests_of_pods() -> None:
+    row = row_of(unreported(machine({}, {"a": 2, "b": 1})), "n")
+
+    assert [cell.state for cell in row.cells] == [Q] * 8
+    assert row.counts == ((F, 5), (U, 3))
+    assert (row.free, row.lacks_report) == (5, True)
+    assert row.summary == "5 of 8 free, which ones: unknown"  # islands of two: which are free is unknown
+    one_island = row_of(unreported(machine({}, {"a": 4}, shape="8h100-2n-nvswitch18")), "n")
+    assert one_island.summary == "4 of 8 free, 4 in one island, which ones: unknown"
+
+
+def test_without_a_report_a_pod_with_all_gpus_holds_all_and_a_node_without_pods_has_all_free() -> None:
+    full, empty = row_of(unreported(machine({}, {"a": 8})), "n"), row_of(unreported(machine({})), "n")
+
+    assert [(cell.state, cell.pods) for cell in full.cells] == [(U, (0,))] * 8
+    assert (full.counts, full.lacks_report, full.summary) == (((U, 8),), False, "0 of 8 free")
+    assert [cell.state for cell in empty.cells] == [F] * 8
+    assert (empty.counts, empty.summary) == (((F, 8),), "8 of 8 free, 2 in one island")
+
+
+def test_a_node_whose_agent_never_reported_has_all_gpus_free_if_it_has_no_pod() -> None:
+    row = row_of(machine({})[:1], "n")
+
+    assert [cell.state for cell in row.cells] == [F] * 8
+    assert row.summary == "8 of 8 free"  # the islands are not confirmed
+
+
+def test_gpus_that_the_device_plugin_does_not_offer_are_not_used() -> None:
+    items = machine({})
+    items[0]["status"]["allocatable"] = {"cpu": "8"}
+    control_plane = machine({}, taints=[{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}])
+    control_plane[0]["status"]["allocatable"] = {"cpu": "8"}
+    for found in (items, unreported(items)):
+        row = row_of(found, "n")
+        assert [cell.state for cell in row.cells] == [X] * 8
+        assert row.counts == ((X, 8),)
+    for found in (control_plane, unreported(control_plane)):
+        row = row_of(found, "n")
+        assert [cell.state for cell in row.cells] == [T] * 8
+        assert (row.counts, row.summary) == (((T, 8),), "0 of 8 free, 8 tainted")
+
+
+def test_gpus_that_are_not_offered_and_gpus_of_unreported_pods_are_counted_apart() -> None:
+    items = unreported(machine({}, {"a": 3}))
+    items[0]["status"]["allocatable"] = {GPU: "6"}
+    full = unreported(machine({}, {"a": 6}))
+    full[0]["status"]["allocatable"] = {GPU: "6"}
+
+    assert row_of(items, "n").counts == ((F, 3), (U, 3), (X, 2))
+    assert [cell.state for cell in row_of(full, "n").cells] == [Q] * 8
+    assert row_of(full, "n").counts == ((U, 6), (X, 2))
+
+
+def test_gpus_of_a_pod_that_was_just_bound_are_counted_as_pending() -> None:
+    assert row_of(machine({"old": (0, 1)}, {"new": 2}), "n").counts == ((F, 4), (U, 2), (P, 2))
+
+
+def test_shared_gpus_without_a_report_are_unknown_and_free_without_pods() -> None:
+    items = unreported(machine({}))
+    items[0]["status"]["allocatable"] = {"nvidia.com/gpu.shared": "32"}
+    pod = gpu_pod("team", "a", 0, "n", now())
+    pod["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu.shared": "1"}}
+
+    assert row_of(items, "n").counts == ((F, 8),)
+    row = row_of([*items, pod], "n")
+    assert (row.counts, row.summary, row.lacks_report) == (((Q, 8),), "8 GPUs, free: unknown", False)

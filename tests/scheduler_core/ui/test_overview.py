@@ -11,11 +11,13 @@ import pytest
 from gputopo.labels import keys
 from scheduler_core.cache.events import Batch, NodeUpdate, WatchStatus
 from scheduler_core.ui import overview_page
+from scheduler_core.ui.history import History
 from scheduler_core.ui.html import Html, address, element, text
 from scheduler_core.ui.main import StartError, file_service
 from scheduler_core.ui.model import GpuState
 from scheduler_core.ui.overview import GROUP_SIZE
 from scheduler_core.ui.overview_page import PageQuery, main_part
+from scheduler_core.ui.reports import overview_document
 from scheduler_core.ui.rows_html import Viewer
 from tests.api_objects import Object, gpu_node
 from tests.scheduler_core.ui.cluster_documents import (
@@ -49,10 +51,73 @@ def test_free_gpus_are_counted_where_it_is_not_known_which_are_free() -> None:
     objects = [gpu_node("gpu-1", 8), gpu_pod("team", "train", 3, "gpu-1", at)]  # no agent
     found, page = service_of(objects).overview, page_of(objects)
 
-    assert found.totals.count(GpuState.FREE) == 0
+    assert found.totals.by_state == ((GpuState.FREE, 5), (GpuState.USED, 3))
     assert found.totals.free == sum(row.free or 0 for group in found.groups for row in group.rows) == 5
     assert "5 of 8 GPUs free" in page.words
-    assert "Which GPUs are free is unknown." in page.words
+    assert "NVLink islands of the free GPUs: unknown." in page.words
+    assert page.words.count("On 1 node it is not reported which GPUs the pods hold") == 1
+
+
+def tutorial() -> list[Object]:
+    """The cluster of docs/tutorial.md: no kubelet reports which pod has which GPU."""
+    at, items = now(), list[Object]()
+    for number in range(4):
+        node, _ = gpu_machine(f"n{number}", "8h100-2n-nvswitch18")
+        report = node_gpus(f"n{number}", node, [], at)
+        del report["allocations"]
+        items += [node, report]
+    items[0]["spec"] = {"taints": [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]}
+    items[0]["status"]["allocatable"] = {"cpu": "8"}
+    pods = (("train", 4), ("llm-0", 8), ("llm-1", 8))
+    return [*items, *(gpu_pod("team", name, gpus, f"n{at_}", at) for at_, (name, gpus) in enumerate(pods, 1))]
+
+
+def test_all_numbers_of_the_tutorial_agree() -> None:
+    service = service_of(tutorial())
+    found, page = service.overview, page_of(tutorial())
+    history = History()
+    history.add(found, ())
+    (sample,) = history.samples
+
+    assert dict(found.totals.by_state) == {GpuState.FREE: 4, GpuState.USED: 20, GpuState.TAINTED: 8}
+    assert (sample.free, sample.reserved, sample.used, sample.other) == (4, 0, 20, 8)
+    assert overview_document(found, Viewer())["gpus"] == {"free": 4, "used": 20, "tainted": 8}
+    assert overview_document(found, Viewer())["freeIslands"] == {"4": 1}
+    assert "4 of 32 GPUs free" in page.words
+    assert "1 node tainted" in page.words
+    assert "draining" not in page.words.split("Legend")[0]
+    assert "0 of 8 free, 8 tainted" in page.words
+    assert "4 of 8 free, 4 in one island, which ones: unknown" in page.words
+    assert page.words.count("it is not reported which GPUs the pods hold") == 2  # the note, and the legend
+
+
+def test_an_unknown_number_is_not_shown_as_zero() -> None:
+    items: list[Object] = []
+    for name in ("a", "b"):
+        node, _ = gpu_machine(name, "8h100-2n-nvswitch18", {"cloud.provider.com/topology-rack": name})
+        node["status"]["allocatable"] = {"nvidia.com/gpu.shared": "32"}
+        pod = gpu_pod("team", f"p-{name}", 0, name, now())
+        pod["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu.shared": "1"}}
+        items += [node, pod]
+    page = page_of(items)
+
+    assert "? of 16 GPUs free" in page.words
+    assert "16 GPUs free or used: unknown" in page.words
+    assert "8 GPUs, free: unknown; free islands: unknown" in page.words  # the head of a group
+    assert "Free islands: unknown." in page.words
+    assert not re.search(r"\b0 of \d+ GPUs free|[Nn]o free island", page.words)
+    mixed = page_of([*items, gpu_node("c", 8)])
+    assert "at least 8" not in mixed.words.split("Nodes")[0]
+    assert "NVLink islands of the free GPUs: unknown." in mixed.words
+
+
+def test_labelled_nodes_without_reports_count_by_requests() -> None:
+    nodes = [gpu_machine(name, "8h100-2n-nvswitch18")[0] for name in ("a", "b")]
+    page = page_of([*nodes, gpu_pod("team", "p", 2, "a", now())])
+
+    assert "14 of 16 GPUs free" in page.words
+    assert "8 of 8 free" in page.words
+    assert "6 of 8 free, which ones: unknown" in page.words
 
 
 def test_nodes_are_grouped_by_rack_and_without_racks_by_product() -> None:

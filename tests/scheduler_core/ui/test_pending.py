@@ -138,7 +138,7 @@ def test_no_reason_is_given_where_free_gpus_are_unknown() -> None:
 
     assert {pod.name: pod.reason for pod in service.overview.pending} == {
         "p": "",
-        "pinned": "no node has 1 GPU known to be free; the most is 0",
+        "pinned": "no node that suits the pod has 1 GPU known to be free; the most is 0",
     }
     assert [gang.reason for gang in service.overview.gangs] == ["2 members to be placed"]
     without_islands = service_of([gpu_node("n", 8), *waiting_gang("team", "g", 2, 8, at)])
@@ -165,3 +165,28 @@ def test_the_number_of_comparisons_for_pending_pods_is_bounded(monkeypatch: pyte
         "p-4": "",
         "p-9": "no node has 9 GPUs known to be free; the most is 8",
     }
+
+
+def test_a_malformed_request_has_the_reason_of_the_command() -> None:
+    at = now()
+    node, _ = gpu_machine("n", "8h100-2n-nvswitch18")
+    pod = gpu_pod("team", "p", 4, None, at)
+    pod["metadata"]["annotations"] = {keys.POD_ISLAND.key: "requried"}
+    service = service_of([node, node_gpus("n", node, [], at), pod])
+    (found,) = service.overview.pending
+
+    assert "requried" in found.reason
+    report = pod_report(service, ANYONE, "team", "p")
+    assert " ".join(report.split()) == f"pod team/p is rejected on every node: {found.reason}"
+
+
+def test_a_required_island_may_fit_where_free_islands_are_unknown() -> None:
+    at = now()
+    node, _ = gpu_machine("n", "8a100-2n-pairs12")
+    report = node_gpus("n", node, [], at)
+    del report["allocations"]
+    pod = gpu_pod("team", "p", 2, None, at)
+    pod["metadata"]["annotations"] = {keys.POD_ISLAND.key: "required"}
+    service = service_of([node, report, gpu_pod("team", "runs", 5, "n", at), pod])
+
+    assert [each.reason for each in service.overview.pending] == [""]
