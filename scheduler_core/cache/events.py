@@ -47,6 +47,7 @@ class PodUpdate(NamedTuple):
     priority: int = 0  # spec.priority
     gang: str | None = None  # NAMESPACE/NAME of the reservation of the gang that the pod says it was placed with
     running: RunningFacts | None = None  # of a bound pod; ``FULL_POD_SOURCES`` do not set it
+    malformed: str | None = None  # why its request is invalid; only the cluster page (``scheduler_core.ui``) sets it
 
     @property
     def request(self) -> PodRequest:

@@ -37,7 +37,10 @@ def ui_pod(uid: str, pod: FullPod, parse: ParsePod) -> PlannerPod | None:
     rules = scheduling_rules(pod.spec)
     gates = (pod.spec.scheduling_gates or ())[: _MOST_GATES + 1]
     gated = msgspec.structs.replace(rules.spec, scheduling_gates=gates)
-    return found._replace(update=found.update._replace(rules=msgspec.structs.replace(rules, spec=gated)))
+    request = parse(pod)
+    malformed = request.reason if isinstance(request, InvalidRequest) else None
+    gated_rules = msgspec.structs.replace(rules, spec=gated)
+    return found._replace(update=found.update._replace(rules=gated_rules, malformed=malformed))
 
 
 def with_free_gpus(gangs: Iterable[GangSummary], view: PlannerView, nodes: SuitableNodes) -> tuple[GangSummary, ...]:
@@ -88,6 +91,8 @@ def _pending_pod(pod: PodUpdate, nodes: SuitableNodes) -> PendingPod:
 
 
 def _reason(pod: PodUpdate, nodes: SuitableNodes) -> str:
+    if pod.malformed is not None:
+        return pod.malformed
     gates = [] if pod.rules is None else [gate.name for gate in pod.rules.spec.scheduling_gates or ()]
     if gates:
         more = " and more" if len(gates) > _MOST_GATES else ""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from gputopo.model import NodeTopology
 from gputopo.render.report import document
 from scheduler_core.cache.kube_scheduler_filters import SchedulingRules, rejection
-from scheduler_core.explain import explain, explanation_text, group_excluded, with_reservations
+from scheduler_core.explain import explain, explain_malformed, explanation_text, group_excluded, with_reservations
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.packing.model import LEVELS
@@ -66,6 +66,8 @@ def pod_report(service: UiService, viewer: Viewer, namespace: str, name: str) ->
     if pod is None:
         refused = "" if viewer.namespaces is None else ", or you may not list the pods of its namespace"
         raise NoReportError(f"there is no pod {namespace}/{name} that requests GPUs and has not finished{refused}")
+    if pod.malformed is not None:
+        return explanation_text(explain_malformed(namespace, name, pod.malformed), WIDTH)
     request, uid = pod.request, pod.key
     snapshot = cache.snapshot_for_pod(uid, cache.reservations.holds_below(pod.priority))
     policy = service.policies.policy_for(request)
