@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 _SWITCH_S = 0.05  # how long a thread that computes may make the others wait
 _QUOTED = 60  # characters of a name that is not found
 _MAX_LISTED = 10  # objects that cannot be decoded
+_NO_REPORTS = (
+    "gputopo: the file has no NodeGpus: which GPUs the pods hold, and when the agents reported last, is not known; "
+    f"to include them: kubectl get {CLUSTER_FILE_KINDS} -A -o json"
+)
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _OUTPUT = click.Choice(["table", "wide", "json", "yaml"])
 
@@ -115,15 +119,16 @@ def nodes(
 
     With NODE: only these. `gputopo ui` shows them in a browser.
 
-    FREE counts the GPUs of each island that no container holds; `?` if no agent has reported for 15 minutes.
-    GPUs that are reserved, or of a pod that is about to start, count as free: `gputopo ui` shows these. A node
-    that takes no new pods has no free GPUs, and is marked there as cordoned, not ready, unreachable or about to be
-    removed; `draining` of `-o json` counts its unused GPUs. LAST SEEN is the age of the agent's last report. GPU
-    nodes without an agent are listed with what the kubelet advertises, and counted below the table. `-o wide` adds,
-    among others, the memory of the GPUs that is in use (VRAM USED) and that containers hold (VRAM CLAIMED), and the
-    part of the last 10 minutes in which a kernel ran (BUSY), of the lowest and the highest GPU, in steps of 10 %. A
-    narrow terminal leaves out PRODUCT, LAST SEEN, ISLANDS, GPUS, in this order; `-o wide` prints all columns, and one
-    line for each row.
+    FREE counts the GPUs of each island that no container holds. If no agent has reported this for 15 minutes, it is
+    the number of GPUs that the node's pods do not request, and it is not known which: `4/8, indices: ?`; `?` if pods
+    hold shares or MIG devices. GPUs that are reserved, or of a pod that is about to start, count as free: `gputopo ui`
+    shows these. A node that takes no new pods has no free GPUs, and is marked there as cordoned, not ready,
+    unreachable or about to be removed; `draining` and `tainted` of `-o json` count its unused GPUs. LAST SEEN is the
+    age of the agent's last report. GPU nodes without an agent are listed with what the kubelet advertises, and counted
+    below the table. `-o wide` adds, among others, the memory of the GPUs that is in use (VRAM USED) and that
+    containers hold (VRAM CLAIMED), and the part of the last 10 minutes in which a kernel ran (BUSY), of the lowest and
+    the highest GPU, in steps of 10 %. A narrow terminal leaves out PRODUCT, LAST SEEN, ISLANDS, GPUS, in this order;
+    `-o wide` prints all columns, and one line for each row.
 
     \b
     Examples:
@@ -141,7 +146,7 @@ def nodes(
     from gputopo.cluster.nodes import missing_agents_text  # noqa: PLC0415
     from gputopo.cluster.read import read_nodes  # noqa: PLC0415
     from gputopo.cluster.tables import node_table  # noqa: PLC0415
-    from gputopo.kube.rbac import UI  # noqa: PLC0415
+    from gputopo.kube.rbac import NODE_GPUS, UI  # noqa: PLC0415
 
     check_watch(watch, output, connection["source"])
     if watch:
@@ -149,7 +154,7 @@ def nodes(
             watch_table(_watched_nodes(kube, selector, names, wide=output == "wide"))
     with listing_cluster(**connection, role=UI if output == "html" else None) as kube:
         found = read_nodes(kube, selector)
-        now = datetime.fromtimestamp(kube.now(), UTC)
+        now, has_reports = datetime.fromtimestamp(kube.now(), UTC), kube.lists(NODE_GPUS)
         page = _page_of(kube) if output == "html" else None
     unknown: list[str] = []
     if names:
@@ -169,8 +174,11 @@ def nodes(
             click.echo(page({each.name for each in found}), nl=False)
         else:
             wide = output == "wide"
-            print_table(lambda: node_table(found, now, wide=wide), bool(found), "no GPU nodes found", wide=wide)
-            if (missing := missing_agents_text(found)) is not None:
+            table = partial(node_table, found, now, wide=wide, has_reports=has_reports)
+            print_table(table, bool(found), "no GPU nodes found", wide=wide)
+            if not has_reports:
+                click.echo(_NO_REPORTS, err=True)
+            elif (missing := missing_agents_text(found)) is not None:
                 click.echo(missing, err=True)
     if unknown:
         sys.exit(NO_CLUSTER)

@@ -28,6 +28,7 @@ class _NodeEntry(msgspec.Struct, rename="camel"):
     gpus: int
     free: int | None
     draining: int | None
+    tainted: int | None
     islands: tuple[_IslandEntry, ...] | None
     numa: tuple[int | None, ...]
     vram_mib: tuple[int | None, ...]
@@ -53,7 +54,7 @@ def pod_list(pods: Iterable[PodGpus]) -> dict[str, Any]:
 
 
 def _node(node: GpuNode, now: datetime) -> _NodeEntry:
-    topology, free, draining, age = node.topology, node.free_at(now), node.draining_at(now), node.age(now)
+    topology, free, age = node.topology, node.free_at(now), node.age(now)
     islands = None
     if topology.islands is not None:
         islands = tuple(
@@ -66,8 +67,9 @@ def _node(node: GpuNode, now: datetime) -> _NodeEntry:
         name=node.name,
         products=Counter(gpu.product or "unknown" for gpu in topology.usable),
         gpus=len(topology.usable),
-        free=None if free is None else len(free),
-        draining=None if draining is None else len(draining),
+        free=node.free_count_at(now),
+        draining=node.draining_count_at(now),
+        tainted=node.tainted_count_at(now),
         islands=islands,
         numa=tuple(gpu.numa_node for gpu in topology.usable),
         vram_mib=tuple(gpu.memory_mib for gpu in topology.usable),

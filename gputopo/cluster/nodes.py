@@ -11,9 +11,9 @@ import msgspec
 from gputopo.cluster.usage import GpuUse, gpu_uses
 from gputopo.crd.nodegpus import NodeGpus
 from gputopo.kube.objects import ObjectMeta
-from gputopo.kube.taints import CORDONED
+from gputopo.kube.taints import CORDONED, is_draining
 from gputopo.labels import AnnotationError, NoTopologyError, decode_topology
-from gputopo.labels.keys import NVIDIA_COUNT
+from gputopo.labels.keys import GPU_RESOURCES, NVIDIA_COUNT
 from gputopo.model import MAX_GPUS, NodeTopology
 from gputopo.render.report import age_words, listed
 from gputopo.render.wording import counted_noun, escape_invisible, shorten_names
@@ -31,6 +31,9 @@ class GpuNode(msgspec.Struct, frozen=True):
     state: NodeGpus | None = None  # None: no agent has reported
     annotation_error: str | None = None  # why its annotation, or its number of GPUs, is invalid; see ``_gpu_node``
     unusable: tuple[str, ...] = ()  # why it takes no new pods: "cordoned", "not ready"
+    # Devices that its pods request, by resource; None: not known. Read where no agent reports the allocations.
+    requested: Mapping[str, int] | None = None
+    allocatable: int | None = None  # GPUs that the kubelet offers to pods; None: not known
 
     @property
     def cordoned(self) -> bool:
@@ -55,19 +58,47 @@ class GpuNode(msgspec.Struct, frozen=True):
         held = self.held_devices
         return None if held is None else frozenset(gpu.index for gpu in self.topology.usable if gpu.index not in held)
 
-    def free_at(self, now: datetime) -> frozenset[int] | None:
-        """Return the unheld GPUs that new pods may use; None: unknown, also where the last report is too old."""
-        unheld = self._unheld_at(now)
-        return unheld if unheld is None or not self.unusable else frozenset()
+    def is_reported_at(self, now: datetime) -> bool:
+        """Return whether an agent has reported the allocations, and not too long ago."""
+        age = self.age(now)
+        return age is not None and age <= STALE_AFTER and self.unheld is not None
 
-    def draining_at(self, now: datetime) -> frozenset[int] | None:
-        """Return the unheld GPUs of a node that takes no new pods; None: unknown, as for ``free_at``."""
-        unheld = self._unheld_at(now)
-        return unheld if unheld is None or self.unusable else frozenset()
+    def free_at(self, now: datetime) -> frozenset[int] | None:
+        """Return the unheld GPUs that new pods may use; None: it is not known which."""
+        return frozenset() if self.unusable else self._unheld_at(now)
+
+    def free_count_at(self, now: datetime) -> int | None:
+        """Return the number of unheld GPUs that new pods may use, also where it is not known which; None: unknown."""
+        return 0 if self.unusable else self._unheld_count_at(now)
+
+    def draining_count_at(self, now: datetime) -> int | None:
+        """Return the number of unheld GPUs if the node is cordoned or about to be removed; None: unknown."""
+        return self._unheld_count_at(now) if is_draining(self.unusable) else 0
+
+    def tainted_count_at(self, now: datetime) -> int | None:
+        """Return the number of unheld GPUs if another taint keeps new pods away; None: unknown."""
+        return self._unheld_count_at(now) if self.unusable and not is_draining(self.unusable) else 0
 
     def _unheld_at(self, now: datetime) -> frozenset[int] | None:
-        age = self.age(now)
-        return None if age is None or age > STALE_AFTER else self.unheld
+        if self.is_reported_at(now):
+            return self.unheld
+        if self.requested is not None and not any(self.requested.values()):
+            return frozenset(gpu.index for gpu in self.topology.usable)
+        return frozenset() if self._unheld_count_at(now) == 0 else None
+
+    def _unheld_count_at(self, now: datetime) -> int | None:
+        """Return the number of unheld GPUs: without a report, by the requests of the pods."""
+        if self.is_reported_at(now) and self.unheld is not None:
+            return len(self.unheld)
+        if self.requested is None:
+            return None
+        usable, requested = len(self.topology.usable), {name: n for name, n in self.requested.items() if n}
+        if not requested:
+            return usable
+        offered = usable if self.allocatable is None else self.allocatable
+        if set(requested) != {GPU_RESOURCES[0]} or offered > usable:  # shares of GPUs, or MIG devices
+            return None
+        return max(0, offered - requested[GPU_RESOURCES[0]])
 
     @property
     def uses(self) -> tuple[GpuUse, ...] | None:

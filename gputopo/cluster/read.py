@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from functools import partial
+
+import msgspec
 
 from gputopo.cluster.nodes import GpuNode, gpu_nodes
 from gputopo.cluster.pods import PodGpus, PodName
 from gputopo.kube.client import Kube, ListOptions
-from gputopo.kube.errors import NotFoundError
+from gputopo.kube.errors import ForbiddenError, NotFoundError
 from gputopo.kube.heartbeats import list_heartbeats, with_heartbeat
-from gputopo.kube.objects import NodeGpusObject, ObjectMeta, PartialNode, PartialObject, PartialPod
+from gputopo.kube.objects import NodeGpusObject, ObjectMeta, PartialNode, PartialObject, PartialPod, PartialPodSpec
 from gputopo.kube.rbac import NODE_GPUS, NODES, PODS
 from gputopo.kube.run_ahead import run_ahead
 from gputopo.labels.keys import GPU_RESOURCES, MIG_RESOURCE_PREFIX, NVIDIA_COUNT, POD_VRAM, SCHEMA
@@ -26,12 +30,65 @@ def read_nodes(kube: Kube, selector: str = "") -> list[GpuNode]:
     """Return the GPU nodes, also those without an agent, with the reasons why they take no new pods.
 
     The nodes are listed as a whole, because the server sends and selects taints only so. Where the cluster does not
-    serve ``NodeGpus``, the allocations are unknown.
+    serve ``NodeGpus``, the allocations are unknown. Pods are listed only of nodes without a present report.
     """
     listing_states = run_ahead(partial(_states, kube))
     nodes = kube.list_objects(NODES, PartialNode, ListOptions(labels=selector))
     unusable = {node.metadata.name: node.spec.unusable for node in nodes}
-    return gpu_nodes((node.metadata for node in nodes), listing_states(), _gpus_by_node(nodes), unusable)
+    found = gpu_nodes((node.metadata for node in nodes), listing_states(), _gpus_by_node(nodes), unusable)
+    return _with_requests(kube, found, nodes)
+
+
+def _with_requests(kube: Kube, found: list[GpuNode], nodes: Iterable[PartialNode]) -> list[GpuNode]:
+    """Return the nodes; those without a present report with the GPUs that their pods request, as schedulers count."""
+    now = datetime.fromtimestamp(kube.now(), UTC)
+    without = [node.name for node in found if not node.is_reported_at(now)]
+    if not without or not kube.lists(PODS):
+        return found
+    try:
+        requests = _requests_by_node(kube, without)
+    except ForbiddenError:
+        return found
+    offered = {node.metadata.name: _gpus_in(each) for node in nodes if (each := node.status.allocatable) is not None}
+    return [
+        msgspec.structs.replace(node, requested=requests[node.name], allocatable=offered.get(node.name))
+        if node.name in requests
+        else node
+        for node in found
+    ]
+
+
+def _requests_by_node(kube: Kube, names: Collection[str]) -> dict[str, Counter[str]]:
+    """Return the devices that the pods of these nodes request, by resource."""
+    found = {name: Counter[str]() for name in names}
+    for pod in _pods_on(kube, names, None, "status.phase!=Succeeded,status.phase!=Failed"):
+        if pod.spec.node_name in found:
+            found[pod.spec.node_name] += requested_devices(pod.spec)
+    return found
+
+
+def _pods_on(kube: Kube, names: Collection[str], namespace: str | None, fields: str) -> Iterator[PartialPod]:
+    """Yield the pods of nodes, by name; where these are many, of all nodes. ``fields``: further field selectors."""
+    ask_each = len(names) <= _ASK_EACH and all(map(_SELECTABLE.fullmatch, names))
+    per_node = [f",spec.nodeName={name}" for name in names] if ask_each else [""]
+    for node in per_node:
+        yield from kube.list_objects(PODS, PartialPod, ListOptions(namespace, fields=f"{fields}{node}"))
+
+
+def requested_devices(spec: PartialPodSpec) -> Counter[str]:
+    """Return the devices that a pod requests, by resource, as kube-scheduler counts them.
+
+    Init containers run one after the other, before the containers; those that restart always run beside all others.
+    """
+    beside, most = Counter[str](), Counter[str]()
+    for each in spec.init_containers:
+        devices = _devices(each.resources.limits)
+        most |= beside + devices
+        if each.restart_policy == "Always":
+            beside += devices
+    for each in spec.containers:
+        beside += _devices(each.resources.limits)
+    return most | beside
 
 
 def read_running(kube: Kube, namespace: str | None) -> tuple[list[GpuNode], dict[PodName, int | None]]:
@@ -89,17 +146,14 @@ def pods_without_allocation(
     ``silent``: nodes with agents that no longer report; their pods are returned too.
     """
     wanted = sorted(node.name for node in nodes if node.held_devices is None or node.name in silent)
-    ask_each = len(wanted) <= _ASK_EACH and all(map(_SELECTABLE.fullmatch, wanted))
-    per_node = [f",spec.nodeName={name}" for name in wanted] if ask_each else [""]
     found = []
-    for node in per_node:
-        for pod in kube.list_objects(PODS, PartialPod, ListOptions(namespace, fields=f"status.phase=Running{node}")):
-            count = sum(_gpus(container.resources.limits) for container in pod.spec.containers)
-            if count and pod.spec.node_name in wanted:
-                metadata = pod.metadata
-                found.append(
-                    PodGpus(namespace=metadata.namespace, name=metadata.name, node=pod.spec.node_name, count=count)
-                )
+    for pod in _pods_on(kube, wanted, namespace, "status.phase=Running"):
+        count = sum(_devices(container.resources.limits).total() for container in pod.spec.containers)
+        if count and pod.spec.node_name in wanted:
+            metadata = pod.metadata
+            found.append(
+                PodGpus(namespace=metadata.namespace, name=metadata.name, node=pod.spec.node_name, count=count)
+            )
     return sorted(found, key=lambda each: (each.namespace, each.name))
 
 
@@ -113,10 +167,10 @@ def _states(kube: Kube) -> dict[str, NodeGpusObject]:
     return {name: with_heartbeat(state, heartbeats.get(name)) for state in found if (name := state.metadata.name)}
 
 
-def _gpus(limits: dict[str, str | int]) -> int:
-    """Return the number of devices in a container's limits: GPUs, shares of GPUs, MIG devices.
+def _devices(limits: dict[str, str | int]) -> Counter[str]:
+    """Return the devices in a container's limits, by resource: GPUs, shares of GPUs, MIG devices.
 
     A number that is not a count of devices is 0, because the kubelet gives such a container none.
     """
     devices = [name for name in limits if name in GPU_RESOURCES or name.startswith(MIG_RESOURCE_PREFIX)]
-    return sum(parse_count(str(limits[name])) or 0 for name in devices)
+    return Counter({name: parse_count(str(limits[name])) or 0 for name in devices})

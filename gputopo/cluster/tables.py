@@ -29,11 +29,14 @@ POD_DROPPABLE = ("NUMA", "BEST ON NODE", "ISLANDS", "BEST IN CLUSTER", "RING", "
 _LISTED = 2  # degraded things and missing UUIDs named in a cell; the rest is counted
 
 
-def node_table(nodes: Iterable[GpuNode], now: datetime, *, wide: bool) -> Table:
-    """Return a row for each node."""
+def node_table(nodes: Iterable[GpuNode], now: datetime, *, wide: bool, has_reports: bool = True) -> Table:
+    """Return a row for each node. ``has_reports``: a file may lack the reports of the agents."""
     titles = ("NODE", "PRODUCT", "GPUS", "ISLANDS", "FREE", "DEGRADED", "LAST SEEN")
     more = ("INTERCONNECT", "GB/S", "NUMA", "VRAM", *_USE, "DRIVER", "AGENT", "NOTE") if wide else ()
-    rows = [_node_row(node, now) + (_wide(node) if wide else ()) for node in nodes]
+    rows = [
+        _node_row(node, _age(node.age(now)) if has_reports else Cell(UNKNOWN), now) + (_wide(node) if wide else ())
+        for node in nodes
+    ]
     return Table(titles + more, rows, droppable=() if wide else NODE_DROPPABLE)
 
 
@@ -56,7 +59,7 @@ def pod_table(pods: Iterable[PodGpus], *, wide: bool = False) -> Table:
     return Table(titles + more, rows, droppable=() if wide else POD_DROPPABLE)
 
 
-def _node_row(node: GpuNode, now: datetime) -> tuple[Cell, ...]:
+def _node_row(node: GpuNode, last_seen: Cell, now: datetime) -> tuple[Cell, ...]:
     topology = node.topology
     lost = len(topology.gpus) - len(topology.usable)
     number = UNKNOWN if node.annotation_error and not topology.gpus else f"{len(topology.usable)}"
@@ -68,7 +71,7 @@ def _node_row(node: GpuNode, now: datetime) -> tuple[Cell, ...]:
         Cell(_islands(topology)),
         Cell(f"{_free(node, now)} {_few(node.unusable)}".rstrip()),
         Cell(_few(names), "bad") if names else Cell(NONE),
-        _age(node.age(now)),
+        last_seen,
     )
 
 
@@ -103,7 +106,8 @@ def _sizes(sizes: Iterable[int]) -> str:
 def _free(node: GpuNode, now: datetime) -> str:
     """Return the free GPUs of each island, in the order of the sizes; islands of one GPU are counted together."""
     if (free := node.free_at(now)) is None:
-        return UNKNOWN
+        count = node.free_count_at(now)
+        return UNKNOWN if count is None else f"{count}/{len(node.topology.usable)}, indices: {UNKNOWN}"
     if node.topology.islands is None:
         return f"{len(free)}/{len(node.topology.usable)}"
     islands = _ordered(node.topology.islands)

@@ -72,6 +72,10 @@ class Kube:
         # Objects of lists that could not be decoded, for the caller to report. Reflectors report those of watches.
         self.unreadable: list[Unreadable] = []
 
+    def lists(self, resource: Resource) -> bool:  # noqa: ARG002  a file may lack kinds
+        """Return whether a list shows all objects of a kind; False: the file has none, although the cluster may."""
+        return True
+
     def with_timeout(self, seconds: float) -> Kube:
         """Return the same connection with another timeout; it is closed with this connection."""
         return Kube(self._api, self._role, connect_s=min(seconds, CONNECT_S), read_s=seconds)

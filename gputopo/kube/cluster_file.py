@@ -104,6 +104,10 @@ class FileKube(Kube):
         if not any(_is_of(each, NODES) for each in self._items):
             raise ClusterFileError(f"no Node found; print the file with: {EXPECTED}")
 
+    def lists(self, resource: Resource) -> bool:
+        """Return whether the file has objects of a kind."""
+        return any(_is_of(each, resource) for each in self._items)
+
     def close(self) -> None:
         """Do nothing: there is no connection."""
 

@@ -133,11 +133,12 @@ class ResourceLimits(msgspec.Struct, frozen=True):
     limits: dict[str, str | int] = {}
 
 
-class PartialContainer(msgspec.Struct, frozen=True):
+class PartialContainer(msgspec.Struct, frozen=True, rename="camel"):
     """A container of a pod."""
 
     name: str = ""
     resources: ResourceLimits = ResourceLimits()
+    restart_policy: str | None = None  # of an init container; "Always": it runs beside the containers
 
 
 class SchedulingGate(msgspec.Struct, frozen=True):
@@ -157,6 +158,7 @@ class PartialPodSpec(msgspec.Struct, frozen=True, rename="camel"):
 
     node_name: str = ""
     containers: tuple[PartialContainer, ...] = ()
+    init_containers: tuple[PartialContainer, ...] = ()
     scheduling_gates: tuple[SchedulingGate, ...] = ()
     scheduling_group: SchedulingGroup | None = None
 
@@ -190,6 +192,7 @@ class PartialNodeStatus(msgspec.Struct, frozen=True):
     """The status of a node."""
 
     capacity: dict[str, object] | None = None
+    allocatable: dict[str, object] | None = None
 
 
 class PartialNode(msgspec.Struct, frozen=True):

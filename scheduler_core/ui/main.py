@@ -11,7 +11,7 @@ from functools import partial
 from gputopo.kube.client import Kube
 from gputopo.kube.cluster_file import ClusterFileError, FileKube
 from gputopo.kube.page_reviews import may_list_pods, review_reader
-from gputopo.kube.rbac import PAGE_REVIEWER, UI
+from gputopo.kube.rbac import NODE_GPUS, PAGE_REVIEWER, UI
 from gputopo.process.daemon import bind_socket, ignore_sigpipe
 from gputopo.process.settings import is_loopback, parse_address
 from scheduler_core.cache.watch import HEARTBEAT_SOURCES, RESERVATION_SOURCES, Sources, list_kind, make_watches
@@ -58,6 +58,8 @@ def file_service(text: bytes, name: str) -> UiService:
         raise StartError(f"{name}: {error}") from None
     service = list_service(kube)
     service.notice = "From standard input" if name == "-" else f"From the file {name}"
+    if not kube.lists(NODE_GPUS):
+        service.notice += ", which has no NodeGpus: it is not known which GPUs the pods hold, nor whether agents report"
     service.troubles = tuple(f"{each}; it is left out" for each in kube.unreadable)
     return service
 

@@ -25,6 +25,7 @@ from gputopo.kube.rbac import NODE_GPUS, NODES, PODS
 from gputopo.labels import encode_topology
 from gputopo.labels.keys import NVIDIA_COUNT, POD_VRAM, TOPOLOGY
 from gputopo.render.label_lines import render_labels
+from tests.api_objects import GPU
 from tests.api_server import Answer, ApiServer, Asked, api_server
 from tests.machines import dgx1
 
@@ -125,6 +126,63 @@ def test_nodes_in_every_format(tmp_path: Path) -> None:
     assert yaml.safe_load(as_yaml)["kind"] == "GpuNodeList"
 
 
+def recorded(folder: Path, *items: Any) -> str:
+    """A file of a cluster, as kubectl prints it."""
+    path = folder / "cluster.json"
+    path.write_text(json.dumps({"kind": "List", "items": list(items)}))
+    return str(path)
+
+
+def gpu_pod(name: str, phase: str, *containers: int, **spec: Any) -> dict[str, Any]:
+    """A pod on the node."""
+    made = [{"name": f"c{n}", "resources": {"limits": {GPU: str(n)}}} for n in containers]
+    metadata = {"name": name, "namespace": "a", "uid": name}
+    spec = {"nodeName": "gpu-0", "containers": made, **spec}
+    return {"kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": phase}}
+
+
+def test_without_reports_free_gpus_follow_from_the_requests_of_pods(tmp_path: Path) -> None:
+    node = {"kind": "Node", **NODE, "status": {"allocatable": {GPU: "8"}, "capacity": {GPU: "8"}}}
+    report = {key: value for key, value in STATE.items() if key not in ("allocations", "usage")}
+    items = [node, {"kind": "NodeGpus", **report}]
+    init = [{"name": "i", "resources": {"limits": {GPU: "3"}}}]
+    pods = [gpu_pod("p", "Running", 1, 1, initContainers=init), gpu_pod("q", "Pending", 1), gpu_pod("z", "Failed", 4)]
+
+    def free(*more: Any) -> list[Any]:
+        path = recorded(tmp_path, *items, *more)
+        table = CliRunner().invoke(nodes, ["--from", path]).stdout
+        (item,) = json.loads(CliRunner().invoke(nodes, ["--from", path, "-o", "json"]).stdout)["items"]
+        return [re.split(r"  +", table.splitlines()[1])[4], item["free"], item["islands"][0]["free"]]
+
+    assert free(*pods) == ["4/8, indices: ?", 4, None]
+    assert free({"kind": "Pod", "metadata": {"name": "web", "namespace": "a"}}) == ["8/8", 8, 8]
+    assert free() == ["?", None, None]  # a file without pods: not known
+
+
+def test_a_user_who_may_not_list_pods_sees_nodes_with_unknown_free_gpus(tmp_path: Path) -> None:
+    def forbidden(request: Asked) -> Answer:
+        if request.path == NODE_GPUS.path():
+            return listed()
+        return Answer({"message": "forbidden"}, 403) if request.path == PODS.path() else cluster(request)
+
+    with api_server(forbidden) as server:
+        result = run(nodes, server, tmp_path)
+
+    assert result.exit_code == 0
+    assert re.split(r"  +", result.stdout.splitlines()[1])[4] == "?"
+
+
+def test_a_file_without_nodegpus_does_not_say_that_agents_are_missing(tmp_path: Path) -> None:
+    path = recorded(tmp_path, {"kind": "Node", **NODE}, gpu_pod("p", "Running", 2))
+    result = CliRunner().invoke(nodes, ["--from", path])
+
+    assert re.split(r"  +", result.stdout.splitlines()[1])[-1] == "?"
+    assert "never" not in result.stdout
+    assert "no agent" not in result.stderr
+    assert result.stderr.startswith("gputopo: the file has no NodeGpus: which GPUs the pods hold")
+    assert "kubectl get nodes,pods,nodegpus" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("spec", "marked", "reasons"),
     [
@@ -152,7 +210,8 @@ def test_a_node_that_takes_no_new_pods_is_marked(
     (item,) = json.loads(as_json)["items"]
     assert re.split(r"  +", table.splitlines()[1])[4] == marked
     assert (item["unusableReasons"], item["cordoned"]) == (reasons, "cordoned" in reasons)
-    assert (item["free"], item["draining"]) == ((0, 6) if reasons else (6, 0))
+    expected = (6, 0, 0) if not reasons else (0, 6, 0) if item["cordoned"] else (0, 0, 6)
+    assert (item["free"], item["draining"], item["tainted"]) == expected
     assert sum(each["free"] for each in item["islands"]) == item["free"]
 
 

@@ -26,6 +26,7 @@ def test_a_list_of_nodes() -> None:
                 "gpus": 4,
                 "free": 3,
                 "draining": 0,
+                "tainted": 0,
                 "islands": [
                     {"gpus": [0, 1], "interconnect": "nvlink", "gbps": 600.0, "free": 1},
                     {"gpus": [2, 3], "interconnect": "nvlink", "gbps": 600.0, "free": 2},
@@ -54,7 +55,8 @@ def test_unknown_facts_of_a_node_are_null() -> None:
         "products": {"unknown": 1},
         "gpus": 1,
         "free": None,
-        "draining": None,
+        "draining": 0,
+        "tainted": 0,
         "islands": None,
         "numa": [None],
         "vramMib": [None],

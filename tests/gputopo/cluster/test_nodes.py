@@ -102,3 +102,35 @@ def test_unknown_allocations_leave_free_gpus_unknown(result: NodeGpus | None) ->
 def test_the_age_of_an_observation(observed: str, age: timedelta | None) -> None:
     assert GpuNode("n", dgx1(), NodeGpus(observed, "", "0.1.0")).age(NOW) == age
     assert GpuNode("n", dgx1()).age(NOW) is None
+
+
+def silent_node(requested: dict[str, int] | None, *, unusable: tuple[str, ...] = (), **more: int | None) -> GpuNode:
+    """A node of two islands of four GPUs, whose kubelet reports nothing. ``requested``: by its pods."""
+    return GpuNode("n", dgx1(), None, None, unusable, requested, more.get("allocatable", 8))
+
+
+@pytest.mark.parametrize(
+    ("node", "free", "count"),
+    [
+        pytest.param(silent_node(None), None, None, id="pods not read"),
+        pytest.param(silent_node({}), frozenset(range(8)), 8, id="no GPU pod: all are free"),
+        pytest.param(silent_node({"nvidia.com/gpu": 3}), None, 5, id="it is not known which"),
+        pytest.param(silent_node({"nvidia.com/gpu": 8}), frozenset(), 0, id="all in use"),
+        pytest.param(silent_node({"nvidia.com/gpu": 3}, allocatable=6), None, 3, id="not all offered"),
+        pytest.param(silent_node({"nvidia.com/gpu": 3}, allocatable=None), None, 5, id="offer unknown"),
+        pytest.param(silent_node({"nvidia.com/gpu": 3}, allocatable=32), None, None, id="shares"),
+        pytest.param(silent_node({"nvidia.com/gpu.shared": 1}), None, None, id="shares by name"),
+        pytest.param(silent_node({"nvidia.com/gpu": 3}, unusable=("cordoned",)), frozenset(), 0, id="cordoned"),
+    ],
+)
+def test_without_a_report_the_requests_of_pods_count(
+    node: GpuNode, free: frozenset[int] | None, count: int | None
+) -> None:
+    assert (node.free_at(NOW), node.free_count_at(NOW)) == (free, count)
+
+
+def test_unused_gpus_of_a_node_that_takes_no_pods_are_draining_or_tainted() -> None:
+    cordoned, control_plane = (silent_node({}, unusable=(why,)) for why in ("cordoned", "control plane"))
+
+    assert (cordoned.draining_count_at(NOW), cordoned.tainted_count_at(NOW)) == (8, 0)
+    assert (control_plane.draining_count_at(NOW), control_plane.tainted_count_at(NOW)) == (0, 8)

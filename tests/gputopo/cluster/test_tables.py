@@ -72,6 +72,12 @@ def pod_row(pod: PodGpus) -> dict[str, Cell]:
         pytest.param(gpu_node("n", nvlink_unknown()), {"ISLANDS": "?", "FREE": "8/8"}, id="NVLink unknown"),
         pytest.param(GpuNode("n", wsl()), {"ISLANDS": "?", "FREE": "?", "LAST SEEN": "never"}, id="no agent"),
         pytest.param(
+            GpuNode("n", dgx1(), requested={"nvidia.com/gpu": 4}),
+            {"FREE": "4/8, indices: ?"},
+            id="pods without a report",
+        ),
+        pytest.param(GpuNode("n", dgx1(), requested={}), {"FREE": "8/8"}, id="no pods"),
+        pytest.param(
             GpuNode("n", msgspec.structs.replace(wsl(), summary=TopologySummary((2,)))),
             {"ISLANDS": "2", "FREE": "?"},
             id="no agent, and labels that state the islands",

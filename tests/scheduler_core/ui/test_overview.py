@@ -115,6 +115,7 @@ def test_labelled_nodes_without_reports_count_by_requests() -> None:
     nodes = [gpu_machine(name, "8h100-2n-nvswitch18")[0] for name in ("a", "b")]
     page = page_of([*nodes, gpu_pod("team", "p", 2, "a", now())])
 
+    assert "which has no NodeGpus: it is not known which GPUs the pods hold" in page.words
     assert "14 of 16 GPUs free" in page.words
     assert "8 of 8 free" in page.words
     assert "6 of 8 free, which ones: unknown" in page.words
