@@ -14,6 +14,7 @@ import msgspec
 from gputopo.render.wording import counted_noun
 from scheduler_core.allocation.gpu_sets import ExactSets
 from scheduler_core.allocation.named_shares import free_fraction
+from scheduler_core.cache.free_islands import min_free
 from scheduler_core.cache.node_state import NodeState
 from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.evaluation.evaluate import evaluate
@@ -32,8 +33,11 @@ _MOST_OUTCOMES = 4
 class Remains(msgspec.Struct, frozen=True, rename="camel"):
     """The free GPUs of a node."""
 
-    islands: tuple[int, ...]  # free whole GPUs in each, largest first; one entry if islands are unknown
-    fragments: float  # GPUs, by the usual requests of pods
+    # Free whole GPUs in each island, largest first; one entry if NVLinks are unknown. None: it is not known which GPUs
+    # are free, and they may be in several islands.
+    islands: tuple[int, ...] | None
+    fragments: float | None  # GPUs, by the usual requests of pods; None: it is not known which GPUs are free
+    free: int  # whole GPUs
 
 
 class PossiblePlacement(msgspec.Struct, frozen=True, rename="camel"):
@@ -79,13 +83,11 @@ def render_text(answer: WhatIf, why: str = "gputopo why -f FILE") -> str:
     for number, landing in enumerate(answer.landings):
         head = f"{answer.pod} fits on" if number == 0 else "or on"
         lines.append(f"{head} {landing.node} (score {landing.points:.2f} of 10)")
-        lines += [f"  gets  {line}" for line in _gets(landing)]
+        lines += [f"  {line}" for line in _gets(landing)]
         if landing.before is not None and landing.after is not None:
-            lines.append(
-                f"  free GPUs by island: {_remains(landing.before, 'before')}, {_remains(landing.after, 'after')}"
-            )
+            lines.append(f"  {_free_words(landing.before, landing.after)}")
     if answer.landings:
-        lines.append(f"kube-scheduler gets the best {answer.equals} of {answer.suitable} suitable nodes.")
+        lines.append(_nodes_words(answer))
     refused = answer.refused.items()
     lines += [f"{counted_noun(count, 'node')} rejected: {reason.removesuffix(SEE)}" for reason, count in refused]
     if refused:
@@ -102,7 +104,9 @@ def _landing(name: str, request: PodRequest, state: NodeState, points: float, po
         return PossiblePlacement(name, points, None, 0, before, None)
     ranked = sorted(found.sets.masks, key=lambda mask: _quality(state, mask), reverse=True)
     gets = tuple(gpu_set(state.shape, mask) for mask in ranked[:_MOST_OUTCOMES])
-    worst = max((_without(state, mask, policy) for mask in ranked), key=lambda each: each.fragments, default=None)
+    worst = max(
+        (_without(state, mask, policy) for mask in ranked), key=lambda each: each.fragments or 0.0, default=None
+    )
     return PossiblePlacement(name, points, gets, max(0, len(ranked) - _MOST_OUTCOMES), before, worst)
 
 
@@ -115,6 +119,10 @@ def _quality(state: NodeState, mask: int) -> tuple[object, ...]:
 def _without(state: NodeState, mask: int, policy: Policy) -> Remains:
     """Return what stays free after this set is allocated."""
     assert state.shape is not None
+    if state.free is not None and not (isinstance(state.free, ExactSets) and len(state.free.masks) == 1):
+        number = max(0, min_free(state.free, state.shape.whole) - mask.bit_count())
+        one_island = len(state.shape.islands or ()) < 2
+        return Remains((number,) if one_island else None, None, number)
     free = tuple(
         0 if mask >> place & 1 else each
         for place, each in enumerate(free_fraction(state.shape, state.free, state.reserved_mib))
@@ -122,16 +130,38 @@ def _without(state: NodeState, mask: int, policy: Policy) -> Remains:
     islands = state.shape.islands or (state.shape.whole,)
     counts = (sum(free[place] == WHOLE_GPU for place in range(len(free)) if each >> place & 1) for each in islands)
     lost = fragmented_gpus(state.shape, free, policy.demand_mix)
-    return Remains(tuple(sorted(counts, reverse=True)), round(lost, 3))
+    return Remains(tuple(sorted(counts, reverse=True)), round(lost, 3), free.count(WHOLE_GPU))
 
 
 def _gets(landing: PossiblePlacement) -> list[str]:
+    """Return the GPUs that the pod may get, as lines."""
     if landing.gets is None:
-        return ["unknown GPUs"]
+        return ["which GPUs it gets is unknown"]
     lines = [gpu_set_words(each) for each in landing.gets]
-    return [*lines, f"or one of {landing.more} more sets"] if landing.more else lines
+    if len(lines) == 1 and not landing.more:
+        return [f"gets {lines[0]}"]
+    head = f"gets one of {len(lines) + landing.more} sets of GPUs{', for example' if landing.more else ''}:"
+    return [head, *(f"  {line}" for line in lines)]
 
 
-def _remains(remains: Remains, when: str) -> str:
-    islands = "+".join(map(str, remains.islands))
-    return f"{islands} {when} ({remains.fragments:.2f} in fragments)"
+def _free_words(before: Remains, after: Remains) -> str:
+    """Return the free GPUs before and after the pod is placed."""
+    if before.islands is None or after.islands is None:
+        return f"free GPUs: {before.free} before, {after.free} after; in which islands is unknown"
+    return (
+        f"free GPUs by island: {_remains(before, before.islands, 'before')}, {_remains(after, after.islands, 'after')}"
+    )
+
+
+def _remains(remains: Remains, islands: Sequence[int], when: str) -> str:
+    fragments = "" if remains.fragments is None else f" ({remains.fragments:.2f} in fragments)"
+    return f"{'+'.join(map(str, islands))} {when}{fragments}"
+
+
+def _nodes_words(answer: WhatIf) -> str:
+    """Return how many nodes suit the pod, and which of them kube-scheduler may choose."""
+    nodes = counted_noun(answer.suitable, "node")
+    if answer.suitable == 1:
+        return f"{nodes} suits the pod."
+    best = "the node" if answer.equals == 1 else f"the {answer.equals} nodes"
+    return f"{nodes} suit the pod; kube-scheduler may choose {best} with the highest score."

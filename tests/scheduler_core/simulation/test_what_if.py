@@ -16,7 +16,7 @@ from scheduler_core.allocation.gpu_sets import SomeSet
 from scheduler_core.cache.list_once import ListedCluster, ListedFor, read_cluster
 from scheduler_core.policy.policy import Policy
 from scheduler_core.simulation.hosts import UNLIMITED, SimulatedNode, idle_nodes
-from scheduler_core.simulation.what_if import WhatIf, render_text, what_if
+from scheduler_core.simulation.what_if import Remains, WhatIf, render_text, what_if
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import OBSERVED, request
 
@@ -86,9 +86,9 @@ def test_pair_gets_the_free_pair() -> None:
 
 def test_text() -> None:
     assert render_text(_answer(2)).splitlines()[1:4] == [
-        "  gets  GPU2,3: ring 600 GB/s nvlink, one island, NUMA node 1",
+        "  gets GPU2,3: ring 600 GB/s nvlink, one island, NUMA node 1",
         "  free GPUs by island: 2+0 before (0.60 in fragments), 0+0 after (0.00 in fragments)",
-        "kube-scheduler gets the best 1 of 2 suitable nodes.",
+        "2 nodes suit the pod; kube-scheduler may choose the node with the highest score.",
     ]
 
 
@@ -108,6 +108,28 @@ def test_one_gpu_of_many_is_any() -> None:
 
     assert landing.gets is not None
     assert (len(landing.gets), landing.more) == (4, 4)
+    assert render_text(_answer(1, CLUSTER[:1])).splitlines()[1:3] == [
+        "  gets one of 8 sets of GPUs, for example:",
+        "    GPU0: NUMA node 0",
+    ]
+
+
+def test_gpus_of_unreported_pods_are_not_free() -> None:
+    """The cluster of the tutorial: a pod holds four of eight GPUs, and no kubelet reports which."""
+    (one_island,) = _answer(4, [_node("n", "hgx_h100", 8), _pod("train", "n", 4)]).landings
+    two_islands = _answer(1, [_node("n", "a100_bridged", 4), _pod("train", "n", 1)])
+
+    assert (one_island.before, one_island.after) == (Remains((4,), None, 4), Remains((0,), None, 0))
+    (landing,) = two_islands.landings
+    assert landing.before == Remains(None, None, 3)
+    assert "  free GPUs: 3 before, 2 after; in which islands is unknown" in render_text(two_islands).splitlines()
+
+
+def test_one_suitable_node() -> None:
+    text = render_text(_answer(4, [_node("n", "hgx_h100", 8), _pod("train", "n", 4)])).splitlines()
+
+    assert text[1] == "  gets one of 70 sets of GPUs, for example:"
+    assert text[-2:] == ["  free GPUs by island: 4 before, 0 after", "1 node suits the pod."]
 
 
 def test_equal_nodes_are_listed() -> None:
@@ -115,6 +137,7 @@ def test_equal_nodes_are_listed() -> None:
 
     assert (len(answer.landings), answer.equals) == (3, 5)
     assert "or on" in render_text(answer)
+    assert "5 nodes suit the pod; kube-scheduler may choose the 5 nodes with the highest score." in render_text(answer)
 
 
 def test_with_labels_only_the_gpus_are_unknown() -> None:
@@ -123,7 +146,7 @@ def test_with_labels_only_the_gpus_are_unknown() -> None:
     answer = _answer(2, [{**node, "status": {"allocatable": {"nvidia.com/gpu": "6"}}}])
 
     assert answer.landings[0].gets is None
-    assert "gets  unknown GPUs" in render_text(answer)
+    assert "  which GPUs it gets is unknown" in render_text(answer).splitlines()
 
 
 def test_idle_nodes_for_a_simulation() -> None:
