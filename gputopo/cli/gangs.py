@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from scheduler_core.planner.report.planner_page import PlannerGangState
     from scheduler_core.planner.report.read import GangSnapshot
     from scheduler_core.policy.profiles import Policies
+    from scheduler_core.request.full_pod import FullPod
 
 _TRIAL_PLANS_S = 5.0  # limit for all trial plans together; after it, only the results so far are printed
 _NO_PERMISSION = "gputopo: no permission to read {}: what they declare about gangs is not shown"
@@ -174,8 +175,11 @@ class GangQuery(NamedTuple):
     policies: Policies
 
 
-def why_gang(query: GangQuery, output: str) -> None:
-    """Explain a gang. Exit with an error if no gang has that name."""
+def why_gang(query: GangQuery, output: str, new_pods: Sequence[FullPod] = ()) -> None:
+    """Explain a gang. Exit with an error if no gang has that name.
+
+    ``new_pods``: of a manifest; they count as if they were created now, unless the gang exists.
+    """
     import time  # noqa: PLC0415  start-up of all other commands
 
     from gputopo.kube.rbac import GANG_READER  # noqa: PLC0415
@@ -194,6 +198,8 @@ def why_gang(query: GangQuery, output: str) -> None:
         now = kube.now()
         seen = read_all(kube, query.policies, now)
         gang = seen.view.gang_members.get_gang(name)
+        if new_pods:
+            _add_new_pods(seen, query, new_pods, now)
         elsewhere = gang is not None and gang.phase is GangPhase.ELSEWHERE
         opted_in = read_opted_in(kube, query.namespace) if elsewhere else None
     deadline = time.monotonic() + _TRIAL_PLANS_S
@@ -205,6 +211,21 @@ def why_gang(query: GangQuery, output: str) -> None:
     except NoGangError as error:
         exit_with_error(str(error), NO_CLUSTER)
     _print(explanation, output)
+
+
+def _add_new_pods(seen: GangSnapshot, query: GangQuery, pods: Sequence[FullPod], now: float) -> None:
+    """Add pods of a manifest to the snapshot, unless pods of their gang exist: then only these are explained."""
+    from scheduler_core.planner.gang.member import GangName  # noqa: PLC0415  start-up of all other commands
+    from scheduler_core.planner.report.manifest_gang import new_pods  # noqa: PLC0415
+
+    if seen.view.gang_members.get_gang(GangName(query.namespace, query.name)) is not None:
+        click.echo(
+            f"gputopo: the gang {query.namespace}/{query.name} exists already: its pods are explained, and not "
+            "those of the file",
+            err=True,
+        )
+        return
+    seen.view.apply_batch(new_pods(pods, query.namespace, now, query.policies.parse_pod), now)
 
 
 def planner_states(server: str, option: str = "--server") -> Mapping[GangName, PlannerGangState]:

@@ -8,7 +8,7 @@ from gputopo.cli import complete
 from gputopo.cli.cluster import FILE_EPILOG, cluster_options, cluster_options_text, file_option, listing_cluster
 from gputopo.cli.policy import read_policy_file
 from gputopo.cli.terminal import exit_with_error, write_out
-from gputopo.cli.why import read_manifest_pod
+from gputopo.cli.why import explain_manifest_gang, manifest_gang, namespace_of, read_manifest_pods
 
 
 @click.command("what-if", epilog=FILE_EPILOG)
@@ -43,7 +43,8 @@ def what_if(
 ) -> None:
     """Show where a pod would be placed now, and on which GPUs.
 
-    Nothing is created. CPU, memory and volumes are ignored. `gputopo why` explains the reasons.
+    Nothing is created. CPU, memory and volumes are ignored. `gputopo why` explains the reasons. If several pods of the
+    file form a gang, this is the answer of `gputopo why -f`: where the planner would place the gang.
 
     \b
     Examples:
@@ -67,12 +68,22 @@ def what_if(
         raise click.UsageError("only one of -f, --from and --policy can be standard input")
     policies = BUILT_IN if policy_file is None else read_policy_file(policy_file).policies
     parse = MemoizedParser(lambda: policies)
-    pod = read_manifest_pod(filename).pod
+    manifest = read_manifest_pods(filename)
+    pod = manifest.pod.pod
     request = policies.parse_pod(pod)
     if isinstance(request, InvalidRequest):
         exit_with_error(f"{filename}: {request.reason}")
     if not request.profile.device_request.steps_by_resource:
         exit_with_error(f"{filename}: pod {pod.metadata.name} requests no GPU")
+    if len(manifest.pods) > 1:
+        from gputopo.cli.gangs import GangQuery  # noqa: PLC0415  only for a gang
+
+        namespace = namespace_of(kubeconfig, context, source)
+        if (gang := manifest_gang(manifest, namespace)) is not None:
+            connection = {"kubeconfig": kubeconfig, "context": context, "source": source}
+            query = GangQuery(gang.name.name, gang.name.namespace, connection, None, policies)
+            explain_manifest_gang(manifest, gang, query, output)
+            return
     with listing_cluster(kubeconfig, context, source=source) as kube:
         found = read_cluster(kube, kube.now(), ListedFor(policies.node_policy, pod.spec.priority or 0, parse))
     policy = policies.policy_for(request)

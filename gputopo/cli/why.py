@@ -18,8 +18,11 @@ from gputopo.cli.policy import read_policy_file
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, near_names_text, read_text
 
 if TYPE_CHECKING:
+    from gputopo.cli.gangs import GangQuery
     from gputopo.kube.client import Kube
     from scheduler_core.explain import Explanation
+    from scheduler_core.planner.gang.member import GangName
+    from scheduler_core.planner.report.manifest_gang import ManifestGang
     from scheduler_core.policy.profiles import Policies
     from scheduler_core.request.full_pod import FullPod
     from scheduler_core.request.manifest import ManifestPod
@@ -29,6 +32,7 @@ _NO_PERMISSION = (
 )
 _POD_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,252}")  # no name that a field selector does not take
 _QUOTED = 60  # characters of a name that is refused
+_MAX_NAMED = 5  # pods of a file that are not considered
 _KINDS = {"pod": ("pod", "pods", "po"), "gang": ("gang", "gangs")}
 
 
@@ -96,7 +100,8 @@ def why(what: tuple[str, ...], output: str, **flags: str | None) -> None:
 
     For a pod: the rejection reason of each node, the scores, and the node that nearly fits. For a running pod: its
     GPUs, compared with the best GPUs. If the pod is evicted for a gang, or pods are evicted for it: for which gang, by
-    which rule. With -f: where the pod would be placed, or why it would not; nothing is created.
+    which rule. With -f: where the pod would be placed, or why it would not; nothing is created. If several pods of the
+    file form a gang: where the planner would place the gang.
     For a gang: missing members, gates that hold members, where all members would be placed now, or which member
     does not fit and which pods would have to end.
 
@@ -130,14 +135,19 @@ def why(what: tuple[str, ...], output: str, **flags: str | None) -> None:
     if [options.filename, options.policy, options.source].count("-") > 1:
         raise click.UsageError("only one of -f, --from and --policy can be standard input")
     policies = _policies(options.policy)
-    manifest_pod = None if options.filename is None else read_manifest_pod(options.filename)
-    namespace = options.namespace or _namespace(options)
+    manifest = None if options.filename is None else read_manifest_pods(options.filename)
+    namespace = options.namespace or namespace_of(options.kubeconfig, options.context, options.source)
+    if manifest is not None:
+        gang = manifest_gang(manifest, namespace, alone=options.node is not None)
+        if gang is not None:
+            explain_manifest_gang(manifest, gang, _gang_query(gang.name, options, policies), output)
+            return
     if options.server is not None:
         explanation = _explanation_of_extender(f"{options.server.rstrip('/')}/explain/{namespace}/{name}")
     else:
         with listing_cluster(options.kubeconfig, options.context, source=options.source) as kube:
-            if manifest_pod is not None:
-                explanation = _explain_manifest(kube, manifest_pod, namespace, PodQuery(options.node, policies))
+            if manifest is not None:
+                explanation = _explain_manifest(kube, manifest.pod, namespace, PodQuery(options.node, policies))
             else:
                 hinted = cluster_options_text(options.kubeconfig, options.context, options.source)
                 query = PodQuery(options.node, policies, hinted, options.planner)
@@ -164,26 +174,83 @@ def _parse_what(what: tuple[str, ...]) -> tuple[str, str | None]:
 
 
 def _why_gang(name: str, options: _Options, output: str) -> None:
-    from gputopo.cli.gangs import GangQuery, why_gang  # noqa: PLC0415  start-up of all other commands
+    from gputopo.cli.gangs import why_gang  # noqa: PLC0415  start-up of all other commands
+    from scheduler_core.planner.gang.member import GangName  # noqa: PLC0415
 
     if options.filename is not None or options.node is not None:
         raise click.UsageError("gang NAME excludes -f and --node")
     if options.planner is not None:
         raise click.UsageError("--planner needs pod NAME: for a gang use --server")
-    policies, namespace = _policies(options.policy), options.namespace or _namespace(options)
+    policies, namespace = (
+        _policies(options.policy),
+        options.namespace or namespace_of(options.kubeconfig, options.context, options.source),
+    )
+    why_gang(_gang_query(GangName(namespace, name), options, policies), output)
+
+
+def _gang_query(name: GangName, options: _Options, policies: Policies) -> GangQuery:
+    from gputopo.cli.gangs import GangQuery  # noqa: PLC0415  start-up of all other commands
+
     connection = {"kubeconfig": options.kubeconfig, "context": options.context, "source": options.source}
-    why_gang(GangQuery(name, namespace, connection, options.server, policies), output)
+    return GangQuery(name.name, name.namespace, connection, options.server, policies)
 
 
-def read_manifest_pod(filename: str) -> ManifestPod:
-    """Return the first pod in a file that requests GPUs, or else its first pod."""
+def explain_manifest_gang(manifest: ManifestPods, gang: ManifestGang, query: GangQuery, output: str) -> None:
+    """Print where the planner would place the gang of a manifest, whose pods do not exist yet."""
+    from gputopo.cli.gangs import why_gang  # noqa: PLC0415  start-up of all other commands
+
+    why_gang(query, output, [manifest.pods[place].pod for place in gang.pods])
+
+
+class ManifestPods(NamedTuple):
+    """The pods of a file, and the one that is explained."""
+
+    filename: str
+    pods: tuple[ManifestPod, ...]
+    first: int  # the place of the first pod that requests GPUs, or else of the first pod
+
+    @property
+    def pod(self) -> ManifestPod:
+        """Return the pod that is explained."""
+        return self.pods[self.first]
+
+
+def read_manifest_pods(filename: str) -> ManifestPods:
+    """Return the pods of a file. Exit with an error if it has none."""
     from scheduler_core.request.manifest import ManifestError, parse_manifest  # noqa: PLC0415  YAML: 20 ms, and only -f needs it
 
     try:
         pods = parse_manifest(read_text(filename, "a Pod, Job, Deployment ... in YAML or JSON"))
     except ManifestError as error:
         exit_with_error(f"{filename}: {error}")
-    return next((pod for pod in pods if _requests_gpus(pod.pod)), pods[0])
+    first = next((place for place, pod in enumerate(pods) if _requests_gpus(pod.pod)), 0)
+    return ManifestPods(filename, tuple(pods), first)
+
+
+def manifest_gang(found: ManifestPods, namespace: str, *, alone: bool = False) -> ManifestGang | None:
+    """Return the gang of the pod that is explained, if further pods of the file belong to it; None: it is alone.
+
+    ``alone``: the pod is explained without its gang. Pods with GPUs that are not considered are named on standard
+    error.
+    """
+    others = [place for place, each in enumerate(found.pods) if place != found.first and _requests_gpus(each.pod)]
+    if not others:  # the common case: the planner is not imported
+        return None
+    from gputopo.render.report import listed  # noqa: PLC0415  start-up of all other commands
+    from gputopo.render.wording import escape_invisible, shorten_names  # noqa: PLC0415
+    from scheduler_core.planner.report.manifest_gang import gang_of_manifest  # noqa: PLC0415
+
+    gang = None if alone else gang_of_manifest([each.pod for each in found.pods], found.first, namespace)
+    members = () if gang is None else gang.pods
+    left_out = [found.pods[place].pod.metadata.name or f"pod {place + 1}" for place in others if place not in members]
+    if left_out:
+        names = listed([escape_invisible(shorten_names(name)) for name in left_out], _MAX_NAMED)
+        click.echo(
+            f"gputopo: {found.filename} has further pods with GPUs, which are not considered: {names}; to explain one, "
+            "put it into a file of its own",
+            err=True,
+        )
+    return gang
 
 
 def _policies(filename: str | None) -> Policies:
@@ -200,12 +267,13 @@ def _requests_gpus(pod: FullPod) -> bool:
     return not isinstance(found, PodRequest) or bool(found.profile.device_request.steps_by_resource)
 
 
-def _namespace(options: _Options) -> str:
-    if options.source is not None:
+def namespace_of(kubeconfig: str | None, context: str | None, source: str | None) -> str:
+    """Return the namespace of objects without one: of the context, or of a file ``default``."""
+    if source is not None:
         return "default"
     from gputopo.kube.connect import default_namespace  # noqa: PLC0415  start-up of all other commands
 
-    return default_namespace(options.kubeconfig, options.context)
+    return default_namespace(kubeconfig, context)
 
 
 def _explain_cluster_pod(kube: Kube, named: tuple[str, str], query: PodQuery) -> Explanation:
