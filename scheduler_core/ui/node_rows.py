@@ -194,7 +194,7 @@ def _notes(node: NodeInput, now: float) -> tuple[str, ...]:
     if rules is not None:
         notes += rules.unusable
     if record.gpus is None:
-        notes.append("no agent")
+        notes.append("no report")
     elif node.state.stale:
         at = observed_at(record.gpus)
         notes.append("no valid report" if isinf(at) else f"no report for {age_words(max(0.0, now - at))}")

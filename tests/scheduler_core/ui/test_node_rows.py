@@ -83,7 +83,7 @@ def test_a_node_without_agent_is_listed_with_its_number_of_gpus() -> None:
     busy = row_of([gpu_node("n", 4), gpu_pod("team", "p", 3, "n", now())], "n")
 
     assert [cell.state for cell in row.cells] == [F] * 4  # no pod requests any
-    assert row.notes == ("no agent",)
+    assert row.notes == ("no report",)
     assert row.allocatable == 4
     assert [cell.state for cell in busy.cells] == [Q] * 4  # which of them are used is unknown
     assert busy.free == 1
