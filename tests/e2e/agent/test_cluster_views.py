@@ -187,15 +187,18 @@ def test_nodes_as_documents_agree(cluster: Cluster, trio: Fleet, config: str, tm
     ]
 
 
-def test_free_gpus_are_unknown_where_the_last_report_is_old(
+def test_free_gpus_follow_from_the_pods_where_the_last_report_is_old(
     cluster: Cluster, trio: Fleet, config: str, tmp_path: Path
 ) -> None:
     publish(cluster, trio, tmp_path, [], OLD_REPORT)
 
     listed = json.loads(answer(nodes, config, "-o", "json"))["items"]
 
-    assert [(each["gpus"], each["free"], each["observedAt"]) for each in listed] == [(8, None, OLD_REPORT)] * 3
-    assert all(" ? " in row for row in answer(nodes, config).splitlines()[1:4])
+    assert [(each["gpus"], each["free"], each["observedAt"]) for each in listed] == [(8, 8, OLD_REPORT)] * 3
+    cluster.create_pod(api_objects.pod("train", 3, nodeName="gpu-0"))
+    listed = json.loads(answer(nodes, config, "-o", "json"))["items"]
+    assert [each["free"] for each in listed] == [5, 8, 8]
+    assert "5/8, indices: ?" in answer(nodes, config)
 
 
 def test_a_cordoned_node_is_marked(cluster: Cluster, trio: Fleet, config: str, tmp_path: Path) -> None:
@@ -228,9 +231,7 @@ def test_nodes_of_a_cluster_without_agents_show_the_facts_of_the_labels(cluster:
 
     listed = json.loads(answer(nodes, config, "-o", "json"))["items"]
 
-    assert [(each["name"], each["gpus"], each["free"], each["islands"]) for each in listed] == [
-        ("gpu-0", 8, None, None)
-    ]
+    assert [(each["name"], each["gpus"], each["free"], each["islands"]) for each in listed] == [("gpu-0", 8, 8, None)]
     assert "never" in answer(nodes, config, "-o", "wide")
 
 

@@ -67,6 +67,8 @@ def every_state() -> list[Object]:
         each for number, team in enumerate(teams) for each in machine(f"full-{number}", "8h100-2n-nvswitch18", team, at)
     ]
     items += machine("cordoned", "8h100-2n-nvswitch18", {"a": 2}, at, unschedulable=True)
+    taint = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
+    items += machine("tainted", "8h100-2n-nvswitch18", {}, at, taints=[taint])
     items += machine("lost", "fake-8a100-lost-gpu", {"a": 2}, at)
     items += machine("pending", "8h100-2n-nvswitch18", {"a": 2}, at, bound=2)
     items += machine("shared", "8h100-2n-nvswitch18", {"a": 1}, at, replica=0)
@@ -89,7 +91,7 @@ def test_axe_finds_nothing_in_any_state(
     browser: Browser, tmp_path: Path, scheme: Literal["light", "dark"], size: ViewportSize
 ) -> None:
     service = service_of(every_state())
-    states = {state for state, _ in service.overview.totals.by_state}
+    states = {cell.state for group in service.overview.groups for row in group.rows for cell in row.cells}
     assert set(GpuState) - states <= {GpuState.RESERVED}  # the kubelet chooses which GPU stays free
     (tmp_path / "page.html").write_text(static_page(service), encoding="utf-8")
     page = browser.new_page(color_scheme=scheme, viewport=size)
