@@ -97,7 +97,7 @@ def show(
     \b
     Examples:
       gputopo show
-      gputopo show --check || echo "call the vendor"
+      gputopo show --check; test $? -eq 1 && echo "call the vendor"
       gputopo show --from topo.txt -o json | jq .islands
       gputopo show dgx-1 -o matrix --ascii
       gputopo show --node gpu-7

@@ -459,3 +459,20 @@ def test_colour_is_for_terminals_and_for_those_who_want_it() -> None:
 def test_the_help_lists_the_exit_codes() -> None:
     text = run("--help").stdout.split("Exit codes:")[1]
     assert [code for code in "0123456" if f" {code} " in text] == list("012345")
+
+
+HEALTH = {"healthy": ("dgx-1", False), "degraded": ("link-down", True), "no driver": ("no-driver", False),
+          "a typo": ("nowhere", False), "a cut matrix": ("cut.txt", False)}  # fmt: skip
+
+
+@pytest.mark.parametrize(("machine", "degraded"), HEALTH.values(), ids=HEALTH)
+def test_the_documented_health_check_acts_on_degraded_hardware_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, *, degraded: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("cut.txt").write_text("\tGPU0\tGPU1\nGPU0\t X \tNV4\n", encoding="utf-8")
+    (line,) = re.findall(r"gputopo show --check.*", run("show", "--help").stdout)
+    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+
+    assert f"$ {line} " in readme
+    assert ("call the vendor" in shell(line.replace("--check", f"--check --from {machine}")).stdout) == degraded
