@@ -83,7 +83,10 @@ def test_man_itself_warns_about_no_page() -> None:
 def test_examples_keep_their_lines_and_quotes() -> None:
     text = shown(MANUAL / "gputopo-show.1")
 
-    assert '\n gputopo show --check; test $? -eq 1 && echo "call the vendor"\n gputopo show --from topo.txt -o json' in text
+    assert (
+        '\n gputopo show --check; test $? -eq 1 && echo "call the vendor"\n gputopo show --from topo.txt -o json'
+        in text
+    )
     assert "the output of nvidia-smi topo -m or of kubectl get node -o json" in text
 
 

@@ -195,7 +195,7 @@ def diff(*, before: str | None, after: str | None, exit_code: bool, **from_clust
     from gputopo.render.topology_diff import render_changes  # noqa: PLC0415
     from gputopo.topology_diff import topology_changes  # noqa: PLC0415  start-up of the other commands
 
-    found = topology_changes(first or topology_of(before), topology_of(after))
+    found = topology_changes(first or topology_of(before), topology_of(after, stdin_option="the argument -"))
     write_out(render_changes(found, paint=terminal_paint()))
     if found and exit_code:
         exit_with_error(f"the machines differ: {_names_text(found)}", DEGRADED)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from gputopo.cli.cluster import topology_of_node
-from gputopo.cli.terminal import NO_GPU, exit_with_error, near_names_text, read_packed
+from gputopo.cli.terminal import NO_GPU, exit_with_error, near_names_text, read_packed, stdin_kind
 
 if TYPE_CHECKING:
     from gputopo.model import NodeTopology
@@ -27,8 +27,11 @@ def cluster_topology(
     return topology_of_node(node, kubeconfig, context)
 
 
-def topology_of(source: str | None) -> NodeTopology:
-    """Return the topology of a value of `--from`, or of this machine. Exit with an error if it has no GPU."""
+def topology_of(source: str | None, stdin_option: str = "--from -") -> NodeTopology:
+    """Return the topology of a value of `--from`, or of this machine. Exit with an error if it has no GPU.
+
+    ``stdin_option``: what makes the command read standard input.
+    """
     from agent.recording.inputs import InputError, read_observation  # noqa: PLC0415  start-up of --help and --version
 
     if source is None:
@@ -37,19 +40,24 @@ def topology_of(source: str | None) -> NodeTopology:
 
         inputs = observe_snapshot(probe_machine())
     else:
+        text = _read_input(source)
         try:
-            inputs = read_observation(_read_input(source))
+            inputs = read_observation(text)
         except InputError as error:
+            if source == "-" and not text.strip() and stdin_kind() == "pipe":
+                exit_with_error(f"{source}: the command before the pipe printed nothing: {error}")
             exit_with_error(f"{source}: {error}")
     if not inputs.topology.gpus:
-        _exit_without_gpu(source, inputs.advice)
+        _exit_without_gpu(source, inputs.advice, stdin_option)
     return inputs.topology
 
 
-def _exit_without_gpu(source: str | None, advice: str) -> NoReturn:
+def _exit_without_gpu(source: str | None, advice: str, stdin_option: str) -> NoReturn:
     if source is not None:
         exit_with_error(f"{source}: {advice}", NO_GPU)
     hint = "To show another machine: gputopo show --from NAME; gputopo machines lists the bundled example machines"
+    if stdin_kind() is not None:
+        hint = f"Standard input is not read without {stdin_option}\n{hint}"
     exit_with_error(f"{advice}\n{hint}", NO_GPU)
 
 

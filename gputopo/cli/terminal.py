@@ -51,6 +51,20 @@ def read_bytes(source: str) -> bytes:
     return data
 
 
+def stdin_kind() -> str | None:
+    """Return whether standard input is a "pipe" or a "file"; None: a terminal, a device, a socket, or closed.
+
+    It reads nothing, so it does not block.
+    """
+    import stat  # noqa: PLC0415  only for a message
+
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):  # closed, or replaced by an object that is no file
+        return None
+    return "pipe" if stat.S_ISFIFO(mode) else "file" if stat.S_ISREG(mode) else None
+
+
 def read_packed(source: str) -> bytes:
     """Return the content of a file or of standard input as ``read_bytes`` does, in UTF-8, of a gzip file unpacked."""
     data = read_bytes(source)

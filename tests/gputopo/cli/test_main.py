@@ -307,6 +307,12 @@ ENDINGS = {
         2,
         "node 1 (sn=n, cpu_milli=x, memory_mib=1, gpu=8, model=T4): 'x' is not an integer in decimal digits",
     ),
+    "a command that prints nothing": (
+        "true | gputopo show --from -",
+        2,
+        "-: the command before the pipe printed nothing: the input is empty; expected one of:",
+    ),
+    "an empty file": ("gputopo show --from - </dev/null", 2, "-: the input is empty; expected one of:"),
     "nvidia-smi failing": ("echo 'No devices were found' | gputopo show --from -", 3, "sees no GPU"),
 }
 
@@ -476,3 +482,29 @@ def test_the_documented_health_check_acts_on_degraded_hardware_only(
 
     assert f"$ {line} " in readme
     assert ("call the vendor" in shell(line.replace("--check", f"--check --from {machine}")).stdout) == degraded
+
+
+UNREAD = {
+    "show": "gputopo show",
+    "labels": "gputopo labels",
+    "path": "gputopo path 0 1",
+    "diff": "gputopo diff dgx-1",
+}
+
+
+@pytest.mark.skipif(run("show").exit_code == 0, reason="this machine has a GPU")
+@pytest.mark.parametrize("command", UNREAD.values(), ids=UNREAD)
+def test_without_a_gpu_a_hint_says_that_standard_input_was_not_read(tmp_path: Path, command: str) -> None:
+    (tmp_path / "topo.txt").write_text(TOPO, encoding="utf-8")
+    hint = f"\nStandard input is not read without {'the argument -' if 'diff' in command else '--from -'}\n"
+    piped = shell(f"cat {tmp_path}/topo.txt | {command}")
+
+    assert (piped.returncode, piped.stdout) == (3, "")
+    assert hint in piped.stderr
+    assert hint in shell(f"{command} < {tmp_path}/topo.txt").stderr
+    assert hint not in shell(f"{command} < /dev/null").stderr
+    assert hint not in shell(f"{command} <&-").stderr
+    words = [sys.executable, "-m", *command.split()]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert hint in process.stderr.read()  # while the pipe is open: the command does not wait for its end
