@@ -14,8 +14,10 @@ from scheduler_core.planner.settings import parse_levels
 
 _SLACK = 2.0  # durations of a Lease, for the difference between the clocks of its holder and of this machine
 _NEVER = (
-    f"no planner has led here: there is no {LEDGER_KIND}. A new planner creates it within half a minute. Without a "
-    "planner: kubectl apply -k daemonset/scheduler/planner, or gputopo release, which releases pods without a placement"
+    f"no planner has led here: there is no {LEDGER_KIND}. A planner that has just been installed needs up to a minute: "
+    "it creates the ledger, and its extenders acknowledge it first. Without a planner, install it as gputopo was "
+    "installed: helm upgrade gputopo daemonset/chart -n gputopo --reset-then-reuse-values --set planner.enabled=true, "
+    "or kubectl apply -k daemonset/scheduler/planner. Or use gputopo release, which releases pods without a placement"
 )
 _NOT_IN_FILE = f"the file has no {LEDGER_KIND}, so it is not known whether a planner leads"
 _GONE = (
