@@ -141,3 +141,40 @@ def test_another_namespace_is_bound_by_the_same_policies() -> None:
     assert len(conditions) == 4
     assert "gpu-tools" not in "".join(conditions)
     assert all(f"endsWith(':{user.rpartition(':')[2]}')" in each for each in conditions)
+
+
+def notes(*settings: str) -> str:
+    """The text that Helm prints after the installation."""
+    flags = [flag for setting in settings for flag in ("--set", setting)]
+    command = (tool("helm"), "install", "gputopo", CHART, "--namespace", "gputopo", "--dry-run=client", *flags)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return " ".join(done.stdout.partition("NOTES:\n")[2].split())
+
+
+GATED = "an admission policy gates the pods of gangs with the schedulerName gputopo-scheduler"
+LABEL = "kubectl label namespace NAME gputopo.io/gangs=enabled"
+WRITTEN = "spec: schedulingGates: [{name: gputopo.io/gang}]"
+ALL_GATED = "an admission policy gates every GPU pod with the schedulerName gputopo-scheduler."
+
+
+@pytest.mark.parametrize(
+    ("gates", "all_pods", "said"),
+    [
+        pytest.param("true", "false", {GATED, LABEL}, id="gangs"),
+        pytest.param("false", "false", {WRITTEN}, id="no policy"),
+        pytest.param("true", "true", {GATED, LABEL, ALL_GATED}, id="gangs and all pods"),
+        pytest.param("false", "true", {WRITTEN, ALL_GATED}, id="all pods"),
+    ],
+)
+def test_the_notes_say_which_pods_these_values_gate(gates: str, all_pods: str, said: set[str]) -> None:
+    text = notes("scheduler.enabled=true", "planner.enabled=true", f"planner.gates={gates}", f"planner.all={all_pods}")
+
+    assert {each for each in (GATED, LABEL, WRITTEN, ALL_GATED) if each in text} == said
+    assert ("has no effect" in text) == (gates == "false")
+
+
+def test_the_notes_name_all_schedulers_whose_pods_are_gated() -> None:
+    text = notes("scheduler.enabled=true", "planner.enabled=true", "scheduler.qualityAndCost=true")
+
+    assert "schedulerName gputopo-scheduler, gpu-aware-scheduler or cost-optimized-scheduler, and of gangs in" in text
+    assert "The planner" not in notes("scheduler.enabled=true")
