@@ -12,6 +12,7 @@ from gputopo.cli.cluster import cluster_options, connected_cluster
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error
 
 if TYPE_CHECKING:
+    from gputopo.cluster.cleanup import Removal
     from gputopo.kube.client import Kube
 
 
@@ -32,6 +33,9 @@ def cleanup(
     other client did.
     Delete the agent's DaemonSet first: a running agent publishes its labels again.
 
+    --all also removes the Leases gputopo-planner, gputopo-scheduler and gputopo-extender of leader elections, unless a
+    running program holds them. Namespaces stay: kubectl delete namespace gputopo.
+
     --crd also removes the PlacementReservations and PlacementLedgers. It is refused while pods have gputopo's
     scheduling gate: without a planner nothing would remove the gate.
 
@@ -40,27 +44,55 @@ def cleanup(
       kubectl delete -k daemonset/overlays/default && gputopo cleanup --all
       gputopo cleanup --node gpu-7 --dry-run
     """
-    from gputopo.cluster.cleanup import apply_removals, find_definitions, find_planner_objects, find_removals  # noqa: PLC0415  start-up of all other commands
+    from gputopo.cluster.cleanup import find_definitions, find_planner_objects, find_removals  # noqa: PLC0415  start-up of all other commands
     from gputopo.kube.rbac import CLEANER  # noqa: PLC0415
 
     if (node is None) != everything:
         raise click.UsageError("specify exactly one of --node NAME and --all")
     if crd and not everything:
         raise click.UsageError("--crd removes the NodeGpus of all nodes: it requires --all")
-    failed = 0
     with connected_cluster(kubeconfig, context, CLEANER) as kube:
         if crd:
             _refuse_while_gated(kube)
         removals = (find_planner_objects(kube) if crd else []) + find_removals(kube, node)
-        for batch in (removals, find_definitions(kube) if crd else []):
-            for removal, error in ((each, None) for each in batch) if dry_run else apply_removals(kube, batch):
-                failed += error is not None
-                done = f"{'would remove' if dry_run else 'removed'} {removal}"
-                click.echo(done if error is None else f"FAILED {error}", err=error is not None)
-    if not removals:
+        failed = _remove(kube, removals, dry_run=dry_run)
+        if crd:
+            failed += _remove(kube, find_definitions(kube), dry_run=dry_run)
+        leases, held = _leader_leases(kube) if everything else ([], [])
+        failed += _remove(kube, leases, dry_run=dry_run)
+    for each in held:
+        click.echo(f"{each}: remove that program, then run `gputopo cleanup --all` again", err=True)
+    if not (removals or leases or held):
         click.echo("nothing to remove", err=True)
     if failed:
         sys.exit(NO_CLUSTER)
+
+
+def _remove(kube: Kube, removals: list[Removal], *, dry_run: bool) -> int:
+    """Remove each, or only print it. Return how many failed."""
+    from gputopo.cluster.cleanup import apply_removals  # noqa: PLC0415  start-up of all other commands
+
+    failed = 0
+    for removal, error in ((each, None) for each in removals) if dry_run else apply_removals(kube, removals):
+        failed += error is not None
+        done = f"{'would remove' if dry_run else 'removed'} {removal}"
+        click.echo(done if error is None else f"FAILED {error}", err=error is not None)
+    return failed
+
+
+def _leader_leases(kube: Kube) -> tuple[list[Removal], list[str]]:
+    """Return the Leases of programs that have ended, and in words those that a program holds."""
+    from gputopo.cluster.cleanup import Removal, find_leader_leases  # noqa: PLC0415  start-up of all other commands
+    from gputopo.kube.rbac import LEASES  # noqa: PLC0415
+
+    removals, held, now = [], [], kube.now()
+    for lease in find_leader_leases(kube):
+        removal, holder = Removal(LEASES, lease.metadata), lease.held_words(now)
+        if holder is None:
+            removals.append(removal)
+        else:
+            held.append(f"{removal} stays: {holder}")
+    return removals, held
 
 
 def _refuse_while_gated(kube: Kube) -> None:

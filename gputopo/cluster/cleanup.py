@@ -1,9 +1,9 @@
-"""``gputopo cleanup``: removes the labels, annotations and objects of gputopo's agents, and nothing else.
+"""``gputopo cleanup``: removes the labels, annotations and objects of gputopo's programs, and nothing else.
 
 On Nodes these are the fields that our two field managers own by ``metadata.managedFields``. An empty apply gives them
 up: the API server removes the fields without another owner and keeps the others. ``NodeGpus``, ledgers and
-reservations are ours by their kind, Leases by their namespace, NFD's ``NodeFeature`` objects where our field manager
-created them.
+reservations are ours by their kind, heartbeats by their namespace, the Leases of leader elections by their names, NFD's
+``NodeFeature`` objects where our field manager created them.
 
 A node's own credentials can write the managed fields of its Node, so a compromised node may claim that an agent set
 taints or labels of administrators. There only the keys that agents write are removed, one by one.
@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+
 from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.errors import KubeError, NotFoundError
 from gputopo.kube.heartbeats import HEARTBEAT_NAMESPACE
@@ -27,10 +29,16 @@ from gputopo.labels.keys import (
     MIRROR_FIELD_MANAGER,
     MIRRORS,
     NFD_NODE_NAME,
+    SCHEDULER_NAME,
     is_node_annotation,
     is_node_label,
 )
+from gputopo.render.report import age_words
+from gputopo.timestamps import parse_timestamp
 
+# Leases of leader elections that no manifest contains: the programs create them, in the namespace of the installation.
+LEADER_LEASES = ("gputopo-extender", "gputopo-planner", SCHEDULER_NAME)
+_SLACK = 2.0  # durations of a Lease, for the difference between the clocks of its holder and of this machine
 MANAGERS = (FIELD_MANAGER, MIRROR_FIELD_MANAGER)
 T = TypeVar("T")
 _PARALLEL = 8  # calls; a large cluster takes minutes, at a low load on its API server
@@ -47,8 +55,14 @@ class Removal(NamedTuple):
     foreign: tuple[OwnedField, ...] = ()  # no agent writes them, so they stay
     is_forged: bool = False  # the managed fields contain what no agent writes
 
+    @property
+    def is_leader_lease(self) -> bool:
+        """Return whether this is the Lease of a leader election, not the heartbeat of an agent."""
+        return self.resource == LEASES and self.metadata.namespace != HEARTBEAT_NAMESPACE
+
     def __str__(self) -> str:
-        within = f"{self.metadata.namespace}/" if self.metadata.namespace and self.resource == RESERVATIONS else ""
+        has_namespace = self.resource == RESERVATIONS or self.is_leader_lease
+        within = f"{self.metadata.namespace}/" if self.metadata.namespace and has_namespace else ""
         name = f"{self.resource.plural}/{within}{self.metadata.name}"
         if not self.manager:
             return name
@@ -88,6 +102,36 @@ def find_planner_objects(kube: Kube) -> list[Removal]:
     query = ListOptions(metadata_only=True)
     listed = ((kind, _listed(kube, kind, PartialObject, query)) for kind in (LEDGERS, RESERVATIONS))
     return [Removal(kind, each.metadata) for kind, found in listed for each in found]
+
+
+class LeaderSpec(msgspec.Struct, frozen=True, rename="camel"):
+    """The fields of ``coordination.k8s.io/v1`` LeaseSpec that say whether a program is the leader."""
+
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    renew_time: str | None = None
+
+
+class LeaderLease(msgspec.Struct, frozen=True):
+    """The Lease of a leader election."""
+
+    metadata: ObjectMeta
+    spec: LeaderSpec = LeaderSpec()
+
+    def held_words(self, now: float) -> str | None:
+        """Return who holds the Lease, and when it was renewed; None: it was released or has expired."""
+        holder, duration = self.spec.holder_identity, self.spec.lease_duration_seconds or 0
+        renewed = parse_timestamp(self.spec.renew_time)
+        if not holder or renewed is None or now - renewed > (1 + _SLACK) * duration:
+            return None
+        return f"{holder} renewed it {age_words(max(0.0, now - renewed))} ago"
+
+
+def find_leader_leases(kube: Kube) -> list[LeaderLease]:
+    """Return the Leases of the leader elections of gputopo's programs, of all namespaces."""
+    queries = (ListOptions(fields=f"metadata.name={name}") for name in LEADER_LEASES)
+    found = (each for query in queries for each in _listed(kube, LEASES, LeaderLease, query))
+    return [each for each in found if each.metadata.namespace != HEARTBEAT_NAMESPACE]
 
 
 def find_definitions(kube: Kube) -> list[Removal]:
@@ -142,7 +186,8 @@ def _removed(kube: Kube, removal: Removal) -> KubeError | None:
             nothing = {"apiVersion": NODES.api_version, "kind": "Node", "metadata": {"name": name, "uid": uid}}
             kube.apply(NODES, removal.manager, nothing)
         else:
-            kube.delete(removal.resource, removal.metadata)
+            # A program that has started since the list has changed its Lease, which then stays.
+            kube.delete(removal.resource, removal.metadata, unchanged=removal.is_leader_lease)
     except NotFoundError:
         return None
     except KubeError as error:

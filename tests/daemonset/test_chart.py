@@ -173,6 +173,13 @@ def test_the_notes_say_which_pods_these_values_gate(gates: str, all_pods: str, s
     assert ("has no effect" in text) == (gates == "false")
 
 
+def test_the_notes_end_with_the_namespace_when_they_remove_everything() -> None:
+    steps = ("helm uninstall gputopo -n gputopo", "gputopo cleanup --all", "kubectl delete namespace gputopo ")
+
+    assert f"in this order: {' '.join(steps)}" in notes()
+    assert f"{steps[0]} gputopo release --all {' '.join(steps[1:])}" in notes("planner.enabled=true")
+
+
 def test_the_notes_name_all_schedulers_whose_pods_are_gated() -> None:
     text = notes("scheduler.enabled=true", "planner.enabled=true", "scheduler.qualityAndCost=true")
 

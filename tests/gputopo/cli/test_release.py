@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from click.testing import CliRunner, Result
 from gputopo.cli import main
 from gputopo.cli.cleanup import cleanup
 from gputopo.cli.release import release
-from gputopo.kube.rbac import DEFINITIONS, LEDGERS, NODE_GPUS, NODES, PODS, RESERVATIONS
+from gputopo.kube.rbac import DEFINITIONS, LEASES, LEDGERS, NODE_GPUS, NODES, PODS, RESERVATIONS
 from gputopo.labels import keys
 from gputopo.labels import workloads as seen
+from gputopo.timestamps import format_timestamp
 from tests.api_server import Answer, Asked, api_server
 
 OTHERS = "kueue.x-k8s.io/admission"
@@ -276,3 +278,36 @@ def test_a_clean_up_removes_ledger_reservations_and_definitions_in_this_order(tm
         "would remove customresourcedefinitions/placementreservations.gputopo.io",
         "would remove customresourcedefinitions/nodegpus.gputopo.io",
     ]
+
+
+def test_a_clean_up_of_all_removes_leases_of_programs_that_have_ended(tmp_path: Path) -> None:
+    now = format_timestamp(time.time())
+    ended = {
+        "metadata": {"name": "gputopo-planner", "namespace": "gputopo", "uid": "p"},
+        "spec": {"holderIdentity": ""},
+    }
+    running = {
+        "metadata": {"name": "gputopo-scheduler", "namespace": "gputopo", "uid": "s"},
+        "spec": {"holderIdentity": "scheduler-0", "leaseDurationSeconds": 15, "renewTime": now},
+    }
+    deleted: list[str] = []
+
+    def cluster(request: Asked) -> Answer:
+        if request.method == "DELETE":
+            deleted.append(request.path)
+            return Answer({})
+        named = request.query.get("fieldSelector", "") if request.path == LEASES.path() else ""
+        items = [each for each in (ended, running) if each["metadata"]["name"] in named]
+        return Answer({"metadata": {}, "items": items})
+
+    with api_server(cluster) as server:
+        arguments = ["--kubeconfig", server.kubeconfig(tmp_path / "config")]
+        tried = CliRunner().invoke(cleanup, [*arguments, "--all", "--dry-run"])
+        untouched = [*deleted]
+        done = CliRunner().invoke(cleanup, [*arguments, "--all"])
+
+    assert (tried.stdout, untouched) == ("would remove leases/gputopo/gputopo-planner\n", [])
+    assert (done.exit_code, done.stdout) == (0, "removed leases/gputopo/gputopo-planner\n")
+    assert deleted == [LEASES.path("gputopo-planner", "gputopo")]
+    assert done.stderr.startswith("leases/gputopo/gputopo-scheduler stays: scheduler-0 renewed it ")
+    assert done.stderr.endswith(" ago: remove that program, then run `gputopo cleanup --all` again\n")

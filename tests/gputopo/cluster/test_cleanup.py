@@ -7,21 +7,28 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import yaml
 
 from gputopo.cluster.cleanup import (
+    LEADER_LEASES,
+    LeaderLease,
+    LeaderSpec,
     Removal,
     apply_removals,
     find_definitions,
+    find_leader_leases,
     find_planner_objects,
     find_removals,
     node_removals,
 )
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.errors import NotFoundError, UnavailableError
-from gputopo.kube.objects import ManagedMetadata
+from gputopo.kube.heartbeats import HEARTBEAT_NAMESPACE
+from gputopo.kube.objects import ManagedMetadata, ObjectMeta
 from gputopo.kube.ownership import OwnedField
-from gputopo.kube.rbac import CLEANER, NODE_FEATURES, NODE_GPUS, NODES
+from gputopo.kube.rbac import CLEANER, LEASES, NODE_FEATURES, NODE_GPUS, NODES
 from gputopo.labels.keys import FIELD_MANAGER, MIRROR_FIELD_MANAGER
+from gputopo.timestamps import format_timestamp
 from tests.api_server import Answer, Asked, api_server
 
 ISLANDS, GPUS, COUNT = "gputopo.io/islands", "gputopo.io/gpus", "nvidia.com/gpu.count"
@@ -109,7 +116,8 @@ def test_a_cluster_that_has_neither_our_kind_nor_nfds_has_nothing_of_them(tmp_pa
             find_removals(kube, "n"),
             find_planner_objects(kube),
             find_definitions(kube),
-        ) == ([], [], [], [])
+            find_leader_leases(kube),
+        ) == ([], [], [], [], [])
         kube.close()
 
 
@@ -138,3 +146,56 @@ def test_a_node_that_is_not_there_is_an_error(tmp_path: Path) -> None:
         with pytest.raises(NotFoundError):
             find_removals(kube, "n")
         kube.close()
+
+
+NOW = 1_795_000_000.0
+
+
+@pytest.mark.parametrize(
+    ("spec", "held"),
+    [
+        pytest.param(LeaderSpec("a", 15, format_timestamp(NOW - 3.0)), "a renewed it 3s ago", id="it is renewed"),
+        pytest.param(LeaderSpec("a", 15, format_timestamp(NOW - 45.0)), "a renewed it 45s ago", id="clocks may differ"),
+        pytest.param(LeaderSpec("a", 15, format_timestamp(NOW - 46.0)), None, id="it has expired"),
+        pytest.param(LeaderSpec("", 15, format_timestamp(NOW)), None, id="it was released"),
+        pytest.param(LeaderSpec("a", 15), None, id="it was never renewed"),
+        pytest.param(LeaderSpec("a", None, format_timestamp(NOW - 1.0)), None, id="without duration"),
+        pytest.param(LeaderSpec(), None, id="empty"),
+    ],
+)
+def test_a_lease_is_held_until_it_has_expired(spec: LeaderSpec, held: str | None) -> None:
+    assert LeaderLease(ObjectMeta("gputopo-planner"), spec).held_words(NOW) == held
+
+
+def test_the_leases_are_those_that_the_roles_name() -> None:
+    """The roles of the programs list the names that they may lead by."""
+    folder = Path(__file__).parents[3] / "daemonset/scheduler"
+    rules = [
+        rule
+        for file in folder.rglob("rbac.yaml")
+        for role in yaml.safe_load_all(file.read_text(encoding="utf-8"))
+        for rule in role.get("rules", ())
+        if "leases" in rule.get("resources", ()) and "resourceNames" in rule
+    ]
+
+    assert {name for rule in rules for name in rule["resourceNames"]} == {*LEADER_LEASES}
+
+
+def test_leases_of_that_name_are_found_in_every_namespace_but_that_of_heartbeats(tmp_path: Path) -> None:
+    namespaces = {"gputopo-planner": ["gputopo", HEARTBEAT_NAMESPACE], "gputopo-scheduler": ["gpu-tools"]}
+
+    def answer(request: Asked) -> Answer:
+        assert request.path == LEASES.path()
+        (name,) = (each for each in LEADER_LEASES if request.query["fieldSelector"] == f"metadata.name={each}")
+        items = [{"metadata": {"name": name, "namespace": each}} for each in namespaces.get(name, [])]
+        return Answer({"metadata": {}, "items": items})
+
+    with api_server(answer) as server:
+        kube = from_kubeconfig(CLEANER, server.kubeconfig(tmp_path / "config"))
+        found = [Removal(LEASES, each.metadata) for each in find_leader_leases(kube)]
+        kube.close()
+
+    assert [str(each) for each in found] == [
+        "leases/gputopo/gputopo-planner",
+        "leases/gpu-tools/gputopo-scheduler",
+    ]

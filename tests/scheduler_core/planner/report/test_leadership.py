@@ -53,11 +53,11 @@ def led(**spec: Any) -> PlannerLease:
         ),
         pytest.param(
             seen(ledger=NONE),
-            "no planner has led here: there is no PlacementLedger. A planner that has just been installed needs up to a "
-            "minute: it creates the ledger, and its extenders acknowledge it first. Without a planner, install it as "
+            "no planner has led here: there is no PlacementLedger. A planner that has just been installed needs up to "
+            "a minute: it creates the ledger, and its extenders acknowledge it first. Without a planner, install it as "
             "gputopo was installed: helm upgrade gputopo daemonset/chart -n gputopo --reset-then-reuse-values "
-            "--set planner.enabled=true, or kubectl apply -k daemonset/scheduler/planner. Or use gputopo release, which "
-            "releases pods without a placement",
+            "--set planner.enabled=true, or kubectl apply -k daemonset/scheduler/planner. Or use gputopo release, "
+            "which releases pods without a placement",
             id="there never was one",
         ),
         pytest.param(
