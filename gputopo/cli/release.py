@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from gputopo.kube.client import Kube
     from gputopo.kube.objects import PartialPod
 
+_DEFAULT = "default-scheduler"  # every cluster has it
 _ROUNDS = 3  # attempts for a pod that is changed or gated again meanwhile
 _GATED_AGAIN = "pods/{0.namespace}/{0.name}: it was gated again; remove the planner and its admission policies first"
 
@@ -51,9 +54,10 @@ def release(
 ) -> None:
     """Remove gputopo's scheduling gate from pods.
 
-    The pods get no places: their scheduler places them like all other pods. Use it when no planner runs, and before
-    removing the planner for good. Released pods of a gang are no longer a gang: some may start and others not. The
-    gates of other projects, such as Kueue, stay.
+    The pods get no places: the scheduler that they name places them like all other pods. If that scheduler does not run
+    any more, they wait for it; the command names it. Use it when no planner runs, and before removing the planner for
+    good. Released pods of a gang are no longer a gang: some may start and others not. The gates of other projects, such
+    as Kueue, stay.
 
     While the planner's admission policies are installed, new pods are gated again: remove the policies first.
 
@@ -84,6 +88,7 @@ def _print_dry_run(kube: Kube, query: _ReleaseQuery) -> int:
     found = _gated_pods(kube, query)
     for pod in found:
         click.echo(f"would release {ReleaseResult(pod)}")
+    _print_schedulers(found)
     return _print_missing(query, {pod.metadata.name for pod in found})
 
 
@@ -92,22 +97,40 @@ def _release(kube: Kube, query: _ReleaseQuery) -> int:
     from gputopo.cluster.gates import release_pods  # noqa: PLC0415  start-up of all other commands
 
     seen: set[str] = set()
+    released: dict[str, PartialPod] = {}  # by UID
     failed: dict[str, str] = {}  # UID -> error
     for _ in range(_ROUNDS):
         found = _gated_pods(kube, query)
         if not found:
+            _print_schedulers(released.values())
             return _print_missing(query, seen)
         seen |= {pod.metadata.name for pod in found}
         failed = {}
         for each in release_pods(kube, found):
             if each.error is None:
                 click.echo(f"released {each}")
+                released[each.pod.metadata.uid] = each.pod
             else:
                 failed[each.pod.metadata.uid] = str(each.error)
     remaining = _gated_pods(kube, query)
+    gated = {pod.metadata.uid for pod in remaining}
+    _print_schedulers(pod for uid, pod in released.items() if uid not in gated)
     for pod in remaining:
         click.echo(f"FAILED {failed.get(pod.metadata.uid) or _GATED_AGAIN.format(pod.metadata)}", err=True)
     return len(remaining) + _print_missing(query, seen)
+
+
+def _print_schedulers(pods: Iterable[PartialPod]) -> None:
+    """Print which schedulers the pods wait for, except for the scheduler that every cluster has."""
+    names = Counter(pod.spec.scheduler_name for pod in pods)
+    for name, count in sorted(names.items()):
+        if name not in ("", _DEFAULT):
+            who = "1 pod names" if count == 1 else f"{count} pods name"
+            click.echo(
+                f"{who} the scheduler {name} and will wait until a scheduler of this name runs; otherwise change "
+                "schedulerName in the templates and create the pods again",
+                err=True,
+            )
 
 
 def _print_missing(query: _ReleaseQuery, seen: set[str]) -> int:

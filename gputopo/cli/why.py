@@ -280,7 +280,7 @@ def _explain_cluster_pod(kube: Kube, named: tuple[str, str], query: PodQuery) ->
     from msgspec.structs import replace  # noqa: PLC0415  start-up of all other commands
 
     from scheduler_core.cache.list_once import read_pod  # noqa: PLC0415
-    from scheduler_core.planner.report.gates import gates_reason  # noqa: PLC0415
+    from scheduler_core.planner.report.gates import gates_reason, unhandled_reason  # noqa: PLC0415
 
     pod = read_pod(kube, *named)
     explanation = _explain(kube, pod, query, None if pod.is_finished else pod.spec.node_name)
@@ -291,7 +291,7 @@ def _explain_cluster_pod(kube: Kube, named: tuple[str, str], query: PodQuery) ->
     )
     return replace(
         explanation,
-        beforehand=gates_reason(pod, query.source),
+        beforehand="; ".join(filter(None, (gates_reason(pod, query.source), unhandled_reason(pod)))) or None,
         scheduler_said=pod.status.scheduler_message,
         notes=(*explanation.notes, *ended),
     )

@@ -157,6 +157,7 @@ class PartialPodSpec(msgspec.Struct, frozen=True, rename="camel"):
     """The spec of a pod."""
 
     node_name: str = ""
+    scheduler_name: str = ""
     containers: tuple[PartialContainer, ...] = ()
     init_containers: tuple[PartialContainer, ...] = ()
     scheduling_gates: tuple[SchedulingGate, ...] = ()

@@ -116,6 +116,11 @@ class FullPodSpec(PodSpec, frozen=True, rename="camel"):
     termination_grace_period_seconds: int | None = None
 
 
+# The API server writes this reason for a pod with scheduling gates. It stays after the last gate is removed, until a
+# scheduler tries the pod.
+_GATED = "SchedulingGated"
+
+
 class PodCondition(msgspec.Struct, frozen=True):
     """An item of ``status.conditions``."""
 
@@ -132,10 +137,20 @@ class FullPodStatus(PodStatus, frozen=True, rename="camel"):
 
     @property
     def scheduler_message(self) -> str | None:
-        """Why kube-scheduler has not placed the pod; None: it has, or has not tried."""
+        """Return why kube-scheduler has not placed the pod; None: it has, or has not tried."""
         failed = ("PodScheduled", "False")
-        found = (each.message for each in self.conditions or () if (each.type, each.status) == failed)
-        return next(filter(None, found), None)
+        tried = (each for each in self.conditions or () if each.reason != _GATED)
+        return next((each.message for each in tried if (each.type, each.status) == failed and each.message), None)
+
+    @property
+    def was_gated(self) -> bool:
+        """Return whether the last condition is that of a pod with scheduling gates, which may be gone."""
+        return any(each.reason == _GATED for each in self.conditions or ())
+
+    @property
+    def is_tried(self) -> bool:
+        """Return whether a scheduler has tried to place the pod, or has placed it."""
+        return any(each.type == "PodScheduled" and each.reason != _GATED for each in self.conditions or ())
 
     @property
     def unschedulable_message(self) -> str | None:

@@ -146,7 +146,7 @@ def test_another_namespace_is_bound_by_the_same_policies() -> None:
 def notes(*settings: str) -> str:
     """The text that Helm prints after the installation."""
     flags = [flag for setting in settings for flag in ("--set", setting)]
-    command = (tool("helm"), "install", "gputopo", CHART, "--namespace", "gputopo", "--dry-run=client", *flags)
+    command = [tool("helm"), "install", "gputopo", str(CHART), "--namespace", "gputopo", "--dry-run=client", *flags]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return " ".join(done.stdout.partition("NOTES:\n")[2].split())
 

@@ -16,6 +16,8 @@ from scheduler_core.request.full_pod import FullPod
 from scheduler_core.request.pod import PodSchedulingGate
 from scheduler_core.request.pod_request import InvalidRequest
 
+_DEFAULT = "default-scheduler"
+
 
 def gates_reason(pod: FullPod, source: str = "") -> str | None:
     """Return why no scheduler sees the pod yet, or where the planner placed it; None: neither.
@@ -26,6 +28,14 @@ def gates_reason(pod: FullPod, source: str = "") -> str | None:
         return None
     found = member_gates_reason(_member(pod), [each.name for each in pod.spec.scheduling_gates or ()], source)
     return _left_to_kube_scheduler(pod) if found is None else found
+
+
+def unhandled_reason(pod: FullPod) -> str | None:
+    """Return that no scheduler has tried to place the pod; None: one has, or the pod has gates or a node."""
+    if pod.is_finished or pod.spec.node_name or pod.spec.scheduling_gates or pod.status.is_tried:
+        return None
+    since = "since its gates were removed" if pod.status.was_gated else "yet"
+    return f"no scheduler named {pod.spec.scheduler_name or _DEFAULT} has handled it {since}: check that one runs"
 
 
 def member_gates_reason(member: Member | None, gates: Sequence[str], source: str = "") -> str | None:

@@ -125,8 +125,8 @@ def test_pods_that_wait_are_released_once_the_planner_is_gone(waiting: Cluster, 
     done = run(waiting, tmp_path, RELEASER, "--all")
 
     assert untouched == {"train-0": 1, "train-1": 2, "plain": 0}
-    assert (tried.exit_code, tried.output.splitlines()) == (0, [f"would release {line}" for line in lines])
-    assert (done.exit_code, done.output.splitlines()) == (0, [f"released {line}" for line in lines])
+    assert (tried.exit_code, tried.stdout.splitlines()) == (0, [f"would release {line}" for line in lines])
+    assert (done.exit_code, done.stdout.splitlines()) == (0, [f"released {line}" for line in lines])
     assert [gates(waiting, name) for name in PODS] == [[], [OTHERS], []]
     cleaned = run(waiting, tmp_path, CLEANER, "--all", "--crd")
     assert (cleaned.exit_code, cleaned.output) == (0, "nothing to remove\n")

@@ -311,3 +311,26 @@ def test_a_clean_up_of_all_removes_leases_of_programs_that_have_ended(tmp_path: 
     assert deleted == [LEASES.path("gputopo-planner", "gputopo")]
     assert done.stderr.startswith("leases/gputopo/gputopo-scheduler stays: scheduler-0 renewed it ")
     assert done.stderr.endswith(" ago: remove that program, then run `gputopo cleanup --all` again\n")
+
+
+def _of_scheduler(name: str, scheduler: str) -> dict[str, Any]:
+    found = pod(name, keys.GATE)
+    return {**found, "spec": {**found["spec"], "schedulerName": scheduler}}
+
+
+@pytest.mark.parametrize("arguments", [["--all"], ["--all", "--dry-run"]], ids=["release", "dry run"])
+def test_the_schedulers_that_released_pods_wait_for_are_named(arguments: list[str], tmp_path: Path) -> None:
+    ours = [_of_scheduler(f"ours-{each}", "gputopo-scheduler") for each in range(2)]
+    cluster = Cluster(*ours, _of_scheduler("cost", "cost-scheduler"), _of_scheduler("theirs", "default-scheduler"))
+
+    result = run(cluster, tmp_path, *arguments)
+
+    rest = (
+        "and will wait until a scheduler of this name runs; otherwise change schedulerName in the templates and create "
+        "the pods again"
+    )
+    assert result.exit_code == 0
+    assert result.stderr.splitlines() == [
+        f"1 pod names the scheduler cost-scheduler {rest}",
+        f"2 pods name the scheduler gputopo-scheduler {rest}",
+    ]

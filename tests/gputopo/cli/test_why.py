@@ -17,8 +17,9 @@ from gputopo.kube.rbac import LEDGERS, NODE_GPUS, NODES, PODS, RESERVATIONS
 from gputopo.labels.keys import GATE, POD_GANG, POD_GANG_SIZE
 from scheduler_core.explain import explanation_document, explanation_text
 from tests.api_server import Answer, ApiServer, Asked, api_server
+from tests.gputopo.cli.cluster_files import file_of
 from tests.gputopo.cli.cluster_objects import NODE, listed, pod
-from tests.gputopo.cli.pod_objects import PENDING, cluster
+from tests.gputopo.cli.pod_objects import PENDING, THERE, cluster
 from tests.scheduler_core.explain.explanations import EXPLANATIONS
 
 
@@ -548,3 +549,26 @@ def test_the_planner_is_asked_about_pods_of_the_cluster_only(tmp_path: Path, opt
         shown = why(server, tmp_path, *options, "--planner", "http://127.0.0.1:9", written=POD)
 
     assert (shown.exit_code, "--planner needs pod NAME, and excludes --server" in shown.output) == (2, True)
+
+
+def test_a_released_pod_whose_scheduler_does_not_run(tmp_path: Path) -> None:
+    """As the API server shows it: nothing changes the condition when the gate is removed."""
+    blocked = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "SchedulingGated",
+        "message": "Scheduling is blocked due to non-empty scheduling gates",
+    }
+    released = pod("released", 1, phase="Pending", conditions=[blocked])
+    released["spec"]["schedulerName"] = "gputopo-scheduler"
+    file = file_of(tmp_path, [*THERE, released])
+    shown = CliRunner().invoke(main.main, ["why", "pod", "released", "-n", "a", "--from", file]).stdout
+
+    assert "".join(shown.partition("requests:")[:2]) == (
+        "pod a/released: no scheduler named gputopo-scheduler has handled it since its gates were removed: check that "
+        "one runs.\n"
+        "\n"
+        "pod a/released (scheduler: gputopo-scheduler) requests:"
+    )
+    assert "It fits 1 of 1 node.\n" in shown
+    assert "blocked" not in shown

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from gputopo.labels.keys import GATE
-from scheduler_core.planner.report.gates import gates_reason
+from scheduler_core.planner.report.gates import gates_reason, unhandled_reason
+from scheduler_core.request.full_pod import FullPod
 from tests.scheduler_core.planner.gang.pod_objects import LLM, gang_pod
 
 OURS, KUEUE, QUOTA = {"name": GATE}, {"name": "kueue.x-k8s.io/admission"}, {"name": "example.com/quota"}
@@ -82,3 +84,38 @@ RESERVED = {"gputopo.io/reservation": "llm-1"}
 )
 def test_the_first_reason_of_gates(changed: dict[str, Any], said: str | None) -> None:
     assert gates_reason(gang_pod(**changed)) == said
+
+
+SCHEDULED = {"type": "PodScheduled", "status": "False"}
+BLOCKED = {
+    **SCHEDULED,
+    "reason": "SchedulingGated",
+    "message": "Scheduling is blocked due to non-empty scheduling gates",
+}
+NO_ROOM = {**SCHEDULED, "reason": "Unschedulable", "message": "0/3 nodes are available"}
+OF = {"schedulerName": "gputopo-scheduler"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "said"),
+    [
+        pytest.param(
+            OF,
+            {"conditions": [BLOCKED]},
+            "no scheduler named gputopo-scheduler has handled it since its gates were removed: check that one runs",
+            id="it was gated",
+        ),
+        pytest.param(
+            {}, {}, "no scheduler named default-scheduler has handled it yet: check that one runs", id="it is new"
+        ),
+        pytest.param({**OF, "schedulingGates": [OURS]}, {"conditions": [BLOCKED]}, None, id="it is gated"),
+        pytest.param(OF, {"conditions": [NO_ROOM]}, None, id="a scheduler has tried"),
+        pytest.param({**OF, "nodeName": "a"}, {}, None, id="it is bound"),
+        pytest.param(OF, {"phase": "Failed"}, None, id="it has ended"),
+    ],
+)
+def test_a_pod_that_no_scheduler_has_handled(spec: dict[str, Any], status: dict[str, Any], said: str | None) -> None:
+    found = msgspec.convert({"metadata": {"name": "p"}, "spec": spec, "status": status}, FullPod)
+
+    assert unhandled_reason(found) == said
+    assert found.status.scheduler_message == (NO_ROOM["message"] if status == {"conditions": [NO_ROOM]} else None)
