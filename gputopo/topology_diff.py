@@ -27,9 +27,11 @@ def topology_changes(before: NodeTopology, after: NodeTopology) -> tuple[Topolog
     """Return every difference, GPUs first.
 
     Current PCIe speeds are left out, because they change all the time. The rates of NICs are compared: a port that lost
-    its link is a difference.
+    its link is a difference. The boot id is compared only if both may be the same host.
     """
     before, after = (msgspec.structs.replace(each.stable_facts(), nics=each.nics) for each in (before, after))
+    if not _may_be_same_host(before, after):
+        before, after = (msgspec.structs.replace(each, boot_id=None) for each in (before, after))
     names = _names(before, after), _names(after, before)
     shared = frozenset(names[0].values()) & frozenset(names[1].values())
     one, other = _facts(before, names[0], shared), _facts(after, names[1], shared)
@@ -38,6 +40,12 @@ def topology_changes(before: NodeTopology, after: NodeTopology) -> tuple[Topolog
         for what in dict.fromkeys((*one, *other))
         if one.get(what) != other.get(what)
     )
+
+
+def _may_be_same_host(before: NodeTopology, after: NodeTopology) -> bool:
+    """Return whether both have a GPU of the same UUID, or one of them has no UUIDs."""
+    known = [{gpu.uuid for gpu in each.gpus} - {None} for each in (before, after)]
+    return not all(known) or bool(known[0] & known[1])
 
 
 def _names(topology: NodeTopology, other: NodeTopology) -> dict[int, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +84,13 @@ def test_the_end_to_end_job_installs_a_browser_and_requires_it() -> None:
     assert commands.index("make browser") < commands.index("make e2e")
     assert workflow["env"] == {"PYTEST_ADDOPTS": "-rs"}
     assert "PYTEST_ADDOPTS=-rs" in (ROOT / ".ci/run").read_text(encoding="utf-8")
+
+
+def test_make_help_lists_every_target_with_a_line() -> None:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", text, re.MULTILINE)
+    shown = subprocess.run(["make", "help"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    listed = {line.split()[0]: line.split(maxsplit=1)[1] for line in shown.splitlines()}
+
+    assert sorted(listed) == sorted(phony.split())
+    assert sorted(listed) == sorted(set(re.findall(r"^([a-z][a-z0-9-]*):", text, re.MULTILINE)))

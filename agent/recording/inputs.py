@@ -76,6 +76,7 @@ def _has_matrix(text: str) -> bool:
 _FAILED = r"\s*(?:Failed to initialize NVML|NVIDIA-SMI has failed|NVIDIA-SMI couldn't find|No devices (?:were )?found)"
 # Compiled (and cached by ``re``) only when an input needs them.
 _QUERY = r"(?m)^=+NVSMI LOG=+\s*$"
+_TABLE = r"(?m)^[|\s]*\|\s*NVIDIA-SMI\s+\d"  # the first row of the table, below "+-----" and perhaps a date
 _YAML = r"(?:---\s*\n)?(?:#[^\n]*\n)*(?:apiVersion|kind|metadata|items):"
 
 
@@ -83,6 +84,11 @@ def _from_paste(text: str) -> Observation:
     """Read a paste of one or several commands. Without a matrix, every line must be of ``-L`` or ``nvlink -s``."""
     from agent.recording.paste import split_commands  # noqa: PLC0415
 
+    if not _has_matrix(text) and re.search(_TABLE, text):
+        raise InputError(
+            "this is the table of `nvidia-smi` without arguments, which has no topology; "
+            "use { nvidia-smi -L; nvidia-smi topo -m; }"
+        )
     smi, rest = split_commands(text)
     if smi and not _has_matrix(rest):
         from agent.sources.smi.listing import parse_listing  # noqa: PLC0415

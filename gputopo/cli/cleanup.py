@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gputopo.cli import complete
-from gputopo.cli.cluster import cluster_options, connected_cluster
+from gputopo.cli.cluster import cluster_options, connected_cluster, exit_without_node
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def cleanup(
       gputopo cleanup --node gpu-7 --dry-run
     """
     from gputopo.cluster.cleanup import find_definitions, find_planner_objects, find_removals  # noqa: PLC0415  start-up of all other commands
+    from gputopo.kube.errors import NotFoundError  # noqa: PLC0415
     from gputopo.kube.rbac import CLEANER  # noqa: PLC0415
 
     if (node is None) != everything:
@@ -54,7 +55,13 @@ def cleanup(
     with connected_cluster(kubeconfig, context, CLEANER) as kube:
         if crd:
             _refuse_while_gated(kube)
-        removals = (find_planner_objects(kube) if crd else []) + find_removals(kube, node)
+        removals = find_planner_objects(kube) if crd else []
+        try:
+            removals += find_removals(kube, node)
+        except NotFoundError:
+            if node is None:
+                raise
+            exit_without_node(kube, node)
         failed = _remove(kube, removals, dry_run=dry_run)
         if crd:
             failed += _remove(kube, find_definitions(kube), dry_run=dry_run)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
@@ -30,13 +30,14 @@ if TYPE_CHECKING:
 
 _SWITCH_S = 0.05  # how long a thread that computes may make the others wait
 _QUOTED = 60  # characters of a name that is not found
+_FILE_HINT = ", or read a file of the objects of a cluster with --from FILE (see --help)"
 _MAX_LISTED = 10  # objects that cannot be decoded
 _NO_REPORTS = (
     "gputopo: the file has no NodeGpus: which GPUs the pods hold, and when the agents reported last, is not known; "
     f"to include them: kubectl get {CLUSTER_FILE_KINDS} -A -o json"
 )
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-_OUTPUT = click.Choice(["table", "wide", "json", "yaml"])
+_OUTPUT = click.Choice(["table", "wide", "json", "yaml"], case_sensitive=False)
 
 
 def cluster_options(command: _Command) -> _Command:
@@ -99,7 +100,7 @@ def cluster_options_text(kubeconfig: str | None, context: str | None, source: st
 @click.option(
     "-o",
     "--output",
-    type=click.Choice([*_OUTPUT.choices, "html"]),
+    type=click.Choice([*_OUTPUT.choices, "html"], case_sensitive=False),
     default="table",
     show_default=True,
     help="What to print. html: the page of `gputopo ui` with these nodes, as one file.",
@@ -118,6 +119,8 @@ def nodes(
     """List the GPU nodes of a cluster: free GPUs and faults.
 
     With NODE: only these. `gputopo ui` shows them in a browser.
+
+    ISLANDS has the sizes of the NVLink islands, as the label gputopo.io/islands; 4x2 stands for 2-2-2-2.
 
     FREE counts the GPUs of each island that no container holds. If no agent has reported this for 15 minutes, it is
     the number of GPUs that the node's pods do not request, and it is not known which: `4/8, indices: ?`; `?` if pods
@@ -286,14 +289,26 @@ COMMANDS = (nodes, pods)
 def topology_of_node(name: str, kubeconfig: str | None = None, context: str | None = None) -> NodeTopology:
     """Return the topology in the annotation of a Node. Exit with an error if it has none."""
     from gputopo.cluster.read import read_node  # noqa: PLC0415  start-up of all other commands
+    from gputopo.kube.errors import NotFoundError  # noqa: PLC0415
     from gputopo.labels import AnnotationError, NoTopologyError, decode_topology  # noqa: PLC0415
 
     with connected_cluster(kubeconfig, context) as kube:
-        metadata = read_node(kube, name)
+        try:
+            metadata = read_node(kube, name)
+        except NotFoundError:
+            exit_without_node(kube, name)
     try:
         return decode_topology(metadata.labels, metadata.annotations)
     except (AnnotationError, NoTopologyError) as error:
         exit_with_error(f"node {name}: {error}", NO_CLUSTER)
+
+
+def exit_without_node(kube: Kube, name: str) -> NoReturn:
+    """Exit with the error that there is no such node, and the nodes with similar names."""
+    from gputopo.cluster.read import read_node_names  # noqa: PLC0415  only for a message
+
+    quoted = repr(name if len(name) <= _QUOTED else f"{name[:_QUOTED]}...")
+    exit_with_error(f"there is no node {quoted}{near_names_text(name, read_node_names(kube), most=3)}", NO_CLUSTER)
 
 
 @contextmanager
@@ -304,7 +319,7 @@ def connected_cluster(
 
     An error of the API server or of the file exits with its message.
     """
-    from gputopo.kube.errors import ForbiddenError, KubeError  # noqa: PLC0415
+    from gputopo.kube.errors import ConfigError, ForbiddenError, KubeError  # noqa: PLC0415
     from gputopo.kube.rbac import READER  # noqa: PLC0415  start-up of all other commands
     from gputopo.kube.selectors import SelectorError  # noqa: PLC0415
 
@@ -319,10 +334,17 @@ def connected_cluster(
     except SelectorError as error:
         exit_with_error(str(error))
     except KubeError as error:
-        click.echo(f"gputopo: {error}", err=True)
+        other = _FILE_HINT if isinstance(error, ConfigError) and _takes_file() else ""
+        click.echo(f"gputopo: {error}{other}", err=True)
         if isinstance(error, ForbiddenError):
             click.echo(f"this command needs a ClusterRole with {_rights(wanted)}", err=True)
         sys.exit(NO_CLUSTER)
+
+
+def _takes_file() -> bool:
+    """Return whether the command that runs has the option ``--from``."""
+    context = click.get_current_context(silent=True)
+    return context is not None and any("--from" in each.opts for each in context.command.params)
 
 
 def _connection(role: Role, kubeconfig: str | None, context: str | None, source: str | None) -> Kube:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 AGENT, CLUSTER = "agent", "cluster"
+# Until gputopo is published on PyPI, a package of that name there would not be ours: docs/release.md.
+IS_PUBLISHED = False
 # Extra -> the modules that gputopo imports from its packages. A test compares this with pyproject.toml.
 MODULES = {
     AGENT: frozenset({"h2", "kubernetes", "prometheus_client"}),
@@ -19,5 +21,11 @@ def missing_extra_message(command: str | None, module: str | None) -> str | None
     package = (module or "").partition(".")[0]
     if package not in MODULES[extra]:
         return None
-    install = f"pip install 'gputopo[{extra}]' (in a checkout: pip install '.[{extra}]')"
-    return f"the Python package {package!r} is not installed: run {install}"
+    return f"the Python package {package!r} is not installed: run {install_command(extra)}"
+
+
+def install_command(extra: str, *, is_published: bool = IS_PUBLISHED) -> str:
+    """Return the command that installs an extra: from PyPI once gputopo is published there, else in a checkout."""
+    if is_published:
+        return f"pip install 'gputopo[{extra}]'"
+    return f"pip install '.[{extra}]' in a checkout of gputopo; it is not published as a package yet"

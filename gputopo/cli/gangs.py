@@ -67,7 +67,7 @@ _MAX_NAMED = 3  # gangs without gates that are listed by name
 @click.option(
     "-o",
     "--output",
-    type=click.Choice(["table", "wide", "json", "yaml"]),
+    type=click.Choice(["table", "wide", "json", "yaml"], case_sensitive=False),
     default="table",
     show_default=True,
     help="What to print.",

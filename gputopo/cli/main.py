@@ -146,12 +146,28 @@ COMMANDS = {
 }
 
 
+_MEANT = {"--machine": "--from", "--input": "--from", "--source": "--from"}  # options that people try, and ours
+
+
 class _Commands(click.Group):
-    """The group of ``COMMANDS``. If a package is not installed, the error message names the extra to install."""
+    """The group of ``COMMANDS``. If a package is not installed, the error message names the extra to install.
+
+    `gputopo help` and `gputopo help COMMAND` are the same as `--help`.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args[:1] == ["help"]:
+            args = [*args[1:2], "--help"]
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            meant = _MEANT.get(error.option_name)
+            if error.ctx is not None and any(meant in each.opts for each in error.ctx.command.params):
+                error.possibilities = [str(meant)]
+            raise
         except ModuleNotFoundError as error:
             message = missing_extra_message(ctx.invoked_subcommand, error.name)
             if message is None:

@@ -28,7 +28,7 @@ _UNREAD = "gputopo: could not read {}: the list may be incomplete"
 @click.option(
     "-o",
     "--output",
-    type=click.Choice(["table", "json", "yaml"]),
+    type=click.Choice(["table", "json", "yaml"], case_sensitive=False),
     default="table",
     show_default=True,
     help="What to print.",

@@ -30,9 +30,24 @@ if TYPE_CHECKING:
 
 FORMATS = ("tree", "matrix", "json", "yaml", "labels", "dot", "svg", "nccl-xml", "mermaid")  # gputopo.render.FORMATS
 
+
+class _OnceOption(click.Option):
+    """An option that may be given once: click would silently use the last value."""
+
+    def __init__(self, *names: Any, **settings: Any) -> None:
+        super().__init__(*names, **settings, multiple=True)
+
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        values = super().process_value(ctx, value)
+        if len(values) > 1:
+            raise click.UsageError(f"{self.opts[0]} is given {len(values)} times ({', '.join(values)}): name one", ctx)
+        return values[0] if values else None
+
+
 _FROM = click.option(
     "--from",
     "source",
+    cls=_OnceOption,
     metavar="FILE|NAME|-",
     shell_complete=complete.machines_and_files,
     help="Read another machine instead of this one: a recording, the output of `nvidia-smi topo -m` or of "
@@ -74,7 +89,15 @@ def _source(machine: str | None, source: str | None) -> str | None:
 @_FROM
 @_NODE
 @cluster_options
-@click.option("-o", "--output", type=click.Choice(FORMATS), default="tree", show_default=True, help="What to print.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(FORMATS, case_sensitive=False),
+    default="tree",
+    show_default=True,
+    help="What to print. matrix: as `nvidia-smi topo -m`, but distances between NICs are `?`, because gputopo does not "
+    "read them, and the column GPU NUMA ID is only there if a GPU has a NUMA node of its own (Grace).",
+)
 @_ASCII
 @click.option(
     "--check",

@@ -90,7 +90,7 @@ class PodQuery(NamedTuple):
 @click.option(
     "-o",
     "--output",
-    type=click.Choice(["text", "json", "yaml"]),
+    type=click.Choice(["text", "json", "yaml"], case_sensitive=False),
     default="text",
     show_default=True,
     help="What to print.",
@@ -279,10 +279,14 @@ def namespace_of(kubeconfig: str | None, context: str | None, source: str | None
 def _explain_cluster_pod(kube: Kube, named: tuple[str, str], query: PodQuery) -> Explanation:
     from msgspec.structs import replace  # noqa: PLC0415  start-up of all other commands
 
+    from gputopo.kube.errors import NotFoundError  # noqa: PLC0415
     from scheduler_core.cache.list_once import read_pod  # noqa: PLC0415
     from scheduler_core.planner.report.gates import gates_reason, unhandled_reason  # noqa: PLC0415
 
-    pod = read_pod(kube, *named)
+    try:
+        pod = read_pod(kube, *named)
+    except NotFoundError as error:
+        exit_with_error(f"{error}{_near_pods_text(kube, *named)}", NO_CLUSTER)
     explanation = _explain(kube, pod, query, None if pod.is_finished else pod.spec.node_name)
     ended = (
         (f"the pod has ended ({pod.status.phase}): this explains a new pod with the same spec",)
@@ -295,6 +299,16 @@ def _explain_cluster_pod(kube: Kube, named: tuple[str, str], query: PodQuery) ->
         scheduler_said=pod.status.scheduler_message,
         notes=(*explanation.notes, *ended),
     )
+
+
+def _near_pods_text(kube: Kube, namespace: str, name: str) -> str:
+    """Return "; did you mean NAME?" for the pods of the namespace."""
+    from gputopo.kube.client import ListOptions  # noqa: PLC0415  only for a message
+    from gputopo.kube.objects import PartialObject  # noqa: PLC0415
+    from gputopo.kube.rbac import PODS  # noqa: PLC0415
+
+    pods = kube.list_objects(PODS, PartialObject, ListOptions(namespace, metadata_only=True))
+    return near_names_text(name, sorted(each.metadata.name for each in pods))
 
 
 def _explain_manifest(kube: Kube, manifest_pod: ManifestPod, namespace: str, query: PodQuery) -> Explanation:

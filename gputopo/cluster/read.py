@@ -123,6 +123,15 @@ def read_node(kube: Kube, name: str) -> ObjectMeta:
     return kube.get(NODES, name, PartialObject, ListOptions(metadata_only=True)).metadata
 
 
+def read_node_names(kube: Kube) -> list[str]:
+    """Return the names of all nodes; none if they may not be listed."""
+    try:
+        found = kube.list_objects(NODES, PartialObject, ListOptions(metadata_only=True))
+    except ForbiddenError:
+        return []
+    return sorted(each.metadata.name for each in found)
+
+
 def running_pods(kube: Kube, namespace: str | None) -> dict[PodName, int | None]:
     """Return the running pods of a namespace or of all, with the MiB that each claims of a shared GPU.
 

@@ -75,8 +75,10 @@ def _title(topology: NodeTopology, name: str | None, glyphs: Glyphs) -> Iterator
     versions = (("driver", topology.driver_version), ("CUDA", topology.cuda_version))
     software = [f"{what} {glyphs.shown(version)}" for what, version in versions if version]
     separator = f" {glyphs.dot} " if software else ""
-    yield ("title", glyphs.joined(names or ["machine"])), ("dim", separator + glyphs.joined(software))
-    yield (("text", glyphs.joined(_inventory(topology, glyphs))),)
+    inventory = glyphs.joined(_inventory(topology, glyphs))
+    yield ("title", glyphs.joined(names) if names else inventory), ("dim", separator + glyphs.joined(software))
+    if names:
+        yield (("text", inventory),)
 
 
 def _inventory(topology: NodeTopology, glyphs: Glyphs) -> list[str]:

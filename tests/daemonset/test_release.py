@@ -233,11 +233,11 @@ def test_the_base_install_shows_a_bundled_machine(installed: Path) -> None:
 def test_a_command_without_its_extra_names_it_and_works_with_it(installed: Path) -> None:
     without = gputopo_in(installed, "nodes")
     assert without.returncode != 0
-    assert "pip install 'gputopo[cluster]'" in without.stderr
+    assert "pip install '.[cluster]' in a checkout of gputopo" in without.stderr
     (wheel,) = installed.glob("*.whl")
     subprocess.run([installed / "env/bin/pip", "install", "--quiet", f"{wheel}[all]"], check=True)
 
     done = gputopo_in(installed, "nodes", "--kubeconfig", "missing")
 
-    assert "gputopo[cluster]" not in done.stderr
+    assert "pip install" not in done.stderr
     assert "missing" in done.stderr

@@ -76,3 +76,14 @@ def test_a_difference_is_shown_as_a_difference() -> None:
 
     assert render_changes(found) == "- a: 1\n+ a: 2\n+ b: 3\n- c\\x1b: 4\n"
     assert render_changes(()) == "no difference\n"
+
+
+def test_the_boot_id_is_compared_for_one_host_only() -> None:
+    booted = replace(PAIR, boot_id="before")
+    again = replace(PAIR, boot_id="after")
+    other = replace(again, gpus=(replace(PAIR.gpus[0], uuid="GPU-c"), replace(PAIR.gpus[1], uuid="GPU-d")))
+    nameless = replace(again, gpus=tuple(replace(gpu, uuid=None) for gpu in PAIR.gpus))
+
+    assert topology_changes(booted, again) == (TopologyChange("boot_id", "before", "after"),)
+    assert topology_changes(booted, other) == ()
+    assert [each.what for each in topology_changes(booted, nameless)] == ["boot_id"]

@@ -313,7 +313,8 @@ def test_a_node_shows_what_it_carries(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "reported"),
     [
-        pytest.param("gone", "404: not found", id="no such node"),
+        pytest.param("gone", "gputopo: there is no node 'gone'\n", id="no such node"),
+        pytest.param("gpu-00", "gputopo: there is no node 'gpu-00'; did you mean gpu-0?\n", id="nearly a node"),
         pytest.param("bare", "node bare: the node has no annotation", id="a node without labels of ours"),
         pytest.param("broken", "node broken: the topology annotation is damaged", id="a damaged annotation"),
     ],
@@ -450,3 +451,20 @@ def test_named_nodes_and_no_titles(tmp_path: Path) -> None:
     assert none.stderr == both.stderr
     assert all_pods.stdout.split()[:2] == ["a", "train"]
     assert (clash.exit_code, "exclude each other" in clash.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        pytest.param(["nodes"], True, id="nodes"),
+        pytest.param(["why", "pod", "train"], True, id="why"),
+        pytest.param(["release", "--all"], False, id="release"),
+    ],
+)
+def test_without_a_kubeconfig_the_option_for_a_file_is_named(command: list[str], hint: bool, tmp_path: Path) -> None:
+    environ = {"KUBECONFIG": str(tmp_path / "none"), "KUBERNETES_SERVICE_HOST": None}
+    result = CliRunner(env=environ).invoke(main.main, command)
+
+    assert result.exit_code == 4
+    assert "Set KUBECONFIG" in result.stderr
+    assert ("or read a file of the objects of a cluster with --from FILE" in result.stderr) == hint

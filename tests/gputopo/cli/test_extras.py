@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from gputopo.cli.extras import MODULES, missing_extra_message
+from gputopo.cli.extras import MODULES, install_command, missing_extra_message
 from gputopo.labels import encode_topology
 from scheduler_core.extender.decision_record import encode_decision
 from tests.machines import MACHINES
@@ -119,8 +119,8 @@ def test_a_module_of_no_extra_that_the_command_needs_is_an_error_of_our_own() ->
     assert missing_extra_message("nodes", "h2.connection") is None
     assert missing_extra_message("nodes", None) is None
     assert missing_extra_message("agent", "h2.connection") == (
-        "the Python package 'h2' is not installed: run pip install 'gputopo[agent]' "
-        "(in a checkout: pip install '.[agent]')"
+        "the Python package 'h2' is not installed: run pip install '.[agent]' in a checkout of gputopo; it "
+        "is not published as a package yet"
     )
 
 
@@ -218,8 +218,15 @@ def test_a_missing_extra_is_named_in_one_line(files: Path, command: str, extra: 
     assert (ended.returncode, ended.stdout) == (2, "")
     result = re.fullmatch(
         rf"gputopo: {arguments[0]}: the Python package '(\w+)' is not installed: "
-        rf"run pip install 'gputopo\[{extra}\]' \(in a checkout: pip install '\.\[{extra}\]'\)\n",
+        rf"run pip install '\.\[{extra}\]' in a checkout of gputopo; it is not published as a package yet\n",
         ended.stderr,
     )
     assert result is not None, ended.stderr
     assert result[1] in MODULES[extra]
+
+
+def test_one_constant_decides_where_packages_are_installed_from() -> None:
+    assert install_command("cluster", is_published=True) == "pip install 'gputopo[cluster]'"
+    assert install_command("cluster", is_published=False).startswith(
+        "pip install '.[cluster]' in a checkout of gputopo"
+    )

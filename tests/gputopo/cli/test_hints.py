@@ -77,3 +77,13 @@ def test_the_reasons_of_what_if_are_those_of_the_same_manifest(tmp_path: Path) -
     assert rejected == "1 node rejected: too few free healthy GPUs"
     assert hint == f"The reasons in detail: gputopo why -f {manifest} --from {file}"
     assert run(*hint.partition("gputopo ")[2].split()).exit_code == 0
+
+
+def test_a_pod_that_a_file_does_not_have(tmp_path: Path) -> None:
+    file = file_of(tmp_path, pod_objects.THERE)
+    shown = run("why", "pod", "trian", "-n", "a", "--from", file)
+
+    assert (shown.exit_code, shown.stderr) == (
+        4,
+        "gputopo: there is no pod trian in the namespace a; did you mean train?\n",
+    )

@@ -313,6 +313,22 @@ ENDINGS = {
         "-: the command before the pipe printed nothing: the input is empty; expected one of:",
     ),
     "an empty file": ("gputopo show --from - </dev/null", 2, "-: the input is empty; expected one of:"),
+    "an option by another name": (
+        "gputopo show --machine dgx-1",
+        2,
+        "No such option '--machine'. Did you mean '--from'?",
+    ),
+    "two machines": (
+        "gputopo path 0 1 --from dgx-1 --from l4",
+        2,
+        "--from is given 2 times (dgx-1, l4): name one",
+    ),
+    "the table of nvidia-smi": (
+        r"printf 'Fri Nov 27 09:00:00\n+----+\n| NVIDIA-SMI 580.95.05  Driver |\n' | gputopo show --from -",
+        2,
+        "-: this is the table of `nvidia-smi` without arguments, which has no topology; use { nvidia-smi -L; nvidia",
+    ),
+    "help about a command that does not exist": ("gputopo help shwo", 2, "No such command 'shwo'; did you mean show?"),
     "nvidia-smi failing": ("echo 'No devices were found' | gputopo show --from -", 3, "sees no GPU"),
 }
 
@@ -508,3 +524,29 @@ def test_without_a_gpu_a_hint_says_that_standard_input_was_not_read(tmp_path: Pa
     with subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert hint in process.stderr.read()  # while the pipe is open: the command does not wait for its end
+
+
+@pytest.mark.parametrize("command", [(), ("show",), ("why",)], ids=["all", "show", "why"])
+def test_help_is_a_command_too(command: tuple[str, ...]) -> None:
+    result = run("help", *command)
+
+    assert (result.exit_code, result.stdout) == (0, run(*command, "--help").stdout)
+
+
+@pytest.mark.parametrize("output", show.FORMATS[:3])
+def test_formats_are_accepted_in_upper_case(output: str) -> None:
+    assert run("show", "dgx-1", "-o", output.upper()).stdout == run("show", "dgx-1", "-o", output).stdout
+
+
+def test_a_paste_without_a_name_is_titled_by_its_gpus() -> None:
+    listed = "".join(f"GPU {each}: NVIDIA A100-SXM4-40GB (UUID: GPU-{each})\n" for each in range(2))
+    unnamed, named = run("show", "--from", "-", stdin=f"{listed}{TOPO}").stdout, run("show", "dgx-1").stdout
+
+    assert unnamed.splitlines()[0] == "2 \N{MULTIPLICATION SIGN} NVIDIA A100-SXM4-40GB"
+    assert "\N{MULTIPLICATION SIGN}" not in unnamed.splitlines()[1]
+    assert "machine" not in unnamed
+    assert "\N{MULTIPLICATION SIGN}" in named.splitlines()[1]
+
+
+def test_a_difference_of_two_hosts_has_no_boot_id() -> None:
+    assert "boot_id" not in run("diff", "dgx-1", "dgx-2").stdout

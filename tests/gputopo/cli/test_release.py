@@ -282,11 +282,11 @@ def test_a_clean_up_removes_ledger_reservations_and_definitions_in_this_order(tm
 
 def test_a_clean_up_of_all_removes_leases_of_programs_that_have_ended(tmp_path: Path) -> None:
     now = format_timestamp(time.time())
-    ended = {
+    ended: dict[str, Any] = {
         "metadata": {"name": "gputopo-planner", "namespace": "gputopo", "uid": "p"},
         "spec": {"holderIdentity": ""},
     }
-    running = {
+    running: dict[str, Any] = {
         "metadata": {"name": "gputopo-scheduler", "namespace": "gputopo", "uid": "s"},
         "spec": {"holderIdentity": "scheduler-0", "leaseDurationSeconds": 15, "renewTime": now},
     }
