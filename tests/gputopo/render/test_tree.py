@@ -131,8 +131,7 @@ Multi-node NVLink
 """
 
 CLOUD_VM = """\
-machine - driver 550.90.07 - CUDA 12.4
-8 x NVIDIA H100 80GB HBM3, 79.6 GiB
+8 x NVIDIA H100 80GB HBM3, 79.6 GiB - driver 550.90.07 - CUDA 12.4
 `- NUMA ?
    |- GPU0  A  H100 80GB HBM3  79.6 GiB  NV18 -> NVSwitch (assumed)
    |- GPU1  A  H100 80GB HBM3  79.6 GiB  NV18 -> NVSwitch (assumed)
@@ -171,8 +170,7 @@ Caveats
 """
 
 WSL = """\
-machine · driver 566.36 · CUDA 12.7
-1 × NVIDIA GeForce RTX 4070 Laptop GPU, 8 GiB
+1 × NVIDIA GeForce RTX 4070 Laptop GPU, 8 GiB · driver 566.36 · CUDA 12.7
 └─ NUMA ?
    └─ GPU0  ?  GeForce RTX 4070 Laptop GPU  8 GiB  NVLink ?
 
@@ -207,7 +205,7 @@ def test_in_plain_ascii(machine: str, name: str | None, expected: str) -> None:
 
 def test_a_machine_without_gpus() -> None:
     assert render_tree(MACHINES["no_gpu"]()) == "PowerEdge R650\nno GPU\n└─ NUMA 0, 1  no GPU, no NIC\n"
-    assert render_tree(NodeTopology()) == "machine\nno GPU\n"
+    assert render_tree(NodeTopology()) == "no GPU\n"
 
 
 def test_the_few_known_facts_are_shown() -> None:
@@ -231,7 +229,6 @@ def test_the_few_known_facts_are_shown() -> None:
     )
 
     assert render_tree(machine) == (
-        "machine\n"
         "2 × GPU · 1 lost\n"
         "└─ NUMA ?\n"
         "   ├─ GPU0  A        NV2 → NVSwitch 0  NV2 → GPU3  ? GB/s  fabric: route, bandwidth\n"
