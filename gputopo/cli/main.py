@@ -164,10 +164,11 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except click.NoSuchOption as error:
-            meant = _MEANT.get(error.option_name)
-            if error.ctx is not None and any(meant in each.opts for each in error.ctx.command.params):
-                error.possibilities = [str(meant)]
-            raise
+            meant = _MEANT.get(error.option_name, "")
+            if error.ctx is None or not any(meant in each.opts for each in error.ctx.command.params):
+                raise
+            other = f"No such option {error.option_name!r}. Did you mean {meant!r}?"
+            raise click.NoSuchOption(error.option_name, other, ctx=error.ctx) from None
         except ModuleNotFoundError as error:
             message = missing_extra_message(ctx.invoked_subcommand, error.name)
             if message is None:

@@ -35,7 +35,7 @@ class _OnceOption(click.Option):
     """An option that may be given once: click would silently use the last value."""
 
     def __init__(self, *names: Any, **settings: Any) -> None:
-        super().__init__(*names, **settings, multiple=True)
+        super().__init__(*names, **(settings | {"multiple": True}))
 
     def process_value(self, ctx: click.Context, value: Any) -> Any:
         values = super().process_value(ctx, value)
