@@ -13,6 +13,7 @@ from functools import cache
 from math import inf
 from typing import NamedTuple
 
+from gputopo.crd.reservations import ReservationState
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.cache.node_record import is_hold
@@ -205,7 +206,9 @@ class Backfills:
             found = (self._view.gang_members.get_member(seat.uid) for seat in each.spec.seats)
             members = [one for one in found if one is not None and one.phase not in FINISHED_PHASES]
             pods = [pod for one in members if (pod := self._victim(one)) is not None]
-            starting = any(one.node is None and not one.is_terminating for one in members)
+            starting = each.status.state is ReservationState.COMMITTED and any(
+                one.node is None and one.devices and not one.is_terminating for one in members
+            )
             own = min((one.priority for one in members if one.devices), default=0)
             if pods and not starting and own <= priority:
                 name = f"{each.namespace}/{each.spec.gang}"
