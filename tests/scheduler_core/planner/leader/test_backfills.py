@@ -369,7 +369,8 @@ def test_a_member_without_gpus_does_not_keep_a_gang_on_held_capacity(is_bound: b
     server = waiting_for()
     leader = planner(server)
     leader.run()
-    bounds = {"spec": {"terminationGracePeriodSeconds": 10, "activeDeadlineSeconds": 600}}
+    spec = {"terminationGracePeriodSeconds": 10, "activeDeadlineSeconds": 600}
+    bounds = {"spec": spec, "metadata": {"ownerReferences": []}}  # so a rollback leaves them
     pod = server.create_pod("short", 2, "short", 2, more=bounds)
     server.create_pod("launcher", 0, "short", 2, more=bounds, priority=1_000)
     leader.run()
