@@ -283,7 +283,7 @@ class Outbox:
             error = f"PodDisruptionBudgets, or the pods of its node, cannot be read: {answer.error}"
             blocked = {each.unit: error for each in action.evictions}
         observations = self._view.observations
-        budgets = {**observations.budgets, action.hold: BudgetCheck(now, blocked, answer.forbidden)}
+        budgets = {**observations.budgets, action.hold: BudgetCheck(now, blocked, answer.forbidden, answer.short_nodes)}
         self._view.observations = observations._replace(budgets=budgets)
 
     def _apply_status(self, action: WriteStatus) -> None:

@@ -39,6 +39,7 @@ from scheduler_core.policy.preemption import PreemptionMode, PreemptionPolicy, w
 
 OVER_LIMIT = "it would be over the limit of evictions per hour (preemption.maxEvictionsPerHour)"
 _MOST_WINDOWS = 3  # that a reason names
+SHORT_NODE_S = 120.0
 _OTHERS_WAIT_S = 60.0  # gangs of the same priority, after the last accepted eviction
 PAUSE_FACTOR = 9.0  # after a search, none is started for nine times its CPU time
 
@@ -67,6 +68,7 @@ class Preemptions:
         self._over: set[str] = set()  # UIDs of holds whose evictions are over, and counted as failed
         self.forbidden = ForbiddenUnits()
         self._next_search = 0.0
+        self._short_nodes: dict[str, float] = {}  # until when, monotonic seconds
         self._is_turn_of_all = False  # the next search is for a gang of any priority
         self._dry_runs: set[GangName] = set()  # queued gangs for which a dry run has found pods
 
@@ -204,6 +206,14 @@ class Preemptions:
             and any(each.unit in hold.reservation.status.evicting for each in unfinished_evictions(inputs, intent))
         )
 
+    def short_nodes(self, now: float) -> frozenset[str]:
+        """Return the nodes on which a gang would lack CPU, memory or another resource: searches leave them out.
+
+        ``now``: monotonic seconds.
+        """
+        self._short_nodes = {name: until for name, until in self._short_nodes.items() if now < until}
+        return frozenset(self._short_nodes)
+
     def note_forbidden(self, now: float) -> None:
         """Remember the units that the budgets of an open intent forbid, before the hold is removed."""
         for uid, check in self._view.observations.budgets.items():
@@ -213,8 +223,11 @@ class Preemptions:
                 continue
             if uid in self._over or not reservation.status.evicting:
                 self._report_forbidden(reservation, check, now)
-                self.forbidden.forbid(check.blocked, now)
-                self.forbidden.forbid_pods(check.forbidden, now)
+                if check.short_nodes:  # the units are not the reason
+                    self._short_nodes |= dict.fromkeys(check.short_nodes, now + SHORT_NODE_S)
+                else:
+                    self.forbidden.forbid(check.blocked, now)
+                    self.forbidden.forbid_pods(check.forbidden, now)
             if not reservation.status.evicting:
                 gang = self._view.gang_members.get_gang(GangName(reservation.namespace, reservation.spec.gang))
                 if gang is not None:

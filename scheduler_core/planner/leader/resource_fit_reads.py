@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
+from typing import NamedTuple
 
 from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.rbac import NODES, PODS
@@ -11,12 +12,15 @@ from scheduler_core.planner.commit.resource_fit import FitNode, FitPod, shortage
 from scheduler_core.planner.leader.pod_reads import read_named_pods, read_pages
 
 
-def check_resource_fit(kube: Kube, action: CheckBudgets) -> dict[str, str]:
-    """Return the units whose eviction would be in vain, with the reason for people. Raises ``KubeError``.
+class Shortages(NamedTuple):
+    """The evictions that would be in vain, because members of the gang would lack CPU, memory or other resources."""
 
-    These are the units on a node where members of the gang lack CPU, memory or another resource all the same; all
-    units, if none is there.
-    """
+    blocked: dict[str, str]  # unit -> why, for people: those on such a node, or all units if none is there
+    nodes: frozenset[str]  # without evictions: the gang is to be placed elsewhere
+
+
+def find_shortages(kube: Kube, action: CheckBudgets) -> Shortages:
+    """Return the evictions that would be in vain. Raises ``KubeError``."""
     uids = {each.name: each.uid for each in action.seats if each.node is not None}
     members = read_named_pods(kube, FitPod, uids, ListOptions(action.gang_namespace))
     by_node: dict[str, list[FitPod]] = {}
@@ -25,6 +29,7 @@ def check_resource_fit(kube: Kube, action: CheckBudgets) -> dict[str, str]:
             by_node.setdefault(seat.node, []).append(members[seat.uid])
     gone = {each.uid for each in action.evictions}
     blocked: dict[str, str] = {}
+    short: set[str] = set()
     for name, there in by_node.items():
         nodes = read_pages(kube, NODES, FitNode, ListOptions(fields=f"metadata.name={name}"))
         node = next(filter(None, chain.from_iterable(nodes)), None)
@@ -32,5 +37,6 @@ def check_resource_fit(kube: Kube, action: CheckBudgets) -> dict[str, str]:
         why = None if node is None else shortage_on(node, filter(None, chain.from_iterable(pods)), gone, there)
         if why is not None:
             on_node = [each for each in action.evictions if each.node == name]
+            short |= set() if on_node else {name}
             blocked = {**{each.unit: why for each in on_node or action.evictions}, **blocked}
-    return blocked
+    return Shortages(blocked, frozenset(short))

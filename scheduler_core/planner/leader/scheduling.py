@@ -107,7 +107,7 @@ class PlanScheduler:
         self._is_searching_hold = False
         if result.is_check:
             self.checks.apply_result(result.no_eviction, result.seats, now, result.changed)
-            if result.changed is not None:
+            if result.no_eviction is not None:
                 self.preemptions.allow_search_again(result.found.gang, now)
             return None
         if result.is_yield:
@@ -234,7 +234,8 @@ class PlanScheduler:
             ),
             view=nodes,
             options=options._replace(
-                avoid=self._backlog.avoided_nodes(gang.name, now), placed_members=view.placed_members()
+                avoid=self._backlog.avoided_nodes(gang.name, now) | self.preemptions.short_nodes(now),
+                placed_members=view.placed_members(),
             ),
             policy=policies.node_policy,
             names=self._new_names(),

@@ -50,7 +50,7 @@ from scheduler_core.planner.commit.actions import (
 )
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.leader.budget_reads import check_budgets
-from scheduler_core.planner.leader.resource_fit_reads import check_resource_fit
+from scheduler_core.planner.leader.resource_fit_reads import find_shortages
 
 T = TypeVar("T")
 _TRIES = 4  # of a write of a pod that somebody edits all the time
@@ -78,6 +78,7 @@ class WriteAnswer(NamedTuple):
     seconds: float = 0.0
     blocked: Mapping[str, str] = {}  # of ``CheckBudgets``: units that may not be evicted, and why
     forbidden: frozenset[str] = frozenset()  # of ``CheckBudgets``: UIDs of further pods that may not be evicted
+    short_nodes: frozenset[str] = frozenset()  # of ``CheckBudgets``: as ``Shortages.nodes``
 
 
 class ActionExecutor:
@@ -110,8 +111,10 @@ class ActionExecutor:
         try:
             if isinstance(action, CheckBudgets):
                 blocked, forbidden = check_budgets(self._kube, action)
-                blocked = blocked or check_resource_fit(self._kube, action)
-                return WriteAnswer(action, WriteOutcome.DONE, blocked=blocked, forbidden=forbidden)
+                if blocked:
+                    return WriteAnswer(action, WriteOutcome.DONE, blocked=blocked, forbidden=forbidden)
+                blocked, short = find_shortages(self._kube, action)
+                return WriteAnswer(action, WriteOutcome.DONE, blocked=blocked, forbidden=forbidden, short_nodes=short)
             return WriteAnswer(action, WriteOutcome.DONE, _SEND[type(action)](self._kube, action))
         except ConflictError as error:
             return WriteAnswer(action, WriteOutcome.CONFLICT, error=str(error))

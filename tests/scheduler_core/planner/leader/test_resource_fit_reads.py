@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -11,7 +11,7 @@ from gputopo.crd.reservations import PlannedEviction, PlannedMember
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.rbac import PLANNER
 from scheduler_core.planner.commit.actions import CheckBudgets
-from scheduler_core.planner.leader.resource_fit_reads import check_resource_fit
+from scheduler_core.planner.leader.resource_fit_reads import find_shortages
 from tests.api_server import Answer, Asked, api_server
 
 Json = dict[str, Any]
@@ -21,7 +21,7 @@ VICTIMS = (
 )
 NODES = {
     name: {"metadata": {"name": name}, "status": {"allocatable": {"memory": "64Gi", "pods": "9"}}}
-    for name in ("n1", "n2")
+    for name in ("n1", "n2", "n4")
 }
 
 
@@ -30,10 +30,16 @@ def pod(uid: str, memory: str) -> Json:
     return {"metadata": {"name": uid, "uid": uid, "namespace": "team"}, "spec": {"containers": [container]}}
 
 
-def found_on(
-    folder: Path, running: dict[str, list[Json]], members: int = 1, node: str = "n1"
-) -> tuple[Json, list[Asked]]:
-    """Return the blocked units for so many members on a node, and the requests. ``running``: pods by node."""
+class Found(NamedTuple):
+    """Blocked units, the requests, and nodes that are short without evictions."""
+
+    blocked: Json
+    asked: list[Asked]
+    short_nodes: frozenset[str]
+
+
+def found_on(folder: Path, running: dict[str, list[Json]], members: int = 1, node: str = "n1") -> Found:
+    """Return the result for so many members on a node. ``running``: pods by node."""
     gang = {f"w{at}": pod(f"w{at}", "8Gi") for at in range(members)}
 
     def answer(request: Asked) -> Answer:
@@ -53,7 +59,8 @@ def found_on(
         kube = from_kubeconfig(PLANNER, server.kubeconfig(folder / "config"))
         try:
             action = CheckBudgets("hold", VICTIMS, True, "team", (*seats, PlannedMember("cpu", "cpu")))
-            return check_resource_fit(kube, action), server.asked
+            found = find_shortages(kube, action)
+            return Found(found.blocked, server.asked, found.nodes)
         finally:
             kube.close()
 
@@ -61,7 +68,7 @@ def found_on(
 def test_units_on_a_node_that_stays_too_full_are_not_evicted(tmp_path: Path) -> None:
     full = {"n1": [pod("a", "30Gi"), pod("dataloader", "60Gi")]}
 
-    found, _ = found_on(tmp_path, full)
+    found, *_ = found_on(tmp_path, full)
 
     assert list(found) == ["other/a"]
     assert found["other/a"] == "node n1 would have 4Gi of memory left for members of the gang that request 8Gi"
@@ -69,14 +76,22 @@ def test_units_on_a_node_that_stays_too_full_are_not_evicted(tmp_path: Path) -> 
 
 
 def test_where_no_victim_is_on_the_full_node_no_unit_is_evicted(tmp_path: Path) -> None:
-    found, _ = found_on(tmp_path, {"n3": []}, node="n3")
+    found, *_ = found_on(tmp_path, {"n3": []}, node="n3")
     assert found == {}  # the node is gone: the next proof says so
-    found, _ = found_on(tmp_path, {"n1": [pod("x", "60Gi")]})
+    found, *_ = found_on(tmp_path, {"n1": [pod("x", "60Gi")]})
     assert list(found) == ["other/a"]
+
+
+def test_a_short_node_without_evictions_is_named(tmp_path: Path) -> None:
+    """Searches leave it out; the units on other nodes are not the reason."""
+    elsewhere = {"n4": [pod("x", "60Gi")]}
+
+    assert found_on(tmp_path, elsewhere, node="n4").short_nodes == {"n4"}
+    assert found_on(tmp_path, {"n1": [pod("a", "30Gi"), pod("dataloader", "60Gi")]}).short_nodes == frozenset()
 
 
 @pytest.mark.parametrize(("members", "requests"), [(2, 4), (20, 3)])
 def test_many_members_are_read_as_a_list(tmp_path: Path, members: int, requests: int) -> None:
-    _, asked = found_on(tmp_path, {}, members)
+    _, asked, _ = found_on(tmp_path, {}, members)
 
     assert len(asked) == requests
