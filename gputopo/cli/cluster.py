@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from gputopo.cli import complete
-from gputopo.cli.output import no_headers_option, print_document, print_table
+from gputopo.cli.output import no_headers_option, print_document, print_table, print_unreadable
 from gputopo.cli.progress import input_progress
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, near_names_text, read_packed
 from gputopo.cli.watch import Watched, check_watch, watch_option, watch_table
@@ -23,7 +23,6 @@ from gputopo.cluster_kinds import CLUSTER_FILE_KINDS
 if TYPE_CHECKING:
     from gputopo.cluster.pods import PodGpus
     from gputopo.kube.client import Kube
-    from gputopo.kube.objects import Unreadable
     from gputopo.kube.rbac import Role
     from gputopo.model import NodeTopology
     from gputopo.render.report import Table
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 _SWITCH_S = 0.05  # how long a thread that computes may make the others wait
 _QUOTED = 60  # characters of a name that is not found
 _FILE_HINT = ", or read a file of the objects of a cluster with --from FILE (see --help)"
-_MAX_LISTED = 10  # objects that cannot be decoded
 _NO_REPORTS = (
     "gputopo: the file has no NodeGpus: which GPUs the pods hold, and when the agents reported last, is not known; "
     f"to include them: kubectl get {CLUSTER_FILE_KINDS} -A -o json"
@@ -386,17 +384,6 @@ def listing_cluster(
         sys.setswitchinterval(interval)
         gc.freeze()
         gc.enable()
-
-
-def print_unreadable(found: Sequence[Unreadable]) -> None:
-    """Print on standard error the objects that are left out."""
-    from gputopo.render.wording import escape_invisible, shorten_names  # noqa: PLC0415  start-up of all other commands
-
-    messages = dict.fromkeys(escape_invisible(shorten_names(str(each))) for each in found)
-    for each in list(messages)[:_MAX_LISTED]:
-        click.echo(f"gputopo: {each}; it is left out", err=True)
-    if len(messages) > _MAX_LISTED:
-        click.echo(f"gputopo: {len(messages) - _MAX_LISTED} more objects cannot be read; they are left out", err=True)
 
 
 def _rights(role: Role) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -11,12 +11,14 @@ import click
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, has_colours, supports_unicode, terminal_width, write_out
 
 if TYPE_CHECKING:
+    from gputopo.kube.objects import Unreadable
     from gputopo.render.report import Table
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _TOKEN = "gputopo.page-token"  # noqa: S105  the key of the token in the context
 _NO_HEADERS = "gputopo.no-headers"
 _MAX_TOKEN = 64 * 2**10
+_MAX_LISTED = 10  # objects that cannot be decoded
 _WIDTH = 120  # columns, where standard output is not a terminal
 
 
@@ -125,3 +127,14 @@ def fetch_page(url: str) -> bytes:
 def print_text(text: Callable[[int, bool], str]) -> None:
     """Print ``text(columns, ascii_only)``."""
     write_out(text(terminal_width() or _WIDTH, not supports_unicode()))
+
+
+def print_unreadable(found: Sequence[Unreadable]) -> None:
+    """Print on standard error the objects that are left out."""
+    from gputopo.render.wording import escape_invisible, shorten_names  # noqa: PLC0415  start-up of all other commands
+
+    messages = dict.fromkeys(escape_invisible(shorten_names(str(each))) for each in found)
+    for each in list(messages)[:_MAX_LISTED]:
+        click.echo(f"gputopo: {each}; it is left out", err=True)
+    if len(messages) > _MAX_LISTED:
+        click.echo(f"gputopo: {len(messages) - _MAX_LISTED} more objects cannot be read; they are left out", err=True)

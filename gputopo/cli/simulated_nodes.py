@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from gputopo.cli.cluster import print_unreadable
+from gputopo.cli.output import print_unreadable
 from gputopo.cli.progress import input_progress
 from gputopo.cli.terminal import decode_utf8, exit_with_error, read_packed
 

@@ -13,6 +13,7 @@ from scheduler_core.allocation.machine_shape import MachineShape, shape_of
 from scheduler_core.cache.kube_scheduler_filters import rejection
 from scheduler_core.cache.list_once import ListedCluster
 from scheduler_core.policy.demand_mix import WHOLE_GPU
+from scheduler_core.request.device_request import WHOLE
 from scheduler_core.request.full_pod import FullPodSpec, Toleration
 from scheduler_core.simulation.assumed_facts import CompletedMachine, MissingFact, complete_machine
 from scheduler_core.simulation.assumed_machines import machine_of
@@ -22,7 +23,7 @@ from scheduler_core.simulation.workload import JobKind
 _EXPECTED = "expected columns: sn, cpu_milli, memory_mib, gpu, model"
 UNLIMITED = 1 << 40  # CPU milli and MiB of a node if unknown
 # Device plugins and clouds taint GPU nodes with the name of the resource, and pods that request it tolerate the taint.
-_ORDINARY_POD = FullPodSpec(tolerations=(Toleration(key="nvidia.com/gpu", operator="Exists"),))
+_ORDINARY_POD = FullPodSpec(tolerations=(Toleration(key=WHOLE, operator="Exists"),))
 
 
 class ClusterError(ValueError):
