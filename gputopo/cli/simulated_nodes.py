@@ -56,7 +56,7 @@ def _nodes(source: str, first: int) -> IdleNodes:
         if len(count) > len(str(_MAX_NODES)):
             exit_with_error(f"--cluster {source[:_QUOTED]!r}: expected at most {_MAX_NODES:,} machines")
         machine = topology_of(name)
-        # Names decide between equal nodes. So they depend on no spelling of the source.
+        # The extender orders equal nodes by their names, so the names must not contain the source.
         numbers = range(first, first + int(count))
         return IdleNodes([SimulatedNode(f"simulated-{number:05}", machine) for number in numbers], {})
     text = read_packed(source)

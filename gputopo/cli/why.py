@@ -303,12 +303,9 @@ def _explain_cluster_pod(kube: Kube, named: tuple[str, str], query: PodQuery) ->
 
 def _near_pods_text(kube: Kube, namespace: str, name: str) -> str:
     """Return "; did you mean NAME?" for the pods of the namespace."""
-    from gputopo.kube.client import ListOptions  # noqa: PLC0415  only for a message
-    from gputopo.kube.objects import PartialObject  # noqa: PLC0415
-    from gputopo.kube.rbac import PODS  # noqa: PLC0415
+    from gputopo.cluster.read import read_pod_names  # noqa: PLC0415  only for a message
 
-    pods = kube.list_objects(PODS, PartialObject, ListOptions(namespace, metadata_only=True))
-    return near_names_text(name, sorted(each.metadata.name for each in pods))
+    return near_names_text(name, read_pod_names(kube, namespace))
 
 
 def _explain_manifest(kube: Kube, manifest_pod: ManifestPod, namespace: str, query: PodQuery) -> Explanation:

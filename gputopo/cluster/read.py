@@ -30,7 +30,7 @@ def read_nodes(kube: Kube, selector: str = "") -> list[GpuNode]:
     """Return the GPU nodes, also those without an agent, with the reasons why they take no new pods.
 
     The nodes are listed as a whole, because the server sends and selects taints only so. Where the cluster does not
-    serve ``NodeGpus``, the allocations are unknown. Pods are listed only of nodes without a present report.
+    serve ``NodeGpus``, the allocations are unknown. Pods are listed only of nodes without a recent report.
     """
     listing_states = run_ahead(partial(_states, kube))
     nodes = kube.list_objects(NODES, PartialNode, ListOptions(labels=selector))
@@ -40,7 +40,7 @@ def read_nodes(kube: Kube, selector: str = "") -> list[GpuNode]:
 
 
 def _with_requests(kube: Kube, found: list[GpuNode], nodes: Iterable[PartialNode]) -> list[GpuNode]:
-    """Return the nodes; those without a present report with the GPUs that their pods request, as schedulers count."""
+    """Return the nodes; those without a recent report with the GPUs that their pods request, as schedulers count."""
     now = datetime.fromtimestamp(kube.now(), UTC)
     without = [node.name for node in found if not node.is_reported_at(now)]
     if not without or not kube.lists(PODS):
@@ -127,6 +127,15 @@ def read_node_names(kube: Kube) -> list[str]:
     """Return the names of all nodes; none if they may not be listed."""
     try:
         found = kube.list_objects(NODES, PartialObject, ListOptions(metadata_only=True))
+    except ForbiddenError:
+        return []
+    return sorted(each.metadata.name for each in found)
+
+
+def read_pod_names(kube: Kube, namespace: str) -> list[str]:
+    """Return the names of the pods of a namespace; none if they may not be listed."""
+    try:
+        found = kube.list_objects(PODS, PartialObject, ListOptions(namespace, metadata_only=True))
     except ForbiddenError:
         return []
     return sorted(each.metadata.name for each in found)

@@ -72,7 +72,7 @@ class NodeRow(NamedTuple):
     draining: bool = False  # it takes no new pods: it is cordoned or about to be removed
     tainted: bool = False  # it takes no ordinary pods, because of another taint; a note names it
     allocatable: int = 0  # devices that pods could request here: GPUs or shares
-    # GPUs by state. All numbers of the pages come from these. They are known by the requests of pods even where it is
+    # GPUs by state. The totals of the pages come from these. They are known by the requests of pods even where it is
     # not known which GPUs the pods hold; then cells are UNKNOWN or PENDING.
     counts: tuple[tuple[GpuState, int], ...] = ()
 

@@ -106,7 +106,7 @@ class Gang(NamedTuple):
 
     @property
     def may_be_handed_over(self) -> bool:
-        """False if the gang is certainly planned, and never handed over to kube-scheduler."""
+        """Return whether the gang may be handed over to kube-scheduler; False: it is certainly planned."""
         return bool(self.unplanned) or any(each.anti_affinity or each.claims for each in self.ready)
 
     @property

@@ -207,7 +207,7 @@ class GangQueue:
 
     @property
     def has_hand_over_candidates(self) -> bool:
-        """True if any queued gang may be handed over to kube-scheduler."""
+        """Return whether any queued gang may be handed over to kube-scheduler."""
         return bool(self._hand_over_candidates)
 
     @property
