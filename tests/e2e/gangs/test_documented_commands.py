@@ -61,6 +61,7 @@ def folder(cluster: Cluster, tmp_path: Path) -> Path:
     template = {"metadata": {}, "spec": pod("new", 2)["spec"]}
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "new"}, "spec": {"template": template}}
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    (tmp_path / "docs").symlink_to(Path(__file__).parents[3] / "docs")
     (tmp_path / "policy.yaml").write_text("apiVersion: gputopo.io/v1alpha1\nkind: PlacementPolicy\n")
     return tmp_path
 
@@ -116,6 +117,10 @@ def test_every_documented_command_that_reads_a_cluster(
 def run(arguments: Sequence[str], folder: Path) -> tuple[int, str]:
     """Return the exit code and the error output of a command, ended after a while if it goes on."""
     environ = os.environ | {"KUBECONFIG": str(folder / "config"), "HOME": str(folder)}
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # of a background job of a shell: a child would ignore it, too
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     command = [sys.executable, "-m", "gputopo", *arguments]
     if arguments[0] == "ui" and "-o" not in arguments:
         command += ["--listen", "127.0.0.1:0"]
