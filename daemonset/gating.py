@@ -14,10 +14,9 @@ import yaml
 from daemonset.validating import API_VERSION, resource_rule, validating_policy
 from gputopo.kube.rbac import PODS
 from gputopo.labels import keys
-from gputopo.labels.keys import SCHEDULER_NAME
+from gputopo.labels.keys import SCHEDULER_NAME, STOCK_SCHEDULER
 from scheduler_core.planner.gang.conventions import GANG_CONVENTIONS, GangConvention
 
-STOCK_SCHEDULER = "default-scheduler"  # the API server's default for pods without a scheduler name
 # Labels and annotations, in which the rules look for keys. In a list with one element, to bind it to a variable in CEL.
 _METADATA = "[[object.metadata.?labels.orValue({}), object.metadata.?annotations.orValue({})]]"
 

@@ -89,12 +89,12 @@ def _remove(kube: Kube, removals: list[Removal], *, dry_run: bool) -> int:
 
 def _leader_leases(kube: Kube) -> tuple[list[Removal], list[str]]:
     """Return the Leases of programs that have ended, and in words those that a program holds."""
-    from gputopo.cluster.cleanup import Removal, find_leader_leases  # noqa: PLC0415  start-up of all other commands
+    from gputopo.cluster.cleanup import Removal, find_leader_leases, held_words  # noqa: PLC0415  start-up of all other commands
     from gputopo.kube.rbac import LEASES  # noqa: PLC0415
 
     removals, held, now = [], [], kube.now()
     for lease in find_leader_leases(kube):
-        removal, holder = Removal(LEASES, lease.metadata), lease.held_words(now)
+        removal, holder = Removal(LEASES, lease.metadata), held_words(lease, now)
         if holder is None:
             removals.append(removal)
         else:

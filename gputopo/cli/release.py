@@ -12,12 +12,12 @@ import click
 from gputopo.cli import complete
 from gputopo.cli.cluster import cluster_options, connected_cluster
 from gputopo.cli.terminal import NO_CLUSTER
+from gputopo.labels.keys import STOCK_SCHEDULER
 
 if TYPE_CHECKING:
     from gputopo.kube.client import Kube
     from gputopo.kube.objects import PartialPod
 
-_DEFAULT = "default-scheduler"  # every cluster has it
 _ROUNDS = 3  # attempts for a pod that is changed or gated again meanwhile
 _GATED_AGAIN = "pods/{0.namespace}/{0.name}: it was gated again; remove the planner and its admission policies first"
 
@@ -124,7 +124,7 @@ def _print_schedulers(pods: Iterable[PartialPod]) -> None:
     """Print which schedulers the pods wait for, except for the scheduler that every cluster has."""
     names = Counter(pod.spec.scheduler_name for pod in pods)
     for name, count in sorted(names.items()):
-        if name not in ("", _DEFAULT):
+        if name not in ("", STOCK_SCHEDULER):
             who = "1 pod names" if count == 1 else f"{count} pods name"
             click.echo(
                 f"{who} the scheduler {name} and will wait until a scheduler of this name runs; otherwise change "

@@ -16,11 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
-import msgspec
-
 from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.errors import KubeError, NotFoundError
 from gputopo.kube.heartbeats import HEARTBEAT_NAMESPACE
+from gputopo.kube.leases import Lease
 from gputopo.kube.objects import Managed, ManagedMetadata, ObjectMeta, PartialObject
 from gputopo.kube.ownership import OwnedField, owned_fields, owners, owns_other_fields
 from gputopo.kube.rbac import DEFINITIONS, LEASES, LEDGERS, NODE_FEATURES, NODE_GPUS, NODES, RESERVATIONS, Resource
@@ -38,7 +37,6 @@ from gputopo.timestamps import parse_timestamp
 
 # Leases of leader elections that no manifest contains: the programs create them, in the namespace of the installation.
 LEADER_LEASES = ("gputopo-extender", "gputopo-planner", SCHEDULER_NAME)
-_SLACK = 2.0  # durations of a Lease, for the difference between the clocks of its holder and of this machine
 MANAGERS = (FIELD_MANAGER, MIRROR_FIELD_MANAGER)
 T = TypeVar("T")
 _PARALLEL = 8  # calls; a large cluster takes minutes, at a low load on its API server
@@ -104,33 +102,18 @@ def find_planner_objects(kube: Kube) -> list[Removal]:
     return [Removal(kind, each.metadata) for kind, found in listed for each in found]
 
 
-class LeaderSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """The fields of ``coordination.k8s.io/v1`` LeaseSpec that say whether a program is the leader."""
-
-    holder_identity: str | None = None
-    lease_duration_seconds: int | None = None
-    renew_time: str | None = None
-
-
-class LeaderLease(msgspec.Struct, frozen=True):
-    """The Lease of a leader election."""
-
-    metadata: ObjectMeta
-    spec: LeaderSpec = LeaderSpec()
-
-    def held_words(self, now: float) -> str | None:
-        """Return who holds the Lease, and when it was renewed; None: it was released or has expired."""
-        holder, duration = self.spec.holder_identity, self.spec.lease_duration_seconds or 0
-        renewed = parse_timestamp(self.spec.renew_time)
-        if not holder or renewed is None or now - renewed > (1 + _SLACK) * duration:
-            return None
-        return f"{holder} renewed it {age_words(max(0.0, now - renewed))} ago"
+def held_words(lease: Lease, now: float) -> str | None:
+    """Return who holds a Lease, and when it was renewed; None: it was released or has expired."""
+    holder, renewed = lease.spec.holder_identity, parse_timestamp(lease.spec.renew_time)
+    if not holder or renewed is None or lease.spec.has_expired(now) is not False:
+        return None
+    return f"{holder} renewed it {age_words(max(0.0, now - renewed))} ago"
 
 
-def find_leader_leases(kube: Kube) -> list[LeaderLease]:
+def find_leader_leases(kube: Kube) -> list[Lease]:
     """Return the Leases of the leader elections of gputopo's programs, of all namespaces."""
     queries = (ListOptions(fields=f"metadata.name={name}") for name in LEADER_LEASES)
-    found = (each for query in queries for each in _listed(kube, LEASES, LeaderLease, query))
+    found = (each for query in queries for each in _listed(kube, LEASES, Lease, query))
     return [each for each in found if each.metadata.namespace != HEARTBEAT_NAMESPACE]
 
 

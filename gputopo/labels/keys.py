@@ -17,6 +17,7 @@ SCHEDULER_NAME = "gputopo-scheduler"  # the second kube-scheduler, in the manife
 # Two more names of that scheduler, if it is installed with them: a policy profile for fast and one for cheap placement.
 QUALITY_SCHEDULER_NAME = "gpu-aware-scheduler"
 COST_SCHEDULER_NAME = "cost-optimized-scheduler"
+STOCK_SCHEDULER = "default-scheduler"  # the API server's default for pods without a scheduler name
 SCHEDULER_NAMES = (SCHEDULER_NAME, QUALITY_SCHEDULER_NAME, COST_SCHEDULER_NAME)
 MIRROR_FIELD_MANAGER = "gputopo-mirror"  # owns the mirrors: a conflict on a mirror does not affect the other keys
 

@@ -33,30 +33,13 @@ import msgspec
 
 from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.errors import ConflictError, KubeError, NotFoundError
-from gputopo.kube.objects import ObjectMeta
+from gputopo.kube.leases import Lease, LeaseSpec
 from gputopo.kube.rbac import LEASES
 from gputopo.timestamps import format_micro_timestamp
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(rf"(?=.{{1,253}}$){_LABEL.pattern}(\.{_LABEL.pattern})*")
 _log = logging.getLogger(__name__)
-
-
-class LeaseSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """``coordination.k8s.io/v1`` LeaseSpec."""
-
-    holder_identity: str | None = None  # None and "": released
-    lease_duration_seconds: int | None = None
-    acquire_time: str | None = None
-    renew_time: str | None = None
-    lease_transitions: int | None = None
-
-
-class Lease(msgspec.Struct, frozen=True):
-    """A Lease."""
-
-    metadata: ObjectMeta
-    spec: LeaseSpec = LeaseSpec()
 
 
 class LeaseTiming(NamedTuple):

@@ -6,6 +6,8 @@ import threading
 from abc import ABC, abstractmethod
 from typing import Self
 
+from tests.e2e.cluster import Cluster
+
 
 class BackgroundWork(ABC):
     """Calls ``_turn`` on a thread of its own, again and again, within the ``with`` block."""
@@ -36,3 +38,17 @@ class BackgroundWork(ABC):
     @abstractmethod
     def _turn(self) -> None:
         """Do the next piece of work."""
+
+
+class ClusterWork(BackgroundWork):
+    """Work by an API client of its own, ``_api``."""
+
+    def __init__(self, name: str, cluster: Cluster) -> None:
+        super().__init__(name, pause_s=0.2)
+        self._api = cluster.plane.client()
+
+    def __exit__(self, *ended: object) -> None:
+        try:
+            super().__exit__(*ended)
+        finally:
+            self._api.close()

@@ -9,7 +9,7 @@ from scheduler_core.cache.events import Batch
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.request.disruption import NO_FACTS, DisruptionFacts, parse_disruption
 
-_SKEW_S = 60.0  # the clocks of the API server and of the planner may differ so much
+SKEW_S = 60.0  # the clocks of the API server, of kubelets and of the planner may differ so much
 
 
 class PodDisruption(NamedTuple):
@@ -30,7 +30,7 @@ def ends_within(seconds: float, gone_by: float | None, now: float) -> bool:
 
     An eviction can make the grace period of a terminating pod shorter. ``gone_by``: as in ``PodDisruption``.
     """
-    return gone_by is not None and gone_by <= now + seconds + _SKEW_S
+    return gone_by is not None and gone_by <= now + seconds + SKEW_S
 
 
 class OwnerDisruption(NamedTuple):

@@ -36,7 +36,7 @@ class Wait(NamedTuple):
     seconds: float
 
 
-class _FullNode(NamedTuple):
+class _ExhaustedNode(NamedTuple):
     """A node on which no pod fits that requests so much CPU or more."""
 
     until: float  # monotonic seconds
@@ -51,7 +51,7 @@ class GangBacklog:
         self.unplaced: dict[GangName, Unplaced] = {}
         self._context, self._members = context, members
         self._avoided: dict[GangName, dict[str, float]] = {}  # gang -> node -> until, monotonic seconds
-        self._full: dict[str, _FullNode] = {}  # by name
+        self._exhausted: dict[str, _ExhaustedNode] = {}  # by name
         self._released: set[GangName] = set()  # gangs with a counted release: pods are released one by one
         self._rolling_back: dict[str, Wait] = {}  # by UID of the reservation
 
@@ -113,9 +113,9 @@ class GangBacklog:
             if seat.node is not None and member is not None and member.node is None:
                 self._avoid_node(name, seat.node, now + AVOID_NODE_S)
                 if (needed := _cpu_that_does_not_fit(member)) is not None:
-                    known = self._full.get(seat.node)
+                    known = self._exhausted.get(seat.node)
                     least = needed if known is None else min(needed, known.cpu_milli)
-                    self._full[seat.node] = _FullNode(now + AVOID_NODE_S, least)
+                    self._exhausted[seat.node] = _ExhaustedNode(now + AVOID_NODE_S, least)
             if not reservation.spec.gang:
                 self.queue.mark_rolled_back(name, now, reason)
         if (name := reserved_gang(reservation)) is not None:
@@ -131,19 +131,19 @@ class GangBacklog:
         Avoided nodes outlive all members of a gang: a rollback deletes them, and their controller recreates them.
         """
         self._avoided = {name: nodes for name, nodes in self._avoided.items() if max(nodes.values()) > now}
-        self._full = {node: each for node, each in self._full.items() if each.until > now}
+        self._exhausted = {node: each for node, each in self._exhausted.items() if each.until > now}
 
     def avoided_nodes(self, name: GangName, now: float) -> frozenset[str]:
         """Return the nodes that this gang avoids. ``now``: monotonic seconds."""
         own = {node for node, end in self._avoided.get(name, {}).items() if end > now}
-        full = [(node, each.cpu_milli) for node, each in self._full.items() if each.until > now]
+        full = [(node, each.cpu_milli) for node, each in self._exhausted.items() if each.until > now]
         gang = self._members.get_gang(name) if full else None
         needed = 0 if gang is None else max(map(_cpu_of, gang.ready), default=0)
         return frozenset(own.union(node for node, cpu_milli in full if needed >= cpu_milli))
 
     def all_avoided_nodes(self, names: Iterable[GangName], now: float) -> Mapping[GangName, frozenset[str]]:
         """Return the nodes that these gangs avoid."""
-        if not self._full:
+        if not self._exhausted:
             names = [name for name in names if name in self._avoided]
         return {name: self.avoided_nodes(name, now) for name in names}
 

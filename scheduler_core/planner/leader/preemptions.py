@@ -39,7 +39,7 @@ from scheduler_core.policy.preemption import PreemptionMode, PreemptionPolicy, w
 
 OVER_LIMIT = "it would be over the limit of evictions per hour (preemption.maxEvictionsPerHour)"
 _MOST_WINDOWS = 3  # that a reason names
-SHORT_NODE_S = 120.0
+_SHORT_NODE_S = 120.0  # a node with too little CPU, memory or another resource is left out of searches so long
 _OTHERS_WAIT_S = 60.0  # gangs of the same priority, after the last accepted eviction
 PAUSE_FACTOR = 9.0  # after a search, none is started for nine times its CPU time
 
@@ -224,7 +224,7 @@ class Preemptions:
             if uid in self._over or not reservation.status.evicting:
                 self._report_forbidden(reservation, check, now)
                 if check.short_nodes:  # the units are not the reason
-                    self._short_nodes |= dict.fromkeys(check.short_nodes, now + SHORT_NODE_S)
+                    self._short_nodes |= dict.fromkeys(check.short_nodes, now + _SHORT_NODE_S)
                 else:
                     self.forbidden.forbid(check.blocked, now)
                     self.forbidden.forbid_pods(check.forbidden, now)

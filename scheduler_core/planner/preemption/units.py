@@ -19,6 +19,7 @@ from scheduler_core.evaluation.protection import (
     has_near_deadline,
     protection_of,
 )
+from scheduler_core.planner.gang.disruption import SKEW_S
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.preemption.candidates import (
     CandidatePod,
@@ -37,7 +38,6 @@ from scheduler_core.request.pod_request import InvalidRequest, PodProfile
 # A gang that starts is not evicted for so long after the start of its first pod: else its owner could protect it for
 # ever, by members that never start.
 _STARTING_S = 3_600.0
-_SKEW_S = 60.0  # the clocks of kubelets and of the planner may differ so much
 
 
 class UnitsFound(NamedTuple):
@@ -113,7 +113,7 @@ def _replacements(units: Iterable[CandidateUnit], inputs: UnitInputs) -> dict[st
         for evicted in sorted(inputs.evicted[key], reverse=True):
             devices, others = evicted.devices, []
             for each in left:
-                is_later = (each.state.started or inputs.now) >= evicted.at - _SKEW_S
+                is_later = (each.state.started or inputs.now) >= evicted.at - SKEW_S
                 if is_later and each.profile.devices <= devices:
                     devices -= each.profile.devices
                     found[each.uid] = evicted.at

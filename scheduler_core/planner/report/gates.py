@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gputopo.labels.gate import has_gate, other_gates
-from gputopo.labels.keys import GATE, POD_PLANNED, POD_ROLLED_BACK
+from gputopo.labels.keys import GATE, POD_PLANNED, POD_ROLLED_BACK, STOCK_SCHEDULER
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.gang.pod_source import planner_pod
@@ -15,8 +15,6 @@ from scheduler_core.planner.leader.hand_over import hand_over_text
 from scheduler_core.request.full_pod import FullPod
 from scheduler_core.request.pod import PodSchedulingGate
 from scheduler_core.request.pod_request import InvalidRequest
-
-_DEFAULT = "default-scheduler"
 
 
 def gates_reason(pod: FullPod, source: str = "") -> str | None:
@@ -35,7 +33,9 @@ def unhandled_reason(pod: FullPod) -> str | None:
     if pod.is_finished or pod.spec.node_name or pod.spec.scheduling_gates or pod.status.is_tried:
         return None
     since = "since its gates were removed" if pod.status.was_gated else "yet"
-    return f"no scheduler named {pod.spec.scheduler_name or _DEFAULT} has handled it {since}: check that one runs"
+    return (
+        f"no scheduler named {pod.spec.scheduler_name or STOCK_SCHEDULER} has handled it {since}: check that one runs"
+    )
 
 
 def member_gates_reason(member: Member | None, gates: Sequence[str], source: str = "") -> str | None:

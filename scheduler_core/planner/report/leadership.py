@@ -12,7 +12,6 @@ from scheduler_core.planner.packing.model import Levels
 from scheduler_core.planner.report.read import GangSnapshot, PlannerLease
 from scheduler_core.planner.settings import parse_levels
 
-_SLACK = 2.0  # durations of a Lease, for the difference between the clocks of its holder and of this machine
 _NEVER = (
     f"no planner has led here: there is no {LEDGER_KIND}. A planner that has just been installed needs up to a minute: "
     "it creates the ledger, and its extenders acknowledge it first. Without a planner, install it as gputopo was "
@@ -87,10 +86,10 @@ def _absence(lease: PlannerLease, now: float) -> str | None:
     spec = lease.spec
     if spec is None:
         return f"its Lease {lease.lease} does not exist"
-    renewed, duration = parse_timestamp(spec.renew_time), spec.lease_duration_seconds
+    renewed = parse_timestamp(spec.renew_time)
     ago = None if renewed is None else f"{age_words(max(0.0, now - renewed))} ago ({spec.renew_time})"
     if not spec.holder_identity:
         return f"its Lease {lease.lease} has no holder" + (f": it was released {ago}" if ago else "")
-    if renewed is None or duration is None or now - renewed <= (1 + _SLACK) * duration:
+    if not spec.has_expired(now):  # None: it may be held
         return None
     return f"{spec.holder_identity} last renewed its Lease {lease.lease} {ago}"

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from gputopo.crd.reservations import LEDGERS
 from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.errors import ForbiddenError, NotFoundError
+from gputopo.kube.leases import Lease, LeaseSpec
 from gputopo.kube.objects import PartialObject
 from gputopo.kube.projection import WatchSource
 from gputopo.kube.rbac import LEASES, NAMESPACES, Resource
@@ -25,7 +26,7 @@ from scheduler_core.planner.gang.volume_sources import VOLUME_SOURCES
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.policy.cached_reader import MemoizedParser
 from scheduler_core.policy.profiles import BUILT_IN, Policies
-from scheduler_core.runtime.leader_election import Lease, LeaseSpec, parse_lease_name
+from scheduler_core.runtime.leader_election import parse_lease_name
 
 # The kinds that declare the sizes of gangs, by the prefix of the gang's name.
 SIZE_SOURCES_BY_PREFIX: dict[str, tuple[type[Any], ...]] = {

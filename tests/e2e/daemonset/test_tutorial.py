@@ -23,7 +23,7 @@ import yaml
 from tests.api_client import ApiError
 from tests.api_objects import Object, node, pod
 from tests.daemonset.tools import DAEMONSET, ROOT, tool
-from tests.e2e.background import BackgroundWork
+from tests.e2e.background import ClusterWork
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.daemonset.installed import NAMESPACE, agent_token, wait_for_policies
 from tests.e2e.fixtures import StartScheduler
@@ -148,18 +148,12 @@ class Programs:
         self._stack.callback(server.stop)
 
 
-class Kubelets(BackgroundWork):
+class Kubelets(ClusterWork):
     """The kubelets of all nodes: bound pods run, and terminating pods end."""
 
     def __init__(self, cluster: Cluster) -> None:
-        super().__init__("kubelets", pause_s=0.2)
-        self._api, self._path = cluster.plane.client(), cluster.pods(namespace="default")
-
-    def __exit__(self, *ended: object) -> None:
-        try:
-            super().__exit__(*ended)
-        finally:
-            self._api.close()
+        super().__init__("kubelets", cluster)
+        self._path = cluster.pods(namespace="default")
 
     def _turn(self) -> None:
         for each in self._api.items(self._path):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.timestamps import format_timestamp, parse_timestamp
-from tests.e2e.background import BackgroundWork
+from tests.e2e.background import ClusterWork
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.gangs.conftest import StartPlanner
 from tests.e2e.gangs.holds import nodes
@@ -159,18 +159,12 @@ def test_a_victim_that_ends_slowly_delays_the_next_preemption_by_a_minute(
     wait_until_whole(cluster, "first", 1, 60)
 
 
-class FullGracePeriods(BackgroundWork):
+class FullGracePeriods(ClusterWork):
     """Containers that ignore SIGTERM: each pod ends when its grace period is over."""
 
     def __init__(self, cluster: Cluster, fleet: Fleet) -> None:
-        super().__init__("grace periods", pause_s=0.2)
-        self._api, self._path, self._fleet = cluster.plane.client(), cluster.pods(), fleet
-
-    def __exit__(self, *ended: object) -> None:
-        try:
-            super().__exit__(*ended)
-        finally:
-            self._api.close()
+        super().__init__("grace periods", cluster)
+        self._path, self._fleet = cluster.pods(), fleet
 
     def _turn(self) -> None:
         for each in self._api.items(self._path):

@@ -11,19 +11,19 @@ import yaml
 
 from gputopo.cluster.cleanup import (
     LEADER_LEASES,
-    LeaderLease,
-    LeaderSpec,
     Removal,
     apply_removals,
     find_definitions,
     find_leader_leases,
     find_planner_objects,
     find_removals,
+    held_words,
     node_removals,
 )
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.errors import NotFoundError, UnavailableError
 from gputopo.kube.heartbeats import HEARTBEAT_NAMESPACE
+from gputopo.kube.leases import Lease, LeaseSpec
 from gputopo.kube.objects import ManagedMetadata, ObjectMeta
 from gputopo.kube.ownership import OwnedField
 from gputopo.kube.rbac import CLEANER, LEASES, NODE_FEATURES, NODE_GPUS, NODES
@@ -154,17 +154,19 @@ NOW = 1_795_000_000.0
 @pytest.mark.parametrize(
     ("spec", "held"),
     [
-        pytest.param(LeaderSpec("a", 15, format_timestamp(NOW - 3.0)), "a renewed it 3s ago", id="it is renewed"),
-        pytest.param(LeaderSpec("a", 15, format_timestamp(NOW - 45.0)), "a renewed it 45s ago", id="clocks may differ"),
-        pytest.param(LeaderSpec("a", 15, format_timestamp(NOW - 46.0)), None, id="it has expired"),
-        pytest.param(LeaderSpec("", 15, format_timestamp(NOW)), None, id="it was released"),
-        pytest.param(LeaderSpec("a", 15), None, id="it was never renewed"),
-        pytest.param(LeaderSpec("a", None, format_timestamp(NOW - 1.0)), None, id="without duration"),
-        pytest.param(LeaderSpec(), None, id="empty"),
+        pytest.param(LeaseSpec("a", 15, None, format_timestamp(NOW - 3.0)), "a renewed it 3s ago", id="it is renewed"),
+        pytest.param(
+            LeaseSpec("a", 15, None, format_timestamp(NOW - 45.0)), "a renewed it 45s ago", id="clocks differ"
+        ),
+        pytest.param(LeaseSpec("a", 15, None, format_timestamp(NOW - 46.0)), None, id="it has expired"),
+        pytest.param(LeaseSpec("", 15, None, format_timestamp(NOW)), None, id="it was released"),
+        pytest.param(LeaseSpec("a", 15), None, id="it was never renewed"),
+        pytest.param(LeaseSpec("a", None, None, format_timestamp(NOW - 1.0)), None, id="without duration"),
+        pytest.param(LeaseSpec(), None, id="empty"),
     ],
 )
-def test_a_lease_is_held_until_it_has_expired(spec: LeaderSpec, held: str | None) -> None:
-    assert LeaderLease(ObjectMeta("gputopo-planner"), spec).held_words(NOW) == held
+def test_a_lease_is_held_until_it_has_expired(spec: LeaseSpec, held: str | None) -> None:
+    assert held_words(Lease(ObjectMeta("gputopo-planner"), spec), NOW) == held
 
 
 def test_the_leases_are_those_that_the_roles_name() -> None:

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputopo.kube.connect import from_kubeconfig
+from gputopo.kube.leases import LeaseSpec
 from gputopo.kube.rbac import ELECTION
 from scheduler_core.runtime.leader_election import (
     LeaderElector,
     LeaseObservation,
-    LeaseSpec,
     LeaseTiming,
     held_lease_spec,
     may_acquire,

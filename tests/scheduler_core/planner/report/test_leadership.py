@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gputopo.kube.leases import LeaseSpec
 from gputopo.timestamps import format_timestamp
 from scheduler_core.planner.packing.model import LEVELS
 from scheduler_core.planner.report.leadership import no_planner_reason, planner_levels
 from scheduler_core.planner.report.planner_page import PlannerGangState
 from scheduler_core.planner.report.read import GangSnapshot, PlannerLease
-from scheduler_core.runtime.leader_election import LeaseSpec
 from tests.scheduler_core.builders import NOW, record
 from tests.scheduler_core.explain.fleets import QUADS
 from tests.scheduler_core.planner.gang.gang_pods import LLM

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputopo.crd.reservations import PlannedMember, ReservationState, ReservationStatus, spec_hash
+from gputopo.kube.leases import LeaseSpec
 from gputopo.labels.keys import GATE
 from gputopo.timestamps import format_timestamp
 from scheduler_core.cache.events import ReservationUpdate
@@ -22,7 +23,6 @@ from scheduler_core.planner.report.planner_page import MissingMember, PlannerGan
 from scheduler_core.planner.report.read import PlannerLease
 from scheduler_core.planner.report.text import gang_explanation_text
 from scheduler_core.request.pod_request import InvalidRequest
-from scheduler_core.runtime.leader_election import LeaseSpec
 from tests.conftest import Golden
 from tests.scheduler_core.builders import NOW, occupant, record, request
 from tests.scheduler_core.explain.fleets import QUADS
