@@ -159,7 +159,8 @@ def test_the_figures_of_the_readme() -> None:
     shares = "gputopo places {:.0f} % of the pods with two GPUs in one island; kube-scheduler places {:.0f} % "
     shares += "(MostAllocated) or {:.0f} % (LeastAllocated)"
     assert shares.format(*(100 * share for share in inside)) in text
-    assert "The mean waits are {:.0f} s, {:.0f} s and {:.0f} s".format(*waits) in text
+    means = "The mean wait is {:.0f} s with gputopo, {:.0f} s with MostAllocated and {:.0f} s with LeastAllocated"
+    assert means.format(*waits) in text
 
 
 def test_a_file_of_one_machine_without_a_number_is_an_error_that_names_the_number(tmp_path: Path) -> None:
