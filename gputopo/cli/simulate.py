@@ -126,7 +126,7 @@ class _Load(NamedTuple):
 @click.option(
     "-o",
     "--output",
-    type=click.Choice(["text", "json", "html"]),
+    type=click.Choice(["text", "json", "html"], case_sensitive=False),
     default="text",
     show_default=True,
     help="What to print.",

@@ -29,7 +29,7 @@ from gputopo.cli.terminal import exit_with_error, read_packed
 @click.option(
     "-o",
     "--output",
-    type=click.Choice(["pages", "html"]),
+    type=click.Choice(["pages", "html"], case_sensitive=False),
     default="pages",
     show_default=True,
     help="html: print the page of the cluster as one file, and exit.",

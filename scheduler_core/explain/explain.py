@@ -74,7 +74,7 @@ def explain(
     request, snapshot, near = with_near_siblings(request, siblings, snapshot, domains)
     profile = request.profile
     considered = sorted(snapshot.states if names is None else names)
-    offering = [name for name in considered if _offers(snapshot, name, profile)]
+    offering = [name for name in considered if offers_devices(snapshot, name, profile)]
     decision = evaluate(request, snapshot, offering, policy)
     refused = decision.rejected
     return Explanation(
@@ -115,7 +115,7 @@ def group_excluded(left_out: Mapping[str, str]) -> tuple[ExcludedNodes, ...]:
     return tuple(ExcludedNodes(text, names) for text, names in _by_reason(left_out, str))
 
 
-def _offers(table: ClusterSnapshot, name: str, profile: PodProfile) -> bool:
+def offers_devices(table: ClusterSnapshot, name: str, profile: PodProfile) -> bool:
     """Return whether a node has such devices, healthy or not; an unknown node may have them."""
     record = table.records.get(name)
     if record is None:

@@ -21,6 +21,7 @@ from scheduler_core.evaluation.evaluate import evaluate
 from scheduler_core.evaluation.possible_gpus import whole_gpu_outcome
 from scheduler_core.evaluation.score_fragmentation import fragmented_gpus
 from scheduler_core.explain.advice import SEE
+from scheduler_core.explain.explain import offers_devices
 from scheduler_core.explain.gpu_wording import gpu_set, gpu_set_words
 from scheduler_core.explain.model import GpuSet
 from scheduler_core.policy.demand_mix import WHOLE_GPU
@@ -55,19 +56,18 @@ class WhatIf(msgspec.Struct, frozen=True, rename="camel"):
     """The whole answer."""
 
     pod: str
-    landings: tuple[
-        PossiblePlacement, ...
-    ]  # the best first; kube-scheduler takes one of the nodes that are equal to it
+    placements: tuple[PossiblePlacement, ...]  # best first; kube-scheduler takes one of the nodes equal to the best
     equals: int  # number of nodes that are as good as the best
     suitable: int  # number of nodes
-    refused: dict[str, int]  # reason -> nodes
+    refused: dict[str, int]  # reason -> nodes that have such devices
 
 
 def what_if(request: PodRequest, table: ClusterSnapshot, names: Sequence[str], policy: Policy, most: int = 3) -> WhatIf:
     """Evaluate a pod that does not exist yet."""
-    decision = evaluate(request, table, names, policy)
+    offering = [name for name in names if offers_devices(table, name, request.profile)]
+    decision = evaluate(request, table, offering, policy)
     placements = tuple(
-        _landing(name, request, table.states[name], decision.scores[name].points, policy)
+        _possible_placement(name, request, table.states[name], decision.scores[name].points, policy)
         for name in decision.nodes[:most]
     )
     refused = Counter(reason.value for reason in decision.rejected.values())
@@ -78,15 +78,15 @@ def what_if(request: PodRequest, table: ClusterSnapshot, names: Sequence[str], p
 def render_text(answer: WhatIf, why: str = "gputopo why -f FILE") -> str:
     """Return the result as text. ``why``: the command that explains the rejections."""
     lines = []
-    if not answer.landings:
+    if not answer.placements:
         lines.append(f"{answer.pod} fits no node now.")
-    for number, landing in enumerate(answer.landings):
+    for number, placement in enumerate(answer.placements):
         head = f"{answer.pod} fits on" if number == 0 else "or on"
-        lines.append(f"{head} {landing.node} (score {landing.points:.2f} of 10)")
-        lines += [f"  {line}" for line in _gets(landing)]
-        if landing.before is not None and landing.after is not None:
-            lines.append(f"  {_free_words(landing.before, landing.after)}")
-    if answer.landings:
+        lines.append(f"{head} {placement.node} (score {placement.points:.2f} of 10)")
+        lines += [f"  {line}" for line in _gets(placement)]
+        if placement.before is not None and placement.after is not None:
+            lines.append(f"  {_free_words(placement.before, placement.after)}")
+    if answer.placements:
         lines.append(_nodes_words(answer))
     refused = answer.refused.items()
     lines += [f"{counted_noun(count, 'node')} rejected: {reason.removesuffix(SEE)}" for reason, count in refused]
@@ -95,7 +95,9 @@ def render_text(answer: WhatIf, why: str = "gputopo why -f FILE") -> str:
     return "\n".join(lines) + "\n"
 
 
-def _landing(name: str, request: PodRequest, state: NodeState, points: float, policy: Policy) -> PossiblePlacement:
+def _possible_placement(
+    name: str, request: PodRequest, state: NodeState, points: float, policy: Policy
+) -> PossiblePlacement:
     found = whole_gpu_outcome(request.profile.device_request, state)
     if state.shape is None or state.free is None or found is None or not request.profile.gpus:
         return PossiblePlacement(name, points, None, 0, None, None)
@@ -133,14 +135,14 @@ def _without(state: NodeState, mask: int, policy: Policy) -> Remains:
     return Remains(tuple(sorted(counts, reverse=True)), round(lost, 3), free.count(WHOLE_GPU))
 
 
-def _gets(landing: PossiblePlacement) -> list[str]:
+def _gets(placement: PossiblePlacement) -> list[str]:
     """Return the GPUs that the pod may get, as lines."""
-    if landing.gets is None:
+    if placement.gets is None:
         return ["which GPUs it gets is unknown"]
-    lines = [gpu_set_words(each) for each in landing.gets]
-    if len(lines) == 1 and not landing.more:
+    lines = [gpu_set_words(each) for each in placement.gets]
+    if len(lines) == 1 and not placement.more:
         return [f"gets {lines[0]}"]
-    head = f"gets one of {len(lines) + landing.more} sets of GPUs{', for example' if landing.more else ''}:"
+    head = f"gets one of {len(lines) + placement.more} sets of GPUs{', for example' if placement.more else ''}:"
     return [head, *(f"  {line}" for line in lines)]
 
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from gputopo.kube.client import Kube
-from gputopo.kube.cluster_file import ClusterFileError, FileKube
+from gputopo.kube.cluster_file import EXPECTED, ClusterFileError, FileKube
 from gputopo.kube.page_reviews import may_list_pods, review_reader
-from gputopo.kube.rbac import NODE_GPUS, PAGE_REVIEWER, UI
+from gputopo.kube.rbac import NODE_GPUS, PAGE_REVIEWER, PODS, UI
 from gputopo.process.daemon import bind_socket, ignore_sigpipe
 from gputopo.process.settings import is_loopback, parse_address
 from scheduler_core.cache.watch import HEARTBEAT_SOURCES, RESERVATION_SOURCES, Sources, list_kind, make_watches
@@ -36,6 +36,7 @@ _VALID_S = 30.0  # of a token: 200 viewers cost 7 reviews a second
 _MAX_VERDICTS = 4000  # more than are reviewed while one is valid
 # In the morning all users log in at once: 400 wait, for 4 seconds at most if the API server is quick.
 _LOGINS = ReviewQueue(max_waiting=400, pause_s=0.01)
+_WITHOUT_PODS = "the file has no Pods: GPUs are shown as free unless a NodeGpus names their pod"
 _log = logging.getLogger(__name__)
 
 
@@ -60,7 +61,8 @@ def file_service(text: bytes, name: str) -> UiService:
     service.notice = "From standard input" if name == "-" else f"From the file {name}"
     if not kube.lists(NODE_GPUS):
         service.notice += ", which has no NodeGpus: it is not known which GPUs the pods hold, nor whether agents report"
-    service.troubles = tuple(f"{each}; it is left out" for each in kube.unreadable)
+    without_pods = () if kube.lists(PODS) else (f"{_WITHOUT_PODS}; print the file with: {EXPECTED}",)
+    service.troubles = (*without_pods, *(f"{each}; it is left out" for each in kube.unreadable))
     return service
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from gputopo.cli import main
@@ -306,10 +307,12 @@ def test_what_if_by_a_policy_file(files: Path) -> None:
 
 
 def test_what_if_for_programs(files: Path) -> None:
-    code, said = _run("what-if", "-f", str(files / "pod.yaml"), "--from", str(files / "cluster.json"), "-o", "json")
+    asked = ("-f", str(files / "pod.yaml"), "--from", str(files / "cluster.json"))
+    code, said = _run("what-if", *asked, "-o", "json")
 
     assert code == 0
-    assert json.loads(said)["landings"][0]["node"] == "gpu-1"
+    assert json.loads(said)["placements"][0]["node"] == "gpu-1"
+    assert yaml.safe_load(_run("what-if", *asked, "-o", "YAML")[1]) == json.loads(said)
 
 
 @pytest.mark.parametrize(

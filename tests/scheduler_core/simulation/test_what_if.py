@@ -73,14 +73,14 @@ def _answer(gpus: int, items: list[dict[str, Any]] | None = None, **wishes: str)
 
 def test_pair_gets_the_free_pair() -> None:
     answer = _answer(2)
-    (landing,) = answer.landings
+    (placement,) = answer.placements
 
-    assert landing.node == "pairs"
-    assert landing.gets is not None
-    assert [(each.gpus, each.gbps) for each in landing.gets] == [((2, 3), 600.0)]
-    assert landing.before is not None
-    assert landing.after is not None
-    assert (landing.before.islands, landing.after.islands) == ((2, 0), (0, 0))
+    assert placement.node == "pairs"
+    assert placement.gets is not None
+    assert [(each.gpus, each.gbps) for each in placement.gets] == [((2, 3), 600.0)]
+    assert placement.before is not None
+    assert placement.after is not None
+    assert (placement.before.islands, placement.after.islands) == ((2, 0), (0, 0))
     assert (answer.equals, answer.suitable) == (1, 2)
 
 
@@ -95,19 +95,19 @@ def test_text() -> None:
 def test_no_node() -> None:
     answer = _answer(4, CLUSTER[1:], island="required")
 
-    assert answer.landings == ()
+    assert answer.placements == ()
     assert render_text(answer).startswith("team/new fits no node now.\n")
     assert render_text(answer, "gputopo why -f pod.yaml --from c.json").splitlines()[1:] == [
-        "2 nodes rejected: too few free healthy GPUs",
+        "1 node rejected: too few free healthy GPUs",
         "The reasons in detail: gputopo why -f pod.yaml --from c.json",
     ]
 
 
 def test_one_gpu_of_many_is_any() -> None:
-    (landing,) = _answer(1, CLUSTER[:1]).landings
+    (placement,) = _answer(1, CLUSTER[:1]).placements
 
-    assert landing.gets is not None
-    assert (len(landing.gets), landing.more) == (4, 4)
+    assert placement.gets is not None
+    assert (len(placement.gets), placement.more) == (4, 4)
     assert render_text(_answer(1, CLUSTER[:1])).splitlines()[1:3] == [
         "  gets one of 8 sets of GPUs, for example:",
         "    GPU0: NUMA node 0",
@@ -116,12 +116,12 @@ def test_one_gpu_of_many_is_any() -> None:
 
 def test_gpus_of_unreported_pods_are_not_free() -> None:
     """The cluster of the tutorial: a pod holds four of eight GPUs, and no kubelet reports which."""
-    (one_island,) = _answer(4, [_node("n", "hgx_h100", 8), _pod("train", "n", 4)]).landings
+    (one_island,) = _answer(4, [_node("n", "hgx_h100", 8), _pod("train", "n", 4)]).placements
     two_islands = _answer(1, [_node("n", "a100_bridged", 4), _pod("train", "n", 1)])
 
     assert (one_island.before, one_island.after) == (Remains((4,), None, 4), Remains((0,), None, 0))
-    (landing,) = two_islands.landings
-    assert landing.before == Remains(None, None, 3)
+    (placement,) = two_islands.placements
+    assert placement.before == Remains(None, None, 3)
     assert "  free GPUs: 3 before, 2 after; in which islands is unknown" in render_text(two_islands).splitlines()
 
 
@@ -135,7 +135,7 @@ def test_one_suitable_node() -> None:
 def test_equal_nodes_are_listed() -> None:
     answer = _answer(8, [_node(f"n{number}", "hgx_h100", 8) for number in range(5)])
 
-    assert (len(answer.landings), answer.equals) == (3, 5)
+    assert (len(answer.placements), answer.equals) == (3, 5)
     assert "or on" in render_text(answer)
     assert "5 nodes suit the pod; kube-scheduler may choose the 5 nodes with the highest score." in render_text(answer)
 
@@ -145,7 +145,7 @@ def test_with_labels_only_the_gpus_are_unknown() -> None:
     node = {"kind": "Node", "metadata": {"name": "n", "labels": labelled}}
     answer = _answer(2, [{**node, "status": {"allocatable": {"nvidia.com/gpu": "6"}}}])
 
-    assert answer.landings[0].gets is None
+    assert answer.placements[0].gets is None
     assert "  which GPUs it gets is unknown" in render_text(answer).splitlines()
 
 

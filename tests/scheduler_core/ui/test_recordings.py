@@ -65,6 +65,17 @@ def test_without_reports_the_time_of_a_file_is_unknown() -> None:
     assert "From standard input" in Page(static_page(service)).words
 
 
+def test_a_file_without_pods_says_that_its_gpus_are_only_shown_as_free() -> None:
+    warning = "the file has no Pods: GPUs are shown as free"
+    without, beside = (
+        file_service(json.dumps({"kind": "List", "items": items}).encode(), "c.json")
+        for items in ([gpu_node("n", 8)], [gpu_node("n", 8), *waiting_gang("team", "g", 2, 8, RECORDED)])
+    )
+
+    assert warning in Page(static_page(without)).words
+    assert warning not in Page(static_page(beside)).words
+
+
 def test_a_watched_cluster_is_live() -> None:
     found = pages(UiService(), "/")[0]
 
