@@ -23,7 +23,7 @@ class Protection(Enum):
     OLD_CHECKPOINT = "its last checkpoint is too old"
     NO_CHECKPOINT_TIME = "it does not report its last checkpoint"
     COOLDOWN = "it was evicted a short time ago"
-    ENDING = "it terminates already, but not soon"
+    ENDING = "it is being deleted, and its grace period does not end soon"
     TOO_MANY_PODS = "it has more pods than may still be evicted in this hour"
     UNKNOWN = "it is not observed completely yet"
 
