@@ -195,7 +195,9 @@ def _simulate(cluster: SimulatedNodes, wanted: _Load, compared: _Compared, seeds
     caveats = list(cluster.caveats)
     for seed in seeds:
         jobs = _jobs(wanted, gpus, seed)
-        caveats += _oversized_jobs(jobs, specs, wanted) if seed == seeds[0] else ()
+        if seed == seeds[0]:
+            sizes = Counter(job.kind.gpus for job in jobs if job.kind.demand)
+            caveats += _oversized_jobs(sizes, specs, wanted.workload or f"--sizes {wanted.sizes!r}")
         with ProgressLine(f"simulate, seed {seed}", len(runs) * len(jobs)) as shown:
             for shown.detail, run in runs.items():
                 found = replay_workload(run._replace(seed=seed), specs, jobs, shown.advance)
@@ -241,6 +243,7 @@ def _simulate_tiers(
         jobs = read_tiered_jobs(wanted.text or "")
     except TieredWorkloadError as error:
         exit_with_error(f"{source}: {error}")
+    _oversized_jobs(Counter(job.gpus for job in jobs), specs, source)
     found = []
     with_deadlines = HOLD_RULES if any(job.deadline_s is not None for job in jobs) else ()
     chosen: dict[str, PreemptionPolicy | None] = dict.fromkeys(tiers.policies or (*RULES, *with_deadlines))
@@ -275,16 +278,17 @@ def _seeds(seeds: Sequence[int]) -> str:
     return f"1 run, seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} runs, seeds {seeds[0]} to {seeds[-1]}"
 
 
-def _oversized_jobs(jobs: Sequence[SimulatedJob], specs: Sequence[SimulatedNode], wanted: _Load) -> list[str]:
-    """Return a sentence about jobs with more GPUs than any node has. Exit with an error if all jobs are such jobs."""
+def _oversized_jobs(sizes: Counter[int], specs: Sequence[SimulatedNode], source: str) -> list[str]:
+    """Return a sentence about pods with more GPUs than any node has. Exit with an error if all jobs have such pods.
+
+    ``sizes``: GPUs of a pod -> jobs.
+    """
     from gputopo.render.wording import counted_noun  # noqa: PLC0415  start-up of all other commands
 
-    most = max(len(spec.topology.joinable) for spec in specs)
-    sizes = Counter(job.kind.gpus for job in jobs if job.kind.demand)
+    most = max((len(spec.topology.joinable) for spec in specs), default=0)
     too_large = sorted(size for size in sizes if size > most)
     if not too_large:
         return []
-    source = f"--sizes {wanted.sizes!r}" if wanted.workload is None else wanted.workload
     reason = f"{source}: no node has {counted_noun(too_large[0], 'GPU')}; the largest has {most}"
     if len(too_large) == len(sizes):
         exit_with_error(reason)

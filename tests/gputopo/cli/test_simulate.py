@@ -191,6 +191,12 @@ def test_jobs_larger_than_any_node_are_an_error_if_all_are_and_are_counted_else(
     large = _run("simulate", "--cluster", "a100-pcie*2", "--policies", "spread", "--workload", str(files / "large.csv"))
     assert "large.csv: no node has 9 GPUs; the largest has 8. " in large[1]
 
+    tiers = files / "tiers.csv"
+    tiers.write_text("name,pods,num_gpu,arrival_s,duration_s,priority\na,1,2,0,60,0\nb,1,9,0,60,0\n")
+    code, said = _run("simulate", "--cluster", "a100-pcie*2", "--workload", str(tiers))
+    assert code == 0
+    assert "no node has 9 GPUs; the largest has 8. 1 job of 2 can never be scheduled" in said
+
 
 def test_nodes_that_ordinary_gpu_pods_cannot_use_are_left_out(files: Path) -> None:
     cluster = files / "cluster.json"
