@@ -14,7 +14,7 @@ from gputopo.cli.config import scheduler_config
 from gputopo.labels import keys
 from gputopo.model import NodeTopology
 from tests.api_objects import GPU, pod
-from tests.e2e.cluster import Cluster
+from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.fixtures import StartScheduler
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import Extender, prepare, running, started
@@ -60,9 +60,8 @@ def one_card() -> NodeTopology:
     return msgspec.structs.replace(whole, gpus=whole.gpus[:1], nvlink=None, pcie=((None,),))
 
 
-@pytest.mark.usefixtures("two_policies")
 def test_the_same_pod_lands_on_the_cheap_spot_node_or_on_the_nvswitch_node(
-    cluster: Cluster, fleet: Fleet, agents_of: StartAgents
+    cluster: Cluster, fleet: Fleet, agents_of: StartAgents, two_policies: Extender
 ) -> None:
     spot = {keys.COST_PER_HOUR.key: "4", "karpenter.sh/capacity-type": "spot"}
     fleet.add(
@@ -70,9 +69,15 @@ def test_the_same_pod_lands_on_the_cheap_spot_node_or_on_the_nvswitch_node(
         NodeSpec(name="plain", shape=bridged_pairs_8(), labels={keys.COST_PER_HOUR.key: "12"}),
         NodeSpec(name="nvswitch", shape=nvswitch_8(), labels={keys.COST_PER_HOUR.key: "32"}),
     )
-    cluster.create_pod(pod("earlier", 2, nodeName="plain"))  # without money, the one in use comes before the idle one
+    earlier = pod("earlier", 2, nodeName="plain")  # without money, the one in use comes before the idle one
+    earlier["metadata"]["annotations"] = {keys.POD_ISLAND.key: "required"}
+    cluster.create_pod(earlier)
     started(cluster, "earlier")
     agents_of()
+    explained = (
+        f"/explain/{cluster.namespace}/earlier"  # a node whose topology the extender does not know does not suit
+    )
+    wait_for(lambda: len(msgspec.json.decode(two_policies.text(explained)).get("suited", ())) == 3, "three topologies")
 
     placed = {by: lands(cluster, by, 2, by=by) for by in (CHEAP, FAST)}
 
