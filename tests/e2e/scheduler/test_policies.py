@@ -54,6 +54,12 @@ def lands(cluster: Cluster, name: str, gpus: int = 1, *, by: str = FAST, vram: s
     return str(started(cluster, name)["spec"]["nodeName"])
 
 
+def suited(extender: Extender, page: str) -> int:
+    """The number of nodes that suit a pod, by the extender's explanation; 0: the extender does not know the pod."""
+    text = extender.text(page)
+    return len(msgspec.json.decode(text)["suited"]) if text.startswith("{") else 0
+
+
 def one_card() -> NodeTopology:
     """A machine with one A100 of 80 GiB."""
     whole = bridged_pairs_8()
@@ -74,10 +80,7 @@ def test_the_same_pod_lands_on_the_cheap_spot_node_or_on_the_nvswitch_node(
     cluster.create_pod(earlier)
     started(cluster, "earlier")
     agents_of()
-    explained = (
-        f"/explain/{cluster.namespace}/earlier"  # a node whose topology the extender does not know does not suit
-    )
-    wait_for(lambda: len(msgspec.json.decode(two_policies.text(explained)).get("suited", ())) == 3, "three topologies")
+    wait_for(lambda: suited(two_policies, f"/explain/{cluster.namespace}/earlier") == 3, "three known topologies")
 
     placed = {by: lands(cluster, by, 2, by=by) for by in (CHEAP, FAST)}
 
