@@ -114,8 +114,8 @@ def test_a_pod_whose_pre_bind_fails_is_placed_again_without_a_double_booking(
     scheduler(yaml.safe_dump(document))
     wait_between_filter_and_bind(cluster)
 
-    failed = cluster.wait_for_pod("slow", condition)
-    assert condition(failed)["reason"] == "SchedulerError"
+    # Before, the pod is Unschedulable if the scheduler sees it before its volume.
+    cluster.wait_for_pod("slow", lambda found: condition(found).get("reason") == "SchedulerError")
     cluster.create_pod(gpu_pod("rival", 3, REQUIRED))
     first = wait_for(lambda: next((name for name in ("slow", "rival") if _bound(cluster, name)), None), "the first", 40)
     with volumes.completed(cluster):
