@@ -231,6 +231,9 @@ class PlanScheduler:
                 now=self._context.clock.wall(),
                 evicted=self.preemptions.evicted(),
                 near_end_since=self.preemptions.near_end_since,
+                starting=frozenset(
+                    seat.uid for each in view.cache.reservations.active.values() for seat in each.reservation.spec.seats
+                ),
             ),
             view=nodes,
             options=options._replace(

@@ -164,8 +164,8 @@ def _gang_unit(
 ) -> CandidateUnit:
     required = gang.required_members if gang.is_elastic else None
     least = None if required is None else max(1, required - len(gang.succeeded))
-    # Only members that a planner placed: pods of other schedulers may wait for ever.
-    is_starting = any(each.node is None and each.reservation is not None for each in gang.placed)
+    # Only members that a planner places: pods of other schedulers, and of gangs that failed, may wait for ever.
+    is_starting = any(each.node is None and each.uid in inputs.starting for each in gang.placed)
     return CandidateUnit(
         gang.name.title,
         gang.name.title,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from statistics import median
 from typing import NamedTuple
 
@@ -36,6 +37,7 @@ class UnitInputs(NamedTuple):
     now: float  # seconds since 1970
     evicted: Mapping[str, tuple[EvictedDevices, ...]] = {}  # by ``EvictionUnit.key``
     near_end_since: Mapping[str, NearEndSince] = {}  # by UID of pods: ``UnitsFound.near_end_since`` of earlier calls
+    starting: AbstractSet[str] = frozenset()  # UIDs of the members that a reservation in the ledger places
     ending_s: float = 300.0  # pods that end within this time count as gone
     is_out_of_time: Callable[[], bool] = lambda: False  # called often: no more units are found
 

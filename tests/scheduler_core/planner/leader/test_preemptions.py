@@ -62,6 +62,26 @@ def test_a_pod_of_a_lower_priority_is_evicted_and_the_gang_gets_its_places() -> 
     assert leader.preemptions == ["planned", "begun", "won"]
 
 
+def test_a_gang_that_failed_does_not_count_as_starting() -> None:
+    """Its owner could protect the pods that run by one that no node takes."""
+    server = ApiServer({"n0": 2, "n1": 2})
+    bare: dict[str, Any] = {"metadata": {"ownerReferences": []}}  # a failed start leaves them
+    first, _ = (server.create_pod("stuck", 2, "stuck", 2, bare) for _ in range(2))
+    leader = planner(server)
+    leader.run()
+    node = next(seat.node for each in server.reservations.values() for seat in each.spec.seats if seat.uid == first)
+    server.bind(first, str(node))
+    server._put_pod({**server.pods[first], "status": {"phase": "Running", "startTime": format_timestamp(leader.now)}})
+    urgent(server, size=2)
+
+    run(leader, 20)
+    assert evicted(leader) == []
+    run(leader, 120)
+
+    assert evicted(leader) == [first]
+    assert "urgent" in committed(server)
+
+
 def test_in_dry_run_mode_nothing_is_evicted_and_the_same_units_are_reported_once() -> None:
     server, pods = full(n0=2, n1=2)
     urgent(server)

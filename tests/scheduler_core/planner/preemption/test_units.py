@@ -318,25 +318,30 @@ def test_a_gang_that_starts_is_left_alone() -> None:
     (gang,) = found.gangs
     waiting = gang.placed[1]._replace(node=None, reservation="g-1")
 
-    starting = find_units(found._replace(gangs=(gang._replace(placed=(gang.placed[0], waiting)),)))
+    starting = find_units(
+        found._replace(gangs=(gang._replace(placed=(gang.placed[0], waiting)),), starting={waiting.uid})
+    )
 
     assert starting.protected["team/g"] is Protection.STARTING
 
 
 @pytest.mark.parametrize(
-    ("reservation", "hours"),
+    ("reservation", "starting", "hours"),
     [
-        pytest.param(None, 0.5, id="a pod that no planner placed"),
-        pytest.param("g-1", 1.1, id="a gang that has run for an hour"),
+        pytest.param(None, set(), 0.5, id="a pod that no planner placed"),
+        pytest.param("g-1", set(), 0.5, id="a gang that failed"),
+        pytest.param("g-1", {"uid-g-1"}, 1.1, id="a gang that has run for an hour"),
     ],
 )
-def test_a_member_that_never_starts_does_not_protect_its_gang(reservation: str | None, hours: float) -> None:
+def test_a_member_that_never_starts_does_not_protect_its_gang(
+    reservation: str | None, starting: set[str], hours: float
+) -> None:
     found = inputs([RunningJob("g", "ab", hours=hours)])
     (gang,) = found.gangs
     waiting = gang.placed[1]._replace(node=None, reservation=reservation)
     stuck = gang._replace(placed=(gang.placed[0], waiting), phase=GangPhase.UNGATED)
 
-    assert [each.name for each in find_units(found._replace(gangs=(stuck,))).units] == ["team/g"]
+    assert [each.name for each in find_units(found._replace(gangs=(stuck,), starting=starting)).units] == ["team/g"]
 
 
 def test_a_member_of_a_high_priority_without_gpus_does_not_protect_its_gang() -> None:
