@@ -1,6 +1,7 @@
 """Capacity holds for gangs that do not fit: which gang gets one, and which holds are not wanted any more. No I/O.
 
-Each priority has at most one hold: for the first waiting gang that would fit if other pods ended. Gangs of a higher
+Each namespace has at most one hold of each priority: for its first waiting gang that would fit if other pods ended.
+So no tenant keeps others from holding capacity. All holds of one priority together are limited. Gangs of a higher
 priority ignore a hold of a lower priority. A hold stays as long as its gang waits and would still fit into it. Where it
 would not (a node went, the gang grew), a new hold is searched, and the ledger replaces the old one in one write. A
 single pod is a gang of one.
@@ -120,19 +121,25 @@ class CapacityHolds:
         if now < self._next_search:
             return None
         self._next_search = now + EVERY_S
-        served, in_progress = {each.priority for each in holds}, self._view.in_progress()
+        served, in_progress = {(each.gang.namespace, each.priority) for each in holds}, self._view.in_progress()
+        exhausted = set[int]()  # priorities: a later gang that needs less would keep the first one waiting
         for waiting in self._queue.entitled_to_hold(now):
             gang = waiting.gang
             due = now >= self._not_before.get(gang.name, 0.0)
-            if gang.priority in served:
+            if (gang.name.namespace, gang.priority) in served:
                 self.limits.mark_other_holder(gang.name)
-            if gang.priority in served or not in_progress.is_free(gang) or (self._failures[gang.name] and not due):
                 continue
-            if not self.limits.allow(gang.name, gang.priority, gang.asks.total(), holds, now):
+            if gang.priority in exhausted or not in_progress.is_free(gang) or (self._failures[gang.name] and not due):
                 continue
-            if due and waiting.unfit_state is not None:
+            wanted = gang.name, gang.priority, gang.asks.total(), holds, now
+            if not self.limits.allow(*wanted):
+                continue
+            if not self.limits.allow_beside(*wanted):
+                exhausted.add(gang.priority)
+            elif due and waiting.unfit_state is not None:
                 return self._request_for(waiting, holds)
-            served.add(gang.priority)  # it is the first of its priority, and may fit soon
+            else:
+                served.add((gang.name.namespace, gang.priority))  # it is the first, and may fit soon
         return None
 
     def apply_result(self, result: HoldResult, now: float) -> CreateReservation | None:
@@ -142,7 +149,8 @@ class CapacityHolds:
         """
         name, queue = result.gang.name, self._queue
         held = 0 if result.create is None else sum(each.gpus for each in result.create.spec.held)
-        if held and not self.limits.allow(name, result.gang.priority, held, self.open_holds(), now):
+        wanted = name, result.gang.priority, held, self.open_holds(), now
+        if held and not (self.limits.allow(*wanted) and self.limits.allow_beside(*wanted)):
             result = result._replace(create=None)
         self._next_search = now + max(EVERY_S, PAUSE_FACTOR * result.cpu_s)
         self._not_before = {gang: at for gang, at in self._not_before.items() if queue.get_queued(gang) is not None}

@@ -1,4 +1,4 @@
-"""Limits of capacity holds: held GPUs of each namespace, and the age of a hold, by the policy file. No I/O.
+"""Limits of capacity holds: held GPUs of each namespace and of each priority, and the age of a hold. No I/O.
 
 The age counts from the first hold of a gang. A hold that reaches it ends, and its namespace gets no hold of this
 priority for as long: else a tenant could keep GPUs without end, by one gang after the other.
@@ -100,16 +100,28 @@ class HoldLimits:
         self.reached[gang] = reached
         return False
 
+    def allow_beside(self, gang: GangName, priority: int, gpus: int, holds: Iterable[CapacityHold], now: float) -> bool:
+        """Return False if the holds of this priority would have too many GPUs together, and record why.
+
+        The only hold of a priority, and a hold that moves, may have more.
+        """
+        open_holds = [each for each in holds if each.priority == priority]
+        others = sum(each.gpus for each in open_holds if each.gang != gang)
+        most = self._context.policies().limits.default.held_gpus.max_gpus(self._total_gpus(now))
+        if not others or others + gpus <= most or any(each.gang == gang for each in open_holds):
+            return True
+        reason = f"it needs {gpus} GPUs beside {others} held at its priority: together at most {most} (gangs.heldGpus)"
+        self.reached[gang] = LimitReached("heldGpus", reason)
+        return False
+
     def mark_other_holder(self, gang: GangName) -> None:
-        """Record that another gang has the hold of this priority: the number of GPUs is not the reason any more."""
+        """Record that another gang of the namespace has its hold: the number of GPUs is not the reason any more."""
         if (reached := self.reached.get(gang)) is not None and reached.limit == "heldGpus":
             del self.reached[gang]
 
     def _gpu_limit(self, gang: GangName, gpus: int, holds: Iterable[CapacityHold], now: float) -> LimitReached | None:
         """Return the limit if the gang's namespace may not hold so many GPUs beside the holds of its other gangs."""
-        if now >= self._next_total:
-            self._next_total, self._total = now + TOTAL_S, self._count_gpus()
-        most = self._context.policies().limits.limits_of(gang.namespace).held_gpus.max_gpus(self._total)
+        most = self._context.policies().limits.limits_of(gang.namespace).held_gpus.max_gpus(self._total_gpus(now))
         others = sum(each.gpus for each in holds if each.gang.namespace == gang.namespace and each.gang != gang)
         if others + gpus <= most:
             return None
@@ -117,3 +129,8 @@ class HoldLimits:
         return LimitReached(
             "heldGpus", f"it needs {gpus} GPUs{beside}: the limit of its namespace is {most} (gangs.heldGpus)"
         )
+
+    def _total_gpus(self, now: float) -> int:
+        if now >= self._next_total:
+            self._next_total, self._total = now + TOTAL_S, self._count_gpus()
+        return self._total

@@ -1,8 +1,8 @@
 """The queue of gangs: by priority, then by waiting time. Gangs that do not fit let smaller gangs pass. Pure.
 
 A gang that was rolled back is tried again after a back-off that doubles each time. A gang that still does not fit after
-``patience_s`` may get a capacity hold: each priority has at most one hold (``capacity_holds``; ``hold_search`` chooses
-its nodes).
+``patience_s`` may get a capacity hold: each namespace has at most one hold of a priority (``capacity_holds``;
+``hold_search`` chooses its nodes).
 
 A gang waits from when it is complete and only the gate of gputopo keeps it. The order uses the clock of the API server:
 a gang that is complete when the planner starts has waited since its newest member was created. A gang that becomes

@@ -1,8 +1,8 @@
 """Capacity holds in the simulation, with and without backfill: which jobs start on held nodes, and which yield.
 
-As the planner does it, but for whole nodes: each priority has at most one hold, for the first job that does not fit.
-It is on the nodes that are free first by the deadlines of the running jobs. Without such deadlines nothing is
-held. Jobs of a higher priority ignore the hold.
+As the planner does it in one namespace, but for whole nodes: each priority has at most one hold, for the first job
+that does not fit. It is on the nodes that are free first by the deadlines of the running jobs. Without such deadlines
+nothing is held. Jobs of a higher priority ignore the hold.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import msgspec
 from gputopo.crd.reservations import EntryPhase, ExtenderAck, LedgerSpec, ReservationSpec, ReservationStatus, spec_hash
 from gputopo.labels import keys
 from scheduler_core.cache.events import Batch, LedgerUpdate, NodeGpusUpdate, NodeUpdate, PodUpdate, ReservationUpdate
+from scheduler_core.cache.full_pods import HOSTNAME
 from scheduler_core.cache.kube_scheduler_filters import FullNode
 from scheduler_core.cache.node import NodeFacts
 from scheduler_core.cache.watch import pod_update
@@ -200,10 +201,10 @@ class ApiServer:
         self.nodes = {**self.nodes, name: number}
         self._tell(NodeUpdate, name, _node(name, number))
 
-    def create_reservation(self, name: str, spec: ReservationSpec) -> ReservationUpdate:
+    def create_reservation(self, name: str, spec: ReservationSpec, namespace: str = SPACE) -> ReservationUpdate:
         """Create it."""
         uid = self.uid("plan")
-        return self._put_reservation(ReservationUpdate(uid, SPACE, name, spec, spec_hash(spec)))
+        return self._put_reservation(ReservationUpdate(uid, namespace, name, spec, spec_hash(spec)))
 
     def write_status(
         self, of: ReservationUpdate, status: ReservationStatus, unless_bound: Member | None = None
@@ -380,7 +381,7 @@ def pinned(pod: Json) -> str | None:
 
 
 def _node(name: str, number: int) -> NodeUpdate:
-    labelled = msgspec.convert({"metadata": {"name": name}}, FullNode)
+    labelled = msgspec.convert({"metadata": {"name": name, "labels": {HOSTNAME: name}}}, FullNode)
     return NodeUpdate(name, NodeFacts(None, described=False, allocatable=((GPU, number),)), labelled)
 
 

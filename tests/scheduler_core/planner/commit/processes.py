@@ -189,7 +189,7 @@ class Planner:
         if isinstance(what, DropRegistration):
             return server.drop(what.ledger, dict(what.status.extenders))
         if isinstance(what, CreateReservation):
-            return server.create_reservation(what.name, what.spec)
+            return server.create_reservation(what.name, what.spec, what.namespace)
         if isinstance(what, WriteStatus):
             return server.write_status(what.reservation, what.status, what.unless_bound)
         if isinstance(what, DeleteReservation):

@@ -1,0 +1,123 @@
+"""Capacity holds of tenants that misuse them: other tenants get their holds, and their gangs start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gputopo.crd.reservations import EntryPhase
+from scheduler_core.cache.full_pods import HOSTNAME
+from scheduler_core.planner.status import planner_status
+from scheduler_core.policy.limits import GangLimits, GpuLimit, NamespaceLimits
+from scheduler_core.policy.profiles import BUILT_IN
+from tests.scheduler_core.planner.commit.apiserver import ApiServer
+from tests.scheduler_core.planner.leader.fake_planner import START, FakePlanner
+
+
+def on_node(server: ApiServer, name: str, node: str, gpus: int, **more: Any) -> str:
+    """Run a pod."""
+    uid = server.create_pod(name, gpus, more=more)
+    server.bind(uid, node)
+    return uid
+
+
+def gang(
+    server: ApiServer, name: str, size: int, gpus: int, namespace: str = "victim", *, nodes: str = "", second: int = 0
+) -> list[str]:
+    """Create a gang that has waited longer than any patience. ``nodes``: their names, one for each member."""
+    pins: list[Any] = [{"nodeSelector": {HOSTNAME: each}} for each in nodes.split()] or [{}] * size
+    created = f"2026-11-21T00:00:{second:02}Z"
+    metadata = {"namespace": namespace}
+    return [
+        server.create_pod(name, gpus, name, size, {"metadata": metadata, "spec": pin}, created=created) for pin in pins
+    ]
+
+
+def held(server: ApiServer) -> dict[str, dict[str, int]]:
+    """Return the held GPUs by gang and node."""
+    assert server.ledger is not None
+    listed = [server.reservations[each.uid] for each in server.ledger.spec.entries if each.phase is EntryPhase.HELD]
+    return {each.spec.gang: {at.node: at.gpus for at in each.spec.held} for each in listed}
+
+
+def run(planner: FakePlanner, seconds: float) -> None:
+    """Run for a time."""
+    for _ in range(int(seconds // 10)):
+        planner.now += 9.0
+        planner.run()
+
+
+def limited(planner: FakePlanner, held_gpus: int) -> None:
+    """Limit the held GPUs of all namespaces."""
+    planner.policies = BUILT_IN._replace(limits=GangLimits(default=NamespaceLimits(held_gpus=GpuLimit(held_gpus))))
+
+
+def reason_of(planner: FakePlanner, name: str) -> str:
+    """Return why a gang waits."""
+    found = planner_status(planner.term, True, None, (), planner.now - START)
+    return next(each.reason for each in found.gangs if each.gang.name.name == name)
+
+
+def test_a_gang_that_waits_for_a_pod_of_its_own_tenant_keeps_no_other_tenant_from_a_hold() -> None:
+    server = ApiServer({"n0": 2, "n1": 2, "n2": 2})
+    pods = {node: on_node(server, f"on-{node}", node, 2) for node in ("n0", "n1", "n2")}
+    gang(server, "bogus", 1, 2, "evil", nodes="n2")
+    planner = FakePlanner(server)
+    planner.run()
+    assert held(server) == {"bogus": {"n2": 2}}
+
+    gang(server, "big", 2, 2)
+    run(planner, 20)
+
+    assert held(server) == {"bogus": {"n2": 2}, "big": {"n0": 2, "n1": 2}}
+    server.delete_pod(pods["n0"])
+    server.delete_pod(pods["n1"])
+    run(planner, 20)
+    assert list(held(server)) == ["bogus"]
+    assert {seat.node for each in server.reservations.values() for seat in each.spec.seats} == {"n0", "n1"}
+
+
+def test_a_namespace_has_one_hold_of_each_priority() -> None:
+    server = ApiServer({"n0": 2, "n1": 2, "n2": 2})
+    for node in ("n0", "n1", "n2"):
+        on_node(server, f"on-{node}", node, 2)
+    for name in ("first", "second"):
+        gang(server, name, 1, 2, "evil")
+    planner = FakePlanner(server)
+    run(planner, 20)
+    assert list(held(server)) == ["first"]
+
+
+def test_all_holds_of_a_priority_together_are_limited_and_the_first_gang_in_the_queue_comes_first() -> None:
+    server = ApiServer({f"n{at}": 2 for at in range(4)})
+    pods = {node: on_node(server, f"on-{node}", node, 2) for node in server.nodes}
+    gang(server, "one", 1, 2, "one")
+    planner = FakePlanner(server)
+    limited(planner, 4)
+    planner.run()
+    gang(server, "two", 2, 2, "two", second=1)
+    gang(server, "three", 1, 2, "three", second=2)
+
+    run(planner, 60)
+
+    assert list(held(server)) == ["one"]
+    assert reason_of(planner, "two").endswith(
+        "holds no capacity: it needs 4 GPUs beside 2 held at its priority: together at most 4 (gangs.heldGpus)"
+    )
+    server.delete_pod(pods["n0"])
+    run(planner, 60)
+    assert list(held(server)) == ["two"]
+
+
+def test_a_single_hold_may_exceed_what_holds_have_together() -> None:
+    server = ApiServer({"n0": 2, "n1": 2})
+    for node in ("n0", "n1"):
+        on_node(server, f"on-{node}", node, 2)
+    gang(server, "big", 2, 2)
+    planner = FakePlanner(server)
+    more = {"victim": NamespaceLimits(held_gpus=GpuLimit(4))}
+    limits = GangLimits(default=NamespaceLimits(held_gpus=GpuLimit(2)), by_namespace=more)
+    planner.policies = BUILT_IN._replace(limits=limits)
+
+    planner.run()
+
+    assert list(held(server)) == ["big"]
