@@ -28,6 +28,7 @@ from scheduler_core.planner.leader.queue import GangQueue, QueuedGang, fit_key
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.packing.backfill import hold_start
 from scheduler_core.planner.packing.model import TableVariant
+from scheduler_core.policy.limits import LimitReached
 
 RETRY_S = 30.0  # until the next search for a gang that fits nowhere, whatever pods end; doubled each time
 MAX_RETRY_S = 300.0
@@ -157,6 +158,8 @@ class CapacityHolds:
         self._failures = Counter(
             {gang: times for gang, times in self._failures.items() if queue.get_queued(gang) is not None}
         )
+        if result.reason is not None:
+            self.limits.reached[name] = LimitReached("heldGpus", result.reason)
         if result.create is not None:
             del self._failures[name]
             self._not_before[name] = now + SOON_S

@@ -3,6 +3,9 @@
 A hold has as many devices of each node as the gang will use there, or all devices of a node where the gang needs
 particular devices. Of thousands of nodes, only as many as needed are tried, nodes that are free soonest first. Runs on
 a thread of its own.
+
+One held device of each of many nodes would keep pods that need whole nodes from all of them. So a hold has at least
+half of the devices of its nodes; one node is left out of this count.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from scheduler_core.request.pod_request import InvalidRequest
 
 _STEPS = 2_000  # of one plan: a search makes many plans
 _TRIES = 20  # to drop spare nodes: a plan uses few nodes already
+_LEAST_SHARE = 0.5  # of the devices of the held nodes
 
 
 class HoldTask(NamedTuple):
@@ -58,6 +62,7 @@ class HoldResult(NamedTuple):
     gang: Gang
     create: CreateReservation | None = None  # the hold to create
     is_enough: bool = False  # the present hold still fits
+    reason: str | None = None  # why nothing is held although the gang would fit, for people
     cpu_s: float = 0.0
 
 
@@ -69,6 +74,9 @@ def search_hold(task: HoldTask) -> HoldResult:
     held = _find_holdings(task, emptied)
     if not held:
         return HoldResult(gang, is_enough=bool(task.held) and task.is_out_of_time())  # without a result: keep the hold
+    reason = _too_sparse(held, emptied.view({each.node for each in held}))
+    if reason is not None:
+        return HoldResult(gang, reason=reason)
     return HoldResult(gang, create_hold(gang, held, task.names, task.held_since or format_timestamp(task.now)))
 
 
@@ -134,6 +142,24 @@ def _holdings(task: HoldTask, view: NodeView) -> tuple[HeldCapacity, ...]:
     """Return the devices of these nodes that the gang would use."""
     found = _plan_on(task, view)
     return () if found is None else holdings_of(found, task.gang.ready, task.view.table)
+
+
+def _too_sparse(held: Iterable[HeldCapacity], view: NodeView) -> str | None:
+    """Return why the devices are too few for so many nodes; None: they are enough."""
+    devices: dict[str, tuple[int, int]] = {}  # held and all, by node
+    for each in held:
+        there = each.gpus, max(each.gpus, view.table.states[each.node].free_devices(each.resource))
+        devices[each.node] = max(devices.get(each.node, there), there, key=_share)
+    counted = sorted(map(_share, devices.values()))[1:]
+    if sum(counted) >= _LEAST_SHARE * len(counted):
+        return None
+    gpus, all_ = map(sum, zip(*devices.values(), strict=True))
+    return f"it would hold {gpus} of the {all_} GPUs of {len(devices)} nodes: a hold has at least half of them"
+
+
+def _share(devices: tuple[int, int]) -> float:
+    held, all_ = devices
+    return held / all_
 
 
 def _plan_on(task: HoldTask, view: NodeView) -> GangPlan | None:

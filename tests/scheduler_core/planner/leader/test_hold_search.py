@@ -59,6 +59,28 @@ def test_the_hold_of_a_single_pod_has_the_name_of_the_pod() -> None:
     assert created == CreateReservation("team", "w-abc", spec)
 
 
+def test_few_devices_of_each_of_many_nodes_are_not_held() -> None:
+    """They would keep pods that need whole nodes from all these nodes."""
+    found = search_hold(task(_apart(1, 1, 1), *BUSY.values()))
+
+    assert found.create is None
+    assert found.reason == "it would hold 3 of the 24 GPUs of 3 nodes: a hold has at least half of them"
+
+
+@pytest.mark.parametrize(
+    "gpus",
+    [
+        pytest.param((4, 4, 1), id="half of all nodes but one"),
+        pytest.param((8, 1, 1), id="one node as a whole"),
+        pytest.param((6, 5, 5), id="more than half"),
+    ],
+)
+def test_half_of_the_devices_of_the_nodes_is_enough_and_one_node_does_not_count(gpus: tuple[int, ...]) -> None:
+    found = search_hold(task(_apart(*gpus), *BUSY.values()))
+
+    assert sorted(each.gpus for each in held(found)) == sorted(gpus)
+
+
 def test_the_hold_of_an_elastic_gang_is_for_its_minimum() -> None:
     members = crew(5, 8, minimum=2)
     elastic = Gang(GANG, GangPhase.QUEUED, "", ready=tuple(members), size=5, minimum=2)
@@ -132,6 +154,11 @@ def test_the_hold_stays_when_the_search_runs_out_of_time() -> None:
 
     assert search_hold(late) == HoldResult(late.gang, is_enough=True)
     assert search_hold(late._replace(held=())) == HoldResult(late.gang)
+
+
+def _apart(*gpus: int) -> list[Member]:
+    """Return members of so many GPUs that may not share a node."""
+    return [member(f"w-{at}", number, role="x", refuses="x") for at, number in enumerate(gpus)]
 
 
 def _gang(members: list[Member]) -> Gang:

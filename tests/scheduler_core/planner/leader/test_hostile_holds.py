@@ -121,3 +121,20 @@ def test_a_single_hold_may_exceed_what_holds_have_together() -> None:
     planner.run()
 
     assert list(held(server)) == ["big"]
+
+
+def test_a_hold_of_few_gpus_of_many_nodes_keeps_no_whole_nodes_from_other_gangs() -> None:
+    server = ApiServer({f"n{at}": 4 for at in range(4)})
+    on_node(server, "own", "n3", 4)
+    gang(server, "sparse", 4, 1, "evil", nodes="n0 n1 n2 n3")
+    planner = FakePlanner(server)
+    run(planner, 60)
+    assert held(server) == {}
+    assert reason_of(planner, "sparse").endswith(
+        "holds no capacity: it would hold 4 of the 16 GPUs of 4 nodes: a hold has at least half of them"
+    )
+
+    gang(server, "whole", 3, 4)
+    run(planner, 20)
+
+    assert {seat.node for each in server.reservations.values() for seat in each.spec.seats} == {"n0", "n1", "n2"}
