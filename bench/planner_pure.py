@@ -27,10 +27,12 @@ from gputopo.labels.domains import BLOCK_LABELS, RACK_LABELS, ZONE_LABELS
 from scheduler_core.cache.events import Batch
 from scheduler_core.cache.kube_scheduler_filters import FullNode, SchedulingRules
 from scheduler_core.cache.node_table import snapshot_of
+from scheduler_core.planner.gang.disruption import Disruptions
 from scheduler_core.planner.gang.gang import Gang as Queued
 from scheduler_core.planner.gang.gang import GangPhase
 from scheduler_core.planner.gang.member import GangName, GangRequest, Member
 from scheduler_core.planner.gang.pod_deadlines import PodDeadline, PodDeadlines
+from scheduler_core.planner.leader.hold_candidates import PodEnds
 from scheduler_core.planner.leader.hold_search import HoldTask, search_hold
 from scheduler_core.planner.leader.plan_task import ReservationNames
 from scheduler_core.planner.packing.model import GangPlan, NodeView, PlanOptions
@@ -124,7 +126,9 @@ def _job(view: NodeView, gang: Gang) -> HoldTask:
     )
     queued = Queued(GangName("team", "bench"), GangPhase.QUEUED, "", ready=members, size=len(members))
     names, nodes = ReservationNames("gputopo", lambda: "0"), tuple(view.table.records)
-    return HoldTask(queued, (), view, nodes, ends, PlanOptions(), names, NOW, POLICY, lambda: False)
+    return HoldTask(
+        queued, (), view, nodes, PodEnds(ends, Disruptions()), PlanOptions(), names, NOW, POLICY, lambda: False
+    )
 
 
 def _counted() -> None:

@@ -20,10 +20,11 @@ from scheduler_core.planner.commit.actions import CreateReservation, reserved_ga
 from scheduler_core.planner.commit.ledger import active_entries
 from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.member import GangName
-from scheduler_core.planner.gang.pod_deadlines import PodDeadlines
 from scheduler_core.planner.leader.context import TermContext
+from scheduler_core.planner.leader.hold_candidates import PodEnds
 from scheduler_core.planner.leader.hold_limits import CapacityHold, HoldLimits
 from scheduler_core.planner.leader.hold_search import HoldResult, other_pods
+from scheduler_core.planner.leader.late_pods import LatePods
 from scheduler_core.planner.leader.queue import GangQueue, QueuedGang, fit_key
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.packing.backfill import hold_start
@@ -37,6 +38,7 @@ AWAY_S = 10.0  # a hold outlives its gang for this time: while it is incomplete,
 EVERY_S = 0.5  # between two passes over the queue
 PAUSE_FACTOR = 9.0  # after a search, none is started for nine times its CPU time: searches use a tenth of the time
 ESTIMATE_S = 10.0  # between two estimates
+LATE_S = 300.0  # between two searches for a hold on whose nodes pods are late
 _WAITING_PHASES = (GangPhase.WAITING_FOR_MEMBERS, GangPhase.WAITING, GangPhase.QUEUED)
 
 
@@ -46,7 +48,8 @@ class HoldRequest(NamedTuple):
     waiting: QueuedGang
     hold: ReservationSpec | None  # its present hold
     nodes: tuple[str, ...]
-    deadlines: PodDeadlines
+    ends: PodEnds
+    late_nodes: frozenset[str] = frozenset()  # of the present hold: pods there did not end when they should have
 
 
 class CapacityHolds:
@@ -56,6 +59,7 @@ class CapacityHolds:
         self.limits = HoldLimits(queue, context, self._count_gpus)
         self.users: Mapping[str, tuple[str, ...]] = {}  # by UID: pods of a higher priority that use the capacity
         self._view, self._queue = view, queue
+        self._late_pods = LatePods(view, context)
         self._known_pods: dict[str, set[str]] = {}  # by UID of a hold: UIDs of pods on its nodes when it began
         self._sufficient: dict[str, tuple[Any, ...]] = {}  # by UID: for what a hold was found to be enough
         self._useless: set[str] = set()  # UIDs
@@ -100,6 +104,7 @@ class CapacityHolds:
         if now >= self._next_estimate or not uids <= self._estimates.keys():
             self._next_estimate = now + ESTIMATE_S
             self._estimates = {each.reservation.key: self._estimate(each) for each in holds}
+            self._late_pods.update(holds)
             self.users = {each.reservation.key: self._users_of(each) for each in holds}
             self._known_pods = {uid: pods for uid, pods in self._known_pods.items() if uid in uids}
         return self._estimates
@@ -116,9 +121,13 @@ class CapacityHolds:
                 continue
             if waiting is None or not (_covers(each, waiting) or self._queue.is_entitled(waiting, now)):
                 continue  # a gang that has grown waits again before more is held for it
-            if self._sufficient.get(each.reservation.key) != self._sufficiency_key(each, waiting):
-                self._sufficient[each.reservation.key] = self._sufficiency_key(each, waiting)
-                return self._request_for(waiting, holds, each.reservation.spec)
+            late_nodes = self._late_pods.nodes_of(each, {member.uid for member in waiting.gang.placed})
+            if late_nodes and now < self._next_search:
+                continue
+            key = self._sufficiency_key(each, waiting), late_nodes, bool(late_nodes) and now // LATE_S
+            if self._sufficient.get(each.reservation.key) != key:
+                self._sufficient[each.reservation.key] = key
+                return self._request_for(waiting, holds, each.reservation.spec)._replace(late_nodes=late_nodes)
         if now < self._next_search:
             return None
         self._next_search = now + EVERY_S
@@ -220,7 +229,7 @@ class CapacityHolds:
         gang, records = waiting.gang, self._view.cache.snapshot.records
         taken = nodes_of_other_holds(gang, holds)
         nodes = tuple(name for name in self._view.rules if name in records and name not in taken)
-        return HoldRequest(waiting, hold, nodes, self._view.deadlines.copy())
+        return HoldRequest(waiting, hold, nodes, self._late_pods.ends())
 
     def _estimate(self, hold: CapacityHold) -> float | None:
         found = hold_start(hold.spec.held, self._view.cache.snapshot, self._view.deadlines.deadline_of)

@@ -26,8 +26,7 @@ from scheduler_core.cache.node_table import ClusterSnapshot, with_records
 from scheduler_core.cache.placeholder_pods import full_name, unknown_pod
 from scheduler_core.planner.commit.actions import CreateReservation
 from scheduler_core.planner.gang.gang import Gang
-from scheduler_core.planner.gang.pod_deadlines import PodDeadlines
-from scheduler_core.planner.leader.hold_candidates import find_hold_nodes, node_deadlines
+from scheduler_core.planner.leader.hold_candidates import PodEnds, find_hold_nodes, node_deadlines
 from scheduler_core.planner.leader.plan_task import ReservationNames, create_hold
 from scheduler_core.planner.packing.holdings import holdings_of
 from scheduler_core.planner.packing.model import GangPlan, NodeView, PlanOptions
@@ -47,13 +46,14 @@ class HoldTask(NamedTuple):
     held: tuple[HeldCapacity, ...]  # its present hold
     view: NodeView
     nodes: tuple[str, ...]  # that may be held for it, its present hold included
-    deadlines: PodDeadlines  # of the pods on these nodes
+    ends: PodEnds  # of the pods on these nodes
     options: PlanOptions
     names: ReservationNames
     now: float  # seconds since 1970
     policy: Policy  # for node states
     is_out_of_time: Callable[[], bool] = lambda: False  # called often
     held_since: str | None = None  # of its present hold
+    late_nodes: AbstractSet[str] = frozenset()  # of its present hold: pods there did not end when they should have
 
 
 class HoldResult(NamedTuple):
@@ -67,24 +67,34 @@ class HoldResult(NamedTuple):
 
 
 def search_hold(task: HoldTask) -> HoldResult:
-    """Return a new hold, or that the present hold is enough, or neither."""
+    """Return a new hold, or that the present hold is enough, or neither.
+
+    A hold whose nodes late pods keep from coming free is enough only if a new hold would have as many such nodes. So a
+    hold does not move to and fro.
+    """
     gang, emptied = task.gang, _EmptiedNodes(task)
-    if task.held and _is_enough(task, emptied):
+    is_enough = bool(task.held) and _is_enough(task, emptied)
+    if is_enough and not task.late_nodes:
         return HoldResult(gang, is_enough=True)
-    held = _find_holdings(task, emptied)
+    held, late = _find_holdings(task, emptied)
+    if is_enough and (not held or late >= len(task.late_nodes)):
+        return HoldResult(gang, is_enough=True)
     if not held:
         return HoldResult(gang, is_enough=bool(task.held) and task.is_out_of_time())  # without a result: keep the hold
     reason = _too_sparse(held, emptied.view({each.node for each in held}))
     if reason is not None:
-        return HoldResult(gang, reason=reason)
+        return HoldResult(gang, is_enough=True) if is_enough else HoldResult(gang, reason=reason)
     return HoldResult(gang, create_hold(gang, held, task.names, task.held_since or format_timestamp(task.now)))
 
 
-def _find_holdings(task: HoldTask, emptied: _EmptiedNodes) -> tuple[HeldCapacity, ...]:
-    """Return the devices to hold; empty where the gang fits nowhere, or requests no devices."""
+def _find_holdings(task: HoldTask, emptied: _EmptiedNodes) -> tuple[tuple[HeldCapacity, ...], int]:
+    """Return the devices to hold, and on how many of their nodes pods are late.
+
+    No devices where the gang fits nowhere, or requests none. A hold that leaves nodes with late pods keeps its others.
+    """
     least = _fewest_nodes(task)
     if least is None:
-        return ()
+        return (), 0
 
     def fits(nodes: Sequence[str]) -> set[str] | None:
         found = None if task.is_out_of_time() else _plan_on(task, emptied.view(nodes))
@@ -92,8 +102,13 @@ def _find_holdings(task: HoldTask, emptied: _EmptiedNodes) -> tuple[HeldCapacity
 
     own, records = {each.uid for each in task.gang.placed}, task.view.table.records
     pods = {name: other_pods(records[name], own) for name in task.nodes}
-    found = find_hold_nodes(node_deadlines(pods, task.deadlines), fits, least, _TRIES)
-    return () if found is None else _holdings(task, emptied.view(found.nodes))
+    kept = {each.node for each in task.held} - task.late_nodes if task.late_nodes else frozenset[str]()
+    candidates = node_deadlines(pods, task.ends)
+    found = find_hold_nodes(candidates, fits, least, _TRIES, kept)
+    if found is None:
+        return (), 0
+    held = _holdings(task, emptied.view(found.nodes))
+    return held, len({each.node for each in candidates if each.is_late} & {each.node for each in held} - kept)
 
 
 def _fewest_nodes(task: HoldTask) -> int | None:

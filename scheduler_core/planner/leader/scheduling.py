@@ -182,7 +182,8 @@ class PlanScheduler:
             held_since=None if request.hold is None else request.hold.held_since,
             view=self._view.node_view(self._context.policies())[0],
             nodes=request.nodes,
-            deadlines=request.deadlines,
+            ends=request.ends,
+            late_nodes=request.late_nodes,
             options=options._replace(
                 avoid=self._backlog.avoided_nodes(gang.name, now), placed_members=self._view.placed_members()
             ),

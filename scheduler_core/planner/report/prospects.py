@@ -15,8 +15,9 @@ from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_table import ClusterSnapshot, with_records
 from scheduler_core.cache.reservations import ActiveReservation
 from scheduler_core.explain.what_if_changes import after_evictions
+from scheduler_core.planner.gang.disruption import Disruptions
 from scheduler_core.planner.gang.gang import Gang
-from scheduler_core.planner.leader.hold_candidates import HoldCandidate, find_hold_nodes, node_deadlines
+from scheduler_core.planner.leader.hold_candidates import HoldCandidate, PodEnds, find_hold_nodes, node_deadlines
 from scheduler_core.planner.leader.plan_task import PlanTask, ReservationNames, run_plan
 from scheduler_core.planner.leader.queue import QueuedGang
 from scheduler_core.planner.leader.view import PlannerView
@@ -143,7 +144,7 @@ def _eviction(trial: _Trial, table: ClusterSnapshot, now: float) -> HoldCandidat
         return names if trial.fits(with_records(table, emptied, now, policy)) else None
 
     there = {name: evictable_pods(table, name, own) for name in table.records}
-    of = [each for each in node_deadlines(there, view.deadlines) if each.gpus]
+    of = [each for each in node_deadlines(there, PodEnds(view.deadlines, Disruptions())) if each.gpus]
     if not of or fits([each.node for each in of]) is None:  # trials are expensive
         return None
     return find_hold_nodes(of, fits, tries=TRIALS)

@@ -7,9 +7,11 @@ from typing import Any
 from gputopo.crd.reservations import PlannedMember
 from scheduler_core.cache.events import Batch
 from scheduler_core.cache.node_record import NodeRecord
+from scheduler_core.planner.gang.disruption import Disruptions
 from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.gang.pod_deadlines import PodDeadline, PodDeadlines
+from scheduler_core.planner.leader.hold_candidates import PodEnds
 from scheduler_core.planner.leader.hold_search import HoldTask
 from scheduler_core.planner.leader.plan_task import ReservationNames
 from scheduler_core.planner.packing.model import PlanOptions
@@ -36,7 +38,7 @@ def task(members: list[Member], *records: NodeRecord, placed: tuple[Member, ...]
         (),
         view(*records, labels=racks),
         tuple(each.name for each in records),
-        ends,
+        PodEnds(ends, Disruptions()),
         PlanOptions(placed=seats),
         ReservationNames("gputopo", lambda: "abc"),
         NOW,

@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.events import Batch
+from scheduler_core.planner.gang.disruption import Disruptions, PodDisruption
 from scheduler_core.planner.gang.gang import DeclaredSizes
 from scheduler_core.planner.gang.pod_deadlines import PodDeadline, PodDeadlines
 from scheduler_core.planner.leader.hold_candidates import (
     Fits,
     HoldCandidate,
     NodeDeadline,
+    PodEnds,
     find_hold_nodes,
     node_deadlines,
 )
@@ -145,8 +147,39 @@ def test_a_node_is_free_when_its_last_pod_has_ended() -> None:
         "n3": [],
     }
 
-    assert node_deadlines(there, ends) == (
+    assert node_deadlines(there, PodEnds(ends, Disruptions())) == (
         NodeDeadline("n1", 200.0, 3),
         NodeDeadline("n2", None, 6),
         NodeDeadline("n3", -inf, 0),
     )
+
+
+def test_pods_that_terminate_end_with_their_grace_period_and_deadlines_are_followed_by_one() -> None:
+    ends, disruptions = PodDeadlines(), Disruptions()
+    ends.apply_pod_deadlines(Batch(PodDeadline, (PodDeadline("uid-a", 100.0), PodDeadline("uid-b", 100.0))))
+    disruptions.apply_pods(
+        Batch(PodDisruption, (PodDisruption("uid-a", gone_by=900.0), PodDisruption("uid-b", grace_s=60.0)))
+    )
+    there = {"n1": [pod("a")], "n2": [pod("b")], "n3": [pod("c")]}
+
+    found = node_deadlines(there, PodEnds(ends, disruptions, until=500.0, late={"uid-c"}))
+
+    assert found == (
+        NodeDeadline("n1", 900.0, 1, is_far=True),
+        NodeDeadline("n2", 160.0, 1),
+        NodeDeadline("n3", None, 1, is_late=True),
+    )
+
+
+def test_nodes_that_are_free_too_late_are_like_others_and_nodes_with_late_pods_come_last() -> None:
+    far, late = NodeDeadline("far", 900.0, 4, is_far=True), NodeDeadline("late", 50.0, 1, is_late=True)
+
+    found = sorted((late, MANY, far, FEW, LATER, FREE), key=lambda each: each.order)
+
+    assert [each.node for each in found] == ["free", "later", "few", "far", "many", "late"]
+
+
+def test_some_nodes_may_be_preferred_to_nodes_that_are_free_sooner() -> None:
+    found = find_hold_nodes(ALL, all_of(lambda nodes: len(nodes) >= 2), first={"many"})
+
+    assert found == HoldCandidate(("many", "free"), None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gputopo.crd.reservations import HeldCapacity, ReservationSpec
 from gputopo.timestamps import format_timestamp
@@ -14,6 +16,8 @@ from scheduler_core.planner.packing.model import PlanOptions
 from tests.scheduler_core.builders import NOW, occupant, record
 from tests.scheduler_core.planner.leader.hold_tasks import BUSY, H100, task
 from tests.scheduler_core.planner.packing.member_groups import GANG, crew, member
+
+SIX = {name: record(name, H100, pods=[occupant(f"on-{name}", 8)]) for name in "abcdef"}
 
 
 def held(found: HoldResult) -> tuple[HeldCapacity, ...]:
@@ -79,6 +83,38 @@ def test_half_of_the_devices_of_the_nodes_is_enough_and_one_node_does_not_count(
     found = search_hold(task(_apart(*gpus), *BUSY.values()))
 
     assert sorted(each.gpus for each in held(found)) == sorted(gpus)
+
+
+@given(st.lists(st.integers(1, 8), min_size=1, max_size=6))
+def test_each_hold_has_at_least_half_of_the_devices_of_its_nodes_but_one(gpus: list[int]) -> None:
+    found = search_hold(task(_apart(*gpus), *SIX.values()))
+
+    counted = sorted(gpus)[1:]
+    assert (found.create is not None) == (2 * sum(counted) >= 8 * len(counted))
+    assert (found.reason is None) == (found.create is not None)
+
+
+@given(st.sets(st.sampled_from("abcdef"), min_size=1), st.sets(st.sampled_from("abcdef")))
+def test_a_hold_leaves_only_nodes_with_late_pods_and_only_for_nodes_without(present: set[str], late: set[str]) -> None:
+    members = crew(len(present), 8)
+    there = tuple(HeldCapacity(name, 8) for name in sorted(present))
+    plain = task(members, *SIX.values())
+    searched = plain._replace(
+        held=there, late_nodes=present & late, ends=plain.ends._replace(late={f"uid-on-{name}" for name in late})
+    )
+
+    found = search_hold(searched)
+
+    spare = set(SIX) - present - late
+    if not (present & late and spare):
+        assert found == HoldResult(plain.gang, is_enough=True)
+        return
+    moved = {each.node for each in held(found)}
+    assert moved >= present - late
+    assert len(moved & late) == max(0, len(present & late) - len(spare))
+    assert found.create is not None
+    again = searched._replace(held=found.create.spec.held, late_nodes=moved & late)
+    assert search_hold(again).is_enough
 
 
 def test_the_hold_of_an_elastic_gang_is_for_its_minimum() -> None:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from gputopo.crd.reservations import EntryPhase
+from gputopo.timestamps import format_timestamp
+from scheduler_core.cache.events import Batch
 from scheduler_core.cache.full_pods import HOSTNAME
+from scheduler_core.planner.gang.gang import DeclaredSizes
 from scheduler_core.planner.status import planner_status
 from scheduler_core.policy.limits import GangLimits, GpuLimit, NamespaceLimits
 from scheduler_core.policy.profiles import BUILT_IN
@@ -138,3 +143,118 @@ def test_a_hold_of_few_gpus_of_many_nodes_keeps_no_whole_nodes_from_other_gangs(
     run(planner, 20)
 
     assert {seat.node for each in server.reservations.values() for seat in each.spec.seats} == {"n0", "n1", "n2"}
+
+
+def full(*nodes: str) -> tuple[ApiServer, dict[str, str]]:
+    """Return nodes of two GPUs, each with a pod of a Job, and these pods by node."""
+    server = ApiServer(dict.fromkeys(nodes, 2))
+    running = {"phase": "Running", "startTime": format_timestamp(START)}
+    return server, {node: on_node(server, f"on-{node}", node, 2, status=running) for node in nodes}
+
+
+def job_ends(server: ApiServer, planner: FakePlanner, pod: str, seconds: float | None) -> None:
+    """Set the deadline of the Job of a pod."""
+    (owner,) = server.pods[pod]["metadata"]["ownerReferences"]
+    found = DeclaredSizes(owner["uid"], (), None if seconds is None else START + seconds)
+    planner.term.view.deadlines.apply_job_deadlines(Batch(DeclaredSizes, (found,)))
+
+
+@pytest.mark.parametrize("raised", [pytest.param(80_000.0, id="raised"), pytest.param(None, id="removed")])
+def test_a_hold_leaves_the_node_of_a_job_whose_deadline_is_raised(raised: float | None) -> None:
+    server, pods = full("n0", "n1", "n2")
+    gang(server, "big", 2, 2)
+    planner = FakePlanner(server)
+    planner.apply_events()
+    planner.apply_events()
+    job_ends(server, planner, pods["n2"], 100.0)
+    run(planner, 30)
+    assert held(server) == {"big": {"n0": 2, "n2": 2}}
+    since = [each.spec.held_since for each in server.reservations.values()]
+
+    job_ends(server, planner, pods["n2"], raised)
+    run(planner, 180)
+
+    assert held(server) == {"big": {"n0": 2, "n1": 2}}
+    assert [each.spec.held_since for each in server.reservations.values()] == since
+    before = len(planner.ledgers)
+    run(planner, 1_000)
+    assert planner.ledgers[before:] == []
+
+
+def test_a_hold_leaves_the_node_of_a_pod_that_is_deleted_with_a_long_grace_period() -> None:
+    """A kubelet applies no deadline to it any more."""
+    server, pods = full("n0", "n1")
+    pod = server.pods[pods["n1"]]
+    server._put_pod({**pod, "spec": {**pod["spec"], "activeDeadlineSeconds": 100}})
+    gang(server, "big", 1, 2)
+    planner = FakePlanner(server)
+    run(planner, 30)
+    assert held(server) == {"big": {"n1": 2}}
+
+    pod = server.pods[pods["n1"]]
+    gone_by = format_timestamp(START + 1e6)
+    server._put_pod({**pod, "metadata": {**pod["metadata"], "deletionTimestamp": gone_by}})
+    run(planner, 40)
+
+    assert held(server) == {"big": {"n0": 2}}
+
+
+def test_a_hold_leaves_nodes_whose_pods_have_not_ended_after_half_of_its_age_and_keeps_the_others() -> None:
+    server, pods = full("n0", "n1", "n2")
+    server.delete_pod(pods["n1"])
+    gang(server, "big", 2, 2)
+    planner = FakePlanner(server)
+    run(planner, 30)
+    assert held(server) == {"big": {"n0": 2, "n1": 2}}
+    half_s = planner.policies.limits.max_hold_age_s / 2
+
+    planner.now += half_s - 120.0
+    run(planner, 30)
+    assert held(server) == {"big": {"n0": 2, "n1": 2}}
+    planner.now += 180.0
+    run(planner, 30)
+    assert held(server) == {"big": {"n1": 2, "n2": 2}}
+    before = len(planner.ledgers)
+    run(planner, 2_000)
+    assert planner.ledgers[before:] == []
+
+
+def test_late_pods_move_no_hold_where_pods_are_late_everywhere() -> None:
+    server, pods = full("n0", "n1", "n2")
+    gang(server, "big", 3, 2)
+    planner = FakePlanner(server)
+    planner.apply_events()
+    planner.apply_events()
+    for each in pods.values():
+        job_ends(server, planner, each, 100.0)
+    run(planner, 30)
+    before = len(planner.ledgers)
+
+    run(planner, 1_000)
+
+    assert held(server) == {"big": {"n0": 2, "n1": 2, "n2": 2}}
+    assert planner.ledgers[before:] == []
+
+
+def test_a_late_pod_beside_held_gpus_that_are_free_moves_no_hold() -> None:
+    """Its tenant could drive the hold from a node on which its GPUs are free already."""
+    server = ApiServer({"n0": 4, "n1": 4, "n2": 4})
+    beside = on_node(server, "beside", "n0", 2)
+    for node in ("n1", "n2"):
+        on_node(server, f"on-{node}", node, 4)
+    apart = {"matchExpressions": [{"key": HOSTNAME, "operator": "NotIn", "values": ["n0"]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [apart]}}}
+    server.create_pod("big", 2, "big", 2)
+    server.create_pod("big", 4, "big", 2, {"spec": {"affinity": affinity}})
+    planner = FakePlanner(server)
+    planner.apply_events()
+    planner.apply_events()
+    job_ends(server, planner, beside, 100.0)
+    run(planner, 30)
+    assert held(server) == {"big": {"n0": 2, "n1": 4}}
+    before = len(planner.ledgers)
+
+    run(planner, 600)
+
+    assert held(server) == {"big": {"n0": 2, "n1": 4}}
+    assert planner.ledgers[before:] == []
