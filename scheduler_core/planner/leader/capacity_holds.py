@@ -66,6 +66,7 @@ class CapacityHolds:
         self._away: dict[str, float] = {}  # by UID: since when its gang is not queued, monotonic seconds
         self._not_before: dict[GangName, float] = {}  # monotonic seconds
         self._failures: Counter[GangName] = Counter()  # searches in a row without a result
+        self._beside: dict[GangName, frozenset[str]] = {}  # UIDs of the holds whose nodes the last search left out
         self._estimates: dict[str, float | None] = {}
         self._next_estimate = 0.0
         self._next_search = 0.0
@@ -132,10 +133,11 @@ class CapacityHolds:
             return None
         self._next_search = now + EVERY_S
         served, in_progress = {(each.gang.namespace, each.priority) for each in holds}, self._view.in_progress()
+        uids = {each.reservation.key for each in holds}
         exhausted = set[int]()  # priorities: a later gang that needs less would keep the first one waiting
         for waiting in self._queue.entitled_to_hold(now):
             gang = waiting.gang
-            due = now >= self._not_before.get(gang.name, 0.0)
+            due = now >= self._not_before.get(gang.name, 0.0) or not self._beside.get(gang.name, frozenset()) <= uids
             if (gang.name.namespace, gang.priority) in served:
                 self.limits.mark_other_holder(gang.name)
                 continue
@@ -164,6 +166,7 @@ class CapacityHolds:
             result = result._replace(create=None)
         self._next_search = now + max(EVERY_S, PAUSE_FACTOR * result.cpu_s)
         self._not_before = {gang: at for gang, at in self._not_before.items() if queue.get_queued(gang) is not None}
+        self._beside = {gang: uids for gang, uids in self._beside.items() if queue.get_queued(gang) is not None}
         self._failures = Counter(
             {gang: times for gang, times in self._failures.items() if queue.get_queued(gang) is not None}
         )
@@ -227,7 +230,9 @@ class CapacityHolds:
     ) -> HoldRequest:
         """Return a request on all nodes without holds of other gangs of the same or a higher priority."""
         gang, records = waiting.gang, self._view.cache.snapshot.records
-        taken = nodes_of_other_holds(gang, holds)
+        others = [each for each in holds if not _is_ignored(each, gang)]
+        taken = nodes_of_other_holds(gang, others)
+        self._beside[gang.name] = frozenset(each.reservation.key for each in others)
         nodes = tuple(name for name in self._view.rules if name in records and name not in taken)
         return HoldRequest(waiting, hold, nodes, self._late_pods.ends())
 

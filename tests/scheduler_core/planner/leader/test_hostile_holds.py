@@ -81,6 +81,24 @@ def test_a_gang_that_waits_for_a_pod_of_its_own_tenant_keeps_no_other_tenant_fro
     assert {seat.node for each in server.reservations.values() for seat in each.spec.seats} == {"n0", "n1"}
 
 
+def test_a_gang_that_fits_only_on_nodes_of_another_hold_is_searched_for_once_that_ends() -> None:
+    server = ApiServer({"n0": 2, "n1": 2})
+    for node in ("n0", "n1"):
+        on_node(server, f"on-{node}", node, 2)
+    members = gang(server, "first", 2, 2, "one")
+    planner = FakePlanner(server)
+    planner.run()
+    gang(server, "second", 2, 2, "two", second=1)
+    run(planner, 60)
+    assert list(held(server)) == ["first"]
+
+    for each in members:
+        server.delete_pod(each)
+    run(planner, 20)
+
+    assert list(held(server)) == ["second"]
+
+
 def test_a_namespace_has_one_hold_of_each_priority() -> None:
     server = ApiServer({"n0": 2, "n1": 2, "n2": 2})
     for node in ("n0", "n1", "n2"):
