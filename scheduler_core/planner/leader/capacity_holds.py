@@ -66,6 +66,7 @@ class CapacityHolds:
         self._away: dict[str, float] = {}  # by UID: since when its gang is not queued, monotonic seconds
         self._not_before: dict[GangName, float] = {}  # monotonic seconds
         self._failures: Counter[GangName] = Counter()  # searches in a row without a result
+        self._delayed: set[GangName] = set()  # holds of others are too large; they get the next hold of their priority
         self._beside: dict[GangName, frozenset[str]] = {}  # UIDs of the holds whose nodes the last search left out
         self._estimates: dict[str, float | None] = {}
         self._next_estimate = 0.0
@@ -146,7 +147,7 @@ class CapacityHolds:
             wanted = gang.name, gang.priority, gang.asks.total(), holds, now
             if not self.limits.allow(*wanted):
                 continue
-            if not self.limits.allow_beside(*wanted):
+            if not self.limits.allow_beside(*wanted) and gang.name in self._delayed:
                 exhausted.add(gang.priority)
             elif due and waiting.unfit_state is not None:
                 return self._request_for(waiting, holds)
@@ -162,9 +163,13 @@ class CapacityHolds:
         name, queue = result.gang.name, self._queue
         held = 0 if result.create is None else sum(each.gpus for each in result.create.spec.held)
         wanted = name, result.gang.priority, held, self.open_holds(), now
-        if held and not (self.limits.allow(*wanted) and self.limits.allow_beside(*wanted)):
-            result = result._replace(create=None)
         self._next_search = now + max(EVERY_S, PAUSE_FACTOR * result.cpu_s)
+        self._delayed = {gang for gang in self._delayed if gang != name and queue.get_queued(gang) is not None}
+        if held and not self.limits.allow(*wanted):
+            result = result._replace(create=None)
+        elif held and not self.limits.allow_beside(*wanted):
+            self._delayed.add(name)
+            return None
         self._not_before = {gang: at for gang, at in self._not_before.items() if queue.get_queued(gang) is not None}
         self._beside = {gang: uids for gang, uids in self._beside.items() if queue.get_queued(gang) is not None}
         self._failures = Counter(

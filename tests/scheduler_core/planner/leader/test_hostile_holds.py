@@ -131,6 +131,22 @@ def test_all_holds_of_a_priority_together_are_limited_and_the_first_gang_in_the_
     assert list(held(server)) == ["two"]
 
 
+def test_a_gang_that_fits_nowhere_keeps_no_later_gang_from_a_hold_beside_others() -> None:
+    server = ApiServer({f"n{at}": 2 for at in range(4)})
+    for node in server.nodes:
+        on_node(server, f"on-{node}", node, 2)
+    gang(server, "one", 1, 2, "one")
+    planner = FakePlanner(server)
+    limited(planner, 4)
+    planner.run()
+    gang(server, "never", 2, 2, "evil", nodes="n3 n3", second=1)
+    gang(server, "two", 1, 2, "two", second=2)
+
+    run(planner, 30)
+
+    assert list(held(server)) == ["one", "two"]
+
+
 def test_a_single_hold_may_exceed_what_holds_have_together() -> None:
     server = ApiServer({"n0": 2, "n1": 2})
     for node in ("n0", "n1"):
