@@ -30,6 +30,7 @@ _SLOW_PEERS = "tests/scheduler_core/runtime/test_http_server_slow_peers.py"
 _OBJECTS = "tests/e2e/gangs/test_hostile_objects.py"
 _GATING = "tests/e2e/daemonset/test_gating.py"
 _PREEMPTION = "tests/e2e/gangs/test_hostile_preemption.py"
+_HOLDS = "tests/e2e/gangs/test_hostile_holds.py"
 ATTACKS = (
     Attack(
         "Pod, Job, Node annotation nested 1,000 to 3,000 levels; restarts while they exist",
@@ -99,6 +100,21 @@ ATTACKS = (
             f"{_PREEMPTION}::test_a_victim_that_ends_slowly_delays_the_next_preemption_by_a_minute",
         ),
         "the gangs start",
+    ),
+    Attack(
+        "a gang that waits for a pod of its own tenant: one GPU on each node, or a hold of its own",
+        "2 x 8 GPUs do not start on free nodes within 40 s; other tenants get no hold",
+        (
+            f"{_HOLDS}::test_few_gpus_of_each_node_keep_no_whole_nodes_from_others",
+            f"{_HOLDS}::test_a_gang_that_waits_for_a_pod_of_its_own_tenant_keeps_no_other_tenant_from_a_hold",
+        ),
+        "the first gets no hold",
+    ),
+    Attack(
+        "deadlines of Jobs that are raised once capacity is held on their nodes",
+        "the gang with the hold never starts",
+        (f"{_HOLDS}::test_a_hold_leaves_nodes_whose_jobs_get_a_later_deadline",),
+        "",
     ),
     Attack(
         "a pod with 20,000 annotations; an agent's token on a Node with 5,000",
