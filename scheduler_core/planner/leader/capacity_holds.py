@@ -56,7 +56,7 @@ class CapacityHolds:
     """Capacity holds in one term of leadership. For one thread."""
 
     def __init__(self, view: PlannerView, queue: GangQueue, context: TermContext) -> None:
-        self.limits = HoldLimits(queue, context, self._count_gpus)
+        self.limits = HoldLimits(queue, context, self._count_gpus, self._own_use)
         self.users: Mapping[str, tuple[str, ...]] = {}  # by UID: pods of a higher priority that use the capacity
         self._view, self._queue = view, queue
         self._late_pods = LatePods(view, context)
@@ -196,6 +196,14 @@ class CapacityHolds:
     def _count_gpus(self) -> int:
         records = self._view.cache.snapshot.records.values()
         return sum(number for each in records for _, number in each.machine.allocatable)
+
+    def _own_use(self, hold: CapacityHold) -> int:
+        records, found = self._view.cache.snapshot.records, 0
+        for each in hold.spec.held:
+            pods = other_pods(records[each.node]) if each.node in records else []
+            own = [pod.profile.device_request.totals for pod in pods if pod.namespace == hold.gang.namespace]
+            found += min(each.gpus, sum(dict(totals).get(each.resource, 0) for totals in own))
+        return found
 
     def _users_of(self, hold: CapacityHold) -> tuple[str, ...]:
         """Return the pods of a higher priority that came to the nodes of a hold since it began, or since this term."""

@@ -57,8 +57,18 @@ class _Pause(NamedTuple):
 class HoldLimits:
     """Limits of capacity holds in one term of leadership. For one thread."""
 
-    def __init__(self, queue: GangQueue, context: TermContext, count_gpus: Callable[[], int]) -> None:
-        """``count_gpus``: returns the number of all GPUs of the cluster."""
+    def __init__(
+        self,
+        queue: GangQueue,
+        context: TermContext,
+        count_gpus: Callable[[], int],
+        own_use: Callable[[CapacityHold], int] = lambda _: 0,
+    ) -> None:
+        """``count_gpus``: returns the number of all GPUs of the cluster.
+
+        ``own_use``: returns how many devices of a hold are used by pods of its namespace: it keeps them from no other.
+        """
+        self._own_use = own_use
         self.reached: dict[GangName, LimitReached] = {}  # why a queued gang may hold nothing
         self._queue, self._context, self._count_gpus = queue, context, count_gpus
         self._pauses: dict[tuple[str, int], _Pause] = {}  # by namespace and priority
@@ -106,7 +116,7 @@ class HoldLimits:
         The only hold of a priority, and a hold that moves, may have more.
         """
         open_holds = [each for each in holds if each.priority == priority]
-        others = sum(each.gpus for each in open_holds if each.gang != gang)
+        others = sum(each.gpus - self._own_use(each) for each in open_holds if each.gang != gang)
         most = self._context.policies().limits.default.held_gpus.max_gpus(self._total_gpus(now))
         if not others or others + gpus <= most or any(each.gang == gang for each in open_holds):
             return True

@@ -81,6 +81,21 @@ def test_a_gang_that_waits_for_a_pod_of_its_own_tenant_keeps_no_other_tenant_fro
     assert {seat.node for each in server.reservations.values() for seat in each.spec.seats} == {"n0", "n1"}
 
 
+def test_held_gpus_that_pods_of_the_same_tenant_use_leave_others_their_share() -> None:
+    server = ApiServer({"n0": 2, "n1": 2, "n2": 2})
+    for node in ("n0", "n1", "n2"):
+        on_node(server, f"on-{node}", node, 2, metadata={"namespace": "evil" if node == "n2" else "team"})
+    gang(server, "bogus", 1, 2, "evil", nodes="n2")
+    planner = FakePlanner(server)
+    limited(planner, 4)
+    planner.run()
+
+    gang(server, "big", 2, 2)
+    run(planner, 20)
+
+    assert held(server) == {"bogus": {"n2": 2}, "big": {"n0": 2, "n1": 2}}
+
+
 def test_a_gang_that_fits_only_on_nodes_of_another_hold_is_searched_for_once_that_ends() -> None:
     server = ApiServer({"n0": 2, "n1": 2})
     for node in ("n0", "n1"):
