@@ -90,7 +90,7 @@ def render_text(answer: WhatIf, why: str = "gputopo why -f FILE") -> str:
         lines.append(_nodes_words(answer))
     refused = answer.refused.items()
     lines += [f"{counted_noun(count, 'node')} rejected: {reason.removesuffix(SEE)}" for reason, count in refused]
-    if refused:
+    if refused or not answer.placements:
         lines.append(f"The reasons in detail: {why}")
     return "\n".join(lines) + "\n"
 

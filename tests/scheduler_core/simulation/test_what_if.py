@@ -103,6 +103,15 @@ def test_no_node() -> None:
     ]
 
 
+def test_without_a_node_that_offers_such_devices_the_command_that_explains_it_is_named() -> None:
+    answer = WhatIf("team/new", (), 0, 0, {})
+
+    assert render_text(answer, "gputopo why -f pod.yaml").splitlines() == [
+        "team/new fits no node now.",
+        "The reasons in detail: gputopo why -f pod.yaml",
+    ]
+
+
 def test_one_gpu_of_many_is_any() -> None:
     (placement,) = _answer(1, CLUSTER[:1]).placements
 
