@@ -132,10 +132,12 @@ def _member(uid: str, pod: FullPod, parse: ParsePod) -> Member | None:
     gates = gates if len(gates) <= _MAX_GATES else (*(GATE,) * (GATE in gates), *other_gates(gates)[:_MAX_GATES])
     reservation = (metadata.annotations or {}).get(POD_RESERVATION.key)
     gated = GATE in gates
-    gang_request, invalid = _gang_request_of(pod)
-    if gang_request is None or (
-        not (gated or reservation) and (invalid or is_single_pod_gang(gang_request.gang) or pod.is_finished)
-    ):
+    group = None if spec.scheduling_group is None else spec.scheduling_group.pod_group_name
+    found = parse_gang_request(metadata, group)
+    if not (gated or reservation) and (not isinstance(found, GangRequest) or pod.is_finished):  # most pods
+        return None
+    gang_request, invalid = _gang_request_of(metadata, group, found)
+    if not (gated or reservation) and is_single_pod_gang(gang_request.gang):
         return None
     own_key = None if is_single_pod_gang(gang_request.gang) else own_affinity_key(spec, labels, metadata.namespace)
     if own_key is not None and gang_request.required in (None, own_key):
@@ -190,13 +192,13 @@ def _claims(pod: FullPod) -> tuple[str, ...]:
     return tuple(sorted(set(found)))
 
 
-def _gang_request_of(pod: FullPod) -> tuple[GangRequest | None, InvalidRequest | None]:
+def _gang_request_of(
+    metadata: Metadata, group: str | None, found: GangRequest | InvalidRequest | None
+) -> tuple[GangRequest, InvalidRequest | None]:
     """Return the pod's gang and why its gang annotations are invalid, if so. Our gate alone: a single pod."""
-    group = None if pod.spec.scheduling_group is None else pod.spec.scheduling_group.pod_group_name
-    found = parse_gang_request(pod.metadata, group)
     if isinstance(found, InvalidRequest):
-        return named_gang(pod.metadata, group) or single_pod_request(pod.metadata, "gate"), found
-    return found or single_pod_request(pod.metadata, "gate"), None
+        return named_gang(metadata, group) or single_pod_request(metadata, "gate"), found
+    return found or single_pod_request(metadata, "gate"), None
 
 
 def _excess_reason(pod: FullPod, rules: SchedulingRules) -> str | None:
