@@ -6,6 +6,7 @@ consequences may not have been seen yet, or nothing has changed that makes anoth
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any, NamedTuple
 
 from gputopo.crd.reservations import EntryPhase, ReservationState
@@ -81,6 +82,7 @@ class Outbox:
         self._context, self._view, self._backlog = context, view, backlog
         self._preemptions = preemptions
         self._in_flight: dict[Key, Action] = {}
+        self._creating: set[Key] = set()  # those that create reservations
         self._backed_off: dict[tuple[type[Any], Key], BackedOffWrite] = {}
         self._prune_at = _MIN_PRUNED
         self._pauses = 0  # in a row
@@ -95,7 +97,12 @@ class Outbox:
     @property
     def is_writing_plan(self) -> bool:
         """True if a reservation is being created."""
-        return any(isinstance(each, CreateReservation) for each in self._in_flight.values())
+        return bool(self._creating)
+
+    @property
+    def in_flight(self) -> Container[Key]:
+        """The keys of the writes in flight."""
+        return self._in_flight.keys()
 
     def is_paused(self, now: float) -> bool:
         """Return True if writes are paused."""
@@ -110,6 +117,8 @@ class Outbox:
             self._context.executor.schedule_round(backed_off.until - now)
             return
         self._in_flight[action.key] = action
+        if isinstance(action, CreateReservation):
+            self._creating.add(action.key)
         self._view.mark_writing(action)
         self._context.executor.execute_action(action)
 
@@ -148,6 +157,7 @@ class Outbox:
         Return whether this write failed for reasons of its own, and not because the API server is unavailable.
         """
         self._in_flight.pop(action.key, None)
+        self._creating.discard(action.key)
         if outcome is not WriteOutcome.DONE:
             self._view.mark_not_written(action)
         if outcome is WriteOutcome.UNANSWERED:

@@ -196,6 +196,7 @@ class LeaderTerm:
             unproved=self._scheduler.checks.unproved(state),
             proved_seats=self._scheduler.checks.proved_seats(),
             cooldown_s=self._context.policies().preemption.cooldown_s,
+            in_flight=self._outbox.in_flight,
         )
         self._scheduler.preemptions.observe_evictions(state)
         terms = config.terms._replace(max_timeout_s=self._context.policies().limits.max_timeout_s)
