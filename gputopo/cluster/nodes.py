@@ -64,8 +64,7 @@ class GpuNode(msgspec.Struct, frozen=True):
 
     def is_reported_at(self, now: datetime) -> bool:
         """Return whether an agent has reported the allocations, and not too long ago."""
-        age = self.age(now)
-        return age is not None and age <= STALE_AFTER and self.unheld is not None
+        return self._reported_unheld_at(now) is not None
 
     def free_at(self, now: datetime) -> frozenset[int] | None:
         """Return the unheld GPUs that new pods may use; None: it is not known which."""
@@ -83,22 +82,27 @@ class GpuNode(msgspec.Struct, frozen=True):
         """Return the number of unheld GPUs if another taint keeps new pods away; None: unknown."""
         return self._unheld_count_at(now) if self.unusable and not is_draining(self.unusable) else 0
 
+    def _reported_unheld_at(self, now: datetime) -> frozenset[int] | None:
+        age = self.age(now)
+        return self.unheld if age is not None and age <= STALE_AFTER else None
+
     def _unheld_at(self, now: datetime) -> frozenset[int] | None:
         """Return the GPUs that ``_unheld_count_at`` counts; None: it is not known which."""
-        found = None
-        if self.is_reported_at(now):
-            found = self.unheld
-        elif self.requested is not None and not any(self.requested.values()):
+        found = self._reported_unheld_at(now)
+        count = self._count_unheld(found)
+        if found is None and self.requested is not None and not any(self.requested.values()):
             found = frozenset(gpu.index for gpu in self.topology.usable)
-        count = self._unheld_count_at(now)
         return frozenset() if count == 0 else found if found is not None and len(found) == count else None
 
     def _unheld_count_at(self, now: datetime) -> int | None:
         """Return the number of unheld GPUs that the kubelet offers: without a report, by the requests of the pods."""
+        return self._count_unheld(self._reported_unheld_at(now))
+
+    def _count_unheld(self, reported: frozenset[int] | None) -> int | None:
         usable = len(self.topology.usable)
         offered = usable if self.allocatable is None else self.allocatable
-        if self.is_reported_at(now) and self.unheld is not None:
-            return max(0, min(len(self.unheld), offered - (usable - len(self.unheld))))
+        if reported is not None:
+            return max(0, min(len(reported), offered - (usable - len(reported))))
         if self.requested is None:
             return None
         requested = {name: n for name, n in self.requested.items() if n}
