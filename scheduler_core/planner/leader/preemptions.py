@@ -17,6 +17,7 @@ from scheduler_core.planner.commit.actions import CreateReservation, EvictPod, r
 from scheduler_core.planner.commit.eviction_progress import (
     EvictionProgress,
     eviction_progress,
+    refused_units,
     unfinished_evictions,
 )
 from scheduler_core.planner.commit.observations import BudgetCheck
@@ -195,8 +196,11 @@ class Preemptions:
             if uid not in over and (hold.reservation.status.evicting or not intent.yields)
         }
         for uid in over - self._over:
-            gang = self._view.gang_members.get_gang(intents[uid][0].gang)
-            if gang is not None:
+            hold, intent = intents[uid]
+            gang = self._view.gang_members.get_gang(hold.gang)
+            if refused := refused_units(inputs, hold.reservation, intent):
+                self._note_refused(hold, refused, inputs.now)
+            elif gang is not None:
                 self._history.mark_failed(gang_key(gang), inputs.now)
         self._over = over
         self.holds_in_a_unit = frozenset(
@@ -205,6 +209,15 @@ class Preemptions:
             if uid in self._running
             and any(each.unit in hold.reservation.status.evicting for each in unfinished_evictions(inputs, intent))
         )
+
+    def _note_refused(self, hold: CapacityHold, refused: Mapping[str, str], now: float) -> None:
+        """Let the gang search for other pods at once: these evictions are refused. ``refused``: unit -> why."""
+        self.forbidden.refuse(refused, now)
+        unit, why = next(iter(refused.items()))
+        self._context.executor.report_no_preemption(hold.gang, f"{unit} is not evicted: {why}")
+        gang = self._view.gang_members.get_gang(hold.gang)
+        if gang is not None:
+            self._history.allow_search_again(gang_key(gang), now)
 
     def short_nodes(self, now: float) -> frozenset[str]:
         """Return the nodes on which a gang would lack CPU, memory or another resource: searches leave them out.
