@@ -7,6 +7,7 @@ without the gang in its places, the gang waits longer before the next one: the t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from scheduler_core.planner.commit.eviction_progress import (
     unfinished_evictions,
 )
 from scheduler_core.planner.commit.observations import BudgetCheck
-from scheduler_core.planner.commit.past_preemptions import devices_to_protect
+from scheduler_core.planner.commit.past_preemptions import devices_to_protect, own_namespace
 from scheduler_core.planner.commit.state import ReconcileInput
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import GangName
@@ -139,10 +140,14 @@ class Preemptions:
         """Let the next search for a gang begin at once. ``now``: monotonic seconds."""
         self._history.allow_search_again(gang_key(gang), now)
 
-    def evictions_left(self, now: float) -> int:
-        """Return how many pods may be evicted yet within this hour. ``now``: monotonic seconds."""
-        intended = {each.uid for each in self._intended()}
-        evicted = self._history.count_evictions(intended, now)
+    def evictions_left(self, now: float, own: str = "") -> int:
+        """Return how many pods with GPUs may be evicted yet within this hour. ``now``: monotonic seconds.
+
+        ``own``: a namespace: for its own gangs; "": for gangs of other namespaces. A tenant must not use up what others
+        need. Evictions of earlier leaders count for both.
+        """
+        intended = {each.uid for namespace, each in self._intended() if own_namespace(each, namespace) == own}
+        evicted = self._history.count_evictions(intended, now, own)
         evicted += self._history.count_inherited(self._context.clock.wall())
         return max(0, self._policy.max_evictions_per_hour - evicted)
 
@@ -265,8 +270,7 @@ class Preemptions:
         if waiting is None or not self._view.in_progress().is_free(waiting.gang):
             return None
         before = self.reports.get(gang.name)
-        is_over = isinstance(result.found, PreemptionPlan) and len(result.found.pods) > self.evictions_left(now)
-        over = OVER_LIMIT if is_over and policy.mode is PreemptionMode.EVICT else None
+        over = OVER_LIMIT if self._is_over_limit(result.found, now) and policy.mode is PreemptionMode.EVICT else None
         report = PreemptionReport(policy.mode, result, self._context.clock.wall(), result.no_eviction or over)
         self.reports[gang.name] = report
         if not isinstance(result.found, PreemptionPlan) or result.create is None:
@@ -281,6 +285,13 @@ class Preemptions:
             return None
         self._context.executor.report_preemption("planned", result.found)
         return result.create
+
+    def _is_over_limit(self, found: PreemptionPlan | NoPreemption, now: float) -> bool:
+        if not isinstance(found, PreemptionPlan):
+            return False
+        namespace = found.gang.name.namespace
+        numbers = Counter(namespace if pod.namespace == namespace else "" for pod in found.pods if pod.devices)
+        return any(number > self.evictions_left(now, own) for own, number in numbers.items())
 
     def _report_dry_run(self, found: PreemptionPlan, before: PreemptionReport | None) -> None:
         """Report the units once while they stay the same, and count the lost work once while the gang waits.
@@ -301,10 +312,12 @@ class Preemptions:
         name = action.eviction.unit
         unit = EvictedFrom(action.eviction.key or name, action.reservation.key)
         intent = action.reservation.spec.preemption
-        counts = intent is None or not intent.yields
+        is_limited = (intent is None or not intent.yields) and action.eviction.gpus > 0
+        limit = own_namespace(action.eviction, action.reservation.namespace) if is_limited else None
         devices = devices_to_protect(action.eviction, action.reservation.namespace)
         wall = self._context.clock.wall()
-        return self._history.mark_evicted(action.eviction.uid, unit, now, wall, devices=devices, counts=counts)
+        uid = action.eviction.uid
+        return self._history.mark_evicted(uid, unit, now, wall, devices=devices, limit=limit)
 
     def chosen_unit(self, action: EvictPod) -> EvictionUnit | None:
         """Return the unit of the pod with its rule and reason; None: an earlier leader chose it, or it was backfilled.
@@ -323,14 +336,16 @@ class Preemptions:
     def _policy(self) -> PreemptionPolicy:
         return self._context.policies().preemption
 
-    def _intended(self) -> Iterator[PlannedEviction]:
-        """Yield the evictions of open intents. They count from the creation of the hold until they are over.
+    def _intended(self) -> Iterator[tuple[str, PlannedEviction]]:
+        """Yield the evictions of open intents, with the namespace of the gang. They count until they are over.
 
-        Those of backfilled pods are not limited.
+        Those of backfilled pods and of pods without GPUs are not limited.
         """
         left_out = self._over | self._history.inherited
-        intents = (each.spec.preemption for each in self._holds.open_holds() if each.reservation.key not in left_out)
-        return (eviction for each in intents if each is not None and not each.yields for eviction in each.evictions)
+        for each in self._holds.open_holds():
+            intent = each.spec.preemption
+            if intent is not None and not intent.yields and each.reservation.key not in left_out:
+                yield from ((each.gang.namespace, eviction) for eviction in intent.evictions if eviction.gpus)
 
     def _forget_old(self, now: float) -> None:
         self.reports = {name: each for name, each in self.reports.items() if self._queue.get_queued(name) is not None}

@@ -202,6 +202,7 @@ class PlanScheduler:
         policy = self._context.policies().preemption
         inputs = search.units._replace(
             policy=policy,
+            most_own_pods=None,
             evicted={key: each for key, each in search.units.evicted.items() if key not in keys},
             ending_s=policy.max_grace_s,  # pods that were evicted for this hold count as gone
         )
@@ -217,9 +218,10 @@ class PlanScheduler:
             known = {name: each for name, each in nodes.rules.items() if name not in others}
             nodes = nodes._replace(rules=known, changes=None)
         options = options_of(gang, view.reservation_index.seats((gang.name,)), self._context.config.levels)
-        preemption = policies.preemption
+        preemption, most_own_pods = policies.preemption, None
         if preemption.mode is PreemptionMode.EVICT:  # units of more pods would be over the limit
             preemption = preemption._replace(max_evictions_per_hour=self.preemptions.evictions_left(now))
+            most_own_pods = self.preemptions.evictions_left(now, gang.name.namespace)
         return PreemptionSearch(
             units=UnitInputs(
                 beneficiary=gang,
@@ -231,6 +233,7 @@ class PlanScheduler:
                 now=self._context.clock.wall(),
                 evicted=self.preemptions.evicted(),
                 near_end_since=self.preemptions.near_end_since,
+                most_own_pods=most_own_pods,
             ),
             view=nodes,
             options=options._replace(

@@ -13,6 +13,8 @@ from scheduler_core.planner.packing.model import NodeView, PlanOptions
 from scheduler_core.policy.policy import Policy
 from scheduler_core.policy.preemption import DEFAULT_PREEMPTION
 
+MAX_IDLE_PODS = 512  # without GPUs, of one preemption: a reservation is one object of limited size
+
 
 class VictimPod(NamedTuple):
     """A running pod that may be evicted, and the work that is lost with it."""
@@ -117,7 +119,9 @@ class PreemptionPlan(NamedTuple):
         return text + (f"; gave up after {counted_noun(self.plans, 'plan')}" if self.gave_up else "")
 
     def intent(self, timeout_s: float = DEFAULT_PREEMPTION.timeout_s) -> Preemption:
-        """Return the intent for the spec of the capacity hold."""
+        """Return the intent for the spec of the capacity hold: all pods with GPUs, some of the others."""
+        idle = [pod.uid for pod in self.pods if not pod.devices]
+        left_alone = frozenset(idle[MAX_IDLE_PODS:])
         return Preemption(
             evictions=tuple(
                 PlannedEviction(
@@ -132,6 +136,7 @@ class PreemptionPlan(NamedTuple):
                 )
                 for unit in self.units
                 for pod in unit.pods
+                if pod.uid not in left_alone
             ),
             rule=", ".join(sorted({unit.rule for unit in self.units}))[:512],
             reason=self.reason,

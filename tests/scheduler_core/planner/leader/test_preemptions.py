@@ -21,6 +21,7 @@ from scheduler_core.planner.leader.hold_search import HoldResult
 from scheduler_core.planner.leader.preemption_search import PreemptionSearch, run_preemption_search
 from scheduler_core.planner.leader.preemptions import Preemptions
 from scheduler_core.planner.leader.writer import WriteOutcome
+from scheduler_core.planner.preemption.model import MAX_IDLE_PODS
 from scheduler_core.planner.status import planner_status
 from scheduler_core.policy.preemption import (
     PreemptionMatch,
@@ -263,7 +264,43 @@ def test_a_unit_of_more_pods_than_the_limit_leaves_in_this_hour_is_not_called_to
     assert len(evicted(leader)) == 1
     ((gang, why),) = leader.not_evicted
     assert gang == "second"
-    assert "1 because it has more pods than may still be evicted in this hour" in why
+    assert "1 because it has more pods with GPUs than may still be evicted in this hour" in why
+
+
+def test_members_without_gpus_do_not_count_against_the_limit_of_an_hour() -> None:
+    """Else a tenant protects its gang by them: by their number, and by evictions of its own ones."""
+    server = ApiServer({"n0": 2})
+    gang_with_members_without_gpus(server, "n0", 600)
+    urgent(server)
+    leader = planner(server, max_evictions_per_hour=1)
+
+    run(leader, 10)
+
+    assert committed(server) == {"urgent"}
+    assert leader.evicted == 1 + MAX_IDLE_PODS
+    assert recorded(server) == [1]
+    assert leader.term.preemptions.evictions_left(leader.now - START, SPACE) == 0
+
+
+def test_evictions_for_the_own_namespace_leave_the_limit_of_others_as_it_is() -> None:
+    server, _ = full(n0=2)
+    urgent(server)
+    leader = planner(server, max_evictions_per_hour=1)
+
+    run(leader, 10)
+
+    assert committed(server) == {"urgent"}
+    now = leader.now - START
+    left = [leader.term.preemptions.evictions_left(now, own) for own in (SPACE, "", "other")]
+    assert left == [0, 1, 1]
+
+
+def gang_with_members_without_gpus(server: ApiServer, node: str, number: int) -> None:
+    """Run a gang of one pod with GPUs and so many without."""
+    more = {**RUNNING, "spec": {"nodeName": node}}
+    for gpus in (2, *(0 for _ in range(number))):
+        uid = server.create_pod("mixed", gpus, "mixed", 1 + number, more)
+        server.pods[uid]["spec"]["schedulingGates"] = []
 
 
 def test_the_budget_that_forbids_a_unit_is_reported() -> None:
@@ -655,7 +692,7 @@ def test_the_cache_is_bounded() -> None:
 
 def test_evictions_without_a_limit_are_recorded_and_not_counted() -> None:
     history = EvictionHistory()
-    history.mark_evicted("uid", EvictedFrom("team/short", "hold"), now=0.0, wall=START, counts=False)
+    history.mark_evicted("uid", EvictedFrom("team/short", "hold"), now=0.0, wall=START, limit=None)
 
     assert (history.has_evicted("uid"), history.count_evictions((), 1.0)) == (True, 0)
     history.forget_old(3_600.0, START + 3_600.0, cooldown_s=0.0)
