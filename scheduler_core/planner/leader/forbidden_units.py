@@ -43,6 +43,7 @@ class ForbiddenUnits:
         self._units: dict[str, float] = {}  # NAMESPACE/NAME -> until when
         self._pods: dict[str, float] = {}  # by UID: until when
         self._namespaces: dict[str, _Namespace] = {}
+        self._nodes: dict[str, float] = {}  # by name: until when
 
     def forbid(self, units: Iterable[str], now: float) -> None:
         """Leave these units out for a time. Repeated while one count of the budgets is in effect."""
@@ -73,6 +74,15 @@ class ForbiddenUnits:
         """Leave out all units with one of these pods for a time, without a count for each. ``pods``: UIDs."""
         self._pods |= dict.fromkeys(set(pods) - self._pods.keys(), now + FORBIDDEN_S)
 
+    def forbid_nodes(self, nodes: Iterable[str], now: float) -> None:
+        """Leave out these nodes for a time: the gang would lack CPU, memory or another resource there."""
+        self._nodes |= dict.fromkeys(nodes, now + FORBIDDEN_S)
+
+    def nodes(self, now: float) -> frozenset[str]:
+        """Return the nodes that are left out now."""
+        self._forget_old(now)
+        return frozenset(self._nodes)
+
     def names(self, now: float) -> ForbiddenNames:
         """Return what is left out now."""
         self._forget_old(now)
@@ -81,6 +91,7 @@ class ForbiddenUnits:
 
     def _forget_old(self, now: float) -> None:
         self._pods = {uid: until for uid, until in self._pods.items() if now < until}
+        self._nodes = {name: until for name, until in self._nodes.items() if now < until}
         self._units = {unit: until for unit, until in self._units.items() if now < until}
         self._namespaces = {name: each for name, each in self._namespaces.items() if now < each.until + _FORGET_S}
 

@@ -292,6 +292,11 @@ class Outbox:
         if answer.outcome is not WriteOutcome.DONE:
             error = f"PodDisruptionBudgets, or the pods of its node, cannot be read: {answer.error}"
             blocked = {each.unit: error for each in action.evictions}
+        if action.dry_run_for is not None:
+            if self._preemptions is not None:
+                check = BudgetCheck(now, blocked, answer.forbidden, answer.short_nodes)
+                self._preemptions.apply_dry_run_check(action.dry_run_for, check, now)
+            return
         observations = self._view.observations
         before = observations.budgets.get(action.hold)
         since = None if before is None else before.blocked_since

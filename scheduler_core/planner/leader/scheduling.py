@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Hashable, Iterable, Iterator
 from itertools import chain
 
-from scheduler_core.planner.commit.actions import CreateReservation, ReleasePod, RequestNodes
+from scheduler_core.planner.commit.actions import CheckBudgets, CreateReservation, ReleasePod, RequestNodes
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.leader.backfills import Backfills, YieldRequest
@@ -102,8 +102,10 @@ class PlanScheduler:
         self._is_searching_hold = False
         return self.holds.apply_result(result, now)
 
-    def apply_preemption_result(self, result: PreemptionSearchResult, now: float) -> CreateReservation | None:
-        """Return the hold with evictions to create."""
+    def apply_preemption_result(
+        self, result: PreemptionSearchResult, now: float
+    ) -> CreateReservation | CheckBudgets | None:
+        """Return the hold with evictions to create, or the check of a dry run."""
         self._is_searching_hold = False
         if result.is_check:
             self.checks.apply_result(result.no_eviction, result.seats, now, result.changed)
@@ -237,7 +239,7 @@ class PlanScheduler:
             ),
             view=nodes,
             options=options._replace(
-                avoid=self._backlog.avoided_nodes(gang.name, now) | self.preemptions.short_nodes(now),
+                avoid=self._backlog.avoided_nodes(gang.name, now) | self.preemptions.forbidden.nodes(now),
                 placed_members=view.placed_members(),
             ),
             policy=policies.node_policy,

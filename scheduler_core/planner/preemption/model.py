@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from math import ceil
 from typing import NamedTuple
 
-from gputopo.crd.reservations import HeldCapacity, PlannedEviction, Preemption
+from gputopo.crd.reservations import HeldCapacity, PlannedEviction, PlannedMember, Preemption
 from gputopo.render.wording import counted_noun, first_of
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.packing.model import NodeView, PlanOptions
@@ -94,6 +94,7 @@ class PreemptionPlan(NamedTuple):
     plans: int = 0  # that the planner made
     gave_up: bool = False  # the limit of plans or of time was reached
     exact: bool = False  # all cheaper sets were tried: none makes the gang fit
+    seats: tuple[PlannedMember, ...] = ()  # of the gang, once the pods are gone
 
     @property
     def pods(self) -> tuple[VictimPod, ...]:

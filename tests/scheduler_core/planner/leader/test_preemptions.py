@@ -80,6 +80,40 @@ def test_in_dry_run_mode_nothing_is_evicted_and_the_same_units_are_reported_once
     assert {each.uid for each in plan.pods} <= set(pods.values())
 
 
+def test_a_dry_run_counts_the_budgets_and_finds_other_pods() -> None:
+    """With ``mode: evict`` these pods are not evicted either."""
+    server, pods = full(n0=2, n1=2)
+    names = {node: f"{SPACE}/{server.pods[uid]['metadata']['name']}" for node, uid in pods.items()}
+    (member,) = urgent(server)
+    leader = planner(server, mode=PreemptionMode.DRY_RUN)
+    leader.blocked = {names["n0"]: "the budget allows none"}
+
+    run(leader, 200)
+
+    assert evicted(leader) == []
+    assert leader.preemptions == ["dry-run"]
+    assert leader.not_evicted == [("urgent", f"{names['n0']} is not evicted: the budget allows none")]
+    gangs = planner_status(leader.term, True, None, (), leader.now).gangs
+    (plan,) = (each.dry_run for each in gangs if each.dry_run is not None)
+    assert [each.uid for each in plan.pods] == [pods["n1"]]
+    check = next(each for each in leader.writes if isinstance(each, CheckBudgets))
+    assert [(each.uid, each.node) for each in check.seats] == [(member, "n0")]  # where it needs CPU and memory
+
+
+def test_where_budgets_forbid_all_a_dry_run_finds_no_pods() -> None:
+    server, pods = full(n0=2)
+    urgent(server)
+    leader = planner(server, mode=PreemptionMode.DRY_RUN)
+    leader.blocked = {f"{SPACE}/{server.pods[pods['n0']]['metadata']['name']}": "the budget allows none"}
+
+    run(leader, 200)
+
+    assert (leader.preemptions, leader.dry_runs) == ([], [])
+    gangs = planner_status(leader.term, True, None, (), leader.now).gangs
+    assert [each.dry_run for each in gangs if each.dry_run is not None] == []
+    assert len(leader.not_evicted) > 0
+
+
 def test_the_lost_work_of_a_dry_run_counts_once_while_the_gang_waits() -> None:
     server, _ = full(n0=2, n1=2)
     (waiting,) = urgent(server)
