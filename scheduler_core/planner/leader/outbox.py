@@ -259,14 +259,14 @@ class Outbox:
             self._context.executor.write_event(failed_ungate_event(action, error))
 
     def _apply_unanswered(self, action: Action, error: str, now: float, *, is_unavailable: bool) -> None:
-        """Record an unanswered write of a pod: a webhook for these pods may fail.
+        """Record an unanswered write of a pod: a webhook for these pods may fail, or large budgets make it slow.
 
         If other objects or other namespaces are not answered either, and no Lease, the API server is unavailable: then
         nothing is decided, however long that takes.
         """
         if is_unavailable or (action.key[0] != "pod" and not self._is_lease_renewed(now)):
             self._view.observations = without_unanswered_writes(self._view.observations)
-        elif action.key[0] == "pod":
+        elif action.key[0] in ("pod", "eviction"):
             self._record_refused_write(action, error, now, answered=False)
 
     def _record_refused_write(self, action: Action, error: str, now: float, *, answered: bool) -> None:
@@ -292,9 +292,17 @@ class Outbox:
         if answer.outcome is not WriteOutcome.DONE:
             error = f"PodDisruptionBudgets, or the pods of its node, cannot be read: {answer.error}"
             blocked = {each.unit: error for each in action.evictions}
+        if action.dry_run_for is not None:
+            if self._preemptions is not None:
+                check = BudgetCheck(now, blocked, answer.forbidden, answer.short_nodes)
+                self._preemptions.apply_dry_run_check(action.dry_run_for, check, now)
+            return
         observations = self._view.observations
-        budgets = {**observations.budgets, action.hold: BudgetCheck(now, blocked, answer.forbidden, answer.short_nodes)}
-        self._view.observations = observations._replace(budgets=budgets)
+        before = observations.budgets.get(action.hold)
+        since = None if before is None else before.blocked_since
+        since = (now if since is None else since) if blocked else None
+        check = BudgetCheck(now, blocked, answer.forbidden, answer.short_nodes, since)
+        self._view.observations = observations._replace(budgets={**observations.budgets, action.hold: check})
 
     def _apply_status(self, action: WriteStatus) -> None:
         """Write Events and count waiting times when the state of a reservation changed."""
