@@ -79,7 +79,7 @@ class _Trial(NamedTuple):
         """Return the plan that the planner would make."""
         task = PlanTask(
             ((QueuedGang(self.gang, self.gang.newest),),),
-            NodeView(table, self.view.rules, self.rules.policies.policy_for),
+            NodeView(table, self.view.rules, self.rules.policies.policy_for, others=self.view.loads.by_node),
             {},
             self.view.reservation_index.seats((self.gang.name,)),
             {},
