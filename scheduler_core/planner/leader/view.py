@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Mapping
 from collections.abc import Set as AbstractSet
+from copy import copy
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -236,8 +237,12 @@ class PlannerView:
         return self.cache.snapshot.generation, self.loads.times_freed, int(monotonic // TRY_S)
 
     def node_view(self, policies: Policies, before: SeenNodes | None = None) -> tuple[NodeView, SeenNodes]:
-        """Return the present nodes, with the changes since ``before``, and the ``before`` of the next call."""
-        snapshot, log = self.cache.snapshot, self.cache.change_log
+        """Return the present nodes, with the changes since ``before``, and the ``before`` of the next call.
+
+        The snapshot of each view is an object of its own, by which readers know the view: its rules and the loads of
+        its nodes may differ from those of another view with the same snapshot.
+        """
+        snapshot, log = copy(self.cache.snapshot), self.cache.change_log
         changes = ViewChanges(snapshot, None)
         if before is not None:
             nodes, rules = log.names_since(before.mark), self._rules_log.names_since(before.rules_mark)
