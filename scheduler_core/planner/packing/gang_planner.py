@@ -182,11 +182,13 @@ class GangPlanner:
         trial = _GangFit(groups, nodes, self._memory(request, levels)) if changes else None
         for name, before in changes.items():
             assert trial is not None  # there are changes
+            capacity = nodes.capacity_of.get(name)
+            if before is not None and capacity is not None and trial.are_equal(before, capacity):
+                continue
             was: tuple[NodeCapacity | None, Load] = (None, nothing)
             if before is not None:
                 load = trial.limited(verdict.loads.get(before.node_class, nothing), before)
                 was = verdict.before.get(name) or (before, load)
-            capacity = nodes.capacity_of.get(name)
             if capacity is not None and trial.may_take_more(was[0], capacity):
                 load = trial.limited(trial.load_of(FitClass(capacity.node_class)), capacity)
                 # Members of several kinds may fit better beside each other, though not more of each kind fit alone.
@@ -220,12 +222,15 @@ class _GangFit:
         """Return how many members of each kind fit alone on a node whose GPUs suffice for ``load``."""
         return self._fit.limited_load(load, capacity.free)
 
+    def are_equal(self, before: NodeCapacity, capacity: NodeCapacity) -> bool:
+        """Return whether a node takes the same members as before: most pods without GPUs do not matter."""
+        return before.node_class == capacity.node_class and self._fit.class_of(before) == self._fit.class_of(capacity)
+
     def may_take_more(self, before: NodeCapacity | None, capacity: NodeCapacity) -> bool:
-        """Return whether a node may take more members than before: of its pods without GPUs, most do not matter."""
+        """Return whether a node may take more members than before."""
         if before is None or before.node_class != capacity.node_class:
             return True
-        has_more = any(now > was for was, now in zip(before.free, capacity.free, strict=True))
-        return has_more and self._fit.class_of(before) != self._fit.class_of(capacity)
+        return any(now > was for was, now in zip(before.free, capacity.free, strict=True))
 
     def load_all(self) -> None:
         """Compute the loads of all classes."""

@@ -42,6 +42,7 @@ from tests.scheduler_core.planner.packing.member_groups import (
     random_others,
     selecting,
     view,
+    with_allocatable,
 )
 
 TAINT = Taint("maintenance", "", "NoSchedule")
@@ -335,6 +336,36 @@ def test_an_unplaced_gang_is_planned_again_when_capacity_that_it_can_use_is_free
     found = run_plan(_task(after, crew(2, 8)), memory)
 
     assert (len(plans), len(found.created)) == (planned, planned)
+
+
+@pytest.mark.parametrize("kinds", [{1: 24}, {1: 12, 2: 6}], ids=["members of one kind", "members of two kinds"])
+@pytest.mark.parametrize(
+    ("used", "planned"),
+    [
+        pytest.param(1000, 0, id="a pod ends on a node that had enough"),
+        pytest.param(4000, 0, id="a pod starts on a node that has enough still"),
+        pytest.param(9000, 0, id="a pod starts that keeps members from the node"),
+        pytest.param(None, 1, id="a pod ends that kept the gang from a node"),
+    ],
+)
+def test_of_pods_without_gpus_only_those_matter_that_kept_members_from_a_node(
+    plans: list[object], kinds: dict[int, int], used: int | None, planned: int
+) -> None:
+    gang = [
+        each._replace(name=f"{each.name}-{gpus}", uid=f"{each.uid}-{gpus}", load=NodeLoad(0, 1000, 0, 1))
+        for gpus, number in kinds.items()
+        for each in crew(number, gpus)
+    ]
+    nodes = [with_allocatable(record(name, H100, held={}), memory=16_000) for name in "abc"]
+    others = {"a": NodeLoad(0, 2000, 0, 1), "b": NodeLoad(0, 16_000, 0, 1)}
+    after = {"a": others["a"]} if used is None else others | {"a": NodeLoad(0, used, 0, 1)}
+    first, memory = view(*nodes, others=others), PlanMemory()
+    run_plan(_task(first, gang), memory)
+    plans.clear()
+
+    run_plan(_task(first._replace(others=after), gang), memory)
+
+    assert len(plans) == planned
 
 
 @pytest.mark.parametrize(
