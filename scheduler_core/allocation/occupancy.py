@@ -22,6 +22,7 @@ from scheduler_core.allocation.machine_shape import MachineShape
 from scheduler_core.allocation.numa_alignment import NO_TOPOLOGY_MANAGER, KubeletModel
 from scheduler_core.allocation.symmetry import Symmetry
 from scheduler_core.request.device_request import ContainerSteps
+from scheduler_core.request.node_load import NO_LOAD, NodeLoad
 from scheduler_core.request.pod_request import PodProfile
 
 _MAX_PENDING = 8  # pods that wait for a report at once
@@ -40,6 +41,7 @@ class Occupant(NamedTuple):
     admitted: bool = False  # by the kubelet, so its GPUs are chosen
     owner: str | None = None  # UID of its controller
     job: str | None = None  # that it names by label or annotation (``request.job_key``)
+    load: NodeLoad = NO_LOAD  # only the planner sets it
 
 
 class PendingAdmission(NamedTuple):

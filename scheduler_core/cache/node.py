@@ -23,6 +23,7 @@ from scheduler_core.allocation.shared_gpus import ReplicaPolicy
 from scheduler_core.cache.node_cost import LabelledCost, NodeCost, cost_of_node, parse_cost_labels
 from scheduler_core.policy.extensions import kept_node_labels
 from scheduler_core.request.device_request import WHOLE
+from scheduler_core.request.node_load import allocatable_load
 from scheduler_core.request.pod import Metadata
 
 
@@ -64,6 +65,9 @@ class NodeFacts(msgspec.Struct, frozen=True, gc=False, rename=_DECISION_LOG_KEYS
     clique: str | None = None  # of multi-node NVLink, by its labels
     rack: str | None = None  # by its labels: zone, block and rack, as far as they are named
     storage_nics: tuple[str, ...] = ()  # names of NICs that carry no traffic of jobs, by its label
+    memory: int | None = None  # bytes; allocatable, as the next two
+    storage: int | None = None  # bytes of ephemeral storage
+    max_pods: int | None = None
 
 
 def parse_node(node: Node) -> NodeFacts:
@@ -71,6 +75,7 @@ def parse_node(node: Node) -> NodeFacts:
     labels, annotations = node.metadata.labels or {}, node.metadata.annotations or {}
     allocatable = _allocatable(node)
     described, error = _topology(labels, annotations) if keys.TOPOLOGY.key in annotations else (None, None)
+    memory, storage, max_pods = allocatable_load(node.status.allocatable)
     topology = described
     if topology is None:
         # Labels set by hand often name the GPU model and leave the count to the device plugin.
@@ -86,6 +91,9 @@ def parse_node(node: Node) -> NodeFacts:
         topology_hash=None if described is None else content_hash(annotations[keys.TOPOLOGY.key]),
         cpu_milli=_cpu_milli(str((node.status.allocatable or {}).get("cpu", ""))),
         annotation_error=error,
+        memory=memory,
+        storage=storage,
+        max_pods=max_pods,
     )
 
 

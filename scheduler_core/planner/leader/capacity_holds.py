@@ -26,7 +26,9 @@ from scheduler_core.planner.leader.hold_search import HoldResult, other_pods
 from scheduler_core.planner.leader.queue import GangQueue, QueuedGang, fit_key
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.packing.backfill import hold_start
+from scheduler_core.planner.packing.free_resources import free_without_gpu_pods
 from scheduler_core.planner.packing.model import TableVariant
+from scheduler_core.request.node_load import NO_LOAD
 
 RETRY_S = 30.0  # until the next search for a gang that fits nowhere, whatever pods end; doubled each time
 MAX_RETRY_S = 300.0
@@ -47,6 +49,18 @@ class HoldRequest(NamedTuple):
     deadlines: PodDeadlines
 
 
+class _Sufficient(NamedTuple):
+    """For what a hold was found to be enough."""
+
+    key: tuple[Any, ...]
+    most_members: tuple[int, ...]
+    at: float  # monotonic seconds
+
+    def is_outdated_by(self, now: _Sufficient) -> bool:
+        """Return whether the hold must be searched again. Pods without GPUs may come and go all the time."""
+        return self.key != now.key or (self.most_members != now.most_members and now.at - self.at >= RETRY_S)
+
+
 class CapacityHolds:
     """Capacity holds in one term of leadership. For one thread."""
 
@@ -55,7 +69,7 @@ class CapacityHolds:
         self.users: Mapping[str, tuple[str, ...]] = {}  # by UID: pods of a higher priority that use the capacity
         self._view, self._queue = view, queue
         self._known_pods: dict[str, set[str]] = {}  # by UID of a hold: UIDs of pods on its nodes when it began
-        self._sufficient: dict[str, tuple[Any, ...]] = {}  # by UID: for what a hold was found to be enough
+        self._sufficient: dict[str, _Sufficient] = {}  # by UID: for what a hold was found to be enough
         self._useless: set[str] = set()  # UIDs
         self._away: dict[str, float] = {}  # by UID: since when its gang is not queued, monotonic seconds
         self._not_before: dict[GangName, float] = {}  # monotonic seconds
@@ -114,8 +128,10 @@ class CapacityHolds:
                 continue
             if waiting is None or not (_covers(each, waiting) or self._queue.is_entitled(waiting, now)):
                 continue  # a gang that has grown waits again before more is held for it
-            if self._sufficient.get(each.reservation.key) != self._sufficiency_key(each, waiting):
-                self._sufficient[each.reservation.key] = self._sufficiency_key(each, waiting)
+            found = _Sufficient(self._sufficiency_key(each, waiting), self._most_members(each, waiting), now)
+            known = self._sufficient.get(each.reservation.key)
+            if known is None or known.is_outdated_by(found):
+                self._sufficient[each.reservation.key] = found
                 return self._request_for(waiting, holds, each.reservation.spec)
         if now < self._next_search:
             return None
@@ -196,11 +212,22 @@ class CapacityHolds:
         return has_changed or (gang is not None and gang.phase not in _WAITING_PHASES)
 
     def _sufficiency_key(self, hold: CapacityHold, waiting: QueuedGang) -> tuple[Any, ...]:
-        """Return all that decides whether a hold is enough, except the pods on its nodes."""
+        """Return all that decides whether a hold is enough, except the pods on its nodes (see ``_most_members``)."""
         records, rules = self._view.cache.snapshot.records, self._view.rules
         nodes = sorted(hold.nodes)
         machines = [None if name not in records else records[name].machine for name in nodes]
         return fit_key(waiting.gang), tuple(machines), tuple(rules.get(name) for name in nodes)
+
+    def _most_members(self, hold: CapacityHold, waiting: QueuedGang) -> tuple[int, ...]:
+        """Return how many members the pods without GPUs on the nodes of a hold leave CPU, memory and pod slots for."""
+        records, others = self._view.cache.snapshot.records, self._view.loads.by_node
+        loads = sorted({each.load for each in waiting.gang.ready})
+        free = [
+            free_without_gpu_pods(records[name], others.get(name) or NO_LOAD)
+            for name in sorted(hold.nodes)
+            if name in records
+        ]
+        return tuple(min(each.most(load), len(waiting.gang.ready)) for each in free for load in loads)
 
     def _request_for(
         self, waiting: QueuedGang, holds: Iterable[CapacityHold], hold: ReservationSpec | None = None
