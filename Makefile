@@ -168,6 +168,7 @@ bench: $(VENV)/.test  ## ratios, measured in one run
 	PYTHONPATH=. $(BIN)/python bench/planner_pure.py
 	PYTHONPATH=. $(BIN)/python bench/preemption_search.py
 	PYTHONPATH=. $(BIN)/python bench/planner_loop.py
+	PYTHONPATH=. $(BIN)/python bench/pods_without_gpus.py
 	PYTHONPATH=. $(BIN)/python bench/queue_fairness.py
 	PYTHONPATH=. $(BIN)/python bench/gang_rate.py
 	$(BIN)/python bench/agent_costs.py

@@ -19,7 +19,7 @@ from gputopo.kube.rbac import NODES, PLANNER, PODS
 from scheduler_core.cache.kube_scheduler_filters import FullNode
 from scheduler_core.cache.watch import list_kind
 from scheduler_core.planner.commit.pod_patches import ungate_and_pin_patch
-from scheduler_core.planner.gang.pod_source import PlannerPod, planner_sources
+from scheduler_core.planner.gang.pod_source import PlannerPod, WatchedPod, planner_sources
 from scheduler_core.planner.service import WRITERS
 from scheduler_core.policy.cached_reader import MemoizedParser
 from scheduler_core.policy.profiles import BUILT_IN
@@ -39,12 +39,12 @@ def main() -> None:
     Event().wait()  # until it is killed: its CPU time is read at the end
 
 
-def patches_of(pods: Iterable[PlannerPod], nodes: Iterable[str]) -> Iterator[dict[str, Any]]:
+def patches_of(pods: Iterable[WatchedPod], nodes: Iterable[str]) -> Iterator[dict[str, Any]]:
     """Yield the patch of each gated pod."""
     left, free = iter(nodes), 0
     node = ""
     for pod in pods:
-        if pod.member is None or pod.update is None:
+        if not isinstance(pod, PlannerPod) or pod.member is None or pod.update is None:
             continue
         gpus = pod.update.occupant.profile.gpus
         if gpus > free:

@@ -29,11 +29,10 @@ if TYPE_CHECKING:
 
 _SWITCH_S = 0.05  # how long a thread that computes may make the others wait
 _QUOTED = 60  # characters of a name that is not found
-_FILE_HINT = ", or read a file of the objects of a cluster with --from FILE (see --help)"
-_NO_REPORTS = (
-    "gputopo: the file has no NodeGpus: which GPUs the pods hold, and when the agents reported last, is not known; "
-    f"to include them: kubectl get {CLUSTER_FILE_KINDS} -A -o json"
-)
+_FILE_HINT = "; to read a file of the objects of a cluster instead, use --from FILE (see --help)"
+_INCLUDE = f"is not known; to include them: kubectl get {CLUSTER_FILE_KINDS} -A -o json"
+_NO_REPORTS = f"the file has no NodeGpus: which GPUs the pods hold, and when the agents reported last, {_INCLUDE}"
+_NO_PODS = f"the file has no Pods: which GPUs they request, and which of them wait, {_INCLUDE}"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _OUTPUT = click.Choice(["table", "wide", "json", "yaml"], case_sensitive=False)
 
@@ -121,15 +120,16 @@ def nodes(
     ISLANDS has the sizes of the NVLink islands, as the label gputopo.io/islands; 4x2 stands for 2-2-2-2.
 
     FREE counts the GPUs of each island that no container holds. If no agent has reported this for 15 minutes, it is
-    the number of GPUs that the node's pods do not request, and it is not known which: `4/8, indices: ?`; `?` if pods
-    hold shares or MIG devices. GPUs that are reserved, or of a pod that is about to start, count as free: `gputopo ui`
+    the number of GPUs that the node's pods do not request, and it is not known which: `4/8, indices: ?`; `?` if
+    pods hold shares or MIG devices. GPUs that the device plugin does not offer, for example because one is
+    unhealthy, are not free. GPUs that are reserved, or of a pod that is about to start, count as free: `gputopo ui`
     shows these. A node that takes no new pods has no free GPUs, and is marked there as cordoned, not ready,
-    unreachable or about to be removed; `draining` and `tainted` of `-o json` count its unused GPUs. LAST SEEN is the
-    age of the agent's last report. GPU nodes without an agent are listed with what the kubelet advertises, and counted
-    below the table. `-o wide` adds, among others, the memory of the GPUs that is in use (VRAM USED) and that
-    containers hold (VRAM CLAIMED), and the part of the last 10 minutes in which a kernel ran (BUSY), of the lowest and
-    the highest GPU, in steps of 10 %. A narrow terminal leaves out PRODUCT, LAST SEEN, ISLANDS, GPUS, in this order;
-    `-o wide` prints all columns, and one line for each row.
+    unreachable or about to be removed; `draining` and `tainted` of `-o json` count its unused GPUs. LAST SEEN is
+    the age of the agent's last report. GPU nodes without an agent are listed with what the kubelet advertises, and
+    counted below the table. `-o wide` adds, among others, the memory of the GPUs that is in use (VRAM USED) and
+    that containers hold (VRAM CLAIMED), and the part of the last 10 minutes in which a kernel ran (BUSY), of the
+    lowest and the highest GPU, in steps of 10 %. A narrow terminal leaves out PRODUCT, LAST SEEN, ISLANDS, GPUS, in
+    this order; `-o wide` prints all columns, and one line for each row.
 
     \b
     Examples:
@@ -178,7 +178,7 @@ def nodes(
             table = partial(node_table, found, now, wide=wide, has_reports=has_reports)
             print_table(table, bool(found), "no GPU nodes found", wide=wide)
             if not has_reports:
-                click.echo(_NO_REPORTS, err=True)
+                click.echo(f"gputopo: {_NO_REPORTS}", err=True)
             elif (missing := missing_agents_text(found)) is not None:
                 click.echo(missing, err=True)
     if unknown:
@@ -340,9 +340,10 @@ def connected_cluster(
 
 
 def _takes_file() -> bool:
-    """Return whether the command that runs has the option ``--from``."""
+    """Return whether the command that runs has the option ``--from`` for a cluster; that of `show` is of a machine."""
     context = click.get_current_context(silent=True)
-    return context is not None and any("--from" in each.opts for each in context.command.params)
+    options = () if context is None else context.command.params
+    return any("--from" in each.opts and each.metavar == "FILE|-" for each in options)
 
 
 def _connection(role: Role, kubeconfig: str | None, context: str | None, source: str | None) -> Kube:
@@ -351,6 +352,7 @@ def _connection(role: Role, kubeconfig: str | None, context: str | None, source:
 
         return connect(role, kubeconfig, context)
     from gputopo.kube.cluster_file import ClusterFileError, FileKube  # noqa: PLC0415  start-up of all other commands
+    from gputopo.kube.rbac import PODS  # noqa: PLC0415
 
     for name, value in (("--kubeconfig", kubeconfig), ("--context", context)):
         if value is not None:
@@ -358,9 +360,12 @@ def _connection(role: Role, kubeconfig: str | None, context: str | None, source:
     try:
         text = read_packed(source)
         with input_progress(source, len(text)):
-            return FileKube(text, role)
+            kube = FileKube(text, role)
     except ClusterFileError as error:
         exit_with_error(f"{source}: {error}")
+    if not kube.lists(PODS):
+        click.echo(f"gputopo: {_NO_PODS}", err=True)
+    return kube
 
 
 @contextmanager

@@ -81,7 +81,7 @@ def _source(machine: str | None, source: str | None) -> str | None:
     """Return the machine to read: MACHINE or ``--from``."""
     if machine is not None and source is not None:
         raise click.UsageError(f"{machine} and --from {source} exclude each other")
-    return source or machine
+    return machine if source is None else source
 
 
 @click.command()

@@ -313,7 +313,10 @@ def _jobs(wanted: _Load, gpus: int, seed: int) -> list[SimulatedJob]:
                 f"--sizes {wanted.sizes!r}: expected GPUS:WEIGHT, positive numbers, separated by commas; "
                 f"example: {_SIZES}"
             )
-        return generate_jobs(WorkloadRecipe(sizes, wanted.load, wanted.jobs), gpus, random)
+        try:
+            return generate_jobs(WorkloadRecipe(sizes, wanted.load, wanted.jobs), gpus, random)
+        except WorkloadError as error:
+            exit_with_error(f"--load {wanted.load:g}: {error}")
     try:
         jobs = read_jobs(wanted.text)
         if any(job.duration != float("inf") for job in jobs):

@@ -33,7 +33,9 @@ class GpuNode(msgspec.Struct, frozen=True):
     unusable: tuple[str, ...] = ()  # why it takes no new pods: "cordoned", "not ready"
     # Devices that its pods request, by resource; None: not known. Read where no agent reports the allocations.
     requested: Mapping[str, int] | None = None
-    allocatable: int | None = None  # GPUs that the kubelet offers to pods; None: not known
+    # GPUs that the kubelet offers to pods; less than the usable ones if the device plugin finds one unhealthy. None:
+    # not known.
+    allocatable: int | None = None
 
     @property
     def cordoned(self) -> bool:
@@ -46,6 +48,8 @@ class GpuNode(msgspec.Struct, frozen=True):
         if self.state is None or self.state.allocations is None:
             return None
         index = {gpu.uuid: gpu.index for gpu in self.topology.gpus if gpu.uuid is not None}
+        if len(index) < len(self.topology.gpus) and any(each.gpu not in index for each in self.state.allocations):
+            return None  # one of the GPUs without a UUID is allocated, and it is not known which
         counts: dict[int, int] = {}
         for allocation in self.state.allocations:
             if allocation.gpu in index:
@@ -60,8 +64,7 @@ class GpuNode(msgspec.Struct, frozen=True):
 
     def is_reported_at(self, now: datetime) -> bool:
         """Return whether an agent has reported the allocations, and not too long ago."""
-        age = self.age(now)
-        return age is not None and age <= STALE_AFTER and self.unheld is not None
+        return self._reported_unheld_at(now) is not None
 
     def free_at(self, now: datetime) -> frozenset[int] | None:
         """Return the unheld GPUs that new pods may use; None: it is not known which."""
@@ -79,23 +82,32 @@ class GpuNode(msgspec.Struct, frozen=True):
         """Return the number of unheld GPUs if another taint keeps new pods away; None: unknown."""
         return self._unheld_count_at(now) if self.unusable and not is_draining(self.unusable) else 0
 
+    def _reported_unheld_at(self, now: datetime) -> frozenset[int] | None:
+        age = self.age(now)
+        return self.unheld if age is not None and age <= STALE_AFTER else None
+
     def _unheld_at(self, now: datetime) -> frozenset[int] | None:
-        if self.is_reported_at(now):
-            return self.unheld
-        if self.requested is not None and not any(self.requested.values()):
-            return frozenset(gpu.index for gpu in self.topology.usable)
-        return frozenset() if self._unheld_count_at(now) == 0 else None
+        """Return the GPUs that ``_unheld_count_at`` counts; None: it is not known which."""
+        found = self._reported_unheld_at(now)
+        count = self._count_unheld(found)
+        if found is None and self.requested is not None and not any(self.requested.values()):
+            found = frozenset(gpu.index for gpu in self.topology.usable)
+        return frozenset() if count == 0 else found if found is not None and len(found) == count else None
 
     def _unheld_count_at(self, now: datetime) -> int | None:
-        """Return the number of unheld GPUs: without a report, by the requests of the pods."""
-        if self.is_reported_at(now) and self.unheld is not None:
-            return len(self.unheld)
+        """Return the number of unheld GPUs that the kubelet offers: without a report, by the requests of the pods."""
+        return self._count_unheld(self._reported_unheld_at(now))
+
+    def _count_unheld(self, reported: frozenset[int] | None) -> int | None:
+        usable = len(self.topology.usable)
+        offered = usable if self.allocatable is None else self.allocatable
+        if reported is not None:
+            return max(0, min(len(reported), offered - (usable - len(reported))))
         if self.requested is None:
             return None
-        usable, requested = len(self.topology.usable), {name: n for name, n in self.requested.items() if n}
+        requested = {name: n for name, n in self.requested.items() if n}
         if not requested:
-            return usable
-        offered = usable if self.allocatable is None else self.allocatable
+            return min(usable, offered)
         if set(requested) != {GPU_RESOURCES[0]} or offered > usable:  # shares of GPUs, or MIG devices
             return None
         return max(0, offered - requested[GPU_RESOURCES[0]])

@@ -17,8 +17,10 @@ from gputopo.cluster.nodes import GpuNode
 from gputopo.cluster.usage import GpuUse
 from gputopo.paths import PathKind
 from gputopo.render.report import listed
-from gputopo.render.wording import escape_invisible, shorten_names
+from gputopo.render.wording import counted_noun, escape_invisible, shorten_names
 from gputopo.rings import Ring, rings_of
+
+_MOST_AGENTS = 5  # silent agents that are named with their pods
 
 
 class PodName(NamedTuple):
@@ -114,7 +116,9 @@ def silent_agents_text(pods: Iterable[PodGpus]) -> str | None:
         if each.silent_agent is not None:
             found.setdefault(each.silent_agent, []).append(f"{each.namespace}/{each.name}")
     rest = "are unknown, or of its last report"
-    lines = (f"{agent}: the GPUs of {listed(names, 3)} {rest}" for agent, names in found.items())
+    lines = [f"{agent}: the GPUs of {listed(names, 3)} {rest}" for agent, names in found.items()]
+    more = lines[_MOST_AGENTS:]
+    lines = [*lines[:_MOST_AGENTS], *([f"the same on {counted_noun(len(more), 'more node')}"] if more else [])]
     return "\n".join(escape_invisible(shorten_names(line)) for line in lines) or None
 
 

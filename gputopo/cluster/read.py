@@ -36,6 +36,8 @@ def read_nodes(kube: Kube, selector: str = "") -> list[GpuNode]:
     nodes = kube.list_objects(NODES, PartialNode, ListOptions(labels=selector))
     unusable = {node.metadata.name: node.spec.unusable for node in nodes}
     found = gpu_nodes((node.metadata for node in nodes), listing_states(), _gpus_by_node(nodes), unusable)
+    offered = {node.metadata.name: _whole_gpus_in(node.status.allocatable or {}) for node in nodes}
+    found = [msgspec.structs.replace(node, allocatable=offered[node.name]) for node in found]
     return _with_requests(kube, found, nodes)
 
 
@@ -116,6 +118,14 @@ def _gpus_by_node(nodes: Iterable[PartialNode]) -> dict[str, int]:
 
 def _gpus_in(capacity: Mapping[str, object]) -> int:
     return parse_count(str(capacity.get(GPU_RESOURCES[0], 0))) or 0
+
+
+def _whole_gpus_in(allocatable: Mapping[str, object]) -> int | None:
+    """Return the GPUs that a kubelet offers to pods; None: not known, or it also offers shares or MIG devices."""
+    others = (name for name in allocatable if name in GPU_RESOURCES[1:] or name.startswith(MIG_RESOURCE_PREFIX))
+    if GPU_RESOURCES[0] not in allocatable or any(parse_count(str(allocatable[name])) for name in others):
+        return None
+    return _gpus_in(allocatable)
 
 
 def read_node(kube: Kube, name: str) -> ObjectMeta:

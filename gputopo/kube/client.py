@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 import msgspec
 import urllib3
 
-from gputopo.kube.errors import GoneError, KubeError, UnavailableError, error_of_response
+from gputopo.kube.errors import GoneError, KubeError, TooLongError, UnavailableError, error_of_response
 from gputopo.kube.objects import ListPage, ObjectMeta, PartialObject, Unreadable
 from gputopo.kube.paging import MAX_PAGE_BYTES, PAGE, following_size, smaller_size
 from gputopo.kube.rbac import EVICTIONS, Resource, Role
@@ -47,6 +47,7 @@ class ListOptions(NamedTuple):
     labels: str = ""  # a label selector
     fields: str = ""  # a field selector: "status.phase=Running"
     metadata_only: bool = False  # the server sends only the metadata
+    most_bytes: int | None = None  # a list: of all pages together; else ``TooLongError``
     version: str = ""  # get: not older than this resource version, from the server's cache; "0": any
 
 
@@ -255,27 +256,30 @@ class Kube:
         self._assert_permitted(resource, "list")
         path, headers = resource.path(namespace=query.namespace), _accept(query, "List")
         parameters = _selectors(query)
-        body, size = self._read_page(path, parameters, headers, PAGE)
+        body, size = self._read_page(path, parameters, headers, PAGE, left := query.most_bytes)
         page = decoded(body)
         while page.metadata.next:
             following = parameters | {"continue": page.metadata.next}
-            wait = run_ahead(partial(self._read_page, path, following, headers, size))
+            left = None if left is None else left - len(body)
+            wait = run_ahead(partial(self._read_page, path, following, headers, size, left))
             yield page
             body, size = wait()
             page = decoded(body)
         yield page
 
     def _read_page(
-        self, path: str, parameters: Mapping[str, str], headers: Mapping[str, str], size: int
+        self, path: str, parameters: Mapping[str, str], headers: Mapping[str, str], size: int, most: int | None
     ) -> tuple[bytes | bytearray, int]:
-        """Return a page of at most ``size`` objects, and the size of the next one."""
+        """Return a page of at most ``size`` objects, and the size of the next one. ``most``: bytes that may be read."""
         call = f"GET {path}"
         while True:
             request = Request("GET", path, {**parameters, "limit": str(size)}, headers)
             response = self._open(request, self._timeout)
-            body = self._read_at_most(call, response, MAX_PAGE_BYTES)
+            body = self._read_at_most(call, response, MAX_PAGE_BYTES if most is None else min(MAX_PAGE_BYTES, most))
             if body is not None:
                 return body, following_size(size, len(body))
+            if most is not None and most <= MAX_PAGE_BYTES:
+                raise TooLongError(f"{call}: the list has more bytes than are read")
             if size == 1:
                 raise KubeError(f"{call}: the answer to limit=1 has more than {MAX_PAGE_BYTES >> 20} MiB")
             size = smaller_size(size)

@@ -130,7 +130,12 @@ class FileKube(Kube):
         return max((each for each in times if each is not None and each <= now + _AHEAD_S), default=None)
 
     def _read_page(
-        self, path: str, parameters: Mapping[str, str], headers: Mapping[str, str], size: int
+        self,
+        path: str,
+        parameters: Mapping[str, str],
+        headers: Mapping[str, str],
+        size: int,
+        most: int | None,  # noqa: ARG002  a file has no pages
     ) -> tuple[bytes, int]:
         """Return the whole list as one page."""
         return self._call("GET", path, parameters, dict(headers)), size

@@ -6,6 +6,7 @@ KubeError(Exception)        base class; itself: the server rejects the request f
 │   └── DamagedError        the answer is not JSON; the same request may get the same answer
 ├── ForbiddenError          the server denies access (401, 403)
 ├── NotFoundError           no such object; ``kind_missing``: the server does not serve the kind
+├── TooLongError            a list has more bytes than ``ListOptions.most_bytes``
 ├── BudgetError             a disruption budget does not allow an eviction now (429, cause DisruptionBudget)
 ├── ConflictError           the object has changed or exists; ``fields``: owned by other field managers (409)
 └── GoneError               the resource version is too old, or of another history: list again (410)
@@ -54,6 +55,10 @@ class ConflictError(KubeError):
     def __init__(self, message: str, fields: dict[str, str]) -> None:
         super().__init__(message)
         self.fields = fields  # path, as in ".metadata.labels.nvidia.com/gpu.count" -> the manager that owns it
+
+
+class TooLongError(KubeError):
+    """A list has more bytes than the caller allows."""
 
 
 class BudgetError(KubeError):

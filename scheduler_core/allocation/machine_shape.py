@@ -44,8 +44,8 @@ _MOST_NVLINKS = 18
 _MOST_UNEVEN = 4  # pairs whose ends disagree; beyond them the points are unknown
 PairPoints = tuple[tuple[int, ...], ...]
 MigFacts = tuple[str | None, int | None]  # profile and memory
-# Index, product, memory, NUMA node, PCIe, MIG mode, MIG devices, health.
-GpuFacts = tuple[int, str | None, int | None, int | None, Pcie, bool | None, tuple[MigFacts, ...], Health]
+# Index, product, memory, NUMA node, PCIe, MIG mode, MIG devices, health (None: OK, which costs less to hash).
+GpuFacts = tuple[int, str | None, int | None, int | None, Pcie, bool | None, tuple[MigFacts, ...], Health | None]
 Distances = tuple[tuple[PcieDistance | None, ...], ...]
 
 
@@ -228,17 +228,19 @@ def _shape_of_same(same: SameObjects, without_links: bool) -> MachineShape:
     (topology,) = same.objects
     topology = _without_links(topology) if without_links else topology
     gpus = tuple(
-        (
-            gpu.index,
-            gpu.product,
-            gpu.memory_mib,
-            gpu.numa_node,
-            gpu.pcie,
-            gpu.mig_enabled,
-            tuple([(each.profile, each.memory_mib) for each in gpu.mig_devices]) if gpu.mig_devices else (),
-            gpu.health,
-        )
-        for gpu in topology.gpus
+        [
+            (
+                gpu.index,
+                gpu.product,
+                gpu.memory_mib,
+                gpu.numa_node,
+                gpu.pcie,
+                gpu.mig_enabled,
+                tuple([(each.profile, each.memory_mib) for each in gpu.mig_devices]) if gpu.mig_devices else (),
+                None if gpu.health is Health.OK else gpu.health,
+            )
+            for gpu in topology.gpus
+        ]
     )
     parts = topology.nvlink, topology.pcie, topology.nics, topology.degraded, topology.summary
     return _shape_of_parts(gpus, SameObjects(parts))
@@ -305,7 +307,7 @@ def _nameless(facts: GpuFacts) -> Gpu:
         pcie=msgspec.structs.replace(pcie, generation=None, width=None),
         mig_enabled=mig_enabled,
         mig_devices=tuple(MigDevice(profile, None, memory) for profile, memory in mig_devices),
-        health=health,
+        health=health or Health.OK,
     )
 
 

@@ -22,6 +22,7 @@ from scheduler_core.allocation.machine_shape import MachineShape
 from scheduler_core.allocation.numa_alignment import NO_TOPOLOGY_MANAGER, KubeletModel
 from scheduler_core.allocation.symmetry import Symmetry
 from scheduler_core.request.device_request import ContainerSteps
+from scheduler_core.request.node_load import NO_LOAD, NodeLoad
 from scheduler_core.request.pod_request import PodProfile
 
 _MAX_PENDING = 8  # pods that wait for a report at once
@@ -40,6 +41,7 @@ class Occupant(NamedTuple):
     admitted: bool = False  # by the kubelet, so its GPUs are chosen
     owner: str | None = None  # UID of its controller
     job: str | None = None  # that it names by label or annotation (``request.job_key``)
+    load: NodeLoad = NO_LOAD  # only the planner sets it
 
 
 class PendingAdmission(NamedTuple):
@@ -92,7 +94,10 @@ def occupancy(
     """Return the free GPUs of a node. ``healthy``: number of whole GPUs that the device plugin offers (allocatable)."""
     unhealthy = max(0, shape.whole.bit_count() - healthy - (0 if report is None else report.withdrawn.bit_count()))
     allocated = {} if report is None else report.allocated
-    missing = sum(max(0, each.profile.gpus - allocated.get(each.uid, 0).bit_count()) for each in pods)
+    missing = 0
+    for each in pods:
+        gpus, held = each.profile.gpus, allocated.get(each.uid, 0).bit_count()
+        missing += gpus - held if gpus > held else 0
     if report is None:
         return Occupancy(
             _unknown(shape.whole, missing + unhealthy) if missing else _without_unhealthy(shape.whole, shape, unhealthy)
@@ -293,19 +298,20 @@ def reconcile_report(
         held[holder] = held.get(holder, 0) | 1 << place
     gone = [_pop(held, each) for each in departed]
     allocated = {each.uid: mask for each in pods if (mask := _pop(held, each))}
-    busy = union(allocated.values())
     offered = shape.whole & ~withdrawn
+    start = offered & ~union(allocated.values())
+    pending = [PendingAdmission(each.profile, each.admitted) for each in pods if each.uid not in allocated]
+    if not gone and not held:  # most nodes
+        return KubeletReport(allocated, OpenAdmissions(start, _of_whole_gpus(pending)), withdrawn)
     freed = [mask & offered for mask in (*gone, *held.values()) if mask]
     ended = [PendingAdmission(each.profile, ended=True) for each, mask in zip(departed, gone, strict=True) if not mask]
-    waiting = [
-        PendingAdmission(each.profile, each.admitted)
-        for each in pods
-        if each.uid not in allocated and each.profile.gpus
-    ]
-    pending = tuple(each for each in (*waiting, *ended) if each.profile.gpus)
     releases = tuple(sorted(mask for mask in freed if mask))
-    start = offered & ~busy & ~union(freed)
-    return KubeletReport(allocated, OpenAdmissions(start, pending, releases), withdrawn)
+    admissions = OpenAdmissions(start & ~union(freed), _of_whole_gpus([*pending, *ended]), releases)
+    return KubeletReport(allocated, admissions, withdrawn)
+
+
+def _of_whole_gpus(pending: Iterable[PendingAdmission]) -> tuple[PendingAdmission, ...]:
+    return tuple([each for each in pending if each.profile.gpus])
 
 
 def _pop(held: dict[object, int], pod: Occupant) -> int:

@@ -1,7 +1,8 @@
 """The values that watches deliver to the cluster cache, and the changes that the cache returns. Values only.
 
 A batch is what one watch delivers at once: all objects of its kind (after a list), or those that changed. The watch
-drops pods without GPUs and fields that decide nothing: of 100,000 pods only those that request or hold GPUs are kept.
+drops pods without GPUs and fields that decide nothing: of 100,000 pods only those that request or hold GPUs are kept
+(and, by the planner, what the others request: ``pod_loads``).
 """
 
 from __future__ import annotations

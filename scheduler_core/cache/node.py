@@ -20,9 +20,10 @@ from gputopo.model import Interconnect, NodeTopology
 from gputopo.quantities import parse_count, parse_quantity
 from scheduler_core.allocation.numa_alignment import NumaPolicy, parse_numa_policy
 from scheduler_core.allocation.shared_gpus import ReplicaPolicy
-from scheduler_core.cache.node_cost import NodeCost, parse_node_cost
+from scheduler_core.cache.node_cost import LabelledCost, NodeCost, cost_of_node, parse_cost_labels
 from scheduler_core.policy.extensions import kept_node_labels
 from scheduler_core.request.device_request import WHOLE
+from scheduler_core.request.node_load import allocatable_load
 from scheduler_core.request.pod import Metadata
 
 
@@ -64,6 +65,9 @@ class NodeFacts(msgspec.Struct, frozen=True, gc=False, rename=_DECISION_LOG_KEYS
     clique: str | None = None  # of multi-node NVLink, by its labels
     rack: str | None = None  # by its labels: zone, block and rack, as far as they are named
     storage_nics: tuple[str, ...] = ()  # names of NICs that carry no traffic of jobs, by its label
+    memory: int | None = None  # bytes; allocatable, as the next two
+    storage: int | None = None  # bytes of ephemeral storage
+    max_pods: int | None = None
 
 
 def parse_node(node: Node) -> NodeFacts:
@@ -71,24 +75,29 @@ def parse_node(node: Node) -> NodeFacts:
     labels, annotations = node.metadata.labels or {}, node.metadata.annotations or {}
     allocatable = _allocatable(node)
     described, error = _topology(labels, annotations) if keys.TOPOLOGY.key in annotations else (None, None)
+    memory, storage, max_pods = allocatable_load(node.status.allocatable)
     topology = described
     if topology is None:
         # Labels set by hand often name the GPU model and leave the count to the device plugin.
         with_count = {keys.NVIDIA_COUNT.key: str(allocatable.get(WHOLE, 0)), **labels}
         topology = _labelled(_topology(with_count, {})[0], labels, allocatable, damaged=error is not None)
+    facts, cost = _facts_of_labels(labels)
     return msgspec.structs.replace(
-        _facts_of_labels(labels),
+        facts,
         topology=topology,
         described=described is not None,
         allocatable=tuple(sorted(allocatable.items())),
-        cost=parse_node_cost(labels, topology, allocatable.get(WHOLE, 0)),
+        cost=cost_of_node(cost, topology, allocatable.get(WHOLE, 0)),
         topology_hash=None if described is None else content_hash(annotations[keys.TOPOLOGY.key]),
         cpu_milli=_cpu_milli(str((node.status.allocatable or {}).get("cpu", ""))),
         annotation_error=error,
+        memory=memory,
+        storage=storage,
+        max_pods=max_pods,
     )
 
 
-def _facts_of_labels(labels: Mapping[str, str]) -> NodeFacts:
+def _facts_of_labels(labels: Mapping[str, str]) -> tuple[NodeFacts, LabelledCost]:
     """Return the facts that depend on nothing but labels; the other fields have no meaning."""
     kept = kept_node_labels()
     if kept is not None and kept.isdisjoint(keys.UNREAD_OWN_LABELS):
@@ -100,11 +109,13 @@ def _facts_of_labels(labels: Mapping[str, str]) -> NodeFacts:
 
 
 @lru_cache(maxsize=_LABEL_SETS)
-def _facts_of_equal_labels(items: tuple[tuple[str, str], ...], kept: frozenset[str] | None) -> NodeFacts:
+def _facts_of_equal_labels(
+    items: tuple[tuple[str, str], ...], kept: frozenset[str] | None
+) -> tuple[NodeFacts, LabelledCost]:
     """``kept``: the labels that extensions may read; None: all."""
     labels = dict(items)
     aliased = with_aliases(labels)
-    return NodeFacts(
+    facts = NodeFacts(
         topology=None,
         described=False,
         allocatable=(),
@@ -119,6 +130,7 @@ def _facts_of_equal_labels(items: tuple[tuple[str, str], ...], kept: frozenset[s
         rack=_rack(labels),
         storage_nics=_storage_nics(labels),
     )
+    return facts, parse_cost_labels(labels)
 
 
 def _storage_nics(labels: Mapping[str, str]) -> tuple[str, ...]:

@@ -42,9 +42,10 @@ def staleness(record: NodeRecord, now: float, policy: Policy) -> Staleness | Non
         return None
     if record.gpus is None:
         return Staleness.UNCONFIRMED
-    if now > fresh_until(record.gpus, policy):
+    at = observed_at(record.gpus)
+    if now > at + policy.stale_after_s:
         return Staleness.SILENT
-    if observed_at(record.gpus) > now + MAX_CLOCK_AHEAD_S:
+    if at > now + MAX_CLOCK_AHEAD_S:
         return Staleness.CLOCK_AHEAD
     return None if hashes_match(record) else Staleness.HASH_MISMATCH
 
@@ -67,15 +68,11 @@ def mismatch_since(record: NodeRecord, before: NodeRecord, now: float) -> float 
 def staleness_changes(record: NodeRecord, policy: Policy) -> Iterator[float]:
     """Yield the times after which the node becomes stale or fresh without any event, in seconds since 1970."""
     if record.gpus is not None:
-        yield fresh_until(record.gpus, policy)
-        yield observed_at(record.gpus) - MAX_CLOCK_AHEAD_S
+        at = observed_at(record.gpus)
+        yield at + policy.stale_after_s
+        yield at - MAX_CLOCK_AHEAD_S
     if record.hash_mismatch_since is not None:
         yield record.hash_mismatch_since + CONFIRMATION_GRACE_S
-
-
-def fresh_until(gpus: NodeGpus, policy: Policy) -> float:
-    """Return when the observation becomes too old, in seconds since 1970."""
-    return observed_at(gpus) + policy.stale_after_s
 
 
 def observed_at(gpus: NodeGpus) -> float:

@@ -24,7 +24,7 @@ class Protection(Enum):
     NO_CHECKPOINT_TIME = "it does not report its last checkpoint"
     COOLDOWN = "it was evicted a short time ago"
     ENDING = "it is being deleted, and its grace period does not end soon"
-    TOO_MANY_PODS = "it has more pods than may still be evicted in this hour"
+    TOO_MANY_PODS = "it has more pods with GPUs than may still be evicted in this hour"
     UNKNOWN = "it is not observed completely yet"
 
 

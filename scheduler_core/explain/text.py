@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gputopo.crd.reservations import EntryPhase
 from gputopo.render.report import Section, Table, listed, render, text_table, titled
-from gputopo.render.wording import counted_noun, format_number
+from gputopo.render.wording import counted_noun, escape_invisible, format_number
 from scheduler_core.explain.advice import SEE
 from scheduler_core.explain.gpu_wording import gpu_set_words
 from scheduler_core.explain.model import (
@@ -42,7 +42,9 @@ def reserved_words(reserved: ReservedGpus) -> str:
 
 
 def _sections(explanation: Explanation) -> Iterator[Section]:
-    name = f"pod {explanation.pod.namespace}/{explanation.pod.name}"
+    name = (
+        f"pod {escape_invisible(f'{explanation.pod.namespace}/{explanation.pod.name}')}"  # of a file: may be any text
+    )
     yield [] if explanation.beforehand is None else [f"{name}: {explanation.beforehand}."]
     if explanation.malformed is not None:
         yield [f"{name} is rejected on every node: {explanation.malformed}"]

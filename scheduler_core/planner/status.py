@@ -12,8 +12,8 @@ from scheduler_core.cache.reservations import ActiveReservation
 from scheduler_core.planner.commit.progress import Progress, gang_progress, reservations_by_gang
 from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.member import GangName, Member
+from scheduler_core.planner.leader.in_progress import InProgress
 from scheduler_core.planner.leader.term import LeaderTerm
-from scheduler_core.planner.leader.view import InProgress
 from scheduler_core.planner.preemption.model import PreemptionPlan
 from scheduler_core.policy.preemption import PreemptionMode
 

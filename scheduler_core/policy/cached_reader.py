@@ -23,6 +23,7 @@ from scheduler_core.request.workload_type import RULE_LABELS
 
 MAX_ENTRIES = 1024  # cached requests, of half a kilobyte each: most share their profile
 _DIGEST_BYTES = 16
+_MAX_KEY_BYTES = 512  # of a content that is kept as it is
 _WRITTEN = frozenset(key.key for key in WRITTEN_ON_PODS)
 _packed = msgspec.msgpack.Encoder().encode
 
@@ -33,13 +34,15 @@ class MemoizedParser:
     def __init__(self, policies: Callable[[], Policies], most: int = MAX_ENTRIES) -> None:
         self._policies, self._most = policies, most
         self._parsed_by: Policies | None = None  # the policies of all cached requests
-        self._cache: dict[bytes, PodRequest | InvalidRequest] = {}  # by digest of the content
+        self._cache: dict[bytes, PodRequest | InvalidRequest] = {}  # by content, or its digest
         self._profiles: dict[PodProfile, PodProfile] = {}  # of the cached requests
 
     def __call__(self, pod: Pod) -> PodRequest | InvalidRequest:
         """Parse a pod as ``Policies.parse_pod`` does."""
         policies = self._policies()
-        key = blake2b(_relevant_parts(pod, policies.extras_of(pod)), digest_size=_DIGEST_BYTES).digest()
+        key = _relevant_parts(pod, policies.extras_of(pod))
+        if len(key) > _MAX_KEY_BYTES:
+            key = blake2b(key, digest_size=_DIGEST_BYTES).digest()
         if policies is not self._parsed_by or len(self._cache) >= self._most:
             self._parsed_by, self._cache, self._profiles = policies, {}, {}
         found = self._cache.get(key)
@@ -52,7 +55,17 @@ class MemoizedParser:
             return found
         metadata = pod.metadata
         owner = None if metadata.owner is None else metadata.owner.uid
-        return found._replace(uid=metadata.uid, name=metadata.name, owner=owner, job=job_key(metadata))
+        return PodRequest(  # in a fourth of the time of ``_replace``
+            metadata.uid,
+            found.namespace,
+            metadata.name,
+            found.scheduler,
+            found.profile,
+            found.has_soft_preferences,
+            owner,
+            found.detection,
+            job_key(metadata),
+        )
 
 
 def _relevant_parts(pod: Pod, extras: PodExtras | None) -> bytes:

@@ -73,7 +73,7 @@ class BackfillPolicy(NamedTuple):
     """The policy of backfill."""
 
     mode: BackfillMode = BackfillMode.OFF  # else pods must be evicted, which needs a permission
-    max_grace_s: float = 60.0  # of pods on held capacity: for so long the other gang may wait for their end
+    max_grace_s: float = 30.0  # of pods on held capacity: for so long the other gang may wait for their end
 
 
 DEFAULT_BACKFILL = BackfillPolicy()

@@ -96,7 +96,7 @@ class PreemptionPolicy(NamedTuple):
     wait_s: float = 60.0  # a gang waits so long before pods are evicted for it
     min_runtime_s: float = 600.0  # of victims
     cooldown_s: float = 3_600.0  # a workload is not evicted again for so long
-    max_evictions_per_hour: int = 256  # pods of the whole cluster
+    max_evictions_per_hour: int = 256  # pods with GPUs of the whole cluster
     windows: tuple[PreemptionWindow, ...] = ()  # (): at any time
     # "never" annotations of pods protect for so long after the start of the pod; 0: they do not protect.
     never_limit_s: float = _DAY_S

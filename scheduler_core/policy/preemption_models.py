@@ -167,7 +167,7 @@ class PreemptionModel(FileModel):
         default=None, description="Younger pods stay, where a rule sets no other time."
     )
     cooldown: Duration | None = Field(default=None, description="A workload is not evicted again for so long.")
-    max_evictions_per_hour: Count | None = Field(default=None, description="Pods of the whole cluster.")
+    max_evictions_per_hour: Count | None = Field(default=None, description="Pods with GPUs of the whole cluster.")
     windows: Windows | None = Field(
         default=None, description="Pods are evicted only in these times; at any time if absent."
     )

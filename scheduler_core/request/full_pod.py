@@ -88,6 +88,13 @@ class FullContainer(Container, frozen=True, rename="camel"):
         return sum(len(each or ()) for each in (self.env, self.ports, self.volume_mounts))
 
 
+class PodResources(AffinityTerm, frozen=True):
+    """``spec.resources``: of all containers together."""
+
+    limits: dict[str, str | int | float] | None = None
+    requests: dict[str, str | int | float] | None = None
+
+
 class PodSchedulingGroup(msgspec.Struct, frozen=True, rename="camel"):
     """``spec.schedulingGroup`` (Kubernetes 1.36)."""
 
@@ -103,7 +110,7 @@ class FullPodMetadata(Metadata, frozen=True, rename="camel"):
 
 
 class FullPodSpec(PodSpec, frozen=True, rename="camel"):
-    """``spec`` with the fields that kube-scheduler's own filters read, the pod's deadline and grace period."""
+    """``spec`` with all fields that kube-scheduler's own filters read, and the grace period."""
 
     containers: tuple[FullContainer, ...] | None = None
     init_containers: tuple[FullContainer, ...] | None = None
@@ -114,6 +121,8 @@ class FullPodSpec(PodSpec, frozen=True, rename="camel"):
     volumes: tuple[FullVolume, ...] | None = None
     scheduling_group: PodSchedulingGroup | None = None
     termination_grace_period_seconds: int | None = None
+    resources: PodResources | None = None
+    overhead: dict[str, str | int | float] | None = None
 
 
 # The API server writes this reason for a pod with scheduling gates. It stays after the last gate is removed, until a

@@ -54,7 +54,7 @@ class ContainerResources(msgspec.Struct, frozen=True, rename="camel"):
     requests: dict[str, str | int | float] | None = None
 
 
-class EnvVar(msgspec.Struct, frozen=True):
+class EnvVar(msgspec.Struct, frozen=True, gc=False):
     """An item of ``env``."""
 
     name: str = ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import sys
@@ -46,7 +45,6 @@ def configured(read_settings: Callable[[Flags, Mapping[str, str]], S], flags: Fl
         fail(str(error))
     ignore_sigpipe()
     sink = logs.start_logging(settings.log, sys.stderr, _PACKAGES, {})
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns about every peer that does not speak HTTP
     try:
         yield settings
     finally:

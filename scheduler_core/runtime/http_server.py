@@ -39,6 +39,7 @@ class Listener(uvicorn.Server):
         calls: CallsInProgress | None = None,
     ) -> None:
         """``bound``: a bound socket; ``calls``: note the requests there. Raises ``CertificateError``."""
+        logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns about every peer that does not speak HTTP
         super().__init__(
             uvicorn.Config(
                 app,

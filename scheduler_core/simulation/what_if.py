@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gputopo.render.wording import counted_noun
+from gputopo.render.wording import counted_noun, escape_invisible, shorten_names
 from scheduler_core.allocation.gpu_sets import ExactSets
 from scheduler_core.allocation.named_shares import free_fraction
 from scheduler_core.cache.free_islands import min_free
@@ -78,11 +78,12 @@ def what_if(request: PodRequest, table: ClusterSnapshot, names: Sequence[str], p
 def render_text(answer: WhatIf, why: str = "gputopo why -f FILE") -> str:
     """Return the result as text. ``why``: the command that explains the rejections."""
     lines = []
+    pod = escape_invisible(shorten_names(answer.pod))
     if not answer.placements:
-        lines.append(f"{answer.pod} fits no node now.")
+        lines.append(f"{pod} fits no node now.")
     for number, placement in enumerate(answer.placements):
-        head = f"{answer.pod} fits on" if number == 0 else "or on"
-        lines.append(f"{head} {placement.node} (score {placement.points:.2f} of 10)")
+        head = f"{pod} fits on" if number == 0 else "or on"
+        lines.append(f"{head} {escape_invisible(shorten_names(placement.node))} (score {placement.points:.2f} of 10)")
         lines += [f"  {line}" for line in _gets(placement)]
         if placement.before is not None and placement.after is not None:
             lines.append(f"  {_free_words(placement.before, placement.after)}")
@@ -90,7 +91,7 @@ def render_text(answer: WhatIf, why: str = "gputopo why -f FILE") -> str:
         lines.append(_nodes_words(answer))
     refused = answer.refused.items()
     lines += [f"{counted_noun(count, 'node')} rejected: {reason.removesuffix(SEE)}" for reason, count in refused]
-    if refused:
+    if refused or not answer.placements:
         lines.append(f"The reasons in detail: {why}")
     return "\n".join(lines) + "\n"
 

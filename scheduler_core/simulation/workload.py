@@ -14,6 +14,8 @@ from scheduler_core.policy.demand_mix import WHOLE_GPU
 from scheduler_core.simulation.rows import Row, RowsError, parse_integer, parse_number, parse_text, read_rows
 
 _MAX_COUNT = 2**40
+_MAX_ARRIVAL_S = 1e11  # the policies keep times as dates, and these end with the year 9999
+_MAX_EXPECTED_S = 5e9  # of the last random job: one arrives at most 37 times as late
 _QUOTED = 300  # characters of a faulty row
 _COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 
@@ -105,10 +107,15 @@ class WorkloadRecipe(NamedTuple):
 
 
 def generate_jobs(recipe: WorkloadRecipe, gpus: int, random: Random) -> list[SimulatedJob]:
-    """Generate jobs for a cluster with this many GPUs."""
+    """Generate jobs for a cluster with this many GPUs. Raises ``WorkloadError`` if they arrive over centuries."""
     sizes, weights = zip(*sorted(recipe.sizes.items()), strict=True)
     mean = sum(size * weight for size, weight in recipe.sizes.items()) / sum(weights)
     rate = recipe.load * gpus / (mean * recipe.mean_duration_s)
+    if recipe.jobs > rate * _MAX_EXPECTED_S:
+        raise WorkloadError(
+            f"with a load of {recipe.load:g}, the last of {recipe.jobs} jobs would arrive after more than "
+            f"{_MAX_EXPECTED_S / 31_557_600:.0f} years; simulate a higher load, or fewer jobs"
+        )
     jobs = []
     now = 0.0
     for number in range(recipe.jobs):
@@ -135,11 +142,16 @@ def _job(number: int, row: Row) -> SimulatedJob:
             products=frozenset(str(row["gpu_spec"]).split("|")) if row.get("gpu_spec") else None,
             island=str(row.get("island", "")) == "required",
         )
-        return SimulatedJob(
-            parse_text(row, "name"), kind, _seconds(row, "arrival_s", number), _seconds(row, "duration_s", inf)
-        )
+        return SimulatedJob(parse_text(row, "name"), kind, _arrival(row, number), _seconds(row, "duration_s", inf))
     except ValueError as error:
         raise WorkloadError(f"job {number}: {error}: {str(dict(row))[:_QUOTED]}") from None
+
+
+def _arrival(row: Row, default: float) -> float:
+    found = _seconds(row, "arrival_s", default)
+    if found > _MAX_ARRIVAL_S:
+        raise ValueError(f"arrival_s {found:g} is more than {_MAX_ARRIVAL_S:g}: are these milliseconds?")
+    return found
 
 
 def _count(row: Row, column: str) -> int:

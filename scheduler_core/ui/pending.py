@@ -14,7 +14,7 @@ from scheduler_core.cache.events import PodUpdate
 from scheduler_core.cache.full_pods import scheduling_rules
 from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.member import GangName
-from scheduler_core.planner.gang.pod_source import ParsePod, PlannerPod, planner_pod
+from scheduler_core.planner.gang.pod_source import ParsePod, PlannerPod, WatchedPod, watched_pod
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.report.listing import GangSummary
 from scheduler_core.request.full_pod import FullPod
@@ -27,10 +27,10 @@ _MOST_MEMBERS = 5_000  # that are compared with each other, of all gangs, for on
 _MOST_GATES = 3  # that a reason names, and that are kept of a pod: it may have 20,000
 
 
-def ui_pod(uid: str, pod: FullPod, parse: ParsePod) -> PlannerPod | None:
+def ui_pod(uid: str, pod: FullPod, parse: ParsePod) -> WatchedPod | None:
     """Return what the pages keep of a pod: as the planner, and of a pending pod its rules about nodes and its gates."""
-    found = planner_pod(uid, pod, parse)
-    if found is None or found.update is None or found.update.node is not None:
+    found = watched_pod(uid, pod, parse)
+    if not isinstance(found, PlannerPod) or found.update is None or found.update.node is not None:
         return found
     if found.member is not None and found.member.rules is not None:  # it has them itself
         return found

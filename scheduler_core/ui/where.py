@@ -52,7 +52,7 @@ def prepare_where(view: PlannerView, policies: Policies, query: WhereQuery) -> C
     if isinstance(members, InvalidRequest):
         refused = WhereAnswer(members.reason)
         return lambda _: refused
-    nodes = NodeView(view.cache.snapshot, view.rules, policies.policy_for)
+    nodes = NodeView(view.cache.snapshot, view.rules, policies.policy_for, others=view.loads.by_node)
     placed = view.placed_members()
     return lambda out_of_time: _answer(
         query, members, nodes, PlanOptions(out_of_time=out_of_time, placed_members=placed)

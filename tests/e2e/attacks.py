@@ -31,6 +31,7 @@ _OBJECTS = "tests/e2e/gangs/test_hostile_objects.py"
 _GATING = "tests/e2e/daemonset/test_gating.py"
 _PREEMPTION = "tests/e2e/gangs/test_hostile_preemption.py"
 _HOLDS = "tests/e2e/gangs/test_hostile_holds.py"
+_BUDGETS = "tests/e2e/gangs/test_hostile_budgets.py"
 ATTACKS = (
     Attack(
         "Pod, Job, Node annotation nested 1,000 to 3,000 levels; restarts while they exist",
@@ -100,6 +101,26 @@ ATTACKS = (
             f"{_PREEMPTION}::test_a_victim_that_ends_slowly_delays_the_next_preemption_by_a_minute",
         ),
         "the gangs start",
+    ),
+    Attack(
+        "a PodDisruptionBudget that allows nothing once the first pod of a gang terminates",
+        "a critical gang not started within 90 s; 20 minutes by the code",
+        (
+            f"{_BUDGETS}::test_a_budget_that_allows_nothing_once_the_first_pod_terminates_delays_a_gang_by_half_a_minute",
+        ),
+        "",
+    ),
+    Attack(
+        "hundreds of PodDisruptionBudgets of 300 kB",
+        "980: a critical gang not started within 60 s; planner 88 to 418 MiB",
+        (f"{_BUDGETS}::test_large_budgets_neither_delay_a_preemption_nor_take_the_memory_of_the_planner",),
+        "",
+    ),
+    Attack(
+        "members without GPUs, and evictions of own pods, up to maxEvictionsPerHour",
+        "a critical gang not started within 60 s",
+        (f"{_BUDGETS}::test_members_without_gpus_and_evictions_of_own_pods_protect_no_gang",),
+        "",
     ),
     Attack(
         "a gang that waits for a pod of its own tenant: one GPU on each node, or a hold of its own",

@@ -244,6 +244,7 @@ class CheckBudgets(Action, frozen=True):
     finds_forbidden: bool = False  # also find the other pods that the same budgets forbid to evict
     gang_namespace: str = ""
     seats: tuple[PlannedMember, ...] = ()  # of the gang: also check the CPU and memory that its members request
+    dry_run_for: GangName | None = None  # of a dry run: there is no hold
 
     @property
     def key(self) -> Key:

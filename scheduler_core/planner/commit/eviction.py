@@ -12,6 +12,7 @@ unit after the other:
     after the deadline                   a begun unit is finished; the others are not evicted
     the policy allows no eviction now    a begun unit is finished; the others wait, until the deadline
     a pod does not end                   ``status.stuck`` names it (``eviction_progress``)
+    evictions are refused for 30 s       other pods are searched for; a hold with these replaces this one
     no listed pod is left                the hold is an ordinary capacity hold
 
 Backfilled pods (``yields``) are evicted in any mode of the policy; if a budget forbids it, the hold stays, and it is
@@ -29,10 +30,12 @@ from gputopo.render.wording import counted_noun
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.actions import CheckBudgets, EvictPod, WriteStatus, reserved_gang, reserved_gangs
 from scheduler_core.planner.commit.eviction_progress import (
+    CHECK_S,
     is_ending,
     is_late,
     is_left,
     left_evictions,
+    refused_units,
     stuck_evictions,
     unfinished_evictions,
     untouched_units,
@@ -44,7 +47,6 @@ from scheduler_core.planner.commit.status import first_names, hold_reason, statu
 AGAIN_S = 60.0  # a pod that does not terminate so long after its eviction was accepted is evicted again
 # Extenders read the hold before pods end: else they may give the devices to other pods.
 LISTED_S = 2.0
-CHECK_S = 10.0  # a count of the budgets is used for this time; while they forbid an eviction they are counted again
 _ERROR_LENGTH = 500  # characters kept of the API server's message
 _STUCK_NAMES = 100  # in the status
 
@@ -114,9 +116,8 @@ def _next_unit(inputs: ReconcileInput, reservation: ReservationUpdate, preemptio
         return None
     left = unfinished_evictions(inputs, preemption)
     units = dict.fromkeys(each.unit for each in left)
-    if any(unit in begun for unit in units) or (
-        not begun and not preemption.yields and any(unit in check.blocked for unit in units)
-    ):
+    # While one unit is forbidden, the gang would not fit: the others would be evicted in vain.
+    if any(unit in begun for unit in units) or (not preemption.yields and any(unit in check.blocked for unit in units)):
         return None
     return next((unit for unit in units if unit not in check.blocked), None)
 
@@ -132,6 +133,9 @@ def _reason(
     if stuck := stuck_evictions(inputs, reservation, preemption):
         text = f"{first_names([f'{each.namespace}/{each.name}' for each in stuck])} did not end in time"
         return f"{text}: gangs of this priority may evict other pods{_refusal(inputs, reservation, left)}"
+    if refused := refused_units(inputs, reservation, preemption):
+        text = f"evictions of {first_names(sorted(refused))} are refused: other pods are searched for"
+        return text + _refusal(inputs, reservation, left)
     spared = sorted({each.unit for each in left} - set(reservation.status.evicting))
     if spared and is_late(inputs, reservation):
         text = f"evictions were refused until {reservation.status.deadline}: {first_names(spared)} not evicted"

@@ -1,8 +1,11 @@
 """The progress of the evictions of a capacity hold: which pods are left, and which do not end in time. Pure.
 
-A pod that was evicted and does not end (a finalizer, a lost node), or whose eviction is refused for ever, must not keep
-other gangs from preempting. It is stuck once ``timeoutS`` of the intent has passed since the end of its grace period,
-or since the deadline of the evictions. Its devices count as used until the kubelet has released them.
+A pod that was evicted and does not end (a finalizer, a lost node) must not keep other gangs from preempting. It is
+stuck once ``timeoutS`` of the intent has passed since the end of its grace period, or since the deadline of the
+evictions. Its devices count as used until the kubelet has released them.
+
+An eviction may be refused although the budgets allowed it a moment ago: tenants change budgets. After ``REFUSED_S`` the
+evictions of the hold are over, and other pods are searched for. They are repeated until another hold replaces this one.
 """
 
 from __future__ import annotations
@@ -12,8 +15,12 @@ from enum import Enum
 from gputopo.crd.reservations import PlannedEviction, Preemption
 from gputopo.timestamps import parse_timestamp
 from scheduler_core.cache.events import ReservationUpdate
+from scheduler_core.planner.commit.actions import EvictPod
 from scheduler_core.planner.commit.state import ReconcileInput
 from scheduler_core.planner.gang.disruption import ends_within
+
+CHECK_S = 10.0  # a count of the budgets is used for this time; while they forbid an eviction they are counted again
+REFUSED_S = 30.0
 
 
 class EvictionProgress(Enum):
@@ -21,7 +28,7 @@ class EvictionProgress(Enum):
 
     RUNNING = "running"  # pods are evicted, or about to end
     DONE = "done"  # no listed pod is left: the kubelets release the devices
-    OVER = "over"  # all pods that are left are stuck, or are not evicted any more
+    OVER = "over"  # all pods that are left are stuck, or are not evicted any more, or evictions are refused
 
 
 def eviction_progress(
@@ -31,6 +38,8 @@ def eviction_progress(
     left, begun = left_evictions(inputs, preemption), _begun_units(inputs, reservation, preemption)
     if not left:
         return EvictionProgress.DONE
+    if refused_units(inputs, reservation, preemption):
+        return EvictionProgress.OVER
     may_begin = not is_late(inputs, reservation) and not _spares_untouched(inputs, reservation)
     if not begun or (may_begin and any(each.unit not in begun for each in left)):
         return EvictionProgress.RUNNING
@@ -58,6 +67,28 @@ def untouched_units(inputs: ReconcileInput, reservation: ReservationUpdate, pree
     begun = set(reservation.status.evicting)
     touched = {each.unit for each in preemption.evictions if each.unit in begun and each.uid not in unfinished}
     return frozenset(each.unit for each in left_evictions(inputs, preemption)) - touched
+
+
+def refused_units(inputs: ReconcileInput, reservation: ReservationUpdate, preemption: Preemption) -> dict[str, str]:
+    """Return the units whose evictions are refused since ``REFUSED_S`` or longer, with the reason for people.
+
+    Of a begun unit, the API server refuses a pod or does not answer; of another one, the budgets forbid it after the
+    first unit was begun. The evictions of backfilled pods (``yields``) are repeated until these end.
+    """
+    if preemption.yields or not reservation.status.evicting:
+        return {}
+    found: dict[str, str] = {}
+    begun, check = _begun_units(inputs, reservation, preemption), inputs.observations.budgets.get(reservation.key)
+    for each in unfinished_evictions(inputs, preemption):
+        refused = inputs.observations.refused_writes.get((EvictPod, each.uid))
+        if each.unit in begun and refused is not None and inputs.now - refused.since >= REFUSED_S:
+            found.setdefault(each.unit, refused.error)
+    if check is not None and check.blocked_since is not None and not is_late(inputs, reservation):
+        is_recent = inputs.now - check.at <= 2 * CHECK_S
+        if is_recent and inputs.now - check.blocked_since >= REFUSED_S:
+            left = {each.unit for each in left_evictions(inputs, preemption)} - set(reservation.status.evicting)
+            found |= {unit: why for unit, why in check.blocked.items() if unit in left}
+    return found
 
 
 def _spares_untouched(inputs: ReconcileInput, reservation: ReservationUpdate) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gputopo.crd.reservations import PlannedMember
-from gputopo.labels.gate import has_gate
+from gputopo.labels.keys import GATE
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.actions import reserved_gang
 from scheduler_core.planner.commit.state import ReconcileInput
@@ -18,11 +18,19 @@ def members_of(inputs: ReconcileInput, reservation: ReservationUpdate) -> list[t
 
 def unbound_members(inputs: ReconcileInput, reservation: ReservationUpdate) -> list[tuple[PlannedMember, Member]]:
     """Return the members that are not bound yet, with their seats."""
+    member_of = inputs.member
     return [
         (seat, member)
-        for seat, member in members_of(inputs, reservation)
-        if member is not None and not is_lost(member, reservation) and not is_bound(member)
+        for seat in reservation.spec.seats
+        if (member := member_of(seat.uid)) is not None and _is_unbound(member, reservation)
     ]
+
+
+def _is_unbound(member: Member, reservation: ReservationUpdate) -> bool:
+    """Return whether the pod is neither lost nor bound. Each round asks this of every member that is not bound yet."""
+    if member.is_terminating or member.phase == "Failed" or is_bound(member):
+        return False
+    return is_gated(member) or member.reservation == reservation.name
 
 
 def is_still_gated(inputs: ReconcileInput, reservation: ReservationUpdate) -> bool:
@@ -64,7 +72,7 @@ def has_enough_bound(inputs: ReconcileInput, reservation: ReservationUpdate) -> 
 
 def is_gated(member: Member) -> bool:
     """Return whether the pod has our scheduling gate."""
-    return has_gate(member.gates)
+    return GATE in member.gates
 
 
 def is_bound(member: Member) -> bool:

@@ -47,6 +47,7 @@ class BudgetCheck(NamedTuple):
     forbidden: frozenset[str] = frozenset()  # UIDs of further pods that they forbid to evict
     # Nodes without evictions on which the gang would lack CPU, memory or another resource.
     short_nodes: frozenset[str] = frozenset()
+    blocked_since: float | None = None  # monotonic seconds; None: all units are allowed
 
 
 class Observations(NamedTuple):

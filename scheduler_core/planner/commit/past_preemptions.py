@@ -43,7 +43,7 @@ def past_preemptions(
 
 
 def pods_of_last_hour(records: Iterable[PastPreemption], wall_time: float) -> int:
-    """Return the number of pods that were planned to be evicted in the last hour."""
+    """Return the number of pods with GPUs that were planned to be evicted in the last hour."""
     return sum(each.pods for each in records if wall_time - (parse_timestamp(each.at) or 0.0) < HOUR_S)
 
 
@@ -76,7 +76,13 @@ def _record(inputs: ReconcileInput, uid: str) -> PastPreemption | None:
     units = Counter[str]()
     for each in intent.evictions:
         units[each.key or each.unit] += devices_to_protect(each, reservation.namespace)
-    return PastPreemption(uid, format_timestamp(inputs.wall_time), len(intent.evictions), **_first_units(units))
+    pods = sum(each.gpus > 0 for each in intent.evictions)
+    return PastPreemption(uid, format_timestamp(inputs.wall_time), pods, **_first_units(units))
+
+
+def own_namespace(eviction: PlannedEviction, namespace: str) -> str:
+    """Return the namespace of a pod that is evicted for a gang of the same namespace; "": it is of another one."""
+    return namespace if eviction.namespace == namespace else ""
 
 
 def devices_to_protect(eviction: PlannedEviction, namespace: str) -> int:

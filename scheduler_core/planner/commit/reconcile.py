@@ -270,5 +270,11 @@ def _committed_step(inputs: ReconcileInput, terms: CommitTerms, reservation: Res
         write = status_write(inputs, reservation, ReservationState.COMMITTED, timeout_s=terms.timeout_of(reservation))
         return ReservationStep((write,))
     return ReservationStep(
-        tuple(UngateAndPin(member, seat, reservation.name) for seat, member in open_ if is_gated(member))
+        tuple(
+            [
+                UngateAndPin(member, seat, reservation.name)
+                for seat, member in open_
+                if is_gated(member) and ("pod", member.uid) not in inputs.in_flight  # else it is submitted already
+            ]
+        )
     )

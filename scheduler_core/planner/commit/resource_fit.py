@@ -1,8 +1,8 @@
 """Whether the members of a gang fit on the nodes of its hold: CPU, memory, other resources, host ports. Pure.
 
-The planner watches GPUs only. Before the first pod is evicted, it reads all pods of these nodes: pods without GPUs, and
-the memory and ports of all pods, may keep a member from its node although its GPUs come free. Counted as kube-scheduler
-does (NodeResourcesFit, NodePorts).
+A search counts CPU, memory, ephemeral storage and pod slots. Before the first pod is evicted, the planner reads all
+pods of these nodes: their host ports and other resources may keep a member from its node although its GPUs come free.
+Counted as kube-scheduler does (NodeResourcesFit, NodePorts).
 """
 
 from __future__ import annotations

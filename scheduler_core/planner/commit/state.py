@@ -69,6 +69,7 @@ class ReconcileInput(NamedTuple):
     proved_seats: Mapping[str, tuple[PlannedMember, ...]] = {}
     has_stale_view: bool = False  # the view may be old: nothing is listed, proposed or committed
     active: Collection[str] | None = None  # UIDs of reservations that may need a step; None: all
+    in_flight: Container[tuple[str, str]] = ()  # ``Action.key`` of the writes without an answer yet
     plans: Container[tuple[str, str]] | None = None  # ``recovery.plan_keys`` of all reservations; None: not computed
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from scheduler_core.cache.kube_scheduler_filters import SchedulingRules
 from scheduler_core.request.full_pod import PodAffinityTerm
+from scheduler_core.request.node_load import ONE_POD, NodeLoad
 from scheduler_core.request.pod import RequiredTerms
 from scheduler_core.request.pod_request import InvalidRequest, PodRequest
 
@@ -78,6 +79,7 @@ class Member(NamedTuple):
     # activeDeadlineSeconds and terminationGracePeriodSeconds of the pod: it runs no longer.
     bounded_s: tuple[float, float] | None = None  # None: it may run for any time
     expected: ExpectedRun | None = None  # while it is gated; None: it does not say it
+    load: NodeLoad = ONE_POD  # CPU, memory and ephemeral storage that it requests
     unplanned: tuple[str, ...] = ()  # rules, of a pod that asks for GPUs, which only kube-scheduler can follow
 
     @property

@@ -1,10 +1,12 @@
 """The planner's watch sources: pods, nodes with kube-scheduler's rules, NodeGpus, and objects that declare gang sizes.
 
 pod watch ──▶ PlannerPod ──fan_out──▶ PodUpdate (ClusterCache), Member (GangMembers), PodDeadline (PodDeadlines)
+          └─▶ PodLoad ──split_loads──▶ PodLoads: of other pods only the resources that they take of their nodes
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -28,6 +30,7 @@ from scheduler_core.cache.full_pods import (
     scheduling_rules,
 )
 from scheduler_core.cache.kube_scheduler_filters import SchedulingRules
+from scheduler_core.cache.pod_loads import PodLoad
 from scheduler_core.cache.watch import Sources, pod_update, uid_key
 from scheduler_core.planner.gang.conventions import (
     conventional_name,
@@ -44,6 +47,7 @@ from scheduler_core.planner.gang.size_sources import SIZE_SOURCES
 from scheduler_core.planner.gang.volume_sources import VOLUME_SOURCES
 from scheduler_core.request.disruption import MAX_GRACE_S, parse_disruption
 from scheduler_core.request.full_pod import FullPod, FullPodSpec
+from scheduler_core.request.node_load import pod_load
 from scheduler_core.request.pod import Metadata, Pod, pin_claim, required_nodes
 from scheduler_core.request.pod_request import InvalidRequest, PodRequest, parse_request
 
@@ -65,6 +69,7 @@ class PlannerPod(NamedTuple):
     member: Member | None  # None: it has no gang and not our gate
     deadline: float | None = None  # by its own activeDeadlineSeconds, in seconds since 1970, if it holds GPUs
     disruption: PodDisruption | None = None  # None: it has no node
+    load: PodLoad | None = None  # None: it uses GPUs, has no node, or has ended
 
 
 class PodStreams(NamedTuple):
@@ -76,18 +81,32 @@ class PodStreams(NamedTuple):
     disruptions: Batch[PodDisruption]  # for Disruptions
 
 
+WatchedPod = PlannerPod | PodLoad
+
+
 def planner_sources(parse: ParsePod = parse_request, sizes: Sources = SIZE_SOURCES) -> Sources:
     """Return the watch sources: ``NodeUpdate`` with rules, ``PlannerPod``, NodeGpus, sizes of gangs, and volumes.
 
     ``parse``: returns the request of a pod by a policy; called on a watch's thread.
     """
-    pods: WatchSource[PlannerPod] = WatchSource(PODS, FullPod, uid_key, partial(planner_pod, parse=parse))
+    pods: WatchSource[WatchedPod] = WatchSource(PODS, FullPod, uid_key, partial(watched_pod, parse=parse))
     kept = {kind: source for kind, source in FULL_POD_SOURCES.items() if kind is not PodUpdate}
     return {**kept, PlannerPod: pods, **sizes, **VOLUME_SOURCES}
 
 
-def planner_pod(uid: str, pod: FullPod, parse: ParsePod = parse_request) -> PlannerPod | None:
+def watched_pod(uid: str, pod: FullPod, parse: ParsePod = parse_request) -> WatchedPod | None:
     """Return what the planner keeps of a pod; None: nothing."""
+    return planner_pod(uid, pod, parse) or pod_load_of(uid, pod)
+
+
+def pod_load_of(uid: str, pod: FullPod) -> PodLoad | None:
+    """Return what a pod takes of its node; None: it has no node, or has ended."""
+    node = pod.spec.node_name
+    return None if not node or pod.is_finished else PodLoad(uid, sys.intern(node), pod_load(pod.spec))
+
+
+def planner_pod(uid: str, pod: FullPod, parse: ParsePod = parse_request) -> PlannerPod | None:
+    """Return what the planner keeps of a pod with GPUs or in a gang; None: it is neither."""
     parsed: list[PodRequest | InvalidRequest] = []
 
     def parse_once(pod: Pod) -> PodRequest | InvalidRequest:
@@ -98,8 +117,39 @@ def planner_pod(uid: str, pod: FullPod, parse: ParsePod = parse_request) -> Plan
     update, member = pod_update(uid, pod, parse_once), _member(uid, pod, parse_once)
     if update is None and member is None:
         return None
+    load = None
+    if update is None:
+        load = pod_load_of(uid, pod)
+    else:
+        update = update._replace(occupant=update.occupant._replace(load=pod_load(pod.spec)))
     deadline = None if update is None or update.node is None else _deadline(pod)
-    return PlannerPod(uid, update, member, deadline, _disruption(uid, pod, member) if pod.spec.node_name else None)
+    disruption = _disruption(uid, pod, member) if pod.spec.node_name else None
+    return PlannerPod(uid, update, member, deadline, disruption, load)
+
+
+def split_loads(
+    batch: Batch[WatchedPod], has_load: Callable[[str], bool], is_known: Callable[[str], bool]
+) -> tuple[Batch[PodLoad], Batch[PlannerPod]]:
+    """Return the loads of a batch, and its pods with GPUs or in a gang.
+
+    ``has_load``, ``is_known``: whether a pod, by its UID, was the one or the other before.
+    """
+    pods, loads = list[PlannerPod](), list[PodLoad]()
+    gone, without_load = [each for each in batch.removed if is_known(each) or not has_load(each)], [*batch.removed]
+    for each in batch.updates:
+        load = each if isinstance(each, PodLoad) else each.load
+        if load is not None:
+            loads.append(load)
+        elif not batch.is_full_list:
+            without_load.append(each.key)
+        if isinstance(each, PlannerPod):
+            pods.append(each)
+        elif not batch.is_full_list and is_known(each.key):
+            gone.append(each.key)
+    return (
+        Batch(PodLoad, tuple(loads), tuple(without_load), batch.is_full_list),
+        Batch(PlannerPod, tuple(pods), tuple(gone), batch.is_full_list),
+    )
 
 
 def fan_out(batch: Batch[PlannerPod]) -> PodStreams:
@@ -132,10 +182,12 @@ def _member(uid: str, pod: FullPod, parse: ParsePod) -> Member | None:
     gates = gates if len(gates) <= _MAX_GATES else (*(GATE,) * (GATE in gates), *other_gates(gates)[:_MAX_GATES])
     reservation = (metadata.annotations or {}).get(POD_RESERVATION.key)
     gated = GATE in gates
-    gang_request, invalid = _gang_request_of(pod)
-    if gang_request is None or (
-        not (gated or reservation) and (invalid or is_single_pod_gang(gang_request.gang) or pod.is_finished)
-    ):
+    group = None if spec.scheduling_group is None else spec.scheduling_group.pod_group_name
+    found = parse_gang_request(metadata, group)
+    if not (gated or reservation) and (not isinstance(found, GangRequest) or pod.is_finished):  # most pods
+        return None
+    gang_request, invalid = _gang_request_of(metadata, group, found)
+    if not (gated or reservation) and is_single_pod_gang(gang_request.gang):
         return None
     own_key = None if is_single_pod_gang(gang_request.gang) else own_affinity_key(spec, labels, metadata.namespace)
     if own_key is not None and gang_request.required in (None, own_key):
@@ -163,6 +215,7 @@ def _member(uid: str, pod: FullPod, parse: ParsePod) -> Member | None:
         is_terminating=metadata.deletion_timestamp is not None,
         reservation=reservation,
         owner_kind=None if owner is None else f"{owner.api_version.rpartition('/')[0] or 'core'}/{owner.kind}",
+        load=pod_load(spec),
         rules=rules,
         terms=required_nodes(spec.affinity) if gated else None,
         finalizers=metadata.finalizers or (),
@@ -190,13 +243,13 @@ def _claims(pod: FullPod) -> tuple[str, ...]:
     return tuple(sorted(set(found)))
 
 
-def _gang_request_of(pod: FullPod) -> tuple[GangRequest | None, InvalidRequest | None]:
+def _gang_request_of(
+    metadata: Metadata, group: str | None, found: GangRequest | InvalidRequest | None
+) -> tuple[GangRequest, InvalidRequest | None]:
     """Return the pod's gang and why its gang annotations are invalid, if so. Our gate alone: a single pod."""
-    group = None if pod.spec.scheduling_group is None else pod.spec.scheduling_group.pod_group_name
-    found = parse_gang_request(pod.metadata, group)
     if isinstance(found, InvalidRequest):
-        return named_gang(pod.metadata, group) or single_pod_request(pod.metadata, "gate"), found
-    return found or single_pod_request(pod.metadata, "gate"), None
+        return named_gang(metadata, group) or single_pod_request(metadata, "gate"), found
+    return found or single_pod_request(metadata, "gate"), None
 
 
 def _excess_reason(pod: FullPod, rules: SchedulingRules) -> str | None:

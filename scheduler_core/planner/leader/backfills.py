@@ -14,6 +14,7 @@ from math import inf
 from typing import NamedTuple
 
 from gputopo.crd.reservations import ReservationState
+from gputopo.timestamps import parse_timestamp
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.cache.node_record import is_hold
@@ -163,7 +164,8 @@ class Backfills:
         """Return the pods on held capacity that end by the time of the hold, if backfilled pods must yield now for it.
 
         That is so for backfilled pods that no deadline ends in time. What is not enforced for them need not be enforced
-        for the others either: there the time of the hold is what the pods say.
+        for the others either: there the time of the hold is what the pods say, but not before the time that the
+        backfilled gangs were given. Else the owner of a pod could have them evicted by a claim that is not true.
         """
         own, table = _seated(reservations), self._view.cache.snapshot
         records = [record for each in hold.spec.held if (record := table.records.get(each.node))]
@@ -173,6 +175,10 @@ class Backfills:
         if any(end_of(pod) is None for pod in yielding):
             end_of = ExpectedEnds(self._view, self._context.policies().preemption, self._context.clock.wall()).end_of
         limit = hold_start(hold.spec.held, table, end_of, own)
+        if limit is not None and limit != -inf:
+            given = max((_given_until(each) for each in reservations), default=-inf)
+            enforced = hold_start(hold.spec.held, table, self._view.deadlines.deadline_of, own)
+            limit = max(limit, given if enforced is None else min(given, enforced))
         if limit is None or limit == -inf or not any(self._must_yield(pod, limit) for pod in yielding):
             return ()
         return tuple(
@@ -226,6 +232,13 @@ class Backfills:
 
 def _seated(reservations: Iterable[ReservationUpdate]) -> set[str]:
     return {seat.uid for each in reservations for seat in each.spec.seats}
+
+
+def _given_until(reservation: ReservationUpdate) -> float:
+    """Return when the holder was expected to start, as of the beginning of the backfill."""
+    backfill = reservation.spec.backfill
+    at = None if backfill is None else parse_timestamp(backfill.until)
+    return -inf if at is None else at
 
 
 def _is_running(member: Member) -> bool:

@@ -12,18 +12,16 @@ from typing import NamedTuple
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.actions import CreateReservation, reserved_gang, reserved_gangs
 from scheduler_core.planner.gang.gang import Gang, GangPhase
-from scheduler_core.planner.gang.member import GangName, Member
+from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.gang.members import GangMembers
 from scheduler_core.planner.leader.context import TermContext
 from scheduler_core.planner.leader.events import refused_events, unplaced_events
+from scheduler_core.planner.leader.in_progress import InProgress
 from scheduler_core.planner.leader.queue import GangQueue
-from scheduler_core.planner.leader.view import InProgress
 from scheduler_core.planner.packing.model import Unplaced
 from scheduler_core.policy.limits import LimitReached
-from scheduler_core.request.pod_request import InvalidRequest
 from scheduler_core.runtime.event_writer import EventDraft
 
-TOO_MANY_PODS, LITTLE_CPU = "Too many pods", "Insufficient cpu"  # in kube-scheduler's message
 AVOID_NODE_S = 300.0  # a node on which a member was not bound in time is avoided for this time
 WITHDRAWN_NODE_S = 60.0  # and a node of a proposal that was withdrawn: longer than a pod counts as admitted or ended
 WITHDRAWN = "a place was found, but other pods were admitted there or have just ended there: other nodes come first now"
@@ -36,13 +34,6 @@ class Wait(NamedTuple):
     seconds: float
 
 
-class _ExhaustedNode(NamedTuple):
-    """A node on which no pod fits that requests so much CPU or more."""
-
-    until: float  # monotonic seconds
-    cpu_milli: int  # 0: it has its maximum number of pods
-
-
 class GangBacklog:
     """Waiting gangs in one term of leadership. For one thread."""
 
@@ -51,7 +42,6 @@ class GangBacklog:
         self.unplaced: dict[GangName, Unplaced] = {}
         self._context, self._members = context, members
         self._avoided: dict[GangName, dict[str, float]] = {}  # gang -> node -> until, monotonic seconds
-        self._exhausted: dict[str, _ExhaustedNode] = {}  # by name
         self._released: set[GangName] = set()  # gangs with a counted release: pods are released one by one
         self._rolling_back: dict[str, Wait] = {}  # by UID of the reservation
 
@@ -112,10 +102,6 @@ class GangBacklog:
                 continue
             if seat.node is not None and member is not None and member.node is None:
                 self._avoid_node(name, seat.node, now + AVOID_NODE_S)
-                if (needed := _cpu_that_does_not_fit(member)) is not None:
-                    known = self._exhausted.get(seat.node)
-                    least = needed if known is None else min(needed, known.cpu_milli)
-                    self._exhausted[seat.node] = _ExhaustedNode(now + AVOID_NODE_S, least)
             if not reservation.spec.gang:
                 self.queue.mark_rolled_back(name, now, reason)
         if (name := reserved_gang(reservation)) is not None:
@@ -131,21 +117,14 @@ class GangBacklog:
         Avoided nodes outlive all members of a gang: a rollback deletes them, and their controller recreates them.
         """
         self._avoided = {name: nodes for name, nodes in self._avoided.items() if max(nodes.values()) > now}
-        self._exhausted = {node: each for node, each in self._exhausted.items() if each.until > now}
 
     def avoided_nodes(self, name: GangName, now: float) -> frozenset[str]:
         """Return the nodes that this gang avoids. ``now``: monotonic seconds."""
-        own = {node for node, end in self._avoided.get(name, {}).items() if end > now}
-        full = [(node, each.cpu_milli) for node, each in self._exhausted.items() if each.until > now]
-        gang = self._members.get_gang(name) if full else None
-        needed = 0 if gang is None else max(map(_cpu_of, gang.ready), default=0)
-        return frozenset(own.union(node for node, cpu_milli in full if needed >= cpu_milli))
+        return frozenset(node for node, end in self._avoided.get(name, {}).items() if end > now)
 
     def all_avoided_nodes(self, names: Iterable[GangName], now: float) -> Mapping[GangName, frozenset[str]]:
         """Return the nodes that these gangs avoid."""
-        if not self._exhausted:
-            names = [name for name in names if name in self._avoided]
-        return {name: self.avoided_nodes(name, now) for name in names}
+        return {name: self.avoided_nodes(name, now) for name in names if name in self._avoided}
 
     def end_wait(self, outcome: str, name: GangName) -> None:
         """Count the waiting time of a gang. ``outcome``: bound, rolled back, released."""
@@ -189,19 +168,3 @@ class GangBacklog:
     def _write_events(self, drafts: Iterable[EventDraft]) -> None:
         for draft in drafts:
             self._context.executor.write_event(draft)
-
-
-def _cpu_that_does_not_fit(member: Member) -> int | None:
-    """Return the CPU (milli) with which no pod of any gang fits on the node of the member; None: not known.
-
-    A member that requests no more than others do does not make them avoid the node.
-    """
-    message = member.bind_error or ""
-    if TOO_MANY_PODS in message:
-        return 0
-    return (_cpu_of(member) or None) if LITTLE_CPU in message else None
-
-
-def _cpu_of(member: Member) -> int:
-    request = member.request
-    return 0 if isinstance(request, InvalidRequest) else request.profile.device_request.cpu_milli

@@ -5,12 +5,13 @@ Tenants write both, so a namespace has limits, and only what matters of a page i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from gputopo.kube.client import Kube, ListOptions
+from gputopo.kube.errors import TooLongError, UnavailableError
 from gputopo.kube.rbac import DISRUPTION_BUDGETS, PODS
 from scheduler_core.planner.commit.actions import CheckBudgets
 from scheduler_core.planner.commit.budgets import (
@@ -22,9 +23,13 @@ from scheduler_core.planner.commit.budgets import (
 )
 from scheduler_core.planner.leader.pod_reads import read_named_pods, read_pages
 
-MAX_BUDGETS = 1_000  # of a namespace
+MAX_BUDGETS, MAX_BYTES = 1_000, 8 << 20  # of a namespace: the API server reads all of them for each eviction there
 MAX_FORBIDDEN = 10_000  # pods of one count
 _Labels = Mapping[str, str]
+_TOO_MANY = (
+    f"its namespace has PodDisruptionBudgets that cannot be counted, or more than {MAX_BUDGETS}"
+    f" or {MAX_BYTES >> 20} MiB of them"
+)
 
 
 class LabelledMetadata(msgspec.Struct, frozen=True):
@@ -53,37 +58,60 @@ def check_budgets(kube: Kube, action: CheckBudgets) -> BudgetCount:
     budgets: list[DisruptionBudget] = []
     others: list[DisruptionBudget] = []
     labels: dict[str, _Labels] = {}
-    uncounted: set[str] = set()
+    uncounted: dict[str, str] = {}  # namespace -> why
     names: dict[str, dict[str, str]] = {}
     for each in action.evictions:
         names.setdefault(each.namespace, {})[each.name] = each.uid
     for namespace, uids in names.items():
-        pods: dict[str, _Labels] | None = None
-        seen = 0
-        for page in read_pages(kube, DISRUPTION_BUDGETS, DisruptionBudget, ListOptions(namespace)):
-            seen += len(page)
-            if pods is None and page:
-                found = read_named_pods(kube, LabelledPod, uids, ListOptions(namespace, metadata_only=True))
-                pods = {uid: each.metadata.labels or {} for uid, each in found.items()}
-            if seen > MAX_BUDGETS or None in page:
-                uncounted.add(namespace)
-                break
-            distinct = list({tuple(sorted(each.items())): each for each in (pods or {}).values()}.values())
-            selecting = [each for each in page if each and any(selects_pod(each, labels) for labels in distinct)]
-            budgets += selecting
-            if action.finds_forbidden:
-                others += [each for each in page if each and is_small(each) and each not in selecting]
-        # Without a budget in the namespace, the labels do not matter.
-        labels |= {uid: {} for uid in uids.values()} if pods is None else pods
-    reason = f"its namespace has PodDisruptionBudgets that cannot be counted, or more than {MAX_BUDGETS}"
+        try:
+            found = _read_namespace(kube, namespace, uids, keeps_others=action.finds_forbidden)
+        except (TooLongError, UnavailableError) as error:  # only this namespace, whose objects are large
+            found = _OfNamespace(labels={}, why_not=_TOO_MANY if isinstance(error, TooLongError) else str(error))
+        budgets += found.selecting
+        others += found.others
+        labels |= found.labels
+        if found.why_not is not None:
+            uncounted[namespace] = found.why_not
     blocked = blocked_units(action.evictions, budgets, labels)
     forbidden = frozenset[str]()
     if action.finds_forbidden and blocked:
         spent = SpentBudgets(action.evictions, blocked, (*budgets, *others), labels)
-        namespaces = {each.namespace for each in action.evictions if each.unit in blocked} - uncounted
+        namespaces = {each.namespace for each in action.evictions if each.unit in blocked} - uncounted.keys()
         forbidden = _forbidden_pods(kube, spent, sorted(namespaces))
-    blocked |= {each.unit: reason for each in action.evictions if each.namespace in uncounted}
+    blocked |= {each.unit: uncounted[each.namespace] for each in action.evictions if each.namespace in uncounted}
     return BudgetCount(blocked, forbidden)
+
+
+class _OfNamespace(NamedTuple):
+    """What is kept of the budgets of a namespace."""
+
+    labels: Mapping[str, _Labels]  # of the pods to evict, by UID
+    selecting: Sequence[DisruptionBudget] = ()  # these pods
+    others: Sequence[DisruptionBudget] = ()
+    why_not: str | None = None  # they are not counted, for people
+
+
+def _read_namespace(kube: Kube, namespace: str, uids: Mapping[str, str], *, keeps_others: bool) -> _OfNamespace:
+    """Read the budgets of a namespace. ``uids``: of the pods to evict, by name. Raises ``KubeError``."""
+    selecting: list[DisruptionBudget] = []
+    others: list[DisruptionBudget] = []
+    pods: dict[str, _Labels] | None = None
+    seen = 0
+    query = ListOptions(namespace, most_bytes=MAX_BYTES)
+    for page in read_pages(kube, DISRUPTION_BUDGETS, DisruptionBudget, query):
+        seen += len(page)
+        if pods is None and page:
+            found = read_named_pods(kube, LabelledPod, uids, ListOptions(namespace, metadata_only=True))
+            pods = {uid: each.metadata.labels or {} for uid, each in found.items()}
+        if seen > MAX_BUDGETS or None in page:
+            return _OfNamespace(pods or {}, why_not=_TOO_MANY)
+        distinct = list({tuple(sorted(each.items())): each for each in (pods or {}).values()}.values())
+        own = [each for each in page if each and any(selects_pod(each, labels) for labels in distinct)]
+        selecting += own
+        if keeps_others:
+            others += [each for each in page if each and is_small(each) and each not in own]
+    # Without a budget in the namespace, the labels do not matter.
+    return _OfNamespace({uid: {} for uid in uids.values()} if pods is None else pods, selecting, others)
 
 
 def _forbidden_pods(kube: Kube, spent: SpentBudgets, namespaces: Iterable[str]) -> frozenset[str]:

@@ -28,8 +28,10 @@ from scheduler_core.planner.leader.late_pods import LatePods
 from scheduler_core.planner.leader.queue import GangQueue, QueuedGang, fit_key
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.packing.backfill import hold_start
+from scheduler_core.planner.packing.free_resources import free_without_gpu_pods
 from scheduler_core.planner.packing.model import TableVariant
 from scheduler_core.policy.limits import LimitReached
+from scheduler_core.request.node_load import NO_LOAD
 
 RETRY_S = 30.0  # until the next search for a gang that fits nowhere, whatever pods end; doubled each time
 MAX_RETRY_S = 300.0
@@ -52,6 +54,18 @@ class HoldRequest(NamedTuple):
     late_nodes: frozenset[str] = frozenset()  # of the present hold: pods there did not end when they should have
 
 
+class _Sufficient(NamedTuple):
+    """For what a hold was found to be enough."""
+
+    key: tuple[Any, ...]
+    most_members: tuple[int, ...]
+    at: float  # monotonic seconds
+
+    def is_outdated_by(self, now: _Sufficient) -> bool:
+        """Return whether the hold must be searched again. Pods without GPUs may come and go all the time."""
+        return self.key != now.key or (self.most_members != now.most_members and now.at - self.at >= RETRY_S)
+
+
 class CapacityHolds:
     """Capacity holds in one term of leadership. For one thread."""
 
@@ -61,7 +75,7 @@ class CapacityHolds:
         self._view, self._queue = view, queue
         self._late_pods = LatePods(view, context)
         self._known_pods: dict[str, set[str]] = {}  # by UID of a hold: UIDs of pods on its nodes when it began
-        self._sufficient: dict[str, tuple[Any, ...]] = {}  # by UID: for what a hold was found to be enough
+        self._sufficient: dict[str, _Sufficient] = {}  # by UID: for what a hold was found to be enough
         self._useless: set[str] = set()  # UIDs
         self._away: dict[str, float] = {}  # by UID: since when its gang is not queued, monotonic seconds
         self._not_before: dict[GangName, float] = {}  # monotonic seconds
@@ -126,9 +140,11 @@ class CapacityHolds:
             late_nodes = self._late_pods.nodes_of(each, {member.uid for member in waiting.gang.placed})
             if late_nodes and now < self._next_search:
                 continue
-            key = self._sufficiency_key(each, waiting), late_nodes, bool(late_nodes) and now // LATE_S
-            if self._sufficient.get(each.reservation.key) != key:
-                self._sufficient[each.reservation.key] = key
+            key = *self._sufficiency_key(each, waiting), late_nodes, bool(late_nodes) and now // LATE_S
+            found = _Sufficient(key, self._most_members(each, waiting), now)
+            known = self._sufficient.get(each.reservation.key)
+            if known is None or known.is_outdated_by(found):
+                self._sufficient[each.reservation.key] = found
                 return self._request_for(waiting, holds, each.reservation.spec)._replace(late_nodes=late_nodes)
         if now < self._next_search:
             return None
@@ -232,11 +248,22 @@ class CapacityHolds:
         return has_changed or (gang is not None and gang.phase not in _WAITING_PHASES)
 
     def _sufficiency_key(self, hold: CapacityHold, waiting: QueuedGang) -> tuple[Any, ...]:
-        """Return all that decides whether a hold is enough, except the pods on its nodes."""
+        """Return all that decides whether a hold is enough, except the pods on its nodes (see ``_most_members``)."""
         records, rules = self._view.cache.snapshot.records, self._view.rules
         nodes = sorted(hold.nodes)
         machines = [None if name not in records else records[name].machine for name in nodes]
         return fit_key(waiting.gang), tuple(machines), tuple(rules.get(name) for name in nodes)
+
+    def _most_members(self, hold: CapacityHold, waiting: QueuedGang) -> tuple[int, ...]:
+        """Return how many members the pods without GPUs on the nodes of a hold leave CPU, memory and pod slots for."""
+        records, others = self._view.cache.snapshot.records, self._view.loads.by_node
+        loads = sorted({each.load for each in waiting.gang.ready})
+        free = [
+            free_without_gpu_pods(records[name], others.get(name) or NO_LOAD)
+            for name in sorted(hold.nodes)
+            if name in records
+        ]
+        return tuple(min(each.most(load), len(waiting.gang.ready)) for each in free for load in loads)
 
     def _request_for(
         self, waiting: QueuedGang, holds: Iterable[CapacityHold], hold: ReservationSpec | None = None

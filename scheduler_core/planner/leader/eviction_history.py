@@ -40,12 +40,19 @@ class EvictedFrom(NamedTuple):
     hold: str  # UID
 
 
+class _Counted(NamedTuple):
+    """An eviction that counts towards a limit of an hour."""
+
+    at: float  # monotonic seconds
+    own: str  # as in ``EvictionHistory.count_evictions``
+
+
 class EvictionHistory:
     """Evictions and failed preemptions in one term of leadership. For one thread. Times in monotonic seconds."""
 
     def __init__(self) -> None:
-        self._counted: dict[str, float] = {}  # by UID of the pod, of the last hour
-        self._not_counted: dict[str, float] = {}  # the same, of backfilled pods
+        self._counted: dict[str, _Counted] = {}  # by UID of the pod, of the last hour
+        self._not_counted: dict[str, float] = {}  # the same, of backfilled pods and pods without GPUs
         self._evicted: dict[EvictedFrom, EvictedDevices] = {}
         self._searched: dict[str, float] = {}  # by key of the gang: the last search
         self._namespaces: dict[str, float] = {}  # the last search for a gang of it
@@ -67,7 +74,7 @@ class EvictionHistory:
 
     def forget_old(self, now: float, wall: float, cooldown_s: float) -> None:
         """Forget everything that limits nothing any more. ``wall``: seconds since 1970."""
-        self._counted = {uid: at for uid, at in self._counted.items() if now - at < HOUR_S}
+        self._counted = {uid: each for uid, each in self._counted.items() if now - each.at < HOUR_S}
         self._not_counted = {uid: at for uid, at in self._not_counted.items() if now - at < HOUR_S}
         oldest = wall - max(cooldown_s, REPEATED_S)
         evicted = {unit: each for unit, each in self._evicted.items() if each.at >= oldest}
@@ -91,28 +98,32 @@ class EvictionHistory:
         """Return True if this planner evicted the pod in the last hour."""
         return uid in self._counted or uid in self._not_counted
 
-    def count_evictions(self, intended: Collection[str], now: float) -> int:
+    def count_evictions(self, intended: Collection[str], now: float, own: str = "") -> int:
         """Return the number of pods that were evicted in the last hour, or will be.
 
-        ``intended``: UIDs, without those of ``inherited`` holds.
+        ``own``: a namespace: pods of it that are evicted for its own gangs; "": pods that are evicted for gangs of
+        other namespaces. ``intended``: UIDs, without those of ``inherited`` holds.
         """
-        return len({uid for uid, at in self._counted.items() if now - at < HOUR_S}.union(intended))
+        found = {uid for uid, each in self._counted.items() if now - each.at < HOUR_S and each.own == own}
+        return len(found.union(intended))
 
     def count_inherited(self, wall: float) -> int:
         """Return the number of pods that earlier leaders planned to evict in the last hour."""
         return pods_of_last_hour(self._inherited, wall)
 
     def mark_evicted(
-        self, uid: str, unit: EvictedFrom, now: float, wall: float, *, devices: int = 1, counts: bool = True
+        self, uid: str, unit: EvictedFrom, now: float, wall: float, *, devices: int = 1, limit: str | None = ""
     ) -> bool:
-        """Record the first accepted eviction of a pod. ``counts``: towards the limit of an hour.
+        """Record the first accepted eviction of a pod. ``limit``: as ``own`` of ``count_evictions``; None: none.
 
         ``devices``: as many as the cool-down of the unit protects for it.
 
         Return True if it is the first pod of a workload that was evicted for another hold within ``REPEATED_S``.
         """
-        is_new = counts and unit.hold not in self.inherited
-        (self._counted if is_new else self._not_counted).setdefault(uid, now)
+        if limit is None or unit.hold in self.inherited:
+            self._not_counted.setdefault(uid, now)
+        else:
+            self._counted.setdefault(uid, _Counted(now, limit))
         before = self._evicted.get(unit)
         at, known = (wall, 0) if before is None else before
         self._evicted[unit] = EvictedDevices(at, known + devices)

@@ -6,6 +6,7 @@ consequences may not have been seen yet, or nothing has changed that makes anoth
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any, NamedTuple
 
 from gputopo.crd.reservations import EntryPhase, ReservationState
@@ -81,6 +82,7 @@ class Outbox:
         self._context, self._view, self._backlog = context, view, backlog
         self._preemptions = preemptions
         self._in_flight: dict[Key, Action] = {}
+        self._creating: set[Key] = set()  # those that create reservations
         self._backed_off: dict[tuple[type[Any], Key], BackedOffWrite] = {}
         self._prune_at = _MIN_PRUNED
         self._pauses = 0  # in a row
@@ -95,7 +97,12 @@ class Outbox:
     @property
     def is_writing_plan(self) -> bool:
         """True if a reservation is being created."""
-        return any(isinstance(each, CreateReservation) for each in self._in_flight.values())
+        return bool(self._creating)
+
+    @property
+    def in_flight(self) -> Container[Key]:
+        """The keys of the writes in flight."""
+        return self._in_flight.keys()
 
     def is_paused(self, now: float) -> bool:
         """Return True if writes are paused."""
@@ -110,6 +117,8 @@ class Outbox:
             self._context.executor.schedule_round(backed_off.until - now)
             return
         self._in_flight[action.key] = action
+        if isinstance(action, CreateReservation):
+            self._creating.add(action.key)
         self._view.mark_writing(action)
         self._context.executor.execute_action(action)
 
@@ -148,6 +157,7 @@ class Outbox:
         Return whether this write failed for reasons of its own, and not because the API server is unavailable.
         """
         self._in_flight.pop(action.key, None)
+        self._creating.discard(action.key)
         if outcome is not WriteOutcome.DONE:
             self._view.mark_not_written(action)
         if outcome is WriteOutcome.UNANSWERED:
@@ -249,14 +259,14 @@ class Outbox:
             self._context.executor.write_event(failed_ungate_event(action, error))
 
     def _apply_unanswered(self, action: Action, error: str, now: float, *, is_unavailable: bool) -> None:
-        """Record an unanswered write of a pod: a webhook for these pods may fail.
+        """Record an unanswered write of a pod: a webhook for these pods may fail, or large budgets make it slow.
 
         If other objects or other namespaces are not answered either, and no Lease, the API server is unavailable: then
         nothing is decided, however long that takes.
         """
         if is_unavailable or (action.key[0] != "pod" and not self._is_lease_renewed(now)):
             self._view.observations = without_unanswered_writes(self._view.observations)
-        elif action.key[0] == "pod":
+        elif action.key[0] in ("pod", "eviction"):
             self._record_refused_write(action, error, now, answered=False)
 
     def _record_refused_write(self, action: Action, error: str, now: float, *, answered: bool) -> None:
@@ -282,9 +292,17 @@ class Outbox:
         if answer.outcome is not WriteOutcome.DONE:
             error = f"PodDisruptionBudgets, or the pods of its node, cannot be read: {answer.error}"
             blocked = {each.unit: error for each in action.evictions}
+        if action.dry_run_for is not None:
+            if self._preemptions is not None:
+                check = BudgetCheck(now, blocked, answer.forbidden, answer.short_nodes)
+                self._preemptions.apply_dry_run_check(action.dry_run_for, check, now)
+            return
         observations = self._view.observations
-        budgets = {**observations.budgets, action.hold: BudgetCheck(now, blocked, answer.forbidden, answer.short_nodes)}
-        self._view.observations = observations._replace(budgets=budgets)
+        before = observations.budgets.get(action.hold)
+        since = None if before is None else before.blocked_since
+        since = (now if since is None else since) if blocked else None
+        check = BudgetCheck(now, blocked, answer.forbidden, answer.short_nodes, since)
+        self._view.observations = observations._replace(budgets={**observations.budgets, action.hold: check})
 
     def _apply_status(self, action: WriteStatus) -> None:
         """Write Events and count waiting times when the state of a reservation changed."""

@@ -29,7 +29,9 @@ from scheduler_core.planner.preemption.search import FITS_ALREADY, search_preemp
 from scheduler_core.planner.preemption.units import UnitsFound, ending_pods, find_units
 from scheduler_core.policy.policy import Policy
 
-FORBIDDEN = "a PodDisruptionBudget, or too little CPU or memory on its node, forbade it a short time ago"
+FORBIDDEN = (
+    "a PodDisruptionBudget, too little CPU or memory on its node, or a refused eviction forbade it a short time ago"
+)
 
 
 class PreemptionSearch(NamedTuple):

@@ -7,20 +7,22 @@ without the gang in its places, the gang waits longer before the next one: the t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from gputopo.crd.reservations import PlannedEviction
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.evaluation.job_times import NearEndSince
-from scheduler_core.planner.commit.actions import CreateReservation, EvictPod, reserved_gang
+from scheduler_core.planner.commit.actions import CheckBudgets, CreateReservation, EvictPod, reserved_gang
 from scheduler_core.planner.commit.eviction_progress import (
     EvictionProgress,
     eviction_progress,
+    refused_units,
     unfinished_evictions,
 )
 from scheduler_core.planner.commit.observations import BudgetCheck
-from scheduler_core.planner.commit.past_preemptions import devices_to_protect
+from scheduler_core.planner.commit.past_preemptions import devices_to_protect, own_namespace
 from scheduler_core.planner.commit.state import ReconcileInput
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import GangName
@@ -39,7 +41,6 @@ from scheduler_core.policy.preemption import PreemptionMode, PreemptionPolicy, w
 
 OVER_LIMIT = "it would be over the limit of evictions per hour (preemption.maxEvictionsPerHour)"
 _MOST_WINDOWS = 3  # that a reason names
-_SHORT_NODE_S = 120.0  # a node with too little CPU, memory or another resource is left out of searches so long
 _OTHERS_WAIT_S = 60.0  # gangs of the same priority, after the last accepted eviction
 PAUSE_FACTOR = 9.0  # after a search, none is started for nine times its CPU time
 
@@ -68,9 +69,9 @@ class Preemptions:
         self._over: set[str] = set()  # UIDs of holds whose evictions are over, and counted as failed
         self.forbidden = ForbiddenUnits()
         self._next_search = 0.0
-        self._short_nodes: dict[str, float] = {}  # until when, monotonic seconds
         self._is_turn_of_all = False  # the next search is for a gang of any priority
         self._dry_runs: set[GangName] = set()  # queued gangs for which a dry run has found pods
+        self._unchecked: dict[GangName, PreemptionReport] = {}  # dry runs whose budgets are not counted yet
 
     def next_gang(self, now: float) -> QueuedGang | None:
         """Return the next gang to search for; None: none may. ``now``: monotonic seconds.
@@ -138,10 +139,14 @@ class Preemptions:
         """Let the next search for a gang begin at once. ``now``: monotonic seconds."""
         self._history.allow_search_again(gang_key(gang), now)
 
-    def evictions_left(self, now: float) -> int:
-        """Return how many pods may be evicted yet within this hour. ``now``: monotonic seconds."""
-        intended = {each.uid for each in self._intended()}
-        evicted = self._history.count_evictions(intended, now)
+    def evictions_left(self, now: float, own: str = "") -> int:
+        """Return how many pods with GPUs may be evicted yet within this hour. ``now``: monotonic seconds.
+
+        ``own``: a namespace: for its own gangs; "": for gangs of other namespaces. A tenant must not use up what others
+        need. Evictions of earlier leaders count for both.
+        """
+        intended = {each.uid for namespace, each in self._intended() if own_namespace(each, namespace) == own}
+        evicted = self._history.count_evictions(intended, now, own)
         evicted += self._history.count_inherited(self._context.clock.wall())
         return max(0, self._policy.max_evictions_per_hour - evicted)
 
@@ -195,8 +200,11 @@ class Preemptions:
             if uid not in over and (hold.reservation.status.evicting or not intent.yields)
         }
         for uid in over - self._over:
-            gang = self._view.gang_members.get_gang(intents[uid][0].gang)
-            if gang is not None:
+            hold, intent = intents[uid]
+            gang = self._view.gang_members.get_gang(hold.gang)
+            if refused := refused_units(inputs, hold.reservation, intent):
+                self._note_refused(hold, refused, inputs.now)
+            elif gang is not None:
                 self._history.mark_failed(gang_key(gang), inputs.now)
         self._over = over
         self.holds_in_a_unit = frozenset(
@@ -206,13 +214,14 @@ class Preemptions:
             and any(each.unit in hold.reservation.status.evicting for each in unfinished_evictions(inputs, intent))
         )
 
-    def short_nodes(self, now: float) -> frozenset[str]:
-        """Return the nodes on which a gang would lack CPU, memory or another resource: searches leave them out.
-
-        ``now``: monotonic seconds.
-        """
-        self._short_nodes = {name: until for name, until in self._short_nodes.items() if now < until}
-        return frozenset(self._short_nodes)
+    def _note_refused(self, hold: CapacityHold, refused: Mapping[str, str], now: float) -> None:
+        """Let the gang search for other pods at once: these evictions are refused. ``refused``: unit -> why."""
+        self.forbidden.refuse(refused, now)
+        unit, why = next(iter(refused.items()))
+        self._context.executor.report_no_preemption(hold.gang, f"{unit} is not evicted: {why}")
+        gang = self._view.gang_members.get_gang(hold.gang)
+        if gang is not None:
+            self._history.allow_search_again(gang_key(gang), now)
 
     def note_forbidden(self, now: float) -> None:
         """Remember the units that the budgets of an open intent forbid, before the hold is removed."""
@@ -223,15 +232,19 @@ class Preemptions:
                 continue
             if uid in self._over or not reservation.status.evicting:
                 self._report_forbidden(reservation, check, now)
-                if check.short_nodes:  # the units are not the reason
-                    self._short_nodes |= dict.fromkeys(check.short_nodes, now + _SHORT_NODE_S)
-                else:
-                    self.forbidden.forbid(check.blocked, now)
-                    self.forbidden.forbid_pods(check.forbidden, now)
+                self._forbid(check, now)
             if not reservation.status.evicting:
                 gang = self._view.gang_members.get_gang(GangName(reservation.namespace, reservation.spec.gang))
                 if gang is not None:
                     self._history.allow_search_again(gang_key(gang), now)
+
+    def _forbid(self, check: BudgetCheck, now: float) -> None:
+        """Let searches leave out what a check has found."""
+        if check.short_nodes:  # the units are not the reason
+            self.forbidden.forbid_nodes(check.short_nodes, now)
+        else:
+            self.forbidden.forbid(check.blocked, now)
+            self.forbidden.forbid_pods(check.forbidden, now)
 
     def _report_forbidden(self, reservation: ReservationUpdate, check: BudgetCheck, now: float) -> None:
         """Report the budget that forbids a unit, once for each count."""
@@ -241,8 +254,8 @@ class Preemptions:
         if found is not None and gang is not None:
             self._context.executor.report_no_preemption(gang, f"{found[0]} is not evicted: {found[1]}")
 
-    def apply_result(self, result: PreemptionSearchResult, now: float) -> CreateReservation | None:
-        """Report a result. Return the hold to create; None: in dry-run mode, above a limit, or without a result."""
+    def apply_result(self, result: PreemptionSearchResult, now: float) -> CreateReservation | CheckBudgets | None:
+        """Report a result. Return the hold to create, or the check of a dry run; None: above a limit, or no result."""
         gang, policy = result.found.gang, self._policy
         self.near_end_since = result.near_end_since
         self._next_search = now + PAUSE_FACTOR * result.cpu_s
@@ -252,22 +265,49 @@ class Preemptions:
         if waiting is None or not self._view.in_progress().is_free(waiting.gang):
             return None
         before = self.reports.get(gang.name)
-        is_over = isinstance(result.found, PreemptionPlan) and len(result.found.pods) > self.evictions_left(now)
-        over = OVER_LIMIT if is_over and policy.mode is PreemptionMode.EVICT else None
+        over = OVER_LIMIT if self._is_over_limit(result.found, now) and policy.mode is PreemptionMode.EVICT else None
         report = PreemptionReport(policy.mode, result, self._context.clock.wall(), result.no_eviction or over)
+        if isinstance(result.found, PreemptionPlan) and policy.mode is PreemptionMode.DRY_RUN:
+            self._unchecked[gang.name] = report
+            return _check_of(result.found)
         self.reports[gang.name] = report
         if not isinstance(result.found, PreemptionPlan) or result.create is None:
             if report.no_eviction is not None and (before is None or before.no_eviction != report.no_eviction):
                 self._context.executor.report_no_preemption(gang.name, report.no_eviction)
             return None
         if policy.mode is not PreemptionMode.EVICT:
-            self._report_dry_run(result.found, before)
             return None
         if over is not None:
             self._context.executor.report_preemption("over-limit", result.found)
             return None
         self._context.executor.report_preemption("planned", result.found)
         return result.create
+
+    def apply_dry_run_check(self, gang: GangName, check: BudgetCheck, now: float) -> None:
+        """Report a dry run whose budgets are counted, or let another search begin without what they forbid."""
+        report, before = self._unchecked.pop(gang, None), self.reports.get(gang)
+        waiting = self._queue.get_queued(gang)
+        if report is None or waiting is None or self._policy.mode is not PreemptionMode.DRY_RUN:
+            return
+        if not check.blocked and isinstance(report.result.found, PreemptionPlan):
+            self.reports[gang] = report
+            self._report_dry_run(report.result.found, before)
+            return
+        self._forbid(check, now)
+        self._history.allow_search_again(gang_key(waiting.gang), now)
+        unit, why = next(iter(check.blocked.items()))
+        reason = f"{unit} is not evicted: {why}"
+        if before is None or (before.no_eviction not in (None, reason)):  # else the next search says more
+            result = PreemptionSearchResult(NoPreemption(waiting.gang, reason))
+            self.reports[gang] = report._replace(result=result, no_eviction=reason)
+            self._context.executor.report_no_preemption(gang, reason)
+
+    def _is_over_limit(self, found: PreemptionPlan | NoPreemption, now: float) -> bool:
+        if not isinstance(found, PreemptionPlan):
+            return False
+        namespace = found.gang.name.namespace
+        numbers = Counter(namespace if pod.namespace == namespace else "" for pod in found.pods if pod.devices)
+        return any(number > self.evictions_left(now, own) for own, number in numbers.items())
 
     def _report_dry_run(self, found: PreemptionPlan, before: PreemptionReport | None) -> None:
         """Report the units once while they stay the same, and count the lost work once while the gang waits.
@@ -288,10 +328,12 @@ class Preemptions:
         name = action.eviction.unit
         unit = EvictedFrom(action.eviction.key or name, action.reservation.key)
         intent = action.reservation.spec.preemption
-        counts = intent is None or not intent.yields
+        is_limited = (intent is None or not intent.yields) and action.eviction.gpus > 0
+        limit = own_namespace(action.eviction, action.reservation.namespace) if is_limited else None
         devices = devices_to_protect(action.eviction, action.reservation.namespace)
         wall = self._context.clock.wall()
-        return self._history.mark_evicted(action.eviction.uid, unit, now, wall, devices=devices, counts=counts)
+        uid = action.eviction.uid
+        return self._history.mark_evicted(uid, unit, now, wall, devices=devices, limit=limit)
 
     def chosen_unit(self, action: EvictPod) -> EvictionUnit | None:
         """Return the unit of the pod with its rule and reason; None: an earlier leader chose it, or it was backfilled.
@@ -310,19 +352,28 @@ class Preemptions:
     def _policy(self) -> PreemptionPolicy:
         return self._context.policies().preemption
 
-    def _intended(self) -> Iterator[PlannedEviction]:
-        """Yield the evictions of open intents. They count from the creation of the hold until they are over.
+    def _intended(self) -> Iterator[tuple[str, PlannedEviction]]:
+        """Yield the evictions of open intents, with the namespace of the gang. They count until they are over.
 
-        Those of backfilled pods are not limited.
+        Those of backfilled pods and of pods without GPUs are not limited.
         """
         left_out = self._over | self._history.inherited
-        intents = (each.spec.preemption for each in self._holds.open_holds() if each.reservation.key not in left_out)
-        return (eviction for each in intents if each is not None and not each.yields for eviction in each.evictions)
+        for each in self._holds.open_holds():
+            intent = each.spec.preemption
+            if intent is not None and not intent.yields and each.reservation.key not in left_out:
+                yield from ((each.gang.namespace, eviction) for eviction in intent.evictions if eviction.gpus)
 
     def _forget_old(self, now: float) -> None:
         self.reports = {name: each for name, each in self.reports.items() if self._queue.get_queued(name) is not None}
         self._dry_runs = {name for name in self._dry_runs if self._queue.get_queued(name) is not None}
+        self._unchecked = {name: each for name, each in self._unchecked.items() if self._queue.get_queued(name)}
         self._history.forget_old(now, self._context.clock.wall(), self._policy.cooldown_s)
+
+
+def _check_of(found: PreemptionPlan) -> CheckBudgets:
+    """Return the check that the evictions of a dry run would begin with."""
+    gang, evictions = found.gang.name, found.intent().evictions
+    return CheckBudgets(f"dry run for {gang.title}", evictions, True, gang.namespace, found.seats, gang)
 
 
 def _units(found: PreemptionPlan | NoPreemption) -> frozenset[str]:

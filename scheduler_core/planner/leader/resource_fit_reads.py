@@ -1,4 +1,4 @@
-"""Reads all pods of the nodes of a preemption before the first pod is evicted: no watch keeps those without GPUs."""
+"""Reads all pods of the nodes of a preemption before the first pod is evicted: no watch keeps all that they request."""
 
 from __future__ import annotations
 

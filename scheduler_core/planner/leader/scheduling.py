@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Hashable, Iterable, Iterator
 from itertools import chain
 
-from scheduler_core.planner.commit.actions import CreateReservation, ReleasePod, RequestNodes
+from scheduler_core.planner.commit.actions import CheckBudgets, CreateReservation, ReleasePod, RequestNodes
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.leader.backfills import Backfills, YieldRequest
@@ -102,8 +102,10 @@ class PlanScheduler:
         self._is_searching_hold = False
         return self.holds.apply_result(result, now)
 
-    def apply_preemption_result(self, result: PreemptionSearchResult, now: float) -> CreateReservation | None:
-        """Return the hold with evictions to create."""
+    def apply_preemption_result(
+        self, result: PreemptionSearchResult, now: float
+    ) -> CreateReservation | CheckBudgets | None:
+        """Return the hold with evictions to create, or the check of a dry run."""
         self._is_searching_hold = False
         if result.is_check:
             self.checks.apply_result(result.no_eviction, result.seats, now, result.changed)
@@ -203,6 +205,7 @@ class PlanScheduler:
         policy = self._context.policies().preemption
         inputs = search.units._replace(
             policy=policy,
+            most_own_pods=None,
             evicted={key: each for key, each in search.units.evicted.items() if key not in keys},
             ending_s=policy.max_grace_s,  # pods that were evicted for this hold count as gone
         )
@@ -218,9 +221,10 @@ class PlanScheduler:
             known = {name: each for name, each in nodes.rules.items() if name not in others}
             nodes = nodes._replace(rules=known, changes=None)
         options = options_of(gang, view.reservation_index.seats((gang.name,)), self._context.config.levels)
-        preemption = policies.preemption
+        preemption, most_own_pods = policies.preemption, None
         if preemption.mode is PreemptionMode.EVICT:  # units of more pods would be over the limit
             preemption = preemption._replace(max_evictions_per_hour=self.preemptions.evictions_left(now))
+            most_own_pods = self.preemptions.evictions_left(now, gang.name.namespace)
         return PreemptionSearch(
             units=UnitInputs(
                 beneficiary=gang,
@@ -232,13 +236,14 @@ class PlanScheduler:
                 now=self._context.clock.wall(),
                 evicted=self.preemptions.evicted(),
                 near_end_since=self.preemptions.near_end_since,
+                most_own_pods=most_own_pods,
                 starting=frozenset(
                     seat.uid for each in view.cache.reservations.active.values() for seat in each.reservation.spec.seats
                 ),
             ),
             view=nodes,
             options=options._replace(
-                avoid=self._backlog.avoided_nodes(gang.name, now) | self.preemptions.short_nodes(now),
+                avoid=self._backlog.avoided_nodes(gang.name, now) | self.preemptions.forbidden.nodes(now),
                 placed_members=view.placed_members(),
             ),
             policy=policies.node_policy,

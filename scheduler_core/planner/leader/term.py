@@ -18,6 +18,7 @@ from typing import Any
 from gputopo.crd.reservations import EntryPhase
 from gputopo.timestamps import parse_timestamp
 from scheduler_core.cache.events import Batch, LedgerUpdate, WatchStatus
+from scheduler_core.cache.pod_loads import PodLoad
 from scheduler_core.evaluation.reservation_check import ExtenderView, ReservationChecker
 from scheduler_core.planner.commit.actions import WriteLedger
 from scheduler_core.planner.commit.ledger import LedgerRole, ledger_role
@@ -40,6 +41,7 @@ from scheduler_core.planner.leader.writer import WriteAnswer
 from scheduler_core.policy.profiles import Policies
 
 _BATCH_DELAY_S = 0.03  # events within this time are handled by one round: a round costs the same for one and a hundred
+_FREED_DELAY_S = 0.3  # the same, where pods without GPUs ended: gangs that wait are planned again
 _CLOCK_SKEW_S = 60.0  # between the planner and the API server
 _log = logging.getLogger(__name__)
 
@@ -77,8 +79,12 @@ class LeaderTerm:
 
     def apply_batch(self, batch: Batch[Any]) -> None:
         """Apply events of a watch."""
+        are_loads, freed = self._are_loads(batch), self.view.loads.times_freed
         self._touched |= self.view.apply_batch(batch, self._context.clock.wall())
-        self._schedule_round(UNGATING_DELAY_S if _is_of_ungated_pods(batch) else _BATCH_DELAY_S)
+        if not are_loads:
+            self._schedule_round(UNGATING_DELAY_S if _is_of_ungated_pods(batch) else _BATCH_DELAY_S)
+        elif self.view.loads.times_freed != freed and self.backlog.queue.has_unplaced:
+            self._schedule_round(_FREED_DELAY_S)
 
     def tick(self, watches: Iterable[WatchStatus] = ()) -> None:
         """Let time pass. ``watches``: their present status."""
@@ -164,6 +170,14 @@ class LeaderTerm:
         """The gangs on capacity that is held for other gangs."""
         return self._scheduler.backfills
 
+    def _are_loads(self, batch: Batch[Any]) -> bool:
+        """Return whether a batch concerns only pods without GPUs: there are many, and no write depends on them."""
+        if batch.kind is not PlannerPod or batch.is_full_list:
+            return False
+        uids = [*batch.removed, *(each.key for each in batch.updates if isinstance(each, PodLoad))]
+        is_all = len(uids) == len(batch.removed) + len(batch.updates)
+        return is_all and all(not self.view.is_known_pod(uid) for uid in uids)
+
     @property
     def _is_stale(self) -> bool:
         return self.freshness.stale_reason is not None
@@ -196,6 +210,7 @@ class LeaderTerm:
             unproved=self._scheduler.checks.unproved(state),
             proved_seats=self._scheduler.checks.proved_seats(),
             cooldown_s=self._context.policies().preemption.cooldown_s,
+            in_flight=self._outbox.in_flight,
         )
         self._scheduler.preemptions.observe_evictions(state)
         terms = config.terms._replace(max_timeout_s=self._context.policies().limits.max_timeout_s)
@@ -230,7 +245,11 @@ def _is_of_ungated_pods(batch: Batch[Any]) -> bool:
     if batch.kind is not PlannerPod or batch.removed or batch.is_full_list:
         return False
     return all(
-        each.member is not None and each.member.reservation and not each.member.is_terminating for each in batch.updates
+        isinstance(each, PlannerPod)
+        and each.member is not None
+        and each.member.reservation
+        and not each.member.is_terminating
+        for each in batch.updates
     )
 
 

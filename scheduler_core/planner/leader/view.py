@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Mapping
 from collections.abc import Set as AbstractSet
+from copy import copy
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from scheduler_core.cache.cluster_cache import ClusterCache
 from scheduler_core.cache.events import Batch, LedgerUpdate, NodeUpdate, ReservationUpdate
 from scheduler_core.cache.kube_scheduler_filters import FullNode
 from scheduler_core.cache.node_table import ClusterSnapshot
+from scheduler_core.cache.pod_loads import PodLoads
 from scheduler_core.planner.commit.actions import (
     Action,
     CreateReservation,
@@ -29,17 +31,17 @@ from scheduler_core.planner.commit.ledger import active_entries
 from scheduler_core.planner.commit.observations import Observations, observe_ledger, without_refused_write
 from scheduler_core.planner.commit.state import ReconcileInput
 from scheduler_core.planner.gang.disruption import Disruptions
-from scheduler_core.planner.gang.gang import DeclaredSizes, Gang
+from scheduler_core.planner.gang.gang import DeclaredSizes
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.gang.members import GangMembers
 from scheduler_core.planner.gang.pod_deadlines import PodDeadlines
-from scheduler_core.planner.gang.pod_source import PlannerPod, fan_out
+from scheduler_core.planner.gang.pod_source import PlannerPod, fan_out, split_loads
 from scheduler_core.planner.gang.volumes import VOLUME_KINDS, VolumeIndex, with_volume_rules
+from scheduler_core.planner.leader.in_progress import InProgress
 from scheduler_core.planner.leader.own_writes import OwnWrite, OwnWrites
 from scheduler_core.planner.leader.reservation_index import GangReservationIndex
 from scheduler_core.planner.packing.anti_affinity import PlacedMember
 from scheduler_core.planner.packing.model import NodeView, TableVariant, ViewChanges
-from scheduler_core.policy.limits import GangLimits, LimitReached
 from scheduler_core.policy.policy import Policy
 from scheduler_core.policy.profiles import Policies
 
@@ -76,26 +78,6 @@ class SeenNodes(NamedTuple):
     rules_mark: int
 
 
-class InProgress(NamedTuple):
-    """Gangs and pods with a listed plan."""
-
-    gangs: frozenset[GangName]
-    pods: frozenset[str]  # UIDs of single pods
-    plans: Mapping[str, int] = {}  # number of plans by namespace of their pods
-
-    def is_free(self, gang: Gang) -> bool:
-        """Return True if nothing is in progress for this gang."""
-        return gang.name not in self.gangs and self.pods.isdisjoint([each.uid for each in gang.ready])
-
-    def limit_reached(self, namespace: str, limits: GangLimits) -> LimitReached | None:
-        """Return the limit because of which no further gang of a namespace is planned; None: there is none."""
-        plans, most = self.plans.get(namespace, 0), limits.limits_of(namespace).starting_gangs
-        if plans < most:
-            return None
-        starting = f"{plans} gangs of its namespace have places and are not bound yet"
-        return LimitReached("startingGangs", f"{starting}: the limit is {most} (gangs.startingGangs)")
-
-
 class PlannerView:
     """The state of the cluster in one term of leadership. For one thread."""
 
@@ -113,7 +95,8 @@ class PlannerView:
         self.observations = Observations()
         self._volumes = VolumeIndex()
         self.rules: Mapping[str, FullNode] = {}  # replaced, never changed in place: a plan may read it
-        self._rules_log = ChangeLog()  # names of nodes whose rules may have changed
+        self.loads = PodLoads()
+        self._rules_log = ChangeLog()  # names of nodes whose rules or loads may have changed
         self._pool, self._identity, self._guarded = pool, identity, guarded
         self._own_writes = OwnWrites()
 
@@ -130,13 +113,9 @@ class PlannerView:
     def apply_batch(self, batch: Batch[Any], now: float) -> frozenset[GangName]:
         """Apply events of a watch. Return the gangs that may have changed. ``now``: seconds since 1970."""
         if batch.kind is PlannerPod:
-            pods, members, deadlines, disruptions = fan_out(
-                self._own_writes.newest_pods(batch, self.gang_members.get_member)
-            )
-            self.cache.apply_batch(pods, now)
-            self.deadlines.apply_pod_deadlines(deadlines)
-            self.disruptions.apply_pods(disruptions)
-            return self._apply_members(members)
+            loads, planned = split_loads(batch, self.loads.__contains__, self.is_known_pod)
+            self._rules_log.add_names(self.loads.apply_batch(loads))
+            return self._apply_pods(planned, now)
         if issubclass(batch.kind, DeclaredSizes):
             self.deadlines.apply_job_deadlines(batch)
             self.disruptions.apply_owners(
@@ -161,6 +140,10 @@ class PlannerView:
         if batch.kind is LedgerUpdate and self.ledger is not None:
             self.reservation_index.mark_dirty(active_entries(self.ledger.spec, self.reservations))
         return frozenset()
+
+    def is_known_pod(self, uid: str) -> bool:
+        """Return whether the pod uses GPUs or is in a gang."""
+        return uid in self.cache.pods or self.gang_members.get_member(uid) is not None
 
     def apply_ledger(self, ledger: LedgerUpdate | None, now: float) -> None:
         """Apply the ledger as read; None: it does not exist."""
@@ -251,18 +234,22 @@ class PlannerView:
         It also changes with time, because not everything that a plan depends on is visible: avoided nodes are tried
         again, and extenders forget assumed pods.
         """
-        return self.cache.snapshot.generation, int(monotonic // TRY_S)
+        return self.cache.snapshot.generation, self.loads.times_freed, int(monotonic // TRY_S)
 
     def node_view(self, policies: Policies, before: SeenNodes | None = None) -> tuple[NodeView, SeenNodes]:
-        """Return the present nodes, with the changes since ``before``, and the ``before`` of the next call."""
-        snapshot, log = self.cache.snapshot, self.cache.change_log
+        """Return the present nodes, with the changes since ``before``, and the ``before`` of the next call.
+
+        The snapshot of each view is an object of its own, by which readers know the view: its rules and the loads of
+        its nodes may differ from those of another view with the same snapshot.
+        """
+        snapshot, log = copy(self.cache.snapshot), self.cache.change_log
         changes = ViewChanges(snapshot, None)
         if before is not None:
             nodes, rules = log.names_since(before.mark), self._rules_log.names_since(before.rules_mark)
             if nodes is not None and rules is not None:
                 changes = ViewChanges(snapshot, before.snapshot, frozenset(nodes | rules))
         seen = SeenNodes(snapshot, log.mark, self._rules_log.mark)
-        return NodeView(snapshot, self.rules, policies.policy_for, changes), seen
+        return NodeView(snapshot, self.rules, policies.policy_for, changes, self.loads.by_node), seen
 
     def variant_without(self, reservations: frozenset[str]) -> TableVariant:
         """Return the snapshot without these reservations (UIDs)."""
@@ -315,6 +302,17 @@ class PlannerView:
         return tuple(
             each for each in found if each.pinned_terms and self.cache.ungated_to(each.uid) == each.pinned_terms
         )
+
+    def _apply_pods(self, batch: Batch[PlannerPod], now: float) -> frozenset[GangName]:
+        if not (batch.updates or batch.removed or batch.is_full_list):
+            return frozenset()
+        pods, members, deadlines, disruptions = fan_out(
+            self._own_writes.newest_pods(batch, self.gang_members.get_member)
+        )
+        self.cache.apply_batch(pods, now)
+        self.deadlines.apply_pod_deadlines(deadlines)
+        self.disruptions.apply_pods(disruptions)
+        return self._apply_members(members)
 
     def _mark_made(self, uids: frozenset[str]) -> None:
         self.observations = self.observations._replace(created=self.observations.created | uids)
@@ -379,6 +377,7 @@ class PlannerView:
         for name in batch.removed:
             rules.pop(name, None)
         self.rules = rules | {each.key: each.rules for each in batch.updates if each.rules is not None}
+        self.loads.apply_nodes(batch)
         self._rules_log.add_names({*batch.removed, *(each.key for each in batch.updates)})
         if batch.is_full_list:
             self._rules_log.add_names(before.keys() - self.rules.keys())

@@ -15,6 +15,7 @@ from scheduler_core.planner.packing.groups import MemberGroups
 from scheduler_core.planner.packing.model import Levels, PlanOptions
 from scheduler_core.planner.packing.node_classes import NodeClasses
 from scheduler_core.planner.packing.node_filter import NodeFilter
+from scheduler_core.planner.packing.node_fit import FitClass
 from scheduler_core.planner.packing.packings import CountsKey, OrderedCounts, PlacementClass
 from scheduler_core.planner.packing.topology_domains import (
     DomainPath,
@@ -137,29 +138,40 @@ class Candidates:
         self._level_domains: dict[SearchLevel, LevelDomains] = {}
         self._mark: int | None = None  # of the node classes; None: not all nodes were examined
         self._special: AbstractSet[str] = frozenset()  # nodes that differ from others for this gang alone
+        self._scarce: Mapping[str, FitClass] = {}  # as the last argument of ``update``
 
-    def update(self, gang: MemberGroups, nodes: NodeClasses, options: PlanOptions) -> bool:
-        """Go on to the present nodes and to another gang. Return False if there was no time to examine all nodes."""
+    def update(
+        self, gang: MemberGroups, nodes: NodeClasses, options: PlanOptions, scarce: Mapping[str, FitClass]
+    ) -> bool:
+        """Go on to the present nodes and to another gang. Return False if there was no time to examine all nodes.
+
+        ``scarce``: ``FitResults.scarce_nodes``. A node that has changed since the last call with the same mapping has
+        changed in ``nodes``, too.
+        """
         used = {seat.node for seat in options.placed if seat.node is not None}
         excluded = [each.excluded_nodes for each in gang.groups]
         before, self._special = self._special, options.avoid.union(used, *excluded)
+        if scarce is not self._scarce:
+            before = {*before, *self._scarce, *scarce}
+            self._scarce = scarce
         changed = None if self._mark is None else nodes.changed_since(self._mark)
         is_first = changed is None
-        names: Iterable[str] = {*nodes.number_of, *self._places} if changed is None else {*changed, *before}
+        names: Iterable[str] = {*nodes.capacity_of, *self._places} if changed is None else {*changed, *before}
         self._mark = None
         every = max(1, FILTERS_PER_CLOCK_READ // max(1, len(self._filters)))
         for at, name in enumerate({*names, *self._special}, 1):
             if is_first and at % every == 0 and options.out_of_time():
                 return False
-            number, node = nodes.number_of.get(name), nodes.rules.get(name)
-            if number is None or node is None or name in options.avoid:
+            capacity, node = nodes.capacity_of.get(name), nodes.rules.get(name)
+            if capacity is None or node is None or name in options.avoid:
                 self._move(name, None, None)
                 continue
             allowed = tuple(
                 name not in nodes_of and each.rejection_of(node) is None
                 for each, nodes_of in zip(self._filters, excluded, strict=True)
             )
-            of = PlacementClass(number, allowed, name in used) if any(allowed) else None
+            fit_class = scarce.get(name) or FitClass(capacity.node_class)
+            of = PlacementClass(fit_class, allowed, name in used) if any(allowed) else None
             self._move(name, node, of)
         self._mark = nodes.mark
         if len(self._classes) > 2 * len(self._places) + _MAX_UNUSED:

@@ -15,6 +15,7 @@ from scheduler_core.evaluation.filters import rejection_reason
 from scheduler_core.explain.what_if_changes import after_evictions
 from scheduler_core.planner.packing.groups import MemberGroup, MemberGroups
 from scheduler_core.planner.packing.model import NodeView, PlanOptions
+from scheduler_core.planner.packing.node_fit import FitClass
 from scheduler_core.planner.packing.packings import Packing
 from scheduler_core.planner.packing.search import Search
 from scheduler_core.planner.packing.topology_domains import domain_of
@@ -62,7 +63,7 @@ def _of_nodes(
     """Yield the reason against each node that has such devices, for a member that is alone there."""
     asked = {resource for resource, _ in gang.groups[at].kind.profile.device_request.totals}
     load = tuple(int(kind == at) for kind in range(len(gang.groups)))
-    lasting: dict[int, Reason | str] = {}  # by class of nodes
+    lasting: dict[FitClass, Reason | str] = {}  # by class of nodes
     for name, state in view.table.states.items():
         node = view.rules.get(name)
         if node is None or asked.isdisjoint(resource for resource, _ in state.allocatable):

@@ -22,9 +22,9 @@ from scheduler_core.planner.packing.candidates import Candidates, own_levels
 from scheduler_core.planner.packing.diagnosis import diagnosis_summary
 from scheduler_core.planner.packing.groups import MemberGroups, group_members
 from scheduler_core.planner.packing.model import GangPlan, Levels, NodeView, PlanOptions, Unplaced
-from scheduler_core.planner.packing.node_classes import NodeClasses
+from scheduler_core.planner.packing.node_classes import NodeCapacity, NodeClasses
 from scheduler_core.planner.packing.node_filter import NodeFilter
-from scheduler_core.planner.packing.node_fit import Load
+from scheduler_core.planner.packing.node_fit import FitClass, Load
 from scheduler_core.planner.packing.plan import plan_groups
 from scheduler_core.planner.packing.search import FitResults, SearchMemory, counts_by_product
 from scheduler_core.planner.packing.view_changes import ViewReader
@@ -48,7 +48,8 @@ class _Verdict(msgspec.Struct):
     mark: int  # of the node classes: changes until then are checked
     loads: dict[int, Load]  # by class: members of each kind that fit there alone; classes that take none are left out
     diagnosed_at: int = -1  # mark of the node classes of the reasons in ``unplaced``
-    before: dict[str, tuple[int | None, Load]] = {}  # nodes that changed since: class and load at the verdict
+    # Nodes that changed since: what they had, and the load, at the verdict.
+    before: dict[str, tuple[NodeCapacity | None, Load]] = {}
 
 
 class _Request(msgspec.Struct):
@@ -101,7 +102,7 @@ class GangPlanner:
         request = self._request(members, view, options)
         if isinstance(request, Unplaced):
             return request
-        self._nodes.update(view.table, view.rules, self._reader.take_changed(view))
+        self._nodes.update(view, self._reader.take_changed(view))
         groups, verdict = request.groups, request.verdicts.get(options.avoid)
         if verdict is None or self._has_improved(verdict, request, options.levels):
             memory = self._memory(request, options.levels)
@@ -181,12 +182,15 @@ class GangPlanner:
         trial = _GangFit(groups, nodes, self._memory(request, levels)) if changes else None
         for name, before in changes.items():
             assert trial is not None  # there are changes
-            was: tuple[int | None, Load] = (None, nothing)
+            capacity = nodes.capacity_of.get(name)
+            if before is not None and capacity is not None and trial.are_equal(before, capacity):
+                continue
+            was: tuple[NodeCapacity | None, Load] = (None, nothing)
             if before is not None:
-                was = verdict.before.get(name) or (before, verdict.loads.get(before, nothing))
-            number = nodes.number_of.get(name)
-            if number is not None and number != was[0]:
-                load = trial.load_of(number)
+                load = trial.limited(verdict.loads.get(before.node_class, nothing), before)
+                was = verdict.before.get(name) or (before, load)
+            if capacity is not None and trial.may_take_more(was[0], capacity):
+                load = trial.limited(trial.load_of(FitClass(capacity.node_class)), capacity)
                 # Members of several kinds may fit better beside each other, though not more of each kind fit alone.
                 if any(load) and (len(load) > 1 or load > was[1]) and trial.takes(name):
                     return True
@@ -202,22 +206,36 @@ class _GangFit:
     def __init__(self, groups: MemberGroups, nodes: NodeClasses, memory: SearchMemory) -> None:
         self.loads = memory.results.loads
         self._groups, self._nodes = groups, nodes
-        self._candidates, self._fit = memory.candidates, memory.results.node_fit
+        self._candidates, self._results, self._fit = memory.candidates, memory.results, memory.results.node_fit
         self._filters = [NodeFilter(each.rules, each.excluded_nodes) for each in groups.groups]
 
-    def load_of(self, number: int) -> Load:
+    def load_of(self, of: FitClass) -> Load:
         """Return how many members of each kind fit alone on a node of the class."""
-        found, kinds = self.loads.get(number), range(len(self._filters))
+        found, kinds, gpus = self.loads.get(of.number), range(len(self._filters)), FitClass(of.number)
         if found is None:
-            if not any(self._fit.max_of_kind(number, at) for at in kinds):
+            if not any(self._fit.max_of_kind(gpus, at) for at in kinds):
                 return (0,) * len(kinds)
-            found = self.loads[number] = tuple(self._fit.max_alone(number, at) for at in kinds)
-        return found
+            found = self.loads[of.number] = tuple(self._fit.max_alone(gpus, at) for at in kinds)
+        return found if of.free is None else self._fit.limited_load(found, of.free)
+
+    def limited(self, load: Load, capacity: NodeCapacity) -> Load:
+        """Return how many members of each kind fit alone on a node whose GPUs suffice for ``load``."""
+        return self._fit.limited_load(load, capacity.free)
+
+    def are_equal(self, before: NodeCapacity, capacity: NodeCapacity) -> bool:
+        """Return whether a node takes the same members as before: most pods without GPUs do not matter."""
+        return before.node_class == capacity.node_class and self._fit.class_of(before) == self._fit.class_of(capacity)
+
+    def may_take_more(self, before: NodeCapacity | None, capacity: NodeCapacity) -> bool:
+        """Return whether a node may take more members than before."""
+        if before is None or before.node_class != capacity.node_class:
+            return True
+        return any(now > was for was, now in zip(before.free, capacity.free, strict=True))
 
     def load_all(self) -> None:
         """Compute the loads of all classes."""
         for number in self._nodes.nodes:
-            self.load_of(number)
+            self.load_of(FitClass(number))
 
     def takes(self, name: str) -> bool:
         """Return whether kube-scheduler would take the node for at least one kind."""
@@ -230,14 +248,14 @@ class _GangFit:
         Where the time does not suffice, they may.
         """
         groups, required = self._groups, self._groups.required
-        if not self._candidates.update(groups, self._nodes, options):
+        if not self._candidates.update(groups, self._nodes, options, self._results.scarce_nodes()):
             return groups.minimum
         most, one_product = len(groups.without_gpus), groups.same_product is Strength.REQUIRED
         for whole in self._candidates.at_level(() if required is None else (required,)).groups():
             for counts in counts_by_product(whole, self._nodes).values() if one_product else (whole,):
                 total = [0] * len(self._filters)
                 for of, number in counts:
-                    if of.node_class not in self.loads and options.out_of_time():
+                    if of.node_class.number not in self.loads and options.out_of_time():
                         return groups.minimum
                     for at, load in enumerate(self.load_of(of.node_class)):
                         total[at] += number * load if of.allowed[at] else 0

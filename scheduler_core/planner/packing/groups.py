@@ -74,7 +74,9 @@ def group_members(members: Sequence[Member], view: NodeView, options: PlanOption
             without_gpus.append(each)
             continue
         kind = MemberKind(
-            _profile(each.request, options.placed, view.table, has_peers=has_peers), view.policy_of(each.request)
+            _profile(each.request, options.placed, view.table, has_peers=has_peers),
+            view.policy_of(each.request),
+            each.load,
         )
         rules_key = None if each.rules is None else each.rules.key
         kinds.setdefault((kind, rules_key, anti_affinities.anti_affinity_of(each)), []).append(each)

@@ -12,6 +12,7 @@ from scheduler_core.cache.kube_scheduler_filters import FullNode
 from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.planner.packing.anti_affinity import PlacedMember
 from scheduler_core.policy.policy import Policy
+from scheduler_core.request.node_load import NodeLoad
 from scheduler_core.request.pod_request import PodRequest
 
 Levels = Mapping[str, tuple[str, ...]]
@@ -46,6 +47,7 @@ class NodeView(NamedTuple):
     rules: Mapping[str, FullNode]  # labels, taints, cordon by node; a node without an entry is not used
     policy_of: Callable[[PodRequest], Policy]
     changes: ViewChanges | None = None  # None: any node may differ from other views
+    others: Mapping[str, NodeLoad] = {}  # by node: of its pods without GPUs, which ``table`` does not have; read only
 
     def with_table(self, variant: TableVariant | None) -> NodeView:
         """Return the view with another snapshot; None: the view itself."""

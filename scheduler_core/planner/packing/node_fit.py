@@ -5,7 +5,8 @@ as if all others were admitted before it (``filters.rejection_reason``, for the 
 that are on their way to the node already (``filters.admission_promises``). A load that fits still fits with fewer
 members.
 
-Nodes that are equal in everything that matters share one class (``node_classes``), and its results.
+Nodes with equal GPUs share one class (``node_classes``), and its results. What else is free there matters only where it
+does not suffice for as many members as the GPUs: then the load must fit into that, too.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from scheduler_core.cache.node_table import ClusterSnapshot, state_if
 from scheduler_core.evaluation.evaluate import evaluator_for
 from scheduler_core.evaluation.score import MAX_POINTS, Score
 from scheduler_core.planner.packing.anti_affinity import ANTI_AFFINITY_REASON, ConflictingPairs
-from scheduler_core.planner.packing.node_classes import NodeClass, NodeClasses
+from scheduler_core.planner.packing.free_resources import FreeResources
+from scheduler_core.planner.packing.node_classes import NodeCapacity, NodeClass, NodeClasses
 from scheduler_core.policy.policy import Policy
+from scheduler_core.request.node_load import NO_LOAD, ONE_POD, NodeLoad
 from scheduler_core.request.pod_request import PodProfile
 
-NO_CPU = "too little CPU left on the node, as far as known"
 _MAX_RESULTS, _MAX_UNUSED = 1 << 15, 1 << 8  # of one gang: in all; of classes without nodes
 MICRO = 1_000_000  # integer sums do not depend on the order
 
@@ -38,6 +40,14 @@ class MemberKind(NamedTuple):
 
     profile: PodProfile
     policy: Policy
+    load: NodeLoad = ONE_POD
+
+
+class FitClass(NamedTuple):
+    """Nodes on which members of equal gangs fit equally."""
+
+    number: int  # of the class in ``NodeClasses``
+    free: FreeResources | None = None  # None: enough for all members that the GPUs suffice for
 
 
 class NodeFit:
@@ -60,6 +70,7 @@ class NodeFit:
         self._points: dict[tuple[int, Load], int | Reason | str] = {}
         self._states: dict[tuple[int, Load], NodeState] = {}
         self._alone: dict[tuple[int, int], int] = {}
+        self._needed: dict[int, tuple[FitClass, NodeLoad]] = {}  # by class: what suffices for all members
         self._used = 0  # results of classes with nodes, when the others were dropped
 
     def drop_unused(self) -> None:
@@ -70,30 +81,54 @@ class NodeFit:
         self._points = {key: found for key, found in self._points.items() if key[0] in present}
         self._states = {key: found for key, found in self._states.items() if key[0] in present}
         self._alone = {key: found for key, found in self._alone.items() if key[0] in present}
+        self._needed = {key: found for key, found in self._needed.items() if key in present}
         self._used = len(self._points)
 
-    def points_of(self, node_class: int, load: Load) -> int | Reason | str:
+    def class_of(self, capacity: NodeCapacity) -> FitClass:
+        """Return the class of a node with this capacity."""
+        known = self._needed.get(capacity.node_class)
+        if known is None:
+            known = FitClass(capacity.node_class), self._most_requested(capacity.node_class)
+            self._needed[capacity.node_class] = known
+        of, needed = known
+        if capacity.free.shortage(needed) is None:  # most nodes
+            return of
+        return FitClass(of.number, capacity.free.scarce_for(needed, [each.load for each in self._kinds]))
+
+    def _most_requested(self, number: int) -> NodeLoad:
+        """Return what as many members request as the devices of a class of nodes may suffice for."""
+        state, found = self.nodes.classes[number].state, NO_LOAD
+        for kind, wanted in zip(self._kinds, self.wanted, strict=True):
+            totals = kind.profile.device_request.totals
+            most = min(wanted, *(state.free_devices(resource) // devices for resource, devices in totals))
+            found = found.plus(kind.load, most)
+        return found
+
+    def points_of(self, of: FitClass, load: Load) -> int | Reason | str:
         """Return the sum of the members' points on the node, in millionths; or why they do not fit."""
         if not any(load):
             return 0
-        key = (node_class, load)
+        if of.free is not None:
+            points = self.points_of(FitClass(of.number), load)
+            return (of.free.shortage(self._requested(load)) or points) if isinstance(points, int) else points
+        key = (of.number, load)
         found = self._points.get(key)
         if found is None:
-            found = self._points[key] = self._compute_points(node_class, load)
+            found = self._points[key] = self._compute_points(of, load)
         return found
 
-    def state_with(self, node_class: int, load: Load) -> NodeState:
+    def state_with(self, of: FitClass, load: Load) -> NodeState:
         """Return the state of the node with these members added."""
         if not any(load):
-            return self.nodes.classes[node_class].state
-        key = (node_class, load)
+            return self.nodes.classes[of.number].state
+        key = (of.number, load)
         found = self._states.get(key)
         if found is None:
             found = self._states[key] = _state_with_members(
-                self.nodes.classes[node_class],
+                self.nodes.classes[of.number],
                 self._added_pods(load),
                 self.nodes.table,
-                next(iter(self.nodes.nodes[node_class])),
+                next(iter(self.nodes.nodes[of.number])),
             )
         return found
 
@@ -101,17 +136,19 @@ class NodeFit:
         """Return the number of devices that these members use."""
         return sum(devices * number for devices, number in zip(self._devices, load, strict=True))
 
-    def max_alone(self, node_class: int, at: int) -> int:
+    def max_alone(self, of: FitClass, at: int) -> int:
         """Return how many members of one kind fit without others."""
-        found = self._alone.get((node_class, at))
+        if of.free is not None:
+            return self._limited(self.max_alone(FitClass(of.number), at), of.free, at)
+        found = self._alone.get((of.number, at))
         if found is None:
             found = 0
-            while found < self.wanted[at] and isinstance(self.points_of(node_class, self._only(at, found + 1)), int):
+            while found < self.wanted[at] and isinstance(self.points_of(of, self._only(at, found + 1)), int):
                 found += 1
-            self._alone[node_class, at] = found
+            self._alone[of.number, at] = found
         return found
 
-    def max_of_kind(self, node_class: int, at: int) -> int:
+    def max_of_kind(self, of: FitClass, at: int) -> int:
         """Return an upper bound of members of one kind, from device counts where only these decide."""
         profile = self._kinds[at].profile
         if (
@@ -120,26 +157,37 @@ class NodeFit:
             or profile.constraints.model is not None
             or profile.constraints.min_vram_mib is not None
         ):
-            return self.max_alone(node_class, at)
-        state = self.nodes.classes[node_class].state
-        return min(
+            return self.max_alone(of, at)
+        state = self.nodes.classes[of.number].state
+        found = min(
             self.wanted[at],
             *(state.free_devices(resource) // number for resource, number in profile.device_request.totals),
         )
+        return found if of.free is None else self._limited(found, of.free, at)
 
-    def max_points_per_member(self, node_class: int, at_least: int) -> float:
+    def limited_load(self, load: Load, free: FreeResources) -> Load:
+        """Return the members of each kind, each without others, for which this suffices, too."""
+        return tuple(self._limited(number, free, at) for at, number in enumerate(load))
+
+    def _limited(self, number: int, free: FreeResources, at: int) -> int:
+        return min(number, free.most(self._kinds[at].load))
+
+    def _requested(self, load: Load) -> NodeLoad:
+        found = NO_LOAD
+        for kind, number in zip(self._kinds, load, strict=True):
+            found = found.plus(kind.load, number)
+        return found
+
+    def max_points_per_member(self, of: FitClass, at_least: int) -> float:
         """Return the most points per member, where the node takes at least so many."""
         if len(self.wanted) > 1 or at_least < 1:
             return float(MAX_POINTS * MICRO)
-        if self.max_of_kind(node_class, 0) < at_least:
+        if self.max_of_kind(of, 0) < at_least:
             return 0.0
-        points = (
-            (number, self.points_of(node_class, (number,)))
-            for number in range(at_least, self.max_alone(node_class, 0) + 1)
-        )
+        points = ((number, self.points_of(of, (number,))) for number in range(at_least, self.max_alone(of, 0) + 1))
         return max((each / number for number, each in points if isinstance(each, int)), default=0.0)
 
-    def loads(self, node_class: int, most: Load, allowed: Sequence[bool]) -> Iterator[tuple[Load, int]]:
+    def loads(self, of: FitClass, most: Load, allowed: Sequence[bool]) -> Iterator[tuple[Load, int]]:
         """Yield every load of allowed kinds that fits, with its points, without the empty load."""
         nothing = (0,) * len(most)
         reached = [nothing]
@@ -148,43 +196,40 @@ class NodeFit:
             for at in range(first, len(most)):
                 if allowed[at] and load[at] < most[at]:
                     larger = (*load[:at], load[at] + 1, *load[at + 1 :])
-                    points = self.points_of(node_class, larger)
+                    points = self.points_of(of, larger)
                     if isinstance(points, int):
                         reached.append(larger)
                         yield larger, points
 
-    def fill_node(self, node_class: int, most: Load, allowed: Sequence[bool], order: Sequence[int]) -> Load:
+    def fill_node(self, of: FitClass, most: Load, allowed: Sequence[bool], order: Sequence[int]) -> Load:
         """Return as many members as fit, kind after kind in this order."""
         if len(most) == 1:
-            return (min(most[0], self.max_alone(node_class, 0)) if allowed[0] else 0,)
+            return (min(most[0], self.max_alone(of, 0)) if allowed[0] else 0,)
         load = [0] * len(most)
         for at in order:
             while allowed[at] and load[at] < most[at]:
                 load[at] += 1
-                if not isinstance(self.points_of(node_class, tuple(load)), int):
+                if not isinstance(self.points_of(of, tuple(load)), int):
                     load[at] -= 1
                     break
         return tuple(load)
 
-    def _compute_points(self, node_class: int, load: Load) -> int | Reason | str:
+    def _compute_points(self, of: FitClass, load: Load) -> int | Reason | str:
         """Evaluate the last member after all others, and members with hard constraints after it."""
         kinds = [at for at, number in enumerate(load) if number]
         if any(load[to] > (at == to) for to in kinds for at in kinds if (at, to) in self._conflicting):
             return ANTI_AFFINITY_REASON
-        before = self.points_of(node_class, _fewer(load, kinds[-1]))
+        before = self.points_of(of, _fewer(load, kinds[-1]))
         if not isinstance(before, int):
             return before
         for at in kinds[:-1]:
             if self._kinds[at].profile.has_hard_constraints:
-                found = self._evaluators[at](self.state_with(node_class, _fewer(load, at)))
+                found = self._evaluators[at](self.state_with(of, _fewer(load, at)))
                 if not isinstance(found, Score):
                     return found
-        found = self._evaluators[kinds[-1]](self.state_with(node_class, _fewer(load, kinds[-1])))
+        found = self._evaluators[kinds[-1]](self.state_with(of, _fewer(load, kinds[-1])))
         if not isinstance(found, Score):
             return found
-        requests = [self._kinds[at].profile.device_request.cpu_milli for at in kinds for _ in range(load[at])]
-        if not self.nodes.classes[node_class].cpu.has_room_for(requests):
-            return NO_CPU
         return before + round(found.points * MICRO)
 
     def _only(self, at: int, number: int) -> Load:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from scheduler_core.planner.packing.node_fit import Load, NodeFit
+from scheduler_core.planner.packing.node_fit import FitClass, Load, NodeFit
 
 _MIN_SHARES = 16  # one packing may use at most this part of the budget: some is left for the others
 
@@ -13,7 +13,7 @@ _MIN_SHARES = 16  # one packing may use at most this part of the budget: some is
 class PlacementClass(NamedTuple):
     """Nodes that are equal for the gang."""
 
-    node_class: int  # the number that ``NodeFit`` gives to the class
+    node_class: FitClass
     allowed: tuple[bool, ...]  # by kind: whether kube-scheduler would take the node
     has_siblings: bool = False  # a placed sibling is there: the node does not count as one more
 

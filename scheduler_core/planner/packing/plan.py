@@ -33,7 +33,7 @@ def plan_gang(members: Sequence[Member], view: NodeView, options: PlanOptions = 
     groups = group_members(members, view, options)
     if isinstance(groups, Unplaced):
         return groups
-    return plan_groups(groups, view, options, NodeClasses(view.table, view.rules))
+    return plan_groups(groups, view, options, NodeClasses(view))
 
 
 def plan_groups(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from scheduler_core.cache.node_state import product_of
@@ -12,7 +12,7 @@ from scheduler_core.planner.packing.groups import MemberGroups
 from scheduler_core.planner.packing.model import NodeView, PlanOptions
 from scheduler_core.planner.packing.node_classes import NodeClasses
 from scheduler_core.planner.packing.node_filter import NodeFilter
-from scheduler_core.planner.packing.node_fit import Load, NodeFit
+from scheduler_core.planner.packing.node_fit import FitClass, Load, NodeFit
 from scheduler_core.planner.packing.pack import PackingBound, PackingRun, best_packing, packing_bound
 from scheduler_core.planner.packing.packings import Budget, CountsKey, OrderedCounts, Packing, PlacementClass
 from scheduler_core.planner.packing.topology_domains import DomainPath, SearchLevel, domain_path_of, search_levels
@@ -44,6 +44,27 @@ class FitResults:
         self._bounds: dict[CountsKey, PackingBound] = {}
         self._packings: dict[OrderedCounts, PackingRun] = {}
         self._spare: dict[CountsKey, int] = {}
+        self._scarce: dict[str, FitClass] = {}
+        self._mark: int | None = None  # of the node classes that ``_scarce`` was computed from
+
+    def scarce_nodes(self) -> Mapping[str, FitClass]:
+        """Return the nodes whose CPU, memory or pod slots do not suffice for as many members as their GPUs.
+
+        Always the same mapping, with its present content.
+        """
+        nodes = self.node_fit.nodes
+        changed = None if self._mark is None else nodes.changed_since(self._mark)
+        if changed is None:
+            self._scarce.clear()
+        for name in nodes.capacity_of if changed is None else changed:
+            capacity = nodes.capacity_of.get(name)
+            of = None if capacity is None else self.node_fit.class_of(capacity)
+            if of is not None and of.free is not None:
+                self._scarce[name] = of
+            else:
+                self._scarce.pop(name, None)
+        self._mark = nodes.mark
+        return self._scarce
 
     def bound_of(self, counts: CountsKey) -> PackingBound:
         """Return a bound of all packings on so many nodes."""
@@ -105,7 +126,7 @@ class Search:
         self.candidates, self._results = memory
         self.node_filters = [NodeFilter(group.rules, group.excluded_nodes) for group in gang.groups]
         self.node_fit = self._results.node_fit
-        self.candidates.update(gang, nodes, options)
+        self.candidates.update(gang, nodes, options, self._results.scarce_nodes())
         self.budget = Budget(options.steps, options.out_of_time)
         self._siblings = [seat.node for seat in options.placed if seat.node in view.rules]
         self._packings: dict[CountsKey, Packing] = {}
@@ -239,6 +260,6 @@ def counts_by_product(counts: CountsKey, nodes: NodeClasses) -> dict[str, Counts
     """Return the counts of the nodes of each product, without nodes of several products or of an unknown one."""
     found: defaultdict[str, set[tuple[PlacementClass, int]]] = defaultdict(set)
     for of, number in counts:
-        if (product := product_of(nodes.classes[of.node_class].state)) is not None:
+        if (product := product_of(nodes.classes[of.node_class.number].state)) is not None:
             found[product].add((of, number))
     return {product: frozenset(part) for product, part in found.items()}

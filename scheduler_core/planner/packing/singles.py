@@ -1,7 +1,7 @@
 """Plan many single pods one after the other on one snapshot, each with the pods before it in place. Pure.
 
 The result is that of ``evaluate`` for one pod after the other, each on the next snapshot, over the nodes that pass
-kube-scheduler's filters and have enough CPU, as far as known. Siblings count as they do for pods without a gate.
+kube-scheduler's filters and have enough CPU, memory and pod slots. Siblings count as they do for pods without a gate.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from scheduler_core.evaluation.ranking import NodeRanking, PodRanking, Rankings
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.packing.anti_affinity import ANTI_AFFINITY_REASON, AntiAffinities
 from scheduler_core.planner.packing.bandwidth import expected_gpus
+from scheduler_core.planner.packing.free_resources import free_resources
 from scheduler_core.planner.packing.model import DEFAULT_OPTIONS, NodeView, PlanOptions, SinglePodPlan
-from scheduler_core.planner.packing.node_classes import node_cpu_of
 from scheduler_core.planner.packing.node_filter import NodeFilter
-from scheduler_core.planner.packing.node_fit import NO_CPU
 from scheduler_core.planner.packing.placed_siblings import PlacedSiblings
 from scheduler_core.planner.packing.view_changes import ViewReader
+from scheduler_core.request.node_load import NO_LOAD, NodeLoad
 from scheduler_core.request.pod_request import InvalidRequest, PodRequest
 
 _PROFILES = 256  # number of profiles with cached rankings
@@ -54,7 +54,7 @@ class SinglePodPlacer:
     ) -> SinglePodPlan:
         """Return the node of each pod, in this order. Only ``avoid``, ``placed_members`` and ``out_of_time`` apply."""
         growing, nodes = self._growing, self._nodes
-        growing.begin(view.table, self._reader.take_changed(view))
+        growing.begin(view, self._reader.take_changed(view))
         nodes.begin(view, options, growing.moves)
         anti_affinities = AntiAffinities(members, options.placed_members)
         seats, missing = list[PlannedMember](), list[tuple[str, Reason | str]]()
@@ -74,23 +74,25 @@ class SinglePodPlacer:
             excluded = names & anti_affinities.excluded_nodes(anti_affinity)
             policy = view.policy_of(request)
             adapted, ranking = growing.siblings.request_and_ranking(request, policy, growing.snapshot, self._rankings)
-            key = (member.rules and member.rules.key, adapted.profile, policy, anti_affinity)
+            key = (member.rules and member.rules.key, adapted.profile, policy, anti_affinity, member.load)
             if key in unfit:
                 missing.append((member.uid, unfit[key]))
                 continue
 
             def best_of(
                 some: AbstractSet[str],
-                request: PodRequest = request,
+                member: Member = member,
                 ranking: NodeRanking | PodRanking = ranking,
             ) -> str | None:
-                return next(growing.with_enough_cpu(ranking.best_nodes(some, request.uid), request), None)
+                return next(growing.with_enough_free(ranking.best_nodes(some, member.uid), member.load), None)
 
             best = best_of(names - excluded if excluded else names)
             if best is None:
                 is_excluded = best_of(excluded) is not None
                 reason = (
-                    ANTI_AFFINITY_REASON if is_excluded else _rejection_summary(growing, ranking.rejections_of(names))
+                    ANTI_AFFINITY_REASON
+                    if is_excluded
+                    else _rejection_summary(growing, ranking.rejections_of(names), member.load)
                 )
                 unfit[key] = reason
                 missing.append((member.uid, reason))
@@ -102,7 +104,7 @@ class SinglePodPlacer:
                     member.uid, member.name, best, ask.totals, expected_gpus(growing.snapshot.states[best], ask)
                 )
             )
-            growing.add_pod(best, request)
+            growing.add_pod(best, request, member.load)
             anti_affinities.add_placed(best, anti_affinity)
         return SinglePodPlan(tuple(seats), tuple(missing))
 
@@ -120,10 +122,12 @@ class _GrowingSnapshot:
         self.change_log = ChangeLog()
         self.moves = 0  # how often nodes were added or removed
         self.siblings = PlacedSiblings()
+        self._others: Mapping[str, NodeLoad] = {}
         self._placed_on: set[str] = set()
 
-    def begin(self, table: ClusterSnapshot, names: AbstractSet[str] | None) -> None:
-        """Begin with a snapshot on which nothing is placed yet. ``names``: nodes that may differ from the last one."""
+    def begin(self, view: NodeView, names: AbstractSet[str] | None) -> None:
+        """Begin with a view on which nothing is placed yet. ``names``: nodes that may differ from the last one."""
+        table, self._others = view.table, view.others
         before, after = self.snapshot.states, table.states
         names = {*before, *after} if names is None else names | self._placed_on
         changed = [name for name in names if before.get(name) is not after.get(name)]
@@ -132,15 +136,24 @@ class _GrowingSnapshot:
         self.siblings.update_nodes(table, names)
         self.change_log.add_names(changed)
 
-    def with_enough_cpu(self, names: Iterator[str], request: PodRequest) -> Iterator[str]:
-        """Yield nodes that have enough CPU for the request."""
-        asks = (request.profile.device_request.cpu_milli,)
-        return (name for name in names if node_cpu_of(self.snapshot.records[name]).has_room_for(asks))
+    def with_enough_free(self, names: Iterator[str], load: NodeLoad) -> Iterator[str]:
+        """Yield nodes with enough CPU, memory and pod slots for a pod."""
+        return (name for name in names if self.shortage_on(name, load) is None)
 
-    def add_pod(self, name: str, request: PodRequest) -> None:
+    def shortage_on(self, name: str, load: NodeLoad) -> str | None:
+        """Return what a node has too little of for a pod; None: nothing."""
+        return free_resources(self.snapshot.records[name], self._others.get(name, NO_LOAD)).shortage(load)
+
+    def add_pod(self, name: str, request: PodRequest, load: NodeLoad) -> None:
         """Place a pod on a node."""
         pod = Occupant(
-            request.uid, request.namespace, request.name, request.profile, owner=request.owner, job=request.job
+            request.uid,
+            request.namespace,
+            request.name,
+            request.profile,
+            owner=request.owner,
+            job=request.job,
+            load=load,
         )
         record = with_pod(self.snapshot.records[name], pod)
         state = state_if(self.snapshot, name, record.pods)
@@ -182,12 +195,15 @@ class _AllowedNodes:
         return found
 
 
-def _rejection_summary(growing: _GrowingSnapshot, rejections: Mapping[str, str]) -> str:
+def _rejection_summary(growing: _GrowingSnapshot, rejections: Mapping[str, str], load: NodeLoad) -> str:
     """Return the most frequent reason on nodes that have GPUs."""
     if not rejections:
         return NOT_TAKEN
-    # A ranking reports nodes that fit as unknown nodes: they were not taken for lack of CPU.
-    spelled = {Reason.UNKNOWN_NODE.value: NO_CPU}
     states = growing.snapshot.states
-    counts = Counter(spelled.get(reason, reason) for name, reason in rejections.items() if states[name].allocatable)
+    counts = Counter(
+        # A ranking reports nodes whose GPUs fit as unknown nodes.
+        (reason == Reason.UNKNOWN_NODE.value and growing.shortage_on(name, load)) or reason
+        for name, reason in rejections.items()
+        if states[name].allocatable
+    )
     return min(counts, key=lambda each: (-counts[each], each), default=Reason.TOO_FEW_GPUS.value)

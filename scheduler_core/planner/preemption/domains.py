@@ -14,10 +14,12 @@ from math import inf
 from typing import NamedTuple
 
 from scheduler_core.planner.gang.gang import Gang
+from scheduler_core.planner.packing.free_resources import free_without_gpu_pods
 from scheduler_core.planner.packing.node_filter import NodeFilter
 from scheduler_core.planner.packing.topology_domains import DomainPath, domain_path_of
 from scheduler_core.planner.preemption.choices import Choice, Pricing
 from scheduler_core.planner.preemption.model import PreemptionTask
+from scheduler_core.request.node_load import NO_LOAD
 from scheduler_core.request.pod_request import InvalidRequest
 
 MAX_NODES = 128  # of a domain that are planned on: those on which a member slot costs least
@@ -101,9 +103,13 @@ def search_domains(
 
 
 def _node_groups(task: PreemptionTask, demand: SlotDemand) -> list[list[str]]:
-    """Return the nodes that the rules of some member allow, by domain of the required topology."""
+    """Return the nodes that the rules of some member allow, by domain of the required topology.
+
+    Not those on which no member would fit even without all pods that use GPUs: pods without GPUs are not evicted.
+    """
     required = next((each.gang_request.required for each in task.gang.ready if each.gang_request.required), None)
     filters = list({each.rules and each.rules.key: NodeFilter(each.rules) for each in task.gang.ready}.values())
+    loads = {each.load for each in task.gang.ready if each.devices}
     groups: defaultdict[DomainPath, list[str]] = defaultdict(list)
     home: set[DomainPath] = set()
     placed = {seat.node for seat in task.options.placed}
@@ -118,7 +124,12 @@ def _node_groups(task: PreemptionTask, demand: SlotDemand) -> list[list[str]]:
         if name in placed:
             home.add(path)
         offered = dict(record.machine.allocatable).get(demand.resource, 0)
-        if offered >= demand.devices and any(each.rejection_of(node) is None for each in filters):
+        free = free_without_gpu_pods(record, task.view.others.get(name, NO_LOAD))
+        if (
+            offered >= demand.devices
+            and any(free.shortage(each) is None for each in loads)
+            and any(each.rejection_of(node) is None for each in filters)
+        ):
             groups[path].append(name)
     return [names for path, names in groups.items() if required is None or not home or path in home]
 

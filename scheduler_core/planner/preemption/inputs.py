@@ -40,6 +40,8 @@ class UnitInputs(NamedTuple):
     starting: AbstractSet[str] = frozenset()  # UIDs of the members that a reservation in the ledger places
     ending_s: float = 300.0  # pods that end within this time count as gone
     is_out_of_time: Callable[[], bool] = lambda: False  # called often: no more units are found
+    # Pods with GPUs of the beneficiary's namespace that may be evicted in this hour, in place of the policy's limit.
+    most_own_pods: int | None = None
 
 
 class CheckpointAges:

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable
 from math import ceil
 from typing import NamedTuple
 
-from gputopo.crd.reservations import HeldCapacity, PlannedEviction, Preemption
+from gputopo.crd.reservations import HeldCapacity, PlannedEviction, PlannedMember, Preemption
 from gputopo.render.wording import counted_noun, first_of
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.packing.model import NodeView, PlanOptions
 from scheduler_core.policy.policy import Policy
 from scheduler_core.policy.preemption import DEFAULT_PREEMPTION
+
+MAX_IDLE_PODS = 512  # without GPUs, of one preemption: a reservation is one object of limited size
 
 
 class VictimPod(NamedTuple):
@@ -92,6 +94,7 @@ class PreemptionPlan(NamedTuple):
     plans: int = 0  # that the planner made
     gave_up: bool = False  # the limit of plans or of time was reached
     exact: bool = False  # all cheaper sets were tried: none makes the gang fit
+    seats: tuple[PlannedMember, ...] = ()  # of the gang, once the pods are gone
 
     @property
     def pods(self) -> tuple[VictimPod, ...]:
@@ -117,7 +120,9 @@ class PreemptionPlan(NamedTuple):
         return text + (f"; gave up after {counted_noun(self.plans, 'plan')}" if self.gave_up else "")
 
     def intent(self, timeout_s: float = DEFAULT_PREEMPTION.timeout_s) -> Preemption:
-        """Return the intent for the spec of the capacity hold."""
+        """Return the intent for the spec of the capacity hold: all pods with GPUs, some of the others."""
+        idle = [pod.uid for pod in self.pods if not pod.devices]
+        left_alone = frozenset(idle[MAX_IDLE_PODS:])
         return Preemption(
             evictions=tuple(
                 PlannedEviction(
@@ -132,6 +137,7 @@ class PreemptionPlan(NamedTuple):
                 )
                 for unit in self.units
                 for pod in unit.pods
+                if pod.uid not in left_alone
             ),
             rule=", ".join(sorted({unit.rule for unit in self.units}))[:512],
             reason=self.reason,

@@ -92,9 +92,8 @@ class _PreemptionSearch:
             reason = f"gave up after {counted_noun(plans, 'plan')}" if gave_up else NEVER_FITS
             return NoPreemption(self._task.gang, reason, plans, gave_up)
         held = holdings_of(final, self._task.gang.ready, self._task.view.table)
-        return PreemptionPlan(
-            self._task.gang, evicted_units(self._best.choices), held, plans, gave_up, self._is_exact and not gave_up
-        )
+        units, exact = evicted_units(self._best.choices), self._is_exact and not gave_up
+        return PreemptionPlan(self._task.gang, units, held, plans, gave_up, exact, final.seats)
 
     def _keep_if_cheaper(self, choices: list[Choice], domain: SearchDomain) -> None:
         price = self._pricing.price_of(choices)

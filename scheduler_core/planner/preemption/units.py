@@ -150,13 +150,16 @@ def _near_end_since(
 def _structural_protection(unit: CandidateUnit, inputs: UnitInputs) -> Protection | None:
     if any(each.state.is_recreated for each in unit.pods):
         return Protection.RECREATED
-    if not unit.spare and len(unit.pods) > _most_pods(inputs):
+    if not unit.spare and len(unit.gpu_pods) > _most_pods(unit, inputs):
         return Protection.TOO_MANY_PODS
     return Protection.STARTING if unit.is_starting and unit.times.runtime(inputs.now) < _STARTING_S else None
 
 
-def _most_pods(inputs: UnitInputs) -> int:
-    return max(1, inputs.policy.max_evictions_per_hour)
+def _most_pods(unit: CandidateUnit, inputs: UnitInputs) -> int:
+    """Return how many pods with GPUs of this unit may be evicted in this hour. Members without GPUs do not count."""
+    is_own = unit.pods[0].namespace == inputs.beneficiary.name.namespace
+    own = inputs.most_own_pods if is_own else None
+    return max(1, inputs.policy.max_evictions_per_hour if own is None else own)
 
 
 def _eviction_unit(unit: CandidateUnit, rule: PreemptionRule, age_s: float, inputs: UnitInputs) -> EvictionUnit:
@@ -164,11 +167,12 @@ def _eviction_unit(unit: CandidateUnit, rule: PreemptionRule, age_s: float, inpu
     lost_s = lost_seconds(unit.times, unit.workload_class, age_s, grace_s, inputs.policy)
     found = (_victim(each, lost_s, inputs.table.records.get(each.node)) for each in unit.pods)
     pods = tuple(each._replace(is_spare=False) if each.uid in unit.needed else each for each in found)
-    is_large = len(pods) > _most_pods(inputs)
+    most = _most_pods(unit, inputs)
+    is_large = len(unit.gpu_pods) > most
     return EvictionUnit(
         unit.name,
         pods,
-        min(unit.spare, _most_pods(inputs)) if is_large else unit.spare,
+        min(unit.spare, most) if is_large else unit.spare,
         rule.name,
         f"{unit.workload_class.value}, {_age_text(unit, age_s)}",
         rule.price,

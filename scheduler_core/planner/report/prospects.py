@@ -76,11 +76,12 @@ class _Trial(NamedTuple):
     gang: Gang
     rules: PlanRules
 
-    def plan(self, table: ClusterSnapshot) -> ReservationSpec | Unplaced:
-        """Return the plan that the planner would make."""
+    def plan(self, table: ClusterSnapshot, *, without_others: bool = False) -> ReservationSpec | Unplaced:
+        """Return the plan that the planner would make; or would, if all pods without GPUs ended."""
+        others = {} if without_others else self.view.loads.by_node
         task = PlanTask(
             ((QueuedGang(self.gang, self.gang.newest),),),
-            NodeView(table, self.view.rules, self.rules.policies.policy_for),
+            NodeView(table, self.view.rules, self.rules.policies.policy_for, others=others),
             {},
             self.view.reservation_index.seats((self.gang.name,)),
             {},
@@ -128,7 +129,7 @@ def _never(trial: _Trial, table: ClusterSnapshot, now: float) -> Unplaced | None
         for name, record in table.records.items()
         if any(pod.uid not in own for pod in record.pods)
     ]
-    found = trial.plan(with_records(table, emptied, now, trial.rules.policies.node_policy))
+    found = trial.plan(with_records(table, emptied, now, trial.rules.policies.node_policy), without_others=True)
     if isinstance(found, ReservationSpec) or trial.rules.over():
         return None
     return None if {reason for _, reason in found.missing} & set(_UNCERTAIN) else found

@@ -159,6 +159,29 @@ def test_without_reports_free_gpus_follow_from_the_requests_of_pods(tmp_path: Pa
     assert free() == ["?", None, None]  # a file without pods: not known
 
 
+@pytest.mark.parametrize(
+    ("allocatable", "free"),
+    [
+        pytest.param({GPU: "8"}, 6, id="all are offered"),
+        pytest.param({GPU: "7"}, 5, id="one is unhealthy"),
+        pytest.param({GPU: "0"}, 0, id="no device plugin any more"),
+        pytest.param({}, 6, id="no device plugin was ever there"),
+        pytest.param({GPU: "7", "nvidia.com/mig-1g.10gb": "7"}, 6, id="one is in MIG mode"),
+        pytest.param({GPU: "7", "nvidia.com/gpu.shared": "0"}, 5, id="shares are no longer offered"),
+    ],
+)
+def test_gpus_that_the_device_plugin_does_not_offer_are_not_free(
+    tmp_path: Path, allocatable: dict[str, str], free: int
+) -> None:
+    """As on the page, and for `gputopo what-if`."""
+    node = {"kind": "Node", **NODE, "status": {"allocatable": allocatable}}
+    path = recorded(tmp_path, node, {"kind": "NodeGpus", **STATE}, gpu_pod("train", "Running", 2))
+
+    (item,) = json.loads(CliRunner().invoke(nodes, ["--from", path, "-o", "json"]).stdout)["items"]
+
+    assert item["free"] == free
+
+
 def test_a_user_who_may_not_list_pods_sees_nodes_with_unknown_free_gpus(tmp_path: Path) -> None:
     def forbidden(request: Asked) -> Answer:
         if request.path == NODE_GPUS.path():
@@ -181,6 +204,27 @@ def test_a_file_without_nodegpus_does_not_say_that_agents_are_missing(tmp_path: 
     assert "no agent" not in result.stderr
     assert result.stderr.startswith("gputopo: the file has no NodeGpus: which GPUs the pods hold")
     assert "kubectl get nodes,pods,nodegpus" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        pytest.param(["nodes"], "8", id="nodes"),
+        pytest.param(["pods"], "no running GPU pods found", id="pods"),
+        pytest.param(["gangs"], "no gangs found", id="gangs"),
+        pytest.param(["why", "pod", "p"], "there is no pod p in", id="why"),
+        pytest.param(["what-if", "-f", "pod.yaml"], "fits", id="what-if"),
+    ],
+)
+def test_a_file_without_pods_is_named(tmp_path: Path, arguments: list[str], said: str) -> None:
+    path = recorded(tmp_path, {"kind": "Node", **NODE}, {"kind": "NodeGpus", **STATE})
+    (tmp_path / "pod.yaml").write_text(json.dumps({"kind": "Pod", **gpu_pod("p", "Pending", 1)}))
+    filled = [str(tmp_path / each) if each == "pod.yaml" else each for each in arguments]
+
+    result = CliRunner().invoke(main.main, [*filled, "--from", path])
+
+    assert result.stderr.startswith("gputopo: the file has no Pods: which GPUs they request, and which of them wait")
+    assert said in result.output
 
 
 @pytest.mark.parametrize(
@@ -459,6 +503,7 @@ def test_named_nodes_and_no_titles(tmp_path: Path) -> None:
         pytest.param(["nodes"], True, id="nodes"),
         pytest.param(["why", "pod", "train"], True, id="why"),
         pytest.param(["release", "--all"], False, id="release"),
+        pytest.param(["show", "--node", "n"], False, id="show: its files are of a machine"),
     ],
 )
 def test_without_a_kubeconfig_the_option_for_a_file_is_named(command: list[str], hint: bool, tmp_path: Path) -> None:
@@ -467,4 +512,4 @@ def test_without_a_kubeconfig_the_option_for_a_file_is_named(command: list[str],
 
     assert result.exit_code == 4
     assert "Set KUBECONFIG" in result.stderr
-    assert ("or read a file of the objects of a cluster with --from FILE" in result.stderr) == hint
+    assert ("; to read a file of the objects of a cluster instead, use --from FILE" in result.stderr) == hint

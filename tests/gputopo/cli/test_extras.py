@@ -95,7 +95,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "status": {"allocatable": {"nvidia.com/gpu": "4"}, "capacity": {"nvidia.com/gpu": "4"}},
     }
     (folder / "node.json").write_text(json.dumps(node))
-    (folder / "nodes.json").write_text(json.dumps({"kind": "List", "items": [node]}))
+    idle = {"kind": "Pod", "metadata": {"name": "idle", "namespace": "team"}, "spec": {"nodeName": "gpu-1"}}
+    (folder / "nodes.json").write_text(json.dumps({"kind": "List", "items": [node, idle]}))
     (folder / "pod.yaml").write_text(
         "kind: Pod\nmetadata: {name: train, namespace: team}\nspec:\n  containers:\n"
         '  - {name: c, resources: {limits: {nvidia.com/gpu: "2"}}}\n'

@@ -24,6 +24,7 @@ HOSTILE = (
     "inf",
     "-inf",
     "1e400",
+    "1e-308",
     "9" * 40,
     "0x10",
     "٣",
@@ -96,7 +97,7 @@ def test_a_hostile_value(files: Files, name: str, parameter: click.Parameter) ->
 
 def _may_start(value: str) -> bool:
     """Return whether a server could take this for a setting, and then serve until a signal."""
-    return value not in ("nan", "1e400", "\u202eevil", "")
+    return value not in ("nan", "1e400", "1e-308", "\u202eevil", "")
 
 
 def test_every_command_without_arguments_and_with_unknown_ones(files: Files) -> None:

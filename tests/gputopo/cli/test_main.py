@@ -167,6 +167,17 @@ def test_labels_take_the_machine_as_show_does() -> None:
     assert (both.exit_code, "dgx-1 and --from dgx-a100 exclude each other" in both.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("command", ["show", "labels"])
+def test_an_empty_name_is_not_this_machine(command: str) -> None:
+    """As of a shell variable that is not set."""
+    found = run(command, "--from", "")
+
+    assert (found.exit_code, found.stderr.splitlines()[0]) == (
+        2,
+        "gputopo: '' is neither a file nor a bundled example machine",
+    )
+
+
 def test_a_path_says_why() -> None:
     assert "connected directly by 1 NVLink" in run("path", "0", "1", "--from", "dgx-1").stdout
 

@@ -38,7 +38,8 @@ def files(tmp_path: Path) -> Path:
     facts = encode_topology(MACHINES["a100_bridged"]())
     metadata = {"name": "gpu-1", "labels": facts.labels, "annotations": facts.annotations}
     node = {"kind": "Node", "metadata": metadata, "status": {"allocatable": {"nvidia.com/gpu": "4"}}}
-    (tmp_path / "cluster.json").write_text(json.dumps({"kind": "List", "items": [node]}))
+    idle = {"kind": "Pod", "metadata": {"name": "idle", "namespace": "team"}, "spec": {"nodeName": "gpu-1"}}
+    (tmp_path / "cluster.json").write_text(json.dumps({"kind": "List", "items": [node, idle]}))
     (tmp_path / "pod.yaml").write_text(POD + '{limits: {nvidia.com/gpu: "2"}}\n')
     (tmp_path / "plain.yaml").write_text(POD + "{}\n")
     return tmp_path
@@ -200,7 +201,7 @@ def test_jobs_larger_than_any_node_are_an_error_if_all_are_and_are_counted_else(
 
 def test_nodes_that_ordinary_gpu_pods_cannot_use_are_left_out(files: Path) -> None:
     cluster = files / "cluster.json"
-    (node,) = json.loads(cluster.read_text())["items"]
+    node, _ = json.loads(cluster.read_text())["items"]
     specs = {
         "free": {},
         "tainted": {"taints": [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]},

@@ -71,6 +71,17 @@ def test_shares_of_a_gpu_are_counted_and_unknown_devices_are_not() -> None:
     assert GpuNode("n", dgx1(), result).held_devices == {3: 3}
 
 
+def test_allocations_of_gpus_without_uuids_leave_free_gpus_unknown() -> None:
+    """As after the loss of the node's annotation: the labels have no UUIDs."""
+    bare = msgspec.structs.replace(dgx1(), gpus=tuple(msgspec.structs.replace(g, uuid=None) for g in dgx1().gpus))
+
+    held = GpuNode("n", bare, state(dgx1(), {"train": (0, 1)}))
+    idle = GpuNode("n", bare, state(dgx1(), {}))
+
+    assert (held.held_devices, held.is_reported_at(NOW)) == (None, False)
+    assert idle.held_devices == {}
+
+
 def test_a_lost_gpu_is_not_free() -> None:
     lost = {gpu.index for gpu in h100_lost_gpu().gpus if not gpu.usable}
 
@@ -117,6 +128,7 @@ def silent_node(requested: dict[str, int] | None, *, unusable: tuple[str, ...] =
         pytest.param(silent_node({"nvidia.com/gpu": 3}), None, 5, id="it is not known which"),
         pytest.param(silent_node({"nvidia.com/gpu": 8}), frozenset(), 0, id="all in use"),
         pytest.param(silent_node({"nvidia.com/gpu": 3}, allocatable=6), None, 3, id="not all offered"),
+        pytest.param(silent_node({}, allocatable=6), None, 6, id="no GPU pod, not all offered"),
         pytest.param(silent_node({"nvidia.com/gpu": 3}, allocatable=None), None, 5, id="offer unknown"),
         pytest.param(silent_node({"nvidia.com/gpu": 3}, allocatable=32), None, None, id="shares"),
         pytest.param(silent_node({"nvidia.com/gpu.shared": 1}), None, None, id="shares by name"),
@@ -126,6 +138,25 @@ def silent_node(requested: dict[str, int] | None, *, unusable: tuple[str, ...] =
 def test_without_a_report_the_requests_of_pods_count(
     node: GpuNode, free: frozenset[int] | None, count: int | None
 ) -> None:
+    assert (node.free_at(NOW), node.free_count_at(NOW)) == (free, count)
+
+
+@pytest.mark.parametrize(
+    ("offered", "free", "count"),
+    [
+        pytest.param(None, frozenset({0, 1, 2, 3, 4}), 5, id="not known"),
+        pytest.param(8, frozenset({0, 1, 2, 3, 4}), 5, id="all"),
+        pytest.param(32, frozenset({0, 1, 2, 3, 4}), 5, id="shares"),
+        pytest.param(7, None, 4, id="one is unhealthy: it is not known which"),
+        pytest.param(3, frozenset(), 0, id="none but the used ones"),
+        pytest.param(0, frozenset(), 0, id="none"),
+    ],
+)
+def test_gpus_that_the_kubelet_does_not_offer_are_not_free(
+    offered: int | None, free: frozenset[int] | None, count: int
+) -> None:
+    node = msgspec.structs.replace(gpu_node("n", dgx1(), {"train": (5, 6, 7)}), allocatable=offered)
+
     assert (node.free_at(NOW), node.free_count_at(NOW)) == (free, count)
 
 

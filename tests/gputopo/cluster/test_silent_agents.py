@@ -70,3 +70,11 @@ def test_pods_name_the_agent_that_is_silent() -> None:
         f"{silent['bare']}: the GPUs of a/new are unknown, or of its last report"
     )
     assert silent_agents_text(found[2:]) is None
+
+
+def test_of_many_silent_agents_some_are_named_and_the_rest_is_counted() -> None:
+    pods = [PodGpus(namespace="a", name=f"p{n}", node=f"n{n}", count=1) for n in range(7)]
+    found = with_silent_agents([], pods, {f"n{n}": f"no agent on n{n} reports" for n in range(7)})
+
+    lines = (silent_agents_text(found) or "").splitlines()
+    assert (len(lines), lines[-1]) == (6, "the same on 2 more nodes")

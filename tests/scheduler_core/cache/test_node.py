@@ -45,8 +45,8 @@ def test_an_extension_sees_the_own_labels_of_each_node() -> None:
     items = (("kubernetes.io/hostname", "node-a"), (RACK, "r1"))
 
     for kept in (None, frozenset({"kubernetes.io/hostname"})):
-        assert ("kubernetes.io/hostname", "node-a") in parsed_once(items, kept).extension_labels
-    assert parsed_once(items, frozenset()).extension_labels == ()
+        assert ("kubernetes.io/hostname", "node-a") in parsed_once(items, kept)[0].extension_labels
+    assert parsed_once(items, frozenset())[0].extension_labels == ()
 
 
 def test_labels_beyond_the_limit_are_parsed_and_not_kept() -> None:

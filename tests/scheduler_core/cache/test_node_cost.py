@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_core.cache.node_cost import NodeCost, parse_node_cost
+from gputopo.model import NodeTopology
+from scheduler_core.cache.node_cost import NodeCost, cost_of_node, parse_cost_labels
 from scheduler_core.policy.gpu_families import _PRODUCTS, GPU_FAMILIES, family_of
 from tests.machines import MACHINES
 
 H100, MIXED, NOTHING = (MACHINES[name]() for name in ("hgx_h100", "mixed", "no_gpu"))
 _HOPPER = GPU_FAMILIES.index("hopper")
+
+
+def cost_by(labels: dict[str, str], topology: NodeTopology | None, allocatable: int) -> NodeCost:
+    return cost_of_node(parse_cost_labels(labels), topology, allocatable)
 
 
 @pytest.mark.parametrize(
@@ -25,24 +30,24 @@ _HOPPER = GPU_FAMILIES.index("hopper")
     ],
 )
 def test_cost_is_per_gpu(labels: dict[str, str], cost: float | None) -> None:
-    assert parse_node_cost(labels, H100, 8) == NodeCost(cost, spot=False, generation=_HOPPER)
+    assert cost_by(labels, H100, 8) == NodeCost(cost, spot=False, generation=_HOPPER)
 
 
 def test_allocatable_gpus_count_where_the_topology_lists_none() -> None:
-    assert parse_node_cost({"node-cost-per-hour": "8"}, None, 4) == NodeCost(per_gpu_hour=2.0)
-    assert parse_node_cost({"node-cost-per-hour": "8"}, NOTHING, 2) == NodeCost(per_gpu_hour=4.0)
-    assert parse_node_cost({"node-cost-per-hour": "8"}, None, 0) == NodeCost()
+    assert cost_by({"node-cost-per-hour": "8"}, None, 4) == NodeCost(per_gpu_hour=2.0)
+    assert cost_by({"node-cost-per-hour": "8"}, NOTHING, 2) == NodeCost(per_gpu_hour=4.0)
+    assert cost_by({"node-cost-per-hour": "8"}, None, 0) == NodeCost()
 
 
 def test_spot_is_parsed_from_labels() -> None:
-    assert parse_node_cost({"karpenter.sh/capacity-type": "spot"}, None, 0) == NodeCost(spot=True)
+    assert cost_by({"karpenter.sh/capacity-type": "spot"}, None, 0) == NodeCost(spot=True)
 
 
 def test_the_oldest_gpu_decides_the_generation() -> None:
     families = {gpu.architecture or family_of(gpu.product) for gpu in MIXED.usable}
 
     assert len(families) > 1
-    assert parse_node_cost({}, MIXED, 0).generation == min(GPU_FAMILIES.index(family or "") for family in families)
+    assert cost_by({}, MIXED, 0).generation == min(GPU_FAMILIES.index(family or "") for family in families)
 
 
 @pytest.mark.parametrize(

@@ -326,7 +326,8 @@ def test_keys_of_decision_logs_do_not_change() -> None:
     )
     facts = (
         "topology described allocatable degraded interconnect numa_policy economy replicas choice topology_hash "
-        "cpu_milli obeys annotation_error label_faults extension_labels clique rack storage_nics"
+        "cpu_milli obeys annotation_error label_faults extension_labels clique rack storage_nics "
+        "memory storage max_pods"
     )
     assert " ".join(NodeState.__struct_encode_fields__) == state
     assert " ".join(NodeFacts.__struct_encode_fields__) == facts

@@ -36,8 +36,10 @@ def test_sentences_are_folded(name: str) -> None:
 
 def test_nothing_acts_on_the_terminal() -> None:
     nasty = Explanation(pod=ExplainedPod("team", "\x1b[2Jé"), malformed="it says \x07")
+    forged = Explanation(pod=ExplainedPod("team", "a\nb"), malformed="no")
 
     assert explanation_text(nasty, 100) == "pod team/\\x1b[2Jé is rejected on every node: it says \\x07\n"
+    assert explanation_text(forged, 100) == "pod team/a\\nb is rejected on every node: no\n"
     assert (
         explanation_text(nasty, 100, ascii_only=True)
         == "pod team/\\x1b[2J\\xe9 is rejected on every node: it says \\x07\n"

@@ -288,7 +288,7 @@ def test_published_schema_accepts_what_the_parser_accepts() -> None:
 
 def test_backfill() -> None:
     written = parse_policy_file(HEAD + "backfill: {mode: deadline}", "p").policies.backfill
-    assert written == BackfillPolicy(BackfillMode.DEADLINE, 60.0)
+    assert written == BackfillPolicy(BackfillMode.DEADLINE, 30.0)
     assert parse_policy_file(HEAD + "backfill: {mode: off, maxGrace: 5s}", "p").policies.backfill == BackfillPolicy(
         BackfillMode.OFF, 5.0
     )
@@ -321,7 +321,7 @@ class TestShow:
             "gangs.gatedPods": ("10000", "built in"),
             "gangs.startingGangs": ("100", "built in"),
             "backfill.mode": ("off", "built in"),
-            "backfill.maxGrace": ("60s", "built in"),
+            "backfill.maxGrace": ("30s", "built in"),
         }
         values = self._values(default)
         assert values["weights.health"] == ("1 (training 3)", "built in")

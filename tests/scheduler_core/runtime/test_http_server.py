@@ -46,6 +46,20 @@ def test_prioritize_answers_scores(running: Running) -> None:
     assert running.ask("POST", "/gputopo/prioritize", call("n1")) == (200, b'[{"Host":"n1","Score":5}]')
 
 
+def test_a_peer_that_does_not_speak_http_writes_nothing_to_the_terminal_of_a_user(
+    running: Running, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A program that configures no logging, as `gputopo ui`: Python prints warnings then."""
+    upgrade = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    for sent in (b"\x16\x03\x01\x02", b"\x00\r\n\r\n", upgrade):
+        with running.connect() as peer:
+            peer.sendall(sent)
+            assert peer.recv(100)
+
+    assert capfd.readouterr().err == ""
+    assert not logging.getLogger("uvicorn.error").isEnabledFor(logging.WARNING)
+
+
 def test_one_connection_carries_many_calls_and_every_answer_has_its_length(running: Running) -> None:
     client = running.client()
     sent: set[Any] = set()

@@ -16,7 +16,7 @@ from scheduler_core.allocation.gpu_sets import SomeSet
 from scheduler_core.cache.list_once import ListedCluster, ListedFor, read_cluster
 from scheduler_core.policy.policy import Policy
 from scheduler_core.simulation.hosts import UNLIMITED, SimulatedNode, idle_nodes
-from scheduler_core.simulation.what_if import Remains, WhatIf, render_text, what_if
+from scheduler_core.simulation.what_if import PossiblePlacement, Remains, WhatIf, render_text, what_if
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import OBSERVED, request
 
@@ -101,6 +101,26 @@ def test_no_node() -> None:
         "1 node rejected: too few free healthy GPUs",
         "The reasons in detail: gputopo why -f pod.yaml --from c.json",
     ]
+
+
+def test_without_a_node_that_offers_such_devices_the_command_that_explains_it_is_named() -> None:
+    answer = WhatIf("team/new", (), 0, 0, {})
+
+    assert render_text(answer, "gputopo why -f pod.yaml").splitlines() == [
+        "team/new fits no node now.",
+        "The reasons in detail: gputopo why -f pod.yaml",
+    ]
+
+
+def test_names_of_files_reach_terminals_escaped_and_short() -> None:
+    hostile = "\x1b[31m\u202e\n" + "x" * 5000
+    placement = PossiblePlacement(hostile, 1.0, None, 0, None, None)
+
+    said = render_text(WhatIf(f"team/{hostile}", (placement,), 1, 1, {}))
+
+    assert said.startswith(r"team/\x1b[31m\u202e\nxxx")
+    assert all(line.isprintable() for line in said.splitlines())
+    assert len(said) < 1000
 
 
 def test_one_gpu_of_many_is_any() -> None:

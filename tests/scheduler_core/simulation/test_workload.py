@@ -57,6 +57,9 @@ def test_json() -> None:
         pytest.param(
             HEAD + "a,1,2,1,1000,,soon,", "job 1: arrival_s 'soon' is not a time in seconds, such as 3600", id="no time"
         ),
+        pytest.param(
+            HEAD + "a,1,2,1,1000,,1e13,", r"job 1: arrival_s 1e\+13 is more than 1e\+11: are these mill", id="late"
+        ),
         pytest.param(HEAD + "a" * 200_000, "invalid CSV: field larger than field limit", id="a long cell"),
         pytest.param("[1]", "invalid workload", id="no objects"),
     ],
@@ -83,3 +86,11 @@ def test_generated_load_is_the_requested_load() -> None:
 
     asked = sum(job.kind.gpus * job.duration for job in found)
     assert asked / (100 * found[-1].arrival) == pytest.approx(0.9, abs=0.05)
+
+
+@pytest.mark.parametrize("load", [1e-9, 1e-300, 5e-324])
+def test_jobs_that_would_arrive_over_centuries_are_refused(load: float) -> None:
+    with pytest.raises(
+        WorkloadError, match=r"with a load of .*e-.*, the last of 4000 jobs would arrive after more than"
+    ):
+        generate_jobs(WorkloadRecipe({1: 1}, load, 4000), 1, Random(1))

@@ -114,6 +114,7 @@ class Case(NamedTuple):
     touched: frozenset[tuple[str, str]] = frozenset()
     refused: Mapping[tuple[type, str], RefusedWrite] = MappingProxyType({})
     blind: bool = False
+    in_flight: frozenset[tuple[str, str]] = frozenset()
 
 
 NOW = 1000.0
@@ -158,6 +159,7 @@ def _input(case: Case, found_ledger: LedgerUpdate | None, memory: Observations) 
             each for each in _placed(case) if each.reservation and each.node is None and not each.is_terminating
         ],
         has_stale_view=case.blind,
+        in_flight=case.in_flight,
     )
 
 
@@ -517,6 +519,12 @@ def test_members_are_ungated_once_the_deadline_is_written() -> None:
     for blind in (False, True):  # it counts already
         case = Case((A, B_GOES), (committed,), COMMITTED, blind=blind)
         assert found(case) == (UngateAndPin(A, PLAN.spec.seats[0], PLAN.name),)
+
+
+def test_members_whose_write_is_in_flight_are_left_out() -> None:
+    case = Case((A, B), (in_state(ReservationState.COMMITTED),), COMMITTED, in_flight=frozenset({("pod", A.uid)}))
+
+    assert found(case) == (UngateAndPin(B, PLAN.spec.seats[1], PLAN.name),)
 
 
 @pytest.mark.parametrize(

@@ -14,16 +14,26 @@ from scheduler_core.cache.cluster_cache import ClusterCache
 from scheduler_core.cache.events import Batch, NodeGpusUpdate, NodeUpdate, PodUpdate
 from scheduler_core.cache.full_pods import FULL_POD_SOURCES
 from scheduler_core.cache.kube_scheduler_filters import SchedulingRules
+from scheduler_core.cache.pod_loads import PodLoad
 from scheduler_core.planner.gang.disruption import PodDisruption
 from scheduler_core.planner.gang.gang import DeclaredSizes, GangPhase, gang_of
 from scheduler_core.planner.gang.member import GangName, GangRequest, Member
 from scheduler_core.planner.gang.members import GangMembers
 from scheduler_core.planner.gang.pod_deadlines import PodDeadline, PodDeadlines
-from scheduler_core.planner.gang.pod_source import PlannerPod, fan_out, planner_pod, planner_sources
+from scheduler_core.planner.gang.pod_source import (
+    PlannerPod,
+    WatchedPod,
+    fan_out,
+    planner_pod,
+    planner_sources,
+    split_loads,
+    watched_pod,
+)
 from scheduler_core.planner.gang.size_sources import SIZE_SOURCES
 from scheduler_core.planner.gang.volumes import VOLUME_KINDS
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.full_pod import FullPodSpec, LabelSelector, PodAffinityTerm
+from scheduler_core.request.node_load import NodeLoad
 from scheduler_core.request.pod import Pod, RequiredTerm, RequiredTerms, Requirement
 from scheduler_core.request.pod_request import InvalidRequest, PodRequest, parse_request
 from tests.scheduler_core.planner.gang.pod_objects import LLM, gang_pod, pod
@@ -513,3 +523,43 @@ def test_the_request_of_a_pod_is_parsed_once_per_event() -> None:
     assert found.update is not None
     assert found.member is not None
     assert len(parsed) == 1
+
+
+CORES = [{"name": "c", "resources": {"requests": {"cpu": "2", "memory": "1Ki"}}}]
+
+
+def test_of_a_pod_without_gpus_only_its_node_and_its_requests_are_kept() -> None:
+    bound = gang_pod("web", 0, nodeName="n1", containers=CORES)
+
+    assert watched_pod("uid-web", bound) == PodLoad("uid-web", "n1", NodeLoad(2000, 1024, 0, 1))
+    assert watched_pod("uid-web", gang_pod("web", 0, containers=CORES)) is None
+    assert watched_pod("uid-web", gang_pod("web", 0, nodeName="n1", status={"phase": "Succeeded"})) is None
+
+
+def test_requests_of_pods_with_gpus_count_where_their_gpus_do() -> None:
+    found = seen("w", 1, nodeName="n1", overhead={"cpu": "250m"})
+    launcher = seen("l", 0, annotations=RESERVED, nodeName="n1")
+
+    assert found is not None
+    assert found.update is not None
+    assert (found.update.occupant.load, found.load) == (NodeLoad(250, pods=1), None)
+    assert launcher is not None
+    assert launcher.load == PodLoad("uid-l", "n1", NodeLoad(pods=1))
+
+
+def test_the_loads_of_a_batch_are_split_from_its_other_pods() -> None:
+    """A pod that leaves one of the two is removed there; a pod that was never there is not mentioned."""
+    gpus, web = seen("w", 1, nodeName="n1"), watched_pod("uid-web", gang_pod("web", 0, nodeName="n1"))
+    left = PodLoad("uid-left", "n1", NodeLoad(pods=1))
+    assert gpus is not None
+    assert isinstance(web, PodLoad)
+    kind: Any = PlannerPod
+    batch: Batch[WatchedPod] = Batch(kind, (gpus, web, left), ("uid-old", "uid-new"))
+
+    loads, pods = split_loads(batch, {"uid-old"}.__contains__, {"uid-left"}.__contains__)
+
+    assert loads == Batch(PodLoad, (web, left), ("uid-old", "uid-new", "uid-w"))
+    assert pods == Batch(PlannerPod, (gpus,), ("uid-new", "uid-left"))
+    loads, pods = split_loads(batch._replace(removed=(), is_full_list=True), bool, bool)
+    assert loads == Batch(PodLoad, (web, left), (), is_full_list=True)
+    assert pods == Batch(PlannerPod, (gpus,), (), is_full_list=True)

@@ -191,13 +191,39 @@ def test_a_gang_that_runs_longer_than_it_said_is_evicted_so_early_that_its_devic
     assert was_placed(leader, "big")
 
 
+def test_a_later_claim_of_an_earlier_end_evicts_no_backfilled_pod_before_the_capacity_is_free() -> None:
+    """The owner of the pod in use could have pods of others evicted by a claim that is not true."""
+    server = waiting_for(None)
+    claim(server, "user", 1_200.0)
+    leader = planner(server, mode=BackfillMode.ESTIMATE)
+    leader.run()
+    pod = claiming(server, 300, grace_s=20)
+    leader.run()
+    started(server, pod, "n0")
+    run(leader)
+
+    claim(server, "user", leader.now - START + 50.0)
+    run(leader, 80)
+    assert evicted(leader) == []
+    end_user(server)
+    run(leader)
+
+    assert evicted(leader) == [pod]
+    assert was_placed(leader, "big")
+
+
+def claim(server: ApiServer, name: str, ends_at_s: float) -> None:
+    """Let a pod say when it ends."""
+    uid = next(uid for uid, each in server.pods.items() if each["metadata"]["name"].startswith(name))
+    version = server.pods[uid]["metadata"]["resourceVersion"]
+    annotations = {POD_ESTIMATED_COMPLETION.key: format_timestamp(START + ends_at_s)}
+    server.patch_pod({"metadata": {"uid": uid, "resourceVersion": version, "annotations": annotations}})
+
+
 def test_a_hold_is_used_only_until_the_pods_that_it_waits_for_say_that_they_end() -> None:
     """A claim makes the time for backfill shorter, and never longer."""
     server = waiting_for()
-    (user,) = (uid for uid, each in server.pods.items() if each["metadata"]["name"].startswith("user"))
-    claim = {POD_ESTIMATED_COMPLETION.key: format_timestamp(START + 1000)}
-    version = server.pods[user]["metadata"]["resourceVersion"]
-    server.patch_pod({"metadata": {"uid": user, "resourceVersion": version, "annotations": claim}})
+    claim(server, "user", 1_000.0)
     leader = planner(server)
     leader.run()
     short(server, deadline_s=950)

@@ -74,6 +74,33 @@ def test_a_namespace_with_too_many_budgets_keeps_its_pods(tmp_path: Path) -> Non
     assert str(MAX_BUDGETS) in found["team/p0"]
 
 
+def test_a_namespace_with_too_large_budgets_keeps_its_pods_and_is_not_read_to_its_end(tmp_path: Path) -> None:
+    """Each eviction there takes the API server long, because it reads all of them."""
+    large = [budget(f"b{at}", 1, {"matchLabels": {"app": "y"}}) for at in range(MAX_BUDGETS)]
+    for each in large:
+        each["metadata"]["annotations"] = {"a": "x" * 300_000}
+
+    found, requests = blocked(tmp_path, large)
+
+    assert list(found) == ["team/p0"]
+    assert "8 MiB" in found["team/p0"]
+    assert len(requests) == 1
+
+
+def test_what_is_not_read_of_one_namespace_keeps_no_pods_of_another(tmp_path: Path) -> None:
+    evictions = tuple(PlannedEviction(f"u{at}", f"t{at}", f"p{at}", "n", f"t{at}/p{at}", 8) for at in range(2))
+
+    def answer(request: Asked) -> Answer:
+        return Answer({}, status=503) if "/t0/" in request.path else Answer({"metadata": {}, "items": []})
+
+    with api_server(answer) as server:
+        kube = from_kubeconfig(PLANNER, server.kubeconfig(tmp_path / "config"))
+        try:
+            assert list(check_budgets(kube, CheckBudgets("hold", evictions)).blocked) == ["t0/p0"]
+        finally:
+            kube.close()
+
+
 def test_a_selector_of_too_many_entries_counts_as_for_all_pods(tmp_path: Path) -> None:
     entries = [{"key": f"k{at}", "operator": "Exists"} for at in range(MAX_ENTRIES + 1)]
 

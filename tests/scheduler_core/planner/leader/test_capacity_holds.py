@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import msgspec
+
 from gputopo.crd.reservations import (
     EntryPhase,
     ExtenderAck,
@@ -16,6 +18,7 @@ from gputopo.crd.reservations import (
 from gputopo.labels import keys
 from gputopo.timestamps import format_timestamp
 from scheduler_core.cache.events import Batch, NodeUpdate
+from scheduler_core.cache.pod_loads import PodLoad
 from scheduler_core.planner.commit.actions import CreateReservation, WriteStatus
 from scheduler_core.planner.commit.ledger import entry_of, with_entries, without_entries
 from scheduler_core.planner.commit.pod_patches import ungate_patch
@@ -23,6 +26,7 @@ from scheduler_core.planner.commit.reconcile import BLOCKED_S
 from scheduler_core.planner.commit.state import CommitTerms
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.gang.pod_deadlines import PodDeadline
+from scheduler_core.planner.gang.pod_source import PlannerPod
 from scheduler_core.planner.leader.capacity_holds import AWAY_S, ESTIMATE_S, RETRY_S, SOON_S
 from scheduler_core.planner.leader.hold_search import HoldResult, HoldTask, search_hold
 from scheduler_core.planner.leader.queue import QueueTiming
@@ -30,6 +34,7 @@ from scheduler_core.planner.leader.view import TRY_S
 from scheduler_core.planner.status import QueuedGangStatus, planner_status
 from scheduler_core.policy.limits import GangLimits, GpuLimit, NamespaceLimits
 from scheduler_core.policy.profiles import BUILT_IN
+from scheduler_core.request.node_load import NodeLoad
 from tests.scheduler_core.planner.commit.apiserver import SPACE, ApiServer
 from tests.scheduler_core.planner.leader.fake_planner import START, FakePlanner
 
@@ -94,6 +99,28 @@ def test_a_gang_that_has_waited_long_enough_gets_a_hold() -> None:
         nodes=2,
         gpus=4,
     )
+
+
+def test_a_hold_leaves_a_node_that_pods_without_gpus_fill() -> None:
+    """Else its GPUs would be held for ever in vain. At most once in a while: such pods may come and go all the time."""
+    server, _ = busy(n0=1, n1=2)
+    gang(server, "big", 1, 2)
+    planner = FakePlanner(server)
+    planner.run()
+    assert held(server) == {"big": (HeldCapacity("n0", 2),)}
+    facts = msgspec.structs.replace(planner.term.view.cache.snapshot.records["n0"].machine, max_pods=110)
+    node = NodeUpdate("n0", facts, planner.term.view.rules["n0"])
+    planner.term.apply_batch(Batch(NodeUpdate, (node,)))
+    planner.run()
+    loads = tuple(PodLoad(f"u{at}", "n0", NodeLoad(pods=1)) for at in range(110))
+
+    planner.term.apply_batch(Batch(PlannerPod, loads))
+    planner.run()
+    assert held(server) == {"big": (HeldCapacity("n0", 2),)}
+    planner.now += RETRY_S
+    planner.run()
+
+    assert held(server) == {"big": (HeldCapacity("n1", 2),)}
 
 
 def test_a_gang_that_has_not_waited_long_enough_gets_no_hold() -> None:

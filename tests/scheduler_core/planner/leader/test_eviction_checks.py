@@ -149,7 +149,7 @@ def test_where_the_gang_no_longer_fits_a_unit_is_finished_and_the_next_one_is_sp
     leader.refuses = lambda action: (
         WriteOutcome.REFUSED if isinstance(action, EvictPod) and action.eviction.uid in refused else None
     )
-    run(leader, 20)
+    run(leader, 6)
     (intent,) = intents(server)
     assert (intent.status.evicting, pair[0] in server.pods) == (("team/pair",), False)
 

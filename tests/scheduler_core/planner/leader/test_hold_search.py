@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,9 +14,10 @@ from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.leader.hold_search import HoldResult, search_hold
 from scheduler_core.planner.packing.model import PlanOptions
+from scheduler_core.request.node_load import NodeLoad
 from tests.scheduler_core.builders import NOW, occupant, record
 from tests.scheduler_core.planner.leader.hold_tasks import BUSY, H100, task
-from tests.scheduler_core.planner.packing.member_groups import GANG, crew, member
+from tests.scheduler_core.planner.packing.member_groups import GANG, crew, member, with_allocatable
 
 SIX = {name: record(name, H100, pods=[occupant(f"on-{name}", 8)]) for name in "abcdef"}
 
@@ -33,6 +35,23 @@ def test_the_hold_is_what_members_need_on_nodes_that_are_free_first() -> None:
 
 def test_the_hold_is_a_whole_node_if_members_need_an_island() -> None:
     assert held(search_hold(task(crew(1, 4, island="required"), *BUSY.values()))) == (HeldCapacity("a", 8),)
+
+
+def test_no_node_is_held_on_which_pods_without_gpus_leave_nothing_for_the_members() -> None:
+    """When the pods that use its GPUs have ended. The requests of these pods become free with their GPUs."""
+    there = [
+        msgspec.structs.replace(each, pods=tuple(pod._replace(load=NodeLoad(4000, pods=1)) for pod in each.pods))
+        for each in BUSY.values()
+    ]
+    nodes = [with_allocatable(each, cpu_milli=8000) for each in there]
+    gang = [each._replace(load=NodeLoad(6000, pods=1)) for each in crew(2, 8)]
+    asked = task(gang, *nodes)
+    full = asked._replace(view=asked.view._replace(others={"a": NodeLoad(3000, pods=1)}))
+    fuller = asked._replace(view=asked.view._replace(others=dict.fromkeys("ab", NodeLoad(3000, pods=1))))
+
+    assert held(search_hold(asked)) == (HeldCapacity("a", 8), HeldCapacity("b", 8))
+    assert held(search_hold(full)) == (HeldCapacity("b", 8), HeldCapacity("c", 8))
+    assert search_hold(fuller).create is None
 
 
 @pytest.mark.parametrize(

@@ -222,34 +222,3 @@ def test_unanswered_writes_are_forgotten_when_more_than_pods_of_one_namespace_ar
     parts.answer(action, WriteOutcome.UNANSWERED, "no answer")
 
     assert parts.view.observations.refused_writes == {(DeletePod, "uid-w-0"): RefusedWrite(50.0, 50.0, "no")}
-
-
-def test_all_gangs_avoid_a_node_that_takes_no_more_pods(parts: Parts) -> None:
-    """Else each new gang is bound there in vain, and a tenant can fill a node by pods that request nothing."""
-    full = "0/2 nodes are available: 1 Too many pods, 1 node(s) didn't match Pod's node affinity/selector."
-    late = member("b", gang=GangName("team", "pod.uid-b"))._replace(bind_error=full)
-    parts.show_pods(late)
-
-    parts.backlog.mark_rolled_back(plan("pods-2", {"b": ("n2", 1)}, gang=""), "late")
-
-    assert parts.backlog.all_avoided_nodes([ALONE], 50.0) == {ALONE: frozenset({"n2"})}
-    assert parts.backlog.avoided_nodes(ALONE, 50.0 + AVOID_NODE_S) == frozenset()
-
-
-@pytest.mark.parametrize(("cpu", "avoids"), [(3_000, False), (4_000, True), (8_000, True)])
-def test_a_node_with_too_little_cpu_is_avoided_by_gangs_that_request_as_much(
-    parts: Parts, cpu: int, avoids: bool
-) -> None:
-    alone, late = member("a", gang=ALONE), _with_cpu(member("b", gang=GangName("team", "pod.uid-b")), 4_000)
-    parts.show_pods(late._replace(bind_error="0/2 nodes are available: 1 Insufficient cpu"), _with_cpu(alone, cpu))
-
-    parts.backlog.mark_rolled_back(plan("pods-2", {"b": ("n2", 1)}, gang=""), "late")
-
-    assert parts.backlog.avoided_nodes(ALONE, 50.0) == (frozenset({"n2"}) if avoids else frozenset())
-
-
-def _with_cpu(of: Member, cpu_milli: int) -> Member:
-    assert not isinstance(of.request, InvalidRequest)
-    profile = of.request.profile
-    device_request = profile.device_request._replace(cpu_milli=cpu_milli)
-    return of._replace(request=of.request._replace(profile=profile._replace(device_request=device_request)))

@@ -21,6 +21,7 @@ from scheduler_core.planner.leader.hold_search import HoldResult
 from scheduler_core.planner.leader.preemption_search import PreemptionSearch, run_preemption_search
 from scheduler_core.planner.leader.preemptions import Preemptions
 from scheduler_core.planner.leader.writer import WriteOutcome
+from scheduler_core.planner.preemption.model import MAX_IDLE_PODS
 from scheduler_core.planner.status import planner_status
 from scheduler_core.policy.preemption import (
     PreemptionMatch,
@@ -97,6 +98,40 @@ def test_in_dry_run_mode_nothing_is_evicted_and_the_same_units_are_reported_once
     ((name, plan),) = ((each.gang.name.name, each.dry_run) for each in gangs if each.dry_run is not None)
     assert (name, len(plan.pods)) == ("urgent", 1)
     assert {each.uid for each in plan.pods} <= set(pods.values())
+
+
+def test_a_dry_run_counts_the_budgets_and_finds_other_pods() -> None:
+    """With ``mode: evict`` these pods are not evicted either."""
+    server, pods = full(n0=2, n1=2)
+    names = {node: f"{SPACE}/{server.pods[uid]['metadata']['name']}" for node, uid in pods.items()}
+    (member,) = urgent(server)
+    leader = planner(server, mode=PreemptionMode.DRY_RUN)
+    leader.blocked = {names["n0"]: "the budget allows none"}
+
+    run(leader, 200)
+
+    assert evicted(leader) == []
+    assert leader.preemptions == ["dry-run"]
+    assert leader.not_evicted == [("urgent", f"{names['n0']} is not evicted: the budget allows none")]
+    gangs = planner_status(leader.term, True, None, (), leader.now).gangs
+    (plan,) = (each.dry_run for each in gangs if each.dry_run is not None)
+    assert [each.uid for each in plan.pods] == [pods["n1"]]
+    check = next(each for each in leader.writes if isinstance(each, CheckBudgets))
+    assert [(each.uid, each.node) for each in check.seats] == [(member, "n0")]  # where it needs CPU and memory
+
+
+def test_where_budgets_forbid_all_a_dry_run_finds_no_pods() -> None:
+    server, pods = full(n0=2)
+    urgent(server)
+    leader = planner(server, mode=PreemptionMode.DRY_RUN)
+    leader.blocked = {f"{SPACE}/{server.pods[pods['n0']]['metadata']['name']}": "the budget allows none"}
+
+    run(leader, 200)
+
+    assert (leader.preemptions, leader.dry_runs) == ([], [])
+    gangs = planner_status(leader.term, True, None, (), leader.now).gangs
+    assert [each.dry_run for each in gangs if each.dry_run is not None] == []
+    assert len(leader.not_evicted) > 0
 
 
 def test_the_lost_work_of_a_dry_run_counts_once_while_the_gang_waits() -> None:
@@ -283,7 +318,43 @@ def test_a_unit_of_more_pods_than_the_limit_leaves_in_this_hour_is_not_called_to
     assert len(evicted(leader)) == 1
     ((gang, why),) = leader.not_evicted
     assert gang == "second"
-    assert "1 because it has more pods than may still be evicted in this hour" in why
+    assert "1 because it has more pods with GPUs than may still be evicted in this hour" in why
+
+
+def test_members_without_gpus_do_not_count_against_the_limit_of_an_hour() -> None:
+    """Else a tenant protects its gang by them: by their number, and by evictions of its own ones."""
+    server = ApiServer({"n0": 2})
+    gang_with_members_without_gpus(server, "n0", 600)
+    urgent(server)
+    leader = planner(server, max_evictions_per_hour=1)
+
+    run(leader, 10)
+
+    assert committed(server) == {"urgent"}
+    assert leader.evicted == 1 + MAX_IDLE_PODS
+    assert recorded(server) == [1]
+    assert leader.term.preemptions.evictions_left(leader.now - START, SPACE) == 0
+
+
+def test_evictions_for_the_own_namespace_leave_the_limit_of_others_as_it_is() -> None:
+    server, _ = full(n0=2)
+    urgent(server)
+    leader = planner(server, max_evictions_per_hour=1)
+
+    run(leader, 10)
+
+    assert committed(server) == {"urgent"}
+    now = leader.now - START
+    left = [leader.term.preemptions.evictions_left(now, own) for own in (SPACE, "", "other")]
+    assert left == [0, 1, 1]
+
+
+def gang_with_members_without_gpus(server: ApiServer, node: str, number: int) -> None:
+    """Run a gang of one pod with GPUs and so many without."""
+    more = {**RUNNING, "spec": {"nodeName": node}}
+    for gpus in (2, *(0 for _ in range(number))):
+        uid = server.create_pod("mixed", gpus, "mixed", 1 + number, more)
+        server.pods[uid]["spec"]["schedulingGates"] = []
 
 
 def test_the_budget_that_forbids_a_unit_is_reported() -> None:
@@ -430,13 +501,13 @@ def test_the_pods_of_open_intents_count_against_the_limit_of_an_hour() -> None:
     leader = planner(server, max_evictions_per_hour=1)
     leader.refuses = lambda action: WriteOutcome.REFUSED if isinstance(action, EvictPod) else None
     urgent(server, "first")
-    run(leader, 20)
+    run(leader, 4)
 
     server.create_pod("second", 2, "second", 1, priority=200)
-    run(leader, 60)
+    run(leader, 4)
 
-    assert len([each for each in server.reservations.values() if each.spec.preemption is not None]) == 1
-    assert {"planned", "over-limit"} <= set(leader.preemptions)
+    assert leader.preemptions[:3] == ["planned", "begun", "over-limit"]
+    assert leader.preemptions.count("planned") == 1
 
 
 @pytest.mark.parametrize("again", ["gang", "pod of a controller"])
@@ -521,11 +592,11 @@ def test_a_hold_is_not_replaced_while_a_unit_is_not_evicted_completely() -> None
     leader.refuses = lambda action: (
         WriteOutcome.REFUSED if isinstance(action, EvictPod) and action.eviction.uid in refused else None
     )
-    run(leader, 20)
+    run(leader, 4)
     (intent,) = intents(server)
 
     server.change_node("n0", 1)  # the hold is not enough any more
-    run(leader, 60)
+    run(leader, 4)
     assert [each.key for each in intents(server)] == [intent.key]
     refused.clear()
     run(leader, 60)
@@ -619,21 +690,19 @@ def test_no_pod_is_evicted_on_a_node_of_another_hold_of_the_same_priority() -> N
     assert nodes == {"urgent": ["n0"], "second": ["n1"]}
 
 
-def test_a_refused_eviction_blocks_other_gangs_for_a_minute() -> None:
+def test_a_refused_eviction_keeps_other_pods_of_its_namespace_for_two_minutes() -> None:
     server, pods = full(n0=2, n1=2)
     urgent(server)
     leader = planner(server, timeout_s=300.0)
     refused = refuse_first_victim(leader)
-    run(leader, 20)
-    urgent(server, "second")
 
     while not committed(server) and leader.now < START + 2_000.0:
         run(leader, 10)
 
-    assert 60.0 < leader.now - START < 120.0
+    assert 150.0 < leader.now - START < 240.0
     assert refused <= server.pods.keys()
     assert len(set(pods.values()) & server.pods.keys()) == 1
-    assert leader.preemptions == ["planned", "begun", "planned", "begun", "won"]
+    assert leader.preemptions == ["planned", "begun", "planned", "stopped", "begun", "won"]
 
 
 def replace_hold(of: FakePlanner, intent: ReservationUpdate) -> None:
@@ -677,7 +746,7 @@ def test_the_cache_is_bounded() -> None:
 
 def test_evictions_without_a_limit_are_recorded_and_not_counted() -> None:
     history = EvictionHistory()
-    history.mark_evicted("uid", EvictedFrom("team/short", "hold"), now=0.0, wall=START, counts=False)
+    history.mark_evicted("uid", EvictedFrom("team/short", "hold"), now=0.0, wall=START, limit=None)
 
     assert (history.has_evicted("uid"), history.count_evictions((), 1.0)) == (True, 0)
     history.forget_old(3_600.0, START + 3_600.0, cooldown_s=0.0)

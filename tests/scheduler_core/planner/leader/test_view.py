@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gputopo.crd.reservations import (
@@ -13,8 +15,9 @@ from gputopo.crd.reservations import (
     spec_hash,
 )
 from scheduler_core.cache.events import Batch, LedgerUpdate, NodeUpdate, ReservationUpdate
-from scheduler_core.cache.kube_scheduler_filters import FullNode
+from scheduler_core.cache.kube_scheduler_filters import FullNode, FullNodeSpec
 from scheduler_core.cache.node import NodeFacts
+from scheduler_core.cache.pod_loads import PodLoad
 from scheduler_core.planner.commit.actions import (
     CreateReservation,
     DeletePod,
@@ -25,11 +28,15 @@ from scheduler_core.planner.commit.actions import (
     WriteStatus,
 )
 from scheduler_core.planner.gang.member import Member
-from scheduler_core.planner.gang.pod_source import PlannerPod
+from scheduler_core.planner.gang.pod_source import PlannerPod, WatchedPod
 from scheduler_core.planner.leader.view import PlannerView, SeenNodes, WriteResponse
+from scheduler_core.planner.packing.view_changes import ViewReader
 from scheduler_core.policy.policy import Policy
 from scheduler_core.policy.profiles import BUILT_IN
+from scheduler_core.request.node_load import NodeLoad
 from scheduler_core.request.pod import Metadata
+from tests.machines import MACHINES
+from tests.scheduler_core.builders import record
 from tests.scheduler_core.fake_scheduler import pod_update as pod_seen
 from tests.scheduler_core.planner.gang.gang_pods import member
 from tests.scheduler_core.planner.packing.plans import ledger, plan
@@ -290,3 +297,50 @@ def test_changes_name_all_nodes_that_differ_from_the_earlier_view(view: PlannerV
     assert changed() == {"b", "d"}
     show("a", full=True)
     assert changed() == {"a", "c", "d"}
+
+
+def pods(*updates: WatchedPod, removed: tuple[str, ...] = ()) -> Batch[Any]:
+    return Batch(PlannerPod, updates, removed)
+
+
+def test_a_change_of_pods_without_gpus_alone_reaches_the_next_plan(view: PlannerView) -> None:
+    """The snapshot stays as it is; the same holds for a cordon."""
+    machine = record("n1", MACHINES["hgx_h100"]()).machine
+    view.apply_batch(Batch(NodeUpdate, (NodeUpdate("n1", machine, FullNode(Metadata("n1"))),)), 0.0)
+    pod = PodLoad("uid-web", "n1", NodeLoad(2000, pods=1))
+    reader, state = ViewReader(), view.plan_state(0.0)
+    first, seen = view.node_view(BUILT_IN)
+    reader.take_changed(first)
+
+    view.apply_batch(pods(pod), 0.0)
+    full, seen = view.node_view(BUILT_IN, seen)
+    view.apply_batch(pods(removed=(pod.key,)), 0.0)
+    after, seen = view.node_view(BUILT_IN, seen)
+    cordoned = FullNode(Metadata("n1"), spec=FullNodeSpec(unschedulable=True))
+    reader.see_view(full)
+    assert (full.others["n1"], reader.take_changed(after)) == (pod.load, {"n1"})
+    assert reader.take_changed(after) == set()
+    assert ("n1" in after.others, view.plan_state(0.0) != state) == (False, True)
+
+    view.apply_batch(Batch(NodeUpdate, (NodeUpdate("n1", machine, cordoned),)), 0.0)
+
+    assert reader.take_changed(view.node_view(BUILT_IN, seen)[0]) == {"n1"}
+
+
+def test_a_pod_that_uses_gpus_no_more_is_counted_once(view: PlannerView) -> None:
+    """And so is a launcher, which is a member without GPUs."""
+    load = PodLoad("uid-w", "n1", NodeLoad(2000, pods=1))
+    with_gpus = PlannerPod("uid-w", pod_seen("w", 1, uid="uid-w")._replace(node="n1"), None)
+    launcher = PlannerPod("uid-w", None, member("w")._replace(uid="uid-w", node="n1"), load=load)
+    cases: tuple[tuple[WatchedPod, dict[str, NodeLoad], int, int], ...] = (
+        (with_gpus, {}, 1, 0),
+        (load, {"n1": load.load}, 0, 0),
+        (launcher, {"n1": load.load}, 0, 1),
+        (load, {"n1": load.load}, 0, 0),
+    )
+    for update, loads, number, members in cases:
+        view.apply_batch(pods(update), 0.0)
+        assert (dict(view.loads.by_node), len(view.cache.pods)) == (loads, number)
+        assert len(list(view.gang_members.all_gangs())) == members
+    view.apply_batch(pods(removed=("uid-w",)), 0.0)
+    assert dict(view.loads.by_node) == {}

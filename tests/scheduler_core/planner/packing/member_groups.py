@@ -23,6 +23,7 @@ from scheduler_core.planner.gang.member import GangName, GangRequest, Member
 from scheduler_core.planner.packing.model import NodeView
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.full_pod import FullPodSpec, LabelSelector, PodAffinityTerm
+from scheduler_core.request.node_load import ONE_POD, NodeLoad
 from scheduler_core.request.pod import Metadata
 from scheduler_core.request.pod_request import PodRequest
 from tests.machines import MACHINES
@@ -93,8 +94,9 @@ def view(
     labels: Mapping[str, Mapping[str, str]] | None = None,
     taints: Mapping[str, Iterable[Taint]] | None = None,
     policy: Policy = POLICY,
+    others: Mapping[str, NodeLoad] | None = None,
 ) -> NodeView:
-    """A view of these nodes."""
+    """A view of these nodes. ``others``: of pods without GPUs, by node."""
     rules = {
         each.name: FullNode(
             metadata=Metadata(name=each.name, labels=dict((labels or {}).get(each.name, {}))),
@@ -102,7 +104,7 @@ def view(
         )
         for each in records
     }
-    return NodeView(snapshot_of(records, NOW, policy), rules, lambda _: policy)
+    return NodeView(snapshot_of(records, NOW, policy), rules, lambda _: policy, others=others or {})
 
 
 def selecting(**labels: str) -> SchedulingRules:
@@ -118,7 +120,7 @@ def asked(each: Member) -> PodRequest:
 
 def occupants(members: Iterable[Member]) -> list[Occupant]:
     """The members as pods of a node."""
-    return [Occupant(each.uid, each.namespace, each.name, asked(each).profile) for each in members]
+    return [Occupant(each.uid, each.namespace, each.name, asked(each).profile, load=each.load) for each in members]
 
 
 def stands(table: ClusterSnapshot, name: str, coming: Iterable[Member], policy: Policy = POLICY) -> bool:
@@ -160,8 +162,28 @@ def node(name: str, topology: NodeTopology, random: Random) -> NodeRecord:
     if random.random() < 0.2 and len(busy) < size:
         pods.append(occupant("late", 1, **random.choice(WISHES)))
     found = record(name, topology, held=held if random.random() < 0.9 else None, pods=pods)
-    milli = random.choice((None, None, 8000, 4000))
-    return msgspec.structs.replace(found, machine=msgspec.structs.replace(found.machine, cpu_milli=milli))
+    found = msgspec.structs.replace(found, pods=tuple(each._replace(load=random_load(random)) for each in found.pods))
+    return with_allocatable(
+        found,
+        cpu_milli=random.choice((None, None, 8000, 4000)),
+        memory=random.choice((None, None, 4 << 30)),
+        max_pods=random.choice((None, None, 3)),
+    )
+
+
+def with_allocatable(found: NodeRecord, **allocatable: int | None) -> NodeRecord:
+    """The node with another ``cpu_milli``, ``memory``, ``storage`` or ``max_pods``."""
+    return msgspec.structs.replace(found, machine=msgspec.structs.replace(found.machine, **allocatable))
+
+
+def random_load(random: Random) -> NodeLoad:
+    """Requests of a pod: mostly nothing."""
+    return random.choice((ONE_POD, ONE_POD, NodeLoad(2000, pods=1), NodeLoad(3000, 1 << 30, pods=1)))
+
+
+def random_others(random: Random, names: Iterable[str]) -> dict[str, NodeLoad]:
+    """Requests of pods without GPUs on some of these nodes."""
+    return {name: NodeLoad(random.choice((0, 2000, 5000)), 1 << 30, 0, 1) for name in names if random.random() < 0.3}
 
 
 def ways(members: list[Member], names: list[str]) -> Iterable[dict[str, list[Member]]]:

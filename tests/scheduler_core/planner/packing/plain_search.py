@@ -31,7 +31,7 @@ def plan_plainly(members: Sequence[Member], view: NodeView, options: PlanOptions
     """Return the plan of a gang; None: it does not fit."""
     gang = group_members(members, view, options)
     assert isinstance(gang, MemberGroups)  # the requests are valid
-    search = PlainSearch(gang, view, options, NodeClasses(view.table, view.rules))
+    search = PlainSearch(gang, view, options, NodeClasses(view))
     found = search.best_result()
     placed = found.packing.members + len(gang.without_gpus)
     if placed < gang.minimum:
@@ -41,19 +41,19 @@ def plan_plainly(members: Sequence[Member], view: NodeView, options: PlanOptions
 
 
 def gang_nodes(
-    view: NodeView, options: PlanOptions, nodes: NodeClasses, filters: Sequence[NodeFilter]
+    view: NodeView, options: PlanOptions, node_fit: NodeFit, filters: Sequence[NodeFilter]
 ) -> list[GangNode]:
     """Return nodes that kube-scheduler would take for at least one kind, whatever their GPUs, sorted by domain."""
     used = {seat.node for seat in options.placed}
     known: dict[object, PlacementClass] = {}
     candidates = []
-    for name, number in nodes.number_of.items():
+    for name, capacity in node_fit.nodes.capacity_of.items():
         node = view.rules.get(name)
         if node is None or name in options.avoid:
             continue
         allowed = tuple(each.rejection_of(node) is None for each in filters)
         if any(allowed):
-            of = PlacementClass(number, allowed, name in used)
+            of = PlacementClass(node_fit.class_of(capacity), allowed, name in used)
             path = sort_path_of(node.metadata.labels or {}, options.levels)
             candidates.append(GangNode(name, known.setdefault(of, of), path))
     return sorted(candidates, key=lambda candidate: (candidate.path, candidate.name))
@@ -141,7 +141,7 @@ class PlainSearch:
         self._gang, self._view, self._options = gang, view, options
         self.node_filters = [NodeFilter(group.rules, group.excluded_nodes) for group in gang.groups]
         self.node_fit = NodeFit(nodes, [group.kind for group in gang.groups], gang.wanted, gang.conflicting_kinds)
-        self.candidates = gang_nodes(view, options, nodes, self.node_filters)
+        self.candidates = gang_nodes(view, options, self.node_fit, self.node_filters)
         self.budget = Budget(options.steps, options.out_of_time)
         self._siblings = [seat.node for seat in options.placed if seat.node in view.rules]
         self._packings: dict[frozenset[tuple[PlacementClass, int]], Packing] = {}
@@ -159,7 +159,7 @@ class PlainSearch:
         return found if found.is_better(uniform) else uniform
 
     def _product(self, of: PlacementClass) -> str | None:
-        return product_of(self.node_fit.nodes.classes[of.node_class].state)
+        return product_of(self.node_fit.nodes.classes[of.node_class.number].state)
 
     def _best_of_levels(self, *, one_product: bool = False) -> PlainResult:
         """Return the result of the first level that places all members; else the result that places most."""

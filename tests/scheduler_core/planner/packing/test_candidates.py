@@ -24,6 +24,7 @@ from scheduler_core.planner.packing.node_filter import NodeFilter
 from scheduler_core.planner.packing.node_fit import NodeFit
 from scheduler_core.planner.packing.pack import PackingBound, packing_bound
 from scheduler_core.planner.packing.packings import ClassCounts
+from scheduler_core.request.node_load import NodeLoad
 from scheduler_core.request.pod import Metadata
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, occupant, record
@@ -37,6 +38,8 @@ from tests.scheduler_core.planner.packing.member_groups import (
     crew,
     member,
     node,
+    random_load,
+    random_others,
     selecting,
     view,
 )
@@ -54,6 +57,7 @@ class Fleet:
         self._random = random
         self._records: dict[str, NodeRecord] = {}
         self._rules: dict[str, FullNode] = {}
+        self._others: dict[str, NodeLoad] = {}
         for at in range(random.randint(3, 14)):
             self._set_machine(f"n{at}")
             self._set_rules(f"n{at}")
@@ -64,11 +68,13 @@ class Fleet:
 
     def change(self) -> None:
         name = self._random.choice(self.names)
-        what = self._random.choice(("machine", "machine", "machine", "rules", "add", "remove"))
+        what = self._random.choice(("machine", "machine", "machine", "others", "others", "rules", "add", "remove"))
         if what == "machine":
             self._set_machine(name)
         elif what == "rules":
             self._set_rules(name)
+        elif what == "others":
+            self._others = random_others(self._random, self.names)
         elif what == "add":
             new = f"n{self._random.randint(100, 999)}"
             self._set_machine(new)
@@ -77,7 +83,9 @@ class Fleet:
             del self._records[name], self._rules[name]
 
     def view(self) -> NodeView:
-        return NodeView(snapshot_of(self._records.values(), NOW, POLICY), dict(self._rules), _built_in)
+        return NodeView(
+            snapshot_of(self._records.values(), NOW, POLICY), dict(self._rules), _built_in, others=self._others
+        )
 
     def _set_machine(self, name: str) -> None:
         self._records[name] = node(name, MACHINES[self._random.choice(KINDS)](), self._random)
@@ -107,8 +115,9 @@ def gang(random: Random, name: str) -> list[Member]:
     for kind in range(random.choice((1, 1, 2))):
         rules = random.choice((None, None, selecting(pool="p")))
         wishes, gpus, role = random.choice(WISHES), random.randint(1, 4), random.choice("ab")
+        load = random_load(random)
         found += [
-            member(f"{name}-{kind}-{at}", gpus, role=role, rules=rules, **common, **wishes)
+            member(f"{name}-{kind}-{at}", gpus, role=role, rules=rules, **common, **wishes)._replace(load=load)
             for at in range(random.randint(1, 5))
         ]
     minimum = random.choice((None, 1, max(1, len(found) - 1)))

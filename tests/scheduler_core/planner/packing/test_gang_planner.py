@@ -26,6 +26,7 @@ from scheduler_core.planner.packing.anti_affinity import PlacedMember
 from scheduler_core.planner.packing.model import LEVELS, GangPlan, NodeView, PlanOptions, TableVariant, ViewChanges
 from scheduler_core.planner.packing.plan import plan_groups
 from scheduler_core.policy.policy import Handling, Policy
+from scheduler_core.request.node_load import NodeLoad
 from scheduler_core.request.pod_request import PodRequest
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, occupant, record
@@ -37,8 +38,11 @@ from tests.scheduler_core.planner.packing.member_groups import (
     crew,
     member,
     node,
+    random_load,
+    random_others,
     selecting,
     view,
+    with_allocatable,
 )
 
 TAINT = Taint("maintenance", "", "NoSchedule")
@@ -58,6 +62,7 @@ class Cluster:
         self._taints: dict[str, list[Taint]] = {}
         self._rules: dict[str, Any] = {}
         self._before: NodeView | None = None
+        self._others: dict[str, NodeLoad] = {}
         self._placed: tuple[PlacedMember, ...] = ()
         self._avoid: dict[GangName, frozenset[str]] = {}
         for _ in range(4):
@@ -79,6 +84,8 @@ class Cluster:
                 self._set_policy,
                 self._place,
                 self._set_avoided,
+                self._set_others,
+                self._set_others,
                 self._grow,
             )
         )()
@@ -95,7 +102,7 @@ class Cluster:
             QueuedGang(each, at, unfit_state=1 if each.name in retries else None) for at, each in enumerate(self.gangs)
         ]
         before = self._before
-        nodes = self._before = NodeView(seen.table, self._rules, self._policy[1])
+        nodes = self._before = NodeView(seen.table, self._rules, self._policy[1], others=self._others)
         changes = ViewChanges(nodes.table, None) if before is None else changes_between(before, nodes)
         return PlanTask(
             tuple((each,) for each in queued),
@@ -135,9 +142,11 @@ class Cluster:
         members: list[Member] = []
         for kind in range(random.choice((1, 1, 1, 2))):
             wishes, gpus = random.choice(WISHES), random.randint(1, 4)
-            rules = random.choice((None, None, selecting(pool="p")))
+            rules, load = random.choice((None, None, selecting(pool="p"))), random_load(random)
             members += [
-                member(f"{name}-{kind}-{at}", gpus, role=random.choice("ab"), rules=rules, **common, **wishes)
+                member(f"{name}-{kind}-{at}", gpus, role=random.choice("ab"), rules=rules, **common, **wishes)._replace(
+                    load=load
+                )
                 for at in range(random.randint(1, 4))
             ]
         placed: tuple[Member, ...] = ()
@@ -198,6 +207,10 @@ class Cluster:
         gang = self._random.choice(self.gangs)
         self._avoid = {gang.name: frozenset({self._random.choice(list(self._records))})}
 
+    def _set_others(self) -> None:
+        """Let pods without GPUs end and start."""
+        self._others = random_others(self._random, list(self._records))
+
     def _grow(self) -> None:
         """Replace a gang by another one with its name."""
         at = self._random.randrange(len(self.gangs))
@@ -221,6 +234,7 @@ def changes_between(before: NodeView, after: NodeView) -> ViewChanges:
         if before.table.records.get(name) is not after.table.records.get(name)
         or before.table.states.get(name) is not after.table.states.get(name)
         or before.rules.get(name) is not after.rules.get(name)
+        or before.others.get(name) != after.others.get(name)
     )
     return ViewChanges(after.table, before.table, frozenset(differing))
 
@@ -322,6 +336,36 @@ def test_an_unplaced_gang_is_planned_again_when_capacity_that_it_can_use_is_free
     found = run_plan(_task(after, crew(2, 8)), memory)
 
     assert (len(plans), len(found.created)) == (planned, planned)
+
+
+@pytest.mark.parametrize("kinds", [{1: 24}, {1: 12, 2: 6}], ids=["members of one kind", "members of two kinds"])
+@pytest.mark.parametrize(
+    ("used", "planned"),
+    [
+        pytest.param(1000, 0, id="a pod ends on a node that had enough"),
+        pytest.param(4000, 0, id="a pod starts on a node that has enough still"),
+        pytest.param(9000, 0, id="a pod starts that keeps members from the node"),
+        pytest.param(None, 1, id="a pod ends that kept the gang from a node"),
+    ],
+)
+def test_of_pods_without_gpus_only_those_matter_that_kept_members_from_a_node(
+    plans: list[object], kinds: dict[int, int], used: int | None, planned: int
+) -> None:
+    gang = [
+        each._replace(name=f"{each.name}-{gpus}", uid=f"{each.uid}-{gpus}", load=NodeLoad(0, 1000, 0, 1))
+        for gpus, number in kinds.items()
+        for each in crew(number, gpus)
+    ]
+    nodes = [with_allocatable(record(name, H100, held={}), memory=16_000) for name in "abc"]
+    others = {"a": NodeLoad(0, 2000, 0, 1), "b": NodeLoad(0, 16_000, 0, 1)}
+    after = {"a": others["a"]} if used is None else others | {"a": NodeLoad(0, used, 0, 1)}
+    first, memory = view(*nodes, others=others), PlanMemory()
+    run_plan(_task(first, gang), memory)
+    plans.clear()
+
+    run_plan(_task(first._replace(others=after), gang), memory)
+
+    assert len(plans) == planned
 
 
 @pytest.mark.parametrize(

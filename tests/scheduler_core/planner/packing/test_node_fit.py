@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import permutations
 from random import Random
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,18 +14,33 @@ from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_table import snapshot_of, state_if
 from scheduler_core.evaluation.score import MAX_POINTS
-from scheduler_core.planner.packing.node_classes import NodeClasses, NodeCpu
-from scheduler_core.planner.packing.node_fit import NO_CPU, MemberKind, NodeFit
+from scheduler_core.planner.packing.node_classes import NodeClasses
+from scheduler_core.planner.packing.node_fit import FitClass, MemberKind, NodeFit
+from scheduler_core.request.node_load import NodeLoad
 from scheduler_core.request.pod_request import InvalidRequest
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, occupant, profile, record
-from tests.scheduler_core.planner.packing.member_groups import POLICY, WISHES, cluster, crew, member, stands
+from tests.scheduler_core.planner.packing.member_groups import (
+    POLICY,
+    WISHES,
+    cluster,
+    crew,
+    member,
+    stands,
+    view,
+    with_allocatable,
+)
 
 PAIRS, H100 = MACHINES["a100_bridged"](), MACHINES["hgx_h100"]()
 
 
 def _node_fit(records: list[NodeRecord], *kinds: MemberKind, wanted: int = 8) -> NodeFit:
-    return NodeFit(NodeClasses(snapshot_of(records, NOW, POLICY)), kinds, (wanted,) * len(kinds))
+    return NodeFit(NodeClasses(view(*records)), kinds, (wanted,) * len(kinds))
+
+
+def class_of(fitting: NodeFit, name: str) -> FitClass:
+    """The class of a node."""
+    return fitting.class_of(fitting.nodes.capacity_of[name])
 
 
 @pytest.mark.parametrize(
@@ -42,16 +56,16 @@ def _node_fit(records: list[NodeRecord], *kinds: MemberKind, wanted: int = 8) ->
 def test_number_of_members_that_fit_on_two_bridged_pairs(gpus: int, wishes: dict[str, str], most: int) -> None:
     fitting = _node_fit([record("n", PAIRS, held={})], MemberKind(profile(gpus, **wishes), POLICY))
 
-    assert fitting.max_alone(fitting.nodes.number_of["n"], 0) == most
-    assert fitting.fill_node(fitting.nodes.number_of["n"], (8,), (True,), (0,)) == (most,)
-    assert fitting.fill_node(fitting.nodes.number_of["n"], (8,), (False,), (0,)) == (0,)
+    assert fitting.max_alone(class_of(fitting, "n"), 0) == most
+    assert fitting.fill_node(class_of(fitting, "n"), (8,), (True,), (0,)) == (most,)
+    assert fitting.fill_node(class_of(fitting, "n"), (8,), (False,), (0,)) == (0,)
 
 
 def test_singles_that_may_split_both_pairs_do_not_join_a_required_pair() -> None:
     """The kubelet may admit them first, on any GPUs. A single one leaves a pair whichever GPU it gets."""
     kinds = MemberKind(profile(2, island="required"), POLICY), MemberKind(profile(1), POLICY)
     fitting = _node_fit([record("n", PAIRS, held={})], *kinds)
-    node_class = fitting.nodes.number_of["n"]
+    node_class = class_of(fitting, "n")
 
     assert fitting.points_of(node_class, (1, 2)) == Reason.ISLAND
     assert {load for load, _ in fitting.loads(node_class, (8, 8), (True, True))} == {
@@ -68,31 +82,37 @@ def test_a_pod_on_its_way_to_the_node_keeps_its_required_shape() -> None:
     records = [record("unasked", PAIRS, held=None, pods=[coming]), record("asked", PAIRS, held={}, pods=[coming])]
     fitting = _node_fit(records, kind)
 
-    assert [fitting.max_alone(fitting.nodes.number_of[each.name], 0) for each in records] == [0, 1]
-    assert fitting.points_of(fitting.nodes.number_of["unasked"], (1,)) == Reason.RESERVED
+    assert [fitting.max_alone(class_of(fitting, each.name), 0) for each in records] == [0, 1]
+    assert fitting.points_of(class_of(fitting, "unasked"), (1,)) == Reason.RESERVED
 
 
-def test_too_little_cpu_only_where_it_is_certain() -> None:
-    """Requests are known in whole cores, rounded up."""
-    assert NodeCpu(8000, 4000, 1).has_room_for([4000, 4000]) is False  # 3,001 + 3,001 + 3,001 at least
-    assert NodeCpu(10_000, 4000, 1).has_room_for([4000, 4000])
-    assert NodeCpu(None).has_room_for([10**9])
-    assert NodeCpu(1000, 8000, 1).has_room_for([0]) is False
+def test_free_cpu_limits_the_members_of_a_node() -> None:
+    kind = MemberKind(profile(1), POLICY, NodeLoad(2500, pods=1))
+    node = with_allocatable(record("n", H100, held={}), cpu_milli=8000)
+    fitting = _node_fit([node], kind)
 
-    asking = profile(1)
-    asking = asking._replace(device_request=asking.device_request._replace(cpu_milli=4000))
-    made = record("n", H100, held={})
-    small = msgspec.structs.replace(made, machine=msgspec.structs.replace(made.machine, cpu_milli=8000))
-    fitting = _node_fit([small], MemberKind(asking, POLICY))
+    assert fitting.max_alone(class_of(fitting, "n"), 0) == 3
+    assert fitting.max_of_kind(class_of(fitting, "n"), 0) == 3
+    assert fitting.points_of(class_of(fitting, "n"), (4,)) == "Insufficient cpu"
 
-    assert fitting.max_alone(fitting.nodes.number_of["n"], 0) == 2
-    assert fitting.points_of(fitting.nodes.number_of["n"], (3,)) == NO_CPU
-    assert fitting.points_of(fitting.nodes.number_of["n"], (4,)) == NO_CPU
+
+def test_what_is_free_makes_classes_only_where_it_is_scarce() -> None:
+    """Nodes for equally many members are equal, whatever else is free there."""
+    free = {"a": 90_000, "b": 50_000, "c": 7_900, "d": 7_600, "e": 4_000}
+    nodes = [with_allocatable(record(name, H100, held={}), memory=amount) for name, amount in free.items()]
+    fitting = _node_fit(nodes, MemberKind(profile(1), POLICY, NodeLoad(0, 2500, pods=1)))
+
+    classes = {name: class_of(fitting, name) for name in free}
+
+    assert classes["a"] == classes["b"]
+    assert classes["a"].free is None
+    assert classes["c"] == classes["d"] != classes["e"]
+    assert len({each.number for each in classes.values()}) == 1
 
 
 def test_points_never_exceed_the_bound_per_member() -> None:
     fitting = _node_fit([record("n", H100, held={})], MemberKind(profile(2), POLICY))
-    node_class = fitting.nodes.number_of["n"]
+    node_class = class_of(fitting, "n")
     points = [fitting.points_of(node_class, (number,)) for number in range(5)]
 
     assert points[0] == 0
@@ -102,7 +122,9 @@ def test_points_never_exceed_the_bound_per_member() -> None:
     )
     assert [fitting.max_points_per_member(node_class, least) for least in (0, 5)] == [MAX_POINTS * 1_000_000, 0.0]
     assert (
-        _node_fit([], MemberKind(profile(1), POLICY), MemberKind(profile(2), POLICY)).max_points_per_member(0, 1)
+        _node_fit([], MemberKind(profile(1), POLICY), MemberKind(profile(2), POLICY)).max_points_per_member(
+            FitClass(0), 1
+        )
         == MAX_POINTS * 1_000_000
     )
 
@@ -114,7 +136,7 @@ def test_nodes_that_differ_in_released_gpus_are_of_different_classes() -> None:
     unasked = record("unasked", PAIRS, held=None)
     fitting = _node_fit([calm, left, unasked], MemberKind(profile(1), POLICY))
 
-    assert len({fitting.nodes.number_of[name] for name in ("calm", "left", "unasked")}) == 3
+    assert len({class_of(fitting, name) for name in ("calm", "left", "unasked")}) == 3
     assert fitting.devices_of((3,)) == 3
 
 
@@ -125,9 +147,9 @@ def test_nodes_of_one_class_stay_equal_with_any_members(seed: int) -> None:
     records = cluster(random, 8)
     kinds = [MemberKind(profile(random.choice((1, 2)), **random.choice(WISHES)), POLICY) for _ in range(2)]
     table = snapshot_of(records, NOW, POLICY)
-    fitting = NodeFit(NodeClasses(table), kinds, (2, 2))
+    fitting = NodeFit(NodeClasses(view(*records)), kinds, (2, 2))
     for each in records:
-        node_class = fitting.nodes.number_of[each.name]
+        node_class = FitClass(class_of(fitting, each.name).number)
         assert all(fitting.max_alone(node_class, at) <= fitting.max_of_kind(node_class, at) for at in range(2))
         for load, _ in fitting.loads(node_class, (2, 2), (True, True)):
             pods = [
@@ -143,22 +165,21 @@ def test_nodes_of_one_class_stay_equal_with_any_members(seed: int) -> None:
 def test_the_order_of_members_makes_no_difference(seed: int) -> None:
     """A load that fits, fits in every order of admission; a load that does not, fails in some order."""
     random = Random(seed)
-    (each,) = cluster(random, 1)
-    each = msgspec.structs.replace(each, machine=msgspec.structs.replace(each.machine, cpu_milli=None))
+    (node,) = cluster(random, 1)
+    node = with_allocatable(node, cpu_milli=None, memory=None, max_pods=None)
     members = [member(f"m{at}", random.choice((1, 1, 2)), **random.choice(WISHES)) for at in range(3)]
-    table = snapshot_of([each], NOW, POLICY)
+    table = snapshot_of([node], NOW, POLICY)
     fits = set()
     for order in permutations(members):
         asked = [m.request.profile for m in order if not isinstance(m.request, InvalidRequest)]
         kinds = [MemberKind(profile(each.gpus)._replace(constraints=each.constraints), POLICY) for each in asked]
-        fitting = NodeFit(NodeClasses(table), kinds, (1, 1, 1))
-        fits.add(isinstance(fitting.points_of(fitting.nodes.number_of[each.name], (1, 1, 1)), int))
-    assert fits == {stands(table, each.name, members)}
+        fitting = NodeFit(NodeClasses(view(node)), kinds, (1, 1, 1))
+        fits.add(isinstance(fitting.points_of(class_of(fitting, node.name), (1, 1, 1)), int))
+    assert fits == {stands(table, node.name, members)}
 
 
 def test_members_of_one_kind_share_all_results() -> None:
     records = [record(f"n{at}", H100, held={}) for at in range(50)]
-    table = snapshot_of(records, NOW, POLICY)
-    fitting = NodeFit(NodeClasses(table), [MemberKind(crew(1)[0].request.profile, POLICY)], (8,))  # type: ignore[union-attr]
+    fitting = NodeFit(NodeClasses(view(*records)), [MemberKind(crew(1)[0].request.profile, POLICY)], (8,))  # type: ignore[union-attr]
 
-    assert {fitting.nodes.number_of[each.name] for each in records} == {0}
+    assert {class_of(fitting, each.name) for each in records} == {FitClass(0)}

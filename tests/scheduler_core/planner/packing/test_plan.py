@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from itertools import count
 from random import Random
 from typing import Any
@@ -22,12 +23,13 @@ from scheduler_core.evaluation.score import Score
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.packing.anti_affinity import ANTI_AFFINITY_REASON, PlacedMember
 from scheduler_core.planner.packing.diagnosis import AVOIDED_REASON, NO_NODE_REASON, OUT_OF_TIME_REASON
+from scheduler_core.planner.packing.free_resources import free_resources
 from scheduler_core.planner.packing.groups import MemberGroups, group_members
 from scheduler_core.planner.packing.model import GangPlan, NodeView, PlanOptions, Unplaced
-from scheduler_core.planner.packing.node_classes import node_cpu_of
-from scheduler_core.planner.packing.node_fit import NO_CPU
 from scheduler_core.planner.packing.plan import plan_gang
+from scheduler_core.planner.packing.singles import SinglePodPlacer
 from scheduler_core.request.device_request import WHOLE
+from scheduler_core.request.node_load import NO_LOAD, NodeLoad
 from scheduler_core.request.pod import Metadata
 from scheduler_core.request.pod_request import InvalidRequest
 from tests.machines import MACHINES
@@ -45,11 +47,14 @@ from tests.scheduler_core.planner.packing.member_groups import (
     member,
     occupants,
     quarrel,
+    random_load,
+    random_others,
     refusing,
     selecting,
     stands,
     view,
     ways,
+    with_allocatable,
 )
 
 H100, PAIRS, RTX = MACHINES["hgx_h100"](), MACHINES["a100_bridged"](), MACHINES["rtx4090"]()
@@ -297,14 +302,44 @@ def test_nodes_to_avoid_and_nodes_without_rules_are_not_used() -> None:
     assert _unplaced(crew(1, 8), seen._replace(rules={})).missing == (("w-0", NO_NODE_REASON),)
 
 
-def test_known_cpu_counts() -> None:
-    big = member("w-0", 1)
-    ask = asked(big).profile.device_request._replace(cpu_milli=64_000)
-    big = big._replace(request=asked(big)._replace(profile=asked(big).profile._replace(device_request=ask)))
-    seen = view(record("a", H100, held={}))
-    known = seen.table.records["a"]
-    assert known.machine.cpu_milli is None
-    assert len(_planned([big], seen).seats) == 1
+@pytest.mark.parametrize(
+    ("allocatable", "others", "reason"),
+    [
+        pytest.param({"cpu_milli": 8000}, NodeLoad(5000, pods=1), "Insufficient cpu", id="CPU"),
+        pytest.param({"memory": 8 << 30}, NodeLoad(0, 5 << 30, pods=1), "Insufficient memory", id="memory"),
+        pytest.param({"storage": 8 << 30}, NodeLoad(0, 0, 5 << 30, 1), "Insufficient ephemeral-storage", id="storage"),
+        pytest.param({"max_pods": 110}, NodeLoad(pods=110), "Too many pods", id="pod slots"),
+    ],
+)
+def test_nodes_full_of_pods_without_gpus_are_not_used(
+    allocatable: dict[str, int], others: NodeLoad, reason: str
+) -> None:
+    """Not the first node, nor the one with the best score; and the reason says so where there is no other node."""
+    pods = [each._replace(load=NodeLoad(4000, 4 << 30, 4 << 30, 1)) for each in crew(2, 8)]
+    nodes = [with_allocatable(record(name, H100, held={}), **allocatable) for name in ("a", "b", "c")]
+
+    assert _nodes(_planned(pods, view(*nodes, others={"a": others}))) == {"b": 1, "c": 1}
+    assert _unplaced(pods, view(*nodes, others={"a": others, "c": others})).missing == (("w-1", reason),)
+    assert SinglePodPlacer().place_pods(pods, view(*nodes, others=dict.fromkeys("ac", others))).missing == (
+        ("uid-w-1", reason),
+    )
+
+
+def test_what_is_left_of_a_node_decides_how_many_members_go_there() -> None:
+    """GPUs would be enough for eight. Requests are exact, also those of pods that use GPUs."""
+    pods = [each._replace(load=NodeLoad(1500, pods=1)) for each in crew(6)]
+    there = occupant("x", 1)._replace(load=NodeLoad(500, pods=1))
+    nodes = [with_allocatable(record(name, H100, held={}, pods=[there]), cpu_milli=8000) for name in ("a", "b")]
+
+    assert _nodes(_planned(pods, view(*nodes, others={"a": NodeLoad(3000, pods=9)}))) == {"a": 3, "b": 3}
+    assert _nodes(_planned(pods[:5], view(*nodes))) == {"a": 5}
+    assert _unplaced(pods, view(nodes[0])).missing == (("w-5", "Insufficient cpu"),)
+
+
+def test_pods_that_request_nothing_fit_on_a_node_without_cpu() -> None:
+    nodes = with_allocatable(record("a", H100, held={}), cpu_milli=8000, max_pods=11)
+
+    assert _nodes(_planned(crew(2), view(nodes, others={"a": NodeLoad(9000, pods=9)}))) == {"a": 2}
 
 
 def test_an_invalid_request_keeps_the_gang_from_being_placed() -> None:
@@ -433,10 +468,8 @@ class _Brute:
         """Return the points; None: the members do not fit."""
         table = self.seen.table
         record = table.records[name]
-        cpu = node_cpu_of(record)
-        if not stands(table, name, load) or not cpu.has_room_for(
-            [asked(each).profile.device_request.cpu_milli for each in load]
-        ):
+        free = free_resources(record, self.seen.others.get(name, NO_LOAD))
+        if not stands(table, name, load) or free.shortage(reduce(NodeLoad.plus, (each.load for each in load), NO_LOAD)):
             return None
         if quarrel(load) or not self.spares(name, load):
             return None
@@ -479,7 +512,10 @@ def _small(random: Random) -> tuple[list[Member], NodeView]:
         one = member(f"m-{at}", gpus, size=number, minimum=minimum, required=required, **wishes)
         role, refused = random.choice("xy"), random.choice(refuses)
         members.append(one if calm else one._replace(labels={"role": role}, anti_affinity=refusing(refused)))
-    return members, view(*records, labels=labels)
+    load = random_load(random)
+    members = [each._replace(load=load if calm else random_load(random)) for each in members]
+    others = random_others(random, [each.name for each in records])
+    return members, view(*records, labels=labels, others=others)
 
 
 @given(st.integers(0, 10**9))
@@ -545,7 +581,7 @@ def test_the_order_of_members_and_nodes_makes_no_difference(seed: int) -> None:
     labels = {name: rules.metadata.labels or {} for name, rules in seen.rules.items()}
     shuffled = random.sample(members, len(members))
 
-    one, other = plan_gang(members, seen), plan_gang(shuffled, view(*others, labels=labels))
+    one, other = plan_gang(members, seen), plan_gang(shuffled, view(*others, labels=labels, others=seen.others))
 
     if isinstance(one, GangPlan):
         assert one == other
@@ -583,7 +619,6 @@ def test_a_large_gang_of_one_kind_uses_the_fewest_nodes(gpus: int) -> None:
     found = _planned(crew(wanted, gpus), view(*records), steps=100)
 
     assert len(_nodes(found)) == fewest
-    assert NO_CPU not in {seat.node for seat in found.seats}
 
 
 def test_many_different_selectors_do_not_exceed_the_time_of_a_plan() -> None:

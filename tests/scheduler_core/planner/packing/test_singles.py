@@ -17,10 +17,11 @@ from scheduler_core.cache.node_record import with_pod
 from scheduler_core.evaluation.evaluate import evaluate
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.packing.anti_affinity import ANTI_AFFINITY_REASON, PlacedMember
+from scheduler_core.planner.packing.free_resources import free_resources
 from scheduler_core.planner.packing.model import NodeView, PlanOptions
-from scheduler_core.planner.packing.node_fit import NO_CPU
 from scheduler_core.planner.packing.singles import NOT_TAKEN, SinglePodPlacer
 from scheduler_core.request.device_request import WHOLE
+from scheduler_core.request.node_load import NO_LOAD
 from scheduler_core.request.pod_request import InvalidRequest
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, occupant, record, request, with_pods
@@ -33,6 +34,9 @@ from tests.scheduler_core.planner.packing.member_groups import (
     cluster,
     crew,
     member,
+    occupants,
+    random_load,
+    random_others,
     selecting,
     view,
 )
@@ -41,16 +45,22 @@ H100 = MACHINES["hgx_h100"]()
 
 
 def _one_by_one(members: list[Member], seen: NodeView) -> tuple[list[tuple[str, str]], list[str]]:
-    """Place by ``evaluate``, each pod on the next snapshot."""
+    """Place by ``evaluate``, each pod on the next snapshot, on the best node with enough of everything else."""
     placed: list[tuple[str, Occupant]] = []
     seats, missing = [], []
     for each in members:
         request = asked(each)
         table = with_pods(seen.table, placed, NOW, POLICY)
-        decision = evaluate(request, table, list(table.records), POLICY)
+        others = {name: seen.others.get(name, NO_LOAD) for name in table.records}
+        allowed = [
+            name
+            for name, record in table.records.items()
+            if free_resources(record, others[name]).shortage(each.load) is None
+        ]
+        decision = evaluate(request, table, allowed, POLICY)
         if decision.nodes:
             seats.append((each.uid, decision.nodes[0]))
-            placed.append((decision.nodes[0], Occupant(each.uid, "team", each.name, request.profile)))
+            placed.append((decision.nodes[0], occupants([each])[0]))
         else:
             missing.append(each.uid)
     return seats, missing
@@ -60,12 +70,12 @@ def _one_by_one(members: list[Member], seen: NodeView) -> tuple[list[tuple[str, 
 @settings(max_examples=60, deadline=None)
 def test_a_batch_is_placed_like_one_pod_after_the_other(seed: int) -> None:
     random = Random(seed)
-    records = [
-        msgspec.structs.replace(each, machine=msgspec.structs.replace(each.machine, cpu_milli=None))
-        for each in cluster(random, 4)
+    records = cluster(random, 4)
+    members = [
+        member(f"p{at}", random.choice((1, 1, 2, 3)), **random.choice(WISHES))._replace(load=random_load(random))
+        for at in range(9)
     ]
-    members = [member(f"p{at}", random.choice((1, 1, 2, 3)), **random.choice(WISHES)) for at in range(9)]
-    seen = view(*records)
+    seen = view(*records, others=random_others(random, [each.name for each in records]))
 
     found = SinglePodPlacer().place_pods(members, seen)
 
@@ -94,16 +104,6 @@ def test_nodes_that_kube_scheduler_would_reject_are_left_out() -> None:
     assert [each.node for each in found.seats] == ["a"]
     assert found.missing == (("uid-w-1", Reason.TOO_FEW_GPUS.value), ("uid-w-0", NOT_TAKEN))
     assert SinglePodPlacer().place_pods(picky, seen, PlanOptions(avoid=frozenset({"a"}))).missing[0][1] == NOT_TAKEN
-
-
-def test_a_node_without_cpu_is_left_out() -> None:
-    made = record("a", H100, held={})
-    small = msgspec.structs.replace(made, machine=msgspec.structs.replace(made.machine, cpu_milli=2000))
-    one = member("p", 1)
-    ask = asked(one).profile.device_request._replace(cpu_milli=4000)
-    one = one._replace(request=asked(one)._replace(profile=asked(one).profile._replace(device_request=ask)))
-
-    assert SinglePodPlacer().place_pods([one], view(small)).missing == (("uid-p", NO_CPU),)
 
 
 def test_pods_without_gpus_get_no_node() -> None:

@@ -10,9 +10,10 @@ import pytest
 from gputopo.crd.reservations import HeldCapacity, PlannedEviction, Preemption
 from scheduler_core.planner.preemption.model import EvictionUnit, NoPreemption, PreemptionPlan
 from scheduler_core.planner.preemption.search import FITS_ALREADY, NEVER_FITS, NO_UNITS, search_preemption
+from scheduler_core.request.node_load import NodeLoad
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import occupant, record
-from tests.scheduler_core.planner.packing.member_groups import RACK, crew, view
+from tests.scheduler_core.planner.packing.member_groups import RACK, crew, view, with_allocatable
 from tests.scheduler_core.planner.preemption.tasks import task, unit, victim
 
 H100 = MACHINES["hgx_h100"]()
@@ -40,6 +41,31 @@ def test_the_cheapest_single_pod_is_evicted() -> None:
         gpu_hours=1.0,
         timeout_s=60.0,
     )
+
+
+SMALL = [with_allocatable(each, cpu_milli=16_000) for each in BUSY.values()]
+
+
+def test_no_pod_is_evicted_where_pods_without_gpus_would_keep_the_gang_from_the_node() -> None:
+    """The cheapest pod runs on such a node, and a free node is one."""
+    units = [unit(victim(f"on-{name}", name, hours=hours)) for name, hours in (("a", 1.0), ("b", 2.0), ("c", 3.0))]
+    free = with_allocatable(record("free", H100, held={}), cpu_milli=16_000)
+    pods = [each._replace(load=NodeLoad(8000, pods=1)) for each in crew(1, 8)]
+    full = view(*SMALL, free, others=dict.fromkeys(("a", "free"), NodeLoad(9000, pods=1)))
+    fuller = full._replace(others=dict.fromkeys(full.rules, NodeLoad(9000, pods=1)))
+
+    assert names(search_preemption(task(pods, units)._replace(view=full))) == ["team/on-b"]
+    none = search_preemption(task(pods, units)._replace(view=fuller))
+    assert isinstance(none, NoPreemption)
+    assert (none.reason, none.plans) == (NEVER_FITS, 0)
+
+
+def test_what_evicted_pods_request_becomes_free_with_their_gpus() -> None:
+    there = [each._replace(load=NodeLoad(9000, pods=1)) for each in SMALL[0].pods]
+    node = msgspec.structs.replace(SMALL[0], pods=tuple(there))
+    pods = [each._replace(load=NodeLoad(8000, pods=1)) for each in crew(1, 8)]
+
+    assert names(search_preemption(task(pods, [unit(victim("on-a", "a"))], node))) == ["team/on-a"]
 
 
 def test_a_gang_is_evicted_as_a_whole() -> None:

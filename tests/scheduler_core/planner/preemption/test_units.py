@@ -384,6 +384,16 @@ def test_a_gang_of_more_pods_than_an_hour_allows_is_no_victim() -> None:
     )
 
 
+@pytest.mark.parametrize(("most_own", "victims"), [(1, ["team/b"]), (2, ["team/g", "team/b"])])
+def test_pods_of_the_namespace_of_the_gang_have_a_limit_of_their_own(most_own: int, victims: list[str]) -> None:
+    found = inputs([RunningJob("g", "ab"), RunningJob("b", "c")])
+    policy = found.policy._replace(max_evictions_per_hour=1)
+
+    units = find_units(found._replace(policy=policy, most_own_pods=most_own))
+
+    assert sorted(each.name for each in units.units) == sorted(victims)
+
+
 def test_the_spare_pods_of_a_large_elastic_gang_may_be_evicted() -> None:
     found = inputs([RunningJob("g", "abcd", minimum=1)])
 

@@ -8,19 +8,24 @@ import pytest
 from msgspec.structs import replace
 
 from gputopo.crd.reservations import Backfill, EntryPhase, spec_hash
+from scheduler_core.cache.events import Batch
 from scheduler_core.cache.full_pods import HOSTNAME, POD_AFFINITY, POD_ANTI_AFFINITY, TOPOLOGY_SPREAD
+from scheduler_core.cache.pod_loads import PodLoad
 from scheduler_core.planner.gang.conventions import single_pod_request
 from scheduler_core.planner.gang.member import GangName, Member
+from scheduler_core.planner.gang.pod_source import PlannerPod
 from scheduler_core.planner.packing.model import LEVELS
 from scheduler_core.planner.report.explain import NoGangError
 from scheduler_core.planner.report.leadership import planner_levels
 from scheduler_core.planner.report.text import gang_explanation_text
 from scheduler_core.request.full_pod import LabelSelector, PodAffinityTerm
+from scheduler_core.request.node_load import NodeLoad
 from scheduler_core.request.pod import Metadata
 from scheduler_core.request.pod_request import InvalidRequest
 from tests.scheduler_core.builders import NOW, occupant, record
 from tests.scheduler_core.explain.fleets import QUADS
 from tests.scheduler_core.planner.gang.gang_pods import BOUND, GATED, LLM
+from tests.scheduler_core.planner.packing.member_groups import with_allocatable
 from tests.scheduler_core.planner.packing.plans import entry, ledger, plan
 from tests.scheduler_core.planner.report.clusters import RULES, USUAL, crew, member, seen, story
 
@@ -258,6 +263,22 @@ def test_a_gang_that_no_end_of_other_pods_helps_can_never_fit() -> None:
     assert "It can never fit on these nodes, even if all other pods end: 2 of 3 members fit at once." in text
     assert "fit now" not in text
     assert story(seen(crew(2, 8), there)).never is None  # the pod on node a may end
+
+
+def test_pods_without_gpus_that_fill_a_node_are_the_reason() -> None:
+    """These pods may end, so the gang may fit one day."""
+    node = with_allocatable(FREE, max_pods=3)
+    asked = seen(crew(1, 8), [node])
+    loads = tuple(PodLoad(f"u{at}", "a", NodeLoad(pods=1)) for at in range(3))
+    asked.view.apply_batch(Batch(PlannerPod, loads), NOW)
+
+    found = story(asked)
+
+    assert found.unfit is not None
+    assert found.never is None
+    text = gang_explanation_text(found, 200)
+    assert "Too many pods" in text
+    assert "never fit" not in text
 
 
 def test_a_gang_that_waits_for_a_volume_may_fit_one_day() -> None:
