@@ -1,4 +1,4 @@
-"""Bound pods that use no GPU: the CPU, memory, ephemeral storage and pod slots that they take of their nodes. No I/O.
+"""Bound and nominated pods without GPUs: the CPU, memory, ephemeral storage and pod slots that they take. No I/O.
 
 A cluster has many more of these pods than pods with GPUs. So of each only its node and one shared value are kept, and
 their sum for each node. Which nodes have GPUs is not asked: a node registers its GPUs after its first pods run.
@@ -16,7 +16,7 @@ from scheduler_core.request.node_load import NO_LOAD, NodeLoad
 
 
 class PodLoad(msgspec.Struct, frozen=True, gc=False):
-    """A bound pod that uses no GPU and has not finished. Its key is its UID."""
+    """A pod without GPUs that has a node, or a nominated one, and has not finished. Its key is its UID."""
 
     key: str
     node: str

@@ -18,7 +18,7 @@ from scheduler_core.planner.gang.disruption import owner_disruption
 from scheduler_core.planner.gang.gang import DeclaredSize, DeclaredSizes
 from scheduler_core.request.disruption import MAX_DURATION_S, parse_disruption
 
-_MAX_REPLICATED_JOBS = 1_000  # of a JobSet: one of 1.3 MB may have 30,000, each a gang of its own
+_MAX_REPLICATED_JOBS = 100  # of a JobSet: each may be a gang of its own, and no quota limits the number of JobSets
 
 
 class ObjectName(msgspec.Struct, frozen=True):

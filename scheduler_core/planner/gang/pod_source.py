@@ -96,12 +96,12 @@ def planner_sources(parse: ParsePod = parse_request, sizes: Sources = SIZE_SOURC
 
 def watched_pod(uid: str, pod: FullPod, parse: ParsePod = parse_request) -> WatchedPod | None:
     """Return what the planner keeps of a pod; None: nothing."""
-    return planner_pod(uid, pod, parse) or pod_load_of(uid, pod)
+    # A pod is nominated to a node while it waits for volumes or evictions there: kube-scheduler keeps CPU and memory.
+    return planner_pod(uid, pod, parse) or pod_load_of(uid, pod, pod.spec.node_name or pod.status.nominated_node_name)
 
 
-def pod_load_of(uid: str, pod: FullPod) -> PodLoad | None:
-    """Return what a pod takes of its node; None: it has no node, or has ended."""
-    node = pod.spec.node_name
+def pod_load_of(uid: str, pod: FullPod, node: str | None) -> PodLoad | None:
+    """Return what a pod takes of a node; None: it has no node, or has ended."""
     return None if not node or pod.is_finished else PodLoad(uid, sys.intern(node), pod_load(pod.spec))
 
 
@@ -119,7 +119,7 @@ def planner_pod(uid: str, pod: FullPod, parse: ParsePod = parse_request) -> Plan
         return None
     load = None
     if update is None:
-        load = pod_load_of(uid, pod)
+        load = pod_load_of(uid, pod, pod.spec.node_name)
     else:
         update = update._replace(occupant=update.occupant._replace(load=pod_load(pod.spec)))
     deadline = None if update is None or update.node is None else _deadline(pod)

@@ -533,6 +533,8 @@ def test_of_a_pod_without_gpus_only_its_node_and_its_requests_are_kept() -> None
 
     assert watched_pod("uid-web", bound) == PodLoad("uid-web", "n1", NodeLoad(2000, 1024, 0, 1))
     assert watched_pod("uid-web", gang_pod("web", 0, containers=CORES)) is None
+    expected = gang_pod("web", 0, containers=CORES, status={"nominatedNodeName": "n1"})
+    assert watched_pod("uid-web", expected) == watched_pod("uid-web", bound)
     assert watched_pod("uid-web", gang_pod("web", 0, nodeName="n1", status={"phase": "Succeeded"})) is None
 
 
