@@ -36,9 +36,10 @@ def test_where_memory_would_be_missing_the_next_cheapest_pod_is_evicted_or_none(
 ) -> None:
     nodes(fleet, gpu_0={}, gpu_1={})
     agents_of()
-    use_memory(cluster, "loader-0", "gpu-0", "500Gi")
+    amount = "800Gi" if full == "both" else "500Gi"  # a member fits beside 500 GiB, two members do not
+    use_memory(cluster, "loader-0", "gpu-0", amount)
     if full == "both":
-        use_memory(cluster, "loader-1", "gpu-1", "500Gi")
+        use_memory(cluster, "loader-1", "gpu-1", amount)
     on_node(cluster, "cheap", "gpu-0", CHEAP)
     on_node(cluster, "dear", "gpu-1", {"restart-time": "1h"})
     leader = planner(*options(tmp_path))
