@@ -40,11 +40,18 @@ class EvictedFrom(NamedTuple):
     hold: str  # UID
 
 
+class EvictionLimit(NamedTuple):
+    """The limit of an hour that an eviction counts towards."""
+
+    own: str = ""  # as in ``EvictionHistory.count_evictions``
+    beneficiary: str = ""  # namespace of the gang
+
+
 class _Counted(NamedTuple):
     """An eviction that counts towards a limit of an hour."""
 
     at: float  # monotonic seconds
-    own: str  # as in ``EvictionHistory.count_evictions``
+    limit: EvictionLimit
 
 
 class EvictionHistory:
@@ -104,7 +111,16 @@ class EvictionHistory:
         ``own``: a namespace: pods of it that are evicted for its own gangs; "": pods that are evicted for gangs of
         other namespaces. ``intended``: UIDs, without those of ``inherited`` holds.
         """
-        found = {uid for uid, each in self._counted.items() if now - each.at < HOUR_S and each.own == own}
+        found = {uid for uid, each in self._counted.items() if now - each.at < HOUR_S and each.limit.own == own}
+        return len(found.union(intended))
+
+    def count_evictions_for(self, beneficiary: str, intended: Collection[str], now: float) -> int:
+        """Return the number of pods of other namespaces that were evicted in the last hour for gangs of a namespace.
+
+        ``intended``: as in ``count_evictions``.
+        """
+        limit = EvictionLimit("", beneficiary)
+        found = {uid for uid, each in self._counted.items() if now - each.at < HOUR_S and each.limit == limit}
         return len(found.union(intended))
 
     def count_inherited(self, wall: float) -> int:
@@ -112,9 +128,16 @@ class EvictionHistory:
         return pods_of_last_hour(self._inherited, wall)
 
     def mark_evicted(
-        self, uid: str, unit: EvictedFrom, now: float, wall: float, *, devices: int = 1, limit: str | None = ""
+        self,
+        uid: str,
+        unit: EvictedFrom,
+        now: float,
+        wall: float,
+        *,
+        devices: int = 1,
+        limit: EvictionLimit | None = EvictionLimit(),  # noqa: B008  immutable
     ) -> bool:
-        """Record the first accepted eviction of a pod. ``limit``: as ``own`` of ``count_evictions``; None: none.
+        """Record the first accepted eviction of a pod. ``limit``: None: it counts towards none.
 
         ``devices``: as many as the cool-down of the unit protects for it.
 
@@ -148,6 +171,10 @@ class EvictionHistory:
         wait_s = min(MAX_RETRY_S, RETRY_S * 2.0 ** min(times, _MOST_DOUBLINGS))
         self._failures[gang_key] = _Failures(times, now + wait_s, now + wait_s + MAX_RETRY_S)
 
+    def mark_given_up(self, namespace: str, now: float) -> None:
+        """Record that pods were evicted for a gang that was deleted: all gangs of its namespace wait."""
+        self.mark_failed(_namespace_key(namespace), now)
+
     def mark_won(self, gang_key: str) -> None:
         """Record that the gang has its places."""
         self._failures.pop(gang_key, None)
@@ -157,11 +184,15 @@ class EvictionHistory:
         if gang_key in self._searched:
             self._searched[gang_key] = min(self._searched[gang_key], now - RETRY_S)
 
-    def may_search(self, gang_key: str, now: float) -> bool:
+    def may_search(self, namespace: str, gang_key: str, now: float) -> bool:
         """Return True if a search for the gang may begin."""
-        failures = self._failures.get(gang_key)
+        failures = (self._failures.get(key) for key in (gang_key, _namespace_key(namespace)))
         is_rested = now >= self._searched.get(gang_key, -RETRY_S) + RETRY_S
-        return is_rested and (failures is None or now >= failures.not_before)
+        return is_rested and all(each is None or now >= each.not_before for each in failures)
+
+
+def _namespace_key(namespace: str) -> str:
+    return f"{namespace}/"  # no gang has an empty name
 
 
 def _recorded(past: PastPreemption) -> Iterator[tuple[EvictedFrom, EvictedDevices]]:

@@ -103,3 +103,5 @@ class PreemptionOutcomes:
                 self._won.add_gang(each.gang, now)
             else:
                 self._history.mark_failed(each.gang_key, now)
+                if self._view.gang_members.get_gang(each.gang) is None:
+                    self._history.mark_given_up(each.gang.namespace, now)

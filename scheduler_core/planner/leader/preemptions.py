@@ -28,7 +28,7 @@ from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.capacity_holds import CapacityHolds
 from scheduler_core.planner.leader.context import TermContext
-from scheduler_core.planner.leader.eviction_history import EvictedFrom, EvictionHistory, gang_key
+from scheduler_core.planner.leader.eviction_history import EvictedFrom, EvictionHistory, EvictionLimit, gang_key
 from scheduler_core.planner.leader.forbidden_units import ForbiddenUnits
 from scheduler_core.planner.leader.hold_limits import CapacityHold
 from scheduler_core.planner.leader.preemption_outcomes import PreemptionOutcomes
@@ -104,7 +104,7 @@ class Preemptions:
                 continue
             if gang.name in beneficiaries or gang.priority in evicting:
                 continue
-            if gang.unplanned or not self._history.may_search(gang_key(gang), now):
+            if gang.unplanned or not self._history.may_search(gang.name.namespace, gang_key(gang), now):
                 continue
             if not in_progress.is_free(gang):
                 continue
@@ -139,16 +139,22 @@ class Preemptions:
         """Let the next search for a gang begin at once. ``now``: monotonic seconds."""
         self._history.allow_search_again(gang_key(gang), now)
 
-    def evictions_left(self, now: float, own: str = "") -> int:
+    def evictions_left(self, now: float, own: str = "", beneficiary: str = "") -> int:
         """Return how many pods with GPUs may be evicted yet within this hour. ``now``: monotonic seconds.
 
-        ``own``: a namespace: for its own gangs; "": for gangs of other namespaces. A tenant must not use up what others
-        need. Evictions of earlier leaders count for both.
+        ``own``: a namespace: for its own gangs; "": for gangs of other namespaces. ``beneficiary``: the namespace of
+        the gang: once it has used half of the limit, the rest is for other namespaces. A tenant must not use up what
+        others need. Evictions of earlier leaders count for both.
         """
+        limit = self._policy.max_evictions_per_hour
+        if beneficiary and not own:
+            planned = {each.uid for name, each in self._intended() if name == beneficiary != each.namespace}
+            if 2 * self._history.count_evictions_for(beneficiary, planned, now) >= limit:
+                return 0
         intended = {each.uid for namespace, each in self._intended() if own_namespace(each, namespace) == own}
         evicted = self._history.count_evictions(intended, now, own)
         evicted += self._history.count_inherited(self._context.clock.wall())
-        return max(0, self._policy.max_evictions_per_hour - evicted)
+        return max(0, limit - evicted)
 
     def observe_ledger(self, now: float) -> None:
         """Count the preemptions that have ended. Called after each change of the ledger."""
@@ -307,7 +313,7 @@ class Preemptions:
             return False
         namespace = found.gang.name.namespace
         numbers = Counter(namespace if pod.namespace == namespace else "" for pod in found.pods if pod.devices)
-        return any(number > self.evictions_left(now, own) for own, number in numbers.items())
+        return any(number > self.evictions_left(now, own, namespace) for own, number in numbers.items())
 
     def _report_dry_run(self, found: PreemptionPlan, before: PreemptionReport | None) -> None:
         """Report the units once while they stay the same, and count the lost work once while the gang waits.
@@ -329,11 +335,11 @@ class Preemptions:
         unit = EvictedFrom(action.eviction.key or name, action.reservation.key)
         intent = action.reservation.spec.preemption
         is_limited = (intent is None or not intent.yields) and action.eviction.gpus > 0
-        limit = own_namespace(action.eviction, action.reservation.namespace) if is_limited else None
-        devices = devices_to_protect(action.eviction, action.reservation.namespace)
+        beneficiary = action.reservation.namespace
+        limit = EvictionLimit(own_namespace(action.eviction, beneficiary), beneficiary) if is_limited else None
+        devices = devices_to_protect(action.eviction, beneficiary)
         wall = self._context.clock.wall()
-        uid = action.eviction.uid
-        return self._history.mark_evicted(uid, unit, now, wall, devices=devices, limit=limit)
+        return self._history.mark_evicted(action.eviction.uid, unit, now, wall, devices=devices, limit=limit)
 
     def chosen_unit(self, action: EvictPod) -> EvictionUnit | None:
         """Return the unit of the pod with its rule and reason; None: an earlier leader chose it, or it was backfilled.

@@ -223,8 +223,10 @@ class PlanScheduler:
         options = options_of(gang, view.reservation_index.seats((gang.name,)), self._context.config.levels)
         preemption, most_own_pods = policies.preemption, None
         if preemption.mode is PreemptionMode.EVICT:  # units of more pods would be over the limit
-            preemption = preemption._replace(max_evictions_per_hour=self.preemptions.evictions_left(now))
-            most_own_pods = self.preemptions.evictions_left(now, gang.name.namespace)
+            namespace = gang.name.namespace
+            left = self.preemptions.evictions_left(now, beneficiary=namespace)
+            preemption = preemption._replace(max_evictions_per_hour=left)
+            most_own_pods = self.preemptions.evictions_left(now, namespace)
         return PreemptionSearch(
             units=UnitInputs(
                 beneficiary=gang,

@@ -15,7 +15,7 @@ from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.actions import Action, CheckBudgets, CreateReservation, EvictPod
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import GangName
-from scheduler_core.planner.leader.eviction_history import EvictedFrom, EvictionHistory
+from scheduler_core.planner.leader.eviction_history import EvictedFrom, EvictionHistory, EvictionLimit
 from scheduler_core.planner.leader.forbidden_units import MOST_UNITS
 from scheduler_core.planner.leader.hold_search import HoldResult
 from scheduler_core.planner.leader.preemption_search import PreemptionSearch, run_preemption_search
@@ -347,6 +347,36 @@ def test_evictions_for_the_own_namespace_leave_the_limit_of_others_as_it_is() ->
     now = leader.now - START
     left = [leader.term.preemptions.evictions_left(now, own) for own in (SPACE, "", "other")]
     assert left == [0, 1, 1]
+
+
+def test_a_namespace_leaves_half_of_the_limit_of_an_hour_to_others() -> None:
+    """It may begin one more preemption while it has used less than half."""
+    server = ApiServer({"n0": 2})
+    leader = planner(server, max_evictions_per_hour=4)
+    run(leader, 1)
+    preemptions, now = leader.term.preemptions, leader.now - START
+
+    for each in range(2):
+        assert preemptions.evictions_left(now, beneficiary="killer") == 4 - each
+        unit = EvictedFrom(f"others/{each}", "hold")
+        preemptions._history.mark_evicted(f"u{each}", unit, now, leader.now, limit=EvictionLimit("", "killer"))
+
+    left = [preemptions.evictions_left(now, beneficiary=name) for name in ("killer", "others", "")]
+    assert left == [0, 2, 2]
+    assert preemptions.evictions_left(now, "killer", "killer") == 4
+
+
+def test_a_namespace_that_deletes_gangs_after_evictions_for_them_waits() -> None:
+    """New names of gangs do not help."""
+    history = EvictionHistory()
+
+    history.mark_given_up("killer", 0.0)
+
+    assert not history.may_search("killer", "killer/new-name", 100.0)
+    assert history.may_search("killer", "killer/new-name", 130.0)
+    assert history.may_search("others", "others/a", 0.0)
+    history.mark_given_up("killer", 130.0)
+    assert not history.may_search("killer", "killer/newer-name", 300.0)
 
 
 def gang_with_members_without_gpus(server: ApiServer, node: str, number: int) -> None:
@@ -740,8 +770,8 @@ def test_the_cache_is_bounded() -> None:
     history.forget_old(20_000.0, START + 20_000.0, cooldown_s=1e9)
 
     assert (len(history.evicted()), history.count_evictions((), 20_000.0)) == (10_000, 0)
-    assert history.may_search("team/0", 20_000.0)
-    assert not history.may_search("team/19999", 20_000.0)
+    assert history.may_search("team", "team/0", 20_000.0)
+    assert not history.may_search("team", "team/19999", 20_000.0)
 
 
 def test_evictions_without_a_limit_are_recorded_and_not_counted() -> None:
@@ -758,7 +788,7 @@ def test_the_wait_after_evictions_in_vain_is_doubled_up_to_an_hour() -> None:
 
     def wait() -> float:
         history.mark_failed("team/a", 0.0)
-        return next(at for at in range(0, 7_200, 60) if history.may_search("team/a", at))
+        return next(at for at in range(0, 7_200, 60) if history.may_search("team", "team/a", at))
 
     assert [wait() for _ in range(8)] == [120, 240, 480, 960, 1920, 3600, 3600, 3600]
 
