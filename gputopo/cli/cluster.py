@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from gputopo.cli import complete
-from gputopo.cli.output import no_headers_option, print_document, print_table, print_unreadable
+from gputopo.cli.output import no_headers_option, output_option, print_document, print_table, print_unreadable
 from gputopo.cli.progress import input_progress
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, near_names_text, read_packed
 from gputopo.cli.watch import Watched, check_watch, watch_option, watch_table
@@ -34,7 +34,7 @@ _INCLUDE = f"is not known; to include them: kubectl get {CLUSTER_FILE_KINDS} -A 
 _NO_REPORTS = f"the file has no NodeGpus: which GPUs the pods hold, and when the agents reported last, {_INCLUDE}"
 _NO_PODS = f"the file has no Pods: which GPUs they request, and which of them wait, {_INCLUDE}"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-_OUTPUT = click.Choice(["table", "wide", "json", "yaml"], case_sensitive=False)
+_OUTPUTS = ("table", "wide", "json", "yaml")
 
 
 def cluster_options(command: _Command) -> _Command:
@@ -97,7 +97,7 @@ def cluster_options_text(kubeconfig: str | None, context: str | None, source: st
 @click.option(
     "-o",
     "--output",
-    type=click.Choice([*_OUTPUT.choices, "html"], case_sensitive=False),
+    type=click.Choice([*_OUTPUTS, "html"], case_sensitive=False),
     default="table",
     show_default=True,
     help="What to print. html: the page of `gputopo ui` with these nodes, as one file.",
@@ -216,7 +216,7 @@ def _page_of(kube: Kube) -> Callable[[Collection[str]], str]:
     help="Only this namespace; default: all namespaces.",
 )
 @click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces (default).")
-@click.option("-o", "--output", type=_OUTPUT, default="table", show_default=True, help="What to print.")
+@output_option(*_OUTPUTS)
 @no_headers_option
 @watch_option
 def pods(

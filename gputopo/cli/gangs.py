@@ -19,7 +19,15 @@ from gputopo.cli.cluster import (
     file_option,
     listing_cluster,
 )
-from gputopo.cli.output import fetch_pages, no_headers_option, print_document, print_table, print_text, token_option
+from gputopo.cli.output import (
+    fetch_pages,
+    no_headers_option,
+    output_option,
+    print_document,
+    print_table,
+    print_text,
+    token_option,
+)
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error
 from gputopo.cli.watch import Watched, check_watch, watch_option, watch_table
 
@@ -64,14 +72,7 @@ _MAX_NAMED = 3  # gangs without gates that are listed by name
 @click.option(
     "--server", metavar="URL", help="Also query the leading planner: why gangs wait, and when it retries them."
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "wide", "json", "yaml"], case_sensitive=False),
-    default="table",
-    show_default=True,
-    help="What to print.",
-)
+@output_option("table", "wide", "json", "yaml")
 @no_headers_option
 @watch_option
 def gangs(

@@ -52,6 +52,18 @@ def printed_lines(table: Table, *, wide: bool = False) -> list[str]:
     return [*table_lines(fitted, lambda _, text: click.style(text, fg="red") if colour else text, width)]
 
 
+def output_option(*formats: str) -> Callable[[Command], Command]:
+    """Return the option ``-o``; the first format is the default."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(formats, case_sensitive=False),
+        default=formats[0],
+        show_default=True,
+        help="What to print.",
+    )
+
+
 def no_headers_option(command: Command) -> Command:
     """Add ``--no-headers``, which ``print_table`` obeys within the command."""
 

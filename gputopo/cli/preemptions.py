@@ -7,7 +7,7 @@ import click
 from gputopo.cli import complete
 from gputopo.cli.cluster import FILE_EPILOG, cluster_options, file_option, listing_cluster
 from gputopo.cli.gangs import planner_states
-from gputopo.cli.output import no_headers_option, print_document, print_table, token_option
+from gputopo.cli.output import no_headers_option, output_option, print_document, print_table, token_option
 
 _NO_SERVER = "gputopo: results of the dry run are on the planner's page /gangs: add --server URL to list them"
 _UNREAD = "gputopo: could not read {}: the list may be incomplete"
@@ -25,14 +25,7 @@ _UNREAD = "gputopo: could not read {}: the list may be incomplete"
     help="Only gangs of this namespace; default: all namespaces.",
 )
 @click.option("--server", metavar="URL", help="Also query the leading planner: what it would evict in a dry run.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json", "yaml"], case_sensitive=False),
-    default="table",
-    show_default=True,
-    help="What to print.",
-)
+@output_option("table", "json", "yaml")
 @no_headers_option
 def preemptions(*, namespace: str | None, server: str | None, output: str, **connection: str | None) -> None:
     """List the pods that are evicted for gangs, and what that costs.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from gputopo.cli import complete
+from gputopo.cli.output import output_option
 from gputopo.cli.policy import read_policy_file
 from gputopo.cli.progress import ProgressLine
 from gputopo.cli.simulated_nodes import SimulatedNodes, read_simulated_nodes
@@ -123,14 +124,7 @@ class _Load(NamedTuple):
     show_default=True,
     help="Runs with each policy, with consecutive seeds.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "json", "html"], case_sensitive=False),
-    default="text",
-    show_default=True,
-    help="What to print.",
-)
+@output_option("text", "json", "html")
 def simulate(
     *,
     clusters: tuple[str, ...],

@@ -9,7 +9,7 @@ import click
 from gputopo.cli import complete
 from gputopo.cli.cluster import FILE_EPILOG, cluster_options, cluster_options_text, file_option, listing_cluster
 from gputopo.cli.manifest import explain_manifest_gang, manifest_gang, read_manifest_pods
-from gputopo.cli.output import print_document
+from gputopo.cli.output import output_option, print_document
 from gputopo.cli.policy import read_policy_file
 from gputopo.cli.terminal import exit_with_error, write_out
 from gputopo.cli.why import namespace_of
@@ -40,14 +40,7 @@ if TYPE_CHECKING:
     shell_complete=complete.files,
     help="The extender's policy file; the profile that matches the pod applies. Default: the built-in policy.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "json", "yaml"], case_sensitive=False),
-    default="text",
-    show_default=True,
-    help="What to print.",
-)
+@output_option("text", "json", "yaml")
 def what_if(
     *,
     kubeconfig: str | None,

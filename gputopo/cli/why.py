@@ -14,7 +14,7 @@ import click
 from gputopo.cli import complete
 from gputopo.cli.cluster import FILE_EPILOG, cluster_options, cluster_options_text, file_option, listing_cluster
 from gputopo.cli.manifest import explain_manifest_gang, manifest_gang, read_manifest_pods
-from gputopo.cli.output import fetch_page, print_document, print_text, token_option
+from gputopo.cli.output import fetch_page, output_option, print_document, print_text, token_option
 from gputopo.cli.policy import read_policy_file
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, near_names_text
 
@@ -86,14 +86,7 @@ class PodQuery(NamedTuple):
 )
 @click.option("--server", metavar="URL", help="pod: query a running extender. gang: also query the leading planner.")
 @click.option("--planner", metavar="URL", help="pod: also query the leading planner: what it would evict in a dry run.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "json", "yaml"], case_sensitive=False),
-    default="text",
-    show_default=True,
-    help="What to print.",
-)
+@output_option("text", "json", "yaml")
 def why(what: tuple[str, ...], output: str, **flags: str | None) -> None:
     """Explain why a GPU pod or a gang is placed, or is not.
 
