@@ -1,4 +1,4 @@
-"""What pods without GPUs cost the planner: memory of 100,000, and CPU time of each event on both of its threads.
+"""Costs of pods without GPUs for the planner: memory of 100,000, and CPU time of each event on both of its threads.
 
 The pods are of 40 templates, on 5,000 nodes with GPUs. "watch": the thread that decodes them. "loop": the thread that
 applies them; a status that changes nothing is not delivered to it.

@@ -36,7 +36,7 @@ class PodLoads:
         return uid in self._pods
 
     def apply_nodes(self, batch: Batch[NodeUpdate]) -> None:
-        """Apply nodes: changes on nodes without GPUs matter to nobody."""
+        """Apply nodes. Only nodes with GPUs are reported as changed."""
         self._gpu_nodes = set() if batch.is_full_list else self._gpu_nodes.difference(batch.removed)
         for each in batch.updates:
             (self._gpu_nodes.add if each.facts.allocatable else self._gpu_nodes.discard)(each.key)

@@ -80,9 +80,9 @@ def _record(inputs: ReconcileInput, uid: str) -> PastPreemption | None:
     return PastPreemption(uid, format_timestamp(inputs.wall_time), pods, **_first_units(units))
 
 
-def own_namespace(eviction: PlannedEviction, namespace: str) -> str:
-    """Return the namespace of a pod that is evicted for a gang of the same namespace; "": it is of another one."""
-    return namespace if eviction.namespace == namespace else ""
+def own_namespace(namespace: str, beneficiary: str) -> str:
+    """Return the namespace of a pod that is evicted for a gang of the same namespace; "": of another one."""
+    return namespace if namespace == beneficiary else ""
 
 
 def devices_to_protect(eviction: PlannedEviction, namespace: str) -> int:

@@ -83,7 +83,7 @@ def check_budgets(kube: Kube, action: CheckBudgets) -> BudgetCount:
 
 
 class _OfNamespace(NamedTuple):
-    """What is kept of the budgets of a namespace."""
+    """The budgets of a namespace, as far as they matter for an eviction."""
 
     labels: Mapping[str, _Labels]  # of the pods to evict, by UID
     selecting: Sequence[DisruptionBudget] = ()  # these pods

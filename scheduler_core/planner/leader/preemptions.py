@@ -151,7 +151,7 @@ class Preemptions:
             planned = {each.uid for name, each in self._intended() if name == beneficiary != each.namespace}
             if 2 * self._history.count_evictions_for(beneficiary, planned, now) >= limit:
                 return 0
-        intended = {each.uid for namespace, each in self._intended() if own_namespace(each, namespace) == own}
+        intended = {each.uid for name, each in self._intended() if own_namespace(each.namespace, name) == own}
         evicted = self._history.count_evictions(intended, now, own)
         evicted += self._history.count_inherited(self._context.clock.wall())
         return max(0, limit - evicted)
@@ -312,7 +312,7 @@ class Preemptions:
         if not isinstance(found, PreemptionPlan):
             return False
         namespace = found.gang.name.namespace
-        numbers = Counter(namespace if pod.namespace == namespace else "" for pod in found.pods if pod.devices)
+        numbers = Counter(own_namespace(pod.namespace, namespace) for pod in found.pods if pod.devices)
         return any(number > self.evictions_left(now, own, namespace) for own, number in numbers.items())
 
     def _report_dry_run(self, found: PreemptionPlan, before: PreemptionReport | None) -> None:
@@ -336,7 +336,9 @@ class Preemptions:
         intent = action.reservation.spec.preemption
         is_limited = (intent is None or not intent.yields) and action.eviction.gpus > 0
         beneficiary = action.reservation.namespace
-        limit = EvictionLimit(own_namespace(action.eviction, beneficiary), beneficiary) if is_limited else None
+        limit = (
+            EvictionLimit(own_namespace(action.eviction.namespace, beneficiary), beneficiary) if is_limited else None
+        )
         devices = devices_to_protect(action.eviction, beneficiary)
         wall = self._context.clock.wall()
         return self._history.mark_evicted(action.eviction.uid, unit, now, wall, devices=devices, limit=limit)

@@ -32,7 +32,7 @@ class NodeClass(NamedTuple):
 
 
 class NodeCapacity(NamedTuple):
-    """What a node has for members."""
+    """The resources of a node that members may use."""
 
     node_class: int
     free: FreeResources
