@@ -219,11 +219,11 @@ class Kube:
         path = resource.path(metadata.name, metadata.namespace or None)
         self._call("DELETE", path, {}, {"Content-Type": JSON, "Accept": JSON}, body)
 
-    def evict(self, metadata: ObjectMeta, grace_s: int | None = None) -> None:
+    def evict(self, metadata: ObjectMeta, grace_s: int | None = None, *, dry_run: bool = False) -> None:
         """Evict the pod with this uid (policy/v1 Eviction), within its disruption budgets.
 
         ``grace_s``: the grace period in place of ``terminationGracePeriodSeconds``, also of a pod that terminates
-        already and has a longer one. None: the pod's own.
+        already and has a longer one. None: the pod's own. ``dry_run``: only check it; the budgets are not charged.
 
         Raises ``BudgetError``, ``NotFoundError``, and ``ConflictError`` if another pod has its name.
         """
@@ -236,7 +236,8 @@ class Kube:
             | ({} if grace_s is None else {"gracePeriodSeconds": grace_s}),
         }
         path = EVICTIONS.path(metadata.name, metadata.namespace)
-        self._call("POST", path, {}, {"Content-Type": JSON, "Accept": JSON}, body)
+        query = {"dryRun": "All"} if dry_run else {}
+        self._call("POST", path, query, {"Content-Type": JSON, "Accept": JSON}, body)
 
     def _decode_items(self, resource: Resource, kind: type[T], query: ListOptions) -> tuple[list[T], list[Unreadable]]:
         found: list[T] = []

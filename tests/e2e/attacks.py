@@ -32,6 +32,7 @@ _GATING = "tests/e2e/daemonset/test_gating.py"
 _PREEMPTION = "tests/e2e/gangs/test_hostile_preemption.py"
 _HOLDS = "tests/e2e/gangs/test_hostile_holds.py"
 _BUDGETS = "tests/e2e/gangs/test_hostile_budgets.py"
+_LATE = "tests/e2e/gangs/test_late_protection.py"
 ATTACKS = (
     Attack(
         "Pod, Job, Node annotation nested 1,000 to 3,000 levels; restarts while they exist",
@@ -108,6 +109,12 @@ ATTACKS = (
         (
             f"{_BUDGETS}::test_a_budget_that_allows_nothing_once_the_first_pod_terminates_delays_a_gang_by_half_a_minute",
         ),
+        "",
+    ),
+    Attack(
+        "a PodDisruptionBudget that a tenant creates when the first of its pods is evicted",
+        "a pod of another tenant evicted in vain; a critical gang not started within 50 s",
+        (f"{_LATE}::test_a_budget_that_a_tenant_creates_when_its_first_pod_is_evicted_comes_too_late",),
         "",
     ),
     Attack(

@@ -237,7 +237,10 @@ class EvictPod(Action, frozen=True):
 
 
 class CheckBudgets(Action, frozen=True):
-    """Count which units the PodDisruptionBudgets allow to evict. A read; the answer goes into ``Observations``."""
+    """Count which units the PodDisruptionBudgets allow to evict. The answer goes into ``Observations``.
+
+    A read, and the evictions are tried as dry runs.
+    """
 
     hold: str  # UID
     evictions: tuple[PlannedEviction, ...]

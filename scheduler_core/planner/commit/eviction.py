@@ -2,12 +2,12 @@
 
 The ledger lists the hold and its evictions in one write, so the capacity is reserved before the first pod is evicted,
 and every planner that leads continues from the objects alone: a listed pod that exists and does not terminate is
-evicted, again if necessary. A unit is a gang, or the surplus of an elastic gang: half of it would be worthless. One
-unit after the other:
+evicted, again if necessary. A unit is a gang, or the surplus of an elastic gang: half of it would be worthless. All
+units begin in one write: while some pods are evicted and others not yet, their owners could protect the others.
 
-    budgets not counted, or long ago     PodDisruptionBudgets are counted, for all units that are not begun
-    no unit begun, a budget forbids one  the hold is removed: nothing is evicted
-    budgets allow the next unit          ``status.evicting`` names it; the first time with the deadline
+    budgets not counted, or long ago     PodDisruptionBudgets are counted, and each eviction is tried as a dry run
+    no unit begun, one is forbidden      the hold is removed: nothing is evicted
+    all units are allowed                ``status.evicting`` names them, ``status.deadline`` the time for it
     a unit is begun                      its pods are evicted, unless they terminate; a refused eviction is repeated
     after the deadline                   a begun unit is finished; the others are not evicted
     the policy allows no eviction now    a begun unit is finished; the others wait, until the deadline
@@ -30,7 +30,6 @@ from gputopo.render.wording import counted_noun
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.actions import CheckBudgets, EvictPod, WriteStatus, reserved_gang, reserved_gangs
 from scheduler_core.planner.commit.eviction_progress import (
-    CHECK_S,
     is_ending,
     is_late,
     is_left,
@@ -44,6 +43,8 @@ from scheduler_core.planner.commit.observations import BudgetCheck
 from scheduler_core.planner.commit.state import ReconcileInput
 from scheduler_core.planner.commit.status import first_names, hold_reason, status_write
 
+CHECK_S = 10.0  # until evictions that are forbidden are counted again
+FRESH_S = 2.0  # a count that allows all evictions is used for this time
 AGAIN_S = 60.0  # a pod that does not terminate so long after its eviction was accepted is evicted again
 # Extenders read the hold before pods end: else they may give the devices to other pods.
 LISTED_S = 2.0
@@ -96,30 +97,30 @@ def due_evictions(inputs: ReconcileInput, reservation: ReservationUpdate) -> Ite
 def preemption_status(
     inputs: ReconcileInput, reservation: ReservationUpdate, preemption: Preemption, estimate: float | None
 ) -> WriteStatus:
-    """Return the status of a hold with evictions. The first begun unit sets the deadline of further units."""
-    unit, status = _next_unit(inputs, reservation, preemption), reservation.status
-    timeout_s = preemption.timeout_s if unit is not None and status.deadline is None else None
+    """Return the status of a hold with evictions. The first begun units set the deadline of further ones."""
+    units, status = _next_units(inputs, reservation, preemption), reservation.status
+    timeout_s = preemption.timeout_s if units and status.deadline is None else None
     reason = _reason(inputs, reservation, preemption, estimate)
     write = status_write(inputs, reservation, ReservationState.HELD, reason, timeout_s=timeout_s)
-    begun = status.evicting if unit is None else (*status.evicting, unit)
     stuck = [f"{each.namespace}/{each.name}" for each in stuck_evictions(inputs, reservation, preemption)]
-    changed = msgspec.structs.replace(write.status, evicting=begun, stuck=tuple(stuck[:_STUCK_NAMES]))
+    changed = msgspec.structs.replace(
+        write.status, evicting=(*status.evicting, *units), stuck=tuple(stuck[:_STUCK_NAMES])
+    )
     return WriteStatus(reservation, changed)
 
 
-def _next_unit(inputs: ReconcileInput, reservation: ReservationUpdate, preemption: Preemption) -> str | None:
-    """Return the unit whose eviction may begin now; None: none may, or another one is not finished."""
+def _next_units(inputs: ReconcileInput, reservation: ReservationUpdate, preemption: Preemption) -> tuple[str, ...]:
+    """Return the units that may begin now: all at once; of backfilled pods only the allowed ones."""
     check, begun = _fresh_check(inputs, reservation), reservation.status.evicting
     if check is None or not _may_evict(inputs, reservation) or not _may_begin(inputs, reservation):
-        return None
+        return ()
     if reservation.key in inputs.unproved:
-        return None
-    left = unfinished_evictions(inputs, preemption)
-    units = dict.fromkeys(each.unit for each in left)
-    # While one unit is forbidden, the gang would not fit: the others would be evicted in vain.
+        return ()
+    units = dict.fromkeys(each.unit for each in unfinished_evictions(inputs, preemption))
+    # Without a forbidden or refused unit the gang would not fit: the others would be evicted in vain.
     if any(unit in begun for unit in units) or (not preemption.yields and any(unit in check.blocked for unit in units)):
-        return None
-    return next((unit for unit in units if unit not in check.blocked), None)
+        return ()
+    return tuple(unit for unit in units if unit not in check.blocked)
 
 
 def _reason(
@@ -191,7 +192,9 @@ def _may_begin(inputs: ReconcileInput, reservation: ReservationUpdate) -> bool:
 
 def _fresh_check(inputs: ReconcileInput, reservation: ReservationUpdate) -> BudgetCheck | None:
     check = inputs.observations.budgets.get(reservation.key)
-    return None if check is None or inputs.now - check.at > CHECK_S else check
+    if check is None or inputs.now - check.at > (CHECK_S if check.blocked else FRESH_S):
+        return None
+    return check
 
 
 def _is_due(inputs: ReconcileInput, eviction: PlannedEviction) -> bool:

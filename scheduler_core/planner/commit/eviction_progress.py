@@ -19,7 +19,6 @@ from scheduler_core.planner.commit.actions import EvictPod
 from scheduler_core.planner.commit.state import ReconcileInput
 from scheduler_core.planner.gang.disruption import ends_within
 
-CHECK_S = 10.0  # a count of the budgets is used for this time; while they forbid an eviction they are counted again
 REFUSED_S = 30.0
 
 
@@ -70,24 +69,18 @@ def untouched_units(inputs: ReconcileInput, reservation: ReservationUpdate, pree
 
 
 def refused_units(inputs: ReconcileInput, reservation: ReservationUpdate, preemption: Preemption) -> dict[str, str]:
-    """Return the units whose evictions are refused since ``REFUSED_S`` or longer, with the reason for people.
+    """Return the begun units of which the API server refuses or does not answer an eviction since ``REFUSED_S``.
 
-    Of a begun unit, the API server refuses a pod or does not answer; of another one, the budgets forbid it after the
-    first unit was begun. The evictions of backfilled pods (``yields``) are repeated until these end.
+    With the reason for people. The evictions of backfilled pods (``yields``) are repeated until these end.
     """
-    if preemption.yields or not reservation.status.evicting:
+    if preemption.yields:
         return {}
     found: dict[str, str] = {}
-    begun, check = _begun_units(inputs, reservation, preemption), inputs.observations.budgets.get(reservation.key)
+    begun = _begun_units(inputs, reservation, preemption)
     for each in unfinished_evictions(inputs, preemption):
         refused = inputs.observations.refused_writes.get((EvictPod, each.uid))
         if each.unit in begun and refused is not None and inputs.now - refused.since >= REFUSED_S:
             found.setdefault(each.unit, refused.error)
-    if check is not None and check.blocked_since is not None and not is_late(inputs, reservation):
-        is_recent = inputs.now - check.at <= 2 * CHECK_S
-        if is_recent and inputs.now - check.blocked_since >= REFUSED_S:
-            left = {each.unit for each in left_evictions(inputs, preemption)} - set(reservation.status.evicting)
-            found |= {unit: why for unit, why in check.blocked.items() if unit in left}
     return found
 
 

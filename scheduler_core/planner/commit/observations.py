@@ -40,14 +40,13 @@ class RefusedWrite(NamedTuple):
 
 
 class BudgetCheck(NamedTuple):
-    """Which units the PodDisruptionBudgets allow to evict, as last counted."""
+    """Which units may be evicted, as last counted."""
 
     at: float  # monotonic seconds
     blocked: Mapping[str, str]  # unit -> why, for people
     forbidden: frozenset[str] = frozenset()  # UIDs of further pods that they forbid to evict
     # Nodes without evictions on which the gang would lack CPU, memory or another resource.
     short_nodes: frozenset[str] = frozenset()
-    blocked_since: float | None = None  # monotonic seconds; None: all units are allowed
 
 
 class Observations(NamedTuple):

@@ -298,10 +298,7 @@ class Outbox:
                 self._preemptions.apply_dry_run_check(action.dry_run_for, check, now)
             return
         observations = self._view.observations
-        before = observations.budgets.get(action.hold)
-        since = None if before is None else before.blocked_since
-        since = (now if since is None else since) if blocked else None
-        check = BudgetCheck(now, blocked, answer.forbidden, answer.short_nodes, since)
+        check = BudgetCheck(now, blocked, answer.forbidden, answer.short_nodes)
         self._view.observations = observations._replace(budgets={**observations.budgets, action.hold: check})
 
     def _apply_status(self, action: WriteStatus) -> None:

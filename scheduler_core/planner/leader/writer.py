@@ -50,6 +50,7 @@ from scheduler_core.planner.commit.actions import (
 )
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.leader.budget_reads import check_budgets
+from scheduler_core.planner.leader.eviction_trials import evict_pod, refused_in_trial
 from scheduler_core.planner.leader.resource_fit_reads import find_shortages
 
 T = TypeVar("T")
@@ -110,11 +111,7 @@ class ActionExecutor:
     def _attempt(self, action: Action) -> WriteAnswer:
         try:
             if isinstance(action, CheckBudgets):
-                blocked, forbidden = check_budgets(self._kube, action)
-                if blocked:
-                    return WriteAnswer(action, WriteOutcome.DONE, blocked=blocked, forbidden=forbidden)
-                blocked, short = find_shortages(self._kube, action)
-                return WriteAnswer(action, WriteOutcome.DONE, blocked=blocked, forbidden=forbidden, short_nodes=short)
+                return self._check_evictions(action)
             return WriteAnswer(action, WriteOutcome.DONE, _SEND[type(action)](self._kube, action))
         except ConflictError as error:
             return WriteAnswer(action, WriteOutcome.CONFLICT, error=str(error))
@@ -124,6 +121,16 @@ class ActionExecutor:
             return WriteAnswer(action, WriteOutcome.UNANSWERED, error=str(error))
         except KubeError as error:
             return WriteAnswer(action, WriteOutcome.REFUSED, error=str(error))
+
+    def _check_evictions(self, action: CheckBudgets) -> WriteAnswer:
+        """Return what forbids the evictions: the first kind of reasons that is found. Raises ``KubeError``."""
+        blocked, forbidden = check_budgets(self._kube, action)
+        short = frozenset[str]()
+        if not blocked:
+            blocked, short = find_shortages(self._kube, action)
+        if not blocked and action.dry_run_for is None:
+            blocked = refused_in_trial(self._kube, action.evictions)
+        return WriteAnswer(action, WriteOutcome.DONE, blocked=blocked, forbidden=forbidden, short_nodes=short)
 
     def _read_again(self, answer: WriteAnswer, name: str) -> WriteAnswer:
         try:
@@ -202,13 +209,6 @@ def _delete_pod(kube: Kube, action: DeletePod) -> None:
     )
 
 
-def _evict_pod(kube: Kube, action: EvictPod) -> None:
-    planned = action.eviction
-    # With 0 the API server would delete the pod while its containers still run.
-    grace_s = None if planned.grace_s is None else max(1, planned.grace_s)
-    kube.evict(ObjectMeta(planned.name, planned.uid, planned.namespace), grace_s)
-
-
 def _probe_extender_pod(kube: Kube, action: ProbeExtenderPod) -> ObjectMeta:
     """Read a pod of an extender. Raises ``NotFoundError``."""
     namespace, _, name = action.pod.partition("/")
@@ -258,7 +258,7 @@ _SEND: dict[type[Any], Callable[[Kube, Any], ObjectMeta | None]] = {
     StripFinalizer: _strip_finalizer,
     DeletePod: _delete_pod,
     EndPod: _delete_pod,
-    EvictPod: _evict_pod,
+    EvictPod: lambda kube, action: evict_pod(kube, action.eviction),
     RequestNodes: _request_nodes,
     ProbeExtenderPod: _probe_extender_pod,
 }

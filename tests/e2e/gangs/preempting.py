@@ -46,7 +46,10 @@ def options(folder: Path, mode: str = "evict", pool: tuple[str, ...] = GATED, **
     path = folder / "policy.yaml"
     keys = {"mode": mode, "wait": "1s", "rules": [RULE], **keys}
     preemption = {key: value for key, value in keys.items() if value is not None}
-    path.write_text(yaml.safe_dump({"apiVersion": API_VERSION, "kind": KIND, "preemption": preemption}))
+    limits = {"heldGpus": "100%"}  # few nodes
+    path.write_text(
+        yaml.safe_dump({"apiVersion": API_VERSION, "kind": KIND, "preemption": preemption, "gangs": limits})
+    )
     return (*pool, "--patience", "1s", "--policy", str(path))
 
 

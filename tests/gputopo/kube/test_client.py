@@ -294,6 +294,9 @@ def test_an_eviction_names_the_very_pod(tmp_path: Path) -> None:
     }
     (one,), _ = asked(lambda _: Answer({}), lambda kube: kube.evict(pod, 40), tmp_path, PREEMPTOR)
     assert one.body["deleteOptions"] == {"preconditions": {"uid": "u"}, "gracePeriodSeconds": 40}
+    assert one.query == {}
+    (one,), _ = asked(lambda _: Answer({}), lambda kube: kube.evict(pod, dry_run=True), tmp_path, PREEMPTOR)
+    assert one.query == {"dryRun": "All"}
     with pytest.raises(AssertionError, match="may not create pods/eviction"):
         asked(lambda _: Answer({}), lambda kube: kube.evict(pod), tmp_path, PLANNER)
 

@@ -74,7 +74,7 @@ class Mutant(NamedTuple):
     swaps: bool = True  # the ledger is written by compare-and-swap
     falls_back: bool = True  # a capacity hold stays until its gang is committed
     lists_first: bool = True  # the ledger lists a hold before the first of its pods is evicted
-    in_turn: bool = True  # a unit begins when the one before is evicted completely
+    together: bool = True  # all units of a hold begin in one write
 
 
 class Flight(NamedTuple):
@@ -325,8 +325,8 @@ class Commit(RuleBasedStateMachine):
             return
         if isinstance(what, WriteLedger) and not self.mutant.falls_back:
             what = msgspec.structs.replace(what, spec=without_entries(what.spec, self._held_of_proposed(what)))
-        if isinstance(what, WriteStatus) and not self.mutant.in_turn:
-            what = _with_all_units(what)
+        if isinstance(what, WriteStatus) and not self.mutant.together:
+            what = _with_one_unit(what)
         gangs = {uid: _gang(pod) for uid, pod in self.server.pods.items()}
         self.unheld |= planner.unheld
         try:
@@ -337,7 +337,7 @@ class Commit(RuleBasedStateMachine):
             planner.answered(what, made)
             if isinstance(what, CreateReservation) and not self.mutant.lists_first:
                 self._evict_at_once(made)
-            self.units_are_evicted_in_turn()
+            self.units_begin_together()
         for uid in gangs.keys() - self.server.pods.keys():
             self._replace(gangs[uid])
 
@@ -425,11 +425,11 @@ class Commit(RuleBasedStateMachine):
                 lost = each.phase is HELD and each.uid not in left and each.uid not in self.unheld
                 assert not lost or self._gang_for(each.uid) in committed, f"what was held by {each.name} is lost"
 
-    def units_are_evicted_in_turn(self) -> None:
-        """A further unit begins once all pods of the units before are evicted."""
+    def units_begin_together(self) -> None:
+        """Else the owners of the others could protect them, and the first would be evicted in vain."""
         for hold in self.server.reservations.values():
-            left = self._units_left(hold).intersection(hold.status.evicting[:-1])
-            assert not left, f"{hold.name}: a further unit begins, and {sorted(left)} is not evicted completely"
+            left = self._units_left(hold).difference(hold.status.evicting)
+            assert not hold.status.evicting or not left, f"{hold.name}: a unit begins without {sorted(left)}"
 
     def begun_units_are_evicted_completely(self) -> None:
         """After a time without failures. If the hold is no longer listed, the rest of a begun unit is spared."""
@@ -491,13 +491,9 @@ class Commit(RuleBasedStateMachine):
         self.pass_time(6)
 
 
-def _with_all_units(what: WriteStatus) -> WriteStatus:
-    """Return the status with all units of the hold begun, if one is."""
-    intent, status = what.reservation.spec.preemption, what.status
-    if intent is None or not status.evicting:
-        return what
-    begun = tuple(dict.fromkeys(each.unit for each in intent.evictions))
-    return msgspec.structs.replace(what, status=msgspec.structs.replace(status, evicting=begun))
+def _with_one_unit(what: WriteStatus) -> WriteStatus:
+    """Return the status with only one of the units begun."""
+    return msgspec.structs.replace(what, status=msgspec.structs.replace(what.status, evicting=what.status.evicting[:1]))
 
 
 def hear_all(process: Any) -> None:

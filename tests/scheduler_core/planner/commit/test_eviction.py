@@ -119,6 +119,7 @@ def test_the_budgets_are_counted_before_any_pod_is_evicted() -> None:
 def test_the_room_for_the_gang_is_checked_with_the_budgets_before_the_first_eviction() -> None:
     """The proof says where its members would be."""
     (first,) = (each for each in writes(Case()) if isinstance(each, CheckBudgets))
+    # An earlier version began one unit after the other.
     (next_unit,) = (
         each for each in writes(Case(hold(UNITS[0]), evicted=("a1", "a2"))) if isinstance(each, CheckBudgets)
     )
@@ -127,10 +128,11 @@ def test_the_room_for_the_gang_is_checked_with_the_budgets_before_the_first_evic
     assert counts(Case(unproved=True)) == []
 
 
-def test_the_status_names_the_next_unit_and_a_deadline_before_its_pods_are_evicted() -> None:
+def test_the_status_names_all_units_and_a_deadline_before_their_pods_are_evicted() -> None:
+    """One unit after the other, the owner of the second one could protect it once the first pods are gone."""
     case = Case(blocked=ALLOWED)
 
-    assert (status(case).evicting, status(case).deadline) == (UNITS[:1], format_timestamp(WALL + 60.0))
+    assert (status(case).evicting, status(case).deadline) == (UNITS, format_timestamp(WALL + 60.0))
     assert evicted(case) == []
 
 
@@ -142,6 +144,7 @@ def test_the_status_names_the_next_unit_and_a_deadline_before_its_pods_are_evict
         pytest.param(Case(hold(UNITS[0]), ("a2", "b1")), ["a2"], id="a pod is gone"),
         pytest.param(Case(hold(UNITS[0]), evicted=("a1",)), ["a2"], id="a pod is evicted already"),
         pytest.param(Case(hold(UNITS[0], deadline=WALL - 1)), ["a1", "a2"], id="a begun unit is finished late"),
+        pytest.param(Case(hold(*UNITS)), ["a1", "a2", "b1"], id="all units"),
         pytest.param(Case(hold(*UNITS), ("b1",)), ["b1"], id="the second unit"),
         pytest.param(Case(hold(*UNITS), stale=True), [], id="the view may be old"),
         pytest.param(Case(hold(*UNITS), listed=NOW - 1.0), [], id="extenders may not know of the hold yet"),
@@ -154,7 +157,7 @@ def test_which_pods_are_evicted(case: Case, expected: list[str]) -> None:
     assert evicted(case) == expected
 
 
-def test_the_next_unit_begins_once_all_pods_of_the_last_one_are_evicted_or_gone() -> None:
+def test_the_unit_that_an_earlier_version_left_begins_once_the_pods_of_the_first_are_evicted_or_gone() -> None:
     first = hold(UNITS[0], deadline=WALL + 60.0)
 
     assert status(Case(first, ("a2", "b1"), blocked=ALLOWED)).evicting == UNITS[:1]
@@ -185,7 +188,7 @@ def test_a_begun_intent_waits_for_a_budget_that_forbids_the_next_unit() -> None:
 
 
 def test_an_old_count_is_not_used() -> None:
-    case = Case(blocked=ALLOWED, counted=NOW - 11.0)
+    case = Case(blocked=ALLOWED, counted=NOW - 2.5)
 
     assert status(case).evicting == ()
     assert counts(case) == [("a1", "a2", "b1")]

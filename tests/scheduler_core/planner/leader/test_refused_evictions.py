@@ -109,32 +109,6 @@ def test_the_budgets_of_a_namespace_cannot_repeat_it() -> None:
     assert len(tried) == 2  # the pods of one unit
 
 
-def test_where_budgets_forbid_the_next_unit_once_the_first_is_begun_other_pods_are_evicted() -> None:
-    """The first eviction is accepted so late that the budgets are counted again before the next unit."""
-    server = ApiServer({"n0": 2, "n1": 2, "n2": 2})
-    foes = {run_pod(server, f"foe-{node}", node, "foe", cheap=True) for node in ("n0", "n1")}
-    names = {uid: server.pods[uid]["metadata"]["name"] for uid in foes}
-    other = run_pod(server, "dear", "n2", "team")
-    urgent(server, size=2)
-    leader = planner(server)
-    first: list[float] = []
-
-    def refuses(action: Action) -> WriteOutcome | None:
-        if not isinstance(action, EvictPod) or action.eviction.uid not in foes:
-            return None
-        first.append(leader.now)
-        left = [names[uid] for uid in foes if uid != action.eviction.uid]
-        leader.blocked = {f"foe/{name}": "the budget allows none" for name in left}
-        return WriteOutcome.REFUSED if leader.now < first[0] + 12.0 else None
-
-    leader.refuses = refuses
-
-    assert until_committed(leader, 600.0) < 120.0
-
-    assert other not in server.pods
-    assert len(foes & server.pods.keys()) == 1
-
-
 def test_without_other_pods_the_evictions_are_repeated_until_they_are_accepted() -> None:
     server = ApiServer({"n0": 2, "n1": 2})
     foes = run_foes(server, "n0", "n1")

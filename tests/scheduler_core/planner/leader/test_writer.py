@@ -36,6 +36,7 @@ from scheduler_core.planner.commit.actions import (
     WriteLedger,
     WriteStatus,
 )
+from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.writer import ActionExecutor, WriteOutcome
 from tests.api_server import Answer, ApiServer, Asked, api_server
 from tests.scheduler_core.planner.gang.gang_pods import member
@@ -253,6 +254,21 @@ def test_budgets_are_counted_for_pods_that_still_exist(tmp_path: Path) -> None:
 
     reason = "PodDisruptionBudget team/web allows 0 more evictions of the 1 needed"
     assert (found.outcome, found.blocked) == (WriteOutcome.DONE, {"team/batch": reason})
+
+
+@pytest.mark.parametrize("dry_run_for", [None, GangName("team", "llm")])
+def test_evictions_are_tried_unless_the_policy_allows_none(tmp_path: Path, dry_run_for: GangName | None) -> None:
+    def answer(asked: Asked) -> Answer:
+        if asked.method == "POST":
+            return Answer({"message": "denied by a webhook"}, 403)
+        return Answer({"metadata": {}, "items": []})
+
+    with writing(tmp_path, answer) as (writer, server):
+        found = writer.execute_action(CheckBudgets("hold", (VICTIM,), dry_run_for=dry_run_for))
+
+    tried = [each.query for each in server.asked if each.method == "POST"]
+    assert tried == ([{"dryRun": "All"}] if dry_run_for is None else [])
+    assert list(found.blocked) == (["team/batch"] if dry_run_for is None else [])
 
 
 def test_an_eviction_that_a_budget_forbids_is_refused_and_does_not_stop_other_writes(tmp_path: Path) -> None:
