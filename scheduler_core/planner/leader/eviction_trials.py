@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from gputopo.crd.reservations import PlannedEviction
 from gputopo.kube.client import Kube
-from gputopo.kube.errors import ConflictError, KubeError, NotFoundError
+from gputopo.kube.errors import ConflictError, KubeError, NotFoundError, UnavailableError
 from gputopo.kube.objects import ObjectMeta
 
 # kube-apiserver, status 400: a webhook with side effects. Whether it would refuse the eviction is not known.
@@ -23,13 +23,18 @@ def evict_pod(kube: Kube, planned: PlannedEviction, *, dry_run: bool = False) ->
 def refused_in_trial(kube: Kube, evictions: Iterable[PlannedEviction]) -> dict[str, str]:
     """Return the units of which an eviction would be refused, or not answered, with the reason for people."""
     refused: dict[str, str] = {}
+    unanswered: dict[str, str] = {}  # by namespace: a webhook for it fails, each time after its timeout
     for each in evictions:
+        if each.namespace in unanswered:
+            refused.setdefault(each.unit, unanswered[each.namespace])
         if each.unit in refused:
             continue
         try:
             evict_pod(kube, each, dry_run=True)
         except (NotFoundError, ConflictError):  # the pod is gone
             continue
+        except UnavailableError as error:
+            refused[each.unit] = unanswered[each.namespace] = str(error)
         except KubeError as error:
             if _NO_DRY_RUN not in str(error):
                 refused[each.unit] = str(error)

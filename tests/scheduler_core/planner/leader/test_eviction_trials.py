@@ -45,7 +45,6 @@ def test_no_trial_evicts_a_pod(tmp_path: Path) -> None:
         pytest.param(Answer(BUDGET, 429), "429: no", id="a budget"),
         pytest.param(Answer({"message": "denied by x"}, 403), "403: denied by x", id="a webhook"),
         pytest.param(Answer({"message": "denied by x"}, 422), "422: denied by x", id="an admission policy"),
-        pytest.param(Answer({"message": "webhook failed"}, 500), "500: webhook failed", id="a webhook does not answer"),
     ],
 )
 def test_a_unit_is_refused_with_the_reason_of_the_api_server(tmp_path: Path, answer: Answer, why: str) -> None:
@@ -54,6 +53,14 @@ def test_a_unit_is_refused_with_the_reason_of_the_api_server(tmp_path: Path, ans
     assert list(refused) == ["team/a"]
     assert refused["team/a"].endswith(f"/pods/a1/eviction: {why}")
     assert "a2" not in {each.path.split("/")[-2] for each in requests}  # one reason of a unit is enough
+
+
+def test_a_webhook_that_does_not_answer_is_not_waited_for_again(tmp_path: Path) -> None:
+    refused, requests = tried(tmp_path, {"a1": Answer({"message": "webhook failed"}, 500)})
+
+    assert list(refused) == ["team/a", "team/b", "team/c"]
+    assert {each.rpartition(": ")[2] for each in refused.values()} == {"webhook failed"}
+    assert len(requests) == 1
 
 
 @pytest.mark.parametrize(
