@@ -21,9 +21,9 @@ from scheduler_core.request.pod_request import InvalidRequest, PodExtras, PodPro
 from scheduler_core.request.unknown_keys import is_own_key
 from scheduler_core.request.workload_type import RULE_LABELS
 
-MAX_ENTRIES = 1024  # cached requests, of half a kilobyte each: most share their profile
+MAX_ENTRIES = 1024  # cached requests, of half a kilobyte each and their content: most share their profile
 _DIGEST_BYTES = 16
-_MAX_KEY_BYTES = 512  # of a content that is kept as it is
+_MAX_KEY_BYTES = 2048  # of a content that is kept as it is; its digest would take half as long as the content
 _WRITTEN = frozenset(key.key for key in WRITTEN_ON_PODS)
 _packed = msgspec.msgpack.Encoder().encode
 

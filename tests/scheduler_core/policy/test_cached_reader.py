@@ -106,6 +106,18 @@ def test_one_different_field_is_enough(place: str, value: object) -> None:
     assert reader(other) == _STRICT.parse_pod(other)
 
 
+@pytest.mark.parametrize("length", [1, 1_000, 1_900, 2_000, 20_000])
+def test_contents_of_any_length_are_told_apart(length: int) -> None:
+    reader = MemoizedParser(lambda: BUILT_IN)
+    of_degree = [
+        _pod(containers=[{**_MAIN, "env": [{"name": "A", "value": "x" * length}], "args": ["--tp", degree]}])
+        for degree in "12"
+    ]
+
+    assert [reader(each) for each in of_degree * 2] == [BUILT_IN.parse_pod(each) for each in of_degree * 2]
+    assert reader(of_degree[0]) != reader(of_degree[1])
+
+
 def test_replicas_share_a_request_and_an_ungated_pod_keeps_it() -> None:
     reader = MemoizedParser(lambda: BUILT_IN)
     first = reader(_pod())
