@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection
+from typing import Any
 
 import msgspec
 
@@ -14,6 +15,7 @@ from scheduler_core.cache.node import NodeFacts
 from scheduler_core.cache.replica_policy import combine_policies, policy_shown
 from scheduler_core.request.device_request import MalformedDeviceRequestError, parse_device_request, requests_gpus
 from scheduler_core.request.job_key import job_key
+from scheduler_core.request.node_load import NO_LOAD, NodeLoad
 from scheduler_core.request.pod import Pod
 from scheduler_core.request.pod_request import InvalidRequest, PodProfile, PodRequest, parse_request
 
@@ -47,8 +49,15 @@ def is_hold(uid: str) -> bool:
     return uid.startswith(_HOLD_PREFIX)
 
 
-def parse_occupant(pod: Pod, parse: Callable[[Pod], PodRequest | InvalidRequest] = parse_request) -> Occupant | None:
-    """Return the pod as an occupant of a node; None where it requests no GPU or has finished."""
+def parse_occupant(
+    pod: Pod,
+    parse: Callable[[Pod], PodRequest | InvalidRequest] = parse_request,
+    load: Callable[[Any], NodeLoad] = lambda _: NO_LOAD,
+) -> Occupant | None:
+    """Return the pod as an occupant of a node; None where it requests no GPU or has finished.
+
+    ``load``: of a pod's spec; the planner's.
+    """
     if pod.is_finished or not requests_gpus(pod.spec):
         return None
     request = parse(pod)
@@ -71,6 +80,7 @@ def parse_occupant(pod: Pod, parse: Callable[[Pod], PodRequest | InvalidRequest]
         admitted=pod.status.start_time is not None,
         owner=None if metadata.owner is None else metadata.owner.uid,
         job=None if job is None else sys.intern(job),
+        load=load(pod.spec),
     )
 
 

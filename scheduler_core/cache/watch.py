@@ -47,6 +47,7 @@ from scheduler_core.cache.events import (
 from scheduler_core.cache.node import Node, parse_node
 from scheduler_core.cache.node_record import parse_occupant
 from scheduler_core.request.disruption import running_facts
+from scheduler_core.request.node_load import NO_LOAD, NodeLoad
 from scheduler_core.request.pod import Pod, pin_claim, placed_gang
 from scheduler_core.request.pod_request import InvalidRequest, PodRequest, parse_request
 
@@ -262,10 +263,13 @@ def node_fingerprint(node: Node) -> Hashable:
 
 
 def pod_update(
-    uid: str, pod: Pod, parse: Callable[[Pod], PodRequest | InvalidRequest] = parse_request
+    uid: str,
+    pod: Pod,
+    parse: Callable[[Pod], PodRequest | InvalidRequest] = parse_request,
+    load: Callable[[Any], NodeLoad] = lambda _: NO_LOAD,
 ) -> PodUpdate | None:
-    """Return the update of a pod; None where it requests no GPU."""
-    occupant = parse_occupant(pod, parse)
+    """Return the update of a pod; None where it requests no GPU. ``load``: as of ``parse_occupant``."""
+    occupant = parse_occupant(pod, parse, load)
     if occupant is None:
         return None
     return PodUpdate(

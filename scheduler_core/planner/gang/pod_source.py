@@ -114,14 +114,10 @@ def planner_pod(uid: str, pod: FullPod, parse: ParsePod = parse_request) -> Plan
             parsed.append(parse(pod))
         return parsed[0]
 
-    update, member = pod_update(uid, pod, parse_once), _member(uid, pod, parse_once)
+    update, member = pod_update(uid, pod, parse_once, pod_load), _member(uid, pod, parse_once)
     if update is None and member is None:
         return None
-    load = None
-    if update is None:
-        load = pod_load_of(uid, pod, pod.spec.node_name)
-    else:
-        update = update._replace(occupant=update.occupant._replace(load=pod_load(pod.spec)))
+    load = pod_load_of(uid, pod, pod.spec.node_name) if update is None else None
     deadline = None if update is None or update.node is None else _deadline(pod)
     disruption = _disruption(uid, pod, member) if pod.spec.node_name else None
     return PlannerPod(uid, update, member, deadline, disruption, load)
