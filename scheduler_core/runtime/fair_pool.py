@@ -30,7 +30,8 @@ class FairPool:
     def __init__(self, threads: int, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         """``threads``: 2 or more."""
         self._pool = ThreadPoolExecutor(threads, name)
-        self._max_slow, self._clock = threads // 2, clock
+        self._threads, self._max_slow, self._clock = threads, threads // 2, clock
+        self._active = 0  # threads that look for work
         self._lock = threading.Lock()
         self._waiting = TurnQueue[_Work]()
         self._running: dict[Future[Any], tuple[str, float]] = {}  # the user, and when the work began
@@ -41,7 +42,10 @@ class FairPool:
         work = _Work(user, call, Future())
         with self._lock:
             self._waiting.append(user, work)
-        self._pool.submit(self._run_waiting)
+            is_full = self._active == self._threads
+            self._active += not is_full
+        if not is_full:  # else each thread looks for more work when it has done its own
+            self._pool.submit(self._run_waiting)
         return work.future
 
     def shutdown(self) -> None:
@@ -68,7 +72,9 @@ class FairPool:
             slow = self._slow_users(now)
             has_slow_thread = sum(user in slow for user, _ in self._running.values()) < self._max_slow
             work = self._waiting.pop_next(lambda user: has_slow_thread or user not in slow)
-            if work is not None:
+            if work is None:
+                self._active -= 1
+            else:
                 work.future.set_running_or_notify_cancel()
                 self._running[work.future] = work.user, now
             return work

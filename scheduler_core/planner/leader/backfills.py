@@ -105,8 +105,11 @@ class Backfills:
             each for each in self._holds.open_holds() if each.spec.preemption is None or each.reservation.key in over
         ]
         self._searched = {name: each for name, each in self._searched.items() if self._queue.get_queued(name)}
+        if not holds:  # then no snapshot is computed
+            self._next_search = now + EVERY_S
+            return None
         generation, in_progress = self._view.cache.snapshot.generation, None
-        backfilled = self._reservations() if holds else {}
+        backfilled = self._reservations()
         never = _LastSearch(-1, float("-inf"))
         for hold in sorted(holds, key=lambda each: self._searched.get(each.gang, never).at):
             waiting, last = self._queue.get_queued(hold.gang), self._searched.get(hold.gang, never)

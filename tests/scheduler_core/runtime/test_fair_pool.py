@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from functools import partial
+from operator import floordiv
 
 import pytest
 
@@ -116,3 +118,16 @@ def test_what_waits_at_the_shutdown_is_cancelled() -> None:
     assert waiting.cancelled()
     for each in running:
         each.release()
+
+
+def test_no_thread_is_lost_after_more_work_than_threads() -> None:
+    pool = FairPool(2, "test")
+    for _ in range(3):
+        burst = [pool.submit(user, partial(floordiv, 1, at)) for at in range(20) for user in ("a", "b")]
+        wait(burst)
+        assert [each.exception() is None for each in burst] == [each > 0 for each in range(20) for _ in "ab"]
+        both = [_Blocked(pool, each) for each in ("a", "b")]
+        assert all(each.begun.wait(10) for each in both)
+        for each in both:
+            each.release()
+    pool.shutdown()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -9,6 +10,9 @@ import pytest
 from gputopo.crd.reservations import EntryPhase
 from gputopo.labels.keys import POD_ESTIMATED_COMPLETION, POD_EXPECTED_DURATION
 from gputopo.timestamps import format_timestamp, parse_timestamp
+from scheduler_core.cache import cluster_cache, node_table
+from scheduler_core.cache.node_record import NodeRecord
+from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.planner.commit.actions import CreateReservation, EvictPod, WriteStatus
 from scheduler_core.planner.commit.state import CommitTerms
 from scheduler_core.planner.gang.gang import DEFAULT_BIND_TIMEOUT_S
@@ -408,3 +412,24 @@ def test_a_member_without_gpus_does_not_keep_a_gang_on_held_capacity(is_bound: b
     run(leader)
 
     assert pod in evicted(leader)
+
+
+def test_without_a_hold_node_states_are_not_computed_each_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pod that is bound changes the state of its node: it is computed when something needs it."""
+    server = ApiServer({"n0": 20})
+    leader = planner(server)
+    leader.run()
+    computed: list[str] = []
+    original = node_table.with_records
+
+    def with_records(snapshot: ClusterSnapshot, records: Iterable[NodeRecord], *more: Any) -> ClusterSnapshot:
+        changed = list(records)
+        computed.extend(each.name for each in changed)
+        return original(snapshot, changed, *more)
+
+    monkeypatch.setattr(cluster_cache, "with_records", with_records)
+    for at in range(10):
+        server.bind(server.create_pod(f"user-{at}", 1, more=running(None)), "n0")
+        run(leader, 2)
+
+    assert len(computed) < 5
