@@ -6,7 +6,7 @@ their sum for each node. Which nodes have GPUs is not asked: a node registers it
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 from immutables import Map
@@ -34,6 +34,11 @@ class PodLoads:
 
     def __contains__(self, uid: str) -> bool:
         return uid in self._pods
+
+    @property
+    def uids(self) -> Collection[str]:
+        """The UIDs of the pods."""
+        return self._pods.keys()
 
     def apply_nodes(self, batch: Batch[NodeUpdate]) -> None:
         """Apply nodes. Only nodes with GPUs are reported as changed."""

@@ -32,6 +32,7 @@ from scheduler_core.planner.leader.context import PlannerConfig, TermClock
 from scheduler_core.planner.leader.freshness import Freshness
 from scheduler_core.planner.leader.hold_search import HoldTask
 from scheduler_core.planner.leader.hold_throttle import HoldThrottle
+from scheduler_core.planner.leader.list_parts import ListDivider
 from scheduler_core.planner.leader.plan_task import PlanMemory, PlanResult, PlanTask, run_plan
 from scheduler_core.planner.leader.preemption_search import PreemptionSearch
 from scheduler_core.planner.leader.reservation_lines import ReservationLines
@@ -213,8 +214,10 @@ class PlannerService:
             if term is self.term:
                 term.apply_batch(batch)
 
+        divider = ListDivider(term.view, apply, lambda call: loop.call_soon(self._guarded, call))
+
         def deliver(batch: Batch[Any]) -> None:
-            loop.call_soon_threadsafe(self._guarded, apply, batch)
+            loop.call_soon_threadsafe(self._guarded, divider.apply_batch, batch)
 
         return deliver
 

@@ -125,6 +125,11 @@ class GangMembers:
         """Return all members by rank, with terminating and finished ones."""
         return tuple(self._gangs[name].members) if name in self._gangs else ()
 
+    @property
+    def uids(self) -> Collection[str]:
+        """The UIDs of the members of all gangs."""
+        return self._members.keys()
+
     def get_member(self, uid: str) -> Member | None:
         """Return a member of any gang."""
         return self._members.get(uid)

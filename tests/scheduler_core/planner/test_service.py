@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from gputopo.crd.reservations import POOL
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.rbac import PLANNER
+from scheduler_core.cache.events import Batch, NodeUpdate
 from scheduler_core.planner.leader.writer import ActionExecutor
 from scheduler_core.planner.service import PlannerService
 from scheduler_core.runtime.event_loop import Deliver, WatchSet
@@ -134,6 +135,43 @@ def test_an_internal_error_ends_the_process(tmp_path: Path) -> None:
     async def follow(service: PlannerService) -> None:
         with service.running_watches(Watch()):
             service.tick()
+            await asyncio.wait_for(service.stop_requested.wait(), 10)
+
+    cluster = Cluster()
+    cluster.applied = True
+    with api_server(cluster.answer) as server:
+        kube = from_kubeconfig(PLANNER, server.kubeconfig(tmp_path / "config"))
+        service = serving(ActionExecutor(kube, lambda: True, lambda: 0.0), Elected(), watching)
+        asyncio.run(follow(service))
+        kube.close()
+
+    assert isinstance(service.fatal_error, OursError)
+
+
+def test_an_internal_error_while_a_list_is_divided_ends_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not only the callback: the watches would be silent from then on."""
+
+    class OursError(Exception):
+        pass
+
+    def broken(*_: object) -> Iterator[Batch[Any]]:
+        raise OursError
+        yield
+
+    monkeypatch.setattr("scheduler_core.planner.leader.list_parts.parts_of", broken)
+    delivered: list[Deliver] = []
+
+    def watching(deliver: Deliver) -> WatchSet:
+        delivered.append(deliver)
+        return Watch()
+
+    async def follow(service: PlannerService) -> None:
+        with service.running_watches(Watch()):
+            service.tick()
+            await until(lambda: bool(delivered))
+            delivered[0](Batch(NodeUpdate, (), is_full_list=True))
             await asyncio.wait_for(service.stop_requested.wait(), 10)
 
     cluster = Cluster()
