@@ -1,19 +1,22 @@
 """A controller that ungates and pins pods and does nothing else: the least that a planned pod can cost.
 
 It lists the pods once, and sends the patch that the planner sends, by the planner's client and as many threads. It
-fills the nodes one after the other. For ``bench/planner_cluster.py --only floor``: ``python bench/bare_controller.py``
-with KUBECONFIG.
+fills the nodes one after the other. With ``watch`` as argument it also watches the pods, as every planner must, and
+drops the events undecoded. For ``bench/planner_cluster.py --only floor``: ``python bench/bare_controller.py`` with
+KUBECONFIG.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 from gputopo.crd.reservations import PlannedMember
+from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.connect import connect
 from gputopo.kube.rbac import NODES, PLANNER, PODS
 from scheduler_core.cache.kube_scheduler_filters import FullNode
@@ -25,6 +28,7 @@ from scheduler_core.policy.cached_reader import MemoizedParser
 from scheduler_core.policy.profiles import BUILT_IN
 
 GPUS = 8  # of each node
+WATCH_S = 600.0
 
 
 def main() -> None:
@@ -33,10 +37,18 @@ def main() -> None:
     nodes = [each.metadata.name for each in kube.list_objects(NODES, FullNode)]
     source = planner_sources(MemoizedParser(lambda: BUILT_IN))[PlannerPod]
     patches = list(patches_of(list_kind(kube, PlannerPod, source).updates, nodes))
+    if "watch" in sys.argv:
+        Thread(target=drop_events, args=(kube,), daemon=True).start()
     with ThreadPoolExecutor(WRITERS) as pool:
         for _ in pool.map(partial(kube.patch, PODS), patches):
             pass
     Event().wait()  # until it is killed: its CPU time is read at the end
+
+
+def drop_events(kube: Kube) -> None:
+    """Watch all pods, and decode only what each event is about."""
+    for _ in kube.watch(PODS, ListOptions(), "", WATCH_S):
+        pass
 
 
 def patches_of(pods: Iterable[WatchedPod], nodes: Iterable[str]) -> Iterator[dict[str, Any]]:
