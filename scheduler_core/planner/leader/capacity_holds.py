@@ -80,8 +80,8 @@ class CapacityHolds:
         self._away: dict[str, float] = {}  # by UID: since when its gang is not queued, monotonic seconds
         self._not_before: dict[GangName, float] = {}  # monotonic seconds
         self._failures: Counter[GangName] = Counter()  # searches in a row without a result
-        self._delayed: set[GangName] = set()  # holds of others are too large; they get the next hold of their priority
-        self._beside: dict[GangName, frozenset[str]] = {}  # UIDs of the holds whose nodes the last search left out
+        self._too_large: dict[GangName, int] = {}  # GPUs of holds that were found, and are too many beside others
+        self._avoided_holds: dict[GangName, frozenset[str]] = {}  # UIDs: the last search left out their nodes
         self._estimates: dict[str, float | None] = {}
         self._next_estimate = 0.0
         self._next_search = 0.0
@@ -151,24 +151,25 @@ class CapacityHolds:
         self._next_search = now + EVERY_S
         served, in_progress = {(each.gang.namespace, each.priority) for each in holds}, self._view.in_progress()
         uids = {each.reservation.key for each in holds}
-        exhausted = set[int]()  # priorities: a later gang that needs less would keep the first one waiting
+        self.limits.clear_shares()
         for waiting in self._queue.entitled_to_hold(now):
             gang = waiting.gang
-            due = now >= self._not_before.get(gang.name, 0.0) or not self._beside.get(gang.name, frozenset()) <= uids
+            is_retry_due = now >= self._not_before.get(gang.name, 0.0)
+            is_due = is_retry_due or not self._avoided_holds.get(gang.name, frozenset()) <= uids
             if (gang.name.namespace, gang.priority) in served:
                 self.limits.mark_other_holder(gang.name)
                 continue
-            if gang.priority in exhausted or not in_progress.is_free(gang) or (self._failures[gang.name] and not due):
+            if not in_progress.is_free(gang) or (self._failures[gang.name] and not is_due):
                 continue
             wanted = gang.name, gang.priority, gang.asks.total(), holds, now
             if not self.limits.allow(*wanted):
                 continue
-            if not self.limits.allow_beside(*wanted) and gang.name in self._delayed:
-                exhausted.add(gang.priority)
-            elif due and waiting.unfit_state is not None:
+            may_hold = self.limits.allow_together(*wanted) or gang.name not in self._too_large
+            if may_hold and is_due and waiting.unfit_state is not None:
                 return self._request_for(waiting, holds)
-            else:
-                served.add((gang.name.namespace, gang.priority))  # it is the first, and may fit soon
+            if gang.name in self._too_large:
+                self.limits.keep_share(waiting, self._too_large[gang.name])
+            served.add((gang.name.namespace, gang.priority))  # it is the first, and may fit soon
         return None
 
     def apply_result(self, result: HoldResult, now: float) -> CreateReservation | None:
@@ -180,14 +181,18 @@ class CapacityHolds:
         held = 0 if result.create is None else sum(each.gpus for each in result.create.spec.held)
         wanted = name, result.gang.priority, held, self.open_holds(), now
         self._next_search = now + max(EVERY_S, PAUSE_FACTOR * result.cpu_s)
-        self._delayed = {gang for gang in self._delayed if gang != name and queue.get_queued(gang) is not None}
+        self._too_large = {
+            gang: gpus for gang, gpus in self._too_large.items() if gang != name and queue.get_queued(gang) is not None
+        }
         if held and not self.limits.allow(*wanted):
             result = result._replace(create=None)
-        elif held and not self.limits.allow_beside(*wanted):
-            self._delayed.add(name)
+        elif held and not self.limits.allow_together(*wanted):
+            self._too_large[name] = held
             return None
         self._not_before = {gang: at for gang, at in self._not_before.items() if queue.get_queued(gang) is not None}
-        self._beside = {gang: uids for gang, uids in self._beside.items() if queue.get_queued(gang) is not None}
+        self._avoided_holds = {
+            gang: uids for gang, uids in self._avoided_holds.items() if queue.get_queued(gang) is not None
+        }
         self._failures = Counter(
             {gang: times for gang, times in self._failures.items() if queue.get_queued(gang) is not None}
         )
@@ -272,7 +277,7 @@ class CapacityHolds:
         gang, records = waiting.gang, self._view.cache.snapshot.records
         others = [each for each in holds if not _is_ignored(each, gang)]
         taken = nodes_of_other_holds(gang, others)
-        self._beside[gang.name] = frozenset(each.reservation.key for each in others)
+        self._avoided_holds[gang.name] = frozenset(each.reservation.key for each in others)
         nodes = tuple(name for name in self._view.rules if name in records and name not in taken)
         return HoldRequest(waiting, hold, nodes, self._late_pods.ends())
 

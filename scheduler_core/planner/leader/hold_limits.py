@@ -14,7 +14,7 @@ from gputopo.timestamps import format_timestamp, parse_timestamp
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.context import TermContext
-from scheduler_core.planner.leader.queue import GangQueue
+from scheduler_core.planner.leader.queue import GangQueue, QueuedGang, QueueOrder
 from scheduler_core.policy.limits import LimitReached
 
 TOTAL_S = 10.0  # between two counts of all GPUs of the cluster
@@ -54,6 +54,13 @@ class _Pause(NamedTuple):
     reached: LimitReached
 
 
+class _KeptShare(NamedTuple):
+    """GPUs that later gangs of a priority leave to gangs that wait for their share of ``heldGpus``."""
+
+    first: QueueOrder  # of the first of these gangs
+    gpus: int  # of the largest hold that one of them waits for
+
+
 class HoldLimits:
     """Limits of capacity holds in one term of leadership. For one thread."""
 
@@ -72,6 +79,7 @@ class HoldLimits:
         self.reached: dict[GangName, LimitReached] = {}  # why a queued gang may hold nothing
         self._queue, self._context, self._count_gpus = queue, context, count_gpus
         self._pauses: dict[tuple[str, int], _Pause] = {}  # by namespace and priority
+        self._shares: dict[int, _KeptShare] = {}  # by priority
         self._total = 0
         self._next_total = 0.0  # monotonic seconds
 
@@ -110,19 +118,41 @@ class HoldLimits:
         self.reached[gang] = reached
         return False
 
-    def allow_beside(self, gang: GangName, priority: int, gpus: int, holds: Iterable[CapacityHold], now: float) -> bool:
+    def allow_together(
+        self, gang: GangName, priority: int, gpus: int, holds: Iterable[CapacityHold], now: float
+    ) -> bool:
         """Return False if the holds of this priority would have too many GPUs together, and record why.
 
-        The only hold of a priority, and a hold that moves, may have more.
+        The only hold of a priority, and a hold that moves, may have more. Gangs behind a gang that waits for its share
+        get holds from what is left, but together no more than leaves this share: it waits for older holds only.
         """
         open_holds = [each for each in holds if each.priority == priority]
         others = sum(each.gpus - self._own_use(each) for each in open_holds if each.gang != gang)
         most = self._context.policies().limits.default.held_gpus.max_gpus(self._total_gpus(now))
-        if not others or others + gpus <= most or any(each.gang == gang for each in open_holds):
+        if not others or any(each.gang == gang for each in open_holds):
             return True
-        reason = f"it needs {gpus} GPUs beside {others} held at its priority: together at most {most} (gangs.heldGpus)"
+        held, share = f"{others} held at its priority", self._shares.get(priority)
+        if others + gpus <= most and share is not None:
+            later = sum(each.gpus for each in open_holds if self._is_behind(each.gang, share.first))
+            held, others = f"{later} held for later gangs and {share.gpus} kept for earlier ones", later + share.gpus
+        if others + gpus <= most:
+            return True
+        reason = f"it needs {gpus} GPUs beside {held}: together at most {most} (gangs.heldGpus)"
         self.reached[gang] = LimitReached("heldGpus", reason)
         return False
+
+    def clear_shares(self) -> None:
+        """Forget which gangs wait for their share, before a pass over the queue."""
+        self._shares.clear()
+
+    def keep_share(self, waiting: QueuedGang, gpus: int) -> None:
+        """Let the gangs behind a gang leave it so many GPUs. Called in the order of the queue."""
+        known = self._shares.get(waiting.gang.priority, _KeptShare(waiting.order, gpus))
+        self._shares[waiting.gang.priority] = known._replace(gpus=max(known.gpus, gpus))
+
+    def _is_behind(self, gang: GangName, order: QueueOrder) -> bool:
+        waiting = self._queue.get_queued(gang)
+        return waiting is None or waiting.order > order
 
     def mark_other_holder(self, gang: GangName) -> None:
         """Record that another gang of the namespace has its hold: the number of GPUs is not the reason any more."""

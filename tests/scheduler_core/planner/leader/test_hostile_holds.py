@@ -146,6 +146,56 @@ def test_all_holds_of_a_priority_together_are_limited_and_the_first_gang_in_the_
     assert list(held(server)) == ["two"]
 
 
+def test_later_gangs_use_what_a_gang_that_waits_for_its_share_of_all_holds_leaves() -> None:
+    server = ApiServer({f"n{at}": 2 for at in range(6)})
+    for node in server.nodes:
+        on_node(server, f"on-{node}", node, 2)
+    first = gang(server, "first", 2, 2, "evil", nodes="n0 n1")
+    planner = FakePlanner(server)
+    limited(planner, 6)
+    planner.run()
+    gang(server, "share", 2, 2, "evil2", nodes="n2 n3", second=1)
+    gang(server, "small", 1, 2, "one", nodes="n4", second=2)
+    gang(server, "small-too", 1, 2, "two", nodes="n5", second=3)
+
+    run(planner, 60)
+
+    assert list(held(server)) == ["first", "small"]
+    for each in first:
+        server.delete_pod(each)
+    run(planner, 60)
+    assert list(held(server)) == ["small", "share"]
+    assert reason_of(planner, "small-too").endswith(
+        "holds no capacity: it needs 2 GPUs beside 6 held at its priority: together at most 6 (gangs.heldGpus)"
+    )
+
+
+def test_later_gangs_together_leave_the_share_of_a_gang_that_waits_for_it() -> None:
+    """Else holds of small gangs, one after the other, would keep it waiting for ever."""
+    server = ApiServer({f"n{at}": 2 for at in range(8)})
+    for node in server.nodes:
+        on_node(server, f"on-{node}", node, 2)
+    first = gang(server, "first", 1, 2, "evil", nodes="n0")
+    gang(server, "second", 1, 2, "evil2", nodes="n1", second=1)
+    planner = FakePlanner(server)
+    limited(planner, 8)
+    run(planner, 20)
+    gang(server, "share", 3, 2, "victim", nodes="n2 n3 n4", second=2)
+    for at in range(3):
+        gang(server, f"small-{at}", 1, 2, f"team-{at}", second=3 + at)
+
+    run(planner, 60)
+
+    assert sorted(held(server)) == ["first", "second", "small-0"]
+    assert reason_of(planner, "small-1").endswith(
+        "holds no capacity: it needs 2 GPUs beside 2 held for later gangs and 6 kept for earlier ones: "
+        "together at most 8 (gangs.heldGpus)"
+    )
+    server.delete_pod(first[0])
+    run(planner, 60)
+    assert sorted(held(server)) == ["second", "small-0"]
+
+
 def test_a_gang_that_fits_nowhere_keeps_no_later_gang_from_a_hold_beside_others() -> None:
     server = ApiServer({f"n{at}": 2 for at in range(4)})
     for node in server.nodes:
