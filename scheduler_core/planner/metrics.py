@@ -42,8 +42,9 @@ COUNTERS = {
         "Preemptions by outcome: dry-run (pods would have been evicted; once for the same pods), over-limit (the limit "
         "of evictions per hour), none (no pod is evicted; once for the same reason, which the log has), planned, "
         "yield (of backfilled pods, for the gang that the capacity is held for), "
-        "begun (the first unit is evicted), won (the gang has its places), in-vain "
-        "(pods were evicted, and the gang got no places from it), stopped (it ended before the first pod was evicted), "
+        "begun (the first unit is evicted), won (the members of the gang are bound), in-vain "
+        "(pods were evicted, and the gang got no places, or was rolled back before it was bound), "
+        "stopped (it ended before the first pod was evicted), "
         "stuck (an evicted pod does not end in time; won or "
         "in-vain follows).",
     ),

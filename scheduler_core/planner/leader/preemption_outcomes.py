@@ -1,8 +1,9 @@
-"""Outcomes of preemptions that have begun: whether their gangs got places. No I/O.
+"""Outcomes of preemptions that have begun: whether their gangs were bound. No I/O.
 
-A preemption ends when the ledger no longer lists its hold. It is won once the ledger lists committed places of the
-gang. While another hold or a proposal of the gang is listed, the outcome is open: the evicted pods may still help.
-Otherwise the pods were evicted in vain. If no pod was evicted, the preemption was stopped.
+A preemption ends when the ledger no longer lists its hold. While the ledger lists another hold, a proposal or places of
+the gang, the outcome is open. Once it lists none, all members with places are bound, or their plan was rolled back: the
+preemption is won if they are bound, else the pods were evicted in vain. If no pod was evicted, the preemption was
+stopped.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gputopo.crd.reservations import EntryPhase, LedgerEntry, PlannedEviction, Preemption
+from gputopo.crd.reservations import EntryPhase, LedgerEntry, PlannedEviction, Preemption, ReservationState
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.actions import reserved_gang, reserved_gangs
 from scheduler_core.planner.commit.ledger import active_entries
+from scheduler_core.planner.commit.members import is_bound
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.context import TermContext
 from scheduler_core.planner.leader.events import stopped_events
@@ -30,6 +32,7 @@ class _BegunPreemption(NamedTuple):
     intent: Preemption
     gang: GangName
     gang_key: str
+    places: frozenset[str] = frozenset()  # UIDs of the committed reservations of the gang since the hold has ended
 
 
 class PreemptionOutcomes:
@@ -87,21 +90,41 @@ class PreemptionOutcomes:
         return _BegunPreemption(reservation, intent, name, key)
 
     def _decide(self, entries: Mapping[str, LedgerEntry], now: float) -> None:
-        placed: set[GangName] = set()
-        waiting: set[GangName] = set()
+        places: dict[GangName, set[str]] = {}
+        listed: set[GangName] = set()
         for uid, entry in entries.items():
-            listed = self._view.reservations[uid]
-            found = reserved_gangs(listed.namespace, listed.spec, self._view.gang_members.get_member)
-            (placed if entry.phase is EntryPhase.COMMITTED else waiting).update(found)
-        ended = [each for each in self._open if each.gang in placed or each.gang not in waiting]
-        self._open = [each for each in self._open if each not in ended]
-        for each in ended:
-            won = each.gang in placed
-            self._context.executor.count_preemption("won" if won else "in-vain", each.intent)
-            if won:
-                self._history.mark_won(each.gang_key)
-                self._won.add_gang(each.gang, now)
+            found = self._view.reservations[uid]
+            gangs = tuple(reserved_gangs(found.namespace, found.spec, self._view.gang_members.get_member))
+            listed.update(gangs)
+            if entry.phase is EntryPhase.COMMITTED:
+                for name in gangs:
+                    places.setdefault(name, set()).add(uid)
+        before, self._open = self._open, []
+        for each in before:
+            if each.gang in listed:
+                self._open.append(each._replace(places=each.places.union(places.get(each.gang, ()))))
             else:
-                self._history.mark_failed(each.gang_key, now)
-                if self._view.gang_members.get_gang(each.gang) is None:
-                    self._history.mark_given_up(each.gang.namespace, now)
+                self._count(each, now)
+
+    def _count(self, ended: _BegunPreemption, now: float) -> None:
+        is_won = any(self._is_bound(uid, ended.gang) for uid in ended.places)
+        self._context.executor.count_preemption("won" if is_won else "in-vain", ended.intent)
+        if is_won:
+            self._history.mark_won(ended.gang_key)
+            self._won.add_gang(ended.gang, now)
+            return
+        self._history.mark_failed(ended.gang_key, now)
+        # A gang with places may be gone because its plan was rolled back: its namespace does not wait for that.
+        if not ended.places and self._view.gang_members.get_gang(ended.gang) is None:
+            self._history.mark_given_up(ended.gang.namespace, now)
+
+    def _is_bound(self, uid: str, gang: GangName) -> bool:
+        """Return True if the members of a gang in a reservation are bound; they may have ended since."""
+        reservation = self._view.reservations.get(uid)
+        if reservation is None or reservation.status.state is ReservationState.FAILED:
+            return False
+        if reservation.status.state is ReservationState.BOUND:
+            return True
+        members = map(self._view.gang_members.get_member, (seat.uid for seat in reservation.spec.seats))
+        left = [each for each in members if each is not None and each.gang_request.gang == gang]
+        return any(is_bound(each) and not each.is_terminating for each in left)

@@ -68,6 +68,15 @@ def committed(server: ApiServer) -> set[str]:
     return {gangs[entry.uid] for of in ledgers for entry in of.spec.entries if entry.phase is EntryPhase.COMMITTED}
 
 
+def bind_all(of: FakePlanner) -> None:
+    """Bind the ungated pods of the committed reservations, as kube-scheduler does, and let the planner see it."""
+    for seat in (seat for each in of.server.reservations.values() for seat in each.spec.seats):
+        spec = of.server.pods[seat.uid]["spec"]
+        if seat.node is not None and not spec["schedulingGates"] and not spec.get("nodeName"):
+            of.server.bind(seat.uid, seat.node)
+    of.run()
+
+
 def gang_of_two(server: ApiServer, nodes: tuple[str, str], *, ends: bool = True) -> list[str]:
     """Run a gang of two pods, a unit, on these nodes."""
     kept: dict[str, Any] = {} if ends else {"finalizers": ["example.com/keep"]}

@@ -22,6 +22,7 @@ from scheduler_core.policy.preemption import PreemptionMode, PreemptionPolicy
 from scheduler_core.policy.profiles import BUILT_IN
 from tests.scheduler_core.planner.commit.apiserver import ApiServer
 from tests.scheduler_core.planner.leader.fake_planner import START, FakePlanner
+from tests.scheduler_core.planner.leader.preemption_cases import bind_all
 
 HOUR_S = 3600.0
 GATED = CommitTerms(gated=True)
@@ -251,7 +252,8 @@ def test_the_gang_yields_at_once_if_the_capacity_comes_free_earlier_also_with_a_
     end_user(server)
     second = planner(server, "two")
     second.now = first.now
-    run(second)
+    run(second, 10)
+    bind_all(second)
 
     assert evicted(second) == [pod]
     assert was_placed(second, "big")

@@ -36,6 +36,7 @@ from tests.scheduler_core.planner.leader.preemption_cases import (
     RULE,
     RUNNING,
     annotate,
+    bind_all,
     committed,
     evicted,
     full,
@@ -60,7 +61,34 @@ def test_a_pod_of_a_lower_priority_is_evicted_and_the_gang_gets_its_places() -> 
     node = next(node for node, uid in pods.items() if uid in evicted(leader))
     assert [(each.uid, each.node) for each in check.seats] == [(gang, node)]  # where it needs CPU and memory
     assert committed(server) == {"urgent"}
+
+
+def test_a_preemption_is_won_once_the_gang_is_bound() -> None:
+    server, _ = full(n0=2, n1=2)
+    urgent(server)
+    leader = planner(server)
+
+    run(leader, 10)
+    assert (committed(server), leader.preemptions) == ({"urgent"}, ["planned", "begun"])
+    bind_all(leader)
+
     assert leader.preemptions == ["planned", "begun", "won"]
+
+
+@pytest.mark.parametrize("name", ["urgent", ""])
+def test_a_preemption_is_in_vain_if_the_gang_is_rolled_back(name: str) -> None:
+    """And the gang waits before pods are evicted for it again, but not the other gangs of its namespace."""
+    server, _ = full(n0=2, n1=2)
+    gate = {"spec": {"schedulingGates": [{"name": GATE}]}}
+    uid = urgent(server)[0] if name else server.create_pod("single", 2, more=gate, priority=100)
+    leader = planner(server)
+
+    while server.pods.get(uid) and leader.now < START + 100.0:
+        run(leader, 2)
+    run(leader, 4)
+
+    assert leader.preemptions == ["planned", "begun", "in-vain"]
+    assert leader.term.preemptions._history.may_search(SPACE, f"{SPACE}/other", leader.now - START)
 
 
 def test_a_gang_that_failed_does_not_count_as_starting() -> None:
@@ -578,7 +606,8 @@ def test_a_preemption_whose_hold_is_replaced_is_won_when_the_gang_has_its_places
     assert intent.key not in {each.uid for each in leader.ledgers[-1]}
     assert leader.preemptions == ["planned", "begun"]
     server.delete_pod(pods["n0"])
-    run(leader, 60)
+    run(leader, 10)
+    bind_all(leader)
 
     assert committed(server) == {"urgent"}
     assert leader.preemptions == ["planned", "begun", "won"]
@@ -695,6 +724,7 @@ def test_a_pod_that_does_not_end_blocks_other_gangs_for_a_minute_and_its_devices
     server.delete_pod(first)
     run(leader, 4)
     assert committed(server) == {"urgent", "second"}
+    bind_all(leader)
     assert leader.preemptions[-2:] == ["won", "won"]
 
 
@@ -729,6 +759,7 @@ def test_a_refused_eviction_keeps_other_pods_of_its_namespace_for_two_minutes() 
     assert 150.0 < leader.now - START < 240.0
     assert refused <= server.pods.keys()
     assert len(set(pods.values()) & server.pods.keys()) == 1
+    bind_all(leader)
     assert leader.preemptions == ["planned", "begun", "planned", "stopped", "begun", "won"]
 
 
@@ -952,8 +983,8 @@ def test_the_use_of_won_gpus_is_counted_while_the_gang_runs() -> None:
     (member,) = urgent(server)
     leader = planner(server)
     run(leader, 10)
+    bind_all(leader)
     assert leader.preemptions == ["planned", "begun", "won"]
-    server.bind(member, "n0")
     version = server.pods[member]["metadata"]["resourceVersion"]
     server.patch_pod({"metadata": {"uid": member, "resourceVersion": version}, **RUNNING})
     run(leader, 30)
