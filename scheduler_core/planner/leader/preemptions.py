@@ -1,8 +1,8 @@
 """Preemption for gangs that do not fit: which gang may search, what follows from a result, and its limits. No I/O.
 
-A gang searches once it has waited for ``wait``, in a time window of the policy, if no pod was evicted in the last
-minute for another gang of its priority. In dry-run mode the result is only reported. After a preemption that ends
-without the gang in its places, the gang waits longer before the next one: the time is doubled each time.
+A gang searches once it has waited for ``wait``, in a time window of the policy. In dry-run mode the result is only
+reported. After a preemption that ends without the gang in its places, the gang waits longer before the next one: the
+time is doubled each time.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from scheduler_core.planner.leader.forbidden_units import ForbiddenUnits
 from scheduler_core.planner.leader.hold_limits import CapacityHold
 from scheduler_core.planner.leader.preemption_outcomes import PreemptionOutcomes
 from scheduler_core.planner.leader.preemption_search import PreemptionSearchResult
+from scheduler_core.planner.leader.preemption_turns import evictions_for
 from scheduler_core.planner.leader.queue import GangQueue, QueuedGang
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.preemption.inputs import EvictedDevices
@@ -41,7 +42,6 @@ from scheduler_core.policy.preemption import PreemptionMode, PreemptionPolicy, w
 
 OVER_LIMIT = "it would be over the limit of evictions per hour (preemption.maxEvictionsPerHour)"
 _MOST_WINDOWS = 3  # that a reason names
-_OTHERS_WAIT_S = 60.0  # gangs of the same priority, after the last accepted eviction
 PAUSE_FACTOR = 9.0  # after a search, none is started for nine times its CPU time
 
 
@@ -65,6 +65,7 @@ class Preemptions:
         self._outcomes = PreemptionOutcomes(view, self._history, context)
         self.holds_in_a_unit: frozenset[str] = frozenset()  # UIDs: a begun unit is not evicted completely
         self._running: set[str] = set()  # UIDs of holds whose evictions are not over
+        self._unaccepted: set[str] = set()  # UIDs of those of which evictions are not accepted yet
         self._done_at: dict[str, float] = {}  # by UID of a hold: since when no pod is left, monotonic seconds
         self._over: set[str] = set()  # UIDs of holds whose evictions are over, and counted as failed
         self.forbidden = ForbiddenUnits()
@@ -92,7 +93,8 @@ class Preemptions:
         holds, in_progress = self._holds.open_holds(), self._view.in_progress()
         running = [each for each in holds if each.reservation.key in self._running]
         beneficiaries = {each.gang for each in running}
-        evicting = {each.priority for each in running if self._was_evicted_for(each, now)}
+        observations, unaccepted = self._view.observations, self._unaccepted
+        evicting = [evictions_for(each, observations, each.reservation.key in unaccepted, now) for each in running]
         found: QueuedGang | None = None
         for waiting in self._queue.ordered():
             gang = waiting.gang
@@ -102,7 +104,7 @@ class Preemptions:
                 continue
             if waiting.unfit_state is None or now - waiting.newest_seen_at < policy.wait_s:
                 continue
-            if gang.name in beneficiaries or gang.priority in evicting:
+            if gang.name in beneficiaries or any(each.delays(gang) for each in evicting):
                 continue
             if gang.unplanned or not self._history.may_search(gang.name.namespace, gang_key(gang), now):
                 continue
@@ -113,17 +115,6 @@ class Preemptions:
             ):
                 found = waiting
         return found
-
-    def _was_evicted_for(self, hold: CapacityHold, now: float) -> bool:
-        """Return True if an eviction for the hold was accepted a short time ago, or the hold is new.
-
-        A unit that ends slowly, or whose evictions are refused, does not keep other gangs from preempting.
-        """
-        intent, observations = hold.spec.preemption, self._view.observations
-        since = observations.since.get(hold.reservation.key)
-        evictions = () if intent is None else intent.evictions
-        accepted = [at for each in evictions if (at := observations.evicted.get(each.uid)) is not None]
-        return now < max(accepted, default=now if since is None else since.at) + _OTHERS_WAIT_S
 
     def no_eviction(self, waiting: QueuedGang) -> str | None:
         """Return why no pod is evicted for a waiting gang, for people; None: unknown, or pods are evicted for it."""
@@ -213,11 +204,12 @@ class Preemptions:
             elif gang is not None:
                 self._history.mark_failed(gang_key(gang), inputs.now)
         self._over = over
+        left = {uid: unfinished_evictions(inputs, intents[uid][1]) for uid in self._running}
+        self._unaccepted = {uid for uid, evictions in left.items() if evictions}
         self.holds_in_a_unit = frozenset(
             uid
-            for uid, (hold, intent) in intents.items()
-            if uid in self._running
-            and any(each.unit in hold.reservation.status.evicting for each in unfinished_evictions(inputs, intent))
+            for uid, evictions in left.items()
+            if any(each.unit in intents[uid][0].reservation.status.evicting for each in evictions)
         )
 
     def _note_refused(self, hold: CapacityHold, refused: Mapping[str, str], now: float) -> None:

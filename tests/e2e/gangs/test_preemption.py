@@ -211,5 +211,5 @@ def test_a_pod_of_a_higher_priority_that_arrives_meanwhile_causes_no_further_evi
 
         assert violations(past.events(), {"gpu-0": 8, "gpu-1": 8}) == []
     assert leader.count("gputopo_planner_preemption_evictions_total") == 1
-    assert leader.count("gputopo_planner_preemptions_total", outcome="won") == 1
+    wait_for(lambda: leader.count("gputopo_planner_preemptions_total", outcome="won") == 1, "the outcome", 30)
     assert leader.count("gputopo_planner_preemptions_total", outcome="in-vain") == 0

@@ -728,6 +728,37 @@ def test_a_pod_that_does_not_end_blocks_other_gangs_for_a_minute_and_its_devices
     assert leader.preemptions[-2:] == ["won", "won"]
 
 
+def test_a_pod_that_ends_slowly_delays_no_preemption_of_another_namespace() -> None:
+    server, pods = full(n0=2, n1=2, ends=False)
+    urgent(server)
+    leader = planner(server, timeout_s=300.0)
+    while not evicted(leader):
+        run(leader, 2)
+    server.create_pod("second", 2, "second", 1, more={"metadata": {"namespace": "other"}}, priority=100)
+    run(leader, 8)
+
+    assert set(evicted(leader)) == set(pods.values())
+
+
+def test_an_eviction_that_is_not_accepted_delays_preemptions_of_other_namespaces_for_ten_seconds() -> None:
+    """A search for another gang would not count the pod as gone, and could have another one evicted in vain."""
+    server, pods = full(n0=2, n1=2)
+    urgent(server)
+    leader = planner(server, timeout_s=300.0)
+    refuse_first_victim(leader)
+    while not intents(server):
+        run(leader, 2)
+    held_at = leader.now
+    server.create_pod("second", 2, "second", 1, more={"metadata": {"namespace": "other"}}, priority=100)
+
+    while len(intents(server)) < 2 and leader.now < held_at + 60.0:
+        run(leader, 2)
+
+    assert 9.0 <= leader.now - held_at <= 20.0
+    run(leader, 10)
+    assert len(set(pods.values()) & server.pods.keys()) == 1
+
+
 def test_no_pod_is_evicted_on_a_node_of_another_hold_of_the_same_priority() -> None:
     """Holds of one priority on one node would replace each other."""
     server = ApiServer({"n0": 4, "n1": 2})
