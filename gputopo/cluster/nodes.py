@@ -34,7 +34,7 @@ class GpuNode(msgspec.Struct, frozen=True):
     # Devices that its pods request, by resource; None: not known. Read where no agent reports the allocations.
     requested: Mapping[str, int] | None = None
     # GPUs that the kubelet offers to pods; less than the usable ones if the device plugin finds one unhealthy. None:
-    # not known.
+    # not known, or it also offers shares of GPUs or MIG devices.
     allocatable: int | None = None
 
     @property

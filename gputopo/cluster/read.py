@@ -38,10 +38,10 @@ def read_nodes(kube: Kube, selector: str = "") -> list[GpuNode]:
     found = gpu_nodes((node.metadata for node in nodes), listing_states(), _gpus_by_node(nodes), unusable)
     offered = {node.metadata.name: _whole_gpus_in(node.status.allocatable or {}) for node in nodes}
     found = [msgspec.structs.replace(node, allocatable=offered[node.name]) for node in found]
-    return _with_requests(kube, found, nodes)
+    return _with_requests(kube, found)
 
 
-def _with_requests(kube: Kube, found: list[GpuNode], nodes: Iterable[PartialNode]) -> list[GpuNode]:
+def _with_requests(kube: Kube, found: list[GpuNode]) -> list[GpuNode]:
     """Return the nodes; those without a recent report with the GPUs that their pods request, as schedulers count."""
     now = datetime.fromtimestamp(kube.now(), UTC)
     without = [node.name for node in found if not node.is_reported_at(now)]
@@ -51,11 +51,8 @@ def _with_requests(kube: Kube, found: list[GpuNode], nodes: Iterable[PartialNode
         requests = _requests_by_node(kube, without)
     except ForbiddenError:
         return found
-    offered = {node.metadata.name: _gpus_in(each) for node in nodes if (each := node.status.allocatable) is not None}
     return [
-        msgspec.structs.replace(node, requested=requests[node.name], allocatable=offered.get(node.name))
-        if node.name in requests
-        else node
+        msgspec.structs.replace(node, requested=requests[node.name]) if node.name in requests else node
         for node in found
     ]
 

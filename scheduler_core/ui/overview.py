@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
+from gputopo.crd.reservations import LEDGERS
 from scheduler_core.explain.model import ReservedGpus
 from scheduler_core.explain.reservations import devices_by_node, reserved_gpus
 from scheduler_core.planner.leader.view import PlannerView
@@ -51,8 +52,8 @@ def overview(
     view: PlannerView, rows: Sequence[NodeRow], now: float, troubles: Iterable[str] = (), notice: str = ""
 ) -> Overview:
     """Return the overview. ``rows``: of ``RowCache``."""
-    # As of a file: without the Leases of the planners, a missing ledger does not mean that no planner leads.
-    gangs, nodes = GangSnapshot(view, from_file=True), SuitableNodes(view, rows)
+    is_read, nodes = view.cache.synced or bool(notice), SuitableNodes(view, rows)
+    gangs = GangSnapshot(view, unread=() if is_read else (LEDGERS,), from_file=bool(notice))
     return Overview(
         at=now,
         totals=totals(rows),

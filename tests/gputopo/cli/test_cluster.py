@@ -182,6 +182,26 @@ def test_gpus_that_the_device_plugin_does_not_offer_are_not_free(
     assert item["free"] == free
 
 
+@pytest.mark.parametrize(
+    ("allocatable", "free"),
+    [
+        pytest.param({GPU: "7"}, 5, id="one is unhealthy"),
+        pytest.param({}, 6, id="no device plugin was ever there"),
+        pytest.param({GPU: "7", "nvidia.com/mig-1g.10gb": "7"}, 6, id="one is in MIG mode"),
+    ],
+)
+def test_without_a_report_the_offered_gpus_count_as_with_one(
+    tmp_path: Path, allocatable: dict[str, str], free: int
+) -> None:
+    node = {"kind": "Node", **NODE, "status": {"allocatable": allocatable}}
+    report = {key: value for key, value in STATE.items() if key not in ("allocations", "usage")}
+    path = recorded(tmp_path, node, {"kind": "NodeGpus", **report}, gpu_pod("train", "Running", 2))
+
+    (item,) = json.loads(CliRunner().invoke(nodes, ["--from", path, "-o", "json"]).stdout)["items"]
+
+    assert item["free"] == free
+
+
 def test_a_user_who_may_not_list_pods_sees_nodes_with_unknown_free_gpus(tmp_path: Path) -> None:
     def forbidden(request: Asked) -> Answer:
         if request.path == NODE_GPUS.path():

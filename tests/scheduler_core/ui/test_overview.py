@@ -9,13 +9,13 @@ import re
 import pytest
 
 from gputopo.labels import keys
-from scheduler_core.cache.events import Batch, NodeUpdate, WatchStatus
+from scheduler_core.cache.events import Batch, LedgerUpdate, NodeUpdate, WatchStatus
 from scheduler_core.ui import overview_page
 from scheduler_core.ui.history import History
 from scheduler_core.ui.html import Html, address, element, text
 from scheduler_core.ui.main import StartError, file_service
 from scheduler_core.ui.model import GpuState
-from scheduler_core.ui.overview import GROUP_SIZE
+from scheduler_core.ui.overview import GROUP_SIZE, overview
 from scheduler_core.ui.overview_page import PageQuery, main_part
 from scheduler_core.ui.reports import overview_document
 from scheduler_core.ui.rows_html import Viewer
@@ -421,3 +421,17 @@ def test_html_is_made_by_element_only() -> None:
     assert json.dumps(element("svg", width=1.25, viewBox="0 0 1 1")) == json.dumps(
         '<svg width="1.2" viewBox="0 0 1 1"></svg>'
     )
+
+
+def test_a_gang_says_that_no_planner_leads_where_the_missing_ledger_is_certain() -> None:
+    """Not where the ledgers are not listed yet, and not in a file, which may lack them."""
+    view = service_of(cluster(2)["items"]).view
+
+    def says_so(notice: str = "") -> bool:
+        (gang,) = (each for each in overview(view, (), now(), notice=notice).gangs if each.phase == "queued")
+        return "no planner leads" in gang.reason
+
+    assert says_so()
+    assert not says_so("From the file a.json")
+    view.cache._listed.discard(LedgerUpdate)
+    assert not says_so()
