@@ -46,7 +46,7 @@ class BudgetCheck(NamedTuple):
     blocked: Mapping[str, str]  # unit -> why, for people
     forbidden: frozenset[str] = frozenset()  # UIDs of further pods that they forbid to evict
     # Nodes without evictions on which the gang would lack CPU, memory or another resource.
-    short_nodes: frozenset[str] = frozenset()
+    insufficient_nodes: frozenset[str] = frozenset()
 
 
 class Observations(NamedTuple):

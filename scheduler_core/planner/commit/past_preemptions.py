@@ -80,9 +80,9 @@ def _record(inputs: ReconcileInput, uid: str) -> PastPreemption | None:
     return PastPreemption(uid, format_timestamp(inputs.wall_time), pods, **_first_units(units))
 
 
-def own_namespace(namespace: str, beneficiary: str) -> str:
-    """Return the namespace of a pod that is evicted for a gang of the same namespace; "": of another one."""
-    return namespace if namespace == beneficiary else ""
+def shared_namespace(namespace: str, beneficiary: str) -> str | None:
+    """Return the namespace of a pod that is evicted for a gang of the same namespace; None: of another one."""
+    return namespace if namespace == beneficiary else None
 
 
 def devices_to_protect(eviction: PlannedEviction, namespace: str) -> int:

@@ -43,8 +43,8 @@ class EvictedFrom(NamedTuple):
 class EvictionLimit(NamedTuple):
     """The limit of an hour that an eviction counts towards."""
 
-    own: str = ""  # as in ``EvictionHistory.count_evictions``
-    beneficiary: str = ""  # namespace of the gang
+    shared_namespace: str | None = None  # as in ``EvictionHistory.count_evictions``
+    beneficiary: str | None = None  # namespace of the gang; None: not known
 
 
 class _Counted(NamedTuple):
@@ -105,13 +105,14 @@ class EvictionHistory:
         """Return True if this planner evicted the pod in the last hour."""
         return uid in self._counted or uid in self._not_counted
 
-    def count_evictions(self, intended: Collection[str], now: float, own: str = "") -> int:
+    def count_evictions(self, intended: Collection[str], now: float, shared_namespace: str | None = None) -> int:
         """Return the number of pods that were evicted in the last hour, or will be.
 
-        ``own``: a namespace: pods of it that are evicted for its own gangs; "": pods that are evicted for gangs of
-        other namespaces. ``intended``: UIDs, without those of ``inherited`` holds.
+        ``shared_namespace``: of pods and gang; None: of pods that are evicted for gangs of other namespaces.
+        ``intended``: UIDs, without those of ``inherited`` holds.
         """
-        found = {uid for uid, each in self._counted.items() if now - each.at < HOUR_S and each.limit.own == own}
+        recent = {uid: each.limit for uid, each in self._counted.items() if now - each.at < HOUR_S}
+        found = {uid for uid, limit in recent.items() if limit.shared_namespace == shared_namespace}
         return len(found.union(intended))
 
     def count_evictions_for(self, beneficiary: str, intended: Collection[str], now: float) -> int:
@@ -119,7 +120,7 @@ class EvictionHistory:
 
         ``intended``: as in ``count_evictions``.
         """
-        limit = EvictionLimit("", beneficiary)
+        limit = EvictionLimit(beneficiary=beneficiary)
         found = {uid for uid, each in self._counted.items() if now - each.at < HOUR_S and each.limit == limit}
         return len(found.union(intended))
 

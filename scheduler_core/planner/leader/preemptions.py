@@ -22,7 +22,7 @@ from scheduler_core.planner.commit.eviction_progress import (
     unfinished_evictions,
 )
 from scheduler_core.planner.commit.observations import BudgetCheck
-from scheduler_core.planner.commit.past_preemptions import devices_to_protect, own_namespace
+from scheduler_core.planner.commit.past_preemptions import devices_to_protect, shared_namespace
 from scheduler_core.planner.commit.state import ReconcileInput
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import GangName
@@ -130,20 +130,20 @@ class Preemptions:
         """Let the next search for a gang begin at once. ``now``: monotonic seconds."""
         self._history.allow_search_again(gang_key(gang), now)
 
-    def evictions_left(self, now: float, own: str = "", beneficiary: str = "") -> int:
+    def evictions_left(self, now: float, shared: str | None = None, beneficiary: str | None = None) -> int:
         """Return how many pods with GPUs may be evicted yet within this hour. ``now``: monotonic seconds.
 
-        ``own``: a namespace: for its own gangs; "": for gangs of other namespaces. ``beneficiary``: the namespace of
-        the gang: once it has used half of the limit, the rest is for other namespaces. A tenant must not use up what
-        others need. Evictions of earlier leaders count for both.
+        ``shared``: the namespace of pods and gang; None: for gangs of other namespaces. ``beneficiary``: the namespace
+        of the gang, if known: once it has used half of the limit, the rest is for other namespaces. A tenant must not
+        use up what others need. Evictions of earlier leaders count for both.
         """
         limit = self._policy.max_evictions_per_hour
-        if beneficiary and not own:
+        if beneficiary is not None and shared is None:
             planned = {each.uid for name, each in self._intended() if name == beneficiary != each.namespace}
             if 2 * self._history.count_evictions_for(beneficiary, planned, now) >= limit:
                 return 0
-        intended = {each.uid for name, each in self._intended() if own_namespace(each.namespace, name) == own}
-        evicted = self._history.count_evictions(intended, now, own)
+        intended = {each.uid for name, each in self._intended() if shared_namespace(each.namespace, name) == shared}
+        evicted = self._history.count_evictions(intended, now, shared)
         evicted += self._history.count_inherited(self._context.clock.wall())
         return max(0, limit - evicted)
 
@@ -238,8 +238,8 @@ class Preemptions:
 
     def _forbid(self, check: BudgetCheck, now: float) -> None:
         """Let searches leave out what a check has found."""
-        if check.short_nodes:  # the units are not the reason
-            self.forbidden.forbid_nodes(check.short_nodes, now)
+        if check.insufficient_nodes:  # the units are not the reason
+            self.forbidden.forbid_nodes(check.insufficient_nodes, now)
         else:
             self.forbidden.forbid(check.blocked, now)
             self.forbidden.forbid_pods(check.forbidden, now)
@@ -304,8 +304,8 @@ class Preemptions:
         if not isinstance(found, PreemptionPlan):
             return False
         namespace = found.gang.name.namespace
-        numbers = Counter(own_namespace(pod.namespace, namespace) for pod in found.pods if pod.devices)
-        return any(number > self.evictions_left(now, own, namespace) for own, number in numbers.items())
+        numbers = Counter(shared_namespace(pod.namespace, namespace) for pod in found.pods if pod.devices)
+        return any(number > self.evictions_left(now, shared, namespace) for shared, number in numbers.items())
 
     def _report_dry_run(self, found: PreemptionPlan, before: PreemptionReport | None) -> None:
         """Report the units once while they stay the same, and count the lost work once while the gang waits.
@@ -329,7 +329,7 @@ class Preemptions:
         is_limited = (intent is None or not intent.yields) and action.eviction.gpus > 0
         beneficiary = action.reservation.namespace
         limit = (
-            EvictionLimit(own_namespace(action.eviction.namespace, beneficiary), beneficiary) if is_limited else None
+            EvictionLimit(shared_namespace(action.eviction.namespace, beneficiary), beneficiary) if is_limited else None
         )
         devices = devices_to_protect(action.eviction, beneficiary)
         wall = self._context.clock.wall()

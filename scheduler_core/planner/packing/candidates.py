@@ -138,22 +138,22 @@ class Candidates:
         self._level_domains: dict[SearchLevel, LevelDomains] = {}
         self._mark: int | None = None  # of the node classes; None: not all nodes were examined
         self._special: AbstractSet[str] = frozenset()  # nodes that differ from others for this gang alone
-        self._scarce: Mapping[str, FitClass] = {}  # as the last argument of ``update``
+        self._limited: Mapping[str, FitClass] = {}  # as the last argument of ``update``
 
     def update(
-        self, gang: MemberGroups, nodes: NodeClasses, options: PlanOptions, scarce: Mapping[str, FitClass]
+        self, gang: MemberGroups, nodes: NodeClasses, options: PlanOptions, limited: Mapping[str, FitClass]
     ) -> bool:
         """Go on to the present nodes and to another gang. Return False if there was no time to examine all nodes.
 
-        ``scarce``: ``FitResults.scarce_nodes``. A node that has changed since the last call with the same mapping has
+        ``limited``: ``FitResults.limited_nodes``. A node that has changed since the last call with the same mapping has
         changed in ``nodes``, too.
         """
         used = {seat.node for seat in options.placed if seat.node is not None}
         excluded = [each.excluded_nodes for each in gang.groups]
         before, self._special = self._special, options.avoid.union(used, *excluded)
-        if scarce is not self._scarce:
-            before = {*before, *self._scarce, *scarce}
-            self._scarce = scarce
+        if limited is not self._limited:
+            before = {*before, *self._limited, *limited}
+            self._limited = limited
         changed = None if self._mark is None else nodes.changed_since(self._mark)
         is_first = changed is None
         names: Iterable[str] = {*nodes.capacity_of, *self._places} if changed is None else {*changed, *before}
@@ -170,7 +170,7 @@ class Candidates:
                 name not in nodes_of and each.rejection_of(node) is None
                 for each, nodes_of in zip(self._filters, excluded, strict=True)
             )
-            fit_class = scarce.get(name) or FitClass(capacity.node_class)
+            fit_class = limited.get(name) or FitClass(capacity.node_class)
             of = PlacementClass(fit_class, allowed, name in used) if any(allowed) else None
             self._move(name, node, of)
         self._mark = nodes.mark

@@ -37,7 +37,7 @@ class FreeResources(NamedTuple):
         """Return how many pods with these requests fit; ``ANY``: any number."""
         return min([max(free, 0) // asked for free, asked in zip(self, load, strict=True) if asked], default=ANY)
 
-    def scarce_for(self, needed: NodeLoad, kinds: Sequence[NodeLoad]) -> FreeResources:
+    def limits_for(self, needed: NodeLoad, kinds: Sequence[NodeLoad]) -> FreeResources:
         """Return what keeps pods of these kinds, ``needed`` together, from the node; ``ANY``: it suffices for all.
 
         Where the pods are of one kind, nodes for equally many of them are equal.
@@ -45,8 +45,8 @@ class FreeResources(NamedTuple):
         if len(kinds) > 1:
             return FreeResources(*(free if asked > free else ANY for free, asked in zip(self, needed, strict=True)))
         (load,), most = kinds, self.most(kinds[0])
-        scarce = next(at for at, free in enumerate(self) if load[at] and max(free, 0) // load[at] == most)
-        return FreeResources(*(most * load[at] if at == scarce else ANY for at in range(len(load))))
+        limiting = next(at for at, free in enumerate(self) if load[at] and max(free, 0) // load[at] == most)
+        return FreeResources(*(most * load[at] if at == limiting else ANY for at in range(len(load))))
 
 
 PLENTY = FreeResources()

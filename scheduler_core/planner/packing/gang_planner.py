@@ -248,7 +248,7 @@ class _GangFit:
         Where the time does not suffice, they may.
         """
         groups, required = self._groups, self._groups.required
-        if not self._candidates.update(groups, self._nodes, options, self._results.scarce_nodes()):
+        if not self._candidates.update(groups, self._nodes, options, self._results.limited_nodes()):
             return groups.minimum
         most, one_product = len(groups.without_gpus), groups.same_product is Strength.REQUIRED
         for whole in self._candidates.at_level(() if required is None else (required,)).groups():

@@ -37,7 +37,7 @@ class ViewChanges(NamedTuple):
     main: ClusterSnapshot  # the snapshot of the cache
     before: ClusterSnapshot | None  # an earlier snapshot of the cache; None: there is none
     since: frozenset[str] = frozenset()  # nodes that may differ between ``before`` and ``main``
-    beside: frozenset[str] = frozenset()  # nodes that may differ between ``main`` and the table of the view
+    view_only: frozenset[str] = frozenset()  # nodes that may differ between ``main`` and the table of the view
 
 
 class NodeView(NamedTuple):
@@ -53,7 +53,7 @@ class NodeView(NamedTuple):
         """Return the view with another snapshot; None: the view itself."""
         if variant is None:
             return self
-        changes = self.changes and self.changes._replace(beside=variant.nodes)
+        changes = self.changes and self.changes._replace(view_only=variant.nodes)
         return self._replace(table=variant.table, changes=changes)
 
 

@@ -93,7 +93,7 @@ class NodeFit:
         of, needed = known
         if capacity.free.shortage(needed) is None:  # most nodes
             return of
-        return FitClass(of.number, capacity.free.scarce_for(needed, [each.load for each in self._kinds]))
+        return FitClass(of.number, capacity.free.limits_for(needed, [each.load for each in self._kinds]))
 
     def _most_requested(self, number: int) -> NodeLoad:
         """Return what as many members request as the devices of a class of nodes may suffice for."""

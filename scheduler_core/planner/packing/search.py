@@ -44,10 +44,10 @@ class FitResults:
         self._bounds: dict[CountsKey, PackingBound] = {}
         self._packings: dict[OrderedCounts, PackingRun] = {}
         self._spare: dict[CountsKey, int] = {}
-        self._scarce: dict[str, FitClass] = {}
-        self._mark: int | None = None  # of the node classes that ``_scarce`` was computed from
+        self._limited: dict[str, FitClass] = {}
+        self._mark: int | None = None  # of the node classes that ``_limited`` was computed from
 
-    def scarce_nodes(self) -> Mapping[str, FitClass]:
+    def limited_nodes(self) -> Mapping[str, FitClass]:
         """Return the nodes whose CPU, memory or pod slots do not suffice for as many members as their GPUs.
 
         Always the same mapping, with its present content.
@@ -55,16 +55,16 @@ class FitResults:
         nodes = self.node_fit.nodes
         changed = None if self._mark is None else nodes.changed_since(self._mark)
         if changed is None:
-            self._scarce.clear()
+            self._limited.clear()
         for name in nodes.capacity_of if changed is None else changed:
             capacity = nodes.capacity_of.get(name)
             of = None if capacity is None else self.node_fit.class_of(capacity)
             if of is not None and of.free is not None:
-                self._scarce[name] = of
+                self._limited[name] = of
             else:
-                self._scarce.pop(name, None)
+                self._limited.pop(name, None)
         self._mark = nodes.mark
-        return self._scarce
+        return self._limited
 
     def bound_of(self, counts: CountsKey) -> PackingBound:
         """Return a bound of all packings on so many nodes."""
@@ -126,7 +126,7 @@ class Search:
         self.candidates, self._results = memory
         self.node_filters = [NodeFilter(group.rules, group.excluded_nodes) for group in gang.groups]
         self.node_fit = self._results.node_fit
-        self.candidates.update(gang, nodes, options, self._results.scarce_nodes())
+        self.candidates.update(gang, nodes, options, self._results.limited_nodes())
         self.budget = Budget(options.steps, options.out_of_time)
         self._siblings = [seat.node for seat in options.placed if seat.node in view.rules]
         self._packings: dict[CountsKey, Packing] = {}

@@ -15,21 +15,21 @@ class ViewReader:
 
     def __init__(self) -> None:
         self._main: ClusterSnapshot | None = None
-        self._beside: AbstractSet[str] = _NONE
+        self._view_only: AbstractSet[str] = _NONE
         self._changed: set[str] | None = None  # None: any node
 
     def see_view(self, view: NodeView) -> None:
         """Go on to this view, without comparing nodes."""
-        changes, main, beside = view.changes, self._main, self._beside
+        changes, main, view_only = view.changes, self._main, self._view_only
         if changes is None:
-            self._main, self._beside, self._changed = view.table, _NONE, None
+            self._main, self._view_only, self._changed = view.table, _NONE, None
             return
-        self._main, self._beside = changes.main, changes.beside
+        self._main, self._view_only = changes.main, changes.view_only
         if main is None or not (changes.main is main or changes.before is main):
             self._changed = None
         elif self._changed is not None:
-            self._changed |= beside
-            self._changed |= changes.beside
+            self._changed |= view_only
+            self._changed |= changes.view_only
             if changes.main is not main:
                 self._changed |= changes.since
 

@@ -373,7 +373,7 @@ def test_evictions_for_the_own_namespace_leave_the_limit_of_others_as_it_is() ->
 
     assert committed(server) == {"urgent"}
     now = leader.now - START
-    left = [leader.term.preemptions.evictions_left(now, own) for own in (SPACE, "", "other")]
+    left = [leader.term.preemptions.evictions_left(now, shared) for shared in (SPACE, None, "other")]
     assert left == [0, 1, 1]
 
 
@@ -387,9 +387,9 @@ def test_a_namespace_leaves_half_of_the_limit_of_an_hour_to_others() -> None:
     for each in range(2):
         assert preemptions.evictions_left(now, beneficiary="killer") == 4 - each
         unit = EvictedFrom(f"others/{each}", "hold")
-        preemptions._history.mark_evicted(f"u{each}", unit, now, leader.now, limit=EvictionLimit("", "killer"))
+        preemptions._history.mark_evicted(f"u{each}", unit, now, leader.now, limit=EvictionLimit(beneficiary="killer"))
 
-    left = [preemptions.evictions_left(now, beneficiary=name) for name in ("killer", "others", "")]
+    left = [preemptions.evictions_left(now, beneficiary=name) for name in ("killer", "others", None)]
     assert left == [0, 2, 2]
     assert preemptions.evictions_left(now, "killer", "killer") == 4
 
