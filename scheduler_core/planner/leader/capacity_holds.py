@@ -66,6 +66,13 @@ class _Sufficient(NamedTuple):
         return self.key != now.key or (self.most_members != now.most_members and now.at - self.at >= RETRY_S)
 
 
+class _FoundHold(NamedTuple):
+    """A hold that was found for a gang, and is too large beside the holds of others."""
+
+    gpus: int
+    requested: int  # by the gang; the hold may have more, such as all GPUs of a node
+
+
 class CapacityHolds:
     """Capacity holds in one term of leadership. For one thread."""
 
@@ -80,7 +87,7 @@ class CapacityHolds:
         self._away: dict[str, float] = {}  # by UID: since when its gang is not queued, monotonic seconds
         self._not_before: dict[GangName, float] = {}  # monotonic seconds
         self._failures: Counter[GangName] = Counter()  # searches in a row without a result
-        self._too_large: dict[GangName, int] = {}  # GPUs of holds that were found, and are too many beside others
+        self._too_large: dict[GangName, _FoundHold] = {}
         self._avoided_holds: dict[GangName, frozenset[str]] = {}  # UIDs: the last search left out their nodes
         self._estimates: dict[str, float | None] = {}
         self._next_estimate = 0.0
@@ -161,14 +168,17 @@ class CapacityHolds:
                 continue
             if not in_progress.is_free(gang) or (self._failures[gang.name] and not is_due):
                 continue
-            wanted = gang.name, gang.priority, gang.asks.total(), holds, now
-            if not self.limits.allow(*wanted):
+            requested, found_hold = gang.asks.total(), self._too_large.get(gang.name)
+            if not self.limits.allow(gang.name, gang.priority, requested, holds, now):
                 continue
-            may_hold = self.limits.allow_together(*wanted) or gang.name not in self._too_large
+            if found_hold is not None and found_hold.requested != requested:
+                found_hold = None  # the gang has changed
+            gpus = requested if found_hold is None else found_hold.gpus
+            may_hold = self.limits.allow_together(gang.name, gang.priority, gpus, holds, now) or found_hold is None
             if may_hold and is_due and waiting.unfit_state is not None:
                 return self._request_for(waiting, holds)
-            if gang.name in self._too_large:
-                self.limits.keep_share(waiting, self._too_large[gang.name])
+            if found_hold is not None:
+                self.limits.keep_share(waiting, gpus)
             served.add((gang.name.namespace, gang.priority))  # it is the first, and may fit soon
         return None
 
@@ -182,12 +192,12 @@ class CapacityHolds:
         wanted = name, result.gang.priority, held, self.open_holds(), now
         self._next_search = now + max(EVERY_S, PAUSE_FACTOR * result.cpu_s)
         self._too_large = {
-            gang: gpus for gang, gpus in self._too_large.items() if gang != name and queue.get_queued(gang) is not None
+            gang: each for gang, each in self._too_large.items() if gang != name and queue.get_queued(gang) is not None
         }
         if held and not self.limits.allow(*wanted):
             result = result._replace(create=None)
         elif held and not self.limits.allow_together(*wanted):
-            self._too_large[name] = held
+            self._too_large[name] = _FoundHold(held, result.gang.asks.total())
             return None
         self._not_before = {gang: at for gang, at in self._not_before.items() if queue.get_queued(gang) is not None}
         self._avoided_holds = {

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
-from gputopo.crd.reservations import EntryPhase
+from gputopo.crd.reservations import EntryPhase, HeldCapacity
 from gputopo.timestamps import format_timestamp
 from scheduler_core.cache.events import Batch
 from scheduler_core.cache.full_pods import HOSTNAME
+from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.planner.gang.gang import DeclaredSizes
+from scheduler_core.planner.gang.member import Member
+from scheduler_core.planner.leader import hold_search
+from scheduler_core.planner.packing.holdings import holdings_of
+from scheduler_core.planner.packing.model import GangPlan
 from scheduler_core.planner.status import planner_status
 from scheduler_core.policy.limits import GangLimits, GpuLimit, NamespaceLimits
 from scheduler_core.policy.profiles import BUILT_IN
@@ -194,6 +201,31 @@ def test_later_gangs_together_leave_the_share_of_a_gang_that_waits_for_it() -> N
     server.delete_pod(first[0])
     run(planner, 60)
     assert sorted(held(server)) == ["second", "small-0"]
+
+
+def test_a_gang_whose_hold_needs_more_gpus_than_it_requests_keeps_no_other_gang_from_its_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As of a gang that needs an island: all GPUs of a node are held for it."""
+
+    def whole_nodes(plan: GangPlan, members: Sequence[Member], table: ClusterSnapshot) -> tuple[HeldCapacity, ...]:
+        return tuple(msgspec.structs.replace(each, gpus=4) for each in holdings_of(plan, members, table))
+
+    monkeypatch.setattr(hold_search, "holdings_of", whole_nodes)
+    server = ApiServer({f"n{at}": 4 for at in range(3)})
+    for node in server.nodes:
+        on_node(server, f"on-{node}", node, 4)
+    gang(server, "first", 1, 4, "one", nodes="n0")
+    planner = FakePlanner(server)
+    limited(planner, 6)
+    planner.run()
+    gang(server, "wide", 1, 2, "evil", nodes="n1", second=1)
+    low = {"metadata": {"namespace": "two"}, "spec": {"nodeSelector": {HOSTNAME: "n2"}}}
+    server.create_pod("low", 4, "low", 1, low, priority=-1)
+
+    run(planner, 60)
+
+    assert list(held(server)) == ["first", "low"]
 
 
 def test_a_gang_that_fits_nowhere_keeps_no_later_gang_from_a_hold_beside_others() -> None:
