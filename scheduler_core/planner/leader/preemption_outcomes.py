@@ -4,6 +4,9 @@ A preemption ends when the ledger no longer lists its hold. While the ledger lis
 the gang, the outcome is open. Once it lists none, all members with places are bound, or their plan was rolled back: the
 preemption is won if they are bound, else the pods were evicted in vain. If no pod was evicted, the preemption was
 stopped.
+
+If the gang was deleted, and not rolled back, the other gangs of its namespace wait too: else a tenant could have pods
+of others evicted again and again, for gangs of new names that it deletes.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ class _BegunPreemption(NamedTuple):
     gang: GangName
     gang_key: str
     places: frozenset[str] = frozenset()  # UIDs of the committed reservations of the gang since the hold has ended
+    is_deleted: bool = False  # its members with places were deleted before these were rolled back
 
 
 class PreemptionOutcomes:
@@ -59,6 +63,11 @@ class PreemptionOutcomes:
             self._decide(entries, now)
         if (used := self._won.use_since_last(now)) is not None:
             self._context.executor.count_won_capacity(used.gpu_hours, used.cost)
+
+    def abandoned_namespaces(self) -> frozenset[str]:
+        """Return the namespaces of gangs that were deleted, and whose preemptions are not counted yet."""
+        gangs, found = self._view.gang_members, (*self._begun.values(), *self._open)
+        return frozenset(each.gang.namespace for each in found if each.is_deleted or gangs.get_gang(each.gang) is None)
 
     def _end(self, ended: _BegunPreemption) -> None:
         """Report the pods that are not evicted, of units of which other pods were."""
@@ -101,30 +110,44 @@ class PreemptionOutcomes:
                     places.setdefault(name, set()).add(uid)
         before, self._open = self._open, []
         for each in before:
-            if each.gang in listed:
-                self._open.append(each._replace(places=each.places.union(places.get(each.gang, ()))))
+            changed = each._replace(places=each.places.union(places.get(each.gang, ())))
+            changed = changed._replace(is_deleted=each.is_deleted or self._was_deleted(changed))
+            is_listed = each.gang in listed
+            if any(self._is_bound(uid, each.gang, is_listed=is_listed) for uid in changed.places):
+                self._context.executor.count_preemption("won", each.intent)
+                self._history.mark_won(each.gang_key)
+                self._won.add_gang(each.gang, now)
+            elif is_listed:
+                self._open.append(changed)
             else:
-                self._count(each, now)
+                self._count_in_vain(changed, now)
 
-    def _count(self, ended: _BegunPreemption, now: float) -> None:
-        is_won = any(self._is_bound(uid, ended.gang) for uid in ended.places)
-        self._context.executor.count_preemption("won" if is_won else "in-vain", ended.intent)
-        if is_won:
-            self._history.mark_won(ended.gang_key)
-            self._won.add_gang(ended.gang, now)
-            return
+    def _count_in_vain(self, ended: _BegunPreemption, now: float) -> None:
+        self._context.executor.count_preemption("in-vain", ended.intent)
         self._history.mark_failed(ended.gang_key, now)
-        # A gang with places may be gone because its plan was rolled back: its namespace does not wait for that.
-        if not ended.places and self._view.gang_members.get_gang(ended.gang) is None:
+        is_gone = not ended.places and self._view.gang_members.get_gang(ended.gang) is None
+        if is_gone or ended.is_deleted:
             self._history.mark_given_up(ended.gang.namespace, now)
 
-    def _is_bound(self, uid: str, gang: GangName) -> bool:
+    def _was_deleted(self, each: _BegunPreemption) -> bool:
+        """Return True if members with places are gone, and their plan is not rolled back yet."""
+        found = (self._view.reservations.get(uid) for uid in each.places)
+        open_ = [plan for plan in found if plan is not None and plan.status.state is ReservationState.COMMITTED]
+        if any(not plan.spec.gang for plan in open_) and self._view.gang_members.get_gang(each.gang) is None:
+            return True
+        seats = (seat for plan in open_ if plan.spec.gang for seat in plan.spec.seats)
+        members = (self._view.gang_members.get_member(seat.uid) for seat in seats)
+        return any(member is None or member.is_terminating for member in members)
+
+    def _is_bound(self, uid: str, gang: GangName, *, is_listed: bool) -> bool:
         """Return True if the members of a gang in a reservation are bound; they may have ended since."""
         reservation = self._view.reservations.get(uid)
         if reservation is None or reservation.status.state is ReservationState.FAILED:
             return False
         if reservation.status.state is ReservationState.BOUND:
             return True
+        if is_listed and reservation.spec.gang:  # other members are not bound
+            return False
         members = map(self._view.gang_members.get_member, (seat.uid for seat in reservation.spec.seats))
         left = [each for each in members if each is not None and each.gang_request.gang == gang]
         return any(is_bound(each) and not each.is_terminating for each in left)

@@ -95,6 +95,7 @@ class Preemptions:
         beneficiaries = {each.gang for each in running}
         observations, unaccepted = self._view.observations, self._unaccepted
         evicting = [evictions_for(each, observations, each.reservation.key in unaccepted, now) for each in running]
+        abandoned = self._outcomes.abandoned_namespaces()
         found: QueuedGang | None = None
         for waiting in self._queue.ordered():
             gang = waiting.gang
@@ -105,6 +106,8 @@ class Preemptions:
             if waiting.unfit_state is None or now - waiting.newest_seen_at < policy.wait_s:
                 continue
             if gang.name in beneficiaries or any(each.delays(gang) for each in evicting):
+                continue
+            if gang.name.namespace in abandoned:
                 continue
             if gang.unplanned or not self._history.may_search(gang.name.namespace, gang_key(gang), now):
                 continue

@@ -407,6 +407,28 @@ def test_a_namespace_that_deletes_gangs_after_evictions_for_them_waits() -> None
     assert not history.may_search("killer", "killer/newer-name", 300.0)
 
 
+@pytest.mark.parametrize("is_single", [False, True])
+@pytest.mark.parametrize("has_places", [False, True])
+def test_a_namespace_whose_gang_was_deleted_after_evictions_for_it_evicts_nothing_for_another_gang(
+    *, has_places: bool, is_single: bool
+) -> None:
+    server, pods = full(n0=2, n1=2, ends=has_places)
+    gate = {"spec": {"schedulingGates": [{"name": GATE}]}}
+    first = server.create_pod("single", 2, more=gate, priority=100) if is_single else urgent(server)[0]
+    leader = planner(server)
+    while not evicted(leader) or (has_places and server.pods[first]["spec"]["schedulingGates"]):
+        run(leader, 2)
+    server.delete_pod(first)
+    (node,) = (node for node, uid in pods.items() if uid in evicted(leader))
+    server.bind(server.create_pod("again", 2, more=RUNNING), node)
+    server.create_pod("second", 2, "second", 1, priority=100)
+
+    run(leader, 40)
+
+    assert len(evicted(leader)) == 1
+    assert leader.preemptions == ["planned", "begun", "in-vain"]
+
+
 def gang_with_members_without_gpus(server: ApiServer, node: str, number: int) -> None:
     """Run a gang of one pod with GPUs and so many without."""
     more = {**RUNNING, "spec": {"nodeName": node}}
