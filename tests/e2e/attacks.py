@@ -33,6 +33,7 @@ _PREEMPTION = "tests/e2e/gangs/test_hostile_preemption.py"
 _HOLDS = "tests/e2e/gangs/test_hostile_holds.py"
 _BUDGETS = "tests/e2e/gangs/test_hostile_budgets.py"
 _LATE = "tests/e2e/gangs/test_late_protection.py"
+_FULL_NODES = "tests/e2e/gangs/test_full_nodes.py"
 ATTACKS = (
     Attack(
         "Pod, Job, Node annotation nested 1,000 to 3,000 levels; restarts while they exist",
@@ -142,6 +143,24 @@ ATTACKS = (
         "deadlines of Jobs that are raised once capacity is held on their nodes",
         "the gang with the hold never starts",
         (f"{_HOLDS}::test_a_hold_leaves_nodes_whose_jobs_get_a_later_deadline",),
+        "",
+    ),
+    Attack(
+        "pods without GPUs that kube-scheduler has nominated to a node: they wait for a slow volume",
+        "gangs fail, or wait for 41 to more than 150 s",
+        (f"{_FULL_NODES}::test_gangs_start_beside_a_node_where_a_pod_without_gpus_waits_for_its_volume",),
+        "",
+    ),
+    Attack(
+        "gangs that are deleted after pods were evicted for them, with new names",
+        "166 pods of others evicted in 220 s",
+        (f"{_PREEMPTION}::test_gangs_deleted_after_evictions_for_them_evict_no_more_pods_with_new_names",),
+        "",
+    ),
+    Attack(
+        "JobSets of 999 groups",
+        "1,300: gangs wait for up to 33 s; planner +429 MiB",
+        (f"{_OBJECTS}::test_jobsets_of_many_groups_neither_take_the_memory_of_the_planner_nor_delay_gangs",),
         "",
     ),
     Attack(

@@ -7,7 +7,7 @@ from pathlib import Path
 from gputopo.crd import nodegpus
 from gputopo.kube.client import Kube
 from gputopo.kube.connect import from_kubeconfig
-from gputopo.kube.rbac import Role
+from gputopo.kube.rbac import Resource, Role
 from tests.api_client import ApiError
 from tests.api_objects import Object
 from tests.e2e.cluster import Cluster, wait_for
@@ -41,6 +41,20 @@ def open_kube(cluster: Cluster, account: str, role: Role, folder: Path) -> Kube:
     """A connection as that service account, by a kubeconfig."""
     path = cluster.kubeconfig(folder / f"{account}.kubeconfig", cluster.token(account))
     return from_kubeconfig(role, str(path))
+
+
+def definition_of(resource: Resource, kind: str) -> Object:
+    """Return a definition of this kind that accepts any fields."""
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    version = {"name": resource.version, "served": True, "storage": True, "schema": schema}
+    approved = {"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/jobset"}
+    names = {"plural": resource.plural, "singular": kind.casefold(), "kind": kind}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{resource.plural}.{resource.group}", "annotations": approved},
+        "spec": {"group": resource.group, "scope": "Namespaced", "names": names, "versions": [version]},
+    }
 
 
 def define(cluster: Cluster, definition: Object) -> None:

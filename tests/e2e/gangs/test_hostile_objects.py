@@ -9,14 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 from click.testing import CliRunner
 
 from gputopo.cli import main
-from gputopo.kube.rbac import GANG_READER, READER, Role
+from gputopo.kube.rbac import GANG_READER, JOBSETS, READER, Role
 from gputopo.labels import keys
 from tests.api_objects import Object, pod
-from tests.e2e.agent.access import grant
+from tests.e2e.agent.access import define, definition_of, grant
+from tests.e2e.attacks import FIGURE
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.gangs.conftest import StartPlanner
 from tests.e2e.gangs.members import BATCH, Asked, create, gang, node_of, wait_until_whole
@@ -31,6 +33,8 @@ pytestmark = pytest.mark.e2e
 LEVELS = 3_000
 DEEP = msgspec.Raw(b'{"f:a":' * 1_000 + b"{}" + b"}" * 1_000)
 CONTAINERS = [{"name": "c", "image": "x"}]
+JOBSETS_CREATED, GROUPS = 300, 999  # of 37 kB each
+MEBI = 1 << 20
 
 
 @contextmanager
@@ -184,3 +188,33 @@ def test_a_job_that_may_run_for_ten_thousand_years_does_not_end_the_planner(
     hold = wait_for(lambda: [each for each in reserved(cluster) if each.get("status", {}).get("estimate")], "a hold")
     assert hold[0]["status"]["estimate"] == "9999-12-31T23:59:59Z"
     assert running.text("/healthz") == "ok\n"
+
+
+@pytest.mark.usefixtures("served", "gputopo_scheduler")
+def test_jobsets_of_many_groups_neither_take_the_memory_of_the_planner_nor_delay_gangs(
+    cluster: Cluster,
+    fleet: Fleet,
+    agents_of: StartAgents,
+    planner: StartPlanner,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """No quota of pods limits their number."""
+    define(cluster, definition_of(JOBSETS, "JobSet"))
+    fleet.add(*(NodeSpec(name=f"gpu-{at}", shape=islands_4_4()) for at in range(2)))
+    agents_of()
+    leader = planner()
+    create(cluster, *gang("before", Asked(2, 1)))
+    wait_until_whole(cluster, "before", 2)
+    memory = psutil.Process(leader.server.pid).memory_info
+    before, spec = memory().rss, {"replicatedJobs": [{"name": f"{at}", "groupName": f"{at}"} for at in range(GROUPS)]}
+    kind = {"apiVersion": JOBSETS.api_version, "kind": "JobSet"}
+    made = ({**kind, "metadata": {"name": f"j{at}"}, "spec": spec} for at in range(JOBSETS_CREATED))
+    cluster.api.create_all(((JOBSETS.path(namespace=cluster.namespace), each) for each in made), 4)
+
+    began = time.monotonic()
+    create(cluster, *gang("after", Asked(2, 1)))
+    wait_until_whole(cluster, "after", 2)
+
+    waited, grown = time.monotonic() - began, (memory().rss - before) / MEBI
+    assert grown < 48
+    record_property(FIGURE, f"{JOBSETS_CREATED}: planner +{grown:.0f} MiB, the next gang after {waited:.1f} s")

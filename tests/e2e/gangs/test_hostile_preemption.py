@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.timestamps import format_timestamp, parse_timestamp
+from tests.e2e.attacks import FIGURE
 from tests.e2e.background import ClusterWork
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.gangs.conftest import StartPlanner
@@ -193,3 +194,43 @@ def test_a_pod_that_never_ends_stops_no_eviction(
     wait_until_whole(cluster, "urgent", 1, 180)
     fleet.let_end(endless)
     assert "victim" not in running_pods(cluster)
+
+
+@pytest.mark.usefixtures("served", "gputopo_scheduler")
+def test_gangs_deleted_after_evictions_for_them_evict_no_more_pods_with_new_names(
+    cluster: Cluster,
+    fleet: Fleet,
+    agents_of: StartAgents,
+    planner: StartPlanner,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    nodes(fleet, gpu_0={}, gpu_1={})
+    agents_of()
+    for at in range(2):
+        on_node(cluster, f"old-{at}", f"gpu-{at}", CHEAP, terminationGracePeriodSeconds=60)
+        fleet.keep_running(cluster.pod(f"old-{at}"))
+    planner(*options(tmp_path))
+    cluster.create_namespace("killer")
+    paths = cluster.pods(namespace="killer")
+    (first,) = gang("kill-0", Asked(1, 8), priorityClassName=CRITICAL)
+    cluster.api.create(paths, first)
+    wait_for(lambda: len(running_pods(cluster)) == 1, "an eviction", 60)
+    cluster.api.delete(f"{paths}/kill-0-0")
+    (evicted,) = {"old-0", "old-1"} - running_pods(cluster)
+    fleet.let_end(cluster.pod(evicted))
+    on_node(cluster, "new", f"gpu-{evicted[-1]}", CHEAP)
+
+    (second,) = gang("kill-1", Asked(1, 8), priorityClassName=CRITICAL)
+    cluster.api.create(paths, second)
+    time.sleep(15)
+    left = running_pods(cluster)
+    fleet.let_end(cluster.pod(next(iter(left - {"new"}))))
+    create(cluster, *gang("urgent", Asked(1, 8), priorityClassName=CRITICAL))
+    began = time.monotonic()
+    wait_until_whole(cluster, "urgent", 1, 60)
+
+    assert left == ({"old-0", "old-1", "new"} - {evicted})
+    record_property(
+        FIGURE, f"one pod is evicted; a gang of another namespace starts after {time.monotonic() - began:.0f} s"
+    )

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.kube.rbac import JOBSETS, TRAIN_JOBS, Resource
+from gputopo.kube.rbac import JOBSETS, TRAIN_JOBS
 from gputopo.labels.workloads import JOBSET
 from gputopo.timestamps import format_timestamp
-from tests.api_objects import Object
-from tests.e2e.agent.access import define
+from tests.e2e.agent.access import define, definition_of
 from tests.e2e.cluster import Cluster
 from tests.e2e.gangs.conftest import StartPlanner
 from tests.e2e.gangs.holds import nodes
@@ -31,20 +30,6 @@ def _priority_classes(cluster: Cluster) -> None:
     create_classes(cluster)
 
 
-def definition(resource: Resource, kind: str) -> Object:
-    """Return a definition of this kind that accepts any fields."""
-    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    version = {"name": resource.version, "served": True, "storage": True, "schema": schema}
-    approved = {"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/jobset"}
-    names = {"plural": resource.plural, "singular": kind.casefold(), "kind": kind}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{resource.plural}.{resource.group}", "annotations": approved},
-        "spec": {"group": resource.group, "scope": "Namespaced", "names": names, "versions": [version]},
-    }
-
-
 def run_pods(cluster: Cluster, annotations: dict[str, str]) -> set[str]:
     """Run a pod of the JobSet ``train`` with all GPUs of each node; return their names."""
     for number, node in enumerate(NODES):
@@ -60,7 +45,7 @@ def run_pods(cluster: Cluster, annotations: dict[str, str]) -> set[str]:
 def test_workers_of_a_jobset_that_start_after_the_driver_are_not_evicted_alone(
     cluster: Cluster, fleet: Fleet, agents_of: StartAgents, planner: StartPlanner, tmp_path: Path
 ) -> None:
-    define(cluster, definition(JOBSETS, "JobSet"))
+    define(cluster, definition_of(JOBSETS, "JobSet"))
     after = [{"name": "driver", "status": "Ready"}]
     driver = {"name": "driver", "replicas": 1, "template": {"spec": {"parallelism": 1, "completions": 1}}}
     workers = {"name": "worker", "template": {"spec": {"parallelism": 2, "completions": 2}}, "dependsOn": after}
@@ -85,7 +70,7 @@ def test_workers_of_a_jobset_that_start_after_the_driver_are_not_evicted_alone(
 def test_the_status_of_a_trainjob_spares_pods_whose_gang_has_another_name(
     cluster: Cluster, fleet: Fleet, agents_of: StartAgents, planner: StartPlanner, tmp_path: Path
 ) -> None:
-    define(cluster, definition(TRAIN_JOBS, "TrainJob"))
+    define(cluster, definition_of(TRAIN_JOBS, "TrainJob"))
     status = {"estimatedRemainingSeconds": 3_600, "lastUpdatedTime": format_timestamp(time.time())}
     made = {
         "apiVersion": TRAIN_JOBS.api_version,
