@@ -86,7 +86,9 @@ def due_evictions(inputs: ReconcileInput, reservation: ReservationUpdate) -> Ite
     left = left_evictions(inputs, preemption)
     yield from (EvictPod(each, reservation) for each in left if each.unit in begun and _is_due(inputs, each))
     waiting = tuple(each for each in left if each.unit not in begun)
-    if waiting and _may_begin(inputs, reservation) and _fresh_check(inputs, reservation) is None:
+    if all(is_ending(inputs, each) for each in waiting):  # they end without an eviction
+        return
+    if _may_begin(inputs, reservation) and _fresh_check(inputs, reservation) is None:
         is_first = not begun and not preemption.yields
         if is_first and reservation.key in inputs.unproved:  # the proof says where the members of the gang would be
             return
@@ -137,7 +139,7 @@ def _reason(
     if refused := refused_units(inputs, reservation, preemption):
         text = f"evictions of {first_names(sorted(refused))} are refused: other pods are searched for"
         return text + _refusal(inputs, reservation, left)
-    spared = sorted({each.unit for each in left} - set(reservation.status.evicting))
+    spared = sorted({each.unit for each in unfinished_evictions(inputs, preemption)} - set(reservation.status.evicting))
     if spared and is_late(inputs, reservation):
         text = f"evictions were refused until {reservation.status.deadline}: {first_names(spared)} not evicted"
         return text + _refusal(inputs, reservation, left)

@@ -194,6 +194,21 @@ def test_an_old_count_is_not_used() -> None:
     assert counts(case) == [("a1", "a2", "b1")]
 
 
+def test_a_unit_whose_pods_end_without_an_eviction_is_not_counted_again_and_again() -> None:
+    ending = {"b1": WALL + 20.0}
+    case = Case(hold(UNITS[0], deadline=WALL + 60.0), ("b1",), gone_by=ending)
+
+    assert counts(case) == []
+    assert counts(case._replace(gone_by={})) == [("b1",)]
+    assert counts(case._replace(intent=hold())) == []
+
+
+def test_a_unit_whose_pods_end_without_an_eviction_is_not_called_spared_after_the_deadline() -> None:
+    case = Case(hold(UNITS[0], deadline=WALL), ("b1",), gone_by={"b1": WALL + 20.0})
+
+    assert "not evicted" not in (status(case).reason or "")
+
+
 def test_a_pod_that_does_not_end_after_its_accepted_eviction_is_evicted_again_after_a_while() -> None:
     case = Case(hold(UNITS[0]), evicted=("a1", "a2"), blocked={UNITS[1]: "no"})
 
