@@ -229,15 +229,15 @@ class Preemptions:
         for uid, check in self._view.observations.budgets.items():
             reservation = self._view.reservations.get(uid)
             intent = None if reservation is None else reservation.spec.preemption
-            if not check.blocked or reservation is None or (intent is not None and intent.yields):  # the hold stays
+            if not check.blocked or reservation is None or (intent is not None and intent.yields):
                 continue
-            if uid in self._over or not reservation.status.evicting:
-                self._report_forbidden(reservation, check, now)
-                self._forbid(check, now)
-            if not reservation.status.evicting:
-                gang = self._view.gang_members.get_gang(GangName(reservation.namespace, reservation.spec.gang))
-                if gang is not None:
-                    self._history.allow_search_again(gang_key(gang), now)
+            if reservation.status.evicting:  # the hold stays
+                continue
+            self._report_forbidden(reservation, check, now)
+            self._forbid(check, now)
+            gang = self._view.gang_members.get_gang(GangName(reservation.namespace, reservation.spec.gang))
+            if gang is not None:
+                self._history.allow_search_again(gang_key(gang), now)
 
     def _forbid(self, check: BudgetCheck, now: float) -> None:
         """Let searches leave out what a check has found."""
