@@ -20,7 +20,7 @@ def evict_pod(kube: Kube, planned: PlannedEviction, *, dry_run: bool = False) ->
     kube.evict(ObjectMeta(planned.name, planned.uid, planned.namespace), grace_s, dry_run=dry_run)
 
 
-def refused_in_trial(kube: Kube, evictions: Iterable[PlannedEviction]) -> dict[str, str]:
+def find_refused_evictions(kube: Kube, evictions: Iterable[PlannedEviction]) -> dict[str, str]:
     """Return the units of which an eviction would be refused, or not answered, with the reason for people."""
     refused: dict[str, str] = {}
     unanswered: dict[str, str] = {}  # by namespace: a webhook for it fails, each time after its timeout

@@ -294,11 +294,11 @@ class Outbox:
             blocked = {each.unit: error for each in action.evictions}
         if action.dry_run_for is not None:
             if self._preemptions is not None:
-                check = BudgetCheck(now, blocked, answer.forbidden, answer.short_nodes)
+                check = BudgetCheck(now, blocked, answer.forbidden, answer.insufficient_nodes)
                 self._preemptions.apply_dry_run_check(action.dry_run_for, check, now)
             return
         observations = self._view.observations
-        check = BudgetCheck(now, blocked, answer.forbidden, answer.short_nodes)
+        check = BudgetCheck(now, blocked, answer.forbidden, answer.insufficient_nodes)
         self._view.observations = observations._replace(budgets={**observations.budgets, action.hold: check})
 
     def _apply_status(self, action: WriteStatus) -> None:

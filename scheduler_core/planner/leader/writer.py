@@ -50,7 +50,7 @@ from scheduler_core.planner.commit.actions import (
 )
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.leader.budget_reads import check_budgets
-from scheduler_core.planner.leader.eviction_trials import evict_pod, refused_in_trial
+from scheduler_core.planner.leader.eviction_trials import evict_pod, find_refused_evictions
 from scheduler_core.planner.leader.resource_fit_reads import find_shortages
 
 T = TypeVar("T")
@@ -79,7 +79,7 @@ class WriteAnswer(NamedTuple):
     seconds: float = 0.0
     blocked: Mapping[str, str] = {}  # of ``CheckBudgets``: units that may not be evicted, and why
     forbidden: frozenset[str] = frozenset()  # of ``CheckBudgets``: UIDs of further pods that may not be evicted
-    short_nodes: frozenset[str] = frozenset()  # of ``CheckBudgets``: as ``Shortages.nodes``
+    insufficient_nodes: frozenset[str] = frozenset()  # of ``CheckBudgets``: as ``Shortages.nodes``
 
 
 class ActionExecutor:
@@ -125,12 +125,14 @@ class ActionExecutor:
     def _check_evictions(self, action: CheckBudgets) -> WriteAnswer:
         """Return what forbids the evictions: the first kind of reasons that is found. Raises ``KubeError``."""
         blocked, forbidden = check_budgets(self._kube, action)
-        short = frozenset[str]()
+        insufficient = frozenset[str]()
         if not blocked:
-            blocked, short = find_shortages(self._kube, action)
+            blocked, insufficient = find_shortages(self._kube, action)
         if not blocked and action.dry_run_for is None:
-            blocked = refused_in_trial(self._kube, action.evictions)
-        return WriteAnswer(action, WriteOutcome.DONE, blocked=blocked, forbidden=forbidden, short_nodes=short)
+            blocked = find_refused_evictions(self._kube, action.evictions)
+        return WriteAnswer(
+            action, WriteOutcome.DONE, blocked=blocked, forbidden=forbidden, insufficient_nodes=insufficient
+        )
 
     def _read_again(self, answer: WriteAnswer, name: str) -> WriteAnswer:
         try:

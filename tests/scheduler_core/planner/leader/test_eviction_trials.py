@@ -9,7 +9,7 @@ import pytest
 from gputopo.crd.reservations import PlannedEviction
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.rbac import PREEMPTOR
-from scheduler_core.planner.leader.eviction_trials import refused_in_trial
+from scheduler_core.planner.leader.eviction_trials import find_refused_evictions
 from tests.api_server import Answer, Asked, api_server
 
 EVICTIONS = tuple(
@@ -25,7 +25,7 @@ def tried(folder: Path, answers: dict[str, Answer]) -> tuple[dict[str, str], lis
     with api_server(lambda asked: answers.get(asked.path.split("/")[-2], accepted)) as server:
         kube = from_kubeconfig(PREEMPTOR, server.kubeconfig(folder / "config"))
         try:
-            return refused_in_trial(kube, EVICTIONS), server.asked
+            return find_refused_evictions(kube, EVICTIONS), server.asked
         finally:
             kube.close()
 
