@@ -124,7 +124,8 @@ class HoldLimits:
         """Return False if the holds of this priority would have too many GPUs together, and record why.
 
         The only hold of a priority, and a hold that moves, may have more. Gangs behind a gang that waits for its share
-        get holds from what is left, but together no more than leaves this share: it waits for older holds only.
+        get holds from what is left, but together no more than leaves this share: it waits for older holds only. So the
+        holds behind it count as a whole, also GPUs that pods of their namespaces use for now.
         """
         open_holds = [each for each in holds if each.priority == priority]
         others = sum(each.gpus - self._own_use(each) for each in open_holds if each.gang != gang)
