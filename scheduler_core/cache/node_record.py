@@ -56,7 +56,7 @@ def parse_occupant(
 ) -> Occupant | None:
     """Return the pod as an occupant of a node; None where it requests no GPU or has finished.
 
-    ``load``: of a pod's spec; the planner's.
+    ``load``: the planner's.
     """
     if pod.is_finished or not requests_gpus(pod.spec):
         return None
@@ -80,7 +80,7 @@ def parse_occupant(
         admitted=pod.status.start_time is not None,
         owner=None if metadata.owner is None else metadata.owner.uid,
         job=None if job is None else sys.intern(job),
-        load=load(pod.spec),
+        load=load(pod),
     )
 
 

@@ -12,12 +12,14 @@ from scheduler_core.request.pod import (
     Container,
     Metadata,
     Pod,
+    PodCondition,
     PodSpec,
     PodStatus,
     PreferredTerms,
     Requirement,
     Volume,
 )
+from scheduler_core.request.resizes import Statuses
 
 
 class LabelSelector(msgspec.Struct, frozen=True, rename="camel"):
@@ -130,19 +132,12 @@ class FullPodSpec(PodSpec, frozen=True, rename="camel"):
 _GATED = "SchedulingGated"
 
 
-class PodCondition(msgspec.Struct, frozen=True):
-    """An item of ``status.conditions``."""
-
-    type: str
-    status: str
-    message: str = ""
-    reason: str = ""
-
-
 class FullPodStatus(PodStatus, frozen=True, rename="camel"):
-    """``status`` with its conditions."""
+    """``status`` with its conditions and the resources of containers."""
 
     conditions: tuple[PodCondition, ...] | None = None
+    container_statuses: Statuses = None
+    init_container_statuses: Statuses = None
 
     @property
     def scheduler_message(self) -> str | None:

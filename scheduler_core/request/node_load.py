@@ -13,11 +13,12 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from gputopo.quantities import parse_quantity
-from scheduler_core.request.full_pod import FullPodSpec
+from scheduler_core.request.full_pod import FullPod, FullPodSpec
+from scheduler_core.request.resizes import Resizes, resizes_of
 
 _MOST = 1 << 50  # of any amount: more than any node has (a PiB), and less than a quantity may say
-_NAMES = ("cpu", "memory", "ephemeral-storage")
 Quantities = Mapping[str, str | int | float]
+_NAMES = ("cpu", "memory", "ephemeral-storage")
 _Amounts = tuple[int, int, int]  # in the order of ``_NAMES``
 
 
@@ -43,16 +44,18 @@ NO_LOAD = NodeLoad()
 ONE_POD = NodeLoad(pods=1)  # a pod without requests
 
 
-def pod_load(spec: FullPodSpec) -> NodeLoad:
+def pod_load(pod: FullPod) -> NodeLoad:
     """Return the requests of a pod: the largest need at any time, with the overhead, and one pod."""
+    spec, status = pod.spec, pod.status
     cpu = memory = storage = 0  # of the containers that run together
+    resizes = resizes_of(status.container_statuses, status.init_container_statuses, status.conditions)
     for container in spec.containers or ():
-        resources = container.resources
+        resources = resizes.resources_of(container.name, container.resources)
         if resources.requests or resources.limits:
             own = _requests(resources.requests, resources.limits)
             cpu, memory, storage = cpu + own[0], memory + own[1], storage + own[2]
     if spec.init_containers:
-        cpu, memory, storage = _with_init_containers(spec, (cpu, memory, storage))
+        cpu, memory, storage = _with_init_containers(spec, resizes, (cpu, memory, storage))
     if spec.resources is not None:  # of all containers together
         stated = {**(spec.resources.limits or {}), **(spec.resources.requests or {})}
         whole = _amounts(stated)
@@ -71,11 +74,12 @@ def allocatable_load(stated: Quantities | None) -> tuple[int | None, int | None,
     )
 
 
-def _with_init_containers(spec: FullPodSpec, together: _Amounts) -> _Amounts:
+def _with_init_containers(spec: FullPodSpec, resizes: Resizes, together: _Amounts) -> _Amounts:
     """Return the largest need: one init container after the other, beside the sidecars that were started before it."""
     most, sidecars = (0, 0, 0), (0, 0, 0)
     for container in spec.init_containers or ():
-        own = _requests(container.resources.requests, container.resources.limits)
+        resources = resizes.resources_of(container.name, container.resources)
+        own = _requests(resources.requests, resources.limits)
         asked = _sum(sidecars, own)
         most = _largest(most, asked)
         if container.restart_policy == "Always":

@@ -160,6 +160,15 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     active_deadline_seconds: int | None = None
 
 
+class PodCondition(msgspec.Struct, frozen=True):
+    """An item of ``status.conditions``."""
+
+    type: str
+    status: str
+    message: str = ""
+    reason: str = ""
+
+
 class PodStatus(msgspec.Struct, frozen=True, rename="camel"):
     """``status``."""
 

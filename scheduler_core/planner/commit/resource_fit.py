@@ -14,7 +14,8 @@ import msgspec
 
 from gputopo.labels.resources import is_gpu
 from gputopo.quantities import parse_quantity
-from scheduler_core.request.pod import ContainerResources
+from scheduler_core.request.pod import ContainerResources, PodCondition
+from scheduler_core.request.resizes import Statuses, resizes_of
 
 _ONE_POD = {"pods": Fraction(1)}  # of the pods that a node may have
 _NONE = Fraction(0)
@@ -47,6 +48,7 @@ class FitPort(msgspec.Struct, frozen=True, rename="camel"):
 class FitContainer(msgspec.Struct, frozen=True, rename="camel"):
     """A container or init container."""
 
+    name: str = ""
     resources: ContainerResources = ContainerResources()
     restart_policy: str | None = None  # "Always" on an init container: a sidecar
     ports: tuple[FitPort, ...] | None = None
@@ -61,10 +63,13 @@ class FitSpec(msgspec.Struct, frozen=True, rename="camel"):
     resources: ContainerResources | None = None  # of all containers together
 
 
-class FitStatus(msgspec.Struct, frozen=True):
-    """The part of a pod's ``status`` that says whether it uses resources."""
+class FitStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """The part of a pod's ``status`` that says which resources it uses."""
 
     phase: str | None = None
+    conditions: tuple[PodCondition, ...] | None = None
+    container_statuses: Statuses = None
+    init_container_statuses: Statuses = None
 
 
 class FitPod(msgspec.Struct, frozen=True):
@@ -132,14 +137,16 @@ def _text(number: Fraction) -> str:
 
 def requests_of(pod: FitPod) -> Amounts:
     """Return the resources that a pod requests, as kube-scheduler counts them, with the overhead and the pod itself."""
-    spec = pod.spec
+    spec, status = pod.spec, pod.status
+    resizes = resizes_of(status.container_statuses, status.init_container_statuses, status.conditions)
     most, sidecars = dict[str, Fraction](), dict[str, Fraction]()
     for container in spec.init_containers or ():
-        asked = _sum((sidecars, _requests(container.resources)))
+        asked = _sum((sidecars, _requests(resizes.resources_of(container.name, container.resources))))
         most = _largest(most, asked)
         if container.restart_policy == "Always":
             sidecars = asked
-    together = _sum((sidecars, *(_requests(each.resources) for each in spec.containers or ())))
+    containers = (resizes.resources_of(each.name, each.resources) for each in spec.containers or ())
+    together = _sum((sidecars, *map(_requests, containers)))
     of_pod = {} if spec.resources is None else _requests(spec.resources)
     return _sum(({**_largest(most, together), **of_pod}, _quantities(spec.overhead), _ONE_POD))
 

@@ -102,7 +102,7 @@ def watched_pod(uid: str, pod: FullPod, parse: ParsePod = parse_request) -> Watc
 
 def pod_load_of(uid: str, pod: FullPod, node: str | None) -> PodLoad | None:
     """Return what a pod takes of a node; None: it has no node, or has ended."""
-    return None if not node or pod.is_finished else PodLoad(uid, sys.intern(node), pod_load(pod.spec))
+    return None if not node or pod.is_finished else PodLoad(uid, sys.intern(node), pod_load(pod))
 
 
 def planner_pod(uid: str, pod: FullPod, parse: ParsePod = parse_request) -> PlannerPod | None:
@@ -211,7 +211,7 @@ def _member(uid: str, pod: FullPod, parse: ParsePod) -> Member | None:
         is_terminating=metadata.deletion_timestamp is not None,
         reservation=reservation,
         owner_kind=None if owner is None else f"{owner.api_version.rpartition('/')[0] or 'core'}/{owner.kind}",
-        load=pod_load(spec),
+        load=pod_load(pod),
         rules=rules,
         terms=required_nodes(spec.affinity) if gated else None,
         finalizers=metadata.finalizers or (),

@@ -30,7 +30,7 @@ _SPEC = st.fixed_dictionaries(
 
 
 def load(**spec: Any) -> NodeLoad:
-    return pod_load(msgspec.convert({"spec": spec}, FullPod).spec)
+    return pod_load(msgspec.convert({"spec": spec}, FullPod))
 
 
 @given(_SPEC)
