@@ -80,7 +80,9 @@ def due_evictions(inputs: ReconcileInput, reservation: ReservationUpdate) -> Ite
         untouched_units(inputs, reservation, preemption) if reservation.key in inputs.unproved else frozenset[str]()
     )
     if unfinished := [each for each in unfinished_evictions(inputs, preemption) if each.unit in begun]:
-        due = (each for each in unfinished if each.unit not in spared and _is_due(inputs, each))
+        due = [each for each in unfinished if each.unit not in spared and _is_due(inputs, each)]
+        # Else the owner of hundreds of pods without GPUs sees the first of them end, and protects those with GPUs.
+        due.sort(key=lambda each: not each.gpus)
         yield from (EvictPod(each, reservation) for each in due)
         return
     left = left_evictions(inputs, preemption)

@@ -247,6 +247,15 @@ def test_a_pod_without_gpus_is_not_watched_and_is_evicted_once() -> None:
     assert evicted(case._replace(evicted=("d",), evicted_s=0.0)) == []
 
 
+def test_pods_with_gpus_are_evicted_first() -> None:
+    """The owner of many pods without GPUs sees the first of them end, and could protect the others in time."""
+    helpers = tuple(PlannedEviction(f"uid-h{at}", "other", f"h{at}", "n1", "other/a") for at in range(3))
+    found = hold("other/a", "other/b")
+    spec = msgspec.structs.replace(found.spec, preemption=Preemption((*helpers, PODS["a1"], PODS["b1"]), "rule"))
+
+    assert evicted(Case(found._replace(spec=spec, hash=spec_hash(spec)))) == ["a1", "b1", "h0", "h1", "h2"]
+
+
 def test_nothing_is_evicted_before_the_ledger_lists_the_hold() -> None:
     assert evicted(Case(hold(*UNITS), is_listed=False)) == []
 
