@@ -119,6 +119,12 @@ ATTACKS = (
         "",
     ),
     Attack(
+        "the same by the owner of a gang of many pods without GPUs and one with eight",
+        "one or two pods of other tenants evicted in vain; a critical gang not started within 50 s",
+        (f"{_LATE}::test_many_members_without_gpus_do_not_protect_the_member_with_gpus",),
+        "",
+    ),
+    Attack(
         "hundreds of PodDisruptionBudgets of 300 kB",
         "980: a critical gang not started within 60 s; planner 88 to 418 MiB",
         (f"{_BUDGETS}::test_large_budgets_neither_delay_a_preemption_nor_take_the_memory_of_the_planner",),

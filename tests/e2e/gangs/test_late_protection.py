@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gputopo.labels.keys import POD_GANG
 from tests.e2e.attacks import FIGURE
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.gangs.conftest import StartPlanner
@@ -23,6 +24,7 @@ from tests.simulated_node.fleet import Fleet
 pytestmark = pytest.mark.e2e
 VICTIMS = {"a-hostile": "gpu-0", "b-honest": "gpu-1", "c-hostile": "gpu-2"}  # namespace -> node of its pod
 HOSTILE = "c-hostile"
+_HELPERS = 60
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 Record = Callable[[str, object], None]
 
@@ -53,9 +55,9 @@ def left(cluster: Cluster) -> set[str]:
 
 
 @contextmanager
-def budget_after_the_first_eviction(cluster: Cluster) -> Iterator[None]:
-    """Protect the last pod as soon as the first one terminates."""
-    pods = cluster.pods(namespace="a-hostile")
+def budget_after_the_first_eviction(cluster: Cluster, watched: str = "a-hostile") -> Iterator[None]:
+    """Protect the last pod as soon as one in the watched namespace terminates."""
+    pods = cluster.pods(namespace=watched)
     version = cluster.api.get(pods)["metadata"]["resourceVersion"]
     api = cluster.plane.client()
     events = api.watch(pods, version, 300)
@@ -87,6 +89,30 @@ def test_a_budget_that_a_tenant_creates_when_its_first_pod_is_evicted_comes_too_
 
     assert left(cluster) == set()
     record_property(FIGURE, f"the gang starts after {time.monotonic() - began:.0f} s; evicted in vain: 0")
+
+
+@pytest.mark.usefixtures("served", "gputopo_scheduler", "_victims")
+def test_many_members_without_gpus_do_not_protect_the_member_with_gpus(
+    cluster: Cluster, planner: StartPlanner, tmp_path: Path, record_property: Record
+) -> None:
+    """They are evicted with the first pods of all tenants, and their owner sees that."""
+    where = {"kubernetes.io/hostname": VICTIMS[HOSTILE]}
+    for number in range(_HELPERS):
+        helper = gpu_pod(f"helper-{number}", 0, {"gang": "z"}, nodeSelector=where, terminationGracePeriodSeconds=2)
+        helper["metadata"] |= {"namespace": HOSTILE, "labels": {"app": "pod"}}
+        cluster.create_pod(helper)
+    cluster.api.patch(cluster.pods("pod", HOSTILE), {"metadata": {"annotations": {POD_GANG.key: "z"}}})
+    pods = cluster.pods(namespace=HOSTILE)
+    wait_for(lambda: all(map(node_of, cluster.api.items(pods))), "all members of the gang", 60)
+    planner(*options(tmp_path))
+
+    with budget_after_the_first_eviction(cluster, HOSTILE):
+        began = time.monotonic()
+        create(cluster, *gang("urgent", Asked(3, 8), priorityClassName=CRITICAL))
+        wait_until_whole(cluster, "urgent", 3, 120)
+
+    assert not {"a-hostile", "b-honest"} & left(cluster)
+    record_property(FIGURE, f"{_HELPERS} members without GPUs: the gang starts after {time.monotonic() - began:.0f} s")
 
 
 @pytest.mark.usefixtures("served", "gputopo_scheduler", "_victims")
