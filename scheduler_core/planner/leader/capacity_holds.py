@@ -71,6 +71,7 @@ class _FoundHold(NamedTuple):
 
     gpus: int
     requested: int  # by the gang; the hold may have more, such as all GPUs of a node
+    at: float  # monotonic seconds; a smaller one may be found later
 
 
 class CapacityHolds:
@@ -171,8 +172,8 @@ class CapacityHolds:
             requested, found_hold = gang.asks.total(), self._too_large.get(gang.name)
             if not self.limits.allow(gang.name, gang.priority, requested, holds, now):
                 continue
-            if found_hold is not None and found_hold.requested != requested:
-                found_hold = None  # the gang has changed
+            if found_hold is not None and (found_hold.requested != requested or now - found_hold.at >= MAX_RETRY_S):
+                found_hold = None
             gpus = requested if found_hold is None else found_hold.gpus
             may_hold = self.limits.allow_together(gang.name, gang.priority, gpus, holds, now) or found_hold is None
             if may_hold and is_due and waiting.unfit_state is not None:
@@ -197,7 +198,7 @@ class CapacityHolds:
         if held and not self.limits.allow(*wanted):
             result = result._replace(create=None)
         elif held and not self.limits.allow_together(*wanted):
-            self._too_large[name] = _FoundHold(held, result.gang.asks.total())
+            self._too_large[name] = _FoundHold(held, result.gang.asks.total(), now)
             return None
         self._not_before = {gang: at for gang, at in self._not_before.items() if queue.get_queued(gang) is not None}
         self._avoided_holds = {

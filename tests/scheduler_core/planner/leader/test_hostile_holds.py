@@ -226,6 +226,9 @@ def test_a_gang_whose_hold_needs_more_gpus_than_it_requests_keeps_no_other_gang_
     run(planner, 60)
 
     assert list(held(server)) == ["first", "low"]
+    monkeypatch.undo()  # a smaller hold is possible
+    run(planner, 320)
+    assert list(held(server)) == ["first", "low", "wide"]
 
 
 def test_a_gang_that_fits_nowhere_keeps_no_later_gang_from_a_hold_beside_others() -> None:
