@@ -21,10 +21,13 @@ def evict_pod(kube: Kube, planned: PlannedEviction, *, dry_run: bool = False) ->
 
 
 def find_refused_evictions(kube: Kube, evictions: Iterable[PlannedEviction]) -> dict[str, str]:
-    """Return the units of which an eviction would be refused, or not answered, with the reason for people."""
+    """Return the units of which an eviction would be refused, or not answered, with the reason for people.
+
+    Only pods with GPUs are tried: a unit may have hundreds of others, and the budgets are counted for all.
+    """
     refused: dict[str, str] = {}
     unanswered: dict[str, str] = {}  # by namespace: a webhook for it fails, each time after its timeout
-    for each in evictions:
+    for each in (each for each in evictions if each.gpus):
         if each.namespace in unanswered:
             refused.setdefault(each.unit, unanswered[each.namespace])
         if each.unit in refused:

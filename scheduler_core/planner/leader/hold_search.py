@@ -4,8 +4,8 @@ A hold has as many devices of each node as the gang will use there, or all devic
 particular devices. Of thousands of nodes, only as many as needed are tried, nodes that are free soonest first. Runs on
 a thread of its own.
 
-One held device of each of many nodes would keep pods that need whole nodes from all of them. So a hold has at least
-half of the devices of its nodes; one node is left out of this count.
+A gang that requests one device of each of many nodes would keep pods that need whole nodes from all of them, whether
+one or all devices are held. So it must request at least half of the devices of these nodes; one node does not count.
 """
 
 from __future__ import annotations
@@ -76,25 +76,26 @@ def search_hold(task: HoldTask) -> HoldResult:
     is_enough = bool(task.held) and _is_enough(task, emptied)
     if is_enough and not task.late_nodes:
         return HoldResult(gang, is_enough=True)
-    held, late = _find_holdings(task, emptied)
+    plan, late = _find_plan(task, emptied)
+    held = () if plan is None else holdings_of(plan, gang.ready, task.view.table)
     if is_enough and (not held or late >= len(task.late_nodes)):
         return HoldResult(gang, is_enough=True)
-    if not held:
+    if plan is None or not held:
         return HoldResult(gang, is_enough=bool(task.held) and task.is_out_of_time())  # without a result: keep the hold
-    reason = _too_sparse(held, emptied.view({each.node for each in held}))
+    reason = _too_sparse(plan, emptied.view({each.node for each in held}))
     if reason is not None:
         return HoldResult(gang, is_enough=True) if is_enough else HoldResult(gang, reason=reason)
     return HoldResult(gang, create_hold(gang, held, task.names, task.held_since or format_timestamp(task.now)))
 
 
-def _find_holdings(task: HoldTask, emptied: _EmptiedNodes) -> tuple[tuple[HeldCapacity, ...], int]:
-    """Return the devices to hold, and on how many of their nodes pods are late.
+def _find_plan(task: HoldTask, emptied: _EmptiedNodes) -> tuple[GangPlan | None, int]:
+    """Return where the gang would start, and on how many of these nodes pods are late.
 
-    No devices where the gang fits nowhere, or requests none. A hold that leaves nodes with late pods keeps its others.
+    None where the gang fits nowhere, or requests no devices. A hold that leaves nodes with late pods keeps its others.
     """
     least = _fewest_nodes(task)
     if least is None:
-        return (), 0
+        return None, 0
 
     def fits(nodes: Sequence[str]) -> set[str] | None:
         found = None if task.is_out_of_time() else _plan_on(task, emptied.view(nodes))
@@ -105,10 +106,11 @@ def _find_holdings(task: HoldTask, emptied: _EmptiedNodes) -> tuple[tuple[HeldCa
     kept = {each.node for each in task.held} - task.late_nodes if task.late_nodes else frozenset[str]()
     candidates = node_deadlines(pods, task.ends)
     found = find_hold_nodes(candidates, fits, least, _TRIES, kept)
-    if found is None:
-        return (), 0
-    held = _holdings(task, emptied.view(found.nodes))
-    return held, len({each.node for each in candidates if each.is_late} & {each.node for each in held} - kept)
+    plan = None if found is None else _plan_on(task, emptied.view(found.nodes))
+    if plan is None:
+        return None, 0
+    used = {seat.node for seat in plan.seats if seat.gpus}
+    return plan, len({each.node for each in candidates if each.is_late} & used - kept)
 
 
 def _fewest_nodes(task: HoldTask) -> int | None:
@@ -153,28 +155,26 @@ def _limited_to(record: NodeRecord, held: Counter[str]) -> NodeRecord:
     return with_pod(record, unknown_pod("others", "", "", sorted(others.items()))) if others else record
 
 
-def _holdings(task: HoldTask, view: NodeView) -> tuple[HeldCapacity, ...]:
-    """Return the devices of these nodes that the gang would use."""
-    found = _plan_on(task, view)
-    return () if found is None else holdings_of(found, task.gang.ready, task.view.table)
-
-
-def _too_sparse(held: Iterable[HeldCapacity], view: NodeView) -> str | None:
-    """Return why the devices are too few for so many nodes; None: they are enough."""
-    devices: dict[str, tuple[int, int]] = {}  # held and all, by node
-    for each in held:
-        there = each.gpus, max(each.gpus, view.table.states[each.node].free_devices(each.resource))
-        devices[each.node] = max(devices.get(each.node, there), there, key=_share)
+def _too_sparse(plan: GangPlan, view: NodeView) -> str | None:
+    """Return why the gang requests too few devices of so many nodes; None: they are enough."""
+    requested = Counter[tuple[str, str]]()
+    for seat in plan.seats:
+        for resource, number in seat.gpus if seat.node is not None else ():
+            requested[seat.node or "", resource] += number
+    devices: dict[str, tuple[int, int]] = {}  # requested and all, by node
+    for (node, resource), gpus in requested.items():
+        there = gpus, max(gpus, view.table.states[node].free_devices(resource))
+        devices[node] = max(devices.get(node, there), there, key=_share)
     counted = sorted(map(_share, devices.values()))[1:]
     if sum(counted) >= _LEAST_SHARE * len(counted):
         return None
     gpus, all_ = map(sum, zip(*devices.values(), strict=True))
-    return f"it would hold {gpus} of the {all_} GPUs of {len(devices)} nodes: a hold has at least half of them"
+    return f"it requests {gpus} of the {all_} GPUs of {len(devices)} nodes: a hold is for at least half of them"
 
 
 def _share(devices: tuple[int, int]) -> float:
-    held, all_ = devices
-    return held / all_
+    requested, all_ = devices
+    return requested / all_
 
 
 def _plan_on(task: HoldTask, view: NodeView) -> GangPlan | None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from gputopo.crd.reservations import EntryPhase, LedgerEntry, PlannedEviction, Preemption, ReservationState
 from scheduler_core.cache.events import ReservationUpdate
-from scheduler_core.planner.commit.actions import reserved_gang, reserved_gangs
+from scheduler_core.planner.commit.actions import EvictPod, reserved_gang, reserved_gangs
 from scheduler_core.planner.commit.ledger import active_entries
 from scheduler_core.planner.commit.members import is_bound
 from scheduler_core.planner.gang.member import GangName
@@ -37,6 +37,7 @@ class _BegunPreemption(NamedTuple):
     gang_key: str
     places: frozenset[str] = frozenset()  # UIDs of the committed reservations of the gang since the hold has ended
     is_deleted: bool = False  # its members with places were deleted before these were rolled back
+    is_refused: bool = False  # the API server refused an eviction: that the gang does not start is not its fault
 
 
 class PreemptionOutcomes:
@@ -67,7 +68,8 @@ class PreemptionOutcomes:
     def abandoned_namespaces(self) -> frozenset[str]:
         """Return the namespaces of gangs that were deleted, and whose preemptions are not counted yet."""
         gangs, found = self._view.gang_members, (*self._begun.values(), *self._open)
-        return frozenset(each.gang.namespace for each in found if each.is_deleted or gangs.get_gang(each.gang) is None)
+        deleted = (each for each in found if each.is_deleted or gangs.get_gang(each.gang) is None)
+        return frozenset(each.gang.namespace for each in deleted if not self._is_refused(each))
 
     def _end(self, ended: _BegunPreemption) -> None:
         """Report the pods that are not evicted, of units of which other pods were."""
@@ -75,7 +77,7 @@ class PreemptionOutcomes:
         if len(left) == len(evictions):  # killed before the first eviction, and the gang is gone
             self._context.executor.count_preemption("stopped", ended.intent)
             return
-        self._open.append(ended)
+        self._open.append(ended._replace(is_refused=self._is_refused(ended)))
         sizes, found = Counter(each.unit for each in evictions), Counter(each.unit for each in left)
         partly = [each for each in left if found[each.unit] < sizes[each.unit]]
         for draft in stopped_events(ended.reservation, partly) if partly else ():
@@ -87,13 +89,17 @@ class PreemptionOutcomes:
         exists = uid in view.cache.pods if eviction.gpus else view.disruptions.pod(uid) is not None
         return exists and view.gone_by(uid) is None and not self._history.has_evicted(uid)
 
+    def _is_refused(self, begun: _BegunPreemption) -> bool:
+        refused = self._view.observations.refused_writes
+        return begun.is_refused or any((EvictPod, each.uid) in refused for each in begun.intent.evictions)
+
     def _begun_preemption(self, uid: str, before: _BegunPreemption | None) -> _BegunPreemption | None:
         reservation = self._view.reservations[uid]
         intent, name = reservation.spec.preemption, reserved_gang(reservation)
         if intent is None or name is None or not reservation.status.evicting:
             return None
         if before is not None:  # its gang may be gone by now
-            return before._replace(reservation=reservation)
+            return before._replace(reservation=reservation, is_refused=self._is_refused(before))
         gang = self._view.gang_members.get_gang(name)
         key = name.title if gang is None else gang_key(gang)
         return _BegunPreemption(reservation, intent, name, key)
@@ -126,7 +132,7 @@ class PreemptionOutcomes:
         self._context.executor.count_preemption("in-vain", ended.intent)
         self._history.mark_failed(ended.gang_key, now)
         is_gone = not ended.places and self._view.gang_members.get_gang(ended.gang) is None
-        if is_gone or ended.is_deleted:
+        if (is_gone or ended.is_deleted) and not ended.is_refused:
             self._history.mark_given_up(ended.gang.namespace, now)
 
     def _was_deleted(self, each: _BegunPreemption) -> bool:

@@ -13,7 +13,8 @@ from scheduler_core.planner.leader.eviction_trials import find_refused_evictions
 from tests.api_server import Answer, Asked, api_server
 
 EVICTIONS = tuple(
-    PlannedEviction(f"u-{name}", "team", name, "n", f"team/{name[0]}", 8) for name in ("a1", "a2", "b1", "c1")
+    PlannedEviction(f"u-{name}", "team", name, "n", f"team/{name[0]}", 0 if name == "a3" else 8)
+    for name in ("a1", "a2", "a3", "b1", "c1")
 )
 BUDGET = {"message": "no", "details": {"causes": [{"reason": "DisruptionBudget"}]}}
 NO_DRY_RUN = {"message": 'admission webhook "x" does not support dry run'}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -82,12 +84,13 @@ def test_the_hold_of_a_single_pod_has_the_name_of_the_pod() -> None:
     assert created == CreateReservation("team", "w-abc", spec)
 
 
-def test_few_devices_of_each_of_many_nodes_are_not_held() -> None:
+@pytest.mark.parametrize("wishes", [{}, {"vram": "20Gi"}], ids=["any devices", "particular devices: all are held"])
+def test_for_few_devices_of_each_of_many_nodes_none_are_held(wishes: dict[str, str]) -> None:
     """They would keep pods that need whole nodes from all these nodes."""
-    found = search_hold(task(_apart(1, 1, 1), *BUSY.values()))
+    found = search_hold(task(_apart(1, 1, 1, **wishes), *BUSY.values()))
 
     assert found.create is None
-    assert found.reason == "it would hold 3 of the 24 GPUs of 3 nodes: a hold has at least half of them"
+    assert found.reason == "it requests 3 of the 24 GPUs of 3 nodes: a hold is for at least half of them"
 
 
 @pytest.mark.parametrize(
@@ -211,9 +214,9 @@ def test_the_hold_stays_when_the_search_runs_out_of_time() -> None:
     assert search_hold(late._replace(held=())) == HoldResult(late.gang)
 
 
-def _apart(*gpus: int) -> list[Member]:
+def _apart(*gpus: int, **wishes: Any) -> list[Member]:
     """Return members of so many GPUs that may not share a node."""
-    return [member(f"w-{at}", number, role="x", refuses="x") for at, number in enumerate(gpus)]
+    return [member(f"w-{at}", number, role="x", refuses="x", **wishes) for at, number in enumerate(gpus)]
 
 
 def _gang(members: list[Member]) -> Gang:

@@ -270,7 +270,7 @@ def test_a_hold_of_few_gpus_of_many_nodes_keeps_no_whole_nodes_from_other_gangs(
     run(planner, 60)
     assert held(server) == {}
     assert reason_of(planner, "sparse").endswith(
-        "holds no capacity: it would hold 4 of the 16 GPUs of 4 nodes: a hold has at least half of them"
+        "holds no capacity: it requests 4 of the 16 GPUs of 4 nodes: a hold is for at least half of them"
     )
 
     gang(server, "whole", 3, 4)

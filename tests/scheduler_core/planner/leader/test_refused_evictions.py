@@ -124,6 +124,28 @@ def test_without_other_pods_the_evictions_are_repeated_until_they_are_accepted()
     assert len([each for each in leader.writes if isinstance(each, CheckBudgets)]) > 0
 
 
+def test_a_namespace_does_not_wait_after_its_user_deletes_a_gang_whose_evictions_are_refused() -> None:
+    server = ApiServer({"n0": 2, "n1": 2, "n2": 2})
+    foes = run_foes(server, "n0", "n1")
+    run_pod(server, "dear", "n2", "team")
+    gang = urgent(server, size=2)
+    leader = planner(server)
+    leader.refuses = only_first(foes, WriteOutcome.REFUSED)
+    run(leader, 10)
+    assert len(foes & server.pods.keys()) == 1
+
+    for each in gang:
+        server.delete_pod(each)
+    (left,) = foes & server.pods.keys()
+    for node in {"n0", "n1"} - {server.pods[left]["spec"]["nodeName"]}:  # else the next gang needs no eviction
+        run_pod(server, "again", node, "foe")
+    leader.refuses = lambda _: None
+    urgent(server, "second", size=1)
+
+    assert until_committed(leader, 300.0) < 60.0
+    assert leader.preemptions[:5] == ["planned", "begun", "in-vain", "planned", "begun"]
+
+
 def test_a_namespace_whose_evictions_are_refused_again_is_left_out_for_longer() -> None:
     forbidden, now, found = ForbiddenUnits(), 0.0, []
     for _ in range(5):
