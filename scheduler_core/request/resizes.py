@@ -32,7 +32,7 @@ Statuses = tuple[ContainerStatus, ...] | None
 
 
 class Resizes(NamedTuple):
-    """What the kubelet has allocated for the containers of a pod."""
+    """Resources that the kubelet has allocated to the containers of a pod."""
 
     by_name: Mapping[str, ContainerStatus]
     is_infeasible: bool  # the kubelet cannot do the resize

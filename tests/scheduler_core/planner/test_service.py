@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +125,20 @@ def test_a_term_ends_if_the_ledger_cannot_be_read(tmp_path: Path, caplog: pytest
     assert events == [("term", True), ("ledger", None), ("term", False)]
 
 
+def fatal_error_of(
+    folder: Path, watching: Callable[[Deliver], WatchSet], follow: Callable[[PlannerService], Coroutine[Any, Any, None]]
+) -> BaseException | None:
+    """Run a service until ``follow`` returns. Return the error that ends its process."""
+    cluster = Cluster()
+    cluster.applied = True
+    with api_server(cluster.answer) as server:
+        kube = from_kubeconfig(PLANNER, server.kubeconfig(folder / "config"))
+        service = serving(ActionExecutor(kube, lambda: True, lambda: 0.0), Elected(), watching)
+        asyncio.run(follow(service))
+        kube.close()
+    return service.fatal_error
+
+
 def test_an_internal_error_ends_the_process(tmp_path: Path) -> None:
     class OursError(Exception):
         pass
@@ -137,15 +151,7 @@ def test_an_internal_error_ends_the_process(tmp_path: Path) -> None:
             service.tick()
             await asyncio.wait_for(service.stop_requested.wait(), 10)
 
-    cluster = Cluster()
-    cluster.applied = True
-    with api_server(cluster.answer) as server:
-        kube = from_kubeconfig(PLANNER, server.kubeconfig(tmp_path / "config"))
-        service = serving(ActionExecutor(kube, lambda: True, lambda: 0.0), Elected(), watching)
-        asyncio.run(follow(service))
-        kube.close()
-
-    assert isinstance(service.fatal_error, OursError)
+    assert isinstance(fatal_error_of(tmp_path, watching, follow), OursError)
 
 
 def test_an_internal_error_while_a_list_is_divided_ends_the_process(
@@ -174,12 +180,4 @@ def test_an_internal_error_while_a_list_is_divided_ends_the_process(
             delivered[0](Batch(NodeUpdate, (), is_full_list=True))
             await asyncio.wait_for(service.stop_requested.wait(), 10)
 
-    cluster = Cluster()
-    cluster.applied = True
-    with api_server(cluster.answer) as server:
-        kube = from_kubeconfig(PLANNER, server.kubeconfig(tmp_path / "config"))
-        service = serving(ActionExecutor(kube, lambda: True, lambda: 0.0), Elected(), watching)
-        asyncio.run(follow(service))
-        kube.close()
-
-    assert isinstance(service.fatal_error, OursError)
+    assert isinstance(fatal_error_of(tmp_path, watching, follow), OursError)
