@@ -4,10 +4,14 @@ kube-scheduler calls Filter for the next pod before it binds the last one. A pod
 assumed on that node; a pod for which Filter returned several nodes is in flight to any of them (see ``in_flight``).
 An assumption ends when Filter is called for the pod again, when the watch shows the pod bound or deleted, or when
 it expires. After a restart only the pods that the API server shows nominated to a node are assumed.
+
+Filter may be called for a pod after the watch has shown its deletion: kube-scheduler has its own watch. No event would
+end that assumption, so the UIDs of the pods that were deleted last are remembered.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Collection, Iterator
 from collections.abc import Set as AbstractSet
 from math import inf
@@ -19,6 +23,7 @@ from scheduler_core.cache.events import PodUpdate
 WITH_VOLUMES_S = 630.0  # kube-scheduler waits up to 10 minutes for volumes before it binds (bindTimeoutSeconds)
 MAX_PODS = 4096  # the oldest are dropped first
 MAX_NODE_NAMES = 1 << 20  # of all pods in flight together: some 50 MB
+MAX_DELETED = 1 << 14  # UIDs; the oldest are dropped first: those of a minute at 270 deletions a second
 
 
 class AssumedPod(NamedTuple):
@@ -45,6 +50,7 @@ class AssumedPods:
         self._node_names = 0  # in all of ``_on_several``
         self._next_expiry = inf  # no assumption expires before
         self._overflowed_until = -inf
+        self._deleted = OrderedDict[str, None]()  # oldest first
         self._now = -inf  # of the last ``expire_pods``
 
     def __iter__(self) -> Iterator[AssumedPod]:
@@ -78,14 +84,15 @@ class AssumedPods:
         """True if a pod may be in flight that was dropped because there were too many."""
         return self._now < self._overflowed_until
 
-    def add_pod(
-        self, pod: Occupant, nodes: AbstractSet[str], until: float, admitted_until: float = 0.0
-    ) -> tuple[AssumedPod, ...]:
+    def add_pod(self, pod: Occupant, nodes: AbstractSet[str], until: float) -> tuple[AssumedPod, ...]:
         """Assume the pod on one of the nodes, in place of its former assumption. Return the assumptions that end.
 
         ``nodes`` is not copied: it may contain 15,000 names.
         """
         ended = self.drop_pod(pod.uid)
+        admitted_until = 0.0
+        if until == inf and ended:
+            admitted_until = ended[0].admitted_until if ended[0].expires_at == inf else ended[0].expires_at
         if len(self._by_uid) >= MAX_PODS:
             ended += self._overflow(next(iter(self._by_uid)))
         assumed = self._by_uid[pod.uid] = AssumedPod(pod, nodes, until, admitted_until)
@@ -119,6 +126,17 @@ class AssumedPods:
             if not self._pods_by_node[node]:
                 del self._pods_by_node[node]
         return (assumed,)
+
+    def delete_pod(self, uid: str) -> tuple[AssumedPod, ...]:
+        """Drop the assumption about a pod that was deleted, and remember its UID. Return the assumptions that end."""
+        self._deleted[uid] = None
+        if len(self._deleted) > MAX_DELETED:
+            self._deleted.popitem(last=False)
+        return self.drop_pod(uid)
+
+    def was_deleted(self, uid: str) -> bool:
+        """Return whether the pod was deleted; also False if too many pods were deleted since."""
+        return uid in self._deleted
 
     def expire_pods(self, now: float) -> tuple[AssumedPod, ...]:
         """Drop expired assumptions. Return them."""

@@ -259,9 +259,11 @@ class ClusterCache:
             self._update_pod(pod_update, self._pods[pod_update.key])
 
     def _apply_pods(self, batch: Batch[PodUpdate], *, first: bool) -> CacheChanges:
-        removed = self._pod_index.pop_pods(removed_keys(batch, self._pods))
-        for uid in batch.removed:
+        uids = removed_keys(batch, self._pods)
+        removed = self._pod_index.pop_pods(uids)
+        for uid in uids:  # also of pods that were created and deleted within the batch
             self._ungated.forget_pod(uid)
+            self._mark_dirty(self.assumed_pods.delete_pod(uid))
         for pod in removed:
             self._remove_pod(pod)
         bound: list[BoundPod] = []
@@ -292,8 +294,7 @@ class ClusterCache:
         self._set_record(with_pod(self._record(pod.node), pod.occupant))
 
     def _remove_pod(self, pod: PodUpdate) -> None:
-        self._forget_assumed(pod)
-        self._ungated.forget_pod(pod.key)
+        self.forget_assumed_pod(placeholder_uid(full_name(pod.occupant)))
         self._dirty |= self._nodes.intersection(self.reservations.nodes_for(pod.key))
         self.reservations.mark_ended(pod.key)
         if pod.node is not None:
@@ -374,11 +375,9 @@ class ClusterCache:
             self._assume_on(pod._replace(admitted=True), frozenset({node}), until)
 
     def _assume_on(self, pod: Occupant, nodes: AbstractSet[str], until: float) -> None:
-        before = self.assumed_pods.get_pod(pod.uid)
-        admitted_until = 0.0
-        if until == inf and before is not None:
-            admitted_until = before.admitted_until if before.expires_at == inf else before.expires_at
-        self._mark_dirty((*self.assumed_pods.add_pod(pod, nodes, until, admitted_until), AssumedPod(pod, nodes, until)))
+        if self.assumed_pods.was_deleted(pod.uid) and pod.uid not in self._pods:
+            return
+        self._mark_dirty((*self.assumed_pods.add_pod(pod, nodes, until), AssumedPod(pod, nodes, until)))
 
     def _mark_dirty(self, changed: Iterable[AssumedPod]) -> None:
         """Mark the nodes of pods that are, or were, assumed on one node: other assumed pods change no state."""

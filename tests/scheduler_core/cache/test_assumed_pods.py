@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from scheduler_core.cache.assumed_pods import MAX_NODE_NAMES, MAX_PODS, AssumedPod, AssumedPods
+from scheduler_core.cache.assumed_pods import MAX_DELETED, MAX_NODE_NAMES, MAX_PODS, AssumedPod, AssumedPods
 from tests.scheduler_core.builders import occupant
 
 A, B = occupant("a", 4), occupant("b", 4)
@@ -102,3 +102,14 @@ def test_a_dropped_nominated_pod_is_known_to_the_api_server() -> None:
 
     held.expire_pods(20.0)
     assert not held.has_overflowed
+
+
+def test_the_last_deleted_pods_are_remembered() -> None:
+    held = AssumedPods()
+    held.add_pod(A, ONE, 30.0)
+
+    assert held.delete_pod("uid-a") == (AssumedPod(A, ONE, 30.0),)
+    assert [held.delete_pod(f"uid-{at}") for at in range(MAX_DELETED - 1)] == [()] * (MAX_DELETED - 1)
+    assert (held.was_deleted("uid-a"), held.was_deleted("uid-b")) == (True, False)
+    held.delete_pod("uid-b")
+    assert (held.was_deleted("uid-a"), held.was_deleted("uid-0"), held.was_deleted("uid-b")) == (False, True, True)

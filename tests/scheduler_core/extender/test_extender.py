@@ -84,6 +84,48 @@ def test_pod_with_preferences_of_its_own_is_answered_all_nodes() -> None:
     assert set(stage.filter(picky).nodes) == set(machines)
 
 
+class TestDeletedPods:
+    """Filter and the pod watch in any order: kube-scheduler has a watch of its own, and may be behind."""
+
+    @pytest.mark.parametrize("shown", [True, False], ids=["shown before", "created and deleted at once"])
+    def test_a_pod_that_was_deleted_before_filter_is_not_assumed(self, *, shown: bool) -> None:
+        stage = FakeScheduler.synced({"a": PAIRS})
+        if shown:
+            stage.watch_pods(pod_update("flash", 4))
+        stage.watch_pods(gone=["uid-flash"])
+
+        assert stage.filter(unbound_pod("flash", 4)).nodes == ("a",)
+        assert list(stage.cache.assumed_pods) == []
+        assert stage.filter(unbound_pod("next", 4)).nodes == ("a",)
+
+    def test_a_pod_that_was_deleted_after_filter_is_assumed_no_more(self) -> None:
+        """Also where the watch shows its creation and its deletion at once."""
+        stage = FakeScheduler.synced({"a": PAIRS})
+        stage.filter(unbound_pod("flash", 4))
+
+        stage.watch_pods(gone=["uid-flash"])
+
+        assert stage.filter(unbound_pod("next", 4)).nodes == ("a",)
+
+    def test_a_list_after_a_gap_deletes_pods_too(self) -> None:
+        stage = FakeScheduler.synced({"a": PAIRS}, pod_update("flash", 4))
+        stage.watch_pods(complete=True)
+
+        stage.filter(unbound_pod("flash", 4))
+
+        assert list(stage.cache.assumed_pods) == []
+
+    def test_a_pod_that_the_watch_shows_again_is_assumed(self) -> None:
+        """An API server whose list was old."""
+        stage = FakeScheduler.synced({"a": PAIRS}, pod_update("p", 4))
+        stage.watch_pods(complete=True)
+        stage.watch_pods(pod_update("p", 4))
+
+        stage.filter(unbound_pod("p", 4))
+
+        assert [each.pod.uid for each in stage.cache.assumed_pods] == ["uid-p"]
+
+
 class TestPrioritize:
     """The scores of nodes."""
 

@@ -14,7 +14,7 @@ from scheduler_core.extender.ledger_registration import REWRITE_S, UNMATCHED_S, 
 from scheduler_core.policy.policy import Policy
 from scheduler_core.policy.profiles import BUILT_IN, Policies, PolicyProfile, ProfileMatch
 from tests.machines import MACHINES
-from tests.scheduler_core.fake_scheduler import FakeScheduler, pod_update
+from tests.scheduler_core.fake_scheduler import FakeScheduler, pod_update, unbound_pod
 from tests.scheduler_core.planner.packing.plans import COMMITTED, HELD, PROPOSED, entry, ledger, plan
 
 H100 = MACHINES["hgx_h100"]()
@@ -180,6 +180,17 @@ def test_blocked_proposals_are_reported_until_they_are_free() -> None:
     process.look()
 
     assert process.said == [("gpus", ExtenderAck(POD, 2, ("uid-g",))), ("gpus", ExtenderAck(POD, 2))]
+
+
+def test_a_pod_that_was_deleted_before_filter_does_not_delay_proposals() -> None:
+    process = settled()
+    process.stage.watch_pods(gone=["uid-flash"])
+    process.stage.filter(unbound_pod("flash", 1))
+
+    process.show(ledger(entry(GANG, PROPOSED), generation=2, extenders={ME: REGISTERED}), reservations=[GANG])
+    process.look()
+
+    assert process.said == [("gpus", ExtenderAck(POD, 2))]
 
 
 def test_without_a_proposal_no_new_acknowledgement_is_written() -> None:

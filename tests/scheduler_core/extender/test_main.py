@@ -60,6 +60,30 @@ def test_from_the_first_list_to_the_end(tmp_path: Path) -> None:
         assert (each.exit_code, each.output) == (0, "1 decisions replayed, 0 differ\n")
 
 
+def test_a_pod_that_was_deleted_before_filter_takes_no_gpus(tmp_path: Path) -> None:
+    """kube-scheduler learns of the deletion later than the extender, and calls Filter all the same."""
+    changes = Stream()
+    scripts = {
+        "nodes": Script([page(5, node("n1"))]),
+        "pods": Script([page(5)], [changes]),
+        "nodegpus": Script([page(5, gpus("n1"))]),
+    }
+    with api_server(serving_of(scripts)) as server, extender(server.kubeconfig(tmp_path / "config")) as running:
+        running.said("synced")
+        for event, shown in (("ADDED", pod("flash", 4)), ("DELETED", pod("flash", 4)), ("ADDED", pod("waits", 4))):
+            changes.send({"type": event, "object": shown})
+        wait_for(lambda: running.ask("/explain/team/waits")[0] == 200, "the pod that was created last")
+
+        answers = [
+            json.loads(running.ask("/filter", {"Pod": pod(name, size), "NodeNames": ["n1"]})[1])["NodeNames"]
+            for name, size in (("flash", 4), ("next", 8))
+        ]
+
+        assert answers == [["n1"], ["n1"]]
+        assert "gputopo_assumed_pods 1.0" in running.ask("/metrics")[1]
+        assert running.end() == 0
+
+
 def test_replay_reads_all_pages_of_an_extender() -> None:
     def answer(asked: Asked) -> Answer:
         assert asked.path == "/decisions"
