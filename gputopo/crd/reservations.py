@@ -192,6 +192,8 @@ class PastPreemption(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     # Number of devices of the pods to evict of each of `units`, in the same order, without pods of the namespace of the
     # gang that they are evicted for. The other units have one.
     unit_devices: Annotated[tuple[_Count, ...], _limit(maxItems=256)] = ()
+    # Priority of the gang: the cool-down does not protect from gangs of a higher one. Unset: it protects from all.
+    priority: int | None = None
 
     def devices_by_unit(self) -> dict[str, int]:
         """Return the number of devices that the cool-down of each unit protects; 1 in a record without numbers."""

@@ -59,7 +59,9 @@ def _merged(records: list[PastPreemption], wall_time: float) -> list[PastPreempt
     units = Counter[str]()
     for each in reversed((*old, last)):
         units.update(each.devices_by_unit())
-    changed = msgspec.structs.replace(last, pods=last.pods + pods_of_last_hour(old, wall_time), **_first_units(units))
+    pods, known = last.pods + pods_of_last_hour(old, wall_time), [each.priority for each in (*old, last)]
+    priority = None if None in known else max(each for each in known if each is not None)
+    changed = msgspec.structs.replace(last, pods=pods, **_first_units(units), priority=priority)
     return [changed, *records[first + 1 :]]
 
 
@@ -77,7 +79,8 @@ def _record(inputs: ReconcileInput, uid: str) -> PastPreemption | None:
     for each in intent.evictions:
         units[each.key or each.unit] += devices_to_protect(each, reservation.namespace)
     pods = sum(each.gpus > 0 for each in intent.evictions)
-    return PastPreemption(uid, format_timestamp(inputs.wall_time), pods, **_first_units(units))
+    at, priority = format_timestamp(inputs.wall_time), reservation.spec.priority
+    return PastPreemption(uid, at, pods, **_first_units(units), priority=priority)
 
 
 def shared_namespace(namespace: str, beneficiary: str) -> str | None:

@@ -23,7 +23,7 @@ from scheduler_core.planner.commit.budgets import (
 )
 from scheduler_core.planner.leader.pod_reads import read_named_pods, read_pages
 
-MAX_BUDGETS, MAX_BYTES = 1_000, 8 << 20  # of a namespace: the API server reads all of them for each eviction there
+MAX_BUDGETS, MAX_BYTES = 1_000, 2 << 20  # of a namespace: the API server reads all of them for each eviction there
 MAX_FORBIDDEN = 10_000  # pods of one count
 _Labels = Mapping[str, str]
 _TOO_MANY = (

@@ -10,7 +10,7 @@ single pod is a gang of one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from math import inf
 from typing import Any, NamedTuple
@@ -133,10 +133,12 @@ class CapacityHolds:
             self._known_pods = {uid: pods for uid, pods in self._known_pods.items() if uid in uids}
         return self._estimates
 
-    def next_request(self, now: float, kept: Collection[str] = ()) -> HoldRequest | None:
+    def next_request(
+        self, now: float, kept: Collection[str] = (), has_given_up: Callable[[str], bool] = lambda _: False
+    ) -> HoldRequest | None:
         """Return the next gang to search for: first gangs with a hold that may not fit any more, then the queue.
 
-        ``kept``: UIDs of holds that are not replaced now.
+        ``kept``: UIDs of holds that are not replaced now. ``has_given_up``: whether a namespace gets no new hold now.
         """
         holds = self.open_holds()
         for each in holds:
@@ -167,21 +169,28 @@ class CapacityHolds:
             if (gang.name.namespace, gang.priority) in served:
                 self.limits.mark_other_holder(gang.name)
                 continue
-            if not in_progress.is_free(gang) or (self._failures[gang.name] and not is_due):
+            if has_given_up(gang.name.namespace) or not in_progress.is_free(gang):
                 continue
-            requested, found_hold = gang.asks.total(), self._too_large.get(gang.name)
+            if self._failures[gang.name] and not is_due:
+                continue
+            requested = gang.asks.total()
             if not self.limits.allow(gang.name, gang.priority, requested, holds, now):
                 continue
-            if found_hold is not None and (found_hold.requested != requested or now - found_hold.at >= MAX_RETRY_S):
-                found_hold = None
+            found_hold = self._known_hold(gang, now)
             gpus = requested if found_hold is None else found_hold.gpus
-            may_hold = self.limits.allow_together(gang.name, gang.priority, gpus, holds, now) or found_hold is None
-            if may_hold and is_due and waiting.unfit_state is not None:
+            is_allowed = self.limits.allow_together(gang.name, gang.priority, gpus, holds, now)
+            if (is_allowed or found_hold is None) and is_due and waiting.unfit_state is not None:
                 return self._request_for(waiting, holds)
             if found_hold is not None:
                 self.limits.keep_share(waiting, gpus)
             served.add((gang.name.namespace, gang.priority))  # it is the first, and may fit soon
         return None
+
+    def _known_hold(self, gang: Gang, now: float) -> _FoundHold | None:
+        """Return the hold that is too large for now; None: none is known, or a smaller one may be found."""
+        found = self._too_large.get(gang.name)
+        is_old = found is None or now - found.at >= MAX_RETRY_S or found.requested != gang.asks.total()
+        return None if is_old else found
 
     def apply_result(self, result: HoldResult, now: float) -> CreateReservation | None:
         """Return the hold to create.

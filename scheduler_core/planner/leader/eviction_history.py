@@ -132,15 +132,13 @@ class EvictionHistory:
         self,
         uid: str,
         unit: EvictedFrom,
+        evicted: EvictedDevices,
         now: float,
-        wall: float,
-        *,
-        devices: int = 1,
         limit: EvictionLimit | None = EvictionLimit(),  # noqa: B008  immutable
     ) -> bool:
         """Record the first accepted eviction of a pod. ``limit``: None: it counts towards none.
 
-        ``devices``: as many as the cool-down of the unit protects for it.
+        ``evicted``: the devices that the cool-down of the unit protects for the pod.
 
         Return True if it is the first pod of a workload that was evicted for another hold within ``REPEATED_S``.
         """
@@ -149,10 +147,9 @@ class EvictionHistory:
         else:
             self._counted.setdefault(uid, _Counted(now, limit))
         before = self._evicted.get(unit)
-        at, known = (wall, 0) if before is None else before
-        self._evicted[unit] = EvictedDevices(at, known + devices)
+        self._evicted[unit] = evicted if before is None else before._replace(devices=before.devices + evicted.devices)
         return before is None and any(
-            other.key == unit.key and wall - each.at < REPEATED_S
+            other.key == unit.key and evicted.at - each.at < REPEATED_S
             for other, each in self._evicted.items()
             if other != unit
         )
@@ -173,8 +170,13 @@ class EvictionHistory:
         self._failures[gang_key] = _Failures(times, now + wait_s, now + wait_s + MAX_RETRY_S)
 
     def mark_given_up(self, namespace: str, now: float) -> None:
-        """Record that pods were evicted for a gang that was deleted: all gangs of its namespace wait."""
+        """Record that pods were evicted for a gang that its owner gave up: all gangs of its namespace wait."""
         self.mark_failed(_namespace_key(namespace), now)
+
+    def given_up_until(self, namespace: str, now: float) -> float | None:
+        """Return until when the gangs of a namespace wait because it gave up gangs; None: they do not."""
+        failures = self._failures.get(_namespace_key(namespace))
+        return None if failures is None or now >= failures.not_before else failures.not_before
 
     def mark_won(self, gang_key: str) -> None:
         """Record that the gang has its places."""
@@ -185,11 +187,11 @@ class EvictionHistory:
         if gang_key in self._searched:
             self._searched[gang_key] = min(self._searched[gang_key], now - RETRY_S)
 
-    def may_search(self, namespace: str, gang_key: str, now: float) -> bool:
+    def may_search(self, gang_key: str, now: float) -> bool:
         """Return True if a search for the gang may begin."""
-        failures = (self._failures.get(key) for key in (gang_key, _namespace_key(namespace)))
+        failures = self._failures.get(gang_key)
         is_rested = now >= self._searched.get(gang_key, -RETRY_S) + RETRY_S
-        return is_rested and all(each is None or now >= each.not_before for each in failures)
+        return is_rested and (failures is None or now >= failures.not_before)
 
 
 def _namespace_key(namespace: str) -> str:
@@ -201,7 +203,7 @@ def _recorded(past: PastPreemption) -> Iterator[tuple[EvictedFrom, EvictedDevice
     at = parse_timestamp(past.at)
     if at is not None:
         for key, devices in past.devices_by_unit().items():
-            yield EvictedFrom(key, past.hold), EvictedDevices(at, devices)
+            yield EvictedFrom(key, past.hold), EvictedDevices(at, devices, past.priority)
 
 
 def gang_key(gang: Gang) -> str:

@@ -5,8 +5,10 @@ the gang, the outcome is open. Once it lists none, all members with places are b
 preemption is won if they are bound, else the pods were evicted in vain. If no pod was evicted, the preemption was
 stopped.
 
-If the gang was deleted, and not rolled back, the other gangs of its namespace wait too: else a tenant could have pods
-of others evicted again and again, for gangs of new names that it deletes.
+If members were deleted or changed before the gang was bound or rolled back, its owner gave it up: the other gangs of
+its namespace wait too. Else a tenant could have pods of others evicted again and again, for gangs of new names that it
+deletes, or changes so that they fit nowhere. Later than ``GIVE_UP_S`` this is not counted: then pods that end late have
+delayed the gang.
 """
 
 from __future__ import annotations
@@ -16,16 +18,19 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from gputopo.crd.reservations import EntryPhase, LedgerEntry, PlannedEviction, Preemption, ReservationState
+from gputopo.labels.keys import GATE
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.actions import EvictPod, reserved_gang, reserved_gangs
 from scheduler_core.planner.commit.ledger import active_entries
 from scheduler_core.planner.commit.members import is_bound
-from scheduler_core.planner.gang.member import GangName
+from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.leader.context import TermContext
 from scheduler_core.planner.leader.events import stopped_events
 from scheduler_core.planner.leader.eviction_history import EvictionHistory, gang_key
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.leader.won_capacity import WonCapacity
+
+GIVE_UP_S = 60.0  # pods end within 30 s by default, and the gang has its places then
 
 
 class _BegunPreemption(NamedTuple):
@@ -35,8 +40,10 @@ class _BegunPreemption(NamedTuple):
     intent: Preemption
     gang: GangName
     gang_key: str
+    at: float  # when it was first observed, monotonic seconds
+    members: tuple[Member, ...]  # that the gang had to place then
     places: frozenset[str] = frozenset()  # UIDs of the committed reservations of the gang since the hold has ended
-    is_deleted: bool = False  # its members with places were deleted before these were rolled back
+    is_given_up: bool = False  # its owner deleted or changed members before it was bound or rolled back
     is_refused: bool = False  # the API server refused an eviction: that the gang does not start is not its fault
 
 
@@ -55,7 +62,9 @@ class PreemptionOutcomes:
         entries = {} if ledger is None else active_entries(ledger.spec, self._view.reservations)
         before, self._begun = self._begun, {}
         for uid, entry in entries.items():
-            if entry.phase is EntryPhase.HELD and (found := self._begun_preemption(uid, before.get(uid))) is not None:
+            if entry.phase is not EntryPhase.HELD:
+                continue
+            if (found := self._begun_preemption(uid, before.get(uid), now)) is not None:
                 self._begun[uid] = found
         for uid, each in before.items():
             if uid not in entries:
@@ -66,10 +75,9 @@ class PreemptionOutcomes:
             self._context.executor.count_won_capacity(used.gpu_hours, used.cost)
 
     def abandoned_namespaces(self) -> frozenset[str]:
-        """Return the namespaces of gangs that were deleted, and whose preemptions are not counted yet."""
-        gangs, found = self._view.gang_members, (*self._begun.values(), *self._open)
-        deleted = (each for each in found if each.is_deleted or gangs.get_gang(each.gang) is None)
-        return frozenset(each.gang.namespace for each in deleted if not self._is_refused(each))
+        """Return the namespaces of gangs that were given up, and whose preemptions are not counted yet."""
+        given_up = (each for each in (*self._begun.values(), *self._open) if each.is_given_up)
+        return frozenset(each.gang.namespace for each in given_up if not self._is_refused(each))
 
     def _end(self, ended: _BegunPreemption) -> None:
         """Report the pods that are not evicted, of units of which other pods were."""
@@ -93,16 +101,20 @@ class PreemptionOutcomes:
         refused = self._view.observations.refused_writes
         return begun.is_refused or any((EvictPod, each.uid) in refused for each in begun.intent.evictions)
 
-    def _begun_preemption(self, uid: str, before: _BegunPreemption | None) -> _BegunPreemption | None:
+    def _begun_preemption(self, uid: str, before: _BegunPreemption | None, now: float) -> _BegunPreemption | None:
         reservation = self._view.reservations[uid]
         intent, name = reservation.spec.preemption, reserved_gang(reservation)
         if intent is None or name is None or not reservation.status.evicting:
             return None
         if before is not None:  # its gang may be gone by now
-            return before._replace(reservation=reservation, is_refused=self._is_refused(before))
+            changed = before._replace(reservation=reservation, is_refused=self._is_refused(before))
+            return changed._replace(is_given_up=self._is_given_up(changed, now))
         gang = self._view.gang_members.get_gang(name)
-        key = name.title if gang is None else gang_key(gang)
-        return _BegunPreemption(reservation, intent, name, key)
+        if gang is None:
+            return _BegunPreemption(reservation, intent, name, name.title, now, (), is_given_up=True)
+        found = map(self._view.gang_members.get_member, (each.uid for each in gang.ready))
+        members = tuple(each for each in found if each is not None)
+        return _BegunPreemption(reservation, intent, name, gang_key(gang), now, members)
 
     def _decide(self, entries: Mapping[str, LedgerEntry], now: float) -> None:
         places: dict[GangName, set[str]] = {}
@@ -117,7 +129,7 @@ class PreemptionOutcomes:
         before, self._open = self._open, []
         for each in before:
             changed = each._replace(places=each.places.union(places.get(each.gang, ())))
-            changed = changed._replace(is_deleted=each.is_deleted or self._was_deleted(changed))
+            changed = changed._replace(is_given_up=self._is_given_up(changed, now))
             is_listed = each.gang in listed
             if any(self._is_bound(uid, each.gang, is_listed=is_listed) for uid in changed.places):
                 self._context.executor.count_preemption("won", each.intent)
@@ -131,19 +143,18 @@ class PreemptionOutcomes:
     def _count_in_vain(self, ended: _BegunPreemption, now: float) -> None:
         self._context.executor.count_preemption("in-vain", ended.intent)
         self._history.mark_failed(ended.gang_key, now)
-        is_gone = not ended.places and self._view.gang_members.get_gang(ended.gang) is None
-        if (is_gone or ended.is_deleted) and not ended.is_refused:
+        if ended.is_given_up and not ended.is_refused:
             self._history.mark_given_up(ended.gang.namespace, now)
 
-    def _was_deleted(self, each: _BegunPreemption) -> bool:
-        """Return True if members with places are gone, and their plan is not rolled back yet."""
-        found = (self._view.reservations.get(uid) for uid in each.places)
-        open_ = [plan for plan in found if plan is not None and plan.status.state is ReservationState.COMMITTED]
-        if any(not plan.spec.gang for plan in open_) and self._view.gang_members.get_gang(each.gang) is None:
-            return True
-        seats = (seat for plan in open_ if plan.spec.gang for seat in plan.spec.seats)
-        members = (self._view.gang_members.get_member(seat.uid) for seat in seats)
-        return any(member is None or member.is_terminating for member in members)
+    def _is_given_up(self, begun: _BegunPreemption, now: float) -> bool:
+        """Return True if the owner of the gang deleted or changed a member that the planner had to place."""
+        if begun.is_given_up or now - begun.at > GIVE_UP_S:
+            return begun.is_given_up
+        plans = map(self._view.reservations.get, begun.places)
+        if any(plan is None or plan.status.state is not ReservationState.COMMITTED for plan in plans):
+            return False  # bound, or rolled back: the planner itself deletes members
+        get_member = self._view.gang_members.get_member
+        return any(_differs(each, get_member(each.uid)) for each in begun.members)
 
     def _is_bound(self, uid: str, gang: GangName, *, is_listed: bool) -> bool:
         """Return True if the members of a gang in a reservation are bound; they may have ended since."""
@@ -157,3 +168,15 @@ class PreemptionOutcomes:
         members = map(self._view.gang_members.get_member, (seat.uid for seat in reservation.spec.seats))
         left = [each for each in members if each is not None and each.gang_request.gang == gang]
         return any(is_bound(each) and not each.is_terminating for each in left)
+
+
+def _differs(before: Member, now: Member | None) -> bool:
+    """Return True if the member was deleted, or changed by others than the planner."""
+    if now is before:
+        return False
+    if now is None or now.is_terminating:
+        return True
+    fields = ["request", "labels", "load", "priority", "gang_request"]
+    if GATE in now.gates:  # the planner pins a member to its node when it removes the gate
+        fields += ["rules", "terms", "anti_affinity", "claims"]
+    return any(getattr(before, name) != getattr(now, name) for name in fields)

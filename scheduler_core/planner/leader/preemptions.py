@@ -54,6 +54,12 @@ class PreemptionReport(NamedTuple):
     no_eviction: str | None = None  # why no pod is evicted
 
 
+_GIVEN_UP = (
+    "pods were evicted for a gang of its namespace that was deleted or changed before it started: for some minutes "
+    "no pod is evicted for its gangs, and they hold no capacity"
+)
+
+
 class Preemptions:
     """Preemption in one term of leadership. For one thread."""
 
@@ -95,7 +101,6 @@ class Preemptions:
         beneficiaries = {each.gang for each in running}
         observations, unaccepted = self._view.observations, self._unaccepted
         evicting = [evictions_for(each, observations, each.reservation.key in unaccepted, now) for each in running]
-        abandoned = self._outcomes.abandoned_namespaces()
         found: QueuedGang | None = None
         for waiting in self._queue.ordered():
             gang = waiting.gang
@@ -107,9 +112,9 @@ class Preemptions:
                 continue
             if gang.name in beneficiaries or any(each.delays(gang) for each in evicting):
                 continue
-            if gang.name.namespace in abandoned:
+            if gang.unplanned or not self._history.may_search(gang_key(gang), now):
                 continue
-            if gang.unplanned or not self._history.may_search(gang.name.namespace, gang_key(gang), now):
+            if self.has_given_up(gang.name.namespace, now):
                 continue
             if not in_progress.is_free(gang):
                 continue
@@ -119,6 +124,11 @@ class Preemptions:
                 found = waiting
         return found
 
+    def has_given_up(self, namespace: str, now: float) -> bool:
+        """Return True while the gangs of a namespace wait because pods were evicted for gangs that it gave up."""
+        is_counted = self._history.given_up_until(namespace, now) is not None
+        return is_counted or namespace in self._outcomes.abandoned_namespaces()
+
     def no_eviction(self, waiting: QueuedGang) -> str | None:
         """Return why no pod is evicted for a waiting gang, for people; None: unknown, or pods are evicted for it."""
         policy = self._policy
@@ -126,6 +136,8 @@ class Preemptions:
         if is_closed and waiting.unfit_state is not None:
             windows = "; ".join(map(window_text, policy.windows[:_MOST_WINDOWS]))
             return f"no time window of the policy is open now (preemption.windows: {windows})"
+        if self.has_given_up(waiting.gang.name.namespace, self._context.clock.monotonic()):
+            return _GIVEN_UP
         report = self.reports.get(waiting.gang.name)
         return None if report is None else report.no_eviction
 
@@ -334,9 +346,9 @@ class Preemptions:
         limit = (
             EvictionLimit(shared_namespace(action.eviction.namespace, beneficiary), beneficiary) if is_limited else None
         )
-        devices = devices_to_protect(action.eviction, beneficiary)
-        wall = self._context.clock.wall()
-        return self._history.mark_evicted(action.eviction.uid, unit, now, wall, devices=devices, limit=limit)
+        wall, devices = self._context.clock.wall(), devices_to_protect(action.eviction, beneficiary)
+        evicted = EvictedDevices(wall, devices, action.reservation.spec.priority)
+        return self._history.mark_evicted(action.eviction.uid, unit, evicted, now, limit)
 
     def chosen_unit(self, action: EvictPod) -> EvictionUnit | None:
         """Return the unit of the pod with its rule and reason; None: an earlier leader chose it, or it was backfilled.

@@ -173,7 +173,10 @@ class PlanScheduler:
         return found
 
     def _next_hold_request(self, now: float) -> HoldRequest | None:
-        return self.holds.next_request(now, self.preemptions.holds_in_a_unit)
+        def has_given_up(namespace: str) -> bool:
+            return self.preemptions.has_given_up(namespace, now)
+
+        return self.holds.next_request(now, self.preemptions.holds_in_a_unit, has_given_up)
 
     def _hold_task(self, request: HoldRequest, now: float) -> HoldTask:
         gang = request.waiting.gang

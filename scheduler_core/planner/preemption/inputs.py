@@ -23,6 +23,14 @@ class EvictedDevices(NamedTuple):
 
     at: float  # the first eviction, seconds since 1970
     devices: int  # 0: pods without devices, or evicted for a gang of their own namespace
+    priority: int | None = None  # of the gang that they were evicted for; None: unknown
+
+    def protects_from(self, priority: int) -> bool:
+        """Return whether the cool-down protects from gangs of a priority.
+
+        It does not protect from a higher one: a tenant could protect its pods by evictions for gangs of its own.
+        """
+        return self.priority is None or priority <= self.priority
 
 
 class UnitInputs(NamedTuple):

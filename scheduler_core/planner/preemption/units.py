@@ -98,7 +98,7 @@ def ending_pods(inputs: UnitInputs) -> tuple[VictimPod, ...]:
 
 
 def _replacements(units: Iterable[CandidateUnit], inputs: UnitInputs) -> dict[str, float]:
-    """Return the UIDs of pods that replace evicted ones, and when those were evicted.
+    """Return the UIDs of pods that replace evicted ones, and when those were evicted; not if it protects no longer.
 
     Of each workload these have not more devices than were evicted, and they started since: a tenant can give many pods
     one controller, or name a gang like an evicted one.
@@ -110,7 +110,8 @@ def _replacements(units: Iterable[CandidateUnit], inputs: UnitInputs) -> dict[st
     found: dict[str, float] = {}
     for key, candidates in pods.items():
         left = sorted(candidates, key=lambda each: (each.state.started or inputs.now, each.uid))
-        for evicted in sorted(inputs.evicted[key], reverse=True):
+        protecting = (each for each in inputs.evicted[key] if each.protects_from(inputs.beneficiary.priority))
+        for evicted in sorted(protecting, key=lambda each: each.at, reverse=True):
             devices, others = evicted.devices, []
             for each in left:
                 is_later = (each.state.started or inputs.now) >= evicted.at - SKEW_S

@@ -18,6 +18,7 @@ from scheduler_core.evaluation.protection import UnitConditions, protection_of
 from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.member import GangName, GangRequest, Member
 from scheduler_core.planner.packing.model import NodeView, PlanOptions
+from scheduler_core.planner.preemption.inputs import EvictedDevices
 from scheduler_core.planner.preemption.model import EvictionUnit, PreemptionPlan, PreemptionTask, VictimPod
 from scheduler_core.planner.preemption.search import search_preemption
 from scheduler_core.policy.policy import Policy
@@ -43,7 +44,7 @@ class PlannerPreemption:
     def __init__(self, rules: PreemptionPolicy = DEFAULT_PREEMPTION, policy: Policy = Policy()) -> None:  # noqa: B008
         self._rules = rules
         self._policy = policy
-        self._evicted_at: dict[str, float] = {}
+        self._evicted: dict[str, EvictedDevices] = {}  # by key of the job
 
     def choose(self, waiting: RunningJob, cluster: RunningCluster, now: float) -> EvictionChoice:
         """See ``EvictionRule``."""
@@ -72,7 +73,7 @@ class PlannerPreemption:
         if not isinstance(found, PreemptionPlan):
             return EvictionChoice((), found.gave_up)
         victims = tuple(units[unit.name][0] for unit in found.units)
-        self._evicted_at |= dict.fromkeys((each.key for each in victims), now)
+        self._evicted |= {each.key: EvictedDevices(now, each.job.gpus, waiting.job.priority) for each in victims}
         return EvictionChoice(victims, found.gave_up)
 
     def _unit(
@@ -83,7 +84,7 @@ class PlannerPreemption:
         if job.priority >= beneficiary.priority:
             return None
         rule = self._rules.rule_for(_peer(job), _peer(beneficiary))
-        if rule is None or self._is_protected(running, rule, now):
+        if rule is None or self._is_protected(running, rule, beneficiary.priority, now):
             return None
         hours = running.lost_gpu_hours(now, GRACE_S) / len(running.pods)
         pods = tuple(
@@ -99,11 +100,13 @@ class PlannerPreemption:
         )
         return EvictionUnit(job.name, pods, rule=rule.name, price=rule.price, priority=job.priority)
 
-    def _is_protected(self, running: RunningJob, rule: PreemptionRule, now: float) -> bool:
+    def _is_protected(self, running: RunningJob, rule: PreemptionRule, priority: int, now: float) -> bool:
         """Return whether a condition of the rule protects the job now. Its end counts as enforced: it is known."""
         saves = running.job.checkpoint_s is not None
         times = JobTimes(running.started, deadline=running.ends_at(), checkpoints=saves)
-        conditions = UnitConditions(times, running.unsaved(now), self._evicted_at.get(running.key))
+        evicted = self._evicted.get(running.key)
+        evicted_at = evicted.at if evicted is not None and evicted.protects_from(priority) else None
+        conditions = UnitConditions(times, running.unsaved(now), evicted_at)
         return protection_of(conditions, rule, self._rules, now) is not None
 
 

@@ -83,7 +83,7 @@ def test_a_namespace_with_too_large_budgets_keeps_its_pods_and_is_not_read_to_it
     found, requests = blocked(tmp_path, large)
 
     assert list(found) == ["team/p0"]
-    assert "8 MiB" in found["team/p0"]
+    assert "2 MiB" in found["team/p0"]
     assert len(requests) == 1
 
 

@@ -21,6 +21,7 @@ from scheduler_core.planner.leader.hold_search import HoldResult
 from scheduler_core.planner.leader.preemption_search import PreemptionSearch, run_preemption_search
 from scheduler_core.planner.leader.preemptions import Preemptions
 from scheduler_core.planner.leader.writer import WriteOutcome
+from scheduler_core.planner.preemption.inputs import EvictedDevices
 from scheduler_core.planner.preemption.model import MAX_IDLE_PODS
 from scheduler_core.planner.status import planner_status
 from scheduler_core.policy.preemption import (
@@ -88,7 +89,7 @@ def test_a_preemption_is_in_vain_if_the_gang_is_rolled_back(name: str) -> None:
     run(leader, 4)
 
     assert leader.preemptions == ["planned", "begun", "in-vain"]
-    assert leader.term.preemptions._history.may_search(SPACE, f"{SPACE}/other", leader.now - START)
+    assert leader.term.preemptions._history.may_search(f"{SPACE}/other", leader.now - START)
 
 
 def test_a_gang_that_failed_does_not_count_as_starting() -> None:
@@ -387,46 +388,13 @@ def test_a_namespace_leaves_half_of_the_limit_of_an_hour_to_others() -> None:
     for each in range(2):
         assert preemptions.evictions_left(now, beneficiary="killer") == 4 - each
         unit = EvictedFrom(f"others/{each}", "hold")
-        preemptions._history.mark_evicted(f"u{each}", unit, now, leader.now, limit=EvictionLimit(beneficiary="killer"))
+        preemptions._history.mark_evicted(
+            f"u{each}", unit, EvictedDevices(leader.now, 1), now, EvictionLimit(beneficiary="killer")
+        )
 
     left = [preemptions.evictions_left(now, beneficiary=name) for name in ("killer", "others", None)]
     assert left == [0, 2, 2]
     assert preemptions.evictions_left(now, "killer", "killer") == 4
-
-
-def test_a_namespace_that_deletes_gangs_after_evictions_for_them_waits() -> None:
-    """New names of gangs do not help."""
-    history = EvictionHistory()
-
-    history.mark_given_up("killer", 0.0)
-
-    assert not history.may_search("killer", "killer/new-name", 100.0)
-    assert history.may_search("killer", "killer/new-name", 130.0)
-    assert history.may_search("others", "others/a", 0.0)
-    history.mark_given_up("killer", 130.0)
-    assert not history.may_search("killer", "killer/newer-name", 300.0)
-
-
-@pytest.mark.parametrize("is_single", [False, True])
-@pytest.mark.parametrize("has_places", [False, True])
-def test_a_namespace_whose_gang_was_deleted_after_evictions_for_it_evicts_nothing_for_another_gang(
-    *, has_places: bool, is_single: bool
-) -> None:
-    server, pods = full(n0=2, n1=2, ends=has_places)
-    gate = {"spec": {"schedulingGates": [{"name": GATE}]}}
-    first = server.create_pod("single", 2, more=gate, priority=100) if is_single else urgent(server)[0]
-    leader = planner(server)
-    while not evicted(leader) or (has_places and server.pods[first]["spec"]["schedulingGates"]):
-        run(leader, 2)
-    server.delete_pod(first)
-    (node,) = (node for node, uid in pods.items() if uid in evicted(leader))
-    server.bind(server.create_pod("again", 2, more=RUNNING), node)
-    server.create_pod("second", 2, "second", 1, priority=100)
-
-    run(leader, 40)
-
-    assert len(evicted(leader)) == 1
-    assert leader.preemptions == ["planned", "begun", "in-vain"]
 
 
 def gang_with_members_without_gpus(server: ApiServer, node: str, number: int) -> None:
@@ -844,20 +812,20 @@ def gang_of(of: FakePlanner, name: str = "urgent") -> Gang:
 def test_the_cache_is_bounded() -> None:
     history = EvictionHistory()
     for each in range(20_000):
-        history.mark_evicted(f"uid-{each}", EvictedFrom(f"team/{each}", "hold"), now=0.0, wall=START + each)
+        history.mark_evicted(f"uid-{each}", EvictedFrom(f"team/{each}", "hold"), EvictedDevices(START + each, 1), 0.0)
         history.mark_searched(f"team-{each}", f"team/{each}", float(each))
         history.mark_failed(f"team/{each}", float(each))
 
     history.forget_old(20_000.0, START + 20_000.0, cooldown_s=1e9)
 
     assert (len(history.evicted()), history.count_evictions((), 20_000.0)) == (10_000, 0)
-    assert history.may_search("team", "team/0", 20_000.0)
-    assert not history.may_search("team", "team/19999", 20_000.0)
+    assert history.may_search("team/0", 20_000.0)
+    assert not history.may_search("team/19999", 20_000.0)
 
 
 def test_evictions_without_a_limit_are_recorded_and_not_counted() -> None:
     history = EvictionHistory()
-    history.mark_evicted("uid", EvictedFrom("team/short", "hold"), now=0.0, wall=START, limit=None)
+    history.mark_evicted("uid", EvictedFrom("team/short", "hold"), EvictedDevices(START, 1), 0.0, None)
 
     assert (history.has_evicted("uid"), history.count_evictions((), 1.0)) == (True, 0)
     history.forget_old(3_600.0, START + 3_600.0, cooldown_s=0.0)
@@ -869,7 +837,7 @@ def test_the_wait_after_evictions_in_vain_is_doubled_up_to_an_hour() -> None:
 
     def wait() -> float:
         history.mark_failed("team/a", 0.0)
-        return next(at for at in range(0, 7_200, 60) if history.may_search("team", "team/a", at))
+        return next(at for at in range(0, 7_200, 60) if history.may_search("team/a", at))
 
     assert [wait() for _ in range(8)] == [120, 240, 480, 960, 1920, 3600, 3600, 3600]
 
@@ -878,7 +846,9 @@ def test_a_workload_that_is_evicted_again_for_another_gang_is_counted_once_for_e
     history = EvictionHistory()
 
     def evict(uid: str, hold: str, hours: float) -> bool:
-        return history.mark_evicted(uid, EvictedFrom("team/scrap", hold), 0.0, START + hours * 3_600.0)
+        return history.mark_evicted(
+            uid, EvictedFrom("team/scrap", hold), EvictedDevices(START + hours * 3_600.0, 1), 0.0
+        )
 
     assert [evict("a", "first", 0.0), evict("b", "first", 0.1)] == [False, False]
     assert [evict("c", "second", 2.0), evict("d", "second", 2.1)] == [True, False]

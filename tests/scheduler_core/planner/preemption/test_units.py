@@ -215,6 +215,19 @@ def test_evictions_for_several_holds_protect_as_many_pods() -> None:
 OF_TWO_EVICTIONS = (("old", "a", 2.0), ("early", "b", 0.8), ("late", "c", 0.2))
 
 
+def test_the_cool_down_protects_from_gangs_of_at_most_the_priority_for_which_it_was_evicted() -> None:
+    """Else a tenant could protect its pods from all others, by evictions for gangs of its own."""
+    job = RunningJob("b", "a", "scavenger", hours=0.5)
+
+    def found(priority: int | None) -> Protection | None:
+        evicted = {"team/uid-b": (EvictedDevices(NOW - HOUR / 2, 8, priority),)}
+        return protection(job, evicted=evicted)
+
+    assert found(99_999) is None
+    assert found(100_000) is Protection.COOLDOWN
+    assert found(None) is Protection.COOLDOWN
+
+
 def evicted_pods(key: str, seconds: float, devices: int = 8) -> dict[str, tuple[EvictedDevices, ...]]:
     """Evictions so many seconds ago."""
     return {key: (EvictedDevices(NOW - seconds, devices),)}

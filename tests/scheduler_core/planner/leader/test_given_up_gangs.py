@@ -1,0 +1,163 @@
+"""Gangs that their owner deletes or changes after pods were evicted for them: their namespace waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gputopo.labels.keys import GATE, POD_GANG_SIZE, POD_MIN_VRAM
+from scheduler_core.planner.leader.eviction_history import EvictionHistory
+from scheduler_core.planner.leader.preemption_outcomes import GIVE_UP_S
+from scheduler_core.policy.limits import BackfillMode, BackfillPolicy
+from scheduler_core.policy.profiles import BUILT_IN
+from tests.scheduler_core.planner.commit.apiserver import ApiServer
+from tests.scheduler_core.planner.leader.fake_planner import FakePlanner
+from tests.scheduler_core.planner.leader.preemption_cases import (
+    RUNNING,
+    TERMS,
+    bind_all,
+    committed,
+    evicted,
+    full,
+    planner,
+    run,
+    urgent,
+)
+
+UNFIT: dict[str, dict[str, Any]] = {"spec": {"nodeSelector": {"example.com/none": "none"}}}
+CHANGES: dict[str, dict[str, dict[str, Any]]] = {
+    "a node that does not exist": UNFIT,
+    "an invalid request": {"metadata": {"annotations": {str(POD_MIN_VRAM): "x"}}},
+    "another size": {"metadata": {"annotations": {str(POD_GANG_SIZE): "2"}}},
+    "a label that others exclude": {"metadata": {"labels": {"app": "excluded"}}},
+}
+
+
+def test_a_namespace_that_deletes_gangs_after_evictions_for_them_waits() -> None:
+    """New names of gangs do not help."""
+    history = EvictionHistory()
+
+    history.mark_given_up("killer", 0.0)
+
+    assert history.given_up_until("killer", 100.0) == 120.0
+    assert history.given_up_until("killer", 130.0) is None
+    assert history.given_up_until("others", 0.0) is None
+    history.mark_given_up("killer", 130.0)
+    assert history.given_up_until("killer", 300.0) == 370.0
+
+
+@pytest.mark.parametrize("is_single", [False, True])
+@pytest.mark.parametrize("has_places", [False, True])
+def test_a_namespace_whose_gang_was_deleted_after_evictions_for_it_evicts_nothing_for_another_gang(
+    *, has_places: bool, is_single: bool
+) -> None:
+    server, pods = full(n0=2, n1=2, ends=has_places)
+    gate = {"spec": {"schedulingGates": [{"name": GATE}]}}
+    first = server.create_pod("single", 2, more=gate, priority=100) if is_single else urgent(server)[0]
+    leader = planner(server)
+    while not evicted(leader) or (has_places and server.pods[first]["spec"]["schedulingGates"]):
+        run(leader, 2)
+    server.delete_pod(first)
+    (node,) = (node for node, uid in pods.items() if uid in evicted(leader))
+    server.bind(server.create_pod("again", 2, more=RUNNING), node)
+    server.create_pod("second", 2, "second", 1, priority=100)
+
+    run(leader, 40)
+
+    assert len(evicted(leader)) == 1
+    assert leader.preemptions == ["planned", "begun", "in-vain"]
+
+
+def change(server: ApiServer, uid: str, change: dict[str, dict[str, Any]]) -> None:
+    """Change fields of a pod as its owner does."""
+    pod = dict(server.pods[uid])
+    for part, fields in change.items():
+        for name, values in fields.items():
+            pod[part] = {**pod[part], name: {**pod[part].get(name, {}), **values}}
+    server._put_pod(pod)
+
+
+@pytest.mark.parametrize("is_undone", [False, True])
+@pytest.mark.parametrize("changed", CHANGES)
+def test_a_namespace_that_changes_a_gang_after_evictions_for_it_evicts_nothing_for_another_gang(
+    changed: str, *, is_undone: bool
+) -> None:
+    server, pods = full(n0=2, n1=2, ends=False)
+    (first,) = urgent(server)
+    leader = planner(server)
+    while not evicted(leader):
+        run(leader, 2)
+    before = server.pods[first]
+    change(server, first, CHANGES[changed])
+    run(leader, 2)
+    if is_undone:
+        server._put_pod(before)
+    run(leader, 10)
+    server.delete_pod(first)
+    server.create_pod("second", 2, "second", 1, priority=100)
+
+    run(leader, 20)
+
+    assert len(evicted(leader)) == 1
+    assert leader.preemptions == ["planned", "begun", "in-vain"]
+    assert set(pods.values()) <= server.pods.keys()
+
+
+def test_a_namespace_that_deletes_a_gang_because_pods_end_late_does_not_wait() -> None:
+    server, _ = full(n0=2, n1=2, ends=False)
+    (first,) = urgent(server)
+    leader = planner(server)
+    while not evicted(leader):
+        run(leader, 2)
+    run(leader, int(GIVE_UP_S) + 4)
+    server.delete_pod(first)
+    server.create_pod("second", 2, "second", 1, priority=100)
+
+    run(leader, 20)
+
+    assert leader.preemptions == ["planned", "begun", "in-vain", "planned", "begun"]
+
+
+def test_a_gang_that_is_placed_and_bound_was_not_given_up() -> None:
+    """The planner itself pins and ungates its members."""
+    server, _ = full(n0=2, n1=2)
+    urgent(server)
+    leader = planner(server)
+    while not committed(server):
+        run(leader, 2)
+    bind_all(leader)
+    server.create_pod("second", 2, "second", 1, priority=100)
+
+    run(leader, 20)
+
+    assert leader.preemptions[:3] == ["planned", "begun", "won"]
+    assert len(evicted(leader)) == 2
+
+
+def test_a_namespace_that_deletes_a_gang_after_backfilled_pods_were_evicted_for_it_holds_nothing() -> None:
+    """Else these pods would start again on its next hold, and be evicted again."""
+    server = ApiServer({"n0": 2, "n1": 2})
+    user = server.create_pod("user", 2, more={**RUNNING, "spec": {"activeDeadlineSeconds": 86_400}})
+    server.bind(user, "n1")
+    holders = [server.create_pod("big", 2, "big", 2) for _ in range(2)]
+    leader = FakePlanner(server, "one", terms=TERMS)
+    leader.policies = BUILT_IN._replace(backfill=BackfillPolicy(BackfillMode.DEADLINE))
+    leader.run()
+    short = server.create_pod("short", 2, "short", 1, {"spec": {"activeDeadlineSeconds": 600}})
+    leader.run()
+    server.bind(short, "n0")
+    server._put_pod({**server.pods[short], **RUNNING})
+    server.delete_pod(user)
+    while not evicted(leader):
+        run(leader, 2)
+    for each in holders:
+        server.delete_pod(each)
+    server.bind(server.create_pod("user", 2, more=RUNNING), "n1")
+    for _ in range(2):
+        server.create_pod("again", 2, "again", 2)
+
+    run(leader, 50)
+    assert [each.spec.gang for each in server.reservations.values() if each.spec.held] == []
+    run(leader, 60)
+    assert [each.spec.gang for each in server.reservations.values() if each.spec.held] == ["again"]
