@@ -29,6 +29,7 @@ TOO_MANY_RULES = "more node selectors, affinity expressions and tolerations than
 # Per pod, of its rules about nodes and of its anti-affinity: every plan compares each with all nodes, or all members.
 MAX_RULES = 256
 MAX_VALUES = 20_000  # of these rules: more than one for each node
+MAX_LABELS = 1_000  # of a pod, that are kept: the API server allows any number
 _MAX_OWN_TERMS = 16  # of required podAffinity
 _EVERYWHERE = LabelSelector()
 

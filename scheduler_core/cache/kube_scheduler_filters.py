@@ -108,8 +108,10 @@ def _holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
     return found is not None and found(labels.get(requirement.key), requirement)
 
 
-def selector_matches(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
-    """Return whether the selector matches these labels."""
+def selector_matches(selector: LabelSelector, labels: Mapping[str, str] | None) -> bool:
+    """Return whether the selector matches these labels. None: too many to be kept, so any selector may match."""
+    if labels is None:
+        return True
     equal = all(labels.get(key) == value for key, value in (selector.match_labels or {}).items())
     return equal and all(_holds(each, labels) for each in selector.match_expressions or ())
 

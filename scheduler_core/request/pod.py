@@ -222,6 +222,12 @@ class PinClaim(NamedTuple):
     node: str
 
 
+def reservation_name(metadata: Metadata) -> str | None:
+    """Return the reservation that the pod names; None: it names none, or the text is too long for a name."""
+    found = (metadata.annotations or {}).get(POD_RESERVATION.key)
+    return None if found is None or len(found) > _MOST else found
+
+
 def pin_claim(pod: Pod) -> PinClaim | None:
     """Return the pod's claim that a planner ungated it; None where it makes none.
 
@@ -229,8 +235,8 @@ def pin_claim(pod: Pod) -> PinClaim | None:
     added to a pod.
     """
     metadata, spec = pod.metadata, pod.spec
-    reservation = (metadata.annotations or {}).get(POD_RESERVATION.key)
-    if reservation is None or len(reservation) > _MOST:
+    reservation = reservation_name(metadata)
+    if reservation is None:
         return None
     if spec.node_name or metadata.deletion_timestamp or spec.scheduling_gates:
         return None
@@ -243,11 +249,10 @@ def placed_gang(metadata: Metadata) -> str | None:
 
     None: it names no reservation, or one of unrelated single pods.
     """
-    annotations = metadata.annotations or {}
-    reservation = annotations.get(POD_RESERVATION.key)
-    if reservation is None or len(reservation) > _MOST:
+    reservation = reservation_name(metadata)
+    if reservation is None:
         return None
-    if reservation.startswith(SINGLE_PODS_PREFIX) and POD_GANG.key not in annotations:
+    if reservation.startswith(SINGLE_PODS_PREFIX) and POD_GANG.key not in (metadata.annotations or {}):
         return None
     return f"{metadata.namespace}/{reservation}"
 

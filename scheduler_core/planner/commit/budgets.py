@@ -20,6 +20,7 @@ MAX_ENTRIES = 64  # of a selector: each is compared with every pod
 _MAX_VALUES = 256  # of a selector that is compared with pods that are not to be evicted
 _MAX_COMPARED = 100_000  # selectors with the labels of such pods
 _COST_OF_LABELS = 50  # of one set of labels, in comparisons: each set is kept
+PodLabels = Mapping[str, str] | None  # None: too many to be kept, so each budget of the namespace is for the pod
 
 
 class BudgetSpec(msgspec.Struct, frozen=True):
@@ -46,7 +47,7 @@ class DisruptionBudget(msgspec.Struct, frozen=True):
 def blocked_units(
     evictions: Iterable[PlannedEviction],
     budgets: Sequence[DisruptionBudget],
-    labels: Mapping[str, Mapping[str, str]],
+    labels: Mapping[str, PodLabels],
 ) -> dict[str, str]:
     """Return the units that the budgets do not allow to evict, with the reason for people.
 
@@ -82,18 +83,18 @@ class SpentBudgets:
         evictions: Iterable[PlannedEviction],
         blocked: Mapping[str, str],
         budgets: Iterable[DisruptionBudget],
-        labels: Mapping[str, Mapping[str, str]],
+        labels: Mapping[str, PodLabels],
     ) -> None:
         """``labels``: of the pods in ``evictions`` that exist, by UID."""
         allowed = [each for each in evictions if each.unit not in blocked and each.uid in labels]
         self._allowed = {each.uid for each in allowed}
         self._budgets = [(each, _is_spent(each, allowed, labels)) for each in budgets if is_small(each)]
         self._left = _MAX_COMPARED
-        self._known: dict[tuple[str, tuple[tuple[str, str], ...]], bool] = {}
+        self._known: dict[tuple[str, tuple[tuple[str, str], ...] | None], bool] = {}
 
-    def forbid(self, namespace: str, uid: str, labels: Mapping[str, str]) -> bool:
+    def forbid(self, namespace: str, uid: str, labels: PodLabels) -> bool:
         """Return whether the budgets forbid the eviction of this pod: one is spent, or several are for it."""
-        key = namespace, tuple(sorted(labels.items()))
+        key = namespace, None if labels is None else tuple(sorted(labels.items()))
         if uid in self._allowed:
             return False
         if key not in self._known and self._left > 0:
@@ -109,7 +110,7 @@ _Needed = dict[str, list[DisruptionBudget]]  # by NAMESPACE/NAME: the budget, on
 def _needed(
     pods: Iterable[PlannedEviction],
     budgets: Mapping[str, Sequence[DisruptionBudget]],
-    labels: Mapping[str, Mapping[str, str]],
+    labels: Mapping[str, PodLabels],
 ) -> tuple[_Needed, str | None]:
     """Return the budgets that the eviction of these pods is charged to; or why it is never allowed."""
     needed: _Needed = {}
@@ -123,7 +124,7 @@ def _needed(
     return needed, None
 
 
-def selects_pod(budget: DisruptionBudget, labels: Mapping[str, str]) -> bool:
+def selects_pod(budget: DisruptionBudget, labels: PodLabels) -> bool:
     """Return whether the budget is for a pod with these labels. A selector with too many entries counts as for all."""
     selector = budget.spec.selector
     if selector is None:
@@ -132,9 +133,7 @@ def selects_pod(budget: DisruptionBudget, labels: Mapping[str, str]) -> bool:
     return len(entries) > MAX_ENTRIES or selector_matches(selector, labels)
 
 
-def _is_spent(
-    budget: DisruptionBudget, allowed: Sequence[PlannedEviction], labels: Mapping[str, Mapping[str, str]]
-) -> bool:
+def _is_spent(budget: DisruptionBudget, allowed: Sequence[PlannedEviction], labels: Mapping[str, PodLabels]) -> bool:
     """Return whether the budget allows no eviction beside these."""
     if budget.status.observed_generation < budget.metadata.generation:
         return True
@@ -144,7 +143,7 @@ def _is_spent(
     return left <= 0
 
 
-def _is_for(budget: DisruptionBudget, namespace: str, labels: Mapping[str, str]) -> bool:
+def _is_for(budget: DisruptionBudget, namespace: str, labels: PodLabels) -> bool:
     return budget.metadata.namespace == namespace and selects_pod(budget, labels)
 
 

@@ -256,7 +256,7 @@ def _by_conventions(metadata: Metadata, scheduling_group: str | None, *, sizes: 
                 rank=_rank_in_role(markers, convention) if convention.role else _rank(markers, convention.rank),
                 convention=convention.name,
                 attempt=_index(markers.get(convention.attempt or "")) or 0,
-                creator_uid=markers.get(convention.maker or "") or _controller(metadata),
+                creator_uid=markers.get(convention.maker or "", "")[:_LONGEST] or _controller(metadata),
             )
     return None
 

@@ -69,7 +69,7 @@ class Member(NamedTuple):
     rules: SchedulingRules | None = None  # nodeSelector, affinity and tolerations
     terms: RequiredTerms | None = None  # required node affinity; the pin is added to each term
     finalizers: tuple[str, ...] = ()
-    labels: Mapping[str, str] = {}
+    labels: Mapping[str, str] | None = {}  # None: more than ``MAX_LABELS``
     anti_affinity: tuple[PodAffinityTerm, ...] = ()  # required anti-affinity by host
     bind_error: str | None = None  # kube-scheduler's message after it was ungated, while it cannot be bound
     pinned_terms: str | None = None  # node that its pin claims; ``PlannerView`` checks the claim

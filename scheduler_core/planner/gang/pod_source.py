@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 from gputopo.kube.projection import WatchSource
 from gputopo.kube.rbac import PODS
 from gputopo.labels.gate import other_gates
-from gputopo.labels.keys import GATE, POD_RESERVATION
+from gputopo.labels.keys import GATE
 from gputopo.labels.workloads import JOBSET, MIRROR_POD
 from gputopo.timestamps import parse_timestamp
 from scheduler_core.cache.events import Batch, PodUpdate
 from scheduler_core.cache.full_pods import (
     FULL_POD_SOURCES,
+    MAX_LABELS,
     MAX_RULES,
     MAX_VALUES,
     TOO_MANY_RULES,
@@ -48,7 +49,7 @@ from scheduler_core.planner.gang.volume_sources import VOLUME_SOURCES
 from scheduler_core.request.disruption import MAX_GRACE_S, parse_disruption
 from scheduler_core.request.full_pod import FullPod, FullPodSpec
 from scheduler_core.request.node_load import pod_load
-from scheduler_core.request.pod import Metadata, Pod, pin_claim, required_nodes
+from scheduler_core.request.pod import Metadata, Pod, pin_claim, required_nodes, reservation_name
 from scheduler_core.request.pod_request import InvalidRequest, PodRequest, parse_request
 
 # Owners of pods that come back to the same node; a Node owns static pods. With an API version that exists, so that the
@@ -170,28 +171,31 @@ def fan_out(batch: Batch[PlannerPod]) -> PodStreams:
 def _member(uid: str, pod: FullPod, parse: ParsePod) -> Member | None:
     """Return the pod as a member; None: the planner need not act on it, nor count it for other members."""
     metadata, spec = pod.metadata, pod.spec
-    labels = metadata.labels or {}
+    labels = None if len(metadata.labels or ()) > MAX_LABELS else metadata.labels or {}
     if MIRROR_POD in (metadata.annotations or {}):  # a kubelet may create it in any namespace
         return None
     # A pod may have 20,000 gates. A member with other gates is not ungated, so the rest is never written.
     gates = tuple(gate.name for gate in spec.scheduling_gates or ())
     gates = gates if len(gates) <= _MAX_GATES else (*(GATE,) * (GATE in gates), *other_gates(gates)[:_MAX_GATES])
-    reservation = (metadata.annotations or {}).get(POD_RESERVATION.key)
+    reservation = reservation_name(metadata)
     gated = GATE in gates
     group = None if spec.scheduling_group is None else spec.scheduling_group.pod_group_name
     found = parse_gang_request(metadata, group)
     if not (gated or reservation) and (not isinstance(found, GangRequest) or pod.is_finished):  # most pods
         return None
     gang_request, invalid = _gang_request_of(metadata, group, found)
-    if not (gated or reservation) and is_single_pod_gang(gang_request.gang):
+    alone = is_single_pod_gang(gang_request.gang)
+    if alone and not (gated or reservation):
         return None
-    own_key = None if is_single_pod_gang(gang_request.gang) else own_affinity_key(spec, labels, metadata.namespace)
+    own_key = None if alone else own_affinity_key(spec, labels or {}, metadata.namespace)
     if own_key is not None and gang_request.required in (None, own_key):
         gang_request = gang_request._replace(required=own_key)
     checked = CheckedRules(anti_affinity=True, affinity=gang_request.required == own_key is not None, volumes=True)
     rules = scheduling_rules(spec, checked) if gated else None
-    if rules is not None and (excess := _excess_reason(pod, rules)) is not None:
+    excess = None if rules is None else _excess_reason(pod, rules)
+    if excess is not None:
         invalid = invalid or InvalidRequest(excess)
+    planned = gated and excess is None  # of other pods, nothing is kept that only their plans need
     started = pod.status.start_time is not None
     owner = metadata.owner
     claim = pin_claim(pod)
@@ -213,14 +217,14 @@ def _member(uid: str, pod: FullPod, parse: ParsePod) -> Member | None:
         owner_kind=None if owner is None else f"{owner.api_version.rpartition('/')[0] or 'core'}/{owner.kind}",
         load=pod_load(pod),
         rules=rules,
-        terms=required_nodes(spec.affinity) if gated else None,
+        terms=required_nodes(spec.affinity) if planned else None,
         finalizers=metadata.finalizers or (),
         labels=labels,
         anti_affinity=host_anti_affinity(spec),
         bind_error=pod.status.unschedulable_message if reservation and not spec.node_name else None,
         pinned_terms=None if claim is None else claim.node,
         markers=exclusive_markers(metadata.annotations or {}) if gated else (),
-        claims=_claims(pod) if gated else (),
+        claims=_claims(pod) if planned else (),
         bounded_s=_bounds(spec) if gated else None,
         expected=_expected_run(metadata, spec) if gated else None,
     )
@@ -258,18 +262,23 @@ def _excess_reason(pod: FullPod, rules: SchedulingRules) -> str | None:
         )
     if (items := _list_items(pod)) > _MAX_ITEMS:
         return (
-            f"its containers, environment variables, ports, volumes and mounts, owners, secrets and spread constraints "
-            f"are {items:,} entries: gputopo plans pods with at most {_MAX_ITEMS:,}"
+            f"its labels, containers, environment variables, ports, volumes and mounts, owners, secrets and spread "
+            f"constraints are {items:,} entries: gputopo plans pods with at most {_MAX_ITEMS:,}"
         )
     return None
 
 
 def _list_items(pod: FullPod) -> int:
-    """Return the number of entries in the lists of a pod: the API server takes longer for each write of it."""
+    """Return the number of labels and entries in the lists of a pod: the API server takes longer for each write."""
     spec = pod.spec
     containers = (*(spec.containers or ()), *(spec.init_containers or ()))
-    lists = spec.volumes, spec.image_pull_secrets, spec.topology_spread_constraints, pod.metadata.owner_references
-    return len(containers) + sum(each.items for each in containers) + sum(len(each or ()) for each in lists)
+    metadata = pod.metadata
+    lists = spec.volumes, spec.image_pull_secrets, spec.topology_spread_constraints, metadata.owner_references
+    return (
+        len(containers)
+        + sum(each.items for each in containers)
+        + sum(len(each or ()) for each in (*lists, metadata.labels))
+    )
 
 
 def _grace(spec: FullPodSpec) -> float:

@@ -13,9 +13,11 @@ import msgspec
 from gputopo.kube.client import Kube, ListOptions
 from gputopo.kube.errors import TooLongError, UnavailableError
 from gputopo.kube.rbac import DISRUPTION_BUDGETS, PODS
+from scheduler_core.cache.full_pods import MAX_LABELS
 from scheduler_core.planner.commit.actions import CheckBudgets
 from scheduler_core.planner.commit.budgets import (
     DisruptionBudget,
+    PodLabels,
     SpentBudgets,
     blocked_units,
     is_small,
@@ -25,25 +27,29 @@ from scheduler_core.planner.leader.pod_reads import read_named_pods, read_pages
 
 MAX_BUDGETS, MAX_BYTES = 1_000, 2 << 20  # of a namespace: the API server reads all of them for each eviction there
 MAX_FORBIDDEN = 10_000  # pods of one count
-_Labels = Mapping[str, str]
 _TOO_MANY = (
     f"its namespace has PodDisruptionBudgets that cannot be counted, or more than {MAX_BUDGETS}"
     f" or {MAX_BYTES >> 20} MiB of them"
 )
 
 
-class LabelledMetadata(msgspec.Struct, frozen=True):
+class LabelledMetadata(msgspec.Struct):
     """The part of ``metadata`` that budgets select pods by."""
 
     name: str = ""
     uid: str = ""
-    labels: dict[str, str] | None = None
+    labels: dict[str, str] | None = {}  # None: more than ``MAX_LABELS``, which are not kept
+
+    def __post_init__(self) -> None:
+        """Drop labels that would use too much memory."""
+        if self.labels is not None and len(self.labels) > MAX_LABELS:
+            self.labels = None
 
 
 class LabelledPod(msgspec.Struct, frozen=True):
     """A pod without its annotations: those of thousands of pods may be large."""
 
-    metadata: LabelledMetadata = LabelledMetadata()
+    metadata: LabelledMetadata = msgspec.field(default_factory=LabelledMetadata)
 
 
 class BudgetCount(NamedTuple):
@@ -57,7 +63,7 @@ def check_budgets(kube: Kube, action: CheckBudgets) -> BudgetCount:
     """Count the budgets for the units of an intent. Raises ``KubeError``."""
     budgets: list[DisruptionBudget] = []
     others: list[DisruptionBudget] = []
-    labels: dict[str, _Labels] = {}
+    labels: dict[str, PodLabels] = {}
     uncounted: dict[str, str] = {}  # namespace -> why
     names: dict[str, dict[str, str]] = {}
     for each in action.evictions:
@@ -82,10 +88,14 @@ def check_budgets(kube: Kube, action: CheckBudgets) -> BudgetCount:
     return BudgetCount(blocked, forbidden)
 
 
+def _hashable(labels: PodLabels) -> tuple[tuple[str, str], ...] | None:
+    return None if labels is None else tuple(sorted(labels.items()))
+
+
 class _OfNamespace(NamedTuple):
     """The budgets of a namespace, as far as they matter for an eviction."""
 
-    labels: Mapping[str, _Labels]  # of the pods to evict, by UID
+    labels: Mapping[str, PodLabels]  # of the pods to evict, by UID
     selecting: Sequence[DisruptionBudget] = ()  # these pods
     others: Sequence[DisruptionBudget] = ()
     why_not: str | None = None  # they are not counted, for people
@@ -95,17 +105,17 @@ def _read_namespace(kube: Kube, namespace: str, uids: Mapping[str, str], *, keep
     """Read the budgets of a namespace. ``uids``: of the pods to evict, by name. Raises ``KubeError``."""
     selecting: list[DisruptionBudget] = []
     others: list[DisruptionBudget] = []
-    pods: dict[str, _Labels] | None = None
+    pods: dict[str, PodLabels] | None = None
     seen = 0
     query = ListOptions(namespace, most_bytes=MAX_BYTES)
     for page in read_pages(kube, DISRUPTION_BUDGETS, DisruptionBudget, query):
         seen += len(page)
         if pods is None and page:
             found = read_named_pods(kube, LabelledPod, uids, ListOptions(namespace, metadata_only=True))
-            pods = {uid: each.metadata.labels or {} for uid, each in found.items()}
+            pods = {uid: each.metadata.labels for uid, each in found.items()}
         if seen > MAX_BUDGETS or None in page:
             return _OfNamespace(pods or {}, why_not=_TOO_MANY)
-        distinct = list({tuple(sorted(each.items())): each for each in (pods or {}).values()}.values())
+        distinct = list({_hashable(each): each for each in (pods or {}).values()}.values())
         own = [each for each in page if each and any(selects_pod(each, labels) for labels in distinct)]
         selecting += own
         if keeps_others:
@@ -120,7 +130,7 @@ def _forbidden_pods(kube: Kube, spent: SpentBudgets, namespaces: Iterable[str]) 
     for namespace in namespaces:
         for page in read_pages(kube, PODS, LabelledPod, ListOptions(namespace, metadata_only=True)):
             pods = [each.metadata for each in page if each is not None]
-            found |= {each.uid for each in pods if spent.forbid(namespace, each.uid, each.labels or {})}
+            found |= {each.uid for each in pods if spent.forbid(namespace, each.uid, each.labels)}
             if len(found) > MAX_FORBIDDEN:
                 return frozenset(found)
     return frozenset(found)

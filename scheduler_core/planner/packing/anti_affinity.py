@@ -51,7 +51,7 @@ class AntiAffinities:
         placed = [each for each in placed_members if each.member.uid not in uids]
         own = dict(chain.from_iterable(map(_terms_of, waiting)))
         others = dict(chain.from_iterable(_terms_of(each.member) for each in placed))
-        pairs = {pair for pod in waiting for pair in pod.labels.items()}
+        pairs = {pair for pod in waiting for pair in (pod.labels or {}).items()}
         namespaces = {pod.namespace for pod in waiting}
         counts = Counter[str]()
         self._terms: dict[_TermKey, PodAffinityTerm] = {}

@@ -510,6 +510,42 @@ def test_a_pod_that_the_api_server_writes_slowly_is_refused(spec: dict[str, Any]
     assert refused == (entries > 1_000)
 
 
+LABELS = {f"l-{at}": "x" for at in range(1_001)}
+
+
+def test_a_gated_pod_with_too_many_labels_is_refused_and_nothing_of_it_is_kept() -> None:
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "k", "operator": "Exists"}]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]
+
+    found = member(annotations=LLM, labels=LABELS, schedulingGates=[GATE], affinity=affinity, volumes=volumes)
+
+    assert found is not None
+    assert isinstance(found.request, InvalidRequest)
+    assert "its labels, containers, " in found.request.reason
+    assert (found.labels, found.terms, found.claims) == (None, None, ())
+
+
+@pytest.mark.parametrize("more", [{"nodeName": "a"}, {}], ids=["placed", "not gated"])
+def test_the_labels_of_other_members_are_bounded_too(more: dict[str, Any]) -> None:
+    few = dict(list(LABELS.items())[:-1])
+    found = [member(annotations=LLM, labels=labels, **more) for labels in (few, LABELS)]
+
+    assert [None if each is None else each.labels for each in found] == [few, None]
+    assert [each is not None and isinstance(each.request, PodRequest) for each in found] == [True, True]
+
+
+def test_long_annotations_are_not_kept() -> None:
+    jobset = {"jobset.sigs.k8s.io/jobset-name": "a", "jobset.sigs.k8s.io/jobset-uid": "u" * 10_000}
+    annotations = {**jobset, "gputopo.io/reservation": "r" * 254}
+
+    found = member(annotations=annotations, schedulingGates=[GATE])
+
+    assert found is not None
+    assert found.reservation is None
+    assert len(found.gang_request.creator_uid or "") < 256
+
+
 def test_the_request_of_a_pod_is_parsed_once_per_event() -> None:
     parsed: list[Pod] = []
 

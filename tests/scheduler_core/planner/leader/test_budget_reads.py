@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import pytest
 
 from gputopo.crd.reservations import PlannedEviction
 from gputopo.kube.connect import from_kubeconfig
 from gputopo.kube.rbac import PLANNER
+from scheduler_core.cache.full_pods import MAX_LABELS
 from scheduler_core.planner.commit.actions import CheckBudgets
 from scheduler_core.planner.commit.budgets import MAX_ENTRIES
-from scheduler_core.planner.leader.budget_reads import MAX_BUDGETS, check_budgets
+from scheduler_core.planner.leader.budget_reads import MAX_BUDGETS, LabelledPod, check_budgets
 from tests.api_server import Answer, Asked, api_server
 
 Json = dict[str, Any]
+NO_LABELS: Mapping[str, str] = MappingProxyType({})
 DEEP = '{"f:a":' * 1_000 + "{}" + "}" * 1_000
 
 
@@ -27,9 +32,13 @@ def budget(name: str, allowed: int, selector: Json) -> Json:
     }
 
 
-def blocked(folder: Path, budgets: list[Json], victims: int = 1, deep: str = "") -> tuple[dict[str, str], list[Asked]]:
-    """Return the blocked units of pods with the label app=x, one by one, and the requests."""
-    pods = [{"metadata": {"name": f"p{at}", "uid": f"u{at}", "labels": {"app": "x"}}} for at in range(victims)]
+def blocked(
+    folder: Path, budgets: list[Json], victims: int = 1, deep: str = "", labels: Mapping[str, str] = NO_LABELS
+) -> tuple[dict[str, str], list[Asked]]:
+    """Return the blocked units of pods with the label app=x and more labels, one by one, and the requests."""
+    pods = [
+        {"metadata": {"name": f"p{at}", "uid": f"u{at}", "labels": {"app": "x", **labels}}} for at in range(victims)
+    ]
 
     def answer(request: Asked) -> Answer:
         if "poddisruptionbudgets" in request.path:
@@ -47,6 +56,29 @@ def blocked(folder: Path, budgets: list[Json], victims: int = 1, deep: str = "")
             return check_budgets(kube, CheckBudgets("hold", evictions)).blocked, server.asked
         finally:
             kube.close()
+
+
+@pytest.mark.parametrize("victims", [1, 20])
+def test_every_budget_of_its_namespace_counts_for_a_pod_with_too_many_labels(tmp_path: Path, victims: int) -> None:
+    """No pod escapes its budget by labels; without a budget such a pod may be evicted."""
+    many = {f"l{at}": "" for at in range(MAX_LABELS)}
+    mine, other = {"matchLabels": {"app": "x"}}, {"matchLabels": {"app": "y"}}
+
+    found = [
+        blocked(tmp_path, budgets, victims, labels=many)[0]
+        for budgets in ([], [budget("a", victims, other)], [budget("a", 0, mine)], [budget("a", 0, other)])
+    ]
+
+    assert [len(each) for each in found] == [0, 0, victims, victims]
+    both, _ = blocked(tmp_path, [budget("a", victims, mine), budget("b", victims, other)], victims, labels=many)
+    assert both["team/p0"] == "pod team/p0 has several PodDisruptionBudgets (a and b)"
+
+
+def test_labels_that_are_too_many_are_dropped_when_they_are_decoded() -> None:
+    for size, kept in ((MAX_LABELS, MAX_LABELS), (MAX_LABELS + 1, None)):
+        text = msgspec.json.encode({"metadata": {"name": "p", "labels": {f"l{at}": "" for at in range(size)}}})
+        labels = msgspec.json.decode(text, type=LabelledPod).metadata.labels
+        assert (None if labels is None else len(labels)) == kept
 
 
 @pytest.mark.parametrize("victims", [1, 20])

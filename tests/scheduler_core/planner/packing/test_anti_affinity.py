@@ -57,6 +57,15 @@ def test_labels_select_pods(selector: LabelSelector | None, expected: bool) -> N
     assert _refuses(PodAffinityTerm(HOSTNAME, selector), _pod("other", app="llm")) is expected
 
 
+@pytest.mark.parametrize("namespace", ["team", "other"])
+def test_a_term_selects_a_placed_pod_with_too_many_labels_in_its_namespaces(namespace: str) -> None:
+    """Otherwise plans would put pods beside it, and kube-scheduler would refuse these plans."""
+    one = _pod("one", PodAffinityTerm(HOSTNAME, SELF))
+    sides = AntiAffinities([one], [PlacedMember("a", _pod("large", namespace=namespace)._replace(labels=None))])
+
+    assert sides.excluded_nodes(sides.anti_affinity_of(one)) == ({"a"} if namespace == "team" else frozenset())
+
+
 @pytest.mark.parametrize(
     ("term", "own", "others"),
     [
