@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from scheduler_core.policy.models import API_VERSION, KIND
+from tests.api_client import Client
 from tests.api_objects import Object
 from tests.e2e.cluster import Cluster
 from tests.e2e.gangs.holds import held
@@ -72,3 +76,22 @@ def preemption_of(cluster: Cluster, name: str) -> Object | None:
     """Return the hold of a gang once a unit has begun."""
     hold = held(cluster, name)
     return hold if hold is not None and hold["status"].get("evicting") else None
+
+
+@contextmanager
+def when_a_pod_terminates(cluster: Cluster, namespace: str, act: Callable[[Client], object]) -> Iterator[None]:
+    """Act once, as soon as a pod of the namespace terminates."""
+    pods = cluster.pods(namespace=namespace)
+    version = cluster.api.get(pods)["metadata"]["resourceVersion"]
+    api = cluster.plane.client()
+    events = api.watch(pods, version, 300)
+
+    def wait() -> None:
+        if any(pod["metadata"].get("deletionTimestamp") for _, pod in events):
+            act(api)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    yield
+    thread.join(10)
+    assert not thread.is_alive()

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.api_client import Client
 from tests.api_objects import Object
 from tests.e2e.attacks import FIGURE
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.gangs.conftest import StartPlanner
 from tests.e2e.gangs.holds import nodes
 from tests.e2e.gangs.members import Asked, create, gang, node_of, wait_until_whole
-from tests.e2e.gangs.preempting import CHEAP, COSTLY, CRITICAL, create_classes, on_node, options, running_pods
+from tests.e2e.gangs.preempting import (
+    CHEAP,
+    COSTLY,
+    CRITICAL,
+    create_classes,
+    on_node,
+    options,
+    running_pods,
+    when_a_pod_terminates,
+)
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import gpu_pod, started
 from tests.simulated_node.fleet import Fleet
@@ -59,26 +67,6 @@ def seconds_until_whole(cluster: Cluster, name: str) -> float:
     return time.monotonic() - began
 
 
-@contextmanager
-def changing_budget(cluster: Cluster) -> Iterator[None]:
-    """Let the budget of the tenant allow nothing as soon as one of its pods terminates."""
-    version = cluster.api.get(cluster.pods())["metadata"]["resourceVersion"]
-    api = cluster.plane.client()
-    events = api.watch(cluster.pods(), version, 300)
-
-    def change() -> None:
-        for _, pod in events:
-            if pod["metadata"].get("deletionTimestamp"):
-                api.patch(f"{budgets(cluster)}/trap", {"spec": {"minAvailable": 8}})
-                return
-
-    thread = threading.Thread(target=change, daemon=True)
-    thread.start()
-    yield
-    thread.join(10)
-    assert not thread.is_alive()
-
-
 @pytest.mark.usefixtures("controller_manager", "served", "gputopo_scheduler")
 def test_a_budget_that_allows_nothing_once_the_first_pod_terminates_delays_a_gang_by_half_a_minute(
     cluster: Cluster,
@@ -101,7 +89,11 @@ def test_a_budget_that_allows_nothing_once_the_first_pod_terminates_delays_a_gan
     allowed = f"{budgets(cluster)}/trap"
     wait_for(lambda: cluster.api.get(allowed).get("status", {}).get("disruptionsAllowed") == 8, "the budget", 60)
 
-    with changing_budget(cluster):
+    def forbid(api: Client) -> None:
+        """Let the budget of the tenant allow nothing."""
+        api.patch(f"{budgets(cluster)}/trap", {"spec": {"minAvailable": 8}})
+
+    with when_a_pod_terminates(cluster, cluster.namespace, forbid):
         create(cluster, *gang("urgent", Asked(1, 8), priorityClassName=CRITICAL))
         waited = seconds_until_whole(cluster, "urgent")
 

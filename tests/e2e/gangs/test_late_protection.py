@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.gangs.conftest import StartPlanner
 from tests.e2e.gangs.holds import nodes
 from tests.e2e.gangs.members import Asked, create, gang, node_of, wait_until_whole
-from tests.e2e.gangs.preempting import CHEAP, CRITICAL, create_classes, options
+from tests.e2e.gangs.preempting import CHEAP, CRITICAL, create_classes, options, when_a_pod_terminates
 from tests.e2e.scheduler.conftest import StartAgents
 from tests.e2e.scheduler.running import gpu_pod
 from tests.simulated_node.fleet import Fleet
@@ -54,26 +52,10 @@ def left(cluster: Cluster) -> set[str]:
     }
 
 
-@contextmanager
-def budget_after_the_first_eviction(cluster: Cluster, watched: str = "a-hostile") -> Iterator[None]:
-    """Protect the last pod as soon as one in the watched namespace terminates."""
-    pods = cluster.pods(namespace=watched)
-    version = cluster.api.get(pods)["metadata"]["resourceVersion"]
-    api = cluster.plane.client()
-    events = api.watch(pods, version, 300)
+def protect(api: Client) -> None:
+    """Create a budget that allows no eviction in the hostile namespace."""
     budget = {"metadata": {"name": "late"}, "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "pod"}}}}
-
-    def protect() -> None:
-        for _, pod in events:
-            if pod["metadata"].get("deletionTimestamp"):
-                api.create(f"/apis/policy/v1/namespaces/{HOSTILE}/poddisruptionbudgets", budget)
-                return
-
-    thread = threading.Thread(target=protect, daemon=True)
-    thread.start()
-    yield
-    thread.join(10)
-    assert not thread.is_alive()
+    api.create(f"/apis/policy/v1/namespaces/{HOSTILE}/poddisruptionbudgets", budget)
 
 
 @pytest.mark.usefixtures("served", "gputopo_scheduler", "_victims")
@@ -82,7 +64,7 @@ def test_a_budget_that_a_tenant_creates_when_its_first_pod_is_evicted_comes_too_
 ) -> None:
     planner(*options(tmp_path))
 
-    with budget_after_the_first_eviction(cluster):
+    with when_a_pod_terminates(cluster, "a-hostile", protect):
         began = time.monotonic()
         create(cluster, *gang("urgent", Asked(3, 8), priorityClassName=CRITICAL))
         wait_until_whole(cluster, "urgent", 3, 120)
@@ -106,7 +88,7 @@ def test_many_members_without_gpus_do_not_protect_the_member_with_gpus(
     wait_for(lambda: all(map(node_of, cluster.api.items(pods))), "all members of the gang", 60)
     planner(*options(tmp_path))
 
-    with budget_after_the_first_eviction(cluster, HOSTILE):
+    with when_a_pod_terminates(cluster, HOSTILE, protect):
         began = time.monotonic()
         create(cluster, *gang("urgent", Asked(3, 8), priorityClassName=CRITICAL))
         wait_until_whole(cluster, "urgent", 3, 120)
