@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.labels.keys import POD_GANG
+from tests.api_client import Client
 from tests.e2e.attacks import FIGURE
 from tests.e2e.cluster import Cluster, wait_for
 from tests.e2e.gangs.conftest import StartPlanner
