@@ -5,10 +5,10 @@ the gang, the outcome is open. Once it lists none, all members with places are b
 preemption is won if they are bound, else the pods were evicted in vain. If no pod was evicted, the preemption was
 stopped.
 
-If members were deleted or changed before the gang was bound or rolled back, its owner gave it up: the other gangs of
-its namespace wait too. Else a tenant could have pods of others evicted again and again, for gangs of new names that it
-deletes, or changes so that they fit nowhere. Later than ``GIVE_UP_S`` this is not counted: then pods that end late have
-delayed the gang.
+If members were deleted or changed before the gang was bound or rolled back, or further members or its declared size
+prevent its plan, its owner gave it up: the other gangs of its namespace wait too. Else a tenant could have pods of
+others evicted again and again, for gangs of new names that it deletes, or changes so that they fit nowhere. Later than
+``GIVE_UP_S`` this is not counted: then pods that end late have delayed the gang.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from gputopo.crd.reservations import EntryPhase, LedgerEntry, PlannedEviction, Preemption, ReservationState
-from gputopo.labels.keys import GATE
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.actions import EvictPod, reserved_gang, reserved_gangs
 from scheduler_core.planner.commit.ledger import active_entries
-from scheduler_core.planner.commit.members import is_bound
+from scheduler_core.planner.commit.members import is_bound, is_gated
+from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.leader.context import TermContext
 from scheduler_core.planner.leader.events import stopped_events
@@ -41,9 +41,10 @@ class _BegunPreemption(NamedTuple):
     gang: GangName
     gang_key: str
     at: float  # when it was first observed, monotonic seconds
-    members: tuple[Member, ...]  # that the gang had to place then
+    whole_gang: Gang | None  # as it was then; None: it was gone
+    members: tuple[Member, ...]  # that the planner had to place then, as they were last observed
     places: frozenset[str] = frozenset()  # UIDs of the committed reservations of the gang since the hold has ended
-    is_given_up: bool = False  # its owner deleted or changed members before it was bound or rolled back
+    is_given_up: bool = False  # its owner gave it up before it was bound or rolled back
     is_refused: bool = False  # the API server refused an eviction: that the gang does not start is not its fault
 
 
@@ -55,6 +56,8 @@ class PreemptionOutcomes:
         self._begun: dict[str, _BegunPreemption] = {}  # by UID of the hold, while the ledger lists it
         self._open: list[_BegunPreemption] = []  # the hold is no longer listed, and the outcome is open
         self._won = WonCapacity(view)
+        # Namespaces of gangs that were given up, and whose preemptions are not counted yet; read for each waiting gang.
+        self.abandoned_namespaces: frozenset[str] = frozenset()
 
     def observe_ledger(self, now: float) -> None:
         """Count the preemptions that have ended since the last call. Called after each change of the ledger."""
@@ -71,13 +74,10 @@ class PreemptionOutcomes:
                 self._end(each)
         if self._open:
             self._decide(entries, now)
+        given_up = (each for each in (*self._begun.values(), *self._open) if each.is_given_up)
+        self.abandoned_namespaces = frozenset(each.gang.namespace for each in given_up if not self._is_refused(each))
         if (used := self._won.use_since_last(now)) is not None:
             self._context.executor.count_won_capacity(used.gpu_hours, used.cost)
-
-    def abandoned_namespaces(self) -> frozenset[str]:
-        """Return the namespaces of gangs that were given up, and whose preemptions are not counted yet."""
-        given_up = (each for each in (*self._begun.values(), *self._open) if each.is_given_up)
-        return frozenset(each.gang.namespace for each in given_up if not self._is_refused(each))
 
     def _end(self, ended: _BegunPreemption) -> None:
         """Report the pods that are not evicted, of units of which other pods were."""
@@ -108,13 +108,13 @@ class PreemptionOutcomes:
             return None
         if before is not None:  # its gang may be gone by now
             changed = before._replace(reservation=reservation, is_refused=self._is_refused(before))
-            return changed._replace(is_given_up=self._is_given_up(changed, now))
+            return self._with_changes(changed, now)
         gang = self._view.gang_members.get_gang(name)
         if gang is None:
-            return _BegunPreemption(reservation, intent, name, name.title, now, (), is_given_up=True)
+            return _BegunPreemption(reservation, intent, name, name.title, now, None, (), is_given_up=True)
         found = map(self._view.gang_members.get_member, (each.uid for each in gang.ready))
         members = tuple(each for each in found if each is not None)
-        return _BegunPreemption(reservation, intent, name, gang_key(gang), now, members)
+        return _BegunPreemption(reservation, intent, name, gang_key(gang), now, gang, members)
 
     def _decide(self, entries: Mapping[str, LedgerEntry], now: float) -> None:
         places: dict[GangName, set[str]] = {}
@@ -129,7 +129,7 @@ class PreemptionOutcomes:
         before, self._open = self._open, []
         for each in before:
             changed = each._replace(places=each.places.union(places.get(each.gang, ())))
-            changed = changed._replace(is_given_up=self._is_given_up(changed, now))
+            changed = self._with_changes(changed, now)
             is_listed = each.gang in listed
             if any(self._is_bound(uid, each.gang, is_listed=is_listed) for uid in changed.places):
                 self._context.executor.count_preemption("won", each.intent)
@@ -146,15 +146,20 @@ class PreemptionOutcomes:
         if ended.is_given_up and not ended.is_refused:
             self._history.mark_given_up(ended.gang.namespace, now)
 
-    def _is_given_up(self, begun: _BegunPreemption, now: float) -> bool:
-        """Return True if the owner of the gang deleted or changed a member that the planner had to place."""
+    def _with_changes(self, begun: _BegunPreemption, now: float) -> _BegunPreemption:
+        """Return the preemption with its members as they are now, or given up."""
         if begun.is_given_up or now - begun.at > GIVE_UP_S:
-            return begun.is_given_up
-        plans = map(self._view.reservations.get, begun.places)
+            return begun._replace(whole_gang=None, members=())
+        plans = [self._view.reservations.get(uid) for uid in begun.places]
         if any(plan is None or plan.status.state is not ReservationState.COMMITTED for plan in plans):
-            return False  # bound, or rolled back: the planner itself deletes members
-        get_member = self._view.gang_members.get_member
-        return any(_differs(each, get_member(each.uid)) for each in begun.members)
+            return begun  # bound, or rolled back: the planner itself deletes members
+        found = [self._view.gang_members.get_member(each.uid) for each in begun.members]
+        is_given_up = any(_is_changed(before, after) for before, after in zip(begun.members, found, strict=True))
+        if not is_given_up and not plans and begun.whole_gang is not None:
+            is_given_up = _prevents_plan(begun.whole_gang, self._view.gang_members.get_gang(begun.gang))
+        # The next round compares with these: each change of a member is compared once.
+        members = tuple(each for each in found if each is not None)
+        return begun._replace(members=members, is_given_up=is_given_up)
 
     def _is_bound(self, uid: str, gang: GangName, *, is_listed: bool) -> bool:
         """Return True if the members of a gang in a reservation are bound; they may have ended since."""
@@ -170,13 +175,27 @@ class PreemptionOutcomes:
         return any(is_bound(each) and not each.is_terminating for each in left)
 
 
-def _differs(before: Member, now: Member | None) -> bool:
-    """Return True if the member was deleted, or changed by others than the planner."""
+def _is_changed(before: Member, now: Member | None) -> bool:
+    """Return True if the owner of the member deleted it, or changed it so that it may not be placed as planned."""
     if now is before:
         return False
     if now is None or now.is_terminating:
         return True
+    if now.node is not None:  # its place is certain; the API server adds labels of the node when it binds a pod
+        return False
     fields = ["request", "labels", "load", "priority", "gang_request"]
-    if GATE in now.gates:  # the planner pins a member to its node when it removes the gate
-        fields += ["rules", "terms", "anti_affinity", "claims"]
+    if is_gated(now):  # the planner pins a member to its node when it removes the gate
+        fields += ["rules", "terms", "anti_affinity", "claims", "blocked"]
     return any(getattr(before, name) != getattr(now, name) for name in fields)
+
+
+def _prevents_plan(before: Gang, now: Gang | None) -> bool:
+    """Return True if the owner of a gang prevents its plan without a change of its members.
+
+    Further members can do this, and the object that declares the size.
+    """
+    if now is None or now.phase is GangPhase.REFUSED:
+        return True
+    is_larger = (now.required_members or 0) > (before.required_members or 0)
+    fields = ("required", "priority", "unplanned")
+    return is_larger or any(getattr(before, name) != getattr(now, name) for name in fields)

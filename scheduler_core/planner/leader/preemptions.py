@@ -127,7 +127,7 @@ class Preemptions:
     def has_given_up(self, namespace: str, now: float) -> bool:
         """Return True while the gangs of a namespace wait because pods were evicted for gangs that it gave up."""
         is_counted = self._history.given_up_until(namespace, now) is not None
-        return is_counted or namespace in self._outcomes.abandoned_namespaces()
+        return is_counted or namespace in self._outcomes.abandoned_namespaces
 
     def no_eviction(self, waiting: QueuedGang) -> str | None:
         """Return why no pod is evicted for a waiting gang, for people; None: unknown, or pods are evicted for it."""

@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from gputopo.labels.keys import GATE, POD_GANG_SIZE, POD_MIN_VRAM
+from gputopo.labels.keys import GATE, POD_GANG_REQUIRED, POD_GANG_SIZE, POD_MIN_VRAM
+from scheduler_core.cache.events import Batch
+from scheduler_core.planner.gang.volumes import ClaimUpdate, StorageClassUpdate, VolumeUpdate
 from scheduler_core.planner.leader.eviction_history import EvictionHistory
 from scheduler_core.planner.leader.preemption_outcomes import GIVE_UP_S
 from scheduler_core.policy.limits import BackfillMode, BackfillPolicy
 from scheduler_core.policy.profiles import BUILT_IN
-from tests.scheduler_core.planner.commit.apiserver import ApiServer
-from tests.scheduler_core.planner.leader.fake_planner import FakePlanner
+from tests.scheduler_core.planner.commit.apiserver import SPACE, ApiServer
+from tests.scheduler_core.planner.leader.fake_planner import START, FakePlanner
 from tests.scheduler_core.planner.leader.preemption_cases import (
     RUNNING,
     TERMS,
@@ -25,11 +27,12 @@ from tests.scheduler_core.planner.leader.preemption_cases import (
     urgent,
 )
 
+CLAIM = ClaimUpdate(f"{SPACE}/data", "v", "", None, is_terminating=False, is_lost=False)
 UNFIT: dict[str, dict[str, Any]] = {"spec": {"nodeSelector": {"example.com/none": "none"}}}
 CHANGES: dict[str, dict[str, dict[str, Any]]] = {
     "a node that does not exist": UNFIT,
-    "an invalid request": {"metadata": {"annotations": {str(POD_MIN_VRAM): "x"}}},
-    "another size": {"metadata": {"annotations": {str(POD_GANG_SIZE): "2"}}},
+    "an invalid request": {"metadata": {"annotations": {POD_MIN_VRAM.key: "x"}}},
+    "another size": {"metadata": {"annotations": {POD_GANG_SIZE.key: "2"}}},
     "a label that others exclude": {"metadata": {"labels": {"app": "excluded"}}},
 }
 
@@ -93,6 +96,7 @@ def test_a_namespace_that_changes_a_gang_after_evictions_for_it_evicts_nothing_f
     run(leader, 2)
     if is_undone:
         server._put_pod(before)
+    assert leader.term.preemptions.has_given_up(SPACE, leader.now - START)
     run(leader, 10)
     server.delete_pod(first)
     server.create_pod("second", 2, "second", 1, priority=100)
@@ -102,6 +106,94 @@ def test_a_namespace_that_changes_a_gang_after_evictions_for_it_evicts_nothing_f
     assert len(evicted(leader)) == 1
     assert leader.preemptions == ["planned", "begun", "in-vain"]
     assert set(pods.values()) <= server.pods.keys()
+
+
+ADDED: dict[str, dict[str, Any]] = {
+    "another size": {"metadata": {"annotations": {POD_GANG_SIZE.key: "2"}}},
+    "an invalid request": {"metadata": {"annotations": {POD_MIN_VRAM.key: "x"}}},
+    "a topology level that no node has": {"metadata": {"annotations": {POD_GANG_REQUIRED.key: "example.com/none"}}},
+    "a lower priority": {"spec": {"priority": 1}},
+}
+
+
+@pytest.mark.parametrize("added", ADDED)
+def test_a_namespace_that_adds_a_member_which_prevents_the_plan_has_given_up_the_gang(added: str) -> None:
+    """The member that the planner waits for stays as it is."""
+    server, _ = full(n0=2, n1=2, ends=False)
+    urgent(server)
+    leader = planner(server)
+    while not evicted(leader):
+        run(leader, 2)
+    server.create_pod("urgent", 2, "urgent", 1, ADDED[added], priority=100)
+    run(leader, 2)
+
+    assert leader.term.preemptions.has_given_up(SPACE, leader.now - START)
+    run(leader, 20)
+    assert leader.term.preemptions.has_given_up(SPACE, leader.now - START)
+
+
+def test_a_further_member_that_prevents_nothing_is_no_change_of_the_gang() -> None:
+    server, _ = full(n0=2, n1=2, ends=False)
+    urgent(server)
+    leader = planner(server)
+    while not evicted(leader):
+        run(leader, 2)
+    server.create_pod("urgent", 2, "urgent", 1, priority=100)
+    run(leader, 2)
+
+    assert not leader.term.preemptions.has_given_up(SPACE, leader.now - START)
+
+
+def test_labels_that_the_api_server_adds_when_it_binds_a_pod_are_no_change_by_its_owner() -> None:
+    """It copies the zone of the node (admission plugin PodTopologyLabels)."""
+    server, _ = full(n0=2, n1=2)
+    first, _ = urgent(server, size=2)
+    leader = planner(server)
+    while not committed(server):
+        run(leader, 2)
+    (node,) = (seat.node for each in server.reservations.values() for seat in each.spec.seats if seat.uid == first)
+    assert node is not None
+    server.bind(first, node)
+    change(server, first, {"metadata": {"labels": {"topology.kubernetes.io/zone": "a"}}})
+    leader.run()
+    assert not leader.term.preemptions.has_given_up(SPACE, leader.now - START)
+
+    run(leader, 36)
+
+    assert leader.preemptions == ["planned", "begun", "in-vain"]
+    assert not leader.term.preemptions.has_given_up(SPACE, leader.now - START)
+
+
+def test_a_namespace_that_deletes_a_volume_claim_of_a_gang_has_given_it_up() -> None:
+    server, _ = full(n0=2, n1=2, ends=False)
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    server.create_pod("urgent", 2, "urgent", 1, {"spec": {"volumes": volumes}}, priority=100)
+    leader = planner(server)
+    run(leader, 2)
+    for kind, found in ((ClaimUpdate, CLAIM), (VolumeUpdate, VolumeUpdate("v", None)), (StorageClassUpdate, None)):
+        leader.term.apply_batch(Batch(kind, () if found is None else (found,), is_full_list=True))
+    while not evicted(leader):
+        run(leader, 2)
+    assert not leader.term.preemptions.has_given_up(SPACE, leader.now - START)
+
+    leader.term.apply_batch(Batch(ClaimUpdate, (), (CLAIM.key,)))
+    run(leader, 2)
+
+    assert leader.term.preemptions.has_given_up(SPACE, leader.now - START)
+
+
+def test_members_that_were_compared_are_not_compared_again() -> None:
+    """A gang may have thousands of members, and each change of a status makes a new object of one."""
+    server, _ = full(n0=2, n1=2, ends=False)
+    (first,) = urgent(server)
+    leader = planner(server)
+    while not evicted(leader):
+        run(leader, 2)
+    change(server, first, {"metadata": {"annotations": {"a": "b"}}})
+    leader.run()
+
+    (begun,) = leader.term.preemptions._outcomes._begun.values()
+    assert [each is leader.term.view.gang_members.get_member(first) for each in begun.members] == [True]
 
 
 def test_a_namespace_that_deletes_a_gang_because_pods_end_late_does_not_wait() -> None:
