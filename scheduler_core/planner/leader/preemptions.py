@@ -42,6 +42,10 @@ from scheduler_core.policy.preemption import PreemptionMode, PreemptionPolicy, w
 
 OVER_LIMIT = "it would be over the limit of evictions per hour (preemption.maxEvictionsPerHour)"
 _MOST_WINDOWS = 3  # that a reason names
+_GIVEN_UP = (
+    "pods were evicted for a gang of its namespace that was deleted or changed before it started: for some minutes "
+    "no pod is evicted for its gangs, and they get no new capacity hold"
+)
 PAUSE_FACTOR = 9.0  # after a search, none is started for nine times its CPU time
 
 
@@ -52,12 +56,6 @@ class PreemptionReport(NamedTuple):
     result: PreemptionSearchResult
     at: float  # seconds since 1970
     no_eviction: str | None = None  # why no pod is evicted
-
-
-_GIVEN_UP = (
-    "pods were evicted for a gang of its namespace that was deleted or changed before it started: for some minutes "
-    "no pod is evicted for its gangs, and they hold no capacity"
-)
 
 
 class Preemptions:
