@@ -80,7 +80,7 @@ def quarrel(members: Iterable[Member], roles: Iterable[str] = ()) -> bool:
     return any(
         other in rejected[at]
         for at in range(len(those))
-        for other in (*roles, *(each.labels["role"] for each in those if each is not those[at]))
+        for other in (*roles, *((each.labels or {})["role"] for each in those if each is not those[at]))
     )
 
 
