@@ -65,7 +65,12 @@ def test_a_budget_that_a_tenant_creates_when_its_first_pod_is_evicted_comes_too_
 ) -> None:
     planner(*options(tmp_path))
 
-    with when_a_pod_terminates(cluster, "a-hostile", protect):
+    def react(api: Client) -> None:
+        """The few milliseconds of the evictions themselves are a known limit (docs/security.md)."""
+        time.sleep(0.5)
+        protect(api)
+
+    with when_a_pod_terminates(cluster, "a-hostile", react):
         began = time.monotonic()
         create(cluster, *gang("urgent", Asked(3, 8), priorityClassName=CRITICAL))
         wait_until_whole(cluster, "urgent", 3, 120)
