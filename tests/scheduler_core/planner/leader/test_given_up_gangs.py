@@ -72,6 +72,18 @@ def test_a_namespace_whose_gang_was_deleted_after_evictions_for_it_evicts_nothin
     assert leader.preemptions == ["planned", "begun", "in-vain"]
 
 
+def planner_that_evicts(server: ApiServer) -> FakePlanner:
+    """Return a planner that has begun a preemption."""
+    leader = planner(server)
+    while not evicted(leader):
+        run(leader, 2)
+    return leader
+
+
+def has_given_up(leader: FakePlanner) -> bool:
+    return leader.term.preemptions.has_given_up(SPACE, leader.now - START)
+
+
 def change(server: ApiServer, uid: str, change: dict[str, dict[str, Any]]) -> None:
     """Change fields of a pod as its owner does."""
     pod = dict(server.pods[uid])
@@ -88,15 +100,13 @@ def test_a_namespace_that_changes_a_gang_after_evictions_for_it_evicts_nothing_f
 ) -> None:
     server, pods = full(n0=2, n1=2, ends=False)
     (first,) = urgent(server)
-    leader = planner(server)
-    while not evicted(leader):
-        run(leader, 2)
+    leader = planner_that_evicts(server)
     before = server.pods[first]
     change(server, first, CHANGES[changed])
     run(leader, 2)
     if is_undone:
         server._put_pod(before)
-    assert leader.term.preemptions.has_given_up(SPACE, leader.now - START)
+    assert has_given_up(leader)
     run(leader, 10)
     server.delete_pod(first)
     server.create_pod("second", 2, "second", 1, priority=100)
@@ -121,27 +131,23 @@ def test_a_namespace_that_adds_a_member_which_prevents_the_plan_has_given_up_the
     """The member that the planner waits for stays as it is."""
     server, _ = full(n0=2, n1=2, ends=False)
     urgent(server)
-    leader = planner(server)
-    while not evicted(leader):
-        run(leader, 2)
+    leader = planner_that_evicts(server)
     server.create_pod("urgent", 2, "urgent", 1, ADDED[added], priority=100)
     run(leader, 2)
 
-    assert leader.term.preemptions.has_given_up(SPACE, leader.now - START)
+    assert has_given_up(leader)
     run(leader, 20)
-    assert leader.term.preemptions.has_given_up(SPACE, leader.now - START)
+    assert has_given_up(leader)
 
 
 def test_a_further_member_that_prevents_nothing_is_no_change_of_the_gang() -> None:
     server, _ = full(n0=2, n1=2, ends=False)
     urgent(server)
-    leader = planner(server)
-    while not evicted(leader):
-        run(leader, 2)
+    leader = planner_that_evicts(server)
     server.create_pod("urgent", 2, "urgent", 1, priority=100)
     run(leader, 2)
 
-    assert not leader.term.preemptions.has_given_up(SPACE, leader.now - START)
+    assert not has_given_up(leader)
 
 
 def test_labels_that_the_api_server_adds_when_it_binds_a_pod_are_no_change_by_its_owner() -> None:
@@ -156,12 +162,12 @@ def test_labels_that_the_api_server_adds_when_it_binds_a_pod_are_no_change_by_it
     server.bind(first, node)
     change(server, first, {"metadata": {"labels": {"topology.kubernetes.io/zone": "a"}}})
     leader.run()
-    assert not leader.term.preemptions.has_given_up(SPACE, leader.now - START)
+    assert not has_given_up(leader)
 
     run(leader, 36)
 
     assert leader.preemptions == ["planned", "begun", "in-vain"]
-    assert not leader.term.preemptions.has_given_up(SPACE, leader.now - START)
+    assert not has_given_up(leader)
 
 
 def test_a_namespace_that_deletes_a_volume_claim_of_a_gang_has_given_it_up() -> None:
@@ -174,21 +180,19 @@ def test_a_namespace_that_deletes_a_volume_claim_of_a_gang_has_given_it_up() -> 
         leader.term.apply_batch(Batch(kind, () if found is None else (found,), is_full_list=True))
     while not evicted(leader):
         run(leader, 2)
-    assert not leader.term.preemptions.has_given_up(SPACE, leader.now - START)
+    assert not has_given_up(leader)
 
     leader.term.apply_batch(Batch(ClaimUpdate, (), (CLAIM.key,)))
     run(leader, 2)
 
-    assert leader.term.preemptions.has_given_up(SPACE, leader.now - START)
+    assert has_given_up(leader)
 
 
 def test_members_that_were_compared_are_not_compared_again() -> None:
     """A gang may have thousands of members, and each change of a status makes a new object of one."""
     server, _ = full(n0=2, n1=2, ends=False)
     (first,) = urgent(server)
-    leader = planner(server)
-    while not evicted(leader):
-        run(leader, 2)
+    leader = planner_that_evicts(server)
     change(server, first, {"metadata": {"annotations": {"a": "b"}}})
     leader.run()
 
@@ -199,9 +203,7 @@ def test_members_that_were_compared_are_not_compared_again() -> None:
 def test_a_namespace_that_deletes_a_gang_because_pods_end_late_does_not_wait() -> None:
     server, _ = full(n0=2, n1=2, ends=False)
     (first,) = urgent(server)
-    leader = planner(server)
-    while not evicted(leader):
-        run(leader, 2)
+    leader = planner_that_evicts(server)
     run(leader, int(GIVE_UP_S) + 4)
     server.delete_pod(first)
     server.create_pod("second", 2, "second", 1, priority=100)
