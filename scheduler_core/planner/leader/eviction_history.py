@@ -173,10 +173,10 @@ class EvictionHistory:
         """Record that pods were evicted for a gang that its owner gave up: all gangs of its namespace wait."""
         self.mark_failed(_namespace_key(namespace), now)
 
-    def given_up_until(self, namespace: str, now: float) -> float | None:
-        """Return until when the gangs of a namespace wait because it gave up gangs; None: they do not."""
+    def has_given_up(self, namespace: str, now: float) -> bool:
+        """Return True while the gangs of a namespace wait because it gave up gangs."""
         failures = self._failures.get(_namespace_key(namespace))
-        return None if failures is None or now >= failures.not_before else failures.not_before
+        return failures is not None and now < failures.not_before
 
     def mark_won(self, gang_key: str) -> None:
         """Record that the gang has its places."""

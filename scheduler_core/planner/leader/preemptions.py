@@ -69,6 +69,7 @@ class Preemptions:
         self._outcomes = PreemptionOutcomes(view, self._history, context)
         self.holds_in_a_unit: frozenset[str] = frozenset()  # UIDs: a begun unit is not evicted completely
         self._running: set[str] = set()  # UIDs of holds whose evictions are not over
+        self._beneficiaries: set[GangName] = set()  # the gangs of these holds
         self._unaccepted: set[str] = set()  # UIDs of those of which evictions are not accepted yet
         self._done_at: dict[str, float] = {}  # by UID of a hold: since when no pod is left, monotonic seconds
         self._over: set[str] = set()  # UIDs of holds whose evictions are over, and counted as failed
@@ -96,7 +97,6 @@ class Preemptions:
             return None
         holds, in_progress = self._holds.open_holds(), self._view.in_progress()
         running = [each for each in holds if each.reservation.key in self._running]
-        beneficiaries = {each.gang for each in running}
         observations, unaccepted = self._view.observations, self._unaccepted
         evicting = [evictions_for(each, observations, each.reservation.key in unaccepted, now) for each in running]
         found: QueuedGang | None = None
@@ -108,7 +108,7 @@ class Preemptions:
                 continue
             if waiting.unfit_state is None or now - waiting.newest_seen_at < policy.wait_s:
                 continue
-            if gang.name in beneficiaries or any(each.delays(gang) for each in evicting):
+            if gang.name in self._beneficiaries or any(each.delays(gang) for each in evicting):
                 continue
             if gang.unplanned or not self._history.may_search(gang_key(gang), now):
                 continue
@@ -124,8 +124,7 @@ class Preemptions:
 
     def has_given_up(self, namespace: str, now: float) -> bool:
         """Return True while the gangs of a namespace wait because pods were evicted for gangs that it gave up."""
-        is_counted = self._history.given_up_until(namespace, now) is not None
-        return is_counted or namespace in self._outcomes.abandoned_namespaces
+        return self._history.has_given_up(namespace, now) or namespace in self._outcomes.abandoned_namespaces
 
     def no_eviction(self, waiting: QueuedGang) -> str | None:
         """Return why no pod is evicted for a waiting gang, for people; None: unknown, or pods are evicted for it."""
@@ -134,9 +133,12 @@ class Preemptions:
         if is_closed and waiting.unfit_state is not None:
             windows = "; ".join(map(window_text, policy.windows[:_MOST_WINDOWS]))
             return f"no time window of the policy is open now (preemption.windows: {windows})"
-        if self.has_given_up(waiting.gang.name.namespace, self._context.clock.monotonic()):
+        name = waiting.gang.name
+        if name in self._beneficiaries:
+            return None
+        if self.has_given_up(name.namespace, self._context.clock.monotonic()):
             return _GIVEN_UP
-        report = self.reports.get(waiting.gang.name)
+        report = self.reports.get(name)
         return None if report is None else report.no_eviction
 
     def allow_search_again(self, gang: Gang, now: float) -> None:
@@ -209,6 +211,7 @@ class Preemptions:
             for uid, (hold, intent) in intents.items()
             if uid not in over and (hold.reservation.status.evicting or not intent.yields)
         }
+        self._beneficiaries = {intents[uid][0].gang for uid in self._running}
         for uid in over - self._over:
             hold, intent = intents[uid]
             gang = self._view.gang_members.get_gang(hold.gang)

@@ -11,6 +11,7 @@ from scheduler_core.cache.events import Batch
 from scheduler_core.planner.gang.volumes import ClaimUpdate, StorageClassUpdate, VolumeUpdate
 from scheduler_core.planner.leader.eviction_history import EvictionHistory
 from scheduler_core.planner.leader.preemption_outcomes import GIVE_UP_S
+from scheduler_core.planner.status import planner_status
 from scheduler_core.policy.limits import BackfillMode, BackfillPolicy
 from scheduler_core.policy.profiles import BUILT_IN
 from tests.scheduler_core.planner.commit.apiserver import SPACE, ApiServer
@@ -43,11 +44,12 @@ def test_a_namespace_that_deletes_gangs_after_evictions_for_them_waits() -> None
 
     history.mark_given_up("killer", 0.0)
 
-    assert history.given_up_until("killer", 100.0) == 120.0
-    assert history.given_up_until("killer", 130.0) is None
-    assert history.given_up_until("others", 0.0) is None
+    assert history.has_given_up("killer", 119.0)
+    assert not history.has_given_up("killer", 120.0)
+    assert not history.has_given_up("others", 0.0)
     history.mark_given_up("killer", 130.0)
-    assert history.given_up_until("killer", 300.0) == 370.0
+    assert history.has_given_up("killer", 369.0)
+    assert not history.has_given_up("killer", 370.0)
 
 
 @pytest.mark.parametrize("is_single", [False, True])
@@ -138,6 +140,19 @@ def test_a_namespace_that_adds_a_member_which_prevents_the_plan_has_given_up_the
     assert has_given_up(leader)
     run(leader, 20)
     assert has_given_up(leader)
+
+
+def test_a_gang_for_which_pods_are_evicted_is_not_said_to_wait_because_its_namespace_gave_up_another() -> None:
+    server, _ = full(n0=2, n1=2, ends=False)
+    urgent(server)
+    leader = planner_that_evicts(server)
+    leader.term.preemptions._history.mark_given_up(SPACE, leader.now - START)
+    server.create_pod("second", 2, "second", 1, priority=100)
+    leader.run()
+
+    gangs = planner_status(leader.term, True, None, (), leader.now).gangs
+
+    assert {each.gang.name.name: each.no_eviction is None for each in gangs} == {"urgent": True, "second": False}
 
 
 def test_a_further_member_that_prevents_nothing_is_no_change_of_the_gang() -> None:
