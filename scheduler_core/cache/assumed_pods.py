@@ -6,7 +6,7 @@ An assumption ends when Filter is called for the pod again, when the watch shows
 it expires. After a restart only the pods that the API server shows nominated to a node are assumed.
 
 Filter may be called for a pod after the watch has shown its deletion: kube-scheduler has its own watch. No event would
-end that assumption, so the UIDs of the pods that were deleted last are remembered.
+end that assumption, so the UIDs of deleted pods are remembered for a while.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from scheduler_core.cache.events import PodUpdate
 WITH_VOLUMES_S = 630.0  # kube-scheduler waits up to 10 minutes for volumes before it binds (bindTimeoutSeconds)
 MAX_PODS = 4096  # the oldest are dropped first
 MAX_NODE_NAMES = 1 << 20  # of all pods in flight together: some 50 MB
+DELETED_S = 120.0  # for which the UID of a deleted pod is remembered
 MAX_DELETED = 1 << 14  # UIDs; the oldest are dropped first: those of a minute at 270 deletions a second
 
 
@@ -50,7 +51,7 @@ class AssumedPods:
         self._node_names = 0  # in all of ``_on_several``
         self._next_expiry = inf  # no assumption expires before
         self._overflowed_until = -inf
-        self._deleted = OrderedDict[str, None]()  # oldest first
+        self._deleted = OrderedDict[str, float]()  # UID -> when it was deleted; oldest first
         self._now = -inf  # of the last ``expire_pods``
 
     def __iter__(self) -> Iterator[AssumedPod]:
@@ -129,18 +130,21 @@ class AssumedPods:
 
     def delete_pod(self, uid: str) -> tuple[AssumedPod, ...]:
         """Drop the assumption about a pod that was deleted, and remember its UID. Return the assumptions that end."""
-        self._deleted[uid] = None
+        self._deleted[uid] = self._now
+        self._deleted.move_to_end(uid)
         if len(self._deleted) > MAX_DELETED:
             self._deleted.popitem(last=False)
         return self.drop_pod(uid)
 
     def was_deleted(self, uid: str) -> bool:
-        """Return whether the pod was deleted; also False if too many pods were deleted since."""
+        """Return whether the pod was deleted; also False if that was long ago, or too many were deleted since."""
         return uid in self._deleted
 
     def expire_pods(self, now: float) -> tuple[AssumedPod, ...]:
         """Drop expired assumptions. Return them."""
         self._now = now
+        while self._deleted and next(iter(self._deleted.values())) <= now - DELETED_S:
+            self._deleted.popitem(last=False)
         if now < self._next_expiry:
             return ()
         ended = [self.drop_pod(uid) for uid in [uid for uid, each in self._by_uid.items() if each.expires_at <= now]]

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from math import inf
 
-from scheduler_core.cache.assumed_pods import MAX_DELETED, MAX_NODE_NAMES, MAX_PODS, AssumedPod, AssumedPods
+from scheduler_core.cache.assumed_pods import (
+    DELETED_S,
+    MAX_DELETED,
+    MAX_NODE_NAMES,
+    MAX_PODS,
+    AssumedPod,
+    AssumedPods,
+)
 from tests.scheduler_core.builders import occupant
 
 A, B = occupant("a", 4), occupant("b", 4)
@@ -113,3 +120,17 @@ def test_the_last_deleted_pods_are_remembered() -> None:
     assert (held.was_deleted("uid-a"), held.was_deleted("uid-b")) == (True, False)
     held.delete_pod("uid-b")
     assert (held.was_deleted("uid-a"), held.was_deleted("uid-0"), held.was_deleted("uid-b")) == (False, True, True)
+
+
+def test_a_deleted_pod_is_remembered_for_a_while() -> None:
+    """Without a limit in time, memory would grow for an hour after a start."""
+    held = AssumedPods()
+    held.expire_pods(100.0)
+    held.delete_pod("uid-a")
+    held.expire_pods(100.0 + DELETED_S / 2)
+    held.delete_pod("uid-b")
+
+    held.expire_pods(99.0 + DELETED_S)
+    assert held.was_deleted("uid-a")
+    held.expire_pods(100.0 + DELETED_S)
+    assert (held.was_deleted("uid-a"), held.was_deleted("uid-b")) == (False, True)
