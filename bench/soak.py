@@ -35,6 +35,7 @@ from gputopo.kube.rbac import NODE_GPUS
 from gputopo.labels import keys
 from gputopo.model import NodeTopology
 from gputopo.timestamps import format_timestamp
+from tests.api_client import Watch
 from tests.api_objects import Object
 from tests.e2e import binaries, servers
 from tests.e2e.background import BackgroundWork
@@ -155,13 +156,14 @@ class Arrivals(BackgroundWork):
         for number in range(UNFIT):
             wishes = {keys.POD_GANG_REQUIRED.key: "kubernetes.io/hostname"}
             self._create(f"unfit-{number}", members.Asked(2, 5 + number % 4, wishes))
-        version = cluster.api.get(cluster.pods(), limit="1")["metadata"]["resourceVersion"]
-        self._watch = cluster.api.watch(cluster.pods(), version, timeout_s=7200)
+        self._is_stopped = False
+        self._watch = self._list_and_watch()
         self._watcher = threading.Thread(target=self._follow)
         self._watcher.start()
 
     def stop(self) -> None:
         """Stop watching."""
+        self._is_stopped = True
         self._watch.stop()
         self._watcher.join()
 
@@ -201,21 +203,35 @@ class Arrivals(BackgroundWork):
             self.changed.append((node, pod, gpus, False))
 
     def _follow(self) -> None:
-        for what, pod in self._watch:
-            node, annotations = members.node_of(pod), pod["metadata"].get("annotations", {})
-            gang = members.gang_of(pod) or annotations.get("bench/soak")
-            if what == "DELETED" or node is None or gang not in self._sizes:
-                continue
-            bound, name = self._bound[gang], pod["metadata"]["name"]
-            if name in bound:
-                continue
-            bound[name] = node
-            self.changed.append((node, name, self._sizes[gang][1], True))
-            if len(bound) == self._sizes[gang][0]:
-                now = time.monotonic()
-                self._ends.append((now + LIFE_S, gang))
-                if gang in self._created:
-                    self._waits.append(now - self._created[gang])
+        while not self._is_stopped:
+            for what, pod in self._watch:
+                if what != "DELETED":
+                    self._observe(pod)
+            if not self._is_stopped:  # the API server ends the watch of a client that is too slow
+                self._watch = self._list_and_watch()
+
+    def _list_and_watch(self) -> Watch:
+        listed = self._cluster.api.get(self._cluster.pods())
+        for pod in listed["items"]:
+            self._observe(pod)
+        return self._cluster.api.watch(self._cluster.pods(), listed["metadata"]["resourceVersion"], timeout_s=7200)
+
+    def _observe(self, pod: Object) -> None:
+        node, annotations = members.node_of(pod), pod["metadata"].get("annotations", {})
+        gang = members.gang_of(pod) or annotations.get("bench/soak")
+        asked = None if gang is None else self._sizes.get(gang)
+        if node is None or gang is None or asked is None:
+            return
+        (size, gpus), bound, name = asked, self._bound[gang], pod["metadata"]["name"]
+        if name in bound:
+            return
+        bound[name] = node
+        self.changed.append((node, name, gpus, True))
+        if len(bound) == size:
+            now = time.monotonic()
+            self._ends.append((now + LIFE_S, gang))
+            if gang in self._created:
+                self._waits.append(now - self._created[gang])
 
 
 class Agents(BackgroundWork):
