@@ -49,7 +49,7 @@ from scheduler_core.cache.node_table import (
     without_own_reservation,
 )
 from scheduler_core.cache.owner_pods import PlacedPod
-from scheduler_core.cache.placeholder_pods import full_name, placeholder_pod, placeholder_uid
+from scheduler_core.cache.placeholder_pods import full_name, placeholder_pod, placeholder_uid, unnamed_placeholders
 from scheduler_core.cache.pod_index import JobMember, PodIndex
 from scheduler_core.cache.reservations import NO_RESERVATIONS, ReservationIndex
 from scheduler_core.cache.ungated_pods import UngatedPods
@@ -369,6 +369,8 @@ class ClusterCache:
 
         Where the watch never shows them, they have ended and the report is old.
         """
+        for uid in unnamed_placeholders(self.assumed_pods.pods_on(node), gpus):
+            self.forget_assumed_pod(uid)
         until = self._now + ASSUMED_POD_LIFETIME_S
         for name, devices in list(newly_named_pods(self._record(node), self.assumed_pods.pods_on(node), gpus)):
             pod = self.assumed_pods.waiting_pod(self._pod_index.named(name), node) or placeholder_pod(name, devices)

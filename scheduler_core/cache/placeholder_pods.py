@@ -42,3 +42,9 @@ def unknown_pod(uid: str, namespace: str, name: str, devices: Iterable[tuple[str
 def placeholder_uid(name: FullName) -> str:
     """Return the UID of the placeholder for a pod that only a kubelet has named. UIDs of pods contain no slash."""
     return "/".join(name)
+
+
+def unnamed_placeholders(assumed: Iterable[Occupant], gpus: NodeGpus) -> list[str]:
+    """Return the UIDs of placeholders for pods that a report does not name any more: they have ended."""
+    named = gpu_holders(gpus).keys()
+    return [each.uid for each in assumed if each.uid == placeholder_uid(name := full_name(each)) and name not in named]

@@ -5,10 +5,10 @@ the gang, the outcome is open. Once it lists none, all members with places are b
 preemption is won if they are bound, else the pods were evicted in vain. If no pod was evicted, the preemption was
 stopped.
 
-If members were deleted or changed before the gang was bound or rolled back, or further members or its declared size
-prevent its plan, its owner gave it up: the other gangs of its namespace wait too. Else a tenant could have pods of
-others evicted again and again, for gangs of new names that it deletes, or changes so that they fit nowhere. Later than
-``GIVE_UP_S`` this is not counted: then pods that end late have delayed the gang.
+If members were deleted, changed or ungated by others before the gang was bound or rolled back, or further members or
+its declared size prevent its plan, its owner gave it up: the other gangs of its namespace wait too. Else a tenant could
+have pods of others evicted again and again, for gangs of new names that it deletes, or changes so that they fit
+nowhere. Later than ``GIVE_UP_S`` this is not counted: then pods that end late have delayed the gang.
 """
 
 from __future__ import annotations
@@ -154,9 +154,11 @@ class PreemptionOutcomes:
         if any(plan is None or plan.status.state is not ReservationState.COMMITTED for plan in plans):
             return begun  # bound, or rolled back: the planner itself deletes members
         found = [self._view.gang_members.get_member(each.uid) for each in begun.members]
-        is_given_up = any(_is_changed(before, after) for before, after in zip(begun.members, found, strict=True))
-        if not is_given_up and not plans and begun.whole_gang is not None:
-            is_given_up = _prevents_plan(begun.whole_gang, self._view.gang_members.get_gang(begun.gang))
+        pairs = list(zip(begun.members, found, strict=True))
+        is_given_up = any(_is_changed(before, after) for before, after in pairs)
+        if not is_given_up and not plans and begun.whole_gang is not None:  # the planner has removed no gate yet
+            is_given_up = any(is_gated(before) and after is not None and not is_gated(after) for before, after in pairs)
+            is_given_up |= _prevents_plan(begun.whole_gang, self._view.gang_members.get_gang(begun.gang))
         # The next round compares with these: each change of a member is compared once.
         members = tuple(each for each in found if each is not None)
         return begun._replace(members=members, is_given_up=is_given_up)
@@ -196,6 +198,7 @@ def _prevents_plan(before: Gang, now: Gang | None) -> bool:
     """
     if now is None or now.phase is GangPhase.REFUSED:
         return True
+    is_unknown = now.required_members is None and before.required_members is not None
     is_larger = (now.required_members or 0) > (before.required_members or 0)
     fields = ("required", "priority", "unplanned")
-    return is_larger or any(getattr(before, name) != getattr(now, name) for name in fields)
+    return is_unknown or is_larger or any(getattr(before, name) != getattr(now, name) for name in fields)

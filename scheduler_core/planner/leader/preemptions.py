@@ -69,7 +69,7 @@ class Preemptions:
         self._outcomes = PreemptionOutcomes(view, self._history, context)
         self.holds_in_a_unit: frozenset[str] = frozenset()  # UIDs: a begun unit is not evicted completely
         self._running: set[str] = set()  # UIDs of holds whose evictions are not over
-        self._beneficiaries: set[GangName] = set()  # the gangs of these holds
+        self.beneficiaries: frozenset[GangName] = frozenset()  # the gangs of these holds
         self._unaccepted: set[str] = set()  # UIDs of those of which evictions are not accepted yet
         self._done_at: dict[str, float] = {}  # by UID of a hold: since when no pod is left, monotonic seconds
         self._over: set[str] = set()  # UIDs of holds whose evictions are over, and counted as failed
@@ -108,7 +108,7 @@ class Preemptions:
                 continue
             if waiting.unfit_state is None or now - waiting.newest_seen_at < policy.wait_s:
                 continue
-            if gang.name in self._beneficiaries or any(each.delays(gang) for each in evicting):
+            if gang.name in self.beneficiaries or any(each.delays(gang) for each in evicting):
                 continue
             if gang.unplanned or not self._history.may_search(gang_key(gang), now):
                 continue
@@ -134,7 +134,7 @@ class Preemptions:
             windows = "; ".join(map(window_text, policy.windows[:_MOST_WINDOWS]))
             return f"no time window of the policy is open now (preemption.windows: {windows})"
         name = waiting.gang.name
-        if name in self._beneficiaries:
+        if name in self.beneficiaries:
             return None
         if self.has_given_up(name.namespace, self._context.clock.monotonic()):
             return _GIVEN_UP
@@ -211,7 +211,7 @@ class Preemptions:
             for uid, (hold, intent) in intents.items()
             if uid not in over and (hold.reservation.status.evicting or not intent.yields)
         }
-        self._beneficiaries = {intents[uid][0].gang for uid in self._running}
+        self.beneficiaries = frozenset(intents[uid][0].gang for uid in self._running)
         for uid in over - self._over:
             hold, intent = intents[uid]
             gang = self._view.gang_members.get_gang(hold.gang)

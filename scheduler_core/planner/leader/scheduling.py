@@ -136,7 +136,7 @@ class PlanScheduler:
         limits = [each for each in (config.gate_timeout_s, config.release_after_s) if each is not None]
         if not limits or not queue.has_waited_since(now - min(limits)):
             return
-        in_progress = self._view.in_progress()
+        in_progress, beneficiaries = self._view.in_progress(), self.preemptions.beneficiaries
         waiting_gangs: Iterable[QueuedGang] = queue.ordered()
         if now >= self._next_beyond_limits:
             self._next_beyond_limits = now + _BEYOND_LIMITS_S
@@ -146,7 +146,9 @@ class PlanScheduler:
             limit = config.gate_timeout_s if is_single else config.release_after_s
             # A single pod is released whatever it waits for; a gang only if it was planned and fits nowhere.
             is_due = limit is not None and now - waiting.newest_seen_at >= limit
-            if not is_due or not (is_single or waiting.unfit_state is not None) or not in_progress.is_free(gang):
+            if not is_due or not (is_single or waiting.unfit_state is not None):
+                continue
+            if gang.name in beneficiaries or not in_progress.is_free(gang):
                 continue
             unplaced = self._backlog.unplaced.get(gang.name)
             reason = f"no place within {limit:g} s" if unplaced is None else f"{unplaced.reason}, for {limit:g} s"

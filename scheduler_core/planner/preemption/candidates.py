@@ -164,8 +164,10 @@ def _gang_unit(
 ) -> CandidateUnit:
     required = gang.required_members if gang.is_elastic else None
     least = None if required is None else max(1, required - len(gang.succeeded))
-    # Only members that a planner places: pods of other schedulers, and of gangs that failed, may wait for ever.
+    # Only members that a planner places: pods of other schedulers, and of gangs that failed, may wait for ever. A gang
+    # that has its minimum runs: else one more member that never binds would protect it.
     is_starting = any(each.node is None and each.uid in inputs.starting for each in gang.placed)
+    is_starting &= least is None or sum(each.node is not None for each in gang.placed) < least
     return CandidateUnit(
         gang.name.title,
         gang.name.title,

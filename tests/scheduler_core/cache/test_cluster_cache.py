@@ -242,7 +242,16 @@ class TestKubeletReports:
         assert len(stage.cache.assumed_pods) == 0
         assert free(stage) == ExactSets((mask(2, 3),))
 
-    def test_placeholder_ends_when_the_report_no_longer_names_it(self) -> None:
+    def test_placeholder_ends_when_a_younger_report_does_not_name_it(self) -> None:
+        """The watch had shown the end of the pod before the report that named it."""
+        stage = FakeScheduler.synced(A)
+        stage.watch_reports({"a": {"p": [0, 1]}})
+        stage.watch_reports({"a": {"q": [2]}}, observed=LATER)
+
+        assert free(stage) == ExactSets((mask(0, 1, 3),))
+        assert [each.pod.name for each in stage.cache.assumed_pods] == ["q"]
+
+    def test_placeholder_ends_when_its_pod_is_shown_and_ends(self) -> None:
         stage = FakeScheduler.synced(A)
         stage.watch_reports({"a": {"p": [0, 1]}})
 

@@ -8,15 +8,18 @@ import pytest
 
 from gputopo.labels.keys import GATE, POD_GANG_REQUIRED, POD_GANG_SIZE, POD_MIN_VRAM
 from scheduler_core.cache.events import Batch
+from scheduler_core.planner.gang.gang import Gang, GangPhase
+from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.gang.volumes import ClaimUpdate, StorageClassUpdate, VolumeUpdate
 from scheduler_core.planner.leader.eviction_history import EvictionHistory
-from scheduler_core.planner.leader.preemption_outcomes import GIVE_UP_S
+from scheduler_core.planner.leader.preemption_outcomes import GIVE_UP_S, _prevents_plan
 from scheduler_core.planner.status import planner_status
 from scheduler_core.policy.limits import BackfillMode, BackfillPolicy
 from scheduler_core.policy.profiles import BUILT_IN
 from tests.scheduler_core.planner.commit.apiserver import SPACE, ApiServer
 from tests.scheduler_core.planner.leader.fake_planner import START, FakePlanner
 from tests.scheduler_core.planner.leader.preemption_cases import (
+    POLICY,
     RUNNING,
     TERMS,
     bind_all,
@@ -118,6 +121,46 @@ def test_a_namespace_that_changes_a_gang_after_evictions_for_it_evicts_nothing_f
     assert len(evicted(leader)) == 1
     assert leader.preemptions == ["planned", "begun", "in-vain"]
     assert set(pods.values()) <= server.pods.keys()
+
+
+@pytest.mark.parametrize("has_places", [False, True])
+def test_only_the_planner_may_remove_the_gate_of_a_gang_after_evictions_for_it(*, has_places: bool) -> None:
+    """Else an owner could remove the gate and delete the gang later, and pods were evicted for its next one."""
+    server, _ = full(n0=2, n1=2, ends=has_places)
+    (first,) = urgent(server)
+    leader = planner_that_evicts(server)
+    if has_places:
+        while server.pods[first]["spec"]["schedulingGates"]:
+            run(leader, 2)
+    else:
+        server._put_pod({**server.pods[first], "spec": {**server.pods[first]["spec"], "schedulingGates": []}})
+    run(leader, 2)
+
+    assert has_given_up(leader) is not has_places
+
+
+@pytest.mark.parametrize("is_single", [False, True])
+def test_a_gang_is_not_released_while_pods_are_evicted_for_it(*, is_single: bool) -> None:
+    server, _ = full(n0=2, n1=2, ends=False)
+    gate = {"spec": {"schedulingGates": [{"name": GATE}]}}
+    first = server.create_pod("single", 2, more=gate, priority=100) if is_single else urgent(server)[0]
+    leader = FakePlanner(server, "one", terms=TERMS, release_after_s=20.0, gate_timeout_s=20.0)
+    leader.policies = BUILT_IN._replace(preemption=POLICY)
+    while not evicted(leader):
+        run(leader, 2)
+    run(leader, 30)
+
+    assert server.pods[first]["spec"]["schedulingGates"]
+    assert not has_given_up(leader)
+
+
+def test_a_namespace_that_deletes_what_declares_the_size_of_a_gang_has_given_it_up() -> None:
+    """The gang then waits for members, and its pods can be deleted later."""
+    gang = Gang(GangName(SPACE, "urgent"), GangPhase.QUEUED, "", size=1)
+
+    assert _prevents_plan(gang, gang._replace(phase=GangPhase.WAITING_FOR_MEMBERS, size=None))
+    assert not _prevents_plan(gang._replace(size=None), gang._replace(size=None))
+    assert not _prevents_plan(gang, gang)
 
 
 ADDED: dict[str, dict[str, Any]] = {

@@ -338,6 +338,17 @@ def test_a_gang_that_starts_is_left_alone() -> None:
     assert starting.protected["team/g"] is Protection.STARTING
 
 
+def test_a_further_member_that_never_binds_does_not_protect_a_gang_that_has_its_minimum() -> None:
+    found = inputs([RunningJob("g", "ab", hours=0.5, minimum=1)])
+    (gang,) = found.gangs
+    waiting = gang.placed[1]._replace(node=None, reservation="g-1")
+    grown = gang._replace(placed=(gang.placed[0], waiting))
+
+    units = find_units(found._replace(gangs=(grown,), starting={waiting.uid})).units
+
+    assert [each.name for each in units] == ["team/g"]
+
+
 @pytest.mark.parametrize(
     ("reservation", "starting", "hours"),
     [
