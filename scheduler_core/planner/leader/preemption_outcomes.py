@@ -131,7 +131,8 @@ class PreemptionOutcomes:
             changed = each._replace(places=each.places.union(places.get(each.gang, ())))
             changed = self._with_changes(changed, now)
             is_listed = each.gang in listed
-            if any(self._is_bound(uid, each.gang, is_listed=is_listed) for uid in changed.places):
+            is_bound_there = any(self._is_bound(uid, each.gang, is_listed=is_listed) for uid in changed.places)
+            if is_bound_there and (not changed.is_given_up or self._has_started(each.gang)):
                 self._context.executor.count_preemption("won", each.intent)
                 self._history.mark_won(each.gang_key)
                 self._won.add_gang(each.gang, now)
@@ -139,6 +140,13 @@ class PreemptionOutcomes:
                 self._open.append(changed)
             else:
                 self._count_in_vain(changed, now)
+
+    def _has_started(self, gang: GangName) -> bool:
+        """Return True if the gang has its minimum: of one that was given up, other members may be bound."""
+        found = self._view.gang_members.get_gang(gang)
+        if found is None or found.required_members is None:
+            return False
+        return sum(each.node is not None for each in found.placed) + len(found.succeeded) >= found.required_members
 
     def _count_in_vain(self, ended: _BegunPreemption, now: float) -> None:
         self._context.executor.count_preemption("in-vain", ended.intent)

@@ -139,6 +139,24 @@ def test_only_the_planner_may_remove_the_gate_of_a_gang_after_evictions_for_it(*
     assert has_given_up(leader) is not has_places
 
 
+def test_a_gang_of_which_one_member_is_bound_and_another_was_ungated_by_its_owner_is_given_up() -> None:
+    server, pods = full(n0=2, n1=2, ends=False)
+    first, second = urgent(server, size=2)
+    leader = planner_that_evicts(server)
+    ungated = {**server.pods[first]["spec"], "schedulingGates": [], "nodeSelector": {"no": "where"}}
+    server._put_pod({**server.pods[first], "spec": ungated})
+    run(leader, 2)
+    for each in pods.values():
+        server.delete_pod(each)
+    for _ in range(10):
+        run(leader, 2)
+        bind_all(leader)
+
+    assert [server.pods[each]["spec"].get("nodeName") is None for each in (first, second)] == [True, False]
+    assert leader.preemptions == ["planned", "begun", "in-vain"]
+    assert has_given_up(leader)
+
+
 @pytest.mark.parametrize("is_single", [False, True])
 def test_a_gang_is_not_released_while_pods_are_evicted_for_it(*, is_single: bool) -> None:
     server, _ = full(n0=2, n1=2, ends=False)
