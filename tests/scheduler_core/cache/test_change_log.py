@@ -24,3 +24,15 @@ def test_a_mark_too_far_behind_gives_none() -> None:
     assert changes.mark == 5
     assert changes.names_since(2) is None
     assert changes.names_since(3) == {"d", "e"}
+
+
+def test_a_node_that_changes_often_is_kept_once() -> None:
+    """Else the memory of a small cluster would grow for an hour."""
+    changes = ChangeLog(most=2)
+    changes.add_names(["a", "b"])
+    mark = changes.mark
+    for _ in range(1000):
+        changes.add_names(["c", "b"])
+
+    assert changes.names_since(mark) == {"b", "c"}
+    assert changes.names_since(0) == {"a", "b", "c"}
