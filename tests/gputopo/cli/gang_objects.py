@@ -46,12 +46,13 @@ LEDGER = {
 }
 THERE = [member("w-0"), member("w-1"), member("k-0", "kueued", GATE, KUEUE), job("t-0"), job("t-1"), pod("web", 0)]
 JOB = {"metadata": {"name": "train", "namespace": "b", "uid": "J"}, "spec": {"parallelism": 3, "completions": 3}}
+REPORT = {**STATE, "allocations": []}
 ANSWERS = {
     PODS.path(): listed(*THERE),
     PODS.path(namespace="a"): listed(*(each for each in THERE if each["metadata"]["namespace"] == "a")),
     JOBS.path(): listed(JOB),
     NODES.path(): listed(NODE),
-    NODE_GPUS.path(): listed({**STATE, "allocations": []}),
+    NODE_GPUS.path(): listed(REPORT),
     RESERVATIONS.path(): listed(),
     LEDGERS.path(): listed({**LEDGER, "spec": {"planner": "p", "epoch": 1, "levels": "rack=example.com/rack"}}),
 }

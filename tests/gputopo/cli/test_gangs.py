@@ -21,10 +21,10 @@ from scheduler_core.planner.gang.conventions import GANG_CONVENTIONS
 from scheduler_core.planner.gang.size_sources import SIZE_SOURCES, TrainJobFacts
 from scheduler_core.planner.report.read import SIZE_SOURCES_BY_PREFIX
 from tests.api_server import Answer, Asked, api_server
-from tests.gputopo.cli.cluster_objects import STATE, listed, pod
-from tests.gputopo.cli.gang_objects import LEDGER, PLAN, SINCE, cluster, member, run
+from tests.gputopo.cli.cluster_objects import listed, pod
+from tests.gputopo.cli.gang_objects import LEDGER, PLAN, REPORT, SINCE, cluster, member, run
 
-LATER = (datetime.now(UTC) + timedelta(minutes=1)).isoformat()  # than the report in ``STATE``
+LATER = (datetime.now(UTC) + timedelta(hours=1)).isoformat()  # than ``REPORT``
 
 
 RESERVATION = {
@@ -175,7 +175,7 @@ def test_why_a_gang_waits(tmp_path: Path) -> None:
 def test_a_kubelet_report_that_a_heartbeat_confirms_is_applied_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    beat = {"metadata": {"name": "gpu-0"}, "spec": {"holderIdentity": STATE["observedAt"], "renewTime": LATER}}
+    beat = {"metadata": {"name": "gpu-0"}, "spec": {"holderIdentity": REPORT["observedAt"], "renewTime": LATER}}
     heartbeats = {LEASES.path(namespace=HEARTBEAT_NAMESPACE): listed(beat)}
     others = cluster()
     applied: list[str | None] = []

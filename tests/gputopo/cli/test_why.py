@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from gputopo.labels.keys import GATE, POD_GANG, POD_GANG_SIZE
 from scheduler_core.explain import explanation_document, explanation_text
 from tests.api_server import Answer, ApiServer, Asked, api_server
 from tests.gputopo.cli.cluster_files import file_of
-from tests.gputopo.cli.cluster_objects import NODE, listed, pod
+from tests.gputopo.cli.cluster_objects import NODE, STATE, listed, pod
 from tests.gputopo.cli.pod_objects import PENDING, THERE, cluster
 from tests.scheduler_core.explain.explanations import EXPLANATIONS
 
@@ -134,11 +135,12 @@ def test_a_pod_that_does_not_exist_yet(written: str, name: str, tmp_path: Path) 
 POLICY = """
 apiVersion: gputopo.io/v1alpha1
 kind: PlacementPolicy
-staleness: {handling: refuse, after: 1s}
+staleness: {handling: refuse, after: 1m}
 """
 
 
-def test_the_policy_file_decides(tmp_path: Path) -> None:
+def test_the_policy_file_decides(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(STATE, "observedAt", (datetime.now(UTC) - timedelta(minutes=5)).isoformat())
     (tmp_path / "policy.yaml").write_text(POLICY)
     (tmp_path / "bad.yaml").write_text("kind: what")
     (tmp_path / "binary.yaml").write_bytes(b"\xff")
