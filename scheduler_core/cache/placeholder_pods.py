@@ -46,5 +46,5 @@ def placeholder_uid(name: FullName) -> str:
 
 def unnamed_placeholders(assumed: Iterable[Occupant], gpus: NodeGpus) -> list[str]:
     """Return the UIDs of placeholders for pods that a report does not name any more: they have ended."""
-    named = gpu_holders(gpus).keys()
-    return [each.uid for each in assumed if each.uid == placeholder_uid(name := full_name(each)) and name not in named]
+    names = {name for each in assumed if each.uid == placeholder_uid(name := full_name(each))}
+    return [placeholder_uid(name) for name in names - gpu_holders(gpus).keys()] if names else []  # most often none

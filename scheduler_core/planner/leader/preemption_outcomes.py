@@ -131,8 +131,8 @@ class PreemptionOutcomes:
             changed = each._replace(places=each.places.union(places.get(each.gang, ())))
             changed = self._with_changes(changed, now)
             is_listed = each.gang in listed
-            is_bound_there = any(self._is_bound(uid, each.gang, is_listed=is_listed) for uid in changed.places)
-            if is_bound_there and (not changed.is_given_up or self._has_started(each.gang)):
+            has_bound_members = any(self._is_bound(uid, each.gang, is_listed=is_listed) for uid in changed.places)
+            if has_bound_members and (not changed.is_given_up or self._has_started(each.gang)):
                 self._context.executor.count_preemption("won", each.intent)
                 self._history.mark_won(each.gang_key)
                 self._won.add_gang(each.gang, now)
