@@ -192,9 +192,9 @@ bench-preemption: $(VENV)/.test  ## preemption policies side by side; 8 minutes
 	PYTHONPATH=. $(BIN)/python bench/preemption.py --write
 	PYTHONPATH=. $(BIN)/python bench/backfill.py --write
 
-# Memory and latency of planner and extender over half an hour, by hand (docs/gangs-performance.md).
+# Memory and latency of planner and extender over half an hour, with the malloc setting of the image, by hand.
 soak: $(VENV)/.test  ## memory and latency over half an hour
-	PYTHONPATH=. $(BIN)/python bench/soak.py
+	MALLOC_ARENA_MAX=2 PYTHONPATH=. $(BIN)/python bench/soak.py
 
 # Hostile values in every field that a tenant may write; the table of docs/testing.md, in 40 minutes.
 campaign: $(VENV)/.test  ## hostile values in every field of a tenant; 40 minutes

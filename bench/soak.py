@@ -9,8 +9,8 @@ a node after each change of its pods. There are no kubelets.
     waits     from the creation of the last member of a gang to the binding of its last member
     filter    mean duration of a Filter call, from the extender's metrics
 
-Run, with the variable of the image: MALLOC_ARENA_MAX=2 PYTHONPATH=. python bench/soak.py --minutes 30
-It needs the control plane of docs/testing.md.
+Run: make soak
+`make` sets MALLOC_ARENA_MAX as the image does. The benchmark needs the control plane of docs/testing.md.
 """
 
 from __future__ import annotations
