@@ -20,7 +20,7 @@ from scheduler_core.planner.packing.model import NodeView
 from scheduler_core.request.node_load import NO_LOAD, NodeLoad
 
 _MAX_UNUSED = 1 << 6  # classes without nodes, and one for each with nodes: a node often returns to its former class
-_MIN_CHANGES, _CHANGES_OF_NODE = 1 << 10, 4  # that are kept: where more have changed, all nodes are compared
+_MIN_CHANGES = 1 << 10  # that are kept, else as many as there are nodes: after more, all nodes are compared
 
 
 class NodeClass(NamedTuple):
@@ -129,7 +129,7 @@ class NodeClasses:
     def _log(self, changes: Iterable[tuple[str, NodeCapacity | None]]) -> None:
         self._changes += changes
         self._since.clear()
-        most = max(_MIN_CHANGES, _CHANGES_OF_NODE * len(self.capacity_of))
+        most = max(_MIN_CHANGES, len(self.capacity_of))
         if len(self._changes) > 2 * most:
             self._dropped += len(self._changes) - most
             del self._changes[:-most]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
 from typing import Any
 
@@ -16,10 +17,11 @@ from scheduler_core.cache.kube_scheduler_filters import FullNode, FullNodeSpec
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_table import snapshot_of
 from scheduler_core.planner.gang.member import Member
-from scheduler_core.planner.packing import search
+from scheduler_core.planner.packing import node_classes, search
 from scheduler_core.planner.packing.anti_affinity import PlacedMember
 from scheduler_core.planner.packing.gang_planner import GangPlanner
 from scheduler_core.planner.packing.model import GangPlan, NodeView, PlanOptions
+from scheduler_core.planner.packing.node_classes import NodeCapacity, NodeClasses
 from scheduler_core.planner.packing.node_filter import NodeFilter
 from scheduler_core.planner.packing.node_fit import NodeFit
 from scheduler_core.planner.packing.pack import PackingBound, packing_bound
@@ -140,11 +142,33 @@ def options(random: Random, names: list[str]) -> PlanOptions:
 @given(seed=st.integers(0, 10**9))
 @settings(max_examples=150, deadline=None)
 def test_plans_are_those_of_a_search_that_looks_at_every_node(seed: int) -> None:
+    assert_plans_are_plain(seed, most_changes=3)
+
+
+def test_plans_are_the_same_after_more_changes_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    changed_since, found = NodeClasses.changed_since, list[object]()
+
+    def changed_and_note(own: NodeClasses, mark: int) -> Mapping[str, NodeCapacity | None] | None:
+        found.append(changed_since(own, mark))
+        return changed_since(own, mark)
+
+    monkeypatch.setattr(node_classes, "_MIN_CHANGES", 1)
+    monkeypatch.setattr(NodeClasses, "changed_since", changed_and_note)
+
+    for seed in range(8):
+        assert_plans_are_plain(seed, most_changes=20)
+
+    assert None in found
+    assert any(found)
+
+
+def assert_plans_are_plain(seed: int, most_changes: int) -> None:
+    """Assert that the plans of a planner are those of a search that looks at every node."""
     random = Random(seed)
     fleet, planner = Fleet(random), GangPlanner()
     gangs = [gang(random, f"g{at}") for at in range(4)]
     for _ in range(8):
-        for _ in range(random.randint(0, 3)):
+        for _ in range(random.randint(0, most_changes)):
             fleet.change()
         seen = fleet.view()
         for members in random.sample(gangs, 3):
