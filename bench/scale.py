@@ -141,19 +141,21 @@ def _of_minimum(way: str) -> Cell:
 
 ROWS: dict[str, Cell] = {
     "sync of the extender: CPU, s": _figure("extender", "cpu_s", "{:.1f}"),
-    "the same, of the minimum": _of_minimum("extender"),
+    "the same, as a multiple of the minimum": _of_minimum("extender"),
     "the same, wall time with the server, s": _figure("extender", "wall_s", "{:.1f}"),
-    "memory of its cache, MiB": _figure("extender", "mib", "{:.0f}"),
+    "memory of the extender's cluster cache, MiB": _figure("extender", "mib", "{:.0f}"),
     "sync of the planner: CPU, s": _figure("planner", "cpu_s", "{:.1f}"),
-    "memory of its view, MiB": _figure("planner", "mib", "{:.0f}"),
-    "Filter, a profile never seen: median, ms": _figure("extender", "cold_ms", "{:.1f}"),
-    "Filter, a known profile: median, ms": _figure("extender", "warm_ms", "{:.1f}"),
-    "of it, decoding the names, ms": _figure("extender", "names_ms", "{:.1f}"),
+    "memory of the planner's cluster cache, MiB": _figure("planner", "mib", "{:.0f}"),
+    "Filter, a pod profile never seen: median, ms": _figure("extender", "cold_ms", "{:.1f}"),
+    "Filter, a known pod profile: median, ms": _figure("extender", "warm_ms", "{:.1f}"),
+    "part of it: decoding the names of the nodes, ms": _figure("extender", "names_ms", "{:.1f}"),
     "pod event: median, ms": _figure("extender", "event_ms", "{:.2f}"),
-    "plan of a gang of 4 by itself: first, ms": _figure("planner", "first_plan_ms", "{:.0f}"),
-    "plan of a gang of 4 by itself: median, ms": _figure("planner", "plan_ms", "{:.0f}"),
+    "plan of a gang of 4 without earlier results: first of the process, ms": _figure(
+        "planner", "first_plan_ms", "{:.0f}"
+    ),
+    "plan of a gang of 4 without earlier results: median of the next, ms": _figure("planner", "plan_ms", "{:.0f}"),
     **{f"`gputopo {name}`: CPU, s": _figure(name, "cpu_s", "{:.1f}") for name in COMMANDS},
-    **{f"`gputopo {name}`: CPU, of the minimum": _of_minimum(name) for name in COMMANDS},
+    **{f"`gputopo {name}`: CPU, as a multiple of the minimum": _of_minimum(name) for name in COMMANDS},
 }
 
 if __name__ == "__main__":
