@@ -146,7 +146,7 @@ ROWS: dict[str, Cell] = {
     "memory of the extender's cluster cache, MiB": _figure("extender", "mib", "{:.0f}"),
     "sync of the planner: CPU, s": _figure("planner", "cpu_s", "{:.1f}"),
     "memory of the planner's cluster cache, MiB": _figure("planner", "mib", "{:.0f}"),
-    "Filter, a pod profile never seen: median, ms": _figure("extender", "cold_ms", "{:.1f}"),
+    "Filter, a new pod profile: median, ms": _figure("extender", "cold_ms", "{:.1f}"),
     "Filter, a known pod profile: median, ms": _figure("extender", "warm_ms", "{:.1f}"),
     "part of it: decoding the names of the nodes, ms": _figure("extender", "names_ms", "{:.1f}"),
     "pod event: median, ms": _figure("extender", "event_ms", "{:.2f}"),
@@ -155,6 +155,7 @@ ROWS: dict[str, Cell] = {
     ),
     "plan of a gang of 4 without earlier results: median of the next, ms": _figure("planner", "plan_ms", "{:.0f}"),
     **{f"`gputopo {name}`: CPU, s": _figure(name, "cpu_s", "{:.1f}") for name in COMMANDS},
+    **{f"`gputopo {name}`: wall time with the server, s": _figure(name, "wall_s", "{:.1f}") for name in COMMANDS},
     **{f"`gputopo {name}`: CPU, as a multiple of the minimum": _of_minimum(name) for name in COMMANDS},
 }
 
