@@ -20,7 +20,7 @@ from scheduler_core.planner.packing.model import NodeView
 from scheduler_core.request.node_load import NO_LOAD, NodeLoad
 
 _MAX_UNUSED = 1 << 6  # classes without nodes, and one for each with nodes: a node often returns to its former class
-_MIN_CHANGES = 1 << 10  # that are kept, else as many as there are nodes: after more, all nodes are compared
+_MIN_CHANGES = 1 << 10  # kept at least; else one for each node. After more changes, all nodes are compared again
 
 
 class NodeClass(NamedTuple):

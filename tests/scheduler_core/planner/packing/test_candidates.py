@@ -146,11 +146,11 @@ def test_plans_are_those_of_a_search_that_looks_at_every_node(seed: int) -> None
 
 
 def test_plans_are_the_same_after_more_changes_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    changed_since, found = NodeClasses.changed_since, list[object]()
+    changed_since, found = NodeClasses.changed_since, list[Mapping[str, NodeCapacity | None] | None]()
 
     def changed_and_note(own: NodeClasses, mark: int) -> Mapping[str, NodeCapacity | None] | None:
         found.append(changed_since(own, mark))
-        return changed_since(own, mark)
+        return found[-1]
 
     monkeypatch.setattr(node_classes, "_MIN_CHANGES", 1)
     monkeypatch.setattr(NodeClasses, "changed_since", changed_and_note)
