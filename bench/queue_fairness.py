@@ -2,11 +2,11 @@
 
 A term of leadership with the real planner code and a minimal API server in one process, as in ``planner_loop.py``. All
 nodes are in use except the nodes that the gangs that fit need. The gangs that do not fit have a higher priority, so the
-queue begins with them. All the time, pods with one GPU end and start on nodes that no waiting gang can use. The clock
-advances by the CPU time of the planner; where nothing is due, it skips to the next event. So a wait does not depend on
-the load of the machine.
+queue begins with them. The gangs that fit arrive together once the others were tried. All the time, pods with one GPU
+end and start on nodes that no waiting gang can use. The clock advances by the CPU time of the planner; where nothing is
+due, it skips to the next event. So a wait does not depend on the load of the machine.
 
-    mean, max   wait from the list of all pods until the first member is ungated, in seconds of that clock
+    mean, max   wait from the arrival until the first member is ungated, in seconds of that clock
     ratio       mean wait by the mean wait without gangs that do not fit
     waiting     CPU of the planner once all gangs that fit are placed, in % of a core, with the events
 Run: make bench
@@ -29,6 +29,7 @@ from tests.api_objects import Object
 NODES, UNFIT, FIT = (5_000, 15_000), (0, 10, 100, 1_000), 20
 MEMBERS = 2  # of a gang that fits, with 8 GPUs each
 EVENT_S, SWAPPED = 0.02, 50  # a pod event each so many seconds, on so many nodes
+SETTLE_S = 10.0  # until the gangs that fit arrive
 IDLE_S, LIMIT_S = 20.0, 120.0
 
 
@@ -63,15 +64,15 @@ class Fairness(Stage):
         self._began: float | None = None
         super().__init__(Spent(()), nodes, RATE)
         self._ungated: dict[str, float] = {}  # by gang: when its first member was ungated
-        free = FIT * MEMBERS
+        free = (FIT + 1) * MEMBERS  # also for a gang before them: the first plan looks at all nodes
         names = [node_name(at) for at in range(nodes)]
         pods = [running(f"full-{at}", 8 if at >= SWAPPED else 7, name) for at, name in enumerate(names[free:])]
         swapped = [running(f"swap-{at}", 1, name) for at, name in enumerate(names[free : free + SWAPPED])]
         waiting = [
             gated(f"unfit-{gang}", 5 + gang % 4, at, priority=10) for gang in range(unfit) for at in range(MEMBERS)
         ]
-        waiting += [gated(f"fit-{gang}", 8, at) for gang in range(FIT) for at in range(MEMBERS)]
-        self.begin(0, [*pods, *swapped, *waiting])
+        first = [gated("first", 8, at) for at in range(MEMBERS)]
+        self.begin(0, [*pods, *swapped, *waiting, *first])
         self._swaps = cycle(swapped)
         self._next_event, self._next_tick = EVENT_S, 0.0
 
@@ -87,9 +88,14 @@ class Fairness(Stage):
         self._at = at
 
     def measure_waits(self) -> list[float]:
-        """Run until all gangs that fit are ungated, or the time is over. Return their waits."""
-        self._run_until(LIMIT_S, fits=True)
-        return [at for gang, at in self._ungated.items() if gang.startswith("fit-")]
+        """Let the gangs that fit arrive, and run until all are ungated, or the time is over. Return their waits."""
+        self._run_until(SETTLE_S)
+        arrived = self._now
+        for each in (gated(f"fit-{gang}", 8, at) for gang in range(FIT) for at in range(MEMBERS)):
+            self._pods[each["metadata"]["uid"]] = each
+            self._lines.append(msgspec.json.encode({"type": "ADDED", "object": each}) + b"\n")
+        self._run_until(arrived + LIMIT_S, fits=True)
+        return [at - arrived for gang, at in self._ungated.items() if gang.startswith("fit-")]
 
     def measure_idle(self) -> float:
         """Return the CPU time by the time of the clock while only gangs that do not fit wait."""
@@ -102,7 +108,7 @@ class Fairness(Stage):
         return sum(self._spent.seconds.values())
 
     def _run_until(self, end: float, *, fits: bool = False) -> None:
-        while self._now < end and not (fits and len(self._ungated) == FIT):
+        while self._now < end and not (fits and len(self._ungated) == FIT + 1):
             before = self._cpu()
             while self._next_event <= self._now:
                 self._swap_pod(next(self._swaps))

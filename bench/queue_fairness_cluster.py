@@ -5,7 +5,8 @@ members in one host, and the planner has tried all of them. Then gangs that fit 
 second after the last one was created, while pods of another scheduler end and start on other nodes. A group that is not
 measured comes first, because its first gangs wait until kube-scheduler has seen all nodes.
 
-    wait   from the creation of the last member to the binding of the last member, seconds
+    wait      from the creation of the last member to the binding of the last member, seconds
+    waiting   CPU of the planner once all gangs that fit are bound, in % of a core, with the pod events
 Run: PYTHONPATH=. python bench/queue_fairness_cluster.py (the control plane of docs/testing.md)
 """
 
@@ -21,6 +22,7 @@ from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 
+import psutil
 from planner_cluster import Bound
 from scheduler import Setup, configuration, populate
 
@@ -36,6 +38,7 @@ NODES, UNFIT, FIT = 500, (0, 10, 100, 1_000), 40
 FITS = members.Asked(4, 1)
 SWAP_S = 0.1  # between two pod events
 PATIENCE_S = 300.0
+IDLE_S = 20.0  # of CPU measurement
 
 
 def main() -> None:
@@ -55,7 +58,8 @@ def main() -> None:
             planner = parts.enter_context(planners.running(cluster, *planners.GATED, "--patience", "1h"))
             planner.wait_until_ready()
             parts.enter_context(Swaps(cluster, asked.nodes))
-            print(f"{asked.nodes:,} nodes\n{'do not fit':>11} {'started':>8} {'p50 s':>7} {'max s':>7} {'ratio':>6}")
+            print(f"{asked.nodes:,} nodes")
+            print(f"{'do not fit':>11} {'started':>8} {'p50 s':>7} {'max s':>7} {'ratio':>6} {'waiting':>8}")
             measure(cluster, "warm-up")
             base: float | None = None
             there = 0
@@ -66,7 +70,8 @@ def main() -> None:
                 median = statistics.median(waits) if waits else float("nan")
                 base = median if base is None else base
                 most = max(waits, default=float("nan"))
-                print(f"{unfit:11,} {len(waits):5}/{FIT} {median:7.2f} {most:7.2f} {median / base:6.2f}", flush=True)
+                row = f"{unfit:11,} {len(waits):5}/{FIT} {median:7.2f} {most:7.2f} {median / base:6.2f}"
+                print(f"{row} {100 * idle_cores(planner.server.pid):7.1f}%", flush=True)
         cluster.api.close()
 
 
@@ -100,18 +105,32 @@ def measure(cluster: Cluster, name: str) -> list[float]:
     return waits_of(came, bound)
 
 
+def idle_cores(pid: int) -> float:
+    """Return the CPU time of a process by the time, while no gang arrives."""
+    planner = psutil.Process(pid)
+    began, before = time.perf_counter(), sum(planner.cpu_times()[:2])
+    time.sleep(IDLE_S)
+    return (sum(planner.cpu_times()[:2]) - before) / (time.perf_counter() - began)
+
+
 def waits_of(came: dict[str, float], bound: Bound) -> list[float]:
     """Return the waits of the gangs that started."""
     return [bound.whole[gang] - at for gang, at in came.items() if gang in bound.whole]
 
 
 class Swaps(BackgroundWork):
-    """Pods of another scheduler that end and start on the last nodes."""
+    """Pods of another scheduler with one GPU that end and start on the last nodes.
+
+    The other GPUs of these nodes are in use: a gang placed while such a pod is replaced would wait until the new one
+    ends, because its node is chosen without kube-scheduler.
+    """
 
     def __init__(self, cluster: Cluster, nodes: int) -> None:
         super().__init__("swaps", SWAP_S)
         self._cluster, self._numbers = cluster, count()
         self._nodes: Sequence[str] = [f"gpu-node-{at:05}-pool-a1b2c3" for at in range(nodes - 20, nodes)]
+        for at, node in enumerate(self._nodes):
+            cluster.create_pod(pod(f"full-{at}", 7, nodeName=node))
 
     def _turn(self) -> None:
         number = next(self._numbers)

@@ -62,11 +62,11 @@ class GangBacklog:
         limits = self._context.policies().limits
         return self.queue.limit_reached(name) or in_progress.limit_reached(name.namespace, limits)
 
-    def mark_unplaced(self, name: GangName, unplaced: Unplaced, state: Hashable) -> None:
-        """Record that no place was found for a gang, on this state."""
+    def mark_unplaced(self, name: GangName, unplaced: Unplaced, state: Hashable, request: object | None = None) -> None:
+        """Record that no place was found for a gang, on this state. ``request``: as in ``UnfitState``."""
         is_known = self.unplaced.get(name) == unplaced
         self.unplaced[name] = unplaced
-        self.queue.mark_unplaced(name, state)
+        self.queue.mark_unplaced(name, state, request)
         if unplaced.missing and not is_known:
             self._write_unplaced_events(name, unplaced)
 
@@ -121,6 +121,10 @@ class GangBacklog:
     def avoided_nodes(self, name: GangName, now: float) -> frozenset[str]:
         """Return the nodes that this gang avoids. ``now``: monotonic seconds."""
         return frozenset(node for node, end in self._avoided.get(name, {}).items() if end > now)
+
+    def avoiding_gangs(self, now: float) -> AbstractSet[GangName]:
+        """Return the gangs that avoid nodes. ``now``: monotonic seconds."""
+        return {name for name, nodes in self._avoided.items() if max(nodes.values()) > now}
 
     def all_avoided_nodes(self, names: Iterable[GangName], now: float) -> Mapping[GangName, frozenset[str]]:
         """Return the nodes that these gangs avoid."""

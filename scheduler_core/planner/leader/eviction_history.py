@@ -7,6 +7,7 @@ Every collection is bounded, and nothing is forgotten because a tenant deletes a
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from math import inf
 from typing import NamedTuple, TypeVar
 
 from gputopo.crd.reservations import PastPreemption
@@ -158,10 +159,9 @@ class EvictionHistory:
         """Record a search for a gang."""
         self._searched[gang_key] = self._namespaces[namespace] = now
 
-    def turn(self, gang: Gang) -> tuple[float, float]:
-        """Return a sort key: of gangs that may be searched for, the lowest is next."""
-        never = float("-inf")
-        return self._namespaces.get(gang.name.namespace, never), self._searched.get(gang_key(gang), never)
+    def turn(self, namespace: str, gang_key: str) -> tuple[float, float]:
+        """Return a sort key of a gang: of those that may be searched for, the lowest is next."""
+        return self._namespaces.get(namespace, -inf), self._searched.get(gang_key, -inf)
 
     def mark_failed(self, gang_key: str, now: float) -> None:
         """Record that pods were evicted, and the gang got no places from it."""

@@ -14,7 +14,8 @@ from gputopo.timestamps import format_timestamp, parse_timestamp
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.context import TermContext
-from scheduler_core.planner.leader.queue import GangQueue, QueuedGang, QueueOrder
+from scheduler_core.planner.leader.queue import GangQueue, QueuedGang
+from scheduler_core.planner.leader.queue_order import QueueOrder
 from scheduler_core.policy.limits import LimitReached
 
 TOTAL_S = 10.0  # between two counts of all GPUs of the cluster

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from math import inf
 from typing import NamedTuple
 
 from gputopo.crd.reservations import PlannedEviction
@@ -26,7 +27,7 @@ from scheduler_core.planner.commit.past_preemptions import devices_to_protect, s
 from scheduler_core.planner.commit.state import ReconcileInput
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import GangName
-from scheduler_core.planner.leader.capacity_holds import CapacityHolds
+from scheduler_core.planner.leader.capacity_holds import EVERY_S, CapacityHolds
 from scheduler_core.planner.leader.context import TermContext
 from scheduler_core.planner.leader.eviction_history import EvictedFrom, EvictionHistory, EvictionLimit, gang_key
 from scheduler_core.planner.leader.forbidden_units import ForbiddenUnits
@@ -74,7 +75,8 @@ class Preemptions:
         self._done_at: dict[str, float] = {}  # by UID of a hold: since when no pod is left, monotonic seconds
         self._over: set[str] = set()  # UIDs of holds whose evictions are over, and counted as failed
         self.forbidden = ForbiddenUnits()
-        self._next_search = 0.0
+        self._next_search = self._next_pass = 0.0  # monotonic seconds
+        self._unplaced = 0  # gangs that did not fit, in the last pass over the queue
         self._is_turn_of_all = False  # the next search is for a gang of any priority
         self._dry_runs: set[GangName] = set()  # queued gangs for which a dry run has found pods
         self._unchecked: dict[GangName, PreemptionReport] = {}  # dry runs whose budgets are not counted yet
@@ -87,39 +89,39 @@ class Preemptions:
         again and again.
         """
         policy = self._policy
-        wall = self._context.clock.wall()
         # A result of another mode is out of date.
         self.reports = {name: each for name, each in self.reports.items() if each.mode is policy.mode}
-        if now < self._next_search:
+        unplaced = self._queue.count_unplaced()
+        if now < self._next_search or (now < self._next_pass and unplaced == self._unplaced):
             return None
         self._forget_old(now)  # also with the mode off: backfilled pods are evicted in any mode
-        if policy.mode is PreemptionMode.OFF or not policy.is_open(wall) or not self._queue.has_unplaced:
+        if policy.mode is PreemptionMode.OFF or not policy.is_open(self._context.clock.wall()) or not unplaced:
             return None
         holds, in_progress = self._holds.open_holds(), self._view.in_progress()
         running = [each for each in holds if each.reservation.key in self._running]
         observations, unaccepted = self._view.observations, self._unaccepted
         evicting = [evictions_for(each, observations, each.reservation.key in unaccepted, now) for each in running]
-        found: QueuedGang | None = None
+        found, next_turn = None, (inf, inf)
         for waiting in self._queue.ordered():
             gang = waiting.gang
             if found is not None and gang.priority < found.gang.priority and not self._is_turn_of_all:
                 break
-            if found is not None and self._history.turn(gang) >= self._history.turn(found.gang):
+            if waiting.unfit_state is None or now - waiting.newest_seen_at < policy.wait_s or gang.unplanned:
                 continue
-            if waiting.unfit_state is None or now - waiting.newest_seen_at < policy.wait_s:
+            key = gang_key(gang)
+            turn = self._history.turn(gang.name.namespace, key)
+            if turn >= next_turn or not self._history.may_search(key, now):
                 continue
             if gang.name in self.beneficiaries or any(each.delays(gang) for each in evicting):
                 continue
-            if gang.unplanned or not self._history.may_search(gang_key(gang), now):
-                continue
-            if self.has_given_up(gang.name.namespace, now):
-                continue
-            if not in_progress.is_free(gang):
+            if self.has_given_up(gang.name.namespace, now) or not in_progress.is_free(gang):
                 continue
             if policy.mode is PreemptionMode.DRY_RUN or self._holds.limits.allow(
                 gang.name, gang.priority, gang.asks.total(), holds, now
             ):
-                found = waiting
+                found, next_turn = waiting, turn
+        if found is None:
+            self._next_pass, self._unplaced = now + EVERY_S, unplaced
         return found
 
     def has_given_up(self, namespace: str, now: float) -> bool:

@@ -23,20 +23,20 @@ set, makes no gang wait longer or shorter. A new leader counts from zero.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Container, Hashable, Iterator, Mapping
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import inf, nextafter
 from types import MappingProxyType
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang, GangPhase, devices_of
 from scheduler_core.planner.gang.member import GangName
+from scheduler_core.planner.leader.queue_order import AdmissionOrder, QueueOrder
 from scheduler_core.policy.limits import DEFAULT_LIMITS, GangLimits, LimitReached
 
-QueueOrder = tuple[int, bool, float, GangName]
 _MAX_DOUBLINGS = 30  # enough for any back-off; bounds the power
 SETTLE_S = 60.0  # from the first gang on; until then only the creation times of pods count
 _INCOMPLETE = (GangPhase.WAITING_FOR_MEMBERS, GangPhase.WAITING)
@@ -54,6 +54,27 @@ class QueueTiming(NamedTuple):
 DEFAULT_TIMING = QueueTiming()
 
 
+class TrialRules(NamedTuple):
+    """Which gangs are tried together or alone, and which are not."""
+
+    most: int = 256  # single pods that are tried together
+    apart: Container[GangName] = ()  # single pods that are tried by themselves
+    wanted: Callable[[Gang], bool] = lambda _: True  # the others are skipped, and do not count towards ``most``
+    alone: Callable[[Gang], bool] = lambda _: False  # gangs that may fit where a gang with an equal request does not
+    every: bool = False  # try all gangs with equal requests, to find the reason of each again
+
+
+DEFAULT_RULES = TrialRules()
+
+
+class UnfitState:
+    """The last state of the cluster into which a gang did not fit. Gangs with equal requests share this object."""
+
+    def __init__(self, latest: Hashable, request: object | None = None) -> None:
+        """``request``: what gangs with equal requests share; None: the gang is tried by itself."""
+        self.latest, self.request = latest, request
+
+
 class QueuedGang(NamedTuple):
     """A gang that waits for a place."""
 
@@ -61,10 +82,11 @@ class QueuedGang(NamedTuple):
     since: float  # when it became complete, by the API server's clock, in seconds since 1970: decides the order
     rollbacks: int = 0
     not_before: float = 0.0  # end of the back-off
-    unfit_state: Hashable = None  # the state that it did not fit into last; None: not tried yet, or it changed
+    unfit_state: UnfitState | None = None  # None: it was not tried since it changed
     rollback_reason: str | None = None  # of the last rollback
     queued_since: float = 0.0  # when it became complete
     newest_seen_at: float = 0.0  # when its newest member was first seen
+    due_at: float = 0.0  # when it may be tried: at once, after the back-off, or when it waits for no more members
 
     @property
     def order(self) -> QueueOrder:
@@ -95,7 +117,7 @@ class GangQueue:
     ) -> None:
         self._pace, self._limits = pace, limits
         self._queued: dict[GangName, Gang] = {}
-        self._unfit_states: dict[GangName, Hashable] = {}  # of queued gangs, as the next
+        self._unfit_states: dict[GangName, UnfitState] = {}  # of queued gangs, as the next
         self._newest_seen_at: dict[GangName, float] = {}
         self._history: dict[GangName, _GangHistory] = {}
         self._latest = 0.0  # when the newest pod of all gangs was created, seconds since 1970
@@ -103,11 +125,9 @@ class GangQueue:
         self._order: tuple[QueuedGang, ...] | None = None  # cache of ``ordered``
         self._waits: dict[GangName, QueuedGang] = {}  # cache of ``_waiting``
         self._hand_over_candidates: set[GangName] = set()  # queued gangs
-        self._by_namespace: dict[str, list[QueueOrder]] = {}  # of queued gangs, sorted
-        self._keys: dict[GangName, QueueOrder] = {}  # of queued gangs
-        self._admitted: dict[GangName, None] = {}  # gangs of ``ordered``
-        self._admitted_gangs: Counter[str] = Counter()  # by namespace
-        self._admitted_by: GangLimits | None = None
+        self._positions = AdmissionOrder()
+        self._names: Sequence[GangName] = ()  # of ``ordered``
+        self._shared_states = WeakValueDictionary[object, UnfitState]()  # by ``UnfitState.request``
 
     def update_gang(self, gang: Gang, now: float) -> None:
         """Apply the present state of a gang. Unless it is QUEUED, it leaves the queue."""
@@ -125,7 +145,7 @@ class GangQueue:
             self._hand_over_candidates.discard(gang.name)
         self._counts_from = min(self._counts_from, now + SETTLE_S)
         self._note_wait(gang, now, was_queued=before is not None)
-        self._set_order_key(gang.name)
+        self._set_position(gang.name)
         self._latest = max(self._latest, gang.newest)
 
     def remove_gang(self, name: GangName) -> None:
@@ -134,7 +154,7 @@ class GangQueue:
         self._hand_over_candidates.discard(name)
         for of_gangs in (self._queued, self._unfit_states, self._newest_seen_at):
             of_gangs.pop(name, None)
-        self._set_order_key(name)
+        self._positions.remove_gang(name)
         self._drop_history(name)
 
     def mark_started(self, name: GangName) -> None:
@@ -156,50 +176,41 @@ class GangQueue:
         self._unfit_states.pop(name, None)
         return end
 
-    def mark_unplaced(self, name: GangName, state: Hashable) -> None:
-        """Record that a gang did not fit into this state, and do not try it again until the state changes."""
-        if name in self._queued:
-            self._forget_cached(name)
-            self._unfit_states[name] = state
+    def mark_unplaced(self, name: GangName, state: Hashable, request: object | None = None) -> None:
+        """Record that a gang did not fit into this state, and do not try it again until the state changes.
+
+        ``request``: as in ``UnfitState``. Then other gangs with this request did not fit either.
+        """
+        if name not in self._queued:
+            return
+        before = self._unfit_states.get(name)
+        if before is not None and before.request is request:
+            before.latest = state
+            return
+        found = None if request is None else self._shared_states.get(request)
+        if found is None:
+            found = UnfitState(state, request)
+            if request is not None:
+                self._shared_states[request] = found
+        found.latest = state
+        self._forget_cached(name)
+        self._unfit_states[name] = found
 
     def ordered(self) -> tuple[QueuedGang, ...]:
         """Return the queued gangs within the limits in order, gangs in back-off included."""
-        limits = self._limits()
-        if self._order is None or limits is not self._admitted_by:
-            self._admitted_by = limits
-            self._admitted = dict.fromkeys(
-                name for namespace in self._by_namespace for name in self._within_limits(namespace)
-            )
-            self._admitted_gangs = Counter(name.namespace for name in self._admitted)
-            self._order = tuple(map(self._waiting, sorted(self._admitted, key=self._keys.__getitem__)))
+        names = self._positions.admitted(self._limits())
+        if self._order is None or names is not self._names:
+            self._names, self._order = names, tuple(map(self._waiting, names))
         return self._order
 
     def beyond_limits(self) -> Iterator[QueuedGang]:
         """Yield the queued gangs that are not planned because of the limits of their namespaces."""
         self.ordered()
-        return (self._waiting(name) for name in self._queued if name not in self._admitted)
+        return (self._waiting(name) for name in self._queued if not self._positions.is_admitted(name))
 
     def limit_reached(self, name: GangName) -> LimitReached | None:
         """Return the limit because of which a queued gang is not planned; None: it is planned."""
-        self.ordered()
-        if name not in self._queued or name in self._admitted:
-            return None
-        limits, pods = self._limits().limits_of(name.namespace), len(self._queued[name].ready)
-        if pods > limits.gated_pods:
-            return LimitReached(
-                "gatedPods",
-                f"it has {pods} gated pods: the limit of its namespace is {limits.gated_pods} (gangs.gatedPods)",
-            )
-        planned = self._admitted_gangs[name.namespace]
-        if planned == limits.queued_gangs:
-            return LimitReached(
-                "queuedGangs",
-                f"{planned} gangs of its namespace are queued before it: the limit is {planned} (gangs.queuedGangs)",
-            )
-        return LimitReached(
-            "gatedPods",
-            f"with the gangs of its namespace before it, it exceeds {limits.gated_pods} gated pods (gangs.gatedPods)",
-        )
+        return self._positions.limit_reached(name, self._limits())
 
     def has_queued(self, wanted: Callable[[Gang], bool]) -> bool:
         """Return True if any queued gang is wanted; does not sort."""
@@ -210,14 +221,13 @@ class GangQueue:
         """Return whether any queued gang may be handed over to kube-scheduler."""
         return bool(self._hand_over_candidates)
 
-    @property
-    def has_unplaced(self) -> bool:
-        """True if any queued gang did not fit when it was tried last."""
-        return bool(self._unfit_states)
+    def count_unplaced(self) -> int:
+        """Return the number of queued gangs that did not fit when they were tried last."""
+        return len(self._unfit_states)
 
     def has_untried(self, now: float) -> bool:
         """Return True if a gang is due that was not tried since it changed."""
-        return any(each.unfit_state is None and self.due_at(each) <= now for each in self.ordered())
+        return any(each.unfit_state is None and each.due_at <= now for each in self.ordered())
 
     def has_waited_since(self, at: float) -> bool:
         """Return True if any gang has waited since then; does not sort."""
@@ -228,37 +238,36 @@ class GangQueue:
         return self._waiting(name) if name in self._queued else None
 
     def batches(
-        self,
-        now: float,
-        state: Hashable,
-        most: int = 256,
-        apart: Container[GangName] = (),
-        wanted: Callable[[Gang], bool] = lambda _: True,
+        self, now: float, state: Hashable, rules: TrialRules = DEFAULT_RULES
     ) -> Iterator[tuple[QueuedGang, ...]]:
-        """Yield in order what to try now: a gang, or up to ``most`` consecutive single pods of one priority.
+        """Yield in order what to try now: a gang, or consecutive single pods of one priority.
 
-        ``state``: the state for ``mark_unplaced``; never None. ``apart``: single pods that are tried by themselves.
-        ``wanted``: other gangs are skipped, and do not count towards ``most``.
+        Of gangs that did not fit and have equal requests, only the first: where it does not fit, none does.
+        ``state``: the state for ``mark_unplaced``.
         """
         self._expire(now)
-        waiting = (each for each in self.ordered() if wanted(each.gang))
-        due = [each for each in waiting if self.due_at(each) <= now and each.unfit_state != state]
+        due, requests = list[QueuedGang](), set[object]()
+        for each in self.ordered():
+            unfit, shared = each.unfit_state, None
+            if unfit is not None:
+                shared = None if rules.alone(each.gang) else unfit.request
+                is_tried = unfit.latest == state and (shared is not None or unfit.request is None)
+                if is_tried or shared in requests:
+                    continue
+            if each.due_at <= now and rules.wanted(each.gang):
+                due.append(each)
+                if shared is not None and not rules.every:
+                    requests.add(shared)
         for priority, group in groupby(
-            due, key=lambda each: None if each.gang.name in apart else _batch_priority(each)
+            due, key=lambda each: None if each.gang.name in rules.apart else _batch_priority(each)
         ):
             found = list(group)
-            size = 1 if priority is None else most
+            size = 1 if priority is None else rules.most
             yield from (tuple(found[at : at + size]) for at in range(0, len(found), size))
-
-    def due_at(self, waiting: QueuedGang) -> float:
-        """Return when a gang may be tried: at once, after a back-off, or when it waits for no more members."""
-        return max(
-            waiting.not_before, 0.0 if waiting.gang.is_complete else waiting.newest_seen_at + self._pace.gather_s
-        )
 
     def next_due_at(self, now: float) -> float | None:
         """Return when the next gang becomes due; None: all are due."""
-        return min((at for each in self.ordered() if (at := self.due_at(each)) > now), default=None)
+        return min((each.due_at for each in self.ordered() if each.due_at > now), default=None)
 
     def entitled_to_hold(self, now: float) -> Iterator[QueuedGang]:
         """Yield in order the gangs that have waited long enough for a capacity hold."""
@@ -291,51 +300,36 @@ class GangQueue:
         )
         self._latest = max(self._latest, since)
 
-    def _set_order_key(self, name: GangName) -> None:
-        """Update the position of a gang among the gangs of its namespace. The cost is a search in a sorted list."""
-        before, gang = self._keys.pop(name, None), self._queued.get(name)
-        keys = self._by_namespace.setdefault(name.namespace, [])
-        if before is not None:
-            del keys[bisect_left(keys, before)]
-        if gang is not None:
-            self._keys[name] = self._waiting(name).order
-            insort(keys, self._keys[name])
-        elif not keys:
-            del self._by_namespace[name.namespace]
-
-    def _within_limits(self, namespace: str) -> Iterator[GangName]:
-        """Yield the first gangs of a namespace. A gang that is too large by itself lets the next gangs pass."""
-        limits, gangs, pods = self._limits().limits_of(namespace), 0, 0
-        for *_, name in self._by_namespace[namespace]:
-            own = len(self._queued[name].ready)
-            if own > limits.gated_pods:
-                continue
-            gangs, pods = gangs + 1, pods + own
-            if gangs > limits.queued_gangs or pods > limits.gated_pods:
-                return
-            yield name
+    def _set_position(self, name: GangName) -> None:
+        if name in self._queued:
+            waiting = self._waiting(name)
+            self._positions.set_gang(name, waiting.order, len(waiting.gang.ready))
+        else:
+            self._positions.remove_gang(name)
 
     def _waiting(self, name: GangName) -> QueuedGang:
         found = self._waits.get(name)
         if found is None:
             gang, past = self._queued[name], self._history[name]
             assert past.since is not None  # it is queued
+            seen_at = self._newest_seen_at[name]
             found = self._waits[name] = QueuedGang(
                 gang,
                 past.since,
                 rollbacks=past.rollbacks,
                 not_before=past.not_before,
-                unfit_state=self._unfit_states.get(gang.name),
+                unfit_state=self._unfit_states.get(name),
                 rollback_reason=past.rollback_reason,
                 queued_since=past.queued_since,
-                newest_seen_at=self._newest_seen_at[gang.name],
+                newest_seen_at=seen_at,
+                due_at=max(past.not_before, 0.0 if gang.is_complete else seen_at + self._pace.gather_s),
             )
         return found
 
     def _forget_cached(self, name: GangName) -> None:
         """Forget what was computed from the former state of a gang."""
-        self._order = None
-        self._waits.pop(name, None)
+        if self._waits.pop(name, None) is not None:
+            self._order = None
 
     def _drop_history(self, name: GangName) -> None:
         """Forget a gang, unless it was rolled back: then its pods may be recreated."""

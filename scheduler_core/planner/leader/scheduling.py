@@ -7,12 +7,13 @@ other gangs should wait.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from itertools import chain
 
 from scheduler_core.planner.commit.actions import CheckBudgets, CreateReservation, ReleasePod, RequestNodes
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang
+from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.backfills import Backfills, YieldRequest
 from scheduler_core.planner.leader.backlog import GangBacklog
 from scheduler_core.planner.leader.capacity_holds import CapacityHolds, HoldRequest, ignored_holds, nodes_of_other_holds
@@ -25,9 +26,11 @@ from scheduler_core.planner.leader.plan_task import PlanResult, PlanTask, Reserv
 from scheduler_core.planner.leader.preemption_search import PreemptionSearch, PreemptionSearchResult
 from scheduler_core.planner.leader.preemptions import Preemptions
 from scheduler_core.planner.leader.provisioning import NodeRequests
-from scheduler_core.planner.leader.queue import QueuedGang, QueueOrder
+from scheduler_core.planner.leader.queue import QueuedGang, TrialRules, fit_key
+from scheduler_core.planner.leader.queue_order import QueueOrder
 from scheduler_core.planner.leader.view import PlannerView, SeenNodes
 from scheduler_core.planner.preemption.inputs import UnitInputs
+from scheduler_core.policy.limits import BackfillMode
 from scheduler_core.policy.preemption import PreemptionMode
 
 PLAN_S = 1.0  # for one task
@@ -53,6 +56,7 @@ class PlanScheduler:
         self._is_searching_hold = False
         self._not_before = 0.0  # monotonic seconds: for gangs that did not fit
         self._planned_state: Hashable = None
+        self._planned: Mapping[GangName, Gang] = {}
         self._next_beyond_limits = 0.0  # monotonic seconds
         self._next_reasons = 0.0  # monotonic seconds
         self._resume_at: QueueOrder | None = None
@@ -82,16 +86,23 @@ class PlanScheduler:
             return
         if now < self._not_before and not self._backlog.queue.has_untried(now):
             executor.schedule_round(self._not_before - now)
-        elif batches := self._batches(now):
+            return
+        finds_reasons_again, is_alone = now >= self._next_reasons, self._is_alone(now)
+        if batches := self._batches(now, is_alone, every=finds_reasons_again):
             self._is_planning, self._planned_state = True, self._view.plan_state(now)
-            executor.start_plan(self._plan_task(batches, now))
+            self._planned = {each.gang.name: each.gang for batch in batches for each in batch}
+            alone = frozenset(batch[0].gang.name for batch in batches if is_alone(batch[0].gang))
+            task = self._plan_task(batches, now, finds_reasons_again=finds_reasons_again)
+            executor.start_plan(task._replace(alone=alone))
 
     def apply_plan(self, result: PlanResult, now: float) -> None:
-        """Record which gangs were placed, and which were not."""
+        """Record which gangs were placed, and which were not. A gang that changed meanwhile is tried again."""
         self._is_planning, self._resume_at = False, result.resume_at
         self._next_reasons = max(self._next_reasons, now + result.reasons_s / REASONS_SHARE)
         for name, unplaced in result.unplaced.items():
-            self._backlog.mark_unplaced(name, unplaced, self._planned_state)
+            waiting = self._backlog.queue.get_queued(name)
+            if waiting is not None and fit_key(waiting.gang) == fit_key(self._planned[name]):
+                self._backlog.mark_unplaced(name, unplaced, self._planned_state, result.requests.get(name))
         for name in result.gangs:
             self._backlog.unplaced.pop(name, None)
         if not result.created:
@@ -155,13 +166,13 @@ class PlanScheduler:
             policy = "gate-timeout" if is_single else "unplaceable"
             yield from (ReleasePod(member, reason, policy) for member in gang.ready)
 
-    def _batches(self, now: float) -> tuple[tuple[QueuedGang, ...], ...]:
+    def _batches(
+        self, now: float, is_alone: Callable[[Gang], bool], *, every: bool
+    ) -> tuple[tuple[QueuedGang, ...], ...]:
         """Return what to plan now. If no gang is queued, no node state is computed."""
         queue, in_progress = self._backlog.queue, self._view.in_progress()
         if not queue.has_queued(in_progress.is_free):
             return ()
-        apart = {each.gang for each in self.holds.open_holds()}
-
         limits = self._context.policies().limits
 
         def is_wanted(gang: Gang) -> bool:
@@ -169,10 +180,27 @@ class PlanScheduler:
                 return False
             return in_progress.limit_reached(gang.name.namespace, limits) is None
 
-        found = tuple(queue.batches(now, self._view.plan_state(now), _BATCH, apart, is_wanted))
+        holders = {each.gang for each in self.holds.open_holds()}
+        rules = TrialRules(_BATCH, holders, is_wanted, is_alone, every)
+        found = tuple(queue.batches(now, self._view.plan_state(now), rules))
         if not found and (due := queue.next_due_at(now)) is not None:
             self._context.executor.schedule_round(max(0.0, due - now))
         return found
+
+    def _is_alone(self, now: float) -> Callable[[Gang], bool]:
+        """Return which gangs may fit where a gang with an equal request does not: because of holds or avoided nodes."""
+        holds, avoids = self.holds.open_holds(), self._backlog.avoiding_gangs(now)
+        if not holds:
+            return lambda gang: gang.name in avoids
+        holders, lowest = {each.gang for each in holds}, min(each.priority for each in holds)
+        may_backfill = self._context.policies().backfill.mode is not BackfillMode.OFF
+
+        def is_alone_beside_holds(gang: Gang) -> bool:
+            if gang.priority > lowest or gang.name in holders or gang.name in avoids:
+                return True
+            return may_backfill and any(each.bounded_s or each.expected for each in gang.ready)
+
+        return is_alone_beside_holds
 
     def _next_hold_request(self, now: float) -> HoldRequest | None:
         def has_given_up(namespace: str) -> bool:
@@ -259,9 +287,10 @@ class PlanScheduler:
             held_since=next((each.spec.held_since for each in holds if each.gang == gang.name), None),
         )
 
-    def _plan_task(self, batches: tuple[tuple[QueuedGang, ...], ...], now: float) -> PlanTask:
+    def _plan_task(
+        self, batches: tuple[tuple[QueuedGang, ...], ...], now: float, *, finds_reasons_again: bool
+    ) -> PlanTask:
         monotonic = self._context.clock.monotonic
-        finds_reasons_again = now >= self._next_reasons
         if finds_reasons_again:
             self._next_reasons = now + REASONS_S
         nodes, self._seen_nodes = self._view.node_view(self._context.policies(), self._seen_nodes)

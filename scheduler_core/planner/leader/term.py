@@ -83,7 +83,7 @@ class LeaderTerm:
         self._touched |= self.view.apply_batch(batch, self._context.clock.wall())
         if not are_loads:
             self._schedule_round(UNGATING_DELAY_S if _is_of_ungated_pods(batch) else _BATCH_DELAY_S)
-        elif self.view.loads.times_freed != freed and self.backlog.queue.has_unplaced:
+        elif self.view.loads.times_freed != freed and self.backlog.queue.count_unplaced():
             self._schedule_round(_FREED_DELAY_S)
 
     def tick(self, watches: Iterable[WatchStatus] = ()) -> None:

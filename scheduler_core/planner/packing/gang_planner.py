@@ -52,6 +52,13 @@ class _Verdict(msgspec.Struct):
     before: dict[str, tuple[NodeCapacity | None, Load]] = {}
 
 
+class _Verdicts(msgspec.Struct):
+    """The verdicts on gangs with equal requests."""
+
+    by_avoided: dict[AbstractSet[str], _Verdict] = {}  # by avoided nodes
+    request: object = msgspec.field(default_factory=object)  # what these gangs share
+
+
 class _Request(msgspec.Struct):
     """A gang as it was last grouped."""
 
@@ -59,7 +66,7 @@ class _Request(msgspec.Struct):
     minimum: int | None
     groups: MemberGroups
     key: Hashable  # equal for gangs with equal requests
-    verdicts: dict[AbstractSet[str], _Verdict]  # by avoided nodes; shared by all gangs with equal requests
+    verdicts: _Verdicts  # shared by all gangs with equal requests
     source: Unplaced | None = None  # ``unplaced`` is this result with the names of this gang
     unplaced: Unplaced | None = None
 
@@ -71,7 +78,7 @@ class GangPlanner:
         self._reader = ViewReader()
         self._nodes = NodeClasses()
         self._requests: dict[GangName, _Request] = {}
-        self._verdicts: dict[Hashable, dict[AbstractSet[str], _Verdict]] = {}  # by all that decides whether gangs fit
+        self._verdicts: dict[Hashable, _Verdicts] = {}  # by all that decides whether gangs fit
         self._results: dict[Hashable, FitResults] = {}  # by request, the last used last
         self._candidates: dict[Hashable, Candidates] = {}  # by the rules of a request, the last used last
         self._inputs: tuple[object, ...] = ()  # of all requests
@@ -84,6 +91,18 @@ class GangPlanner:
     def changes_since_diagnosis(self, name: GangName) -> int:
         """Return how many changes of nodes the reasons of a gang that did not fit do not know of."""
         return self._nodes.mark - self._diagnosed_at.get(name, self._nodes.mark)
+
+    def shared_request(self, name: GangName) -> object | None:
+        """Return what gangs share that have the same request and avoid no nodes: where one does not fit, none does.
+
+        None: the gang was not planned without avoided nodes, has placed members, or the time did not suffice to find
+        that it does not fit.
+        """
+        request = self._requests.get(name)
+        if request is None:
+            return None
+        verdict = request.verdicts.by_avoided.get(frozenset())
+        return None if verdict is None or verdict.mark != self._nodes.mark else request.verdicts.request
 
     def plan_gang(
         self,
@@ -103,7 +122,7 @@ class GangPlanner:
         if isinstance(request, Unplaced):
             return request
         self._nodes.update(view, self._reader.take_changed(view))
-        groups, verdict = request.groups, request.verdicts.get(options.avoid)
+        groups, verdict = request.groups, request.verdicts.by_avoided.get(options.avoid)
         if verdict is None or self._has_improved(verdict, request, options.levels):
             memory = self._memory(request, options.levels)
             trial = _GangFit(groups, self._nodes, memory)
@@ -122,7 +141,7 @@ class GangPlanner:
             names = _names(groups) if verdict is None or most >= groups.minimum else verdict.names
             mark = self._nodes.mark
             known_at = mark if verdict is None or most >= groups.minimum else verdict.diagnosed_at
-            verdict = request.verdicts[options.avoid] = _Verdict(found, names, mark, trial.loads, known_at)
+            verdict = request.verdicts.by_avoided[options.avoid] = _Verdict(found, names, mark, trial.loads, known_at)
         if diagnose and (not verdict.unplaced.missing or (again and verdict.diagnosed_at != self._nodes.mark)):
             found = plan_groups(groups, view, options, self._nodes, self._memory(request, options.levels))
             if isinstance(found, GangPlan):
@@ -148,7 +167,7 @@ class GangPlanner:
         if isinstance(groups, Unplaced):
             return groups
         key = _fit_key(groups, view, options)
-        verdicts = self._verdicts.setdefault(key, {})
+        verdicts = self._verdicts.setdefault(key, _Verdicts())
         found = _Request(members, options.minimum, groups, key, verdicts)
         if not options.placed:
             _remember_value(self._requests, name, found, _MAX_REQUESTS)

@@ -94,12 +94,16 @@ class FakePlanner:
 
     def run_once(self) -> bool:
         """Apply events, run a round, and do what it decides. Return whether there was anything to do."""
-        self.apply_events()
-        self.term.run_round()
+        self.decide()
         todo, self._pending = self._pending, []
         for each in todo:
             each()
         return bool(todo)
+
+    def decide(self) -> None:
+        """Apply events and run a round; what it decides is done by the next ``run_once``."""
+        self.apply_events()
+        self.term.run_round()
 
     def _wait(self, seconds: float) -> None:
         self.now += seconds

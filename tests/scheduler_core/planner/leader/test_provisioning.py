@@ -11,7 +11,7 @@ from scheduler_core.planner.commit.actions import RequestNodes
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.provisioning import MAX_OPEN, REPEAT_S, REQUEST_AFTER_S, NodeRequests, node_request
-from scheduler_core.planner.leader.queue import QueuedGang
+from scheduler_core.planner.leader.queue import QueuedGang, UnfitState
 from tests.scheduler_core.builders import request
 from tests.scheduler_core.planner.gang.gang_pods import members, queued
 
@@ -22,7 +22,7 @@ def waiting(
     name: str = "llm", *, tried: bool = True, since: float = NOW - REQUEST_AFTER_S, **changed: Any
 ) -> QueuedGang:
     found = queued(name, ready=tuple(members(3, **changed)))
-    return QueuedGang(found, 0.0, unfit_state="state" if tried else None, queued_since=since)
+    return QueuedGang(found, 0.0, unfit_state=UnfitState("state") if tried else None, queued_since=since)
 
 
 def due(requests: NodeRequests, *queue: QueuedGang, now: float = NOW, free: bool = True) -> list[RequestNodes]:

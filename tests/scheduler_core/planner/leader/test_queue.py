@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scheduler_core.planner.gang.gang import Gang, GangPhase, by_rank, gang_of
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.leader.hold_candidates import NodeDeadline, find_hold_nodes
-from scheduler_core.planner.leader.queue import SETTLE_S, GangQueue, QueuedGang, QueueTiming
+from scheduler_core.planner.leader.queue import SETTLE_S, GangQueue, QueuedGang, QueueTiming, TrialRules
 from tests.scheduler_core.builders import request
 from tests.scheduler_core.planner.gang.gang_pods import LLM, member, members, queued
 
@@ -28,7 +28,7 @@ def of(*gangs: Gang) -> GangQueue:
 
 def waits(gang: Gang, since: float, rollbacks: int = 0, until: float = 0.0) -> QueuedGang:
     """In ``of``."""
-    return QueuedGang(gang, since, rollbacks, until, queued_since=NOW, newest_seen_at=NOW)
+    return QueuedGang(gang, since, rollbacks, until, queued_since=NOW, newest_seen_at=NOW, due_at=until)
 
 
 def names(waiting: tuple[QueuedGang, ...]) -> list[str]:
@@ -36,7 +36,7 @@ def names(waiting: tuple[QueuedGang, ...]) -> list[str]:
 
 
 def batches(queue: GangQueue, now: float = NOW, state: int = 1, **changed: Any) -> list[list[str]]:
-    return [names(batch) for batch in queue.batches(now, state, **changed)]
+    return [names(batch) for batch in queue.batches(now, state, TrialRules(**changed))]
 
 
 def name(text: str) -> GangName:
@@ -162,17 +162,48 @@ def test_an_unplaced_gang_is_tried_again_after_a_change() -> None:
     assert batches(queue, state=1) == [["a"]]
 
 
+def test_of_gangs_with_equal_requests_that_did_not_fit_the_first_is_tried_for_all() -> None:
+    queue, request = of(queued("a"), queued("b"), queued("c")), object()
+    for each in "abc":
+        queue.mark_unplaced(name(each), 1, request)
+
+    assert batches(queue, state=2) == [["a"]]
+    assert batches(queue, state=2, every=True) == [["a"], ["b"], ["c"]]
+    assert batches(queue, state=2, wanted=lambda gang: gang.name.name != "a") == [["b"]]
+
+    queue.mark_unplaced(name("a"), 2, request)
+    assert batches(queue, state=2) == batches(queue, state=2, every=True) == []
+
+    queue.remove_gang(name("a"))
+    assert batches(queue, state=3) == [["b"]]
+
+
+def test_a_gang_that_may_fit_where_others_with_an_equal_request_do_not_is_tried_alone() -> None:
+    queue, request = of(queued("a"), queued("b"), queued("c")), object()
+    for each in "abc":
+        queue.mark_unplaced(name(each), 1, request)
+    alone: dict[str, Any] = {"alone": lambda gang: gang.name.name == "b"}
+    assert batches(queue, state=2, **alone) == [["a"], ["b"]]
+
+    queue.mark_unplaced(name("a"), 2, request)
+    assert batches(queue, state=2, **alone) == [["b"]]
+
+    queue.mark_unplaced(name("b"), 2)
+    assert batches(queue, state=2, **alone) == batches(queue, state=2) == []
+    assert batches(queue, state=3) == [["a"], ["b"]]
+
+
 def test_whether_a_gang_did_not_fit_is_known_without_sorting() -> None:
     queue = of(queued("a"), queued("b"))
-    assert not queue.has_unplaced
+    assert queue.count_unplaced() == 0
 
     queue.mark_unplaced(name("stranger"), 1)
-    assert not queue.has_unplaced
+    assert queue.count_unplaced() == 0
     queue.mark_unplaced(name("b"), 1)
-    assert queue.has_unplaced
+    assert queue.count_unplaced() == 1
 
     queue.remove_gang(name("b"))
-    assert not queue.has_unplaced
+    assert queue.count_unplaced() == 0
 
 
 def test_consecutive_single_pods_are_tried_together() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -136,16 +138,31 @@ def test_the_queue_has_the_first_gangs_of_each_namespace(
                 each.update_gang(gang(namespace, f"g{number}", size, priority, float(created)), NOW)
             else:
                 each.remove_gang(GangName(namespace, f"g{number}"))
-    expected = []
-    left = {namespace: [most, pods] for namespace in "ab"}
-    for waiting in unlimited.ordered():
-        own, size = left[waiting.gang.name.namespace], len(waiting.gang.ready)
-        if size <= pods:
+        if size and created:
+            for each in (queue, unlimited):
+                each.mark_unplaced(GangName(namespace, f"g{number}"), created)
+
+        expected = within(limits, unlimited.ordered())
+        assert [comparable(each) for each in queue.ordered()] == [comparable(each) for each in expected]
+        beyond = {each.gang.name for each in queue.beyond_limits()}
+        assert beyond == {each.gang.name for each in unlimited.ordered()} - {each.gang.name for each in expected}
+        assert all(queue.limit_reached(each) is not None for each in beyond)
+
+
+def comparable(waiting: QueuedGang) -> tuple[object, QueuedGang]:
+    """Return what is equal in two queues with the same gangs."""
+    unfit = waiting.unfit_state
+    return None if unfit is None else unfit.latest, waiting._replace(unfit_state=None)
+
+
+def within(limits: NamespaceLimits, waiting: Iterable[QueuedGang]) -> list[QueuedGang]:
+    """Return the gangs within the limits of each namespace. The gangs are in order."""
+    found, left = list[QueuedGang](), dict[str, list[int]]()
+    for each in waiting:
+        own = left.setdefault(each.gang.name.namespace, [limits.queued_gangs, limits.gated_pods])
+        size = len(each.gang.ready)
+        if size <= limits.gated_pods:
             own[:] = [own[0] - 1, own[1] - size]
             if min(own) >= 0:
-                expected.append(waiting)
-
-    assert list(queue.ordered()) == expected
-    beyond = {each.gang.name for each in queue.beyond_limits()}
-    assert beyond == {each.gang.name for each in unlimited.ordered()} - {each.gang.name for each in expected}
-    assert all(queue.limit_reached(each) is not None for each in beyond)
+                found.append(each)
+    return found

@@ -93,6 +93,22 @@ def test_a_namespace_with_many_unbound_gangs_starts_no_more_of_them() -> None:
     assert planned(server) == ["a", "b", "c"]
 
 
+def test_a_gang_that_changes_while_it_is_planned_is_planned_again_at_once() -> None:
+    server = ApiServer({"n0": 8})
+    planner = FakePlanner(server)
+    planner.run()
+    huge = server.create_pod("g-0", 64, "g", 2)
+    server.create_pod("g-1", 1, "g", 2)
+    planner.decide()  # a plan begins
+
+    server.delete_pod(huge)
+    server.create_pod("g-0", 1, "g", 2)
+    for _ in range(20):
+        planner.run_once()
+
+    assert planned(server) == ["g"]
+
+
 def single(server: ApiServer, name: str) -> str:
     """Create a single pod that is planned; return its UID."""
     uid = server.create_pod(name, 1, name, 1)

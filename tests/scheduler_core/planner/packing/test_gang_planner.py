@@ -17,10 +17,11 @@ from gputopo.kube.taints import Taint
 from gputopo.labels.reasons import Reason
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_table import with_records
+from scheduler_core.planner.commit.actions import CreateReservation
 from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.leader.plan_task import PlanMemory, PlanResult, PlanTask, ReservationNames, run_plan
-from scheduler_core.planner.leader.queue import QueuedGang
+from scheduler_core.planner.leader.queue import GangQueue, QueuedGang, TrialRules, UnfitState
 from scheduler_core.planner.packing import gang_planner
 from scheduler_core.planner.packing.anti_affinity import PlacedMember
 from scheduler_core.planner.packing.model import LEVELS, GangPlan, NodeView, PlanOptions, TableVariant, ViewChanges
@@ -67,7 +68,9 @@ class Cluster:
         self._avoid: dict[GangName, frozenset[str]] = {}
         for _ in range(4):
             self._add_node()
-        self.gangs = [self._gang(f"g{number}") for number in range(5)]
+        self.gangs: list[Gang] = []
+        for number in range(5):
+            self.gangs.append(self._gang(f"g{number}"))
 
     def change(self) -> None:
         """Change one thing."""
@@ -99,7 +102,8 @@ class Cluster:
             name: self._rules[name] if self._rules.get(name) == each else each for name, each in seen.rules.items()
         }
         queued = [
-            QueuedGang(each, at, unfit_state=1 if each.name in retries else None) for at, each in enumerate(self.gangs)
+            QueuedGang(each, at, unfit_state=UnfitState(1) if each.name in retries else None)
+            for at, each in enumerate(self.gangs)
         ]
         before = self._before
         nodes = self._before = NodeView(seen.table, self._rules, self._policy[1], others=self._others)
@@ -135,8 +139,10 @@ class Cluster:
         self.gangs = [self._gang(f"g{self._next()}") if each.name == name else each for each in self.gangs]
 
     def _gang(self, name: str) -> Gang:
-        """Return a gang of one kind or two, perhaps beside a placed member."""
+        """Return a gang with the request of another one, or of one kind or two, perhaps beside a placed member."""
         random = self._random
+        if self.gangs and random.random() < 0.4:
+            return renamed(random.choice(self.gangs), name)
         required = random.choice((None, None, "rack", "kubernetes.io/none"))
         common: dict[str, Any] = {"required": required, "refuses": random.choice(("", "", "", "a"))}
         members: list[Member] = []
@@ -153,11 +159,12 @@ class Cluster:
         if random.random() < 0.2:
             placed = (member(f"{name}-placed")._replace(node=random.choice(list(self._records))),)
         minimum = random.choice((None, None, max(1, len(members) - 1)))
-        renamed = GangName("team", name)
+        full_name = GangName("team", name)
         ready = tuple(
-            each._replace(gang_request=each.gang_request._replace(gang=renamed, minimum=minimum)) for each in members
+            each._replace(gang_request=each.gang_request._replace(gang=full_name, minimum=minimum)) for each in members
         )
-        return Gang(renamed, GangPhase.QUEUED, "", ready, placed=placed, size=len(ready) + len(placed), minimum=minimum)
+        size = len(ready) + len(placed)
+        return Gang(full_name, GangPhase.QUEUED, "", ready, placed=placed, size=size, minimum=minimum)
 
     def _seats(self, gang: Gang) -> list[PlannedMember]:
         return [PlannedMember(each.uid, each.name, each.node) for each in gang.placed]
@@ -225,6 +232,52 @@ class Cluster:
         return lambda _: policy
 
 
+def renamed(gang: Gang, name: str) -> Gang:
+    """Return a gang with an equal request."""
+    full_name = GangName("team", name)
+
+    def copy(of: Member, at: int) -> Member:
+        request = of.gang_request._replace(gang=full_name)
+        return of._replace(name=f"{name}-{at}", uid=f"{name}-{at}", gang_request=request)
+
+    return gang._replace(
+        name=full_name,
+        ready=tuple(copy(each, at) for at, each in enumerate(gang.ready)),
+        placed=tuple(copy(each, len(gang.ready) + at) for at, each in enumerate(gang.placed)),
+    )
+
+
+class Trials:
+    """A queue, and what its planner remembers."""
+
+    def __init__(self, *, every: bool) -> None:
+        self._every, self._queue, self._memory = every, GangQueue(), PlanMemory()
+        self._names: set[GangName] = set()
+        self.tried = 0
+
+    def place_next(self, cluster: Cluster, task: PlanTask, state: int) -> tuple[CreateReservation, ...]:
+        """Try gangs until one is placed, or no gang is left to try."""
+        for gone in self._names - {each.name for each in cluster.gangs}:
+            self._queue.remove_gang(gone)
+        for gang in cluster.gangs:
+            self._queue.update_gang(gang, 0.0)
+        self._names = {each.name for each in cluster.gangs}
+        special = task.avoid.keys() | task.tables_without_holds.keys()
+        rules = TrialRules(alone=lambda gang: gang.name in special, every=self._every)
+        for _ in range(100):
+            batches = tuple(self._queue.batches(0.0, state, rules))
+            if not batches:
+                return ()
+            self.tried += len(batches)
+            found = run_plan(task._replace(batches=batches, alone=special), self._memory)
+            for name, unplaced in found.unplaced.items():
+                assert unplaced.reason
+                self._queue.mark_unplaced(name, state, found.requests.get(name))
+            if found.created:
+                return found.created
+        raise AssertionError("gangs that did not fit are tried again and again")
+
+
 def changes_between(before: NodeView, after: NodeView) -> ViewChanges:
     """Return the changes between two views, nodes compared one by one."""
     names = {*before.table.records, *after.table.records, *before.rules, *after.rules}
@@ -260,6 +313,46 @@ def test_a_gang_is_placed_exactly_when_a_planner_without_memory_places_it(seed: 
         tried = _unplaced(found)
         for name in found.gangs:
             cluster.remove_gang(name)
+
+
+@given(seed=st.integers(0, 10**9))
+@settings(max_examples=120, deadline=None)
+def test_the_same_gang_is_placed_if_only_the_first_of_equal_requests_is_tried(seed: int) -> None:
+    random = Random(seed)
+    cluster, each_gang, first_only = Cluster(random), Trials(every=True), Trials(every=False)
+    for state in range(STEPS):
+        for _ in range(random.randint(0, 2)):
+            cluster.change()
+        task = cluster.task(retries=())
+
+        placed = first_only.place_next(cluster, task, state)
+
+        assert placed == each_gang.place_next(cluster, task, state)
+        for each in placed:
+            cluster.remove_gang(GangName("team", each.spec.gang))
+
+
+@pytest.mark.parametrize("is_in_time", [True, False])
+def test_no_request_is_shared_with_a_gang_for_which_the_time_did_not_suffice(is_in_time: bool) -> None:
+    records = [record(f"n{at}", H100, held={}) for at in range(3)]
+    task = _task(view(*records), crew(4, 8))._replace(is_out_of_time=lambda: not is_in_time)
+
+    found = run_plan(task, PlanMemory())
+
+    assert (len(found.unplaced), len(found.requests)) == (1, int(is_in_time))
+
+
+def test_of_gangs_with_equal_requests_only_the_first_is_tried_again() -> None:
+    cluster, trials = Cluster(Random(0)), Trials(every=False)
+    gang = next(each for each in cluster.gangs if not each.placed)
+    huge = gang._replace(ready=tuple(member(f"w{at}", 64) for at in range(2)), size=2, minimum=None)
+    cluster.gangs = [renamed(huge, f"g{at}") for at in range(9)]
+    trials.place_next(cluster, cluster.task(retries=())._replace(tables_without_holds={}), 1)
+    assert trials.tried == 9
+
+    trials.place_next(cluster, cluster.task(retries=())._replace(tables_without_holds={}), 2)
+
+    assert trials.tried == 10
 
 
 def _task(seen: NodeView, *gangs: Sequence[Member]) -> PlanTask:
