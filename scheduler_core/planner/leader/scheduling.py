@@ -18,6 +18,7 @@ from scheduler_core.planner.leader.backfills import Backfills, YieldRequest
 from scheduler_core.planner.leader.backlog import GangBacklog
 from scheduler_core.planner.leader.capacity_holds import CapacityHolds, HoldRequest, ignored_holds, nodes_of_other_holds
 from scheduler_core.planner.leader.context import TermContext
+from scheduler_core.planner.leader.equal_requests import may_differ
 from scheduler_core.planner.leader.eviction_checks import CheckRequest, EvictionChecks
 from scheduler_core.planner.leader.forbidden_units import ForbiddenNames
 from scheduler_core.planner.leader.hand_over import hand_overs
@@ -87,7 +88,7 @@ class PlanScheduler:
         if now < self._not_before and not self._backlog.queue.has_untried(now):
             executor.schedule_round(self._not_before - now)
             return
-        finds_reasons_again, is_alone = now >= self._next_reasons, self._is_alone(now)
+        finds_reasons_again, is_alone = now >= self._next_reasons, self._alone(now)
         if batches := self._batches(now, is_alone, every=finds_reasons_again):
             self._is_planning, self._planned_state = True, self._view.plan_state(now)
             self._planned = {each.gang.name: each.gang for batch in batches for each in batch}
@@ -187,20 +188,10 @@ class PlanScheduler:
             self._context.executor.schedule_round(max(0.0, due - now))
         return found
 
-    def _is_alone(self, now: float) -> Callable[[Gang], bool]:
-        """Return which gangs may fit where a gang with an equal request does not: because of holds or avoided nodes."""
-        holds, avoids = self.holds.open_holds(), self._backlog.avoiding_gangs(now)
-        if not holds:
-            return lambda gang: gang.name in avoids
-        holders, lowest = {each.gang for each in holds}, min(each.priority for each in holds)
+    def _alone(self, now: float) -> Callable[[Gang], bool]:
+        """Return which gangs are tried by themselves."""
         may_backfill = self._context.policies().backfill.mode is not BackfillMode.OFF
-
-        def is_alone_beside_holds(gang: Gang) -> bool:
-            if gang.priority > lowest or gang.name in holders or gang.name in avoids:
-                return True
-            return may_backfill and any(each.bounded_s or each.expected for each in gang.ready)
-
-        return is_alone_beside_holds
+        return may_differ(self.holds.open_holds(), self._backlog.avoiding_gangs(now), may_backfill=may_backfill)
 
     def _next_hold_request(self, now: float) -> HoldRequest | None:
         def has_given_up(namespace: str) -> bool:
