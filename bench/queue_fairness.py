@@ -1,10 +1,11 @@
 """Waits of gangs that fit behind gangs that do not fit, as ratios to the waits with no such gang.
 
 A term of leadership with the real planner code and a minimal API server in one process, as in ``planner_loop.py``. All
-nodes are in use except the nodes that the gangs that fit need. The gangs that do not fit have a higher priority, so the
-queue begins with them. The gangs that fit arrive together once the others were tried. All the time, pods with one GPU
-end and start on nodes that no waiting gang can use. The clock advances by the CPU time of the planner; where nothing is
-due, it skips to the next event. So a wait does not depend on the load of the machine.
+nodes are in use except the nodes for the gangs that fit and for one gang before them, which is not measured: the first
+plan looks at all nodes. The gangs that do not fit have a higher priority, so the queue begins with them. The gangs that
+fit arrive together 10 s later, when the others have been tried. All the time, pods with one GPU end and start on nodes
+that no waiting gang can use. The clock advances by the CPU time of the planner; where nothing is due, it skips to the
+next event. So a wait does not depend on the load of the machine.
 
     mean, max   wait from the arrival until the first member is ungated, in seconds of that clock
     ratio       mean wait by the mean wait without gangs that do not fit
@@ -28,8 +29,8 @@ from tests.api_objects import Object
 
 NODES, UNFIT, FIT = (5_000, 15_000), (0, 10, 100, 1_000), 20
 MEMBERS = 2  # of a gang that fits, with 8 GPUs each
-EVENT_S, SWAPPED = 0.02, 50  # a pod event each so many seconds, on so many nodes
-SETTLE_S = 10.0  # until the gangs that fit arrive
+EVENT_S, SWAPPED = 0.02, 50  # seconds from one replaced pod to the next; nodes with such pods
+ARRIVE_AT_S = 10.0  # when the gangs that fit arrive
 IDLE_S, LIMIT_S = 20.0, 120.0
 
 
@@ -39,7 +40,7 @@ def main() -> None:
     options.add_argument("--nodes", type=int, nargs="+", default=NODES)
     options.add_argument("--unfit", type=int, nargs="+", default=UNFIT)
     asked = options.parse_args()
-    print(f"{FIT} gangs that fit, {MEMBERS} x 8 GPUs each; a GPU pod event each {1000 * EVENT_S:.0f} ms")
+    print(f"{FIT} gangs that fit, {MEMBERS} x 8 GPUs each; every {1000 * EVENT_S:.0f} ms a GPU pod is replaced")
     print(f"{'nodes':>7} {'do not fit':>11} {'started':>8} {'mean s':>8} {'max s':>8} {'ratio':>7} {'waiting':>8}")
     for nodes in asked.nodes:
         base: float | None = None
@@ -64,7 +65,7 @@ class Fairness(Stage):
         self._began: float | None = None
         super().__init__(Spent(()), nodes, RATE)
         self._ungated: dict[str, float] = {}  # by gang: when its first member was ungated
-        free = (FIT + 1) * MEMBERS  # also for a gang before them: the first plan looks at all nodes
+        free = (FIT + 1) * MEMBERS  # with the gang "first"
         names = [node_name(at) for at in range(nodes)]
         pods = [running(f"full-{at}", 8 if at >= SWAPPED else 7, name) for at, name in enumerate(names[free:])]
         swapped = [running(f"swap-{at}", 1, name) for at, name in enumerate(names[free : free + SWAPPED])]
@@ -89,7 +90,7 @@ class Fairness(Stage):
 
     def measure_waits(self) -> list[float]:
         """Let the gangs that fit arrive, and run until all are ungated, or the time is over. Return their waits."""
-        self._run_until(SETTLE_S)
+        self._run_until(ARRIVE_AT_S)
         arrived = self._now
         for each in (gated(f"fit-{gang}", 8, at) for gang in range(FIT) for at in range(MEMBERS)):
             self._pods[each["metadata"]["uid"]] = each

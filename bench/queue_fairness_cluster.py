@@ -36,9 +36,9 @@ from tests.e2e.gangs import running as planners
 
 NODES, UNFIT, FIT = 500, (0, 10, 100, 1_000), 40
 FITS = members.Asked(4, 1)
-SWAP_S = 0.1  # between two pod events
+SWAP_S = 0.1  # from one replaced pod to the next
 PATIENCE_S = 300.0
-IDLE_S = 20.0  # of CPU measurement
+IDLE_S = 20.0  # duration of the CPU measurement
 
 
 def main() -> None:
@@ -106,7 +106,7 @@ def measure(cluster: Cluster, name: str) -> list[float]:
 
 
 def idle_cores(pid: int) -> float:
-    """Return the CPU time of a process by the time, while no gang arrives."""
+    """Return the mean number of cores that a process uses while no gang arrives."""
     planner = psutil.Process(pid)
     began, before = time.perf_counter(), sum(planner.cpu_times()[:2])
     time.sleep(IDLE_S)
@@ -121,8 +121,8 @@ def waits_of(came: dict[str, float], bound: Bound) -> list[float]:
 class Swaps(BackgroundWork):
     """Pods of another scheduler with one GPU that end and start on the last nodes.
 
-    The other GPUs of these nodes are in use: a gang placed while such a pod is replaced would wait until the new one
-    ends, because its node is chosen without kube-scheduler.
+    The other GPUs of these nodes are in use. Otherwise the planner could place a gang on the GPU of a pod that is being
+    replaced, and the gang would wait until the new pod ends: this pod names its node itself, without kube-scheduler.
     """
 
     def __init__(self, cluster: Cluster, nodes: int) -> None:

@@ -62,11 +62,13 @@ class GangBacklog:
         limits = self._context.policies().limits
         return self.queue.limit_reached(name) or in_progress.limit_reached(name.namespace, limits)
 
-    def mark_unplaced(self, name: GangName, unplaced: Unplaced, state: Hashable, request: object | None = None) -> None:
-        """Record that no place was found for a gang, on this state. ``request``: as in ``UnfitState``."""
+    def mark_unplaced(
+        self, name: GangName, unplaced: Unplaced, state: Hashable, request_id: object | None = None
+    ) -> None:
+        """Record that no place was found for a gang, on this state. ``request_id``: as in ``UnfitState``."""
         is_known = self.unplaced.get(name) == unplaced
         self.unplaced[name] = unplaced
-        self.queue.mark_unplaced(name, state, request)
+        self.queue.mark_unplaced(name, state, request_id)
         if unplaced.missing and not is_known:
             self._write_unplaced_events(name, unplaced)
 

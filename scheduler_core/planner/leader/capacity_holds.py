@@ -25,7 +25,7 @@ from scheduler_core.planner.leader.hold_candidates import PodEnds
 from scheduler_core.planner.leader.hold_limits import CapacityHold, HoldLimits
 from scheduler_core.planner.leader.hold_search import HoldResult, other_pods
 from scheduler_core.planner.leader.late_pods import LatePods
-from scheduler_core.planner.leader.queue import GangQueue, QueuedGang, fit_key
+from scheduler_core.planner.leader.queue import GangQueue, QueuedGang, fit_inputs
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.packing.backfill import hold_start
 from scheduler_core.planner.packing.free_resources import free_without_gpu_pods
@@ -277,7 +277,7 @@ class CapacityHolds:
         records, rules = self._view.cache.snapshot.records, self._view.rules
         nodes = sorted(hold.nodes)
         machines = [None if name not in records else records[name].machine for name in nodes]
-        return fit_key(waiting.gang), tuple(machines), tuple(rules.get(name) for name in nodes)
+        return fit_inputs(waiting.gang), tuple(machines), tuple(rules.get(name) for name in nodes)
 
     def _most_members(self, hold: CapacityHold, waiting: QueuedGang) -> tuple[int, ...]:
         """Return how many members the pods without GPUs on the nodes of a hold leave CPU, memory and pod slots for."""

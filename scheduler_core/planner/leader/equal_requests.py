@@ -12,7 +12,7 @@ from scheduler_core.planner.leader.hold_limits import CapacityHold
 def may_differ(
     holds: Collection[CapacityHold], avoiding: Container[GangName], *, may_backfill: bool
 ) -> Callable[[Gang], bool]:
-    """Return a function that returns whether a gang is one of them.
+    """Return a function that returns whether a gang may fit where another gang with an equal request does not.
 
     ``avoiding``: the gangs that avoid nodes; ``may_backfill``: gangs that end in time may use held capacity.
     """
@@ -21,6 +21,7 @@ def may_differ(
     holders, lowest = {each.gang for each in holds}, min(each.priority for each in holds)
 
     def differs(gang: Gang) -> bool:
+        # A gang may use the capacity of its own hold and of holds of lower priorities.
         if gang.priority > lowest or gang.name in holders or gang.name in avoiding:
             return True
         return may_backfill and any(each.bounded_s or each.expected for each in gang.ready)

@@ -18,7 +18,7 @@ from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.capacity_holds import CapacityHolds
 from scheduler_core.planner.leader.context import TermContext
 from scheduler_core.planner.leader.hold_limits import CapacityHold
-from scheduler_core.planner.leader.queue import GangQueue, QueuedGang, fit_key
+from scheduler_core.planner.leader.queue import GangQueue, QueuedGang, fit_inputs
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.preemption.recheck import PlannedPods
 
@@ -154,7 +154,7 @@ class EvictionChecks:
         )
         waiting = self._queue.get_queued(hold.gang)
         cluster = (
-            None if waiting is None else fit_key(waiting.gang),
+            None if waiting is None else fit_inputs(waiting.gang),
             tuple(None if each is None else each.machine for each in records),
             tuple(view.rules.get(name) for name in planned.nodes),
             others,

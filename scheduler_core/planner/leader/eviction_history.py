@@ -160,7 +160,7 @@ class EvictionHistory:
         self._searched[gang_key] = self._namespaces[namespace] = now
 
     def turn(self, namespace: str, gang_key: str) -> tuple[float, float]:
-        """Return a sort key of a gang: of those that may be searched for, the lowest is next."""
+        """Return a sort key of a gang: the gang with the lowest key is searched for next."""
         return self._namespaces.get(namespace, -inf), self._searched.get(gang_key, -inf)
 
     def mark_failed(self, gang_key: str, now: float) -> None:

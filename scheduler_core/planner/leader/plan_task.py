@@ -60,7 +60,7 @@ class PlanTask(NamedTuple):
     resume_at: QueueOrder | None = None  # of the last result
     finds_reasons_again: bool = False  # of gangs that still do not fit, where nodes have changed
     backfills: Mapping[GangName, tuple[BackfillTable, ...]] = {}  # for gangs that fit nowhere else
-    alone: AbstractSet[GangName] = frozenset()  # gangs that may fit where a gang with an equal request does not
+    may_differ: AbstractSet[GangName] = frozenset()  # see ``equal_requests``
 
 
 class PlanMemory:
@@ -84,7 +84,7 @@ class PlanResult(NamedTuple):
     created: tuple[CreateReservation, ...] = ()
     gangs: tuple[GangName, ...] = ()  # with a place in these reservations
     unplaced: Mapping[GangName, Unplaced] = {}
-    requests: Mapping[GangName, object] = {}  # of such gangs: what gangs with equal requests share
+    request_ids: Mapping[GangName, object] = {}  # of gangs in ``unplaced``: the same object for equal requests
     exact: bool = False
     steps: int = 0
     resume_at: QueueOrder | None = None  # the first gang that did not fit before and was not tried for lack of time
@@ -111,7 +111,7 @@ def run_plan(task: PlanTask, memory: PlanMemory | None = None) -> PlanResult:
 
 def _plan_batches(task: PlanTask, memory: PlanMemory) -> PlanResult:
     """Plan gangs that did not fit before for a part of the time, from where the last task stopped."""
-    unplaced, requests = dict[GangName, Unplaced](), dict[GangName, object]()
+    unplaced, request_ids = dict[GangName, Unplaced](), dict[GangName, object]()
     steps, resume_at = 0, None
     # Gangs that did not fit before and come before that place in the queue are tried last.
     batches = sorted(task.batches, key=lambda each: _is_retry(each) and each[0].order < (task.resume_at or ()))
@@ -127,10 +127,10 @@ def _plan_batches(task: PlanTask, memory: PlanMemory) -> PlanResult:
             if not found.created and batch[0].gang.name in task.backfills:
                 found = _plan_backfill(task, batch[0], memory.backfills, found)
         unplaced |= found.unplaced
-        requests |= found.requests
+        request_ids |= found.request_ids
         steps += found.steps
         if found.created:
-            return found._replace(unplaced=unplaced, requests=requests, steps=steps, resume_at=resume_at)
+            return found._replace(unplaced=unplaced, request_ids=request_ids, steps=steps, resume_at=resume_at)
     waiting = [batch[0] for batch in task.batches if not is_batch(batch) and batch[0].gang.name in unplaced]
     for each in waiting:
         if not unplaced[each.gang.name].missing and not task.is_out_of_time():
@@ -139,7 +139,7 @@ def _plan_batches(task: PlanTask, memory: PlanMemory) -> PlanResult:
     if task.finds_reasons_again:
         unplaced |= _find_reasons_again(task, waiting, memory.gangs)
     return PlanResult(
-        unplaced=unplaced, requests=requests, steps=steps, resume_at=resume_at, reasons_s=thread_time() - began
+        unplaced=unplaced, request_ids=request_ids, steps=steps, resume_at=resume_at, reasons_s=thread_time() - began
     )
 
 
@@ -203,10 +203,9 @@ def _plan_gang(
     view = task.view.with_table(task.tables_without_holds.get(gang.name))
     found = planner.plan_gang(gang.ready, view, options, diagnose=diagnose, again=again)
     if isinstance(found, Unplaced):
-        request = None if gang.name in task.alone else planner.shared_request(gang.name)
-        return PlanResult(
-            unplaced={gang.name: found}, requests={} if request is None else {gang.name: request}, steps=found.steps
-        )
+        request_id = None if gang.name in task.may_differ else planner.request_id(gang.name)
+        request_ids = {} if request_id is None else {gang.name: request_id}
+        return PlanResult(unplaced={gang.name: found}, request_ids=request_ids, steps=found.steps)
     attempt = waiting.rollbacks + 1
     spec = ReservationSpec(gang.name.name, found.seats, (), gang.bind_timeout_s, found.domain, found.gbps, attempt)
     created = CreateReservation(gang.name.namespace, reservation_name(gang.name.name, task.names), spec)

@@ -76,7 +76,7 @@ class Preemptions:
         self._over: set[str] = set()  # UIDs of holds whose evictions are over, and counted as failed
         self.forbidden = ForbiddenUnits()
         self._next_search = self._next_pass = 0.0  # monotonic seconds
-        self._unplaced = 0  # gangs that did not fit, in the last pass over the queue
+        self._unplaced_count = 0  # gangs that did not fit, at the last pass over the queue that found none
         self._is_turn_of_all = False  # the next search is for a gang of any priority
         self._dry_runs: set[GangName] = set()  # queued gangs for which a dry run has found pods
         self._unchecked: dict[GangName, PreemptionReport] = {}  # dry runs whose budgets are not counted yet
@@ -86,13 +86,14 @@ class Preemptions:
 
         Every other search is for a gang of the highest priority, the others are for gangs of all priorities. Namespaces
         take turns, and so do the gangs of one: a search may take long, and gangs that fit nowhere are searched for
-        again and again.
+        again and again. A pass over the queue that finds none is not repeated for ``EVERY_S``, unless the number of
+        gangs that do not fit changes.
         """
         policy = self._policy
         # A result of another mode is out of date.
         self.reports = {name: each for name, each in self.reports.items() if each.mode is policy.mode}
         unplaced = self._queue.count_unplaced()
-        if now < self._next_search or (now < self._next_pass and unplaced == self._unplaced):
+        if now < self._next_search or (now < self._next_pass and unplaced == self._unplaced_count):
             return None
         self._forget_old(now)  # also with the mode off: backfilled pods are evicted in any mode
         if policy.mode is PreemptionMode.OFF or not policy.is_open(self._context.clock.wall()) or not unplaced:
@@ -121,7 +122,7 @@ class Preemptions:
             ):
                 found, next_turn = waiting, turn
         if found is None:
-            self._next_pass, self._unplaced = now + EVERY_S, unplaced
+            self._next_pass, self._unplaced_count = now + EVERY_S, unplaced
         return found
 
     def has_given_up(self, namespace: str, now: float) -> bool:

@@ -34,7 +34,7 @@ from weakref import WeakValueDictionary
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang, GangPhase, devices_of
 from scheduler_core.planner.gang.member import GangName
-from scheduler_core.planner.leader.queue_order import AdmissionOrder, QueueOrder
+from scheduler_core.planner.leader.queue_order import LimitedOrder, QueueOrder
 from scheduler_core.policy.limits import DEFAULT_LIMITS, GangLimits, LimitReached
 
 _MAX_DOUBLINGS = 30  # enough for any back-off; bounds the power
@@ -55,24 +55,28 @@ DEFAULT_TIMING = QueueTiming()
 
 
 class TrialRules(NamedTuple):
-    """Which gangs are tried together or alone, and which are not."""
+    """Which gangs ``GangQueue.batches`` yields, and which single pods it puts together."""
 
-    most: int = 256  # single pods that are tried together
-    apart: Container[GangName] = ()  # single pods that are tried by themselves
-    wanted: Callable[[Gang], bool] = lambda _: True  # the others are skipped, and do not count towards ``most``
-    alone: Callable[[Gang], bool] = lambda _: False  # gangs that may fit where a gang with an equal request does not
-    every: bool = False  # try all gangs with equal requests, to find the reason of each again
+    most: int = 256  # single pods in a batch
+    apart: Container[GangName] = ()  # single pods, each in a batch of its own
+    wanted: Callable[[Gang], bool] = lambda _: True  # other gangs are skipped, and do not count towards ``most``
+    may_differ: Callable[[Gang], bool] = lambda _: False  # see ``equal_requests``: these gangs are always tried
+    every: bool = False  # also gangs after the first of those with equal requests, to find their reasons again
 
 
 DEFAULT_RULES = TrialRules()
 
 
 class UnfitState:
-    """The last state of the cluster into which a gang did not fit. Gangs with equal requests share this object."""
+    """The last state of the cluster into which a gang did not fit.
 
-    def __init__(self, latest: Hashable, request: object | None = None) -> None:
-        """``request``: what gangs with equal requests share; None: the gang is tried by itself."""
-        self.latest, self.request = latest, request
+    Gangs with equal requests share this object, so one trial updates all of them. It changes in place: cached
+    ``QueuedGang`` objects stay valid.
+    """
+
+    def __init__(self, state: Hashable, request_id: object | None = None) -> None:
+        """``request_id``: the same object for all gangs with equal requests; None: the gang has no such object."""
+        self.state, self.request_id = state, request_id
 
 
 class QueuedGang(NamedTuple):
@@ -125,16 +129,16 @@ class GangQueue:
         self._order: tuple[QueuedGang, ...] | None = None  # cache of ``ordered``
         self._waits: dict[GangName, QueuedGang] = {}  # cache of ``_waiting``
         self._hand_over_candidates: set[GangName] = set()  # queued gangs
-        self._positions = AdmissionOrder()
+        self._positions = LimitedOrder()
         self._names: Sequence[GangName] = ()  # of ``ordered``
-        self._shared_states = WeakValueDictionary[object, UnfitState]()  # by ``UnfitState.request``
+        self._shared_states = WeakValueDictionary[object, UnfitState]()  # by ``UnfitState.request_id``
 
     def update_gang(self, gang: Gang, now: float) -> None:
         """Apply the present state of a gang. Unless it is QUEUED, it leaves the queue."""
         self._forget_cached(gang.name)
         before = self._queued.pop(gang.name, None)
         unfit_state, seen_at = self._unfit_states.pop(gang.name, None), self._newest_seen_at.pop(gang.name, now)
-        if unfit_state is not None and before is not None and fit_key(before) == fit_key(gang):
+        if unfit_state is not None and before is not None and fit_inputs(before) == fit_inputs(gang):
             self._unfit_states[gang.name] = unfit_state
         if gang.phase is GangPhase.QUEUED:
             self._queued[gang.name] = gang
@@ -176,29 +180,29 @@ class GangQueue:
         self._unfit_states.pop(name, None)
         return end
 
-    def mark_unplaced(self, name: GangName, state: Hashable, request: object | None = None) -> None:
+    def mark_unplaced(self, name: GangName, state: Hashable, request_id: object | None = None) -> None:
         """Record that a gang did not fit into this state, and do not try it again until the state changes.
 
-        ``request``: as in ``UnfitState``. Then other gangs with this request did not fit either.
+        ``request_id``: as in ``UnfitState``. If it is given, the result counts for all queued gangs that were marked
+        with it.
         """
         if name not in self._queued:
             return
         before = self._unfit_states.get(name)
-        if before is not None and before.request is request:
-            before.latest = state
+        if before is not None and before.request_id is request_id:
+            before.state = state
             return
-        found = None if request is None else self._shared_states.get(request)
-        if found is None:
-            found = UnfitState(state, request)
-            if request is not None:
-                self._shared_states[request] = found
-        found.latest = state
+        found = None if request_id is None else self._shared_states.get(request_id)
+        found = found or UnfitState(state, request_id)
+        found.state = state
+        if request_id is not None:
+            self._shared_states[request_id] = found
         self._forget_cached(name)
         self._unfit_states[name] = found
 
     def ordered(self) -> tuple[QueuedGang, ...]:
         """Return the queued gangs within the limits in order, gangs in back-off included."""
-        names = self._positions.admitted(self._limits())
+        names = self._positions.names_within_limits(self._limits())
         if self._order is None or names is not self._names:
             self._names, self._order = names, tuple(map(self._waiting, names))
         return self._order
@@ -206,7 +210,7 @@ class GangQueue:
     def beyond_limits(self) -> Iterator[QueuedGang]:
         """Yield the queued gangs that are not planned because of the limits of their namespaces."""
         self.ordered()
-        return (self._waiting(name) for name in self._queued if not self._positions.is_admitted(name))
+        return (self._waiting(name) for name in self._queued if not self._positions.is_within_limits(name))
 
     def limit_reached(self, name: GangName) -> LimitReached | None:
         """Return the limit because of which a queued gang is not planned; None: it is planned."""
@@ -242,22 +246,23 @@ class GangQueue:
     ) -> Iterator[tuple[QueuedGang, ...]]:
         """Yield in order what to try now: a gang, or consecutive single pods of one priority.
 
-        Of gangs that did not fit and have equal requests, only the first: where it does not fit, none does.
-        ``state``: the state for ``mark_unplaced``.
+        Of gangs that did not fit and have equal requests, it yields only the first: where it does not fit, none does.
+        The exceptions are in ``rules``. ``state``: the state for ``mark_unplaced``.
         """
         self._expire(now)
-        due, requests = list[QueuedGang](), set[object]()
+        due, request_ids = list[QueuedGang](), set[object]()
         for each in self.ordered():
             unfit, shared = each.unfit_state, None
             if unfit is not None:
-                shared = None if rules.alone(each.gang) else unfit.request
-                is_tried = unfit.latest == state and (shared is not None or unfit.request is None)
-                if is_tried or shared in requests:
+                # A gang that may differ needs a result of its own: one that it shares with others does not count.
+                shared = None if rules.may_differ(each.gang) else unfit.request_id
+                is_tried = unfit.state == state and (shared is not None or unfit.request_id is None)
+                if is_tried or shared in request_ids:
                     continue
             if each.due_at <= now and rules.wanted(each.gang):
                 due.append(each)
                 if shared is not None and not rules.every:
-                    requests.add(shared)
+                    request_ids.add(shared)
         for priority, group in groupby(
             due, key=lambda each: None if each.gang.name in rules.apart else _batch_priority(each)
         ):
@@ -350,6 +355,6 @@ def _batch_priority(waiting: QueuedGang) -> int | None:
     return waiting.gang.priority if is_single_pod_gang(waiting.gang.name) else None
 
 
-def fit_key(gang: Gang) -> tuple[object, ...]:
-    """Return all of a gang that decides whether it fits. Unchanged gangs compare fast: the objects are the same."""
+def fit_inputs(gang: Gang) -> tuple[object, ...]:
+    """Return all parts of a gang that decide whether it fits. They compare fast while the objects are the same."""
     return gang.ready, gang.placed, gang.min_ready, gang.required, gang.preferred

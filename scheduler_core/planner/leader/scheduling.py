@@ -27,7 +27,7 @@ from scheduler_core.planner.leader.plan_task import PlanResult, PlanTask, Reserv
 from scheduler_core.planner.leader.preemption_search import PreemptionSearch, PreemptionSearchResult
 from scheduler_core.planner.leader.preemptions import Preemptions
 from scheduler_core.planner.leader.provisioning import NodeRequests
-from scheduler_core.planner.leader.queue import QueuedGang, TrialRules, fit_key
+from scheduler_core.planner.leader.queue import QueuedGang, TrialRules, fit_inputs
 from scheduler_core.planner.leader.queue_order import QueueOrder
 from scheduler_core.planner.leader.view import PlannerView, SeenNodes
 from scheduler_core.planner.preemption.inputs import UnitInputs
@@ -57,7 +57,7 @@ class PlanScheduler:
         self._is_searching_hold = False
         self._not_before = 0.0  # monotonic seconds: for gangs that did not fit
         self._planned_state: Hashable = None
-        self._planned: Mapping[GangName, Gang] = {}
+        self._planned: Mapping[GangName, Gang] = {}  # the gangs of the running plan, as they were when it began
         self._next_beyond_limits = 0.0  # monotonic seconds
         self._next_reasons = 0.0  # monotonic seconds
         self._resume_at: QueueOrder | None = None
@@ -88,22 +88,20 @@ class PlanScheduler:
         if now < self._not_before and not self._backlog.queue.has_untried(now):
             executor.schedule_round(self._not_before - now)
             return
-        finds_reasons_again, is_alone = now >= self._next_reasons, self._alone(now)
-        if batches := self._batches(now, is_alone, every=finds_reasons_again):
+        finds_reasons_again, may_differ = now >= self._next_reasons, self._may_differ(now)
+        if batches := self._batches(now, may_differ, every=finds_reasons_again):
             self._is_planning, self._planned_state = True, self._view.plan_state(now)
             self._planned = {each.gang.name: each.gang for batch in batches for each in batch}
-            alone = frozenset(batch[0].gang.name for batch in batches if is_alone(batch[0].gang))
-            task = self._plan_task(batches, now, finds_reasons_again=finds_reasons_again)
-            executor.start_plan(task._replace(alone=alone))
+            executor.start_plan(self._plan_task(batches, now, may_differ, finds_reasons_again=finds_reasons_again))
 
     def apply_plan(self, result: PlanResult, now: float) -> None:
-        """Record which gangs were placed, and which were not. A gang that changed meanwhile is tried again."""
+        """Record which gangs were placed, and which were not. A gang that changed since then is tried again."""
         self._is_planning, self._resume_at = False, result.resume_at
         self._next_reasons = max(self._next_reasons, now + result.reasons_s / REASONS_SHARE)
         for name, unplaced in result.unplaced.items():
             waiting = self._backlog.queue.get_queued(name)
-            if waiting is not None and fit_key(waiting.gang) == fit_key(self._planned[name]):
-                self._backlog.mark_unplaced(name, unplaced, self._planned_state, result.requests.get(name))
+            if waiting is not None and fit_inputs(waiting.gang) == fit_inputs(self._planned[name]):
+                self._backlog.mark_unplaced(name, unplaced, self._planned_state, result.request_ids.get(name))
         for name in result.gangs:
             self._backlog.unplaced.pop(name, None)
         if not result.created:
@@ -168,7 +166,7 @@ class PlanScheduler:
             yield from (ReleasePod(member, reason, policy) for member in gang.ready)
 
     def _batches(
-        self, now: float, is_alone: Callable[[Gang], bool], *, every: bool
+        self, now: float, may_differ: Callable[[Gang], bool], *, every: bool
     ) -> tuple[tuple[QueuedGang, ...], ...]:
         """Return what to plan now. If no gang is queued, no node state is computed."""
         queue, in_progress = self._backlog.queue, self._view.in_progress()
@@ -182,14 +180,13 @@ class PlanScheduler:
             return in_progress.limit_reached(gang.name.namespace, limits) is None
 
         holders = {each.gang for each in self.holds.open_holds()}
-        rules = TrialRules(_BATCH, holders, is_wanted, is_alone, every)
+        rules = TrialRules(_BATCH, holders, is_wanted, may_differ, every)
         found = tuple(queue.batches(now, self._view.plan_state(now), rules))
         if not found and (due := queue.next_due_at(now)) is not None:
             self._context.executor.schedule_round(max(0.0, due - now))
         return found
 
-    def _alone(self, now: float) -> Callable[[Gang], bool]:
-        """Return which gangs are tried by themselves."""
+    def _may_differ(self, now: float) -> Callable[[Gang], bool]:
         may_backfill = self._context.policies().backfill.mode is not BackfillMode.OFF
         return may_differ(self.holds.open_holds(), self._backlog.avoiding_gangs(now), may_backfill=may_backfill)
 
@@ -279,7 +276,12 @@ class PlanScheduler:
         )
 
     def _plan_task(
-        self, batches: tuple[tuple[QueuedGang, ...], ...], now: float, *, finds_reasons_again: bool
+        self,
+        batches: tuple[tuple[QueuedGang, ...], ...],
+        now: float,
+        may_differ: Callable[[Gang], bool],
+        *,
+        finds_reasons_again: bool,
     ) -> PlanTask:
         monotonic = self._context.clock.monotonic
         if finds_reasons_again:
@@ -299,6 +301,7 @@ class PlanScheduler:
             resume_at=self._resume_at,
             finds_reasons_again=finds_reasons_again,
             backfills=self.backfills.tables(batches),
+            may_differ=frozenset(batch[0].gang.name for batch in batches if may_differ(batch[0].gang)),
         )
 
     def _new_names(self) -> ReservationNames:

@@ -55,8 +55,8 @@ class _Verdict(msgspec.Struct):
 class _Verdicts(msgspec.Struct):
     """The verdicts on gangs with equal requests."""
 
-    by_avoided: dict[AbstractSet[str], _Verdict] = {}  # by avoided nodes
-    request: object = msgspec.field(default_factory=object)  # what these gangs share
+    by_avoided: dict[AbstractSet[str], _Verdict] = {}  # key: the nodes that the plan avoids
+    request_id: object = msgspec.field(default_factory=object)  # stands for the request; compared by identity
 
 
 class _Request(msgspec.Struct):
@@ -92,17 +92,18 @@ class GangPlanner:
         """Return how many changes of nodes the reasons of a gang that did not fit do not know of."""
         return self._nodes.mark - self._diagnosed_at.get(name, self._nodes.mark)
 
-    def shared_request(self, name: GangName) -> object | None:
-        """Return what gangs share that have the same request and avoid no nodes: where one does not fit, none does.
+    def request_id(self, name: GangName) -> object | None:
+        """Return an object that stands for the request of a gang: the same one for all gangs with equal requests.
 
-        None: the gang was not planned without avoided nodes, has placed members, or the time did not suffice to find
-        that it does not fit.
+        If one of these gangs does not fit without avoided nodes, none does. None: this is not known, because no gang
+        with this request was planned without avoided nodes on these nodes, the gang has placed members, its members
+        cannot be grouped, or the time of the plan was over before.
         """
         request = self._requests.get(name)
         if request is None:
             return None
         verdict = request.verdicts.by_avoided.get(frozenset())
-        return None if verdict is None or verdict.mark != self._nodes.mark else request.verdicts.request
+        return None if verdict is None or verdict.mark != self._nodes.mark else request.verdicts.request_id
 
     def plan_gang(
         self,

@@ -94,14 +94,14 @@ class FakePlanner:
 
     def run_once(self) -> bool:
         """Apply events, run a round, and do what it decides. Return whether there was anything to do."""
-        self.decide()
+        self.run_round()
         todo, self._pending = self._pending, []
         for each in todo:
             each()
         return bool(todo)
 
-    def decide(self) -> None:
-        """Apply events and run a round; what it decides is done by the next ``run_once``."""
+    def run_round(self) -> None:
+        """Apply events and run a round. The next ``run_once`` does what it decides."""
         self.apply_events()
         self.term.run_round()
 

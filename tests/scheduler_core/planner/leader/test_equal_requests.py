@@ -60,7 +60,7 @@ def test_a_gang_with_its_own_hold_starts_though_the_first_gang_with_an_equal_req
         for _ in range(2):
             server.create_pod(gang, 1, gang, 2, more=space)
     planner.run()
-    planner.now += 20.0  # all gangs are tried again, and their reasons found: not for some seconds after that
+    planner.now += 20.0  # the next plan finds all reasons again; for some seconds, later ones try only the first gang
     planner.run()
     held = {each.spec.gang: each.spec.held[0].node for each in server.reservations.values() if each.spec.held}
     assert held.keys() == {"first", "second"}

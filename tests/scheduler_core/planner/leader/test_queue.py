@@ -163,37 +163,37 @@ def test_an_unplaced_gang_is_tried_again_after_a_change() -> None:
 
 
 def test_of_gangs_with_equal_requests_that_did_not_fit_the_first_is_tried_for_all() -> None:
-    queue, request = of(queued("a"), queued("b"), queued("c")), object()
+    queue, request_id = of(queued("a"), queued("b"), queued("c")), object()
     for each in "abc":
-        queue.mark_unplaced(name(each), 1, request)
+        queue.mark_unplaced(name(each), 1, request_id)
 
     assert batches(queue, state=2) == [["a"]]
     assert batches(queue, state=2, every=True) == [["a"], ["b"], ["c"]]
     assert batches(queue, state=2, wanted=lambda gang: gang.name.name != "a") == [["b"]]
 
-    queue.mark_unplaced(name("a"), 2, request)
+    queue.mark_unplaced(name("a"), 2, request_id)
     assert batches(queue, state=2) == batches(queue, state=2, every=True) == []
 
     queue.remove_gang(name("a"))
     assert batches(queue, state=3) == [["b"]]
 
 
-def test_a_gang_that_may_fit_where_others_with_an_equal_request_do_not_is_tried_alone() -> None:
-    queue, request = of(queued("a"), queued("b"), queued("c")), object()
+def test_a_gang_that_may_fit_where_others_with_an_equal_request_do_not_is_always_tried() -> None:
+    queue, request_id = of(queued("a"), queued("b"), queued("c")), object()
     for each in "abc":
-        queue.mark_unplaced(name(each), 1, request)
-    alone: dict[str, Any] = {"alone": lambda gang: gang.name.name == "b"}
-    assert batches(queue, state=2, **alone) == [["a"], ["b"]]
+        queue.mark_unplaced(name(each), 1, request_id)
+    rules: dict[str, Any] = {"may_differ": lambda gang: gang.name.name == "b"}
+    assert batches(queue, state=2, **rules) == [["a"], ["b"]]
 
-    queue.mark_unplaced(name("a"), 2, request)
-    assert batches(queue, state=2, **alone) == [["b"]]
+    queue.mark_unplaced(name("a"), 2, request_id)
+    assert batches(queue, state=2, **rules) == [["b"]]
 
     queue.mark_unplaced(name("b"), 2)
-    assert batches(queue, state=2, **alone) == batches(queue, state=2) == []
+    assert batches(queue, state=2, **rules) == batches(queue, state=2) == []
     assert batches(queue, state=3) == [["a"], ["b"]]
 
 
-def test_whether_a_gang_did_not_fit_is_known_without_sorting() -> None:
+def test_the_number_of_gangs_that_did_not_fit_is_known_without_sorting() -> None:
     queue = of(queued("a"), queued("b"))
     assert queue.count_unplaced() == 0
 

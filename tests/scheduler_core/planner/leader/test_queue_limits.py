@@ -152,7 +152,7 @@ def test_the_queue_has_the_first_gangs_of_each_namespace(
 def comparable(waiting: QueuedGang) -> tuple[object, QueuedGang]:
     """Return what is equal in two queues with the same gangs."""
     unfit = waiting.unfit_state
-    return None if unfit is None else unfit.latest, waiting._replace(unfit_state=None)
+    return None if unfit is None else unfit.state, waiting._replace(unfit_state=None)
 
 
 def within(limits: NamespaceLimits, waiting: Iterable[QueuedGang]) -> list[QueuedGang]:

@@ -99,7 +99,7 @@ def test_a_gang_that_changes_while_it_is_planned_is_planned_again_at_once() -> N
     planner.run()
     huge = server.create_pod("g-0", 64, "g", 2)
     server.create_pod("g-1", 1, "g", 2)
-    planner.decide()  # a plan begins
+    planner.run_round()  # a plan begins
 
     server.delete_pod(huge)
     server.create_pod("g-0", 1, "g", 2)

@@ -262,17 +262,17 @@ class Trials:
         for gang in cluster.gangs:
             self._queue.update_gang(gang, 0.0)
         self._names = {each.name for each in cluster.gangs}
-        special = task.avoid.keys() | task.tables_without_holds.keys()
-        rules = TrialRules(alone=lambda gang: gang.name in special, every=self._every)
+        may_differ = task.avoid.keys() | task.tables_without_holds.keys()
+        rules = TrialRules(may_differ=lambda gang: gang.name in may_differ, every=self._every)
         for _ in range(100):
             batches = tuple(self._queue.batches(0.0, state, rules))
             if not batches:
                 return ()
             self.tried += len(batches)
-            found = run_plan(task._replace(batches=batches, alone=special), self._memory)
+            found = run_plan(task._replace(batches=batches, may_differ=may_differ), self._memory)
             for name, unplaced in found.unplaced.items():
                 assert unplaced.reason
-                self._queue.mark_unplaced(name, state, found.requests.get(name))
+                self._queue.mark_unplaced(name, state, found.request_ids.get(name))
             if found.created:
                 return found.created
         raise AssertionError("gangs that did not fit are tried again and again")
@@ -317,7 +317,7 @@ def test_a_gang_is_placed_exactly_when_a_planner_without_memory_places_it(seed: 
 
 @given(seed=st.integers(0, 10**9))
 @settings(max_examples=120, deadline=None)
-def test_the_same_gang_is_placed_if_only_the_first_of_equal_requests_is_tried(seed: int) -> None:
+def test_the_same_gang_is_placed_if_only_the_first_of_gangs_with_equal_requests_is_tried(seed: int) -> None:
     random = Random(seed)
     cluster, each_gang, first_only = Cluster(random), Trials(every=True), Trials(every=False)
     for state in range(STEPS):
@@ -333,13 +333,13 @@ def test_the_same_gang_is_placed_if_only_the_first_of_equal_requests_is_tried(se
 
 
 @pytest.mark.parametrize("is_in_time", [True, False])
-def test_no_request_is_shared_with_a_gang_for_which_the_time_did_not_suffice(is_in_time: bool) -> None:
+def test_a_result_for_which_the_time_did_not_suffice_does_not_count_for_equal_requests(is_in_time: bool) -> None:
     records = [record(f"n{at}", H100, held={}) for at in range(3)]
     task = _task(view(*records), crew(4, 8))._replace(is_out_of_time=lambda: not is_in_time)
 
     found = run_plan(task, PlanMemory())
 
-    assert (len(found.unplaced), len(found.requests)) == (1, int(is_in_time))
+    assert (len(found.unplaced), len(found.request_ids)) == (1, int(is_in_time))
 
 
 def test_of_gangs_with_equal_requests_only_the_first_is_tried_again() -> None:
