@@ -200,6 +200,13 @@ class GangQueue:
         self._forget_cached(name)
         self._unfit_states[name] = found
 
+    def separate_requests(self) -> None:
+        """Let each gang that did not fit be tried by itself: requests that were equal may differ now."""
+        for name, unfit in self._unfit_states.items():
+            if unfit.request_id is not None:
+                self._forget_cached(name)
+                self._unfit_states[name] = UnfitState(unfit.state)
+
     def ordered(self) -> tuple[QueuedGang, ...]:
         """Return the queued gangs within the limits in order, gangs in back-off included."""
         names = self._positions.names_within_limits(self._limits())

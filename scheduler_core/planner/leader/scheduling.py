@@ -39,6 +39,9 @@ _RETRY_SHARE = 0.5  # of this time for gangs that did not fit before: the rest i
 _RETRY_UNPLACED_S = 0.5  # between two plans of gangs that did not fit
 # Between two plans that find the reasons of gangs that still do not fit again: longer where this takes long.
 REASONS_S, REASONS_SHARE = 5.0, 1 / 200  # of a core
+_FULL_PASS_S = (
+    5.0  # between two passes that try all gangs with equal requests: reasons that are known reach all of them
+)
 _BATCH = 256  # single pods in a reservation
 _BEYOND_LIMITS_S = 5.0  # between two searches for single pods to release among the gangs beyond the limits: any number
 
@@ -57,9 +60,12 @@ class PlanScheduler:
         self._is_searching_hold = False
         self._not_before = 0.0  # monotonic seconds: for gangs that did not fit
         self._planned_state: Hashable = None
+        self._plan_inputs: Hashable = None  # what decides whether requests are equal, in the last plan
         self._planned: Mapping[GangName, Gang] = {}  # the gangs of the running plan, as they were when it began
         self._next_beyond_limits = 0.0  # monotonic seconds
         self._next_reasons = 0.0  # monotonic seconds
+        self._next_full_pass = 0.0  # monotonic seconds
+        self._is_full_pass = False  # the running plan
         self._resume_at: QueueOrder | None = None
         self._seen_nodes: SeenNodes | None = None  # by the last plan
 
@@ -88,15 +94,18 @@ class PlanScheduler:
         if now < self._not_before and not self._backlog.queue.has_untried(now):
             executor.schedule_round(self._not_before - now)
             return
-        finds_reasons_again, may_differ = now >= self._next_reasons, self._may_differ(now)
-        if batches := self._batches(now, may_differ, every=finds_reasons_again):
+        may_differ, is_full_pass = self._may_differ(now), now >= self._next_full_pass
+        if batches := self._batches(now, may_differ, every=is_full_pass):
             self._is_planning, self._planned_state = True, self._view.plan_state(now)
+            self._is_full_pass = is_full_pass
             self._planned = {each.gang.name: each.gang for batch in batches for each in batch}
-            executor.start_plan(self._plan_task(batches, now, may_differ, finds_reasons_again=finds_reasons_again))
+            executor.start_plan(self._plan_task(batches, now, may_differ))
 
     def apply_plan(self, result: PlanResult, now: float) -> None:
         """Record which gangs were placed, and which were not. A gang that changed since then is tried again."""
         self._is_planning, self._resume_at = False, result.resume_at
+        if self._is_full_pass and result.resume_at is None:  # else the next plan continues it
+            self._next_full_pass = now + (_RETRY_UNPLACED_S if result.created else _FULL_PASS_S)
         self._next_reasons = max(self._next_reasons, now + result.reasons_s / REASONS_SHARE)
         for name, unplaced in result.unplaced.items():
             waiting = self._backlog.queue.get_queued(name)
@@ -172,6 +181,7 @@ class PlanScheduler:
         queue, in_progress = self._backlog.queue, self._view.in_progress()
         if not queue.has_queued(in_progress.is_free):
             return ()
+        self._separate_requests()
         limits = self._context.policies().limits
 
         def is_wanted(gang: Gang) -> bool:
@@ -185,6 +195,13 @@ class PlanScheduler:
         if not found and (due := queue.next_due_at(now)) is not None:
             self._context.executor.schedule_round(max(0.0, due - now))
         return found
+
+    def _separate_requests(self) -> None:
+        """Try each gang by itself, if requests that were equal may differ now."""
+        inputs = self._context.policies().policy_for, self._view.placed_members()
+        if inputs != self._plan_inputs:
+            self._plan_inputs = inputs
+            self._backlog.queue.separate_requests()
 
     def _may_differ(self, now: float) -> Callable[[Gang], bool]:
         may_backfill = self._context.policies().backfill.mode is not BackfillMode.OFF
@@ -280,10 +297,9 @@ class PlanScheduler:
         batches: tuple[tuple[QueuedGang, ...], ...],
         now: float,
         may_differ: Callable[[Gang], bool],
-        *,
-        finds_reasons_again: bool,
     ) -> PlanTask:
         monotonic = self._context.clock.monotonic
+        finds_reasons_again = self._is_full_pass and now >= self._next_reasons
         if finds_reasons_again:
             self._next_reasons = now + REASONS_S
         nodes, self._seen_nodes = self._view.node_view(self._context.policies(), self._seen_nodes)

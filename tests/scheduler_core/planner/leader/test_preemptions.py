@@ -544,6 +544,36 @@ def test_an_eviction_that_is_repeated_counts_once() -> None:
     assert [each.reason for each in leader.events].count("EvictedForGang") == 1
 
 
+def test_a_pass_over_the_queue_that_finds_no_gang_to_search_for_is_not_repeated_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server, _ = full(n0=2)
+    leader = planner(server, mode=PreemptionMode.DRY_RUN)
+    urgent(server, "first")
+    run(leader, 4)  # its search is over: the next one is a minute later
+    asked = list[str]()
+    may_search = EvictionHistory.may_search
+
+    def noting(history: EvictionHistory, gang_key: str, now: float) -> bool:
+        asked.append(gang_key)
+        return may_search(history, gang_key, now)
+
+    monkeypatch.setattr(EvictionHistory, "may_search", noting)
+
+    for _ in range(5):
+        leader.run_round()
+    at_once = len(asked)
+    leader.now += 0.6
+    leader.run_round()
+    later = len(asked)
+    urgent(server, "second", gpus=4)
+    for _ in range(6):
+        leader.run_once()
+
+    assert (at_once, later) == (0, 1)
+    assert len(asked) > later
+
+
 def test_the_pods_of_open_intents_count_against_the_limit_of_an_hour() -> None:
     server, _ = full(n0=2, n1=2)
     leader = planner(server, max_evictions_per_hour=1)

@@ -178,6 +178,30 @@ def test_of_gangs_with_equal_requests_that_did_not_fit_the_first_is_tried_for_al
     assert batches(queue, state=3) == [["b"]]
 
 
+def test_a_result_for_one_gang_counts_for_all_with_its_request() -> None:
+    queue, request_id = of(queued("a"), queued("b")), object()
+    queue.mark_unplaced(name("a"), 1, request_id)
+
+    queue.mark_unplaced(name("b"), 2, request_id)
+
+    assert batches(queue, state=2) == []
+    assert batches(queue, state=3) == [["a"]]
+
+
+def test_requests_that_were_equal_and_may_differ_now_are_tried_one_by_one() -> None:
+    queue, request_id = of(queued("a"), queued("b"), queued("c")), object()
+    for each in "ab":
+        queue.mark_unplaced(name(each), 1, request_id)
+    queue.mark_unplaced(name("c"), 1)
+
+    queue.separate_requests()
+
+    assert batches(queue, state=1) == []
+    assert batches(queue, state=2) == [["a"], ["b"], ["c"]]
+    queue.mark_unplaced(name("a"), 2, request_id)
+    assert batches(queue, state=2) == [["b"], ["c"]]
+
+
 def test_a_gang_that_may_fit_where_others_with_an_equal_request_do_not_is_always_tried() -> None:
     queue, request_id = of(queued("a"), queued("b"), queued("c")), object()
     for each in "abc":

@@ -334,10 +334,14 @@ def test_the_same_gang_is_placed_if_only_the_first_of_gangs_with_equal_requests_
 
 @pytest.mark.parametrize("is_in_time", [True, False])
 def test_a_result_for_which_the_time_did_not_suffice_does_not_count_for_equal_requests(is_in_time: bool) -> None:
-    records = [record(f"n{at}", H100, held={}) for at in range(3)]
-    task = _task(view(*records), crew(4, 8))._replace(is_out_of_time=lambda: not is_in_time)
+    gang = [
+        each._replace(name=f"{each.name}-{gpus}", uid=f"{each.uid}-{gpus}") for gpus in (5, 4) for each in crew(1, gpus)
+    ]
+    memory = PlanMemory()
+    run_plan(_task(view(FULL), gang), memory)
+    task = _task(view(record("full", H100, held={})), gang)  # each member fits, but not both
 
-    found = run_plan(task, PlanMemory())
+    found = run_plan(task._replace(is_out_of_time=lambda: not is_in_time), memory)
 
     assert (len(found.unplaced), len(found.request_ids)) == (1, int(is_in_time))
 
