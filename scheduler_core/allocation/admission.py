@@ -46,6 +46,9 @@ from scheduler_core.allocation.numa_alignment import (
 from scheduler_core.request.device_request import ContainerStep, ContainerSteps, DeviceRequest, total_devices
 
 MAX_FREE_SETS = 600  # possible sets of free GPUs that are followed; 560: three of 16 GPUs are in use
+_FEW_GPUS = 8  # with so few, several containers are always followed
+# Of the containers of a pod, followed on more GPUs: outcomes, equal ones included, 1 us each; a state costs more.
+_MAX_OUTCOMES, _OUTCOMES_OF_A_STATE = 8 * MAX_SETS, 24
 
 
 class _State(NamedTuple):
@@ -156,15 +159,21 @@ def _follow_containers(
     shape: MachineShape, alignment: NumaAlignment, start: _State, steps: ContainerSteps
 ) -> tuple[set[_State], bool]:
     """Return the possible states after all containers, and whether the device plugin may crash."""
-    states, may_crash = {start}, False
+    states, may_crash, outcomes = {start}, False, 0
+    is_large, searches = len(shape.gpus) > _FEW_GPUS, SearchBudget(shape)
     of_pod = _choices(shape, alignment, start, pod_steps(steps)) if alignment.pod_scope else None
     for step in steps:
         following = set[_State]()
         for state in states:
             for aligned, numa_nodes in _choices(shape, alignment, state, step) if of_pod is None else of_pod:
-                may_crash |= _allocate(shape, state._replace(numa_nodes=numa_nodes), step, aligned, following)
-        if len(following) > MAX_SETS:
-            raise _TooManyError
+                searched = state.free if step.devices >= (state.free & aligned).bit_count() else state.free & aligned
+                if is_large and not searches.covers_search(searched | state.reusable, step.devices):
+                    raise _TooManyError
+                chosen = state._replace(numa_nodes=numa_nodes)
+                crashed, found = _allocate(shape, chosen, step, aligned, following)
+                may_crash, outcomes = may_crash or crashed, outcomes + found + _OUTCOMES_OF_A_STATE
+                if len(following) > MAX_SETS or (is_large and outcomes > _MAX_OUTCOMES):
+                    raise _TooManyError
         states = following
     return states, may_crash
 
@@ -180,24 +189,29 @@ def _choices(
     return aligned_gpus(shape, alignment, AlignmentRequest(step, state.free, state.reusable, state.numa_nodes))
 
 
-def _allocate(shape: MachineShape, state: _State, step: ContainerStep, aligned: int, following: set[_State]) -> bool:
-    """Add the possible states after a container got its GPUs. Returns whether the device plugin may crash."""
+def _allocate(
+    shape: MachineShape, state: _State, step: ContainerStep, aligned: int, following: set[_State]
+) -> tuple[bool, int]:
+    """Add the possible states after a container got its GPUs.
+
+    Return whether the device plugin may crash, and the number of outcomes, equal ones included.
+    """
     free, reusable = state.free, state.reusable
     aligned &= free
-    may_crash = False
+    may_crash, outcomes = False, 0
     reused = min(step.devices, reusable.bit_count())
     fresh = step.devices - reused
     if fresh > free.bit_count():
-        return False
+        return False, 0
     if count_subsets(reusable, reused) * max(1, count_subsets(free, fresh) if reused else 1) > MAX_SETS:
         raise _TooManyError
     for kept in subsets(reusable, reused):
         new, crashed = _fresh_gpus(shape, free, aligned, kept, step.devices)
-        may_crash |= crashed
+        may_crash, outcomes = may_crash or crashed, outcomes + len(new)
         for taken in new:
             left = reusable & ~kept if step.holds_until_end else reusable | taken
             following.add(_State(free & ~taken, left, state.held | taken, state.numa_nodes))
-    return may_crash
+    return may_crash, outcomes
 
 
 def _fresh_gpus(shape: MachineShape, free: int, aligned: int, kept: int, size: int) -> tuple[tuple[int, ...], bool]:
@@ -223,14 +237,27 @@ class SearchBudget:
     def __init__(self, shape: MachineShape) -> None:
         self._shape = shape
         self._left = most_work(shape)
-        self._known: set[tuple[int, ContainerSteps]] = set()
+        self._searches: set[tuple[int, int]] = set()
+        self._followed: set[tuple[int, ContainerSteps]] = set()
 
     def covers(self, mask: int, steps: ContainerSteps) -> bool:
-        """Count a prediction; False if it is too much work."""
-        same = self._shape.symmetry.canonical(mask), steps
-        if same not in self._known:
-            self._known.add(same)
-            self._left -= sum(search_work(self._shape, same[0], size) for size in {step.devices for step in steps})
+        """Count a prediction; False if it is too much work.
+
+        To follow several containers on many GPUs counts as half of the budget, for each set of free GPUs.
+        """
+        if len(steps) == 1 or len(self._shape.gpus) <= _FEW_GPUS:
+            return all(self.covers_search(mask, size) for size in {step.devices for step in steps})
+        if (mask, steps) not in self._followed:
+            self._followed.add((mask, steps))
+            self._left -= most_work(self._shape) // 2
+        return self._left >= 0
+
+    def covers_search(self, mask: int, size: int) -> bool:
+        """Count the search for a container with so many GPUs; False if it is too much work."""
+        same = self._shape.symmetry.canonical(mask), size
+        if same not in self._searches:
+            self._searches.add(same)
+            self._left -= search_work(self._shape, *same)
         return self._left >= 0
 
 

@@ -16,13 +16,14 @@ from functools import partial
 from itertools import takewhile
 
 from gputopo.labels.reasons import Reason
+from scheduler_core.allocation.numa_alignment import KubeletModel
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.assumed_pods import AssumedPod
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_state import NodeState
 from scheduler_core.cache.node_table import ClusterSnapshot, state_if
 from scheduler_core.evaluation.score import Score
-from scheduler_core.request.pod_request import PodProfile
+from scheduler_core.request.pod_request import PodProfile, Strength
 
 MAX_CASES = 32  # different subsets on one node, each a few hundred microseconds: with more, the node does not fit
 
@@ -44,14 +45,14 @@ def fits_with_all(
     if not (profile.has_hard_constraints or can_break(state)):
         return leaves_enough(profile, state, coming)
     record = snapshot.records[name]
-    cases = _cases(profile, record, coming)
+    cases = _cases(profile, record, state.kubelet, coming)
     return cases is not None and all(
         isinstance(evaluator(state_if(snapshot, name, (*record.pods, *pods))), Score) for pods in cases if pods
     )
 
 
 def _cases(
-    profile: PodProfile, record: NodeRecord, coming: Iterable[Occupant]
+    profile: PodProfile, record: NodeRecord, kubelet: KubeletModel, coming: Iterable[Occupant]
 ) -> Sequence[tuple[Occupant, ...]] | None:
     """Return the different subsets that leave enough devices for the pod; None: too many."""
     free = Counter(dict(record.machine.allocatable))
@@ -62,7 +63,7 @@ def _cases(
             free.subtract(dict(pod.profile.device_request.totals))
     alike: dict[object, list[Occupant]] = {}
     for pod in coming:
-        alike.setdefault(_footprint(pod.profile), []).append(pod)
+        alike.setdefault(_footprint(pod.profile, profile, kubelet), []).append(pod)
     cases: list[tuple[Occupant, ...]] = [()]
     for pods in alike.values():
         for case in tuple(cases):
@@ -73,11 +74,14 @@ def _cases(
     return cases
 
 
-def _footprint(profile: PodProfile) -> object:
-    """Return the part of a profile that affects other pods on the node."""
+def _footprint(profile: PodProfile, asked: PodProfile, kubelet: KubeletModel) -> object:
+    """Return the part of a profile that decides whether the asked pod fits on a node with this pod."""
     if profile.has_hard_constraints:
         return profile
-    return profile.device_request._replace(cpu_milli=0), profile.constraints.workload
+    request = profile.device_request._replace(cpu_milli=0)
+    if not kubelet.aligns:
+        request = request._replace(aligned_steps=())
+    return request, profile.constraints.workload if asked.constraints.isolation is Strength.REQUIRED else None
 
 
 def _are_enough(free: Counter[str], pods: Iterable[Occupant]) -> bool:

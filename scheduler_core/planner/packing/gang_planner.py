@@ -33,7 +33,7 @@ from scheduler_core.request.pod_request import Strength
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 _MAX_REQUESTS = 1 << 11  # gangs: those that were tried last
-_MAX_VERDICTS = 1 << 10  # different requests
+_MAX_VERDICTS = 1 << 10  # different requests: later gangs share the verdicts of those that came last
 _MAX_RESULTS = 16  # different requests with kept results: those that were planned last
 _MAX_CANDIDATES = 8  # different rules with kept candidates
 _MAX_KINDS = 8  # of a gang for which anything is kept
@@ -155,7 +155,7 @@ class GangPlanner:
 
     def _request(self, members: Sequence[Member], view: NodeView, options: PlanOptions) -> _Request | Unplaced:
         inputs = (view.policy_of, options.levels, options.placed_members)
-        if inputs != self._inputs or len(self._verdicts) > _MAX_VERDICTS:
+        if inputs != self._inputs:
             self._inputs, self._requests, self._verdicts = inputs, {}, {}
             self._results.clear()
             self._candidates.clear()
@@ -168,7 +168,10 @@ class GangPlanner:
         if isinstance(groups, Unplaced):
             return groups
         key = _fit_key(groups, view, options)
-        verdicts = self._verdicts.setdefault(key, _Verdicts())
+        verdicts = self._verdicts.get(key)
+        if verdicts is None:
+            verdicts = _Verdicts()
+            _remember_value(self._verdicts, key, verdicts, _MAX_VERDICTS)
         found = _Request(members, options.minimum, groups, key, verdicts)
         if not options.placed:
             _remember_value(self._requests, name, found, _MAX_REQUESTS)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
 from gputopo.model import Link, NodeTopology, Nvlink, PcieDistance
+from scheduler_core.allocation import admission
 from scheduler_core.allocation.admission import predict_sets
-from scheduler_core.allocation.device_plugin import Prediction
-from scheduler_core.allocation.gpu_sets import ExactSets, exact_sets
+from scheduler_core.allocation.device_plugin import Prediction, most_work, preferred_sets, search_work
+from scheduler_core.allocation.gpu_sets import MAX_SETS, ExactSets, SomeSet, exact_sets
 from scheduler_core.allocation.machine_shape import shape_of
 from scheduler_core.allocation.numa_alignment import (
     UNKNOWN_KUBELET,
@@ -20,6 +23,7 @@ from scheduler_core.allocation.numa_alignment import (
 from scheduler_core.request.device_request import ContainerStep, ContainerSteps
 from tests.machines import MACHINES
 from tests.scheduler_core.allocation.admission_campaign import cases, check_case, total
+from tests.scheduler_core.allocation.machines16 import MACHINES16
 from tests.scheduler_core.allocation.random_graphs import _gpus
 
 H100 = shape_of(MACHINES["hgx_h100"]())  # GPUs 0 to 3 on NUMA node 0, 4 to 7 on NUMA node 1
@@ -251,3 +255,43 @@ def test_without_numa_nodes_no_policy_has_an_effect(steps: ContainerSteps) -> No
     alone = predict_sets(vm, ExactSets((0xFF,)), steps, model(NumaPolicy.NONE))
 
     assert all(predict_sets(vm, ExactSets((0xFF,)), steps, model(policy)) == alone for policy in NumaPolicy)
+
+
+@pytest.mark.parametrize("name", MACHINES16)
+@pytest.mark.parametrize("sizes", [(2, 2, 6), (2, 2, 8), (1, 1, 1, 1, 6), (3, 3, 3)])
+def test_the_work_for_several_containers_is_bounded_with_many_gpus(
+    name: str, sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes, states, searches = [0], [0], set[tuple[int, int]]()
+    shape = shape_of(MACHINES16[name]())
+    allocate = admission._allocate
+
+    def counting(*inputs: Any) -> tuple[bool, int]:
+        crashes, found = allocate(*inputs)
+        outcomes[0], states[0] = outcomes[0] + found, states[0] + 1
+        return crashes, found
+
+    def searching(of: Any, free: int, size: int, required: int = 0) -> Prediction:
+        searches.add((of.symmetry.canonical(free), size))
+        return preferred_sets(of, free, size, required)
+
+    monkeypatch.setattr(admission, "_allocate", counting)
+    monkeypatch.setattr("scheduler_core.allocation.admission.preferred_sets", searching)
+    admission.predict_exact.cache_clear()
+    steps = tuple(map(ContainerStep, sizes))
+
+    found = predict_sets(shape, ExactSets((0xFFFF,)), steps).sets
+    several = predict_sets(shape, ExactSets((0x7FFF, 0xBFFF, 0xFFFE)), steps).sets
+
+    assert outcomes[0] <= 10 * MAX_SETS  # three sets of free GPUs are too many to follow any of them
+    assert states[0] <= MAX_SETS
+    assert sum(search_work(shape, free, size) for free, size in searches) <= most_work(shape)
+    for sets in (found, several):
+        assert isinstance(sets, SomeSet) or {mask.bit_count() for mask in sets.masks} == {sum(sizes)}
+
+
+def test_two_containers_are_followed_with_many_gpus() -> None:
+    found = predict_sets(shape_of(MACHINES["dgx2"]()), ExactSets((0xFFFF,)), (ContainerStep(2), ContainerStep(2))).sets
+
+    assert isinstance(found, ExactSets)
+    assert len(found.masks) == 1820  # any four of 16

@@ -6,10 +6,12 @@ from itertools import combinations
 from math import inf
 from random import Random
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gputopo.crd.nodegpus import KubeletFacts
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.assumed_pods import AssumedPod
 from scheduler_core.cache.node_table import ClusterSnapshot, snapshot_of, state_if
@@ -17,6 +19,7 @@ from scheduler_core.evaluation.evaluate import evaluator_for
 from scheduler_core.evaluation.in_flight import fits_with_all
 from scheduler_core.evaluation.score import Score
 from scheduler_core.policy.policy import Policy
+from scheduler_core.request.device_request import ContainerStep
 from scheduler_core.request.pod_request import PodProfile
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, occupant, profile, record
@@ -66,10 +69,44 @@ def test_many_pods_with_soft_wishes_do_not_keep_a_required_island_away(gpus: int
 
 def test_of_more_subsets_than_can_be_tried_none_is_assumed_to_fit() -> None:
     known = snapshot_of([record(name, EIGHT, held={}) for name in ("a", "b")], NOW, POLICY)
+    different = [occupant(f"p-{at}", 1, isolation="required", min_vram=f"{at + 1}Gi") for at in range(6)]
+
+    assert is_firm(profile(2, island="required"), known, *different[:5])
+    assert not is_firm(profile(2, island="required"), known, *different)
+
+
+def test_pods_of_all_workloads_do_not_keep_a_required_island_away() -> None:
+    known = snapshot_of([record(name, EIGHT, held={}) for name in ("a", "b")], NOW, POLICY)
     workloads = ("training", "inference", "batch")
     mixed = [occupant(f"{kind}-{at}", 1, workload=kind) for kind in workloads for at in range(6)]
 
-    assert not is_firm(profile(2, island="required"), known, *mixed)
+    assert is_firm(profile(2, island="required"), known, *mixed)
+
+
+@pytest.mark.parametrize(("kind", "fits"), [("inference", False), ("batch", True)])
+def test_pods_from_which_the_pod_must_be_isolated_keep_it_away(kind: str, fits: bool) -> None:
+    known = snapshot_of([record(name, EIGHT, held={}) for name in ("a", "b")], NOW, POLICY)
+    asked = profile(6, workload="training", isolation="required")
+
+    assert is_firm(asked, known, occupant("plain", 2), occupant(kind, 2, workload=kind)) is fits  # one of them may come
+
+
+@pytest.mark.parametrize(("policy", "fits"), [("none", True), ("restricted", False)])
+def test_the_memory_of_pods_matters_only_where_the_kubelet_aligns_it(policy: str, fits: bool) -> None:
+    records = []
+    for name in ("a", "b"):
+        node = record(name, EIGHT, held={})
+        assert node.gpus is not None
+        facts = msgspec.structs.replace(node.gpus, kubelet=KubeletFacts(policy, "container"))
+        records.append(msgspec.structs.replace(node, gpus=facts))
+    pods = [_with_memory(occupant(f"p-{at}", 1), at + 1) for at in range(8)]
+
+    assert is_firm(profile(2, island="required"), snapshot_of(records, NOW, POLICY), *pods) is fits
+
+
+def _with_memory(pod: Occupant, memory: int) -> Occupant:
+    request = pod.profile.device_request._replace(aligned_steps=(ContainerStep(1, memory=memory),))
+    return pod._replace(profile=pod.profile._replace(device_request=request))
 
 
 @given(seed=st.integers(0, 10**9))

@@ -414,6 +414,18 @@ def test_gangs_with_equal_requests_share_a_verdict(plans: list[object]) -> None:
     assert len(plans) == 1
 
 
+def test_more_different_requests_than_gangs_share_are_not_planned_again(plans: list[object]) -> None:
+    gangs = [[each._replace(load=NodeLoad(0, 1000 + at, 0, 1)) for each in crew(2, 8)] for at in range(1100)]
+    memory, task = PlanMemory(), _task(view(FULL), *gangs)
+    run_plan(task, memory)
+    assert len(plans) == len(gangs)
+    plans.clear()
+
+    run_plan(task, memory)
+
+    assert plans == []
+
+
 @pytest.mark.parametrize(
     ("pods", "planned"),
     [
