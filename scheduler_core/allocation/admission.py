@@ -166,8 +166,7 @@ def _follow_containers(
         following = set[_State]()
         for state in states:
             for aligned, numa_nodes in _choices(shape, alignment, state, step) if of_pod is None else of_pod:
-                searched = state.free if step.devices >= (state.free & aligned).bit_count() else state.free & aligned
-                if is_large and not searches.covers_search(searched | state.reusable, step.devices):
+                if is_large and not searches.covers_search(_searched_gpus(state, aligned, step), step.devices):
                     raise _TooManyError
                 chosen = state._replace(numa_nodes=numa_nodes)
                 crashed, found = _allocate(shape, chosen, step, aligned, following)
@@ -176,6 +175,12 @@ def _follow_containers(
                     raise _TooManyError
         states = following
     return states, may_crash
+
+
+def _searched_gpus(state: _State, aligned: int, step: ContainerStep) -> int:
+    """Return all GPUs among which the device plugin may choose those of a container."""
+    preferred = state.free & aligned
+    return state.reusable | (preferred if step.devices < preferred.bit_count() else state.free)
 
 
 def _choices(

@@ -118,7 +118,7 @@ class GangBacklog:
 
         Avoided nodes outlive all members of a gang: a rollback deletes them, and their controller recreates them.
         """
-        self._avoided = {name: nodes for name, nodes in self._avoided.items() if max(nodes.values()) > now}
+        self._avoided = {name: self._avoided[name] for name in self.avoiding_gangs(now)}
 
     def avoided_nodes(self, name: GangName, now: float) -> frozenset[str]:
         """Return the nodes that this gang avoids. ``now``: monotonic seconds."""

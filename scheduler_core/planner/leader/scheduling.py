@@ -30,6 +30,7 @@ from scheduler_core.planner.leader.provisioning import NodeRequests
 from scheduler_core.planner.leader.queue import QueuedGang, TrialRules, fit_inputs
 from scheduler_core.planner.leader.queue_order import QueueOrder
 from scheduler_core.planner.leader.view import PlannerView, SeenNodes
+from scheduler_core.planner.packing.anti_affinity import PlacedMember
 from scheduler_core.planner.preemption.inputs import UnitInputs
 from scheduler_core.policy.limits import BackfillMode
 from scheduler_core.policy.preemption import PreemptionMode
@@ -39,9 +40,7 @@ _RETRY_SHARE = 0.5  # of this time for gangs that did not fit before: the rest i
 _RETRY_UNPLACED_S = 0.5  # between two plans of gangs that did not fit
 # Between two plans that find the reasons of gangs that still do not fit again: longer where this takes long.
 REASONS_S, REASONS_SHARE = 5.0, 1 / 200  # of a core
-_FULL_PASS_S = (
-    5.0  # between two passes that try all gangs with equal requests: reasons that are known reach all of them
-)
+_FULL_PASS_S = 5.0  # between two passes that also try the later gangs with equal requests, to update their reasons
 _BATCH = 256  # single pods in a reservation
 _BEYOND_LIMITS_S = 5.0  # between two searches for single pods to release among the gangs beyond the limits: any number
 
@@ -60,7 +59,8 @@ class PlanScheduler:
         self._is_searching_hold = False
         self._not_before = 0.0  # monotonic seconds: for gangs that did not fit
         self._planned_state: Hashable = None
-        self._plan_inputs: Hashable = None  # what decides whether requests are equal, in the last plan
+        # What decides whether requests are equal, in the last plan: the policy, and members of other gangs.
+        self._plan_inputs: tuple[object, tuple[PlacedMember, ...]] = (None, ())
         self._planned: Mapping[GangName, Gang] = {}  # the gangs of the running plan, as they were when it began
         self._next_beyond_limits = 0.0  # monotonic seconds
         self._next_reasons = 0.0  # monotonic seconds
@@ -181,7 +181,6 @@ class PlanScheduler:
         queue, in_progress = self._backlog.queue, self._view.in_progress()
         if not queue.has_queued(in_progress.is_free):
             return ()
-        self._separate_requests()
         limits = self._context.policies().limits
 
         def is_wanted(gang: Gang) -> bool:
@@ -192,16 +191,20 @@ class PlanScheduler:
         holders = {each.gang for each in self.holds.open_holds()}
         rules = TrialRules(_BATCH, holders, is_wanted, may_differ, every)
         found = tuple(queue.batches(now, self._view.plan_state(now), rules))
+        if found and self._separate_requests():
+            found = tuple(queue.batches(now, self._view.plan_state(now), rules))
         if not found and (due := queue.next_due_at(now)) is not None:
             self._context.executor.schedule_round(max(0.0, due - now))
         return found
 
-    def _separate_requests(self) -> None:
-        """Try each gang by itself, if requests that were equal may differ now."""
+    def _separate_requests(self) -> bool:
+        """Return whether requests that were equal may differ now: then each gang is tried by itself."""
         inputs = self._context.policies().policy_for, self._view.placed_members()
-        if inputs != self._plan_inputs:
-            self._plan_inputs = inputs
-            self._backlog.queue.separate_requests()
+        if inputs == self._plan_inputs:
+            return False
+        self._plan_inputs = inputs
+        self._backlog.queue.separate_requests()
+        return True
 
     def _may_differ(self, now: float) -> Callable[[Gang], bool]:
         may_backfill = self._context.policies().backfill.mode is not BackfillMode.OFF
@@ -312,7 +315,7 @@ class PlanScheduler:
             levels=self._context.config.levels,
             names=self._new_names(),
             is_out_of_time=lambda: monotonic() > now + PLAN_S,
-            placed_members=self._view.placed_members(),
+            placed_members=self._plan_inputs[1],
             is_retry_time_over=lambda: monotonic() > now + _RETRY_SHARE * PLAN_S,
             resume_at=self._resume_at,
             finds_reasons_again=finds_reasons_again,
