@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from math import inf
 from queue import SimpleQueue
 from random import Random
 from typing import Any, Protocol
@@ -29,6 +30,7 @@ from gputopo.labels.keys import GPU_RESOURCES
 
 HOLDS, MEMBERS = 50, 4
 _TURN_S, _LIFE_S = 1.0, 20.0
+_WRITE_S = 0.05  # between the writes of a reservation and of the ledger
 Event = tuple[str, str, bytes]  # kind, type and object
 
 
@@ -76,7 +78,8 @@ class Reservations:
         self._nodes, self._name_of, self._random = nodes, name_of, Random(7)
         self.applied: SimpleQueue[dict[str, Any]] = SimpleQueue()
         self._extenders: dict[str, Any] = {}
-        self._generation, self._version, self._next = 1, 10, 0.0
+        self._generation, self._version = 1, 10
+        self._next, self._write_at = 0.0, inf  # the next turn; when the ledger is written
         self._there: list[Reservation] = []
         self._ending: list[Reservation] = []  # their pods run
         for number in range(HOLDS):
@@ -104,10 +107,12 @@ class Reservations:
         while not self.applied.empty():
             self._extenders |= self.applied.get().get("status", {}).get("extenders", {})
             yield LEDGERS, "MODIFIED", self._ledger
+        if now >= self._write_at:
+            self._write_at, self._generation = inf, self._generation + 1
+            yield LEDGERS, "MODIFIED", self._ledger
         if now < self._next:
             return
-        self._next = now + _TURN_S
-        self._generation += 1
+        self._next, self._write_at = now + _TURN_S, now + _WRITE_S
         for each in [each for each in self._there if each.phase is EntryPhase.COMMITTED]:
             yield from self._report(each, now)
         acknowledged = max((each["generation"] for each in self._extenders.values()), default=0)
@@ -115,7 +120,6 @@ class Reservations:
             if each.phase is EntryPhase.PROPOSED and each.generation <= acknowledged:
                 yield from self._bind(each)
         yield from self._propose()
-        yield LEDGERS, "MODIFIED", self._ledger
         for each in [each for each in self._ending if each.ends <= now]:
             yield from self._end(each)
 
@@ -133,7 +137,7 @@ class Reservations:
             seats.append(PlannedMember(f"uid-{pod}", pod, self._name_of(at), ((GPU_RESOURCES[0], gpus),), rank=rank))
             yield "pods", "ADDED", pod_object(pod, None, gpus)
         spec = ReservationSpec(name, tuple(seats))
-        new = Reservation(name, spec, EntryPhase.PROPOSED, gpus, places, self._generation)
+        new = Reservation(name, spec, EntryPhase.PROPOSED, gpus, places, self._generation + 1)
         self._there.append(new)
         yield RESERVATIONS, "ADDED", new.object
 

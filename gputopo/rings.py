@@ -160,6 +160,8 @@ def _has_hamiltonian_cycle(reach: Reach, members: int) -> bool:
         return bool(reach[places[0]] & 1 << places[1])
     if any((reach[place] & members).bit_count() < 2 for place in places):
         return False
+    if next(_components(reach, members)) != members:  # cheap, and the usual case of members on several boards
+        return False
     if _closure_is_complete(reach, members):
         return True
     return len(places) <= MAX_EXACT_GPUS and _cycle_of(reach, members, len(places))

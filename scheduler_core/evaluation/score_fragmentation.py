@@ -13,7 +13,8 @@ kube-scheduler (CPU and memory in use) decide between them: measured, this place
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable
 from functools import lru_cache
 from math import exp, floor
 
@@ -104,8 +105,28 @@ def _mean_gain(
 ) -> float:
     """Return the mean gain over the possible sets. Pods that differ in other constraints share the cache entry."""
     gain = _Gain(shape, cpu, before, cpu_milli, mix)
-    gains = [gain(_without(before, mask)) for mask in _few(sets)]
-    return sum(gains) / len(gains)
+    groups: defaultdict[Hashable, list[int]] = defaultdict(list)
+    group_of = _left_in_islands(shape, before)
+    for mask in _few(sets):
+        groups[group_of(mask)].append(mask)
+    gains = [len(masks) * gain(_without(before, masks[0])) for masks in groups.values()]
+    return sum(gains) / sum(map(len, groups.values()))
+
+
+def _left_in_islands(shape: MachineShape, before: FreeFractions) -> Callable[[int], Hashable]:
+    """Return a function with equal values for sets that leave the same in islands of equal size: their gain is equal.
+
+    With 16 GPUs, two thousand sets leave a few dozen different numbers of free GPUs.
+    """
+    if not {0, WHOLE_GPU}.issuperset(before):
+        return lambda mask: mask
+    free = sum(1 << place for place, each in enumerate(before) if each)
+    single = sum(island for island in _islands(shape) if island.bit_count() == 1)
+    others = [(island & free, island.bit_count() << 8) for island in _islands(shape) if island.bit_count() > 1]
+    return lambda mask: (
+        (single & free & ~mask).bit_count(),
+        tuple(sorted([size | (there & ~mask).bit_count() for there, size in others])),
+    )
 
 
 def _free_capacity(shape: MachineShape, free: FreeFractions, cpu_milli: int | None) -> FreeCapacity:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from math import exp, floor
+
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gputopo.crd.nodegpus import DeviceAllocation, PodRef
+from gputopo.model import NodeTopology
 from scheduler_core.allocation.cpu_per_gpu import CpuPerGpu, cpu_per_gpu
-from scheduler_core.allocation.gpu_sets import ExactSets, SomeSet
+from scheduler_core.allocation.gpu_sets import ExactSets, SomeSet, subsets
+from scheduler_core.allocation.named_shares import free_fraction
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node import parse_node
 from scheduler_core.cache.node_record import NodeRecord, parse_occupant
@@ -15,12 +21,14 @@ from scheduler_core.cache.node_state import NodeState, state_of
 from scheduler_core.evaluation.evaluate import evaluate_state
 from scheduler_core.evaluation.filters import rejection_reason
 from scheduler_core.evaluation.score import Score
-from scheduler_core.evaluation.score_fragmentation import best_gpu_for_share, fragmentation_score
+from scheduler_core.evaluation.score_fragmentation import best_gpu_for_share, fragmentation_score, fragmented_gpus
 from scheduler_core.policy.demand_mix import DEFAULT_MIX, Demand, DemandMix
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.device_request import SHARED, WHOLE
 from scheduler_core.request.pod_request import PodProfile, PodRequest, parse_request
 from scheduler_core.simulation.assumed_machines import islands
+from tests.machines import MACHINES
+from tests.scheduler_core.allocation import machines16
 from tests.scheduler_core.builders import NOW, node, occupant, pod, profile, record
 
 POLICY = Policy()
@@ -185,3 +193,30 @@ def test_nodes_in_use_are_filled_first_with_labels_alone() -> None:
     assert isinstance(used, Score)
     assert isinstance(idle, Score)
     assert used.points > idle.points
+
+
+_MACHINES = (islands("X", (4, 2, 1, 1)), islands("X", (2, 2, 3)), PAIRS, machines16.pcie_only(), MACHINES["dgx2"]())
+
+
+@given(st.data(), st.sampled_from(_MACHINES))
+def test_the_gain_is_the_mean_over_all_sets(data: st.DataObject, machine: NodeTopology) -> None:
+    """Sets that leave the same in islands of equal size are computed together."""
+    size = len(machine.gpus)
+    busy = data.draw(st.sets(st.integers(0, size - 1), max_size=size - 1))
+    held = {"busy": tuple(sorted(busy))} if busy else {}
+    state = state_of(record("n", machine, held=held, pods=[occupant("busy", len(busy))] if busy else []), NOW, POLICY)
+    assert isinstance(state.free, ExactSets)
+    (free,) = state.free.masks
+    asked = data.draw(st.integers(1, free.bit_count()))
+    sets = sorted(data.draw(st.sets(st.sampled_from(list(subsets(free, asked))), min_size=1, max_size=20)))
+    shape = state.shape
+    assert shape is not None
+
+    def fragmented(mask: int) -> float:
+        left = free_fraction(shape, ExactSets((mask,)), state.reserved_mib)
+        return fragmented_gpus(shape, left, DEFAULT_MIX, state.cpu)
+
+    gain = sum(fragmented(free) - fragmented(free & ~each) for each in sets) / len(sets)
+    expected = floor(25 / (1 + exp(-2 * gain)) + 1e-9) / 25
+
+    assert fragmentation_score(profile(asked), state, DEFAULT_MIX, ExactSets(tuple(sets))) == expected
