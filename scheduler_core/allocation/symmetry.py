@@ -10,17 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain, combinations_with_replacement, groupby, product
+from itertools import chain, combinations_with_replacement, groupby, pairwise, product
 from math import comb
 from typing import NamedTuple
 
 import msgspec
 
 from gputopo.recent_results import recent_results
-from scheduler_core.allocation.gpu_sets import MAX_SETS, union
+from scheduler_core.allocation.gpu_sets import union
 
-# Of each machine shape. A list of equal sets has up to ``MAX_SETS`` numbers, or 80 KiB.
-_REMEMBERED, _REMEMBERED_LISTS = 1 << 12, 1 << 10
+_REMEMBERED, _REMEMBERED_LISTS = 1 << 12, 1 << 10  # of each machine shape; a list has at most 15 exchanges
 _FEW = 64
 _MOST_WASTED = 16  # combinations that are too large, for each that is not
 
@@ -88,7 +87,7 @@ class Symmetry:
         self.is_trivial = not self._whole.equal and len(self._whole.parts) == self._size  # no GPUs can be exchanged
         self._arranged_part = recent_results(_REMEMBERED)(self._arrange_part)
         self.permutation = recent_results(_REMEMBERED)(self._permutation)
-        self._equal_sets = lru_cache(maxsize=_REMEMBERED_LISTS)(self._find_equal_sets)
+        self._exchanges = lru_cache(maxsize=_REMEMBERED_LISTS)(self._find_exchanges)
         self.canonical = lru_cache(maxsize=_REMEMBERED)(self._canonical)
 
     def _permutation(self, *masks: int) -> Permutation:
@@ -123,62 +122,18 @@ class Symmetry:
 
         None: there are more than ``most``.
         """
-        found = set[int]()
-        for mask in masks:
-            if mask not in found:
-                equal = self._equal_sets(self._whole, mask, *fixed)
-                if equal is None:
-                    return None
-                found.update(equal)
-                if len(found) > most:
-                    return None
-        return found
+        found = set(masks)
+        new = list(found)
+        exchanges = self._exchanges(*fixed)
+        while new and len(found) <= most:
+            moved = set(chain.from_iterable([each.apply_all(new) for each in exchanges])) - found
+            found |= moved
+            new = list(moved)
+        return found if len(found) <= most else None
 
-    def _find_equal_sets(self, part: _Part, mask: int, *fixed: int) -> list[int] | None:
-        """Return the sets that the part of ``mask`` in this part becomes by exchanges in it; None: very many."""
-        mask &= part.gpus
-        if not part.parts or not mask:
-            return [mask]
-        found = [0]
-        for parts in self._alike_parts(part, fixed):
-            longer = self._equal_in_parts(parts, mask, fixed)
-            if longer is None or len(found) * len(longer) > MAX_SETS:
-                return None
-            found = [one | other for one in found for other in longer]
-        return found
-
-    def _alike_parts(self, part: _Part, fixed: tuple[int, ...]) -> Iterable[list[tuple[_Part, Order]]]:
-        """Return the parts that can be exchanged with each other, each with its places in the same order."""
-        arranged = [(each, self._arrange(each, fixed)) for each in part.parts]
-        if not part.equal:
-            return [[(each, found.places)] for each, found in arranged]
-        alike: dict[Order, list[tuple[_Part, Order]]] = {}
-        for each, found in arranged:
-            alike.setdefault(found.marks, []).append((each, found.places))
-        return alike.values()
-
-    def _equal_in_parts(self, parts: list[tuple[_Part, Order]], mask: int, fixed: tuple[int, ...]) -> list[int] | None:
-        """Return what ``mask`` becomes in these parts, which can be exchanged; None: very many."""
-        patterns: dict[Order, Order] = {}  # the positions of a pattern's members, by its canonical form
-        counts: dict[Order, int] = {}
-        for part, places in parts:
-            form = self._arrange(part, (*fixed, mask)).marks
-            patterns.setdefault(form, tuple(at for at, place in enumerate(places) if mask >> place & 1))
-            counts[form] = counts.get(form, 0) + 1
-        found = {tuple(counts.values()): [0]}  # by the number of times that each pattern is still to be used
-        for part, places in parts:
-            longer: dict[Order, list[int]] = {}
-            for at, positions in enumerate(patterns.values()):
-                equal = self._equal_sets(part, union(1 << places[each] for each in positions), *fixed)
-                for left, masks in found.items():
-                    if left[at]:
-                        if equal is None or len(masks) * len(equal) > MAX_SETS:
-                            return None
-                        following = longer.setdefault((*left[:at], left[at] - 1, *left[at + 1 :]), [])
-                        following += [one | other for one in masks for other in equal]
-            found = longer
-        (masks,) = found.values()
-        return masks if len(masks) <= MAX_SETS else None
+    def _find_exchanges(self, *fixed: int) -> tuple[Permutation, ...]:
+        """Return exchanges of two parts that together make up all exchanges which leave these sets as they are."""
+        return tuple(_exchanges(self._arrange(self._whole, fixed), self._size))
 
     def _arrange(self, part: _Part, masks: tuple[int, ...]) -> _Arranged:
         return self._arranged_part(part, *(mask & part.gpus for mask in masks))
@@ -263,6 +218,18 @@ def _alike(arranged: _Arranged) -> Iterator[tuple[_Arranged, ...]]:
         return
     for _, parts in groupby(arranged.parts, key=lambda each: each.marks):
         yield tuple(parts)
+
+
+def _exchanges(arranged: _Arranged, size: int) -> Iterator[Permutation]:
+    """Yield the exchanges of each two neighbours among the parts that can be exchanged, and those inside the parts."""
+    for each in arranged.parts:
+        yield from _exchanges(each, size)
+    for parts in _alike(arranged):
+        for one, other in pairwise(parts):
+            places = list(range(size))
+            for first, second in zip(one.places, other.places, strict=True):
+                places[first], places[second] = second, first
+            yield Permutation(tuple(places))
 
 
 def _choices(arranged: _Arranged, size: int, most: int) -> list[int] | None:

@@ -114,18 +114,18 @@ def _mean_gain(
 
 
 def _left_in_islands(shape: MachineShape, before: FreeFractions) -> Callable[[int], Hashable]:
-    """Return a function with equal values for sets that leave the same in islands of equal size: their gain is equal.
+    """Return a function with equal values for sets that leave equal numbers of GPUs in islands: their gain is equal.
 
-    With 16 GPUs, two thousand sets leave a few dozen different numbers of free GPUs.
+    With 16 GPUs, two thousand sets leave a few dozen different numbers.
     """
     if not {0, WHOLE_GPU}.issuperset(before):
         return lambda mask: mask
     free = sum(1 << place for place, each in enumerate(before) if each)
-    single = sum(island for island in _islands(shape) if island.bit_count() == 1)
-    others = [(island & free, island.bit_count() << 8) for island in _islands(shape) if island.bit_count() > 1]
+    single = free & sum(island for island in _islands(shape) if island.bit_count() == 1)
+    others = [free & island for island in _islands(shape) if island.bit_count() > 1]
     return lambda mask: (
-        (single & free & ~mask).bit_count(),
-        tuple(sorted([size | (there & ~mask).bit_count() for there, size in others])),
+        (single & ~mask).bit_count(),
+        tuple(sorted([(each & ~mask).bit_count() for each in others])),
     )
 
 
