@@ -36,8 +36,12 @@ def fits_with_all(
     name: str,
     in_flight: Sequence[AssumedPod],
     evaluator: StateEvaluator,
-) -> bool:
-    """Return whether a node that fits the profile still fits, whichever in-flight pods come to it."""
+    may_continue: Callable[[], bool] = lambda: True,
+) -> bool | None:
+    """Return whether a node that fits the profile still fits, whichever in-flight pods come to it.
+
+    None: ``may_continue`` ended the check.
+    """
     state = snapshot.states[name]
     if not in_flight or not is_affected(profile, state):
         return True
@@ -46,9 +50,14 @@ def fits_with_all(
         return leaves_enough(profile, state, coming)
     record = snapshot.records[name]
     cases = _cases(profile, record, state.kubelet, coming)
-    return cases is not None and all(
-        isinstance(evaluator(state_if(snapshot, name, (*record.pods, *pods))), Score) for pods in cases if pods
-    )
+    if cases is None:
+        return False
+    for pods in filter(None, cases):
+        if not may_continue():
+            return None
+        if not isinstance(evaluator(state_if(snapshot, name, (*record.pods, *pods))), Score):
+            return False
+    return True
 
 
 def _cases(

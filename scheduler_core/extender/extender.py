@@ -6,10 +6,9 @@ unknown node are rejected with a reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
-from itertools import islice
 from math import inf
 from time import perf_counter, thread_time
 from typing import NamedTuple, Protocol
@@ -24,18 +23,11 @@ from scheduler_core.cache.node_record import is_hold
 from scheduler_core.cache.node_table import ClusterSnapshot, state_if
 from scheduler_core.cache.owner_pods import with_owner
 from scheduler_core.cache.sibling_proximity import with_near_siblings
-from scheduler_core.evaluation.evaluate import evaluator_for, max_nodes, max_points_below_best
-from scheduler_core.evaluation.in_flight import fits_with_all
-from scheduler_core.evaluation.ranking import (
-    NodeRanking,
-    PodRanking,
-    Rankings,
-    rounded_points,
-    within_points,
-)
+from scheduler_core.evaluation.evaluate import evaluator_for
+from scheduler_core.evaluation.ranking import NodeRanking, PodRanking, Rankings, rounded_points
 from scheduler_core.evaluation.score import Score
-from scheduler_core.evaluation.transient import may_fit_soon
 from scheduler_core.evaluation.waiting_nodes import WaitingNodes
+from scheduler_core.extender.node_choice import FilterResult, choose_nodes, with_closed_nodes
 from scheduler_core.extender.protected_victims import ProtectedVictims, beneficiary_of
 from scheduler_core.extender.victims import (
     DropCause,
@@ -54,16 +46,6 @@ _AHEAD = 16  # profiles whose nodes are evaluated before they are requested agai
 
 class NotReadyError(Exception):
     """The cache is incomplete; the message says what is missing. Answered with 503; kube-scheduler retries the pod."""
-
-
-class FilterResult(NamedTuple):
-    """The answer of Filter."""
-
-    nodes: tuple[str, ...]  # best first
-    rejected: Mapping[str, str]  # reason by node if no node suits, else empty
-    single: bool = False  # ``nodes`` is one name because the pod has hard constraints
-    may_fit_soon: bool = False  # no node suits now, but one may without an event that kube-scheduler sees
-    unfinished: bool = False  # no evaluated node suits, but not all nodes are evaluated yet
 
 
 class ExtenderCalls(Protocol):
@@ -105,7 +87,8 @@ class DecisionRecord(NamedTuple):
     names: AbstractSet[str]
     answer: FilterResult
     phases: DecisionPhases
-    closed_nodes: AbstractSet[str] = frozenset()  # not considered: unknown pods may be in flight to them
+    # Not considered: unknown pods may be in flight to them, or the check with the in-flight pods took too long.
+    closed_nodes: AbstractSet[str] = frozenset()
     waiting: WaitingNodes = WaitingNodes()  # not considered: they are not evaluated yet
     rejection_counts: Mapping[str, int] = {}  # of all known nodes, by reason; without nodes that are not evaluated
     suitable: int | None = None  # of all known nodes, those that are evaluated and not rejected; None: not counted
@@ -175,12 +158,13 @@ class Extender:
         ready = perf_counter()
         in_flight = self._cache.assumed_pods.on_several_nodes
         closed = self._closed_nodes(request.uid, ranking.snapshot, names) if self.settling else frozenset[str]()
-        result = _choose_nodes(request, ranking, names - closed if closed else names, policy, in_flight)
+        choose = partial(choose_nodes, policy=policy, in_flight=in_flight, may_continue=self._until_most())
+        result = choose(request, ranking, names - closed if closed else names)
         # Held GPUs are used only if no other GPUs suit. Another reason for a rejection holds without reservations too.
         ignored = frozenset[str]() if result.nodes else self._ignored_holds(pod, names)
         if ignored and Reason.RESERVED.value in result.rejected.values():
             request, ranking = self._ranking_for(request, policy, ignored)
-            result = _choose_nodes(request, ranking, names - closed if closed else names, policy, in_flight)
+            result = choose(request, ranking, names - closed if closed else names)
         chosen, waiting = perf_counter(), ranking.waiting
         if result.nodes:
             lifetime = WITH_VOLUMES_S if waits_for_volumes(pod.spec) else ASSUMED_POD_LIFETIME_S
@@ -198,7 +182,7 @@ class Extender:
                     names=names,
                     answer=result,
                     phases=phases,
-                    closed_nodes=closed,
+                    closed_nodes=closed | result.unchecked,
                     waiting=waiting,
                     rejection_counts=(counts := ranking.rejection_counts),
                     suitable=max(0, len(ranking.snapshot.states) - sum(counts.values()) - waiting.number),
@@ -206,9 +190,9 @@ class Extender:
             )
         if result.nodes:
             return result
-        if waiting.includes_some(names, ranking.snapshot):
+        if result.unchecked or waiting.includes_some(names, ranking.snapshot):
             return result._replace(may_fit_soon=True, unfinished=True)
-        return result if not closed else _with_closed_nodes(result, request, ranking, closed, policy)
+        return result if not closed else with_closed_nodes(result, request, ranking, closed, policy)
 
     def evaluate_ahead(self, for_s: float) -> bool:
         """Evaluate nodes for profiles requested last, before they are requested again. Return whether some are left."""
@@ -337,55 +321,17 @@ class Extender:
 
         return may_continue
 
+    def _until_most(self) -> Callable[[], bool]:
+        """Return a function that is true until checks have taken as long as evaluation in one call may take."""
+        until = thread_time() + self._times.most_s
+        return lambda: thread_time() < until
+
     def _advance_time(self) -> float:
         now = self._clock()
         if (reason := self._cache.not_ready_reason) is not None:
             raise NotReadyError(reason)
         self._cache.advance_time(now)
         return now
-
-
-def _choose_nodes(
-    request: PodRequest,
-    ranking: NodeRanking | PodRanking,
-    names: AbstractSet[str],
-    policy: Policy,
-    in_flight: Sequence[AssumedPod],
-) -> FilterResult:
-    """Return the best nodes that suit the pod wherever the in-flight pods go."""
-    profile, blocked = request.profile, list[str]()
-    to_check = names if profile.has_hard_constraints else ranking.with_commitments
-
-    def suits(name: str) -> bool:
-        if name not in to_check or fits_with_all(profile, ranking.snapshot, name, in_flight, ranking.evaluator):
-            return True
-        blocked.append(name)
-        return False
-
-    best = ranking.best_nodes(names, request.uid)
-    suitable = filter(suits, best) if in_flight and to_check else best
-    within = max_points_below_best(request, policy)
-    chosen = suitable if within == inf else within_points(suitable, ranking.score_of, within)
-    nodes = tuple(islice(chosen, max_nodes(request, policy)))
-    if nodes:
-        return FilterResult(nodes, {}, request.profile.has_hard_constraints)
-    rejected = ranking.rejections_of(names).with_reasons(dict.fromkeys(blocked, Reason.RESERVED.value))
-    transient = bool(blocked) or may_fit_soon(profile, ranking.snapshot, rejected, ranking.uncertain_nodes(names))
-    return FilterResult((), rejected if transient else rejected.as_dict(), may_fit_soon=transient)
-
-
-def _with_closed_nodes(
-    result: FilterResult,
-    request: PodRequest,
-    ranking: NodeRanking | PodRanking,
-    closed: AbstractSet[str],
-    policy: Policy,
-) -> FilterResult:
-    """Return a rejection with the reasons of the closed nodes too. Closed nodes that suit may open soon."""
-    suitable = frozenset(ranking.best_nodes(closed, request.uid))
-    others = _choose_nodes(request, ranking, closed - suitable, policy, ())
-    rejected = {**result.rejected, **others.rejected, **dict.fromkeys(suitable, Reason.RESERVED.value)}
-    return FilterResult((), rejected, may_fit_soon=result.may_fit_soon or others.may_fit_soon or bool(suitable))
 
 
 def _occupant(request: PodRequest) -> Occupant:

@@ -21,7 +21,8 @@ from scheduler_core.cache.events import (
 from scheduler_core.cache.node import parse_node
 from scheduler_core.cache.node_state import NodeState
 from scheduler_core.evaluation.prediction_check import PredictionCheck, check_reports
-from scheduler_core.extender.extender import DecisionRecord, Extender, FilterResult
+from scheduler_core.extender.extender import DecisionRecord, Extender
+from scheduler_core.extender.node_choice import FilterResult
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.device_request import WHOLE
 from scheduler_core.request.pod import AffinityTerm, PinClaim, Pod, SpreadConstraint, Volume

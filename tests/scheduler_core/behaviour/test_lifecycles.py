@@ -9,7 +9,7 @@ from gputopo.timing import ASSUMED_POD_LIFETIME_S
 from scheduler_core.allocation.device_plugin import PredictionResult
 from scheduler_core.allocation.gpu_sets import ExactSets
 from scheduler_core.cache.assumed_pods import WITH_VOLUMES_S
-from scheduler_core.extender.extender import FilterResult
+from scheduler_core.extender.node_choice import FilterResult
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import mask
 from tests.scheduler_core.fake_scheduler import FakeScheduler, pod_update, unbound_pod, with_volume_claim

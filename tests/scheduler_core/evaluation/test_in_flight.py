@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputopo.crd.nodegpus import KubeletFacts
+from gputopo.labels.reasons import Reason
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.assumed_pods import AssumedPod
+from scheduler_core.cache.node_state import NodeState
 from scheduler_core.cache.node_table import ClusterSnapshot, snapshot_of, state_if
 from scheduler_core.evaluation.evaluate import evaluator_for
 from scheduler_core.evaluation.in_flight import fits_with_all
@@ -37,7 +39,7 @@ def table(*pods: Occupant) -> ClusterSnapshot:
 
 def is_firm(asked: PodProfile, known: ClusterSnapshot, *doubtful: Occupant) -> bool:
     held = [AssumedPod(pod, frozenset({"a", "b"}), inf) for pod in doubtful]
-    return fits_with_all(asked, known, "a", held, evaluator_for(asked, POLICY))
+    return fits_with_all(asked, known, "a", held, evaluator_for(asked, POLICY)) is True
 
 
 @pytest.mark.parametrize(
@@ -145,3 +147,22 @@ def test_constraint_of_another_pod_is_kept() -> None:
     assert is_firm(profile(1), promised)
     assert not is_firm(profile(1), promised, SINGLES[0])
     assert is_firm(profile(1), admitted, SINGLES[0])
+
+
+def test_a_check_can_be_ended_and_goes_on_with_the_kept_results() -> None:
+    held = [AssumedPod(pod, frozenset({"a", "b"}), inf) for pod in (SINGLES[0], *TWO[:1])]
+    evaluated, evaluator = list[NodeState](), evaluator_for(PAIR, POLICY)
+    known = table()
+
+    def check(*may_continue: bool) -> bool | None:
+        def evaluate(state: NodeState) -> Reason | Score:
+            evaluated.append(state)
+            return evaluator(state)
+
+        return fits_with_all(PAIR, known, "a", held, evaluate, iter(may_continue).__next__)
+
+    assert check(False) is None
+    assert evaluated == []
+    assert check(True, False) is None
+    assert len(evaluated) == 1
+    assert check(True, True) is True

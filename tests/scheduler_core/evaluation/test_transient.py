@@ -19,7 +19,7 @@ from scheduler_core.evaluation.transient import (
     may_fit_soon,
     retry_message,
 )
-from scheduler_core.extender.extender import FilterResult
+from scheduler_core.extender.node_choice import FilterResult
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.device_request import WHOLE
 from tests.machines import MACHINES

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gputopo.labels.reasons import Reason
-from scheduler_core.extender.extender import FilterResult, NotReadyError
+from scheduler_core.extender.extender import EvaluationTimes, Extender, NotReadyError
+from scheduler_core.extender.node_choice import FilterResult
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod import Container, ContainerResources, Metadata, Pod, PodSpec
 from tests.machines import MACHINES
@@ -193,3 +194,39 @@ class TestRecord:
         stage.filter(pod("cpu"))
 
         assert stage.records == []
+
+
+class TestTimeLimit:
+    """Checks with in-flight pods end after the time in which one call may evaluate."""
+
+    IN_FLIGHT = with_soft_preference(unbound_pod("in-flight", 1))
+    ASKED = unbound_pod("asked", 2, island="required")
+
+    def stage(self, **times: float) -> FakeScheduler:
+        stage = FakeScheduler.synced({"a": PAIRS, "b": PAIRS})
+        stage.extender = Extender(
+            stage.cache, Policy(), lambda: stage.now, stage.records.append, EvaluationTimes(**times)
+        )
+        return stage
+
+    def test_without_time_no_node_is_checked_and_the_pod_is_tried_again(self) -> None:
+        stage = self.stage(enough_s=10.0, most_s=0.0)
+        stage.extender.evaluate_ahead(10.0)
+        assert len(stage.filter(self.IN_FLIGHT, "a", "b").nodes) == 2
+        while stage.extender.evaluate_ahead(10.0):
+            pass
+
+        found = stage.filter(self.ASKED, "a", "b")
+
+        assert (found.nodes, found.may_fit_soon, found.unfinished) == ((), True, True)
+        assert found.unchecked == {"a", "b"}
+        assert dict(found.rejected) == dict.fromkeys(("a", "b"), Reason.RESERVED.value)
+        assert stage.records[-1].considered == set()
+
+    def test_with_time_a_node_is_found(self) -> None:
+        stage = self.stage(enough_s=10.0, most_s=10.0)
+        stage.filter(self.IN_FLIGHT, "a", "b")
+
+        found = stage.filter(self.ASKED, "a", "b")
+
+        assert (len(found.nodes), found.unchecked, found.unfinished) == (1, frozenset(), False)

@@ -10,9 +10,9 @@ from collections.abc import Set as AbstractSet
 import pytest
 
 from gputopo.labels.reasons import Reason, malformed_text
-from scheduler_core.extender.extender import FilterResult
 from scheduler_core.extender.handlers import MAX_WAITS, RETRY_WAIT_S
 from scheduler_core.extender.metrics import ExtenderMetrics
+from scheduler_core.extender.node_choice import FilterResult
 from scheduler_core.request.pod import Pod
 from tests.machines import hgx_h100
 from tests.scheduler_core.fake_scheduler import FakeScheduler, unbound_pod

@@ -18,10 +18,11 @@ import uvloop
 from starlette.types import ASGIApp
 
 from gputopo.process.daemon import bind_socket
-from scheduler_core.extender.extender import FilterResult, SchedulerCalls
+from scheduler_core.extender.extender import SchedulerCalls
 from scheduler_core.extender.handlers import handlers
 from scheduler_core.extender.http import Clock, extender_app
 from scheduler_core.extender.metrics import ExtenderMetrics
+from scheduler_core.extender.node_choice import FilterResult
 from scheduler_core.extender.victims import NodeVictims, PreemptionResult
 from scheduler_core.request.pod import Pod
 from scheduler_core.runtime.calls_in_progress import CallsInProgress

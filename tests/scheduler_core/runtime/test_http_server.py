@@ -16,10 +16,11 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from gputopo.labels.reasons import Reason, malformed_text
-from scheduler_core.extender.extender import FilterResult, NotReadyError
+from scheduler_core.extender.extender import NotReadyError
 from scheduler_core.extender.handlers import SLOW_S, handlers
 from scheduler_core.extender.http import Handler, Reply
 from scheduler_core.extender.metrics import ExtenderMetrics
+from scheduler_core.extender.node_choice import FilterResult
 from scheduler_core.extender.pages import PageSources, pages_app
 from scheduler_core.request.pod import Pod
 from scheduler_core.runtime.calls_in_progress import CallsInProgress

@@ -14,7 +14,8 @@ import msgspec
 import yaml
 
 from gputopo.labels.keys import GPUS
-from scheduler_core.extender.extender import Extender, ExtenderCalls, FilterResult
+from scheduler_core.extender.extender import Extender, ExtenderCalls
+from scheduler_core.extender.node_choice import FilterResult
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod import Pod
 from scheduler_core.simulation.engine import replay_jobs
