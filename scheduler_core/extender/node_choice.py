@@ -1,4 +1,4 @@
-"""The nodes that Filter returns, by the ranking of a request and the pods in flight. Pure, except for its time limit."""
+"""The nodes that Filter returns, by the ranking of a request and the pods in flight. Pure, except for a time limit."""
 
 from __future__ import annotations
 
