@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
+from scheduler_core.planner.commit.observations import BudgetCheck
+
 FORBIDDEN_S = 120.0
 MOST_UNITS = 4  # of a namespace that are tried before all of them are left out
 _MOST_DOUBLINGS = 2
@@ -59,6 +61,14 @@ class ForbiddenUnits:
                 pause_s = FORBIDDEN_S * 2.0 ** min(before.times, _MOST_DOUBLINGS)
                 self._namespaces[namespace] = _Namespace(before.times + 1, now + pause_s)
                 self._units |= dict.fromkeys(tried, now + _FORGET_S)
+
+    def apply_check(self, check: BudgetCheck, now: float) -> None:
+        """Leave out what a check has found."""
+        if check.insufficient_nodes:  # the units are not the reason
+            self.forbid_nodes(check.insufficient_nodes, now)
+        else:
+            self.forbid(check.blocked, now)
+            self.forbid_pods(check.forbidden, now)
 
     def refuse(self, units: Collection[str], now: float) -> None:
         """Leave out all units of the namespaces of these units: evictions that the budgets allowed were refused."""

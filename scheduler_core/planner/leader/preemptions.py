@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from math import inf
-from typing import NamedTuple
 
 from gputopo.crd.reservations import PlannedEviction
 from scheduler_core.cache.events import ReservationUpdate
@@ -29,6 +28,7 @@ from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.capacity_holds import EVERY_S, CapacityHolds
 from scheduler_core.planner.leader.context import TermContext
+from scheduler_core.planner.leader.dry_runs import DryRuns, PreemptionReport
 from scheduler_core.planner.leader.eviction_history import EvictedFrom, EvictionHistory, EvictionLimit, gang_key
 from scheduler_core.planner.leader.forbidden_units import ForbiddenUnits
 from scheduler_core.planner.leader.hold_limits import CapacityHold
@@ -50,15 +50,6 @@ _GIVEN_UP = (
 PAUSE_FACTOR = 9.0  # after a search, none is started for nine times its CPU time
 
 
-class PreemptionReport(NamedTuple):
-    """The last result for a gang, for people."""
-
-    mode: PreemptionMode
-    result: PreemptionSearchResult
-    at: float  # seconds since 1970
-    no_eviction: str | None = None  # why no pod is evicted
-
-
 class Preemptions:
     """Preemption in one term of leadership. For one thread."""
 
@@ -78,8 +69,7 @@ class Preemptions:
         self._next_search = self._next_pass = 0.0  # monotonic seconds
         self._unplaced_count = 0  # gangs that did not fit, at the last pass over the queue that found none
         self._is_turn_of_all = False  # the next search is for a gang of any priority
-        self._dry_runs: set[GangName] = set()  # queued gangs for which a dry run has found pods
-        self._unchecked: dict[GangName, PreemptionReport] = {}  # dry runs whose budgets are not counted yet
+        self._dry_runs = DryRuns(queue, context)
 
     def next_gang(self, now: float) -> QueuedGang | None:
         """Return the next gang to search for; None: none may. ``now``: monotonic seconds.
@@ -250,18 +240,10 @@ class Preemptions:
             if reservation.status.evicting:  # the hold stays
                 continue
             self._report_forbidden(reservation, check, now)
-            self._forbid(check, now)
+            self.forbidden.apply_check(check, now)
             gang = self._view.gang_members.get_gang(GangName(reservation.namespace, reservation.spec.gang))
             if gang is not None:
                 self._history.allow_search_again(gang_key(gang), now)
-
-    def _forbid(self, check: BudgetCheck, now: float) -> None:
-        """Let searches leave out what a check has found."""
-        if check.insufficient_nodes:  # the units are not the reason
-            self.forbidden.forbid_nodes(check.insufficient_nodes, now)
-        else:
-            self.forbidden.forbid(check.blocked, now)
-            self.forbidden.forbid_pods(check.forbidden, now)
 
     def _report_forbidden(self, reservation: ReservationUpdate, check: BudgetCheck, now: float) -> None:
         """Report the budget that forbids a unit, once for each count."""
@@ -285,8 +267,7 @@ class Preemptions:
         over = OVER_LIMIT if self._is_over_limit(result.found, now) and policy.mode is PreemptionMode.EVICT else None
         report = PreemptionReport(policy.mode, result, self._context.clock.wall(), result.no_eviction or over)
         if isinstance(result.found, PreemptionPlan) and policy.mode is PreemptionMode.DRY_RUN:
-            self._unchecked[gang.name] = report
-            return _check_of(result.found)
+            return self._dry_runs.begin_check(result.found, (report,))
         self.reports[gang.name] = report
         if not isinstance(result.found, PreemptionPlan) or result.create is None:
             if report.no_eviction is not None and (before is None or before.no_eviction != report.no_eviction):
@@ -302,22 +283,26 @@ class Preemptions:
 
     def apply_dry_run_check(self, gang: GangName, check: BudgetCheck, now: float) -> None:
         """Report a dry run whose budgets are counted, or let another search begin without what they forbid."""
-        report, before = self._unchecked.pop(gang, None), self.reports.get(gang)
-        waiting = self._queue.get_queued(gang)
-        if report is None or waiting is None or self._policy.mode is not PreemptionMode.DRY_RUN:
+        reports = self._dry_runs.end_check(gang)
+        if not reports or self._policy.mode is not PreemptionMode.DRY_RUN:
             return
-        if not check.blocked and isinstance(report.result.found, PreemptionPlan):
-            self.reports[gang] = report
-            self._report_dry_run(report.result.found, before)
+        if not check.blocked:
+            for report in reports:
+                before = self.reports.get(report.gang.name)
+                self.reports[report.gang.name] = report
+                self._dry_runs.report_units(report, before)
             return
-        self._forbid(check, now)
-        self._history.allow_search_again(gang_key(waiting.gang), now)
+        self.forbidden.apply_check(check, now)
+        for report in reports:
+            self._history.allow_search_again(gang_key(report.gang), now)
         unit, why = next(iter(check.blocked.items()))
         reason = f"{unit} is not evicted: {why}"
+        report = reports[0]  # of the gang that was searched for, unless that is gone
+        before = self.reports.get(report.gang.name)
         if before is None or (before.no_eviction not in (None, reason)):  # else the next search says more
-            result = PreemptionSearchResult(NoPreemption(waiting.gang, reason))
-            self.reports[gang] = report._replace(result=result, no_eviction=reason)
-            self._context.executor.report_no_preemption(gang, reason)
+            result = PreemptionSearchResult(NoPreemption(report.gang, reason))
+            self.reports[report.gang.name] = report._replace(result=result, no_eviction=reason)
+            self._context.executor.report_no_preemption(report.gang.name, reason)
 
     def _is_over_limit(self, found: PreemptionPlan | NoPreemption, now: float) -> bool:
         if not isinstance(found, PreemptionPlan):
@@ -325,17 +310,6 @@ class Preemptions:
         namespace = found.gang.name.namespace
         numbers = Counter(shared_namespace(pod.namespace, namespace) for pod in found.pods if pod.devices)
         return any(number > self.evictions_left(now, shared, namespace) for shared, number in numbers.items())
-
-    def _report_dry_run(self, found: PreemptionPlan, before: PreemptionReport | None) -> None:
-        """Report the units once while they stay the same, and count the lost work once while the gang waits.
-
-        With ``mode: evict`` the gang would start after the first result: later ones would lose nothing more.
-        """
-        if before is None or _units(before.result.found) != _units(found):
-            self._context.executor.report_preemption("dry-run", found)
-        if found.gang.name not in self._dry_runs:
-            self._dry_runs.add(found.gang.name)
-            self._context.executor.count_dry_run(found.gpu_hours, found.cost)
 
     def mark_evicted(self, action: EvictPod, now: float) -> bool:
         """Record the first accepted eviction of a pod. Return True if its workload was evicted not long ago.
@@ -384,16 +358,5 @@ class Preemptions:
 
     def _forget_old(self, now: float) -> None:
         self.reports = {name: each for name, each in self.reports.items() if self._queue.get_queued(name) is not None}
-        self._dry_runs = {name for name in self._dry_runs if self._queue.get_queued(name) is not None}
-        self._unchecked = {name: each for name, each in self._unchecked.items() if self._queue.get_queued(name)}
+        self._dry_runs.forget_gone()
         self._history.forget_old(now, self._context.clock.wall(), self._policy.cooldown_s)
-
-
-def _check_of(found: PreemptionPlan) -> CheckBudgets:
-    """Return the check that the evictions of a dry run would begin with."""
-    gang, evictions = found.gang.name, found.intent().evictions
-    return CheckBudgets(f"dry run for {gang.title}", evictions, True, gang.namespace, found.seats, gang)
-
-
-def _units(found: PreemptionPlan | NoPreemption) -> frozenset[str]:
-    return frozenset(each.name for each in found.units) if isinstance(found, PreemptionPlan) else frozenset()

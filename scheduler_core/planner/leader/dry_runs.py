@@ -1,0 +1,71 @@
+"""Reports of searches for pods to evict, and dry runs until their PodDisruptionBudgets are counted. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from scheduler_core.planner.commit.actions import CheckBudgets
+from scheduler_core.planner.gang.gang import Gang
+from scheduler_core.planner.gang.member import GangName
+from scheduler_core.planner.leader.context import TermContext
+from scheduler_core.planner.leader.preemption_search import PreemptionSearchResult
+from scheduler_core.planner.leader.queue import GangQueue
+from scheduler_core.planner.preemption.model import NoPreemption, PreemptionPlan
+from scheduler_core.policy.preemption import PreemptionMode
+
+
+class PreemptionReport(NamedTuple):
+    """The last result for a gang, for people."""
+
+    mode: PreemptionMode
+    result: PreemptionSearchResult
+    at: float  # seconds since 1970
+    no_eviction: str | None = None  # why no pod is evicted
+
+    @property
+    def gang(self) -> Gang:
+        """Return the gang, as it was when the search began."""
+        return self.result.found.gang
+
+
+class DryRuns:
+    """Dry runs in one term of leadership. For one thread."""
+
+    def __init__(self, queue: GangQueue, context: TermContext) -> None:
+        self._queue, self._context = queue, context
+        self._counted: set[GangName] = set()  # queued gangs for which a dry run has found pods
+        self._unchecked: dict[GangName, Sequence[PreemptionReport]] = {}  # dry runs whose budgets are not counted yet
+
+    def begin_check(self, found: PreemptionPlan, reports: Sequence[PreemptionReport]) -> CheckBudgets:
+        """Return the check that the evictions would begin with. ``reports``: of the gangs that the result is for."""
+        gang, evictions = found.gang.name, found.intent().evictions
+        self._unchecked[gang] = reports
+        return CheckBudgets(f"dry run for {gang.title}", evictions, True, gang.namespace, found.seats, gang)
+
+    def end_check(self, gang: GangName) -> tuple[PreemptionReport, ...]:
+        """Return the reports of a check that is answered, of gangs that still wait. ``gang``: that was searched for."""
+        reports = self._unchecked.pop(gang, ())
+        return tuple(each for each in reports if self._queue.get_queued(each.gang.name) is not None)
+
+    def report_units(self, report: PreemptionReport, before: PreemptionReport | None) -> None:
+        """Report the units once while they stay the same, and count the lost work once while the gang waits.
+
+        With ``mode: evict`` the gang would start after the first result: later ones would lose nothing more.
+        """
+        found = report.result.found
+        assert isinstance(found, PreemptionPlan)  # only plans are checked
+        if before is None or _units(before.result.found) != _units(found):
+            self._context.executor.report_preemption("dry-run", found)
+        if found.gang.name not in self._counted:
+            self._counted.add(found.gang.name)
+            self._context.executor.count_dry_run(found.gpu_hours, found.cost)
+
+    def forget_gone(self) -> None:
+        """Forget gangs that do not wait any more."""
+        self._counted = {name for name in self._counted if self._queue.get_queued(name) is not None}
+        self._unchecked = {name: each for name, each in self._unchecked.items() if self._queue.get_queued(name)}
+
+
+def _units(found: PreemptionPlan | NoPreemption) -> frozenset[str]:
+    return frozenset(each.name for each in found.units) if isinstance(found, PreemptionPlan) else frozenset()
