@@ -165,7 +165,9 @@ class Outbox:
         if outcome is not WriteOutcome.DEPOSED:
             self._pauses = 0
             self._unanswered_in.clear()
-        if outcome is not WriteOutcome.DONE or not isinstance(action, WriteLedger):
+        # The next dry run for a gang counts other pods.
+        is_dry_run = isinstance(action, CheckBudgets) and action.dry_run_for is not None
+        if outcome is not WriteOutcome.DONE or not (isinstance(action, WriteLedger) or is_dry_run):
             refused_s = _EVICTION_S if isinstance(action, EvictPod) else _REFUSED_S
             self._back_off(action, now, refused_s if outcome is WriteOutcome.REFUSED else _RETRY_S)
         return outcome in (WriteOutcome.REFUSED, WriteOutcome.CONFLICT, WriteOutcome.GONE)

@@ -149,6 +149,22 @@ def test_a_dry_run_counts_the_budgets_and_finds_other_pods() -> None:
     assert [(each.uid, each.node) for each in check.seats] == [(member, "n0")]  # where it needs CPU and memory
 
 
+def test_a_dry_run_with_other_pods_follows_at_once_where_budgets_forbid_the_first_ones() -> None:
+    """Its check was not sent, because a check for the same gang had just been answered: the next one took a minute."""
+    server, pods = full(n0=2, n1=2)
+    urgent(server)
+    leader = planner(server, mode=PreemptionMode.DRY_RUN)
+    leader.blocked = {f"{SPACE}/{server.pods[pods['n0']]['metadata']['name']}": "the budget allows none"}
+
+    for _ in range(8):
+        leader.run_once()
+    leader.now += 0.6
+    for _ in range(8):
+        leader.run_once()
+
+    assert leader.preemptions == ["dry-run"]
+
+
 def test_where_budgets_forbid_all_a_dry_run_finds_no_pods() -> None:
     server, pods = full(n0=2)
     urgent(server)
