@@ -1,4 +1,7 @@
-"""Reports of searches for pods to evict, and dry runs until their PodDisruptionBudgets are counted. No I/O."""
+"""Dry runs of preemption: which gangs share a search, and results until their budgets are counted. No I/O.
+
+``shared_searches`` says for which gangs a search has the same inputs.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,12 @@ from scheduler_core.planner.commit.actions import CheckBudgets
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.context import TermContext
+from scheduler_core.planner.leader.eviction_history import EvictionHistory, gang_key
 from scheduler_core.planner.leader.preemption_search import PreemptionSearchResult
-from scheduler_core.planner.leader.queue import GangQueue
+from scheduler_core.planner.leader.preemption_turns import has_waited
+from scheduler_core.planner.leader.queue import GangQueue, QueuedGang
+from scheduler_core.planner.leader.shared_searches import SharingRules, have_equal_requests
+from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.preemption.model import NoPreemption, PreemptionPlan
 from scheduler_core.policy.preemption import PreemptionMode
 
@@ -32,10 +39,43 @@ class PreemptionReport(NamedTuple):
 class DryRuns:
     """Dry runs in one term of leadership. For one thread."""
 
-    def __init__(self, queue: GangQueue, context: TermContext) -> None:
-        self._queue, self._context = queue, context
+    def __init__(self, view: PlannerView, queue: GangQueue, history: EvictionHistory, context: TermContext) -> None:
+        self._view, self._queue, self._history, self._context = view, queue, history, context
         self._counted: set[GangName] = set()  # queued gangs for which a dry run has found pods
         self._unchecked: dict[GangName, Sequence[PreemptionReport]] = {}  # dry runs whose budgets are not counted yet
+
+    def equal_gangs(self, searched: QueuedGang, rules: SharingRules, now: float) -> tuple[Gang, ...]:
+        """Return the other gangs that get the result of a search, too. ``now``: monotonic seconds.
+
+        Also gangs that were searched for less than a minute ago: so all are searched for together from now on.
+        """
+        policy = self._context.policies().preemption
+        if policy.mode is not PreemptionMode.DRY_RUN:
+            return ()
+        in_progress, gangs = self._view.in_progress(), list[Gang]()
+        for waiting in self._queue.ordered():
+            gang = waiting.gang
+            if gang.name == searched.gang.name or not has_waited(waiting, policy.wait_s, now):
+                continue
+            if not rules.allow(searched, waiting) or not in_progress.is_free(gang):
+                continue
+            if not self._history.has_failed(gang_key(gang), now):
+                gangs.append(gang)
+        return tuple(gangs)
+
+    def reports_of(self, result: PreemptionSearchResult, now: float) -> list[PreemptionReport]:
+        """Return the reports of a result, and note that these gangs were searched for. ``now``: monotonic seconds."""
+        in_progress, wall, found = self._view.in_progress(), self._context.clock.wall(), list[PreemptionReport]()
+        for each in result.by_gang():
+            gang = each.found.gang
+            waiting = self._queue.get_queued(gang.name)
+            if waiting is None or not in_progress.is_free(waiting.gang):
+                continue
+            if gang is not result.found.gang and not have_equal_requests(gang, waiting.gang):
+                continue  # it has changed since the search began
+            self._history.mark_searched(gang.name.namespace, gang_key(gang), now)
+            found.append(PreemptionReport(PreemptionMode.DRY_RUN, each, wall, each.no_eviction))
+        return found
 
     def begin_check(self, found: PreemptionPlan, reports: Sequence[PreemptionReport]) -> CheckBudgets:
         """Return the check that the evictions would begin with. ``reports``: of the gangs that the result is for."""

@@ -175,8 +175,7 @@ class EvictionHistory:
 
     def has_given_up(self, namespace: str, now: float) -> bool:
         """Return True while the gangs of a namespace wait because it gave up gangs."""
-        failures = self._failures.get(_namespace_key(namespace))
-        return failures is not None and now < failures.not_before
+        return self.has_failed(_namespace_key(namespace), now)
 
     def mark_won(self, gang_key: str) -> None:
         """Record that the gang has its places."""
@@ -189,9 +188,13 @@ class EvictionHistory:
 
     def may_search(self, gang_key: str, now: float) -> bool:
         """Return True if a search for the gang may begin."""
-        failures = self._failures.get(gang_key)
         is_rested = now >= self._searched.get(gang_key, -RETRY_S) + RETRY_S
-        return is_rested and (failures is None or now >= failures.not_before)
+        return is_rested and not self.has_failed(gang_key, now)
+
+    def has_failed(self, gang_key: str, now: float) -> bool:
+        """Return True while a gang waits because pods were evicted for it in vain."""
+        failures = self._failures.get(gang_key)
+        return failures is not None and now < failures.not_before
 
 
 def _namespace_key(namespace: str) -> str:

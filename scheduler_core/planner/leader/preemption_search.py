@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -48,6 +48,7 @@ class PreemptionSearch(NamedTuple):
     yields: tuple[EvictionUnit, ...] = ()  # backfilled gangs: if there are any, only these are evicted
     ending: tuple[VictimPod, ...] = ()  # with ``yields``: running pods that are expected to end before these
     planned: PlannedPods | None = None  # evictions in progress that are proved again, in place of a search
+    equal_gangs: tuple[Gang, ...] = ()  # for which a search would have the same inputs: the result is theirs, too
 
     @property
     def gang(self) -> Gang:
@@ -72,6 +73,7 @@ class PreemptionSearchResult(NamedTuple):
     seats: tuple[PlannedMember, ...] = ()  # of ``PreemptionSearch.planned``: of the gang, once the pods are gone
     changed: str | None = None  # of ``PreemptionSearch.planned``: as ``EvictionProof.changed``
     protected: Mapping[str, int] = {}  # number of units that are not evicted, by reason for people
+    equal_gangs: tuple[Gang, ...] = ()  # as in ``PreemptionSearch``
 
     @property
     def no_eviction(self) -> str | None:
@@ -82,11 +84,24 @@ class PreemptionSearchResult(NamedTuple):
         protected = ", ".join(f"{number} because {reason}" for reason, number in units)
         return self.found.reason + (f"; units that are not evicted: {protected}" if protected else "")
 
+    def by_gang(self) -> Iterator[PreemptionSearchResult]:
+        """Yield the result of each gang, first that of the gang that was searched for. The others get no hold."""
+        yield self._replace(equal_gangs=())
+        for gang in self.equal_gangs:
+            found = self.found._replace(gang=gang)
+            if isinstance(found, PreemptionPlan):
+                found = found._replace(seats=())  # which name the members of the first gang
+            yield self._replace(found=found, create=None, equal_gangs=())
+
 
 def run_preemption_search(search: PreemptionSearch) -> PreemptionSearchResult:
     """Return the cheapest units found, and the hold that reserves their devices for the gang."""
     if search.planned is not None:
         return _check(search, search.planned)
+    return _search(search)._replace(equal_gangs=search.equal_gangs)
+
+
+def _search(search: PreemptionSearch) -> PreemptionSearchResult:
     gang, now, policy = search.gang, search.units.now, search.units.policy
     yields = search.yields
     ending = (*ending_pods(search.units), *search.ending) if yields else ()

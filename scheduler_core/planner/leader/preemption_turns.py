@@ -14,11 +14,18 @@ from typing import NamedTuple
 from scheduler_core.planner.commit.observations import Observations
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.leader.hold_limits import CapacityHold
+from scheduler_core.planner.leader.queue import QueuedGang
 
 # After the last accepted eviction for a gang, other gangs of its priority wait for:
 _NAMESPACE_WAITS_S = 60.0  # in its namespace
 _OTHERS_WAIT_S = 10.0  # in other namespaces, while evictions are left
 _ACCEPTED_S = 2.0  # in other namespaces, when all are accepted: until the watch shows that the pods terminate
+
+
+def has_waited(waiting: QueuedGang, wait_s: float, now: float) -> bool:
+    """Return whether a gang does not fit, and has waited as long as the policy requires. ``now``: monotonic seconds."""
+    is_over = now - waiting.newest_seen_at >= wait_s
+    return is_over and waiting.unfit_state is not None and not waiting.gang.unplanned
 
 
 class EvictionsForHold(NamedTuple):

@@ -34,7 +34,7 @@ from scheduler_core.planner.leader.forbidden_units import ForbiddenUnits
 from scheduler_core.planner.leader.hold_limits import CapacityHold
 from scheduler_core.planner.leader.preemption_outcomes import PreemptionOutcomes
 from scheduler_core.planner.leader.preemption_search import PreemptionSearchResult
-from scheduler_core.planner.leader.preemption_turns import evictions_for
+from scheduler_core.planner.leader.preemption_turns import evictions_for, has_waited
 from scheduler_core.planner.leader.queue import GangQueue, QueuedGang
 from scheduler_core.planner.leader.view import PlannerView
 from scheduler_core.planner.preemption.inputs import EvictedDevices
@@ -69,7 +69,7 @@ class Preemptions:
         self._next_search = self._next_pass = 0.0  # monotonic seconds
         self._unplaced_count = 0  # gangs that did not fit, at the last pass over the queue that found none
         self._is_turn_of_all = False  # the next search is for a gang of any priority
-        self._dry_runs = DryRuns(queue, context)
+        self.dry_runs = DryRuns(view, queue, self._history, context)
 
     def next_gang(self, now: float) -> QueuedGang | None:
         """Return the next gang to search for; None: none may. ``now``: monotonic seconds.
@@ -97,7 +97,7 @@ class Preemptions:
             gang = waiting.gang
             if found is not None and gang.priority < found.gang.priority and not self._is_turn_of_all:
                 break
-            if waiting.unfit_state is None or now - waiting.newest_seen_at < policy.wait_s or gang.unplanned:
+            if not has_waited(waiting, policy.wait_s, now):
                 continue
             key = gang_key(gang)
             turn = self._history.turn(gang.name.namespace, key)
@@ -263,15 +263,17 @@ class Preemptions:
         waiting = self._queue.get_queued(gang.name)
         if waiting is None or not self._view.in_progress().is_free(waiting.gang):
             return None
-        before = self.reports.get(gang.name)
+        if policy.mode is PreemptionMode.DRY_RUN:
+            reports = self.dry_runs.reports_of(result, now)
+            if isinstance(result.found, PreemptionPlan):
+                return self.dry_runs.begin_check(result.found, reports)
+            for report in reports:
+                self._keep_report(report)
+            return None
         over = OVER_LIMIT if self._is_over_limit(result.found, now) and policy.mode is PreemptionMode.EVICT else None
         report = PreemptionReport(policy.mode, result, self._context.clock.wall(), result.no_eviction or over)
-        if isinstance(result.found, PreemptionPlan) and policy.mode is PreemptionMode.DRY_RUN:
-            return self._dry_runs.begin_check(result.found, (report,))
-        self.reports[gang.name] = report
+        self._keep_report(report)
         if not isinstance(result.found, PreemptionPlan) or result.create is None:
-            if report.no_eviction is not None and (before is None or before.no_eviction != report.no_eviction):
-                self._context.executor.report_no_preemption(gang.name, report.no_eviction)
             return None
         if policy.mode is not PreemptionMode.EVICT:
             return None
@@ -281,16 +283,25 @@ class Preemptions:
         self._context.executor.report_preemption("planned", result.found)
         return result.create
 
+    def _keep_report(self, report: PreemptionReport) -> None:
+        """Keep the last report of a gang, and say why no pod is evicted if that is new."""
+        name, why = report.gang.name, report.no_eviction
+        before = self.reports.get(name)
+        self.reports[name] = report
+        is_plan = isinstance(report.result.found, PreemptionPlan) and report.result.create is not None
+        if not is_plan and why is not None and (before is None or before.no_eviction != why):
+            self._context.executor.report_no_preemption(name, why)
+
     def apply_dry_run_check(self, gang: GangName, check: BudgetCheck, now: float) -> None:
         """Report a dry run whose budgets are counted, or let another search begin without what they forbid."""
-        reports = self._dry_runs.end_check(gang)
+        reports = self.dry_runs.end_check(gang)
         if not reports or self._policy.mode is not PreemptionMode.DRY_RUN:
             return
         if not check.blocked:
             for report in reports:
                 before = self.reports.get(report.gang.name)
                 self.reports[report.gang.name] = report
-                self._dry_runs.report_units(report, before)
+                self.dry_runs.report_units(report, before)
             return
         self.forbidden.apply_check(check, now)
         for report in reports:
@@ -358,5 +369,5 @@ class Preemptions:
 
     def _forget_old(self, now: float) -> None:
         self.reports = {name: each for name, each in self.reports.items() if self._queue.get_queued(name) is not None}
-        self._dry_runs.forget_gone()
+        self.dry_runs.forget_gone()
         self._history.forget_old(now, self._context.clock.wall(), self._policy.cooldown_s)

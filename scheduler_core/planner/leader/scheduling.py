@@ -29,6 +29,7 @@ from scheduler_core.planner.leader.preemptions import Preemptions
 from scheduler_core.planner.leader.provisioning import NodeRequests
 from scheduler_core.planner.leader.queue import QueuedGang, TrialRules, fit_inputs
 from scheduler_core.planner.leader.queue_order import QueueOrder
+from scheduler_core.planner.leader.shared_searches import SharingRules
 from scheduler_core.planner.leader.view import PlannerView, SeenNodes
 from scheduler_core.planner.packing.anti_affinity import PlacedMember
 from scheduler_core.planner.preemption.inputs import UnitInputs
@@ -88,7 +89,7 @@ class PlanScheduler:
             executor.start_hold_search(self._hold_task(request, now))
         elif not self._is_searching_hold and (waiting := self.preemptions.next_gang(now)) is not None:
             self._is_searching_hold = True
-            executor.start_preemption_search(self._preemption_search(waiting, now))
+            executor.start_preemption_search(self._shared_search(waiting, now))
         if self._is_planning:
             return
         if now < self._not_before and not self._backlog.queue.has_untried(now):
@@ -251,6 +252,15 @@ class PlanScheduler:
             ending_s=policy.max_grace_s,  # pods that were evicted for this hold count as gone
         )
         return search._replace(units=inputs, planned=planned)
+
+    def _shared_search(self, waiting: QueuedGang, now: float) -> PreemptionSearch:
+        """Return a search of which other gangs may get the result, too."""
+        search, has_anti_affinity = self._preemption_search(waiting, now), self._view.gang_members.has_anti_affinity
+        if has_anti_affinity and self._plan_inputs != (search.view.policy_of, search.options.placed_members):
+            return search  # the next plan finds out again which requests are equal
+        holders = {each.gang for each in self.holds.open_holds()}
+        rules = SharingRules(holders | self._backlog.avoiding_gangs(now), has_anti_affinity)
+        return search._replace(equal_gangs=self.preemptions.dry_runs.equal_gangs(waiting, rules, now))
 
     def _preemption_search(self, waiting: QueuedGang, now: float) -> PreemptionSearch:
         gang, view, policies = waiting.gang, self._view, self._context.policies()
