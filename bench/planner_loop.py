@@ -124,7 +124,7 @@ class Stage:
     def __init__(self, spent: Spent, nodes: int, rate: float) -> None:
         self.rounds = 0
         self.first_s = 0.0  # to compute all node states once
-        self._now = self._due = 0.0
+        self._now = self._due = self._next_tick = 0.0
         self._spent, self._count, self._rate = spent, nodes, rate
         self._sources = {**planner_sources(MemoizedParser(lambda: BUILT_IN)), **RESERVATION_SOURCES}
         self._reductions = {kind: Projection(source) for kind, source in self._sources.items()}
@@ -175,8 +175,11 @@ class Stage:
                 with self._spent.on("round"):
                     self._term.apply_plan(found)
             if self._now >= self._due:
-                self.rounds, self._due = self.rounds + 1, self._now + 1.0  # a tick per second
+                self.rounds, self._due = self.rounds + 1, self._now + 1.0
                 with self._spent.on("round"):
+                    if self._now >= self._next_tick:
+                        self._next_tick = self._now + 1.0
+                        self._term.tick()
                     self._term.run_round()
 
     def _answer(self, most: int) -> None:

@@ -1,9 +1,9 @@
 """Reconcile reservations with the ledger: the writes of the leading planner, from the observed cluster alone. Pure.
 
-``reconcile`` returns every write that may be done now. The writes may be done in any order, at once, or not at all, and
-the planner may end after any of them: the next reconcile finds what is left to do. The order that matters is in the
-conditions: no member is ungated before the ledger lists its reservation as committed and the status has a deadline; no
-reservation is deleted while the ledger lists it.
+``reconcile`` returns every write that may be done now, and which reservations need no further look. The writes may be
+done in any order, at once, or not at all, and the planner may end after any of them: the next reconcile finds what is
+left to do. The order that matters is in the conditions: no member is ungated before the ledger lists its reservation as
+committed and the status has a deadline; no reservation is deleted while the ledger lists it.
 
     ledger entry  members                          next
     none          all placed                       status Bound; the reservation stays for later members of the gang
@@ -24,7 +24,8 @@ While the view may be old nothing more is listed, proposed or committed; committ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -67,38 +68,52 @@ STATUS_AFTER_S = 1.0  # a proposal that waits longer for acknowledgements says s
 BLOCKED_S = 5.0  # a proposal that an extender blocks is withdrawn after so long
 
 
-def reconcile(inputs: ReconcileInput, terms: CommitTerms, pool: str) -> tuple[Action, ...]:
+class Reconciled(NamedTuple):
+    """The result of ``reconcile``."""
+
+    writes: tuple[Action, ...]
+    idle: frozenset[str] = frozenset()  # UIDs of reservations that need no step before a change: see ``_may_idle``
+
+
+def reconcile(inputs: ReconcileInput, terms: CommitTerms, pool: str) -> Reconciled:
     """Return every write that may be done now by a planner that holds the Lease."""
     ledger = inputs.ledger
     if ledger is None:
-        return (CreateLedger(pool, take_over_spec(LedgerSpec(), inputs.identity, terms.lease, terms.levels)),)
+        return Reconciled(
+            (CreateLedger(pool, take_over_spec(LedgerSpec(), inputs.identity, terms.lease, terms.levels)),)
+        )
     if ledger_role(ledger, inputs.identity) is LedgerRole.TAKE_OVER:
-        return (WriteLedger(ledger, take_over_spec(ledger.spec, inputs.identity, terms.lease, terms.levels)),)
+        spec = take_over_spec(ledger.spec, inputs.identity, terms.lease, terms.levels)
+        return Reconciled((WriteLedger(ledger, spec),))
     entries = active_entries(ledger.spec, inputs.reservations)
     active = inputs.reservations if inputs.active is None else inputs.active
     found = {uid: _reservation_step(inputs, terms, inputs.reservations[uid], entries.get(uid)) for uid in active}
-    writes = [write for each in found.values() for write in each.writes]
-    return (
-        *writes,
+    writes = (
+        *(write for each in found.values() for write in each.writes),
         *recreate_deleted(inputs),
         *_ledger(inputs, terms, ledger, found),
         *_extender_probes(inputs, ledger),
     )
+    without_step = (inputs.reservations[uid] for uid, each in found.items() if each == _NO_STEP)
+    listed = {each.uid for each in ledger.spec.entries}
+    idle = (each.key for each in without_step if _may_idle(each, entries.get(each.key), listed))
+    return Reconciled(writes, frozenset(idle))
 
 
-def idle_reservations(inputs: ReconcileInput, terms: CommitTerms) -> frozenset[str]:
-    """Return UIDs of active reservations that need no step before they, a member or the ledger change."""
-    assert inputs.ledger is not None  # the first reconcile created it
-    active = inputs.reservations if inputs.active is None else inputs.active
-    listed = {each.uid for each in inputs.ledger.spec.entries}
-    ended = (uid for uid in active if uid not in listed and inputs.reservations[uid].status.state in _ENDED_STATES)
-    return frozenset(
-        uid for uid in ended if unlisted_step(inputs, terms, inputs.reservations[uid]) == ReservationStep()
-    )
+_NO_STEP = ReservationStep()
 
 
-# Of a reservation that the ledger no longer lists: time alone changes nothing.
-_ENDED_STATES = (ReservationState.BOUND, ReservationState.FAILED)
+def _may_idle(reservation: ReservationUpdate, entry: LedgerEntry | None, listed: Container[str]) -> bool:
+    """Return whether, without a step now, only a change of what concerns this reservation can lead to one.
+
+    That is a change of the reservation, its ledger entry, its gang, its pods, or writes of them; for a committed plan
+    also a removed node, and time. Other plans wait for more. ``listed``: all UIDs in the ledger.
+    """
+    state = reservation.status.state
+    if reservation.key not in listed:
+        return state in (ReservationState.BOUND, ReservationState.FAILED)
+    is_committed = entry is not None and entry.phase is EntryPhase.COMMITTED
+    return is_committed and state is ReservationState.COMMITTED
 
 
 def _ledger(

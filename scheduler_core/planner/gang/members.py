@@ -59,6 +59,12 @@ class GangMembers:
         self._sizes: dict[GangName, dict[tuple[str, str], DeclaredSize]] = {}
         self._known: dict[GangName, Gang] = {}  # cache of ``get_gang``
 
+    def changed_uids(self, batch: Batch[Member]) -> set[str]:
+        """Return the UIDs of the members that a batch changes or removes."""
+        gone = self._members.keys() - {each.uid for each in batch.updates} if batch.is_full_list else set[str]()
+        changed = {each.uid for each in batch.updates if self._members.get(each.uid) != each}
+        return gone | changed | set(batch.removed)
+
     def apply_members(self, batch: Batch[Member]) -> frozenset[GangName]:
         """Apply a batch of members by UID. Return the gangs that may have changed."""
         touched: set[GangName] = set()

@@ -20,6 +20,7 @@ from scheduler_core.planner.commit.actions import (
     EndPod,
     EvictPod,
     Key,
+    PodAction,
     ProbeExtenderPod,
     ReleasePod,
     RequestNodes,
@@ -158,6 +159,8 @@ class Outbox:
         """
         self._in_flight.pop(action.key, None)
         self._creating.discard(action.key)
+        if isinstance(action, PodAction):  # it may have to be written again
+            self._view.reservation_index.mark_pods_dirty((action.member.uid,))
         if outcome is not WriteOutcome.DONE:
             self._view.mark_not_written(action)
         if outcome is WriteOutcome.UNANSWERED:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from scheduler_core.cache.events import Batch, ReservationUpdate
+from scheduler_core.cache.events import Batch, LedgerUpdate, ReservationUpdate
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.gang.pod_source import PlannerPod
 
@@ -128,3 +128,13 @@ class OwnWrites:
         twice = missed & self._missed
         self._missed = missed - twice
         return tuple(twice | (self._statuses.keys() - shown - self._created.keys()))
+
+
+def newest_ledgers(batch: Batch[LedgerUpdate], known: LedgerUpdate | None) -> Batch[LedgerUpdate]:
+    """Return the batch with the ledger as it was written, where that is newer."""
+
+    def newest(update: LedgerUpdate) -> LedgerUpdate:
+        is_same = known is not None and update.key == known.key and update.uid == known.uid
+        return known if known is not None and is_same and int(update.version) < int(known.version) else update
+
+    return batch._replace(updates=tuple(map(newest, batch.updates)))

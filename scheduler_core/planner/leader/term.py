@@ -22,7 +22,7 @@ from scheduler_core.cache.pod_loads import PodLoad
 from scheduler_core.evaluation.reservation_check import ExtenderView, ReservationChecker
 from scheduler_core.planner.commit.actions import WriteLedger
 from scheduler_core.planner.commit.ledger import LedgerRole, ledger_role
-from scheduler_core.planner.commit.reconcile import idle_reservations, reconcile
+from scheduler_core.planner.commit.reconcile import reconcile
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.gang.pod_source import PlannerPod
 from scheduler_core.planner.leader.backfills import Backfills
@@ -89,7 +89,7 @@ class LeaderTerm:
     def tick(self, watches: Iterable[WatchStatus] = ()) -> None:
         """Let time pass. ``watches``: their present status."""
         wall = self._context.clock.wall()
-        self.view.cache.advance_time(wall)
+        self.view.advance_time(wall)
         if self.view.cache.synced:
             written_at = self.view.oldest_unseen_write_at()
             lag_s = None if written_at is None else wall - written_at
@@ -214,11 +214,11 @@ class LeaderTerm:
         )
         self._scheduler.preemptions.observe_evictions(state)
         terms = config.terms._replace(max_timeout_s=self._context.policies().limits.max_timeout_s)
-        actions = reconcile(state, terms, config.pool)
+        actions, idle = reconcile(state, terms, config.pool)
+        self.view.reservation_index.park(idle)
         for action in actions:
             self._outbox.submit_action(action, now)
         if self.leads:
-            self.view.reservation_index.park(idle_reservations(state, terms))
             scheduler = self._scheduler
             for write in chain(
                 scheduler.due_hand_overs(), scheduler.due_releases(now), scheduler.due_node_requests(now)

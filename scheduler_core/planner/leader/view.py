@@ -9,7 +9,7 @@ from copy import copy
 from itertools import chain
 from typing import Any, NamedTuple
 
-from gputopo.crd.reservations import EntryPhase, spec_hash
+from gputopo.crd.reservations import EntryPhase, LedgerEntry, spec_hash
 from scheduler_core.cache.change_log import ChangeLog
 from scheduler_core.cache.cluster_cache import ClusterCache
 from scheduler_core.cache.events import Batch, LedgerUpdate, NodeUpdate, ReservationUpdate
@@ -38,7 +38,7 @@ from scheduler_core.planner.gang.pod_deadlines import PodDeadlines
 from scheduler_core.planner.gang.pod_source import PlannerPod, fan_out, split_loads
 from scheduler_core.planner.gang.volumes import VOLUME_KINDS, VolumeIndex, with_volume_rules
 from scheduler_core.planner.leader.in_progress import InProgress
-from scheduler_core.planner.leader.own_writes import OwnWrite, OwnWrites
+from scheduler_core.planner.leader.own_writes import OwnWrite, OwnWrites, newest_ledgers
 from scheduler_core.planner.leader.reservation_index import GangReservationIndex
 from scheduler_core.planner.packing.anti_affinity import PlacedMember
 from scheduler_core.planner.packing.model import NodeView, TableVariant, ViewChanges
@@ -89,7 +89,7 @@ class PlannerView:
             policy, heartbeats=heartbeats, reservations=True, report_bound_pods=False, guarded=guarded
         )
         self.gang_members = GangMembers()
-        self.reservation_index = GangReservationIndex(self.reservations, self.gang_members.get_member)
+        self.reservation_index = GangReservationIndex(self.reservations)
         self.deadlines = PodDeadlines()
         self.disruptions = Disruptions()
         self.observations = Observations()
@@ -132,14 +132,18 @@ class PlannerView:
                 self._mark_made(unanswered)
             self._apply_reservations(newest, now)
             return frozenset()
+        if batch.kind is LedgerUpdate:
+            self._apply_ledgers(newest_ledgers(batch, self.ledger), now)
+            return frozenset()
         if batch.kind is NodeUpdate:
             self._apply_rules(batch)
-        elif batch.kind is LedgerUpdate:
-            batch = self._newest_ledgers(batch)
         self.cache.apply_batch(batch, now)
-        if batch.kind is LedgerUpdate and self.ledger is not None:
-            self.reservation_index.mark_dirty(active_entries(self.ledger.spec, self.reservations))
         return frozenset()
+
+    def advance_time(self, now: float) -> None:
+        """Let time pass, which is an input of the step of each reservation in the ledger."""
+        self.cache.advance_time(now)
+        self.reservation_index.mark_dirty(self._entries())
 
     def is_known_pod(self, uid: str) -> bool:
         """Return whether the pod uses GPUs or is in a gang."""
@@ -148,7 +152,7 @@ class PlannerView:
     def apply_ledger(self, ledger: LedgerUpdate | None, now: float) -> None:
         """Apply the ledger as read; None: it does not exist."""
         if ledger is None:
-            self.cache.apply_batch(Batch(LedgerUpdate, (), (self._pool,)), now)
+            self._apply_ledgers(Batch(LedgerUpdate, (), (self._pool,)), now)
         else:
             self.apply_batch(Batch(LedgerUpdate, (ledger,)), now)
 
@@ -269,10 +273,8 @@ class PlannerView:
         return tuple(PlacedMember(node, each) for node, each in nodes if node is not None)
 
     def in_progress(self) -> InProgress:
-        """Return gangs and pods with a listed plan, for which nothing else may be started. The ledger must exist."""
-        assert self.ledger is not None
-        entries = active_entries(self.ledger.spec, self.reservations)
-        plans = [self.reservations[uid] for uid, entry in entries.items() if entry.phase is not EntryPhase.HELD]
+        """Return gangs and pods with a listed plan, for which nothing else may be started."""
+        plans = [self.reservations[uid] for uid, entry in self._entries().items() if entry.phase is not EntryPhase.HELD]
         gangs = frozenset(name for each in plans if (name := reserved_gang(each)) is not None) | self._ending_gangs()
         single = (seat.uid for each in plans if not each.spec.gang for seat in each.spec.seats)
         return InProgress(gangs, frozenset(single), Counter(chain.from_iterable(map(self._namespaces_of, plans))))
@@ -357,6 +359,7 @@ class PlannerView:
             members = members._replace(
                 updates=tuple(with_volume_rules(each, self._volumes) for each in members.updates)
             )
+        self.reservation_index.mark_pods_dirty(self.gang_members.changed_uids(members))
         touched = self.gang_members.apply_members(members)
         self.reservation_index.mark_gangs_dirty(touched)
         return touched
@@ -381,12 +384,16 @@ class PlannerView:
         self._rules_log.add_names({*batch.removed, *(each.key for each in batch.updates)})
         if batch.is_full_list:
             self._rules_log.add_names(before.keys() - self.rules.keys())
+        if batch.is_full_list or batch.removed:
+            self.reservation_index.mark_dirty(self._entries())  # a node of a plan may be gone
 
-    def _newest_ledgers(self, batch: Batch[LedgerUpdate]) -> Batch[LedgerUpdate]:
-        known = self.ledger
+    def _apply_ledgers(self, batch: Batch[LedgerUpdate], now: float) -> None:
+        before = self._entries()
+        self.cache.apply_batch(batch, now)
+        after = self._entries()
+        uids = before.keys() | after.keys()
+        self.reservation_index.mark_dirty(sorted(uid for uid in uids if before.get(uid) != after.get(uid)))
 
-        def newest(update: LedgerUpdate) -> LedgerUpdate:
-            is_same = known is not None and update.key == known.key and update.uid == known.uid
-            return known if known is not None and is_same and int(update.version) < int(known.version) else update
-
-        return batch._replace(updates=tuple(map(newest, batch.updates)))
+    def _entries(self) -> dict[str, LedgerEntry]:
+        """Return the entries of the ledger that count, by UID of the reservation."""
+        return {} if self.ledger is None else active_entries(self.ledger.spec, self.reservations)

@@ -44,7 +44,7 @@ from scheduler_core.planner.commit.actions import (
 from scheduler_core.planner.commit.eviction import is_forbidden
 from scheduler_core.planner.commit.ledger import LedgerRole, active_entries, ledger_role
 from scheduler_core.planner.commit.observations import BudgetCheck, with_evicted_pod
-from scheduler_core.planner.commit.reconcile import idle_reservations, reconcile
+from scheduler_core.planner.commit.reconcile import reconcile
 from scheduler_core.planner.commit.state import CommitTerms
 from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import DEFAULT_BIND_TIMEOUT_S, GangPhase
@@ -80,6 +80,7 @@ class Planner:
         self.deposed = False
         self.view = PlannerView(Policy(), POOL, me, guarded=terms.guarded)
         self.view.apply_ledger(server.ledger, server.now)
+        self._ticked_at = server.now
         self.unheld: frozenset[str] = frozenset()  # UIDs of holds that were unwanted or forbidden at the last reconcile
         self._tried = 0
 
@@ -87,7 +88,8 @@ class Planner:
         self.view.apply_batch(batch, self.server.now)
 
     def tick(self) -> None:
-        self.view.cache.advance_time(self.server.now)
+        self._ticked_at = self.server.now
+        self.view.advance_time(self.server.now)
 
     def writes(self) -> tuple[Action, ...]:
         """Return the writes that are due now."""
@@ -102,6 +104,8 @@ class Planner:
             for batch in self.watcher.lists():
                 self.hear(batch)
             return self.writes()
+        if self._ticked_at != self.server.now:
+            self.tick()
         view.observe(self.server.now)
         self.unheld = frozenset(uid for uid, gang in self._holds().items() if gang not in self._queued())
         outlook = PlanFindings(unwanted_holds=self.unheld, estimates=dict.fromkeys(self._holds()))
@@ -112,11 +116,12 @@ class Planner:
     def _steps(self, outlook: PlanFindings) -> tuple[Action, ...]:
         """Assert that reconciling only active reservations gives the same writes as reconciling all."""
         world = self.view.reconcile_input(self.server.now, self.server.now, outlook)
-        found, whole = (reconcile(each, self.terms, POOL) for each in (world, world._replace(active=None, plans=None)))
+        (found, idle), (whole, _) = (
+            reconcile(each, self.terms, POOL) for each in (world, world._replace(active=None, plans=None))
+        )
         assert sorted(map(_unordered, found)) == sorted(map(_unordered, whole))
         self.unheld |= {uid for uid in self._holds() if is_forbidden(world, self.view.reservations[uid])}
-        if ledger_role(world.ledger, self.me) is LedgerRole.LEAD:
-            self.view.reservation_index.park(idle_reservations(world, self.terms))
+        self.view.reservation_index.park(idle)
         return found
 
     def _plan(self) -> CreateReservation | None:

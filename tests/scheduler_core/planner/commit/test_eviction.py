@@ -94,7 +94,7 @@ def writes(case: Case) -> tuple[Action, ...]:
         unproved={case.intent.key: None} if case.unproved else {},
         proved_seats={} if case.unproved else {case.intent.key: SEATS},
     )
-    return reconcile(inputs, CommitTerms(gated=True), "gpus")
+    return reconcile(inputs, CommitTerms(gated=True), "gpus").writes
 
 
 def evicted(case: Case) -> list[str]:

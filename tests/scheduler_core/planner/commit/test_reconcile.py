@@ -134,7 +134,7 @@ def found(case: Case, terms: CommitTerms = MIXED) -> tuple[Action, ...]:
         touched=case.touched,
         refused_writes=case.refused,
     )
-    return reconcile(_input(case, found_ledger, memory), terms, "gpus")
+    return reconcile(_input(case, found_ledger, memory), terms, "gpus").writes
 
 
 def _input(case: Case, found_ledger: LedgerUpdate | None, memory: Observations) -> ReconcileInput:
@@ -186,13 +186,15 @@ def state_of(write: Action) -> tuple[ReservationState | None, str | None]:
 
 
 def test_a_missing_ledger_is_created() -> None:
-    assert reconcile(_input(Case(), None, Observations()), MIXED, "gpus") == (CreateLedger("gpus", LedgerSpec(ME, 1)),)
+    assert reconcile(_input(Case(), None, Observations()), MIXED, "gpus").writes == (
+        CreateLedger("gpus", LedgerSpec(ME, 1)),
+    )
 
 
 def test_the_ledger_of_another_planner_is_taken_over_first() -> None:
     found_ledger = ledger(entry(PLAN, COMMITTED))
 
-    assert reconcile(_input(Case(), found_ledger, Observations()), MIXED, "gpus") == (
+    assert reconcile(_input(Case(), found_ledger, Observations()), MIXED, "gpus").writes == (
         WriteLedger(found_ledger, LedgerSpec(ME, 2, (entry(PLAN, COMMITTED),))),
     )
 
@@ -553,7 +555,7 @@ def test_an_entry_without_its_reservation_is_removed() -> None:
     found_ledger = ledger(entry(PLAN, COMMITTED))
     found_ledger = found_ledger._replace(spec=msgspec.structs.replace(found_ledger.spec, planner=ME))
 
-    (write,) = reconcile(_input(Case(reservations=()), found_ledger, Observations()), MIXED, "gpus")
+    (write,) = reconcile(_input(Case(reservations=()), found_ledger, Observations()), MIXED, "gpus").writes
 
     assert phases(write) == []
 

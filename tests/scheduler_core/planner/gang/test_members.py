@@ -68,6 +68,17 @@ def test_a_full_list_removes_members_that_it_lacks() -> None:
     assert gang_members.members_of(LLM) == tuple(members(3)[:2])
 
 
+def test_the_members_that_a_batch_changes_or_removes_are_known_before() -> None:
+    gang_members = GangMembers()
+    gang_members.apply_members(batch(*members(3), complete=True))
+    first, second, _ = members(3)
+    bound = member(first.name, BOUND)
+
+    assert gang_members.changed_uids(batch(bound, second)) == {first.uid}
+    assert gang_members.changed_uids(batch(second, removed=(first.uid,))) == {first.uid}
+    assert gang_members.changed_uids(batch(first, second, complete=True)) == {"uid-w-2"}
+
+
 def test_a_pod_that_names_another_gang_leaves_its_old_gang() -> None:
     gang_members = GangMembers()
     gang_members.apply_members(batch(*members(2)))

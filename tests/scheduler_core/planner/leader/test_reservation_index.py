@@ -7,8 +7,8 @@ from scheduler_core.planner.gang.gang import DeclaredSize, DeclaredSizes
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.gang.size_sources import JobSizes
 from scheduler_core.planner.leader.reservation_index import GangReservationIndex
-from tests.scheduler_core.planner.commit.apiserver import SPACE, ApiServer
-from tests.scheduler_core.planner.gang.gang_pods import BOUND, LLM, member
+from tests.scheduler_core.planner.commit.apiserver import SPACE, ApiServer, pinned
+from tests.scheduler_core.planner.gang.gang_pods import LLM
 from tests.scheduler_core.planner.leader.fake_planner import FakePlanner
 from tests.scheduler_core.planner.packing.plans import plan
 
@@ -37,8 +37,10 @@ def test_running_gangs_are_parked() -> None:
         running(server, planner, name, 1)
     assert active_gangs(planner) == []
 
-    server.create_pod("d", 1, "d", 1)
+    late = server.create_pod("d", 1, "d", 1)
     planner.run()
+    server.bind(late, pinned(server.pods[late]) or "")
+    planner.apply_events()
 
     assert active_gangs(planner) == ["d"]
 
@@ -98,25 +100,48 @@ def test_a_deleted_reservation_is_forgotten_and_others_of_its_gang_stay_parked()
     assert planner.term.view.reservation_index.seats((GangName(SPACE, "a"),)) == {}
 
 
-def test_a_gang_activates_reservations_of_members_that_joined_it() -> None:
-    planned_nodes = plan("llm-1", {"w-0": ("n1", 1)})
-    people = {"uid-w-0": member("w-0", BOUND, gang=GangName("team", "other"))}
-    index = GangReservationIndex({planned_nodes.key: planned_nodes}, people.get)
-    index.update_reservations([planned_nodes.key])
-    index.park([planned_nodes.key])
-    assert list(index.active) == []
-    index.mark_gangs_dirty([GangName("team", "other")])
-    assert list(index.active) == [planned_nodes.key]
+def test_pods_and_gangs_activate_their_reservations() -> None:
+    of_gang = plan("llm-1", {"w-0": ("n1", 1), "w-1": ("n2", 1)})
+    again, single = plan("llm-2", {"w-1": ("n3", 1)}), plan("pods-1", {"x": ("n4", 1)}, gang="")
+    known = {each.key: each for each in (of_gang, again, single)}
+    index = GangReservationIndex(known)
+    index.update_reservations(known)
 
-    index.park([planned_nodes.key])
-    people.clear()
-    index.update_reservations([planned_nodes.key])
-    index.park([planned_nodes.key])
-    index.mark_gangs_dirty([GangName("team", "other")])
+    def active_after(pods: tuple[str, ...] = (), gangs: tuple[GangName, ...] = ()) -> list[str]:
+        index.park(known)
+        assert list(index.active) == []
+        index.mark_pods_dirty(pods)
+        index.mark_gangs_dirty(gangs)
+        return sorted(index.active)
 
+    assert active_after(pods=("uid-w-0",)) == [of_gang.key]
+    assert active_after(pods=("uid-w-1", "uid-stranger")) == [of_gang.key, again.key]
+    assert active_after(pods=("uid-x",)) == [single.key]
+    assert active_after(gangs=(LLM, GangName("team", "other"))) == [of_gang.key, again.key]
+
+    del known[of_gang.key]
+    index.update_reservations([of_gang.key])
+
+    assert (active_after(pods=("uid-w-0",)), active_after(pods=("uid-w-1",))) == ([], [again.key])
+    assert active_after(gangs=(LLM,)) == [again.key]
+
+
+def test_a_reservation_with_another_plan_is_indexed_again() -> None:
+    first = plan("llm-1", {"w-0": ("n1", 1)})
+    known = {first.key: first}
+    index = GangReservationIndex(known)
+    index.update_reservations(known)
+    index.park(known)
+
+    known[first.key] = plan("llm-1", {"w-1": ("n1", 1)})
+    index.update_reservations(known)
+
+    assert list(index.active) == [first.key]
+    index.park(known)
+    index.mark_pods_dirty(["uid-w-0"])
     assert list(index.active) == []
-    index.mark_gangs_dirty([LLM])
-    assert list(index.active) == [planned_nodes.key]
+    index.mark_pods_dirty(["uid-w-1"])
+    assert list(index.active) == [first.key]
 
 
 def test_a_changed_gang_size_activates_its_reservation() -> None:
@@ -136,7 +161,7 @@ def test_a_restored_plan_is_indexed_until_both_copies_are_gone() -> None:
     first = plan("llm-1", {"w-0": ("n1", 1)})
     again = first._replace(key="uid-again")
     there = {each.key: each for each in (first, again)}
-    index = GangReservationIndex(there, lambda _: None)
+    index = GangReservationIndex(there)
     index.update_reservations(there)
 
     del there[first.key]
