@@ -97,13 +97,14 @@ class CapacityHolds:
     def open_holds(self) -> tuple[CapacityHold, ...]:
         """Return the holds that the ledger lists, or is about to list; the highest priority first."""
         view, ledger = self._view, self._view.ledger
+        if not view.reservation_index.holds:  # each round asks several times
+            return ()
         entries = () if ledger is None else active_entries(ledger.spec, view.reservations)
         found = [
             CapacityHold(each, name)
-            for uid in {*entries, *view.observations.created}
-            if (each := view.reservations.get(uid)) is not None
-            and each.spec.held
-            and (name := reserved_gang(each)) is not None
+            for uid in view.reservation_index.holds
+            if (uid in entries or uid in view.observations.created)
+            and (name := reserved_gang(each := view.reservations[uid])) is not None
             and view.gang_members.get_gang(name) is not None
         ]
         return tuple(sorted(found, key=lambda each: (-each.priority, each.gang, each.reservation.name)))

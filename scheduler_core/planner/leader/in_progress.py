@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import NamedTuple
 
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.policy.limits import GangLimits, LimitReached
+
+_uid = attrgetter("uid")
 
 
 class InProgress(NamedTuple):
@@ -19,7 +22,7 @@ class InProgress(NamedTuple):
 
     def is_free(self, gang: Gang) -> bool:
         """Return True if nothing is in progress for this gang."""
-        return gang.name not in self.gangs and self.pods.isdisjoint([each.uid for each in gang.ready])
+        return gang.name not in self.gangs and self.pods.isdisjoint(map(_uid, gang.ready))
 
     def limit_reached(self, namespace: str, limits: GangLimits) -> LimitReached | None:
         """Return the limit because of which no further gang of a namespace is planned; None: there is none."""

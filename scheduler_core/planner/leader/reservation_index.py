@@ -25,6 +25,7 @@ class GangReservationIndex:
         self._reservations = reservations
         self._by_gang: dict[GangName, set[str]] = {}
         self._by_pod: dict[str, tuple[str, ...]] = {}  # UIDs of the reservations with a seat for a pod: mostly one
+        self._holds: set[str] = set()  # UIDs of capacity holds
         self._plans: Counter[tuple[str, str]] = Counter()
         self._indexed: dict[str, ReservationUpdate] = {}
         self._active: dict[str, None] = {}  # ordered: as they became active
@@ -33,6 +34,11 @@ class GangReservationIndex:
     def active(self) -> Collection[str]:
         """UIDs of the reservations that the next round must check."""
         return self._active.keys()
+
+    @property
+    def holds(self) -> Collection[str]:
+        """UIDs of all capacity holds."""
+        return self._holds
 
     @property
     def plans(self) -> Container[tuple[str, str]]:
@@ -80,6 +86,8 @@ class GangReservationIndex:
         uid = reservation.key
         self._indexed[uid] = reservation
         self._plans.update(plan_keys(reservation))
+        if reservation.spec.held:
+            self._holds.add(uid)
         if (name := reserved_gang(reservation)) is not None:
             self._by_gang.setdefault(name, set()).add(uid)
         for seat in reservation.spec.seats:
@@ -88,6 +96,7 @@ class GangReservationIndex:
     def _remove(self, reservation: ReservationUpdate) -> None:
         uid = reservation.key
         del self._indexed[uid]
+        self._holds.discard(uid)
         for plan in plan_keys(reservation):
             self._plans[plan] -= 1
             if not self._plans[plan]:

@@ -65,6 +65,18 @@ def test_unwanted_pods_do_not_count_in_a_batch() -> None:
     assert found == [["pod.1", "pod.4"], ["pod.5"]]
 
 
+def test_the_search_for_a_gang_without_a_plan_begins_with_the_last_one() -> None:
+    """The first gangs of many are planned first."""
+    queue, asked = of(queued("a"), queued("b"), queued("c")), list[str]()
+
+    def is_wanted(gang: Gang) -> bool:
+        asked.append(gang.name.name)
+        return gang.name.name == "b"
+
+    assert queue.has_queued(is_wanted)
+    assert asked == ["c", "b"]
+
+
 def test_get_queued() -> None:
     queue = of(queued("a"))
 

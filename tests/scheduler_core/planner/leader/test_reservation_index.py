@@ -171,3 +171,16 @@ def test_a_restored_plan_is_indexed_until_both_copies_are_gone() -> None:
     index.update_reservations([again.key])
 
     assert ("team", "llm-1") not in index.plans
+
+
+def test_capacity_holds_are_listed_until_they_are_removed() -> None:
+    hold, placed = plan("hold-1", held={"n1": 4}), plan("llm-1", {"w-0": ("n1", 1)})
+    known = {each.key: each for each in (hold, placed)}
+    index = GangReservationIndex(known)
+    index.update_reservations(known)
+    assert list(index.holds) == [hold.key]
+
+    known.clear()
+    index.update_reservations([hold.key, placed.key])
+
+    assert list(index.holds) == []
