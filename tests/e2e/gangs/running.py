@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gputopo.crd import reservations
-from gputopo.kube.rbac import ELECTION, LEASES, LEDGERS, PLANNER, PREEMPTOR, RESERVATIONS, Role
+from gputopo.kube.rbac import ELECTION, LEASES, LEDGERS, PLANNER, PREEMPTOR, RESERVATIONS, Resource, Role
 from tests.api_client import ApiError
 from tests.api_objects import Object
 from tests.e2e.agent.access import define, define_node_gpus, grant
@@ -46,10 +46,19 @@ def prepare(cluster: Cluster) -> None:
     """Create the custom resources and the service account of the planner."""
     define_node_gpus(cluster)
     define_reservations(cluster)
-    grant(cluster, ACCOUNT, Role("planner", {**PLANNER.verbs, **PREEMPTOR.verbs, **ELECTION.verbs}))
+    grant(cluster, ACCOUNT, merge_roles("planner", PLANNER, PREEMPTOR, ELECTION))
     # Of one that was killed long ago: where there is no Lease at all, planners wait as long as if it had a holder.
     spec = {"holderIdentity": "nobody", "leaseDurationSeconds": 1}
     cluster.api.create(LEASES.path(namespace=cluster.namespace), {"metadata": {"name": LEASE}, "spec": spec})
+
+
+def merge_roles(name: str, *roles: Role) -> Role:
+    """Return a role that may do what any of these roles may do."""
+    verbs: dict[Resource, tuple[str, ...]] = {}
+    for role in roles:
+        for resource, permitted in role.verbs.items():
+            verbs[resource] = tuple(dict.fromkeys((*verbs.get(resource, ()), *permitted)))
+    return Role(name, verbs)
 
 
 def define_reservations(cluster: Cluster) -> None:
