@@ -14,7 +14,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain, cycle
 from random import Random
@@ -22,11 +22,13 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
-from filter_reservations import Event, Reservations, pod_object
+from filter_reservations import Containers, Event, Reservations, pod_object
 
 from gputopo.crd.nodegpus import content_hash
 from gputopo.crd.reservations import LEDGERS, RESERVATIONS
 from gputopo.labels import encode_topology, keys
+from gputopo.labels.keys import GPU_RESOURCES
+from gputopo.model import NodeTopology
 from tests.machines import MACHINES
 from tests.scheduler_core.allocation import machines16
 
@@ -40,63 +42,86 @@ SHAPES_16 = (
     machines16.two_cube_meshes,
     machines16.uneven,
 )
-BLOCK = len(SHAPES_8) + 1  # nodes: one of each shape with 8 GPUs, and one with 16
 KINDS = ("nodegpus", "pods", "nodes")  # of which a watch falls behind
 _TICK_S = 0.01
 _RELIST_S = 15.0
+Object = dict[str, Any]
 _GONE = b'{"type":"ERROR","object":{"kind":"Status","status":"Failure","reason":"Expired","code":410}}\n'
 
 
 class Fleet:
     """The nodes, and what runs on them. ``lock`` guards them."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(
+        self, count: int, machines: Sequence[NodeTopology] = (), kubelets: Sequence[Object | None] = (None,)
+    ) -> None:
+        """Create nodes with these machines, by default those above, and these settings of kubelets, in turns."""
         self._random = Random(count)
-        eights, sixteens = ([(each.gpus, encode_topology(each)) for each in (make() for make in shapes)]
-                            for shapes in (SHAPES_8, SHAPES_16))  # fmt: skip
-        machines = [eights[at % BLOCK] if at % BLOCK < 6 else sixteens[at // BLOCK % 7] for at in range(count)]
-        self._uuids = [[gpu.uuid for gpu in gpus] for gpus, _ in machines]
-        self._hashes = [content_hash(facts.annotations[keys.TOPOLOGY.key]) for _, facts in machines]
+        facts = [(each, encode_topology(each)) for each in machines or _default_machines()]
+        self._machines = [facts[at % len(facts)] for at in range(count)]
+        self._kubelets = [kubelets[at // len(facts) % len(kubelets)] for at in range(count)]
+        self._uuids = [[gpu.uuid for gpu in machine.gpus] for machine, _ in self._machines]
         self._observed = [_now()] * count
         self.count, self.lock = count, threading.Lock()
-        self.held: list[dict[str, tuple[int, list[int]]]] = []  # by node: pod -> containers, and GPUs as reported
-        self.late: list[dict[str, tuple[int, int]]] = []  # by node: pod -> containers, and number of GPUs
+        self.held: list[dict[str, tuple[Containers, list[int]]]] = []  # by node: pod -> containers, and reported GPUs
+        self.late: list[dict[str, Containers]] = []  # by node: pods whose GPUs are not reported
         self.reserved = [0] * count  # by node: GPUs of members that are not bound
-        for at, uuids in enumerate(self._uuids):
-            busy = self._random.sample(range(len(uuids)), self._random.randint(0, len(uuids) // 2))
-            self.held.append({f"busy-{at}": (1, busy)} if busy else {})
-            many = 3 if len(uuids) > 8 and self._random.random() < 0.1 else self._random.random() < 0.2
+        for at in range(count):
+            busy = self._random.sample(range(self.size(at)), self._random.randint(0, self.size(at) // 2))
+            self.held.append({f"busy-{at}": ((len(busy),), busy)} if busy else {})
+            many = 3 if self.size(at) > 8 and self._random.random() < 0.1 else self._random.random() < 0.2
             self.late.append({f"late-{at}-{n}": self._containers(self._random.choice((1, 1, 2))) for n in range(many)})
-        self._nodes = [_node(at, len(gpus), facts) for at, (gpus, facts) in enumerate(machines)]
+            while self.free(at) < 0:  # on small machines
+                self.late[at].popitem()
         self._reports = [self.report(at) for at in range(count)]
 
-    def _containers(self, gpus: int) -> tuple[int, int]:
-        return (2 if gpus > 1 and self._random.random() < 0.3 else 1), gpus
+    def _containers(self, gpus: int) -> Containers:
+        return (gpus - 1, 1) if gpus > 1 and self._random.random() < 0.3 else (gpus,)
+
+    def size(self, at: int) -> int:
+        """Return the number of GPUs of a node."""
+        return len(self._uuids[at])
 
     def free(self, at: int) -> int:
         """Return the number of GPUs of a node that no pod and no member has."""
-        taken = sum(len(gpus) for _, gpus in self.held[at].values()) + sum(gpus for _, gpus in self.late[at].values())
-        return len(self._uuids[at]) - taken - self.reserved[at]
+        taken = sum(len(gpus) for _, gpus in self.held[at].values()) + sum(map(sum, self.late[at].values()))
+        return self.size(at) - taken - self.reserved[at]
 
-    def report_pod(self, at: int, pod: str, containers: int, gpus: int) -> None:
+    def report_pod(self, at: int, pod: str) -> None:
         """The kubelet reports the GPUs of a pod: any free ones."""
         taken = {gpu for _, held in self.held[at].values() for gpu in held}
-        free = [gpu for gpu in range(len(self._uuids[at])) if gpu not in taken]
-        self.held[at][pod] = containers, self._random.sample(free, gpus)
+        free = [gpu for gpu in range(self.size(at)) if gpu not in taken]
+        containers = self.late[at].pop(pod)
+        self.held[at][pod] = containers, self._random.sample(free, sum(containers))
+
+    def node(self, at: int) -> bytes:
+        """Return a Node."""
+        machine, facts = self._machines[at]
+        metadata = {
+            "name": name(at),
+            "uid": f"uid-{at}",
+            "resourceVersion": "5",
+            "labels": {**facts.labels, **facts.mirrors},
+            "annotations": facts.annotations,
+        }
+        allocatable = {GPU_RESOURCES[0]: str(len(machine.gpus))}
+        return msgspec.json.encode({"metadata": metadata, "status": {"allocatable": allocatable}})
 
     def report(self, at: int) -> bytes:
         """Return the NodeGpus of a node. Its ``agentVersion`` is the time at which it was made, monotonic seconds."""
         allocations = [
-            {"gpu": self._uuids[at][gpu], "pod": {"namespace": "team", "name": pod, "container": f"c{n % containers}"}}
+            {"gpu": self._uuids[at][gpu], "pod": {"namespace": "team", "name": pod, "container": f"c{container}"}}
             for pod, (containers, taken) in self.held[at].items()
-            for n, gpu in enumerate(sorted(taken))
+            for container, gpu in zip(_container_of_each(containers), taken, strict=True)
         ]
         self._observed[at] = _now()
-        report = {
+        report: Object = {
             "observedAt": self._observed[at],
-            "contentHash": self._hashes[at],
+            "contentHash": content_hash(self._machines[at][1].annotations[keys.TOPOLOGY.key]),
             "agentVersion": f"{time.monotonic():.4f}",
         }
+        if (kubelet := self._kubelets[at]) is not None:
+            report["kubelet"] = kubelet
         metadata = {"name": name(at), "uid": f"uid-g-{at}", "resourceVersion": "5"}
         return msgspec.json.encode({"metadata": metadata, **report, "allocations": allocations})
 
@@ -109,19 +134,19 @@ class Fleet:
     def list_objects(self, kind: str, start: int, end: int) -> list[bytes]:
         """Return the objects of some nodes."""
         with self.lock:
+            nodes = range(start, min(end, self.count))
             if kind == "nodes":
-                return self._nodes[start:end]
+                return [self.node(at) for at in nodes]
             if kind == "nodegpus":
                 return self._reports[start:end]
             if kind == "leases":
-                return [self.heartbeat(at) for at in range(start, min(end, self.count))]
-            return [pod for at in range(start, min(end, self.count)) for pod in self._pods(at)]
+                return [self.heartbeat(at) for at in nodes]
+            return [pod for at in nodes for pod in self.pods(at)]
 
-    def _pods(self, at: int) -> Iterator[bytes]:
-        for pod, (containers, gpus) in self.held[at].items():
-            yield pod_object(pod, name(at), len(gpus), containers)
-        for pod, (containers, number) in self.late[at].items():
-            yield pod_object(pod, name(at), number, containers)
+    def pods(self, at: int) -> list[bytes]:
+        """Return the pods of a node."""
+        held = [(pod, containers) for pod, (containers, _) in self.held[at].items()]
+        return [pod_object(pod, name(at), *containers) for pod, containers in (*held, *self.late[at].items())]
 
     def changed_report(self, at: int) -> Event:
         """Return the event of a report, which lists show from now on."""
@@ -132,22 +157,21 @@ class Fleet:
         """Yield kind, type and object of events without end."""
         for serial in range(10**12):
             at, pod = self._random.randrange(self.count), f"new-{serial}"
-            containers, gpus = self._containers(self._random.choice((1, 1, 2, 4)))
-            yield "nodes", "MODIFIED", self._nodes[at]
+            containers = self._containers(self._random.choice((1, 1, 2, 4)))
+            yield "nodes", "MODIFIED", self.node(at)
             yield "pods", "MODIFIED", pod_object(f"web-{at}", name(at), 0)
             yield "leases", "MODIFIED", self.heartbeat(at)
-            if gpus > self.free(at):
+            if sum(containers) > self.free(at):
                 yield self.changed_report(at)
                 continue
-            self.late[at][pod] = containers, gpus
-            yield "pods", "ADDED", pod_object(pod, name(at), gpus, containers)
-            self.report_pod(at, pod, containers, gpus)
-            del self.late[at][pod]
+            self.late[at][pod] = containers
+            yield "pods", "ADDED", pod_object(pod, name(at), *containers)
+            self.report_pod(at, pod)
             yield self.changed_report(at)
-            yield "nodes", "MODIFIED", self._nodes[at]
+            yield "nodes", "MODIFIED", self.node(at)
             yield "pods", "MODIFIED", pod_object(f"web-{at}", name(at), 0)
             del self.held[at][pod]
-            yield "pods", "DELETED", pod_object(pod, name(at), gpus, containers)
+            yield "pods", "DELETED", pod_object(pod, name(at), *containers)
             yield self.changed_report(at)
 
 
@@ -160,15 +184,15 @@ def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def _node(at: int, gpus: int, facts: Any) -> bytes:
-    metadata = {
-        "name": name(at),
-        "uid": f"uid-{at}",
-        "resourceVersion": "5",
-        "labels": {**facts.labels, **facts.mirrors},
-        "annotations": facts.annotations,
-    }
-    return msgspec.json.encode({"metadata": metadata, "status": {"allocatable": {"nvidia.com/gpu": str(gpus)}}})
+def _default_machines() -> list[NodeTopology]:
+    """Return a sequence of machines in which a seventh has 16 GPUs."""
+    eights, sixteens = [make() for make in SHAPES_8], [make() for make in SHAPES_16]
+    return [machine for sixteen in sixteens for machine in (*eights, sixteen)]
+
+
+def _container_of_each(containers: Containers) -> list[int]:
+    """Return the container of each GPU of a pod."""
+    return [number for number, gpus in enumerate(containers) for _ in range(gpus)]
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -32,18 +32,19 @@ HOLDS, MEMBERS = 50, 4
 _TURN_S, _LIFE_S = 1.0, 20.0
 _WRITE_S = 0.05  # between the writes of a reservation and of the ledger
 Event = tuple[str, str, bytes]  # kind, type and object
+Containers = tuple[int, ...]  # GPUs of each container of a pod
 
 
 class Nodes(Protocol):
     """What the planner reads and changes."""
 
     count: int
-    late: list[dict[str, tuple[int, int]]]
-    held: list[dict[str, tuple[int, list[int]]]]
+    late: list[dict[str, Containers]]
+    held: list[dict[str, tuple[Containers, list[int]]]]
     reserved: list[int]
 
     def free(self, at: int) -> int: ...
-    def report_pod(self, at: int, pod: str, containers: int, gpus: int) -> None: ...
+    def report_pod(self, at: int, pod: str) -> None: ...
     def changed_report(self, at: int) -> Event: ...
 
 
@@ -145,13 +146,12 @@ class Reservations:
         each.phase = EntryPhase.COMMITTED
         for rank, at in enumerate(each.places):
             self._nodes.reserved[at] -= each.gpus
-            self._nodes.late[at][f"{each.name}-{rank}"] = 1, each.gpus
+            self._nodes.late[at][f"{each.name}-{rank}"] = (each.gpus,)
             yield "pods", "MODIFIED", pod_object(f"{each.name}-{rank}", self._name_of(at), each.gpus)
 
     def _report(self, each: Reservation, now: float) -> Iterator[Event]:
         for rank, at in enumerate(each.places):
-            pod = f"{each.name}-{rank}"
-            self._nodes.report_pod(at, pod, *self._nodes.late[at].pop(pod))
+            self._nodes.report_pod(at, f"{each.name}-{rank}")
             yield self._nodes.changed_report(at)
         self._there.remove(each)
         each.ends = now + _LIFE_S
@@ -166,17 +166,16 @@ class Reservations:
             yield self._nodes.changed_report(at)
 
 
-def pod_object(pod: str, node: str | None, gpus: int, containers: int = 1) -> bytes:
-    """Return a Pod. ``node``: None if it is not bound; ``gpus``: of its containers together."""
-    sizes = [gpus // containers] * (containers - 1)
+def pod_object(pod: str, node: str | None, *gpus: int) -> bytes:
+    """Return a Pod. ``node``: None if it is not bound; ``gpus``: of each container."""
     metadata = {"name": pod, "namespace": "team", "uid": f"uid-{pod}", "resourceVersion": "5"}
     spec: dict[str, Any] = {
         "containers": [
             {
-                "name": f"c{n}",
-                "resources": {"limits": {"cpu": "8"} | ({GPU_RESOURCES[0]: str(size)} if size else {})},
+                "name": f"c{number}",
+                "resources": {"limits": {"cpu": "8"} | ({GPU_RESOURCES[0]: str(each)} if each else {})},
             }
-            for n, size in enumerate((*sizes, gpus - sum(sizes)))
+            for number, each in enumerate(gpus)
         ]
     }
     status = {"phase": "Pending"} if node is None else {"phase": "Running"}
