@@ -83,6 +83,7 @@ class Reservations:
         self._next, self._write_at = 0.0, inf  # the next turn; when the ledger is written
         self._there: list[Reservation] = []
         self._ending: list[Reservation] = []  # their pods run
+        self._to_delete: list[Reservation] = []  # once the ledger no longer lists them
         for number in range(HOLDS):
             at = self._random.randrange(nodes.count)
             spec = ReservationSpec(f"held-{number}", held=(HeldCapacity(name_of(at), 4),), priority=10)
@@ -111,6 +112,8 @@ class Reservations:
         if now >= self._write_at:
             self._write_at, self._generation = inf, self._generation + 1
             yield LEDGERS, "MODIFIED", self._ledger
+            while self._to_delete:
+                yield RESERVATIONS, "DELETED", self._to_delete.pop().object
         if now < self._next:
             return
         self._next, self._write_at = now + _TURN_S, now + _WRITE_S
@@ -156,7 +159,7 @@ class Reservations:
         self._there.remove(each)
         each.ends = now + _LIFE_S
         self._ending.append(each)
-        yield RESERVATIONS, "DELETED", each.object
+        self._to_delete.append(each)
 
     def _end(self, each: Reservation) -> Iterator[Event]:
         self._ending.remove(each)
