@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain, combinations_with_replacement, groupby, pairwise, product
+from itertools import chain, combinations_with_replacement, groupby, product
 from math import comb
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ import msgspec
 from gputopo.recent_results import recent_results
 from scheduler_core.allocation.gpu_sets import union
 
-_REMEMBERED, _REMEMBERED_LISTS = 1 << 12, 1 << 10  # of each machine shape; a list has at most 15 exchanges
+_REMEMBERED, _REMEMBERED_LISTS = 1 << 12, 1 << 10  # of each machine shape; a list has two exchanges per kind of parts
 _FEW = 64
 _MOST_WASTED = 16  # combinations that are too large, for each that is not
 
@@ -132,7 +132,7 @@ class Symmetry:
         return found if len(found) <= most else None
 
     def _find_exchanges(self, *fixed: int) -> tuple[Permutation, ...]:
-        """Return exchanges of two parts that together make up all exchanges which leave these sets as they are."""
+        """Return exchanges that together make up all exchanges which leave these sets as they are."""
         return tuple(_exchanges(self._arrange(self._whole, fixed), self._size))
 
     def _arrange(self, part: _Part, masks: tuple[int, ...]) -> _Arranged:
@@ -221,15 +221,25 @@ def _alike(arranged: _Arranged) -> Iterator[tuple[_Arranged, ...]]:
 
 
 def _exchanges(arranged: _Arranged, size: int) -> Iterator[Permutation]:
-    """Yield the exchanges of each two neighbours among the parts that can be exchanged, and those inside the parts."""
-    for each in arranged.parts:
-        yield from _exchanges(each, size)
+    """Yield few exchanges that make up all others: of parts, the first two, and each for the next one.
+
+    Those inside of one part make up those inside of the others, together with these.
+    """
     for parts in _alike(arranged):
-        for one, other in pairwise(parts):
-            places = list(range(size))
-            for first, second in zip(one.places, other.places, strict=True):
-                places[first], places[second] = second, first
-            yield Permutation(tuple(places))
+        yield from _exchanges(parts[0], size)
+        if len(parts) > 1:
+            yield _moved(parts[:2], size)
+        if len(parts) > 2:
+            yield _moved(parts, size)
+
+
+def _moved(parts: Sequence[_Arranged], size: int) -> Permutation:
+    """Return the permutation that moves each part to the place of the next one, and the last to that of the first."""
+    places = list(range(size))
+    for one, other in zip(parts, (*parts[1:], parts[0]), strict=True):
+        for old, new in zip(one.places, other.places, strict=True):
+            places[old] = new
+    return Permutation(tuple(places))
 
 
 def _choices(arranged: _Arranged, size: int, most: int) -> list[int] | None:
