@@ -44,8 +44,8 @@ from scheduler_core.request.pod_request import PodProfile, PodRequest, parse_req
 from tests.machines import MACHINES
 from tests.scheduler_core.allocation.machines16 import MACHINES16
 
-MOST_MS = 150.0  # nearly twice the longest event and prediction measured: other programs make CPU times longer
-MOST_IN_FLIGHT_MS = 2_000.0  # for up to 32 different sets of pods that may come, each an event and an evaluation
+MOST_MS = 100.0  # nearly twice the longest time measured: other programs make CPU times longer
+MOST_IN_FLIGHT_MS = 1_000.0  # a call checks for 15 ms, and one more of up to 32 sets of pods that may come
 EVENTS, TURNS, NODES, TRIES = 1_200, 160, 20, 3
 SIZES: tuple[Containers, ...] = ((1,), (1,), (2,), (4,), (3,), (8,), (1, 1), (2, 1), (2, 2), (1, 1, 1, 1, 1))
 POLICIES = ("none", "best-effort", "restricted", "single-numa-node")

@@ -219,7 +219,7 @@ def _follow(shape: MachineShape, start: _OpenKinds, kubelet: KubeletModel) -> _K
             left = (*waiting[:at], waiting[at] - 1, *waiting[at + 1 :])
             following += [
                 (mask & ~chosen, left, tuple(sorted((*releases, chosen))) if kind.ended else releases)
-                for chosen in sets.masks
+                for chosen in symmetry.distinct((*fixed, mask, *releases), sets.masks)
             ]
             if kind.ended and (may_crash or not sets.masks):  # the device plugin crashed; the pod ended without GPUs
                 following.append((mask, left, releases))

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.recent_results import recent_results
-from scheduler_core.allocation.gpu_sets import union
+from scheduler_core.allocation.gpu_sets import MAX_SETS, union
 
 _REMEMBERED, _REMEMBERED_LISTS = 1 << 12, 1 << 10  # of each machine shape; a list has two exchanges per kind of parts
 _FEW = 64
@@ -122,14 +122,19 @@ class Symmetry:
 
         None: there are more than ``most``.
         """
-        found = set(masks)
-        new = list(found)
+        return _reached(set(masks), self._exchanges(*fixed), most)
+
+    def distinct(self, fixed: tuple[int, ...], masks: Sequence[int]) -> Sequence[int]:
+        """Return some of the sets. Each other is equal to one of them up to exchanges that leave ``fixed`` as it is."""
         exchanges = self._exchanges(*fixed)
-        while new and len(found) <= most:
-            moved = set(chain.from_iterable([each.apply_all(new) for each in exchanges])) - found
-            found |= moved
-            new = list(moved)
-        return found if len(found) <= most else None
+        if not exchanges:
+            return masks
+        found, known = list[int](), set[int]()
+        for mask in masks:
+            if mask not in known:
+                found.append(mask)
+                known.update(_reached({mask}, exchanges, MAX_SETS) or (mask,))
+        return found
 
     def _find_exchanges(self, *fixed: int) -> tuple[Permutation, ...]:
         """Return exchanges that together make up all exchanges which leave these sets as they are."""
@@ -218,6 +223,15 @@ def _alike(arranged: _Arranged) -> Iterator[tuple[_Arranged, ...]]:
         return
     for _, parts in groupby(arranged.parts, key=lambda each: each.marks):
         yield tuple(parts)
+
+
+def _reached(masks: set[int], exchanges: Sequence[Permutation], most: int) -> set[int] | None:
+    """Return what the sets become by these exchanges, one after the other; None: more than ``most``."""
+    new: Collection[int] = masks
+    while new and len(masks) <= most:
+        new = set(chain.from_iterable([each.apply_all(new) for each in exchanges])) - masks
+        masks |= new
+    return masks if len(masks) <= most else None
 
 
 def _exchanges(arranged: _Arranged, size: int) -> Iterator[Permutation]:

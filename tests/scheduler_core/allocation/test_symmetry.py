@@ -92,6 +92,20 @@ def test_representatives_stand_for_all_subsets(machine: str) -> None:
         assert symmetry.equals((among,), chosen, 1 << 16) == set(subsets(among, size))
 
 
+@pytest.mark.parametrize("machine", sorted(MACHINES16))
+def test_distinct_sets_stand_for_all(machine: str) -> None:
+    shape, random = shape_of(MACHINES16[machine]()), Random(machine)
+    for symmetry in (shape.symmetry, shape.symmetry_on_numa_nodes):
+        fixed, size = (random.getrandbits(16), random.getrandbits(16)), random.randint(1, 4)
+        masks = list(subsets(0x0FFF, size))
+
+        found = symmetry.distinct(fixed, masks)
+
+        equal = [symmetry.equals(fixed, [mask], 1 << 16) or set() for mask in found]
+        assert set(masks) <= set().union(*equal)
+        assert sum(map(len, equal)) == len(set().union(*equal))  # none of them is equal to another one
+
+
 def test_trees_have_few_different_sets() -> None:
     """231 of 65,536 on a DGX-2: a tree of two octets, four quads and eight pairs."""
     assert len({DGX2.symmetry.canonical(mask) for mask in range(1 << 16)}) == 231
