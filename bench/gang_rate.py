@@ -2,7 +2,7 @@
 
 As ``planner_loop.py``: a minimal API server and kube-scheduler in the same process answer at once. Nodes with 8 GPUs
 are in racks of 16, blocks of 256 and zones of 2,048; half of them are partly in use. Ten gangs arrive each second, of
-several sizes, some with a required level; each lives for some seconds.
+several sizes, some with a required level; each lives for some seconds. ``--requests``: number of different requests.
 
     read, take, round, plan, answer   as in ``planner_loop.py``
     cores                             CPU time by the time in which the gangs arrive
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from random import Random
 
 import msgspec
@@ -46,11 +46,12 @@ def main() -> None:
     options.add_argument("--nodes", type=int, default=NODES)
     options.add_argument("--rate", type=float, default=RATE)
     options.add_argument("--seconds", type=float, default=SECONDS)
+    options.add_argument("--requests", type=int, default=len(SHAPES))
     options.add_argument("--profile", choices=("read", "take", "round", "plan", "answer"), nargs="+", default=())
     asked = options.parse_args()
     MAKERS[NodeUpdate] = racked
     spent = Spent(asked.profile)
-    stage = GangRate(spent, asked.nodes, asked.rate)
+    stage = GangRate(spent, asked.nodes, asked.rate, asked.requests)
     stage.arrive(SECONDS / 3)  # the first plan of each request, and the first evaluation of each class of nodes
     spent.seconds.clear()
     before = stage.started
@@ -67,8 +68,9 @@ def main() -> None:
 class GangRate(Stage):
     """A term of leadership in which gangs arrive and end."""
 
-    def __init__(self, spent: Spent, nodes: int, rate: float) -> None:
+    def __init__(self, spent: Spent, nodes: int, rate: float, requests: int) -> None:
         super().__init__(spent, nodes, rate)
+        self._requests, self._next_tick = requests, 0.0
         self.started = 0  # gangs
         random = Random(0)
         used = ((node_name(at), random.randint(1, 8)) for at in range(nodes) if at % 2)
@@ -98,16 +100,25 @@ class GangRate(Stage):
                     found = run_plan(self._tasks.popleft(), self._memory)
                 with self._spent.on("round"):
                     self._term.apply_plan(found)
+            if self._now >= self._next_tick:
+                self._next_tick = self._now + 1.0
+                with self._spent.on("round"):
+                    self._term.tick()
             if self._now >= self._due:
                 self._due = self._now + 1.0
                 with self._spent.on("round"):
                     self._term.run_round()
 
     def _create(self) -> None:
-        size, gpus, required = SHAPES[self._numbers % len(SHAPES)]
+        vram, shape = divmod(self._numbers % self._requests, len(SHAPES))
+        size, gpus, required = SHAPES[shape]
         gang = f"gang-{self._numbers}"
         self._numbers += 1
-        pods = list(gated_members(gang, size, gpus, required))
+        pods = list(
+            gated_members(
+                gang, size, gpus, {keys.POD_GANG_REQUIRED.key: required, keys.POD_MIN_VRAM.key: f"{1 + vram}Mi"}
+            )
+        )
         for pod in pods:
             self._version += 1
             pod["metadata"]["resourceVersion"] = str(self._version)
@@ -131,13 +142,12 @@ class GangRate(Stage):
             self._ends.append((self._now + LIFE_S, uids))
 
 
-def gated_members(gang: str, size: int, gpus: int, required: str | None) -> Iterator[Object]:
-    """Yield the gated members of a gang."""
+def gated_members(gang: str, size: int, gpus: int, wishes: Mapping[str, str | None]) -> Iterator[Object]:
+    """Yield the gated members of a gang. ``wishes``: annotations; None: not there."""
     for rank in range(size):
         pod = planned(0, gpus)
         annotations = {keys.POD_GANG.key: gang, keys.POD_GANG_SIZE.key: str(size)}
-        if required is not None:
-            annotations[keys.POD_GANG_REQUIRED.key] = required
+        annotations |= {key: value for key, value in wishes.items() if value is not None}
         pod["metadata"] |= {"name": f"{gang}-{rank}", "uid": f"uid-{gang}-{rank}", "annotations": annotations}
         yield pod
 

@@ -7,6 +7,10 @@ fit arrive together 10 s later, when the others have been tried. All the time, p
 that no waiting gang can use. The clock advances by the CPU time of the planner; where nothing is due, it skips to the
 next event. So a wait does not depend on the load of the machine.
 
+    --different     each gang that does not fit has a request of its own; otherwise there are four requests
+    --together      these gangs arrive together with those that fit, so none of them was tried before
+    --usable        the pods that end free GPUs that one member of a gang that does not fit could use
+
     mean, max   wait from the arrival until the first member is ungated, in seconds of that clock
     ratio       mean wait by the mean wait without gangs that do not fit
     waiting     CPU of the planner once all gangs that fit are placed, in % of a core, with the events
@@ -18,6 +22,7 @@ from __future__ import annotations
 import argparse
 import time
 from itertools import cycle
+from typing import NamedTuple
 
 import msgspec
 from planner_loop import RATE, Spent, Stage, node_name, planned
@@ -39,13 +44,16 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--nodes", type=int, nargs="+", default=NODES)
     options.add_argument("--unfit", type=int, nargs="+", default=UNFIT)
+    for option in Case._fields:
+        options.add_argument(f"--{option}", action="store_true")
     asked = options.parse_args()
+    case = Case(asked.different, asked.together, asked.usable)
     print(f"{FIT} gangs that fit, {MEMBERS} x 8 GPUs each; every {1000 * EVENT_S:.0f} ms a GPU pod is replaced")
     print(f"{'nodes':>7} {'do not fit':>11} {'started':>8} {'mean s':>8} {'max s':>8} {'ratio':>7} {'waiting':>8}")
     for nodes in asked.nodes:
         base: float | None = None
         for unfit in asked.unfit:
-            stage = Fairness(nodes, unfit)
+            stage = Fairness(nodes, unfit, case)
             waits = stage.measure_waits()
             mean = sum(waits) / len(waits) if waits else float("nan")
             base = mean if base is None else base
@@ -57,22 +65,41 @@ def main() -> None:
             )
 
 
+class Case(NamedTuple):
+    """The options of the program."""
+
+    different: bool = False
+    together: bool = False
+    usable: bool = False
+
+
 class Fairness(Stage):
     """Gangs that do not fit at the head of the queue, gangs that fit behind them, and pod events on other nodes."""
 
-    def __init__(self, nodes: int, unfit: int) -> None:
+    def __init__(self, nodes: int, unfit: int, case: Case) -> None:
         self._at, self._plan_s, self._read_at = 0.0, 0.0, 0.0
         self._began: float | None = None
         super().__init__(Spent(()), nodes, RATE)
         self._ungated: dict[str, float] = {}  # by gang: when its first member was ungated
         free = (FIT + 1) * MEMBERS  # with the gang "first"
         names = [node_name(at) for at in range(nodes)]
-        pods = [running(f"full-{at}", 8 if at >= SWAPPED else 7, name) for at, name in enumerate(names[free:])]
+        swapped_full = 0 if case.usable else 7
+        pods = [
+            running(f"full-{at}", gpus, name)
+            for at, name in enumerate(names[free:])
+            if (gpus := 8 if at >= SWAPPED else swapped_full)
+        ]
         swapped = [running(f"swap-{at}", 1, name) for at, name in enumerate(names[free : free + SWAPPED])]
         waiting = [
-            gated(f"unfit-{gang}", 5 + gang % 4, at, priority=10) for gang in range(unfit) for at in range(MEMBERS)
+            gated(f"unfit-{gang}", 5 + gang % 4, at, priority=10, vram_mib=1 + gang if case.different else None)
+            for gang in range(unfit)
+            for at in range(MEMBERS)
         ]
         first = [gated("first", 8, at) for at in range(MEMBERS)]
+        self._arriving = [gated(f"fit-{gang}", 8, at) for gang in range(FIT) for at in range(MEMBERS)]
+        if case.together:
+            self._arriving = [*waiting, *self._arriving]
+            waiting = []
         self.begin(0, [*pods, *swapped, *waiting, *first])
         self._swaps = cycle(swapped)
         self._next_event, self._next_tick = EVENT_S, 0.0
@@ -92,7 +119,7 @@ class Fairness(Stage):
         """Let the gangs that fit arrive, and run until all are ungated, or the time is over. Return their waits."""
         self._run_until(ARRIVE_AT_S)
         arrived = self._now
-        for each in (gated(f"fit-{gang}", 8, at) for gang in range(FIT) for at in range(MEMBERS)):
+        for each in self._arriving:
             self._pods[each["metadata"]["uid"]] = each
             self._lines.append(msgspec.json.encode({"type": "ADDED", "object": each}) + b"\n")
         self._run_until(arrived + LIMIT_S, fits=True)
@@ -161,13 +188,15 @@ def running(name: str, gpus: int, node: str) -> Object:
     return pod
 
 
-def gated(gang: str, gpus: int, rank: int, priority: int = 0) -> Object:
+def gated(gang: str, gpus: int, rank: int, priority: int = 0, vram_mib: int | None = None) -> Object:
     """Return a gated member. Gangs with a priority are in another namespace, and require one host for all members.
 
     No host has so many GPUs.
     """
     pod = planned(0, gpus)
     annotations = {keys.POD_GANG.key: gang, keys.POD_GANG_SIZE.key: str(MEMBERS)}
+    if vram_mib is not None:
+        annotations[keys.POD_MIN_VRAM.key] = f"{vram_mib}Mi"
     if priority:
         annotations[keys.POD_GANG_REQUIRED.key] = "kubernetes.io/hostname"
         pod["metadata"]["namespace"] = "other"  # the limit of queued gangs is for each namespace

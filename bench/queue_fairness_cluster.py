@@ -5,6 +5,10 @@ members in one host, and the planner has tried all of them. Then gangs that fit 
 second after the last one was created, while pods of another scheduler end and start on other nodes. A group that is not
 measured comes first, because its first gangs wait until kube-scheduler has seen all nodes.
 
+    --different     each gang that does not fit has a request of its own; otherwise there are four requests
+    --holds         the planner holds capacity, after 30 s; otherwise after an hour, so not in this run
+    --no-preemption no dry runs of preemption
+
     wait      from the creation of the last member to the binding of the last member, seconds
     waiting   CPU of the planner once all gangs that fit are bound, in % of a core, with the pod events
 Run: PYTHONPATH=. python bench/queue_fairness_cluster.py (the control plane of docs/testing.md)
@@ -13,6 +17,7 @@ Run: PYTHONPATH=. python bench/queue_fairness_cluster.py (the control plane of d
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import tempfile
@@ -27,6 +32,7 @@ from planner_cluster import Bound
 from scheduler import Setup, configuration, populate
 
 from gputopo.labels import keys
+from scheduler_core.policy.models import API_VERSION, KIND
 from tests.api_objects import pod
 from tests.e2e import binaries, servers
 from tests.e2e.background import BackgroundWork
@@ -46,6 +52,9 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--nodes", type=int, default=NODES)
     options.add_argument("--unfit", type=int, nargs="+", default=UNFIT)
+    options.add_argument("--different", action="store_true")
+    options.add_argument("--holds", action="store_true")
+    options.add_argument("--no-preemption", action="store_true")
     asked = options.parse_args()
     found = binaries.find(os.environ)
     with tempfile.TemporaryDirectory() as folder, servers.control_plane(found, Path(folder)) as plane:
@@ -55,7 +64,13 @@ def main() -> None:
         tenant = Cluster(plane, cluster.api, "tenant")  # of one namespace only 1,000 gangs are planned
         with ExitStack() as parts:
             parts.enter_context(servers.scheduler(plane, configuration(Setup("fair", all_nodes=True), None), "bench"))
-            planner = parts.enter_context(planners.running(cluster, *planners.GATED, "--patience", "1h"))
+            flags = [*planners.GATED, "--patience", "30" if asked.holds else "1h"]
+            if asked.no_preemption:
+                policy = {"apiVersion": API_VERSION, "kind": KIND, "preemption": {"mode": "off"}}
+                file = Path(folder) / "policy.json"
+                file.write_text(json.dumps(policy), encoding="utf-8")
+                flags += ["--policy", str(file)]
+            planner = parts.enter_context(planners.running(cluster, *flags))
             planner.wait_until_ready()
             parts.enter_context(Swaps(cluster, asked.nodes))
             print(f"{asked.nodes:,} nodes")
@@ -64,7 +79,7 @@ def main() -> None:
             base: float | None = None
             there = 0
             for unfit in asked.unfit:
-                add_unfit(tenant, there, unfit)
+                add_unfit(tenant, there, unfit, different=asked.different)
                 there = unfit
                 waits = measure(cluster, f"fit-{unfit}")
                 median = statistics.median(waits) if waits else float("nan")
@@ -75,13 +90,19 @@ def main() -> None:
         cluster.api.close()
 
 
-def add_unfit(cluster: Cluster, there: int, unfit: int) -> None:
+def add_unfit(cluster: Cluster, there: int, unfit: int, *, different: bool) -> None:
     """Create gangs that do not fit, until there are so many, and wait until the planner has tried them."""
     pods = [
         each
         for number in range(there, unfit)
         for each in members.gang(
-            f"unfit-{number}", members.Asked(2, 5 + number % 4, {keys.POD_GANG_REQUIRED.key: "kubernetes.io/hostname"})
+            f"unfit-{number}",
+            members.Asked(
+                2,
+                5 + number % 4,
+                {keys.POD_GANG_REQUIRED.key: "kubernetes.io/hostname"}
+                | ({keys.POD_MIN_VRAM.key: f"{1 + number}Mi"} if different else {}),
+            ),
         )
     ]
     cluster.api.create_all([(cluster.pods(), each) for each in pods])
