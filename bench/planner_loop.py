@@ -48,6 +48,7 @@ from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.gang.pod_source import PlannerPod, planner_sources
 from scheduler_core.planner.leader.context import PlannerConfig, TermClock
+from scheduler_core.planner.leader.freshness import Freshness
 from scheduler_core.planner.leader.hold_search import HoldTask
 from scheduler_core.planner.leader.plan_task import PlanMemory, PlanTask, run_plan
 from scheduler_core.planner.leader.preemption_search import PreemptionSearch
@@ -118,6 +119,13 @@ class Spent:
             pstats.Stats(profile).sort_stats("cumulative").print_stats(45)
 
 
+class AlwaysFresh(Freshness):
+    """The watches of this API server show no reservations and ledgers: own writes are known from their answers."""
+
+    def update(self, *_: object) -> None:
+        """Do nothing."""
+
+
 class Stage:
     """A term of leadership, an API server and a kube-scheduler that run in turns."""
 
@@ -137,7 +145,7 @@ class Stage:
         self._to_bind: deque[str] = deque()
         settled = PlannerConfig(POOL, "default", CommitTerms(gated=True), QueueTiming(), LEVELS)
         clock = TermClock(lambda: self._now, lambda: START + self._now)
-        self._term = LeaderTerm(settled, lambda: BUILT_IN, "bench", self, clock)
+        self._term = LeaderTerm(settled, lambda: BUILT_IN, "bench", self, clock, AlwaysFresh())
 
     def begin(self, gangs: int, pods: list[Object]) -> None:
         """Deliver the lists; ``gangs`` are running."""
