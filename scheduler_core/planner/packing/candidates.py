@@ -6,7 +6,7 @@ counted again, and domains with equal counts are one group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from itertools import chain
 
@@ -136,7 +136,8 @@ class Candidates:
         self._places: dict[str, tuple[Leaf, PlacementClass]] = {}
         self._classes: dict[PlacementClass, PlacementClass] = {}  # one object for equal classes
         self._level_domains: dict[SearchLevel, LevelDomains] = {}
-        self._mark: int | None = None  # of the node classes; None: not all nodes were examined
+        self._mark: int | None = None  # of the node classes; None: no nodes were examined
+        self._left: Collection[str] = ()  # nodes that were not examined, for lack of time
         self._special: AbstractSet[str] = frozenset()  # nodes that differ from others for this gang alone
         self._limited: Mapping[str, FitClass] = {}  # as the last argument of ``update``
 
@@ -144,6 +145,8 @@ class Candidates:
         self, gang: MemberGroups, nodes: NodeClasses, options: PlanOptions, limited: Mapping[str, FitClass]
     ) -> bool:
         """Go on to the present nodes and to another gang. Return False if there was no time to examine all nodes.
+
+        The next call goes on where this one stopped.
 
         ``limited``: ``FitResults.limited_nodes``. A node that has changed since the last call with the same mapping has
         changed in ``nodes``, too.
@@ -155,17 +158,16 @@ class Candidates:
             before = {*before, *self._limited, *limited}
             self._limited = limited
         changed = None if self._mark is None else nodes.changed_since(self._mark)
-        is_first = changed is None
-        names: Iterable[str] = {*nodes.capacity_of, *self._places} if changed is None else {*changed, *before}
+        again = self._special if changed is None else self._special.union(changed, before)
+        others: Iterable[str] = {*nodes.capacity_of, *self._places} if changed is None else self._left
+        left = [name for name in others if name not in again]
         self._mark = None
-        every = max(1, FILTERS_PER_CLOCK_READ // max(1, len(self._filters)))
-        for at, name in enumerate({*names, *self._special}, 1):
-            if is_first and at % every == 0 and options.out_of_time():
-                return False
+
+        def examine(name: str) -> None:
             capacity, node = nodes.capacity_of.get(name), nodes.rules.get(name)
             if capacity is None or node is None or name in options.avoid:
                 self._move(name, None, None)
-                continue
+                return
             allowed = tuple(
                 name not in nodes_of and each.rejection_of(node) is None
                 for each, nodes_of in zip(self._filters, excluded, strict=True)
@@ -173,15 +175,16 @@ class Candidates:
             fit_class = limited.get(name) or FitClass(capacity.node_class)
             of = PlacementClass(fit_class, allowed, name in used) if any(allowed) else None
             self._move(name, node, of)
-        self._mark = nodes.mark
+
+        for name in again:
+            examine(name)
+        every = max(1, FILTERS_PER_CLOCK_READ // max(1, len(self._filters)))
+        while left and not (len(left) % every == 0 and options.out_of_time()):
+            examine(left.pop())
+        self._mark, self._left = nodes.mark, left
         if len(self._classes) > 2 * len(self._places) + _MAX_UNUSED:
             self._classes = {of: of for _, of in self._places.values()}
-        return True
-
-    @property
-    def is_complete(self) -> bool:
-        """Return whether all nodes were examined."""
-        return self._mark is not None
+        return not left
 
     def at_level(self, level: SearchLevel) -> LevelDomains:
         """Return the domains of a search level."""

@@ -186,9 +186,7 @@ class GangPlanner:
         """Return what is kept for gangs with equal requests."""
         groups = request.groups
         rules = tuple(each.rules and each.rules.key for each in groups.groups), own_levels(groups, levels)
-        candidates = self._candidates.pop(rules, None)
-        if candidates is None or not candidates.is_complete:
-            candidates = Candidates(groups, levels)
+        candidates = self._candidates.pop(rules, None) or Candidates(groups, levels)
         results = self._results.pop(request.key, None) or FitResults(groups, self._nodes)
         if len(groups.groups) <= _MAX_KINDS:
             _remember_value(self._candidates, rules, candidates, _MAX_CANDIDATES)

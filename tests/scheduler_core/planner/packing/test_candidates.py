@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -17,15 +18,19 @@ from scheduler_core.cache.kube_scheduler_filters import FullNode, FullNodeSpec
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_table import snapshot_of
 from scheduler_core.planner.gang.member import Member
-from scheduler_core.planner.packing import node_classes, search
+from scheduler_core.planner.packing import candidates, node_classes, search
 from scheduler_core.planner.packing.anti_affinity import PlacedMember
+from scheduler_core.planner.packing.candidates import Candidates
 from scheduler_core.planner.packing.gang_planner import GangPlanner
+from scheduler_core.planner.packing.groups import MemberGroups, group_members
+from scheduler_core.planner.packing.model import LEVELS as LEVELS_OF_ALL
 from scheduler_core.planner.packing.model import GangPlan, NodeView, PlanOptions
 from scheduler_core.planner.packing.node_classes import NodeCapacity, NodeClasses
 from scheduler_core.planner.packing.node_filter import NodeFilter
 from scheduler_core.planner.packing.node_fit import NodeFit
 from scheduler_core.planner.packing.pack import PackingBound, packing_bound
 from scheduler_core.planner.packing.packings import ClassCounts
+from scheduler_core.planner.packing.search import FitResults
 from scheduler_core.request.node_load import NodeLoad
 from scheduler_core.request.pod import Metadata
 from tests.machines import MACHINES
@@ -211,3 +216,32 @@ def test_a_plan_examines_only_changed_nodes_and_domains(monkeypatch: pytest.Monk
 
     assert counts == (len(names), 1)
     assert (sorted(examined), len(bounded)) == (names[:2], 1)
+
+
+@given(seed=st.integers(0, 10**9))
+@settings(max_examples=100, deadline=None)
+def test_candidates_that_are_examined_in_several_turns_are_those_of_one_turn(seed: int) -> None:
+    """Each turn has time for three nodes; nodes change between the turns."""
+    random = Random(seed)
+    fleet, nodes = Fleet(random), NodeClasses()
+    groups = group_members(gang(random, "g"), fleet.view(), PlanOptions())
+    assert isinstance(groups, MemberGroups)
+    results, found = FitResults(groups, nodes), Candidates(groups, LEVELS_OF_ALL)
+    turns, is_complete = 0, False
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(candidates, "FILTERS_PER_CLOCK_READ", 1)
+        while not is_complete:
+            for _ in range(random.choice((0, 0, 1)) if turns < 5 else 0):
+                fleet.change()
+            nodes.update(fleet.view(), None)
+            reads = count()
+            limited = PlanOptions(out_of_time=lambda: next(reads) >= 3)  # noqa: B023  called in this turn
+            is_complete = found.update(groups, nodes, limited, results.limited_nodes())
+            turns += 1
+            assert turns < 20
+    at_once = Candidates(groups, LEVELS_OF_ALL)
+    assert at_once.update(groups, nodes, PlanOptions(), results.limited_nodes())
+
+    names = {*nodes.capacity_of, *fleet.names}
+    assert {name: found.class_of(name) for name in names} == {name: at_once.class_of(name) for name in names}
+    assert turns >= min(2, len(fleet.names) // 4)
