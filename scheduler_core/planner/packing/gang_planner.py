@@ -34,7 +34,7 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 _MAX_REQUESTS = 1 << 11  # gangs: those that were tried last
 _MAX_VERDICTS = 1 << 10  # different requests: later gangs share the verdicts of those that came last
-_MAX_RESULTS = 16  # different requests with kept results: those that were planned last
+_MAX_RESULTS = 64  # different requests with kept results, a megabyte each at most: those that were planned last
 _MAX_CANDIDATES = 8  # different rules with kept candidates
 _MAX_KINDS = 8  # of a gang for which anything is kept
 _MAX_CHANGED = 1 << 12  # changed nodes that a verdict remembers: with more, the bound is computed again
