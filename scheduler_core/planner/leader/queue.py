@@ -61,7 +61,8 @@ class TrialRules(NamedTuple):
     apart: Container[GangName] = ()  # single pods, each in a batch of its own
     wanted: Callable[[Gang], bool] = lambda _: True  # other gangs are skipped, and do not count towards ``most``
     may_differ: Callable[[Gang], bool] = lambda _: False  # see ``equal_requests``: these gangs are always tried
-    every: bool = False  # also gangs after the first of those with equal requests, to find their reasons again
+    may_fit: Callable[[QueuedGang], bool] = lambda _: True  # of gangs that did not fit: see ``changed_nodes``
+    every: bool = False  # also all other gangs that did not fit, to find their reasons again
 
 
 DEFAULT_RULES = TrialRules()
@@ -253,8 +254,10 @@ class GangQueue:
     ) -> Iterator[tuple[QueuedGang, ...]]:
         """Yield in order what to try now: a gang, or consecutive single pods of one priority.
 
-        Of gangs that did not fit and have equal requests, it yields only the first: where it does not fit, none does.
-        The exceptions are in ``rules``. ``state``: the state for ``mark_unplaced``.
+        Of gangs that did not fit, it yields only those that may fit since. Of those with equal requests it yields only
+        the first: where it does not fit, none does. The exceptions are in ``rules``.
+
+        ``state``: the state for ``mark_unplaced``.
         """
         self._expire(now)
         due, request_ids = list[QueuedGang](), set[object]()
@@ -265,6 +268,9 @@ class GangQueue:
                 shared = None if rules.may_differ(each.gang) else unfit.request_id
                 is_tried = unfit.state == state and (shared is not None or unfit.request_id is None)
                 if is_tried or shared in request_ids:
+                    continue
+                if shared is not None and not rules.every and not rules.may_fit(each):
+                    request_ids.add(shared)
                     continue
             if each.due_at <= now and rules.wanted(each.gang):
                 due.append(each)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import chain
 
 from scheduler_core.planner.commit.actions import CheckBudgets, CreateReservation, ReleasePod, RequestNodes
@@ -17,6 +18,7 @@ from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.backfills import Backfills, YieldRequest
 from scheduler_core.planner.leader.backlog import GangBacklog
 from scheduler_core.planner.leader.capacity_holds import CapacityHolds, HoldRequest, ignored_holds, nodes_of_other_holds
+from scheduler_core.planner.leader.changed_nodes import ChangedNodes, PlanState
 from scheduler_core.planner.leader.context import TermContext
 from scheduler_core.planner.leader.equal_requests import may_differ
 from scheduler_core.planner.leader.eviction_checks import CheckRequest, EvictionChecks
@@ -69,6 +71,8 @@ class PlanScheduler:
         self._is_full_pass = False  # the running plan
         self._resume_at: QueueOrder | None = None
         self._seen_nodes: SeenNodes | None = None  # by the last plan
+        self._changed_nodes = ChangedNodes()
+        self._noted_nodes: SeenNodes | None = None  # by ``_changed_nodes``
 
     def start_next_plan(self, now: float) -> None:
         """Start the next plan and the next hold search, unless a plan is not listed yet."""
@@ -190,13 +194,24 @@ class PlanScheduler:
             return in_progress.limit_reached(gang.name.namespace, limits) is None
 
         holders = {each.gang for each in self.holds.open_holds()}
-        rules = TrialRules(_BATCH, holders, is_wanted, may_differ, every)
-        found = tuple(queue.batches(now, self._view.plan_state(now), rules))
+        state = self._view.plan_state(now)
+        rules = TrialRules(_BATCH, holders, is_wanted, may_differ, self._may_fit(state), every)
+        found = tuple(queue.batches(now, state, rules))
         if found and self._separate_requests():
-            found = tuple(queue.batches(now, self._view.plan_state(now), rules))
+            found = tuple(queue.batches(now, state, rules))
         if not found and (due := queue.next_due_at(now)) is not None:
             self._context.executor.schedule_round(max(0.0, due - now))
         return found
+
+    def _may_fit(self, state: PlanState) -> Callable[[QueuedGang], bool]:
+        """Return a function that returns whether a gang that did not fit may fit in this state."""
+        policies = self._context.policies()
+        nodes, self._noted_nodes = self._view.node_view(policies, self._noted_nodes)
+        self._changed_nodes.update(nodes)
+        # Not only changes of nodes matter then: ``_separate_requests``.
+        if self._view.gang_members.has_anti_affinity or policies.policy_for != self._plan_inputs[0]:
+            return lambda _: True
+        return partial(self._changed_nodes.may_fit, state=state)
 
     def _separate_requests(self) -> bool:
         """Return whether requests that were equal may differ now: then each gang is tried by itself."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from copy import copy
 from itertools import chain
@@ -37,6 +37,7 @@ from scheduler_core.planner.gang.members import GangMembers
 from scheduler_core.planner.gang.pod_deadlines import PodDeadlines
 from scheduler_core.planner.gang.pod_source import PlannerPod, fan_out, split_loads
 from scheduler_core.planner.gang.volumes import VOLUME_KINDS, VolumeIndex, with_volume_rules
+from scheduler_core.planner.leader.changed_nodes import PlanState
 from scheduler_core.planner.leader.in_progress import InProgress
 from scheduler_core.planner.leader.own_writes import OwnWrite, OwnWrites, newest_ledgers
 from scheduler_core.planner.leader.reservation_index import GangReservationIndex
@@ -232,13 +233,12 @@ class PlannerView:
         """Return when the oldest own write that no watch has shown was answered, in seconds since 1970."""
         return self._own_writes.oldest_at()
 
-    def plan_state(self, monotonic: float) -> Hashable:
+    def plan_state(self, monotonic: float) -> PlanState:
         """Return the state that a plan made now depends on.
 
-        It also changes with time, because not everything that a plan depends on is visible: avoided nodes are tried
-        again, and extenders forget assumed pods.
+        Also time: not everything is visible. Avoided nodes are tried again, and extenders forget assumed pods.
         """
-        return self.cache.snapshot.generation, self.loads.times_freed, int(monotonic // TRY_S)
+        return PlanState(self.cache.snapshot.generation, self.loads.times_freed, int(monotonic // TRY_S))
 
     def node_view(self, policies: Policies, before: SeenNodes | None = None) -> tuple[NodeView, SeenNodes]:
         """Return the present nodes, with the changes since ``before``, and the ``before`` of the next call.

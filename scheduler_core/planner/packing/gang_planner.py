@@ -200,25 +200,40 @@ class GangPlanner:
         changes = nodes.changed_since(verdict.mark)
         if changes is None or len(verdict.before) > _MAX_CHANGED:
             return True
-        trial = _GangFit(groups, nodes, self._memory(request, levels)) if changes else None
+        trial: _GangFit | None = None  # made when it is needed: it may compute everything again
         for name, before in changes.items():
-            assert trial is not None  # there are changes
             capacity = nodes.capacity_of.get(name)
-            if before is not None and capacity is not None and trial.are_equal(before, capacity):
+            may_take = capacity is not None and self._has_devices(capacity, groups)
+            if before == capacity or not (may_take or (before is not None and self._has_devices(before, groups))):
                 continue
             was: tuple[NodeCapacity | None, Load] = (None, nothing)
             if before is not None:
-                load = trial.limited(verdict.loads.get(before.node_class, nothing), before)
+                load = _limited(groups, verdict.loads.get(before.node_class, nothing), before)
                 was = verdict.before.get(name) or (before, load)
-            if capacity is not None and trial.may_take_more(was[0], capacity):
-                load = trial.limited(trial.load_of(FitClass(capacity.node_class)), capacity)
-                # Members of several kinds may fit better beside each other, though not more of each kind fit alone.
-                if any(load) and (len(load) > 1 or load > was[1]) and trial.takes(name):
-                    return True
+            if capacity is not None and may_take:
+                trial = trial or _GangFit(groups, nodes, self._memory(request, levels))
+                if before is not None and trial.are_equal(before, capacity):
+                    continue
+                if trial.may_take_more(was[0], capacity):
+                    load = _limited(groups, trial.load_of(FitClass(capacity.node_class)), capacity)
+                    # Members of several kinds may fit better beside each other, though not more of each kind alone.
+                    if any(load) and (len(load) > 1 or load > was[1]) and trial.takes(name):
+                        return True
             if before is None or any(was[1]):
                 verdict.before[name] = was
         verdict.mark = nodes.mark
         return False
+
+    def _has_devices(self, capacity: NodeCapacity, groups: MemberGroups) -> bool:
+        """Return whether a node has, or had, enough free devices for any member."""
+        node = self._nodes.classes.get(capacity.node_class)
+        return node is None or any(
+            all(
+                node.state.free_devices(resource) >= devices
+                for resource, devices in each.kind.profile.device_request.totals
+            )
+            for each in groups.groups
+        )
 
 
 class _GangFit:
@@ -238,10 +253,6 @@ class _GangFit:
                 return (0,) * len(kinds)
             found = self.loads[of.number] = tuple(self._fit.max_alone(gpus, at) for at in kinds)
         return found if of.free is None else self._fit.limited_load(found, of.free)
-
-    def limited(self, load: Load, capacity: NodeCapacity) -> Load:
-        """Return how many members of each kind fit alone on a node whose GPUs suffice for ``load``."""
-        return self._fit.limited_load(load, capacity.free)
 
     def are_equal(self, before: NodeCapacity, capacity: NodeCapacity) -> bool:
         """Return whether a node takes the same members as before: most pods without GPUs do not matter."""
@@ -284,6 +295,12 @@ class _GangFit:
                 if most >= groups.minimum:
                     return most
         return most
+
+
+def _limited(groups: MemberGroups, load: Load, capacity: NodeCapacity) -> Load:
+    """Return how many members of each kind fit alone on a node whose GPUs suffice for ``load``."""
+    found = zip(load, groups.groups, strict=True)
+    return tuple(min(number, capacity.free.most(each.kind.load)) for number, each in found)
 
 
 def _remember_value(known: dict[K, T], key: K, value: T, most: int) -> None:

@@ -151,18 +151,18 @@ class NodeFit:
     def max_of_kind(self, of: FitClass, at: int) -> int:
         """Return an upper bound of members of one kind, from device counts where only these decide."""
         profile = self._kinds[at].profile
-        if (
+        state = self.nodes.classes[of.number].state
+        found = min(
+            self.wanted[at],
+            *(state.free_devices(resource) // number for resource, number in profile.device_request.totals),
+        )
+        if found > 0 and (
             (at, at) in self._conflicting
             or profile.has_hard_constraints
             or profile.constraints.model is not None
             or profile.constraints.min_vram_mib is not None
         ):
             return self.max_alone(of, at)
-        state = self.nodes.classes[of.number].state
-        found = min(
-            self.wanted[at],
-            *(state.free_devices(resource) // number for resource, number in profile.device_request.totals),
-        )
         return found if of.free is None else self._limited(found, of.free, at)
 
     def limited_load(self, load: Load, free: FreeResources) -> Load:
