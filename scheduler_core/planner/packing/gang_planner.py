@@ -26,7 +26,14 @@ from scheduler_core.planner.packing.node_classes import NodeCapacity, NodeClasse
 from scheduler_core.planner.packing.node_filter import NodeFilter
 from scheduler_core.planner.packing.node_fit import FitClass, Load
 from scheduler_core.planner.packing.plan import plan_groups
-from scheduler_core.planner.packing.search import FitResults, SearchMemory, counts_by_product
+from scheduler_core.planner.packing.search import (
+    FitResults,
+    LimitedNodes,
+    SearchMemory,
+    counts_by_product,
+    limited_nodes_of,
+    resource_requests,
+)
 from scheduler_core.planner.packing.view_changes import ViewReader
 from scheduler_core.request.pod_request import Strength
 
@@ -35,6 +42,7 @@ T = TypeVar("T")
 _MAX_REQUESTS = 1 << 11  # gangs: those that were tried last
 _MAX_VERDICTS = 1 << 10  # different requests: later gangs share the verdicts of those that came last
 _MAX_RESULTS = 64  # different requests with kept results, a megabyte each at most: those that were planned last
+_MAX_LIMITED = 64  # different requests of CPU, memory and devices with kept nodes that are short of these
 _MAX_CANDIDATES = 8  # different rules with kept candidates
 _MAX_KINDS = 8  # of a gang for which anything is kept
 _MAX_CHANGED = 1 << 12  # changed nodes that a verdict remembers: with more, the bound is computed again
@@ -80,6 +88,7 @@ class GangPlanner:
         self._requests: dict[GangName, _Request] = {}
         self._verdicts: dict[Hashable, _Verdicts] = {}  # by all that decides whether gangs fit
         self._results: dict[Hashable, FitResults] = {}  # by request, the last used last
+        self._limited: dict[Hashable, LimitedNodes] = {}  # by ``resource_requests``
         self._candidates: dict[Hashable, Candidates] = {}  # by the rules of a request, the last used last
         self._inputs: tuple[object, ...] = ()  # of all requests
         self._diagnosed_at: dict[GangName, int] = {}  # of the result that each gang was given last
@@ -187,11 +196,17 @@ class GangPlanner:
         groups = request.groups
         rules = tuple(each.rules and each.rules.key for each in groups.groups), own_levels(groups, levels)
         candidates = self._candidates.pop(rules, None) or Candidates(groups, levels)
-        results = self._results.pop(request.key, None) or FitResults(groups, self._nodes)
+        results = self._results.pop(request.key, None) or FitResults(groups, self._nodes, self._limited_nodes(groups))
         if len(groups.groups) <= _MAX_KINDS:
             _remember_value(self._candidates, rules, candidates, _MAX_CANDIDATES)
             _remember_value(self._results, request.key, results, _MAX_RESULTS)
         return SearchMemory(candidates, results)
+
+    def _limited_nodes(self, groups: MemberGroups) -> LimitedNodes:
+        requests = resource_requests(groups)
+        found = self._limited.pop(requests, None) or limited_nodes_of(groups, self._nodes)
+        _remember_value(self._limited, requests, found, _MAX_LIMITED)
+        return found
 
     def _has_improved(self, verdict: _Verdict, request: _Request, levels: Levels) -> bool:
         """Return whether a node may take more members than when the verdict was found."""

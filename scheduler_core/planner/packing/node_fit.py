@@ -88,6 +88,8 @@ class NodeFit:
         """Return the class of a node with this capacity."""
         known = self._needed.get(capacity.node_class)
         if known is None:
+            if len(self._needed) > 2 * len(self.nodes.nodes) + _MAX_UNUSED:
+                self._needed.clear()  # most are of former classes
             known = FitClass(capacity.node_class), self._most_requested(capacity.node_class)
             self._needed[capacity.node_class] = known
         of, needed = known

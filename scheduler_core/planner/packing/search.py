@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from typing import NamedTuple
 
 from scheduler_core.cache.node_state import product_of
@@ -35,36 +35,53 @@ class SearchResult(NamedTuple):
         return self.packing.members > other.packing.members
 
 
+class LimitedNodes:
+    """The nodes whose CPU, memory or pod slots do not suffice for as many members as their GPUs. For one thread."""
+
+    def __init__(self, node_fit: NodeFit) -> None:
+        """``node_fit``: of this object alone."""
+        self._node_fit = node_fit
+        self._found: dict[str, FitClass] = {}
+        self._mark: int | None = None  # of the node classes that ``_found`` was computed from
+
+    def present(self) -> Mapping[str, FitClass]:
+        """Return the nodes by name: always the same mapping, with its present content."""
+        nodes = self._node_fit.nodes
+        changed = None if self._mark is None else nodes.changed_since(self._mark)
+        if changed is None:
+            self._found.clear()
+        for name in nodes.capacity_of if changed is None else changed:
+            capacity = nodes.capacity_of.get(name)
+            of = None if capacity is None else self._node_fit.class_of(capacity)
+            if of is not None and of.free is not None:
+                self._found[name] = of
+            else:
+                self._found.pop(name, None)
+        self._mark = nodes.mark
+        return self._found
+
+
+def limited_nodes_of(gang: MemberGroups, nodes: NodeClasses) -> LimitedNodes:
+    """Return the object of a gang. Gangs with equal ``resource_requests`` can share it."""
+    return LimitedNodes(NodeFit(nodes, [group.kind for group in gang.groups], gang.wanted))
+
+
+def resource_requests(gang: MemberGroups) -> Hashable:
+    """Return all that decides which nodes are limited for a gang."""
+    return gang.wanted, tuple((each.kind.profile.device_request.totals, each.kind.load) for each in gang.groups)
+
+
 class FitResults:
     """Results for equal gangs by class and by class counts, which no change of nodes makes wrong. For one thread."""
 
-    def __init__(self, gang: MemberGroups, nodes: NodeClasses) -> None:
+    def __init__(self, gang: MemberGroups, nodes: NodeClasses, limited: LimitedNodes | None = None) -> None:
+        """``limited``: shared with other gangs."""
         self.node_fit = NodeFit(nodes, [group.kind for group in gang.groups], gang.wanted, gang.conflicting_kinds)
         self.loads: dict[int, Load] = {}  # by class: members of each kind that fit alone; classes without any left out
         self._bounds: dict[CountsKey, PackingBound] = {}
         self._packings: dict[OrderedCounts, PackingRun] = {}
         self._spare: dict[CountsKey, int] = {}
-        self._limited: dict[str, FitClass] = {}
-        self._mark: int | None = None  # of the node classes that ``_limited`` was computed from
-
-    def limited_nodes(self) -> Mapping[str, FitClass]:
-        """Return the nodes whose CPU, memory or pod slots do not suffice for as many members as their GPUs.
-
-        Always the same mapping, with its present content.
-        """
-        nodes = self.node_fit.nodes
-        changed = None if self._mark is None else nodes.changed_since(self._mark)
-        if changed is None:
-            self._limited.clear()
-        for name in nodes.capacity_of if changed is None else changed:
-            capacity = nodes.capacity_of.get(name)
-            of = None if capacity is None else self.node_fit.class_of(capacity)
-            if of is not None and of.free is not None:
-                self._limited[name] = of
-            else:
-                self._limited.pop(name, None)
-        self._mark = nodes.mark
-        return self._limited
+        self.limited_nodes = (limited or limited_nodes_of(gang, nodes)).present
 
     def bound_of(self, counts: CountsKey) -> PackingBound:
         """Return a bound of all packings on so many nodes."""
