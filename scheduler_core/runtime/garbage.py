@@ -4,8 +4,8 @@ The interpreter's own collector searches all objects whenever enough are new: 0.
 a call. Here it is off. Between calls only the objects that were made since are searched, after every few milliseconds
 of work, and those that remain are not searched again: they end when the last reference to them does. Only cycles among
 older objects are left. None were found after thousands of connections and events, so all objects are searched once in
-hours, in a pause. Where no pause comes, this is done between two calls, but only if the last search was short enough
-for that, and there are not so many more objects now that the next one would not be.
+hours, in a pause: a long one, unless the search will be short, judged by the last search and the number of objects now.
+Where no pause comes, a short search is done between two calls, and a long one is not done.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ from time import thread_time
 # objects end, so with thousands of events a second a search at 2,000 "new" objects took up to 40 ms. Now: up to 5 ms.
 NEW_S = 0.008
 FULL_S, LATEST_S = 6 * 3600.0, 12 * 3600.0  # between two full searches: in a pause; without a pause
-PAUSE_S = 2.0  # without a call
+PAUSE_S, LONG_PAUSE_S = (
+    2.0,
+    60.0,
+)  # without a call: for a short search; for a long one, of which a call may come to wait
 SEARCH_S = 600.0  # between two full searches of a daemon without requests
-MOST_WITHOUT_PAUSE_S = 0.15  # CPU time of a full search, by the last one and the objects since: a call may wait for it
+SHORT_S = 0.15  # CPU time of a short full search, by the last one and the objects since: a call may wait for it
 
 
 class LongLivedObjects:
@@ -84,8 +87,9 @@ class GarbageCollection:
         """Search all objects after hours, else the new objects."""
         if not self.started:
             return
-        age, pause = now - self._full_at, now - self._last_call > PAUSE_S
-        if age > FULL_S and (pause or (age > LATEST_S and self._expected_cpu_s() < MOST_WITHOUT_PAUSE_S)):
+        age, pause_s, is_short = now - self._full_at, now - self._last_call, self._expected_cpu_s() < SHORT_S
+        is_pause = pause_s > (PAUSE_S if is_short else LONG_PAUSE_S)
+        if age > FULL_S and (is_pause or (age > LATEST_S and is_short)):
             self._collect_all(now)
         else:
             self._collect_new()

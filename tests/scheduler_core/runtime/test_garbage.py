@@ -12,6 +12,7 @@ import pytest
 from scheduler_core.runtime.garbage import (
     FULL_S,
     LATEST_S,
+    LONG_PAUSE_S,
     NEW_S,
     PAUSE_S,
     SEARCH_S,
@@ -101,7 +102,9 @@ def test_nothing_is_done_before_the_start() -> None:
     [
         pytest.param(FULL_S - 1, 0.0, 0.3, False, id="not yet"),
         pytest.param(FULL_S + 1, FULL_S + 1 - PAUSE_S / 2, 0.01, False, id="calls come"),
-        pytest.param(FULL_S + 1, FULL_S - PAUSE_S, 0.3, True, id="a pause"),
+        pytest.param(FULL_S + 1, FULL_S - PAUSE_S, 0.01, True, id="a pause"),
+        pytest.param(FULL_S + 1, FULL_S - PAUSE_S, 0.3, False, id="a pause that is short for a long search"),
+        pytest.param(FULL_S + 1, FULL_S - LONG_PAUSE_S, 0.3, True, id="a long pause"),
         pytest.param(LATEST_S + 1, LATEST_S + 1, 0.01, True, id="no pause comes and a search is short"),
         pytest.param(LATEST_S * 9, LATEST_S * 9, 0.3, False, id="no pause comes and a search would delay a call"),
     ],

@@ -229,6 +229,31 @@ def test_a_gang_that_may_fit_where_others_with_an_equal_request_do_not_is_always
     assert batches(queue, state=3) == [["a"], ["b"]]
 
 
+def test_a_gang_that_cannot_fit_since_is_tried_only_with_every_gang_or_where_it_may_differ() -> None:
+    queue = of(*(queued(each) for each in "abc"))
+    for each in "ab":
+        queue.mark_unplaced(name(each), 1, object())
+    queue.mark_unplaced(name("c"), 1)  # no request is known: the time of its plan was over
+    rules: dict[str, Any] = {"may_fit": lambda waiting: waiting.gang.name.name == "b"}
+
+    assert batches(queue, state=2, **rules) == [["b"], ["c"]]
+    assert batches(queue, state=2, every=True, **rules) == [["a"], ["b"], ["c"]]
+    assert batches(queue, state=2, may_differ=lambda _: True, **rules) == [["a"], ["b"], ["c"]]
+
+
+def test_of_gangs_with_equal_requests_that_cannot_fit_since_only_one_is_looked_at() -> None:
+    queue, request_id, seen = of(queued("a"), queued("b")), object(), list[str]()
+    for each in "ab":
+        queue.mark_unplaced(name(each), 1, request_id)
+
+    def may_fit(waiting: QueuedGang) -> bool:
+        seen.append(waiting.gang.name.name)
+        return False
+
+    assert batches(queue, state=2, may_fit=may_fit) == []
+    assert seen == ["a"]
+
+
 def test_the_number_of_gangs_that_did_not_fit_is_known_without_sorting() -> None:
     queue = of(queued("a"), queued("b"))
     assert queue.count_unplaced() == 0

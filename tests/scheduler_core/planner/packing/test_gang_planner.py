@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -16,10 +17,11 @@ from gputopo.crd.reservations import PlannedMember
 from gputopo.kube.taints import Taint
 from gputopo.labels.reasons import Reason
 from scheduler_core.cache.node_record import NodeRecord
-from scheduler_core.cache.node_table import with_records
+from scheduler_core.cache.node_table import ClusterSnapshot, with_records
 from scheduler_core.planner.commit.actions import CreateReservation
 from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.member import GangName, Member
+from scheduler_core.planner.leader.changed_nodes import ChangedNodes, PlanState
 from scheduler_core.planner.leader.plan_task import PlanMemory, PlanResult, PlanTask, ReservationNames, run_plan
 from scheduler_core.planner.leader.queue import GangQueue, QueuedGang, TrialRules, UnfitState
 from scheduler_core.planner.packing import gang_planner
@@ -248,11 +250,13 @@ def renamed(gang: Gang, name: str) -> Gang:
 
 
 class Trials:
-    """A queue, and what its planner remembers."""
+    """A queue, and what its planner remembers. ``every``: gangs that cannot fit are tried, too."""
 
     def __init__(self, *, every: bool) -> None:
         self._every, self._queue, self._memory = every, GangQueue(), PlanMemory()
         self._names: set[GangName] = set()
+        self._changed_nodes, self._inputs = ChangedNodes(), tuple[object, ...]()
+        self._view: NodeView | None = None
         self.tried = 0
 
     def place_next(self, cluster: Cluster, task: PlanTask, state: int) -> tuple[CreateReservation, ...]:
@@ -262,20 +266,33 @@ class Trials:
         for gang in cluster.gangs:
             self._queue.update_gang(gang, 0.0)
         self._names = {each.name for each in cluster.gangs}
-        may_differ = task.avoid.keys() | task.tables_without_holds.keys()
-        rules = TrialRules(may_differ=lambda gang: gang.name in may_differ, every=self._every)
+        may_differ, present = task.avoid.keys() | task.tables_without_holds.keys(), PlanState(state, 0, 0)
+        rules = TrialRules(
+            may_differ=lambda gang: gang.name in may_differ, may_fit=self._may_fit(task, present), every=self._every
+        )
         for _ in range(100):
-            batches = tuple(self._queue.batches(0.0, state, rules))
+            batches = tuple(self._queue.batches(0.0, present, rules))
             if not batches:
                 return ()
             self.tried += len(batches)
             found = run_plan(task._replace(batches=batches, may_differ=may_differ), self._memory)
             for name, unplaced in found.unplaced.items():
                 assert unplaced.reason
-                self._queue.mark_unplaced(name, state, found.request_ids.get(name))
+                self._queue.mark_unplaced(name, present, found.request_ids.get(name))
             if found.created:
                 return found.created
         raise AssertionError("gangs that did not fit are tried again and again")
+
+    def _may_fit(self, task: PlanTask, present: PlanState) -> Callable[[QueuedGang], bool]:
+        view, before = task.view, self._view
+        self._view = view
+        table = ClusterSnapshot(present.generation, view.table.records, view.table.states)
+        changes = ViewChanges(table, None) if before is None else changes_between(before, view)
+        self._changed_nodes.update(view._replace(table=table, changes=changes))
+        inputs, self._inputs = self._inputs, (view.policy_of, task.placed_members)
+        if inputs != self._inputs:
+            return lambda _: True
+        return partial(self._changed_nodes.may_fit, state=present)
 
 
 def changes_between(before: NodeView, after: NodeView) -> ViewChanges:
