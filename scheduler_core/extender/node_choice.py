@@ -56,8 +56,9 @@ def choose_nodes(
     nodes = tuple(islice(chosen, max_nodes(request, policy)))
     if nodes:
         return FilterResult(nodes, {}, request.profile.has_hard_constraints, unchecked=frozenset(unchecked))
-    rejected = ranking.rejections_of(names).with_reasons(dict.fromkeys((*blocked, *unchecked), Reason.RESERVED.value))
-    if blocked or unchecked or may_fit_soon(profile, ranking.snapshot, rejected, ranking.uncertain_nodes(names)):
+    checked = names - frozenset(unchecked) if unchecked else names
+    rejected = ranking.rejections_of(checked).with_reasons(dict.fromkeys(blocked, Reason.RESERVED.value))
+    if blocked or unchecked or may_fit_soon(profile, ranking.snapshot, rejected, ranking.uncertain_nodes(checked)):
         return FilterResult((), rejected, may_fit_soon=True, unchecked=frozenset(unchecked))
     return FilterResult((), rejected.as_dict())
 

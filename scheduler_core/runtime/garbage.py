@@ -19,10 +19,8 @@ from time import thread_time
 # objects end, so with thousands of events a second a search at 2,000 "new" objects took up to 40 ms. Now: up to 5 ms.
 NEW_S = 0.008
 FULL_S, LATEST_S = 6 * 3600.0, 12 * 3600.0  # between two full searches: in a pause; without a pause
-PAUSE_S, LONG_PAUSE_S = (
-    2.0,
-    60.0,
-)  # without a call: for a short search; for a long one, of which a call may come to wait
+PAUSE_S = 2.0  # without a call
+LONG_PAUSE_S = 60.0  # the same before a long search: a call that arrives then has to wait for it
 SEARCH_S = 600.0  # between two full searches of a daemon without requests
 SHORT_S = 0.15  # CPU time of a short full search, by the last one and the objects since: a call may wait for it
 

@@ -1,9 +1,9 @@
 """Reconcile reservations with the ledger: the writes of the leading planner, from the observed cluster alone. Pure.
 
-``reconcile`` returns every write that may be done now, and which reservations need no further look. The writes may be
-done in any order, at once, or not at all, and the planner may end after any of them: the next reconcile finds what is
-left to do. The order that matters is in the conditions: no member is ungated before the ledger lists its reservation as
-committed and the status has a deadline; no reservation is deleted while the ledger lists it.
+``reconcile`` returns every write that may be done now, and which reservations need no step before a change. The writes
+may be done in any order, at once, or not at all, and the planner may end after any of them: the next reconcile finds
+what is left to do. The order that matters is in the conditions: no member is ungated before the ledger lists its
+reservation as committed and the status has a deadline; no reservation is deleted while the ledger lists it.
 
     ledger entry  members                          next
     none          all placed                       status Bound; the reservation stays for later members of the gang

@@ -225,7 +225,7 @@ class GangQueue:
         return self._positions.limit_reached(name, self._limits())
 
     def has_queued(self, wanted: Callable[[Gang], bool]) -> bool:
-        """Return True if any queued gang is wanted; does not sort. Begins at the end: the first ones may have plans."""
+        """Return True if any queued gang is wanted; does not sort. The newest first: old ones may have plans."""
         return any(map(wanted, reversed(self._queued.values())))
 
     @property

@@ -269,7 +269,7 @@ class PlanScheduler:
         return search._replace(units=inputs, planned=planned)
 
     def _shared_search(self, waiting: QueuedGang, now: float) -> PreemptionSearch:
-        """Return a search of which other gangs may get the result, too."""
+        """Return a search whose result may also count for other gangs."""
         search, has_anti_affinity = self._preemption_search(waiting, now), self._view.gang_members.has_anti_affinity
         if has_anti_affinity and self._plan_inputs != (search.view.policy_of, search.options.placed_members):
             return search  # the next plan finds out again which requests are equal

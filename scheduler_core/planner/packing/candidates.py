@@ -158,8 +158,10 @@ class Candidates:
             before = {*before, *self._limited, *limited}
             self._limited = limited
         changed = None if self._mark is None else nodes.changed_since(self._mark)
+        if changed is None:  # what is known of the nodes may be out of date, and this call may have no time for all
+            self._leaves, self._places, self._classes, self._level_domains = {}, {}, {}, {}
         again = self._special if changed is None else self._special.union(changed, before)
-        others: Iterable[str] = {*nodes.capacity_of, *self._places} if changed is None else self._left
+        others: Iterable[str] = nodes.capacity_of if changed is None else self._left
         left = [name for name in others if name not in again]
         self._mark = None
 

@@ -219,6 +219,8 @@ class GangPlanner:
         for name, before in changes.items():
             capacity = nodes.capacity_of.get(name)
             may_take = capacity is not None and self._has_devices(capacity, groups)
+            if before is None and not may_take:
+                verdict.before.pop(name, None)  # other labels or taints than at the verdict: it took no members then
             if before == capacity or not (may_take or (before is not None and self._has_devices(before, groups))):
                 continue
             was: tuple[NodeCapacity | None, Load] = (None, nothing)

@@ -227,18 +227,23 @@ def test_candidates_that_are_examined_in_several_turns_are_those_of_one_turn(see
     groups = group_members(gang(random, "g"), fleet.view(), PlanOptions())
     assert isinstance(groups, MemberGroups)
     results, found = FitResults(groups, nodes), Candidates(groups, LEVELS_OF_ALL)
-    turns, is_complete = 0, False
+    turns, is_complete, seen = 0, False, set[str]()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(candidates, "FILTERS_PER_CLOCK_READ", 1)
+        patch.setattr(node_classes, "_MIN_CHANGES", random.choice((1, 1000)))
         while not is_complete:
-            for _ in range(random.choice((0, 0, 1)) if turns < 5 else 0):
+            for _ in range(random.choice((0, 0, 1, 30)) if turns < 5 else 0):
                 fleet.change()
             nodes.update(fleet.view(), None)
             reads = count()
             limited = PlanOptions(out_of_time=lambda: next(reads) >= 3)  # noqa: B023  called in this turn
             is_complete = found.update(groups, nodes, limited, results.limited_nodes())
             turns += 1
-            assert turns < 20
+            assert turns < 30
+            present = Candidates(groups, LEVELS_OF_ALL)
+            present.update(groups, nodes, PlanOptions(), results.limited_nodes())
+            assert all(found.class_of(each) in (None, present.class_of(each)) for each in (*nodes.capacity_of, *seen))
+            seen |= nodes.capacity_of.keys()
     at_once = Candidates(groups, LEVELS_OF_ALL)
     assert at_once.update(groups, nodes, PlanOptions(), results.limited_nodes())
 

@@ -589,3 +589,17 @@ def test_members_of_placed_gangs_are_not_kept_in_memory() -> None:
     gc.collect()
     alive = {each.name for each in gc.get_objects() if isinstance(each, Member) and each.name.startswith("alive-")}
     assert len(alive) <= 2 * 2
+
+
+def test_a_node_that_got_other_taints_while_it_was_full_takes_members_later() -> None:
+    """A node is drained, rebooted, and uncordoned before its GPUs are registered."""
+    machine = MACHINES["a100_bridged"]()
+    free, full = record("n", machine, held={}), record("n", machine, held={"p": range(4)}, pods=[occupant("p", 4)])
+    cordon = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+    cordoned, opened = view(free, taints={"n": (cordon,)}).rules, view(free).rules
+    planner, members = gang_planner.GangPlanner(), crew(1, 4)
+
+    for there, rules in ((free, cordoned), (full, cordoned), (full, opened)):
+        assert not isinstance(planner.plan_gang(members, view(there)._replace(rules=rules), PlanOptions()), GangPlan)
+
+    assert isinstance(planner.plan_gang(members, view(free)._replace(rules=opened), PlanOptions()), GangPlan)
