@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import Any
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from gputopo.crd.reservations import PlannedMember
 from gputopo.kube.taints import Taint
 from gputopo.labels.reasons import Reason
+from scheduler_core.cache.kube_scheduler_filters import FullNode
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_table import ClusterSnapshot, with_records
 from scheduler_core.planner.commit.actions import CreateReservation
@@ -597,9 +598,12 @@ def test_a_node_that_got_other_taints_while_it_was_full_takes_members_later() ->
     free, full = record("n", machine, held={}), record("n", machine, held={"p": range(4)}, pods=[occupant("p", 4)])
     cordon = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
     cordoned, opened = view(free, taints={"n": (cordon,)}).rules, view(free).rules
-    planner, members = gang_planner.GangPlanner(), crew(1, 4)
+    planner, policy_of = gang_planner.GangPlanner(), view(free).policy_of
+
+    def plan(there: NodeRecord, rules: Mapping[str, FullNode]) -> object:
+        return planner.plan_gang(crew(1, 4), view(there)._replace(rules=rules, policy_of=policy_of), PlanOptions())
 
     for there, rules in ((free, cordoned), (full, cordoned), (full, opened)):
-        assert not isinstance(planner.plan_gang(members, view(there)._replace(rules=rules), PlanOptions()), GangPlan)
+        assert not isinstance(plan(there, rules), GangPlan)
 
-    assert isinstance(planner.plan_gang(members, view(free)._replace(rules=opened), PlanOptions()), GangPlan)
+    assert isinstance(plan(free, opened), GangPlan)
