@@ -22,6 +22,7 @@ class PlanState(NamedTuple):
     """The state that a plan depends on."""
 
     generation: int  # of the snapshot of the nodes
+    rules_changed: int  # labels, taints and cordons of nodes, which are not in the snapshot
     times_freed: int  # CPU, memory or pod slots, by pods without GPUs
     period: int  # of time: not all that a plan depends on is visible
 
@@ -39,7 +40,7 @@ class ChangedNodes:
     def update(self, nodes: NodeView) -> None:
         """Go on to these nodes. ``nodes.changes``: since the last call."""
         table, changes = nodes.table, nodes.changes
-        # Labels and taints also change within a generation: these changes count for gangs that were tried in it, too.
+        # Rules also change within a generation: these changes count for gangs that were tried in it, too.
         generation = table.generation + 1
         if changes is None or changes.before is None:
             self._unknown = generation
@@ -58,7 +59,7 @@ class ChangedNodes:
     def may_fit(self, waiting: QueuedGang, state: PlanState) -> bool:
         """Return whether a gang that did not fit may fit now. ``state``: the present one."""
         unfit = waiting.unfit_state
-        if unfit is None or not isinstance(unfit.state, PlanState) or unfit.state[1:] != state[1:]:
+        if unfit is None or not isinstance(unfit.state, PlanState) or unfit.state[2:] != state[2:]:
             return True
         tried = unfit.state.generation
         at = bisect_left(self._gpus, self._least_gpus(waiting.gang))

@@ -97,6 +97,7 @@ class PlannerView:
         self._volumes = VolumeIndex()
         self.rules: Mapping[str, FullNode] = {}  # replaced, never changed in place: a plan may read it
         self.loads = PodLoads()
+        self._rules_changed = 0  # how often
         self._rules_log = ChangeLog()  # names of nodes whose rules or loads may have changed
         self._pool, self._identity, self._guarded = pool, identity, guarded
         self._own_writes = OwnWrites()
@@ -234,11 +235,9 @@ class PlannerView:
         return self._own_writes.oldest_at()
 
     def plan_state(self, monotonic: float) -> PlanState:
-        """Return the state that a plan made now depends on.
-
-        Also time: not everything is visible. Avoided nodes are tried again, and extenders forget assumed pods.
-        """
-        return PlanState(self.cache.snapshot.generation, self.loads.times_freed, int(monotonic // TRY_S))
+        """Return the state that a plan made now depends on. Time is part of it: not everything else is visible."""
+        snapshot, period = self.cache.snapshot, int(monotonic // TRY_S)
+        return PlanState(snapshot.generation, self._rules_changed, self.loads.times_freed, period)
 
     def node_view(self, policies: Policies, before: SeenNodes | None = None) -> tuple[NodeView, SeenNodes]:
         """Return the present nodes, with the changes since ``before``, and the ``before`` of the next call.
@@ -380,6 +379,7 @@ class PlannerView:
         for name in batch.removed:
             rules.pop(name, None)
         self.rules = rules | {each.key: each.rules for each in batch.updates if each.rules is not None}
+        self._rules_changed += any(before.get(each.key) != each.rules for each in batch.updates)
         self.loads.apply_nodes(batch)
         self._rules_log.add_names({*batch.removed, *(each.key for each in batch.updates)})
         if batch.is_full_list:

@@ -155,6 +155,7 @@ class GangPlanner:
         if diagnose and (not verdict.unplaced.missing or (again and verdict.diagnosed_at != self._nodes.mark)):
             found = plan_groups(groups, view, options, self._nodes, self._memory(request, options.levels))
             if isinstance(found, GangPlan):
+                del request.verdicts.by_avoided[options.avoid]  # it was wrong: the gang fits
                 self._forget_placed(members, found)
                 return found
             if not (again and options.out_of_time()):

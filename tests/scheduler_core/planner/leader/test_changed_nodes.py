@@ -15,7 +15,7 @@ from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, occupant, record
 from tests.scheduler_core.planner.packing.member_groups import GANG, member
 
-TRIED, NEXT = PlanState(5, 0, 0), PlanState(6, 0, 0)
+TRIED, NEXT = PlanState(5, 0, 0, 0), PlanState(6, 0, 0, 0)
 EIGHT = MACHINES["hgx_h100"]()
 
 
@@ -75,9 +75,9 @@ def test_only_changes_since_the_trial_count() -> None:
     assert not changed.may_fit(waiting(member("w", 4)), NEXT)
     changed.update(view(7, "b", a=2, b=6))
     changed.update(view(8, "a", a=1, b=6))
-    assert changed.may_fit(waiting(member("w", 4)), PlanState(8, 0, 0))
-    assert not changed.may_fit(waiting(member("w", 7)), PlanState(8, 0, 0))
-    assert not changed.may_fit(waiting(member("w", 4), state=PlanState(8, 0, 0)), PlanState(8, 0, 0))
+    assert changed.may_fit(waiting(member("w", 4)), PlanState(8, 0, 0, 0))
+    assert not changed.may_fit(waiting(member("w", 7)), PlanState(8, 0, 0, 0))
+    assert not changed.may_fit(waiting(member("w", 4), state=PlanState(8, 0, 0, 0)), PlanState(8, 0, 0, 0))
 
 
 def test_a_change_within_the_generation_of_the_trial_counts() -> None:
@@ -85,14 +85,15 @@ def test_a_change_within_the_generation_of_the_trial_counts() -> None:
     changed = started()
     changed.update(view(5, "a", a=8))
 
+    assert changed.may_fit(waiting(member("w", 4)), PlanState(5, 1, 0, 0))
     assert changed.may_fit(waiting(member("w", 4)), NEXT)
 
 
 @pytest.mark.parametrize(
     ("state", "present"),
     [
-        pytest.param(TRIED, PlanState(6, 1, 0), id="CPU or memory became free"),
-        pytest.param(TRIED, PlanState(6, 0, 1), id="a time has passed"),
+        pytest.param(TRIED, PlanState(6, 0, 1, 0), id="CPU or memory became free"),
+        pytest.param(TRIED, PlanState(6, 0, 0, 1), id="a time has passed"),
         pytest.param(None, NEXT, id="the state of the trial is not known"),
     ],
 )

@@ -322,9 +322,14 @@ def test_a_change_of_pods_without_gpus_alone_reaches_the_next_plan(view: Planner
     assert reader.take_changed(after) == set()
     assert ("n1" in after.others, view.plan_state(0.0) != state) == (False, True)
 
+    state = view.plan_state(0.0)
     view.apply_batch(Batch(NodeUpdate, (NodeUpdate("n1", machine, cordoned),)), 0.0)
 
     assert reader.take_changed(view.node_view(BUILT_IN, seen)[0]) == {"n1"}
+    other = view.plan_state(0.0)
+    assert (other != state, other.generation) == (True, state.generation)
+    view.apply_batch(Batch(NodeUpdate, (NodeUpdate("n1", machine, cordoned),)), 0.0)
+    assert view.plan_state(0.0) == other
 
 
 def test_a_pod_that_uses_gpus_no_more_is_counted_once(view: PlannerView) -> None:

@@ -267,7 +267,7 @@ class Trials:
         for gang in cluster.gangs:
             self._queue.update_gang(gang, 0.0)
         self._names = {each.name for each in cluster.gangs}
-        may_differ, present = task.avoid.keys() | task.tables_without_holds.keys(), PlanState(state, 0, 0)
+        may_differ, present = task.avoid.keys() | task.tables_without_holds.keys(), PlanState(state, 0, 0, 0)
         rules = TrialRules(
             may_differ=lambda gang: gang.name in may_differ, may_fit=self._may_fit(task, present), every=self._every
         )
