@@ -15,7 +15,11 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
 from weakref import ref
 
 PERIOD_S = 180.0
-_MAX_EXAMINED, _MAX_REMOVED = 5_000, 2_000  # results in one tick: about a millisecond each
+_MANY = 500_000  # results of all caches, a hundred bytes each and more: if there are more, the period is shorter
+# Results in one tick: about a millisecond each. More if there are so many that it would take too long: where a thousand
+# nodes change each second, memory would grow otherwise.
+_MIN_EXAMINED, _MIN_REMOVED = 5_000, 2_000
+_EXAMINED_TICKS, _REMOVED_TICKS = 20, 20  # a part of all results in each tick
 _MISSING: Final = object()
 
 K = TypeVar("K", bound=Hashable)
@@ -111,6 +115,7 @@ class ResultExpiry:
         self._next_period = -inf  # monotonic seconds
         self._in_use: Container[object] = ()
         self._caches: list[ResultCache[Any, Any]] = []  # whose period has not ended yet
+        self._to_examine = 0  # results in one tick
         self._unused: list[dict[Any, Any]] = []
 
     @property
@@ -124,15 +129,18 @@ class ResultExpiry:
         ``now``: monotonic seconds. ``in_use``: is called once in a period; the results of these arguments are kept.
         """
         if now >= self._next_period and self.is_idle:
-            self._next_period = now + PERIOD_S
             self._in_use = in_use()
             self._caches = [cache for each in list(_CACHES.values()) if (cache := each()) is not None]
+            number = sum(map(len, self._caches))
+            self._next_period = now + PERIOD_S * min(1.0, _MANY / max(1, number))
+            self._to_examine = max(_MIN_EXAMINED, number // _EXAMINED_TICKS)
         examined = removed = 0
-        while self._caches and examined < _MAX_EXAMINED:
+        while self._caches and examined < self._to_examine:
             cache = self._caches.pop()
             examined += len(cache)
             self._unused.append(cache.end_period(self._in_use))
-        while self._unused and removed < _MAX_REMOVED:
+        to_remove = max(_MIN_REMOVED, sum(map(len, self._unused)) // _REMOVED_TICKS)
+        while self._unused and removed < to_remove:
             if self._unused[-1]:
                 self._unused[-1].popitem()
                 removed += 1

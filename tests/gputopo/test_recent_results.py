@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Container
+from itertools import count
 
 import pytest
 
@@ -127,8 +128,8 @@ def test_a_full_cache_keeps_what_was_used_since() -> None:
 
 
 def test_a_tick_does_a_bounded_part_of_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MAX_EXAMINED", 10)
-    monkeypatch.setattr(module, "_MAX_REMOVED", 3)
+    monkeypatch.setattr(module, "_MIN_EXAMINED", 10)
+    monkeypatch.setattr(module, "_MIN_REMOVED", 3)
     caches = [RecentResults(Calls(), 100) for _ in range(4)]
     for cached in caches:
         for at in range(10):
@@ -151,6 +152,46 @@ def test_a_tick_does_a_bounded_part_of_the_work(monkeypatch: pytest.MonkeyPatch)
     assert ticks_until(lambda: expiry.is_idle, PERIOD_S) == 14  # 40 results, 3 at a time
     assert asked == 2
     assert sum(map(len, caches)) == 0
+
+
+def test_memory_is_bounded_however_many_results_each_tick_brings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MIN_EXAMINED", 10)
+    monkeypatch.setattr(module, "_MIN_REMOVED", 3)
+    alive = 0
+
+    class Result:
+        def __init__(self) -> None:
+            nonlocal alive
+            alive += 1
+
+        def __del__(self) -> None:
+            nonlocal alive
+            alive -= 1
+
+    caches = [RecentResults[int, Result](lambda _: Result(), 1 << 30) for _ in range(10)]
+    expiry, numbers, most = ResultExpiry(), count(), 0
+    for second in range(10 * int(PERIOD_S)):
+        for _ in range(50):
+            number = next(numbers)
+            caches[number % 10](number)
+        expiry.tick(float(second), lambda: NOTHING)
+        most = max(most, alive)
+
+    assert most < 50 * (2 * PERIOD_S + 100)  # of two periods, and those that are still to be examined and removed
+
+
+def test_a_period_is_shorter_if_there_are_many_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MANY", 5)
+    cached = RecentResults(Calls(), 100)
+    for at in range(10):
+        cached(str(at))
+
+    expiry = ResultExpiry()
+    for second in (0.0, PERIOD_S / 2 - 1):
+        expiry.tick(second, lambda: NOTHING)
+    assert len(cached) == 10
+    expiry.tick(PERIOD_S / 2, lambda: NOTHING)
+    assert len(cached) == 0
 
 
 def test_a_cache_of_a_function_of_several_arguments() -> None:
