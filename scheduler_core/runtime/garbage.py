@@ -22,6 +22,9 @@ FULL_S, LATEST_S = 6 * 3600.0, 12 * 3600.0  # between two full searches: in a pa
 PAUSE_S = 2.0  # without a call
 LONG_PAUSE_S = 60.0  # the same before a long search: a call that arrives then has to wait for it
 SEARCH_S = 600.0  # between two full searches of a daemon without requests
+ESTIMATE_S = (
+    600.0  # between two estimates of the next full search: the interpreter counts all objects, 0.5 s for 10 million
+)
 SHORT_S = 0.15  # CPU time of a short full search, by the last one and the objects since: a call may wait for it
 
 
@@ -54,6 +57,7 @@ class GarbageCollection:
         self._cpu_clock = cpu_clock
         self._full_at = -inf
         self._last_call = -inf
+        self._next_estimate = -inf
         self._full_cpu_s, self._full_objects = 0.0, 1  # of the last full search
         self._searched_at = 0.0  # by the CPU clock
 
@@ -85,12 +89,19 @@ class GarbageCollection:
         """Search all objects after hours, else the new objects."""
         if not self.started:
             return
-        age, pause_s, is_short = now - self._full_at, now - self._last_call, self._expected_cpu_s() < SHORT_S
-        is_pause = pause_s > (PAUSE_S if is_short else LONG_PAUSE_S)
-        if age > FULL_S and (is_pause or (age > LATEST_S and is_short)):
+        if now - self._full_at > FULL_S and self._is_good_time(now):
             self._collect_all(now)
         else:
             self._collect_new()
+
+    def _is_good_time(self, now: float) -> bool:
+        pause_s = now - self._last_call
+        if pause_s > LONG_PAUSE_S:
+            return True
+        if now < self._next_estimate or not (pause_s > PAUSE_S or now - self._full_at > LATEST_S):
+            return False
+        self._next_estimate = now + ESTIMATE_S
+        return self._expected_cpu_s() < SHORT_S
 
     def _expected_cpu_s(self) -> float:
         """Return what a full search of the present objects takes, by the last one."""

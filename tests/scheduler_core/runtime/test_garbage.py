@@ -10,6 +10,7 @@ from itertools import count
 import pytest
 
 from scheduler_core.runtime.garbage import (
+    ESTIMATE_S,
     FULL_S,
     LATEST_S,
     LONG_PAUSE_S,
@@ -141,9 +142,36 @@ def test_no_search_delays_a_call_when_the_cluster_has_grown() -> None:
     assert found() is not None
 
     del kept[:]
-    collection.note_call(LATEST_S + 2)
-    collection.tick(LATEST_S + 2)
+    collection.note_call(LATEST_S + 2 + ESTIMATE_S)
+    collection.tick(LATEST_S + 2 + ESTIMATE_S)
     assert found() is None
+
+
+def test_the_objects_are_not_counted_at_each_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counting millions of objects takes half a second."""
+    cpu_s, counted = 0.0, 0
+
+    def count_objects() -> int:
+        nonlocal counted
+        counted += 1
+        return 10
+
+    def search() -> None:
+        nonlocal cpu_s
+        cpu_s += 0.3
+
+    collection = GarbageCollection(lambda: cpu_s)
+    monkeypatch.setattr(gc, "get_freeze_count", count_objects)
+    monkeypatch.setattr(gc, "collect", search)
+    collection.start(0.0)
+    counted = 0
+
+    for second in range(1200):
+        now = LATEST_S + 1 + second
+        collection.note_call(now)
+        collection.tick(now)
+
+    assert counted == 2
 
 
 def test_long_lived_objects_are_collected_now_and_then_and_when_the_view_is_gone() -> None:
