@@ -19,7 +19,7 @@ import msgspec
 from gputopo.recent_results import recent_results
 from scheduler_core.allocation.gpu_sets import MAX_SETS, union
 
-_REMEMBERED, _REMEMBERED_LISTS = 1 << 12, 1 << 10  # of each machine shape; a list has two exchanges per kind of parts
+_REMEMBERED, _REMEMBERED_EXCHANGES = 1 << 12, 1 << 10  # of each machine shape
 _FEW = 64
 _MOST_WASTED = 16  # combinations that are too large, for each that is not
 
@@ -87,7 +87,7 @@ class Symmetry:
         self.is_trivial = not self._whole.equal and len(self._whole.parts) == self._size  # no GPUs can be exchanged
         self._arranged_part = recent_results(_REMEMBERED)(self._arrange_part)
         self.permutation = recent_results(_REMEMBERED)(self._permutation)
-        self._exchanges = lru_cache(maxsize=_REMEMBERED_LISTS)(self._find_exchanges)
+        self._exchanges = lru_cache(maxsize=_REMEMBERED_EXCHANGES)(self._find_exchanges)
         self.canonical = lru_cache(maxsize=_REMEMBERED)(self._canonical)
 
     def _permutation(self, *masks: int) -> Permutation:

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 from gputopo.crd.reservations import EntryPhase, ReservationSpec
 from scheduler_core.planner.commit.actions import CreateReservation, reserved_gang, reserved_gangs
-from scheduler_core.planner.commit.ledger import active_entries
 from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.context import TermContext
@@ -96,10 +95,10 @@ class CapacityHolds:
 
     def open_holds(self) -> tuple[CapacityHold, ...]:
         """Return the holds that the ledger lists, or is about to list; the highest priority first."""
-        view, ledger = self._view, self._view.ledger
+        view = self._view
         if not view.reservation_index.holds:  # each round asks several times
             return ()
-        entries = () if ledger is None else active_entries(ledger.spec, view.reservations)
+        entries = view.entries()
         found = [
             CapacityHold(each, name)
             for uid in view.reservation_index.holds
@@ -259,9 +258,8 @@ class CapacityHolds:
         """Yield the UIDs of holds whose gang has its places."""
         if not holds:  # most rounds; the rest costs as much as all reservations have members
             return
-        view, ledger = self._view, self._view.ledger
-        entries = {} if ledger is None else active_entries(ledger.spec, view.reservations)
-        places = [view.reservations[uid] for uid, each in entries.items() if each.phase is EntryPhase.COMMITTED]
+        view = self._view
+        places = [view.reservations[uid] for uid, each in view.entries().items() if each.phase is EntryPhase.COMMITTED]
         served = {
             name for each in places for name in reserved_gangs(each.namespace, each.spec, view.gang_members.get_member)
         }

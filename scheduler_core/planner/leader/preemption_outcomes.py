@@ -20,7 +20,6 @@ from typing import NamedTuple
 from gputopo.crd.reservations import EntryPhase, LedgerEntry, PlannedEviction, Preemption, ReservationState
 from scheduler_core.cache.events import ReservationUpdate
 from scheduler_core.planner.commit.actions import EvictPod, reserved_gang, reserved_gangs
-from scheduler_core.planner.commit.ledger import active_entries
 from scheduler_core.planner.commit.members import is_bound, is_gated
 from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.member import GangName, Member
@@ -61,8 +60,7 @@ class PreemptionOutcomes:
 
     def observe_ledger(self, now: float) -> None:
         """Count the preemptions that have ended since the last call. Called after each change of the ledger."""
-        ledger = self._view.ledger
-        entries = {} if ledger is None else active_entries(ledger.spec, self._view.reservations)
+        entries = self._view.entries()
         before, self._begun = self._begun, {}
         for uid, entry in entries.items():
             if entry.phase is not EntryPhase.HELD:

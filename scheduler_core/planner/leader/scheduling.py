@@ -43,7 +43,7 @@ _RETRY_SHARE = 0.5  # of this time for gangs that did not fit before: the rest i
 _RETRY_UNPLACED_S = 0.5  # between two plans of gangs that did not fit
 # Between two plans that find the reasons of gangs that still do not fit again: longer where this takes long.
 REASONS_S, REASONS_SHARE = 5.0, 1 / 200  # of a core
-_FULL_PASS_S = 5.0  # between two passes that also try the later gangs with equal requests, to update their reasons
+_FULL_PASS_S = 5.0  # between two passes that try all gangs that did not fit, to update their reasons
 _BATCH = 256  # single pods in a reservation
 _BEYOND_LIMITS_S = 5.0  # between two searches for single pods to release among the gangs beyond the limits: any number
 

@@ -145,7 +145,7 @@ class PlannerView:
     def advance_time(self, now: float) -> None:
         """Let time pass, which is an input of the step of each reservation in the ledger."""
         self.cache.advance_time(now)
-        self.reservation_index.mark_dirty(self._entries())
+        self.reservation_index.mark_dirty(self.entries())
 
     def is_known_pod(self, uid: str) -> bool:
         """Return whether the pod uses GPUs or is in a gang."""
@@ -273,7 +273,7 @@ class PlannerView:
 
     def in_progress(self) -> InProgress:
         """Return gangs and pods with a listed plan, for which nothing else may be started."""
-        plans = [self.reservations[uid] for uid, entry in self._entries().items() if entry.phase is not EntryPhase.HELD]
+        plans = [self.reservations[uid] for uid, entry in self.entries().items() if entry.phase is not EntryPhase.HELD]
         gangs = frozenset(name for each in plans if (name := reserved_gang(each)) is not None) | self._ending_gangs()
         single = (seat.uid for each in plans if not each.spec.gang for seat in each.spec.seats)
         return InProgress(gangs, frozenset(single), Counter(chain.from_iterable(map(self._namespaces_of, plans))))
@@ -385,15 +385,15 @@ class PlannerView:
         if batch.is_full_list:
             self._rules_log.add_names(before.keys() - self.rules.keys())
         if batch.is_full_list or batch.removed:
-            self.reservation_index.mark_dirty(self._entries())  # a node of a plan may be gone
+            self.reservation_index.mark_dirty(self.entries())  # a node of a plan may be gone
 
     def _apply_ledgers(self, batch: Batch[LedgerUpdate], now: float) -> None:
-        before = self._entries()
+        before = self.entries()
         self.cache.apply_batch(batch, now)
-        after = self._entries()
+        after = self.entries()
         uids = before.keys() | after.keys()
         self.reservation_index.mark_dirty(sorted(uid for uid in uids if before.get(uid) != after.get(uid)))
 
-    def _entries(self) -> dict[str, LedgerEntry]:
+    def entries(self) -> dict[str, LedgerEntry]:
         """Return the entries of the ledger that count, by UID of the reservation."""
         return {} if self.ledger is None else active_entries(self.ledger.spec, self.reservations)

@@ -24,7 +24,7 @@ from scheduler_core.planner.packing.groups import MemberGroups, group_members
 from scheduler_core.planner.packing.model import GangPlan, Levels, NodeView, PlanOptions, Unplaced
 from scheduler_core.planner.packing.node_classes import NodeCapacity, NodeClasses
 from scheduler_core.planner.packing.node_filter import NodeFilter
-from scheduler_core.planner.packing.node_fit import FitClass, Load
+from scheduler_core.planner.packing.node_fit import FitClass, Load, limited_load
 from scheduler_core.planner.packing.plan import plan_groups
 from scheduler_core.planner.packing.search import (
     FitResults,
@@ -212,7 +212,7 @@ class GangPlanner:
     def _has_improved(self, verdict: _Verdict, request: _Request, levels: Levels) -> bool:
         """Return whether a node may take more members than when the verdict was found."""
         groups = request.groups
-        nodes, nothing = self._nodes, (0,) * len(groups.groups)
+        nodes, nothing, kinds = self._nodes, (0,) * len(groups.groups), [each.kind for each in groups.groups]
         changes = nodes.changed_since(verdict.mark)
         if changes is None or len(verdict.before) > _MAX_CHANGED:
             return True
@@ -226,14 +226,14 @@ class GangPlanner:
                 continue
             was: tuple[NodeCapacity | None, Load] = (None, nothing)
             if before is not None:
-                load = _limited(groups, verdict.loads.get(before.node_class, nothing), before)
+                load = limited_load(verdict.loads.get(before.node_class, nothing), before.free, kinds)
                 was = verdict.before.get(name) or (before, load)
             if capacity is not None and may_take:
                 trial = trial or _GangFit(groups, nodes, self._memory(request, levels))
                 if before is not None and trial.are_equal(before, capacity):
                     continue
                 if trial.may_take_more(was[0], capacity):
-                    load = _limited(groups, trial.load_of(FitClass(capacity.node_class)), capacity)
+                    load = limited_load(trial.load_of(FitClass(capacity.node_class)), capacity.free, kinds)
                     # Members of several kinds may fit better beside each other, though not more of each kind alone.
                     if any(load) and (len(load) > 1 or load > was[1]) and trial.takes(name):
                         return True
@@ -313,12 +313,6 @@ class _GangFit:
                 if most >= groups.minimum:
                     return most
         return most
-
-
-def _limited(groups: MemberGroups, load: Load, capacity: NodeCapacity) -> Load:
-    """Return how many members of each kind fit alone on a node whose GPUs suffice for ``load``."""
-    found = zip(load, groups.groups, strict=True)
-    return tuple(min(number, capacity.free.most(each.kind.load)) for number, each in found)
 
 
 def _remember_value(known: dict[K, T], key: K, value: T, most: int) -> None:

@@ -11,7 +11,7 @@ does not suffice for as many members as the GPUs: then the load must fit into th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from gputopo.labels.reasons import Reason
@@ -169,7 +169,7 @@ class NodeFit:
 
     def limited_load(self, load: Load, free: FreeResources) -> Load:
         """Return the members of each kind, each without others, for which this suffices, too."""
-        return tuple(self._limited(number, free, at) for at, number in enumerate(load))
+        return limited_load(load, free, self._kinds)
 
     def _limited(self, number: int, free: FreeResources, at: int) -> int:
         return min(number, free.most(self._kinds[at].load))
@@ -242,6 +242,11 @@ class NodeFit:
             (kind.profile._replace(sibling_hardware=None, has_peers=False), number)
             for kind, number in zip(self._kinds, load, strict=True)
         )
+
+
+def limited_load(load: Load, free: FreeResources, kinds: Iterable[MemberKind]) -> Load:
+    """Return the members of each kind, each without others, for which the free resources of a node suffice, too."""
+    return tuple(min(number, free.most(kind.load)) for number, kind in zip(load, kinds, strict=True))
 
 
 # States of nodes with members added, shared by all gangs: most nodes do not change from one gang to the next.
