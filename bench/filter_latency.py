@@ -59,7 +59,7 @@ class Call(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What was measured."""
+    """The measurements of a run."""
 
     calls: list[Call]
     mib: tuple[float, float]  # at the first call, and at the last one

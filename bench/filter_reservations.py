@@ -36,7 +36,7 @@ Containers = tuple[int, ...]  # GPUs of each container of a pod
 
 
 class Nodes(Protocol):
-    """What the planner reads and changes."""
+    """The nodes, as far as the planner reads and changes them."""
 
     count: int
     late: list[dict[str, Containers]]
