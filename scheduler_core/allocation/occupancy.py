@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from gputopo.crd.nodegpus import DeviceAllocation
 from gputopo.recent_results import recent_results
-from scheduler_core.allocation.admission import MAX_FREE_SETS, SearchBudget, predict_exact, whole_gpu_steps
+from scheduler_core.allocation.admission import FEW_GPUS, MAX_FREE_SETS, SearchBudget, predict_exact, whole_gpu_steps
 from scheduler_core.allocation.gpu_sets import MAX_SETS, Sets, SomeSet, count_subsets, exact_sets, subsets, union
 from scheduler_core.allocation.machine_shape import MachineShape
 from scheduler_core.allocation.numa_alignment import NO_TOPOLOGY_MANAGER, KubeletModel
@@ -28,7 +28,8 @@ from scheduler_core.request.pod_request import PodProfile
 _MAX_PENDING = 8  # pods that wait for a report at once
 # Outcomes that are remembered. Each takes 1 to 10 kB. Those of nodes with exchanged GPUs are derived from others.
 _FOLLOWED, _ON_NODES = 1 << 11, 1 << 9
-_MAX_BRANCHES = 4096  # from branch to branch: 2 us each; four pods of one GPU take 0.2 ms
+# From branch to branch, 2 us each (more on many GPUs, where each has many sets); four pods of one GPU take 0.2 ms.
+_MAX_BRANCHES, _MAX_BRANCHES_ON_MANY_GPUS = 4096, 2048
 
 
 class Occupant(NamedTuple):
@@ -198,6 +199,7 @@ def _follow(shape: MachineShape, start: _OpenKinds, kubelet: KubeletModel) -> _K
     known_branches, known_forms = set(branches), set(map(form, branches))
     free, admissions = set[int](), [set[int]() for _ in kinds]
     steps, searches = 0, SearchBudget(shape)
+    max_steps = _MAX_BRANCHES if len(shape.gpus) <= FEW_GPUS else _MAX_BRANCHES_ON_MANY_GPUS
     for branch in branches:  # grows during the iteration
         mask, waiting, releases = branch
         if not releases and not any(waiting[at] for at in known):
@@ -214,7 +216,7 @@ def _follow(shape: MachineShape, start: _OpenKinds, kubelet: KubeletModel) -> _K
                 return None
             admissions[at].add(mask)
             steps += len(sets.masks)
-            if steps > _MAX_BRANCHES:
+            if steps > max_steps:
                 return None
             left = (*waiting[:at], waiting[at] - 1, *waiting[at + 1 :])
             following += [
@@ -224,7 +226,7 @@ def _follow(shape: MachineShape, start: _OpenKinds, kubelet: KubeletModel) -> _K
             if kind.ended and (may_crash or not sets.masks):  # the device plugin crashed; the pod ended without GPUs
                 following.append((mask, left, releases))
                 steps += 1
-        if steps > _MAX_BRANCHES:
+        if steps > max_steps:
             return None
         for each in following:
             if each in known_branches:  # another order of the same choices: a third

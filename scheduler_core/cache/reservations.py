@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
@@ -87,6 +88,11 @@ class ReservationIndex:
     def active(self) -> Mapping[str, ActiveReservation]:
         """The active reservations, by UID."""
         return MappingProxyType(self._active)
+
+    @property
+    def reserved_nodes(self) -> AbstractSet[str]:
+        """The nodes with an active reservation, also if all its pods are bound."""
+        return self._active_by_node.keys()
 
     @property
     def unmatched_entries(self) -> Iterator[LedgerEntry]:

@@ -214,7 +214,7 @@ class Extender:
         own, records = self._cache.reservations.nodes_for(uid), table.records
         return frozenset(
             name
-            for name in names
+            for name in names & self._cache.reservations.reserved_nodes
             if name not in own and name in records and not all(map(is_hold, records[name].reserved))
         )
 
