@@ -64,17 +64,13 @@ class NodeRanking:
         self._rejected: dict[str, set[str]] = {}  # reason -> nodes
         self._ranked: dict[float, list[HashedName]] = {}  # points -> nodes, ordered except in ``_unordered``
         self._unordered: set[float] = set()  # points
-        # States to evaluate, most promising first, and their nodes.
-        self._waiting: dict[NodeState, list[HashedName]] = {}
-        unknown = []
-        for state, hashed_names in index.by_state.items():  # this and ``points_of`` are the only loops over all states
-            found = evaluator.known(state)
-            if found is None:
-                unknown.append(state)
-            else:
+        # States to evaluate, most promising first.
+        self._waiting = dict.fromkeys(index.most_promising_first(evaluator.profile.devices))
+        # This and ``points_of`` are the only loops over all states. Of a new profile, nothing is known.
+        for state, hashed_names in index.by_state.items() if len(evaluator) else ():
+            if (found := evaluator.known(state)) is not None:
+                del self._waiting[state]
                 self._place(found, hashed_names)
-        for state in self._most_promising_first(unknown):
-            self._waiting[state] = list(index.by_state[state])
 
     def _place(self, found: Evaluation, hashed_names: list[HashedName]) -> None:
         """Add nodes of one state."""
@@ -92,16 +88,6 @@ class NodeRanking:
             self._unordered.discard(points)
         return found
 
-    def _most_promising_first(self, states: Iterable[NodeState]) -> Iterator[NodeState]:
-        """Yield the states: known sets, enough devices and few free ones come first. Approximate, but fast."""
-        wanted = self.evaluator.profile.devices
-        buckets: dict[tuple[bool, bool, int], list[NodeState]] = {}
-        for state in states:
-            free = state.free_counts[0][1] if state.free_counts else 0
-            key = free < wanted, state.open_admissions is not None, free
-            buckets.setdefault(key, []).append(state)
-        return chain.from_iterable(buckets[key] for key in sorted(buckets))
-
     @property
     def waits(self) -> bool:
         """True if some nodes are not evaluated yet."""
@@ -115,13 +101,15 @@ class NodeRanking:
     @property
     def waiting(self) -> WaitingNodes:
         """The nodes that are not evaluated yet."""
-        return WaitingNodes(frozenset(self._waiting), sum(map(len, self._waiting.values())))
+        nodes = map(self._index.by_state.__getitem__, self._waiting)
+        return WaitingNodes(frozenset(self._waiting), sum(map(len, nodes)))
 
     def evaluate_waiting(self, may_continue: Callable[[], bool] = lambda: True) -> None:
         """Evaluate the states that wait. ``may_continue``: is asked before each state."""
         while self._waiting and may_continue():
             state = next(iter(self._waiting))
-            self._place(self.evaluator(state), self._waiting.pop(state))
+            self._place(self.evaluator(state), self._index.by_state[state])
+            del self._waiting[state]
 
     @property
     def snapshot(self) -> ClusterSnapshot:
@@ -208,7 +196,7 @@ class NodeRanking:
     def _add_node(self, name: str, state: NodeState | None) -> None:
         found = None if state is None else self.evaluator.known(state)
         if state is not None and found is None:
-            self._waiting.setdefault(state, []).append((spread_hash(name), name))
+            self._waiting.setdefault(state)
         elif isinstance(found, Score):
             self._ranked.setdefault(found.points, [])
             insort(self._nodes_with(found.points), (spread_hash(name), name))
@@ -220,8 +208,7 @@ class NodeRanking:
         if state is None:
             return True
         if state in self._waiting:
-            self._waiting[state].remove((spread_hash(name), name))
-            if not self._waiting[state]:
+            if state not in self._index.by_state:
                 del self._waiting[state]
             return True
         found = self.evaluator.known(state)
