@@ -86,7 +86,7 @@ class DryRuns:
     def end_check(self, gang: GangName) -> tuple[PreemptionReport, ...]:
         """Return the reports of a check that is answered, of gangs that still wait. ``gang``: that was searched for."""
         reports = self._unchecked.pop(gang, ())
-        return tuple(each for each in reports if self._queue.get_queued(each.gang.name) is not None)
+        return tuple(each for each in reports if self._waits(each.gang.name))
 
     def report_units(self, report: PreemptionReport, before: PreemptionReport | None) -> None:
         """Report the units once while they stay the same, and count the lost work once while the gang waits.
@@ -103,8 +103,15 @@ class DryRuns:
 
     def forget_gone(self) -> None:
         """Forget gangs that do not wait any more."""
-        self._counted = {name for name in self._counted if self._queue.get_queued(name) is not None}
-        self._unchecked = {name: each for name, each in self._unchecked.items() if self._queue.get_queued(name)}
+        self._counted = {name for name in self._counted if self._waits(name)}
+        self._unchecked = {
+            name: reports
+            for name, reports in self._unchecked.items()
+            if any(self._waits(each.gang.name) for each in reports)
+        }
+
+    def _waits(self, gang: GangName) -> bool:
+        return self._queue.get_queued(gang) is not None
 
 
 def _units(found: PreemptionPlan | NoPreemption) -> frozenset[str]:

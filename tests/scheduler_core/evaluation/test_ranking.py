@@ -318,6 +318,37 @@ class TestWaiting:
             name: reason.value for name, reason in expected.rejected.items()
         }
 
+    @pytest.mark.parametrize("seed", range(20))
+    def test_any_changes_between_partial_evaluations(self, seed: int) -> None:
+        random, feed = Random(seed), Feed(fleet(8), ChangeLog())
+        rankings = Rankings(feed)
+        evaluator_for.cache_clear()
+        waited = 0
+        for _ in range(60):
+            name = f"n{random.randrange(10):03}"
+            machine, held = random.choice((PAIRS, H100)), random.randint(1, 4)
+            changed = record(name, machine, held={"x": range(held)}, pods=[occupant("x", held)])
+            feed.snapshot = (
+                without_nodes(feed.snapshot, [name])
+                if random.random() < 0.2
+                else with_records(feed.snapshot, [changed], NOW, POLICY)
+            )
+            feed.change_log.add_names([name])
+            asked = request(random.randint(1, 4), "p")
+
+            ranking = rankings.ranking_for(asked.profile, POLICY, partial(_is_left, iter(range(random.randrange(3)))))
+
+            names, waiting = frozenset(feed.snapshot.states), ranking.waiting
+            waited += waiting.number
+            evaluated = names - waiting.among(names, feed.snapshot)
+            expected = evaluate(asked, feed.snapshot, evaluated, POLICY)
+            assert waiting.number == len(names) - len(evaluated)
+            assert set(ranking.best_nodes(names, asked.uid)) == set(expected.scores)
+            assert ranking.rejections_of(names - expected.scores.keys()).as_dict() == {
+                name: reason.value for name, reason in expected.rejected.items()
+            }
+        assert waited
+
     def test_a_change_costs_no_evaluation_of_the_former_state(self) -> None:
         """Where the evaluation of a former state is no longer known, the ranking is made again of the known states."""
         feed = Feed(mixed_fleet(), ChangeLog())

@@ -304,6 +304,23 @@ def test_a_gang_that_is_gone_at_the_end_of_the_search_leaves_the_others_to_the_n
     assert {name for name, each in units(leader).items() if each} == pods.keys()
 
 
+def test_a_gang_that_is_gone_while_budgets_are_counted_leaves_the_result_to_the_others() -> None:
+    server, _ = full(n0=2)
+    pods = {name: urgent(server, name)[0] for name in MANY[:3]}
+    leader, searched = searching(server)
+    start_first_search(leader, searched)
+    leader.run_once()
+    leader.run_round()  # the count begins
+    server.delete_pod(pods.pop(searched[0]))
+    leader.apply_events()
+    leader.term.tick(leader.watches)
+
+    run(leader, 1)
+
+    assert len(searched) == 1
+    assert {name for name, each in units(leader).items() if each} == pods.keys()
+
+
 def test_pods_that_budgets_forbid_are_left_out_for_all() -> None:
     server, pods = full(n0=2, n1=2)
     names = {node: f"{SPACE}/{server.pods[uid]['metadata']['name']}" for node, uid in pods.items()}
