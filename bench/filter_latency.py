@@ -2,7 +2,7 @@
 
     python bench/filter_latency.py [--minutes 3] [--nodes 15000] [--events 1000]     events per second
 
-At most 20 calls come per second, one after the other: in three minutes as many as in an hour with a pod per second. All
+At most 20 calls come per second, one after the other: three minutes have as many as an hour with a pod per second. All
 calls name all nodes. One of twenty has a profile never seen before, the others one of 200; a fifth of the pods with
 several GPUs has two or three containers. The pages /metrics and /decisions are read beside them. The cluster:
 ``bench/filter_fleet.py``. The extender runs with MALLOC_ARENA_MAX=2, as in the image.
@@ -12,7 +12,7 @@ extender's event loop and for this program; the second row is without that time.
 is not below 50 ms for 99.9 % of calls, or a call takes more than 250 ms.
 
     events applied after    from the time when the API server made a NodeGpus until the extender had applied it
-    memory                  resident memory of the extender, at ten times of the run
+    memory                  resident memory of the extender at the first call, and after each tenth of the run
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def measure(seconds: float, nodes: int, config: Path, spans: Path) -> Run:
-    """Start an extender, and call it for a time."""
+    """Start an extender, and call it for so many seconds."""
     options = ["--verbs", "127.0.0.1:0", "--listen", "127.0.0.1:0"]
     command = [sys.executable, str(HERE / "filter_probe.py"), str(spans), *options]
     environ = {**os.environ, "KUBECONFIG": str(config), "MALLOC_ARENA_MAX": "2"}
@@ -150,14 +150,14 @@ def call_all(nodes: int, port: int, pid: int) -> Iterator[Call]:
     """Yield the measured calls, without end."""
     random = Random(1)
     names = [filter_fleet.name(at) for at in range(nodes)]
-    profiles = [profile(random, 1 + at % 40) for at in range(PROFILES)]
+    profiles = [profile(random, 20 * (1 + at % 40)) for at in range(PROFILES)]
     popularity = [1 / (at + 1) for at in range(PROFILES)]
     ours = f"/proc/self/task/{threading.get_native_id()}/schedstat"
     theirs = f"/proc/{pid}/task/{pid}/schedstat"
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     for number in itertools.count():
         new = number % NEW_EVERY == NEW_EVERY - 1
-        asked = profile(random, 1000 + number) if new else random.choices(profiles, popularity)[0]
+        asked = profile(random, 1000 + number // NEW_EVERY) if new else random.choices(profiles, popularity)[0]
         body = orjson.dumps({"Pod": pod(number % UIDS, *asked), "Nodes": None, "NodeNames": names})
         before = Path(theirs).read_text(), Path(ours).read_text()
         start = time.monotonic()
@@ -178,9 +178,9 @@ def difference(before: str, after: str) -> tuple[float, float]:
     return ran / 1e9, waited / 1e9
 
 
-def profile(random: Random, vram_gib: int) -> tuple[tuple[int, ...], dict[str, str]]:
+def profile(random: Random, vram_mib: int) -> tuple[tuple[int, ...], dict[str, str]]:
     """Return the GPUs of each container, and annotations that make a profile of its own."""
-    wishes = {"min-vram": f"{vram_gib * 20}Mi"}
+    wishes = {"min-vram": f"{vram_mib}Mi"}
     if random.random() < 0.3:
         wishes["island"] = "required"
     if random.random() < 0.2:

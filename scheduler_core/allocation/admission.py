@@ -46,7 +46,7 @@ from scheduler_core.allocation.numa_alignment import (
 from scheduler_core.request.device_request import ContainerStep, ContainerSteps, DeviceRequest, total_devices
 
 MAX_FREE_SETS = 600  # possible sets of free GPUs that are followed; 560: three of 16 GPUs are in use
-FEW_GPUS = 8  # with so few, several containers are always followed
+FEW_GPUS = 8  # with so few, several containers are always followed; with more, fewer branches (``occupancy``)
 # Of the containers of a pod, followed on more GPUs: outcomes, equal ones included, 1 us each; a state costs more.
 _MAX_OUTCOMES, _OUTCOMES_OF_A_STATE = 8 * MAX_SETS, 24
 
@@ -237,14 +237,10 @@ def _fresh_gpus(shape: MachineShape, free: int, aligned: int, kept: int, size: i
 
 
 class SearchBudget:
-    """Counts the work of predictions for several sets of free GPUs. Equal sets are searched once.
-
-    On many GPUs, each search after the first counts twice.
-    """
+    """Counts the work of predictions for several sets of free GPUs. Equal sets are searched once."""
 
     def __init__(self, shape: MachineShape) -> None:
         self._shape = shape
-        self._is_large = len(shape.gpus) > FEW_GPUS
         self._left = most_work(shape)
         self._searches: set[tuple[int, int]] = set()
         self._followed: set[tuple[int, ContainerSteps]] = set()
@@ -252,21 +248,21 @@ class SearchBudget:
     def covers(self, mask: int, steps: ContainerSteps) -> bool:
         """Count a prediction; False if it is too much work.
 
-        To follow several containers on many GPUs takes the whole budget.
+        To follow several containers on many GPUs counts as half of the budget, for each set of free GPUs.
         """
-        if len(steps) == 1 or not self._is_large:
+        if len(steps) == 1 or len(self._shape.gpus) <= FEW_GPUS:
             return all(self.covers_search(mask, size) for size in {step.devices for step in steps})
         if (mask, steps) not in self._followed:
             self._followed.add((mask, steps))
-            self._left -= most_work(self._shape)
+            self._left -= most_work(self._shape) // 2
         return self._left >= 0
 
     def covers_search(self, mask: int, size: int) -> bool:
         """Count the search for a container with so many GPUs; False if it is too much work."""
         same = self._shape.symmetry.canonical(mask), size
         if same not in self._searches:
-            self._left -= search_work(self._shape, *same) * (2 if self._searches and self._is_large else 1)
             self._searches.add(same)
+            self._left -= search_work(self._shape, *same)
         return self._left >= 0
 
 

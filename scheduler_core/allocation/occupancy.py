@@ -28,7 +28,7 @@ from scheduler_core.request.pod_request import PodProfile
 _MAX_PENDING = 8  # pods that wait for a report at once
 # Outcomes that are remembered. Each takes 1 to 10 kB. Those of nodes with exchanged GPUs are derived from others.
 _FOLLOWED, _ON_NODES = 1 << 11, 1 << 9
-# From branch to branch, 2 us each (more on many GPUs, where each has many sets); four pods of one GPU take 0.2 ms.
+# Steps between branches: 2 us each, longer on many GPUs, where each has many sets. Four pods of one GPU take 0.2 ms.
 _MAX_BRANCHES, _MAX_BRANCHES_ON_MANY_GPUS = 4096, 2048
 
 

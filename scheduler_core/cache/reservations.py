@@ -91,7 +91,7 @@ class ReservationIndex:
 
     @property
     def reserved_nodes(self) -> AbstractSet[str]:
-        """The nodes with an active reservation, also if all its pods are bound."""
+        """The names of the nodes on which active reservations take devices, or did until all their pods were bound."""
         return self._active_by_node.keys()
 
     @property

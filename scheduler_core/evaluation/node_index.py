@@ -24,46 +24,46 @@ class NodeIndex:
         self.with_commitments: set[str] = set()  # nodes where in-flight pods matter (``has_commitments``)
         self.uncertain: set[str] = set()  # see ``is_uncertain``
         self.by_state: dict[NodeState, list[HashedName]] = {}  # ordered
-        self._by_free: dict[tuple[bool, int], dict[NodeState, None]] = {}  # states by ``_free_devices``
+        self._by_order: dict[tuple[bool, int], dict[NodeState, None]] = {}  # states by ``_order_key``
 
     def catch_up(self, snapshot: ClusterSnapshot, changed: Iterable[str] | None) -> None:
         """Apply the changes up to a newer snapshot; all nodes where ``changed`` is None."""
         if changed is None:
             self.states, self.with_commitments, self.uncertain = {}, set(), set()
-            self.by_state, self._by_free = {}, {}
+            self.by_state, self._by_order = {}, {}
             changed = snapshot.states
         for name in changed:
             old, new = self.states.pop(name, None), snapshot.states.get(name)
             self.with_commitments.discard(name)
             self.uncertain.discard(name)
             if old is not None:
-                self._remove_from(old, name)
+                self._remove_node(old, name)
             if new is not None:
                 self.states[name] = new
-                self._add_to(new, name)
+                self._add_node(new, name)
                 if has_commitments(new):
                     self.with_commitments.add(name)
                 if is_uncertain(new):
                     self.uncertain.add(name)
 
-    def most_promising_first(self, devices: int) -> Iterator[NodeState]:
-        """Yield the states: known sets, enough devices and few free ones come first. Approximate, but fast."""
-        ordered = sorted(self._by_free, key=lambda key: (key[1] < devices, *key))
-        return chain.from_iterable(map(self._by_free.__getitem__, ordered))
+    def ordered_states(self, devices: int) -> Iterator[NodeState]:
+        """Yield all states: those with enough free devices, no open admissions, and few free devices come first."""
+        keys = sorted(self._by_order, key=lambda key: (key[1] < devices, *key))
+        return chain.from_iterable(map(self._by_order.__getitem__, keys))
 
-    def _add_to(self, state: NodeState, name: str) -> None:
+    def _add_node(self, state: NodeState, name: str) -> None:
         if state not in self.by_state:
-            self._by_free.setdefault(_free_devices(state), {})[state] = None
+            self._by_order.setdefault(_order_key(state), {})[state] = None
         insort(self.by_state.setdefault(state, []), (spread_hash(name), name))
 
-    def _remove_from(self, state: NodeState, name: str) -> None:
+    def _remove_node(self, state: NodeState, name: str) -> None:
         same_state, hashed = self.by_state[state], (spread_hash(name), name)
         del same_state[bisect_left(same_state, hashed)]
         if not same_state:
             del self.by_state[state]
-            del self._by_free[_free_devices(state)][state]
+            del self._by_order[_order_key(state)][state]
 
 
-def _free_devices(state: NodeState) -> tuple[bool, int]:
-    """Return whether the sets of free GPUs are unsettled, and the number of free devices of the first resource."""
+def _order_key(state: NodeState) -> tuple[bool, int]:
+    """Return whether admissions are open, and the number of free devices of the first resource."""
     return state.open_admissions is not None, state.free_counts[0][1] if state.free_counts else 0

@@ -64,13 +64,16 @@ class NodeRanking:
         self._rejected: dict[str, set[str]] = {}  # reason -> nodes
         self._ranked: dict[float, list[HashedName]] = {}  # points -> nodes, ordered except in ``_unordered``
         self._unordered: set[float] = set()  # points
-        # States to evaluate, most promising first.
-        self._waiting = dict.fromkeys(index.most_promising_first(evaluator.profile.devices))
-        # This and ``points_of`` are the only loops over all states. Of a new profile, nothing is known.
-        for state, hashed_names in index.by_state.items() if len(evaluator) else ():
-            if (found := evaluator.known(state)) is not None:
-                del self._waiting[state]
-                self._place(found, hashed_names)
+        # States to evaluate, and their nodes: the most promising first, then those that were added later.
+        self._waiting: dict[NodeState, list[HashedName]] = {}
+        knows_some = len(evaluator) > 0
+        # This and ``points_of`` are the only loops over all states.
+        for state in index.ordered_states(evaluator.profile.devices):
+            found = evaluator.known(state) if knows_some else None
+            if found is None:
+                self._waiting[state] = index.by_state[state].copy()
+            else:
+                self._place(found, index.by_state[state])
 
     def _place(self, found: Evaluation, hashed_names: list[HashedName]) -> None:
         """Add nodes of one state."""
@@ -101,15 +104,13 @@ class NodeRanking:
     @property
     def waiting(self) -> WaitingNodes:
         """The nodes that are not evaluated yet."""
-        nodes = map(self._index.by_state.__getitem__, self._waiting)
-        return WaitingNodes(frozenset(self._waiting), sum(map(len, nodes)))
+        return WaitingNodes(frozenset(self._waiting), sum(map(len, self._waiting.values())))
 
     def evaluate_waiting(self, may_continue: Callable[[], bool] = lambda: True) -> None:
         """Evaluate the states that wait. ``may_continue``: is asked before each state."""
         while self._waiting and may_continue():
             state = next(iter(self._waiting))
-            self._place(self.evaluator(state), self._index.by_state[state])
-            del self._waiting[state]
+            self._place(self.evaluator(state), self._waiting.pop(state))
 
     @property
     def snapshot(self) -> ClusterSnapshot:
@@ -194,9 +195,10 @@ class NodeRanking:
         return frozenset().union(*(uncertain & rejected for rejected in self._rejected.values()))
 
     def _add_node(self, name: str, state: NodeState | None) -> None:
-        found = None if state is None else self.evaluator.known(state)
+        # Others may evaluate a state that waits here: its nodes are placed together later.
+        found = None if state is None or state in self._waiting else self.evaluator.known(state)
         if state is not None and found is None:
-            self._waiting.setdefault(state)
+            self._waiting.setdefault(state, []).append((spread_hash(name), name))
         elif isinstance(found, Score):
             self._ranked.setdefault(found.points, [])
             insort(self._nodes_with(found.points), (spread_hash(name), name))
@@ -207,14 +209,19 @@ class NodeRanking:
         """Return False if it is not known how the state was evaluated."""
         if state is None:
             return True
+        hashed = (spread_hash(name), name)
         if state in self._waiting:
-            if state not in self._index.by_state:
+            try:
+                self._waiting[state].remove(hashed)
+            except ValueError:  # it was placed, and the evaluation was forgotten since
+                return False
+            if not self._waiting[state]:
                 del self._waiting[state]
             return True
         found = self.evaluator.known(state)
         if isinstance(found, Score):
             same_points = self._nodes_with(found.points)
-            del same_points[bisect_left(same_points, (spread_hash(name), name))]
+            del same_points[bisect_left(same_points, hashed)]
             if not same_points:
                 del self._ranked[found.points]
         elif found is not None:
