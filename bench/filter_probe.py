@@ -113,6 +113,7 @@ def main() -> None:
     for owner, method, kind in (
         (service.ExtenderService, "apply_batch", "events"),
         (service.ExtenderService, "tick", "periodic work"),
+        (service.ExtenderService, "_remove_results", "removal of cached results"),
         (service.ExtenderService, "_evaluate_ahead", "evaluation for later calls"),
         (ranking.NodeRanking, "__init__", "ranking of known states"),
         (garbage.GarbageCollection, "_collect_all", "full garbage collection"),

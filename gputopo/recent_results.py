@@ -16,10 +16,10 @@ from weakref import ref
 
 PERIOD_S = 180.0
 _MANY = 500_000  # results of all caches, a hundred bytes each and more: if there are more, the period is shorter
-# Results in one tick: about a millisecond each. More if there are so many that it would take too long: where a thousand
-# nodes change each second, memory would grow otherwise.
+# Results in one tick: some milliseconds. More if there are so many that it would take too long: where a thousand nodes
+# change each second, memory would grow otherwise.
 _MIN_EXAMINED, _MIN_REMOVED = 5_000, 2_000
-_EXAMINED_TICKS, _REMOVED_TICKS = 20, 20  # a part of all results in each tick
+_EXAMINED_S, _REMOVED_S = 20, 20  # in so many seconds all results are examined, and most unused ones removed
 _MISSING: Final = object()
 
 K = TypeVar("K", bound=Hashable)
@@ -111,7 +111,9 @@ def recent_results(max_results: int) -> Callable[[Callable[P, R]], Callable[P, R
 class ResultExpiry:
     """Removes the unused results of all caches of the process, a few at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, ticks_per_s: int = 1) -> None:
+        """``ticks_per_s``: how often ``tick`` is called while there is something to do."""
+        self._ticks_per_s = ticks_per_s
         self._next_period = -inf  # monotonic seconds
         self._in_use: Container[object] = ()
         self._caches: list[ResultCache[Any, Any]] = []  # whose period has not ended yet
@@ -124,7 +126,7 @@ class ResultExpiry:
         return not self._caches and not self._unused
 
     def tick(self, now: float, in_use: Callable[[], Container[object]]) -> None:
-        """Go on removing results. Call this about once a second.
+        """Go on removing results.
 
         ``now``: monotonic seconds. ``in_use``: is called once in a period; the results of these arguments are kept.
         """
@@ -133,13 +135,13 @@ class ResultExpiry:
             self._caches = [cache for each in list(_CACHES.values()) if (cache := each()) is not None]
             number = sum(map(len, self._caches))
             self._next_period = now + PERIOD_S * min(1.0, _MANY / max(1, number))
-            self._to_examine = max(_MIN_EXAMINED, number // _EXAMINED_TICKS)
+            self._to_examine = max(_MIN_EXAMINED, number // (_EXAMINED_S * self._ticks_per_s))
         examined = removed = 0
         while self._caches and examined < self._to_examine:
             cache = self._caches.pop()
             examined += len(cache)
             self._unused.append(cache.end_period(self._in_use))
-        to_remove = max(_MIN_REMOVED, sum(map(len, self._unused)) // _REMOVED_TICKS)
+        to_remove = max(_MIN_REMOVED, sum(map(len, self._unused)) // (_REMOVED_S * self._ticks_per_s))
         while self._unused and removed < to_remove:
             if self._unused[-1]:
                 self._unused[-1].popitem()

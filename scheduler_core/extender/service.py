@@ -48,6 +48,7 @@ from scheduler_core.runtime.page_access import PageAccess
 _RESERVATION_KINDS = {RESERVATIONS, LEDGERS}
 # One call evaluates nodes for 5 ms; for up to 15 ms while none fits. The rest is done between calls, or in the next.
 _TIMES = EvaluationTimes(enough_s=0.005, most_s=0.015)
+_REMOVALS_PER_S = 25  # of unused results: some milliseconds each
 _AHEAD_S, _AHEAD_PAUSE_S = 0.002, 0.006  # a quarter of a core
 _DRAIN_POLL_S = 0.05
 _DRAIN_S = 5.0  # accepted pods are usually bound within this time
@@ -86,7 +87,8 @@ class ExtenderService:
         self._started = 0.0
         self._watch_errors = WatchErrorLog()
         self._garbage = GarbageCollection()
-        self._expiry = ResultExpiry()
+        self._expiry = ResultExpiry(_REMOVALS_PER_S)
+        self._removing_results = False
         self._evaluating_ahead = False
         self.calls = CallsInProgress()
         self.call_pause = CallPause(self.calls)
@@ -132,10 +134,20 @@ class ExtenderService:
             self._catch_up()
             self._update_registration()
         self._watch_errors.log_errors(self._statuses())
-        self._expiry.tick(time.monotonic(), self.cache.snapshot.states_in_use)
+        if not self._removing_results:
+            self._remove_results()
         self._garbage.tick(time.monotonic())
         if not self._evaluating_ahead:
             self._evaluate_ahead()
+
+    def _remove_results(self) -> None:
+        """Remove cached results that are not used any more, a few at a time; requests come first."""
+        if not self.calls.come_first:
+            with self.calls.piece_of_work():
+                self._expiry.tick(time.monotonic(), self.cache.snapshot.states_in_use)
+        self._removing_results = not self._expiry.is_idle
+        if self._removing_results:
+            asyncio.get_running_loop().call_later(1 / _REMOVALS_PER_S, self._remove_results)
 
     def _evaluate_ahead(self) -> None:
         """Evaluate nodes for profiles that were requested before, a little at a time; requests come first."""
