@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import gc
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,13 +34,14 @@ class Spans:
 
     def __init__(self, file: Path) -> None:
         self._text = file.open("w", encoding="utf-8")
+        self._lock = threading.Lock()  # decisions are encoded by a thread of their own
         self._made = 0.0  # the latest NodeGpus
 
     def note(self, kind: str, start: Start) -> None:
         """Note a span that ends now."""
         ended, cpu = clocks()
         if ended - start[0] > _LEAST_S:
-            self._text.write(f"{kind}\t{start[0]}\t{ended}\t{cpu - start[1]}\n")
+            self._write(kind, start[0], ended, cpu - start[1])
 
     def note_lags(self, batch: Any) -> None:
         """Note how long the NodeGpus of a batch took to arrive, except of those that a list shows again."""
@@ -47,7 +49,11 @@ class Spans:
             for each in batch.updates:
                 if (made := float(each.gpus.agent_version)) > self._made:
                     self._made = made
-                    self._text.write(f"lag\t{made}\t{time.monotonic()}\t0\n")
+                    self._write("lag", made, time.monotonic(), 0.0)
+
+    def _write(self, *fields: object) -> None:
+        with self._lock:
+            self._text.write("\t".join(map(str, fields)) + "\n")
 
     def close(self) -> None:
         """Write the rest."""
