@@ -24,13 +24,13 @@ class NodeIndex:
         self.with_commitments: set[str] = set()  # nodes where in-flight pods matter (``has_commitments``)
         self.uncertain: set[str] = set()  # see ``is_uncertain``
         self.by_state: dict[NodeState, list[HashedName]] = {}  # ordered
-        self._by_order: dict[tuple[bool, int], dict[NodeState, None]] = {}  # states by ``_order_key``
+        self._by_free_devices: dict[tuple[bool, int], dict[NodeState, None]] = {}  # states by ``_free_devices_key``
 
     def catch_up(self, snapshot: ClusterSnapshot, changed: Iterable[str] | None) -> None:
         """Apply the changes up to a newer snapshot; all nodes where ``changed`` is None."""
         if changed is None:
             self.states, self.with_commitments, self.uncertain = {}, set(), set()
-            self.by_state, self._by_order = {}, {}
+            self.by_state, self._by_free_devices = {}, {}
             changed = snapshot.states
         for name in changed:
             old, new = self.states.pop(name, None), snapshot.states.get(name)
@@ -48,12 +48,12 @@ class NodeIndex:
 
     def ordered_states(self, devices: int) -> Iterator[NodeState]:
         """Yield all states: those with enough free devices, no open admissions, and few free devices come first."""
-        keys = sorted(self._by_order, key=lambda key: (key[1] < devices, *key))
-        return chain.from_iterable(map(self._by_order.__getitem__, keys))
+        keys = sorted(self._by_free_devices, key=lambda key: (key[1] < devices, *key))
+        return chain.from_iterable(map(self._by_free_devices.__getitem__, keys))
 
     def _add_node(self, state: NodeState, name: str) -> None:
         if state not in self.by_state:
-            self._by_order.setdefault(_order_key(state), {})[state] = None
+            self._by_free_devices.setdefault(_free_devices_key(state), {})[state] = None
         insort(self.by_state.setdefault(state, []), (spread_hash(name), name))
 
     def _remove_node(self, state: NodeState, name: str) -> None:
@@ -61,9 +61,9 @@ class NodeIndex:
         del same_state[bisect_left(same_state, hashed)]
         if not same_state:
             del self.by_state[state]
-            del self._by_order[_order_key(state)][state]
+            del self._by_free_devices[_free_devices_key(state)][state]
 
 
-def _order_key(state: NodeState) -> tuple[bool, int]:
+def _free_devices_key(state: NodeState) -> tuple[bool, int]:
     """Return whether admissions are open, and the number of free devices of the first resource."""
     return state.open_admissions is not None, state.free_counts[0][1] if state.free_counts else 0
