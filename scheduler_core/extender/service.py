@@ -36,6 +36,7 @@ from scheduler_core.extender.pages import Job, PageSources, pages_app
 from scheduler_core.extender.pod_events import violated_shape_event
 from scheduler_core.extender.settings import ExtenderSettings
 from scheduler_core.policy.reload import PolicyReload
+from scheduler_core.runtime.background_work import BackgroundWork
 from scheduler_core.runtime.calls_in_progress import CallPause, CallsInProgress
 from scheduler_core.runtime.clock import SlewedClock
 from scheduler_core.runtime.event_loop import WatchSet
@@ -88,9 +89,9 @@ class ExtenderService:
         self._watch_errors = WatchErrorLog()
         self._garbage = GarbageCollection()
         self._expiry = ResultExpiry(_REMOVALS_PER_S)
-        self._removing_results = False
-        self._evaluating_ahead = False
         self.calls = CallsInProgress()
+        self._removal = BackgroundWork(self.calls, self._remove_results, 1 / _REMOVALS_PER_S)
+        self._ahead = BackgroundWork(self.calls, self._evaluate_ahead, _AHEAD_PAUSE_S)
         self.call_pause = CallPause(self.calls)
         self.decisions = DecisionLog(parts.settings.decisions, wait_for_calls=self.call_pause)
 
@@ -134,30 +135,20 @@ class ExtenderService:
             self._catch_up()
             self._update_registration()
         self._watch_errors.log_errors(self._statuses())
-        if not self._removing_results:
-            self._remove_results()
+        self._removal.start()
         self._garbage.tick(time.monotonic())
-        if not self._evaluating_ahead:
-            self._evaluate_ahead()
+        self._ahead.start()
 
-    def _remove_results(self) -> None:
-        """Remove cached results that are not used any more, a few at a time; requests come first."""
-        if not self.calls.come_first:
-            with self.calls.piece_of_work():
-                self._expiry.tick(time.monotonic(), self.cache.snapshot.states_in_use)
-        self._removing_results = not self._expiry.is_idle
-        if self._removing_results:
-            asyncio.get_running_loop().call_later(1 / _REMOVALS_PER_S, self._remove_results)
+    def _remove_results(self) -> bool:
+        """Remove some of the cached results that are not used any more. Return whether some are left."""
+        self._expiry.tick(time.monotonic(), self.cache.snapshot.states_in_use)
+        return not self._expiry.is_idle
 
-    def _evaluate_ahead(self) -> None:
-        """Evaluate nodes for profiles that were requested before, a little at a time; requests come first."""
-        self._evaluating_ahead = self.calls.come_first
-        if not self._evaluating_ahead:
-            with self.calls.piece_of_work():
-                self._evaluating_ahead = self.extender.evaluate_ahead(_AHEAD_S)
-                self._garbage.collect_new()
-        if self._evaluating_ahead:
-            asyncio.get_running_loop().call_later(_AHEAD_PAUSE_S, self._evaluate_ahead)
+    def _evaluate_ahead(self) -> bool:
+        """Evaluate some nodes for profiles that were requested before. Return whether some are left."""
+        is_left = self.extender.evaluate_ahead(_AHEAD_S)
+        self._garbage.collect_new()
+        return is_left
 
     def _update_registration(self, *, urgent: bool = False) -> None:
         registration, election = self._parts.registration, self._parts.election
